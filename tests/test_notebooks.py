@@ -175,7 +175,7 @@ def test_explorers_tour_finds_the_late_rank(tmp_path):
     assert found["late_rank"] == 3
     assert found["wait_share"] > 0.95
     assert found["cell_events"] == 16
-    tabs = ["Findings", "Timeline", "Layers", "Overlap", "Collectives", "Ranks", "Kernels", "Compare"]
+    tabs = ["Findings", "Timeline", "Layers", "Overlap", "Collectives", "Ranks", "What if", "Kernels", "Compare"]
     assert found["tabs"] == tabs
     assert found["picked_launches"] == 2688
     assert any("cross_device_reduce_1stage" in name for name in found["vanished"])

@@ -22,6 +22,7 @@ __all__ = [
     "requests",
     "theory",
     "timeline",
+    "what_if",
 ]
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from llmprof.explore.tabs import open  # noqa: A004
     from llmprof.explore.theory import theory
     from llmprof.explore.timeline.explorer import timeline
+    from llmprof.explore.what_if.explorer import what_if
 else:
     __getattr__, __dir__ = attach(
         __name__,
@@ -51,6 +53,7 @@ else:
             "requests": "llmprof.explore.requests.explorer",
             "theory": "llmprof.explore.theory",
             "timeline": "llmprof.explore.timeline.explorer",
+            "what_if": "llmprof.explore.what_if.explorer",
         },
         extra="notebook",
     )

@@ -14,6 +14,7 @@ import polars as pl
 
 from llmprof import analyze
 from llmprof.analyze.ncu.findings import launches_in_a_row
+from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, Link, link, smaller
@@ -86,6 +87,12 @@ def _ranks(given: Given) -> Any:
     return ranks(given.trace)
 
 
+def _what_if(given: Given) -> Any:
+    from llmprof.explore.what_if.explorer import what_if
+
+    return what_if(given.trace)
+
+
 def _kernels(given: Given) -> Any:
     from llmprof.explore.kernels.explorer import kernels
 
@@ -138,6 +145,12 @@ PANELS: Final = (
         "Ranks",
         _ranks,
         lambda g: [*_labelled(g.trace), ("comparing the steps of the ranks", lambda: analyze.rank_steps(g.trace))],
+    ),
+    Panel(
+        "what_if",
+        "What if",
+        _what_if,
+        lambda g: [*_labelled(g.trace), ("building the graph of what waits for what", lambda: graph(g.trace))],
     ),
     Panel(
         "kernels",

@@ -152,7 +152,7 @@ def test_many_ranks_share_rows_that_show_the_latest_of_them():
 
 
 def forty_ranks() -> Trace:
-    """Three calls of forty ranks: odd ones come 10 us late, rank 39 500 us; in the second call rank 4 comes 300 us late.
+    """Three calls of forty ranks: odd ones come 10 us late, rank 39 500 us; in the second call rank 4 300 us.
 
     All leave 504 us after the first rank has arrived.
     """
@@ -207,4 +207,4 @@ def test_picked_ranks_are_a_frame_and_open_in_a_timeline():
     rows = shown._on_call(call=1, kind="all_reduce", phase=None, ranks=[4, 39])[0]["rows"]
     assert [row["rank"] for row in rows] == [4, 39]
     shared = shown._on_call(call=1, kind="all_reduce", phase=None, ranks=[])[0]["rows"]
-    assert [(row["label"], row["rank"]) for row in shared][0] == ("ranks 0 to 1", 1)
+    assert (shared[0]["label"], shared[0]["rank"]) == ("ranks 0 to 1", 1)

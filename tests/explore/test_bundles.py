@@ -16,7 +16,7 @@ from llmprof.explore.base.widget import BUNDLES
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "js"
 WIDGETS = sorted(path.stem for path in BUNDLES.glob("*.js"))
-ROOMS = ("collectives", "compare", "kernels", "layers", "overlap", "ranks", "requests", "timeline")
+ROOMS = ("collectives", "compare", "kernels", "layers", "overlap", "ranks", "requests", "timeline", "what_if")
 INSTALLED = (ROOT / "node_modules/.bin/esbuild").exists()
 needs_tools = pytest.mark.skipif(
     not INSTALLED and not (os.environ.get("CI") and shutil.which("npm")),

@@ -33,6 +33,7 @@ def widgets(sample_trace):
         "compare": explore.compare(trace, other),
         "requests": explore.requests(served_run()),
         "ranks": explore.ranks(trace, picked=[1, 2], ranks_per_node=2),
+        "what_if": explore.what_if(trace),
     }
     made["timeline"]._on_find()
     for name in ("layers", "overlap", "collectives"):
@@ -124,6 +125,10 @@ REQUESTS = {
         "rows": [{"view": COMPARED, "offset": 1, "count": 5}],
         "pick": [{"view": COMPARED, "row": 0}],
         "details": [{"picked": {"phase": "decode", "stage": "norm"}, "tolerance": 0.05, "pair": [0, 1], "rank": None}],
+    },
+    "what_if": {
+        "choices": [{}],
+        "predict": [{"changes": []}, {"changes": ["no-host-delay", "scale:attention:0.5", "remove:no such work"]}],
     },
     "requests": {
         "table": [{"sort": "-ttft_ns", "count": 60}],

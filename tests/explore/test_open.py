@@ -35,9 +35,9 @@ def shown(opened, name: str) -> None:
 
 def test_tabs_are_made_when_they_are_first_shown(trace: Trace) -> None:
     opened = explore.open(trace)
-    assert list(opened.titles) == ["Findings", "Timeline", "Layers", "Overlap", "Collectives", "Kernels"]
+    assert list(opened.titles) == ["Findings", "Timeline", "Layers", "Overlap", "Collectives", "What if", "Kernels"]
     assert list(opened.explorers) == ["timeline"]
-    for name in ("layers", "overlap", "all_reduce", "kernels"):
+    for name in ("layers", "overlap", "all_reduce", "what_if", "kernels"):
         shown(opened, name)
         assert opened.children[opened.selected_index].children == (opened[name],)
     kernels = opened["kernels"]

@@ -194,6 +194,7 @@ ROOMS: Final = {
     "compare": "Compare",
     "requests": "Requests",
     "ranks": "Ranks",
+    "what_if": "WhatIf",
 }
 """Explorers and the class of their widget."""
 

@@ -1,0 +1,386 @@
+"""Explorer of what would be gained: changes with sliders, and the step time that a replay predicts for them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import msgspec
+import polars as pl
+import traitlets
+
+from llmprof import analyze
+from llmprof.analyze.changes import Change
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.replay.graph import graph
+from llmprof.analyze.replay.plan import Plan
+from llmprof.analyze.replay.what_if import change_of
+from llmprof.charts.base.theme import PHASES
+from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.explore.base.messages import Message, Record
+from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
+from llmprof.trace import Trace
+from llmprof.units import format_ns, format_share
+
+Kind = Literal["work", "text", "number", "choice"]
+
+
+class Field(Record):
+    """What a change takes: work of the devices, a text, a number with its slider, or one of several words."""
+
+    name: str
+    kind: Kind
+    label: str
+    value: str
+    keyword: bool = False
+    optional: bool = False
+    host: bool = False
+    low: float = 0.0
+    high: float = 1.0
+    step: float = 0.0
+    unit: str = ""
+    options: list[tuple[str, str]] = msgspec.field(default_factory=list)
+
+
+class Offer(Record):
+    """A change that can be made: its word, what it is, what it takes, and why it cannot be made of this recording."""
+
+    name: str
+    title: str
+    words: str
+    fields: list[Field]
+    why: str = ""
+
+
+class Made(Record):
+    """A change that was asked for: in words, what it cannot know, and why it could not be made."""
+
+    change: str
+    words: str
+    unknown: str
+    error: str = ""
+
+
+class Predicted(Record):
+    """Time of a step of a phase (ns): as recorded, as predicted, and between what."""
+
+    phase: str | None
+    steps: int
+    recorded_ns: float
+    predicted_ns: float
+    low_ns: float
+    high_ns: float
+    gain_ns: float
+    speedup: float
+
+
+CHOICES: Final = Message(
+    "choices",
+    answers={"offers": list[Offer], "works": list[tuple[str, str]], "why": str},
+    busy="building the graph of what waits for what",
+)
+PREDICT: Final = Message(
+    "predict",
+    asks={"changes": list[str]},
+    answers={"rows": list[Predicted], "made": list[Made], "words": str, "python": str, "command": str},
+    busy="replaying the steps",
+)
+
+MESSAGES: Final = (CHOICES, PREDICT)
+
+RANKS: Final = (1, 2, 4, 8, 16, 32, 64)
+"""Sizes of a tensor-parallel group that are offered."""
+
+BANDWIDTH_GBPS, LATENCY_US = 300.0, 10.0
+"""Where the sliders of a link begin if the recording says nothing."""
+
+COLLECTIVES: Final = ("all_reduce", "all_to_all", "all_gather", "collective")
+"""Stages and categories that are offered first as what could run beside other work."""
+
+_WORDS: Final = {
+    "no-host-delay": ("No waiting for the host", "The layers run as under CUDA graphs: no call for each kernel."),
+    "scale": ("Faster or slower", "A stage, a category, kernels by name, or the host take so many times as long."),
+    "remove": ("Without", "Work of the devices is gone, with its launches."),
+    "fuse": ("Fused", "Kernels that follow each other directly become one."),
+    "balance": ("No rank late", "No rank waits for another one in a collective."),
+    "transfer": ("Another link", "Collectives take the time of a link with this bus bandwidth and latency."),
+    "tensor-parallel": ("Another number of GPUs", "The layers' work is spread over so many ranks."),
+    "at-bound": ("At the bound", "Stages run at the theoretical bound of the device."),
+    "overlap-with": (
+        "Beside each other",
+        "Collectives run beside the work that follows them, on a stream of their own.",
+    ),
+    "without-call": ("Without a call of the host", "Calls of this name take no time, and wait for nothing."),
+}
+"""Changes by their word (:func:`llmprof.analyze.replay.what_if.change_of`): a title, and a sentence."""
+
+_TRIED: Final = {
+    "no-host-delay": "no-host-delay",
+    "balance": "balance",
+    "transfer": f"transfer:bandwidth={BANDWIDTH_GBPS:g}",
+    "tensor-parallel": "tensor-parallel:2:all_reduce_us=20",
+}
+"""Changes that a recording may not allow, and how they are tried."""
+
+
+def works(trace: Trace) -> list[tuple[str, str]]:
+    """Stages, then categories of the devices' work, with words that say their share of its time; the longest first."""
+    rows = graph(trace).events.filter(pl.col("where") == "device")
+    total = max(int(rows["dur_ns"].sum()), 1)
+    found: list[tuple[str, str]] = []
+    for column in ("stage", "category"):
+        sums = rows.drop_nulls(column).group_by(column).agg(pl.col("dur_ns").sum())
+        for name, ns in sums.sort("dur_ns", column, descending=[True, False]).iter_rows():
+            if name not in dict(found) and ":" not in name:
+                found.append((name, f"{name} ({column}, {format_share(ns / total)})"))
+    return found
+
+
+def offers(trace: Trace) -> list[Offer]:
+    """Changes with what they take, set to values that mean something for this recording."""
+    named = works(trace)
+    first = next((name for name, _ in named if name != "other"), "other")
+    device = str(trace.meta.get("device") or "")
+    calls = collectives(trace) if "kernels" in trace.tables else pl.DataFrame()
+    sent = calls["bus_gbps"].drop_nulls() if calls.height else pl.Series([], dtype=pl.Float64)
+    median = sent.median()
+    bandwidth = f"{median:.2g}" if isinstance(median, float) else f"{BANDWIDTH_GBPS:g}"
+    communication = next((name for name, _ in named if name in COLLECTIVES), first)
+    present = analyze.steps(trace)["phase"].drop_nulls().unique().to_list()
+    phases = sorted(present, key=lambda p: (list(PHASES).index(p) if p in PHASES else len(PHASES), p))
+    work = Field(name="what", kind="work", label="of", value=first)
+    fields: dict[str, list[Field]] = {
+        "no-host-delay": [
+            Field(
+                name="phase",
+                kind="choice",
+                label="in",
+                value="",
+                optional=True,
+                options=[("", "all steps"), *((phase, f"steps of {phase}") for phase in phases)],
+            )
+        ],
+        "scale": [
+            Field(name="what", kind="work", label="of", value=first, host=True),
+            Field(name="factor", kind="number", label="takes", value="0.5", high=2.0, step=0.05, unit="x"),
+        ],
+        "remove": [work],
+        "fuse": [Field(name="pattern", kind="text", label="names, as a regular expression", value="norm")],
+        "balance": [],
+        "transfer": [
+            _given("bandwidth", "bandwidth", bandwidth, (1, 4000), "GB/s"),
+            _given("latency", "latency", "", (0.5, 500), "us"),
+        ],
+        "tensor-parallel": [
+            Field(name="n", kind="choice", label="ranks", value="2", options=[(str(n), str(n)) for n in RANKS]),
+            _given("all_reduce_us", "an all-reduce takes", "20", (1, 2000), "us"),
+        ],
+        "at-bound": [
+            Field(name="model", kind="text", label="model", value=""),
+            Field(name="device", kind="text", label="device", value=device, optional=True),
+            Field(name="stage", kind="text", label="stage (all if empty)", value="", keyword=True, optional=True),
+        ],
+        "overlap-with": [
+            Field(name="collective", kind="work", label="collectives", value=communication),
+            Field(name="with", kind="work", label="beside", value=first),
+        ],
+        "without-call": [Field(name="name", kind="text", label="named", value="StreamSynchronize")],
+    }
+    return [
+        Offer(name=name, title=title, words=words, fields=fields[name], why=_why_not(trace, _TRIED.get(name)))
+        for name, (title, words) in _WORDS.items()
+    ]
+
+
+def _given(name: str, label: str, value: str, between: tuple[float, float], unit: str) -> Field:
+    """A number that may be given or not, on a logarithmic slider."""
+    low, high = between
+    return Field(
+        name=name, kind="number", label=label, value=value, keyword=True, optional=True, low=low, high=high, unit=unit
+    )
+
+
+def _why_not(trace: Trace, text: str | None) -> str:
+    """Why a change cannot be made of a recording; empty if it can."""
+    return "" if text is None else made_of(trace, text).error
+
+
+def made_of(trace: Trace, text: str) -> Made:
+    """A change of a recording, and why it cannot be made; nothing is replayed for that."""
+    if "" in text.split(":")[1:]:
+        return Made(change=text, words=text, unknown="", error="a value is missing")
+    try:
+        change = change_of(text)
+    except LlmprofError as error:
+        return Made(change=text, words=text, unknown="", error=str(error))
+    try:
+        change.apply(Plan(graph(trace), "middle"), trace)
+    except LlmprofError as error:
+        return Made(change=text, words=change.words, unknown=change.unknown, error=str(error))
+    return Made(change=text, words=change.words, unknown=change.unknown)
+
+
+def call_of(text: str) -> str:
+    """A change as a call of Python.
+
+    >>> call_of("transfer:bandwidth=300")
+    'changes.transfer(bandwidth=300.0)'
+    """
+    name, *given = text.split(":")
+    texts = {"model", "device", "stage", "pattern", "collective", "with", "name", "what"}
+    if name == "no-host-delay":
+        arguments = [f"phases={tuple(given)!r}"] if given else []
+    else:
+        keywords = {"transfer": ("bandwidth", "latency"), "at-bound": ("stage",), "tensor-parallel": ("all_reduce_us",)}
+        arguments = []
+        for place, part in enumerate(given):
+            key, _, value = part.partition("=")
+            if key in keywords.get(name, ()):
+                arguments.append(f"{key}={value!r}" if key in texts else f"{key}={float(value)!r}")
+            elif (name, place) == ("scale", 1):
+                arguments.append(repr(float(part)))
+            elif (name, place) == ("tensor-parallel", 0):
+                arguments.append(repr(int(part)))
+            else:
+                arguments.append(repr(part))
+    return f"changes.{name.replace('-', '_')}({', '.join(arguments)})"
+
+
+class WhatIf(Explorer):
+    """Changes, and the time of a step under them. Made by :func:`what_if`."""
+
+    _esm = BUNDLES / "what_if.js"
+    _css = BUNDLES / "what_if.css"
+
+    changes = traitlets.List(traitlets.Unicode(), default_value=[]).tag(sync=True)
+    """Changes that are made, in their order, each as the command line takes it: ``scale:attention:0.5``."""
+
+    @property
+    def made(self) -> list[Change]:
+        """Changes that can be made of this recording, as :func:`llmprof.analyze.what_if` takes them."""
+        return [change_of(one.change) for one in self._made(self.changes) if not one.error]
+
+    @property
+    def selected(self) -> pl.DataFrame:
+        """The frame of ``analyze.what_if`` for the changes; those that match nothing are left out."""
+        return analyze.what_if(self.trace, *self.made)
+
+    @property
+    def python(self) -> str:
+        """Python that gives ``selected`` for a ``trace``."""
+        return _python([one.change for one in self._made(self.changes) if not one.error])
+
+    @property
+    def command(self) -> str:
+        """Command that prints the same for a ``PATH``."""
+        return _command([one.change for one in self._made(self.changes) if not one.error])
+
+    def _made(self, texts: Sequence[str]) -> list[Made]:
+        return [made_of(self.trace, text) for text in texts]
+
+    @answers(CHOICES)
+    def _on_choices(self) -> Answer:
+        try:
+            graph(self.trace)
+        except LlmprofError as error:
+            return {"offers": [], "works": [], "why": str(error)}, []
+        offered = [_plain(one) for one in offers(self.trace)]
+        return {"offers": offered, "works": works(self.trace), "why": ""}, []
+
+    @answers(PREDICT)
+    def _on_predict(self, *, changes: Sequence[str]) -> Answer:
+        made = self._made(changes)
+        good = [one.change for one in made if not one.error]
+        frame = self._predicted(good, made)
+        return {
+            "rows": frame.drop("changes", "unknown").to_dicts(),
+            "made": [_plain(one) for one in made],
+            "words": in_words(frame, len(good)),
+            "python": _python(good),
+            "command": _command(good),
+        }, []
+
+    def _predicted(self, good: list[str], made: list[Made]) -> pl.DataFrame:
+        """The prediction; a change that only cannot be made after the others is named, and left out with them."""
+        try:
+            return analyze.what_if(self.trace, *(change_of(text) for text in good))
+        except AnalysisError as error:
+            for one in made:
+                if one.change in good:
+                    one.error = f"not together with the others: {error}"
+            good.clear()
+            return analyze.what_if(self.trace)
+
+
+def in_words(frame: pl.DataFrame, changes: int) -> str:
+    """The result in a sentence: of the phase with the most recorded time.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        As :func:`llmprof.analyze.what_if` gives it.
+    changes : int
+        How many changes were made.
+    """
+    if frame.is_empty():
+        return "No step was recorded."
+    row = frame.sort(pl.col("recorded_ns") * pl.col("steps"), descending=True).row(0, named=True)
+    what = f"A step of {row['phase']}" if row["phase"] is not None else "The recording"
+    recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in ("recorded", "predicted", "low", "high"))
+    if not changes:
+        return f"{what} takes {recorded}. Add a change to see what it would bring."
+    share = (row["recorded_ns"] - row["predicted_ns"]) / max(row["recorded_ns"], 1.0)
+    if abs(share) < LEAST_SHARE:
+        return f"{what} stays at {recorded}: something else sets its pace (analyze.critical_path says what)."
+    between = f" ({low} to {high})" if low != high else ""
+    word = "less" if share > 0 else "more"
+    return f"{what}: {recorded} recorded, {predicted} predicted{between}, {format_share(abs(share))} {word}."
+
+
+LEAST_SHARE: Final = 0.0005
+"""Share of the step below which a change is said to bring nothing."""
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    return dict(msgspec.to_builtins(record))
+
+
+def _python(texts: Sequence[str]) -> str:
+    lines = [f"    {call_of(text)}," for text in texts]
+    call = "\n".join(["analyze.what_if(", "    trace,", *lines, ")"]) if lines else "analyze.what_if(trace)"
+    return f"from llmprof import analyze\nfrom llmprof.analyze import changes\n\n{call}"
+
+
+def _command(texts: Sequence[str]) -> str:
+    return " ".join(["llmprof what-if PATH", *map(shlex.quote, texts)])
+
+
+def what_if(trace: Trace, *changes: str, **traits: Any) -> WhatIf:
+    """Choose changes with sliders and see the step time that a replay of the recording predicts, by phase.
+
+    Beside the prediction stand its interval, the recorded time, what each change cannot know, and the Python and the
+    command that give the same; ``.selected`` is the frame.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity; one without says so.
+    *changes : str
+        Changes to begin with, as the command line takes them: ``"scale:attention:0.5"``, ``"no-host-delay"``.
+    **traits
+        ``theme`` to begin with.
+
+    Returns
+    -------
+    WhatIf
+        A widget.
+
+    Examples
+    --------
+    >>> from llmprof import explore
+    >>> w = explore.what_if(trace, "scale:attention:0.5")
+    >>> bool((w.selected["gain_ns"] >= 0).all())
+    True
+    """
+    return WhatIf(trace, **{"changes": list(changes)} | traits)

@@ -1,0 +1,68 @@
+"""Explorer of what would be gained, in a page: changes by pointer and key, sliders, and what they predict."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from llmprof import explore
+from llmprof.trace import Trace
+from tests.analyze.test_replay import device_bound
+from tests.browser import drawn
+
+
+def settled(shown, changes: list[str]) -> None:
+    """Wait until the widget has drawn the prediction of these changes."""
+    drawn.settled(shown, ".lp-what_if", changes=changes)
+
+
+def test_changes_are_made_with_sliders_and_predicted(host):
+    widget = explore.what_if(device_bound())
+    shown = host(widget, width=1000, height=1300)
+    page = shown.page
+    settled(shown, [])
+    page.get_by_text("A step of decode takes 100 us.").wait_for()
+    expect(page.get_by_role("button", name="+ No rank late")).to_be_disabled()
+
+    # a stage faster: half of 49 us is gone; the slider by key, then other work
+    page.get_by_role("button", name="+ Faster or slower").click()
+    settled(shown, ["scale:linear:0.5"])
+    page.get_by_text("100 us recorded, 75.5 us predicted, 24.5 % less").wait_for()
+    slider = page.get_by_role("slider", name="takes")
+    slider.press("ArrowRight")
+    settled(shown, ["scale:linear:0.55"])
+    page.get_by_label("of", exact=True).select_option("norm")
+    settled(shown, ["scale:norm:0.55"])
+    assert widget.selected["predicted_ns"].to_list() == [51_000 + 26_950 - 1_000 + 1_000]
+
+    # kernels by a name that nothing has: said, and left out
+    page.get_by_label("of", exact=True).select_option(label="kernels by name …")
+    name = page.get_by_label("of: part of a kernel's name")
+    name.fill("at::nothing")
+    name.press("Enter")
+    settled(shown, ["scale:at..nothing:0.55"])
+    page.get_by_text("Left out: the change 'at..nothing' matches nothing").wait_for()
+    page.get_by_text("Add a change to see what it would bring").wait_for()
+
+    # what Python sets is shown; the code gives the same
+    widget.changes = ["scale:norm:0.25", "remove:linear"]
+    settled(shown, ["scale:norm:0.25", "remove:linear"])
+    expect(slider).to_have_value("0.25")
+    page.get_by_text("changes.remove('linear'),").wait_for()
+    page.get_by_text("llmprof what-if PATH scale:norm:0.25 remove:linear").wait_for()
+    assert shown.faults(".lp-what_if") == []
+    shown.shot("what_if-light")
+    page.get_by_role("button", name="Remove: Without", exact=True).click()
+    settled(shown, ["scale:norm:0.25"])
+    assert list(widget.changes) == ["scale:norm:0.25"]
+    assert shown.problems == []
+
+
+def test_widths_themes_and_nothing_to_replay(host, sample_trace):
+    made = ("no-host-delay", "transfer:bandwidth=400", "remove:no such work", "tensor-parallel:8:all_reduce_us=20")
+    shown = host(explore.what_if(sample_trace("torch_tp4_eager_nccl"), *made), width=480, height=1500, theme="dark")
+    settled(shown, list(made))
+    shown.shot("what_if-dark-480")
+    assert shown.page.locator(".lp-what_if").evaluate("el => el.scrollWidth <= el.clientWidth + 1")
+    assert shown.faults(".lp-what_if") == []
+    assert shown.problems == []
+    host(explore.what_if(Trace({}))).page.get_by_text("no kernels, copies or operators").wait_for()

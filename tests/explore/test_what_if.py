@@ -1,0 +1,111 @@
+"""The explorer of gains without a browser, on recordings made by hand in ``tests/analyze/test_replay``."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+import llmprof
+from llmprof import analyze, explore, schema
+from llmprof.analyze import changes
+from llmprof.analyze.replay.what_if import _MAKERS, change_of
+from llmprof.explore.what_if.explorer import call_of, offers, works
+from llmprof.trace import Trace
+from tests.analyze.test_replay import device_bound, host_bound, two_ranks
+
+
+def written(offer) -> str:
+    """The text of a change with the values that its fields begin with, as the browser's side writes it."""
+    parts = [
+        f"{field.name}={field.value}" if field.keyword else field.value
+        for field in offer.fields
+        if field.value or not field.optional
+    ]
+    return ":".join([offer.name, *parts])
+
+
+def test_the_prediction_by_hand():
+    shown = explore.what_if(device_bound(), "scale:norm:0.5")
+    # a step of 100 us holds 49 us of norm: half of it is gone
+    answer, _ = shown._on_predict(changes=shown.changes)
+    [row] = answer["rows"]
+    assert (row["phase"], row["steps"], row["recorded_ns"], row["predicted_ns"]) == ("decode", 2, 100_000, 75_500)
+    assert (row["gain_ns"], row["low_ns"], row["high_ns"]) == (24_500, 75_500, 75_500)
+    assert answer["words"] == "A step of decode: 100 us recorded, 75.5 us predicted, 24.5 % less."
+    assert answer["made"] == [
+        {"change": "scale:norm:0.5", "words": "norm x 0.5", "unknown": "whether it can be made so", "error": ""}
+    ]
+    assert shown.selected["gain_ns"].to_list() == [24_500]
+    # nobody waits for rank 1: 37 and 36 us instead of 96 and 36
+    balanced, _ = explore.what_if(two_ranks())._on_predict(changes=["balance"])
+    assert (balanced["rows"][0]["recorded_ns"], balanced["rows"][0]["predicted_ns"]) == (66_000, 36_500)
+
+
+def test_where_something_else_sets_the_pace_it_says_so():
+    shown = explore.what_if(host_bound())
+    words = shown._on_predict(changes=["scale:norm:0.5"])[0]["words"]
+    assert words == "A step of decode stays at 100 us: something else sets its pace (analyze.critical_path says what)."
+    assert "Add a change" in shown._on_predict(changes=[])[0]["words"]
+    slower = shown._on_predict(changes=["scale:host:2"])[0]["words"]
+    assert slower == "A step of decode: 100 us recorded, 200 us predicted, 100.0 % more."
+
+
+def test_a_change_that_matches_nothing_is_named_and_left_out():
+    shown = explore.what_if(device_bound(), "remove:nothing", "scale:norm:0.5", "balance", "gossip", "fuse:")
+    answer, _ = shown._on_predict(changes=shown.changes)
+    assert answer["rows"][0]["predicted_ns"] == 75_500
+    errors = {one["change"]: one["error"] for one in answer["made"]}
+    assert errors["scale:norm:0.5"] == ""
+    assert "matches nothing" in errors["remove:nothing"]
+    assert "no collective" in errors["balance"]
+    assert "no change 'gossip'" in errors["gossip"]
+    assert errors["fuse:"] == "a value is missing"
+    assert answer["command"] == "llmprof what-if PATH scale:norm:0.5"
+    assert len(shown.made) == 1
+    empty, _ = shown._on_predict(changes=["remove:nothing"])
+    assert empty["rows"][0]["gain_ns"] == 0
+
+
+def test_the_python_and_the_command_give_the_same(sample_trace):
+    trace = sample_trace("torch_tp4_eager_nccl")
+    shown = explore.what_if(
+        trace, "no-host-delay:decode", "scale:norm:0.5", "transfer:latency=8", "fuse:norm|rope", "tensor-parallel:8"
+    )
+    *head, call = shown.python.split("\n\n")
+    names = {"trace": trace}
+    exec("\n".join(head), names)
+    assert eval(call, names).equals(shown.selected)
+    made = [change_of(text) for text in shlex.split(shown.command)[3:]]
+    assert analyze.what_if(trace, *made).equals(shown.selected)
+    assert explore.what_if(trace).python.endswith("analyze.what_if(trace)")
+
+
+@pytest.mark.parametrize("sample", ["torch_tp4_eager_nccl", "torch_tp1_cudagraph"])
+def test_every_change_of_the_command_line_is_offered_and_begins_with_what_matches(sample_trace, sample):
+    trace = sample_trace(sample)
+    offered = offers(trace)
+    assert {offer.name for offer in offered} == set(_MAKERS)
+    possible = [written(offer) for offer in offered if not offer.why and offer.name != "at-bound"]
+    answer, _ = explore.what_if(trace)._on_predict(changes=possible)
+    refused = {one["change"]: one["error"] for one in answer["made"] if one["error"]}
+    assert not {text for text in refused if not text.startswith(("fuse", "overlap-with", "without-call"))}
+    for text in (*possible, "at-bound:Qwen3-0.6B:H200:stage=attention"):
+        assert eval(call_of(text), {"changes": changes}).words == change_of(text).words
+    single = sample == "torch_tp1_cudagraph"
+    assert {offer.name for offer in offered if offer.why} == ({"balance", "transfer"} if single else set())
+
+
+def test_work_is_offered_by_its_share():
+    assert works(device_bound()) == [
+        ("other", "other (stage, 100.0 %)"),
+        ("linear", "linear (category, 50.0 %)"),
+        ("norm", "norm (category, 50.0 %)"),
+    ]
+
+
+def test_without_device_activity_it_says_so():
+    answer, _ = explore.what_if(Trace({"kernels": schema.empty("kernels")}))._on_choices()
+    assert answer["offers"] == []
+    assert answer["why"]
+    assert llmprof.explore.what_if(Trace({})).python.endswith("(trace)")

@@ -52,7 +52,7 @@ def test_bundles_are_those_of_the_sources():
 @needs_tools
 def test_a_stale_bundle_is_named(tmp_path):
     copied = tmp_path / "llmprof/explore"
-    shutil.copytree(ROOT / "llmprof/explore", copied, ignore=shutil.ignore_call("*.py", "__pycache__"))
+    shutil.copytree(ROOT / "llmprof/explore", copied, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
     (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
     (copied / "bundles/layers.js").write_text("export default {};\n")
     done = subprocess.run(

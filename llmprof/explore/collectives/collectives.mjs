@@ -329,7 +329,8 @@ function render({ model, el }) {
       plotPart("By message size: median, 10th to 90th percentile", sizes.el),
       plotPart("Bandwidth against the link", speeds, bandwidth.el),
     ];
-    if (!many) parts.push(plotPart("Who is late: bar the median, line the 90th percentile", arrivals.el));
+    if (many) parts.push(plotPart("How the ranks differ", which, histogram.el, spreadNote));
+    else parts.push(plotPart("Who is late: bar the median, line the 90th percentile", arrivals.el));
     const call = plotPart("Ranks of a call", moves, callNote, ranks.el);
     const calls = plotPart("Calls, greatest arrival skew first", list);
     fill(
@@ -343,7 +344,6 @@ function render({ model, el }) {
         { class: "lp-columns" },
         parts.map((part) => part.el),
       ),
-      many ? plotPart("How the ranks differ", which, histogram.el, spreadNote).el : null,
       plotPart("Over time", overTime.el).el,
       h("div", { class: "lp-columns" }, call.el, calls.el),
     );

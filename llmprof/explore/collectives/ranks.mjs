@@ -118,13 +118,13 @@ export function ranksSpread({ shown, title, colour, picked, toggle, take, keys }
       for (const bin of bins) {
         if (!bin.ranks.length) continue;
         const [from, to] = [x.to(bin.low_ns / unit.ns), x.to(bin.high_ns / unit.ns)];
-        const [w, h] = [Math.max(1.5, to - from - 1), Math.max(3, area.bottom - y.to(bin.ranks.length))];
+        const [w, h] = [Math.max(2, to - from - 1), Math.max(4, area.bottom - y.to(bin.ranks.length))];
         context.fillStyle = colour();
         context.fillRect(from, area.bottom - h, w, h);
         const own = bin.ranks.filter((rank) => chosen.has(rank)).length;
         if (own) {
-          const part = Math.max(3, (h * own) / bin.ranks.length);
-          context.fillStyle = now.accent;
+          const part = Math.max(4, (h * own) / bin.ranks.length);
+          context.fillStyle = now.ink;
           context.fillRect(from, area.bottom - part, w, part);
           context.fillRect(from, area.bottom + 1, w, 3);
         }

@@ -18,6 +18,7 @@ import {
 import { inHand } from "../base/js/press.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, setTraits } from "../base/js/wire.mjs";
+import { changeText, changeValues, SLIDER, sliderPlace, sliderValue } from "./changes.mjs";
 
 /**
  * @typedef {import("./messages").Offer} Offer
@@ -31,60 +32,9 @@ import { ask, setTraits } from "../base/js/wire.mjs";
  *   tell: (made: Made | undefined) => void}} Row */
 
 const DEBOUNCE_MS = 150;
-const SLIDER = 100; // places of a logarithmic slider
 const NAMED = "\u0000name"; // in a list of work: by a kernel's name
 const LINE = 17;
 const BETWEEN = 12;
-
-/**
- * A change as the command line takes it, from the values of its fields; an optional one without a value is left out.
- * @param {Pick<Offer, "name" | "fields">} offer
- * @param {string[]} values
- */
-export function changeText({ name, fields }, values) {
-  const parts = fields.flatMap((field, i) => {
-    const value = values[i].trim().replaceAll(":", "."); // a colon ends a value; a dot stands for any character
-    if (field.optional && !value) return [];
-    return [field.keyword ? `${field.name}=${value}` : value];
-  });
-  return [name, ...parts].join(":");
-}
-
-/**
- * Values of the fields of a change from its text; "" for those that it does not give.
- * @param {Pick<Offer, "name" | "fields">} offer
- * @param {string} text
- */
-export function changeValues({ fields }, text) {
-  const given = text.split(":").slice(1);
-  const keywords = fields.filter((field) => field.keyword).map((field) => `${field.name}=`);
-  const placed = given.filter((part) => !keywords.some((word) => part.startsWith(word)));
-  return fields.map((field) => {
-    if (!field.keyword) return placed.shift() ?? "";
-    return given.find((part) => part.startsWith(`${field.name}=`))?.slice(field.name.length + 1) ?? "";
-  });
-}
-
-/**
- * Value at a place of a slider between two ends, logarithmic, with two digits.
- * @param {number} place from 0 to 100
- * @param {number} low
- * @param {number} high
- */
-export function sliderValue(place, low, high) {
-  return Number((low * (high / low) ** (place / SLIDER)).toPrecision(2));
-}
-
-/**
- * Place of a value on a logarithmic slider.
- * @param {number} value
- * @param {number} low
- * @param {number} high
- */
-export function sliderPlace(value, low, high) {
-  const inside = Math.min(high, Math.max(low, value));
-  return Math.round((SLIDER * Math.log(inside / low)) / Math.log(high / low));
-}
 
 /**
  * A number with its slider; an optional one has a box that says whether it is given.

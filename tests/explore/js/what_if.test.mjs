@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { changeText, changeValues, sliderPlace, sliderValue } from "../../../llmprof/explore/what_if/what_if.mjs";
+import { changeText, changeValues, sliderPlace, sliderValue } from "../../../llmprof/explore/what_if/changes.mjs";
 
 const field = (name, more = {}) => ({ name, kind: "text", label: name, value: "", ...more });
 const scale = { name: "scale", fields: [field("what"), field("factor")] };

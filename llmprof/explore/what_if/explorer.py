@@ -63,7 +63,7 @@ class Made(Record):
 
 
 class Predicted(Record):
-    """Time of a step of a phase (ns): as recorded, as predicted, and between what."""
+    """Time of a step of a phase (ns): as recorded, as predicted, and between what; and the gain."""
 
     phase: str | None
     steps: int
@@ -72,6 +72,8 @@ class Predicted(Record):
     low_ns: float
     high_ns: float
     gain_ns: float
+    gain_low_ns: float
+    gain_high_ns: float
     speedup: float
 
 

@@ -26,7 +26,7 @@ export type Field = {
   options?: [string, string][];
 };
 
-/** Time of a step of a phase (ns): as recorded, as predicted, and between what. */
+/** Time of a step of a phase (ns): as recorded, as predicted, and between what; and the gain. */
 export type Predicted = {
   phase: string | null;
   steps: number;
@@ -35,6 +35,8 @@ export type Predicted = {
   low_ns: number;
   high_ns: number;
   gain_ns: number;
+  gain_low_ns: number;
+  gain_high_ns: number;
   speedup: number;
 };
 

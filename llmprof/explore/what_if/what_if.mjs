@@ -252,6 +252,7 @@ function stepTimes({ rows }) {
       ["predicted", formatNs(row.predicted_ns)],
       ["between", `${formatNs(row.low_ns)} and ${formatNs(row.high_ns)}`],
       ["gain", formatNs(row.gain_ns)],
+      ["gain between", `${formatNs(row.gain_low_ns)} and ${formatNs(row.gain_high_ns)}`],
     ],
   };
 }
@@ -406,7 +407,7 @@ function render({ model, el }) {
         )
       : null;
     const interval =
-      "Predicted by replaying the recorded dependencies. The interval holds what the changes cannot know, not the noise of the recording or what the profiler costs.";
+      "Predicted by replaying the recorded dependencies. The interval holds what the changes cannot know and how much the steps differ, not what the profiler costs.";
     drawLegend();
     fill(
       root,

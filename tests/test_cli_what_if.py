@@ -44,6 +44,15 @@ def test_a_recording_without_steps_is_not_called_one(run, tmp_path) -> None:
     assert "  the recording, which has no steps: 4.00 us -> 2.00 us (2.00 times as fast; 1 rank(s))" in out.splitlines()
 
 
+def test_what_is_not_replayed_is_said(run, tmp_path) -> None:
+    names = {"rank": [0, 1], "device": [0, 0], "stream": [7, 7], "name": ["ncclDevKernel_AllReduce_Sum"] * 2}
+    kernels = pl.DataFrame(names | {"start_ns": [0, 10_000_000], "dur_ns": [4_000, 4_000]})
+    llmprof.Trace({"kernels": kernels}, {"world_size": 2}).save(tmp_path / "two")
+    code, out, _ = run(str(tmp_path / "two"))
+    assert code == 0
+    assert "Not known: what ranks wait for of each other, so each is replayed alone: " in out
+
+
 def test_json_has_the_frame(run) -> None:
     code, out, _ = run(SAMPLE, "--json")
     rows = json.loads(out)
@@ -80,3 +89,12 @@ def test_changes_are_written_with_colons(text: str, words: str) -> None:
 def test_how_a_change_is_written_is_said(text: str) -> None:
     with pytest.raises(AnalysisError, match="is not how the change"):
         change_of(text)
+
+
+def test_shares_of_the_path_are_a_view(capsys) -> None:
+    assert main.main(["analyze", SAMPLE, "--what", "path-share", "--by", "stage", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    shares = {row["stage"]: row["path_share"] for row in rows}
+    # the GEMMs of the layers wait for the launch of their graph in about half of the steps; sampling hardly ever
+    assert 0.4 < shares["gate_up_proj"] < 0.6
+    assert shares["sampling"] < 0.1

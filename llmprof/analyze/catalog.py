@@ -237,6 +237,7 @@ BUILT_IN: Final = (
     "llmprof.analyze.idle.host:ANALYSIS",
     "llmprof.analyze.replay.critical_path:ANALYSIS",
     "llmprof.analyze.replay.critical_path:SLACK",
+    "llmprof.analyze.replay.critical_path:SHARE",
     "llmprof.analyze.kernels:ANALYSIS",
     "llmprof.analyze.kernels:OPERATORS_ANALYSIS",
     "llmprof.analyze.operator_calls:ANALYSIS",

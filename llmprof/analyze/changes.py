@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.replay.graph import COLLECTIVE
+from llmprof.analyze.replay.graph import COLLECTIVE, SCHEDULED, SYNCHRONISE
 from llmprof.analyze.replay.plan import Plan, calls_of_rows, new_transfer
 from llmprof.analyze.roofline import roofline_join
 from llmprof.errors import AnalysisError, listed
@@ -174,8 +174,39 @@ def remove(what: str) -> Change:
     return Change(f"without {what}", "how much of the host's time before a launch belongs to it", apply)
 
 
+def run_ahead() -> Change:
+    """Let the host prepare the next step while the device works on this one, as asynchronous scheduling does.
+
+    No call waits for the device any longer, and no step for the results of the one before; the host is as fast as it
+    was. A step then takes as long as the host or the device needs for it, whichever is longer.
+
+    Returns
+    -------
+    Change
+        For :func:`what_if`.
+    """
+
+    def apply(plan: Plan, trace: Trace) -> None:
+        waits = np.isin(plan.built.kind, (SYNCHRONISE, SCHEDULED))
+        if not waits.any():
+            raise AnalysisError(
+                "nothing in this recording is known to wait for the device",
+                expected="calls that synchronise, or steps that begin when the results of those before have arrived",
+            )
+        plan.kept[waits] = False
+
+    return Change(
+        "the host ahead of the device (asynchronous scheduling)",
+        "whether the next step can be prepared without the results of this one, and how far ahead memory allows",
+        apply,
+    )
+
+
 def without_call(name: str) -> Change:
-    """Remove calls of the host, and their waiting for the device.
+    """Remove calls of the host, their waiting for the device, and the time by which they hold it.
+
+    If launched work stood still on a device during such a call, and nothing else explains it, the work begins earlier
+    by this time.
 
     Parameters
     ----------

@@ -225,7 +225,9 @@ def what_if(args: Namespace, terminal: Terminal) -> str:
             what = f"{row['phase']}: {recorded} a step"
             steps = "one step" if row["steps"] == 1 else f"median of {row['steps']} steps"
         lines.append(f"  {what} -> {predicted}{between} ({row['speedup']:.2f} times as fast; {steps})")
-    return "\n".join([*lines, *(f"Not known: {one.unknown}." for one in made)])
+    told = "; ".join(one.unknown for one in made)
+    more = frame["unknown"][0].removeprefix(told).removeprefix("; ") if frame.height else ""
+    return "\n".join([*lines, *(f"Not known: {words}." for words in (*(one.unknown for one in made), more) if words)])
 
 
 _PREDICTED = ("recorded", "predicted", "low", "high")

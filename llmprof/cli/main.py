@@ -429,6 +429,8 @@ def _what_if(sub: argparse.ArgumentParser) -> None:
   no-host-delay[:PHASE]              layers do not wait for the host, as under CUDA graphs
   scale:WHAT:FACTOR                  a stage, category, kernel name or "host" takes so many times as long
   remove:WHAT  fuse:WHAT             without it; kernels that follow each other become one
+  without-call:NAME                  without a call of the host, its waiting, and the time by which it holds the device
+  run-ahead                          the host prepares the next step while the device works on this one
   balance                            no rank is late
   transfer:bandwidth=GB/s:latency=us another link
   at-bound:MODEL[:DEVICE][:stage=S]  at the theoretical bound

@@ -27,7 +27,7 @@ from llmprof.analyze.replay.graph import (
     Graph,
     graph,
 )
-from llmprof.analyze.replay.plan import Level, Plan
+from llmprof.analyze.replay.plan import Level, Plan, _covered
 from llmprof.analyze.replay.recording import recording
 from llmprof.analyze.replay.schedule import NEVER, Chains, earliest, latest
 from llmprof.analyze.replay.waits import from_calls, recorded_waits
@@ -608,6 +608,79 @@ def test_a_call_can_be_taken_away_with_its_waiting() -> None:
     assert found.select("recorded_ns", "predicted_ns").row(0) == (70 * US, 61 * US)
     with pytest.raises(AnalysisError, match="no call of the host in this recording is named"):
         what_if(trace, changes.without_call("cudaNothing"))
+
+
+def test_a_call_that_holds_the_device_is_taken_away_with_what_it_holds() -> None:
+    """Both kernels are launched by 12 us, but the second stands still during cudaFree, until 80 us."""
+    work = [(0, 7, 5, 15, GEMM, 1), (0, 7, 81, 10, NORM, 2)]
+    calls = [(0, 0, 2, CALL, 1), (0, 10, 2, CALL, 2), (0, 15, 65, "cudaFree", 3)]
+    trace = Trace({"kernels": device(work), "runtime": host(calls)})
+    # recorded 5 to 91. The first kernel ends at 20; a device's own gap is 5 us at most, and 1 us is after the call
+    found = what_if(trace, changes.without_call("^cudaFree$"))
+    assert found.select("recorded_ns", "predicted_ns").row(0) == (86 * US, (86 - 55) * US)
+
+
+@pytest.mark.parametrize(
+    ("intervals", "covered"),
+    [
+        # 10 to 20 and 15 to 30 are one, 40 to 50 another
+        ([(10, 20), (15, 30), (40, 50)], {0: 0, 11: 1, 17: 7, 30: 20, 35: 20, 45: 25, 60: 30}),
+        # one lies in the other
+        ([(10, 30), (12, 20), (40, 50)], {10: 0, 11: 1, 20: 10, 25: 15, 35: 20, 45: 25, 60: 30}),
+    ],
+)
+def test_how_much_of_the_time_before_is_covered(intervals: list[tuple[int, int]], covered: dict[int, int]) -> None:
+    start, end = np.array(intervals).T
+    assert _covered(start, end)(np.array(list(covered))).tolist() == list(covered.values())
+
+
+def test_the_host_ahead_of_the_device() -> None:
+    """Three steps: the host takes 30 us to launch a kernel of 50 us, and waits for it. Ahead, kernels set the pace."""
+    work = [(0, 7, 100 * n + 40, 50, GEMM, n + 1) for n in range(3)]
+    calls = [(0, 100 * n + 30, 2, CALL, n + 1) for n in range(3)]
+    calls += [(0, 100 * n + 35, 60, "cudaStreamSynchronize", n + 11) for n in range(3)]
+    tables = {"kernels": device(work), "runtime": host(sorted(calls, key=lambda call: call[1]))}
+    trace = Trace(tables | {"markers": step_labels([0, 100, 200], 99)})
+    # kernels follow each other with the usual gap of 1 us
+    assert step(what_if(trace, changes.run_ahead()))["predicted_ns"] == 51 * US
+    with pytest.raises(AnalysisError, match="nothing in this recording is known to wait"):
+        what_if(host_bound(), changes.run_ahead())
+
+
+def test_more_events_than_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten steps of 40 us, and as many in the middle as have the events that are replayed: five."""
+    work = [(0, 7, 40 * n + 5, 10, NORM, n + 1) for n in range(10)]
+    calls = [(0, 40 * n, 2, CALL, n + 1) for n in range(10)]
+    trace = Trace(
+        {"kernels": device(work), "runtime": host(calls), "markers": step_labels([40 * n for n in range(10)], 39)}
+    )
+    monkeypatch.setattr(llmprof.analyze.replay.what_if, "MOST_EVENTS", 10)
+    found = what_if(trace, changes.scale("host", 0.5))
+    # of steps 2 to 6 the first has none before it
+    assert found.select("steps", "recorded_ns", "predicted_ns").row(0) == (4, 40 * US, 20 * US)
+    assert found["unknown"][0].endswith("only 5 of 10 steps were replayed, since there are more than 10 events")
+    rows = replayed(trace, ("scale:host:0.5",))["scale:host:0.5"]
+    assert isinstance(rows, pl.DataFrame)
+    assert rows["step"].to_list() == [3, 4, 5, 6]
+
+
+def test_ranks_whose_clocks_do_not_match_are_replayed_alone_and_it_is_said() -> None:
+    """Rank 1 of the all-reduce is 10 ms late: no kernel lasts so long, so clocks differ, and nobody knows how far."""
+    whole = two_ranks()
+    moved = pl.col("start_ns") + pl.when(pl.col("rank") == 1).then(10_000 * US).otherwise(0)
+    trace = Trace({name: frame.with_columns(start_ns=moved) for name, frame in whole.tables.items()}, {"world_size": 2})
+    assert not (graph(trace).kind == COLLECTIVE).any()
+    # each rank has its own path: rank 0 from its launch at 2 us to its end at 106, rank 1 from 62 us to 106 of its own
+    for rank, begin, end in ((0, 2, 106), (1, 10_062, 10_106)):
+        path = critical_path(trace, rank=rank)
+        assert path["rank"].unique().to_list() == [rank]
+        assert (path["start_ns"].min(), path["dur_ns"].sum()) == (begin * US, (end - begin) * US)
+    # and without a change each takes as long as it was recorded to
+    found = what_if(trace)
+    assert found.select("recorded_ns", "predicted_ns").row(0) == ((96 + 36) / 2 * US, (96 + 36) / 2 * US)
+    assert found["unknown"][0].startswith("what ranks wait for of each other, so each is replayed alone: only 0 % of")
+    with pytest.raises(AnalysisError, match="no collective of this recording is matched"):
+        what_if(trace, changes.balance())
 
 
 def test_shares_of_the_path_by_column() -> None:

@@ -18,8 +18,8 @@ from tests.dataset.files import run_folder
 SAMPLES = ("torch_tp4_eager_nccl", "torch_ep2_dp2_eager", "nsys_tp2_cudagraph")
 WITHOUT_NEEDS = [one.name for one in catalog.analyses() if not one.needs]
 WHOLE = {
-    "kernel_summary", "kernel_categories", "critical_path", "slack", "memory", "hotspots", "totals", "event_waits",
-    "links", "core_time", "operator_shapes", "memory_by_component", "cuda_gpu_kern_sum", "cuda_api_sum",
+    "kernel_summary", "kernel_categories", "critical_path", "slack", "path_share", "memory", "hotspots", "totals",
+    "event_waits", "links", "core_time", "operator_shapes", "memory_by_component", "cuda_gpu_kern_sum", "cuda_api_sum",
     "cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum", "nvtx_sum", "nvtx_pushpop_sum", "nvtx_startend_sum",
     "nvtx_gpu_proj_sum", "osrt_sum", "openacc_sum", "openmp_sum", "mpi_event_sum", "cuda_kern_exec_sum",
     "nvtx_pushpop_trace", "nvtx_kernels", "cuda_gpu_kern_pace", "gpu_time_util_map",

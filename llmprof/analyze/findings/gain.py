@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
 
 from llmprof.analyze.findings.scope import Measure, Scope
-from llmprof.analyze.replay.what_if import change_of, replayed
+from llmprof.analyze.replay.what_if import change_of, replayed, replayed_part
 from llmprof.errors import LlmprofError
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
-MOST_EVENTS: Final = 3_000_000
-"""Recordings with more kernels, copies and calls are not replayed for findings: the graph would need gigabytes."""
+MORE: Final = 1.05
+"""A gain above this multiple of the finding's time is explained."""
 
 NOTHING: Final = 0.01
 """A gain below this share of the time counts as none, since steps of one recording differ by more."""
@@ -51,27 +51,29 @@ def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Ga
         The gains, or the reason why there is no prediction, as text.
     """
     changes = [one.change if one.ns >= NOTHING * scope.span_ns else "" for one in measures]
-    events = sum(trace.rows.get(name, 0) for name in ("kernels", "copies", "runtime"))
     replays: dict[str, pl.DataFrame | LlmprofError] = {}
     asked = tuple(sorted({change for change in changes if change}))
-    if asked and events <= MOST_EVENTS:
+    words = ""
+    if asked:
         try:
-            replays = replayed(trace, asked)
+            replays, words = replayed(trace, asked), replayed_part(trace).words
         except LlmprofError as error:
             replays = dict.fromkeys(asked, error)
-    return [_gain(scope, change, None if change is None else replays.get(change)) for change in changes]
+    found = [
+        _gain(scope, one, change, None if change is None else replays.get(change))
+        for one, change in zip(measures, changes, strict=True)
+    ]
+    if words:
+        more = f" {words[:1].upper()}{words[1:]}."
+        found = [replace(one, words=one.words + more) if isinstance(one, Gain) else one for one in found]
+    return found
 
 
-def _gain(scope: Scope, change: str | None, rows: pl.DataFrame | LlmprofError | None) -> Gain | str:
+def _gain(scope: Scope, measure: Measure, change: str | None, rows: pl.DataFrame | LlmprofError | None) -> Gain | str:
     if change is None:
         return "No prediction: a replay cannot make this change."
-    if not change:
+    if not change or rows is None:
         return f"No prediction: it is below {format_share(NOTHING)} of the time."
-    if rows is None:
-        return (
-            f"No prediction: more than {MOST_EVENTS:,} events are not replayed by themselves "
-            f"(analyze.what_if and llmprof what-if take {change})."
-        )
     if isinstance(rows, LlmprofError):
         return f"No prediction: {rows.found}."
     if scope.steps is not None:
@@ -82,7 +84,34 @@ def _gain(scope: Scope, change: str | None, rows: pl.DataFrame | LlmprofError | 
     ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)
     tokens = _tokens(scope, rows)
     more = None if tokens is None or min(after) <= 0 else tokens * 1e9 * (1 / after[0] - 1 / recorded)
-    return Gain(ns, low, high, more, _sentence(scope, change, recorded, ns=ns, low=low, high=high, more=more))
+    said = _sentence(scope, change, recorded, ns=ns, low=low, high=high, more=more)
+    own = measure.ns / scope.parts
+    if ns > MORE * own and ns >= NOTHING * recorded:
+        said = f"{said} {_why_more(scope, change, own)}"
+    return Gain(ns, low, high, more, said)
+
+
+def _why_more(scope: Scope, change: str, own: float) -> str:
+    """Why a change gains more than the time that its finding names."""
+    name = change.partition(":")[0]
+    waited = scope.time("communication", "wait") / scope.parts
+    also = (
+        [f"ranks wait less for the last one ({format_ns(waited)} is such waiting)"]
+        if waited and name != "balance"
+        else []
+    )
+    also.append(_ALSO.get(name, "the change reaches further"))
+    return f"That is more than the {format_ns(own)} that this finding names, since {' and '.join(also)}."
+
+
+_ALSO: Final = {
+    "no-host-delay": "the pauses between kernels and the calls beside the device's work go, too",
+    "scale": "the host is faster in all that it does",
+    "without-call": "what the host does after the call begins earlier",
+    "remove": "the launches and the host's preparations of it go, too",
+    "balance": "what follows the collectives begins earlier, too",
+}
+"""What else a change takes away, beside the time that its finding is about."""
 
 
 def _tokens(scope: Scope, rows: pl.DataFrame) -> float | None:

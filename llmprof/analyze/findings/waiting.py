@@ -80,7 +80,11 @@ def host_bound(scope: Scope) -> Measure | None:
         rank=rank,
         window_ns=window,
         suggestion=advice + next((more for p, more in _DOING if pl.Series([doing]).str.contains(p)[0]), ""),
-        change=None if replayed >= IN_GRAPHS else "no-host-delay:decode" if scope.decoding else "no-host-delay",
+        change="scale:host:0.5"
+        if replayed >= IN_GRAPHS
+        else "no-host-delay:decode"
+        if scope.decoding
+        else "no-host-delay",
     )
 
 
@@ -138,8 +142,9 @@ def device_held(scope: Scope) -> Measure | None:
         "longest": format_ns(float(gaps["dur_ns"].max() or 0)),  # type: ignore[arg-type]
     }
     where = "cause = 'queued' AND held_kind = 'call'"
-    # the replay has no edge for a call that holds the device: without the call the device would stay idle as before
-    return Measure(total(gaps, "dur_ns"), words, where=where, rank=rank, window_ns=window, suggestion=advice)
+    return Measure(
+        total(gaps, "dur_ns"), words, where=where, rank=rank, window_ns=window, suggestion=advice, change=_without(call)
+    )
 
 
 def between_queued(scope: Scope) -> Measure | None:

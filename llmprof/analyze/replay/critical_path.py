@@ -69,7 +69,8 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     from each event to the one that ended last of those that it had to wait for (:mod:`llmprof.analyze.replay.graph`).
     Events on the path set the pace: if the path is on a host that runs ahead of its devices, faster kernels change
     nothing. The pieces of a step add up to the time from the end of the step before to its own end. If an event began
-    later than everything that it is known to wait for allows, the difference is an ``unexplained`` piece.
+    later than everything that it is known to wait for allows, the difference is an ``unexplained`` piece. If no
+    collective is matched over the ranks (their clocks do not agree, or there is none), the path stays on one rank.
 
     Parameters
     ----------
@@ -113,7 +114,7 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
         ends = ends.filter(pl.col("rank") == rank)
     last = ends.sort("end_ns").group_by("step", maintain_order=True).last().sort("end_ns")
     path, kind, evidence = nodes_on_path(built, last)
-    begin, pieces = int(built.time.min()), []
+    begin, pieces = _begin(built, last), []
     at = np.maximum.accumulate(built.time[path])
     for step, end in last.select("step", "end_ns").iter_rows():
         if end <= begin:  # no time of its own
@@ -129,6 +130,14 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
         return pl.DataFrame(schema=_SCHEMA)
     rows = pl.concat(pieces).join(ends.select("step", "phase").unique("step"), on="step", how="left")
     return _named(trace, rows).select(*_SCHEMA).cast(_SCHEMA)  # type: ignore[arg-type]
+
+
+def _begin(built: Graph, last: pl.DataFrame) -> int:
+    """Beginning of the recording: of the rank on which the path ends, where nothing ties the ranks to each other."""
+    start = built.events["start_ns"]
+    if last.height and not (built.kind == COLLECTIVE).any():
+        start = start.filter(built.events["rank"] == last["rank"][-1])
+    return int(start.min())  # type: ignore[arg-type]
 
 
 @per_trace
@@ -416,4 +425,13 @@ SLACK = Analysis(
     help="how much longer each event of a device may take before a step ends later",
     view="slack",
     columns=("rank", "step", "name", "layer", "stage", "dur_ns", "slack_ns", "pace_slack_ns"),
+)
+
+SHARE = Analysis(
+    function=path_share,
+    question="How much of each layer, stage or kernel lies on the critical path?",
+    help="time of layers, stages or kernels on the critical path, and how much later they could end (--by)",
+    view="path-share",
+    grouped_by="by",
+    columns=("layer", "events", "total_ns", "path_ns", "path_share", "slack_ns", "pace_slack_ns"),
 )

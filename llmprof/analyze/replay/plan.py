@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Literal
 
@@ -104,10 +105,18 @@ class Plan:
             raise AnalysisError(otherwise, expected="part of a name, as a regular expression") from error
 
     def call_gone(self, rows: Rows) -> None:
-        """Make calls of the host take no time and wait for nothing."""
+        """Make calls of the host take no time, wait for nothing, and hold no work on their rank's devices."""
         self.weight[1::2][rows] = 0
         self.rest[1::2][rows] = 0
         self.kept &= ~((self.built.target % 2 == 1) & rows[self.built.target // 2])
+        late = self.device & (self.rest[0::2] > 0)
+        start, ranks = self.built.time[0::2], self.events["rank"].to_numpy()
+        for rank in np.unique(ranks[rows]):
+            held = np.flatnonzero(late & (ranks == rank))
+            calls = np.flatnonzero(rows & (ranks == rank))
+            inside = _covered(start[calls], self.built.time[1::2][calls])
+            until = start[held]
+            self.rest[0::2][held] -= inside(until) - inside(until - self.rest[0::2][held])
 
     def collectives(self) -> Rows:
         """Events of the devices that are collectives matched over the ranks."""
@@ -234,6 +243,22 @@ class Plan:
         changed = replace(built, weight=self.weight, rest=self.rest, delay=self.delay).schedule()
         led_to = replace(built, target=built.target[kept])
         return replace(changed, delay=np.where(kept, changed.delay, NEVER), origin=led_to.origin())
+
+
+def _covered(start: Ints, end: Ints) -> Callable[[Ints], Ints]:
+    """How much of the time before some times lies in any of some intervals, in ns."""
+    order = np.argsort(start)
+    begin, last = start[order], np.maximum.accumulate(end[order])
+    own = np.maximum(last - np.maximum(begin, np.append(begin[:1], last[:-1])), 0)
+    before = np.append(0, np.cumsum(own))
+
+    def inside(at: Ints) -> Ints:
+        place = np.searchsorted(begin, at, side="right")
+        # of what began before, the interval that reaches furthest covers all from this time to its end
+        beyond = np.where(place > 0, np.maximum(last[np.maximum(place - 1, 0)] - at, 0), 0)
+        return np.asarray(before[place] - beyond, dtype=np.int64)
+
+    return inside
 
 
 def times_of(plans: list[Plan]) -> Ints:

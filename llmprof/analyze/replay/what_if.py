@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -11,10 +12,15 @@ import polars as pl
 from llmprof.analyze import changes
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.changes import Change
-from llmprof.analyze.replay.graph import graph
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.replay.graph import COLLECTIVE, graph
 from llmprof.analyze.replay.plan import LEVELS, Plan, periods, times_of
+from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.trace import Trace
+
+MOST_EVENTS: Final = 3_000_000
+"""So many kernels, copies and calls are replayed: the graph of more would need gigabytes."""
 
 _SCHEMA = {
     "phase": pl.String(),
@@ -38,7 +44,8 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     In the replay, every event begins when everything that it waited for has ended: the host's program order, launches,
     streams, synchronisation, collectives (:mod:`llmprof.analyze.replay.graph`). Values that a change cannot know are
     taken three times: for a short step, for an expected step, and for a long step. Without a change the replay gives
-    the recorded times.
+    the recorded times. Of recordings with more than 3 million events only steps from the middle are replayed, and
+    ``unknown`` says how many.
 
     Parameters
     ----------
@@ -72,7 +79,8 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     True
     """
     levels = [f"{level}_ns" for level in LEVELS]
-    [rows] = _periods(trace, [_plans(trace, made)])
+    part = replayed_part(trace)
+    [rows] = _periods(part.trace, [_plans(part.trace, made)])
     recorded = rows.group_by("phase").agg(pl.len().alias("steps"), pl.col("recorded_ns", *levels).median())
     least, most, middle = pl.min_horizontal(levels), pl.max_horizontal(levels), pl.col("middle_ns")
     return (
@@ -86,12 +94,23 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
             high_ns=pl.max_horizontal(most, "noise_high_ns"),
             speedup=pl.col("recorded_ns") / middle,
             changes=pl.lit("; ".join(change.words for change in made)),
-            unknown=pl.lit("; ".join(change.unknown for change in made)),
+            unknown=pl.lit("; ".join([change.unknown for change in made] + _not_replayed(part))),
         )
         .select(*_SCHEMA)
         .cast(_SCHEMA)  # type: ignore[arg-type]
         .sort("phase")
     )
+
+
+def _not_replayed(part: Part) -> list[str]:
+    """What of a recording is not in its replay: some of its steps, and waiting between ranks that do not match."""
+    said = [part.words] if part.words else []
+    if len(part.trace.ranks) > 1 and not (graph(part.trace).kind == COLLECTIVE).any():
+        calls = collectives(part.trace)
+        why = calls.filter(pl.col("world").fill_null(2) > 1)["unmatched"].drop_nulls().mode().sort()
+        if why.len():
+            said.append(f"what ranks wait for of each other, so each is replayed alone: {why[0]}")
+    return said
 
 
 def _noise(rows: pl.DataFrame, levels: list[str]) -> pl.DataFrame:
@@ -102,10 +121,10 @@ def _noise(rows: pl.DataFrame, levels: list[str]) -> pl.DataFrame:
     """
     each = rows.group_by("phase", "step").agg(pl.col(levels).median())
     ends = []
-    for (phase,), steps in each.group_by("phase", maintain_order=True):
-        drop = median_rank(steps.height)
-        low = min(float(steps[level].sort()[drop]) for level in levels)
-        high = max(float(steps[level].sort()[-1 - drop]) for level in levels)
+    for (phase,), times in each.group_by("phase", maintain_order=True):
+        drop = median_rank(times.height)
+        low = min(float(times[level].sort()[drop]) for level in levels)
+        high = max(float(times[level].sort()[-1 - drop]) for level in levels)
         ends.append((phase, low, high))
     return pl.DataFrame(
         ends, schema={"phase": pl.String, "noise_low_ns": pl.Float64, "noise_high_ns": pl.Float64}, orient="row"
@@ -149,15 +168,67 @@ def replayed(trace: Trace, texts: tuple[str, ...]) -> dict[str, pl.DataFrame | L
     -------
     dict
         By change: ``rank, step, phase, recorded_ns, low_ns, middle_ns, high_ns``, or the reason why it cannot be made.
+        Only the steps of :func:`replayed_part`, by their numbers in the recording.
     """
+    part = replayed_part(trace)
     out: dict[str, pl.DataFrame | LlmprofError] = {}
     plans: dict[str, list[Plan]] = {}
     for text in texts:
         try:
-            plans[text] = _plans(trace, (change_of(text),))
+            plans[text] = _plans(part.trace, (change_of(text),))
         except LlmprofError as error:
             out[text] = error
-    return out | dict(zip(plans, _periods(trace, list(plans.values())), strict=True))
+    found = [part.numbered(rows) for rows in _periods(part.trace, list(plans.values()))]
+    return out | dict(zip(plans, found, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a recording is replayed."""
+
+    trace: Trace
+    """All of it, or some of its steps."""
+    words: str = ""
+    """Which steps, where it is not all of it."""
+    numbers: pl.DataFrame | None = None
+    """``rank, step`` (as the part numbers it) and ``number`` (as the recording does), where it is not all of it."""
+
+    def numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows with the steps' numbers of the recording."""
+        if self.numbers is None:
+            return rows
+        found = rows.join(self.numbers, on=["rank", "step"], how="inner", maintain_order="left")
+        return found.with_columns(step="number").drop("number")
+
+
+@per_trace
+def replayed_part(trace: Trace) -> Part:
+    """All of a recording, or as many steps from its middle as have the events that are replayed.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity.
+
+    Returns
+    -------
+    Part
+        The whole recording where it has no steps, however many events there are.
+    """
+    events = sum(trace.rows.get(name, 0) for name in ("kernels", "copies", "runtime"))
+    labels = steps(trace) if events > MOST_EVENTS else None
+    if labels is None or not labels.height:
+        return Part(trace)
+    numbers = labels.filter(pl.col("start_ns").is_not_null())["step"].unique().sort().to_list()
+    count = max(3, len(numbers) * MOST_EVENTS // events)
+    if count >= len(numbers):
+        return Part(trace)
+    first = (len(numbers) - count) // 2
+    part = trace.select(steps=numbers[first : first + count])
+    at = pl.coalesce("host_start_ns", "start_ns").alias("_at")
+    both = steps(part).select("rank", "step", at).join(labels.select("rank", at, number="step"), on=["rank", "_at"])
+    words = f"only {count:,} of {len(numbers):,} steps were replayed, since there are more than {MOST_EVENTS:,} events"
+    return Part(part, words, both.select("rank", "step", "number"))
 
 
 def _plans(trace: Trace, made: tuple[Change, ...]) -> list[Plan]:
@@ -196,6 +267,7 @@ _MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str
     "fuse": (changes.fuse, (str,), {}),
     "balance": (changes.balance, (), {}),
     "without-call": (changes.without_call, (str,), {}),
+    "run-ahead": (changes.run_ahead, (), {}),
     "transfer": (changes.transfer, (), {"bandwidth": float, "latency": float}),
     "at-bound": (changes.at_bound, (str, str), {"stage": str}),
     "overlap-with": (changes.overlap_with, (str, str), {}),

@@ -8,9 +8,9 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.findings.gain import MOST_EVENTS
 from llmprof.analyze.replay.critical_path import critical_path
 from llmprof.analyze.replay.graph import graph
+from llmprof.analyze.replay.what_if import MOST_EVENTS
 from llmprof.errors import LlmprofError
 from llmprof.explore.timeline.lanes import Lane
 from llmprof.explore.timeline.rows import Keys, Names, Row, spans

@@ -67,6 +67,9 @@ def attach(
                 return  # the import system binds a submodule to its package
             super().__setattr__(name, value)
 
+        def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+            return import_module, (package,)  # a function that uses it can be sent to a worker
+
     def find(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")

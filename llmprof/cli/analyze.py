@@ -24,7 +24,7 @@ from llmprof.cli.hardware import (
     open_profile,
     view_of_profile,
 )
-from llmprof.cli.output import SAMPLE, Failing, Terminal, open_trace, rows_of, to_csv, to_json, wrapped
+from llmprof.cli.output import SAMPLE, Failing, Terminal, on_workers, open_trace, rows_of, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -51,7 +51,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
         trace = open_trace(args.paths, args, terminal)
         if missing := [rank for rank in args.rank or () if rank not in trace.ranks]:
             raise LlmprofError(f"there is no rank {missing[0]}", expected=f"one of {listed(trace.ranks)}")
-        frame = _ranked(view, trace, args)
+        frame = _ranked(view, trace, args, terminal)
     if args.sort:
         _chosen(frame, args.sort)
         frame = frame.sort(args.sort, descending=not args.ascending, nulls_last=True, maintain_order=True)
@@ -76,10 +76,12 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-def _ranked(view: Analysis, trace: Trace, args: Namespace) -> pl.DataFrame:
+def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -> pl.DataFrame:
     """Compute a view; ``--rank`` filters its rows, so that waiting for the other ranks stays known."""
     options = dict(view.options) | _by(view, args.by) | _needed(view, args)
-    frame = view.function(trace, **options)
+    frame = on_workers({view.name: options}, trace, args, terminal).get(view.name)
+    if frame is None:
+        frame = view.function(trace, **options)
     if not args.rank:
         return frame
     if "rank" in frame.columns:
@@ -174,6 +176,7 @@ def findings(args: Namespace, terminal: Terminal) -> str:
     if is_profile(args.paths):
         return findings_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
+    on_workers({"findings": {}}, trace, args, terminal)
     return to_json(findings_document(trace)) if args.json else findings_text(analyze.findings(trace), terminal.width)
 
 

@@ -382,6 +382,8 @@ def _reading() -> argparse.ArgumentParser:
     reading = argparse.ArgumentParser(add_help=False)
     reading.add_argument("--format", metavar="NAME", help="format of the files; found from their content if not given")
     reading.add_argument("--no-cache", action="store_true", help="parse anew, and keep nothing in the cache")
+    words = "processes that read files, or analyse the ranks of a dataset (default: one a core where it is large)"
+    reading.add_argument("--workers", type=int, metavar="N", help=words)
     return reading
 
 

@@ -25,7 +25,7 @@ from llmprof import analyze, bundled, text
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.cli.analyze import findings_text
 from llmprof.cli.hardware import is_profile, open_profile, report_of_profile
-from llmprof.cli.output import SAMPLE, Terminal, open_trace, places, rows_of, to_json, wrapped
+from llmprof.cli.output import SAMPLE, Terminal, on_workers, open_trace, places, rows_of, to_json, wrapped
 from llmprof.errors import LaunchError, LlmprofError, NotCapturedError
 from llmprof.launch.run import process
 from llmprof.progress import Progress
@@ -39,6 +39,15 @@ if TYPE_CHECKING:
 
 DEMO_SAMPLE = "torch_tp4_eager_custom_allreduce"
 MOST_FINDINGS = 5
+OF_REPORTS: Final[dict[str, dict[str, Any]]] = {
+    "findings": {},
+    "steps": {},
+    "layers": {},
+    "overlap": {"by": ("rank", "step", "phase"), "waits": True},
+    "launch_delay": {},
+    "coverage": {},
+}
+"""Analyses that reports draw and that each rank of a dataset can do by itself, with their options."""
 LEAST_KEY_BYTES = 8
 
 
@@ -51,6 +60,7 @@ def report(args: Namespace, terminal: Terminal) -> str:
         return report_of_profile(args, terminal)
     model = theory.shape(args.model) if args.model else None
     trace = open_trace(args.paths, args, terminal)
+    on_workers(OF_REPORTS, trace, args, terminal)
     target, named = Path(args.output), shlex.join(args.paths)
     if is_page(args.output):
         if model is not None:

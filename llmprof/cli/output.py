@@ -8,10 +8,12 @@ import os
 import re
 import textwrap
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -19,8 +21,10 @@ from llmprof import bundled, text
 from llmprof.errors import LlmprofError
 from llmprof.progress import Progress
 from llmprof.readers import read
+from llmprof.readers.common.helpers import processes
 from llmprof.readers.reading import hardware_metrics_only
 from llmprof.storage import files
+from llmprof.storage.deferred import Deferred
 from llmprof.trace import Trace
 
 
@@ -106,7 +110,32 @@ def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Tra
             hint="llmprof info, findings, analyze, report, explore and diff take it by itself",
         )
     cache = False if getattr(args, "no_cache", False) else None
-    return read(files, format=getattr(args, "format", None), cache=cache, progress=reading(terminal))
+    form, workers = getattr(args, "format", None), getattr(args, "workers", None)
+    return read(files, format=form, cache=cache, progress=reading(terminal), workers=workers)
+
+
+MANY_ROWS: Final = 2_000_000
+"""Rows of a dataset from which on several processes are faster, although they have to be started."""
+
+
+def on_workers(
+    analyses: Mapping[str, Mapping[str, Any]], trace: Trace, args: Namespace, terminal: Terminal
+) -> dict[str, pl.DataFrame]:
+    """Analyse a dataset rank by rank, on several processes if it is large or ``--workers`` says so.
+
+    The results are kept with the trace, so that what is made of it finds them; empty for a trace that is no dataset.
+    """
+    if not isinstance(trace._tables, Deferred):
+        return {}
+    from llmprof.dataset.cluster import local
+    from llmprof.dataset.mapping import prepare
+
+    count = args.workers
+    if count is None:
+        several = sum(trace.rows.values()) >= MANY_ROWS and find_spec("distributed") is not None
+        count = processes(None) if several else 1
+    with local(min(count, len(trace.ranks))) if count > 1 else nullcontext(False) as client:
+        return prepare(analyses, trace, client=client, progress=terminal.progress)
 
 
 def reading(terminal: Terminal) -> Progress | None:

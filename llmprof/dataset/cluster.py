@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from tempfile import TemporaryDirectory
 from typing import Any, Final, Generic, TypeVar
 
 from llmprof.errors import ArgumentError, ClusterError
@@ -177,13 +179,7 @@ def workers(client: Any, tasks: int) -> Iterator[Workers[Any]]:
     if client is False or (client is None and (tasks < 2 or _cores() < 2)):
         yield Workers(None)
         return
-    try:
-        distributed: Any = import_module("dask.distributed")
-    except ModuleNotFoundError as error:
-        raise ClusterError(
-            f"work on several processes needs {error.name}, which is not installed",
-            hint="pip install 'llmprof[scale]', or pass client=False for this process alone",
-        ) from error
+    distributed = _distributed()
     if isinstance(client, distributed.Client):
         yield Workers(client)
         return
@@ -207,6 +203,16 @@ def workers(client: Any, tasks: int) -> Iterator[Workers[Any]]:
         yield Workers(made)
 
 
+def _distributed() -> Any:
+    try:
+        return import_module("dask.distributed")
+    except ModuleNotFoundError as error:
+        raise ClusterError(
+            f"work on several processes needs {error.name}, which is not installed",
+            hint="pip install 'llmprof[scale]', or pass client=False for this process alone",
+        ) from error
+
+
 @contextmanager
 def local(count: int, *, processes: bool = True) -> Iterator[Any]:
     """A Dask client with local processes of one thread each, at most one for each core.
@@ -222,22 +228,34 @@ def local(count: int, *, processes: bool = True) -> Iterator[Any]:
     ------
     dask.distributed.Client
         Its cluster ends with the block.
+
+    Raises
+    ------
+    ClusterError
+        Dask is not installed.
     """
-    distributed: Any = import_module("dask.distributed")
+    distributed = _distributed()
     threads = os.environ.get("POLARS_MAX_THREADS") or str(max(1, _cores() // max(1, count)))
-    with (
-        distributed.LocalCluster(
-            n_workers=count,
-            threads_per_worker=1,
-            processes=processes,
-            dashboard_address=None,
-            scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP server uses any free port
-            silence_logs=logging.CRITICAL,
-            **({"env": {"POLARS_MAX_THREADS": threads}} if processes else {}),
-        ) as cluster,
-        distributed.Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
+    with ExitStack() as stack:
+        scratch = stack.enter_context(TemporaryDirectory(prefix="llmprof-workers-", ignore_cleanup_errors=True))
+        with import_module("dask").config.set({"temporary-directory": scratch}):
+            cluster = stack.enter_context(
+                distributed.LocalCluster(
+                    n_workers=count,
+                    threads_per_worker=1,
+                    processes=processes,
+                    dashboard_address=None,
+                    scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP server takes any port
+                    silence_logs=logging.CRITICAL,
+                    **({"env": {"POLARS_MAX_THREADS": threads}, "preload": [__name__]} if processes else {}),
+                )
+            )
+        yield stack.enter_context(distributed.Client(cluster, set_as_default=False))
+
+
+def dask_setup(worker: object) -> None:
+    """Dask calls it in each process of :func:`local`: Ctrl-C is for the process that started them, which ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _cores() -> int:

@@ -199,6 +199,29 @@ def several(
         return _Work(trace, team, progress).frames(chosen)
 
 
+def prepare(
+    analyses: Mapping[str, Mapping[str, Any]], trace: Trace, *, client: Any = None, progress: Progress | None = None
+) -> dict[str, pl.DataFrame]:
+    """Several analyses of a dataset, which are kept with it: calling them afterwards takes no time.
+
+    Parameters
+    ----------
+    analyses : mapping of str to mapping
+        Names of analyses, with their options.
+    trace : Trace
+        A dataset.
+    client, progress
+        As of :func:`map`.
+
+    Returns
+    -------
+    dict of str to polars.DataFrame
+        Frames by the names of the analyses; one for which nothing was recorded is missing.
+    """
+    with workers(client, len(trace.ranks)) as team:
+        return _Work(trace, team, progress).frames(analyses, kept=trace)
+
+
 class _Work:
     """Analyses of one dataset on some workers."""
 
@@ -211,8 +234,8 @@ class _Work:
             tables.place.root, _written(tables), tables.window, tables.names, asked, tuple(names.registered())
         )
 
-    def frames(self, chosen: Mapping[str, Mapping[str, Any]]) -> dict[str, pl.DataFrame]:
-        """Frames of analyses by their names."""
+    def frames(self, chosen: Mapping[str, Mapping[str, Any]], *, kept: Trace | None = None) -> dict[str, pl.DataFrame]:
+        """Frames of analyses by their names; with a trace that keeps them, those without any are left out."""
         every: dict[Asked, None] = {}
         for name, options in chosen.items():
             every |= dict.fromkeys(_first(name, options))
@@ -231,14 +254,21 @@ class _Work:
         out = {}
         for name, options in chosen.items():
             asked = _asked(name, options)
-            if asked in every:
-                out[name] = _or_raise(asked, parts, self._joined(asked, parts))
-            elif _after(name, options):
-                out[name] = _or_raise(asked, second, self._joined(asked, second))
-            elif name == "findings" and not options:
-                out[name] = self._findings(parts, calls)
-            else:
-                out[name] = _function(name)(whole, **options)
+            try:
+                if asked in every:
+                    out[name] = _or_raise(asked, parts, self._joined(asked, parts))
+                elif _after(name, options):
+                    out[name] = _or_raise(asked, second, self._joined(asked, second))
+                elif name == "findings" and not options:
+                    out[name] = self._findings(parts, calls)
+                else:
+                    out[name] = _function(name)(whole, **options)
+            except NotCapturedError:
+                if kept is None:
+                    raise
+                continue
+            if kept is not None:
+                catalog.keep(kept, _function(name), out[name], **options)
         return out
 
     def by_rank(self, every: Sequence[Asked], more: Mapping[int, pl.DataFrame] | None = None) -> dict[int, Found]:

@@ -12,7 +12,11 @@ from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof import analyze
+from llmprof.analyze import catalog
+from llmprof.cli import make
 from llmprof.cli.main import main
+from llmprof.cli.output import on_workers
+from llmprof.dataset import mapping
 from llmprof.errors import AnalysisError, ArgumentError, NotCapturedError, OutputError, ReadError
 from llmprof.storage.dataset import MANIFEST, PART_FILE
 from tests.dataset.files import rank_file, run_folder
@@ -233,3 +237,33 @@ def test_commands_take_a_dataset(run, tmp_path, capsys):
     assert "--workers is 0" in capsys.readouterr().err
     shutil.rmtree(out)
     assert not (tmp_path / "out" / MANIFEST).exists()
+
+
+@pytest.mark.parametrize(
+    "command", ["analyze --what overlap", "analyze --what arrivals", "analyze --what kernels", "findings"]
+)
+def test_commands_analyse_a_dataset_rank_by_rank(run, tmp_path, capsys, monkeypatch, command):
+    out = str(tmp_path / "out")
+    llmprof.convert(run, out, client=False)
+    of_rank, ranks = mapping._of_rank, []
+    monkeypatch.setattr(mapping, "_of_rank", lambda one, *more: ranks.append(one[0]) or of_rank(one, *more))
+    said = []
+    for path in (out, str(run)):
+        assert main([*command.split(), path, "--workers", "1", "--json", "--no-progress"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        said.append(document["findings"] if command == "findings" else document)
+    assert set(ranks) == (set() if "kernels" in command else {0, 1, 2})  # whose sums are over all ranks
+    assert said[0] == said[1]
+
+
+def test_a_report_of_a_dataset_finds_what_its_ranks_gave(run, tmp_path, monkeypatch, capsys):
+    out = str(tmp_path / "out")
+    llmprof.convert(run, out, client=False)
+    asked = []
+    monkeypatch.setattr(make, "on_workers", lambda names, *more: asked.append(names) or on_workers(names, *more))
+    assert main(["report", out, "-o", str(tmp_path / "r.html"), "--no-progress"]) == 0
+    (names,) = asked
+    found = mapping.prepare(names, llmprof.open(out), client=False)
+    assert set(found) == set(names)
+    for name, frame in found.items():
+        assert_frame_equal(frame, catalog.analysis(name).function(llmprof.read(run, cache=False), **names[name]))

@@ -205,6 +205,57 @@ def test_an_interrupt_leaves_what_is_done(run, tmp_path):
     assert told[-1] == ("converting files", 1, 1)
 
 
+INTERRUPTED = """
+import os, signal, sys
+from llmprof.cli.main import main
+from llmprof.dataset.cluster import Workers
+
+each = Workers.each
+
+def with_workers(self, *things, **options):
+    if self.count == 2:  # the terminal sends it to all processes of the command
+        os.killpg(0, signal.SIGINT)
+    return each(self, *things, **options)
+
+Workers.each = with_workers
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("command", [["findings"], ["convert", "-o", "again"]])
+def test_ctrl_c_ends_the_processes_of_a_command_and_leaves_nothing(run, many, tmp_path, command):
+    pytest.importorskip("distributed")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    path = str(run if command[0] == "convert" else many)
+    done = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, command[0], path, *command[1:], "--workers", "2"],
+        start_new_session=True, cwd=tmp_path, env=os.environ | {"TMPDIR": str(scratch)}, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    out, said = done.communicate()
+    assert done.returncode == 130, said
+    assert (out, said) == ("", "llmprof: interrupted\n")
+    while _of_session(done.pid):
+        time.sleep(0.1)
+    assert not list(scratch.iterdir())
+
+
+def _of_session(number: int) -> list[str]:
+    """Processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, session, *_ = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(session) == number and state != "Z":
+            found.append(path.parent.name)
+    return found
+
+
 FULL = """
 import json, resource, sys
 import llmprof

@@ -127,7 +127,11 @@ def _row(request: Mapping[str, Any], walls: Mapping[tuple[Any, Any], Any]) -> di
 def _ns(seconds: Any) -> Any:
     if seconds is None:
         return None
-    return [_ns(gap) for gap in seconds] if isinstance(seconds, list) else round(seconds * NS_PER_S)
+    if isinstance(seconds, list):
+        return [_ns(gap) for gap in seconds]
+    if not isinstance(seconds, int | float):  # a text times 10**9 would be a text of gigabytes
+        raise TypeError(f"{type(seconds).__name__} where seconds were expected")
+    return round(seconds * NS_PER_S)
 
 
 def repeats(frame: pl.DataFrame) -> pl.DataFrame:

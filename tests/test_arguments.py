@@ -22,6 +22,7 @@ from llmprof import analyze, charts
 from llmprof.arguments import AtLeastOne, Columns, NotNegative, Share, Window, checked, kind_of
 from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCapturedError
 from llmprof.trace import Trace
+from tests.samples import sample
 
 DOORS = (
     "llmprof", "llmprof.analyze", "llmprof.analyze.nsys", "llmprof.charts", "llmprof.explore", "llmprof.report",
@@ -122,7 +123,7 @@ def test_an_argument_of_another_kind_is_named(function, wrong, names):
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    return llmprof.sample("torch_tp1_eager")
+    return sample("torch_tp1_eager")
 
 
 WRONG_VALUES: dict[str, list[Any]] = {

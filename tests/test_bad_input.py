@@ -7,7 +7,6 @@ import contextlib
 import polars as pl
 import pytest
 
-import llmprof
 from llmprof.cli import main
 from llmprof.errors import LlmprofError
 from llmprof.explore.served import page
@@ -15,6 +14,7 @@ from llmprof.explore.tabs import Open
 from llmprof.launch.run import process
 from llmprof.schema import conform
 from llmprof.trace import Trace
+from tests.samples import sample
 
 OTHER = "sample:torch_tp1_cudagraph"
 
@@ -25,7 +25,7 @@ def one_event() -> Trace:
 
 
 def part(*tables: str, rows: int | None = None) -> Trace:
-    whole = llmprof.sample("torch_tp1_cudagraph")
+    whole = sample("torch_tp1_cudagraph")
     kept = {name: whole.tables[name] if rows is None else whole.tables[name].head(rows) for name in tables}
     return Trace(kept, whole.meta)
 
@@ -105,6 +105,7 @@ def test_explorers_open_or_say_why_not(run, saved, served, name, beside):
             opened[panel.name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD)
 @pytest.mark.parametrize("form", ["pftrace", "json", "xlsx"])
 def test_exports(run, saved, name, form, tmp_path):
@@ -130,6 +131,7 @@ def test_nothing_compared_with_nothing(run, saved):
     assert "Neither run holds work on a device: there is nothing to compare." in run("diff", *[saved["empty"]] * 2)[1]
 
 
+@pytest.mark.slow
 def test_runs_of_other_models_and_numbers_of_ranks_are_compared_as_far_as_they_go(run):
     code, out, _ = run("diff", "sample:torch_tp1_eager", "sample:torch_pp2_eager")
     assert code == 0

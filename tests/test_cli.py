@@ -80,6 +80,7 @@ NOT_RECORDED = (
 
 
 class TestAnalyze:
+    @pytest.mark.slow
     @pytest.mark.parametrize("what", [what for what in views() if what not in (*NOT_RECORDED, "bound")])
     def test_every_analysis_prints_a_table_json_and_csv(self, run, saved, tmp_path, what):
         code, out, err = run("analyze", saved, "--what", what, "--limit", "3")
@@ -168,6 +169,7 @@ class TestAnalyze:
         out = run("analyze", saved, "--what", "steps", "--csv", "-")[1]
         assert pl.read_csv(io.StringIO(out)).height == 6
 
+    @pytest.mark.slow
     def test_it_fits_the_terminal(self, run, saved, monkeypatch):
         monkeypatch.setenv("COLUMNS", "70")
         for what in [what for what in views() if what not in (*NOT_RECORDED, "bound")]:
@@ -236,6 +238,7 @@ class TestDiff:
         first = next(line for line in rows(out) if line[:3] == ["decode", "o_proj", "linear"])
         assert first[3:] == ["16.0", "us", "8.00", "us", "-8.00", "us", "0.5", "2", "2", "faster"]
 
+    @pytest.mark.slow
     def test_json_csv_and_chart(self, run, saved, other, tmp_path):
         found = json.loads(run("diff", saved, other, "--json")[1])
         assert (found[0]["level"], found[0]["delta_ns"]) == ("step", 0)

@@ -11,6 +11,7 @@ import pytest
 
 import llmprof
 from llmprof import analyze, batch, bundled, charts
+from tests.samples import sample
 
 ROOT = Path(llmprof.__file__).parents[1]
 MODULES = sorted(
@@ -29,8 +30,8 @@ def names() -> dict[str, object]:
         "batch": batch,
         "charts": charts,
         "pl": pl,
-        "trace": llmprof.sample("torch_tp1_cudagraph"),
-        "ranks": llmprof.sample("torch_tp4_eager_nccl"),
+        "trace": sample("torch_tp1_cudagraph"),
+        "ranks": sample("torch_tp4_eager_nccl"),
         "metrics": llmprof.sample_metrics("ncu_tp1_eager"),
         "sample_folder": bundled.samples_folder() / "torch_tp1_cudagraph",
     }

@@ -7,9 +7,9 @@ import inspect
 import polars as pl
 import pytest
 
-import llmprof
 from llmprof import analyze, charts, explore
 from llmprof.errors import LlmprofError
+from tests.samples import sample
 
 PACKAGES = (analyze, analyze.nsys, charts, explore)
 FUNCTIONS = {
@@ -41,7 +41,7 @@ def test_arguments_mean_one_thing(path):
 
 @pytest.mark.parametrize("path", [path for path in FUNCTIONS if path.startswith("llmprof.analyze")])
 def test_columns_mean_one_thing(path):
-    trace = llmprof.sample("torch_tp1_eager")
+    trace = sample("torch_tp1_eager")
     try:
         frame = FUNCTIONS[path](trace)
     except LlmprofError:

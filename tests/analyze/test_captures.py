@@ -82,6 +82,7 @@ def test_without_names_order_and_repetitions_decide(shared: Path) -> None:
     assert captured(with_table(run, "kernels", swapped.drop("row")), capture)["confidence"].null_count() == 544
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["one missing", "one more", "another order"])
 def test_another_sequence_is_unknown(change: str, shared: Path) -> None:
     run, capture = pair(shared, SGLANG)
@@ -101,6 +102,7 @@ def test_another_sequence_is_unknown(change: str, shared: Path) -> None:
     assert labels.equals(attribute(with_table(run, "kernels", kernels)))
 
 
+@pytest.mark.slow
 def test_graphs_of_pieces_follow_each_other(shared: Path) -> None:
     """One graph before the first attention, 23 alike between two, one after the last: 4 + 23 x 15 + 12 kernels."""
     run, capture = pair(shared, VLLM)
@@ -137,6 +139,7 @@ QWEN25_1B = {  # hidden 1536, 12 query and 2 key heads of 128, 8960 inside, voca
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
     """Four decode steps of 123 kernels, whose capture has 123 launches without names; 10 layers."""
     run, capture = own("capture_full"), own("capture_full_of_graphs")
@@ -157,6 +160,7 @@ def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
         assert same.mean() > 0.99
 
 
+@pytest.mark.slow
 def test_graphs_of_two_sizes_on_an_nvidia_device() -> None:
     """Prefill of 256 tokens and decode of 4, each of 11 graphs; torch.compile wrote most kernels."""
     run = own("capture_pieces")

@@ -25,11 +25,13 @@ def adds_up(found: pl.DataFrame) -> list[str | None]:
     return heads["phase"].to_list()
 
 
+@pytest.mark.slow
 def test_every_phase_of_a_waterfall_adds_up(sample_trace: Callable[[str], Trace]) -> None:
     phases = adds_up(diff(sample_trace("torch_tp1_eager"), sample_trace("torch_tp1_cudagraph")))
     assert {"prefill", "decode"} <= set(phases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 3])
 def test_every_rank_of_a_waterfall_adds_up(rank: int, sample_trace: Callable[[str], Trace]) -> None:
     a, b = (sample_trace(f"torch_tp4_eager_{kind}").select(ranks=rank) for kind in ("nccl", "custom_allreduce"))
@@ -38,6 +40,7 @@ def test_every_rank_of_a_waterfall_adds_up(rank: int, sample_trace: Callable[[st
     assert found.filter(level="part", kind="communication").height
 
 
+@pytest.mark.slow
 def test_a_pair_without_steps(shared: Path) -> None:
     """Two ranks, 300 ms each: sums of attention kernels in the files' own tables are 272.317 and 240.756 ms."""
     a, b = (llmprof.read(shared / f"real/nsys/nsysai_mfu_2gpu_{when}.sqlite") for when in ("before", "after"))

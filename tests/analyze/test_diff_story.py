@@ -104,6 +104,7 @@ def test_what_is_no_comparison_or_has_no_such_phase_is_refused() -> None:
     assert diff_words(HAND.clear()) == ["Neither run holds work on a device: there is nothing to compare."]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pair", PAIRS)
 def test_parts_add_up_and_words_are_true_on_real_pairs(pair: str, shared: Path) -> None:
     a, b = (llmprof.read(shared / path) for path in PAIRS[pair])
@@ -131,6 +132,7 @@ def test_parts_add_up_and_words_are_true_on_real_pairs(pair: str, shared: Path) 
             assert f"Only {first if row['a_ns'] is not None else second} has steps of {row['phase']}" in said
 
 
+@pytest.mark.slow
 def test_runs_without_steps_are_not_called_slower(shared: Path) -> None:
     a, b = (llmprof.read(shared / path) for path in PAIRS["before and after"])
     (said,) = diff_words(diff(a, b, names=("before", "after")))
@@ -139,6 +141,7 @@ def test_runs_without_steps_are_not_called_slower(shared: Path) -> None:
     assert "Less in after: attention 15.8 ms" in said
 
 
+@pytest.mark.slow
 def test_what_cannot_be_laid_side_by_side_is_named(shared: Path) -> None:
     a, b = (llmprof.read(shared / path) for path in PAIRS["ranks and phases"])
     rows = {row["what"]: row for row in diff_context(a, b, names=("moe", "dense")).iter_rows(named=True)}
@@ -154,6 +157,7 @@ def test_a_trace_without_a_device_knows_little() -> None:
     assert found["words"].null_count() == found.height
 
 
+@pytest.mark.slow
 def test_one_rank_of_a_comparison(sample_trace: Callable[[str], Trace]) -> None:
     a, b = sample_trace("torch_tp4_eager_nccl"), sample_trace("torch_tp4_eager_custom_allreduce")
     whole, one = diff(a, b), diff(a, b, ranks=[2])

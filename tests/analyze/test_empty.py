@@ -47,6 +47,7 @@ def test_recorded_but_empty(name: str) -> None:
     assert found.schema == analysis(full()).schema
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DEVICE)
 @pytest.mark.parametrize("tables", [("kernels",), ("copies",), ("kernels", "copies"), ("ops",)])
 def test_recorded_but_empty_with_little_else(name: str, tables: tuple[str, ...]) -> None:

@@ -529,6 +529,7 @@ def test_the_number_on_a_card_is_what_it_is_ranked_by() -> None:
             assert 0 <= row["gain_ns"] <= row["figure"]
 
 
+@pytest.mark.slow
 def test_every_finding_says_where_to_look(sample_trace: Callable[[str], Trace]) -> None:
     for name in ("torch_tp4_eager_nccl", "torch_pp2_eager", "torch_tp1_cudagraph"):
         trace = sample_trace(name)
@@ -541,6 +542,7 @@ def test_every_finding_says_where_to_look(sample_trace: Callable[[str], Trace]) 
             assert shown.filter(in_it).height > 0 if "start_ns" in shown.columns else True, row["rule"]
 
 
+@pytest.mark.slow
 def test_the_parts_do_not_overlap(sample_trace: Callable[[str], Trace]) -> None:
     apart = ["arrival_skew", "pipeline_wait", "host_bound", "device_held", "synchronisation", "exposed_communication"]
     apart += ["copies", "unexplained_idle", "between_queued_events", "heaviest_stage"]
@@ -583,6 +585,7 @@ def test_schema_without_rows() -> None:
         assert findings(none).schema == some.schema
 
 
+@pytest.mark.slow
 def test_first_lines_on_the_recordings(sample_trace: Callable[[str], Trace]) -> None:
     custom = findings(sample_trace("torch_tp4_eager_custom_allreduce"))
     # most of the time is waiting for rank 3, but the hosts of the others are slow too: what helps most is to launch
@@ -620,6 +623,7 @@ FIRST = {
 """First finding on other people's recordings, each read beside the timeline, and the least share that it must have."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", FIRST)
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 def test_first_lines_on_recordings_of_others(file: str, shared: Path) -> None:

@@ -74,6 +74,7 @@ _RUNTIME = {"rank": [0], "start_ns": [0], "dur_ns": [1], "name": ["x"], "api": [
 _OPS = {"rank": [0], "start_ns": [0], "dur_ns": [1], "name": ["x"], "kind": ["op"]}
 
 
+@pytest.mark.slow
 @everywhere()
 def test_sums_hold(trace: Trace) -> None:
     events = analyze.attribute(trace)
@@ -94,6 +95,7 @@ def test_sums_hold(trace: Trace) -> None:
     assert found["share_of_time"].is_between(0, 1).all()
 
 
+@pytest.mark.slow
 @everywhere(*NO_LLM)
 def test_what_is_no_language_model_has_no_layers(trace: Trace) -> None:
     assert analyze.layers(trace).is_empty()
@@ -127,6 +129,7 @@ def test_exchanges_of_embeddings_are_all_to_alls(trace: Trace) -> None:
     assert "pipeline_wait" not in rules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trace", "count", "weights"),
     [
@@ -203,6 +206,7 @@ def test_what_was_launched_before_the_window_has_no_step(trace: Trace) -> None:
     assert events["launch_start_ns"].null_count() == events.height
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["nsysai_mfu_2gpu_before", "nsysai_h100_2gpu_1s.v1", "nsightful_power_iteration"])
 def test_nsys_recordings_of_other_programs_have_no_steps(name: str, shared: Path) -> None:
     """Among them an image model, whose two kinds of attention are no layers of a language model."""

@@ -13,6 +13,7 @@ from llmprof import analyze
 MODULES = ("changes", "nsys")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [

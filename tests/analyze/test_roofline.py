@@ -13,6 +13,7 @@ from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.theory import config_of
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, forward, kernels, labels, launches
+from tests.samples import sample
 
 H200_CAPTURES = {
     "torch_tp1_cudagraph": "Qwen2.5-1.5B",
@@ -46,7 +47,7 @@ def two_steps():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", H200_CAPTURES)
 def test_no_stage_of_a_capture_is_faster_than_its_bound_and_nearly_all_time_is_explained(name):
-    found = roofline_join(llmprof.sample(name), H200_CAPTURES[name], per="layer")
+    found = roofline_join(sample(name), H200_CAPTURES[name], per="layer")
     coverage = coverage_of(found)
     assert coverage["below_bound"] == 0
     assert found.filter(pl.col("efficiency") > 1).height == 0
@@ -55,7 +56,7 @@ def test_no_stage_of_a_capture_is_faster_than_its_bound_and_nearly_all_time_is_e
 
 
 def test_the_bound_of_a_stage_is_its_weights_over_the_bandwidth():
-    found = roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+    found = roofline_join(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
     decode = found.filter((pl.col("phase") == "decode") & (pl.col("stage") == "gate_up_proj"))
     # 28 layers, 1536 x 2 x 8960 weights of 2 bytes at 4.8 TB/s
     assert decode["bound_ns"][0] == pytest.approx(28 * 1536 * 2 * 8960 * 2 / 4.8e3)
@@ -89,24 +90,24 @@ def test_rows_of_layers_stages_and_steps_have_the_same_sums():
 
 
 def test_reasons_say_what_holds_a_stage_up():
-    found = roofline_join(llmprof.sample("torch_tp4_eager_nccl"), "Qwen2.5-7B")
+    found = roofline_join(sample("torch_tp4_eager_nccl"), "Qwen2.5-7B")
     waits = found.filter((pl.col("stage") == "all_reduce") & (pl.col("why") == "wait for others"))
     assert waits["measured_ns"].sum() > 0.5 * found.filter(pl.col("stage") == "all_reduce")["measured_ns"].sum()
-    one = roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+    one = roofline_join(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
     assert set(one.filter(pl.col("stage") == "norm")["why"]) == {"fixed cost of kernels"}
     assert "at the roof" in set(one.filter(pl.col("stage") == "lm_head")["why"])
     assert set(one.filter(pl.col("stage") == "prepare_inputs")["why"]) == {"no bound"}
 
 
 def test_ranks_of_a_pipeline_have_the_layers_of_their_stage():
-    found = roofline_join(llmprof.sample("torch_pp2_eager"), "Qwen2.5-7B", per="layer")
+    found = roofline_join(sample("torch_pp2_eager"), "Qwen2.5-7B", per="layer")
     per_rank = found.filter(pl.col("stage") == "gate_up_proj").group_by("rank").agg(pl.col("layer").n_unique())
     assert per_rank.sort("rank").rows() == [(0, 14), (1, 14)]
     assert found.filter(pl.col("stage") == "lm_head")["rank"].unique().to_list() == [1]
 
 
 def test_contexts_are_followed_from_prompts_to_tokens():
-    steps = llmprof.analyze.steps(llmprof.sample("torch_tp1_cudagraph"))
+    steps = llmprof.analyze.steps(sample("torch_tp1_cudagraph"))
     known = batches(steps)
     (decode,), how = known[0, 3]
     # 4 prompts of 64; two of the requests already made one token in the mixed step
@@ -152,7 +153,7 @@ def test_of_fewer_requests_the_oldest_are_taken_to_have_ended():
 
 
 def test_a_wrong_model_device_or_option_is_refused():
-    trace = llmprof.sample("torch_tp1_cudagraph")
+    trace = sample("torch_tp1_cudagraph")
     with pytest.raises(AnalysisError, match=r"28 layers in a step, Qwen3-8B has 36"):
         roofline_join(trace, "Qwen3-8B")
     with pytest.raises(AnalysisError, match="per='kernel'"):
@@ -165,13 +166,13 @@ def test_a_wrong_model_device_or_option_is_refused():
 
 
 def test_steps_without_tokens_cannot_be_joined():
-    trace, shape = llmprof.sample("nsys_transformers_generate"), H200_CAPTURES["torch_transformers_generate"]
+    trace, shape = sample("nsys_transformers_generate"), H200_CAPTURES["torch_transformers_generate"]
     with pytest.raises(AnalysisError, match="how many tokens"):
         roofline_join(trace, shape)
 
 
 def test_stages_become_observations_of_their_device_time():
-    found = stage_observations(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+    found = stage_observations(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
     head = [one for one in found if one.stage == "lm_head" and one.requests == 4 and one.tokens == 4]
     assert len(head) == 1
     assert 110e-6 < head[0].seconds < 116e-6

@@ -12,6 +12,7 @@ from llmprof.analyze.findings.facts import facts_in_words
 from llmprof.trace import Trace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "known", "batch"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from collections.abc import Callable
@@ -41,6 +42,7 @@ GEMMS = [
 """Names of GEMMs as libraries have them, also of GEMMs for other uses, and one that no pattern knows."""
 
 
+@functools.cache
 def read(path: Path) -> Trace:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -70,6 +72,7 @@ def test_the_name_of_a_gemm_changes_no_label_where_operators_are_known(name: str
     assert attribute(renamed(trace, kernels, name)).select(columns).equals(attribute(trace).select(columns))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GEMMS)
 def test_the_name_of_a_gemm_changes_no_label_where_modules_are_known(name: str, shared: Path) -> None:
     trace = read(shared / "captures" / "nsys_tp1_layer_nvtx")
@@ -218,6 +221,7 @@ def labelled(name: str, request: pytest.FixtureRequest) -> Trace:
     return read(OWN / (name if name.endswith(".sqlite") else f"{name}.pt.trace.json.gz"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LABELLED)
 def test_labels_without_modules_agree_with_those_of_modules(name: str, request: pytest.FixtureRequest) -> None:
     both = fidelity.compare(labelled(name, request))
@@ -300,6 +304,7 @@ def test_a_head_of_several_kernels_is_no_part_of_the_last_layer(shared: Path) ->
         assert found["stage"].to_list()[-4:] == ["lm_head"] * 4
 
 
+@pytest.mark.slow
 def test_an_image_model_has_no_layers(shared: Path) -> None:
     """Text encoders, a diffusion transformer and a decoder of images in one step: neither prefill nor decode."""
     [path] = (shared / "real/chrome/tracelens").glob("hist__xdit*")
@@ -312,6 +317,7 @@ def test_an_image_model_has_no_layers(shared: Path) -> None:
         assert set(attention["stage"]) <= {"attention", "rope", None}
 
 
+@pytest.mark.slow
 def test_softmax_attention_of_megatron(shared: Path) -> None:
     """40 layers, two all-reduces in each; queries times keys, a masked softmax, and its product with the values."""
     found = attribute(read(shared / "real/chrome/megatron_tp8"))

@@ -7,8 +7,9 @@ from functools import cache
 
 import polars as pl
 
-from llmprof import analyze, bundled, theory
+from llmprof import analyze, theory
 from llmprof.theory.plan import decode
+from tests.samples import sample
 
 RANKS, LAYERS, STEPS = 4, 28, 8
 
@@ -349,7 +350,7 @@ def ranged() -> pl.DataFrame:
 @cache
 def joined() -> pl.DataFrame:
     """Measured time beside its bound."""
-    return analyze.roofline_join(bundled.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
+    return analyze.roofline_join(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
 
 
 def predictions() -> pl.DataFrame:

@@ -83,6 +83,7 @@ def scales(node: Any) -> Iterator[tuple[list[Any], list[str]]]:
             yield from scales(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHARTS)
 def test_no_legend_has_a_colour_twice_and_the_dark_chart_has_no_light_paper(name: str) -> None:
     chart, spec = drawn(name)
@@ -112,6 +113,7 @@ def test_a_theme_is_a_pure_function_of_the_specification() -> None:
         themed(spec, "solarized")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_dark_images_and_files(sample_trace, tmp_path) -> None:
     chart = charts.overlap(analyze.overlap(sample_trace("torch_tp1_eager"), by=("rank",)))
     light, dark = charts.to_png_bytes(chart), charts.to_png_bytes(chart, theme="dark")

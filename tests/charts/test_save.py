@@ -29,6 +29,7 @@ def test_svg_is_text_and_loads_nothing(tmp_path: Path) -> None:
     assert not re.search(r'(href|src)="(?!#)', text)
 
 
+@pytest.mark.slow
 def test_html_needs_no_network(tmp_path: Path) -> None:
     chart = charts.idle(frames.idled())
     page = charts.save(chart, tmp_path / "idle.html").read_text(encoding="utf-8")

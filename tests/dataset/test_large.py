@@ -9,6 +9,7 @@ import llmprof
 from llmprof import analyze
 from llmprof.dataset import large_run, read_truth
 from llmprof.errors import OutputError, ReadError
+from tests.samples import sample
 
 
 @pytest.fixture(scope="module")
@@ -22,6 +23,7 @@ def trace(run):
     return llmprof.read(run[0], cache=False)
 
 
+@pytest.mark.slow
 def test_the_truth_lies_beside_the_ranks_and_is_drawn_by_the_seed(run, tmp_path):
     folder, truth = run
     assert read_truth(folder) == truth
@@ -38,6 +40,7 @@ def test_the_truth_lies_beside_the_ranks_and_is_drawn_by_the_seed(run, tmp_path)
         read_truth(tmp_path)
 
 
+@pytest.mark.slow
 def test_it_says_wherever_it_is_shown_that_it_is_synthetic(trace):
     assert trace.meta["device"] == "NVIDIA H200 (synthetic run)"
     assert "synthetic run" in repr(trace)
@@ -59,7 +62,7 @@ def test_clocks_late_ranks_and_waits_are_those_of_the_truth(run, trace):
         assert own["last_rank"].unique().to_list() == [truth.late_rank(group)]
         assert own["group"].unique().to_list() == [f"tp{group}"]
         assert own["matched_by"].unique().to_list() == ["group"]
-    base = analyze.collectives(llmprof.sample("torch_tp4_eager_nccl")).filter(rank=3).sort("start_ns")
+    base = analyze.collectives(sample("torch_tp4_eager_nccl")).filter(rank=3).sort("start_ns")
     first = calls.filter(rank=0).sort("start_ns")
     expected = (base["dur_ns"] * truth.slower[0]).round()
     assert (first["transfer_ns"] - expected).abs().max() <= 1

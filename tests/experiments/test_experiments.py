@@ -245,6 +245,7 @@ class TestHistory:
 
 
 class TestReport:
+    @pytest.mark.slow
     def test_it_is_drawn_again_from_saved_results(self, tmp_path):
         for path in DATA.glob("*.json"):
             shutil.copy(path, tmp_path)
@@ -255,6 +256,7 @@ class TestReport:
         assert "388 GB/s one way: good; 86% of the stated peak: good" in text
         assert "## What to try" in text
 
+    @pytest.mark.slow
     def test_links_are_graded_on_gpus_only_and_a_threshold_that_does_not_suit_is_named(self, tmp_path):
         document = json.loads((DATA / "bandwidth_test_h200x2.json").read_text())
         (tmp_path / "bandwidth_test_a.json").write_text(json.dumps(document))
@@ -276,6 +278,7 @@ class TestReport:
         assert told["rule"].to_list() == ["tensor_parallel_first", "mixed", "larger_batch", "quantise"]
         assert "launch_bound" not in told["rule"]
 
+    @pytest.mark.slow
     def test_timings_below_the_results_say_whether_the_host_sets_the_pace(self, tmp_path):
         shutil.copy(DATA / "bandwidth_test_h200x2.json", tmp_path / "bandwidth_test_a.json")
         words = "In 73.3 % of the timed decode calls the device had caught up with the host"

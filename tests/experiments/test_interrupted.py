@@ -48,6 +48,7 @@ def calls(vllm, what: str) -> list[dict]:
     return [c for c in map(json.loads, path.read_text().splitlines()) if c["what"] == what] if path.exists() else []
 
 
+@pytest.mark.slow
 def test_a_killed_experiment_leaves_nothing_half_written_and_goes_on(vllm):
     """SIGKILL at the third of four points: no JSON is cut, and the first two are not measured again."""
     vllm.how(hangs_at=2)

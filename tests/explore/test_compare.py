@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 import traitlets
 
-import llmprof
 from llmprof import explore, schema
 from llmprof.analyze import attribute, diff, diff_events, diff_words
 from llmprof.errors import ArgumentError, NotCapturedError
@@ -17,6 +16,7 @@ from llmprof.explore.compare import explorer, tracks
 from llmprof.explore.compare.tracks import Aligned, align
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, NORM, forward, kernels, labels, launches
+from tests.samples import sample
 
 VIEW = {
     "pair": [0, 1],
@@ -213,9 +213,10 @@ def test_many_events_are_sent_as_pieces_whose_time_adds_up(monkeypatch: pytest.M
     assert fewer.filter(lane=1)["dur_ns"].sum() == every.filter(lane=1)["dur_ns"].sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rank", [None, 0, 3, 9])
 def test_one_rank_of_both(rank: int | None) -> None:
-    first, second = llmprof.sample("torch_tp4_eager_custom_allreduce"), llmprof.sample("torch_tp4_eager_nccl")
+    first, second = sample("torch_tp4_eager_custom_allreduce"), sample("torch_tp4_eager_nccl")
     widget = explore.compare(first, second, rank=rank)
     message, _ = widget._on_story((0, 1), rank=rank)
     steps = message["runs"][0]["steps"]
@@ -226,8 +227,9 @@ def test_one_rank_of_both(rank: int | None) -> None:
     assert widget.changes.equals(diff_events(first, second, by=["stage", "name"], ranks=ranks))
 
 
+@pytest.mark.slow
 def test_real_traces_and_their_picture() -> None:
-    first, second = llmprof.sample("torch_tp4_eager_custom_allreduce"), llmprof.sample("torch_tp4_eager_nccl")
+    first, second = sample("torch_tp4_eager_custom_allreduce"), sample("torch_tp4_eager_nccl")
     widget = explore.compare(first, second, names=("custom", "nccl"))
     assert set(widget.changes["status"]) == set(explorer.STATUSES)
     assert widget.selected.is_empty()

@@ -18,6 +18,7 @@ from llmprof.explore.kernels import table as details
 from llmprof.explore.kernels import table as hardware
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
+from tests.samples import sample
 
 HOSTILE = "\"><img src=x onerror='alert(1)'></script><script>alert(2)</script>"
 VIEW: dict[str, object] = {"by": [], "search": "", "sort": "-total_ns", "window": None, "in_window": False}
@@ -33,7 +34,7 @@ SMALL = trace_of([(0, 0, 10, "a"), (0, 20, 30, "b"), (0, 60, 20, "a"), (1, 0, 5,
 
 @pytest.fixture(scope="module")
 def eager() -> Trace:
-    return llmprof.sample("torch_tp1_eager")
+    return sample("torch_tp1_eager")
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +231,7 @@ def test_empty_and_missing() -> None:
 
 
 def test_a_run_on_cpu_shows_its_operators(metrics: Metrics) -> None:
-    widget = explore.kernels(llmprof.sample("torch_cpu_tp2_layer_annotations"), metrics=metrics)
+    widget = explore.kernels(sample("torch_cpu_tp2_layer_annotations"), metrics=metrics)
     assert not widget.has_metrics
     message, _ = widget._on_table(VIEW)
     assert message["rows"][0]["name"].startswith(("aten::", "_C", "vllm"))

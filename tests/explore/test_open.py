@@ -18,11 +18,12 @@ from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS
 from tests.analyze.test_requests import made as served_run
+from tests.samples import sample
 
 
 @pytest.fixture(scope="module")
 def trace() -> Trace:
-    return llmprof.sample("torch_tp1_eager")
+    return sample("torch_tp1_eager")
 
 
 def shown(opened, name: str) -> None:
@@ -66,9 +67,7 @@ def test_selected_is_that_of_the_tab_in_front(trace: Trace) -> None:
 
 def test_another_trace_adds_a_tab(trace: Trace) -> None:
     metrics = llmprof.sample_metrics("ncu_tp1_eager")
-    opened = explore.open(
-        trace, metrics=metrics, other=llmprof.sample("torch_tp1_cudagraph"), names=("eager", "graphs")
-    )
+    opened = explore.open(trace, metrics=metrics, other=sample("torch_tp1_cudagraph"), names=("eager", "graphs"))
     assert opened.titles[-1] == "Compare"
     assert list(opened["compare"].names) == ["eager", "graphs"]
     assert opened["kernels"].has_metrics
@@ -190,8 +189,9 @@ def front(opened):
     return opened._front
 
 
+@pytest.mark.slow
 def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
-    opened = explore.open(llmprof.sample("torch_tp4_eager_nccl"))
+    opened = explore.open(sample("torch_tp4_eager_nccl"))
     page = front(opened)
     found = analyze.findings(opened._given.trace)
     assert opened.selected_index == 0
@@ -231,6 +231,7 @@ def collectives_of(trace: Trace) -> int:
     return analyze.collectives(trace).filter(kind="all_reduce").height
 
 
+@pytest.mark.slow
 def test_every_finding_of_a_recording_can_be_shown(shared) -> None:
     for name in ("real/nsys/nsysai_mfu_2gpu_before.sqlite", "captures/torch_cpu_tp2_layer_annotations"):
         trace = llmprof.read(shared / name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-import llmprof
 from llmprof import explore, theory
 from llmprof.errors import LlmprofError
 from llmprof.explore.theory import Theory
+from tests.samples import sample
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_what_does_not_fit_is_said_and_nothing_is_handed_back(monkeypatch):
 
 def test_a_trace_gives_its_device_and_measured_steps(monkeypatch):
     monkeypatch.setattr(Theory, "picture", lambda self, tab: b"")
-    widget = explore.theory("Qwen2.5-1.5B", trace=llmprof.sample("torch_tp1_cudagraph"))
+    widget = explore.theory("Qwen2.5-1.5B", trace=sample("torch_tp1_cudagraph"))
     assert widget.device.name == "H200"
     assert widget.tabs.titles[-1] == "Measured"
     assert not (widget.joined["efficiency"] > 1).any()

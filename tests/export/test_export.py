@@ -18,6 +18,7 @@ from llmprof.export import FORMS, export, perfetto
 from llmprof.export.write import tracks
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, forward, kernels, launches
+from tests.samples import sample
 
 SAMPLES = ["torch_tp1_eager", "torch_tp4_eager_nccl", "torch_pp2_eager", "torch_cpu_tp2_layer_annotations"]
 KEYS = ("rank", "start_ns", "time_ns", "dur_ns", "stream", "thread", "name", "correlation", "op_id")
@@ -34,9 +35,10 @@ def read(path: Path) -> Trace:
         return llmprof.read(path, cache=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLES)
 def test_chrome_json_reads_back_to_the_same_frames(name, tmp_path):
-    trace = llmprof.sample(name)
+    trace = sample(name)
     again = read(export(trace, tmp_path / "x.json.gz"))
     assert again.tables.keys() == trace.tables.keys()
     for table, frame in trace.tables.items():
@@ -45,8 +47,9 @@ def test_chrome_json_reads_back_to_the_same_frames(name, tmp_path):
     assert again.meta["world_size"] == trace.meta["world_size"]
 
 
+@pytest.mark.slow
 def test_what_nsys_recorded_reads_back_in_the_words_of_kineto(tmp_path):
-    trace = llmprof.sample("nsys_tp2_cudagraph")
+    trace = sample("nsys_tp2_cudagraph")
     again = read(export(trace, tmp_path / "x.json"))
     common = [c for c in trace.kernels.columns if c in again.kernels.columns]
     assert_frame_equal(in_order(again.kernels.select(common)), in_order(trace.kernels.select(common)))
@@ -55,6 +58,7 @@ def test_what_nsys_recorded_reads_back_in_the_words_of_kineto(tmp_path):
     assert "Memcpy HtoD (Pinned -> Device)" in again.copies["name"].to_list()
 
 
+@pytest.mark.slow
 def test_an_npu_reads_back_from_chrome_json(synthetic_npu, tmp_path):
     trace = llmprof.read(synthetic_npu("baseline"), cache=False)
     file = export(trace, tmp_path / "npu.json")
@@ -106,9 +110,10 @@ def test_a_window_cuts_rows_and_tracks_but_no_labels(tmp_path):
     assert not (tmp_path / "none.json").exists()
 
 
+@pytest.mark.slow
 def test_perfettos_own_format_holds_every_slice(tmp_path):
     pytest.importorskip("perfetto")
-    trace = llmprof.sample("torch_pp2_eager")
+    trace = sample("torch_pp2_eager")
     found = perfetto.slices(export(trace, tmp_path / "x.pftrace"))
     base = trace.meta["start_epoch_ns"]
     for table, row in (("kernels", "device: stream"), ("runtime", "host: thread"), ("ops", "host: thread")):
@@ -122,10 +127,11 @@ def test_perfettos_own_format_holds_every_slice(tmp_path):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["torch_tp1_cudagraph", "torch_pp2_eager", "nsys_tp2_cudagraph"])
 def test_perfettos_own_format_reads_back_to_the_same_frames(name, tmp_path):
     pytest.importorskip("perfetto")
-    trace = llmprof.sample(name)
+    trace = sample(name)
     again = read(export(trace, tmp_path / "x.pftrace"))
     assert again.tables.keys() == trace.tables.keys()
     for table, frame in trace.tables.items():
@@ -135,10 +141,11 @@ def test_perfettos_own_format_reads_back_to_the_same_frames(name, tmp_path):
     assert_frame_equal(analyze.steps(again), analyze.steps(trace))
 
 
+@pytest.mark.slow
 def test_perfettos_own_format_without_its_tables_reads_back_by_name_and_time(tmp_path):
     """The second packet, which holds the tables, is damaged: the slices are still there."""
     pytest.importorskip("perfetto")
-    trace = llmprof.sample("torch_tp1_cudagraph")
+    trace = sample("torch_tp1_cudagraph")
     file = export(trace, tmp_path / "x.pftrace")
     data = bytearray(file.read_bytes())
     data[2000:2200] = bytes(200)
@@ -155,7 +162,7 @@ def test_perfettos_own_format_without_its_tables_reads_back_by_name_and_time(tmp
 
 def test_a_cut_file_of_perfetto_says_so(tmp_path):
     pytest.importorskip("perfetto")
-    file = export(llmprof.sample("torch_tp1_cudagraph"), tmp_path / "x.pftrace")
+    file = export(sample("torch_tp1_cudagraph"), tmp_path / "x.pftrace")
     file.write_bytes(file.read_bytes()[:3000])
     with pytest.raises(ReadError):
         read(file)
@@ -181,8 +188,9 @@ def test_slices_that_cross_get_rows_of_their_own(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_answers_as_csv_parquet_and_excel(tmp_path):
-    trace = llmprof.sample("torch_tp1_cudagraph")
+    trace = sample("torch_tp1_cudagraph")
     csv = export(trace, tmp_path / "csv", form="csv")
     parquet = export(trace, tmp_path / "parquet", form="parquet")
     names = {file.stem for file in csv.iterdir()}

@@ -45,6 +45,7 @@ def test_mutated_files_end_in_errors_of_llmprof_or_in_traces(all_targets, name, 
     assert not found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_whole_files_hold_what_is_counted(all_targets, tmp_path):
     for target in all_targets:
@@ -56,6 +57,7 @@ def test_whole_files_hold_what_is_counted(all_targets, tmp_path):
         assert counted, target.name
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "lost"), [("chrome", "kernels"), ("monitor dmon", "counters")])
 def test_a_loss_without_a_word_is_found(all_targets, name, lost, tmp_path, monkeypatch):

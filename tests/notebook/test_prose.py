@@ -9,6 +9,7 @@ import llmprof
 from llmprof.notebook import prose
 from llmprof.notebook.prose import words
 from llmprof.trace import Trace
+from tests.samples import sample
 
 
 def calls(**columns: list[object]) -> pl.DataFrame:
@@ -129,7 +130,7 @@ def recording_of_nothing() -> Trace:
 
 
 def test_words_of_a_sample_are_only_for_the_sample():
-    trace = llmprof.sample("torch_tp1_cudagraph")
+    trace = sample("torch_tp1_cudagraph")
     as_sample = " ".join(prose.what_ran(trace, sample="torch_tp1_cudagraph"))
     as_a_users = " ".join(prose.what_ran(trace))
     assert "Qwen2.5-1.5B" in as_sample
@@ -141,7 +142,7 @@ def test_words_of_a_sample_are_only_for_the_sample():
 
 def test_a_rank_is_not_called_late_because_of_its_host_where_all_hosts_are_alike():
     """All four ranks of a pair of one host: without launches nothing is said of the cause."""
-    trace = llmprof.sample("torch_cpu_tp2_layer_annotations")
+    trace = sample("torch_cpu_tp2_layer_annotations")
     said = " ".join(prose.of_the_cause(trace))
     assert "is late because" not in said
     assert "alone would show" not in said  # a tenth of the time is communication

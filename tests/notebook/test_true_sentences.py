@@ -14,6 +14,7 @@ import llmprof
 from llmprof import report
 from llmprof.trace import Trace
 from tests.notebook.truth import DEVICES, MODELS, Recording, cells, contradictions, sentences, words_of_page
+from tests.samples import sample
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = ROOT / "notebooks"
@@ -110,7 +111,7 @@ def _said(name: str, **parameters: str) -> str:
 
 @pytest.fixture(scope="module")
 def one() -> Recording:
-    return Recording(llmprof.sample("torch_tp1_cudagraph"))
+    return Recording(sample("torch_tp1_cudagraph"))
 
 
 class TestTheCheckItself:

@@ -39,6 +39,7 @@ def database(real: Path) -> Trace:
     return trace_of(real / "msinsight_level1" / "db")
 
 
+@pytest.mark.slow
 def test_every_file_is_known_and_reads(real: Path) -> None:
     read = 0
     for file in sorted(real.rglob("*")):
@@ -57,6 +58,7 @@ def test_every_file_is_known_and_reads(real: Path) -> None:
     assert read == 73
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["text", "db"])
 def test_overlap_equals_the_tools_own_step_trace_time(real: Path, form: str) -> None:
     """One step was recorded on each rank; free time of the tool counts copies as free, ours does not."""

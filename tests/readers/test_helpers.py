@@ -111,6 +111,7 @@ SHARES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 def test_blocks_of_a_file_give_the_same_part_whoever_reads_them(tmp_path, helped, wants, packed):
@@ -121,6 +122,7 @@ def test_blocks_of_a_file_give_the_same_part_whoever_reads_them(tmp_path, helped
     assert part.tables["kernels"].height == 80  # the odd ones are of a process that is a device
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
 @pytest.mark.parametrize("late", [5, 20, 39])
 def test_times_that_need_their_digits_from_some_block_on(tmp_path, helped, wants, late):
@@ -131,6 +133,7 @@ def test_times_that_need_their_digits_from_some_block_on(tmp_path, helped, wants
     alike(write(tmp_path / "t.json", text_of(events)), helped, wants)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
 @pytest.mark.parametrize("damage", [b'"ts": ', b"NaN", b'{"ph": "X"', b"\xff"], ids=["lost key", "NaN", "cut", "bytes"])
 @pytest.mark.parametrize("at", [0.3, 0.95])
@@ -142,6 +145,7 @@ def test_a_damaged_file_is_repaired_as_one_process_does(tmp_path, helped, wants,
     assert part.coverage["lost_bytes"] or part.coverage["repaired"] or part.coverage["skipped"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
 def test_a_cut_file_and_long_keys_after_the_events(tmp_path, helped, wants):
     text = text_of(many()[0])

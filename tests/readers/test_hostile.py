@@ -170,6 +170,7 @@ def test_shapes_of_any_form(tmp_path, shapes):
     assert llmprof.analyze.collectives(trace).height == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["name", "report"])
 def test_control_characters_in_names(tmp_path, kind):
     names = ["a\x00b", "\x1b]0;title\x07", "\ud800", "a\nb\r\t", "\u202e", "</script>", "=1+1"]

@@ -78,6 +78,7 @@ def test_saved_launches(shared: Path) -> None:
     assert ours["count"].sum() == len(rows)
 
 
+@pytest.mark.slow
 @needs_files
 @pytest.mark.parametrize("path", FILES, ids=label)
 def test_copies_against_sql(path: Path) -> None:

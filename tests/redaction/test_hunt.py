@@ -264,6 +264,7 @@ def test_a_secret_planted_in_every_place_of_an_export(kind, tmp_path, small_expo
     assert not [part for part in (*_traces_of(secret), NAMED.encode()) if part in content]
 
 
+@pytest.mark.slow
 def test_a_secret_planted_in_tables_of_parquet(tmp_path):
     secret = " ".join(SECRETS.values())
     source = tmp_path / "tables"

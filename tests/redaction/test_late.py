@@ -59,6 +59,7 @@ def files_of(folder: Path, secret: str, work: Path) -> Iterator[Path]:
         yield path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reader", READERS)
 def test_a_secret_planted_in_every_text(reader, seeds, tmp_path):
     """It is in no copy, and the copy has as many rows as the file."""

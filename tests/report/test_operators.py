@@ -62,6 +62,7 @@ def test_one_device_says_that_there_is_no_communication(tmp_path):
     assert json.loads((tmp_path / "out" / "comm_analysis.json").read_text())["by_type"] == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("low", "cost"), [(0.01, "takes 2.0 % more than one"), (-0.01, "than chance does")])
 def test_a_cost_within_chance_is_said_to_be_none(tmp_path, monkeypatch, low, cost):
     row = {"rank": 0, "method": "events", "steps": 9, "overhead": 0.02, "overhead_low": low, "overhead_high": 0.03}
@@ -82,6 +83,7 @@ def test_nothing_to_draw_is_said(tmp_path):
         write_operators(tmp_path / "ops_rank7.json.gz")
 
 
+@pytest.mark.slow
 def test_the_report_of_a_run_shows_its_timings(tmp_path, root):
     """Layers, operators and their table are in the page of a run in mode ops; without its files the page says so."""
     folder = tmp_path / "run"

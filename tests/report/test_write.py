@@ -7,11 +7,11 @@ import json
 import polars as pl
 import pytest
 
-import llmprof
 from llmprof import analyze, report
 from llmprof.errors import OutputError
 from llmprof.report import folder as report_folder
 from llmprof.report import page
+from tests.samples import sample
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -157,7 +157,7 @@ def test_reports_of_real_captures(sample_trace, tmp_path, name):
 
 @pytest.mark.slow
 def test_a_report_says_how_near_a_known_model_comes_to_its_bound(tmp_path):
-    trace = llmprof.sample("torch_tp1_cudagraph")
+    trace = sample("torch_tp1_cudagraph")
     written = report.write(trace, tmp_path / "known", model="Qwen2.5-1.5B")
     text = written.index.read_text()
     assert "How near does it come to the bound?" in text

@@ -71,10 +71,37 @@ def writing_to(folder: Path) -> list[str]:
     return found
 
 
+def check_worker(worker) -> None:
+    """What the engine's script wrote of the machine and of each request."""
+    assert worker["platform"] == "cpu"
+    for one in worker["requests"]:
+        assert one["finish_reason"] == "length"
+        assert 0 < one["ttft_s"] < one["e2e_s"]
+        if one["itl_s"] is not None:  # of a server and of transformers
+            assert len(one["itl_s"]) == one["output_tokens"] - 1
+
+
+def check_steps(trace, requests) -> None:
+    """The steps of every rank computed each token of the prompts, and each further token of the answers."""
+    steps = analyze.steps(trace).filter(pl.col("phase") != "empty")
+    for rank in (rank for rank in trace.ranks if rank >= 0):
+        mine = steps.filter(rank=rank)
+        assert mine["context_tokens"].sum() == requests["prompt_tokens"].sum()
+        assert mine["generation_tokens"].sum() == requests.height * (OUTPUT - 1)
+
+
 @pytest.mark.parametrize(
     ("values", "ranks"),
     [
-        pytest.param({"prompt": ["Where does the time go?", "In waiting."], "input_tokens": None}, 1, id="one rank"),
+        pytest.param(
+            {
+                "prompt": ["Where does the time go?", "In waiting."],
+                "input_tokens": None,
+                "engine_args": {"frob": 1, "kv_cache_memory_bytes": 2**26},
+            },
+            1,
+            id="one rank",
+        ),
         pytest.param({"tensor_parallel_size": 2, "layer_annotations": True}, 2, id="two ranks"),
         pytest.param(
             {
@@ -100,7 +127,9 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     assert min(capture["step_share"].values()) > 0.6
     trace = run.trace
     assert [rank for rank in trace.ranks if rank >= 0] == list(range(ranks))
-    assert {"attention", "norm"} <= set(analyze.attribute(trace)["stage"].drop_nulls())
+    labelled = analyze.attribute(trace)
+    for (rank,), rows in labelled.group_by("rank"):
+        assert {"attention", "norm", "qkv_proj"} <= set(rows["stage"]), rank
     assert analyze.findings(trace).height
     assert trace.counters.height, "the monitors ran beside it"
     profiled = run.requests.filter(phase="profiled")
@@ -114,6 +143,24 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
         assert joined["steps"].to_list() == [OUTPUT] * joined.height
     if run.config.served:
         assert profiled["prompt_tokens"].n_unique() > 1, "distinct prompts"
+        for one in run.worker["requests"]:
+            assert one["ttft_s"] + sum(one["itl_s"]) == pytest.approx(one["e2e_s"])
+        assert run.worker["kv_cache"]["tokens"] > 0
+    check_worker(run.worker)
+    if "pipeline_parallel_size" not in values:
+        check_steps(trace, profiled)
+    if "engine_args" in values:
+        assert run.worker["dropped_engine_args"] == ["frob"]
+        cache = run.worker["kv_cache"]
+        assert cache["bytes"] == 2**26
+        assert cache["tokens"] == cache["blocks"] * cache["block_size"]
+    if "tensor_parallel_size" in values:
+        assert sorted(run.worker["peak_memory_bytes"]) == ["0", "1"]
+        assert set(labelled.filter(category="collective")["rank"]) == {0, 1}
+        assert trace.markers["name"].cast(pl.String).str.starts_with("layer::model.layers.3.self_attn").any()
+    if run.config.engine == "transformers":
+        assert all(one["itl_s"] for one in run.worker["requests"])
+        assert set(labelled["layer"].drop_nulls()) == {0, 1, 2, 3}
     assert run.folder.output.stat().st_size > 0
     assert run_folder.changed(run.folder) == []
     assert "checking the machine" in said

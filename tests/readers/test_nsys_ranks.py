@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import llmprof
+from llmprof.analyze import rank_groups
 from llmprof.errors import MixedRunsError, TraceWarning
 from llmprof.readers.nsys.export import read_capture
 from llmprof.readers.nsys.ranks import numbered
@@ -158,6 +159,37 @@ def test_clocks_of_different_hosts_are_warned_of(tmp_path):
         report(tmp_path / f"r{rank}.sqlite", tables={"META_DATA_CAPTURE": capture(host=f"node{rank}")})
     with pytest.warns(TraceWarning, match="the reports are of 2 hosts: times of different ranks agree"):
         llmprof.read(tmp_path, cache=False)
+
+
+def test_ranks_are_on_the_node_of_their_report_whose_name_is_not_told(tmp_path):
+    for rank, host in enumerate(("secret-b", "secret-b", "secret-a", "secret-a")):
+        report(tmp_path / f"r{rank}.sqlite", tables={"META_DATA_CAPTURE": capture(host=host)})
+    with pytest.warns(TraceWarning, match="the reports are of 2 hosts"):
+        trace = llmprof.read(tmp_path, cache=False)
+    assert [rank["node"] for rank in trace.meta["ranks"]] == [0, 0, 1, 1]
+    assert "secret" not in str(trace.meta) + str(trace.coverage)
+    known = rank_groups(trace)
+    assert known.select("rank", "node", "evidence").rows() == [
+        (rank, str(rank // 2), "node: recording") for rank in range(4)
+    ]
+
+
+@pytest.mark.parametrize(("variables", "nodes"), [(("NODE_RANK={}",), [0, 1]), ((), [None, None])])
+def test_without_names_of_hosts_the_recorded_number_is_the_node(tmp_path, variables, nodes):
+    for rank in (0, 1):
+        said = capture(*(one.format(rank) for one in variables), host="")
+        report(tmp_path / f"r{rank}.sqlite", tables={"META_DATA_CAPTURE": said})
+    with pytest.warns(TraceWarning, match="hosts that they do not name"):
+        trace = llmprof.read(tmp_path, cache=False)
+    assert [rank.get("node") for rank in trace.meta["ranks"]] == nodes
+
+
+def test_a_dataset_knows_the_nodes_too(tmp_path):
+    for rank in (0, 1):
+        report(tmp_path / "run" / f"r{rank}.sqlite", tables={"META_DATA_CAPTURE": capture(host=f"host{rank}")})
+    with pytest.warns(TraceWarning, match="2 hosts"):
+        many = llmprof.convert(tmp_path / "run", tmp_path / "out", client=False)
+    assert rank_groups(many)["node"].to_list() == ["0", "1"]
 
 
 def test_folders_of_ranks(tmp_path):

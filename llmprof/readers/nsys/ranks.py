@@ -50,7 +50,8 @@ def settle(parts: Sequence[Part]) -> None:
     Parameters
     ----------
     parts : sequence of Part
-        The parts of all reports; ``rank``, ``front_end``, ``world_size`` and ``rank_from`` of their heads are changed.
+        The parts of all reports; ``rank``, ``front_end``, ``world_size``, ``rank_from`` and ``node`` of their heads are
+        changed.
         Uncertain ranks give a note in the coverage of the first.
     """
     files = _files(parts)
@@ -83,8 +84,22 @@ def settle(parts: Sequence[Part]) -> None:
     world = known.pop() if len(known) == 1 else None
     for part in parts:
         part.head["world_size"] = max(least, world or 0)
+    _number_nodes(files)
     if parts and notes:
         parts[0].coverage["notes"] = [*parts[0].coverage.get("notes", []), *notes]
+
+
+def _number_nodes(files: Sequence[_File]) -> None:
+    """Give the ranks the number of their node: that of their host in the order of the ranks, else the recorded one.
+
+    Names of hosts are used to tell them apart and are not passed on.
+    """
+    by_rank = sorted(files, key=lambda file: min(part.head["rank"] for part in file.workers))
+    hosts = list(dict.fromkeys(file.capture.host for file in by_rank))
+    for file in files:
+        node = file.capture.node if "" in hosts else hosts.index(file.capture.host)
+        for part in file.workers:
+            part.head["node"] = node
 
 
 def _files(parts: Sequence[Part]) -> list[_File]:

@@ -329,7 +329,7 @@ def _recording(path: Path) -> str:
 
 READER = Reader(
     name="nsys",
-    version=5,
+    version=6,
     what="an export of Nsight Systems (SQLite, Parquet or Arrow) or its report",
     sniff=_sniff,
     read=_read,

@@ -203,14 +203,19 @@ def path_hta(path: str) -> dict[str, Any]:
     return {**times, "peak_bytes": peak_bytes(), "path": found}
 
 
-def big(path: str) -> dict[str, Any]:
+def big(path: str, workers: str) -> dict[str, Any]:
+    """CPU time and memory are those of all processes, the start of the helpers included."""
     import llmprof
     from llmprof.readers.chrome import reader  # noqa: F401
+    from llmprof.readers.common import helpers
 
-    times, trace = timed(lambda: llmprof.read(path, cache=False))
+    times, trace = timed(lambda: llmprof.read(path, cache=False, workers=int(workers)))
+    used = [helper.pid for helper in helpers._POOL]
+    times["cpu_seconds"] += sum(map(cpu_of, used))
     frames = sum(frame.estimated_size() for frame in trace.tables.values())
     rows = sum(frame.height for frame in trace.tables.values())
-    return {**times, "peak_bytes": peak_bytes(), "frame_bytes": frames, "rows": rows}
+    peak = peak_bytes() + sum(_status("VmHWM", pid) for pid in used)
+    return {**times, "peak_bytes": peak, "frame_bytes": frames, "rows": rows, "processes": 1 + len(used)}
 
 
 def once(work: Callable[[], Any], rows_of: Callable[[Any], int]) -> dict[str, Any]:

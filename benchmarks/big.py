@@ -1,7 +1,8 @@
-"""Reading a trace of about 1 GB of JSON, made by repeating a real one."""
+"""Reading a trace of about 1 GB of JSON, made by repeating a real one: in one process, and in blocks by several."""
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from pathlib import Path
 
@@ -11,34 +12,35 @@ from _table import seconds, size, table
 
 
 def measure(source: Path, json_bytes: int, rounds: int) -> Measured:
-    """Seconds, peak memory and rows of reading it."""
+    """Seconds, CPU time, peak memory and rows of reading it, by the number of processes."""
     WORK.mkdir(exist_ok=True)
     target = WORK / "big.pt.trace.json.gz"
     try:
         written = repeated_file(source, target, json_bytes)
-        found = alternate({"big": partial(run, "big", target)}, rounds)["big"]
-        return {**found, "json_bytes": written, "gzip_bytes": target.stat().st_size}
+        contenders = {str(count): partial(run, "big", target, count) for count in (1, os.cpu_count() or 1)}
+        found = alternate(contenders, rounds)
+        return {"by_workers": found, "json_bytes": written, "gzip_bytes": target.stat().st_size}
     finally:
         target.unlink(missing_ok=True)
 
 
 def report(found: Measured) -> str:
-    """One row of a table."""
-    if "failed" in found:
-        return f"big: {found['failed']}"
-    return table(
-        ["big", "JSON", "gzip", "time", "CPU time", "per GB", "peak memory", "frames", "rows"],
-        [
+    """One row for each number of processes."""
+    rows = []
+    for one in found["by_workers"].values():
+        if "failed" in one:
+            return f"big: {one['failed']}"
+        rows.append(
             [
-                "llmprof",
+                f"llmprof, {one['processes']} process(es)",
                 size(found["json_bytes"]),
                 size(found["gzip_bytes"]),
-                seconds(found["seconds"]),
-                seconds(found["cpu_seconds"]),
-                seconds(found["seconds"] / found["json_bytes"] * 1e9),
-                size(found["peak_bytes"]),
-                size(found["frame_bytes"]),
-                f"{found['rows']:,}",
+                seconds(one["seconds"]),
+                seconds(one["cpu_seconds"]),
+                seconds(one["seconds"] / found["json_bytes"] * 1e9),
+                size(one["peak_bytes"]),
+                size(one["frame_bytes"]),
+                f"{one['rows']:,}",
             ]
-        ],
-    )
+        )
+    return table(["big", "JSON", "gzip", "time", "CPU time", "per GB", "peak memory", "frames", "rows"], rows)

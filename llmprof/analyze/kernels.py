@@ -11,13 +11,14 @@ from llmprof.analyze.activity import CAPTURED
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.layers.attribution import attribute, labelled
 from llmprof.analyze.nesting import innermost
+from llmprof.analyze.replay.slack import with_slack
 from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown
 from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
 
 
 @per_trace
-def kernel_summary(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl.DataFrame:
     """Time of each kernel (and kind of copy) by name.
 
     Parameters
@@ -26,6 +27,8 @@ def kernel_summary(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
     by : str or sequence of str
         Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",)`` or ``("phase",)``.
+    slack : bool
+        Add ``slack_ns``, which the dependencies of the recording have to be found for.
 
     Returns
     -------
@@ -33,7 +36,8 @@ def kernel_summary(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         ``<by...>, name, category, count``, ``total_ns`` (sum of durations), ``share`` (of the summed duration of
         all events of the group; overlapping kernels count in full), ``mean_ns, median_ns, min_ns, max_ns`` and
         ``std_ns`` (sample standard deviation, null for a single run), in ns. Groups in order, nulls last, in each
-        the longest first.
+        the longest first. ``slack_ns`` with ``slack=True``: any one launch of the kernel may take so much longer and
+        no step ends later; null where that is unknown (:func:`llmprof.analyze.replay.slack.known_slack`).
 
     Raises
     ------
@@ -47,7 +51,10 @@ def kernel_summary(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     >>> analyze.kernel_summary(trace).columns[:6]
     ['name', 'category', 'count', 'total_ns', 'share', 'mean_ns']
     """
-    return kernel_summary_of(labelled(trace, by), by)
+    events = labelled(trace, by)
+    summary = kernel_summary_of(events, by)
+    keys = [*(column for column in by if column not in ("name", "category")), "name", "category"]
+    return with_slack(summary, trace, events, keys) if slack else summary
 
 
 def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:

@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import changes, critical_path, path_share, slack, what_if
+from llmprof.analyze import changes, critical_path, kernel_summary, path_share, slack, what_if
 from llmprof.analyze.replay.graph import (
     ASSUMED,
     COLLECTIVE,
@@ -30,6 +30,7 @@ from llmprof.analyze.replay.graph import (
 from llmprof.analyze.replay.plan import Level, Plan, _covered
 from llmprof.analyze.replay.recording import recording
 from llmprof.analyze.replay.schedule import NEVER, Chains, earliest, latest
+from llmprof.analyze.replay.slack import known_slack, unknown_slack
 from llmprof.analyze.replay.waits import from_calls, recorded_waits
 from llmprof.analyze.replay.what_if import median_rank, replayed
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
@@ -327,6 +328,28 @@ def test_slack_tells_a_step_from_the_pace() -> None:
     # last one begins at 255
     assert free["pace_slack_ns"].to_list()[1] == (255 - 34 - 65) * US
     assert free["pace_slack_ns"].to_list()[-1] == 0
+
+
+def test_slack_of_kernels_and_why_it_is_unknown() -> None:
+    # rank 0 waits in its all-reduce from 31 us for rank 1, which comes at 90: its GEMM may end at 89 instead of 30
+    found = kernel_summary(two_ranks(), by=("rank",), slack=True)
+    gemm = found.filter(pl.col("name") == GEMM).sort("rank")
+    assert gemm["slack_ns"].to_list() == [59 * US, 0]
+    assert kernel_summary(two_ranks(), by=("rank",)).columns == found.columns[:-1]
+    assert known_slack(two_ranks())["unknown"].null_count() == 6
+    assert unknown_slack(two_ranks()) == ""
+
+    # one rank alone: its all-reduce is not matched, so another rank may wait for what runs before the end of it
+    alone = Trace({name: table.filter(rank=0) for name, table in two_ranks().tables.items()}, {"world_size": 2})
+    known = known_slack(alone)
+    assert known["slack_ns"].to_list() == [None, None, 0]
+    assert known["unknown"][0].startswith("a collective after it was not matched")
+    assert kernel_summary(alone, slack=True).filter(pl.col("name") == GEMM)["slack_ns"].to_list() == [None]
+
+    # without the calls of the host nothing is known
+    silent = Trace({"kernels": host_bound().kernels})
+    assert known_slack(silent)["slack_ns"].null_count() == 6
+    assert unknown_slack(silent) == "the host's calls were not recorded, so what waits for it is not known"
 
 
 def test_a_late_rank_is_on_the_path() -> None:

@@ -18,6 +18,8 @@ from llmprof.explore.kernels import table as details
 from llmprof.explore.kernels import table as hardware
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
+from tests.analyze.builders import GEMM
+from tests.analyze.test_replay import two_ranks
 from tests.samples import sample
 
 HOSTILE = "\"><img src=x onerror='alert(1)'></script><script>alert(2)</script>"
@@ -243,3 +245,15 @@ def test_a_static_picture_goes_with_the_widget(eager: Trace) -> None:
     data, _ = explore.kernels(eager)._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
     assert data["image/png"].startswith("iVBOR")
+
+
+def test_how_much_longer_a_kernel_may_take_is_found_after_the_first_rows():
+    widget = explore.kernels(two_ranks(), by=["rank"])
+    assert "slack_ns" not in widget._on_table(VIEW | {"by": ["rank"]})[0]["rows"][0]
+    assert widget._on_slack()[0] == {"why": ""}
+    rows = widget._on_table(VIEW | {"by": ["rank"], "sort": "-slack_ns"})[0]["rows"]
+    assert (rows[0]["label"], rows[0]["rank"], rows[0]["slack_ns"]) == (GEMM, 0, 59_000)
+    assert widget.table.filter(pl.col("name") == GEMM)["slack_ns"].sort().to_list() == [0, 59_000]
+    silent = explore.kernels(Trace({"kernels": two_ranks().kernels}))
+    assert "calls were not recorded" in silent._on_slack()[0]["why"]
+    assert "slack_ns" not in silent.table.columns

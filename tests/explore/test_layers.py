@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from llmprof import explore, schema
-from llmprof.analyze import attribute, layer_gaps
+from llmprof.analyze import attribute, layer_gaps, layers
 from llmprof.errors import NotCapturedError
 from llmprof.explore.layers import explorer as cells_module
 from llmprof.explore.layers.explorer import cells, choices, events_of, kernels_of, stages_of
@@ -103,6 +103,22 @@ def test_kernels_with_their_operators() -> None:
     assert found.select("stage", "op", "name", "count", "total_ns", "share").row(0) == (
         "attention", "flash::fwd", ATTENTION, 1, 110, 110 / 200,
     )  # fmt: skip
+
+
+def test_how_much_longer_a_layer_and_its_kernels_may_take() -> None:
+    widget = explore.layers(run())
+    asked = {"rank": 0, "step": 1, "layer": 3, "stage": None}
+    assert widget._on_cell(**asked)[0]["slack_ns"] is None
+    assert widget._on_slack()[0] == {"why": ""}
+    cell = widget._on_cell(**asked)[0]
+    frame = layers(run(), per="layer", slack=True).filter(pl.col("step") == 1, pl.col("layer") == 3)
+    assert cell["slack_ns"] == frame["slack_ns"][0] == min(row["slack_ns"] for row in cell["kernels"])
+    assert "slack_ns" not in layers(run()).columns
+    last = layers(run(), per="layer", slack=True).filter(pl.col("step") == 1)["slack_ns"]
+    assert last.is_sorted(descending=True)  # kernels of one stream: what comes later delays the end no less
+
+    silent = explore.layers(Trace({"kernels": run().kernels, "markers": run().markers}))
+    assert "calls were not recorded" in silent._on_slack()[0]["why"]
 
 
 def test_picking_a_cell_selects_its_events_and_moves_the_window() -> None:

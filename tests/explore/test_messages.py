@@ -72,6 +72,7 @@ REQUESTS = {
         ],
         "pick": [{"rank": 0, "step": 1, "layer": 3}],
         "cell": [{"rank": 0, "step": 1, "layer": 3, "stage": "attention"}, {"rank": 0, "step": 77, "layer": 1}],
+        "slack": [{}],
     },
     "overlap": {
         "choices": [{}],
@@ -99,6 +100,7 @@ REQUESTS = {
         "launch": [{"event": 5}],
         "kernel": [SHAPED],
         "shapes": [{"kernel": "", "rank": None}],
+        "slack": [{}],
         "metrics": [{"kernel": "no such kernel"}, {"kernel": "PROFILED"}],
         "values": [{"kernel_id": 0, "search": "dram"}],
         "explain": [{"metric": "long_scoreboard"}, {"metric": "no such thing"}],

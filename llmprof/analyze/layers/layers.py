@@ -13,6 +13,7 @@ from llmprof.analyze.intervals import INTERVAL, length_within, merge, union_leng
 from llmprof.analyze.layers.attribution import attribute, label
 from llmprof.analyze.layers.stages import STAGE
 from llmprof.analyze.overlap import COMMUNICATION, COPY
+from llmprof.analyze.replay.slack import with_slack
 from llmprof.analyze.steps.summary import MAD_TO_SIGMA, MAX_DEVIATIONS
 from llmprof.errors import AnalysisError
 from llmprof.metrics.data import Metrics
@@ -24,7 +25,7 @@ _MEASURES = ("start_ns", "dur_ns", "busy_ns", "kernels", "confidence", "host_sta
 
 
 @per_trace
-def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage") -> pl.DataFrame:
+def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage", slack: bool = False) -> pl.DataFrame:
     """Layers of every step of every rank, one row per stage or one row per layer.
 
     A stage that occurs twice in a layer (the two norms, the two all-reduces) has two rows, with different
@@ -40,13 +41,17 @@ def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage") -> pl.Data
         Any trace whose steps and attention kernels are found.
     per : {"stage", "layer"}
         Whether a row is a stage or a layer.
+    slack : bool
+        Add ``slack_ns``, which the dependencies of the recording have to be found for.
 
     Returns
     -------
     polars.DataFrame
         ``rank, step, phase, layer, stage, occurrence, start_ns, dur_ns, busy_ns, kernels, confidence, host_start_ns,
         host_dur_ns``; ``stage`` and ``occurrence`` are left out with ``per="layer"``. ``dur_ns`` is the span,
-        ``busy_ns`` the part of it in which some kernel or copy of it ran, ``kernels`` counts both.
+        ``busy_ns`` the part of it in which some kernel or copy of it ran, ``kernels`` counts both. ``slack_ns`` with
+        ``slack=True``: it may take so much longer and no step ends later; null where that is unknown
+        (:func:`llmprof.analyze.replay.slack.known_slack`).
 
     Raises
     ------
@@ -81,11 +86,10 @@ def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage") -> pl.Data
     spans = union_lengths(events, ["group"], busy_ns=pl.lit(value=True)).select(
         "busy_ns", start_ns="first_ns", dur_ns=pl.col("last_ns") - pl.col("first_ns")
     )
-    return (
-        groups.hstack(spans)
-        .join(_host_spans(events, trace), on="group", how="left", maintain_order="left")
-        .select("rank", "step", "phase", *key[2:], *_MEASURES)
-    )
+    groups = groups.hstack(spans).join(_host_spans(events, trace), on="group", how="left", maintain_order="left")
+    if slack:
+        groups = with_slack(groups, trace, events, ["group"])
+    return groups.select("rank", "step", "phase", *key[2:], *_MEASURES, *(["slack_ns"] if slack else []))
 
 
 def _occurrences(groups: pl.DataFrame) -> pl.Series:

@@ -19,6 +19,9 @@ from llmprof.analyze.steps.steps import steps
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
+MOST_EVENTS: Final = 3_000_000
+"""So many kernels, copies and calls are replayed by themselves: the graph of more would need gigabytes."""
+
 BACK_TO_BACK_NS: Final = 20_000
 """A kernel that was launched at least this long (ns) before its stream was free began as soon as the stream allowed."""
 
@@ -104,6 +107,11 @@ class Graph:
         free = first[~led_to[first]]
         origin[free] = self.time[free]
         return origin
+
+
+def events_of(trace: Trace) -> int:
+    """Number of kernels, copies and calls of the device runtime, which the graph is made of."""
+    return sum(trace.rows.get(name, 0) for name in ("kernels", "copies", "runtime"))
 
 
 @per_trace

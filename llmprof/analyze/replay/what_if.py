@@ -13,14 +13,11 @@ from llmprof.analyze import changes
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.changes import Change
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.replay.graph import COLLECTIVE, graph
+from llmprof.analyze.replay.graph import COLLECTIVE, MOST_EVENTS, events_of, graph
 from llmprof.analyze.replay.plan import LEVELS, Plan, periods, times_of
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.trace import Trace
-
-MOST_EVENTS: Final = 3_000_000
-"""So many kernels, copies and calls are replayed: the graph of more would need gigabytes."""
 
 _SCHEMA = {
     "phase": pl.String(),
@@ -215,7 +212,7 @@ def replayed_part(trace: Trace) -> Part:
     Part
         The whole recording where it has no steps, however many events there are.
     """
-    events = sum(trace.rows.get(name, 0) for name in ("kernels", "copies", "runtime"))
+    events = events_of(trace)
     labels = steps(trace) if events > MOST_EVENTS else None
     if labels is None or not labels.height:
         return Part(trace)

@@ -18,13 +18,29 @@ export function kernelRows(msg, buffers) {
   return msg.rows.map((row, i) => ({ ...row, series: series.subarray(i * bins, (i + 1) * bins) }));
 }
 
+const SLACK_TIP =
+  "Any one launch of this kernel may take so much longer, and no step ends later. 0: a step would end later at once.";
+
 /**
- * Columns of the table; the limit only where there are hardware metrics.
+ * How much longer a kernel may take, or why that is unknown; `why` is null until it was looked for.
+ * @param {Row} row
+ * @param {string | null} why
+ */
+export function slackCell(row, why) {
+  const known = typeof row.slack_ns === "number";
+  const text = known ? formatNs(row.slack_ns) : why === null ? "…" : "unknown";
+  const said = why || "The recording does not show all that waits for it.";
+  return h("span", { class: known ? "" : "lp-muted", text, title: known || why === null ? undefined : said });
+}
+
+/**
+ * Columns of the table; the limit only where there are hardware metrics. `why` gives why there is no slack.
  * @param {import("./messages").Traits["colours"]} colours
  * @param {boolean} metrics
+ * @param {() => string | null} [why]
  * @returns {Column[]}
  */
-export function kernelColumns(colours, metrics) {
+export function kernelColumns(colours, metrics, why = () => null) {
   /** @param {string} category */
   const shade = (category) => colours.category[category] ?? colours.category.other;
   /** @param {Row} row */
@@ -70,6 +86,14 @@ export function kernelColumns(colours, metrics) {
     { name: "count", title: "launches", number: true, width: 82, cell: (row) => formatNumber(row.count) },
     time("mean_ns", "mean"),
     time("p99_ns", "p99", "99th percentile"),
+    {
+      name: "slack_ns",
+      title: "slack",
+      tip: SLACK_TIP,
+      number: true,
+      width: 82,
+      cell: (row) => slackCell(row, why()),
+    },
     {
       name: "series",
       title: "over time",

@@ -11,6 +11,7 @@ import traitlets
 
 from llmprof.analyze import attribute, ncu_command
 from llmprof.analyze.kernels import events_of, kernels_of
+from llmprof.analyze.replay.slack import unknown_slack, with_slack
 from llmprof.errors import LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Column, Message, Record, Row, Window
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
@@ -138,6 +139,7 @@ METRICS: Final = Message(
     },
     busy="matching the hardware metrics",
 )
+SLACK: Final = Message("slack", answers={"why": str}, busy="finding what each kernel delays")
 VALUES: Final = Message("values", asks={"kernel_id": int, "search": str}, answers={"rows": list[Row], "total": int})
 EXPLAIN: Final = Message(
     "explain",
@@ -150,7 +152,7 @@ COMMAND: Final = Message(
     answers={"command": str},
 )
 
-MESSAGES: Final = (TABLE, ROWS, PICK, LAUNCH, KERNEL, SHAPES, METRICS, VALUES, EXPLAIN, COMMAND)
+MESSAGES: Final = (TABLE, ROWS, PICK, LAUNCH, KERNEL, SHAPES, METRICS, SLACK, VALUES, EXPLAIN, COMMAND)
 
 
 RowLabels = Mapping[str, Any]
@@ -198,6 +200,7 @@ class Kernels(Explorer):
         self.metrics = metrics if trace.has("kernels") else None  # metrics belong to kernels, not to operators
         self._profiled: Profiled | None = None
         self._kept: tuple[Any, pl.DataFrame] = (None, pl.DataFrame())
+        self._slack = False
         super().__init__(trace, has_metrics=self.metrics is not None, **traits)
 
     @traitlets.validate("sort")
@@ -215,6 +218,8 @@ class Kernels(Explorer):
     @property
     def table(self) -> pl.DataFrame:
         """Rows of the table in its order: those of :func:`llmprof.analyze.kernels_within`.
+
+        A widget that is shown finds ``slack_ns``, too, soon after its first picture.
 
         Raises
         ------
@@ -254,6 +259,9 @@ class Kernels(Explorer):
             if self.metrics is not None:
                 limits = self._matched().limits()
                 frame = frame.join(limits, on="name", how="left", maintain_order="left")
+            if self._slack:
+                events = events_of(self.trace, where=view.where, window=view.window)
+                frame = with_slack(frame, self.trace, events, [*view.by, "name", "category"])
             self._kept = (view.key, frame)
         return arranged(frame, view)
 
@@ -283,6 +291,14 @@ class Kernels(Explorer):
             "unmatched": self._matched().unmatched if self.metrics is not None else 0,
         }
         return message, buffers
+
+    @answers(SLACK)
+    def _on_slack(self) -> Answer:
+        """Find the slack of all kernels, which the rows have from then on, or say why it is unknown."""
+        why = unknown_slack(self.trace)
+        if not self._slack and not why:
+            self._slack, self._kept = True, (None, pl.DataFrame())
+        return {"why": why}, []
 
     @answers(ROWS)
     def _on_rows(self, view: RowLabels, offset: int, count: int) -> Answer:

@@ -30,6 +30,9 @@ function render({ model, el }) {
   let fresh = true;
   /** @type {string | null} */
   let written = null; // the program, where it was typed here
+  /** @type {string | null} why the slack is unknown; null until it was looked for, empty where it is known */
+  let slackless = null;
+  let slackAsked = false;
   const looked = { text: "" }; // for which metric was searched
   const theme = followTheme(el, model, () => panels.forEach((panel) => panel.redraw()));
   const state = status(model, el);
@@ -47,11 +50,12 @@ function render({ model, el }) {
   const picked = () => ({ kernel: model.get("kernel") ?? "", of: model.get("of") });
   const grid = tableGrid({
     label: "Kernels",
-    columns: kernelColumns(model.get("colours"), model.get("has_metrics")),
+    columns: kernelColumns(model.get("colours"), model.get("has_metrics"), () => slackless),
     load: async (offset) => {
+      const of = shown;
       try {
-        const { msg, buffers } = await ask(model, "rows", { view: shown, offset, count: TABLE_BLOCK });
-        grid.put(msg.offset, kernelRows(msg, buffers));
+        const { msg, buffers } = await ask(model, "rows", { view: of, offset, count: TABLE_BLOCK });
+        if (of === shown) grid.put(msg.offset, kernelRows(msg, buffers)); // other rows may be shown by now
       } catch (error) {
         grid.forget(offset);
         failed(error);
@@ -126,6 +130,19 @@ function render({ model, el }) {
       failed(error);
     }
   };
+  /** Slack takes longer than the rest: the rows are shown before, and again when it is known. */
+  const findSlack = async () => {
+    if (slackAsked) return;
+    slackAsked = true;
+    try {
+      slackless = (await ask(model, "slack")).msg.why;
+      if (slackless) grid.paint();
+      else if (shown.sort?.endsWith("slack_ns")) await show();
+      else grid.again();
+    } catch (error) {
+      failed(error);
+    }
+  };
   /**
    * @param {import("./messages").Shown} asked
    * @param {Table} msg
@@ -138,6 +155,7 @@ function render({ model, el }) {
     grid.show(msg.total, kernelRows(msg, buffers));
     if (fresh && typeof msg.at === "number") grid.reveal(msg.at);
     fresh = false;
+    if (msg.total) findSlack();
     const missed = msg.unmatched
       ? ` ${formatNumber(msg.unmatched)} profiled launches are no kernel of this trace.`
       : "";

@@ -71,6 +71,10 @@ export type Messages = {
     asks: { kernel: string; kernel_id?: number | null };
     answers: { launches: Record<string, any>[]; note: string; chosen?: number | null; speed?: Record<string, any> | null; bars?: Bar[] | null; roofline?: Roofline | null; stalls?: Record<string, any>[] | null; rules?: Record<string, any>[] | null };
   };
+  slack: {
+    asks: Record<string, never>;
+    answers: { why: string };
+  };
   values: {
     asks: { kernel_id: number; search: string };
     answers: { rows: Record<string, any>[]; total: number };

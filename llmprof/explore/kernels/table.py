@@ -28,7 +28,9 @@ FILTERS: Final = ("rank", "step", "phase", "layer", "stage", "stream", "category
 SPLITS: Final = ("phase", "stage", "layer", "stream", "rank")
 """Labels that rows can be filtered by, and labels that can divide launches into rows."""
 
-NUMBERS: Final[tuple[str, ...]] = ("count", "total_ns", "share", "mean_ns", "median_ns", "p99_ns", "min_ns", "max_ns")
+NUMBERS: Final[tuple[str, ...]] = (
+    *("count", "total_ns", "share", "mean_ns", "median_ns", "p99_ns", "min_ns", "max_ns", "slack_ns"),
+)
 SORTABLE: Final = ("name", "category", "limit", *PLACES, *NUMBERS)
 
 _MOST_TEXT: Final = 2_000

@@ -19,7 +19,7 @@ import {
  * @typedef {import("./messages").Messages["cell"]["answers"]} Inside
  * @typedef {Inside["stages"][number]} Stage
  */
-/** @typedef {{fills: Record<string, string>, chosen: () => string | null, pick: (stage: string) => void,
+/** @typedef {{fills: Record<string, string>, slackless: string | null, chosen: () => string | null, pick: (stage: string) => void,
  *   colours: () => import("../base/js/theme.mjs").Colours}} Options */
 
 /** @type {import("../base/js/plot.mjs").TableColumn[]} */
@@ -28,13 +28,20 @@ const CELL_COLUMNS = [
   { name: "total_ns", title: "time", number: true, format: (value) => formatNs(value) },
   { name: "share", title: "share", number: true, format: formatShare },
   { name: "count", title: "runs", number: true, format: (value) => formatNumber(value) },
+  {
+    name: "slack_ns",
+    title: "slack",
+    tip: "Any one of these launches may take so much longer, and no step ends later.",
+    number: true,
+    format: (value) => (value === undefined ? "…" : value === null ? "unknown" : formatNs(value)),
+  },
   { name: "stage", title: "stage" },
   { name: "op", title: "operator", format: (value) => value ?? "unknown" },
 ];
 
 /**
  * Heading of a cell: what it is, how long it takes, and how that is beside the typical layer.
- * @param {Pick<Inside, "step" | "layer" | "rank" | "stage"> & {cell: NonNullable<Inside["cell"]>}} msg
+ * @param {Pick<Inside, "step" | "layer" | "rank" | "stage" | "slack_ns"> & {cell: NonNullable<Inside["cell"]>}} msg
  */
 export function cellTitle(msg) {
   const { cell } = msg;
@@ -42,7 +49,18 @@ export function cellTitle(msg) {
   const gap =
     share === null ? "" : `, ${formatShare(Math.abs(share))} ${share < 0 ? "less" : "more"} than the typical layer`;
   const what = msg.stage ? `${msg.stage} of layer ${msg.layer}` : `Layer ${msg.layer}`;
-  return `${what} in step ${msg.step} (${cell.phase ?? "no phase"}, rank ${msg.rank}): ${formatNs(cell.dur_ns)}${gap}`;
+  const free = typeof msg.slack_ns === "number" ? `. ${slackWords(msg.slack_ns)}` : "";
+  return `${what} in step ${msg.step} (${cell.phase ?? "no phase"}, rank ${msg.rank}): ${formatNs(cell.dur_ns)}${gap}${free}`;
+}
+
+/**
+ * What the slack of a cell means.
+ * @param {number} ns
+ */
+export function slackWords(ns) {
+  return ns > 0
+    ? `It may take ${formatNs(ns)} longer, and no step ends later`
+    : "If it takes longer, a step ends later";
 }
 
 /**
@@ -57,13 +75,18 @@ export function cellParts(msg, options) {
     return { parts: [h("p", { class: "lp-note", text })], panel: null };
   }
   const panel = cellStages(msg.stages, options);
+  const unknown = options.slackless || "The recording does not show all that waits for it.";
+  const note =
+    options.slackless !== null && typeof msg.slack_ns !== "number"
+      ? h("p", { class: "lp-note", text: `How much longer it may take is unknown: ${unknown}` })
+      : null;
   const table = plotTable(CELL_COLUMNS, msg.kernels, { caption: "Kernels and operators of the cell" });
   const shown = msg.kernels.length;
   const cut = msg.more ? ` (the longest ${shown} of ${shown + msg.more})` : "";
   const left = plotPart("Stages: bar this layer, line the typical one", panel.el);
   const right = plotPart(`Kernels and operators${cut}`, table);
   return {
-    parts: [plotPart(cellTitle({ ...msg, cell })).el, h("div", { class: "lp-columns" }, left.el, right.el)],
+    parts: [plotPart(cellTitle({ ...msg, cell })).el, note, h("div", { class: "lp-columns" }, left.el, right.el)],
     panel,
   };
 }

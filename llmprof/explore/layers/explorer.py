@@ -15,6 +15,7 @@ from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.layers import Measure as TimeColumn
 from llmprof.analyze.layers.layers import layer_gaps
 from llmprof.analyze.layers.layers import layers as layers_of
+from llmprof.analyze.replay.slack import unknown_slack, with_slack
 from llmprof.charts.base.theme import PHASES, STAGES
 from llmprof.explore.base.messages import Message, Record, Row, Scale, array
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
@@ -71,6 +72,7 @@ CELL: Final = Message(
         "step": int,
         "layer": int,
         "stage": str | None,
+        "slack_ns": int | None,
         "cell": Row | None,
         "stages": list[Row],
         "kernels": list[Row],
@@ -79,7 +81,9 @@ CELL: Final = Message(
     busy="looking into the cell",
 )
 
-MESSAGES: Final = (CHOICES, CELLS, PICK, CELL)
+SLACK: Final = Message("slack", answers={"why": str}, busy="finding what each kernel delays")
+
+MESSAGES: Final = (CHOICES, CELLS, PICK, CELL, SLACK)
 
 
 MAX_COLUMNS = 1_000
@@ -231,7 +235,7 @@ def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame
     )
 
 
-def kernels_of(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
+def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl.DataFrame:
     """Kernels of device events and their operators: ``stage, op, name, category, count, total_ns, share``.
 
     ``op`` is null if operators were not recorded. ``share`` is of the summed time of the events. The longest come
@@ -243,11 +247,13 @@ def kernels_of(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     else:
         events = events.with_columns(op=pl.lit(None, dtype=pl.String))
     summary = kernel_summary_of(events, ("stage", "op"))
+    if slack:
+        summary = with_slack(summary, trace, events, ["stage", "op", "name", "category"])
     whole = pl.col("total_ns").sum()
     return (
         summary.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole))
         .sort("total_ns", "stage", "op", "name", descending=[True, False, False, False], nulls_last=True)
-        .select("stage", "op", "name", "category", "count", "total_ns", "share")
+        .select("stage", "op", "name", "category", "count", "total_ns", "share", *(["slack_ns"] if slack else []))
     )
 
 
@@ -276,6 +282,8 @@ class Layers(Explorer):
 
     default_rank = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     """Rank that is shown while none is chosen."""
+
+    _slack = False
 
     @property
     def selected(self) -> pl.DataFrame:
@@ -320,18 +328,27 @@ class Layers(Explorer):
     @answers(CELL)
     def _on_cell(self, *, rank: int, step: int, layer: int, stage: str | None) -> Answer:
         events = events_of(self.trace, rank=rank, step=step, layer=layer, stage=stage)
-        kernels = kernels_of(self.trace, events)
+        kernels = kernels_of(self.trace, events, slack=self._slack)
+        least = with_slack(events.head(1), self.trace, events, ["rank"]) if self._slack and events.height else None
         message: dict[str, Any] = {
             "rank": rank,
             "step": step,
             "layer": layer,
             "stage": stage,
+            "slack_ns": None if least is None else least["slack_ns"][0],
             "cell": cell_of(self.trace, rank=rank, step=step, layer=layer, stage=stage),
             "stages": stages_of(self.trace, rank=rank, step=step, layer=layer).to_dicts(),
             "kernels": kernels.head(_MAX_KERNELS).to_dicts(),
             "more": max(0, kernels.height - _MAX_KERNELS),
         }
         return message, []
+
+    @answers(SLACK)
+    def _on_slack(self) -> Answer:
+        """Find the slack of all kernels, which cells have from then on, or say why it is unknown."""
+        why = unknown_slack(self.trace)
+        self._slack = not why
+        return {"why": why}, []
 
 
 def layers(trace: Trace, **traits: Any) -> Layers:

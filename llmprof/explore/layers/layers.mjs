@@ -129,10 +129,25 @@ function render({ model, el }) {
 
   /** @type {ReturnType<typeof cellParts>["panel"]} */
   let stages = null; // the panel of the cell that is shown
+  /** @type {string | null} why the slack is unknown; null until it was looked for, empty where it is known */
+  let slackless = null;
+  let slackAsked = false;
+  /** Slack takes longer than the rest: a cell is shown before, and again when it is known. */
+  const findSlack = async () => {
+    if (slackAsked) return;
+    slackAsked = true;
+    try {
+      slackless = (await ask(model, "slack")).msg.why;
+      await inside();
+    } catch (error) {
+      says.failed(error);
+    }
+  };
   /** @param {import("./messages").Messages["cell"]["answers"]} msg */
   const drawDetail = (msg) => {
     stages?.stop();
     const { parts, panel } = cellParts(msg, {
+      slackless,
       fills: model.get("colours").stage,
       chosen: () => model.get("stage"),
       colours: () => theme.now(),
@@ -140,6 +155,7 @@ function render({ model, el }) {
     });
     stages = panel;
     fill(detail, parts);
+    findSlack();
     root.dataset.cell = JSON.stringify([msg.rank, msg.step, msg.layer, msg.stage]);
   };
 

@@ -33,7 +33,11 @@ export type Messages = {
   };
   cell: {
     asks: { rank: number; step: number; layer: number; stage?: string | null };
-    answers: { rank: number; step: number; layer: number; stage?: string | null; cell?: Record<string, any> | null; stages: Record<string, any>[]; kernels: Record<string, any>[]; more: number };
+    answers: { rank: number; step: number; layer: number; stage?: string | null; slack_ns?: number | null; cell?: Record<string, any> | null; stages: Record<string, any>[]; kernels: Record<string, any>[]; more: number };
+  };
+  slack: {
+    asks: Record<string, never>;
+    answers: { why: string };
   };
 };
 

@@ -9,8 +9,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.replay.critical_path import critical_path
-from llmprof.analyze.replay.graph import graph
-from llmprof.analyze.replay.what_if import MOST_EVENTS
+from llmprof.analyze.replay.graph import MOST_EVENTS, events_of, graph
 from llmprof.errors import LlmprofError
 from llmprof.explore.timeline.lanes import Lane
 from llmprof.explore.timeline.rows import Keys, Names, Row, spans
@@ -67,8 +66,7 @@ def path_row(trace: Trace, keys: Keys, names: Names, say: Callable[[str], None] 
         Ids of its spans count the rows of ``analyze.critical_path(trace)``; one without spans says why in its note.
     """
     row = Row(PATH_KIND, PATH_GROUP, "critical path")
-    events = sum(trace.rows.get(table, 0) for table in ("kernels", "copies", "runtime"))
-    if events > MOST_EVENTS:
+    if (events := events_of(trace)) > MOST_EVENTS:
         row.note = (
             f"not computed: {events:,} events, by itself of {MOST_EVENTS:,} at most (analyze.critical_path computes it)"
         )

@@ -453,7 +453,7 @@ export function plotLegend(entries) {
   return h("div", { class: "lp-legend" }, entries.map(one));
 }
 
-/** @typedef {{name: string, title: string, number?: boolean, format?: (value: any, row: any) => string}} TableColumn */
+/** @typedef {{name: string, title: string, tip?: string, number?: boolean, format?: (value: any, row: any) => string}} TableColumn */
 
 /**
  * Table of rows (objects); columns are {name, title, number, format(value, row)}. With pick, the first cell of a
@@ -486,7 +486,9 @@ export function plotTable(columns, rows, { caption, pick, chosen = () => false, 
   const head = h(
     "tr",
     {},
-    columns.map((c) => h("th", { class: c.number ? "lp-number" : undefined, scope: "col", text: c.title })),
+    columns.map((c) =>
+      h("th", { class: c.number ? "lp-number" : undefined, scope: "col", text: c.title, title: c.tip }),
+    ),
   );
   const nothing = h("tr", {}, h("td", { colspan: columns.length, text: empty }));
   const body = h("tbody", {}, rows.length ? rows.map(line) : nothing);

@@ -236,6 +236,14 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
       state.blocks.set(first, rows);
       paint();
     },
+    /** Ask again for the rows on the screen, which stay until they come; others are asked for when they are seen. */
+    again() {
+      const [first, last] = tableRange(el.scrollTop, height, state.total);
+      const near = [...state.blocks].filter(([start]) => start < last && start + TABLE_BLOCK > first);
+      state.blocks = new Map(near);
+      state.asked = new Set(state.blocks.keys());
+      for (const start of state.asked) load(start);
+    },
     /** @param {number} first */
     forget(first) {
       state.asked.delete(first);

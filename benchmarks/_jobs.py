@@ -67,16 +67,16 @@ def load_llmprof(path: str, workers: str = "") -> dict[str, Any]:
     from llmprof.readers.common import helpers
 
     count = int(workers) if workers else None
-    found = loads(
+    measured = loads(
         lambda: llmprof.read(path, cache=False, workers=count), lambda t: sum(f.height for f in t.tables.values())
     )
     used = [helper.pid for helper in helpers._POOL]
     begun = sum(map(cpu_of, used))
     if used:
         llmprof.read(path, cache=False, workers=count)
-    found["cpu_seconds"] += sum(map(cpu_of, used)) - begun
-    found["peak_bytes"] += sum(_status("VmHWM", pid) for pid in used)
-    return found
+    measured["cpu_seconds"] += sum(map(cpu_of, used)) - begun
+    measured["peak_bytes"] += sum(_status("VmHWM", pid) for pid in used)
+    return measured
 
 
 def cpu_of(pid: int) -> float:
@@ -315,8 +315,8 @@ def scale(source: str, kernels: str, analysis: str, repeats: str) -> dict[str, A
         if turn == 0 and _REFS.exists():
             _REFS.write_text("5")
         fresh = copy.copy(trace)  # the same frames, without the results that a trace keeps
-        found, result = timed(lambda fresh=fresh: measure(fresh))
-        times.append(found)
+        seconds, result = timed(lambda fresh=fresh: measure(fresh))
+        times.append(seconds)
         rows = result.height
         del result, fresh
     return {
@@ -362,9 +362,9 @@ def file_read(path: str) -> dict[str, Any]:
     import llmprof
     from llmprof.readers.chrome import reader  # noqa: F401
 
-    found = loads(lambda: llmprof.read(path, cache=False), lambda trace: trace.coverage.get("events", 0))
+    measured = loads(lambda: llmprof.read(path, cache=False), lambda trace: trace.coverage.get("events", 0))
     sizes = [file.get("bytes", 0) for file in llmprof.read(path, cache=False).coverage["files"]]
-    return {**found, "bytes": max(sizes, default=0)}
+    return {**measured, "bytes": max(sizes, default=0)}
 
 
 def file_rows(path: str) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def compare(trace: Trace) -> pl.DataFrame:
         "event", "step", "name", "dur_ns", "category", true_layer="layer", true_stage="stage", by="evidence"
     )
     known = truth["by"] == "module"
-    found = attribute(without_modules(trace)).select("layer", "stage", "confidence", "evidence", "category_by")
-    both = truth.hstack(found).filter(known & pl.col("step").is_not_null())
+    labels = attribute(without_modules(trace)).select("layer", "stage", "confidence", "evidence", "category_by")
+    both = truth.hstack(labels).filter(known & pl.col("step").is_not_null())
     # layers of a path have their number in the model, others are counted from the first
     offset = pl.col("true_layer").min().over("step") - pl.col("layer").min().over("step")
     both = both.with_columns(true_layer=pl.col("true_layer") - offset.fill_null(0))
@@ -101,9 +101,11 @@ def table(files: list[Path]) -> tuple[str, pl.DataFrame]:
 def calibration(events: pl.DataFrame) -> str:
     """Markdown table: of the events with a layer, how many are right by the confidence that they have."""
     lines = ["| confidence | events | layer right | stage right |", "| --- | ---: | ---: | ---: |"]
-    said = events.filter(pl.col("confidence").is_not_null())
+    with_confidence = events.filter(pl.col("confidence").is_not_null())
     for low, high in itertools.pairwise(BINS):
-        within = said.filter(pl.col("confidence").is_between(low, high, closed="both" if high == 1.0 else "left"))
+        within = with_confidence.filter(
+            pl.col("confidence").is_between(low, high, closed="both" if high == 1.0 else "left")
+        )
         if within.height:
             right = within["right_layer"].mean(), within["right_stage"].mean()
             lines.append(f"| {low} to {high} | {within.height:,} | {right[0]:.2%} | {right[1]:.2%} |")

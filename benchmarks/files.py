@@ -26,8 +26,8 @@ LEAST = 100_000
 def recordings() -> Iterator[Path]:
     """Chrome traces and exports of Nsight Systems beside the checkout, and the bundled ones."""
     for folder in (SHARED / "real" / "chrome", SHARED / "real" / "nsys", SHARED / "captures", ROOT / "sample_traces"):
-        found = [*folder.rglob("*.json"), *folder.rglob("*.json.gz"), *folder.rglob("*.sqlite")]
-        yield from sorted(path for path in found if path.name not in ("sample.json", "run.json"))
+        paths = [*folder.rglob("*.json"), *folder.rglob("*.json.gz"), *folder.rglob("*.sqlite")]
+        yield from sorted(path for path in paths if path.name not in ("sample.json", "run.json"))
 
 
 def merged(sources: list[Path]) -> Iterator[Path]:
@@ -42,8 +42,8 @@ def merged(sources: list[Path]) -> Iterator[Path]:
             absolute = {"ts": round(event["ts"] + base_us, 3)} if "ts" in event else {}
             by_label.append({**event, **label, **absolute})
             moved = {"pid": event["pid"] + rank * 10**8} if isinstance(event.get("pid"), int) else {}
-            said = {**event.get("args", {}), "rank": rank, "pid_raw": event.get("pid")}
-            by_argument.append({**event, **moved, "args": said})
+            arguments = {**event.get("args", {}), "rank": rank, "pid_raw": event.get("pid")}
+            by_argument.append({**event, **moved, "args": arguments})
     WORK.mkdir(exist_ok=True)
     for name, events in (("merged_by_label", by_label), ("merged_by_argument", by_argument)):
         path = WORK / f"{name}.json"

@@ -126,12 +126,12 @@ def one_batch(name: str, first: int, count: int, keep: Path, corpus: Path) -> di
         child = context.Process(target=run_batch, args=(name, range(first, first + count), keep, corpus, result.name))
         child.start()
         child.join()
-        said = {"counts": {"crashed": 1}, "grown": 0, "slowest": 0, "largest": 0}
+        outcome = {"counts": {"crashed": 1}, "grown": 0, "slowest": 0, "largest": 0}
         if child.exitcode:
             (keep / f"{name}-{first}-crashed.txt").write_text(f"status {child.exitcode}")
         else:
-            said = json.loads(Path(result.name).read_text())
-    return {"reader": name, "first": first, "files": count, **said}
+            outcome = json.loads(Path(result.name).read_text())
+    return {"reader": name, "first": first, "files": count, **outcome}
 
 
 def main() -> None:

@@ -41,31 +41,31 @@ def main() -> None:
     results: dict[str, object] = {}
     for name in names:
         if name == "import":
-            results[name] = found = imports.measure(options.rounds * 3)
-            text = imports.report(found)
+            results[name] = measured = imports.measure(options.rounds * 3)
+            text = imports.report(measured)
         elif name == "load":
-            results[name] = found = load.measure(options.trace, options.rounds)
-            text = load.report(found)
+            results[name] = measured = load.measure(options.trace, options.rounds)
+            text = load.report(measured)
         elif name == "files":
-            results[name] = found = files.measure(1)
-            text = files.report(found)
+            results[name] = measured = files.measure(1)
+            text = files.report(measured)
         elif name == "big":
-            results[name] = found = big.measure(options.trace, int(options.gb * 1e9), 1)
-            text = big.report(found)
+            results[name] = measured = big.measure(options.trace, int(options.gb * 1e9), 1)
+            text = big.report(measured)
         elif name == "before":
-            results[name] = found = before.measure(options.other, options.sample, options.kernels, options.rounds)
-            text = before.report(found)
+            results[name] = measured = before.measure(options.other, options.sample, options.kernels, options.rounds)
+            text = before.report(measured)
         elif name == "nsys":
             count = int(options.nsys_millions * 1e6)
-            results[name] = found = nsys.measure(options.export, count, 1)
-            text = nsys.report(found)
+            results[name] = measured = nsys.measure(options.export, count, 1)
+            text = nsys.report(measured)
         elif name == "explore":
-            results[name] = found = explore.measure(options.explore_sample, options.millions)
-            text = explore.report(found)
+            results[name] = measured = explore.measure(options.explore_sample, options.millions)
+            text = explore.report(measured)
         else:
             counts = [int(m * 1e6) for m in options.millions]
-            results[name] = found = scale.measure(options.sample, counts, 1)
-            text = scale.report(found)
+            results[name] = measured = scale.measure(options.sample, counts, 1)
+            text = scale.report(measured)
         print(f"\n{text}", flush=True)
     _write(results, options)
 

@@ -25,9 +25,9 @@ from llmprof.trace import Trace
 
 
 def decode(trace: Trace, *made: changes.Change) -> dict[str, float]:
-    found = what_if(trace, *made)
-    chosen = found.filter(pl.col("phase") == "decode")
-    return (chosen if chosen.height else found.sort("steps")[-1:]).row(0, named=True)
+    prediction = what_if(trace, *made)
+    chosen = prediction.filter(pl.col("phase") == "decode")
+    return (chosen if chosen.height else prediction.sort("steps")[-1:]).row(0, named=True)
 
 
 def operators(trace: Trace) -> pl.DataFrame:

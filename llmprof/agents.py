@@ -28,7 +28,7 @@ __all__ = ["Tools", "server"]
 
 SAMPLE: Final = "sample:"
 MOST_ROWS: Final = 1_000
-"""Most rows of one answer, whatever limit a caller gives."""
+"""Most rows of one answer, even if a caller gives a higher limit."""
 
 _MOST_LISTED, _MOST_ENTRIES, _MOST_DEPTH, _KEPT_TRACES = 200, 20_000, 3, 2
 
@@ -38,7 +38,7 @@ class RefusedError(LlmprofError):
 
 
 class Tools:
-    """The questions that an agent can ask, over the folders that the server may read.
+    """Tools of an agent for the traces in the folders that the server may read.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class Tools:
         Raises
         ------
         RefusedError
-            It lies outside of them, or holds a link that leads out.
+            The path lies outside of the folders, or holds a link that leads out of them.
         LlmprofError
             There is no such file or folder.
         """

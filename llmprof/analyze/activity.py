@@ -167,10 +167,10 @@ def activity(trace: Trace) -> pl.DataFrame:
     else:
         way = f"record {trace.platform.how_to_record('kernels')}, and check that the window covers some steps"
         there = [(table, view) for table, view in _ELSEWHERE.items() if trace.has(table)]
-        told = " and ".join(f"{table} (analyze.{view}, --what {view})" for table, view in there)
+        alternatives = " and ".join(f"{table} (analyze.{view}, --what {view})" for table, view in there)
         raise NotCapturedError(
             "this capture holds no kernels, copies or operators",
-            hint=f"it holds {told}; for the others {way}" if told else way,
+            hint=f"it holds {alternatives}; for the others {way}" if alternatives else way,
             table="kernels",
         )
     return events.with_row_index("event").select(

@@ -287,12 +287,12 @@ _BALANCE: Final = pl.Schema({
 
 def _tokens(trace: Trace) -> pl.DataFrame:
     """``rank, steps, prefill_tokens, decode_tokens``."""
-    told = steps(trace)
+    of_steps = steps(trace)
 
     def total(column: str) -> pl.Expr:
         return pl.when(pl.col(column).is_not_null().all()).then(pl.col(column).sum())
 
-    return told.group_by("rank").agg(
+    return of_steps.group_by("rank").agg(
         steps=pl.len(), prefill_tokens=total("context_tokens"), decode_tokens=total("generation_tokens")
     )
 

@@ -107,11 +107,15 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
     if linked.is_empty():
         return pl.DataFrame(schema=_SCHEMA)
     linked = _with_bytes(linked, trace)
-    found, members = _summed(linked, events)
-    gains = [_gain(trace, members, row) if n < predict else {} for n, row in enumerate(found.iter_rows(named=True))]
+    candidates, members = _summed(linked, events)
+    gains = [
+        _gain(trace, members, row) if n < predict else {} for n, row in enumerate(candidates.iter_rows(named=True))
+    ]
     names = ("gain_ns", "gain_low_ns", "gain_high_ns", "recorded_ns")
-    found = found.with_columns(pl.Series(name, [one.get(name) for one in gains], dtype=pl.Float64) for name in names)
-    return found.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items())
+    candidates = candidates.with_columns(
+        pl.Series(name, [one.get(name) for one in gains], dtype=pl.Float64) for name in names
+    )
+    return candidates.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items())
 
 
 def chains(trace: Trace, most_ns: float) -> pl.DataFrame:
@@ -223,25 +227,25 @@ def _summed(linked: pl.DataFrame, events: pl.DataFrame) -> tuple[pl.DataFrame, p
         _steps=pl.struct("rank", "step").n_unique()
     )  # fmt: skip
     whole = events.filter(pl.col("source") == "kernel")["dur_ns"].sum()
-    found = each.group_by(keys, maintain_order=True).agg(
+    candidates = each.group_by(keys, maintain_order=True).agg(
         pl.col("length").first(), count=pl.len().cast(pl.Int64), total_ns=pl.col("total_ns").sum(),
         gap_ns=pl.col("gap_ns").sum(), events=pl.col("events").explode(), _in=pl.col("step").is_not_null().sum(),
         bytes_saved=pl.when(pl.col("bytes_saved").is_not_null().all()).then(pl.col("bytes_saved").sum()),
     ).filter(pl.col("count") >= _LEAST_COUNT)  # fmt: skip
-    found = found.join(steps, on="phase", how="left", nulls_equal=True, maintain_order="left")
-    made = [_named(letters) for letters in found["letters"]]
-    found = found.with_columns(
+    candidates = candidates.join(steps, on="phase", how="left", nulls_equal=True, maintain_order="left")
+    made = [_named(letters) for letters in candidates["letters"]]
+    candidates = candidates.with_columns(
         fusion=pl.Series(made, dtype=pl.String),
         categories=pl.Series(
-            [" + ".join(words[one] for one in letters) for letters in found["letters"]], dtype=pl.String
+            [" + ".join(words[one] for one in letters) for letters in candidates["letters"]], dtype=pl.String
         ),
         launches_saved=pl.col("count") * (pl.col("length") - 1),
         share=pl.col("total_ns") / max(1, whole),
         a_step=pl.when(pl.col("_steps") > 0).then(pl.col("_in") / pl.col("_steps")),
     ).sort(pl.col("total_ns") + pl.col("gap_ns").clip(upper_bound=pl.col("total_ns")), descending=True)
-    found = found.with_row_index("_candidate")
-    members = found.select("_candidate", event="events").explode("event")
-    return found, members.join(linked.select("event", "chain"), on="event", how="left", maintain_order="left")
+    candidates = candidates.with_row_index("_candidate")
+    members = candidates.select("_candidate", event="events").explode("event")
+    return candidates, members.join(linked.select("event", "chain"), on="event", how="left", maintain_order="left")
 
 
 def _named(letters: str) -> str | None:
@@ -252,10 +256,10 @@ def _named(letters: str) -> str | None:
 def _gain(trace: Trace, members: pl.DataFrame, row: dict[str, Any]) -> dict[str, float]:
     """Predicted gain for a step of the chain's phase, from a replay."""
     chosen = members.filter(pl.col("_candidate") == row["_candidate"]).select("event", _chain="chain")
-    found = what_if(trace, _one_kernel(chosen)).filter(pl.col("phase").eq_missing(pl.lit(row["phase"])))
-    if found.is_empty():
+    prediction = what_if(trace, _one_kernel(chosen)).filter(pl.col("phase").eq_missing(pl.lit(row["phase"])))
+    if prediction.is_empty():
         return {}
-    step = found.row(0, named=True)
+    step = prediction.row(0, named=True)
     return {
         name: step[name] for name in ("gain_ns", "gain_low_ns", "gain_high_ns", "recorded_ns")
     }  # fmt: skip

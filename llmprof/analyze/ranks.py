@@ -74,11 +74,11 @@ def rank_groups(
     for name, size in (("ranks_per_node", ranks_per_node), ("tp", tp), ("pp", pp)):
         if size is not None and size < 1:
             raise ArgumentError(f"{name} is {size}", expected="a number of ranks, at least 1")
-    told = {one["rank"]: one for one in trace.meta.get("ranks", []) if isinstance(one, dict) and "rank" in one}
+    facts = {one["rank"]: one for one in trace.meta.get("ranks", []) if isinstance(one, dict) and "rank" in one}
     ranks = [rank for rank in trace.ranks if rank >= 0]
     places: dict[int, dict[str, Any]] = {rank: {} for rank in ranks}
     for source, read in (("recording", _recorded), ("file name", _in_file), ("process groups", _in_groups)):
-        _add(places, source, {rank: read(told[rank]) for rank in ranks if rank in told})
+        _add(places, source, {rank: read(facts[rank]) for rank in ranks if rank in facts})
     configured = trace.meta.get("parallel")
     if isinstance(configured, dict):
         _add(places, "configuration of the run", _by_sizes(ranks, configured.get("tp"), configured.get("pp")))

@@ -126,7 +126,7 @@ def _chosen(frame: pl.DataFrame, columns: str | None) -> list[str]:
 
 
 OF_REQUESTS: Final = "requests"
-"""Evidence of the finding that is about requests and not about the time of a step."""
+"""Evidence of findings about requests, which are not about the time of a step."""
 
 
 def findings_text(findings: pl.DataFrame, width: int | None) -> str:
@@ -142,9 +142,9 @@ def findings_text(findings: pl.DataFrame, width: int | None) -> str:
         what = "their time to the first token" if of_requests else "the time"
         about = f"[{row['severity']}, {format_share(row['share_of_time'])} of {what}]"
         out.append(wrapped(f"{row['title']} {about}", width, number, " " * len(number)))
-        told = [(row["detail"], ""), (row["suggestion"], "Try: "), (row.get("prediction"), "Gain: ")]
-        told.append((row["evidence"], "See: "))
-        for words, label in told:
+        labelled = [(row["detail"], ""), (row["suggestion"], "Try: "), (row.get("prediction"), "Gain: ")]
+        labelled.append((row["evidence"], "See: "))
+        for words, label in labelled:
             if words:
                 sentence = words
                 if label == "See: ":
@@ -168,7 +168,7 @@ def _view_of(name: str) -> str:
 
 
 def findings(args: Namespace, terminal: Terminal) -> str:
-    """What takes the time, as sentences, or as the JSON document of the published schema."""
+    """Print findings as sentences, or as the JSON document of the published schema."""
     if args.schema:
         return to_json(findings_schema())
     if not args.paths:
@@ -181,7 +181,7 @@ def findings(args: Namespace, terminal: Terminal) -> str:
 
 
 def diff(args: Namespace, terminal: Terminal) -> str:
-    """Compare two runs: the time of a step, what it is made of, and the kernels; or two profiles of kernels."""
+    """Compare two runs: the time of a step, its parts, and the kernels; or two profiles of kernels."""
     if is_profile([args.a, args.b]):
         return _diff_reports(args, terminal)
     a, b = (open_trace([path], args, terminal) for path in (args.a, args.b))
@@ -348,7 +348,7 @@ def _signed(ns: float) -> str:
 
 
 def _names(a: str, b: str) -> tuple[str, str]:
-    """What two runs are called: the last part of their paths in which they differ."""
+    """Names of two runs: the last part of their paths in which they differ."""
     parts = [
         [path.removeprefix(SAMPLE)] if path.startswith(SAMPLE) else [p for p in Path(path).parts if p != "/"]
         for path in (a, b)
@@ -361,7 +361,7 @@ def _names(a: str, b: str) -> tuple[str, str]:
 
 
 def info(args: Namespace, terminal: Terminal) -> str:
-    """What a trace holds."""
+    """Summary of the content of a trace."""
     from llmprof.report import cards
 
     if is_profile(args.paths):

@@ -1,4 +1,4 @@
-"""``llmprof experiment``: what the hardware can do, length of the prompt, parallelism, and a watch over time."""
+"""``llmprof experiment``: bandwidth of the hardware, length of the prompt, parallelism, and a watch over time."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ def add_experiment_options(parser: argparse.ArgumentParser) -> None:
 def experiment(args: Namespace, terminal: Terminal) -> str:
     """Run an experiment, or draw its saved results again."""
     folder = Path(args.results_dir or "results/experiments")
-    told: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     if args.name == "bandwidth":
         if args.nodes:
             from llmprof.experiments.bandwidth import torchrun
 
             return torchrun(folder / _stamped("bandwidth_test"), nodes=args.nodes, ranks=8, spec=args.spec)
-        told["bandwidth"] = rows_of(_bandwidth(args, folder, terminal).memory)
+        options["bandwidth"] = rows_of(_bandwidth(args, folder, terminal).memory)
     elif args.name in {"sequence_length", "parallelism"}:
         layouts = _layouts(args.layouts)
         if args.name == "parallelism" and len(layouts) < 2:
             raise ConfigError("parallelism compares layouts of devices", expected="--layouts 1x1,2x1 or more")
-        told["points"] = rows_of(_points(args, folder, layouts, terminal))
+        options["points"] = rows_of(_points(args, folder, layouts, terminal))
     elif args.name == "watch":
         return _watch(args, folder, terminal)
     from llmprof.experiments.report import write_report
@@ -65,7 +65,7 @@ def experiment(args: Namespace, terminal: Terminal) -> str:
 
     written = write_report(folder, grades=grades_of(args.grade))
     if args.json:
-        return to_json(told | {"files": written})
+        return to_json(options | {"files": written})
     return text.pairs([("Report", str(written[-1])), ("Files", f"{len(written)} in {folder}")], indent="")
 
 

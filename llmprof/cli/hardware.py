@@ -146,6 +146,8 @@ def report_of_profile(args: Namespace, terminal: Terminal) -> str:
     written = pages.write_profile(one, args.output, title=args.title, progress=terminal.progress)
     if args.json:
         return to_json({"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs})
-    found = written.findings
-    top = findings_text(found.head(MOST_FINDINGS), terminal.width) if found.height else nothing_found(one, terminal)
+    findings = written.findings
+    top = (
+        findings_text(findings.head(MOST_FINDINGS), terminal.width) if findings.height else nothing_found(one, terminal)
+    )
     return f"{top}\n\n{paths_of(written)}"

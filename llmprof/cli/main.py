@@ -33,14 +33,14 @@ _TELLING = ("convert", "demo", "experiment", "replay", "run", "sweep")
 
 
 class ProgressLine:
-    """Progress on stderr: one line that is written over on a terminal, else one line after the other.
+    """Progress on stderr: one line that is overwritten on a terminal, otherwise one line after another.
 
     Parameters
     ----------
     stream : file
-        Where to.
+        Stream to write to.
     live : bool
-        Whether the stream is a terminal, on which a line can be written over.
+        Whether the stream is a terminal, on which a line can be overwritten.
     """
 
     EVERY_S = 0.1
@@ -89,8 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 1 where ``diff --fail-over`` finds b slower, 2 for an error that llmprof explains,
-        130 after an interrupt, 141 where the reader of the output went away.
+        0; 1 if ``diff --fail-over`` finds b slower, 2 for an error that llmprof explains, 130 after an interrupt, 141
+        if the reader of the output closed it.
     """
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _show_warnings(progress)
             out = _run(args, progress)
         progress.clear()
-        if out or args.command != "mcp":  # whose output is the protocol's
+        if out or args.command != "mcp":  # its output belongs to the protocol
             _print(out)
     except BrokenPipeError:
         _close_stdout()
@@ -169,7 +169,7 @@ def _print(words: str) -> None:
 
 
 def _close_stdout() -> None:
-    """Discard what is buffered, so that the interpreter does not try to write it when it ends."""
+    """Discard buffered output, so that the interpreter does not try to write it at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -217,7 +217,7 @@ _Options = Callable[[argparse.ArgumentParser], None]
 
 
 def parser(command: str | None = None) -> argparse.ArgumentParser:
-    """All commands, with the options of all or of the one that will be parsed: some need much of the package."""
+    """Parser of all commands, with the options of all or of one command: some options import much of the package."""
 
     def named(*names: str) -> bool:
         return command is None or command in names

@@ -280,7 +280,7 @@ def explore(args: Namespace, terminal: Terminal) -> str:
     if alone and args.compare:
         raise LlmprofError("hardware metrics have no timeline to compare", hint="compare them with llmprof diff A B")
     if alone:
-        launches_in_a_row(open_profile(args.paths).metrics)  # an error is better here than in the browser
+        launches_in_a_row(open_profile(args.paths).metrics)  # errors appear here and not in the browser
     for paths in ([] if alone else args.paths, [args.compare] if args.compare else []):
         if paths:
             open_trace(paths, args, terminal)  # the cache keeps it
@@ -332,12 +332,12 @@ def _templates() -> str:
 
 
 def check_installed() -> None:
-    """Check that what serves the page is installed.
+    """Check that the packages that serve the page are installed.
 
     Raises
     ------
     LlmprofError
-        It is not; the message says how to install it.
+        One is missing; the message says how to install it.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:

@@ -1,4 +1,4 @@
-"""``llmprof replay``: operators of a recording run alone, and compared with it."""
+"""``llmprof replay``: runs operators of a recording alone, and compares them with the recording."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def replay(args: Namespace, terminal: Terminal) -> str:
 
 
 def _told(file: str, operators: pl.DataFrame) -> str:
-    """What was written, and how to go on."""
+    """Text on the written script, and on the next commands."""
     lines = [f"{operators.height} operator(s) in {file}:"]
     for row in operators.iter_rows(named=True):
         lines.append(f"  {row['operator']} {text.shorten(row['shapes'], 80)}, {row['count']} calls")

@@ -30,7 +30,7 @@ from llmprof.trace import Trace
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Where a command writes: width of the output (None: unlimited), progress callback, and a function that prints."""
+    """Output of a command: width (None: unlimited), progress callback, and a function that prints."""
 
     width: int | None = None
     progress: Progress | None = None
@@ -86,7 +86,7 @@ def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
 
 
 _UNIT = re.compile(r"(\d) (%|[num]?s\b|[KMG]?i?B\b)")
-"""A figure and its unit, which are not separated by a line break."""
+"""A number and its unit, between which no line may break."""
 
 
 SAMPLE = "sample:"

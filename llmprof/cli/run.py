@@ -1,4 +1,4 @@
-"""``llmprof run``, ``runs`` and ``doctor``: one profiled run, what runs there are, and whether the machine can."""
+"""``llmprof run``, ``runs`` and ``doctor``: one profiled run, the list of runs, and checks of the machine."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _MAPPINGS = (
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the options of a configuration; what is not given stays None."""
+    """Give a parser the options of a configuration; options that are not given stay None."""
     what = parser.add_argument_group("what to run")
     what.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file; options go over it")
     what.add_argument("--model", metavar="NAME", help="folder, hub name, or random:NAME (random weights)")
@@ -317,7 +317,7 @@ def _capture(done: Run, terminal: Terminal) -> str:
 
 
 def _cost(row: dict[str, Any]) -> str:
-    """Say what the profiler costs."""
+    """Sentence on the cost of the profiler."""
     share, clear = row["overhead"], row.get("clear")
     more = f"{100 * share:+.1f} %"
     if clear is False and abs(share) <= _SMALL:
@@ -416,7 +416,7 @@ def doctor(args: Namespace, terminal: Terminal) -> str:
 
 
 def _self_test(args: Namespace) -> str:
-    """How far the timer of operators agrees with PyTorch's profiler on a known kernel."""
+    """Agreement of the timer of operators with PyTorch's profiler on a known kernel."""
     from llmprof.experiments.self_test import self_test
 
     test = self_test(**({"python": args.python} if args.python else {}))

@@ -1,4 +1,4 @@
-"""``llmprof theory``: what a model costs on a machine, and measured time of a trace against it."""
+"""``llmprof theory``: costs of a model on a machine, and comparison with the measured time of a trace."""
 
 from __future__ import annotations
 

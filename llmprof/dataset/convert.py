@@ -242,10 +242,10 @@ def _again(place: Place, key: str, source: Source, seen: str) -> list[Partition]
     first = read_partition(place, f"{_PARTITION}{key}-0")
     if first is None:
         return None
-    found = [read_partition(place, f"{_PARTITION}{key}-{index}") for index in range(first.of)]
-    if None in found:
+    partitions = [read_partition(place, f"{_PARTITION}{key}-{index}") for index in range(first.of)]
+    if None in partitions:
         return None
-    renamed = [msgspec.structs.replace(one, source=source.path, stamp=seen) for one in found if one is not None]
+    renamed = [msgspec.structs.replace(one, source=source.path, stamp=seen) for one in partitions if one is not None]
     return renamed
 
 
@@ -344,7 +344,7 @@ def _manifest(
     made: Sequence[Partition], failed: Sequence[Failed], team: Workers[Any], place: Place, clocks: Clocks
 ) -> Manifest:
     """Make the manifest: number the ranks of the partitions, and merge the facts about the run."""
-    said = [f"{Path(one.source).name} could not be converted and is left out: {one.why}" for one in failed]
+    left_out = [f"{Path(one.source).name} could not be converted and is left out: {one.why}" for one in failed]
     formats = {str(one.head.get("format")) for one in made}
     if len(formats) > 1:
         raise MixedRunsError(
@@ -364,7 +364,7 @@ def _manifest(
             reader.settle(parts)
         ranks, notes = assign(parts)
         check_one_run(parts, ranks)
-        meta, coverage = describe(parts, ranks, [*notes, *said], reader.name)
+        meta, coverage = describe(parts, ranks, [*notes, *left_out], reader.name)
         origin, tables = origin_of(parts), tables_recorded(parts) | {name for part in parts for name in part.rows}
     if clocks == "unrelated":
         meta |= {"clock": "unrelated", "start_epoch_ns": None}

@@ -120,10 +120,10 @@ def choice(first: Mapping[str, pl.DataFrame | None]) -> tuple[str, pl.DataFrame 
     NotCapturedError
         No rank has steps or device work.
     """
-    found = {name: frame for name, frame in first.items() if frame is not None}
-    if "recorded_windows" not in found:
+    frames = {name: frame for name, frame in first.items() if frame is not None}
+    if "recorded_windows" not in frames:
         raise NotCapturedError("no rank of the dataset holds kernels, copies or operators", table="kernels")
-    return choose(found["steps"], found["step_windows"], found["steady_state"])
+    return choose(frames["steps"], frames["step_windows"], frames["steady_state"])
 
 
 def joined(

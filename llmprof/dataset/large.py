@@ -237,9 +237,9 @@ def _bytes_of_calls(file: Path) -> list[int]:
 
 def _with_groups(body: bytes, sizes: Sequence[int], group_size: int) -> tuple[bytes, Times, Times]:
     """The text with a process group in each collective kernel, and the starts and durations of these kernels."""
-    found = sorted(_CALLS.finditer(body), key=lambda match: _ns(match[2]))
+    matches = sorted(_CALLS.finditer(body), key=lambda match: _ns(match[2]))
     about = {}
-    for match, size in zip(found, sizes, strict=True):
+    for match, size in zip(matches, sizes, strict=True):
         inside = size // 2  # elements of bf16
         elements = inside * (group_size if match[1] == b"AllGather" else 1)
         about[match.start()] = (
@@ -249,7 +249,7 @@ def _with_groups(body: bytes, sizes: Sequence[int], group_size: int) -> tuple[by
             f'"Process Group Ranks": "{_MEMBERS}", '
         ).encode()
     text = _CALLS.sub(lambda match: match[0] + about[match.start()], body)
-    times = np.array([(_ns(match[2]), _ns(match[3])) for match in found], dtype=np.int64)
+    times = np.array([(_ns(match[2]), _ns(match[3])) for match in matches], dtype=np.int64)
     return text, times[:, 0], times[:, 1]
 
 

@@ -276,7 +276,7 @@ class _Work:
         if not every:
             return {}
         what = f"analysing {len(self.trace.ranks):,} rank(s)"
-        found: dict[int, Found] = {}
+        results: dict[int, Found] = {}
         things = [(rank, None if more is None else more.get(rank)) for rank in self.trace.ranks]
         for (rank, _), result in self.team.each(
             _of_rank, things, self.view, tuple(every), what=what, progress=self.progress
@@ -286,15 +286,15 @@ class _Work:
                     f"rank {rank} could not be analysed: {result}",
                     hint="fewer workers with more memory each, or fewer columns and steps: trace.select(…)",
                 )
-            found[rank] = result
-        return dict(sorted(found.items()))
+            results[rank] = result
+        return dict(sorted(results.items()))
 
     def _joined(self, asked: Asked, parts: Mapping[int, Found]) -> pl.DataFrame | None:
         """One frame of all ranks; None where no rank has one."""
         frames = []
         before = dict.fromkeys(("events", "gaps", "windows"), 0)
-        for found in parts.values():
-            frame = found.frames.get(asked)
+        for part in parts.values():
+            frame = part.frames.get(asked)
             if frame is not None:
                 shifts = [
                     pl.col(column) + before[of]
@@ -302,7 +302,7 @@ class _Work:
                     if before[of] and column in frame.columns
                 ]
                 frames.append(frame.with_columns(shifts) if shifts else frame)
-            for name, count in found.counts.items():
+            for name, count in part.counts.items():
                 before[name] += count
         if not frames:
             return None
@@ -398,22 +398,22 @@ def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[As
     trace = Trace(part, own, {"files": [], "warnings": [], **asked})
     if calls is not None:
         catalog.keep(trace, collectives, calls)
-    found = Found()
+    results = Found()
     for one in every:
         try:
-            found.frames[one] = _function(one.name)(trace, **dict(one.options))
+            results.frames[one] = _function(one.name)(trace, **dict(one.options))
         except NotCapturedError as error:
-            found.absent[one] = error
+            results.absent[one] = error
     numbered = {of for one in every for of in NUMBERED.get(one.name, {}).values()}
     try:
         if "events" in numbered:
-            found.counts["events"] = attribute(trace).height
+            results.counts["events"] = attribute(trace).height
         if "gaps" in numbered:
             gaps = idle(trace)["gap"].max()
-            found.counts["gaps"] = gaps + 1 if isinstance(gaps, int) else 0
+            results.counts["gaps"] = gaps + 1 if isinstance(gaps, int) else 0
         if "windows" in numbered:
             (of,) = (one for one in every if one.name == "scope_windows")
-            found.counts["windows"] = found.frames[of].height
+            results.counts["windows"] = results.frames[of].height
     except LlmprofError:
         pass
-    return found
+    return results

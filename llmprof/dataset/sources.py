@@ -46,24 +46,24 @@ def sources_of(
     if not given:
         raise ReadError("no path was given", expected="a file, a folder or several of them")
     reader = None if chosen is None else registry.reader(chosen)
-    found: list[Source] = []
+    sources: list[Source] = []
     readers: dict[str, Reader] = {}
     for path in given:
         place = Place.of(path)
         if not place.is_local:
-            found += [Source(url, chosen, python_functions, clocks) for url in _remote(place)]
+            sources += [Source(url, chosen, python_functions, clocks) for url in _remote(place)]
             continue
         for one, file in reading.files_of(capture(place.path), reader):
             readers[one.name] = one
-            found.append(Source(str(file.resolve()), one.name, python_functions, clocks))
-    if len(readers) > 1 or (any(one.alone for one in readers.values()) and len(found) > 1):
+            sources.append(Source(str(file.resolve()), one.name, python_functions, clocks))
+    if len(readers) > 1 or (any(one.alone for one in readers.values()) and len(sources) > 1):
         raise MixedRunsError(
             f"the files are of different formats, or stand alone: {listed(sorted(readers))}",
             expected="what one profiler wrote of one run",
             hint="convert each by itself",
             formats=sorted(readers),
         )
-    return found
+    return sources
 
 
 def _remote(place: Place) -> list[str]:

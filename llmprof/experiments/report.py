@@ -334,10 +334,10 @@ def write_report(
             draw("parallel_efficiency", lambda: charts.parallel_efficiency(layouts))
     memory = measured.document["devices"][0]["memory_bytes"] if measured and measured.document["devices"] else None
     layers = None if results.timings is None else layer_times(results.timings)
-    told = suggestions(Evidence(measured, lengths, layouts, layers, memory))
-    if told.height:
+    advice = suggestions(Evidence(measured, lengths, layouts, layers, memory))
+    if advice.height:
         lines += ["## What to try", ""]
-        lines += [f"- {row['title']} {row['suggestion']} (from {row['evidence']})" for row in told.to_dicts()]
+        lines += [f"- {row['title']} {row['suggestion']} (from {row['evidence']})" for row in advice.to_dicts()]
     return [*drawn, files.write(place / "performance_report.md", "\n".join(lines) + "\n")]
 
 

@@ -275,11 +275,11 @@ def _bounds(row: Mapping[str, Any], model: Any, device: Any) -> tuple[float | No
         return None, None
     from llmprof import theory
 
-    told = theory.profile(
+    profile = theory.profile(
         model, device, batch_size=row["batch"], seq_len=row["prompt"], generate_len=row["out"], tp_size=row["tp"],
         pp_size=row["pp"],
     )  # fmt: skip
-    return told.prefill_latency_s, told.decode_latency_s
+    return profile.prefill_latency_s, profile.decode_latency_s
 
 
 def parallelism(

@@ -116,7 +116,7 @@ def filters_of(row: Mapping[str, Any]) -> dict[str, str]:
     """
     patterns = {"stage": _ONE_STAGE, "category": _ONE_CATEGORY, "kind": _ONE_KIND}
     condition = str(row["where"])
-    return {name: found[1] for name, pattern in patterns.items() if (found := pattern.fullmatch(condition))}
+    return {name: match[1] for name, pattern in patterns.items() if (match := pattern.fullmatch(condition))}
 
 
 def kernel_of(condition: str) -> str | None:
@@ -162,11 +162,11 @@ def finding_html(row: Mapping[str, Any]) -> str:
     share = float(row["share_of_time"])
     unit = {"ns a step": "a step", "ns a profile": "the profile"}.get(str(row["unit"]), "a rank")
     width = f"{100 * min(1.0, max(0.005, share)):.1f}%"
-    told = f"<p>Gain: {_text(row['prediction'])}</p>" if row.get("prediction") else ""
+    gain = f"<p>Gain: {_text(row['prediction'])}</p>" if row.get("prediction") else ""
     return (
         f'<div class="llmprof-front"><span class="figure">{format_ns(row["figure"])}</span> of {unit}, '
         f"{format_share(share)}"
         f'<div class="bar {_text(row["severity"])}"><i style="width:{width}"></i></div>'
         f"<p><b>{_text(row['title'])}</b></p><p>{_text(row['detail'])}</p>"
-        f"<p>Try: {_text(row['suggestion'])}</p>{told}</div>"
+        f"<p>Try: {_text(row['suggestion'])}</p>{gain}</div>"
     )

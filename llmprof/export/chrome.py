@@ -237,8 +237,8 @@ def _copy_name(frame: pl.DataFrame) -> pl.Series:
     """Names of copies that state the direction and both memories; for other names those that Kineto would write."""
     about = ["name", "kind", "src_kind", "dst_kind"]
     distinct = described(frame.select("name").unique())
-    told = pl.DataFrame(distinct).rename({c: f"_{c}" for c in about[1:]})
-    both = frame.join(told, on="name", how="left", maintain_order="left")
+    names = pl.DataFrame(distinct).rename({c: f"_{c}" for c in about[1:]})
+    both = frame.join(names, on="name", how="left", maintain_order="left")
     says = pl.all_horizontal(pl.col(c).eq_missing(pl.col(f"_{c}")) for c in about[1:])
     ends = pl.format(" ({} -> {})", pl.col("src_kind").str.to_titlecase(), pl.col("dst_kind").str.to_titlecase())
     kinetos = pl.concat_str(pl.format("Memcpy {}", "kind"), ends.fill_null(""))

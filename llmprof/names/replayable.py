@@ -1,4 +1,4 @@
-"""Operators that can be run alone from what a recording says of them, and what their arguments have to hold."""
+"""Operators that can be run alone from their recorded arguments, and the required content of these arguments."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str,
                 reduce(tensor)
                 took = float(time.perf_counter_ns() - start)
             times += [took] if number >= 10 else []
-        found = {"profiler": {"calls": 0}, "clock": summary(times), "host": {"calls": 0}}
-        out.append({"key": one.key, "operator": one.name, "modes": {"warm": found}, "kernels": [], "how": how})
+        times_by_clock = {"profiler": {"calls": 0}, "clock": summary(times), "host": {"calls": 0}}
+        out.append({"key": one.key, "operator": one.name, "modes": {"warm": times_by_clock}, "kernels": [], "how": how})
     distributed.destroy_process_group()
     return out
 
@@ -180,8 +180,8 @@ def _tell(operator: Operator, row: dict[str, Any]) -> None:
         words = str(row["error"])
     else:
         parts = []
-        for mode, found in row["modes"].items():
-            best = found["profiler"] if found["profiler"].get("median_ns") else found["clock"]
+        for mode, timing in row["modes"].items():
+            best = timing["profiler"] if timing["profiler"].get("median_ns") else timing["clock"]
             parts.append(f"{mode} {best['median_ns'] / 1e3:.2f} us")
         words = ", ".join(parts)
     recorded = f"recorded {operator.recorded_ns / 1e3:.2f} us ({operator.calls} calls); " if operator.calls else ""

@@ -105,9 +105,9 @@ def compare(operators: pl.DataFrame, results: Mapping[str, Any], *, device: str 
     known = {row["key"]: row for row in operators.iter_rows(named=True) if row["key"]}
     ran = str(results.get("device") or "") or None
     rows = [
-        _row(known[key], found, ran, device, on_device=bool(results.get("cuda")))
-        for found in results["operators"]
-        if isinstance(key := found.get("key"), str) and key in known
+        _row(known[key], result, ran, device, on_device=bool(results.get("cuda")))
+        for result in results["operators"]
+        if isinstance(key := result.get("key"), str) and key in known
     ]
     if not rows:
         raise ReadError(

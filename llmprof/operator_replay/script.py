@@ -289,9 +289,11 @@ def _shared() -> str:
     for text in texts:
         lines = re.sub(r'\A""".*?"""\n', "", text, flags=re.DOTALL).splitlines()
         for line in lines:
-            found = re.match(r"import (\S+)$|from (\S+) import (.+)$", line)
-            if found and not line.startswith(("from llmprof", "from __future__")):
-                imports.setdefault(found[1] or found[2], set()).update((found[3] or "").split(", ") if found[3] else ())
+            imported = re.match(r"import (\S+)$|from (\S+) import (.+)$", line)
+            if imported and not line.startswith(("from llmprof", "from __future__")):
+                imports.setdefault(imported[1] or imported[2], set()).update(
+                    (imported[3] or "").split(", ") if imported[3] else ()
+                )
         bodies.append("\n".join(line for line in lines if not re.match(r"(?:import|from) ", line)).strip("\n"))
     plain = [f"import {name}" for name, parts in sorted(imports.items()) if not parts]
     parts = [f"from {name} import {', '.join(sorted(parts))}" for name, parts in sorted(imports.items()) if parts]
@@ -302,7 +304,7 @@ def _shared() -> str:
 
 def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
     """Source of a function that returns one operator."""
-    told = f"{call.operator}: {row['count']} calls, median {row['median_ns'] / 1e3:.2f} us in the recording."
+    summary = f"{call.operator}: {row['count']} calls, median {row['median_ns'] / 1e3:.2f} us in the recording."
     notes = "".join(f"\n\n    {one[0].upper()}{one[1:]}." for one in call.assumed)
     arguments = "".join(f"            {_expression(one)},\n" for one in call.arguments)
     collective = call.known.kind == "all_reduce"
@@ -310,7 +312,7 @@ def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
     end = "\n    " if notes else ""
     return (
         f"def operator_{number}() -> Operator:\n"
-        f'    """{told}{notes}{end}"""\n'
+        f'    """{summary}{notes}{end}"""\n'
         f"    return Operator(\n        key={row['key']!r},\n        name={call.operator!r},\n"
         f"        arguments=[\n{arguments}        ],\n        stored={call.known.stored!r},\n"
         f"        calls={int(row['count'])},\n        recorded_ns={float(row['median_ns'])!r},\n{more}    )"

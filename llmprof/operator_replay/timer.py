@@ -86,8 +86,8 @@ class Bench:
         cuda = self.device.startswith("cuda")
         self.cuda = cuda
         if cuda:
-            found = self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
-            self.name, cache = found.name, int(getattr(found, "L2_cache_size", 0)) or 64 << 20
+            properties = self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
+            self.name, cache = properties.name, int(getattr(properties, "L2_cache_size", 0)) or 64 << 20
         else:
             self.name, cache = platform.processor() or platform.machine(), 64 << 20
         self.cache_bytes = cache

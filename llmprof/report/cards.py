@@ -267,7 +267,7 @@ def of_trace(trace: Trace) -> str:
     counts = ", ".join(f"{rows:,} {name}" for name, rows in tables.items() if rows)
     absent = [name for name in schema.TABLES if name not in tables]
     note = f"Not recorded: {', '.join(absent)}." if absent else ""
-    told = [
+    facts_shown = [
         *(facts_in_words(analyze.run_facts(trace)) if small else ()),
         *(fact for fact in facts(trace) if fact[0] not in ("Recorded time", "Device")),
         ("Rows", f"{counts or 'none'}. {note}"),
@@ -278,7 +278,7 @@ def of_trace(trace: Trace) -> str:
         f"Trace{name}: {_ranks(ranks)}, {format_ns(high - low) if high > low else 'nothing with a time'}",
         str(trace.meta.get("device") or "device not recorded"),
         first=_first_findings(trace) if events <= MOST_FOUND else [],
-        facts=told,
+        facts=facts_shown,
         tables=[_steps(trace), _coverage(trace)] if small else [],
         warnings=[*warnings(trace), *map(str, trace.coverage.get("warnings") or ())],
         following=_questions(trace),

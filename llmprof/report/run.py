@@ -269,8 +269,8 @@ def overhead_table(costs: pl.DataFrame) -> Table:
     """Table of the cost of the profiler."""
     shown = costs.filter(pl.col("metric").is_in(list(_NAMES)))
     names = pl.col("metric").replace_strict(_NAMES, return_dtype=pl.String)
-    told = {True: "yes", False: "no", None: "one repeat only"}
-    clear = pl.Series("clear", [told[verdict] for verdict in shown["clear"]], dtype=pl.String)
+    answers = {True: "yes", False: "no", None: "one repeat only"}
+    clear = pl.Series("clear", [answers[verdict] for verdict in shown["clear"]], dtype=pl.String)
     more = [
         None
         if share is None

@@ -140,14 +140,14 @@ def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:
         for name in parameters
     ]
     columns = (*chosen, *shown)
-    told = comparison.with_columns(
+    with_texts = comparison.with_columns(
         pl.Series(name, [with_interval(row, name) for row in comparison.iter_rows(named=True)], dtype=pl.String)
         for name in _WITH_INTERVALS
         if name in comparison.columns
     ).with_columns(
         pl.Series("overhead", [overhead_in_words(row) for row in comparison.iter_rows(named=True)], dtype=pl.String)
     )
-    rows = told.select(column.key for column in columns)
+    rows = with_texts.select(column.key for column in columns)
     return Table("points", f"{comparison.height} points; comparison.csv has all columns", columns, rows, sortable=True)
 
 

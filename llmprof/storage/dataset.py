@@ -1,4 +1,4 @@
-"""A dataset: the trace of many ranks as partitions of Parquet, and a manifest of them.
+"""Dataset files: partitions of Parquet for the trace of many ranks, and a manifest.
 
 A partition is a folder with one Parquet file for each table, sorted by time, and :data:`PART_FILE`, which says what it
 is of: the head and the coverage of the file that was read, numbers of rows, and the time that it spans. The manifest,

@@ -64,7 +64,7 @@ def _without(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Metadata and coverage without partitions that cannot be used."""
     ranks = {partition.rank for partition, _ in lost}
-    said = [
+    reasons = [
         f"rank {one.rank} ({Path(one.source).name}) is left out: {why}; convert its file again" for one, why in lost
     ]
     files = [file for file in coverage.get("files", ()) if file.get("rank") not in ranks]
@@ -75,7 +75,7 @@ def _without(
     }
     missing = sorted({*meta.get("missing_ranks", ()), *(rank for rank in ranks if rank >= 0)})
     of_ranks = [rank for rank in meta.get("ranks", ()) if rank.get("rank") not in ranks]
-    warnings = [*coverage.get("warnings", ()), *said]
+    warnings = [*coverage.get("warnings", ()), *reasons]
     damaged = [{"rank": one.rank, "file": Path(one.source).name, "why": why} for one, why in lost]
     return (
         {**meta, "missing_ranks": missing, "ranks": of_ranks},

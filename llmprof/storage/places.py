@@ -1,4 +1,4 @@
-"""Where a dataset lies: a folder of this machine, or an object store by its URL (through fsspec)."""
+"""Place of a dataset: a folder of this machine, or an object store by its URL (through fsspec)."""
 
 from __future__ import annotations
 
@@ -218,13 +218,13 @@ class Place:
         """
         if self.is_local or self.root.partition("://")[0] in _READ_BY_POLARS:
             return [self.at(name) for name in names]
-        found = []
+        paths = []
         for name in names:
             content = self.read(name)
             if content is None:
                 raise ReadError(f"{self.at(name)} is missing", hint="convert its rank again")
-            found.append(content)
-        return found
+            paths.append(content)
+        return paths
 
 
 UNFINISHED: Final = ".unfinished-"

@@ -1,4 +1,4 @@
-"""The call ``llm_profile`` and its printed sections, which are in common use, on the formulas of this package."""
+"""The function ``llm_profile`` with its usual printed sections, computed with the formulas of this package."""
 
 from __future__ import annotations
 

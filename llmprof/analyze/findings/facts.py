@@ -44,14 +44,14 @@ def run_facts(trace: Trace) -> pl.DataFrame:
 
 
 def _model(trace: Trace) -> tuple[str | None, str]:
-    found: set[str] = set()
+    models: set[str] = set()
     for table in ("ops", "markers"):
         if trace.has(table):
             names = trace.table(table)["name"].unique()
-            found |= set(names.str.extract(_MODEL).drop_nulls())
+            models |= set(names.str.extract(_MODEL).drop_nulls())
     layers = _layers(trace)
-    if found:
-        words = ", ".join(sorted(re.sub(r"(For\w+|LMHeadModel)$", "", name) for name in found))
+    if models:
+        words = ", ".join(sorted(re.sub(r"(For\w+|LMHeadModel)$", "", name) for name in models))
         return f"{words}{layers}", "names of its modules"
     return (
         f"name unknown{layers}" if layers else None,
@@ -110,12 +110,12 @@ def _batch(trace: Trace) -> tuple[str | None, str]:
         return None, "no steps were found"
     requests = chosen["generation_requests"].drop_nulls().mode().sort()
     tokens = chosen["context_tokens"].drop_nulls().max()
-    said = []
+    parts = []
     if requests.len() and requests[0]:
-        said.append(f"{int(requests[0])} requests in decode")
+        parts.append(f"{int(requests[0])} requests in decode")
     if isinstance(tokens, int) and tokens:
-        said.append(f"up to {tokens:,} tokens of prompts")
-    return ", ".join(said) or None, "labels of its steps" if said else "no label says it"
+        parts.append(f"up to {tokens:,} tokens of prompts")
+    return ", ".join(parts) or None, "labels of its steps" if parts else "no label says it"
 
 
 def _step_time(trace: Trace) -> tuple[str | None, str]:

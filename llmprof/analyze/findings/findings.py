@@ -366,11 +366,11 @@ def ranked(scope: Scope, requests: pl.DataFrame | None = None, *, whole: Trace |
     Findings
         As :func:`findings` returns them.
     """
-    found = [(rule, measure) for rule in RULES if (measure := _measured(rule, scope)) is not None]
-    told = [pair for pair in found if not pair[0].info]
-    predicted = gains_of(scope, [one for _, one in told], scope.trace if whole is None else whole)
-    gains = dict(zip((rule.name for rule, _ in told), predicted, strict=True))
-    rows = [_sentence(rule, measure, scope, gains.get(rule.name)) for rule, measure in found]
+    measures = [(rule, measure) for rule in RULES if (measure := _measured(rule, scope)) is not None]
+    losses = [pair for pair in measures if not pair[0].info]
+    predicted = gains_of(scope, [one for _, one in losses], scope.trace if whole is None else whole)
+    gains = dict(zip((rule.name for rule, _ in losses), predicted, strict=True))
+    rows = [_sentence(rule, measure, scope, gains.get(rule.name)) for rule, measure in measures]
     frame = pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"})
     last = pl.col("rule").is_in([rule.name for rule in RULES if rule.last])
     if requests is not None and (waited := first_token_finding(requests)) is not None:

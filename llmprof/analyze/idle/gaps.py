@@ -244,7 +244,7 @@ def _held(
         events["stream"].gather(queued["_next"]).alias("stream"), _end=end,
     )  # fmt: skip
     call, in_call = _longest_call(queued, calls.filter("holds"))
-    told = _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
+    had_to_wait = _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
     before = events.select("stream", "source", "name", "launch_start_ns", pl.col("launch_thread").fill_null(-1))
     before = before[queued["_after"]]
     same_launch = pl.col("launch_start_ns").eq(before["launch_start_ns"])
@@ -257,7 +257,7 @@ def _held(
         .then(pl.lit("call"))
         .when(same_launch)
         .then(pl.lit("graph"))
-        .when(told)
+        .when(had_to_wait)
         .then(pl.lit("event"))
         .when(on_stream & (pl.col("dur_ns") <= DISPATCH_NS))
         .then(behind)
@@ -294,8 +294,8 @@ def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFram
     waits = calls.filter("waits").select("rank", "_thread", launch_start_ns="start_ns")
     at = "launch_start_ns"
     nothing = pl.repeat(value=False, n=queued.height, eager=True)
-    told = waits[at].gather(last_before(queued, waits, ["rank", "_thread"], at=at))
-    asked = queued.filter(told.is_not_null())
+    last_wait = waits[at].gather(last_before(queued, waits, ["rank", "_thread"], at=at))
+    asked = queued.filter(last_wait.is_not_null())
     if not asked.height:
         return nothing
     # the events of one launch follow each other on a stream: their launch counts once
@@ -305,8 +305,8 @@ def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFram
     )
     earlier = asked.select(*lane, pl.col(at) - 1)
     last = launches[at].gather(last_before(earlier, launches, lane, at=at))
-    since = (told.drop_nulls() >= last).fill_null(value=False)
-    return nothing.scatter(told.is_not_null().arg_true().filter(since), values=True)
+    since = (last_wait.drop_nulls() >= last).fill_null(value=False)
+    return nothing.scatter(last_wait.is_not_null().arg_true().filter(since), values=True)
 
 
 def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> pl.Series:

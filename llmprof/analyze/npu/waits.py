@@ -55,10 +55,10 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     signals = ends.select("wait", "rank", "stream", "start_ns", "_end").join(records, on="rank", maintain_order="left")
     fits = pl.col("_record").is_between(pl.col("_end") - SIGNAL_NS, pl.col("_end") + 1)
     signals = signals.filter(fits & (pl.col("_stream") != pl.col("stream")) & (pl.col("_record") >= pl.col("start_ns")))
-    told = signals.group_by("wait").agg(
+    signalled = signals.group_by("wait").agg(
         waited_for=pl.when(pl.col("_stream").n_unique() == 1).then(pl.col("_stream").first())
     )
-    waits = waits.join(told, on="wait", how="left", maintain_order="left")
+    waits = waits.join(signalled, on="wait", how="left", maintain_order="left")
     events = events_with_steps(trace)
     following = events.select(
         "rank", "stream", _at="start_ns", step="step", next_event="event", next_name="name", next_category="category"

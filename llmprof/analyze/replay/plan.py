@@ -156,8 +156,8 @@ class Plan:
         target, source = self.built.target[edges] // 2, self.built.source[edges] // 2
         calls: pl.DataFrame = self.events[source].select("chain", "row").with_columns(step=self.events["step"][target])
         first, last = pl.col("row").min().cast(pl.Int64), pl.col("row").max().cast(pl.Int64)
-        found = calls.group_by("chain", "step").agg(first=first, last=last).sort("chain", "first")
-        return found.with_columns(following=pl.col("first").shift(-1).over("chain"))
+        spans = calls.group_by("chain", "step").agg(first=first, last=last).sort("chain", "first")
+        return spans.with_columns(following=pl.col("first").shift(-1).over("chain"))
 
     def one_launch(self, calls: pl.DataFrame, launch_ns: int) -> Rows:
         """Replace all calls from the first to the last by one call; a single call does not change.

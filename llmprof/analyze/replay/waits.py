@@ -73,23 +73,23 @@ def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
         .with_columns(pl.col("issued", "end").cum_max().over("rank", "stream"))
     )  # fmt: skip
     first = work.unique(["rank", "stream", "issued"], keep="first").sort("issued").rename({"stream": "waiting_stream"})
-    found = waits.sort("at").join_asof(
+    pairs = waits.sort("at").join_asof(
         first, left_on="at", right_on="issued", by=["rank", "waiting_stream"], strategy="forward",
         check_sortedness=False,
     ).filter(pl.col("row").is_not_null())  # fmt: skip
     done = work.select("rank", "issued", "end", awaited_stream="stream", by_issue="row", by_end="row")
     for left, right, kept in (("noted", "issued", "by_issue"), ("start", "end", "by_end")):
         last = done.select("rank", "awaited_stream", right, kept).sort(right).rename({right: "_at"})
-        found = found.sort(left).join_asof(
+        pairs = pairs.sort(left).join_asof(
             last, left_on=left, right_on="_at", by=["rank", "awaited_stream"], check_sortedness=False
         )
-    found = found.with_columns(other=pl.min_horizontal("by_issue", "by_end")).filter(
+    pairs = pairs.with_columns(other=pl.min_horizontal("by_issue", "by_end")).filter(
         pl.col("by_issue").is_not_null()
         & pl.col("by_end").is_not_null()
         & (pl.col("told").is_null() | (pl.col("by_issue") <= pl.col("by_end")))
         & (pl.col("other") != pl.col("row"))
     )
-    return _pairs(recorded, found["other"], found["row"], MOST_AFTER_NS)
+    return _pairs(recorded, pairs["other"], pairs["row"], MOST_AFTER_NS)
 
 
 def from_calls(trace: Trace, recorded: Recording) -> Pairs:
@@ -103,10 +103,10 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
     if not trace.has("runtime"):
         return _pairs(recorded, nothing, nothing, MOST_WAIT_NS)
     calls = trace.runtime.filter(pl.col("name").str.contains(f"{RECORDS}|{WAITS}"))
-    told = pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null())
+    streams_known = pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null())
     calls = (
         with_recorded_waits(calls)
-        .filter(~told)
+        .filter(~streams_known)
         .join(clock_offsets(trace), on="rank", how="left")
         .select("rank", "thread", "name", at=pl.col("start_ns") - pl.col("shift_ns").fill_null(0))
     )
@@ -121,20 +121,20 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
         .sort("at", "start")
     )  # fmt: skip
     by = ["rank", "thread"]
-    found = waits.join_asof(records, on="at", by=by, check_sortedness=False).filter(pl.col("noted").is_not_null())
-    found = found.join_asof(
+    pairs = waits.join_asof(records, on="at", by=by, check_sortedness=False).filter(pl.col("noted").is_not_null())
+    pairs = pairs.join_asof(
         work.unique([*by, "at"], keep="first", maintain_order=True),
         on="at", by=by, strategy="forward", check_sortedness=False,
     ).filter(pl.col("row").is_not_null()).sort("noted").join_asof(
         work.select(*by, "at", "chain", "device", "row", "end").unique([*by, "at"], keep="last", maintain_order=True),
         left_on="noted", right_on="at", by=by, suffix="_other", tolerance=AT_ONCE_NS, check_sortedness=False,
     )  # fmt: skip
-    found = found.filter(
+    pairs = pairs.filter(
         (pl.col("chain") != pl.col("chain_other"))
         & pl.col("device").eq_missing(pl.col("device_other"))
         & (pl.col("end_other") <= pl.col("start"))
     ).unique("row")
-    return _pairs(recorded, found["row_other"], found["row"], MOST_WAIT_NS)
+    return _pairs(recorded, pairs["row_other"], pairs["row"], MOST_WAIT_NS)
 
 
 def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
@@ -166,12 +166,14 @@ def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
     rank, chain, before, end, row = (ends[c].to_numpy() for c in ("rank", "chain", "issued", "time", "row"))
     place = matched["place"].to_numpy().astype(np.int64)
     own_rank, own_chain, own_issue, at = (matched[c].to_numpy() for c in ("rank", "chain", "issued", "time"))
-    found = np.full(len(place), -1, dtype=np.int64)
+    awaited = np.full(len(place), -1, dtype=np.int64)
     looking = np.ones(len(place), dtype=bool)
     for back in range(MOST_CANDIDATES):
         other = np.maximum(place - back, 0)
         looking &= (place >= back) & (rank[other] == own_rank) & (at - end[other] <= MOST_WAIT_NS)
         fits = looking & (chain[other] != own_chain) & (before[other] <= own_issue)
-        found[fits] = row[other[fits]]
+        awaited[fits] = row[other[fits]]
         looking &= ~fits
-    return _pairs(recorded, pl.Series(found[found >= 0]), matched["row"].filter(pl.Series(found >= 0)), MOST_WAIT_NS)
+    return _pairs(
+        recorded, pl.Series(awaited[awaited >= 0]), matched["row"].filter(pl.Series(awaited >= 0)), MOST_WAIT_NS
+    )

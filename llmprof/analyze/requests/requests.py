@@ -122,12 +122,12 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     >>> found = analyze.requests(run)  # doctest: +SKIP
     >>> found.select("request", "ttft_ns", "queue_prefill_ns", "reason")  # doctest: +SKIP
     """
-    told = run.requests.filter(phase=phase).drop_nulls(["start_epoch_ns", "e2e_ns", "ttft_ns"])
-    if told.is_empty():
+    rows_of_phase = run.requests.filter(phase=phase).drop_nulls(["start_epoch_ns", "e2e_ns", "ttft_ns"])
+    if rows_of_phase.is_empty():
         raise NotCapturedError(f"the run has no {phase} requests with times", hint="run it in mode torch or nsys")
     members, steps = _joined(run, phase)
     epoch = _epoch(run.trace)
-    asked = told.select(
+    asked = rows_of_phase.select(
         *("request", "id", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens"),
         worst_gap_ns=pl.col("itl_ns").list.max(),
         start_ns=pl.col("start_epoch_ns") - epoch,
@@ -199,8 +199,8 @@ def _joined(run: AnyRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
             "the engine noted no steps of its scheduler",
             hint="run it again with this version of llmprof: engine vllm, mode torch or nsys",
         )
-    told = run.requests.filter(phase=phase).select("request", "id", "prompt_tokens")
-    members = _named(noted, told)
+    identifiers = run.requests.filter(phase=phase).select("request", "id", "prompt_tokens")
+    members = _named(noted, identifiers)
     whole = (
         noted.join(members.select("step", "engine_id", "part"), on=["step", "engine_id"], how="left")
         .group_by("step")

@@ -211,7 +211,7 @@ class TimelineData:
         gone = [rank for rank in self.trace.meta.get("missing_ranks") or [] if rank not in self.trace.ranks]
         gone += [rank for rank in devices if rank is not None and rank not in [*self.trace.ranks, *gone]]
         count = sum(row.kind == REQUEST_KIND for row in self.drawn)
-        told = (
+        absent = (
             [
                 {
                     "rank": REQUEST_GROUP,
@@ -226,7 +226,7 @@ class TimelineData:
         )
         return sorted(
             [
-                *told,
+                *absent,
                 *here,
                 *(
                     {"rank": rank, "label": _group(rank), "detail": "not in this trace", "waits": None, "late": False}

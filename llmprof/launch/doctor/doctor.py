@@ -445,7 +445,7 @@ def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None
     Parameters
     ----------
     config : ExperimentConfig, optional
-        What is to be run; without it the machine alone is checked, and nothing is a failure.
+        Configuration of the run; without it the machine alone is checked, and nothing is a failure.
     facts : Facts, optional
         Facts instead of those of this machine.
 

@@ -322,7 +322,7 @@ def gather(config: ExperimentConfig | None = None) -> Facts:
     Parameters
     ----------
     config : ExperimentConfig, optional
-        What is to be run; tools that its mode does not need are not asked for their versions.
+        Configuration of the run; tools that its mode does not need are not asked for their versions.
     """
     visible = (config.environment if config else {}).get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     mode = config.profile_mode if config else "nsys_ncu"

@@ -73,7 +73,7 @@ def script(job: Mapping[str, Any]) -> str:
     Parameters
     ----------
     job : mapping
-        What is run: plain data.
+        Job of the run: plain data.
 
     Returns
     -------

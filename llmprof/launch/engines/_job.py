@@ -40,7 +40,7 @@ class Record:
     out : pathlib.Path
         Folder of the files; it is made.
     job : mapping
-        What is run.
+        Job of the run.
     """
 
     def __init__(self, out: Path, job: Mapping[str, Any]) -> None:
@@ -243,7 +243,7 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
     Parameters
     ----------
     job : mapping
-        What is run.
+        Job of the run.
     work : callable
         Takes the job and the record.
 

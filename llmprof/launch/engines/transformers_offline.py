@@ -169,7 +169,7 @@ def run_transformers(job: Mapping[str, Any], record: Record) -> None:
     Parameters
     ----------
     job : mapping
-        What is run.
+        Job of the run.
     record : Record
         Takes stages, requests and facts.
     """

@@ -25,7 +25,7 @@ def run_vllm(job: Mapping[str, Any], record: Record, worker: str) -> None:
     Parameters
     ----------
     job : mapping
-        What is run.
+        Job of the run.
     record : Record
         Takes stages, requests and facts.
     worker : str

@@ -37,7 +37,7 @@ def run_served(job: Mapping[str, Any], record: Record, worker: str) -> None:
     Parameters
     ----------
     job : mapping
-        What is run.
+        Job of the run.
     record : Record
         Takes stages, requests and facts.
     worker : str
@@ -92,7 +92,7 @@ class _Client:
     Parameters
     ----------
     job : mapping
-        What is run.
+        Job of the run.
     record : Record
         Takes stages, requests and facts.
     server : Server

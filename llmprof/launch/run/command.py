@@ -27,7 +27,7 @@ def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[st
     Parameters
     ----------
     config : ExperimentConfig
-        What is run.
+        Configuration of the run.
     mode : str, optional
         Mode of this pass, if it is not that of the configuration.
     """
@@ -55,7 +55,7 @@ def whole_environment(
     Parameters
     ----------
     config : ExperimentConfig
-        What is run.
+        Configuration of the run.
     inherited : mapping
         Environment of this process.
     mode : str, optional
@@ -259,7 +259,7 @@ def job(
     Parameters
     ----------
     config : ExperimentConfig
-        What is run.
+        Configuration of the run.
     model : path or str
         Folder of the model, or its name on a hub.
     under_ncu : bool

@@ -224,9 +224,9 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     trace : Trace
         What was captured.
     config : ExperimentConfig
-        What was run.
+        Configuration of the run.
     worker : mapping, optional
-        What the engine script wrote of itself; without it the platform follows from the trace.
+        Content of ``worker.json``, which the engine script wrote; without it the platform follows from the trace.
 
     Returns
     -------

@@ -99,7 +99,7 @@ class RunFolder:
         Parameters
         ----------
         config : ExperimentConfig
-            What is run.
+            Configuration of the run.
         root : path, optional
             Where; ``config.results_dir`` if not given.
 
@@ -290,7 +290,7 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
     Parameters
     ----------
     worker : mapping, optional
-        What the engine script wrote of itself.
+        Content of ``worker.json``, which the engine script wrote.
 
     Returns
     -------
@@ -426,7 +426,7 @@ def write(
     also : iterable of str
         Variables that the configuration set.
     worker : mapping, optional
-        What the engine script wrote of itself.
+        Content of ``worker.json``, which the engine script wrote.
 
     Raises
     ------

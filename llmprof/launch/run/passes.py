@@ -45,7 +45,7 @@ class Passes:
     Attributes
     ----------
     config : ExperimentConfig
-        What is run.
+        Configuration of the run.
     folder : RunFolder
         Where.
     model : path or str
@@ -101,7 +101,7 @@ class Passes:
         Returns
         -------
         dict
-            What the script wrote of itself (``worker.json``).
+            Content of ``worker.json``, which the script wrote.
 
         Raises
         ------
@@ -187,7 +187,7 @@ def plan(config: ExperimentConfig) -> list[tuple[str, list[str]]]:
     Parameters
     ----------
     config : ExperimentConfig
-        What would be run.
+        Configuration of the run.
 
     Returns
     -------

@@ -48,7 +48,7 @@ def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
     Parameters
     ----------
     worker : mapping
-        What the engine's script wrote (``worker.json``).
+        Content of ``worker.json``, which the engine's script wrote.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def engine_steps_of(worker: Mapping[str, Any]) -> pl.DataFrame:
     Parameters
     ----------
     worker : mapping
-        What the engine's script wrote (``worker.json``).
+        Content of ``worker.json``, which the engine's script wrote.
 
     Returns
     -------

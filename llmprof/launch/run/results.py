@@ -54,7 +54,7 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
     samples : polars.DataFrame
         ``time_ns`` (epoch), ``device``, ``name``, ``value`` (J), as the monitors write them.
     worker : mapping
-        What the engine's script wrote (``worker.json``): its stages and requests.
+        Content of ``worker.json``, which the engine's script wrote: its stages and requests.
 
     Returns
     -------
@@ -205,11 +205,11 @@ class Results:
     Attributes
     ----------
     config : ExperimentConfig
-        What was run.
+        Configuration of the run.
     folder : RunFolder
         Where.
     worker : mapping
-        What the engine script wrote of itself.
+        Content of ``worker.json``, which the engine script wrote.
     notes, warned : list of str
         For the summary; warnings are also shown when all files are written.
     summary : dict

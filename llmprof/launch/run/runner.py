@@ -65,7 +65,7 @@ class Run:
     folder : RunFolder
         Where it is.
     config : ExperimentConfig
-        What was run.
+        Configuration of the run.
     """
 
     folder: RunFolder

@@ -51,7 +51,7 @@ def shared_key(config: ExperimentConfig) -> str | None:
     Parameters
     ----------
     config : ExperimentConfig
-        What is to be run.
+        Configuration of the run.
 
     Examples
     --------

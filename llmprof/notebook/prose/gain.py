@@ -36,7 +36,7 @@ def of_pace(path: pl.DataFrame) -> list[str]:
     on_device = int(path.filter(pl.col("part").is_in(_ON_DEVICE))["dur_ns"].sum())
     unexplained = int(path.filter(pl.col("part") == "unexplained")["dur_ns"].sum())
     assumed = int(path.filter(pl.col("evidence") == "assumed")["dur_ns"].sum())
-    said = [
+    sentences = [
         f"Of the critical path, {format_share(on_device / whole)} lies on the devices and "
         f"{format_share((whole - on_device - unexplained) / whole)} on the host.",
         "Faster kernels would change little."
@@ -44,10 +44,10 @@ def of_pace(path: pl.DataFrame) -> list[str]:
         else "Faster kernels would change something, as far as they are on it.",
     ]
     if assumed > 0.001 * whole:
-        said.append(f"For {format_share(assumed / whole)} it is assumed from the times what was waited for.")
+        sentences.append(f"For {format_share(assumed / whole)} it is assumed from the times what was waited for.")
     if unexplained > 0.001 * whole:
-        said.append(f"Nothing recorded explains {format_share(unexplained / whole)}.")
-    return said
+        sentences.append(f"Nothing recorded explains {format_share(unexplained / whole)}.")
+    return sentences
 
 
 def of_predictions(findings: pl.DataFrame) -> list[str]:
@@ -56,16 +56,16 @@ def of_predictions(findings: pl.DataFrame) -> list[str]:
     if known.is_empty():
         return ["No finding of this recording has a remedy that a replay could make."]
     best = known.sort("predicted_ns", descending=True).row(0, named=True)
-    said = [f"The most is predicted for `{best['change']}` ({best['rule']}). {best['prediction']}"]
+    sentences = [f"The most is predicted for `{best['change']}` ({best['rule']}). {best['prediction']}"]
     hidden = known.filter(
         (pl.col("gain_ns") > 2 * pl.col("predicted_ns").clip(0)) & (pl.col("share_of_time") > _NOTHING)
     )
-    said += [
+    sentences += [
         f"{row['rule']} is about {format_ns(row['figure'])} {row['unit'].removeprefix('ns ')}, but its remedy would "
         f"gain only {format_ns(max(0.0, row['predicted_ns']))}: something else sets the pace."
         for row in hidden.iter_rows(named=True)
     ]
-    return said
+    return sentences
 
 
 def compared(trace: Trace, changes: list[Change]) -> pl.DataFrame:
@@ -82,11 +82,11 @@ def compared(trace: Trace, changes: list[Change]) -> pl.DataFrame:
     for each in made:
         words = "; ".join(change.words for change in each)
         try:
-            found = analyze.what_if(trace, *each).sort("steps", descending=True).row(0, named=True)
+            prediction = analyze.what_if(trace, *each).sort("steps", descending=True).row(0, named=True)
         except LlmprofError as error:
             rows.append({"change": words, "unknown": f"cannot be made here: {error.found}"})
         else:
-            rows.append({"change": words} | {name: found[name] for name in _SCHEMA if name != "change"})
+            rows.append({"change": words} | {name: prediction[name] for name in _SCHEMA if name != "change"})
     return pl.DataFrame(rows, schema=_SCHEMA)
 
 
@@ -122,11 +122,11 @@ def of_decision(rows: pl.DataFrame) -> list[str]:
     where = f"of a {best['phase']} step" if best["phase"] else "of the recording"
     if best["gain_ns"] < _NOTHING * best["recorded_ns"]:
         return [f"None of these changes gains 1 % {where}: look for what sets the pace instead."]
-    said = [
+    sentences = [
         f"The most is gained by “{best['change']}”: {format_ns(best['recorded_ns'])} {where} become "
         f"{format_ns(best['predicted_ns'])} ({format_ns(best['low_ns'])} to {format_ns(best['high_ns'])})."
     ]
     vain = known.filter(pl.col("gain_ns") < _NOTHING * pl.col("recorded_ns"))["change"].to_list()
     if vain:
-        said.append(f"Nothing is gained alone by {', '.join(f'“{one}”' for one in vain)}.")
-    return said
+        sentences.append(f"Nothing is gained alone by {', '.join(f'“{one}”' for one in vain)}.")
+    return sentences

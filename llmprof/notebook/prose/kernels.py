@@ -146,17 +146,17 @@ def of_weights_bound(hot: dict[str, Any] | None, weights: int, gpu: Device) -> l
         return []
     bound = weights / gpu.memory_bytes_per_s * 1e9
     reached = bound / hot["median_ns"]
-    said = [
+    sentences = [
         f"{format_bytes(weights)} of weights at {gpu.memory_bytes_per_s / 1e12:.1f} TB/s "
         f"({gpu.sources['memory_bytes_per_s']}) take at least **{format_ns(bound)}**; the kernel takes "
         f"{format_ns(hot['median_ns'])}, so it reaches **{format_share(reached)}** of the bound."
     ]
     if reached >= AT_ROOF - 0.05:
-        said.append(
+        sentences.append(
             "There is little to win inside this kernel; what would help is reading the weights less often (a larger "
             "batch) or making them smaller (FP8 halves them)."
         )
-    return said
+    return sentences
 
 
 def of_report(metrics: Metrics, *, sample: str = "") -> list[str]:

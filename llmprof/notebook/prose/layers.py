@@ -124,19 +124,19 @@ def of_layer(trace: Trace, rank: int, step: int | None, layer: int) -> list[str]
     events = _layer(trace, rank, step)
     mine = events.filter(pl.col("layer") == layer)
     if not mine.height:
-        found = events["layer"].unique().sort()
-        if not found.len():
+        numbers = events["layer"].unique().sort()
+        if not numbers.len():
             return ["No layers were found, so there is none to take apart."]
         return [
-            f"There is no layer {layer} in step {step} of rank {rank}: it has the layers {found[0]} to {found[-1]}."
+            f"There is no layer {layer} in step {step} of rank {rank}: it has the layers {numbers[0]} to {numbers[-1]}."
         ]
-    said = [f"Layer {layer} has {mine.height} {events_called(trace)} on rank {rank}."]
+    sentences = [f"Layer {layer} has {mine.height} {events_called(trace)} on rank {rank}."]
     step_events = analyze.attribute(trace).filter((pl.col("rank") == rank) & pl.col("step").eq_missing(_step(step)))
     calls = step_events.filter(pl.col("category") == "collective").sort("start_ns")
     calls = calls.with_columns(kind=names.collective_kinds(calls["name"]))
     inside = calls.filter(pl.col("layer") == layer)
     if not inside.height:
-        return said
+        return sentences
     before = mine.filter(pl.col("category").is_in(["linear", "moe_experts"])).sort("start_ns")
     after = inside.join_asof(before.select("start_ns", follows="stage"), on="start_ns", strategy="backward")
     of_kind = calls.filter(pl.col("kind") == inside["kind"].mode().sort()[0])
@@ -145,11 +145,11 @@ def of_layer(trace: Trace, rank: int, step: int | None, layer: int) -> list[str]
     place = f", after {joined(follows)}" if follows else ""
     outside = of_kind.filter(pl.col("layer").is_null()).height
     many = counted(inside.filter(kind=of_kind["kind"][0]).height, kind)
-    said.append(f"There {'is' if many.startswith('1 ') else 'are'} {many} among them{place}.")
+    sentences.append(f"There {'is' if many.startswith('1 ') else 'are'} {many} among them{place}.")
     all_layers = f"The {events['layer'].n_unique()} layers of the step have {counted(of_kind.height - outside, kind)}"
     if outside:
         all_layers += f", and {outside} {'is' if outside == 1 else 'are'} outside of them: **{of_kind.height} a step**"
-    return [*said, f"{all_layers}."]
+    return [*sentences, f"{all_layers}."]
 
 
 def of_small_kernels(trace: Trace, rank: int, step: int | None, layer: int) -> list[str]:
@@ -163,11 +163,11 @@ def of_small_kernels(trace: Trace, rank: int, step: int | None, layer: int) -> l
     mine = _layer(trace, rank, step).filter(pl.col("layer") == layer)
     if not mine.height or on_host(trace):
         return []
-    said = []
+    sentences = []
     reductions = mine.filter(pl.col("name").str.contains(f"(?i){names.SPLIT_K}"))
     if reductions.height:
         stages = joined([f"`{stage}`" for stage in reductions["stage"].unique(maintain_order=True)])
-        said.append(
+        sentences.append(
             f"{counted(reductions.height, 'kernel')} only add{'s' if reductions.height == 1 else ''} up parts (split-K "
             f"in {stages}): the GEMM before has too few tiles to fill the {trace.platform.device}, so its library "
             "splits the inner dimension."
@@ -175,15 +175,15 @@ def of_small_kernels(trace: Trace, rank: int, step: int | None, layer: int) -> l
     moved = mine.filter(pl.col("category").is_in(["copy", "fill"]))
     if moved.height:
         stages = joined([f"`{stage}`" for stage in moved["stage"].unique(maintain_order=True)])
-        said.append(f"{counted(moved.height, 'event')} only copy or fill memory, in {stages}.")
+        sentences.append(f"{counted(moved.height, 'event')} only copy or fill memory, in {stages}.")
     alone = mine.filter(~pl.col("replayed").fill_null(value=False))
     call = number(alone.select(pl.col("launch_end_ns") - pl.col("launch_start_ns")).to_series().median())
     if isfinite(call):
-        said.append(
+        sentences.append(
             f"Half of its kernels and copies run for {format_ns(number(mine['dur_ns'].median()))} or less; a launch "
             f"call takes the host {format_ns(call)} (median)."
         )
-    return said
+    return sentences
 
 
 def of_layer_times(trace: Trace, rank: int) -> list[str]:

@@ -124,7 +124,7 @@ def of_communication(trace: Trace) -> list[str]:
         ]
     kind = kind_in_words(known["kind"][0])
     several = v["late_share"] < 0.6
-    said = [
+    sentences = [
         f"Rank **{v['late_rank']}** arrives last in {format_share(v['late_share'])} of the {kind}s"
         + (
             f", so lateness is spread over {ranks_in_words(known['last_rank'].drop_nulls().unique().to_list())}."
@@ -132,21 +132,21 @@ def of_communication(trace: Trace) -> list[str]:
             else "."
         )
     ]
-    said.append(
+    sentences.append(
         f"The others spend **{format_share(v['others_waiting'])}** of their {kind} time waiting. The transfer itself "
         f"takes **{format_ns(v['median_transfer_ns'])}** (median), where their durations suggest "
         f"{format_ns(v['median_duration_ns'])}."
     )
     offset = number(known["clock_offset_ns"].abs().max())
     if offset > 0:
-        said.append(f"The clocks of the ranks were corrected by up to {format_ns(offset)}.")
+        sentences.append(f"The clocks of the ranks were corrected by up to {format_ns(offset)}.")
     elif v["end_spread_ns"] <= TOGETHER_NS:
-        said.append(
+        sentences.append(
             f"All ranks leave a call within {format_ns(v['end_spread_ns'])} of each other, so the clocks agree."
         )
     else:
-        said.append(f"The ranks leave a call up to {format_ns(v['end_spread_ns'])} apart.")
-    return said
+        sentences.append(f"The ranks leave a call up to {format_ns(v['end_spread_ns'])} apart.")
+    return sentences
 
 
 def of_the_cause(trace: Trace) -> list[str]:
@@ -166,29 +166,29 @@ def of_the_cause(trace: Trace) -> list[str]:
         return []
     late, kind = v["late_rank"], kind_in_words(known["kind"][0])
     if v["others_waiting"] >= MOSTLY:
-        said = [f"So the link between the ranks is not what takes the time of the {kind}s: waiting is."]
+        sentences = [f"So the link between the ranks is not what takes the time of the {kind}s: waiting is."]
     elif v["others_waiting"] <= LITTLE:
-        said = [f"So the {kind}s are mostly transfer: there the link, the message size and the algorithm count."]
+        sentences = [f"So the {kind}s are mostly transfer: there the link, the message size and the algorithm count."]
     else:
-        said = [f"So both count: the {kind}s are partly waiting and partly transfer."]
+        sentences = [f"So both count: the {kind}s are partly waiting and partly transfer."]
     if v["late_share"] >= MOSTLY and v["others_waiting"] >= MOSTLY:
-        said += _why_late(trace, late)
+        sentences += _why_late(trace, late)
     shares = _communication(trace)
     others = shares.filter(pl.col("rank") != late)
     if others.height and v["others_waiting"] >= MOSTLY and others["share"][0] >= _HALF:
         first = others.row(0, named=True)
-        said.append(
+        sentences.append(
             f"A trace of rank {first['rank']} alone would show {format_share(first['share'])} of the time in "
             "communication, and send you to look at the link."
         )
     kernels = known["name"].drop_nulls().unique().sort()
     if trace.has("kernels") and kernels.len() and not kernels.str.contains(r"(?i)[nr]ccl|hcom|hccl").any():
         short = kernels[0].removeprefix("void ").split("<")[0].split("(")[0]
-        said.append(
+        sentences.append(
             f"The kernels are called `{short}`: a tool that knows communication by the name of the library takes them "
             "for compute, and reports a busy device."
         )
-    return said
+    return sentences
 
 
 def _communication(trace: Trace) -> pl.DataFrame:
@@ -242,18 +242,18 @@ def of_two_transfers(this: Trace, other: Trace, names: tuple[str, str]) -> list[
     if not min(times) > 0:
         return []
     longer, shorter = (1, 0) if times[1] >= times[0] else (0, 1)
-    said = [
+    sentences = [
         f"The transfer of an all-reduce of {format_bytes(size[0])} takes {format_ns(times[0])} through {names[0]} and "
         f"{format_ns(times[1])} through {names[1]} (medians): {times[longer] / times[shorter]:.1f} times as long."
     ]
     waits = [late_rank(side) for side in sides]
     if all(w is not None and w["others_waiting"] >= MOSTLY for w in waits):
         shares = joined([format_share(w["others_waiting"]) for w in waits if w])
-        said.append(
+        sentences.append(
             f"For the run as a whole it hardly matters: of the time in the calls {shares} is waiting. First things "
             "first."
         )
-    return said
+    return sentences
 
 
 def decode_step(name: str, trace: Trace) -> dict[str, Any] | None:
@@ -306,7 +306,7 @@ def of_decode_steps(before: dict[str, Any] | None, after: dict[str, Any] | None)
     if before is None or after is None:
         return []
     same = before["kernels"] == after["kernels"]
-    said = "As many kernels" if same else f"{before['kernels']:,.0f} kernels become {after['kernels']:,.0f}"
+    kernel_counts = "As many kernels" if same else f"{before['kernels']:,.0f} kernels become {after['kernels']:,.0f}"
     calls = (
         "as many launch calls"
         if before["launch_calls"] == after["launch_calls"]
@@ -316,7 +316,7 @@ def of_decode_steps(before: dict[str, Any] | None, after: dict[str, Any] | None)
     pace = f"{faster:.1f} times as fast" if faster >= 1 else f"{1 / faster:.1f} times slower"
     step, idle = after["step_ms"], [format_share(one["idle_share"]) for one in (after, before)]
     out = [
-        f"{said}, and {calls}: a decode step takes {format_ns(step * 1e6)} instead of "
+        f"{kernel_counts}, and {calls}: a decode step takes {format_ns(step * 1e6)} instead of "
         f"{format_ns(before['step_ms'] * 1e6)} ({pace}), and the device is idle in {idle[0]} of it instead of "
         f"{idle[1]}."
     ]
@@ -344,21 +344,21 @@ def of_a_pipeline(trace: Trace) -> list[str]:
     each = layers.group_by("rank").agg(pl.col("n").max()).sort("rank")
     kinds = [kind_in_words(kind) for kind in calls["kind"].unique().sort()]
     numbers = each["n"].unique()
-    said = []
+    sentences = []
     if numbers.len() == 1:
-        said.append(f"Each of the {each.height} ranks has {numbers[0]} layers; between them go {joined(kinds)}.")
+        sentences.append(f"Each of the {each.height} ranks has {numbers[0]} layers; between them go {joined(kinds)}.")
     elif each.height:
         shares = ", ".join(f"rank {rank} {n}" for rank, n in each.iter_rows())
-        said.append(f"The ranks share the layers ({shares}); between them go {joined(kinds)}.")
+        sentences.append(f"The ranks share the layers ({shares}); between them go {joined(kinds)}.")
     scope = scope_of(trace)
     parts = time_parts(trace, scope.windows)
     waits = total(parts.filter(pl.col("kind").is_in(["communication", "idle"])), "ns") / max(1.0, total(parts, "ns"))
     longest = calls.group_by("kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", descending=True)["kind"][0]
-    said.append(
+    sentences.append(
         f"{format_share(waits)} of the time of the ranks is communication or idle, most of the communication in "
         f"{kind_in_words(longest)}: with one batch in flight, one rank always waits for the other."
     )
-    return said
+    return sentences
 
 
 def of_exposed(trace: Trace) -> list[str]:
@@ -374,7 +374,7 @@ def of_exposed(trace: Trace) -> list[str]:
     if not both or not whole:
         return []
     exposed, hidden = (total(rows, f"{what}_communication_ns") for what in ("exposed", "hidden"))
-    said = [f"**{format_share(exposed / whole)}** of the time of the ranks is communication that nothing hides."]
+    sentences = [f"**{format_share(exposed / whole)}** of the time of the ranks is communication that nothing hides."]
     if hidden <= 0.01 * both:
-        return [*said, "All of the communication is exposed: nothing computes while it runs."]
-    return [*said, f"{format_share(hidden / both)} of the communication is hidden behind compute."]
+        return [*sentences, "All of the communication is exposed: nothing computes while it runs."]
+    return [*sentences, f"{format_share(hidden / both)} of the communication is hidden behind compute."]

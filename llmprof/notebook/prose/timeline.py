@@ -58,13 +58,13 @@ def of_coverage(trace: Trace) -> list[str]:
         for measure, share in least.select("measure", "share").iter_rows()
         if not (measure == "launch" and on_host(trace))
     ]
-    said = [f"Of the {least['of'][0]}, {where}{joined(parts)}."]
+    sentences = [f"Of the {least['of'][0]}, {where}{joined(parts)}."]
     lacking = least.filter(pl.col("share") == 0)["measure"].to_list()
     if "step" in lacking:
-        said.append("Nothing of it lies in a step, so what follows is about the recording as a whole.")
+        sentences.append("Nothing of it lies in a step, so what follows is about the recording as a whole.")
     if "stage" in lacking:
-        said.append("No layers were found in it.")
-    return said
+        sentences.append("No layers were found in it.")
+    return sentences
 
 
 def of_findings(findings: pl.DataFrame) -> list[str]:
@@ -104,15 +104,15 @@ def of_steps(trace: Trace) -> list[str]:
     parts = [f"{n:,} {phase if phase != 'other' else 'of no known phase'}" for phase, n in phases.iter_rows()]
     who = "The rank" if ranks == 1 else "Each rank" if alike else f"Rank {steps['rank'][0]}"
     what = f": {joined(parts)}" if phases.height > 1 else f", {parts[0].partition(' ')[2]}"
-    said = [f"{who} has {counted(of_rank.height, 'step')}{what}."]
+    sentences = [f"{who} has {counted(of_rank.height, 'step')}{what}."]
     sources = set(steps["source"].drop_nulls())
     if sources == {"inferred"}:
-        said.append("Nothing labels them: they are inferred from kernels that repeat.")
+        sentences.append("Nothing labels them: they are inferred from kernels that repeat.")
     elif "profiler_step" in sources:
-        said.append("The labels are those of the profiler's schedule, so they do not tell prefill from decode.")
+        sentences.append("The labels are those of the profiler's schedule, so they do not tell prefill from decode.")
     elif engine := {"vllm": "vLLM", "sglang": "SGLang"}.get(next(iter(sorted(sources - {"inferred", "capture"})), "")):
-        said.append(f"{engine} labels them.")
-    return said
+        sentences.append(f"{engine} labels them.")
+    return sentences
 
 
 def of_watched_rank(trace: Trace, rank: int) -> list[str]:
@@ -127,15 +127,14 @@ def of_watched_rank(trace: Trace, rank: int) -> list[str]:
     mine, others = rows.filter(pl.col("rank") == rank), rows.filter(pl.col("rank") != rank)
     if not mine.height or not others.height:
         return []
-    said = f"Below we look at **rank {rank}**"
+    sentence = f"Below we look at **rank {rank}**"
     if not rows["communication_ns"].sum():
-        return [f"{said}; {counted(rows.height, 'rank')} are in the trace."]
+        return [f"{sentence}; {counted(rows.height, 'rank')} are in the trace."]
     spends = format_ns(mine["communication_ns"][0])
     least, most = number(others["communication_ns"].min()), number(others["communication_ns"].max())
     other = format_ns(least) if least == most else f"{format_ns(least)} to {format_ns(most)}"
-    return [
-        f"{said}: {spends} of its time is communication, on {ranks_in_words(others['rank'].to_list())} it is {other}."
-    ]
+    where = ranks_in_words(others["rank"].to_list())
+    return [f"{sentence}: {spends} of its time is communication, on {where} it is {other}."]
 
 
 def of_steady_state(trace: Trace, rank: int, *, shown: int | None = None) -> list[str]:
@@ -189,27 +188,27 @@ def of_timeline(trace: Trace, rank: int, step: int | None) -> list[str]:
     row = mine.row(0, named=True)
     idle = row["idle_ns"] / row["total_ns"]
     what = "no operator runs" if on_host(trace) else "the device runs nothing"
-    said = [f"In {format_share(idle)} of step {step} of rank {rank} {what}"]
+    sentences = [f"In {format_share(idle)} of step {step} of rank {rank} {what}"]
     events = analyze.attribute(trace).filter((pl.col("rank") == rank) & (pl.col("step") == step))
     gaps = analyze.idle(trace).filter((pl.col("rank") == rank) & (pl.col("step") == step) & pl.col("in_step"))
     pause = number(gaps.unique(["device", "gap"], keep="first")["gap_ns"].median())
     length = number(events["dur_ns"].median())
     if gaps.height:
-        said[0] += (
+        sentences[0] += (
             f"; its {events_called(trace)} take {format_ns(length)}, the pauses between them {format_ns(pause)} "
             f"(medians){': the pauses are longer than what they part' if pause > length else ''}"
         )
-    said[0] += "."
+    sentences[0] += "."
     shares = others.select(pl.col("communication_ns") / pl.col("total_ns")).to_series()
     least, most = number(shares.min()), number(shares.max())
     own = row["communication_ns"] / row["total_ns"]
     if others.height and least > own + 0.2:
         span = format_share(least) if least == most else f"{format_share(least)} to {format_share(most)}"
-        said.append(
+        sentences.append(
             f"The same step of {ranks_in_words(others['rank'].to_list())} is filled with long bars: communication "
             f"takes {span} of it there, and {format_share(own)} on rank {rank}."
         )
-    return said
+    return sentences
 
 
 def of_lead(trace: Trace) -> list[str]:
@@ -242,7 +241,7 @@ def of_lead(trace: Trace) -> list[str]:
     medians = medians.join(_starved(trace), on="rank", how="left").with_columns(pl.col("starved").fill_null(0.0))
     waits = (pl.col("starved") >= HALF) | ((pl.col("median_ns") < SOON_NS) & (pl.col("starved") > LITTLE))
     ahead = (pl.col("median_ns") >= LATER_NS) & (pl.col("starved") <= LITTLE)
-    said = []
+    sentences = []
     for rows, verdict in (
         (medians.filter(waits), "the device often has nothing queued, so the *host* sets the pace"),
         (medians.filter(~waits & ~ahead), ""),
@@ -255,8 +254,8 @@ def of_lead(trace: Trace) -> list[str]:
         text = (
             f"On {who} a kernel starts {_span(rows['median_ns'], format_ns)} after its launch call (median), and {late}"
         )
-        said.append(f"{text}: {verdict}." if verdict else f"{text}.")
-    return said
+        sentences.append(f"{text}: {verdict}." if verdict else f"{text}.")
+    return sentences
 
 
 def _span(values: pl.Series, written: Callable[[float], str]) -> str:
@@ -299,7 +298,7 @@ def of_idle(trace: Trace) -> list[str]:
     idle = total(gaps, "dur_ns")
     what = "no operator runs" if on_host(trace) else "the device runs nothing"
     share = format_share(total(rows, "idle_ns") / whole)
-    said = [f"Between the first and the last event of a rank, {what} in {share} of the time."]
+    sentences = [f"Between the first and the last event of a rank, {what} in {share} of the time."]
     if idle and not on_host(trace):
         causes = gaps.group_by("cause").agg(pl.col("dur_ns").sum()).sort("dur_ns", "cause", descending=[True, False])
         parts = [
@@ -307,5 +306,5 @@ def of_idle(trace: Trace) -> list[str]:
             for cause, ns in causes.iter_rows()
             if ns >= 0.01 * idle
         ]
-        said.append(f"Of the idle time, {joined(parts)}.")
-    return said
+        sentences.append(f"Of the idle time, {joined(parts)}.")
+    return sentences

@@ -171,7 +171,7 @@ def what_ran(trace: Trace, *, sample: str = "") -> list[str]:
     ]
     ranks = [rank for rank in trace.ranks if rank >= 0] or list(trace.ranks)
     made_by = _FORMATS.get(str(trace.meta.get("format")), str(trace.meta.get("format") or "an unknown profiler"))
-    said = [
+    sentences = [
         f"The trace has {counted(len(ranks), 'rank')} and covers {format_ns(high - low)}, with {joined(tables)}; "
         f"it was recorded by {made_by}."
     ]
@@ -179,10 +179,10 @@ def what_ran(trace: Trace, *, sample: str = "") -> list[str]:
     known += [value.partition(", ")[2] for value in facts.values() if value.startswith("name unknown, ")]
     missing = [what.lower() for what, value in facts.items() if "unknown" in value]
     if known:
-        said.append(f"It says: {'; '.join(known)}.")
+        sentences.append(f"It says: {'; '.join(known)}.")
     if missing:
-        said.append(f"It does not say: {', '.join(missing)}.")
-    return said
+        sentences.append(f"It does not say: {', '.join(missing)}.")
+    return sentences
 
 
 def _what_the_sample_says(head: bundled.Sample) -> list[str]:
@@ -190,15 +190,15 @@ def _what_the_sample_says(head: bundled.Sample) -> list[str]:
     devices = f"{head.devices} {head.device}" if head.devices > 1 else f"one {head.device}"
     split = [f"{how} parallel over {number}" for how, number in shape.items() if number > 1]
     execution = {"eager": "eager", "cuda_graphs": "with CUDA graphs"}.get(head.execution, head.execution)
-    said = [
+    sentences = [
         f"The bundled recording `{head.name}`: **{head.model}** in {head.engine} on {devices}"
         f"{', ' if split else ''}{', '.join(split)}; {execution}, {head.dtype}, recorded with {head.profiler} "
         f"({head.profiler_options})."
     ]
     if {"requests", "prompt_tokens", "output_tokens"} <= set(work):
-        said.append(
+        sentences.append(
             f"Its load is {counted(work['requests'], 'request')} of {work['prompt_tokens']} tokens, "
             f"{work['output_tokens']} tokens out."
         )
-    said += [f"{part.strip().rstrip('.')}." for part in head.origin.split(". ") if part.startswith("Weights")]
-    return said
+    sentences += [f"{part.strip().rstrip('.')}." for part in head.origin.split(". ") if part.startswith("Weights")]
+    return sentences

@@ -312,8 +312,8 @@ def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:
     else:
         launches = launches.drop_nulls("correlation").unique("correlation", keep="first", maintain_order=True)
         tasks = tasks.join(launches, on="correlation", how="left", maintain_order="left")
-    told = [pl.col("ascend_direction")] if "ascend_direction" in tasks.columns else []
-    by = pl.coalesce(*told, "launched_by") if told else pl.col("launched_by")
+    directions = [pl.col("ascend_direction")] if "ascend_direction" in tasks.columns else []
+    by = pl.coalesce(*directions, "launched_by") if directions else pl.col("launched_by")
     is_fill = pl.col("name").str.contains("(?i)^memset")
     kind_of = copy_kind(pl.col("task_type"), by)
     return tasks.select(

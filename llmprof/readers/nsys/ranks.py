@@ -157,7 +157,7 @@ def _by_names(files: Sequence[_File]) -> _Order:
     in_folders = [f"{file.path.parent.name}/{name}" for file, name in zip(files, own, strict=True)]
     reports = [file.capture.report for file in files]
     alike = ((own, "file name"), (in_folders, "folder"), (reports, "name of the report"))
-    orders = [(*told, words) for names, words in alike if (told := numbered(names)) is not None]
+    orders = [(*order, words) for names, words in alike if (order := numbered(names)) is not None]
     for numbers, sure, words in sorted(orders, key=lambda entry: not entry[1]):
         if sure:
             return _Order(numbers, words, sure=True)
@@ -196,13 +196,13 @@ def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
     if len({tuple(pieces[::2]) for pieces in split}) != 1:
         return None
     fields = [i for i in range(1, len(split[0]), 2) if len({int(pieces[i]) for pieces in split}) == len(names)]
-    told = [i for i in fields if _OF_RANK.search(split[0][i - 1])]
+    rank_fields = [i for i in fields if _OF_RANK.search(split[0][i - 1])]
     varying = [i for i in range(1, len(split[0]), 2) if len({int(pieces[i]) for pieces in split}) > 1]
-    if not fields or (not told and len(varying) > 1):
+    if not fields or (not rank_fields and len(varying) > 1):
         return None
-    numbers = [int(pieces[(told or fields)[0]]) for pieces in split]
+    numbers = [int(pieces[(rank_fields or fields)[0]]) for pieces in split]
     whole = sorted(numbers) == list(range(len(numbers)))
-    return numbers, (whole or bool(told)) and max(numbers) < MOST_RANKS
+    return numbers, (whole or bool(rank_fields)) and max(numbers) < MOST_RANKS
 
 
 def _clocks(files: Sequence[_File]) -> list[str]:

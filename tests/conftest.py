@@ -40,9 +40,13 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+LONG = ("test_docs.py", "test_experiments.py", "test_notebooks.py", "test_ops_runs.py", "test_real_runs.py")
+"""Tests of a minute: they start before the other slow ones, so that no process waits at the end for another's."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Fast tests first: a mistake shows early."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is not None)
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, item.path.name not in LONG))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from llmprof import explore
+from llmprof.trace import Trace
+from tests.analyze.test_ranks import on_hosts, run_of
 from tests.browser import drawn
 
 SETUP = """
@@ -54,7 +57,8 @@ def test_gestures_end_in_frames(notebook):
     settled(shown, ranks=None)
 
 
-def test_without_steps_it_says_so(notebook):
-    empty = "w = explore.ranks(llmprof.trace.Trace({'kernels': trace.kernels.clear()}))\nw"
-    shown = notebook([SETUP, empty])
-    shown.output().get_by_text("No steps were found", exact=False).wait_for()
+def test_without_steps_it_says_so(host):
+    trace = run_of(**on_hosts())
+    shown = host(explore.ranks(Trace({"kernels": trace.kernels.clear()})))
+    shown.page.get_by_text("No steps were found", exact=False).wait_for()
+    assert shown.problems == []

@@ -84,6 +84,7 @@ def scales(node: Any) -> Iterator[tuple[list[Any], list[str]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("charts")
 @pytest.mark.parametrize("name", CHARTS)
 def test_no_legend_has_a_colour_twice_and_the_dark_chart_has_no_light_paper(name: str) -> None:
     chart, spec = drawn(name)

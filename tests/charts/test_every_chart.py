@@ -21,7 +21,7 @@ from llmprof.charts.base.theme import PAPER
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("charts")]  # they look at the same charts
 
 Maker = Callable[[pl.DataFrame], alt.TopLevelMixin]
 

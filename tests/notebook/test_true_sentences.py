@@ -37,6 +37,10 @@ RECORDINGS = {
 }
 
 
+# The tests of one recording run in one process, which reads it and finds its steps and layers once.
+KINDS = [pytest.param(kind, marks=pytest.mark.xdist_group(f"sentences of {kind}")) for kind in RECORDINGS]
+
+
 @functools.cache
 def recording(kind: str) -> Recording:
     path = RECORDINGS[kind]
@@ -46,7 +50,7 @@ def recording(kind: str) -> Recording:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", RECORDINGS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 def test_no_sentence_of_a_notebook_contradicts_its_recording(kind):
     one = recording(kind)
@@ -63,7 +67,7 @@ def test_no_sentence_of_a_notebook_contradicts_its_recording(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", RECORDINGS)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 def test_no_sentence_of_a_report_contradicts_its_recording(kind):
     one = recording(kind)

@@ -13,7 +13,7 @@ from llmprof.errors import ReadError
 from llmprof.readers.common.event_stream import Blocks
 from tests.readers.traces import write
 
-IN_FOLDER = settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+IN_FOLDER = settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def read(path, block_bytes=1000):

@@ -65,7 +65,7 @@ DOCUMENTS = st.builds(
 FIELDS = ("cat", "name", "pid", "tid")
 BLOCK_BYTES = st.integers(1, 64) | st.integers(64, 4096)
 
-IN_FOLDER = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+IN_FOLDER = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def decoded(path, block_bytes):
@@ -79,7 +79,7 @@ def decoded(path, block_bytes):
 
 
 @given(text=DOCUMENTS, block_bytes=BLOCK_BYTES, packed=st.booleans())
-@settings(IN_FOLDER, max_examples=400)
+@settings(IN_FOLDER, max_examples=150)
 def test_blocks_of_any_size_give_the_same_events(tmp_path, text, block_bytes, packed):
     path = write(tmp_path / "trace", gzip.compress(text, 1) if packed else text)
     whole = decoded(path, 1 << 24)
@@ -101,7 +101,7 @@ def test_blocks_of_any_size_give_the_same_tables(tmp_path, text, block_bytes):
 
 
 @given(text=DOCUMENTS, block_bytes=BLOCK_BYTES, share=st.floats(0.3, 1))
-@settings(IN_FOLDER, max_examples=300)
+@settings(IN_FOLDER, max_examples=120)
 def test_cut_documents_give_the_same_events_for_any_block(tmp_path, text, block_bytes, share):
     path = write(tmp_path / "trace", text[: int(len(text) * share)])
     try:

@@ -21,7 +21,7 @@ from llmprof.readers.common import helpers
 from tests.readers.test_chrome_blocks import DOCUMENTS
 from tests.readers.traces import event, kernel, launch, op, rank_file, read_one, same, text_of, write
 
-IN_FOLDER = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+IN_FOLDER = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class _Helper:

@@ -53,7 +53,9 @@ def _marked(path: Path) -> object:
 @pytest.mark.parametrize("path", [_marked(p) for p in _places()])
 def test_nothing_of_a_real_file_is_left_and_its_tables_are_the_same(path, tmp_path):
     names, copy = Pseudonyms(b"a key of the tests"), tmp_path / path.name
-    if path.suffix in {".ncu-rep", ".xz"} or detect(path) is None or _is_no_trace(path):  # named, and not copied
+    kind = detect(path)
+    trace = None if kind in {None, "ncu"} else _trace(path)
+    if path.suffix in {".ncu-rep", ".xz"} or (trace is None and kind != "ncu"):  # named, and not copied
         with pytest.raises(LlmprofError, match=rf"{re.escape(path.name)}|report|the file "):
             _redact(path, copy, names)
         assert not copy.exists()
@@ -62,27 +64,25 @@ def test_nothing_of_a_real_file_is_left_and_its_tables_are_the_same(path, tmp_pa
     assert hunt.left(hunt.identities(path), copy) == {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)
-        if detect(path) == "ncu":
+        if trace is None:
             ours, theirs = read_metrics(copy), read_metrics(path)
             assert_frame_equal(ours.metrics, names.frame(theirs.metrics))
             assert_frame_equal(ours.rules, names.frame(theirs.rules))
             return
-        ours, theirs = llmprof.read(copy, cache=False), llmprof.read(path, cache=False).redact(names)
+        ours, theirs = llmprof.read(copy, cache=False), trace.redact(names)
     assert set(ours.tables) == set(theirs.tables)
     for name, frame in ours.tables.items():
         assert_frame_equal(frame, theirs.tables[name])
 
 
-def _is_no_trace(path: Path) -> bool:
-    if detect(path) == "ncu":
-        return False
+def _trace(path: Path) -> llmprof.Trace | None:
+    """The trace of a file, if it is one."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", TraceWarning)
-            llmprof.read(path, cache=False)
+            return llmprof.read(path, cache=False)
     except LlmprofError:
-        return True
-    return False
+        return None
 
 
 SECRETS = {

@@ -21,6 +21,7 @@ __all__ = [
     "diff",
     "diff_waterfall",
     "flame",
+    "follow_theme",
     "idle",
     "kernels",
     "late_groups",
@@ -55,7 +56,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from llmprof.charts.base.dark import themed
+    from llmprof.charts.base.dark import follow_theme, themed
     from llmprof.charts.base.save import save, to_html, to_png_bytes
     from llmprof.charts.breakdown import breakdown, overlap
     from llmprof.charts.collectives import all_reduce
@@ -88,6 +89,7 @@ else:
             "flame": "llmprof.charts.flame",
             "speedscope": "llmprof.charts.flame",
             "critical_path": "llmprof.charts.idle",
+            "follow_theme": "llmprof.charts.base.dark",
             "idle": "llmprof.charts.idle",
             "launch_delay": "llmprof.charts.idle",
             "layer_heatmap": "llmprof.charts.layers",

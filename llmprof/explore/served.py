@@ -98,5 +98,7 @@ def page(environment: Mapping[str, str] = os.environ) -> Any:
 
 
 def _at(opened: Open, finding: int | None) -> Open:
-    """The tabs at the place of a finding, if one is named."""
+    """The tabs at the place of a finding, if one is named; the page is never looked at without its kernel."""
+    if isinstance(opened, Open):
+        opened.keeps_picture = False
     return opened if finding is None else opened.show_finding(finding)

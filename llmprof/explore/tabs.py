@@ -17,7 +17,7 @@ from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError, listed
-from llmprof.explore.base.widget import Explorer, Link, link, smaller
+from llmprof.explore.base.widget import Explorer, Link, link, show_kept, smaller
 from llmprof.explore.front import Front, filters_of, kernel_of, rows_of, tab_of
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
@@ -238,6 +238,9 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
     ``w["kernels"]`` is the explorer of a tab, which is made if necessary; ``w.show("kernels")`` brings it to the front.
     """
 
+    keeps_picture: bool = True
+    """Whether a picture is saved with the notebook, for where no kernel runs."""
+
     def __init__(self, given: Given, **options: Any) -> None:
         self._given = given
         several = given.trace if given.profile is None and len(given.trace.ranks) > 1 else None
@@ -416,12 +419,17 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         data = super()._repr_mimebundle_(**kwargs)
         made = self._made.get(self._panels[max(0, (self.selected_index or 0) - 1)].name)
         try:
-            image = made.picture() if made is not None else None
+            image = made.picture() if made is not None and self.keeps_picture else None
         except LlmprofError:
             image = None
         if data is not None and image:
             data = {**data, "image/png": base64.b64encode(smaller(image)).decode("ascii")}
         return data
+
+    def _ipython_display_(self, **_: Any) -> None:
+        """Show the image and the tabs as two outputs, of which one is seen."""
+        data = self._repr_mimebundle_()
+        show_kept(None if data is None else (data, {}))
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Iterator
@@ -10,7 +11,16 @@ from typing import Any
 import pytest
 
 from llmprof import analyze, charts
-from llmprof.charts.base.dark import GROUND, NEUTRAL, dark_colours, in_the_dark, lightened, themed
+from llmprof.charts.base.dark import (
+    GROUND,
+    NEUTRAL,
+    _mime_bundle,
+    dark_colours,
+    in_the_dark,
+    lightened,
+    notebook_style,
+    themed,
+)
 from llmprof.charts.base.theme import (
     BLACK,
     CATEGORIES,
@@ -96,6 +106,28 @@ def test_no_legend_has_a_colour_twice_and_the_dark_chart_has_no_light_paper(name
     text = json.dumps(themed(chart, "dark"))
     assert not {PAPER, INK, MUTED} & set(re.findall(r"#[0-9A-Fa-f]{6}", text))
     assert chart.to_dict(validate=False) == spec
+    style = notebook_style()
+    for light, now in dark_colours([json.dumps(spec)]).items():  # in a notebook, too
+        assert f'[fill="{light.upper()}" i] {{ fill: {now} }}' in style
+
+
+def test_the_style_of_a_notebook_is_of_charts_of_this_package_in_dark_pages_alone() -> None:
+    for rule in notebook_style().splitlines():
+        assert rule.startswith(":is(body[data-jp-theme-light=")
+        assert "254, 254, 254" in rule  # PAPER
+    charts.follow_theme()  # nothing happens where there is no notebook
+
+
+def test_a_chart_for_a_notebook_is_drawn_there_and_has_a_picture() -> None:
+    make, frame = CHARTS["overlap"]
+    spec = make(frame()).to_dict(validate=False)
+    bundle, metadata = _mime_bundle(spec)
+    mime = "application/vnd.vegalite.v5+json"
+    assert {name: value for name, value in bundle[mime].items() if name != "$schema"} == {
+        name: value for name, value in spec.items() if name != "$schema"
+    }
+    assert base64.b64decode(bundle["image/png"]).startswith(b"\x89PNG")
+    assert metadata == {mime: {"embed_options": {"renderer": "svg"}}}
 
 
 def test_a_theme_is_a_pure_function_of_the_specification() -> None:

@@ -91,6 +91,8 @@ def test_a_picture_goes_with_the_tabs(trace: Trace) -> None:
     data = explore.open(trace)._repr_mimebundle_()
     assert data["image/png"].startswith("iVBOR")
     assert "application/vnd.jupyter.widget-view+json" in data
+    served = page(Wanted(["sample:torch_tp1_eager"], [], [], ["a", "b"]).environment())
+    assert "image/png" not in served._repr_mimebundle_()  # its kernel always runs
 
 
 def test_preparation_tells_and_ends() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -167,6 +168,29 @@ def test_the_picture_is_kept_with_the_widget():
     assert metadata["image/png"] == {"width": 1000}
     assert "application/vnd.jupyter.widget-view+json" in data
     assert "image/png" not in Empty()._repr_mimebundle_()[0]
+
+
+def test_a_notebook_gets_the_picture_and_the_widget_as_two_outputs(monkeypatch):
+    class Drawn(Probe):
+        def picture(self):
+            return b"PNG"
+
+    outputs = []
+    monkeypatch.setattr("IPython.display.display", lambda data, **options: outputs.append((data, options)))
+    for no_notebook in (None, object()):  # Python, and IPython in a terminal
+        monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda shell=no_notebook: shell)
+        with pytest.raises(NotImplementedError):  # IPython then shows it in its own way
+            Drawn()._ipython_display_()
+    monkeypatch.setattr("IPython.core.getipython.get_ipython", lambda: SimpleNamespace(kernel=object()))
+    with pytest.raises(NotImplementedError):
+        Probe()._ipython_display_()
+    assert outputs == []
+    Drawn()._ipython_display_()
+    (picture, how), (style, _), (live, _) = outputs
+    assert picture == {"image/png": "UE5H"}
+    assert how == {"metadata": {"image/png": {"width": 1000}}, "raw": True}
+    assert 'class="llmprof-kept"' in style["text/html"]
+    assert set(live) == {"text/plain", "application/vnd.jupyter.widget-view+json"}
 
 
 def test_functions_are_loaded_when_they_are_asked_for():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal
 
 import altair as alt
 
 from llmprof.arguments import checked
+from llmprof.charts.base import theme as palette
 from llmprof.charts.base.theme import BLACK, IDLE, INK, MISSING, MUTED, PAPER, REST, RULE, WHITE
 
 Theme = Literal["light", "dark"]
@@ -102,7 +105,7 @@ def themed(chart: alt.TopLevelMixin | Mapping[str, Any], theme: Theme) -> dict[s
     >>> charts.themed(charts.overlap(analyze.overlap(trace, by=("rank",))), "dark")["background"]
     '#1C2229'
     """
-    spec = dict(chart) if isinstance(chart, Mapping) else chart.to_dict()
+    spec = dict(chart) if isinstance(chart, Mapping) else chart.to_dict(validate=False)
     if theme == "light":
         return spec
     table = dark_colours([json.dumps(spec)])
@@ -119,3 +122,68 @@ def _replaced(value: Any, table: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_replaced(one, table) for one in value]
     return value
+
+
+_OTHERS: Final = ("#332288", "#8B6F47", "#B2182B", "#4E79A7", "#9C755F", "#59A14F", "#999933", "#661100", "#882255")
+"""Colours of single charts that are in no table of the theme."""
+
+
+def notebook_style() -> str:
+    """Style sheet with which charts of this package in a notebook follow its theme, also when it is switched.
+
+    It holds for charts that are drawn as SVG on :data:`~llmprof.charts.base.theme.PAPER`, in JupyterLab and Notebook
+    (``data-jp-theme-light``) and in VS Code (``vscode-dark``). Each colour of the palette gets that of the dark charts,
+    as :func:`dark_colours` gives it; colours between two of a scale stay.
+    """
+    named = [value for value in vars(palette).values() if isinstance(value, str | Mapping)]
+    texts = [text for value in named for text in ([value] if isinstance(value, str) else value.values())]
+    known = {text.upper() for text in [*texts, *NEUTRAL, *_OTHERS] if _COLOUR.fullmatch(f'"{text}"')}
+    rgb = ", ".join(str(int(PAPER[i : i + 2], 16)) for i in (1, 3, 5))
+    dark_page = ':is(body[data-jp-theme-light="false"], body.vscode-dark, body.vscode-high-contrast)'
+    ours = f'{dark_page} .vega-embed svg.marks:is([style*="{rgb}"], [style*="{PAPER}" i])'
+    rules = [f"{ours} {{ background-color: {GROUND} !important }}"]
+    for colour in sorted(known):
+        if (dark := in_the_dark(colour)) == colour:
+            continue
+        rules += [f'{ours} [{kind}="{colour}" i] {{ {kind}: {dark} }}' for kind in ("fill", "stroke")]
+    return "\n".join(rules)
+
+
+_MIME: Final = "application/vnd.vegalite.v5+json"
+"""What JupyterLab and VS Code draw by themselves, without a script from elsewhere."""
+
+_SCHEMA: Final = "https://vega.github.io/schema/vega-lite/v5.json"
+
+
+def _mime_bundle(spec: dict[str, Any], **_: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A chart for a notebook: to be drawn there as SVG, and as a picture for where that cannot be done."""
+    import vl_convert as vlc
+
+    from llmprof.charts.base.save import vega_lite_version
+
+    drawn = vlc.vegalite_to_png(json.dumps(spec), vl_version=vega_lite_version(), scale=1.25)
+    picture = base64.b64encode(drawn).decode("ascii")
+    return {_MIME: {**spec, "$schema": _SCHEMA}, "image/png": picture}, {_MIME: {"embed_options": {"renderer": "svg"}}}
+
+
+def follow_theme() -> None:
+    """Let the charts of a notebook follow its theme from here on: light or dark, also when it is switched.
+
+    The notebook then draws charts itself, without a network, as SVG that a style sheet colours anew: what was zoomed
+    stays so. Saved with the notebook are a picture of each chart and its specification. This enables a renderer of
+    Altair; ``altair.renderers.enable("default")`` goes back. Outside of a notebook nothing happens.
+
+    Examples
+    --------
+    >>> charts.follow_theme()
+    """
+    if "IPython" not in sys.modules:
+        return
+    from IPython.core.getipython import get_ipython
+    from IPython.display import HTML, display
+
+    if get_ipython() is None:
+        return
+    alt.renderers.register("llmprof", _mime_bundle)
+    alt.renderers.enable("llmprof")
+    display(HTML(f"<style>{notebook_style()}</style>"))  # type: ignore[no-untyped-call]

@@ -70,7 +70,7 @@ def vega_bundle() -> str:
 
 def spec_json(chart: alt.TopLevelMixin) -> str:
     """Vega-Lite specification of a chart as JSON that is safe inside an HTML script element."""
-    return _json(chart.to_dict())
+    return _json(chart.to_dict(validate=False))
 
 
 def _json(spec: Mapping[str, Any]) -> str:

@@ -137,6 +137,52 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
+PICTURE: Final = "image/png"
+KEPT_STYLE: Final = """<style class="llmprof-kept">
+:is(.jp-OutputArea-child, .output_container):has(.llmprof-kept),
+:is(.jp-OutputArea-child, .output_container):has(+ * .llmprof-kept):has(+ * + * :is(.lp-live, .llmprof-explorers)) {
+  display: none;
+}
+:is(.jp-OutputArea-child, .output_container):has(.llmprof-kept) + *:not(:has(.lp-live, .llmprof-explorers)) {
+  height: 0;
+  min-height: 0;
+  margin: 0;
+  padding: 0;
+  overflow: hidden;
+  visibility: hidden;
+}
+</style>"""
+"""Stands between the picture of a widget and the widget: one of them is seen, the widget once its kernel has answered.
+
+JupyterLab prefers the widget to a picture in the same output, trusted as a notebook is that its user ran, and says
+"model not found" where no kernel knows it any more. The classes are those of outputs in JupyterLab and VS Code.
+"""
+
+
+def show_kept(shown: tuple[dict[str, Any], dict[str, Any]] | None) -> None:
+    """Show a widget in a notebook, and before it its picture, which stands there while no kernel answers.
+
+    Parameters
+    ----------
+    shown : tuple of dict, optional
+        What the widget shows by type, its ``image/png`` among it, and the metadata.
+
+    Raises
+    ------
+    NotImplementedError
+        There is no picture, or this is no notebook: IPython then shows the widget as it shows others.
+    """
+    from IPython.core.getipython import get_ipython
+    from IPython.display import display
+
+    if shown is None or PICTURE not in shown[0] or not hasattr(get_ipython(), "kernel"):
+        raise NotImplementedError
+    data, metadata = ({kind: one for kind, one in part.items() if kind != PICTURE} for part in shown)
+    picture, about = ({kind: one for kind, one in part.items() if kind == PICTURE} for part in shown)
+    for one, its in ((picture, about), ({"text/html": KEPT_STYLE}, {}), (data, metadata)):
+        display(one, metadata=its, raw=True)  # type: ignore[no-untyped-call]
+
+
 Answer = tuple[dict[str, Any], Buffers]
 F = TypeVar("F", bound=Callable[..., Answer])
 Trait: TypeAlias = "traitlets.TraitType[Any, Any]"
@@ -321,6 +367,10 @@ class Explorer(anywidget.AnyWidget):
         except LlmprofError:
             image = None
         if image:
-            data = {**data, "image/png": base64.b64encode(smaller(image)).decode("ascii")}
-            metadata = {**metadata, "image/png": {"width": self._width}}
+            data = {**data, PICTURE: base64.b64encode(smaller(image)).decode("ascii")}
+            metadata = {**metadata, PICTURE: {"width": self._width}}
         return data, metadata
+
+    def _ipython_display_(self, **_: Any) -> None:
+        """Show the image and the widget as two outputs, of which one is seen."""
+        show_kept(self._repr_mimebundle_())

@@ -221,6 +221,9 @@ export function status(model, host) {
   };
   model.on("change:busy", say);
   say();
+  // the style sheet of an output shows the picture that was saved with a notebook until then
+  const alive = () => host.classList.add("lp-live");
+  model.on("msg:custom change:busy", alive);
   onLost(model, () => {
     lost = true;
     say();

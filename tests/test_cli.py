@@ -364,13 +364,12 @@ class TestReport:
 @pytest.fixture
 def quick_report(monkeypatch):
     """Reports without what takes long: Altair, V8 and Vega."""
-    from llmprof.report import contents
-    from llmprof.report import page as report_page
+    from llmprof.report import contents, vega
     from llmprof.report.page import Figure
 
     monkeypatch.setattr(contents, "figure", lambda trace, name: Figure(name, name, spec="{}"))
-    monkeypatch.setattr(report_page, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
-    monkeypatch.setattr(report_page, "library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(vega, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
+    monkeypatch.setattr(vega, "library", lambda: "window.vegaEmbed = null;")
 
 
 class TestNotebook:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.changes import Change
 from llmprof.analyze.kernels import operators_of
 from llmprof.analyze.layers.attribution import attribute
@@ -288,4 +288,12 @@ ANALYSIS = Analysis(
         "phase", "gain_ns", "recorded_ns", "total_ns", "share", "count", "a_step", "length", "launches_saved",
         "bytes_saved", "fusion", "categories",
     ),
+    reported=True,
+    section=Section(
+        "fusion",
+        "Which short kernels would be one kernel?",
+        "Kernels that always follow each other on a stream and mostly move memory. The gain is of a step, replayed "
+        "with one kernel in place of each chain. Whether the results in between are needed elsewhere is not recorded.",
+    ),
+    table="llmprof.report.contents:fusion_table",
 )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.collectives.collectives import collectives, lateness
 from llmprof.analyze.overlap import overlap
 from llmprof.analyze.steps.steps import steps
@@ -377,6 +377,13 @@ ANALYSES = (
         question="Which rank is slow in which step?",
         help="time, waiting, idle time and exposed communication of each step of each rank",
         view="rank-steps",
+        section=Section(
+            "ranks",
+            "Which rank is slow, and when?",
+            "A row is a rank, a column a step. Ranks that work together end a step together: the late one is the row "
+            "that waits least.",
+        ),
+        figures=("llmprof.report.figures:RANK_STEPS", "llmprof.report.figures:RANK_WAITS"),
     ),
     Analysis(
         function=rank_groups,
@@ -389,5 +396,7 @@ ANALYSES = (
         question="Which node or parallel group comes late?",
         help="how often the ranks of a node or of a parallel group arrive last",
         view="late-groups",
+        section="ranks",
+        figures=("llmprof.report.figures:LATE_GROUPS",),
     ),
 )

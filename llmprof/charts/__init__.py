@@ -29,6 +29,7 @@ __all__ = [
     "layer_heatmap",
     "memory",
     "memory_holders",
+    "narrow",
     "overlap",
     "predicted",
     "rank_heatmap",
@@ -58,6 +59,7 @@ __all__ = [
 if TYPE_CHECKING:
     from llmprof.charts.base.dark import follow_theme, themed
     from llmprof.charts.base.save import save, to_html, to_png_bytes
+    from llmprof.charts.base.theme import narrow
     from llmprof.charts.breakdown import breakdown, overlap
     from llmprof.charts.collectives import all_reduce
     from llmprof.charts.compare import diff, diff_waterfall
@@ -95,6 +97,7 @@ else:
             "layer_heatmap": "llmprof.charts.layers",
             "memory": "llmprof.charts.memory",
             "memory_holders": "llmprof.charts.memory",
+            "narrow": "llmprof.charts.base.theme",
             "overlap": "llmprof.charts.breakdown",
             "late_groups": "llmprof.charts.ranks",
             "rank_heatmap": "llmprof.charts.ranks",

@@ -15,19 +15,19 @@ from llmprof.charts.base.theme import (
     HIDDEN,
     IDLE,
     MISSING,
-    PADDING,
     PAPER,
     PHASES,
     REST,
     TEXT_PX,
     UNMATCHED,
     WAIT,
-    WIDTH,
     colour,
     colours,
     finish,
     heading,
     ink_on,
+    inner,
+    is_narrow,
     layered,
     percent,
     row_axis,
@@ -92,15 +92,15 @@ def breakdown(
     palette = _palette(color, parts)
     order = list(sums["row"].unique(maintain_order=True))
     unit = time_unit(number(sums["row_ns"].max()))
-    width = WIDTH - 2 * PADDING - 20 - round(max(text_px(row, TEXT_PX) for row in order))
+    width = inner() - 20 - round(max(text_px(row, TEXT_PX) for row in order))
     y = row_axis(order)
-    inner, _ = _gathered(small, min_share, "smaller")
-    inside = _palette(color, inner, MISSING) if inner["part"].n_unique() > 1 else {}
+    smaller, _ = _gathered(small, min_share, "smaller")
+    inside = _palette(color, smaller, MISSING) if smaller["part"].n_unique() > 1 else {}
     table = _merged(color, palette, inside)
     panels = [_shares(stack(parts, palette, unit), table, y, width, "Share of device time")]
     if inside:
         gathered = next(name for name in palette if name not in sums["part"].unique())
-        panels.append(_shares(stack(inner, inside, unit), table, y, width, f"What is in {gathered}"))
+        panels.append(_shares(stack(smaller, inside, unit), table, y, width, f"What is in {gathered}"))
     bars = layered(*stacked_bars(parts, table, width=width, title="device time", unit=unit, inside=False))
     panels.append(bars.properties(width=width, height=26 * len(order), title=heading("Device time")))
     chart = alt.vconcat(*panels, spacing=20)
@@ -161,7 +161,7 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
     """Bars of 100 %, with the name and share in each part that is wide enough."""
     total = pl.col("percent").cum_sum().over("row")
     data = data.with_columns(start=total - pl.col("percent"), end=total).drop("order", "gathered")
-    axis = alt.Axis(title="share (%)", grid=False, tickCount=10)
+    axis = alt.Axis(title="share (%)", grid=False, tickCount=5 if is_narrow() else 10)
     x = alt.X("start:Q", scale=alt.Scale(domain=[0, 100], nice=False), axis=axis)
     tips = [alt.Tooltip("row:N", title="bar"), alt.Tooltip("part:N"), alt.Tooltip("time:N")]
     tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
@@ -221,8 +221,7 @@ PARTS: dict[str, str] = {
 }
 """Parts of a bar in order, and their colours; exposed communication is one part, or three."""
 
-_PLOT = WIDTH - 2 * PADDING - 76
-_ROW = 34
+_ROW, _NAME_PX = 34, 76
 
 
 def overlap(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
@@ -264,12 +263,12 @@ def overlap(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChar
     table = {name: fill for name, fill in PARTS.items() if name in drawn}
     parts = parts.filter(pl.col("part").is_in(list(table)))
     phases = sorted(sums["phase"].unique(), key=_phase_order)
-    panels = []
+    plot, panels = inner() - _NAME_PX, []
     for name in phases:
         rows = parts.filter(phase=name)
         axis = "device time" if name == phases[-1] else None
-        panel = layered(*stacked_bars(rows, table, width=_PLOT, title=axis, unit=unit))
-        panel = panel.properties(width=_PLOT, height=_ROW * rows["row"].n_unique())
+        panel = layered(*stacked_bars(rows, table, width=plot, title=axis, unit=unit))
+        panel = panel.properties(width=plot, height=_ROW * rows["row"].n_unique())
         panels.append(panel.properties(title=heading(name)) if name else panel)
     notes = ["Communication is hidden while compute runs beside it, and exposed while it does not."]
     if "exposed waiting" in table:

@@ -24,17 +24,18 @@ from llmprof.charts.base.theme import (
     DURATION,
     INK,
     NUMBER,
-    PADDING,
     PAPER,
     WAIT,
-    WIDTH,
     Unit,
     beside,
     colour,
     finish,
     heading,
+    inner,
+    is_narrow,
     layered,
     percent,
+    rows_of,
     time_unit,
 )
 from llmprof.units import format_bytes, format_ns
@@ -42,8 +43,7 @@ from llmprof.units import format_bytes, format_ns
 _SOURCE = "llmprof.analyze.collectives(trace)"
 _COLUMNS = ("rank", "kind", "bytes", "dur_ns", "wait_ns", "transfer_ns")
 _TABLE = {"duration": DURATION, "wait": WAIT, "transfer": COMMUNICATION}
-_PLOT, _SPACE, _HEIGHT = WIDTH - 2 * PADDING - 64, 110, 170
-_HALF = (_PLOT - _SPACE) // 2
+_SPACE, _HEIGHT = 110, 170
 _MAX_SIZES, _MEASURES = 8, ["duration", "transfer"]
 
 
@@ -83,8 +83,8 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
         others = ", ".join(frame["kind"].drop_nulls().unique().sort()) or "none"
         raise nothing("all_reduce", f"no call of kind {kind} in the frame (kinds: {others})", _SOURCE)
     matched = rows.drop_nulls(["wait_ns", "transfer_ns"])
-    lower = alt.hconcat(_by_size(rows), _by_rank(rows, matched), spacing=_SPACE, bounds="flush")
-    chart = alt.vconcat(_distributions(rows, matched), lower, spacing=40)
+    lower = rows_of([_by_size(rows), _by_rank(rows, matched)], 1 if is_narrow() else 2, spacing=_SPACE)
+    chart = alt.vconcat(_distributions(rows, matched), *lower, spacing=40)
     notes = [
         "Wait: from a rank's own start until the last rank has started the same call.",
         "Transfer: the rest of the kernel.",
@@ -94,6 +94,15 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
     elif matched.height < rows.height:
         notes.append(f"Both are known for {matched.height:,} of {rows.height:,} kernels.")
     return finish(chart, title or _headline(rows, matched, kind), " ".join(notes))
+
+
+def _plot() -> int:
+    return inner() - 64
+
+
+def _half() -> int:
+    """Width of one of two panels side by side."""
+    return _plot() if is_narrow() else (_plot() - _SPACE) // 2
 
 
 def _headline(rows: pl.DataFrame, matched: pl.DataFrame, kind: str) -> str:
@@ -121,7 +130,7 @@ def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChar
         bars = _histogram(log_bins(source, column, unit), x, fill, unit)
         drawn = layered(bars, rule(x, median / unit.ns)) if median > 0 else layered(bars)
         head = heading(f"{words}: median {format_ns(median)}")
-        panels.append(drawn.properties(width=_PLOT, height=84, title=head))
+        panels.append(drawn.properties(width=_plot(), height=84, title=head))
     return alt.vconcat(*panels, spacing=8)
 
 
@@ -143,7 +152,7 @@ def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
     if known.is_empty():
         note = alt.Chart(constant({})).mark_text(fontSize=12, color=INK)
         missing = note.encode(text=alt.value("bytes were not captured"))
-        return layered(missing, beside("By size")).properties(width=_HALF, height=_HEIGHT)
+        return layered(missing, beside("By size")).properties(width=_half(), height=_HEIGHT)
     share = "" if known.height == rows.height else f", known for {percent(100 * known.height / rows.height)}"
     if known["bytes"].n_unique() > _MAX_SIZES:
         known = known.with_columns(bytes=pl.lit(2.0).pow(pl.col("bytes").clip(1).log(2).floor()))
@@ -171,13 +180,13 @@ def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
     marks = [
         base.mark_rule(strokeWidth=2.5).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q", color=shade, tooltip=tips),
         base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=shade, tooltip=tips),
-        beside(f"By size{share}: median, 10th to 90th percentile"),
+        beside(f"By size{share}: median" + ("" if is_narrow() else ", 10th to 90th percentile")),
     ]
     if len(sizes) <= 4:
         for measure, dy in zip(_MEASURES, (-7, 7), strict=True):  # the duration is the longer: its text goes above
             text = base.transform_filter(alt.FieldEqualPredicate(field="measure", equal=measure))
             marks.append(text.mark_text(align="left", dx=9, dy=dy, color=INK).encode(y=y, text="label:N"))
-    return layered(*marks).properties(width=_HALF, height=_HEIGHT)
+    return layered(*marks).properties(width=_half(), height=_HEIGHT)
 
 
 def _spread(rows: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
@@ -199,6 +208,6 @@ def _by_rank(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.LayerChart:
     sums = source.group_by("rank").agg(pl.col(column).sum().alias(name) for name, column in columns.items())
     named = sums.sort("rank").with_columns(row=pl.format("rank {}", "rank"))
     long = named.unpivot(list(columns), index="row", variable_name="part", value_name="ns")
-    marks = stacked_bars(long, _TABLE, width=_HALF, title="time of all calls", inside=split)
+    marks = stacked_bars(long, _TABLE, width=_half(), title="time of all calls", inside=split)
     height = max(_HEIGHT, 26 * sums.height)
-    return layered(*marks, beside("By rank")).properties(width=_HALF, height=height)
+    return layered(*marks, beside("By rank")).properties(width=_half(), height=height)

@@ -16,17 +16,16 @@ from llmprof.charts.base.theme import (
     INK,
     MUTED,
     NUMBER,
-    PADDING,
     PHASES,
     REST,
     SAME,
     SLOWER,
     TEXT_PX,
-    WIDTH,
     Unit,
     colour,
     finish,
     heading,
+    inner,
     layered,
     row_axis,
     text_px,
@@ -92,7 +91,7 @@ def diff(
     places = {name: i for i, name in enumerate(PHASES)}
     phases = sorted(known["phase"].unique(), key=lambda p: (places.get(p, len(places)), p))
     phases = [phase for phase in phases if (known.filter(phase=phase)["delta_ns"] != 0).any()]
-    width = WIDTH - 2 * PADDING - 24 - min(250, round(max(text_px(row, TEXT_PX) for row in known["row"])))
+    width = inner() - 24 - min(250, round(max(text_px(row, TEXT_PX) for row in known["row"])))
     panels = []
     for phase in phases:
         part = known.filter(phase=phase)
@@ -148,7 +147,7 @@ def diff_waterfall(
     most_ns, least_ns = number(bars["to_ns"].max()), _axis_start(bars)
     most_ns = max(most_ns, number(bars["from_ns"].max()))
     unit = time_unit(most_ns)
-    width = WIDTH - 2 * PADDING - 24 - min(250, round(max(text_px(row, TEXT_PX) for row in bars["row"])))
+    width = inner() - 24 - min(250, round(max(text_px(row, TEXT_PX) for row in bars["row"])))
     least, most = least_ns / unit.ns, most_ns / unit.ns
     room = max(text_px(text) for text in bars["text"]) + 16
     scale = alt.Scale(domain=[least, least + (most - least) * width / max(200.0, width - room)], nice=False)

@@ -13,13 +13,14 @@ from llmprof.charts.base.theme import (
     COMPUTE,
     MUTED,
     NUMBER,
-    PADDING,
-    WIDTH,
     beside,
     colour,
     finish,
+    inner,
+    is_narrow,
     layered,
     percent,
+    rows_of,
     spread,
 )
 from llmprof.units import NS_PER_S
@@ -152,7 +153,7 @@ def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
         A column is missing, or there is nothing but zeros.
     """
     require(frame, _COLUMNS, chart="counters", made_by=_SOURCE)
-    chart, left = counters_panel(frame, WIDTH - 2 * PADDING)
+    chart, left = counters_panel(frame, inner())
     if chart is None:
         raise nothing("counters", "all counters stay at zero", _SOURCE)
     start = (
@@ -183,16 +184,13 @@ def counters_panel(
     low, high = number(rows["time_ns"].min()) / NS_PER_S, number(rows["time_ns"].max()) / NS_PER_S
     domain = (low, max(high, low + 0.1))
     table = {line: _LINES[i % len(_LINES)] for i, line in enumerate(rows["line"].unique(maintain_order=True))}
-    across = 3 if len(shown) > 4 else min(2, len(shown))
+    across = 1 if is_narrow() else 3 if len(shown) > 4 else min(2, len(shown))
     plot = (width + _SPACE) // across - _SPACE - _AXIS
     panels = []
     for i, name in enumerate(shown):
         bottom = i + across >= len(shown)
         panels.append(_panel(rows.filter(name=name), plot, domain, table, bottom=bottom))
-    grid = [
-        alt.hconcat(*panels[i : i + across], spacing=_SPACE + _AXIS, bounds="flush")
-        for i in range(0, len(panels), across)
-    ]
+    grid = rows_of(panels, across, spacing=_SPACE + _AXIS)
     return alt.vconcat(*grid, spacing=24), left
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from llmprof.charts.base.data import inline, nothing, number, require
-from llmprof.charts.base.theme import BLACK, PADDING, PAPER, TEXT_PX, WIDTH, finish, percent
+from llmprof.charts.base.theme import BLACK, PAPER, TEXT_PX, finish, inner, percent
 from llmprof.lazy import Later
 from llmprof.storage import files
 from llmprof.text import shorten
@@ -23,9 +23,6 @@ else:
 
 _SOURCE: Final = "llmprof.analyze.stacks(trace)"
 _COLUMNS: Final = ("stack", "value", "unit")
-_LEAST: Final = 1 / 900
-"""Narrowest frame that is drawn, as a share of the whole width: about one pixel."""
-
 _ROW: Final = 18
 _LEAST_ROWS: Final = 6
 _LETTER: Final = 6.8
@@ -64,16 +61,14 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
     unit = rows["unit"][0]
     trunk = trunk_of(rows["stack"])
     nodes = nodes_of(rows.with_columns(pl.col("stack").list.slice(len(trunk))), depth)
-    drawn = nodes.filter(pl.col("value") >= _LEAST * total)
+    drawn = nodes.filter(pl.col("value") >= total / inner())
     if drawn.is_empty():
         raise nothing("flame", "all stacks are the same frame", _SOURCE)
 
     def amount(value: float) -> str:
         return format_ns(value) if unit == "ns" else f"{value:,.0f} samples"
 
-    labels = [
-        _label(name, (WIDTH - 2 * PADDING) * value / total) for name, value in drawn.select("name", "value").rows()
-    ]
+    labels = [_label(name, (inner()) * value / total) for name, value in drawn.select("name", "value").rows()]
     data = drawn.select(
         "name",
         x=pl.col("x") / total * 100,
@@ -105,7 +100,7 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
         .add_params(zoom)
     )
     words = base.mark_text(color=BLACK, fontSize=TEXT_PX, clip=True).encode(x="middle:Q", y="at:Q", text="label:N")
-    chart = alt.LayerChart(layer=[boxes, words]).properties(width=WIDTH - 2 * PADDING, height=_ROW * levels)
+    chart = alt.LayerChart(layer=[boxes, words]).properties(width=inner(), height=_ROW * levels)
     head = f"{amount(total)} in {rows.height:,} call stacks"
     note = "A frame is as wide as what was spent in it and below it. Drag and turn the wheel to look closer."
     if trunk:

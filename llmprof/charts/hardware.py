@@ -8,9 +8,8 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base.data import inline, nothing, require
-from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, PADDING, WIDTH, finish
+from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, finish, inner
 
-_INNER: Final = WIDTH - 2 * PADDING - 200
 _GRADES: Final = {"good": "#009E73", "fair": "#E0A100", "poor": "#B2182B", "unknown": "#9AA5B1"}
 
 
@@ -49,7 +48,7 @@ def hardware_peaks(memory: pl.DataFrame, matmul: pl.DataFrame) -> Any:
 
 
 def _beside_peak(rows: pl.DataFrame, unit: str) -> Any:
-    base = alt.Chart(inline(rows)).properties(width=_INNER, height=26 * max(1, rows.height))
+    base = alt.Chart(inline(rows)).properties(width=inner() - 200, height=26 * max(1, rows.height))
     y = alt.Y("name:N", sort=rows["name"].to_list(), title=None)
     bars = base.mark_bar(color=COMPUTE).encode(
         x=alt.X("value:Q", title=unit), y=y, tooltip=["name:N", "value:Q", "peak:Q"]
@@ -116,7 +115,7 @@ def _by_size(rows: pl.DataFrame, value: str, title: str, heading: str, by: str) 
         color=alt.Color(f"{by}:N", title=None, legend=alt.Legend(labelLimit=260)),
         tooltip=[f"{by}:N", "bytes:Q", "latency_us:Q", f"{value}:Q"],
     )
-    return finish(chart.properties(width=_INNER - 60, height=280), heading, "Both axes are logarithmic; medians")
+    return finish(chart.properties(width=inner() - 260, height=280), heading, "Both axes are logarithmic; medians")
 
 
 def length_curves(points: pl.DataFrame) -> Any:
@@ -193,7 +192,7 @@ def parallel_efficiency(rows: pl.DataFrame) -> Any:
     )
     height = 34 * rows["layout"].n_unique()
     return finish(
-        chart.properties(width=_INNER - 40, height=height), "Several devices against one", "A point for each workload"
+        chart.properties(width=inner() - 240, height=height), "Several devices against one", "A point for each workload"
     )
 
 
@@ -220,7 +219,7 @@ def history(rows: pl.DataFrame, metric: str) -> Any:
     chosen_rows = rows.filter(pl.col("metric") == metric)
     if chosen_rows.is_empty():
         raise nothing("history", f"the history has no {metric}", "llmprof.experiments.history.read_history(path)")
-    base = alt.Chart(inline(chosen_rows)).properties(width=_INNER, height=220)
+    base = alt.Chart(inline(chosen_rows)).properties(width=inner() - 200, height=220)
     x = alt.X("run:O", title="run")
     points = base.mark_point(color=COMPUTE, opacity=0.5).encode(
         x=x, y=alt.Y("value:Q", title=metric), tooltip=["run:O", "value:Q"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import altair as alt
 import polars as pl
 
@@ -21,18 +23,21 @@ from llmprof.charts.base.data import (
 from llmprof.charts.base.theme import (
     COMPUTE,
     NUMBER,
-    PADDING,
     PAPER,
-    WIDTH,
+    TEXT_PX,
     Unit,
     beside,
     colour,
     colours,
     finish,
     heading,
+    inner,
+    is_narrow,
     layered,
     percent,
+    rows_of,
     spread,
+    text_px,
     time_unit,
 )
 from llmprof.units import format_ns
@@ -45,7 +50,7 @@ _MEANING = {
     "queued": "launched, and held by something",
     "unknown": "the launch was not captured",
 }
-_PLOT, _SPACE = WIDTH - 2 * PADDING - 76, 80
+_SPACE = 80
 
 
 def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
@@ -79,16 +84,20 @@ def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     palette = colours("cause", rows["cause"].unique())
     sums = rows.group_by("rank", part="cause").agg(ns=pl.col("dur_ns").sum(), gaps=pl.len()).sort("rank")
     sums = sums.with_columns(row=pl.format("rank {}", "rank"))
-    bars = layered(*stacked_bars(sums, palette, width=_PLOT, title="idle time", extra=("gaps",)))
+    bars = layered(*stacked_bars(sums, palette, width=_plot(), title="idle time", extra=("gaps",)))
     height = 34 * sums["row"].n_unique()
-    by_rank = bars.properties(width=_PLOT, height=height, title=heading("By cause and rank"))
+    by_rank = bars.properties(width=_plot(), height=height, title=heading("By cause and rank"))
     meanings = "; ".join(f"{cause}: {_MEANING[cause]}" for cause in palette if cause in _MEANING)
     notes = [
         "A gap counts when no stream of the device runs anything; it is split at the call that launched what ends it.",
         f"{meanings}.",
     ]
-    chart = alt.vconcat(by_rank, _lengths(rows, palette), spacing=36)
+    chart = alt.vconcat(by_rank, *_lengths(rows, palette), spacing=36)
     return finish(chart, title or _headline(rows), notes)
+
+
+def _plot() -> int:
+    return inner() - 76
 
 
 def _headline(rows: pl.DataFrame) -> str:
@@ -100,7 +109,7 @@ def _headline(rows: pl.DataFrame) -> str:
     return f"The device is idle for {figures}{' a rank' if ranks.len() > 1 else ''}; {share} of that is {cause}"
 
 
-def _lengths(rows: pl.DataFrame, palette: dict[str, str]) -> alt.HConcatChart:
+def _lengths(rows: pl.DataFrame, palette: dict[str, str]) -> list[Any]:
     """Gaps by length on one axis: their number, and their time."""
     unit, total = log_unit(rows["dur_ns"]), time_unit(number(rows["dur_ns"].sum()))
     places = {cause: i for i, cause in enumerate(palette)}
@@ -109,7 +118,7 @@ def _lengths(rows: pl.DataFrame, palette: dict[str, str]) -> alt.HConcatChart:
     many = _columns(bins, "n", "parts", unit=unit, palette=palette, title="Number of parts of gaps")
     axis = f"time ({total.symbol})"
     long = _columns(bins, "time", axis, unit=unit, palette=palette, title="Time in parts of that length")
-    return alt.hconcat(many, long, spacing=_SPACE, bounds="flush")
+    return rows_of([many, long], 1 if is_narrow() else 2, spacing=_SPACE)
 
 
 def _columns(
@@ -127,7 +136,9 @@ def _columns(
     ]
     bars = alt.Chart(inline(stacked)).mark_rect(stroke=PAPER, strokeWidth=0.5)
     drawn = bars.encode(x=x, x2="end:Q", y=y, y2="top:Q", color=colour("cause", palette), tooltip=tips)
-    return layered(drawn, beside(title)).properties(width=(_PLOT - _SPACE) // 2, height=150)
+    return layered(drawn, beside(title)).properties(
+        width=_plot() if is_narrow() else (_plot() - _SPACE) // 2, height=150
+    )
 
 
 _LAUNCH_DELAY_SOURCE = "llmprof.analyze.launch_delay(trace)"
@@ -171,16 +182,13 @@ def launch_delay(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConca
     medians = rows.group_by("rank").agg(pl.col("median_ns").median())["median_ns"]
     scale, axis = _scale(data, unit, number(medians.max()) / max(1.0, number(medians.min())))
     quiet = alt.Axis(title=None, labels=False, ticks=False, domain=False, values=axis.values)
-    across = min(4, len(ranks))
-    plot = (WIDTH - 2 * PADDING - 64 + _LAUNCH_DELAY_SPACE) // across - _LAUNCH_DELAY_SPACE
+    across = min(2 if is_narrow() else 4, len(ranks))
+    plot = (inner() - 64 + _LAUNCH_DELAY_SPACE) // across - _LAUNCH_DELAY_SPACE
     panels = []
     for i, rank in enumerate(ranks):
         y, title_x = (axis if i % across == 0 else quiet), ("step" if i + across >= len(ranks) else None)
         panels.append(_panel(data.filter(rank=rank), alt.Y("min:Q", axis=y, scale=scale), plot, title_x, rank))
-    lines = [
-        alt.hconcat(*panels[i : i + across], spacing=_LAUNCH_DELAY_SPACE, bounds="flush")
-        for i in range(0, len(panels), across)
-    ]
+    lines = rows_of(panels, across, spacing=_LAUNCH_DELAY_SPACE)
     between = spread(format_ns(number(medians.min())), format_ns(number(medians.max())))
     who = "median, by rank" if len(ranks) > 1 else "median"
     notes = ["A long delay: the host is ahead and work is queued. A few us: the device waits for the host."]
@@ -203,7 +211,7 @@ def _scale(data: pl.DataFrame, unit: Unit, ratio: float) -> tuple[alt.Scale, alt
 
 
 def _panel(data: pl.DataFrame, y: alt.Y, plot: int, title_x: str | None, rank: int) -> alt.LayerChart:
-    axis = alt.Axis(title=title_x, format="d", tickMinStep=1, tickCount=5, grid=False)
+    axis = alt.Axis(title=title_x, format="d", tickMinStep=1, tickCount=3 if is_narrow() else 5, grid=False)
     x = alt.X("step:Q", axis=axis, scale=alt.Scale(nice=False, zero=False, padding=12))
     tips = [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{name}:Q", format=",.4~r") for name in ("min", "median", "p95"))]
     shade = colour("part", _TABLE)
@@ -259,8 +267,9 @@ def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConc
     row = pl.when(whole).then("phase").otherwise(pl.format("{} ({} {})", "phase", "steps", many))
     sums = sums.with_columns(row=row, at=pl.col("phase").replace_strict({p: i for i, p in enumerate(order)}))
     palette = colours("path", sums["part"].unique())
-    bars = layered(*stacked_bars(sums.sort("at", "part"), palette, width=_PLOT, title="time of a step"))
-    chart = bars.properties(width=_PLOT, height=34 * len(order), title=heading("Mean step of each phase, by part"))
+    plot = inner() - 20 - round(max(text_px(name, TEXT_PX) * 1.06 for name in sums["row"]))
+    bars = layered(*stacked_bars(sums.sort("at", "part"), palette, width=plot, title="time of a step"))
+    chart = bars.properties(width=plot, height=34 * len(order), title=heading("Mean step of each phase, by part"))
     notes = [
         "Each part is what the next one waited for longest; the parts of a step add up to the time from the end of the "
         "step before to its own end.",

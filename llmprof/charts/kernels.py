@@ -14,16 +14,16 @@ from llmprof.charts.base.theme import (
     COPY,
     IDLE,
     INK,
-    PADDING,
     PAPER,
     REST,
     TEXT_PX,
-    WIDTH,
     Unit,
     colour,
     colours,
     finish,
     ink_on,
+    inner,
+    is_narrow,
     layered,
     percent,
     row_axis,
@@ -79,7 +79,7 @@ def kernels(
         f"Sum of the durations of all launches ({format_ns(total)}): kernels that overlap count in full, "
         "a collective with its waiting."
     )
-    done = finish(alt.vconcat(kernel_panel(rows, WIDTH - 2 * PADDING - 8, "total time")), title or head, note)
+    done = finish(alt.vconcat(kernel_panel(rows, inner() - 8, "total time")), title or head, note)
     done["title"]["frame"] = "bounds"
     return done
 
@@ -181,7 +181,7 @@ def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = N
     ]
     rows = kept.select("ns", "count", row="name", part=_kind(), label=pl.Series(labels, dtype=pl.String))
     table = {name: fill for name, fill in KINDS.items() if name in rows["part"].to_list()}
-    chart = ranking(rows, width=WIDTH - 2 * PADDING - 8, title="total time", table=table)
+    chart = ranking(rows, width=inner() - 8, title="total time", table=table)
     first = rows.row(0, named=True)
     head = f"{shorten(first['row'], 48)} takes {percent(100 * first['ns'] / total)} of the time in API calls"
     notes = f"Sums over all host threads and ranks, {format_ns(total)} in total; count and median of one call."
@@ -266,7 +266,7 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     parts = _gathered(_means(states.join(bars, on="bar", how="semi"), "bar"))
     table = _palette(parts)
     data = _stacked(parts, bars, table)
-    width = WIDTH - 2 * PADDING - 72 - round(max(text_px(row, TEXT_PX) for row in bars["row"]))
+    width = inner() - 72 - round(max(text_px(row, TEXT_PX) for row in bars["row"]))
     chart = layered(*_marks(data, bars, table, width, timed=timed))
     chart = chart.properties(width=width, height=_ROW * bars.height)
     top = _means(states.with_columns(bar=pl.lit("")), "bar").sort("share", "reason", descending=[True, False])
@@ -358,7 +358,7 @@ def _stacked(parts: pl.DataFrame, bars: pl.DataFrame, table: dict[str, str]) -> 
 def _marks(
     data: pl.DataFrame, bars: pl.DataFrame, table: dict[str, str], width: int, *, timed: bool
 ) -> list[alt.Chart]:
-    axis = alt.Axis(title="share of a warp's time (%)", grid=False, tickCount=10)
+    axis = alt.Axis(title="share of a warp's time (%)", grid=False, tickCount=5 if is_narrow() else 10)
     x = alt.X("start:Q", scale=alt.Scale(domain=[0, 100], nice=False, clamp=True), axis=axis)
     y = row_axis(bars["row"])
     tips = [alt.Tooltip("bar:N", title="kernel"), alt.Tooltip("part:N", title="reason")]

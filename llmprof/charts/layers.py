@@ -13,14 +13,15 @@ from llmprof.charts.base.theme import (
     MISSING,
     MUTED,
     NUMBER,
-    PADDING,
-    WIDTH,
     Unit,
     beside,
     colours,
     finish,
     ink_on,
+    inner,
+    is_narrow,
     layered,
+    rows_of,
     text_px,
     time_unit,
 )
@@ -80,14 +81,14 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
     cap = end_of_scale(known)
     unit = time_unit(cap)
     cells = _grid(rows, value).with_columns((pl.col(value) / unit.ns).alias("time"))
-    across = 1 if len(ranks) == 1 else 2 if len(ranks) <= 8 else 4
-    plot = (WIDTH - 2 * PADDING - 90) // across - _AXIS
+    across = 1 if len(ranks) == 1 or (is_narrow() and len(ranks) <= 4) else 2 if len(ranks) <= 8 or is_narrow() else 4
+    plot = (inner() - (0 if is_narrow() else 90)) // across - _AXIS
     shade = colour_of_time(known, cap, unit, rows["layer"].n_unique())
     panels = [
         _panel(cells.filter(rank=rank), rank, shade, plot, left=i % across == 0, low=i + across >= len(ranks))
         for i, rank in enumerate(ranks)
     ]
-    lines = [alt.hconcat(*panels[i : i + across], spacing=_AXIS, bounds="flush") for i in range(0, len(panels), across)]
+    lines = rows_of(panels, across, spacing=_AXIS)
     notes = [f"Colour: {_MEANING[value]}."]
     if beyond := known.filter(known > cap).len():
         longest = format_ns(number(known.max()))
@@ -109,20 +110,25 @@ def end_of_scale(known: pl.Series) -> float:
 
 def colour_of_time(known: pl.Series, cap: float, unit: Unit, rows: int, *, offset: int = 18) -> alt.Color:
     """Colour of the field ``time``, logarithmic if its end is far above its middle; ``rows``: height of its legend."""
-    least = number(known.min())
+    least, small = number(known.min()), is_narrow()
     log = least > 0 and cap > 8 * number(known.median())
     kind: Literal["log", "linear"] = "log" if log else "linear"
     domain = [least / unit.ns, cap / unit.ns]
     scale = alt.Scale(scheme="viridis", reverse=True, type=kind, domain=domain, clamp=True, nice=False)
     key = alt.Legend(
-        title=[f"time ({unit.symbol}),", "log scale"] if log else f"time ({unit.symbol})",
+        title=_two(f"time ({unit.symbol})", "log scale") if log else f"time ({unit.symbol})",
         format=NUMBER,
-        orient="right",
-        offset=offset,
-        gradientLength=min(180, 8 * rows + 20),
-        tickCount=5,
+        orient="top" if small else "right",
+        direction="horizontal" if small else "vertical",
+        offset=34 if small else offset,
+        gradientLength=inner() - 90 if small else min(180, 8 * rows + 20),
+        tickCount=4 if small else 5,
     )
     return alt.Color("time:Q", scale=scale, legend=key)
+
+
+def _two(first: str, second: str) -> list[str] | str:
+    return f"{first}, {second}" if is_narrow() else [f"{first},", second]
 
 
 def _headline(cells: pl.DataFrame, value: str) -> str:
@@ -139,9 +145,10 @@ def _columns(rows: pl.DataFrame, value: str) -> tuple[pl.DataFrame, str]:
     """Steps as columns; if there are more steps than pixels allow, medians of consecutive steps."""
     steps = rows["step"].unique().sort()
     rows = rows.with_columns(pl.col("phase").fill_null("other"))
-    if steps.len() <= MAX_COLUMNS:
+    most = MAX_COLUMNS // 3 if is_narrow() else MAX_COLUMNS
+    if steps.len() <= most:
         return rows, ""
-    size = -(-steps.len() // MAX_COLUMNS)
+    size = -(-steps.len() // most)
     place = pl.DataFrame({"step": steps, "column": steps.gather(pl.arange(steps.len(), eager=True) // size * size)})
     merged = rows.join(place, on="step").group_by("rank", "column", "layer", maintain_order=True)
     out = merged.agg(pl.col(value).median(), pl.col("phase").mode().sort().first()).rename({"column": "step"})

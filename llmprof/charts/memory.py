@@ -14,10 +14,10 @@ from llmprof.charts.base.theme import (
     DURATION,
     INK,
     NUMBER,
-    PADDING,
-    WIDTH,
     finish,
     heading,
+    inner,
+    is_narrow,
     layered,
     percent,
     time_unit,
@@ -96,7 +96,7 @@ def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
         dot = alt.Chart(inline(at))
         marks.append(dot.mark_point(filled=True, color=INK, size=40).encode(x="t:Q", y="v:Q"))
         text = f"{where}: at most {format_bytes(peak['allocated_bytes'])}"
-        panels.append(layered(*marks).properties(width=WIDTH - 2 * PADDING - 60, height=150, title=heading(text)))
+        panels.append(layered(*marks).properties(width=inner() - 60, height=150, title=heading(text)))
     chart = alt.vconcat(*panels, spacing=22)
     head = f"At most {format_bytes(number(top))} are allocated"
     held = frame["reserved_bytes"].max()
@@ -163,9 +163,10 @@ def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | No
             blocks=pl.col("blocks").sum(),
         )
         kept = pl.concat([kept, other])
+    room = 130 if is_narrow() else 340
     size, symbol = _unit(number(kept["bytes"].max()))
     shown = kept.with_columns(
-        row=pl.Series([shorten(name, 46) for name in kept["holder"]], dtype=pl.String)
+        row=pl.Series([shorten(name, room // 7) for name in kept["holder"]], dtype=pl.String)
         + pl.Series(["\u200b" * place for place in range(kept.height)]),
         value=pl.col("bytes") / size,
         label=pl.Series([f"{format_bytes(n)}, {percent(100 * n / total)}" for n in kept["bytes"]], dtype=pl.String),
@@ -174,13 +175,20 @@ def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | No
     extra = [name for name in shown["part"].unique().sort() if name not in _PARTS]
     scale = alt.Scale(domain=[*present, *extra], range=[_PARTS[n] for n in present] + ["#4E79A7"] * len(extra))
     base = alt.Chart(inline(shown.select("row", "holder", "part", "value", "label", "blocks")))
-    y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=330))
+    y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=room - 10))
     widest = number(shown["value"].max())
-    x = alt.X("value:Q", title=symbol, scale=alt.Scale(domain=[0, widest * 1.25]), axis=alt.Axis(format=NUMBER))
+    x = alt.X(
+        "value:Q",
+        title=symbol,
+        scale=alt.Scale(domain=[0, widest * (2.4 if is_narrow() else 1.25)]),
+        axis=alt.Axis(format=NUMBER),
+    )
     bars = base.mark_bar().encode(
         x=x,
         y=y,
-        color=alt.Color("part:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=5)),
+        color=alt.Color(
+            "part:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=2 if is_narrow() else 5)
+        ),
         tooltip=["holder:N", "part:N", "label:N", "blocks:Q"],
     )
     words = base.mark_text(align="left", dx=5, color=INK).encode(x=x, y=y, text="label:N")
@@ -188,6 +196,6 @@ def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | No
     part, most = by_part.row(0)
     what = {"before the recording": "from before the recording", "unknown": "of unknown holders"}.get(part, part)
     head = f"{percent(100 * most / total)} of {format_bytes(total)} is {what}"
-    chart = alt.LayerChart(layer=[bars, words]).properties(width=WIDTH - 2 * PADDING - 340, height=24 * kept.height)
+    chart = alt.LayerChart(layer=[bars, words]).properties(width=inner() - room, height=24 * kept.height)
     note = "By who allocated it: the innermost frame of the program, or the operator that was running."
     return finish(chart, title or head, note)

@@ -10,12 +10,11 @@ import polars as pl
 
 from llmprof.analyze.operator_times import communication_times, layer_times, operator_times
 from llmprof.charts.base.data import inline, nothing
-from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, PADDING, PHASES, REST, WIDTH, finish, time_unit
+from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, PHASES, REST, finish, inner, time_unit
 from llmprof.readers.ops import Timings
 from llmprof.text import shorten
 
 _SOURCE: Final = "llmprof.readers.ops.read_timings(path)"
-_INNER: Final = WIDTH - 2 * PADDING - 120
 _TOP: Final = 20
 _GB: Final = 1e9
 
@@ -57,7 +56,7 @@ def layer_performance_heatmap(timings: Timings) -> Any:
     height = 28 * rows["row"].n_unique()
     least = int(rows.select(pl.col("count").min()).item())
     of = f"Median of {least} or more calls each; phases: {', '.join(phases)}"
-    return finish(chart.properties(width=_INNER, height=height), "Time of each layer", of)
+    return finish(chart.properties(width=inner() - 120, height=height), "Time of each layer", of)
 
 
 def operation_time_distribution(timings: Timings) -> Any:
@@ -100,7 +99,7 @@ def operation_time_distribution(timings: Timings) -> Any:
         x="median:Q", y=y, tooltip=["operator:N", "calls:Q", "low:Q", "q1:Q", "median:Q", "q3:Q"]
     )
     words = f"Middle half of the calls and their median{f', {phase} steps' if phase else ''}; operators nest"
-    return finish((bars + ticks).properties(width=_INNER - 180, height=22 * rows.height), "Times of operators", words)
+    return finish((bars + ticks).properties(width=inner() - 300, height=22 * rows.height), "Times of operators", words)
 
 
 def compute_vs_communication(timings: Timings) -> Any:
@@ -155,7 +154,7 @@ def compute_vs_communication(timings: Timings) -> Any:
         words += "; unknown where that is longer than the step, since the timed calls waited longer than the rest"
     if timings.collectives.is_empty():
         words = "One device: there is no communication"
-    return finish(chart.properties(width=_INNER - 60, height=30 * rows.height), "Compute and communication", words)
+    return finish(chart.properties(width=inner() - 180, height=30 * rows.height), "Compute and communication", words)
 
 
 def memory_usage_analysis(timings: Timings) -> Any:
@@ -192,7 +191,7 @@ def memory_usage_analysis(timings: Timings) -> Any:
     what = "device memory of PyTorch's allocator" if timings.on_device else "resident memory of the process"
     both = line.mark_line() + line.mark_point(filled=True)
     words = f"{what[0].upper()}{what[1:]}; at first {begin}"
-    return finish(both.properties(width=_INNER, height=220), "Memory at the end of a step", words)
+    return finish(both.properties(width=inner() - 120, height=220), "Memory at the end of a step", words)
 
 
 def performance_bottlenecks(timings: Timings) -> Any:
@@ -234,7 +233,7 @@ def performance_bottlenecks(timings: Timings) -> Any:
     )  # fmt: skip
     height = (14 * len(phases) + 8) * len(order)
     words = "Median of the timed calls, times the calls of a step; mean over ranks"
-    return finish(chart.properties(width=_INNER - 180, height=height), "Where a step's time goes", words)
+    return finish(chart.properties(width=inner() - 300, height=height), "Where a step's time goes", words)
 
 
 def bandwidth_analysis(timings: Timings) -> Any:
@@ -267,7 +266,7 @@ def bandwidth_analysis(timings: Timings) -> Any:
         tooltip=["what:N", "group:N", "rank:Q", "bytes:Q", "count:Q", "median_ns:Q", "bus_gbps:Q"],
     )  # fmt: skip
     words = "Medians of the timed calls; waiting for a late rank is part of their time"
-    return finish(chart.properties(width=_INNER, height=260), "Bandwidth of communication", words)
+    return finish(chart.properties(width=inner() - 120, height=260), "Bandwidth of communication", words)
 
 
 CHARTS: Final[dict[str, Callable[[Timings], Any]]] = {

@@ -15,10 +15,10 @@ from llmprof.charts.base.theme import (
     MISSING,
     MUTED,
     NUMBER,
-    PADDING,
-    WIDTH,
     finish,
     heading,
+    inner,
+    is_narrow,
     layered,
     time_unit,
 )
@@ -111,7 +111,7 @@ def _cells(frame: pl.DataFrame, value: str) -> tuple[pl.DataFrame, int, int]:
     while number(frame["rank"].max()) >= size * MAX_ROWS:
         size *= 2  # so that nodes stay together
     steps = frame["step"].unique().sort()
-    width = -(-steps.len() // MAX_COLUMNS)
+    width = -(-steps.len() // (MAX_COLUMNS // 3 if is_narrow() else MAX_COLUMNS))
     place = pl.DataFrame({"step": steps, "column": steps.gather(pl.arange(steps.len(), eager=True) // width * width)})
     placed = frame.join(place, on="step").with_columns(row=pl.col("rank") // size * size)
     one = placed.group_by("row", "rank", "column").agg(pl.col(value).median())
@@ -130,7 +130,8 @@ def _named(size: int, last: float) -> pl.Expr:
 
 def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) -> alt.LayerChart:
     steps, rows = cells["step"].unique().sort().to_list(), cells["row"].unique().sort().to_list()
-    plot, height = WIDTH - 2 * PADDING - (150 if nodes is None else 216), min(640, max(120, 8 * len(rows)))
+    legend = 0 if is_narrow() else 104
+    plot, height = inner() - 46 - legend - (0 if nodes is None else 66), min(640, max(120, 8 * len(rows)))
     step_axis = alt.Axis(title="step", labelAngle=0, labelOverlap=True)
     x = alt.X("step:O", sort=None, axis=step_axis, scale=alt.Scale(domain=steps, padding=0))
     every = rows[:: max(1, -(-len(rows) // 16))]
@@ -189,7 +190,7 @@ _BY: Final = {
     "tp": "places in tensor parallelism",
     "ep": "places in expert parallelism",
 }
-MAX_GROUPS, _NAME_PX = 12, 150
+MAX_GROUPS = 12
 
 
 def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
@@ -236,11 +237,12 @@ def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcat
 
 
 def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
+    room = 110 if is_narrow() else 150
     drawn = rows.with_columns(
         pl.col("ranks").list.eval(pl.element().cast(pl.String)).list.join(", ").str.slice(0, 60),
-        label=pl.Series(distinct([shorten(name, 24) for name in rows["group"]])),
+        label=pl.Series(distinct([shorten(name, 17 if is_narrow() else 24) for name in rows["group"]])),
     )
-    axis = alt.Axis(title=None, ticks=False, labelPadding=6, labelLimit=_NAME_PX, minExtent=_NAME_PX)
+    axis = alt.Axis(title=None, ticks=False, labelPadding=6, labelLimit=room, minExtent=room)
     y = alt.Y("label:N", sort=None, scale=alt.Scale(domain=drawn["label"].to_list()), axis=axis)
     x = alt.X("share_last:Q", axis=alt.Axis(title="arrives last", format="%"), scale=alt.Scale(domain=[0, 1]))
     tips = [
@@ -252,5 +254,5 @@ def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
     bars = base.mark_bar(color=COMMUNICATION, height={"band": 0.7}).encode(x=x, tooltip=tips)
     lines = base.mark_tick(color=INK, thickness=2, size=18).encode(x=alt.X("expected_share:Q", title="arrives last"))
     return layered(bars, lines).properties(
-        width=WIDTH - 2 * PADDING - _NAME_PX - 20, height=24 * rows.height, title=heading(f"By {_BY.get(by, by)}")
+        width=inner() - room - 20, height=24 * rows.height, title=heading(f"By {_BY.get(by, by)}")
     )

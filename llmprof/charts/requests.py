@@ -14,18 +14,19 @@ from llmprof.charts.base.theme import (
     COMPUTE,
     INK,
     NUMBER,
-    PADDING,
     PHASES,
     REST,
     TEXT_PX,
     WAIT,
-    WIDTH,
     beside,
     colour,
     finish,
     heading,
+    inner,
+    is_narrow,
     layered,
     row_axis,
+    rows_of,
     text_px,
     time_unit,
 )
@@ -72,7 +73,7 @@ def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
         A column is missing, or the engine reported no latency.
     """
     require(frame, _COLUMNS, chart="requests", made_by=_SOURCE)
-    chart = requests_panel(frame, WIDTH - 2 * PADDING - 8)
+    chart = requests_panel(frame, inner() - 8)
     if chart is None:
         raise nothing("requests", "the engine reported no latency of a request", _SOURCE)
     shown = frame.filter(pl.col("metric").is_in(list(LATENCIES)))
@@ -160,12 +161,12 @@ def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VCo
     if not values:
         raise nothing("request_latency", "the engine reported no latency of a request", _REQUEST_LATENCY_SOURCE)
     phases = _phases(pl.concat(values.values())["phase"].unique().to_list())
-    across = len(values) if len(values) < 4 else 2
-    plot = (WIDTH - 2 * PADDING - _AXIS + _SPACE) // across - _SPACE
+    across = 1 if is_narrow() else len(values) if len(values) < 4 else 2
+    plot = (inner() - _AXIS + _SPACE) // across - _SPACE
     panels = [
         _panel(points, name, plot, phases, first=i % across == 0) for i, (name, points) in enumerate(values.items())
     ]
-    grid = [alt.hconcat(*panels[i : i + across], spacing=_SPACE, bounds="flush") for i in range(0, len(panels), across)]
+    grid = rows_of(panels, across, spacing=_SPACE)
     counts = rows.group_by("phase").agg(requests=pl.len(), repeats=_repeats(rows))
     counted = {phase: (requests, repeats) for phase, requests, repeats in counts.iter_rows()}
     notes = [
@@ -257,7 +258,6 @@ def _headline(values: dict[str, pl.DataFrame], phases: dict[str, tuple[str, str]
 
 
 _DASHBOARD_SOURCE = "a finished run: llmprof.Visualizer(folder)"
-_WIDTH = WIDTH - 2 * PADDING
 _KERNELS, _DASHBOARD_ROW, _TILES, _COUNTERS = 8, 30, 6, 6
 
 
@@ -302,8 +302,8 @@ def dashboard(
     """
     panels: list[alt.LayerChart | alt.VConcatChart] = []
     rows = [list(figures[i : i + _TILES]) for i in range(0, len(figures), _TILES)]
-    panels += [tiles(row, _WIDTH) for row in rows]
-    if requests is not None and (latencies := requests_panel(requests, _WIDTH)) is not None:
+    panels += [tiles(row, inner()) for row in rows]
+    if requests is not None and (latencies := requests_panel(requests, inner())) is not None:
         panels.append(
             _indented(latencies).properties(title=heading("Latencies of the requests: median, and up to p99"))
         )
@@ -311,10 +311,10 @@ def dashboard(
         panels.append(_where(where))
     if kernels is not None and number(kernels["total_ns"].sum()) > 0:
         words = "Longest kernels: total over ranks and steps, share, count"
-        bars = kernel_panel(kernel_rows(kernels, _KERNELS), _WIDTH, None)
+        bars = kernel_panel(kernel_rows(kernels, _KERNELS), inner(), None)
         panels.append(_indented(bars).properties(title=heading(words)))
     if counters is not None and counters.height:
-        chart, _ = counters_panel(counters, _WIDTH - 34, _COUNTERS)
+        chart, _ = counters_panel(counters, inner() - 34, _COUNTERS)
         if chart is not None:
             panels.append(
                 chart.properties(title=heading("Monitors over the time of the run (s; 0: start of the recording)"))
@@ -334,7 +334,7 @@ def _where(where: pl.DataFrame) -> alt.LayerChart:
     )
     parts = ordered.select("part", row=named, ns=pl.col("ns") / (pl.col("steps") * pl.col("ranks")))
     names = parts["row"].unique(maintain_order=True)
-    width = _WIDTH - 20 - round(max(text_px(name, TEXT_PX) for name in names))
+    width = inner() - 20 - round(max(text_px(name, TEXT_PX) for name in names))
     unit = time_unit(number(parts.group_by("row").agg(pl.col("ns").sum())["ns"].max()))
     table = {name: fill for name, fill in PARTS.items() if number(parts.filter(part=name)["ns"].sum()) > 0}
     bars = layered(*stacked_bars(parts, table, width=width, title="time of one step", unit=unit))
@@ -344,12 +344,14 @@ def _where(where: pl.DataFrame) -> alt.LayerChart:
 
 def _indented(panel: alt.LayerChart) -> alt.LayerChart:
     """A panel whose names are inside it, so that all panels and their headings begin at the left edge."""
-    left = _WIDTH - int(panel.width)
+    if is_narrow():  # names stand above their bars, or are short
+        return panel
+    left = inner() - int(panel.width)
     for mark in panel.layer:
-        mark.encoding.x["scale"]["range"] = [left, _WIDTH]
+        mark.encoding.x["scale"]["range"] = [left, inner()]
         if "axis" in mark.encoding.y.to_dict():
             mark.encoding.y["axis"]["offset"] = -left
-    indented: alt.LayerChart = panel.properties(width=_WIDTH)
+    indented: alt.LayerChart = panel.properties(width=inner())
     return indented
 
 
@@ -399,10 +401,12 @@ def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.V
     rows = [f"request {one}" for one in shown["request"]]
     bars = _bars(shown, first).with_columns(start=pl.col("start") / unit.ns, end=pl.col("end") / unit.ns)
     colours = {name: fill for name, fill in _TABLE.items() if name in set(bars["part"])}
-    width = WIDTH - 2 * PADDING - 20 - round(max(text_px(row, TEXT_PX) for row in rows))
+    width = inner() - 20 - round(max(text_px(row, TEXT_PX) for row in rows))
     top = number(bars["end"].max())
     scale = alt.Scale(domain=[0, top * 1.02 or 1], nice=False)
-    axis = alt.Axis(title=f"time since the first arrival ({unit.symbol})", format=NUMBER, tickCount=8)
+    axis = alt.Axis(
+        title=f"time since the first arrival ({unit.symbol})", format=NUMBER, tickCount=4 if is_narrow() else 8
+    )
     x, y = alt.X("start:Q", scale=scale, axis=axis), row_axis(rows)
     tips = [
         alt.Tooltip("row:N", title="request"),

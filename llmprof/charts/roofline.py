@@ -17,14 +17,13 @@ from llmprof.charts.base.theme import (
     INK,
     MUTED,
     NUMBER,
-    PADDING,
     PAPER,
     REST,
     TEXT_PX,
-    WIDTH,
     colour,
     colours,
     finish,
+    inner,
     layered,
     percent,
     text_px,
@@ -152,7 +151,7 @@ _COLUMNS = ("kernel_name", "dtype", "roof_flop_per_s", "roof_share", "bound", *_
 BOUNDS = {"compute": COMPUTE, "memory": "#882255", "latency": "#DDAA33"}
 """What limits a kernel, and its colour."""
 
-_PLOT, _HEIGHT = WIDTH - 2 * PADDING - 64, 430
+_HEIGHT, _AXIS = 430, 64
 _MAX_LABELS, _MAX_LABEL, _MAX_NAMED, _MAX_NAME = 12, 26, 3, 40
 _LARGEST, _LEAST = 900.0, 36.0
 """Areas of points (square px)."""
@@ -214,7 +213,7 @@ def roofline(
     plane = _plane(rows, roofs)
     drawn, taken = lines(roofs, plane)
     marks = [*drawn, _points(rows, plane, table), *_labels(rows, plane, taken)]
-    chart = layered(*marks).properties(width=_PLOT, height=_HEIGHT)
+    chart = layered(*marks).properties(width=plane.width, height=_HEIGHT)
     longest = format_ns(number(rows["duration_ns"].max()))
     notes = [f"A point is a launch; its area is its duration, at most {longest}."]
     if not roofs.bandwidth and not roofs.peaks:
@@ -229,10 +228,12 @@ def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
     ridges = [peak / roofs.bandwidth for peak in roofs.peaks.values()] if roofs.bandwidth else []
     left, right = min(number(intensity.min()), *ridges, math.inf) / 2.5, max(number(intensity.max()), *ridges, 0.0)
     widest = max(text_px(shorten(label, _MAX_LABEL), TEXT_PX) for label in rows["label"].unique())
-    x = (left, left * (right / left) ** (_PLOT / (_PLOT - widest - _ASIDE)))
+    plot = inner() - _AXIS
+    aside = min(widest + _ASIDE, plot / 3)
+    x = (left, left * (right / left) ** (plot / (plot - aside)))
     low, high = number(rate.min()) / 3, max(number(rate.max()), *roofs.peaks.values(), 0.0) * 2
     unit = next((u for u in (1e12, 1e9, 1e6) if high >= u), 1.0)
-    return Plane(_PLOT, _HEIGHT, x, (low / unit, high / unit), unit)
+    return Plane(plot, _HEIGHT, x, (low / unit, high / unit), unit)
 
 
 def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Chart:

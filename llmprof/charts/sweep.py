@@ -14,13 +14,13 @@ from llmprof.charts.base.theme import (
     INK,
     MUTED,
     NUMBER,
-    PADDING,
     PHASES,
     TEXT_PX,
-    WIDTH,
     beside,
     finish,
     heading,
+    inner,
+    is_narrow,
     layered,
     percent,
     text_px,
@@ -147,7 +147,7 @@ def sweep_latency(
         raise nothing("sweep_latency", "no point has a latency", _SOURCE)
     over = axes(frame, swept(frame, parameters))
     panels = []
-    plot = (WIDTH - 2 * PADDING + _SPACE) // len(shown) - _SPACE - 44
+    plot = (inner() + _SPACE) // (1 if is_narrow() else len(shown)) - _SPACE - 44
     for name in shown:
         unit = time_unit(number(over.data[f"{name}_ns"].max()))
         tail = f"{name}_p99_ns" if f"{name}_p99_ns" in frame.columns else f"{name}_ns"
@@ -169,7 +169,7 @@ def sweep_latency(
         f"{_measured(frame)}; thick bars: 95 % confidence interval of the mean over the repeats, where there are "
         "several; thin lines go up to the 99th percentile. Each panel has its own axis."
     )
-    return finish(alt.hconcat(*panels, spacing=_SPACE), head, notes)
+    return finish(_beside(panels, _SPACE), head, notes)
 
 
 def sweep_throughput(
@@ -200,7 +200,7 @@ def sweep_throughput(
     if not number(frame["output_tokens_per_s"].max()) > 0:
         raise nothing("sweep_throughput", "no point has a throughput", _SOURCE)
     over = axes(frame, swept(frame, parameters))
-    plot = (WIDTH - 2 * PADDING + _SPACE) // 2 - _SPACE - 50
+    plot = (inner() + _SPACE) // (1 if is_narrow() else 2) - _SPACE - 50
     panels = []
     for name, words in _RATES.items():
         data = over.data.drop_nulls(name).with_columns(value=pl.col(name))
@@ -213,7 +213,14 @@ def sweep_throughput(
     also = f", within the noise of {len(equal)} other{'s' * (len(equal) > 1)}" if equal else ""
     head = title or f"Most output tokens: {_with_interval(top, 'output_tokens_per_s')} a second at {top['label']}{also}"
     note = f"{_measured(frame)}; thick bars: 95 % confidence interval of the mean over the repeats."
-    return finish(alt.hconcat(*panels, spacing=_SPACE), head, note)
+    return finish(_beside(panels, _SPACE), head, note)
+
+
+def _beside(panels: list[alt.LayerChart], space: int) -> alt.HConcatChart:
+    """Panels side by side, below each other on a telephone."""
+    if not is_narrow():
+        return alt.hconcat(*panels, spacing=space)
+    return alt.hconcat(alt.vconcat(*panels, spacing=24))
 
 
 def _banded(data: pl.DataFrame, name: str, unit: float) -> tuple[pl.DataFrame, bool]:
@@ -311,7 +318,7 @@ def sweep_scaling(
         raise nothing("sweep_scaling", "no parameter is a number with two values that ran", _SOURCE)
     shared = axes(known.sort(scaled), [scaled, *(name for name in names if name != scaled)])
     data = _speedups(shared.data, scaled)
-    plot = (WIDTH - 2 * PADDING + _SWEEP_SCALING_SPACE) // 2 - _SWEEP_SCALING_SPACE - 50
+    plot = (inner() + _SWEEP_SCALING_SPACE) // (1 if is_narrow() else 2) - _SWEEP_SCALING_SPACE - 50
     words = scaled.replace("_", " ")
     shade = series_colour(shared)
     panels = []
@@ -333,7 +340,7 @@ def sweep_scaling(
     last = data.filter(pl.col(scaled) == pl.col(scaled).max()).sort("speedup", descending=True).row(0, named=True)
     head = f"At {words} {last['x']}: {_times(last)}"
     note = f"Against the smallest {words} of each line; dashed: growing in step with it."
-    return finish(alt.hconcat(*panels, spacing=_SWEEP_SCALING_SPACE), title or head, note)
+    return finish(_beside(panels, _SWEEP_SCALING_SPACE), title or head, note)
 
 
 def _speedups(data: pl.DataFrame, scaled: str) -> pl.DataFrame:
@@ -409,7 +416,7 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     places = {name: i for i, name in enumerate(PHASES)}
     phases = sorted(rows["phase"].unique(), key=lambda phase: (places.get(phase, len(places)), phase))
     table = {name: fill for name, fill in PARTS.items() if number(rows.filter(part=name)["ns"].sum()) > 0}
-    width = WIDTH - 2 * PADDING - 20 - round(max(text_px(row, TEXT_PX) for row in rows["row"]))
+    width = inner() - 20 - round(max(text_px(row, TEXT_PX) for row in rows["row"]))
     panels = []
     for phase in phases:
         part = rows.filter(phase=phase).sort("point").select("row", "part", "ns")

@@ -136,6 +136,43 @@ def kernels_table(kernels: pl.DataFrame, what: str = "kernels and copies") -> Ta
     return Table("kernels", caption, columns, top, sortable=True, note=note)
 
 
+_MOST_CHAINS: Final = 12
+
+
+def fusion_table(found: pl.DataFrame, _what: str = "") -> Table | Absent:
+    """The chains of short kernels that would save most, or the sentence that there are none."""
+    if not found.height:
+        words = "no short kernels always follow each other on a stream"
+        return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
+    best = found.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
+    known = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
+    rows = best.select(
+        "phase",
+        "length",
+        "a_step",
+        "share",
+        "bytes_saved",
+        "gain_ns",
+        "kernels",
+        chain=pl.when(known).then(pl.format("{}: {}", "fusion", "categories")).otherwise("categories"),
+        launches=pl.col("a_step") * (pl.col("length") - 1),
+        gain_share=pl.col("gain_ns") / pl.col("recorded_ns"),
+    )
+    columns = (
+        Column("chain", "chain", "name", width=30, full="kernels"),
+        Column("phase", "phase"),
+        Column("a_step", "chains a step", "number"),
+        Column("launches", "launches saved a step", "number"),
+        Column("share", "time of all kernels", "share"),
+        Column("gain_ns", "gain a step", "time"),
+        Column("gain_share", "of the step", "share"),
+    )
+    caption = f"{rows.height} of {found.height} chains of short kernels, by what one kernel in place of each would gain"
+    note = "A dash: not replayed, or not known." if rows["gain_ns"].null_count() else ""
+    rest = "" if rows.height == found.height else f" {found.height - rows.height} more are in fusion_candidates.csv."
+    return Table("fusion_candidates", caption, columns, rows, sortable=True, note=(note + rest).strip())
+
+
 def _ran(trace: Trace, more: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Facts about what ran (model, engine, batch, step time) that the run has not stated already."""
     known = {"Device", *(name for name, _ in more)}

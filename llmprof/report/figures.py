@@ -14,7 +14,7 @@ from llmprof.analyze import roofline
 from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base.data import extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.report import page
+from llmprof.report import vega
 from llmprof.report.page import Absent, Figure, Section
 from llmprof.text import shorten
 from llmprof.theory import Shape
@@ -172,6 +172,48 @@ def overlap(trace: Trace) -> Drawn:
     return charts.overlap(frame), note
 
 
+MANY_RANKS: Final = 8
+"""Ranks from which a report draws them as a heat map."""
+
+
+def rank_steps(trace: Trace) -> Drawn:
+    """How long each rank took for each step."""
+    _many(trace)
+    return charts.rank_heatmap(analyze.rank_steps(trace), groups=analyze.rank_groups(trace)), ""
+
+
+def rank_waits(trace: Trace) -> Drawn:
+    """How long each rank waited for others in each step."""
+    _many(trace)
+    rows, groups = analyze.rank_steps(trace), analyze.rank_groups(trace)
+    if rows["wait_ns"].max() == 0:
+        raise AnalysisError("no rank waits for another in a collective", hint="compare the times of their steps")
+    return charts.rank_heatmap(rows, value="wait_ns", groups=groups), ""
+
+
+def late_groups(trace: Trace) -> Drawn:
+    """How often each node or parallel group arrives last."""
+    _many(trace)
+    late = analyze.late_groups(trace)
+    if not late.height:
+        raise AnalysisError(
+            "the recording does not say which ranks share a node or a parallel group",
+            hint="analyze.late_groups(trace, ranks_per_node=8) takes it from you",
+        )
+    if late["others_wait_ns"].max() == 0:
+        raise AnalysisError("no rank waits for another in a collective", hint="compare the times of their steps")
+    return charts.late_groups(late), ""
+
+
+def _many(trace: Trace) -> None:
+    ranks = sum(rank >= 0 for rank in trace.ranks)
+    if ranks < MANY_RANKS:
+        raise AnalysisError(
+            f"the recording has {_ranks(ranks)}, and a map of ranks is drawn from {MANY_RANKS}",
+            hint="the other charts show each rank by itself",
+        )
+
+
 def all_reduce(trace: Trace) -> Drawn:
     """The kind of collective that takes most time: waiting and transfer."""
     frame = analyze.collectives(trace)
@@ -228,6 +270,9 @@ def layer_timeline(trace: Trace) -> Drawn:
 BREAKDOWN = Drawing("breakdown", "device time by phase and stage", breakdown)
 CATEGORIES = Drawing("categories", "device time by rank and category of kernel", breakdown_by_category)
 LAYERS = Drawing("layers", "time of every layer in every step", layer_heatmap)
+RANK_STEPS = Drawing("rank_steps", "time of every step on every rank", rank_steps)
+RANK_WAITS = Drawing("rank_waits", "waiting of every rank in every step", rank_waits)
+LATE_GROUPS = Drawing("late_groups", "which nodes and parallel groups arrive last", late_groups)
 OVERLAP = Drawing("overlap", "overlap of compute, communication and copies", overlap)
 ALL_REDUCE = Drawing("all_reduce", "waiting and transfer of collectives", all_reduce)
 IDLE = Drawing("idle", "idle time of the device and its causes", idle)
@@ -284,13 +329,19 @@ def drawings(analysis: Analysis) -> list[Drawing]:
 
 def figure(subject: object, drawing: Drawing) -> Figure:
     """A figure of a trace, a run or a sweep, or the reason why the recording does not allow it."""
-    name, shows = drawing.name, drawing.shows
-    try:
+    name, shows, notes = drawing.name, drawing.shows, []
+
+    def draw() -> alt.TopLevelMixin:
         chart, note = _drawn(subject, drawing)
+        notes.append(note)
+        return chart
+
+    try:
+        spec, small = vega.twice(draw)
     except LlmprofError as error:
         captured = isinstance(error, AnalysisError)
         return Figure(name, shows, absent=Absent(shows, captured=captured, found=error.found, hint=error.hint))
-    return Figure(name, shows, spec=page.specification(chart), note=note)
+    return Figure(name, shows, spec=spec, small=small, note=notes[0])
 
 
 def _drawn(subject: object, drawing: Drawing) -> Drawn:
@@ -359,7 +410,8 @@ def bound_section(
     try:
         joined = analyze.roofline_join(trace, model, tp_size=tp_size, pp_size=pp_size)
         share = format_share(roofline.coverage_of(joined)["explained_share"])
-        figure = Figure("bound_gap", _SHOWS, spec=page.specification(charts.bound_gap(joined)))
+        spec, small = vega.twice(lambda: charts.bound_gap(joined))
+        figure = Figure("bound_gap", _SHOWS, spec=spec, small=small)
         words += f" Theory knows {share} of the device time."
     except LlmprofError as error:
         figure = Figure("bound_gap", _SHOWS, absent=Absent(_SHOWS, captured=False, found=error.found, hint=error.hint))

@@ -19,7 +19,7 @@ import polars as pl
 from llmprof import __version__, text
 from llmprof.errors import OutputError
 from llmprof.progress import Progress
-from llmprof.report import page as report_page
+from llmprof.report import vega
 from llmprof.report.contents import contents
 from llmprof.report.figures import bound_section
 from llmprof.report.page import Contents, Figure, Section, page
@@ -203,7 +203,7 @@ def write(
 
             def paint(figure: Figure) -> None:
                 if figure.spec:
-                    jobs.append((f"{figure.name}.png", painter.submit(report_page.png, figure.spec)))
+                    jobs.append((f"{figure.name}.png", painter.submit(vega.png, figure.spec)))
 
             page_contents = contents(
                 trace, title=title, progress=progress, drawn=paint, first=first, more=facts, path=path
@@ -246,7 +246,7 @@ def write_contents(content: Contents, folder: str | os.PathLike[str], *, progres
                 progress(f"painting: {figure.name}", done, len(content.figures))
             if figure.spec:
                 pngs.append(f"{figure.name}.png")
-                (work / pngs[-1]).write_bytes(report_page.png(figure.spec))
+                (work / pngs[-1]).write_bytes(vega.png(figure.spec))
         csvs = _write_frames(content, work)
         (work / PAGE).write_text(page(content), encoding="utf-8")
         head = {"llmprof": __version__, "title": content.title, "findings": rows_of(content.findings)}

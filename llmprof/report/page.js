@@ -1,25 +1,43 @@
 "use strict";
 const root = document.documentElement;
 const night = matchMedia("(prefers-color-scheme: dark)");
+const telephone = matchMedia("(max-width: 640px)");
 const darkColours = JSON.parse(document.getElementById("dark-colours")?.textContent ?? "{}");
 
 const isDark = () => (root.dataset.theme === "auto" ? night.matches : root.dataset.theme === "dark");
 
-/** A specification in the theme of the page: whole texts that are colours of the light one are replaced. */
-function themedSpec(text) {
-  if (!isDark()) return JSON.parse(text);
-  return JSON.parse(text, (_, value) => (typeof value === "string" && darkColours[value]) || value);
+/** Rows of a table that stands in the page as columns; texts that come often are places in a list of them. */
+function rowsOf(table) {
+  if (Array.isArray(table)) return table;
+  const columns = Object.entries(table).map(([name, column]) => [
+    name,
+    Array.isArray(column) ? column : column.at.map((place) => column.words[place]),
+  ]);
+  return columns[0][1].map((_, i) => Object.fromEntries(columns.map(([name, values]) => [name, values[i]])));
+}
+
+/**
+ * The specification of a chart for the width and in the theme of the page: whole texts that are colours of the light
+ * theme are replaced.
+ */
+function specOf(text) {
+  const dark = isDark();
+  const both = JSON.parse(text, (_, value) => (dark && typeof value === "string" && darkColours[value]) || value);
+  const spec = (telephone.matches && both.narrow) || both.wide;
+  return {...spec, datasets: Object.fromEntries(spec.datasets.map((name) => [name, rowsOf(both.tables[name])]))};
 }
 
 async function draw(data) {
   const place = document.getElementById(`chart-${data.dataset.chart}`);
   try {
-    await vegaEmbed(place, themedSpec(data.textContent), {
+    await vegaEmbed(place, specOf(data.textContent), {
       ast: true, // no eval: the page's policy forbids it
       renderer: "svg",
       downloadFileName: data.dataset.chart,
       actions: {export: true, source: false, compiled: false, editor: false},
     });
+    const drawn = place.querySelector("svg.marks");
+    if (telephone.matches && drawn) drawn.style.minWidth = `${drawn.viewBox.baseVal.width}px`; // never smaller text
     const menu = place.querySelector("summary");
     menu?.setAttribute("aria-label", `Save the chart: ${place.getAttribute("aria-label")}`);
     menu?.setAttribute("title", "Save the chart");
@@ -39,6 +57,7 @@ async function drawAll() {
   }
   reachScrolled();
   root.dataset.drawn = isDark() ? "dark" : "yes";
+  root.dataset.layout = telephone.matches ? "narrow" : "wide";
 }
 
 /** What scrolls sideways can be reached and scrolled with the keyboard. */
@@ -170,6 +189,7 @@ if (themes) themes.hidden = false;
 for (const button of document.querySelectorAll(".themes button")) {
   button.addEventListener("click", () => switchTheme(button.dataset.theme));
 }
+telephone.addEventListener("change", drawAll);
 night.addEventListener("change", () => root.dataset.theme === "auto" && drawAll());
 addEventListener("resize", reachScrolled);
 addEventListener("beforeprint", forPaper);

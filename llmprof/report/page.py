@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import functools
-import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import version
 from importlib.resources import files
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import jinja2
-import platformdirs
 import polars as pl
-import vl_convert as vlc
 from markupsafe import Markup, escape
 
 from llmprof import __version__
 from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base.dark import dark_colours
-from llmprof.charts.base.save import spec_json, vega_lite_version
-from llmprof.errors import AnalysisError, NotCapturedError, OutputError
+from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.report import vega
 from llmprof.report.cards import MEASURES
 from llmprof.text import shorten
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
-
-if TYPE_CHECKING:
-    import altair as alt
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +56,9 @@ class Figure:
         Stem of its file, and its id in the page.
     shows : str
         What it shows, as a noun.
-    spec : str
-        Vega-Lite specification as JSON that is safe inside a page; empty if there is none.
+    spec, small : str
+        Vega-Lite specification as JSON that can stand in a page; empty if there is none. ``small`` is laid out for a
+        telephone, and empty where it would be the same.
     note : str
         Note on data that were left out to keep the chart small.
     """
@@ -79,6 +67,7 @@ class Figure:
     shows: str
     spec: str = ""
     note: str = ""
+    small: str = ""
     absent: Absent | None = None
 
 
@@ -168,59 +157,6 @@ def attempt(part: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame | Absen
         return Absent(part, captured=True, found=error.found, hint=error.hint)
 
 
-@functools.cache
-def library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB), from the packages that are installed.
-
-    Bundling takes seconds, so the script is kept in the user's cache folder under the versions of its packages.
-
-    Raises
-    ------
-    OutputError
-        The script could end the element that holds it.
-    """
-    kept = _cache_folder() / f"vega-embed-{vega_lite_version()}-vl-convert-{version('vl-convert-python')}.js"
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return _checked(kept.read_bytes().decode())
-    script = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite_version())
-    script = _checked(script.replace("\r\n", "\n").replace("\r", "\n"))
-    with contextlib.suppress(OSError):  # without a writable cache this only takes longer
-        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile("wb", dir=kept.parent, delete=False) as file:
-            file.write(script.encode())
-        Path(file.name).replace(kept)
-    return script
-
-
-def _checked(script: str) -> str:
-    if "</script" in script.lower() or "<!--" in script or "vegaEmbed" not in script:
-        raise OutputError(
-            "the Vega bundle of vl-convert cannot stand in a page", hint="install another vl-convert-python"
-        )
-    return script
-
-
-def _cache_folder() -> Path:
-    chosen = os.environ.get("LLMPROF_CACHE")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof")) / "vega"
-
-
-def specification(chart: alt.TopLevelMixin) -> str:
-    """Vega-Lite specification as JSON in which no character can end a script element."""
-    return spec_json(chart)
-
-
-def png(spec: str) -> bytes:
-    """PNG image of a specification, two pixels for each of the chart."""
-    return vlc.vegalite_to_png(spec, vl_version=vega_lite_version(), scale=2)
-
-
-def source_hash(script: str) -> str:
-    """Hash of a script for a Content-Security-Policy: only a script with this content runs."""
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
-
-
 UNKNOWN = "–"
 """Text in place of a value that the capture lacks."""
 
@@ -249,8 +185,8 @@ def page(contents: Contents) -> str:
         The document, Vega included (about 0.9 MB).
     """
     script = files("llmprof.report").joinpath("page.js").read_text("utf-8")
-    vega = library()
-    scripts = f"{source_hash(vega)} {source_hash(script)}"
+    library = vega.library()
+    scripts = f"{vega.source_hash(library)} {vega.source_hash(script)}"
     known = "denominator" in contents.findings.columns
     of = contents.findings["denominator"].unique().to_list() if known else []
     return render(
@@ -263,8 +199,8 @@ def page(contents: Contents) -> str:
         shown=[section for section in contents.sections if section.shows],
         left_out=[section for section in contents.sections if not section.shows],
         places={row["order"]: place_of(row, contents.sections) for row in contents.findings.iter_rows(named=True)},
-        library=vega,
-        dark=Markup(json.dumps(dark_colours(one.spec for one in contents.figures if one.spec))),  # noqa: S704
+        library=library,
+        dark=Markup(json.dumps(dark_colours(spec for one in contents.figures for spec in (one.spec, one.small)))),  # noqa: S704
         script=script,
     )
 
@@ -479,6 +415,7 @@ def _environment() -> jinja2.Environment:
         "cell_class": _CLASSES.__getitem__,
         "figure": lambda value, kind: _WRITERS[kind](value),
         "figure_of": figure_of,
+        "packed": lambda one: vega.packed(one.spec, one.small),
         "head_class": lambda kind: "" if kind == "name" else _CLASSES[kind],
         "sentence": sentence,
         "share": lambda value: format_share(float(value) if isinstance(value, int | float) else None),

@@ -150,24 +150,33 @@ def test_charts_have_menus_with_names(browser, address):
 def test_a_report_on_a_telephone(browser, address):
     page = opened(browser, address, width=390)
     assert page.evaluate("document.documentElement.scrollWidth") == 390
-    # text of charts is as large as on a desk; what is cut off is said, and reached with the keyboard, too
+    # charts are laid out for the width: all of each is in sight, and its text is as large as on a desk
     sizes = page.evaluate("""() => {
         const texts = [...document.querySelectorAll(".chart svg.marks text")].filter((one) => one.textContent);
         const scale = (one) => Math.hypot(one.getScreenCTM().a, one.getScreenCTM().b);
         return texts.map((one) => parseFloat(getComputedStyle(one).fontSize) * scale(one));
     }""")
     assert min(sizes) >= 11.99
-    hint = page.get_by_text("Scroll sideways for the rest of the chart.").first
+    assert page.locator(".room[tabindex]").count() == 0
+    ends = page.evaluate("""() => [...document.querySelectorAll(".chart svg.marks text")]
+        .filter((one) => one.textContent)
+        .map((one) => one.getBoundingClientRect())
+        .filter((one) => one.right > 390 || one.left < 0).length""")
+    assert ends == 0
+    # what is cut off of a table is said, and reached with the keyboard, too
+    hint = page.get_by_text("Scroll sideways for the other columns.").first
     expect(hint).to_be_visible()
-    region = page.locator(".room[tabindex='0']").first
+    region = page.locator(".scroll[tabindex='0']").first
     region.focus()
     for _ in range(5):
         page.keyboard.press("ArrowRight")
-    # the first that can be scrolled, which is not the first of all where its chart is narrow
     until(page, "box => box.scrollLeft > 0", region.element_handle())
     assert faults(page, "body") == []
     page.set_viewport_size({"width": 1200, "height": 900})
-    until(page, "!document.querySelector('.room[tabindex]')")
+    until(page, "document.documentElement.dataset.layout === 'wide'")
+    until(page, "!document.querySelector('.scroll[tabindex]')")
     expect(hint).to_be_hidden()
+    widths = page.evaluate("[...document.querySelectorAll('.chart svg.marks')].map((one) => one.viewBox.baseVal.width)")
+    assert min(widths) > 600
     assert page.problems == []
     page.close()

@@ -14,10 +14,11 @@ from typing import Any
 import altair as alt
 import polars as pl
 import pytest
+import vl_convert
 
 from llmprof import charts
-from llmprof.charts.base.save import to_png_bytes, vega_bundle
-from llmprof.charts.base.theme import PAPER
+from llmprof.charts.base.save import to_png_bytes, vega_bundle, vega_lite_version
+from llmprof.charts.base.theme import NARROW, PAPER
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
@@ -245,3 +246,17 @@ def _spec_of(page: str) -> Any:
     found = re.search(r'<script id="spec" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert found
     return found.group(1)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CHARTS if name.split("_")[0] not in {"theory", "diff", "predicted", "dashboard"}]
+)
+def test_a_chart_of_a_report_fits_on_a_telephone(name: str) -> None:
+    maker, frame = CHARTS[name]
+    with charts.narrow():
+        spec = maker(frame()).to_dict()
+    svg = vl_convert.vegalite_to_svg(json.dumps(spec), vl_version=vega_lite_version())
+    width = float(re.search(r'viewBox="0 0 ([\d.]+) ', svg)[1])  # type: ignore[index]
+    assert NARROW - 40 <= width <= NARROW + 22  # text of other fonts is a little wider
+    assert spec["config"]["axis"]["labelFontSize"] >= 12
+    assert spec["config"]["title"]["subtitleFontSize"] >= 12

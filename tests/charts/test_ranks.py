@@ -8,6 +8,7 @@ import pytest
 
 from llmprof import analyze, charts
 from llmprof.errors import AnalysisError
+from llmprof.report import figures
 from tests.analyze.test_ranks import RANKS, STEPS, on_hosts, run_of
 from tests.charts import specs
 
@@ -56,3 +57,13 @@ def test_late_groups_name_the_latest(sixteen) -> None:
     chart = charts.late_groups(analyze.late_groups(sixteen, tp=4))
     assert "node2 arrives last in 90.0 %" in " ".join(specs.texts(chart))
     assert {row["group"] for row in specs.rows(chart, "bar", "share_last", "group")} >= {"node0", "node2", "3"}
+
+
+def test_a_report_draws_many_ranks_and_says_why_few_are_not_drawn(sixteen, sample_trace) -> None:
+    trace = sample_trace("torch_tp4_eager_nccl")
+    for drawing in (figures.RANK_STEPS, figures.RANK_WAITS, figures.LATE_GROUPS):
+        assert figures.figure(sixteen, drawing).spec
+        absent = figures.figure(trace, drawing).absent
+        assert absent.found.endswith("a map of ranks is drawn from 8")
+    absent = figures.figure(run_of(), figures.LATE_GROUPS).absent
+    assert absent.found == "the recording does not say which ranks share a node or a parallel group"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmprof.report import contents, page
+from llmprof.report import contents, vega
 from llmprof.report.page import Absent, Figure
 from llmprof.trace import Trace
 from tests.report.builders import HOSTILE, build
@@ -38,5 +38,5 @@ def quick(monkeypatch):
         return Figure(name, name, spec="{}")
 
     monkeypatch.setattr(contents, "figure", figure)
-    monkeypatch.setattr(page, "png", lambda spec: PNG)
-    monkeypatch.setattr(page, "library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(vega, "png", lambda spec: PNG)
+    monkeypatch.setattr(vega, "library", lambda: "window.vegaEmbed = null;")

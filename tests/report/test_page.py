@@ -110,7 +110,7 @@ def test_specifications_are_data_that_parse(parsed):
     assert set(colours) & {"#1F2933", "#FEFEFE"}
     assert set(specs) == {
         "breakdown", "categories", "layers", "overlap", "all_reduce", "idle", "launch_delay", "step_timeline",
-        "layer_timeline",
+        "layer_timeline", "critical_path",
     }  # fmt: skip
     places = {attributes["id"] for tag, attributes in parsed.elements if "id" in attributes}
     assert {f"chart-{name}" for name in specs} <= places

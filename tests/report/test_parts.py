@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
+import altair as alt
 import polars as pl
 import pytest
 
-from llmprof import plugins
+from llmprof import analyze, plugins
+from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.report import cards, figures
+from llmprof.report import cards, contents, figures, vega
 from llmprof.report.contents import kernels_table, steps_table
-from llmprof.report.page import Column, Table, figure_of, sentence, table, words
+from llmprof.report.page import Absent, Column, Table, figure_of, sentence, table, words
 from llmprof.trace import Trace
 
 
@@ -218,3 +222,64 @@ def test_a_figure_that_cannot_be_drawn_says_why(kind, captured):
         "none",
         "record it",
     )
+
+
+def test_the_data_of_a_chart_stand_in_a_page_once_as_columns():
+    rows = [{"name": name, "x": 0.1234567890123, "n": 1} for name in ("a", "a", "a", "b", "b", "b")]
+    other = [{"x": 1.0}, {"y": None}]
+    wide = {"datasets": {"data-1": rows, "data-2": other}, "layer": [{"data": {"name": "data-1"}}], "width": 900}
+    small = {"datasets": {"data-1": rows}, "width": 326}
+    text = vega.packed(json.dumps(wide), json.dumps(small))
+    assert json.loads(text) == {
+        "tables": {
+            "data-1": {
+                "name": {"words": ["a", "b"], "at": [0, 0, 0, 1, 1, 1]},
+                "x": [0.123456789] * 6,
+                "n": [1] * 6,
+            },
+            "data-2": other,
+        },
+        "wide": {"datasets": ["data-1", "data-2"], "layer": [{"data": {"name": "data-1"}}], "width": 900},
+        "narrow": {"datasets": ["data-1"], "width": 326},
+    }
+    assert "narrow" not in json.loads(vega.packed(json.dumps(wide)))
+
+
+def test_a_chart_is_laid_out_twice_and_the_layout_is_given_back():
+    widths = []
+
+    def draw():
+        widths.append(theme.inner())
+        if len(widths) == 3:
+            raise AnalysisError("no")
+        return alt.Chart().mark_point().properties(width=theme.inner())
+
+    wide, small = vega.twice(draw)
+    assert widths == [864, 318]
+    assert [json.loads(one)["width"] for one in (wide, small)] == [864, 318]
+    with pytest.raises(AnalysisError), theme.narrow():
+        draw()
+    assert theme.inner() == 864
+    assert vega.twice(lambda: alt.Chart().mark_point())[1] == ""
+
+
+def test_chains_of_kernels_as_a_table_and_the_sentence_where_there_are_none(small):
+    found = analyze.fusion_candidates(small)
+    assert contents.fusion_table(found.clear()) == Absent(
+        "chains of kernels that would be one",
+        captured=True,
+        found="no short kernels always follow each other on a stream",
+        hint="",
+    )
+    one = pl.DataFrame(
+        {
+            "phase": ["decode"], "fusion": ["norm + quantise"], "categories": ["norm + quantize"], "kernels": ["a\nb"],
+            "length": [2], "a_step": [3.0], "share": [0.5], "bytes_saved": [None], "gain_ns": [200.0],
+            "recorded_ns": [1000.0], "total_ns": [500],
+        }
+    )  # fmt: skip
+    table = contents.fusion_table(one)
+    assert table.frame.row(0, named=True) == {
+        "phase": "decode", "length": 2, "a_step": 3.0, "share": 0.5, "bytes_saved": None, "gain_ns": 200.0,
+        "kernels": "a\nb", "chain": "norm + quantise: norm + quantize", "launches": 3.0, "gain_share": 0.2,
+    }  # fmt: skip

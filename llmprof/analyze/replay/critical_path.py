@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.idle.host import doing, host_spans
 from llmprof.analyze.replay.graph import (
     ASSUMED,
@@ -416,6 +416,12 @@ ANALYSIS = Analysis(
     help="the chain of events that each step waits for, in pieces that add up to it",
     view="critical-path",
     columns=("step", "phase", "rank", "part", "name", "layer", "stage", "start_ns", "dur_ns", "evidence"),
+    section=Section(
+        "critical_path",
+        "What sets the time of a step?",
+        "The critical path is the chain of events in which each waits for the one before it. Only what is on it can "
+        "make a step faster.",
+    ),
     figures=("llmprof.report.figures:CRITICAL_PATH",),
 )
 

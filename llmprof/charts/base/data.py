@@ -18,6 +18,7 @@ from llmprof.charts.base.theme import (
     Unit,
     colour,
     ink_on,
+    is_narrow,
     layered,
     percent,
     row_axis,
@@ -251,7 +252,10 @@ def stacked_bars(
     data = stack(filled, table, unit)
     room = number(data["end"].max()) * width / (width - TOTAL_PX)
     axis = alt.Axis(
-        title=title and f"{title} ({unit.symbol})", format=NUMBER, tickCount=8 if width > 500 else 5, grid=False
+        title=title and f"{title} ({unit.symbol})",
+        format=NUMBER,
+        tickCount=8 if width > 500 else 5 if width > 260 else 4,
+        grid=False,
     )
     x = alt.X("start:Q", scale=alt.Scale(domain=[0, room], nice=False), axis=axis)
     y = row_axis(parts["row"].unique(maintain_order=True))
@@ -313,25 +317,34 @@ def ranking(rows: pl.DataFrame, *, width: int, title: str | None, table: dict[st
     table : dict of str to str
         Colour by ``part``.
     """
+    small = is_narrow()
     names = distinct([shorten(name, MAX_NAME) for name in rows["row"]])
     unit = time_unit(number(rows["ns"].max()))
     data = rows.with_columns(row=pl.Series(names, dtype=pl.String), time=pl.col("ns") / unit.ns)
-    across = width - 16 - min(MAX_NAME_PX, round(max(text_px(name, TEXT_PX) * 1.06 for name in names)))
+    widest = min(MAX_NAME_PX, round(max(text_px(name, TEXT_PX) * 1.06 for name in names)))
+    across = width - (8 if small else 16 + widest)
     behind = max(text_px(label) for label in rows["label"]) + 16
-    room = number(data["time"].max()) * across / max(120.0, across - behind)
-    axis = alt.Axis(title=title and f"{title} ({unit.symbol})", format=NUMBER, tickCount=6)
+    room = number(data["time"].max()) * across / max(across / 3, across - behind)
+    axis = alt.Axis(title=title and f"{title} ({unit.symbol})", format=NUMBER, tickCount=4 if small else 6)
     x = alt.X("time:Q", scale=alt.Scale(domain=[0, room or 1], nice=False), axis=axis)
     names_axis = alt.Axis(
         title=None, ticks=False, domain=False, labelFontWeight="bold", labelPadding=8, labelLimit=MAX_NAME_PX
     )
-    y = alt.Y("row:N", sort=None, scale=alt.Scale(domain=names), axis=names_axis)
+    y = alt.Y("row:N", sort=None, scale=alt.Scale(domain=names), axis=None if small else names_axis)
     tips = [alt.Tooltip(f"{name}:N") for name in rows.columns if name != "ns"]
     shade = colour("part", table)
-    drawn = alt.Chart(inline(data)).mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
+    size: dict[str, Any] = {"height": ROW - 10, "yOffset": 8} if small else {}
+    drawn = alt.Chart(inline(data)).mark_bar(**size).encode(x=x, y=y, color=shade, tooltip=tips)
     texts = alt.Chart(inline(data.select("row", "time", "label"))).mark_text(
-        align="left", baseline="middle", dx=6, color=INK
+        align="left", baseline="middle", dx=6, dy=8 if small else 0, color=INK
     )
-    return layered(drawn, texts.encode(x=x, y=y, text="label:N")).properties(width=across, height=ROW * len(names))
+    marks = [drawn, texts.encode(x=x, y=y, text="label:N")]
+    if small:  # a name has no room beside its bar: it stands above it
+        above = alt.Chart(inline(data.select("row"))).mark_text(
+            align="left", baseline="middle", dy=-9, fontWeight="bold", limit=across, color=INK
+        )
+        marks.append(above.encode(x=alt.value(0), y=y, text="row:N"))
+    return layered(*marks).properties(width=across, height=(ROW + 16 if small else ROW) * len(names))
 
 
 _HEIGHT, _GAP, _LARGE, _SMALL = 62, 10, 21, 12

@@ -70,10 +70,11 @@ def vega_bundle() -> str:
 
 def spec_json(chart: alt.TopLevelMixin) -> str:
     """Vega-Lite specification of a chart as JSON that is safe inside an HTML script element."""
-    return _json(chart.to_dict(validate=False))
+    return safe_json(chart.to_dict(validate=False))
 
 
-def _json(spec: Mapping[str, Any]) -> str:
+def safe_json(spec: Mapping[str, Any]) -> str:
+    """JSON in which no character can end a script element."""
     text = json.dumps(spec, ensure_ascii=False, allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -102,7 +103,7 @@ def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0, theme: Theme =
     >>> charts.to_png_bytes(charts.overlap(analyze.overlap(trace, by=("rank",))))[1:4]
     b'PNG'
     """
-    return vlc.vegalite_to_png(_json(themed(chart, theme)), vl_version=vega_lite_version(), scale=scale)
+    return vlc.vegalite_to_png(safe_json(themed(chart, theme)), vl_version=vega_lite_version(), scale=scale)
 
 
 def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:
@@ -171,11 +172,11 @@ def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme
     if suffix == ".png":
         content = to_png_bytes(chart, theme=theme)
     elif suffix == ".svg":
-        content = vlc.vegalite_to_svg(_json(themed(chart, theme)), vl_version=vega_lite_version()).encode()
+        content = vlc.vegalite_to_svg(safe_json(themed(chart, theme)), vl_version=vega_lite_version()).encode()
     elif suffix == ".html":
         content = to_html(chart, title=target.stem).encode()
     else:
-        content = _json(themed(chart, theme)).encode()
+        content = safe_json(themed(chart, theme)).encode()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

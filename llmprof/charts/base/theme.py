@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -164,11 +166,46 @@ def _luminance(colour: str) -> float:
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
-WIDTH = 900
-"""Width of a chart (px), labels included."""
+WIDTH, NARROW = 900, 326
+"""Width of a chart (px), labels included: on a desk, and on a telephone of 360 px in the frame of a report."""
 
-PADDING = 18
-"""White around a chart (px)."""
+_PADDING = {WIDTH: 18, NARROW: 4}
+"""White around a chart (px), by its width."""
+
+_wide: ContextVar[int] = ContextVar("width of charts", default=WIDTH)
+
+
+def inner() -> int:
+    """Width of a chart between its paddings (px), labels included."""
+    return _wide.get() - 2 * _PADDING[_wide.get()]
+
+
+def is_narrow() -> bool:
+    """Whether charts are laid out for a telephone now."""
+    return _wide.get() == NARROW
+
+
+@contextmanager
+def narrow() -> Iterator[None]:
+    """Lay charts out for a telephone: panels below each other, names above their bars, fewer ticks, the same text.
+
+    Examples
+    --------
+    >>> with charts.narrow():
+    ...     chart = charts.overlap(analyze.overlap(trace, by=("rank",)))
+    """
+    token = _wide.set(NARROW)
+    try:
+        yield
+    finally:
+        _wide.reset(token)
+
+
+def rows_of(panels: Sequence[Any], across: int, *, spacing: float) -> list[Any]:
+    """Panels side by side, ``across`` of them in a row; all below each other on a telephone where ``across`` is 1."""
+    lines = [panels[i : i + across] for i in range(0, len(panels), across)]
+    return [alt.hconcat(*line, spacing=spacing, bounds="flush") if len(line) > 1 else line[0] for line in lines]
+
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 LABEL_PX = 12
@@ -214,7 +251,10 @@ def balanced(text: str, width: int) -> list[str]:
 
 def heading(text: str, size: int = 13) -> alt.TitleParams:
     """Title of one panel of a chart."""
-    return alt.TitleParams(text=text, fontSize=size, fontWeight="bold", color=INK, anchor="start", offset=8)
+    lines = balanced(text, 44) if is_narrow() else [text]
+    return alt.TitleParams(
+        text=lines if len(lines) > 1 else text, fontSize=size, fontWeight="bold", color=INK, anchor="start", offset=8
+    )
 
 
 def layered(*marks: alt.Chart | alt.LayerChart) -> alt.LayerChart:
@@ -253,10 +293,11 @@ def row_axis(rows: Iterable[str]) -> alt.Y:
 def colour(field: str, table: Mapping[str, str]) -> alt.Color:
     """Colour channel of a table of colours, with a legend above the chart in the order of the table."""
     scale = alt.Scale(domain=list(table), range=list(table.values()))
-    rows = -(-len(table) // 8)
-    key = alt.Legend(
-        title=None, orient="top", direction="horizontal", symbolType="square", columns=-(-len(table) // rows)
-    )
+    columns = -(-len(table) // -(-len(table) // 8)) if table else 1
+    if is_narrow():
+        widest = max((text_px(name, TEXT_PX) for name in table), default=0) + 32
+        columns = max(1, min(columns, int((inner() - 90) / widest)))  # it begins above the bars
+    key = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square", columns=columns)
     return alt.Color(f"{field}:N", scale=scale, sort=None, legend=key)
 
 
@@ -273,9 +314,14 @@ def finish(chart: ChartT, title: str, subtitle: str | Sequence[str] = "") -> Cha
         How to read the chart, and what it leaves out; wrapped at the width of the chart.
     """
     notes = [subtitle] if isinstance(subtitle, str) else list(subtitle)
-    heads, lines = balanced(title, 86), [line for note in notes for line in balanced(note, 128)]
+    small = is_narrow()
+    heads = balanced(title, 36 if small else 86)
+    lines = [line for note in notes for line in balanced(note, 52 if small else 128)]
     params = alt.TitleParams(text=heads if len(heads) > 1 else title, subtitle=lines)
-    done: ChartT = chart.properties(title=params, background=PAPER, padding=PADDING).configure(**_config())
+    if small:
+        params["frame"] = "bounds"  # lines begin at the edge of the chart, not above its plot
+    padding = _PADDING[_wide.get()]
+    done: ChartT = chart.properties(title=params, background=PAPER, padding=padding).configure(**_config())
     return done
 
 
@@ -290,23 +336,23 @@ def _config() -> dict[str, Any]:
         "domainColor": RULE,
         "tickColor": RULE,
         "titlePadding": 8,
-        "labelLimit": 260,
+        "labelLimit": 120 if is_narrow() else 260,
     }
     return {
         "font": FONT,
         "axis": axis,
         "view": {"stroke": None},
         "title": {
-            "fontSize": 17,
-            "subtitleFontSize": 13,
+            "fontSize": 15 if is_narrow() else 17,
+            "subtitleFontSize": 12 if is_narrow() else 13,
             "color": INK,
             "subtitleColor": MUTED,
             "anchor": "start",
             "frame": "group",
             "offset": 14,
             "subtitlePadding": 6,
-            "lineHeight": 21,
-            "subtitleLineHeight": 17,
+            "lineHeight": 19 if is_narrow() else 21,
+            "subtitleLineHeight": 16 if is_narrow() else 17,
         },
         "legend": {
             "labelFontSize": TEXT_PX,

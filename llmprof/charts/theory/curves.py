@@ -13,15 +13,15 @@ from llmprof.charts.base.theme import (
     INK,
     MUTED,
     NUMBER,
-    PADDING,
     PAPER,
     REST,
     STAGES,
     TEXT_PX,
     WAIT,
-    WIDTH,
     finish,
     heading,
+    inner,
+    is_narrow,
     layered,
     percent,
     time_unit,
@@ -109,7 +109,7 @@ def _long(sweep: pl.DataFrame, measured: pl.DataFrame | None, column: str) -> pl
 
 
 def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.LayerChart:
-    width = (WIDTH - 2 * PADDING - 2 * _SPACE) // 3 - 46
+    width = (inner() - 2 * _SPACE) // 3 - 46
     if time:
         unit = time_unit(1e9 * number(rows["y"].max()))
         rows = rows.with_columns(
@@ -205,7 +205,7 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
         sentence = f"{int(most['value']):,} {over} is the most drawn here that fits"
     elif limit:
         sentence = "Nothing drawn here fits the device"
-    chart = layered(*marks).properties(width=WIDTH - 2 * PADDING - 70, height=300)
+    chart = layered(*marks).properties(width=inner() - 70, height=300)
     return finish(
         chart,
         title or sentence,
@@ -295,8 +295,13 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
         how="vertical_relaxed",
     ).filter(pl.col("end") > pl.col("start"))
     share = (100 * pl.col("bound_ns") / pl.col("measured_ns")).fill_nan(0.0)
+    of_it = "" if is_narrow() else " of it least time"
     known = pl.when(pl.col("bound_ns") > 0).then(
-        pl.concat_str(pl.lit(", "), share.map_elements(percent, return_dtype=pl.String), pl.lit(" of it least time"))
+        pl.concat_str(
+            pl.lit(", "),
+            share.map_elements(percent, return_dtype=pl.String),
+            pl.lit(of_it),
+        )
     )
     labels = shown.select(
         "stage",
@@ -308,30 +313,36 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     order = shown["stage"].to_list()
     axis = alt.Axis(title=None, ticks=False, domain=False, labelFontWeight="bold")
     y = alt.Y("stage:N", sort=None, scale=alt.Scale(domain=order), axis=axis)
-    scale = alt.Scale(domain=[0, number(labels["end"].max()) * 1.38 or 1.0])
-    x = alt.X("start:Q", scale=scale, axis=alt.Axis(title=f"time ({unit.symbol})", format=NUMBER, tickCount=8))
+    scale = alt.Scale(domain=[0, number(labels["end"].max()) * (2.6 if is_narrow() else 1.38) or 1.0])
+    x = alt.X(
+        "start:Q",
+        scale=scale,
+        axis=alt.Axis(title=f"time ({unit.symbol})", format=NUMBER, tickCount=4 if is_narrow() else 8),
+    )
     colour = alt.Color("part:N", scale=alt.Scale(domain=list(REASONS), range=list(REASONS.values())), legend=None)
     tips = [alt.Tooltip("stage:N"), alt.Tooltip("part:N")]
     bars = alt.Chart(inline(data)).mark_bar().encode(x=x, x2="end:Q", y=y, color=colour, tooltip=tips)
     text = alt.Chart(inline(labels)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
     texts = text.encode(x=alt.X("end:Q", scale=scale), y=y, text="label:N")
     named = f"{phase}: {steps} step{'s' if steps != 1 else ''} of a rank"
-    return layered(bars, texts).properties(
-        width=WIDTH - 2 * PADDING - 120, height=24 * len(order), title=heading(named)
-    )
+    return layered(bars, texts).properties(width=inner() - 120, height=24 * len(order), title=heading(named))
 
 
 def _legend(table: dict[str, str]) -> alt.LayerChart:
     """Colours of the reasons in one row."""
     marks: list[alt.Chart] = []
-    at = 6.0
+    at, line = 6.0, 0
     for name, shade in table.items():
+        wide = 30 + 6.4 * len(name)
+        if is_narrow() and at > 6 and at + wide > inner() - 120:
+            at, line = 6.0, line + 1
+        down = alt.value(8 + 18 * line)
         square = alt.Chart(constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
-        marks.append(square.encode(x=alt.value(at), y=alt.value(8)))
+        marks.append(square.encode(x=alt.value(at), y=down))
         text = alt.Chart(constant({})).mark_text(align="left", baseline="middle", fontSize=TEXT_PX, color=INK)
-        marks.append(text.encode(x=alt.value(at + 11), y=alt.value(8), text=alt.value(name)))
-        at += 30 + 6.4 * len(name)
-    return layered(*marks).properties(width=WIDTH - 2 * PADDING - 120, height=16)
+        marks.append(text.encode(x=alt.value(at + 11), y=down, text=alt.value(name)))
+        at += wide
+    return layered(*marks).properties(width=inner() - 120, height=16 + 18 * line)
 
 
 def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
@@ -400,7 +411,7 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     tips.append(alt.Tooltip("error:Q", format="+.1f", title="error (%)"))
     points = alt.Chart(inline(rows)).mark_point(filled=True, size=70, opacity=0.85, stroke=PAPER, strokeWidth=0.7)
     drawn = points.encode(x=x, y=y, color=colour, shape=shape, tooltip=tips)
-    chart = layered(band, line, drawn).properties(width=WIDTH - 2 * PADDING - 70, height=430)
+    chart = layered(band, line, drawn).properties(width=inner() - 70, height=430)
     errors = rows["error"].abs()
     middle, worst = percent(number(errors.median())), percent(number(errors.max()))
     sentence = f"Predictions are off by {middle} in the median, {worst} at worst"

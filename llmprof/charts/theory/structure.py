@@ -13,14 +13,13 @@ from llmprof.charts.base.theme import (
     INK,
     MUTED,
     NUMBER,
-    PADDING,
     REST,
     TEXT_PX,
-    WIDTH,
     colours,
     finish,
     heading,
     ink_on,
+    inner,
     layered,
     percent,
 )
@@ -64,7 +63,7 @@ def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> a
     if components.is_empty():
         raise nothing("theory_structure", "the frame has no rows", MADE_BY)
     phases = components["phase"].unique(maintain_order=True).to_list()
-    width = WIDTH - 2 * PADDING
+    width = inner()
     column = width / len(phases)
     marks: list[alt.Chart] = []
     tallest = 0
@@ -236,7 +235,7 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
     stages = sums.filter(large)["stage"].unique(maintain_order=True).to_list()
     table = colours("stage", stages)
     order = list(table)
-    plot = (WIDTH - 2 * PADDING - 96 - 2 * _SPACE) // 3
+    plot = (inner() - 96 - 2 * _SPACE) // 3
     drawn = []
     for n, (name, (label, unit)) in enumerate(panels.items()):
         rows = sums.filter(pl.col("stage").is_in(order)).select("phase", "stage", value=name)
@@ -329,7 +328,7 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     bars = alt.Chart(inline(rows)).mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
     text = alt.Chart(inline(rows)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
     chart = layered(bars, text.encode(x=x, y=y, text="label:N"))
-    chart = chart.properties(width=WIDTH - 2 * PADDING - 130, height=26 * len(order))
+    chart = chart.properties(width=inner() - 130, height=26 * len(order))
     sentence = f"{_count(total)} parameters"
     if used < total * 0.999:
         sentence += f", of which a token goes through {_count(used)}"

@@ -15,14 +15,14 @@ from llmprof.charts.base.theme import (
     INK,
     MUTED,
     NUMBER,
-    PADDING,
     PAPER,
     STAGES,
     TEXT_PX,
-    WIDTH,
     colour,
     colours,
     finish,
+    inner,
+    is_narrow,
     layered,
     percent,
     spread,
@@ -97,7 +97,7 @@ def timeline(
         raise nothing("timeline", f"no event lies between {lo:,} and {hi:,} ns", _SOURCE)
     events = events.with_columns(key=pl.col(lane).cast(pl.String))
     labels = [layout.lane_label(key, lane) for key in events["key"].unique()]
-    plot = WIDTH - 2 * PADDING - 12 - round(max(text_px(label, TEXT_PX) for label in (*labels, "rank 00")))
+    plot = inner() - 12 - round(max(text_px(label, TEXT_PX) for label in (*labels, "rank 00")))
     view = layout.Window(lo, hi, time_unit(hi - lo), plot)
     palette = colours(color, events[color].unique())
     seen = layout.survey(events, view, max_bars)
@@ -161,7 +161,7 @@ class _Drawing:
     """The marks of a timeline on shared scales."""
 
     def __init__(self, x: alt.Scale, y: alt.Scale, plot: int, axis_title: str) -> None:
-        axis = alt.Axis(title=axis_title, format=NUMBER, grid=False, tickCount=10)
+        axis = alt.Axis(title=axis_title, format=NUMBER, grid=False, tickCount=4 if is_narrow() else 10)
         self._x = alt.X("start:Q", scale=x, axis=axis)
         self._y = alt.Y("top:Q", scale=y, axis=None)
         self._box: dict[str, Any] = {"x": self._x, "x2": "end:Q", "y": self._y, "y2": "bottom:Q"}

@@ -69,7 +69,7 @@ def test_what_is_absent_is_in_the_summary(small, tmp_path):
 def test_progress_is_told(small, tmp_path):
     told = []
     report.write(small, tmp_path, progress=lambda *said: told.append(said))
-    assert ("analysing: steps", 1, 10) in told
+    assert ("analysing: steps", 1, 11) in told
     assert any(what.startswith("painting: ") for what, _, _ in told)
     assert all(0 <= done < total for _, done, total in told)
 

@@ -46,11 +46,19 @@ const CELL_COLUMNS = [
 export function cellTitle(msg) {
   const { cell } = msg;
   const share = cell.typical_ns ? cell.gap_ns / cell.typical_ns : null;
-  const gap =
-    share === null ? "" : `, ${formatShare(Math.abs(share))} ${share < 0 ? "less" : "more"} than the typical layer`;
+  const gap = share === null ? "" : `, ${besideTypical(share)}`;
   const what = msg.stage ? `${msg.stage} of layer ${msg.layer}` : `Layer ${msg.layer}`;
   const free = typeof msg.slack_ns === "number" ? `. ${slackWords(msg.slack_ns)}` : "";
   return `${what} in step ${msg.step} (${cell.phase ?? "no phase"}, rank ${msg.rank}): ${formatNs(cell.dur_ns)}${gap}${free}`;
+}
+
+/**
+ * A time beside the typical one, in words; from twice as long on as a multiple.
+ * @param {number} share
+ */
+function besideTypical(share) {
+  if (share >= 1) return `${(1 + share).toFixed(1)} times the typical layer`;
+  return `${formatShare(Math.abs(share))} ${share < 0 ? "less" : "more"} than the typical layer`;
 }
 
 /**

@@ -181,7 +181,7 @@ export function makeFlame(timeline) {
       ? `${formatShare(answered.left_out / answered.total)} are in frames too narrow to draw. `
       : "";
     note.textContent = answered.total
-      ? `${trunk}${narrow}Times on the device, added up; work on two streams at once counts twice.`
+      ? `${trunk}${narrow}Times of whole kernels and copies, added up; work on two streams at once counts twice.`
       : "";
     zoom(null);
     el.dataset.of = JSON.stringify({ by: wanted, selected });

@@ -150,6 +150,13 @@ class Recording:
         scope = scope_of(trace)
         yield scope.windows
         yield scope.times.select("window", "kind", "part", dur_ns="ns")
+        if scope.steps is not None and scope.events.height:
+            # a replay speaks of the time from the end of a step on the devices to that of the next
+            ends = analyze.attribute(trace).filter(pl.col("step").is_not_null()).group_by("rank", "step").agg(
+                end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max()
+            )  # fmt: skip
+            each = ends.sort("rank", "step").with_columns(dur_ns=pl.col("end_ns").diff().over("rank")).drop_nulls()
+            yield each.join(scope.steps.select("rank", "step"), on=["rank", "step"], how="semi").select("dur_ns")
         yield scope.times.filter(pl.col("kind") == "compute").select("part", dur_ns="ns")
         yield pl.DataFrame({"limit_ns": [5_000]})  # what the rule of short kernels calls short
         for way in ways:

@@ -223,9 +223,10 @@ def late_groups(
         ``expected_share`` (its part of the ranks of these calls: what it would be by chance), ``late_median_ns``
         (median start of its ranks after the first rank), ``others_wait_ns`` (waiting of ranks outside the group in
         the calls in which it is last, summed), ``together`` (in these calls, how late the middle one of its ranks is
-        as a share of the last one's lateness: near 1 the whole group is late, near 0 one of its ranks alone; null
-        where it never is last), ``worst_rank`` (which of them is last most often), ``evidence`` (what says who belongs
-        to it). By ``by``, the latest first. Empty where no group of
+        as a share of the last one's lateness, and, where its ranks are in different calls, how late the middle one
+        usually is: near 1 the whole group is late, near 0 one of its ranks alone; null where it never is last),
+        ``worst_rank`` (which of them is last most often), ``evidence`` (what says who belongs to it). By ``by``, the
+        latest first. Empty where no group of
         several ranks is known.
 
     Raises
@@ -288,6 +289,10 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
         expected=pl.col("expected") / pl.col("expected").sum().over("call"),
         others=pl.col("wait").sum().over("call") - pl.col("wait"),
     )
+    usual = rows.group_by("group", "rank").agg(pl.col("late_ns").median())
+    usual = usual.group_by("group").agg(  # of places in a group, each of which is in other calls
+        _usual=pl.col("late_ns").quantile(0.5, interpolation="lower") / pl.col("late_ns").max()
+    )
     lasts = pl.col("last_rank").filter("last")
     members = place.group_by("group").agg(pl.col("rank").sort().alias("ranks"), evidence=pl.col("_why").first())
     return (
@@ -303,7 +308,10 @@ def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:
         )
         .join(rows.group_by("group").agg(late_median_ns=pl.col("late_ns").median()), on="group")
         .join(members, on="group")
-        .with_columns(by=pl.lit(by))
+        .join(usual, on="group")
+        .with_columns(
+            by=pl.lit(by), together=pl.when(pl.col("_usual") < pl.col("together")).then("_usual").otherwise("together")
+        )
         .select(list(_LATE))
         .cast(_LATE)
         .sort("share_last", "late_median_ns", "group", descending=[True, True, False])

@@ -143,6 +143,18 @@ def test_calls_within_one_group_say_nothing_about_groups() -> None:
     assert late_groups_of(calls, groups).height == 0
 
 
+def test_places_of_which_one_rank_alone_is_late_are_not_late_together() -> None:
+    """Two tensor-parallel groups: in calls 0 and 1 ranks 0 and 1 come at once, in 2 and 3 rank 3 comes last."""
+    calls = pl.DataFrame(
+        {"call": [0, 0, 1, 1, 2, 2, 3, 3], "rank": [0, 1, 0, 1, 2, 3, 2, 3], "start_ns": [0, 0, 50, 50, 0, 9, 50, 59],
+         "wait_ns": [0, 0, 0, 0, 9, 0, 9, 0], "last_rank": [0, 0, 0, 0, 3, 3, 3, 3]},
+        schema_overrides={"rank": pl.Int32, "last_rank": pl.Int32},
+    ).with_columns(clock_offset_ns=0, arrival_skew_ns=pl.Series([0] * 4 + [9] * 4))  # fmt: skip
+    groups = rank_groups(run_of(), tp=2, pp=1).filter(pl.col("rank") < 4)
+    late = late_groups_of(calls, groups).filter(by="tp", group="1").row(0, named=True)
+    assert (late["ranks"], late["worst_rank"], late["others_wait_ns"], late["together"]) == ([1, 3], 3, 18, 0.0)
+
+
 def test_only_a_group_that_is_late_as_a_whole_is_named(sixteen: Trace) -> None:
     late = late_groups(sixteen)
     assert latest_group(late)["who"] == "ranks 8 to 11 (one node, node2)"

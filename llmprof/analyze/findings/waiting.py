@@ -328,8 +328,14 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
     )
     calls = calls.filter(pl.col("kind") == kind)
     once = calls.unique("call", keep="first", maintain_order=True)
-    lasts = once["last_rank"].value_counts().sort("count", "last_rank", descending=[True, False])
-    late, times = lasts.row(0)
+    waits = calls.group_by("call").agg(pl.col("last_rank").first(), pl.col("wait_ns").sum())
+    lasts = (
+        waits.filter(pl.col("wait_ns") > 0)  # where nobody waits nobody is late
+        .group_by("last_rank")
+        .agg(count=pl.len(), waited=pl.col("wait_ns").sum())
+        .sort("count", "waited", "last_rank", descending=[True, True, False])
+    )
+    late, times, _ = lasts.row(0)
     others = calls.filter(pl.col("rank") != late)
     offset = largest(calls.with_columns(pl.col("clock_offset_ns").abs()), "clock_offset_ns")
     sure = calls["match_confidence"].min()

@@ -112,6 +112,7 @@ def test_why_there_is_no_wait() -> None:
     assert why(collectives(calls(one)))[0] is not None
 
 
+@pytest.mark.slow
 def test_the_eight_ranks_of_megatron(shared: Path) -> None:
     # sums of the recording's own events: 84 all-reduces on each rank, matched by order
     found = collectives(llmprof.read(shared / "real/chrome/megatron_tp8"))

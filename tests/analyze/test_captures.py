@@ -40,6 +40,7 @@ QWEN3_8B = {  # hidden 4096, 32 query and 8 key heads of 128, 12288 inside, voca
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_graph_of_a_whole_step(shared: Path) -> None:
     run, capture = pair(shared, SGLANG)
     found = captured(run, capture)
@@ -54,6 +55,7 @@ def test_a_graph_of_a_whole_step(shared: Path) -> None:
     assert layers["layer"].to_list() == list(range(36))
 
 
+@pytest.mark.slow
 def test_the_capture_agrees_with_what_names_and_places_say(shared: Path) -> None:
     run, capture = pair(shared, SGLANG)
     by_place = attribute(run)

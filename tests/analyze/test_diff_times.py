@@ -51,6 +51,7 @@ def test_the_step_and_its_parts_by_hand() -> None:
     assert parts["delta_ns"].sum() == step["delta_ns"]
 
 
+@pytest.mark.slow
 def test_what_is_not_beyond_the_noise_is_the_same() -> None:
     # steps differ by up to 40 us, their mean by 2: without a tolerance the interval alone decides
     near = diff_times([run(50_000, jitter=20_000)], [run(52_000, jitter=20_000)], tolerance=0.0)
@@ -124,6 +125,7 @@ def test_eager_against_graphs(sample_trace: Callable[[str], Trace]) -> None:
     assert step["beyond_noise"]
 
 
+@pytest.mark.slow
 def test_two_reports_of_ncu(shared: Path) -> None:
     pytest.importorskip("ncu_report", reason="the optional package ncu-report is not here")
     before, after = (

@@ -34,6 +34,7 @@ def full() -> Trace:
     )
 
 
+@pytest.mark.slow
 def test_the_full_trace_has_rows() -> None:
     empty = {name for name in DEVICE if getattr(analyze, name)(full()).is_empty()}
     assert not empty

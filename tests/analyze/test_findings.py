@@ -151,6 +151,7 @@ def test_clocks_that_differ_are_said_to() -> None:
     assert "correction of their clocks by up to 7.00 ms" in found["detail"]
 
 
+@pytest.mark.slow
 def test_pipeline_wait() -> None:
     send = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     # 1,000 us of work in each half of the step; the second stage waits for the first 996 of its 1,000 + 4 us
@@ -192,6 +193,7 @@ def test_host_bound() -> None:
     assert the(together(QUIET), "host_bound") is None
 
 
+@pytest.mark.slow
 def test_host_bound_names_the_ranks() -> None:
     late = decode([GEMM] * 11, pause=150_000, lead=10_000, rank=2)
     good = [decode([GEMM] * 11, rank=rank) for rank in (0, 1)]
@@ -227,6 +229,7 @@ def held(pause: int = 150_000, name: str = "hipMemcpyWithStream") -> dict[str, p
     return tables
 
 
+@pytest.mark.slow
 def test_device_held() -> None:
     found = the(together(held()), "device_held")
     assert found is not None
@@ -238,6 +241,7 @@ def test_device_held() -> None:
     assert the(together(held(name="cudaStreamSynchronize")), "device_held") is None  # waits, and holds nothing
 
 
+@pytest.mark.slow
 def test_unexplained_idle() -> None:
     found = the(together(decode([GEMM] * 11, pause=150_000, lead=400_000)), "unexplained_idle")
     assert found is not None
@@ -379,6 +383,7 @@ def test_nccl_for_small_messages() -> None:
 # --- kernels ---
 
 
+@pytest.mark.slow
 def test_short_kernels() -> None:
     # seven of eleven kernels take 1 us
     found = the(together(decode([(NORM, SHORT)] * 7 + [(GEMM, LONG)] * 4)), "short_kernels")
@@ -458,6 +463,7 @@ def npu(names: list[str | tuple[str, int]], **facts: list[Any]) -> Trace:
 MATMUL, CAST = "aclnnMatmul_MatMulCommon_MatMulV2", "aclnnCast_CastAiCpu_Cast"
 
 
+@pytest.mark.slow
 def test_ai_cpu_operators() -> None:
     kernels_ = [(MATMUL, 90_000), (CAST, 10_000)]
     found = the(npu(kernels_, ascend_core=["AI_CORE", "AI_CPU"]), "ai_cpu_operators")
@@ -469,6 +475,7 @@ def test_ai_cpu_operators() -> None:
     assert the(npu(kernels_), "ai_cpu_operators") is None
 
 
+@pytest.mark.slow
 def test_format_changes() -> None:
     kernels_ = [(MATMUL, 90_000), ("trans_TransData_1", 6_000), ("aclnnMm_TransData_TransData", 4_000)]
     cores = ["AI_CORE", "AI_VECTOR_CORE", "AI_VECTOR_CORE"]
@@ -479,6 +486,7 @@ def test_format_changes() -> None:
     assert the(npu([(MATMUL, 90_000)], ascend_core=["AI_CORE"]), "format_changes") is None
 
 
+@pytest.mark.slow
 def test_ai_core_units() -> None:
     # of 60 + 40 us the cube units work 30, the vector units 0.25 x 40
     kernels_ = [(MATMUL, 60_000), ("aclnnAdd_AddAiCore_Add", 40_000)]
@@ -521,6 +529,7 @@ def test_the_most_important_come_first() -> None:
         assert share >= severities[severity]
 
 
+@pytest.mark.slow
 def test_the_number_on_a_card_is_what_it_is_ranked_by() -> None:
     for trace in (together(QUIET), ranks_with_all_reduces({0: 0, 1: 400_000}), together(held())):
         for row in findings(trace).iter_rows(named=True):
@@ -561,6 +570,7 @@ def test_no_finding_without_its_figure() -> None:
         assert always.null_count().sum_horizontal().item() == 0
 
 
+@pytest.mark.slow
 def test_the_scope_says_what_the_shares_are_of() -> None:
     assert findings(together(QUIET))["scope"].unique().to_list() == ["steady decode steps"]
     prefill = together(decode([EMBEDDING, *DENSE], label="execute_context_4(256)_generation_0(0)"))

@@ -84,6 +84,7 @@ def test_kernel_summary_by_phase() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_diff_of_a_trace_and_one_three_times_as_slow() -> None:
     same, slower = diff(trace_of(), trace_of()), diff(trace_of(), trace_of(3))
     assert set(same["status"]) == {"same"}

@@ -163,6 +163,7 @@ def test_a_layer_and_stage_of_a_run_are_counted_as_by_hand(layer, stage, phase):
     assert int(chosen["--launch-count"]) == last - passing.index(True) + 1
 
 
+@pytest.mark.slow
 @needs_captures
 def test_of_a_run_on_four_devices_one_rank_is_profiled_and_its_collectives_are_not():
     trace = llmprof.read(SHARED / "torch_tp4_eager_custom_allreduce")

@@ -143,6 +143,7 @@ def test_event_waits_tell_the_stream_from_the_record_at_their_end(waits):
     assert analyze.event_waits(waits, min_ns=0).height == 5
 
 
+@pytest.mark.slow
 def test_every_wait_of_the_synthetic_recording_has_its_stream(synthetic_npu):
     found = analyze.event_waits(llmprof.read(synthetic_npu("micro_batch"), cache=False))
     assert found.height > 100
@@ -239,6 +240,7 @@ def test_memory_by_component_by_hand():
     ]
 
 
+@pytest.mark.slow
 def test_on_a_real_npu_every_long_wait_has_its_stream(shared):
     path = shared / "real" / "ascend" / "msinsight_level1" / "db"
     with pytest.warns(llmprof.errors.TraceWarning):

@@ -89,6 +89,7 @@ def test_rows_of_layers_stages_and_steps_have_the_same_sums():
     assert sums[0] == pytest.approx(sums[2])
 
 
+@pytest.mark.slow
 def test_reasons_say_what_holds_a_stage_up():
     found = roofline_join(sample("torch_tp4_eager_nccl"), "Qwen2.5-7B")
     waits = found.filter((pl.col("stage") == "all_reduce") & (pl.col("why") == "wait for others"))

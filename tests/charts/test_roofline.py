@@ -87,6 +87,7 @@ def test_a_bandwidth_that_does_not_follow_is_not_drawn() -> None:
     assert "its roof is not known" in " ".join(specs.texts(charts.roofline(none)))
 
 
+@pytest.mark.slow
 def test_roofs_of_a_device() -> None:
     device = hardware.device("NVIDIA H200")
     roofs = given(device, frames.profiled())
@@ -101,6 +102,7 @@ def test_roofs_of_a_device() -> None:
     assert "The roofs are not known." in " ".join(specs.texts(nothing_stated))
 
 
+@pytest.mark.slow
 def test_colours_are_those_of_stages_else_of_bounds() -> None:
     assert list(table(charts.roofline(frames.profiled()))) == [
         "norm", "qkv_proj", "rope", "attention", "gate_up_proj", "down_proj",
@@ -149,6 +151,7 @@ def test_a_slow_device_has_smaller_units() -> None:
     assert any("GFLOP/s" in str(unit["encoding"]) for unit in specs.marks(charts.roofline(slow).to_dict()))
 
 
+@pytest.mark.slow
 def test_of_a_real_profile() -> None:
     metrics = llmprof.sample_metrics("ncu_tp1_eager")
     frame = analyze.speed_of_light(metrics)

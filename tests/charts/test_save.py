@@ -14,6 +14,7 @@ from llmprof.errors import OutputError
 from tests.charts import frames, specs
 
 
+@pytest.mark.slow
 def test_png_has_two_pixels_for_each_of_the_chart(tmp_path: Path) -> None:
     chart = charts.overlap(frames.overlapped())
     path = charts.save(chart, tmp_path / "deep" / "er" / "overlap.png")

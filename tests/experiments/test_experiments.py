@@ -220,6 +220,7 @@ class TestHistory:
         assert one_more([1.0, 1.0], 1.0) == 1.0
         assert one_more([1.0, 1.0], 1.1) == 0.0
 
+    @pytest.mark.slow
     def test_two_processes_write_one_history(self, tmp_path, root):
         path = tmp_path / "h.parquet"
         code = (

@@ -107,6 +107,7 @@ history.append(sys.argv[1], {{"step_s": [2.0]}})
     assert read_history(path).select("run", "value").rows() == [(1, 1.0), (2, 3.0)]
 
 
+@pytest.mark.slow
 def test_a_watch_of_points_goes_into_a_history_of_its_own(vllm, capsys):
     """Two runs of one point each, measured anew; the figures are named by layout, phase and point."""
     (vllm.folder / "cases.yaml").write_text("{lengths: [8], batches: [1], outputs: [3]}")

@@ -54,6 +54,7 @@ def sweep(vllm, parameters, **options):
 GRID = {"batch_size": [1, 2, 3], "max_tokens": [4, 8]}
 
 
+@pytest.mark.slow
 def test_a_sweep_of_six_points_starts_the_engine_once(vllm):
     told = []
     done = sweep(vllm, GRID, progress=lambda *what: told.append(what))

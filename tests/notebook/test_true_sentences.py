@@ -155,6 +155,7 @@ class TestTheCheckItself:
     def test_a_right_sentence_is_not(self, one, right):
         assert contradictions(one, right) == []
 
+    @pytest.mark.slow
     def test_figures_are_those_of_frames(self, one):
         steady = llmprof.analyze.steady_state(one.trace)
         said = f"A decode step takes {llmprof.units.format_ns(steady['dur_ns'].median())}."

@@ -22,6 +22,7 @@ from tests.readers.test_ops import BEGIN, document, write
 FILES = {"detailed_timings.csv", "analysis_report.json", "comm_analysis.json", "comprehensive_report.json", "README.md"}
 
 
+@pytest.mark.slow
 def test_all_files_and_what_is_in_them(tmp_path):
     """Layer 0 took 36 us without the timing of its operators; its MLP took 25."""
     folder = write(tmp_path, document())
@@ -39,6 +40,7 @@ def test_all_files_and_what_is_in_them(tmp_path):
     assert {"steps", "overhead", "layers", "operators", "communication"} <= whole.keys()
 
 
+@pytest.mark.slow
 def test_communication_longer_than_the_step_is_unknown(tmp_path):
     waited = document()["collectives"] | {"end_ns": [BEGIN + 100_000]}
     folder = write(tmp_path, document(collectives=waited))
@@ -52,6 +54,7 @@ def test_communication_longer_than_the_step_is_unknown(tmp_path):
     assert "unknown where that is longer than the step" in " ".join(drawn["title"]["subtitle"])
 
 
+@pytest.mark.slow
 def test_one_device_says_that_there_is_no_communication(tmp_path):
     empty = {key: [] for key in document()["collectives"]}
     made = write_operators(write(tmp_path, document(collectives=empty, collectives_seen={})), tmp_path / "out")

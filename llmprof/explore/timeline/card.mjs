@@ -4,10 +4,19 @@ import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { tableGrid } from "../base/js/table.mjs";
 import { KEYS } from "./keys.mjs";
 
-/** Card that follows the pointer inside a host. */
+/**
+ * Card that follows the pointer inside a host.
+ * @param {HTMLElement} host
+ */
 export function makeCard(host) {
   const el = h("div", { class: "lpt-card", "aria-hidden": "true" });
   host.append(el);
+  /**
+   * @param {number} x
+   * @param {number} y
+   * @param {string} title
+   * @param {[string, string][]} rows
+   */
   const show = (x, y, title, rows) => {
     fill(
       el,
@@ -35,6 +44,13 @@ export function makeDetails() {
         text: "Click an event or drag over a range of time to select. Press ? for all keys.",
       }),
     );
+  /**
+   * @param {string} title
+   * @param {string | null} colour
+   * @param {[string, string][]} facts
+   * @param {[string, string, () => void][]} actions
+   * @param {HTMLElement | null} [more]
+   */
   const show = (title, colour, facts, actions, more = null) => {
     const swatch = h("i", { class: "lpt-swatch" });
     swatch.hidden = !colour;
@@ -64,7 +80,10 @@ export function makeDetails() {
   return { el, empty, show };
 }
 
-/** Help over the widget: a dialog with all keys. */
+/**
+ * Help over the widget: a dialog with all keys.
+ * @param {HTMLElement} host
+ */
 export function makeHelp(host) {
   const close = h("button", { type: "button", text: "Close" });
   const rows = KEYS.map(([key, text]) => h("tr", {}, h("th", { scope: "row", text: key }), h("td", { text })));
@@ -81,7 +100,7 @@ export function makeHelp(host) {
     if (open === !el.hidden) return;
     el.hidden = !open;
     if (open) {
-      before = host.getRootNode().activeElement;
+      before = /** @type {HTMLElement | null} */ (/** @type {Document} */ (host.getRootNode()).activeElement);
       close.focus();
     } else {
       before?.focus?.();
@@ -91,9 +110,16 @@ export function makeHelp(host) {
   return { toggle, open: () => !el.hidden };
 }
 
-/** Lines of the card for an event of a view. */
+/**
+ * Lines of the card for an event of a view.
+ * @param {Pick<import("./types").View, "code" | "dur">} view
+ * @param {number} i
+ * @param {Pick<import("./messages").Described, "kind" | "label">} item
+ * @param {Pick<import("./messages").Key, "kind" | "name">[]} keys
+ */
 export function eventLines(view, i, item, keys) {
   const key = keys[view.code[i]];
+  /** @type {[string, string][]} */
   const lines = [["duration", formatNs(view.dur[i])]];
   if (item.kind === "stream" || item.kind === "idle") lines.unshift([key.kind, key.name]);
   if (item.kind === "requests") lines.unshift(["request", item.label]);
@@ -102,10 +128,19 @@ export function eventLines(view, i, item, keys) {
   return lines;
 }
 
+/** @typedef {import("./messages").Named} Named */
+
+/** @type {Record<string, (row: Record<string, any>) => string | number>} */
 const NAME_ORDER = { name: (row) => row.name.toLowerCase() };
 
-/** Names of a selected range as a table that can be sorted; a click looks for the name. */
+/**
+ * Names of a selected range as a table that can be sorted; a click looks for the name.
+ * @param {Pick<import("./messages").Messages["span"]["answers"], "rows" | "total">} answer
+ * @param {string[]} colours
+ * @param {(name: string) => void} pick
+ */
 export function namesTable({ rows, total }, colours, pick) {
+  /** @type {(name: "total_ns" | "mean_ns" | "p99_ns", title: string, tip: string) => import("../base/js/table.mjs").Column} */
   const time = (name, title, tip) => ({
     name,
     title,
@@ -114,14 +149,16 @@ export function namesTable({ rows, total }, colours, pick) {
     width: 92,
     cell: (row) => formatNs(row[name]),
   });
+  /** @param {Named} row */
   const named = (row) => {
     const swatch = h("span", { class: "lp-square" });
     swatch.style.background = colours[row.code];
     return h("span", { class: "lp-key", title: row.name }, swatch, h("span", { text: row.name }));
   };
+  /** @param {string} sort */
   const sorted = (sort) => {
     const column = sort.replace(/^-/, "");
-    const key = NAME_ORDER[column] ?? ((row) => row[column] ?? -1);
+    const key = NAME_ORDER[column] ?? ((/** @type {Record<string, any>} */ row) => row[column] ?? -1);
     const order = [...rows].sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
     if (sort.startsWith("-")) order.reverse();
     grid.order(sort);

@@ -9,13 +9,21 @@ const BIN_HEIGHT = 24;
 const TEXT = 12;
 const LABEL_LEAST = 26;
 
-/** Colours and inks of the keys in a theme; on dark ground the darkest ones are lightened. */
+/**
+ * Colours and inks of the keys in a theme; on dark ground the darkest ones are lightened.
+ * @param {Pick<import("./messages").Key, "colour">[]} keys
+ * @param {string} [theme]
+ * @returns {import("./types").Paints}
+ */
 export function makePaints(keys, theme = "light") {
   const colour = keys.map((key) => (theme === "dark" ? lightened(key.colour) : key.colour));
   return { colour, ink: colour.map(inkOn), packed: Uint32Array.from(colour, packColour) };
 }
 
-/** A colour, mixed with white where it would hardly show on a dark ground. */
+/**
+ * A colour, mixed with white where it would hardly show on a dark ground.
+ * @param {string} colour
+ */
 export function lightened(colour) {
   const channels = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
   const light = (0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2]) / 255;
@@ -29,7 +37,12 @@ export function lightened(colour) {
     .join("")}`;
 }
 
-/** Image of all bins of a view; an earlier canvas is used again. */
+/**
+ * Image of all bins of a view; an earlier canvas is used again.
+ * @param {import("./types").View} view
+ * @param {import("./types").Paints} paints
+ * @param {import("./types").Bins} canvas
+ */
 export function binImage(view, paints, canvas) {
   if (!view.binned) return canvas;
   const height = view.binned * BIN_HEIGHT;
@@ -38,14 +51,21 @@ export function binImage(view, paints, canvas) {
     canvas.height = height;
     canvas.image = null;
   }
-  const context = canvas.getContext("2d");
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
   canvas.image ??= context.createImageData(view.columns, height);
   paintBins(view, new Uint32Array(canvas.image.data.buffer), BIN_HEIGHT, paints.packed);
   context.putImageData(canvas.image, 0, 0);
   return canvas;
 }
 
-/** Draw the items of a pane. scene: {view, bins, window, width, theme, paints, names, dimmed, selected, span}. */
+/**
+ * Draw the items of a pane. scene: {view, bins, window, width, theme, paints, names, dimmed, selected, span}.
+ * @param {CanvasRenderingContext2D} context
+ * @param {import("./types").Item[]} items
+ * @param {number} scroll
+ * @param {number} height
+ * @param {import("./types").Scene} scene
+ */
 export function drawPane(context, items, scroll, height, scene) {
   const { theme, width } = scene;
   context.fillStyle = theme.background;
@@ -63,10 +83,17 @@ export function drawPane(context, items, scroll, height, scene) {
     }
     drawRow(context, item, top, scene);
   }
-  if (scene.span) drawSpan(context, items, scroll, height, scene);
+  if (scene.span) drawSpan(context, items, scroll, height, { ...scene, span: scene.span });
 }
 
-/** The selected range over the rows that it is of, and its length while it is dragged. */
+/**
+ * The selected range over the rows that it is of, and its length while it is dragged.
+ * @param {CanvasRenderingContext2D} context
+ * @param {import("./types").Item[]} items
+ * @param {number} scroll
+ * @param {number} height
+ * @param {import("./types").Scene & {span: import("./types").Window}} scene
+ */
 function drawSpan(context, items, scroll, height, { span, spanRows, window, width, theme, dragging }) {
   const [a, b] = span.map((ns) => toPx(ns, window, width));
   const parts = spanRows
@@ -92,11 +119,22 @@ function drawSpan(context, items, scroll, height, { span, spanRows, window, widt
   context.fillText(text, x + 6, y + 9.5);
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {import("./types").Scene} scene
+ * @param {number} height
+ */
 function drawGrid(context, { theme, window, width }, height) {
   context.fillStyle = theme.faint;
   for (const at of ticks(window, width).at) context.fillRect(Math.round(toPx(at, window, width)), 0, 1, height);
 }
 
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {import("./types").Item} item
+ * @param {number} top
+ * @param {import("./types").Scene} scene
+ */
 function drawRow(context, item, top, scene) {
   const { theme, width, view } = scene;
   let ground = -1; // levels of one height share it: waits and idle time of a closed rank
@@ -108,18 +146,28 @@ function drawRow(context, item, top, scene) {
       ground = place.y;
     }
     const lane = view?.lanes.get(laneKey(place.row, place.level));
-    if (!lane) continue;
-    if (item.kind === "counter") drawSamples(context, item, lane, y, place.height, scene);
-    else drawLane(context, lane, y, place.height, item.folded, scene);
+    if (!view || !lane) continue;
+    const row = item.type === "row" ? item : null;
+    if (row?.kind === "counter") drawSamples(context, row, lane, y, place.height, scene, view);
+    else drawLane(context, lane, y, place.height, Boolean(row?.folded), scene, view);
   }
-  if (item.note) {
+  if (item.type === "row" && item.note) {
     context.fillStyle = theme.muted;
     context.fillText(item.note === "…" ? "is being found …" : item.note, 6, top + item.levels[0].height / 2 + 0.5);
   }
 }
 
-function drawLane(context, lane, y, height, folded, scene) {
-  const { view, window, width, paints, names, dimmed } = scene;
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {import("./types").Lane} lane
+ * @param {number} y
+ * @param {number} height
+ * @param {boolean} folded
+ * @param {import("./types").Scene} scene
+ * @param {import("./types").View} view
+ */
+function drawLane(context, lane, y, height, folded, scene, view) {
+  const { window, width, paints, names, dimmed } = scene;
   const scale = width / (window[1] - window[0]);
   const from = (view.window[0] - window[0]) * scale;
   if (lane.bins >= 0) {
@@ -130,6 +178,7 @@ function drawLane(context, lane, y, height, folded, scene) {
     context.globalAlpha = 1;
   }
   const { start, dur, code, name } = view;
+  /** @type {number[]} */
   const labels = [];
   let style = -1;
   let lastPixel = -1;
@@ -167,14 +216,24 @@ function drawLane(context, lane, y, height, folded, scene) {
   }
 }
 
-function drawSamples(context, item, lane, y, height, scene) {
-  const { view, window, width, theme } = scene;
+/**
+ * @param {CanvasRenderingContext2D} context
+ * @param {import("./types").RowItem} item
+ * @param {import("./types").Lane} lane
+ * @param {number} y
+ * @param {number} height
+ * @param {import("./types").Scene} scene
+ * @param {import("./types").View} view
+ */
+function drawSamples(context, item, lane, y, height, scene, view) {
+  const { window, width, theme } = scene;
   const { columns, samples } = view;
-  const [least, most] = item.range;
+  const [least, most] = item.range ?? [0, 1];
   const offset = lane.bins * 2 * columns;
   const scale = width / (window[1] - window[0]);
   const from = (view.window[0] - window[0]) * scale;
   const step = ((view.window[1] - view.window[0]) * scale) / columns;
+  /** @param {number} value */
   const place = (value) => y + height - 1 - ((value - least) / Math.max(most - least, 1e-12)) * (height - 2);
   context.fillStyle = theme.accent;
   for (let column = 0; column < columns; column += 1) {
@@ -192,12 +251,23 @@ function drawSamples(context, item, lane, y, height, scene) {
   context.fillText(formatSample(most, item.unit), 4, y + 8);
 }
 
-/** Value of a counter with its unit. */
+/**
+ * Value of a counter with its unit.
+ * @param {number} value
+ * @param {string} unit
+ */
 export function formatSample(value, unit) {
   return unit === "B" ? formatBytes(value) : `${formatNumber(value)} ${unit}`;
 }
 
-/** Outline of a span in a pane. */
+/**
+ * Outline of a span in a pane.
+ * @param {CanvasRenderingContext2D} context
+ * @param {Pick<import("./messages").Hit, "start" | "end">} hit
+ * @param {{item: import("./types").Item, place: import("./types").Level}} found
+ * @param {number} scroll
+ * @param {import("./types").Scene} scene
+ */
 export function drawOutline(context, hit, { item, place: level }, scroll, scene) {
   const [a, b] = [hit.start, hit.end].map((ns) => toPx(ns, scene.window, scene.width));
   if (b < -4 || a > scene.width + 4) return;
@@ -216,7 +286,12 @@ export function drawOutline(context, hit, { item, place: level }, scroll, scene)
   }
 }
 
-/** Arrows from host calls to what they launched; ends are {x, y}. */
+/**
+ * Arrows from host calls to what they launched; ends are {x, y}.
+ * @param {CanvasRenderingContext2D} context
+ * @param {[import("./types").Point, import("./types").Point][]} arrows
+ * @param {import("../base/js/theme.mjs").Colours} theme
+ */
 export function drawArrows(context, arrows, theme) {
   context.lineWidth = 1.5;
   context.strokeStyle = theme.accent;
@@ -238,7 +313,13 @@ export function drawArrows(context, arrows, theme) {
   }
 }
 
-/** Time axis: offsets from the first tick in the unit of the distance between ticks, the first one absolute. */
+/**
+ * Time axis: offsets from the first tick in the unit of the distance between ticks, the first one absolute.
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} y
+ * @param {number} height
+ * @param {import("./types").Scene} scene
+ */
 export function drawRuler(context, y, height, { theme, window, width }) {
   context.fillStyle = theme.raised;
   context.fillRect(0, y, width, height);
@@ -257,7 +338,11 @@ export function drawRuler(context, y, height, { theme, window, width }) {
   }
 }
 
-/** Time of a tick with as many decimals as the distance of ticks needs. */
+/**
+ * Time of a tick with as many decimals as the distance of ticks needs.
+ * @param {number} time
+ * @param {number} step
+ */
 export function tickLabel(time, step) {
   if (time === 0) return "0";
   const [unit, ns] = time >= 1e9 ? ["s", 1e9] : time >= 1e6 ? ["ms", 1e6] : time >= 1e3 ? ["us", 1e3] : ["ns", 1];
@@ -265,21 +350,28 @@ export function tickLabel(time, step) {
   return `${(time / ns).toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })} ${unit}`;
 }
 
-/** The whole trace, a line a rank, with the window that is shown. */
+/**
+ * The whole trace, a line a rank, with the window that is shown.
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} height
+ * @param {import("./types").Scene} scene
+ * @param {import("./types").View | null} overview
+ */
 export function drawMinimap(context, height, scene, overview) {
   const { theme, width, window, whole, paints } = scene;
   context.fillStyle = theme.background;
   context.fillRect(0, 0, width, height);
-  const lines = [...(overview?.lanes.values() ?? [])];
+  const lines = overview ? [...overview.lanes.values()] : [];
+  const { columns, busy, main } = overview ?? { columns: 1, busy: [], main: [] };
   const each = (height - 6) / Math.max(1, lines.length);
   for (const [n, lane] of lines.entries()) {
     const y = 3 + n * each;
-    const step = width / overview.columns;
-    for (let column = 0; column < overview.columns; column += 1) {
-      const i = lane.bins * overview.columns + column;
-      if (!overview.busy[i]) continue;
-      context.globalAlpha = 0.25 + (0.75 * overview.busy[i]) / 255;
-      context.fillStyle = paints.colour[overview.main[i]];
+    const step = width / columns;
+    for (let column = 0; column < columns; column += 1) {
+      const i = lane.bins * columns + column;
+      if (!busy[i]) continue;
+      context.globalAlpha = 0.25 + (0.75 * busy[i]) / 255;
+      context.fillStyle = paints.colour[main[i]];
       context.fillRect(column * step, y, step + 0.3, Math.max(1, each - 1));
     }
   }
@@ -297,7 +389,13 @@ export function drawMinimap(context, height, scene, overview) {
   for (const x of [a, b]) context.fillRect(x - 2, height / 2 - 7, 4, 14);
 }
 
-/** Pixels of the shown window on the minimap, at least some wide. */
+/**
+ * Pixels of the shown window on the minimap, at least some wide.
+ * @param {import("./types").Window} window
+ * @param {import("./types").Window} whole
+ * @param {number} width
+ * @returns {import("./types").Window}
+ */
 export function windowOnMap(window, whole, width) {
   const [a, b] = window.map((ns) => toPx(ns, whole, width));
   if (b - a >= 6) return [a, b];

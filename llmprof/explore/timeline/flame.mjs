@@ -8,14 +8,20 @@ import { inkOn } from "../base/js/theme.mjs";
 const ROW = 20;
 const MOST_TALL = 360;
 const TONES = ["#F3D9B1", "#F0C48A", "#EDB873", "#E9A86B", "#F2CFA0", "#E8B98F"];
+/** @typedef {import("./messages").Messages["flame"]["answers"]} Answer */
+/** @typedef {Answer["kinds"][number]} By */
+/** @typedef {{name: string, level: number, start: number, end: number, place: number, parent: number}} Frame */
+
+/** @type {Record<By, string>} */
 const WORDS = { stage: "stage", module: "module", python: "Python function" };
 
 /**
  * Frames of a flame graph from its columns: {name, level, start, end, parent, place}, each after its parent.
- * @returns {any[]}
+ * @param {Pick<Answer, "names" | "name" | "level" | "start" | "value">} answer
+ * @returns {Frame[]}
  */
 export function flameFrames({ names, name, level, start, value }) {
-  const frames = name.map((number, i) => ({
+  const frames = name.map((/** @type {number} */ number, /** @type {number} */ i) => ({
     name: names[number],
     level: level[i],
     start: start[i],
@@ -23,6 +29,7 @@ export function flameFrames({ names, name, level, start, value }) {
     place: i,
     parent: -1,
   }));
+  /** @type {Map<number, Frame[]>} */
   const at = new Map();
   for (const frame of frames) at.set(frame.level, [...(at.get(frame.level) ?? []), frame]);
   for (const [depth, row] of at) {
@@ -39,6 +46,10 @@ export function flameFrames({ names, name, level, start, value }) {
 /**
  * Boxes of the frames below a root (null: all), and its ancestors as whole lines: {frame, x, y, w, h}. Frames narrower
  * than half a pixel are left out.
+ * @param {Frame[]} frames
+ * @param {Frame | null} root
+ * @param {number} total
+ * @param {number} width
  */
 export function flameBoxes(frames, root, total, width) {
   const [from, to] = root ? [root.start, root.end] : [0, total];
@@ -54,24 +65,31 @@ export function flameBoxes(frames, root, total, width) {
   return boxes;
 }
 
-/** The last parts of a path are what tells functions apart. */
+/**
+ * The last parts of a path are what tells functions apart.
+ * @param {string} name
+ */
 export function flameLabel(name) {
   return name.startsWith("nn.Module: ") ? name.slice(11) : (name.split("/").pop() ?? name);
 }
 
+/** @param {string} name */
 const tone = (name) => {
   let sum = 7;
   for (let i = 0; i < name.length; i += 1) sum = (sum * 31 + name.charCodeAt(i)) % 9973;
   return TONES[sum % TONES.length];
 };
 
-/** The panel: {el, toggle(open), update(), recolour(), stop()}; update asks anew if what is selected has changed. */
+/**
+ * The panel: {el, toggle(open), update(), recolour(), stop()}; update asks anew if what is selected has changed.
+ * @param {import("./timeline.mjs").Timeline} timeline
+ */
 export function makeFlame(timeline) {
-  /** @type {any[]} */
+  /** @type {Frame[]} */
   let frames = [];
-  /** @type {import("./messages").Messages["flame"]["answers"] | null} */
+  /** @type {Answer | null} */
   let answer = null;
-  /** @type {any} */
+  /** @type {Frame | null} */
   let root = null;
   let asked = "";
   const words = h("strong", { "aria-live": "polite" });
@@ -86,6 +104,7 @@ export function makeFlame(timeline) {
   const close = h("button", { type: "button", text: "Close", title: "Key: T", onclick: () => toggle(false) });
   const note = h("p", { class: "lpt-hint" });
   const colours = () => {
+    /** @type {Map<string, string>} */
     const now = new Map();
     const keys = timeline.described?.keys ?? [];
     keys.forEach((key, i) => {
@@ -93,11 +112,16 @@ export function makeFlame(timeline) {
     });
     return now;
   };
+  /**
+   * @param {Frame} frame
+   * @param {Map<string, string>} known
+   */
   const paint = (frame, known) => {
     if (by.select.value !== "stage") return tone(frame.name);
+    /** @type {Frame | undefined} */
     let one = frame;
     while (one && !known.has(one.name)) one = frames[one.parent];
-    return one ? known.get(one.name) : tone(frame.name);
+    return (one && known.get(one.name)) ?? tone(frame.name);
   };
   const panel = plotPanel({
     label: "Flame graph. Arrow keys move, Enter looks closer, Backspace goes back, 0 shows all.",
@@ -137,6 +161,7 @@ export function makeFlame(timeline) {
     box,
     note,
   );
+  /** @param {Frame | null} frame */
   const zoom = (frame) => {
     root = frame;
     out.disabled = !root;

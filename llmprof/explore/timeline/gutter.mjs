@@ -3,18 +3,33 @@ import { fill, h } from "../base/js/dom.mjs";
 import { formatShare } from "../base/js/format.mjs";
 import { PATH } from "./rows.mjs";
 
-/** Fill a gutter with the items of a pane; does nothing where it shows them already. act(kind, item) folds or pins. */
+/** @typedef {(kind: string, item: {rank: number, number?: number, label: string, by?: number}) => void} Act */
+
+/**
+ * Fill a gutter with the items of a pane; does nothing where it shows them already. act(kind, item) folds or pins.
+ * @param {HTMLElement} gutter
+ * @param {import("./types").Item[]} items
+ * @param {boolean} pinned
+ * @param {Act} act
+ */
 export function fillGutter(gutter, items, pinned, act) {
-  const focused = gutter.querySelector(":focus")?.dataset.key;
+  const focused = /** @type {HTMLElement | null} */ (gutter.querySelector(":focus"))?.dataset.key;
   fill(gutter, ...items.map((item) => (item.type === "group" ? groupHead(item, act) : rowHead(item, pinned, act))));
-  if (focused) gutter.querySelector(`[data-key="${focused}"]`)?.focus();
+  if (focused) /** @type {HTMLElement | null} */ (gutter.querySelector(`[data-key="${focused}"]`))?.focus();
 }
 
-/** What a rank loses, in words. */
+/**
+ * What a rank loses, in words.
+ * @param {import("./types").GroupItem} item
+ */
 function lost({ waits }) {
   return waits === null || waits === undefined ? "" : `waits ${formatShare(waits)}`;
 }
 
+/**
+ * @param {import("./types").GroupItem} item
+ * @param {Act} act
+ */
 function groupHead(item, act) {
   const open = !item.closed;
   const button = h(
@@ -38,6 +53,11 @@ function groupHead(item, act) {
   return place(button, item);
 }
 
+/**
+ * @param {import("./types").RowItem} item
+ * @param {boolean} pinned
+ * @param {Act} act
+ */
 function rowHead(item, pinned, act) {
   const foldable = item.levels.length > 1 || item.folded || item.levels[0]?.height > 10;
   const fold = h(
@@ -73,6 +93,10 @@ function rowHead(item, pinned, act) {
   );
 }
 
+/**
+ * @param {HTMLElement} el
+ * @param {import("./types").Item} item
+ */
 function place(el, item) {
   el.style.top = `${item.top}px`;
   el.style.height = `${item.height}px`;

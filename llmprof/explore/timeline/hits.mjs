@@ -3,15 +3,28 @@ import { fill, h, labelled } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 
-/** Totals in words. */
+/**
+ * Totals in words.
+ * @param {Pick<import("./messages").Messages["list"]["answers"], "total" | "names" | "sum_ns">} totals
+ * @param {string} text
+ */
 export function hitsTotals({ total, names, sum_ns: sum }, text) {
   if (!total) return `Nothing is named “${text}” here.`;
+  /**
+   * @param {number} count
+   * @param {string} word
+   */
   const many = (count, word) => `${formatNumber(count)} ${word}${count === 1 ? "" : "s"}`;
   return `${many(total, "hit")} of ${many(names, "name")} with “${text}”, ${formatNs(sum)} added up`;
 }
 
-/** The list: {el, toggle(open), update()}. */
+/**
+ * The list: {el, toggle(open), update()}.
+ * @param {import("./timeline.mjs").Timeline} timeline
+ */
 export function makeHits(timeline) {
+  /** @typedef {import("./messages").Messages["list"]["asks"]["where"]} Where */
+  /** @type {{where: Where, rank: number | null, inWindow: boolean, sort: string}} */
   const state = { where: "everywhere", rank: null, inWindow: false, sort: "start" };
   const words = h("strong", { class: "lpt-hitwords", "aria-live": "polite" });
   const where = labelled(
@@ -23,15 +36,17 @@ export function makeHits(timeline) {
       ["found", "steps, layers, collectives, idle"],
     ],
     "everywhere",
-    (value) => change({ where: value }),
+    (value) => change({ where: /** @type {Where} */ (value) }),
   );
   const rank = labelled("Of", [["", "all ranks"]], "", (value) =>
     change({ rank: value === "" ? null : Number(value) }),
   );
   const inWindow = h("input", { type: "checkbox", onchange: () => change({ inWindow: inWindow.checked }) });
   const close = h("button", { type: "button", text: "Close", title: "Key: L", onclick: () => toggle(false) });
+  /** @param {number} rank */
   const groupName = (rank) => timeline.described.groups.find((group) => group.rank === rank)?.label ?? "";
   const several = () => timeline.described.groups.length > 1;
+  /** @param {number} code */
   const colour = (code) => {
     const swatch = h("span", { class: "lp-square" });
     swatch.style.background = timeline.paints.colour[code];
@@ -77,6 +92,7 @@ export function makeHits(timeline) {
     ),
     grid.el,
   );
+  /** @param {number} first */
   const asked = (first) => ({
     text: timeline.tools.text(),
     first,
@@ -86,6 +102,7 @@ export function makeHits(timeline) {
     window: state.inWindow ? timeline.window : null,
     sort: state.sort,
   });
+  /** @param {number} first */
   const load = async (first) => {
     const answer = await timeline.get("list", asked(first));
     if (answer) grid.put(first, answer.msg.rows);
@@ -114,6 +131,7 @@ export function makeHits(timeline) {
     grid.order(state.sort);
     grid.show(answer.msg.total, answer.msg.rows);
   };
+  /** @param {Partial<typeof state>} values */
   const change = (values) => {
     Object.assign(state, values);
     update();

@@ -3,12 +3,22 @@ import { toNs } from "../base/js/geometry.mjs";
 import { windowOnMap } from "./draw.mjs";
 
 const LEAST_DRAG = 4;
+/** @type {Record<string, string>} */
+const CURSORS = { start: "ew-resize", end: "ew-resize", inside: "grab", axis: "grab" };
 
-/** Hover, click, double-click and dragging on a pane of a timeline. */
+/**
+ * Hover, click, double-click and dragging on a pane of a timeline.
+ * @param {import("./timeline.mjs").Timeline} timeline
+ * @param {import("./timeline.mjs").Pane} pane
+ */
 export function followPointer(timeline, pane) {
   const { canvas } = pane;
   /** @type {{x: number, y: number, window: [number, number], pan: boolean, moved: boolean, id: number} | null} */
   let drag = null;
+  /**
+   * @param {{clientX: number, clientY: number}} event
+   * @returns {[number, number]}
+   */
   const at = (event) => {
     const box = canvas.getBoundingClientRect();
     return [event.clientX - box.left, event.clientY - box.top];
@@ -50,22 +60,25 @@ export function followPointer(timeline, pane) {
       const by = ((drag.x - x) / timeline.width) * (drag.window[1] - drag.window[0]);
       timeline.move([drag.window[0] + by, drag.window[1] + by]);
     } else {
+      /** @param {number} px */
       const inside = (px) => toNs(Math.max(0, Math.min(timeline.width, px)), timeline.window, timeline.width);
-      timeline.dragged = [drag.x, x].map(inside).sort((a, b) => a - b);
+      const [one, other] = [inside(drag.x), inside(x)];
+      timeline.dragged = [Math.min(one, other), Math.max(one, other)];
       timeline.draggedRows = timeline.rowsBetween(pane, drag.y, y);
       timeline.draw();
     }
   });
+  /** @param {PointerEvent} event */
   const done = (event) => {
     if (!drag) return;
     const ended = drag;
     drag = null;
-    const [from, to] = timeline.dragged ?? [];
+    const range = timeline.dragged;
     const rows = timeline.draggedRows;
     timeline.dragged = null;
     timeline.draggedRows = null;
     if (!ended.moved && event.type === "pointerup") timeline.click(pane, ended.x, ended.y);
-    else if (from !== undefined) timeline.select(from, to, rows);
+    else if (range) timeline.select(range[0], range[1], rows);
   };
   canvas.addEventListener("pointerup", done);
   canvas.addEventListener("pointercancel", done);
@@ -77,19 +90,31 @@ export function followPointer(timeline, pane) {
 }
 
 /** Dragging a name in a gutter: a rank among the ranks, a row among those of its rank; a line shows where it goes.
- * Gives what ends it. */
+ * Gives what ends it.
+ * @param {import("./timeline.mjs").Timeline} timeline
+ * @param {import("./timeline.mjs").Pane} pane
+ */
 export function followGutter(timeline, pane) {
   const { gutter } = pane;
   const line = document.createElement("div");
   line.className = "lpt-dropline";
   line.hidden = true;
   pane.inner.append(line);
-  /** @type {{item: any, y: number, moved: boolean} | null} */
+  /** @type {{item: import("./types").Item, y: number, moved: boolean} | null} */
   let drag = null;
+  /** @param {PointerEvent} event */
   const heightAt = (event) => event.clientY - gutter.getBoundingClientRect().top;
+  /**
+   * @param {import("./types").Item} one
+   * @param {import("./types").Item} item
+   */
   const alike = (one, item) =>
     item.type === "group" ? one.type === "group" : one.type === "row" && one.rank === item.rank;
-  /** Place among its like that a height means, and where the line stands. */
+  /**
+   * Place among its like that a height means, and where the line stands.
+   * @param {number} y
+   * @param {import("./types").Item} item
+   */
   const target = (y, item) => {
     const like = pane.items.filter((one) => alike(one, item));
     const from = like.indexOf(item);
@@ -103,12 +128,13 @@ export function followGutter(timeline, pane) {
     return { by: to > from ? to - from - 1 : to - from, top: to < like.length ? like[to].top : ends[ends.length - 1] };
   };
   gutter.addEventListener("pointerdown", (event) => {
-    const name = event.target.closest(".lpt-name, .lpt-group");
+    const name = /** @type {Element} */ (event.target).closest(".lpt-name, .lpt-group");
     if (event.button || !name || !timeline.window) return;
     const y = heightAt(event);
     const item = pane.items.find((one) => y >= one.top && y < one.top + one.height);
     if (item) drag = { item, y, moved: false };
   });
+  /** @param {PointerEvent} event */
   const move = (event) => {
     if (!drag) return;
     const y = heightAt(event);
@@ -118,6 +144,7 @@ export function followGutter(timeline, pane) {
     line.style.top = `${target(y, drag.item).top - 2}px`;
     gutter.classList.add("lpt-moving");
   };
+  /** @param {PointerEvent} event */
   const done = (event) => {
     if (!drag) return;
     const { item, moved } = drag;
@@ -126,6 +153,7 @@ export function followGutter(timeline, pane) {
     line.hidden = true;
     gutter.classList.remove("lpt-moving");
     if (!moved) return;
+    /** @param {MouseEvent} click */
     const swallow = (click) => click.stopPropagation(); // the release is no click on a name
     window.addEventListener("click", swallow, { capture: true });
     setTimeout(() => {
@@ -143,10 +171,16 @@ export function followGutter(timeline, pane) {
   };
 }
 
-/** Dragging the window, its ends or a new one on the minimap; the axis below it pans. */
+/**
+ * Dragging the window, its ends or a new one on the minimap; the axis below it pans.
+ * @param {import("./timeline.mjs").Timeline} timeline
+ * @param {HTMLCanvasElement} canvas
+ * @param {number} height
+ */
 export function followMinimap(timeline, canvas, height) {
   /** @type {{x: number, window: [number, number], part: string} | null} */
   let drag = null;
+  /** @param {PointerEvent} event */
   const px = (event) => event.clientX - canvas.getBoundingClientRect().left;
   canvas.addEventListener("pointerdown", (event) => {
     if (event.button || !timeline.window) return;
@@ -166,13 +200,17 @@ export function followMinimap(timeline, canvas, height) {
     else {
       const onMap = event.clientY - canvas.getBoundingClientRect().top < height;
       const part = onMap ? mapPart(timeline, px(event)) : "axis";
-      canvas.style.cursor = { start: "ew-resize", end: "ew-resize", inside: "grab", axis: "grab" }[part] ?? "pointer";
+      canvas.style.cursor = CURSORS[part] ?? "pointer";
     }
   });
   for (const type of ["pointerup", "pointercancel"]) canvas.addEventListener(type, () => (drag = null));
   canvas.addEventListener("dblclick", () => timeline.move(timeline.whole));
 }
 
+/**
+ * @param {import("./timeline.mjs").Timeline} timeline
+ * @param {number} x
+ */
 function mapPart(timeline, x) {
   const [a, b] = windowOnMap(timeline.window, timeline.whole, timeline.width);
   if (Math.abs(x - a) <= 5 && b - a > 12) return "start";
@@ -180,7 +218,14 @@ function mapPart(timeline, x) {
   return x >= a - 4 && x <= b + 4 ? "inside" : "beside";
 }
 
-/** Window after a drag to x on the minimap or the axis. */
+/**
+ * Window after a drag to x on the minimap or the axis.
+ * @param {{x: number, window: import("./types").Window, part: string}} drag
+ * @param {number} x
+ * @param {import("./types").Window} whole
+ * @param {number} width
+ * @returns {import("./types").Window}
+ */
 export function draggedWindow({ x: from, window, part }, x, whole, width) {
   const scale = part === "axis" ? window[1] - window[0] : whole[1] - whole[0];
   const by = ((x - from) / width) * scale * (part === "axis" ? -1 : 1);

@@ -30,6 +30,7 @@ export const KEYS = [
   ["?", "this help"],
 ];
 
+/** @type {Record<string, string>} */
 const ACTIONS = {
   w: "in",
   s: "out",
@@ -61,13 +62,21 @@ const ACTIONS = {
   k: "rowup",
 };
 
-/** Action of a key event, or null; keys with Ctrl, Alt or Meta are the browser's. */
+/**
+ * Action of a key event, or null; keys with Ctrl, Alt or Meta are the browser's.
+ * @param {Pick<KeyboardEvent, "key"> & Partial<Pick<KeyboardEvent, "ctrlKey" | "altKey" | "metaKey">>} event
+ * @returns {string | null}
+ */
 export function actionOf(event) {
   if (event.ctrlKey || event.altKey || event.metaKey) return null;
   return ACTIONS[String(event.key).toLowerCase()] ?? null;
 }
 
-/** What a wheel event does: {zoom: factor} with Ctrl, {pan: share of the window}, or null: it scrolls. */
+/**
+ * What a wheel event does: {zoom: factor} with Ctrl, {pan: share of the window}, or null: it scrolls.
+ * @param {Pick<WheelEvent, "deltaX" | "deltaY" | "deltaMode" | "ctrlKey" | "metaKey" | "shiftKey">} event
+ * @param {number} width
+ */
 export function wheelAction(event, width) {
   const lines = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 200 : 1;
   const [dx, dy] = [event.deltaX * lines, event.deltaY * lines];

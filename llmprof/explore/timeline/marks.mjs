@@ -8,18 +8,32 @@ import { setTraits } from "../base/js/wire.mjs";
 export const MARKS_HEIGHT = 20;
 const TEXT = 12;
 
-/** Marks with one more, in the order of time; one at the same time stays one. */
+/**
+ * Marks with one more, in the order of time; one at the same time stays one.
+ * @param {import("./types").Mark[]} marks
+ * @param {number} time
+ * @returns {import("./types").Mark[]}
+ */
 export function marksWith(marks, time) {
   if (marks.some((mark) => Math.abs(mark.time - time) < 0.5)) return marks;
   return [...marks, { time, text: "" }].sort((a, b) => a.time - b.time);
 }
 
-/** What lies between neighbouring marks: {from, to, ns}. */
+/**
+ * What lies between neighbouring marks: {from, to, ns}.
+ * @param {import("./types").Mark[]} marks
+ */
 export function marksBetween(marks) {
   return marks.slice(1).map((mark, i) => ({ from: marks[i].time, to: mark.time, ns: mark.time - marks[i].time }));
 }
 
-/** Lines of the marks over the rows. */
+/**
+ * Lines of the marks over the rows.
+ * @param {CanvasRenderingContext2D} context
+ * @param {import("./types").Mark[]} marks
+ * @param {number} height
+ * @param {import("./types").Scene} scene
+ */
 export function drawMarks(context, marks, height, { window, width, theme }) {
   context.fillStyle = theme.warning;
   for (const { time } of marks) {
@@ -28,7 +42,14 @@ export function drawMarks(context, marks, height, { window, width, theme }) {
   }
 }
 
-/** Flags with numbers, and the distance of each two neighbours where there is room for it. */
+/**
+ * Flags with numbers, and the distance of each two neighbours where there is room for it.
+ * @param {CanvasRenderingContext2D} context
+ * @param {number} y
+ * @param {number} height
+ * @param {import("./types").Mark[]} marks
+ * @param {import("./types").Scene} scene
+ */
 export function drawFlags(context, y, height, marks, { window, width, theme }) {
   context.fillStyle = theme.background;
   context.fillRect(0, y, width, height);
@@ -59,10 +80,16 @@ export function drawFlags(context, y, height, marks, { window, width, theme }) {
   });
 }
 
-/** Marks of the timeline: methods of it. */
+/**
+ * Marks of the timeline: methods of it.
+ * @satisfies {ThisType<import("./timeline.mjs").Timeline>}
+ */
 export const marking = {
+  /**
+   * @returns {import("./types").Mark[]}
+   */
   marksNow() {
-    return this.model.get("marks") ?? [];
+    return /** @type {import("./types").Mark[]} */ (this.model.get("marks") ?? []);
   },
 
   marksRoom() {
@@ -76,6 +103,9 @@ export const marking = {
     this.said.textContent = `Mark at ${formatNs(time)}`;
   },
 
+  /**
+   * @param {import("./types").Mark[]} marks
+   */
   setMarks(marks) {
     setTraits(this.model, { marks });
     this.marksChanged();
@@ -88,18 +118,32 @@ export const marking = {
   },
 };
 
-/** The list of marks: time, distance to the one before, and a note that can be written. */
+/**
+ * The list of marks: time, distance to the one before, and a note that can be written.
+ * @param {import("./timeline.mjs").Timeline} timeline
+ */
 export function makeMarks(timeline) {
   const el = h("div", { class: "lpt-marks", role: "region", "aria-label": "Marks and notes", hidden: true });
+  /**
+   * @param {number} number
+   * @param {string} text
+   */
   const change = (number, text) => {
     const marks = timeline.marksNow().map((mark, i) => (i === number ? { ...mark, text } : mark));
     timeline.setMarks(marks);
   };
+  /** @param {number} number */
   const remove = (number) => timeline.setMarks(timeline.marksNow().filter((_, i) => i !== number));
+  /** @param {import("./types").Mark} mark */
   const go = (mark) => {
     const half = (timeline.window[1] - timeline.window[0]) / 2;
     timeline.move([mark.time - half, mark.time + half]);
   };
+  /**
+   * @param {import("./types").Mark} mark
+   * @param {number} i
+   * @param {import("./types").Mark[]} marks
+   */
   const line = (mark, i, marks) => {
     const note = h("input", {
       type: "text",
@@ -110,7 +154,7 @@ export function makeMarks(timeline) {
       "data-mark": i,
       onchange: () => change(i, note.value),
     });
-    note.addEventListener("keydown", (event) => event.key === "Enter" && note.blur());
+    note.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && note.blur());
     return h(
       "tr",
       {},
@@ -140,6 +184,10 @@ export function makeMarks(timeline) {
     );
   };
   let shown = "";
+  /**
+   * @param {import("./types").Mark[]} marks
+   * @param {string} problem
+   */
   const show = (marks, problem) => {
     const now = JSON.stringify([marks, problem]);
     if (now === shown) return;

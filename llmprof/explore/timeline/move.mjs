@@ -3,11 +3,21 @@ import { aroundSpan, panWindow, zoomWindow } from "../base/js/geometry.mjs";
 import { actionOf, wheelAction } from "./keys.mjs";
 import { PATH } from "./rows.mjs";
 
+/**
+ * @satisfies {ThisType<import("./timeline.mjs").Timeline>}
+ */
 export const moving = {
+  /**
+   * @param {number} factor
+   * @param {number} [at]
+   */
   zoom(factor, at = 0.5) {
     this.move(zoomWindow(this.window, factor, at, this.whole));
   },
 
+  /**
+   * @param {WheelEvent} event
+   */
   wheel(event) {
     if (!this.window) return;
     const action = wheelAction(event, this.width);
@@ -18,13 +28,20 @@ export const moving = {
     else this.zoom(action.zoom, this.shareAt(event));
   },
 
+  /**
+   * @param {WheelEvent} event
+   */
   shareAt(event) {
     const left = this.head.getBoundingClientRect().left;
     return Math.max(0, Math.min(1, (event.clientX - left) / this.width));
   },
 
+  /**
+   * @param {KeyboardEvent} event
+   */
   key(event) {
-    const typing = event.target.closest("input, select, textarea");
+    const target = /** @type {Element} */ (event.target);
+    const typing = target.closest("input, select, textarea");
     if (event.key === "Escape" && this.help.open()) {
       this.help.toggle(false);
       event.stopPropagation();
@@ -34,12 +51,12 @@ export const moving = {
       event.stopPropagation();
       return;
     }
-    if (event.target.closest("button") && (event.key === "Enter" || event.key === " ")) return;
-    const by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (target.closest("button") && (event.key === "Enter" || event.key === " ")) return;
+    const by = event.key === "ArrowUp" ? -1 : event.key === "ArrowDown" ? 1 : 0;
     if (event.altKey && by && !event.ctrlKey && !event.metaKey) {
       event.preventDefault();
       event.stopPropagation();
-      this.moveFocused(event.target, by);
+      this.moveFocused(target, by);
       return;
     }
     const action = actionOf(event);
@@ -49,17 +66,26 @@ export const moving = {
     this.perform(action);
   },
 
-  /** Move the row or rank whose name has the focus, else the row of the selection. */
+  /**
+   * Move the row or rank whose name has the focus, else the row of the selection.
+   * @param {Element} target
+   * @param {number} by
+   */
   moveFocused(target, by) {
-    const key = target.closest("[data-key]")?.dataset.key ?? "";
+    const key = /** @type {HTMLElement | null} */ (target.closest("[data-key]"))?.dataset.key ?? "";
     const group = key.startsWith("g") ? this.described.groups.find((one) => `g${one.rank}` === key) : null;
     const number = group ? undefined : key ? Number(key.slice(1)) : this.hit?.row;
     if (group) this.moveItem({ rank: group.rank, label: group.label }, by);
     else if (number !== undefined) this.moveItem({ ...this.described.rows[number], number }, by);
   },
 
+  /**
+   * @param {string} action
+   */
   perform(action) {
+    /** @param {number} by */
     const scroll = (by) => this.mainPane.el.scrollBy({ top: by });
+    /** @type {Record<string, () => unknown>} */
     const todo = {
       in: () => this.zoom(0.7),
       out: () => this.zoom(1 / 0.7),
@@ -108,11 +134,17 @@ export const moving = {
     else if (this.span) this.move(aroundSpan(this.span[0], this.span[1], this.whole, 0.02));
   },
 
+  /**
+   * @param {"pin" | "fold"} kind
+   */
   actOnSelected(kind) {
     const row = this.hit ? this.described.rows[this.hit.row] : null;
-    if (row) this.act(kind, { ...row, number: this.hit.row });
+    if (row) this.act(kind, { ...row, number: this.hit?.row });
   },
 
+  /**
+   * @param {number} by
+   */
   async neighbour(by) {
     if (!this.hit) {
       this.otherRow(1);
@@ -123,11 +155,14 @@ export const moving = {
     if (answer?.msg.hit) this.choose(answer.msg.hit, { show: true });
   },
 
+  /**
+   * @param {number} by
+   */
   async otherRow(by) {
     const items = [...this.pinnedPane.items, ...this.mainPane.items];
     const rows = [...new Set(items.flatMap((item) => item.levels.map((place) => place.row)))];
     const some = rows.filter((number) => this.described.rows[number].count);
-    const at = some.indexOf(this.hit?.row);
+    const at = some.indexOf(this.hit?.row ?? -1);
     const number = some[at < 0 ? 0 : (at + by + some.length) % some.length];
     if (number === undefined) return;
     const time = (this.window[0] + this.window[1]) / 2;

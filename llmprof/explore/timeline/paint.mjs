@@ -10,6 +10,9 @@ import { levelOf, visibleItems } from "./rows.mjs";
 export const MAP_HEIGHT = 38;
 export const RULER_HEIGHT = 22;
 
+/**
+ * @satisfies {ThisType<import("./timeline.mjs").Timeline>}
+ */
 export const drawing = {
   draw() {
     if (!this.frame) this.frame = requestAnimationFrame(() => this.paint());
@@ -19,8 +22,9 @@ export const drawing = {
     this.frame = 0;
     if (!this.described || !this.window || !this.width || this.stopped) return;
     const began = performance.now();
-    if (this.stale) binImage(this.view, this.paints, this.binCanvas);
+    if (this.stale && this.view) binImage(this.view, this.paints, this.binCanvas);
     this.stale = false;
+    /** @type {import("./types").Scene} */
     const scene = {
       view: this.view,
       bins: this.binCanvas,
@@ -45,6 +49,10 @@ export const drawing = {
     this.measure(began);
   },
 
+  /**
+   * @param {import("./timeline.mjs").Pane} pane
+   * @param {import("./types").Scene} scene
+   */
   paintPane(pane, scene) {
     const scroll = pane.el.scrollTop;
     const context = fitCanvas(pane.canvas, this.width, pane.height);
@@ -52,19 +60,24 @@ export const drawing = {
     drawPane(context, items, scroll, pane.height, scene);
     drawMarks(context, this.marksNow(), pane.height, scene);
     for (const hit of [this.hit, this.target]) {
-      const found = hit && levelOf(items, hit.row, hit.level);
-      if (found?.place) drawOutline(context, hit, found, scroll, scene);
+      const found = hit ? levelOf(items, hit.row, hit.level) : null;
+      if (hit && found?.place) drawOutline(context, hit, { item: found.item, place: found.place }, scroll, scene);
     }
     if (this.flows.length) {
-      const ends = this.flows.map((flow) => flow.map((end) => this.placeOf(pane, end, scroll)));
-      drawArrows(
-        context,
-        ends.filter(([a, b]) => a && b),
-        scene.theme,
-      );
+      const arrows = this.flows.flatMap(([from, to]) => {
+        const [a, b] = [this.placeOf(pane, from, scroll), this.placeOf(pane, to, scroll)];
+        return a && b ? [/** @type {[import("./types").Point, import("./types").Point]} */ ([a, b])] : [];
+      });
+      drawArrows(context, arrows, scene.theme);
     }
   },
 
+  /**
+   * @param {import("./timeline.mjs").Pane} pane
+   * @param {import("./messages").End} end
+   * @param {number} scroll
+   * @returns {import("./types").Point | null}
+   */
   placeOf(pane, { row, level, time }, scroll) {
     const found = levelOf(pane.items, row, level);
     if (!found) return null;
@@ -75,16 +88,19 @@ export const drawing = {
   showLegend() {
     if (!this.described) return;
     const { present } = this.described;
+    /** @param {number} code */
     const named = (code) => {
       const { kind, name } = this.described.keys[code];
       return `${kind === "cause" ? "idle: " : ""}${name.replaceAll("_", " ")}`;
     };
     // a colour stands once: what two names share is one entry with both
+    /** @type {Map<string, string[]>} */
     const names = new Map();
     for (const code of [...(present[this.colourBy] ?? []), ...present.lost]) {
       const colour = this.paints.colour[code];
       names.set(colour, [...new Set([...(names.get(colour) ?? []), named(code)])]);
     }
+    /** @param {[string, string[]]} entry */
     const chip = ([colour, shared]) => {
       const swatch = h("i", { class: "lpt-swatch" });
       swatch.style.background = colour;
@@ -99,7 +115,10 @@ export const drawing = {
     );
   },
 
-  /** Note how long drawing took, and how long after it was asked for the picture has all its detail. */
+  /**
+   * Note how long drawing took, and how long after it was asked for the picture has all its detail.
+   * @param {number} began
+   */
   measure(began) {
     const now = performance.now();
     const { timings } = this;

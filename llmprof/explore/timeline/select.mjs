@@ -7,20 +7,32 @@ import { formatSample } from "./draw.mjs";
 import { arrangementOf, itemAt, levelOf, PATH } from "./rows.mjs";
 import { binAt, eventAt, laneKey } from "./view.mjs";
 
+/** @typedef {[string, string, () => void]} Action  Text, key and what it does. */
+
 const DETAILS_ONLY = new Set(["start", "grid", "block", "registers a thread", "confidence"]);
 
+/**
+ * @satisfies {ThisType<import("./timeline.mjs").Timeline>}
+ */
 export const selecting = {
-  /** What is under a place of a pane: {row, number, level, time, event} or with a bin; null beside the rows. */
+  /**
+   * What is under a place of a pane: {row, number, level, time, event} or with a bin; null beside the rows.
+   * @param {import("./timeline.mjs").Pane} pane
+   * @param {number} x
+   * @param {number} y
+   */
   under(pane, x, y) {
     const found = itemAt(pane.items, y + pane.el.scrollTop);
-    if (!found || found.level < 0 || !this.view) return null;
+    const { view } = this;
+    if (!found || found.level < 0 || !view) return null;
     const time = toNs(x, this.window, this.width);
     const reach = (3 * (this.window[1] - this.window[0])) / this.width;
     const { y: top } = found.item.levels[found.level];
+    /** @param {import("./types").Level} place */
     const at = (place) => {
-      const lane = this.view.lanes.get(laneKey(place.row, place.level));
-      const event = lane ? eventAt(this.view, lane, time, reach) : -1;
-      const bin = lane && event < 0 ? binAt(this.view, lane, time) : null;
+      const lane = view.lanes.get(laneKey(place.row, place.level));
+      const event = lane ? eventAt(view, lane, time, reach) : -1;
+      const bin = lane && event < 0 ? binAt(view, lane, time) : null;
       const row = this.described.rows[place.row];
       return { row, number: place.row, level: place.level, time, reach, lane, event, bin };
     };
@@ -29,21 +41,28 @@ export const selecting = {
     return there.find((one) => one.event >= 0) ?? there.find((one) => one.bin) ?? there[0];
   },
 
+  /**
+   * @param {import("./timeline.mjs").Pane} pane
+   * @param {number} x
+   * @param {number} y
+   * @param {{left: number, top: number}} offset
+   */
   hover(pane, x, y, offset) {
     this.pointed = toNs(x, this.window, this.width);
     this.cross.style.transform = `translateX(${this.gutter + x}px)`;
     this.cross.style.display = "block";
     const found = this.under(pane, x, y);
     const { left, top } = offset;
-    if (found?.event >= 0) {
-      const key = `${found.number}/${this.view.id[found.event]}`;
-      const name = this.names.get(this.view.name[found.event]) ?? "";
+    const { view } = this;
+    if (found && view && found.event >= 0) {
+      const key = `${found.number}/${view.id[found.event]}`;
+      const name = this.names.get(view.name[found.event]) ?? "";
       const more = this.hovered?.key === key ? (this.hovered.facts ?? []) : [];
-      const lines = more.length ? more : eventLines(this.view, found.event, found.row, this.described.keys);
+      const lines = more.length ? more : eventLines(view, found.event, found.row, this.described.keys);
       this.card.show(left, top, name, lines);
       if (found.row.kind === PATH && found.level) this.hovered = null;
       else if (this.hovered?.key !== key) this.hoverFacts(key, found, left, top, name);
-      else this.hovered.at = [left, top];
+      else if (this.hovered) this.hovered.at = [left, top];
     } else if (found?.bin && found.row.kind !== "counter") {
       const key = this.described.keys[found.bin.code];
       this.card.show(left, top, found.row.label, [
@@ -59,7 +78,13 @@ export const selecting = {
     return found;
   },
 
+  /**
+   * @param {{row: import("./messages").Described, number: number, level: number, time: number, reach: number, lane: import("./types").Lane | undefined, event: number, bin: {busy: number, code: number} | null}} found
+   * @param {number} left
+   * @param {number} top
+   */
   counterCard({ row, lane, time }, left, top) {
+    if (!lane || !this.view) return;
     const { columns, samples, window } = this.view;
     const column = Math.floor(((time - window[0]) / (window[1] - window[0])) * columns);
     const value = samples[lane.bins * 2 * columns + columns + column];
@@ -67,11 +92,21 @@ export const selecting = {
     else this.card.hide();
   },
 
-  /** Facts for the card, asked for when the pointer has rested a moment. */
+  /**
+   * Facts for the card, asked for when the pointer has rested a moment.
+   * @param {string} key
+   * @param {{row: import("./messages").Described, number: number, level: number, time: number, reach: number, lane: import("./types").Lane | undefined, event: number, bin: {busy: number, code: number} | null}} found
+   * @param {number} left
+   * @param {number} top
+   * @param {string} name
+   */
   hoverFacts(key, found, left, top, name) {
-    this.hovered = { key, at: [left, top] };
+    /** @type {[number, number]} */
+    const at = [left, top];
+    this.hovered = { key, at };
     clearTimeout(this.resting);
     this.resting = setTimeout(async () => {
+      if (!this.view) return;
       const answer = await this.get("hover", { row: found.number, id: this.view.id[found.event] });
       if (!answer || this.hovered?.key !== key) return;
       this.hovered.facts = answer.msg.facts.filter(([label]) => !DETAILS_ONLY.has(label)).slice(0, 14);
@@ -87,16 +122,23 @@ export const selecting = {
     clearTimeout(this.resting);
   },
 
+  /**
+   * @param {import("./timeline.mjs").Pane} pane
+   * @param {number} x
+   * @param {number} y
+   * @returns {Promise<import("./messages").Hit | null | undefined>}
+   */
   async click(pane, x, y) {
     const found = this.under(pane, x, y);
     if (!found) {
       this.clear();
       return null;
     }
+    const { view } = this;
     const whose = found.row.kind === PATH && found.level > 0; // a rank of the critical path: the part there is meant
     const time =
-      found.event >= 0 && !whose
-        ? this.view.window[0] + this.view.start[found.event] + this.view.dur[found.event] / 2
+      view && found.event >= 0 && !whose
+        ? view.window[0] + view.start[found.event] + view.dur[found.event] / 2
         : found.time;
     const asked = { row: found.number, level: found.level, time, reach: found.reach };
     const answer = await this.get("pick", asked);
@@ -106,12 +148,21 @@ export const selecting = {
     return answer.msg.hit;
   },
 
+  /**
+   * @param {import("./timeline.mjs").Pane} pane
+   * @param {number} x
+   * @param {number} y
+   */
   async doubleClick(pane, x, y) {
     const hit = (await this.click(pane, x, y)) ?? this.hit;
     if (hit) this.move(aroundSpan(hit.start, hit.end, this.whole, 0.6));
   },
 
-  /** Select a span and show what is known of it; show moves the picture where it would not be seen. */
+  /**
+   * Select a span and show what is known of it; show moves the picture where it would not be seen.
+   * @param {import("./messages").Hit} hit
+   * @param {{show?: boolean, sync?: boolean}} [options]
+   */
   async choose(hit, { show = false, sync = true } = {}) {
     this.hit = hit;
     this.flows = [];
@@ -130,15 +181,20 @@ export const selecting = {
     this.draw();
   },
 
-  showDetails({ facts, label, flows, target }) {
+  /**
+   * @param {Omit<import("./messages").Messages["describe"]["answers"], "hit" | "kind">} answer
+   */
+  showDetails({ facts, label, flows, target = null }) {
     const { hit } = this;
+    if (!hit) return;
     this.flows = flows;
     this.target = target;
     if (target) this.revealRow(target);
     const where = this.described.groups.find((group) => group.rank === this.described.rows[hit.row].rank)?.label ?? "";
     const across = this.across();
+    /** @type {Action[]} */
     const actions = [
-      ...(across ? [[across.text, "G", () => this.goAcross()]] : []),
+      ...(across ? [/** @type {Action} */ ([across.text, "G", () => this.goAcross()])] : []),
       ["Zoom to it", "F", () => this.fit()],
       ["Previous", "[", () => this.neighbour(-1)],
       ["Next", "]", () => this.neighbour(1)],
@@ -159,23 +215,30 @@ export const selecting = {
 
   /** Where the selection leads, by its first arrow: {text, end} or {text, hit}; null where there is none. */
   across() {
-    if (this.target) return { text: "Go to event", hit: this.target };
+    if (this.target) return { text: "Go to event", hit: this.target, end: null };
     const flow = this.flows[0];
     if (!flow || !this.hit) return null;
     const launched = flow[1].row === this.hit.row;
-    return { text: launched ? "Go to launch" : "Go to kernel", end: flow[launched ? 0 : 1] };
+    return { text: launched ? "Go to launch" : "Go to kernel", end: flow[launched ? 0 : 1], hit: null };
   },
 
   /** Select what launched the selected kernel, the first kernel of the selected call, or the event of a part. */
   async goAcross() {
     const across = this.across();
     if (!across) return;
-    if (across.hit) return this.choose(across.hit, { show: true });
+    if (across.hit) {
+      this.choose(across.hit, { show: true });
+      return;
+    }
+    if (!across.end) return;
     const { row, level, time } = across.end;
     const answer = await this.get("pick", { row, level, time, reach: 1 });
     if (answer?.msg.hit) this.choose(answer.msg.hit, { show: true });
   },
 
+  /**
+   * @param {import("./messages").Hit} hit
+   */
   reveal(hit) {
     const [lo, hi] = this.window;
     const px = ((hit.end - hit.start) / (hi - lo)) * this.width;
@@ -188,7 +251,10 @@ export const selecting = {
     this.revealRow(hit);
   },
 
-  /** Open and scroll to the row of a span where it is not seen. */
+  /**
+   * Open and scroll to the row of a span where it is not seen.
+   * @param {import("./messages").Hit} hit
+   */
   revealRow(hit) {
     if (levelOf(this.pinnedPane.items, hit.row, hit.level)) return;
     const shown = () => levelOf(this.mainPane.items, hit.row, hit.level);
@@ -231,7 +297,7 @@ export const selecting = {
       return;
     }
     const known = this.hit && wanted.row === this.hit.row && wanted.id === this.hit.id;
-    const answer = await this.get("describe", wanted);
+    const answer = await this.get("describe", { row: wanted.row, id: wanted.id });
     if (!answer) return;
     this.hit = answer.msg.hit;
     if (!known) this.reveal(this.hit);
@@ -240,12 +306,17 @@ export const selecting = {
     this.draw();
   },
 
+  /**
+   * @param {import("./types").Window | null} span
+   * @param {number[] | null} [rows]
+   * @param {{sync?: boolean}} [options]
+   */
   setSpan(span, rows = null, { sync = true } = {}) {
     this.span = span;
     this.spanRows = span ? rows : null;
     if (!sync) return;
     const values = { span, span_rows: this.spanRows };
-    const same = Object.entries(values).every(([name, value]) => alike(this.model.get(name), value));
+    const same = alike(this.model.get("span"), span) && alike(this.model.get("span_rows"), this.spanRows);
     if (!same) setTraits(this.model, values);
   },
 
@@ -260,7 +331,10 @@ export const selecting = {
     this.draw();
   },
 
-  /** Scroll to a row where it is not seen. */
+  /**
+   * Scroll to a row where it is not seen.
+   * @param {number} number
+   */
   showRow(number) {
     const item = this.mainPane.items.find((one) => one.levels.some((place) => place.row === number));
     if (!item) return;
@@ -269,15 +343,26 @@ export const selecting = {
     if (outside) el.scrollTop = Math.max(0, item.top - height / 3);
   },
 
-  /** Rows that are drawn between two heights of a pane. */
+  /**
+   * Rows that are drawn between two heights of a pane.
+   * @param {import("./timeline.mjs").Pane} pane
+   * @param {number} from
+   * @param {number} to
+   */
   rowsBetween(pane, from, to) {
     const [low, high] = [from, to].map((y) => y + pane.el.scrollTop).sort((a, b) => a - b);
+    /** @param {import("./types").Item} item */
     const inside = (item) =>
       item.levels.filter((place) => item.top + place.y <= high && item.top + place.y + place.height >= low);
     return [...new Set(pane.items.flatMap((item) => inside(item).map((place) => place.row)))];
   },
 
-  /** A range of time was dragged over, in some rows. */
+  /**
+   * A range of time was dragged over, in some rows.
+   * @param {number} from
+   * @param {number} to
+   * @param {number[] | null} rows
+   */
   select(from, to, rows) {
     this.hit = null;
     this.flows = [];
@@ -291,12 +376,14 @@ export const selecting = {
 
   async showSpan() {
     const { span, spanRows } = this;
+    if (!span) return;
     const answer = await this.get("span", { span, rows: spanRows });
     if (!answer || this.span !== span) return;
+    /** @type {Action[]} */
     const actions = [
       ["Zoom to it", "F", () => this.fit()],
       ["Flame graph", "T", () => this.flame.toggle(true)],
-      ...(spanRows ? [["All streams", "", () => this.select(span[0], span[1], null)]] : []),
+      ...(spanRows ? [/** @type {Action} */ (["All streams", "", () => this.select(span[0], span[1], null)])] : []),
       ["Copy as Python", "", () => this.copy()],
       ["Clear", "Esc", () => this.clear()],
     ];
@@ -308,6 +395,7 @@ export const selecting = {
 
   /** The view as Python that shows it again, of this trace only. */
   async copy() {
+    /** @type {Record<string, unknown>} */
     const view = {
       trace: this.described.trace,
       window: this.window.map(Math.round),
@@ -325,7 +413,11 @@ export const selecting = {
   },
 };
 
-/** A value as Python writes it. */
+/**
+ * A value as Python writes it.
+ * @param {unknown} value
+ * @returns {string}
+ */
 export function pythonOf(value) {
   if (value === null || value === undefined) return "None";
   if (typeof value === "boolean") return value ? "True" : "False";
@@ -337,6 +429,10 @@ export function pythonOf(value) {
   return JSON.stringify(value);
 }
 
+/**
+ * @param {unknown} a
+ * @param {unknown} b
+ */
 function alike(a, b) {
   return JSON.stringify(a ?? null) === JSON.stringify(b ?? null);
 }

@@ -33,33 +33,32 @@ function render({ model, el }) {
 const Behaviour = /** @type {any} */ (class {});
 Object.assign(Behaviour.prototype, moving, selecting, drawing, marking);
 
-/**
- * @typedef {{el: HTMLElement, inner: HTMLElement, gutter: HTMLElement, canvas: HTMLCanvasElement, items: any[],
- *   shown: any[], height: number, content?: number}} Pane
- */
+/** @typedef {import("./types").Pane} Pane */
+
+/** @typedef {TimelineView} Timeline */
 
 class TimelineView extends Behaviour {
   // what build() and start() make
-  /** @type {ReturnType<typeof followTheme>} */
-  theme;
-  /** @type {ReturnType<typeof status>} */
-  status;
-  /** @type {ReturnType<typeof makeTools>} */
-  tools;
-  /** @type {Pane} */
-  pinnedPane;
-  /** @type {Pane} */
-  mainPane;
-  /** @type {HTMLElement} */
-  body;
-  /** @type {ReturnType<typeof makeCard>} */
-  card;
-  /** @type {ReturnType<typeof makeFlame>} */
-  flame;
-  /** @type {ResizeObserver} */
-  observer;
-  /** @type {() => void} */
-  onScreen;
+  /** @type {ReturnType<typeof followTheme>} */ theme;
+  /** @type {ReturnType<typeof status>} */ status;
+  /** @type {ReturnType<typeof makeTools>} */ tools;
+  /** @type {Pane} */ pinnedPane;
+  /** @type {Pane} */ mainPane;
+  /** @type {HTMLElement} */ body;
+  /** @type {ReturnType<typeof makeCard>} */ card;
+  /** @type {ReturnType<typeof makeFlame>} */ flame;
+  /** @type {ReturnType<typeof makeHelp>} */ help;
+  /** @type {ReturnType<typeof makeHits>} */ hits;
+  /** @type {ReturnType<typeof makeMarks>} */ marks;
+  /** @type {ReturnType<typeof makeDetails>} */ details;
+  /** @type {ResizeObserver} */ observer;
+  /** @type {() => void} */ onScreen;
+  // what load() and resize() find out
+  /** @type {import("./types").Rows} */ described;
+  /** @type {import("./types").Paints} */ paints;
+  /** @type {import("./types").Window} */ window;
+  /** @type {number} */ width;
+  /** @type {number} */ gutter;
 
   /**
    * @param {import("./messages").Model} model
@@ -69,41 +68,29 @@ class TimelineView extends Behaviour {
     super();
     this.model = model;
     this.host = el;
-    /** @type {import("./rows.mjs").State} */
-    this.state = {
-      closed: new Set(),
-      folded: new Set(),
-      pinned: new Set(),
-      hidden: new Set(),
-      kinds: new Set(),
-      named: "",
-      devices: false,
-      order: "late",
-      ranks: [],
-      moved: [],
-      path: false,
-    };
-    this.pointed = null;
-    /** @type {(() => void) | null} */
-    this.hoverAgain = null;
-    this.names = new Map();
+    this.state = stateOf({ groups: [], rows: [] }, null);
+    /** @type {number | null} */ this.pointed = null;
+    /** @type {(() => void) | null} */ this.hoverAgain = null;
+    /** @type {Map<number, string>} */ this.names = new Map();
     this.binCanvas = document.createElement("canvas");
-    this.described = null;
-    this.view = null;
-    this.overview = null;
-    /** @type {[number, number] | null} */
-    this.window = null;
-    this.hit = null;
-    this.flows = [];
+    /** @type {import("./types").View | null} */ this.view = null;
+    /** @type {import("./types").View | null} */ this.overview = null;
+    /** @type {import("./messages").Hit | null} */ this.hit = null;
+    /** @type {[import("./messages").End, import("./messages").End][]} */ this.flows = [];
     /** @type {import("./messages").Hit | null} the event of the part of the critical path that is selected */
     this.target = null;
-    this.dimmed = null;
-    this.span = null;
-    this.spanRows = null;
-    this.dragged = null;
-    this.draggedRows = null;
+    /** @type {Set<number> | null} */ this.dimmed = null;
+    /** @type {import("./types").Window | null} */ this.span = null;
+    /** @type {number[] | null} */ this.spanRows = null;
+    /** @type {import("./types").Window | null} */ this.dragged = null;
+    /** @type {number[] | null} */ this.draggedRows = null;
     this.frame = 0;
-    this.movedAt = null;
+    /** @type {number | null} */ this.movedAt = null;
+    /** @type {{key: string, at: [number, number], facts?: [string, string][]} | null} */
+    this.hovered = null;
+    this.resting = 0;
+    this.copied = "";
+    /** @type {{first: number, draw: number[], exact: number[], bytes: number}} */
     this.timings = { first: 0, draw: [], exact: [], bytes: 0 }; // for benchmarks
     Object.assign(el, { llmprofTimings: this.timings });
     this.stopped = false;
@@ -167,6 +154,10 @@ class TimelineView extends Behaviour {
     this.help = makeHelp(host);
   }
 
+  /**
+   * @param {string} name
+   * @returns {Pane}
+   */
   makePane(name) {
     const gutter = h("div", { class: "lpt-gutter" });
     const canvas = h("canvas", {});
@@ -182,12 +173,12 @@ class TimelineView extends Behaviour {
     this.onScreen = () => this.resize();
     window.addEventListener("resize", this.onScreen);
     this.mainPane.el.addEventListener("scroll", () => this.scrolled(), { passive: true });
-    this.host.addEventListener("keydown", (event) => this.key(event));
+    this.host.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
     for (const pane of [this.pinnedPane, this.mainPane]) followPointer(this, pane);
     this.gutterStops = followGutter(this, this.mainPane);
     followMinimap(this, this.head, MAP_HEIGHT);
     for (const target of [this.head, this.pinnedPane.canvas, this.mainPane.canvas]) {
-      target.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
+      target.addEventListener("wheel", (/** @type {WheelEvent} */ event) => this.wheel(event), { passive: false });
     }
     model.on("change:window", () => this.windowFromPython());
     model.on("change:selection", () => this.selectionFromPython());
@@ -301,6 +292,7 @@ class TimelineView extends Behaviour {
     this.mainPane.content = laid.height;
     this.pinnedPane.items = laid.pinned;
     this.pinnedPane.content = laid.pinnedHeight;
+    /** @type {import("./gutter.mjs").Act} */
     const act = (kind, item) => this.act(kind, item);
     fillGutter(this.mainPane.gutter, laid.items, false, act);
     fillGutter(this.pinnedPane.gutter, laid.pinned, true, act);
@@ -309,16 +301,24 @@ class TimelineView extends Behaviour {
     this.resize();
   }
 
+  /**
+   * @param {string} kind
+   * @param {{rank: number, number?: number, label: string, by?: number}} item
+   */
   act(kind, item) {
-    if (kind === "move") return this.moveItem(item, item.by);
+    if (kind === "move") return this.moveItem(item, item.by ?? 0);
     if (kind === "path") return this.togglePath();
-    const set = { close: this.state.closed, fold: this.state.folded, pin: this.state.pinned }[kind];
+    const set = kind === "close" ? this.state.closed : kind === "fold" ? this.state.folded : this.state.pinned;
     const key = kind === "close" ? item.rank : item.number;
-    if (!set.delete(key)) set.add(key);
+    if (key !== undefined && !set.delete(key)) set.add(key);
     this.rearranged();
   }
 
-  /** Move a rank, or a row among those of its rank, up (-1) or down. */
+  /**
+   * Move a rank, or a row among those of its rank, up (-1) or down.
+   * @param {{rank: number, number?: number, label: string}} item
+   * @param {number} by
+   */
   moveItem({ rank, number, label }, by) {
     const moved = movedBy(this.described, this.state, { rank, number }, by);
     if (!moved) return;
@@ -441,13 +441,17 @@ class TimelineView extends Behaviour {
   }
 
   async requestOverview() {
-    this.overview = { lanes: new Map(), columns: 1 };
+    this.overview = readView(
+      { window: this.window, columns: 1, lanes: [] },
+      Array(8).fill(new DataView(new ArrayBuffer(0))),
+    );
     const answer = await this.get("overview", { width: this.width ?? LEAST_ROOM, colour_by: this.colourBy });
     if (!answer) return;
     this.overview = readView(answer.msg, answer.buffers);
     this.draw();
   }
 
+  /** @param {number[]} numbers */
   async requestNames(numbers) {
     const answer = await this.get("names", { numbers: numbers.slice(0, 5000) });
     if (!answer) return;
@@ -458,6 +462,10 @@ class TimelineView extends Behaviour {
 
   // ---- window
 
+  /**
+   * @param {import("./types").Window} window
+   * @param {{sync?: boolean}} [options]
+   */
   move(window, { sync = true } = {}) {
     this.movedAt ??= performance.now();
     this.window = clampWindow(window, this.whole);
@@ -477,7 +485,8 @@ class TimelineView extends Behaviour {
 
   windowFromPython() {
     const wanted = this.model.get("window");
-    const same = (a, b) => a && b && Math.abs(a[0] - b[0]) < 1 && Math.abs(a[1] - b[1]) < 1;
+    /** @type {(a?: import("./types").Window | null, b?: import("./types").Window | null) => boolean} */
+    const same = (a, b) => Boolean(a && b && Math.abs(a[0] - b[0]) < 1 && Math.abs(a[1] - b[1]) < 1);
     if (!this.described || same(wanted, this.sent) || same(wanted, this.window)) return;
     clearTimeout(this.syncing);
     this.move(wanted ?? this.whole, { sync: false });

@@ -2,8 +2,16 @@
 import { fill, h, labelled } from "../base/js/dom.mjs";
 import { foldable, KINDS } from "./rows.mjs";
 
-/** The bar, and the button to the late rank, which has its place in the corner: {el, late, update(described), …}. */
+/**
+ * The bar, and the button to the late rank, which has its place in the corner: {el, late, update(described), …}.
+ * @param {import("./timeline.mjs").Timeline} timeline
+ */
 export function makeTools(timeline) {
+  /**
+   * @param {string} text
+   * @param {string} title
+   * @param {string} action
+   */
   const button = (text, title, action) =>
     h("button", {
       type: "button",
@@ -22,7 +30,7 @@ export function makeTools(timeline) {
     ],
     timeline.colourBy,
     (value) => {
-      timeline.model.set("colour_by", value);
+      timeline.model.set("colour_by", value === "category" ? "category" : "stage");
       timeline.model.save_changes();
     },
   );
@@ -50,6 +58,7 @@ export function makeTools(timeline) {
     view.el,
     zoom,
   );
+  /** @param {import("./types").Rows} described */
   const update = (described) => {
     goto.el.hidden = path.hidden = !described.rows.some((row) => row.kind === "steps");
     colour.el.hidden = goto.el.hidden;
@@ -58,20 +67,29 @@ export function makeTools(timeline) {
     el,
     late: view.late,
     update,
+    /**
+     * @param {import("./types").Rows} described
+     * @param {import("./rows.mjs").State} state
+     */
     arranged: (described, state) => {
       path.setAttribute("aria-pressed", String(Boolean(state.path)));
       view.update(described, state);
     },
+    /** @param {string} by */
     colour: (by) => (colour.select.value = by),
     find: search.find,
     text: search.text,
     listed: search.listed,
+    /** @param {boolean} open */
     flaming: (open) => flame.setAttribute("aria-expanded", String(open)),
     searchFromPython: search.fromPython,
     focusSearch: () => search.input.focus(),
   };
 }
 
+/**
+ * @param {import("./timeline.mjs").Timeline} timeline
+ */
 function makeSearch(timeline) {
   const input = h("input", {
     type: "search",
@@ -81,9 +99,11 @@ function makeSearch(timeline) {
   });
   const count = h("span", { class: "lpt-count", "aria-live": "polite" });
   let text = "";
+  /** @type {number | null} */
   let index = null;
   let chosen = false; // whether the hit of the index has been gone to
   let typing = 0;
+  /** @param {number} by */
   const go = async (by) => {
     if (!timeline.window) return;
     const wanted = input.value.trim();
@@ -120,7 +140,7 @@ function makeSearch(timeline) {
       go(0);
     }, 200);
   });
-  input.addEventListener("keydown", (event) => {
+  input.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key === "Enter") {
       clearTimeout(typing);
       event.preventDefault();
@@ -131,6 +151,11 @@ function makeSearch(timeline) {
       timeline.mainPane.canvas.focus({ preventScroll: true });
     }
   });
+  /**
+   * @param {string} label
+   * @param {string} text_
+   * @param {number} by
+   */
   const step = (label, text_, by) =>
     h("button", { type: "button", text: text_, "aria-label": label, title: label, onclick: () => go(by) });
   const list = h("button", {
@@ -153,8 +178,12 @@ function makeSearch(timeline) {
     const wanted = timeline.model.get("search") ?? "";
     if (wanted !== input.value.trim()) find(wanted);
   };
+  /** @param {boolean} open */
   const listed = (open) => list.setAttribute("aria-expanded", String(open));
-  /** Look for a name. */
+  /**
+   * Look for a name.
+   * @param {string} name
+   */
   const find = (name) => {
     input.value = name;
     index = null;
@@ -163,10 +192,15 @@ function makeSearch(timeline) {
   return { el, input, find, listed, fromPython, text: () => input.value.trim() };
 }
 
+/**
+ * @param {import("./timeline.mjs").Timeline} timeline
+ */
 function makeGoto(timeline) {
+  /** @param {string} name */
   const field = (name) =>
     h("input", { type: "number", min: "0", class: "lpt-number", "aria-label": name, placeholder: name });
   const [step, layer] = [field("step"), field("layer")];
+  /** @param {HTMLInputElement} input */
   const number = (input) => (input.value === "" ? null : Number(input.value));
   const go = async () => {
     if (number(step) === null && number(layer) === null) return;
@@ -179,13 +213,17 @@ function makeGoto(timeline) {
     const [lo, hi] = answer.msg.window;
     timeline.move([lo - (hi - lo) * 0.02, hi + (hi - lo) * 0.02]);
   };
+  /** @param {KeyboardEvent} event */
   const enter = (event) => event.key === "Enter" && go();
   for (const input of [step, layer]) input.addEventListener("keydown", enter);
   const button = h("button", { type: "button", text: "Go", "aria-label": "Go to the step or layer", onclick: go });
   return { el: h("span", { class: "lpt-set" }, step, layer, button) };
 }
 
-/** What of the rows is shown: ranks, devices alone, their order; and a button that closes or opens all ranks. */
+/**
+ * What of the rows is shown: ranks, devices alone, their order; and a button that closes or opens all ranks.
+ * @param {import("./timeline.mjs").Timeline} timeline
+ */
 function makeViewMenu(timeline) {
   const all = h("button", { type: "button", onclick: () => timeline.described && timeline.closeAll() });
   const devices = h("input", { type: "checkbox", onchange: () => change({ devices: devices.checked }) });
@@ -198,7 +236,7 @@ function makeViewMenu(timeline) {
       ["hand", "as they were moved"],
     ],
     "late",
-    (value) => change({ order: value }),
+    (value) => change({ order: /** @type {import("./rows.mjs").Order} */ (value) }),
   );
   const anew = h("button", {
     type: "button",
@@ -216,11 +254,18 @@ function makeViewMenu(timeline) {
     oninput: () => change({ named: named.value }),
   });
   const folding = h("button", { type: "button", onclick: () => timeline.described && timeline.foldAll() });
+  /** @param {Partial<import("./rows.mjs").State>} values */
   const change = (values) => {
     Object.assign(timeline.state, values);
     timeline.rearranged();
   };
-  /** Checkbox that takes a key out of a set of what is hidden, or puts it in. */
+  /**
+   * Checkbox that takes a key out of a set of what is hidden, or puts it in.
+   * @template {string | number} K
+   * @param {string} text
+   * @param {K} key
+   * @param {() => Set<K>} hidden
+   */
   const one = (text, key, hidden) => {
     const box = h("input", {
       type: "checkbox",
@@ -253,13 +298,17 @@ function makeViewMenu(timeline) {
       ranks,
     ),
   );
-  menu.addEventListener("keydown", (event) => {
+  menu.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key !== "Escape" || !menu.open) return;
     menu.open = false;
     menu.querySelector("summary").focus();
     event.stopPropagation();
   });
   let listed = "";
+  /**
+   * @param {import("./types").Rows} described
+   * @param {import("./rows.mjs").State} state
+   */
   const update = (described, state) => {
     const closed = described.groups.every((group) => state.closed.has(group.rank));
     all.textContent = closed ? "Open all" : "Close all";
@@ -270,7 +319,7 @@ function makeViewMenu(timeline) {
     order.select.value = state.order ?? "late";
     order.select.options[3].disabled = !state.ranks?.length;
     anew.disabled = !state.ranks?.length && !state.moved?.length;
-    const culprit = described.groups.find((group) => group.late && !state.hidden.has(group.rank));
+    const culprit = described.groups.find((group) => group.late && !state.hidden?.has(group.rank));
     late.hidden = !culprit;
     late.textContent = culprit ? `Late: ${culprit.label}` : "";
     late.title = culprit ? `Go to ${culprit.label}: the others wait for it` : "";
@@ -279,8 +328,8 @@ function makeViewMenu(timeline) {
     const now = JSON.stringify([
       described.groups.map((group) => group.label),
       present,
-      [...state.hidden],
-      [...state.kinds],
+      [...(state.hidden ?? [])],
+      [...(state.kinds ?? [])],
     ]);
     if (now === listed) return;
     listed = now;
@@ -289,12 +338,12 @@ function makeViewMenu(timeline) {
     fill(
       kinds,
       h("legend", { text: "Kinds of rows" }),
-      present.map((kind) => one(KINDS[kind], kind, () => timeline.state.kinds)),
+      present.map((kind) => one(KINDS[kind], kind, () => timeline.state.kinds ?? new Set())),
     );
     fill(
       ranks,
       h("legend", { text: "Ranks" }),
-      described.groups.map((group) => one(group.label, group.rank, () => timeline.state.hidden)),
+      described.groups.map((group) => one(group.label, group.rank, () => timeline.state.hidden ?? new Set())),
     );
     const again = [...menu.querySelectorAll("fieldset label")].find((label) => label.textContent === focused);
     again?.querySelector("input")?.focus();

@@ -1,6 +1,10 @@
 // One answered view: events and bins of the rows, as they came over the wire. Pure functions.
 import { typed } from "../base/js/wire.mjs";
 
+/** @typedef {import("./types").View} View */
+/** @typedef {import("./types").Lane} Lane */
+
+/** @type {[string, string][]} */
 const FIELDS = [
   ["start", "f4"],
   ["dur", "f4"],
@@ -12,22 +16,40 @@ const FIELDS = [
   ["samples", "f4"],
 ];
 
-/** A view from an answer: {window, columns, lanes: Map of "row/level" to {first, count, bins}, start, dur, …}. */
+/**
+ * A view from an answer: {window, columns, lanes: Map of "row/level" to {first, count, bins}, start, dur, …}.
+ * @param {import("./messages").Messages["view"]["answers"]} msg
+ * @param {DataView[]} buffers
+ * @returns {View}
+ */
 export function readView(msg, buffers) {
-  const view = { window: msg.window, columns: msg.columns, lanes: new Map(), binned: 0 };
-  FIELDS.forEach(([name, dtype], i) => (view[name] = typed(buffers[i], dtype)));
+  const { window, columns } = msg;
+  const fields = /** @type {Pick<View, "start" | "dur" | "code" | "name" | "id" | "busy" | "main" | "samples">} */ (
+    Object.fromEntries(FIELDS.map(([name, dtype], i) => [name, typed(buffers[i], dtype)]))
+  );
+  /** @type {View["lanes"]} */
+  const lanes = new Map();
   for (const [row, level, first, count, bins] of msg.lanes) {
-    view.lanes.set(laneKey(row, level), { row, level, first, count, bins });
+    lanes.set(laneKey(row, level), { row, level, first, count, bins });
   }
-  view.binned = view.busy.length / Math.max(1, view.columns);
-  return view;
+  return { window, columns, lanes, binned: fields.busy.length / Math.max(1, columns), ...fields };
 }
 
+/**
+ * @param {number} row
+ * @param {number} level
+ */
 export function laneKey(row, level) {
   return `${row}/${level}`;
 }
 
-/** Event of a lane at a time, or one within `reach` ns of it: its index in the view, or -1. */
+/**
+ * Event of a lane at a time, or one within `reach` ns of it: its index in the view, or -1.
+ * @param {Pick<View, "window" | "start" | "dur">} view
+ * @param {Pick<Lane, "first" | "count">} lane
+ * @param {number} time
+ * @param {number} reach
+ */
 export function eventAt(view, lane, time, reach) {
   const t = time - view.window[0];
   let lo = lane.first;
@@ -48,7 +70,12 @@ export function eventAt(view, lane, time, reach) {
   return best;
 }
 
-/** How busy (0..1) a lane is in the column at a time, and its colour; null where it has no bins or nothing ran. */
+/**
+ * How busy (0..1) a lane is in the column at a time, and its colour; null where it has no bins or nothing ran.
+ * @param {Pick<View, "window" | "columns" | "busy" | "main">} view
+ * @param {Pick<Lane, "bins">} lane
+ * @param {number} time
+ */
 export function binAt(view, lane, time) {
   if (lane.bins < 0) return null;
   const span = view.window[1] - view.window[0];
@@ -58,20 +85,34 @@ export function binAt(view, lane, time) {
   return view.busy[i] ? { busy: view.busy[i] / 255, code: view.main[i] } : null;
 }
 
-/** Names that events of the view have and a map of known ones has not. */
+/**
+ * Names that events of the view have and a map of known ones has not.
+ * @param {Pick<View, "name">} view
+ * @param {Map<number, string>} known
+ * @returns {number[]}
+ */
 export function unknownNames(view, known) {
   const missing = new Set();
   for (const number of view.name) if (!known.has(number)) missing.add(number);
   return [...missing];
 }
 
-/** Colour (#rrggbb) as a number in the order of ImageData on little-endian machines. */
+/**
+ * Colour (#rrggbb) as a number in the order of ImageData on little-endian machines.
+ * @param {string} colour
+ */
 export function packColour(colour) {
   const [r, g, b] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
   return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 }
 
-/** Pixels of all bins, `height` rows for each lane: a column is as high as it was busy. */
+/**
+ * Pixels of all bins, `height` rows for each lane: a column is as high as it was busy.
+ * @param {Pick<View, "columns" | "binned" | "busy" | "main">} view
+ * @param {Uint32Array} pixels
+ * @param {number} height
+ * @param {ArrayLike<number>} colours
+ */
 export function paintBins(view, pixels, height, colours) {
   const { columns, binned } = view;
   pixels.fill(0);

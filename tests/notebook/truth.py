@@ -232,6 +232,7 @@ def contradictions(recording: Recording, text: str, *, figures: bool = True) -> 
     # why something cannot be had, and how to record it, may name any profiler's options; so may the report's headings
     text = re.sub(r"(?s)\*Not to be had from this recording:.*?\*", "", text)
     text = re.sub(r"\*Nothing says that[^*]*\*", "", text)
+    text = re.sub(r"Nothing to show:[^.\n]*", "", text)  # it names what is not there
     for method in (*HEADINGS, *(one.section.words for one in analyses() if not isinstance(one.section, str))):
         text = text.replace(re.sub(r"\s+", " ", method).strip(), "")
     for said in sentences(text):

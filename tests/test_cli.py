@@ -352,7 +352,7 @@ class TestReport:
     def test_json(self, run, saved, tmp_path, quick_report):
         said = json.loads(run("report", saved, "-o", str(tmp_path / "r"), "--json")[1])
         assert said["index"] == str(tmp_path / "r" / "index.html")
-        assert len(said["pngs"]) == 10
+        assert len(said["pngs"]) == 13
 
     def test_a_folder_that_cannot_be_written(self, run, saved, tmp_path):
         (tmp_path / "file").write_text("")

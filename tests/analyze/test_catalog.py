@@ -58,8 +58,11 @@ def test_the_sections_of_a_report():
         ("steps", ["breakdown", "categories"], ("steps", "coverage")),
         ("layers", ["layers"], ("layers",)),
         ("communication", ["overlap", "all_reduce"], ("overlap", "collectives")),
+        ("ranks", ["rank_steps", "rank_waits", "late_groups"], ()),
         ("idle", ["idle", "launch_delay"], ("idle", "launch_delay")),
+        ("critical_path", ["critical_path"], ()),
         ("kernels", [], ("kernel_summary", "ops_to_kernels")),
+        ("fusion", [], ("fusion_candidates",)),
         ("timeline", ["step_timeline", "layer_timeline"], ()),
     ]
     anchors = {one.anchor for one in catalog.analyses() if isinstance(one.section, Section)}

@@ -102,6 +102,7 @@ COLLECTIVES: Final = ("all_reduce", "all_to_all", "all_gather", "collective")
 
 _WORDS: Final = {
     "no-host-delay": ("No waiting for the host", "The layers run as under CUDA graphs: no call for each kernel."),
+    "run-ahead": ("The host runs ahead", "The next step is prepared while the device works on this one."),
     "scale": ("Faster or slower", "A stage, a category, kernels by name, or the host take so many times as long."),
     "remove": ("Without", "Work of the devices is gone, with its launches."),
     "fuse": ("Fused", "Kernels that follow each other directly become one."),
@@ -119,6 +120,7 @@ _WORDS: Final = {
 
 _TRIED: Final = {
     "no-host-delay": "no-host-delay",
+    "run-ahead": "run-ahead",
     "balance": "balance",
     "transfer": f"transfer:bandwidth={BANDWIDTH_GBPS:g}",
     "tensor-parallel": "tensor-parallel:2:all_reduce_us=20",
@@ -163,6 +165,7 @@ def offers(trace: Trace) -> list[Offer]:
                 options=[("", "all steps"), *((phase, f"steps of {phase}") for phase in phases)],
             )
         ],
+        "run-ahead": [],
         "scale": [
             Field(name="what", kind="work", label="of", value=first, host=True),
             Field(name="factor", kind="number", label="takes", value="0.5", high=2.0, step=0.05, unit="x"),

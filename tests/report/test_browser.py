@@ -37,7 +37,7 @@ def test_hostile_names_do_nothing_and_everything_is_drawn(hostile, tmp_path):
     page.write_text(report.html(hostile), "utf-8")
     document, console, asked = browse(page, tmp_path)
     assert 'data-drawn="yes"' in document
-    assert len(re.findall(r'<svg[^>]*class="marks"', document)) == 9
+    assert len(re.findall(r'<svg[^>]*class="marks"', document)) == 10
     assert 'id="broken"' not in document
     assert "could not be drawn (" not in re.sub(r"<script.*?</script>", "", document, flags=re.DOTALL)
     assert [line for line in console if "WARN" not in line] == []

@@ -235,7 +235,7 @@ def call_of(text: str) -> str:
     name, *given = text.split(":")
     texts = {"model", "device", "stage", "pattern", "collective", "with", "name", "what"}
     if name == "no-host-delay":
-        arguments = [f"phases={tuple(given)!r}"] if given else []
+        arguments = ["phases=" + repr(tuple(given))] if given else []
     else:
         keywords = {"transfer": ("bandwidth", "latency"), "at-bound": ("stage",), "tensor-parallel": ("all_reduce_us",)}
         arguments = []

@@ -523,6 +523,9 @@ REAL = [
     "chrome/hta/timeline_analysis__sampled_rank-0.json.gz",
     "chrome/hta/trace_diff__test__test.json.gz",
     "chrome/hta/mtia_inference_trace__mtia_inference_rank_0.json.gz",
+    "chrome/tracelens/b200__eager_trace.json.gz",
+    "chrome/megatron_tp8",
+    "nsys/nsysai_mfu_2gpu_after.sqlite",
 ]
 
 

@@ -32,3 +32,16 @@ def wait_until(true: Callable[[], Any]) -> Any:
             raise AssertionError(f"after {PATIENCE_S} s it is still {value!r}")
         time.sleep(0.05)
     return value
+
+
+def still(locator: Any) -> dict[str, float]:
+    """Box of an element (px) once it stays where it is: rows and names are made anew while more is found."""
+    boxes = [locator.bounding_box()]
+
+    def stays() -> bool:
+        locator.page.wait_for_timeout(100)
+        boxes.append(locator.bounding_box())
+        return boxes[-1] is not None and boxes[-1] == boxes[-2]
+
+    wait_until(stays)
+    return boxes[-1]

@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from llmprof import explore
 from tests.analyze.builders import GEMM, NORM
+from tests.browser.drawn import still
 from tests.explore.test_timeline_calls import FORWARD, NORMED, run_of
 
 WHOLE = [80, 190]
@@ -42,8 +43,7 @@ def row_of(shown, kind: str) -> int:
 
 def place(shown, name: str) -> float:
     """Middle of a row, from the top of the page (px)."""
-    label = shown.page.locator(".lpt-main .lpt-name").get_by_text(name, exact=True)
-    box = label.bounding_box()
+    box = still(shown.page.locator(".lpt-main .lpt-name").get_by_text(name, exact=True))
     return box["y"] + min(box["height"], 12) / 2
 
 

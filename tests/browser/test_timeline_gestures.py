@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from llmprof import explore
+from tests.browser.drawn import still
 
 SAMPLE = "torch_tp4_eager_custom_allreduce"  # rank 3 is late
 
@@ -84,7 +85,7 @@ def test_the_plain_wheel_scrolls_and_with_ctrl_it_zooms(shown):
 
 @pytest.mark.parametrize("shown", ["light", "dark"], indirect=True)
 def test_dragging_over_a_rank_selects_its_events_and_names_them(shown, tmp_path):
-    place = group(shown, 3).bounding_box()
+    place = still(group(shown, 3))
     area, y = canvas(shown), place["y"] + 24
     shown.page.mouse.move(area["x"] + 300, y)
     shown.page.mouse.down()

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from llmprof import explore
+from tests.browser.drawn import still
 from tests.explore.test_timeline_saved import late_of
 
 SAMPLE = "torch_tp4_eager_custom_allreduce"
@@ -124,7 +125,7 @@ def test_python_goes_to_a_place_and_the_copied_view_is_python(shown, tmp_path):
     expect(shown.page.get_by_label("Search names")).to_have_value("norm")
 
     def stream_is_seen() -> bool:
-        stream = shown.page.locator(".lpt-name", has_text="stream").first.bounding_box()
+        stream = still(shown.page.locator(".lpt-name", has_text="stream").first)
         pane = shown.page.locator(".lpt-main").bounding_box()
         return pane["y"] <= stream["y"] < pane["y"] + pane["height"]
 
@@ -207,7 +208,7 @@ def test_rows_and_ranks_are_moved_by_keys(shown, host, sample_trace, tmp_path):
 def test_a_row_is_moved_by_dragging_its_name(shown):
     shown.page.locator(".lpt-group", has_text="rank 1").click()
     before = shown.wait(lambda: names(shown))
-    first, third = (shown.page.locator(".lpt-main .lpt-row").nth(place).bounding_box() for place in (0, 2))
+    first, third = (still(shown.page.locator(".lpt-main .lpt-row").nth(place)) for place in (0, 2))
     shown.page.mouse.move(first["x"] + 60, first["y"] + 8)
     shown.page.mouse.down()
     shown.page.mouse.move(first["x"] + 60, third["y"] + third["height"] - 1, steps=4)
@@ -216,7 +217,7 @@ def test_a_row_is_moved_by_dragging_its_name(shown):
     shown.wait(lambda: names(shown) == [before[1], before[2], before[0], *before[3:]])
     shown.page.locator(".lpt-dropline").wait_for(state="hidden")
     # the rank as a whole, and its name is not taken for clicked: it stays open
-    head, last = (shown.page.locator(".lpt-group", has_text=f"rank {rank}").bounding_box() for rank in (1, 0))
+    head, last = (still(shown.page.locator(".lpt-group", has_text=f"rank {rank}")) for rank in (1, 0))
     shown.page.mouse.move(head["x"] + 60, head["y"] + 10)
     shown.page.mouse.down()
     shown.page.mouse.move(head["x"] + 60, last["y"] + 2, steps=4)
@@ -238,9 +239,11 @@ def test_the_late_rank_of_many_is_on_the_first_screen(host, tmp_path, theme):
     head = one.page.locator(".lpt-group", has_text="rank 33")
     pane = one.page.locator(".lpt-main").bounding_box()
     below = pane["y"] + pane["height"]
-    assert head.bounding_box()["y"] > below  # by rank it is further down; the button goes there
+    one.wait(
+        lambda: (box := head.bounding_box()) and box["y"] > below
+    )  # by rank it is further down; the button goes there
     one.page.get_by_role("button", name="Late: rank 33").click()
-    one.wait(lambda: head.bounding_box()["y"] < below)
+    one.wait(lambda: (box := head.bounding_box()) and box["y"] < below)
     assert head.evaluate("el => el === document.activeElement")
     assert one.faults() == []
     assert one.problems == []

@@ -243,6 +243,53 @@ def test_a_click_that_comes_while_the_table_is_drawn_anew_counts(host, sample_tr
     assert shown.problems == []
 
 
+def test_by_the_keyboard_alone(host, sample_trace):
+    widget = explore.compare(sample_trace("torch_tp1_eager"), sample_trace("torch_tp1_cudagraph"))
+    shown = host(widget, height=1800)
+    page, keys = shown.page, shown.page.keyboard
+    aligned(shown)
+    page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
+
+    def tab_to(words: str) -> None:
+        at = "(one => one.ariaLabel || one.closest('label')?.innerText || one.textContent)(document.activeElement)"
+        for _ in range(60):
+            keys.press("Tab")
+            if page.evaluate(at).strip().startswith(words):
+                return
+        raise AssertionError(f"Tab does not lead to {words!r}")
+
+    tab_to("phase")
+    keys.press("p")  # the choice that begins so
+    shown.wait(lambda: widget.phase == "prefill")
+    page.wait_for_function("JSON.parse(document.querySelector('[data-story]').dataset.story).phase === 'prefill'")
+    tab_to("Next step")
+    keys.press("Enter")
+    shown.wait(lambda: widget.place is not None)
+    tab_to("Timelines of both runs")
+    keys.press("+")
+    near = shown.wait(lambda: widget.close)
+    keys.press("d")
+    shown.wait(lambda: widget.close != near)
+    keys.press("0")
+    shown.wait(lambda: widget.close is None)
+    tab_to("vanished")
+    keys.press("Enter")
+    shown.wait(lambda: widget.status == "only_a")
+    keys.press("Enter")
+    shown.wait(lambda: widget.status is None)
+    tab_to("change")
+    keys.press("Enter")
+    shown.wait(lambda: widget.sort == "delta_ns")
+    keys.press("Enter")
+    shown.wait(lambda: widget.sort == "-delta_ns")
+    page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
+    page.get_by_role("grid").focus()
+    keys.press("ArrowDown")
+    keys.press("Enter")
+    shown.wait(lambda: widget.picked is not None and widget.selected.height > 0)
+    assert shown.problems == []
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_python_moves_the_widget_in_a_narrow_page(host, sample_trace, theme):
     a, b = sample_trace("torch_tp4_eager_custom_allreduce"), sample_trace("torch_tp4_eager_nccl")

@@ -78,8 +78,96 @@ def test_the_plain_wheel_scrolls_and_with_ctrl_it_zooms(shown):
     shown.page.keyboard.down("Shift")
     shown.page.mouse.wheel(0, 200)
     shown.page.keyboard.up("Shift")
-    shown.wait(lambda: window(shown)[0] > low)
+    low = shown.wait(lambda: window(shown)[0] > low and window(shown)[0])
     shown.wait(lambda: shown.widget.window is not None)
+    shown.page.mouse.wheel(200, 0)  # a sideways wheel moves, too
+    low = shown.wait(lambda: window(shown)[0] > low and window(shown)[0])
+    # and so does dragging the axis of time: what was under the pointer comes along
+    long = window(shown)[1] - low
+    head = shown.page.locator(".lpt-head").bounding_box()
+    y = head["y"] + head["height"] - 8
+    shown.page.mouse.move(head["x"] + 500, y)
+    shown.page.mouse.down()
+    shown.page.mouse.move(head["x"] + 300, y, steps=4)
+    shown.page.mouse.up()
+    moved = low + 200 / area["width"] * long
+    shown.wait(lambda: abs(window(shown)[0] - moved) < 0.02 * long and window(shown)[1] - window(shown)[0] == long)
+    assert shown.widget.span is None
+    assert shown.problems == []
+
+
+def test_rows_scroll_by_the_wheel_and_by_keys_and_then_the_page_does(shown):
+    shown.page.get_by_role("button", name="Open all").click()
+    pane = shown.page.locator(".lpt-main")
+    shown.wait(lambda: pane.evaluate("el => el.scrollHeight - el.clientHeight") > 280)
+    before = window(shown)
+    main = shown.page.locator(".lpt-main canvas")
+    top = "el => Math.round(el.scrollTop)"
+    for key, wanted in (("ArrowDown", 60), ("ArrowDown", 120), ("ArrowUp", 60)):
+        main.press(key)
+        shown.wait(lambda wanted=wanted: pane.evaluate(top) == wanted)
+    area = canvas(shown)
+    shown.page.mouse.move(area["x"] + 300, area["y"] + 100)
+    shown.page.mouse.wheel(0, 200)
+    shown.wait(lambda: pane.evaluate(top) > 60)
+    assert shown.page.evaluate("scrollY") == 0
+    shown.page.set_viewport_size({"width": 1200, "height": 500})  # the widget is higher than the page
+    pane.evaluate("el => el.scrollTo(0, el.scrollHeight)")
+    shown.page.mouse.move(area["x"] + 300, area["y"] + 60)
+
+    def page_scrolls() -> bool:  # a wheel that began on the rows stays theirs for a moment
+        shown.page.mouse.wheel(0, 100)
+        return shown.page.evaluate("scrollY") > 0
+
+    shown.wait(page_scrolls)
+    assert window(shown) == before
+    assert shown.problems == []
+
+
+def focused(shown) -> str:
+    """Words of what has the focus."""
+    return shown.page.evaluate("(document.activeElement.ariaLabel || document.activeElement.textContent).trim()")
+
+
+def tab_to(shown, words: str) -> None:
+    """Press Tab until what is called so has the focus."""
+    for _ in range(40):
+        shown.page.keyboard.press("Tab")
+        if focused(shown).startswith(words):
+            return
+    raise AssertionError(f"Tab does not lead to {words!r}")
+
+
+def test_by_the_keyboard_alone_from_the_search_to_a_frame(shown):
+    keys = shown.page.keyboard
+    tab_to(shown, "Search names")
+    keys.type("rms_norm")
+    keys.press("Enter")
+    found = shown.wait(lambda: list(shown.widget.selected["name"]))
+    assert "rms_norm" in found[0]
+    # the rows of its rank have opened; the keys of the rows act on it
+    tab_to(shown, "Timeline.")
+    before = window(shown)
+    keys.press("f")
+    shown.wait(lambda: window(shown) != before)
+    chosen = shown.widget.selection
+    keys.press("]")
+    shown.wait(lambda: shown.widget.selection not in (None, chosen))
+    # the colour, then the menu of rows, and the view as Python
+    keys.press("/")
+    assert focused(shown) == "Search names"
+    for _ in range(8):
+        keys.press("Tab")
+        if shown.page.evaluate("document.activeElement.tagName") == "SELECT":
+            break
+    keys.press("c")
+    shown.wait(lambda: shown.widget.colour_by == "category")
+    tab_to(shown, "Copy as Python")
+    keys.press("Enter")
+    shown.page.locator("[aria-live]", has_text="Copied: explore.timeline(trace, view=").wait_for(state="attached")
+    tab_to(shown, "Clear")
+    keys.press("Enter")
+    shown.wait(lambda: shown.widget.selection is None)
     assert shown.problems == []
 
 

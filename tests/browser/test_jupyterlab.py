@@ -40,7 +40,7 @@ DARK = """() => [...document.querySelectorAll(".lp")].filter((one) => one.offset
   const light = (r, g, b) => (r + g + b) / 765;
   const own = light(...getComputedStyle(root).backgroundColor.match(/[0-9.]+/g).slice(0, 3).map(Number));
   const corner = (one) => one.getContext("2d").getImageData(1, 1, 1, 1).data;
-  const shown = [...root.querySelectorAll("canvas")].filter((one) => one.offsetParent && one.width > 50);
+  const shown = [...root.querySelectorAll("canvas.lp-plot")].filter((one) => one.offsetParent);
   return own < 0.3 && shown.every((one) => { const [r, g, b, a] = corner(one); return !a || light(r, g, b) < 0.3; });
 })"""
 GROUND = """wanted => { const svg = document.querySelector(".vega-embed svg.marks");

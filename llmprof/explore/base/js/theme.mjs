@@ -62,6 +62,8 @@ export function followTheme(el, model, changed = () => {}) {
     name = found;
     el.dataset.theme = name;
     changed();
+    // JupyterLab hides everything until the next frame, and what has no width is not painted
+    if (!el.clientWidth) requestAnimationFrame(() => changed());
   };
   el.classList.add("lp");
   el.dataset.lmSuppressShortcuts = "true"; // else "a" on a canvas is JupyterLab's key for a new cell, and "d d" deletes one

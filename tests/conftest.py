@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -47,6 +48,30 @@ LONG = ("test_docs.py", "test_experiments.py", "test_notebooks.py", "test_ops_ru
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Fast tests first: a mistake shows early."""
     items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, item.path.name not in LONG))
+
+
+def _without_the_browsers_loop(item: pytest.Item) -> Generator[None, object, object]:
+    """A browser that is open for other tests runs an event loop in this thread; code would take it for Jupyter's."""
+    loop = None if "browser" in getattr(item, "fixturenames", ()) else asyncio._get_running_loop()
+    if loop is None:
+        return (yield)
+    asyncio._set_running_loop(None)
+    try:
+        return (yield)
+    finally:
+        asyncio._set_running_loop(loop)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Fixtures of other tests do not see the browser's event loop."""
+    return (yield from _without_the_browsers_loop(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Other tests do not see the browser's event loop."""
+    return (yield from _without_the_browsers_loop(item))
 
 
 @pytest.fixture(scope="session")

@@ -412,13 +412,13 @@ def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
 
 ANALYSIS = Analysis(
     function=critical_path,
-    question="What sets the time of a step?",
+    question="What sets the pace?",
     help="the chain of events that each step waits for, in pieces that add up to it",
     view="critical-path",
     columns=("step", "phase", "rank", "part", "name", "layer", "stage", "start_ns", "dur_ns", "evidence"),
     section=Section(
         "critical_path",
-        "What sets the time of a step?",
+        "What sets the pace?",
         "The critical path is the chain of events in which each waits for the one before it. Only what is on it can "
         "make a step faster.",
     ),

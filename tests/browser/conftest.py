@@ -209,8 +209,8 @@ class Notebook:
         return path
 
     def faults(self, selector: str) -> list[str]:
-        """Moderate, serious and critical accessibility faults that axe finds in a part of the page, as a widget."""
-        return faults(self.page, selector)
+        """Serious and critical accessibility faults that axe finds in a part of the page."""
+        return faults(self.page, selector, ("serious", "critical"))
 
 
 @pytest.fixture(scope="session")

@@ -146,7 +146,8 @@ if TYPE_CHECKING:
     from llmprof.analyze.operator_calls import replayable
     from llmprof.analyze.overlap import overlap, overlap_within
     from llmprof.analyze.ranks import late_groups, rank_groups, rank_steps
-    from llmprof.analyze.replay.critical_path import critical_path, path_share, slack
+    from llmprof.analyze.replay.critical_path import critical_path
+    from llmprof.analyze.replay.slack import path_share, slack
     from llmprof.analyze.replay.what_if import what_if
     from llmprof.analyze.requests.outside import with_requests
     from llmprof.analyze.requests.requests import request_steps, requests, slowest
@@ -213,8 +214,8 @@ else:
             "requests": "llmprof.analyze.requests.requests",
             "run_facts": "llmprof.analyze.findings.facts",
             "run_names": "llmprof.analyze.compare.story",
-            "path_share": "llmprof.analyze.replay.critical_path",
-            "slack": "llmprof.analyze.replay.critical_path",
+            "path_share": "llmprof.analyze.replay.slack",
+            "slack": "llmprof.analyze.replay.slack",
             "slowest": "llmprof.analyze.requests.requests",
             "roofline_join": "llmprof.analyze.roofline",
             "hot_lines": "llmprof.analyze.ncu.hardware",

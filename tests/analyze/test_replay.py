@@ -346,6 +346,12 @@ def test_slack_of_kernels_and_why_it_is_unknown() -> None:
     assert known["unknown"][0].startswith("a collective after it was not matched")
     assert kernel_summary(alone, slack=True).filter(pl.col("name") == GEMM)["slack_ns"].to_list() == [None]
 
+    # groups of the path: what is not known of one event is not known of its group
+    shares = path_share(alone, by=["name"]).select("name", "slack_ns", "pace_slack_ns")
+    assert [row for row in shares.rows() if row[0] == GEMM] == [(GEMM, None, None)]
+    assert slack(alone).select("slack_ns", "pace_slack_ns", "unknown").row(2) == (0, 0, None)
+    assert path_share(two_ranks(), by=["name"])["slack_ns"].null_count() == 0
+
     # without the calls of the host nothing is known
     silent = Trace({"kernels": host_bound().kernels})
     assert known_slack(silent)["slack_ns"].null_count() == 6

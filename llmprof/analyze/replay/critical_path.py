@@ -1,4 +1,4 @@
-"""Critical path of every step, and slack: how much later each event could end without delaying a step."""
+"""Critical path of every step, and how much later each event could end by the dependencies that were recorded."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from llmprof.analyze.replay.graph import (
     graph,
 )
 from llmprof.analyze.replay.schedule import NEVER, Ints, latest
-from llmprof.arguments import Columns
-from llmprof.errors import AnalysisError, LlmprofError, listed
+from llmprof.errors import LlmprofError, listed
 from llmprof.trace import Trace
 
 PARTS: Final = (
@@ -141,8 +140,10 @@ def _begin(built: Graph, last: pl.DataFrame) -> int:
 
 
 @per_trace
-def slack(trace: Trace) -> pl.DataFrame:
-    """Slack of each device event: how much longer it may take without delaying a step, or without changing the pace.
+def slack_of_recorded(trace: Trace) -> pl.DataFrame:
+    """Slack of each device event as the dependencies that were recorded allow it, whatever was not recorded.
+
+    :func:`llmprof.analyze.slack` leaves out what another rank or a call that was not recorded may wait for.
 
     Parameters
     ----------
@@ -160,12 +161,6 @@ def slack(trace: Trace) -> pl.DataFrame:
     ------
     NotCapturedError
         The trace has no device activity.
-
-    Examples
-    --------
-    >>> free = analyze.slack(trace)
-    >>> bool((free["slack_ns"] <= free["pace_slack_ns"]).all())
-    True
     """
     built = graph(trace)
     scheduled = built.schedule()
@@ -185,58 +180,6 @@ def slack(trace: Trace) -> pl.DataFrame:
         .filter(pl.col("where") == "device")
         .select("event", "rank", "step", "name", "layer", "stage", "start_ns", "dur_ns", "slack_ns", "pace_slack_ns")
         .sort("event")
-    )
-
-
-def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
-    """Share of the time of kernels or layers on the critical path, and their slack.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with device activity.
-    by : str or sequence of str
-        Columns of :func:`slack` to group by: ``layer``, ``stage``, ``name``, ``rank``, ``step`` or several.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of ``by``, ``events``, ``total_ns`` (their time on the devices), ``path_ns`` (of it on the path of
-        :func:`critical_path`), ``path_share`` (path over total), ``slack_ns`` (least over the events) and
-        ``pace_slack_ns``, by ``path_ns``.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no device activity.
-    AnalysisError
-        There is no such column.
-
-    Examples
-    --------
-    >>> shares = analyze.path_share(trace, by=["stage"])
-    >>> bool(shares["path_share"].drop_nulls().is_between(0, 1).all())
-    True
-    """
-    free, keys = slack(trace), list(by)
-    known = ["rank", "step", "name", "layer", "stage"]
-    if wrong := [key for key in keys if key not in known]:
-        raise AnalysisError(f"there is no column {wrong[0]!r} to group by", expected=f"some of {listed(known)}")
-    on_device = pl.col("part").is_in(["compute", "copy", "transfer"]) & pl.col("event").is_not_null()
-    path = critical_path(trace).filter(on_device).group_by("event").agg(path_ns=pl.col("dur_ns").sum())
-    return (
-        free.join(path, on="event", how="left")
-        .group_by(keys)
-        .agg(
-            events=pl.len(),
-            total_ns=pl.col("dur_ns").sum(),
-            path_ns=pl.col("path_ns").sum(),
-            slack_ns=pl.col("slack_ns").min(),
-            pace_slack_ns=pl.col("pace_slack_ns").min(),
-        )
-        .with_columns(path_share=pl.when(pl.col("total_ns") > 0).then(pl.col("path_ns") / pl.col("total_ns")))
-        .select(*keys, "events", "total_ns", "path_ns", "path_share", "slack_ns", "pace_slack_ns")
-        .sort("path_ns", *keys, descending=[True, *[False] * len(keys)], nulls_last=True)
     )
 
 
@@ -423,21 +366,4 @@ ANALYSIS = Analysis(
         "make a step faster.",
     ),
     figures=("llmprof.report.figures:CRITICAL_PATH",),
-)
-
-SLACK = Analysis(
-    function=slack,
-    question="Which kernels could take longer without changing anything?",
-    help="how much longer each event of a device may take before a step ends later",
-    view="slack",
-    columns=("rank", "step", "name", "layer", "stage", "dur_ns", "slack_ns", "pace_slack_ns"),
-)
-
-SHARE = Analysis(
-    function=path_share,
-    question="How much of each layer, stage or kernel lies on the critical path?",
-    help="time of layers, stages or kernels on the critical path, and how much later they could end (--by)",
-    view="path-share",
-    grouped_by="by",
-    columns=("layer", "events", "total_ns", "path_ns", "path_share", "slack_ns", "pace_slack_ns"),
 )

@@ -3,49 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.catalog import per_trace
+from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.replay.critical_path import slack
+from llmprof.analyze.replay.critical_path import critical_path, slack_of_recorded
 from llmprof.analyze.replay.graph import MOST_EVENTS, events_of, graph
-from llmprof.errors import LlmprofError, NotCapturedError
+from llmprof.arguments import Columns
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.trace import Trace
 
 
 @per_trace
-def known_slack(trace: Trace) -> pl.DataFrame:
-    """Slack of each event of a device as far as the recording shows what waits for it.
+def slack(trace: Trace) -> pl.DataFrame:
+    """Slack of each device event: how much longer it may take without delaying a step, or without changing the pace.
 
-    It is unknown where the calls of the host were not recorded, where the clocks contradict each other, and for all
-    that ran on a rank before the end of its last collective that was not matched over the ranks: another rank may wait
-    for it.
+    It is unknown where the calls of the host were not recorded, and for all that ran on a rank before the end of its
+    last collective that was not matched over the ranks: another rank may wait for it.
 
     Parameters
     ----------
     trace : Trace
-        Any trace.
+        A trace with device activity.
 
     Returns
     -------
     polars.DataFrame
-        ``event``, ``slack_ns`` (as of :func:`slack`; null where it is unknown) and ``unknown`` (why; null where it is
-        known). No rows where nothing ran on a device.
+        ``event`` (as :func:`~llmprof.analyze.activity.activity` numbers them), ``rank, step, name, layer, stage,
+        start_ns, dur_ns``, ``slack_ns`` (no step ends later), ``pace_slack_ns`` (the last step ends no later: if the
+        host sets the pace, a kernel may delay its own step without delaying the last one) and ``unknown`` (why the
+        slack is not known, in which case both are null; null where it is known).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity.
 
     Examples
     --------
-    >>> known_slack(trace).columns
-    ['event', 'slack_ns', 'unknown']
+    >>> free = analyze.slack(trace)
+    >>> bool((free["slack_ns"] <= free["pace_slack_ns"]).all())
+    True
     """
-    nothing = pl.DataFrame(schema={"event": pl.UInt32, "slack_ns": pl.Int64, "unknown": pl.String})
-    try:
-        free = slack(trace)
-    except NotCapturedError:
-        return nothing
-    except LlmprofError as error:
-        events = graph(trace).events["event"].drop_nulls().sort()
-        return pl.concat([nothing, pl.DataFrame({"event": events, "unknown": error.found})], how="diagonal_relaxed")
+    free = slack_of_recorded(trace)
     calls = trace.runtime if trace.has("runtime") else None
     heard = [] if calls is None else calls["rank"].unique().to_list()
     several = pl.col("world").is_null() | (pl.col("world") > 1)
@@ -59,7 +61,92 @@ def known_slack(trace: Trace) -> pl.DataFrame:
         .when(pl.col("start_ns") < pl.col("until_ns"))
         .then(pl.lit(apart))
     )
-    return free.select("event", pl.when(pl.col("unknown").is_null()).then("slack_ns"), "unknown")
+    known = pl.col("unknown").is_null()
+    return free.with_columns(pl.when(known).then(name).alias(name) for name in _SLACK).drop("until_ns")
+
+
+_SLACK: Final = ("slack_ns", "pace_slack_ns")
+
+
+@per_trace
+def known_slack(trace: Trace) -> pl.DataFrame:
+    """Slack of each event of a device as :func:`slack` has it, also where the dependencies cannot be found.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``event``, ``slack_ns`` (as of :func:`slack`; null where it is unknown) and ``unknown`` (why; null where it is
+        known; also that the clocks contradict each other). No rows where nothing ran on a device.
+
+    Examples
+    --------
+    >>> known_slack(trace).columns
+    ['event', 'slack_ns', 'unknown']
+    """
+    nothing = pl.DataFrame(schema={"event": pl.UInt32, "slack_ns": pl.Int64, "unknown": pl.String})
+    try:
+        return slack(trace).select(nothing.columns)
+    except NotCapturedError:
+        return nothing
+    except LlmprofError as error:
+        events = graph(trace).events["event"].drop_nulls().sort()
+        return pl.concat([nothing, pl.DataFrame({"event": events, "unknown": error.found})], how="diagonal_relaxed")
+
+
+def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
+    """Share of the time of kernels or layers on the critical path, and their slack.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity.
+    by : str or sequence of str
+        Columns of :func:`slack` to group by: ``layer``, ``stage``, ``name``, ``rank``, ``step`` or several.
+
+    Returns
+    -------
+    polars.DataFrame
+        The columns of ``by``, ``events``, ``total_ns`` (their time on the devices), ``path_ns`` (of it on the path of
+        :func:`~llmprof.analyze.critical_path`), ``path_share`` (path over total), ``slack_ns`` (least over the events;
+        null where that of one is unknown, as :func:`slack` says it) and ``pace_slack_ns``, by ``path_ns``.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace has no device activity.
+    AnalysisError
+        There is no such column.
+
+    Examples
+    --------
+    >>> shares = analyze.path_share(trace, by=["stage"])
+    >>> bool(shares["path_share"].drop_nulls().is_between(0, 1).all())
+    True
+    """
+    free, keys = slack(trace), list(by)
+    known = ["rank", "step", "name", "layer", "stage"]
+    if wrong := [key for key in keys if key not in known]:
+        raise AnalysisError(f"there is no column {wrong[0]!r} to group by", expected=f"some of {listed(known)}")
+    on_device = pl.col("part").is_in(["compute", "copy", "transfer"]) & pl.col("event").is_not_null()
+    path = critical_path(trace).filter(on_device).group_by("event").agg(path_ns=pl.col("dur_ns").sum())
+    return (
+        free.join(path, on="event", how="left")
+        .group_by(keys)
+        .agg(
+            pl.len().alias("events"),
+            pl.col("dur_ns").sum().alias("total_ns"),
+            pl.col("path_ns").sum(),
+            *(pl.when(pl.col(name).null_count() == 0).then(pl.col(name).min()).alias(name) for name in _SLACK),
+        )
+        .with_columns(path_share=pl.when(pl.col("total_ns") > 0).then(pl.col("path_ns") / pl.col("total_ns")))
+        .select(*keys, "events", "total_ns", "path_ns", "path_share", "slack_ns", "pace_slack_ns")
+        .sort("path_ns", *keys, descending=[True, *[False] * len(keys)], nulls_last=True)
+    )
 
 
 def unknown_slack(trace: Trace) -> str:
@@ -95,3 +182,21 @@ def with_slack(frame: pl.DataFrame, trace: Trace, events: pl.DataFrame, keys: Se
         .agg(slack_ns=pl.when(every).then(pl.col("slack_ns").min()))
     )
     return frame.join(least, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
+
+
+SLACK = Analysis(
+    function=slack,
+    question="Which kernels could take longer without changing anything?",
+    help="how much longer each event of a device may take before a step ends later",
+    view="slack",
+    columns=("rank", "step", "name", "layer", "stage", "dur_ns", "slack_ns", "pace_slack_ns", "unknown"),
+)
+
+SHARE = Analysis(
+    function=path_share,
+    question="How much of each layer, stage or kernel lies on the critical path?",
+    help="time of layers, stages or kernels on the critical path, and how much later they could end (--by)",
+    view="path-share",
+    grouped_by="by",
+    columns=("layer", "events", "total_ns", "path_ns", "path_share", "slack_ns", "pace_slack_ns"),
+)

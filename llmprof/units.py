@@ -11,6 +11,8 @@ NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
 
 _TIMES = ((1, "ns"), (NS_PER_US, "us"), (NS_PER_MS, "ms"), (NS_PER_S, "s"))
+_LEAST_SHARE = 0.0005
+"""Smaller shares would be written as ``0.0 %``, which says that there is nothing."""
 _SIZES = ((1, "B"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB"))
 
 
@@ -28,8 +30,18 @@ def format_bytes(n: float | None, digits: int = 3) -> str:
 
 @checked
 def format_share(share: float | None) -> str:
-    """Share of one as a percentage: ``98.1 %``; ``unknown`` for None and NaN."""
-    return "unknown" if share is None or not math.isfinite(share) else f"{100 * share:.1f} %"
+    """Share of one as a percentage.
+
+    Examples
+    --------
+    >>> format_share(0.981), format_share(0.0001), format_share(0), format_share(None)
+    ('98.1 %', '< 0.1 %', '0.0 %', 'unknown')
+    """
+    if share is None or not math.isfinite(share):
+        return "unknown"
+    if 0 < abs(share) < _LEAST_SHARE:
+        return "< 0.1 %" if share > 0 else "> -0.1 %"
+    return f"{100 * share:.1f} %"
 
 
 def _with_unit(value: float | None, units: tuple[tuple[int, str], ...], step: int, digits: int) -> str:

@@ -51,7 +51,10 @@ def test_sizes_have_binary_units(n, text):
     assert format_bytes(n) == text
 
 
-@pytest.mark.parametrize(("share", "text"), [(0.98149, "98.1 %"), (0, "0.0 %"), (1, "100.0 %"), (None, "unknown")])
+@pytest.mark.parametrize(("share", "text"), [
+    (0.98149, "98.1 %"), (0, "0.0 %"), (1, "100.0 %"), (None, "unknown"),
+    (0.0004, "< 0.1 %"), (0.0005, "0.1 %"), (-0.0002, "> -0.1 %"), (-0.01, "-1.0 %"),
+])  # fmt: skip
 def test_shares_are_percentages(share, text):
     assert format_share(share) == text
     assert format_share(math.nan) == "unknown"

@@ -33,6 +33,18 @@ class Section:
     """Its heading."""
     words: str
     """One to three sentences below the heading."""
+    without: Without | None = None
+    """Heading and sentences for a recording that lacks what the section asks about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """Heading and sentences of a section if an analysis of it has no rows."""
+
+    analysis: str
+    """Name of the analysis: ``steps``, ``collectives``."""
+    question: str
+    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section, Without, per_trace
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import labelled
@@ -269,6 +269,11 @@ ANALYSIS = Analysis(
         "How much of the communication is waiting?",
         "A collective ends when its last rank has arrived: on all the others its kernel mostly waits. Communication is "
         "hidden while compute runs beside it.",
+        Without(
+            "collectives",
+            "What runs at the same time?",
+            "Each moment counts once: as compute if any runs, else as a copy, else as idle.",
+        ),
     ),
     figures=("llmprof.report.figures:OVERLAP",),
 )  # fmt: skip

@@ -394,6 +394,8 @@ def _phases(trace: Trace) -> pl.DataFrame | str:
         steps = analyze.steps(trace)
     except NotCapturedError as error:
         return f"  not captured: {text.plain(error)}"
+    if not steps.height:
+        return "  none found"
     spans = pl.col("dur_ns")
     return steps.group_by("phase", maintain_order=True).agg(
         steps=pl.col("step").n_unique(), median_ns=spans.median(), least_ns=spans.min(), most_ns=spans.max()

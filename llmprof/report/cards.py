@@ -83,12 +83,19 @@ def files(trace: Trace) -> list[tuple[str, str]]:
     out = []
     for file in _list(trace.coverage.get("files")):
         kept, events = file.get("kept"), file.get("events")
-        counts = f"{kept:,} of {events:,} events kept" if isinstance(kept, int) and isinstance(events, int) else ""
+        counts = f"events: {_kept(events, kept)}" if isinstance(kept, int) and isinstance(events, int) else ""
         size = format_bytes(file["bytes"]) if isinstance(file.get("bytes"), int) else ""
         out.append(
             (str(file.get("file", "")), ", ".join(part for part in (f"rank {file.get('rank')}", size, counts) if part))
         )
     return out
+
+
+def _kept(events: int, kept: int) -> str:
+    """Say how many events were kept; a reader that makes several rows of an event keeps more than there are."""
+    if kept > events:
+        return f"{events:,}, which gave {kept:,} rows"
+    return f"{events:,}, all kept" if kept == events else f"{events:,}, of which {kept:,} were kept"
 
 
 def reading(trace: Trace) -> list[tuple[str, str]]:
@@ -98,7 +105,7 @@ def reading(trace: Trace) -> list[tuple[str, str]]:
         return [("Reading", "nothing is known of how this trace was read")]
     out = []
     if isinstance(coverage.get("events"), int):
-        out.append(("Events read", f"{coverage['events']:,}, {coverage.get('kept', 0):,} of them kept"))
+        out.append(("Events read", _kept(coverage["events"], coverage.get("kept", 0))))
     skipped: dict[str, int] = {}
     for file in _list(coverage.get("files")):
         for kind, count in dict(file.get("skipped") or {}).items():
@@ -144,7 +151,7 @@ def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def version(key: str, value: Any) -> str:
-    """Format a version as people write it (CUDA's 13000 is 13.0)."""
+    """Format a version as people write it (CUDA's 13000 is 13.0, HIP's 60443483 is 6.4.43483)."""
     text = str(value)
     if key.startswith(("cuda_", "cupti_")) and text.isdigit() and len(text) in (5, 6):
         number = int(text)
@@ -153,11 +160,17 @@ def version(key: str, value: Any) -> str:
             if len(text) == 5
             else f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
         )
+    if key.startswith("hip_") and text.isdigit() and len(text) >= 8:
+        number = int(text)  # HIP_VERSION of hip_version.h: major x 10,000,000 + minor x 100,000 + patch
+        return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}"
     return text
 
 
 def _label(key: str) -> str:
-    names = {"cuda": "CUDA", "cupti": "CUPTI", "vllm": "vLLM", "hip": "HIP", "nccl": "NCCL"}
+    if key == "torch_npu":
+        return key
+    names = {"cuda": "CUDA", "cupti": "CUPTI", "vllm": "vLLM", "hip": "HIP", "nccl": "NCCL", "cann": "CANN"}
+    names["nsys"] = "Nsight Systems"
     words = [names.get(word, word) for word in key.removesuffix("_version").split("_")]
     return " ".join([words[0] if words[0] in names.values() else words[0].capitalize(), *words[1:]])
 
@@ -314,7 +327,8 @@ def _steps(trace: Trace) -> Rows | None:
     ]
     inferred = "inferred" in steps["source"]
     note = "No labels of the engine: steps were inferred from the repetition of kernels." if inferred else ""
-    return Rows("Steps on the device", ("phase", "steps", "median", "shortest", "longest"), rows, note)
+    where = "Steps" if work(trace) == "operators" else "Steps on the device"
+    return Rows(where, ("phase", "steps", "median", "shortest", "longest"), rows, note)
 
 
 def _coverage(trace: Trace) -> Rows | None:

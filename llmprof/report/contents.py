@@ -51,8 +51,14 @@ def sections(
         drawn = [figures[drawing.name] for one in joined for drawing in drawings(one)]
         evidence = tuple(one.name for one in joined if one.reported)
         head = (opened.question, opened.words) if opened is not None else (joined[0].question, "")
-        out.append(Section(anchor, *head, [*blocks, *drawn], evidence))
+        if opened is not None and opened.without is not None and not _has_rows(frames.get(opened.without.analysis)):
+            head = (opened.without.question, opened.without.words)
+        out.append(Section(anchor, head[0], head[1].replace("{events}", what), [*blocks, *drawn], evidence))
     return out
+
+
+def _has_rows(frame: pl.DataFrame | Absent | None) -> bool:
+    return isinstance(frame, pl.DataFrame) and frame.height > 0
 
 
 def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) -> list[Table | Absent]:
@@ -131,7 +137,9 @@ def kernels_table(kernels: pl.DataFrame, what: str = "kernels and copies") -> Ta
     )
     rest = kernels.height - top.height
     covered, whole = (format_ns(frame.select(pl.col("total_ns").sum()).item()) for frame in (top, kernels))
-    caption = f"{top.height} of {kernels.height} {what}, {covered} of {whole} in all"
+    caption = f"All {kernels.height} names of {what}, {whole} in all"
+    if rest:
+        caption = f"{top.height} of {kernels.height:,} names of {what}, {covered} of {whole} in all"
     note = f"{rest:,} more are in kernel_summary.csv." if rest else ""
     return Table("kernels", caption, columns, top, sortable=True, note=note)
 
@@ -167,7 +175,9 @@ def fusion_table(found: pl.DataFrame, _what: str = "") -> Table | Absent:
         Column("gain_ns", "gain a step", "time"),
         Column("gain_share", "of the step", "share"),
     )
-    caption = f"{rows.height} of {found.height} chains of short kernels, by what one kernel in place of each would gain"
+    number = f"{rows.height} of {found.height:,}" if found.height > rows.height else f"All {found.height}"
+    chains = f"{number} chains" if found.height > 1 else "The only chain"
+    caption = f"{chains} of short kernels, by what one kernel in its place would gain"
     note = "A dash: not replayed, or not known." if rows["gain_ns"].null_count() else ""
     rest = "" if rows.height == found.height else f" {found.height - rows.height} more are in fusion_candidates.csv."
     return Table("fusion_candidates", caption, columns, rows, sortable=True, note=(note + rest).strip())

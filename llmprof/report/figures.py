@@ -12,9 +12,9 @@ import polars as pl
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import roofline
 from llmprof.analyze.catalog import Analysis
-from llmprof.charts.base.data import extent
+from llmprof.charts.base.data import NO_ROWS, extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.report import vega
+from llmprof.report import cards, vega
 from llmprof.report.page import Absent, Figure, Section
 from llmprof.text import shorten
 from llmprof.theory import Shape
@@ -157,6 +157,8 @@ def breakdown_by_category(trace: Trace) -> Drawn:
 def layer_heatmap(trace: Trace) -> Drawn:
     """Time of every layer in every step."""
     frame = analyze.layers(trace, per="layer").drop_nulls(["step", "layer"])
+    if not frame.height:
+        raise AnalysisError("no layer of a step was found", hint="layers are found by their attention kernels")
     cells = min(frame["step"].n_unique(), 120) * max(1, frame["layer"].n_unique())
     frame, note = fewer_ranks(frame, cells, MAX_CELLS, "layers.csv")
     return charts.layer_heatmap(frame), note
@@ -229,6 +231,11 @@ def all_reduce(trace: Trace) -> Drawn:
 
 def idle(trace: Trace) -> Drawn:
     """Idle time of the device by cause, and the gaps by length."""
+    if cards.work(trace) == "operators":
+        raise NotCapturedError(
+            "no activity of a device was recorded, and operators of the host stand in for it",
+            hint="record the run on a GPU or NPU, if it uses one",
+        )
     frame, note = fewer_ranks(analyze.idle(trace), 1, _MOST_RANKS, "idle.csv")
     return charts.idle(frame), note
 
@@ -340,8 +347,14 @@ def figure(subject: object, drawing: Drawing) -> Figure:
         spec, small = vega.twice(draw)
     except LlmprofError as error:
         captured = isinstance(error, AnalysisError)
-        return Figure(name, shows, absent=Absent(shows, captured=captured, found=error.found, hint=error.hint))
+        return Figure(name, shows, absent=Absent(shows, captured=captured, found=_reason(error), hint=error.hint))
     return Figure(name, shows, spec=spec, small=small, note=notes[0])
+
+
+def _reason(error: LlmprofError) -> str:
+    """Reason of an error without the names of functions, which a reader of a report does not call."""
+    why = str(error.facts.get("why", error.found))
+    return "there is none in this recording" if why == NO_ROWS else why
 
 
 def _drawn(subject: object, drawing: Drawing) -> Drawn:

@@ -364,11 +364,7 @@ def _number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
 
-def _share(value: float) -> str:
-    return "< 0.1 %" if 0 < value < 0.0005 else format_share(value)
-
-
-_WRITERS: dict[str, Callable[[float], str]] = {"number": _number, "time": format_ns, "share": _share}
+_WRITERS: dict[str, Callable[[float], str]] = {"number": _number, "time": format_ns, "share": format_share}
 
 
 def _is_unknown(value: object) -> bool:

@@ -9,11 +9,12 @@ import polars as pl
 import pytest
 
 from llmprof import analyze, plugins
+from llmprof.analyze import catalog
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.report import cards, contents, figures, vega
 from llmprof.report.contents import kernels_table, steps_table
-from llmprof.report.page import Absent, Column, Table, figure_of, sentence, table, words
+from llmprof.report.page import Absent, Column, Figure, Table, figure_of, sentence, table, words
 from llmprof.trace import Trace
 
 
@@ -118,7 +119,8 @@ def test_a_long_table_of_kernels_says_what_is_elsewhere():
     made = kernels_table(summary)
     assert made.frame.height == 25
     assert made.note == "5 more are in kernel_summary.csv."
-    assert made.caption == "25 of 30 kernels and copies, 25.0 us of 30.0 us in all"
+    assert made.caption == "25 of 30 names of kernels and copies, 25.0 us of 30.0 us in all"
+    assert kernels_table(summary.head(3)).caption == "All 3 names of kernels and copies, 3.00 us in all"
 
 
 def test_cells_have_units_and_unknown_is_no_zero():
@@ -153,6 +155,7 @@ def test_figures_of_findings(figure, unit, said):
         ("cuda_runtime_version", 12040, "12.4"),
         ("cupti_version", 130001, "13.0.1"),
         ("vllm_version", "0.32.0", "0.32.0"),
+        ("hip_runtime_version", 60443483, "6.4.43483"),
         ("cuda_driver_version", "unknown", "unknown"),
     ],
 )
@@ -283,3 +286,65 @@ def test_chains_of_kernels_as_a_table_and_the_sentence_where_there_are_none(smal
         "phase": "decode", "length": 2, "a_step": 3.0, "share": 0.5, "bytes_saved": None, "gain_ns": 200.0,
         "kernels": "a\nb", "chain": "norm + quantise: norm + quantize", "launches": 3.0, "gain_share": 0.2,
     }  # fmt: skip
+
+
+def test_reasons_name_no_function():
+    """A reader of a report calls no function: the reason is that of the recording."""
+    start = {"rank": [0], "device": [0], "start_ns": [0], "dur_ns": [1_000]}
+    kernel = pl.DataFrame(start | {"stream": [7], "name": ["acme"], "correlation": [1]})
+    alone = Trace({"kernels": kernel}, {"world_size": 1})
+    absent = {
+        drawing.name: found.absent
+        for one in catalog.analyses()
+        for drawing in figures.drawings(one)
+        if (found := figures.figure(alone, drawing)).absent is not None
+    }
+    assert {"layers", "launch_delay", "idle", "all_reduce", "step_timeline"} <= set(absent)
+    assert absent["layers"].found == "no layer of a step was found"
+    assert [part.found for part in absent.values() if "()" in part.found or "frame" in part.found] == []
+
+
+def test_a_run_on_the_cpu_has_no_idle_device():
+    """Operators of the host stand in for device events: the time without one is no idle time of a device."""
+    ops = {
+        "rank": [0, 0],
+        "thread": [1, 1],
+        "name": ["aten::mm"] * 2,
+        "start_ns": [0, 9_000],
+        "dur_ns": [1_000] * 2,
+        "kind": ["op"] * 2,
+    }
+    absent = figures.figure(Trace({"ops": pl.DataFrame(ops)}), figures.IDLE).absent
+    assert absent is not None
+    assert absent.found.startswith("no activity of a device was recorded")
+
+
+def test_sections_ask_what_the_recording_can_answer(small):
+    """Without steps and collectives the headings speak of neither."""
+    frames = {"steps": analyze.steps(small), "collectives": analyze.collectives(small)}
+    drawn = {
+        drawing.name: Figure(drawing.name, drawing.shows, spec="{}")
+        for one in catalog.analyses()
+        for drawing in figures.drawings(one)
+    }
+
+    def heads(frames: dict[str, pl.DataFrame]) -> dict[str, str]:
+        return {one.anchor: f"{one.question} {one.words}" for one in contents.sections(drawn, frames)}
+
+    full, bare = heads(frames), heads({name: frame.clear() for name, frame in frames.items()})
+    assert full["steps"].startswith("Where does a step go?")
+    assert "kernels and copies" in full["steps"]
+    assert "waiting" in full["communication"]
+    assert "No steps were found" in bare["steps"]
+    assert "ollecti" not in bare["communication"]
+
+
+@pytest.mark.parametrize(
+    ("events", "kept", "said"),
+    [(5, 5, "5, all kept"), (2_000, 1_500, "2,000, of which 1,500 were kept"), (9, 12, "9, which gave 12 rows")],
+)
+def test_how_many_events_were_kept(events, kept, said):
+    coverage = {"events": events, "kept": kept, "files": [{"file": "a", "rank": 0, "events": events, "kept": kept}]}
+    trace = Trace({}, {}, coverage)
+    assert ("Events read", said) in cards.reading(trace)
+    assert cards.files(trace) == [("a", f"rank 0, events: {said}")]

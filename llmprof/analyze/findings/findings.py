@@ -232,7 +232,7 @@ RULES: tuple[Rule, ...] = (
         work.unnamed,
         "{time} of {part} ({share}) is compute without a known stage: {of_events} of the time of all events ({count} "
         "events).",
-        "Most of it is {name}. Shares by stage leave it out.",
+        "Longest in sum is {name}. Shares by stage leave it out.",
         'Teach llmprof the kernels: llmprof.names.register("attention", r"name of yours").',
         "attribute",
         0.01,
@@ -399,6 +399,10 @@ def _measured(rule: Rule, scope: Scope) -> Measure | None:
     return measure
 
 
+_RECORDED = {False: "the recorded time", True: "the recorded time of a rank"}
+"""What times and counts are of where no steps were found; of several devices they are means."""
+
+
 def _sentence(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str | None) -> dict[str, object]:
     share = min(1.0, measure.ns / scope.span_ns)
     figure = measure.ns / scope.parts
@@ -408,7 +412,7 @@ def _sentence(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str 
         **measure.words,
         "time": format_ns(figure),
         "share": format_share(share),
-        "part": scope.part if scope.steps is not None else "the recorded time",
+        "part": scope.part if scope.steps is not None else _RECORDED[scope.parts > 1],
     }
     gain = measure.ns if measure.gain_ns is None else measure.gain_ns
     first, last = measure.window_ns or (None, None)

@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section, Without, per_trace
 from llmprof.analyze.intervals import last_before, of_groups
 from llmprof.analyze.steps import labels as steps_labels
 from llmprof.analyze.steps.labels import NO_STEPS, infer
@@ -338,8 +338,13 @@ ANALYSIS = Analysis(
     section=Section(
         "steps",
         "Where does a step go?",
-        "A step is one forward pass over one batch. Its device time is summed over kernels and copies, so work on two "
-        "streams at once counts twice.",
+        "A step is one forward pass over one batch; in training, one iteration. Its time is summed over {events}, so "
+        "work on two streams at once counts twice.",
+        Without(
+            "steps",
+            "Where does the device time go?",
+            "No steps were found, so these are sums over the recording. Work on two streams at once counts twice.",
+        ),
     ),
     table="llmprof.report.contents:steps_table",
     figures=("llmprof.report.figures:BREAKDOWN", "llmprof.report.figures:CATEGORIES"),

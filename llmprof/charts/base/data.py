@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
@@ -63,13 +63,16 @@ def require(frame: pl.DataFrame, columns: Iterable[str], *, chart: str, made_by:
             missing=missing,
         )
     if frame.is_empty():
-        raise nothing(chart, "the frame has no rows", made_by)
+        raise nothing(chart, NO_ROWS, made_by)
+
+
+NO_ROWS: Final = "the frame has no rows"
 
 
 def nothing(chart: str, why: str, made_by: str) -> AnalysisError:
-    """The error for a chart that would show nothing."""
+    """The error for a chart that would show nothing; ``facts["why"]`` is the reason without the name of a function."""
     return AnalysisError(
-        f"there is nothing to draw in {chart}(): {why}", hint=f"look at the rows of {made_by}", chart=chart
+        f"there is nothing to draw in {chart}(): {why}", hint=f"look at the rows of {made_by}", chart=chart, why=why
     )
 
 

@@ -77,7 +77,7 @@ def reason(operator: str) -> str:
     Examples
     --------
     >>> reason("aten::item")
-    'it waits for the device or moves host memory: nothing of its own runs there'
+    'it waits for the device or moves host memory: it has no work of its own on the device'
     """
     return next((why for pattern, why in REASONS if re.search(pattern, operator)), NOT_LISTED)
 

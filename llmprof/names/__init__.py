@@ -1,6 +1,6 @@
-"""Categories of kernels and operators by their names: ordered patterns, of which the first match wins.
+"""Categories of kernels and operators, found by ordered patterns of their names; the first match wins.
 
-The tables are data. :func:`register` puts your own pattern in front of them::
+The tables are data. :func:`register` puts a pattern in front of them::
 
     llmprof.names.register("attention", r"my_fused_attention")
 
@@ -201,7 +201,7 @@ ATTENTION_HELPERS = (
     r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn|combine_kernel|"
     r"mqa_logits|topk_transform|topKPerRow|mla_reduce|stream_k_fixup|combine_results|mla_combine|reduce_segments|_fwd_kernel_stage2|paged_attention.*reduce|unified_kv_cache|causal_conv1d"
 )
-"""Helper kernels of an attention, which are not counted as attention calls."""
+"""Helper kernels of attention, which do not count as attention calls."""
 
 BACKWARD = r"bwd|backward"
 """Kernels of attention that belong to training."""
@@ -325,7 +325,7 @@ def patterns() -> list[tuple[str, str]]:
     Warns
     -----
     PluginWarning
-        A plug-in (group ``llmprof.kernel_names``) is no list of ``(category, pattern)``, or one of them is no pattern.
+        A plug-in (group ``llmprof.kernel_names``) is not a list of ``(category, pattern)``, or has an invalid pattern.
     """
     _add_plugins()
     return KERNEL_PATTERNS
@@ -335,23 +335,25 @@ def patterns() -> list[tuple[str, str]]:
 def _add_plugins() -> None:
     added: list[tuple[str, str]] = []
     for plugin in plugins.load(plugins.KERNEL_NAMES):
-        which = f"{plugin.name!r} of {plugin.package}"
+        described = f"{plugin.name!r} of {plugin.package}"
         try:
             for category, pattern in plugin.value:
                 try:
                     _check(category, pattern)
                 except LlmprofError as error:
-                    plugins.left_out(which, plugins.KERNEL_NAMES, str(error))
+                    plugins.left_out(described, plugins.KERNEL_NAMES, str(error))
                 else:
                     added.append((category, pattern))
         except (TypeError, ValueError):
-            plugins.left_out(which, plugins.KERNEL_NAMES, f"it is {plugin.value!r}, no list of (category, pattern)")
-    own = len(KERNEL_PATTERNS) - _OWN
-    KERNEL_PATTERNS[own:own] = added
+            plugins.left_out(
+                described, plugins.KERNEL_NAMES, f"it is {plugin.value!r}, not a list of (category, pattern)"
+            )
+    registered_count = len(KERNEL_PATTERNS) - _OWN
+    KERNEL_PATTERNS[registered_count:registered_count] = added
 
 
 def registered() -> list[tuple[str, str]]:
-    """Patterns that this process has beside llmprof's own, in their order."""
+    """Patterns of this process that do not come with llmprof (registered ones and those of plug-ins), in order."""
     return patterns()[: len(patterns()) - _OWN]
 
 

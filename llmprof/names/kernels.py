@@ -1,8 +1,9 @@
-"""Names of kernels: the function in a name that a profiler wrote, and the patterns of Huawei's Ascend kernels.
+"""Names of kernels: the function in a profiler's name of a kernel, and the patterns of Huawei's Ascend kernels.
 
-On Ascend a kernel is named for the call, the kernel and the type (``aclnnMatmul_MatMulCommon_MatMulV2``), for the type
-and a number (``Conv2D1``, ``trans_TransData_0``), or for its place in a MindSpore graph (``Default/…/MatMul-op12``).
-Sources: the operator lists of CANN (``aclnn`` interfaces), torch_npu (``npu_*``) and vllm-ascend.
+The name of an Ascend kernel consists of the call, the kernel and the type (``aclnnMatmul_MatMulCommon_MatMulV2``), of
+the type and a number (``Conv2D1``, ``trans_TransData_0``), or of a path in a MindSpore graph
+(``Default/…/MatMul-op12``). Sources: the operator lists of CANN (``aclnn`` interfaces), torch_npu (``npu_*``) and
+vllm-ascend.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def function(names: pl.Series) -> pl.Series:
 
 
 def displayed(names: pl.Series) -> pl.Series:
-    """Function of each kernel name for people; CUTLASS's ``device_kernel`` goes by the first template in it.
+    """Function of each kernel name for display; CUTLASS's ``device_kernel`` is shown as its first template argument.
 
     >>> displayed(pl.Series(["void cutlass::device_kernel<flash::FlashAttnFwdSm90<x>>(T1)", None])).to_list()
     ['FlashAttnFwdSm90', 'unnamed']
@@ -53,10 +54,10 @@ def comparable(names: pl.Series) -> pl.Series:
     return _each(names, _comparable)
 
 
-def _each(names: pl.Series, one: Callable[[str], str]) -> pl.Series:
+def _each(names: pl.Series, change: Callable[[str], str]) -> pl.Series:
     unique = names.drop_nulls().unique()
     table = pl.DataFrame(
-        {"name": unique, "made": [one(n) for n in unique]}, schema={"name": pl.String, "made": pl.String}
+        {"name": unique, "made": [change(n) for n in unique]}, schema={"name": pl.String, "made": pl.String}
     )
     return (
         pl.DataFrame({"name": names})
@@ -94,19 +95,19 @@ def _function(name: str) -> str:
 
 
 def _comparable(name: str) -> str:
-    called, made = _parts(name)[0], _function(name)
-    at = called.rfind(f"{made}<")
-    while at > 0 and (called[at - 1].isalnum() or called[at - 1] == "_"):
-        at = called.rfind(f"{made}<", 0, at)
-    if at < 0:
-        return made
-    arguments = called[at + len(made) :].replace("true", "1").replace("false", "0")
+    called, function_name = _parts(name)[0], _function(name)
+    start = called.rfind(f"{function_name}<")
+    while start > 0 and (called[start - 1].isalnum() or called[start - 1] == "_"):
+        start = called.rfind(f"{function_name}<", 0, start)
+    if start < 0:
+        return function_name
+    arguments = called[start + len(function_name) :].replace("true", "1").replace("false", "0")
     arguments = _NAMESPACE.sub("", arguments)
-    return made + re.sub(r"\s+", "", _SUFFIX.sub(r"\1", arguments))
+    return function_name + re.sub(r"\s+", "", _SUFFIX.sub(r"\1", arguments))
 
 
 _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    # kernels that both compute and communicate (MC2): their main purpose
+    # kernels that both compute and communicate (MC2) have the category of their main purpose
     (
         "linear",
         (
@@ -162,7 +163,7 @@ _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     (
         "elementwise",
         (
-            # memory cleared, converted or moved by the vector cores, which the vendor's tool counts as computing
+            # the vector cores clear, convert or move memory, which the vendor's tool counts as computing
             r"ZerosLike", r"OnesLike", r"Fills?", r"MemSet", r"TransData(?:RNN)?", r"Cast", r"Transpose(?:D|V2)?",
             r"TensorMove", r"ViewCopy", r"AsStrided", r"Concat(?:D|V2|V2D)?", r"Split(?:D|V|VD|V2)?", r"(?:Un)?pack",
             r"(?:Strided)?Slice(?:D|V2|V3|Assign\w*|Grad)?", r"(?:Mirror)?Pad(?:D|V2|V3|V4|Grad\w*)?", r"Tile(?:D)?",
@@ -195,11 +196,11 @@ _TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
 
 
 _CORE: Final = r"(?:/?_(?:mix_ai[cv]|ai[cv]|vector_core|ai_core))*"
-"""Suffix that msprof adds to the name of a kernel when it lists the part on one kind of core."""
+"""Suffix that msprof adds to the name of a kernel if a row holds only the part on one kind of core."""
 
 
 def _pattern(types: tuple[str, ...]) -> str:
-    """Names of kernels of some types: after the call's name, with a number, or in a MindSpore graph."""
+    """Pattern of the names of kernels of some types: after a call's name, with a number, or in a MindSpore graph."""
     listed = "|".join(types)
     return (
         rf"^(?:aclnn\w+_|trans_|te_\w+_)?(?:{listed})(?:V\d+)?D?(?:AiCore|AiCpu|Operation|Kernel)?(?:_?\d+)*{_CORE}$"
@@ -213,6 +214,6 @@ PATTERNS: Final = [
     *((category, _pattern(types)) for category, types in _TYPES),
     ("other", r"^aclnn\w+_\w+_|^trans_\w+_\d+$|^(?:Default|Gradients)/\S*-op\d+"),
 ]
-"""Ordered ``(category, pattern)``; casts, fills and changes of format are ``elementwise`` and neither copies nor fills:
-they run on the vector cores, and the vendor's own overlap analysis counts them as computing. A name in CANN's form
-with another type is ``other``, even if patterns for other vendors would match it."""
+"""Ordered ``(category, pattern)``. Casts, fills and changes of format count as ``elementwise``, not as copies or fills:
+they run on the vector cores, and the vendor's overlap analysis counts them as computing. A name in CANN's form with
+another type is ``other``, even if patterns for other vendors would match it."""

@@ -1,6 +1,6 @@
-"""Categories and roles of operators and modules, for the kernels that were launched in them.
+"""Categories and roles of operators and modules, which also describe the kernels that they launched.
 
-Operators and modules are better evidence than the names of the kernels.
+Operators and modules are better evidence than the names of kernels.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ DOMAIN: Final = "module"
 """Domain of the markers that are calls of torch modules."""
 
 CALL: Final = r"^nn\.Module: (.+?)(?:_(\d+))?$"
-"""Name of such a marker: the class of the module, and the number of the object among those of its class."""
+"""Pattern of the name of such a marker: the class of the module, and the number of the object in its class."""
 
 PATHS: Final = (
     r"^\{'Module': '([^']+)'",
     r"^layer::(.+)$",
     r"^((?:[A-Za-z_]\w*\.)+(?:layers|h|blocks)\.\d+(?:\.\w+)*)$",
 )
-"""Markers that name a module's place in the model: vLLM's layerwise NVTX, its annotations, ranges named by a path."""
+"""Patterns of markers that name a module's path in the model: vLLM's layerwise NVTX, its annotations, other ranges."""
 
 LAYER: Final = r"(?:^|\.)(?:layers?|h|blocks?|decoder_layers)[._](\d+)(?:\.|$)"
-"""Number of the layer in a path."""
+"""Pattern of the layer's number in a path."""
 
 SHARED: Final = r"rotary|rope"
-"""Modules of which one object serves all layers, so the number in their path is not the layer that calls them."""
+"""Modules whose single object serves all layers: the number in their path is not the layer that calls them."""
 
 ROLES: Final[list[tuple[str, str]]] = [
     ("rope", r"(?i)rotary|^rope$|RoPE"),
@@ -61,7 +61,7 @@ BLOCKS: Final[list[tuple[str, str]]] = [
     ("o_proj", r"SelfOutput$"),
     ("head", r"(?i)LMHead$|prediction_?head|mlm_?head|OnlyMLM|classifier$|pooler$|^score$|HeadTransform"),
     ("embeddings", r"(?i)embeddings?$|PatchEmbed"),
-    # the attention of a mixture of experts may have that in its name too (Qwen3MoeAttention)
+    # the attention of a model with experts may have "moe" in its name, too (Qwen3MoeAttention)
     ("attention", r"(?i)moe\w*(?:attn|attention)"),
     ("experts", r"(?i)moe|experts|sparse_?moe"),
     ("attention", r"(?i)attn|attention|mixer|mamba|deltanet|mha$"),
@@ -69,19 +69,19 @@ BLOCKS: Final[list[tuple[str, str]]] = [
     ("down", r"(?<!Self)(?<!Model)(?<!Attention)Output$"),
     ("feed_forward", r"(?i)mlp|feed_?forward|ffn?$|DenseGated|DenseAct"),
 ]
-"""Ordered ``(block, pattern)`` of modules that contain others; a head that is the whole model is not a block."""
+"""Ordered ``(block, pattern)`` of modules that contain others; the head of a whole model is not a block."""
 
 GENERIC: Final = r"Linear\w*$|LinearBase|^Conv1D$|^dense$|^c_proj$"
 """Linear modules whose role depends on the block that they are in."""
 
 MODEL: Final = r"For[A-Z]\w+$|Model$|LMHeadModel$|Transformer$"
-"""Classes of whole models, regardless of other words in their names."""
+"""Pattern of classes of whole models, whatever other words are in their names."""
 
 LAYER_CLASS: Final = r"(?:Layer|Block)(?:V?\d+)?$"
-"""Classes that are whole layers by their name, unless they are a block."""
+"""Pattern of classes of whole layers, if they are not a block."""
 
 _WHOLE_LAYER: Final = r"(?:Decoder|Encoder|Transformer)\w*(?:Layer|Block)$"
-"""Classes of layers whose name also states their content, such as a mixture of experts."""
+"""Pattern of classes of layers whose name also states their content, such as a mixture of experts."""
 
 
 class Work(NamedTuple):
@@ -112,7 +112,7 @@ def work(name: str) -> Work:
 
 
 def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -> pl.Expr:
-    """First pattern that a name matches.
+    """Value of the first pattern that a name matches.
 
     Parameters
     ----------
@@ -157,19 +157,19 @@ def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: s
 
 
 def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series]) -> pl.Series:
-    """What names mean, each distinct one looked at once.
+    """Values of names, from a function that sees each distinct name once.
 
     Parameters
     ----------
     names : polars.Series
         Names, with repetitions.
     meaning : callable
-        Takes distinct names and gives one value each.
+        Function of the distinct names that returns a value for each.
 
     Returns
     -------
     polars.Series
-        One value for each name, in the same order; null where the name is.
+        One value for each name, in the same order; null for a null name.
     """
     coded = names.cast(pl.Categorical)
     distinct = coded.drop_nulls().unique()
@@ -187,7 +187,7 @@ def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series
 def _values(
     names: tuple[str, ...], patterns: tuple[tuple[str, str], ...], default: str | None
 ) -> tuple[str | None, ...]:
-    """Value of each name; cached, since compiling the patterns costs more than matching the few names of a trace."""
+    """Value of each name; it is cached, because compiling patterns takes longer than matching the names of a trace."""
     ascii_only = all(name.isascii() for name in names)
     usable = [(value, _of_ascii(pattern) if ascii_only else pattern) for value, pattern in patterns]
     frame = pl.DataFrame({"name": pl.Series(names, dtype=pl.String)})
@@ -195,7 +195,7 @@ def _values(
 
 
 def _of_ascii(pattern: str) -> str:
-    """The pattern with ASCII character classes: equal on ASCII names, and four times as fast to compile."""
+    """Pattern with ASCII character classes, which matches ASCII names equally and compiles four times as fast."""
     return re.sub(r"\\(b\{[a-z-]+\}|.)", lambda escape: _ASCII.get(escape[1], escape[0]), pattern, flags=re.DOTALL)
 
 
@@ -219,7 +219,7 @@ _ONNX: list[tuple[str, str]] = [
          r"Reduce\w+|Clip|Min|Max|Mean|Sum|Equal|Less|Greater|Not|And|Or|CumSum|Gather\w*|Scatter\w*|ArgMax|ArgMin"),
     )
 ]  # fmt: skip
-"""Types of the nodes of ONNX and of ONNX Runtime's own domain."""
+"""Node types of ONNX and of ONNX Runtime's own domain."""
 
 OPERATOR_PATTERNS: list[tuple[str, str]] = [
     *_ONNX,
@@ -315,11 +315,11 @@ _KEPT = {
     "sampling": ("fill", "copy"),
     "elementwise": ("fill", "embedding"),
 }
-"""Category of an operator -> categories of kernels that keep their own, since they prepare or finish its work."""
+"""For each category of operators: categories of kernels that stay, because they prepare or finish its work."""
 
 
 def operator_categories(names: pl.Series) -> pl.Series:
-    """Category that each operator gives to its kernels; null if the operator has several purposes or is unknown.
+    """Category of each operator, for its kernels; null if the operator has several purposes or is unknown.
 
     Parameters
     ----------
@@ -341,12 +341,12 @@ def operator_categories(names: pl.Series) -> pl.Series:
 
 
 def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
-    """Whether the operator's category counts instead of that of the kernel's own name.
+    """Whether the category of the operator takes precedence over that of the kernel's name.
 
     Parameters
     ----------
     by_operator, by_name : polars.Expr
-        Categories, null where not known.
+        Categories of the operator and of the kernel's name; null if unknown.
 
     Returns
     -------

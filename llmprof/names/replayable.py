@@ -1,4 +1,4 @@
-"""Operators that can be run alone from their recorded arguments, and the required content of these arguments."""
+"""Operators that can be run alone from their recorded arguments, and the content that these arguments need."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ Kind = Literal[
 ]  # fmt: skip
 
 Content = tuple[str, int, int] | tuple[str, int] | tuple[str]
-"""What a tensor of numbers holds: ``("below", argument, axis)`` indices below the size of another argument's axis,
-``("below_axis", argument, number)`` likewise, below the axis that a recorded number names, ``("below_value",
-argument)`` indices below a recorded number, ``("slots", argument)`` distinct places in a paged cache,
-``("pages", argument)`` pages of one, ``("ends", argument, longest)`` ends of the parts of an argument's first axis,
-``("value", argument)`` a recorded number everywhere, ``("ones",)``, ``("fa3_metadata",)`` FlashAttention 3's plan."""
+"""Content of a tensor of integers.
+
+``("below", argument, axis)``: indices below the size of an axis of another argument;
+``("below_axis", argument, number)``: the same, for the axis that a recorded number names;
+``("below_value", argument)``: indices below a recorded number;
+``("slots", argument)``: distinct slots of a paged cache;
+``("pages", argument)``: pages of a paged cache;
+``("ends", argument, longest)``: ends of the parts of an argument's first axis;
+``("value", argument)``: a recorded number in every place;
+``("ones",)``: ones; ``("fa3_metadata",)``: the plan of FlashAttention 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +30,21 @@ class Replayable:
     """An operator that can be called alone with tensors of random numbers."""
 
     kind: Kind
-    """What it is."""
+    """Category of the operator."""
     stored: tuple[int, ...] = ()
     """Arguments that stay in memory between steps: weights and caches."""
     holds: Mapping[int, Content] = field(default_factory=lambda: MappingProxyType({}))
-    """What arguments hold that may not be any random number."""
+    """Content of arguments that cannot be filled with arbitrary random numbers."""
     usual: Mapping[int, float | int | bool | str] = field(default_factory=lambda: MappingProxyType({}))
-    """Values of arguments where a recording has none, such as texts, which profilers do not write."""
+    """Values of arguments that recordings lack, such as texts, which profilers do not write."""
     pages: tuple[int, ...] = ()
-    """Arguments whose first axis is the number of pages of a cache, of which fewer will do."""
+    """Arguments whose first axis is the number of pages of a cache; fewer pages are enough for a run."""
     assumed: str = ""
-    """What the recording does not say, and is taken to be."""
+    """Assumption about facts that the recording lacks."""
 
 
-_LENGTHS: Final = "lengths of sequences are not recorded: as many as can be are taken to be as long as the longest"
-_ROUTED: Final = "which experts the tokens went to is not recorded: random ones"
+_LENGTHS: Final = "lengths of sequences are not recorded: as many as possible are assumed to be as long as the longest"
+_ROUTED: Final = "the experts of each token are not recorded: random ones are used"
 
 _SEVERAL: Final[tuple[tuple[Kind, str], ...]] = (
     ("reduction", "aten::mean aten::sum aten::amax aten::amin aten::max aten::min aten::argmax aten::argmin aten::prod "
@@ -117,23 +122,23 @@ OPERATORS: Final[Mapping[str, Replayable]] = MappingProxyType({
 
 REASONS: Final[tuple[tuple[str, str], ...]] = (
     (r"^(?:c10d::|nccl:|record_param_comms|_c10d_functional::|symm_mem::|vllm::all_gather|vllm::reduce_scatter|_C::shm_)",
-     "of the collectives only the all-reduce is run alone"),
-    (r"moe_forward|fused_moe|fused_experts|grouped_mm", "the weights of the experts are no arguments of the recorded "
-     "operator; its parts that have operators of their own can be run"),
+     "the all-reduce is the only collective that is run alone"),
+    (r"moe_forward|fused_moe|fused_experts|grouped_mm", "the weights of the experts are not arguments of the recorded "
+     "operator; parts of it that are operators themselves can be run"),
     (r"unified_(?:mla_)?attention|unified_kv_cache_update|cpu_attention|^_C::paged_attention",
      "the cache and the lengths are in the engine's context, not among the recorded arguments"),
     (r"^(?:triton_|Triton|CompiledFunction|Torch-Compiled|## Call Compiled)",
-     "a kernel that a compiler made: its code is not in the recording"),
+     "a compiler generated the kernel: its code is not in the recording"),
     (r"(?i)backward|^autograd::|Backward\d*$", "gradients need what the forward pass kept, which is not recorded"),
     (r"^aten::(?:index|index_put_?|_index_put_impl_|nonzero|masked_select|unique\w*)$",
      "the indices are a list of tensors, of which a recording has neither shape nor values"),
     (r"^aten::(?:item|_local_scalar_dense|is_nonzero|_pin_memory|pin_memory)$",
-     "it waits for the device or moves host memory: nothing of its own runs there"),
+     "it waits for the device or moves host memory: it has no work of its own on the device"),
     (r"get_scheduler_metadata|compute_slot_mapping", "it plans from lengths of sequences that are not recorded"),
 )  # fmt: skip
 """Ordered ``(pattern, reason)`` of operators that cannot be run alone."""
 
-NOT_LISTED: Final = "not one of the operators that llmprof knows the arguments of"
+NOT_LISTED: Final = "llmprof does not know the arguments of this operator"
 NO_OPERATOR: Final = "no operator was recorded for it: the program launches the kernel itself"
 BETWEEN: Final = "it copies between host and device, and a recording does not say which tensor is where"
 IN_GRAPH: Final = "launched by a CUDA graph, whose operators ran when it was captured: record without graphs"
@@ -145,4 +150,4 @@ DTYPES: Final[Mapping[str, tuple[str, int]]] = MappingProxyType({
     "bool": ("bool", 1), "c10::Float8_e4m3fn": ("float8_e4m3fn", 1), "c10::Float8_e5m2": ("float8_e5m2", 1),
     "c10::complex<float>": ("complex64", 8), "c10::complex<double>": ("complex128", 16),
 })  # fmt: skip
-"""Types of tensors as PyTorch's profiler writes them: their name in torch, and the bytes of an element."""
+"""Types of tensors as PyTorch's profiler writes them, with the name in torch and the bytes of an element."""

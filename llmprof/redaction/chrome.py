@@ -1,4 +1,4 @@
-"""Redacted copy of a Chrome trace: the keys of events that tables need, with their numbers; texts as pseudonyms."""
+"""Redacted copies of Chrome traces: only the keys of events that tables need; numbers stay, texts become pseudonyms."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _HEAD: Final[dict[str, Any]] = {
         ))
     ],
 }  # fmt: skip
-"""Keys of the document that are kept; None: a number, or a text that the pseudonyms let pass."""
+"""Keys of the document that are kept, with the pattern of their texts; None for a number, or a text without secrets."""
 
 _VERSION_KEY: Final = re.compile(r"[a-z0-9_]{1,30}_version")
 _VERSION: Final = re.compile(r"[\w.+-]{1,40}")
@@ -86,7 +86,7 @@ _DEEPEST: Final = 8
 
 
 def copy(source: Path, target: Path, ledger: Ledger) -> None:
-    """Write a copy of a Chrome trace, gzip where the source is.
+    """Write a redacted copy of a Chrome trace, compressed with gzip if the source is.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
     Raises
     ------
     ReadError
-        The source cannot be read or is no trace.
+        The source cannot be read or is not a trace.
     OutputError
         The copy cannot be written.
     """
@@ -126,14 +126,14 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
 
 
 def _compressed(raw: IO[bytes], *, zipped: bool) -> IO[bytes]:
-    # the head of the gzip stream gets neither the name of the file nor the time
+    # the header of the gzip stream holds neither the name of the file nor the time
     return gzip.GzipFile("", "wb", 6, raw, mtime=0) if zipped else raw  # type: ignore[return-value]
 
 
 def _decoded(text: bytes) -> list[dict[str, msgspec.Raw]]:
     try:
         return _EVENTS.decode(text)
-    except msgspec.ValidationError:  # some are no objects
+    except msgspec.ValidationError:  # some items are not objects
         return [event for raw in _ANY_EVENTS.decode(text) if (event := _object(raw)) is not None]
 
 
@@ -152,7 +152,7 @@ class _Events:
         self._made: dict[tuple[str, bytes], bytes | None] = {}
 
     def lines(self, events: list[dict[str, msgspec.Raw]]) -> list[bytes]:
-        """The events as JSON."""
+        """Redacted events, one line of JSON each."""
         return [line for event in events if (line := self._line(event))]
 
     def _line(self, event: dict[str, msgspec.Raw]) -> bytes:
@@ -187,11 +187,11 @@ class _Events:
             if name is None:
                 continue
             if names_process and key in {"name", "labels"}:
-                made = self._once("names of processes", text, self._process)
+                cleaned = self._once("names of processes", text, self._process)
             else:
-                made = text if _NUMBERS.fullmatch(text) else self._once("arguments", text, self._text)
-            if made is not None:
-                parts.append(name + b": " + made)
+                cleaned = text if _NUMBERS.fullmatch(text) else self._once("arguments", text, self._text)
+            if cleaned is not None:
+                parts.append(name + b": " + cleaned)
         return b"{" + b", ".join(parts) + b"}"
 
     def _key(self, key: str, value: bytes) -> bytes | None:
@@ -227,7 +227,7 @@ class _Events:
 
 
 def process_name(text: str, ledger: Ledger, place: str) -> str:
-    """Name of a process or thread: its purpose, without its command line and who started it."""
+    """Purpose of a process or thread from its name, without the command line and the user that started it."""
     if _PROCESS.fullmatch(text.strip()):
         return text
     if match := re.fullmatch(r"thread (\d+) \((.*)\)", text, re.DOTALL):
@@ -240,7 +240,7 @@ def process_name(text: str, ledger: Ledger, place: str) -> str:
 
 
 def _cleaned(value: Any, ledger: Ledger, place: str, depth: int = 0) -> Any:
-    """A value with all its texts replaced; parts that are nested too deep are left out."""
+    """Replace the texts of a JSON value; parts that are nested too deeply are left out."""
     if isinstance(value, str):
         return ledger.text(value, place)
     if depth >= _DEEPEST:
@@ -253,18 +253,18 @@ def _cleaned(value: Any, ledger: Ledger, place: str, depth: int = 0) -> Any:
 
 
 def _head(head: Mapping[str, msgspec.Raw], ledger: Ledger) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
+    cleaned: dict[str, Any] = {}
     for key, raw in head.items():
         value = _plain(raw)
         if key in _HEAD:
-            kept[key] = _permitted(value, _HEAD[key], ledger, key)
+            cleaned[key] = _permitted(value, _HEAD[key], ledger, key)
         elif _VERSION_KEY.fullmatch(key) and (
             isinstance(value, int) or (isinstance(value, str) and _VERSION.fullmatch(value))
         ):
-            kept[key] = ledger.text(value, key) if isinstance(value, str) else value
+            cleaned[key] = ledger.text(value, key) if isinstance(value, str) else value
         else:
             ledger.leave_out("document", "keys that no table needs", example=key)
-    return kept
+    return cleaned
 
 
 def _permitted(value: Any, pattern: Any, ledger: Ledger, place: str) -> Any:

@@ -1,4 +1,4 @@
-"""``redact`` and ``check``: choose the copier for a file or folder; the copy appears whole or not at all."""
+"""Redaction of files and folders: ``redact`` and ``check`` choose the copier; a copy appears only when complete."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ _DEEPEST: Final = 12
 
 
 def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
-    """Copy the files of a folder that are of a known format; others are left out.
+    """Copy the files of a folder that have a known format; others are left out.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     Raises
     ------
     ReadError
-        None of the files is of a known format.
+        None of the files has a known format.
     """
     with writing(target):
         target.mkdir(mode=0o700)
@@ -130,7 +130,7 @@ def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
         try:
             copy(path, target / neutral_name(path.name, number), ledger)
         except ReadError as error:
-            ledger.leave_out("files", "files of no known format, or that cannot be read", example=error)
+            ledger.leave_out("files", "files of unknown formats, or that cannot be read", example=error)
         else:
             copied += 1
     folders = sum(p.is_dir() for p in source.iterdir())
@@ -152,28 +152,28 @@ def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
     """Copy the folder of a run of llmprof: its measurements and traces.
 
     Logs, prompts and outputs, scripts, command lines, the environment and models are left out, and so is the manifest,
-    whose hashes are those of the files that were left out.
+    because it holds hashes of the files that were left out.
 
     Raises
     ------
     ReadError
-        A file of it cannot be read.
+        A file of the run cannot be read.
     OutputError
         The copy cannot be written.
     """
     with writing(target):
         target.mkdir(mode=0o700)
-    known = {"config.yaml", "traces", "report.sqlite", "monitors.parquet", *_JSON_FILES}
+    handled = {"config.yaml", "traces", "report.sqlite", "monitors.parquet", *_JSON_FILES}
     for path in sorted(source.iterdir()):
-        if path.name not in known and not path.name.startswith("."):
+        if path.name not in handled and not path.name.startswith("."):
             ledger.leave_out("run", "files that hold texts of the run", example=path.name)
     requests: dict[str, str] = {}
     for name in _JSON_FILES:
         if (source / name).is_file():
             document = _loaded(source / name)
-            made = _with_requests(_measured(document, ledger, name), document, requests)
+            cleaned = _with_requests(_measured(document, ledger, name), document, requests)
             with writing(target):
-                (target / name).write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+                (target / name).write_text(json.dumps(cleaned, indent=1) + "\n", encoding="utf-8")
     if (source / "config.yaml").is_file():
         with writing(target):
             (target / "config.yaml").write_text(_config(source / "config.yaml", ledger), encoding="utf-8")
@@ -193,7 +193,7 @@ def _loaded(path: Path) -> Any:
 
 
 def _measured(value: Any, ledger: Ledger, place: str, key: str = "", depth: int = 0) -> Any:
-    """Numbers and booleans as they are, texts only under known keys."""
+    """Copy of a JSON value: numbers and booleans stay, texts stay only under known keys."""
     if isinstance(value, str):
         if key in _JSON_TEXT_KEYS:
             return ledger.text(value, place)
@@ -202,22 +202,22 @@ def _measured(value: Any, ledger: Ledger, place: str, key: str = "", depth: int 
     if depth > _DEEPEST:
         return None
     if isinstance(value, list):
-        kept = [_measured(item, ledger, place, key, depth + 1) for item in value]
-        return [item for item, was in zip(kept, value, strict=True) if not (item is None and isinstance(was, str))]
+        items = [_measured(item, ledger, place, key, depth + 1) for item in value]
+        return [item for item, was in zip(items, value, strict=True) if not (item is None and isinstance(was, str))]
     if isinstance(value, dict):
         return {ledger.text(k, place): _measured(v, ledger, place, k, depth + 1) for k, v in value.items()}
     return value
 
 
-def _with_requests(made: Any, document: Any, numbers: dict[str, str]) -> Any:
-    """A copy with its requests numbered, and the same numbers in the steps of the engine: the two can still be joined.
+def _with_requests(cleaned: Any, document: Any, numbers: dict[str, str]) -> Any:
+    """Replace the identifiers of requests by numbers, the same in the engine's steps, so that both can be joined.
 
-    A client may have chosen the identifiers, so none is kept; the engine adds to them.
+    The client may have chosen the identifiers, so none is kept. An engine may append a suffix to them.
     """
     rows = [row for row in _rows(document, "requests") if isinstance(row.get("id"), str)]
     for row in rows:
         numbers.setdefault(row["id"], f"r{len(numbers)}")
-    for row, copied in zip(_rows(document, "requests"), _rows(made, "requests"), strict=False):
+    for row, copied in zip(_rows(document, "requests"), _rows(cleaned, "requests"), strict=False):
         if row.get("id") in numbers:
             copied["id"] = numbers[row["id"]]
     longest = sorted(numbers, key=len, reverse=True)
@@ -226,16 +226,16 @@ def _with_requests(made: Any, document: Any, numbers: dict[str, str]) -> Any:
     def known(name: str) -> str:
         if name not in engine:
             bare = re.sub(r"^\d+_(?=cmpl-|chatcmpl-)", "", name)
-            whose = next((one for one in longest if bare == one or bare.startswith(f"{one}-")), None)
-            engine[name] = f"other{len(engine)}" if whose is None else f"{numbers[whose]}-{len(engine)}"
+            request = next((prefix for prefix in longest if bare == prefix or bare.startswith(f"{prefix}-")), None)
+            engine[name] = f"other{len(engine)}" if request is None else f"{numbers[request]}-{len(engine)}"
         return engine[name]
 
-    for step, copied in zip(_rows(document, "engine_steps"), _rows(made, "engine_steps"), strict=False):
+    for step, copied in zip(_rows(document, "engine_steps"), _rows(cleaned, "engine_steps"), strict=False):
         for key in ("tokens", "computed"):
             if isinstance(step.get(key), dict):
                 copied[key] = {known(name): number for name, number in step[key].items() if isinstance(number, int)}
         copied["preempted"] = [known(name) for name in step.get("preempted") or () if isinstance(name, str)]
-    return made
+    return cleaned
 
 
 def _rows(document: Any, key: str) -> list[dict[str, Any]]:
@@ -244,7 +244,7 @@ def _rows(document: Any, key: str) -> list[dict[str, Any]]:
 
 
 def _config(path: Path, ledger: Ledger) -> str:
-    """The configuration's own options, without prompts, arguments of engine and profilers, and environment."""
+    """Options of a run without prompts, arguments of the engine and the profilers, and environment variables."""
     import yaml
 
     try:
@@ -254,12 +254,12 @@ def _config(path: Path, ledger: Ledger) -> str:
     values = values if isinstance(values, dict) else {}
     for key in values.keys() - _CONFIG_KEYS:
         ledger.leave_out(path.name, "options that may hold texts of the run", example=key)
-    kept = {
+    options = {
         key: ledger.text(value, path.name) if isinstance(value, str) else value
         for key, value in values.items()
         if key in _CONFIG_KEYS and isinstance(value, str | int | float | None)
     }
-    return yaml.safe_dump(kept, sort_keys=False)
+    return yaml.safe_dump(options, sort_keys=False)
 
 
 def _monitors(source: Path, target: Path, ledger: Ledger) -> None:
@@ -302,8 +302,8 @@ def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> p
     target : path
         The copy; a folder if the source is one. It must not exist.
     key : bytes, optional
-        Key of the pseudonyms; a random one if not given. With the same key, copies of several files have the same
-        pseudonyms. Keep it secret: whoever has it can find a name by trying.
+        Key of the pseudonyms; random by default. With the same key, copies of several files have the same pseudonyms.
+        Keep it secret: whoever has it can find a name by trying.
 
     Returns
     -------
@@ -313,9 +313,9 @@ def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> p
     Raises
     ------
     ReadError
-        The source cannot be read, or is a report in a profiler's own binary format, which has to be exported first.
+        The source cannot be read, or is a report in a profiler's binary format, which must be exported first.
     UnknownFormatError
-        The source is of no known format.
+        The source has no known format.
     OutputError
         The target exists or cannot be written.
 
@@ -351,9 +351,18 @@ def check(source: PathLike) -> pl.DataFrame:
     ReadError
         The source cannot be read.
     UnknownFormatError
-        The source is of no known format.
+        The source has no known format.
     OutputError
         There is no space for the temporary copy.
+
+    Examples
+    --------
+    >>> import json, tempfile, pathlib
+    >>> file = pathlib.Path(tempfile.mkdtemp()) / "a.json"
+    >>> event = {"ph": "X", "cat": "cpu_op", "name": "load /home/me/w.bin", "pid": 1, "tid": 1, "ts": 0, "dur": 1}
+    >>> _ = file.write_text(json.dumps({"host_name": "box", "traceEvents": [event]}))
+    >>> check(file)["example"].to_list()
+    ['host_name', 'load /home/me/w.bin']
     """
     with writing(Path(tempfile.gettempdir())):
         work = Path(tempfile.mkdtemp(prefix="llmprof-check-"))
@@ -374,15 +383,15 @@ def _redact(source: Path, target: Path, names: Pseudonyms) -> Ledger:
         raise OutputError(f"cannot write to {target.parent}: {error.strerror or error}") from error
     ledger = Ledger(names)
     try:
-        made = work / "copy"
+        copied = work / "copy"
         try:
             with border(source.name):
-                _copy(source, made, ledger)
-        except OutputError as error:  # of a file inside of it, under its temporary name
+                _copy(source, copied, ledger)
+        except OutputError as error:  # the error names a file inside the copy by its temporary path
             raise _unwritten(target, error) from error
         with writing(target):
-            as_the_user_would(made)
-            made.rename(target)
+            as_the_user_would(copied)
+            copied.rename(target)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return ledger
@@ -411,8 +420,8 @@ def _copy(source: Path, target: Path, ledger: Ledger) -> None:
 
 
 def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
-    if way := _REPORTS.get(source.suffix.lower()):
-        raise ReadError(f"{source.name} is a report in the profiler's own format, which is not redacted", hint=way)
+    if hint := _REPORTS.get(source.suffix.lower()):
+        raise ReadError(f"{source.name} is a report in the profiler's own format, which is not redacted", hint=hint)
     try:
         with source.open("rb") as file:
             start = file.read(len(sqlite.MAGIC))
@@ -435,8 +444,8 @@ def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
         _copy_as_trace(source, target, ledger)
     else:
         raise UnknownFormatError(
-            f"{source.name} is of no format that can be redacted",
-            expected="a Chrome trace, an export of nsys, CSV of ncu, what a monitor printed, a saved trace or a run",
+            f"{source.name} has no format that can be redacted",
+            expected="a Chrome trace, an export of nsys, CSV of ncu, output of a monitor, a saved trace or a run",
             hint="content of unknown formats is not copied",
         )
 
@@ -447,7 +456,7 @@ def _copy_as_trace(source: Path, target: Path, ledger: Ledger) -> None:
         warnings.simplefilter("ignore", TraceWarning)
         trace = read(source, cache=False)
     before = sum(ledger.names.counts.values())
-    made = trace.redact(ledger.names)
+    redacted = trace.redact(ledger.names)
     ledger.leave_out("trace", "texts with a pseudonym", sum(ledger.names.counts.values()) - before)
     with writing(target):
-        made.save(target)
+        redacted.save(target)

@@ -1,4 +1,4 @@
-"""Redacted copy of the CSV of Nsight Compute: its pages without names of hosts and output of the program."""
+"""Redacted copies of Nsight Compute's CSV: its pages, without names of hosts and the output of the program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
     ReadError
         The source cannot be read.
     UnknownFormatError
-        It holds no page of Nsight Compute.
+        The source holds no page of Nsight Compute.
     OutputError
         The copy cannot be written.
     """
@@ -41,7 +41,7 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
         raise UnknownFormatError(f"{source.name} holds no page of Nsight Compute", expected=reader.EXPECTED)
     for segment in pages.segments:
         _learn(segment, ledger)
-    ledger.leave_out("text", "lines that are no row", pages.other_lines)
+    ledger.leave_out("text", "lines that are not rows", pages.other_lines)
     with writing(target), target.open("w", encoding="utf-8", newline="") as file:
         for segment in pages.segments:
             file.write(_page(segment, ledger))
@@ -50,8 +50,8 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
 def _learn(segment: Segment, ledger: Ledger) -> None:
     for name in ("Host Name", "Process Name"):
         if name in segment.header:
-            at = segment.header.index(name)
-            cells = {row[at] for row in segment.rows if len(row) > at}
+            column = segment.header.index(name)
+            cells = {row[column] for row in segment.rows if len(row) > column}
             ledger.names.know(cells, identity=name == "Host Name")
 
 
@@ -62,9 +62,9 @@ def _page(segment: Segment, ledger: Ledger) -> str:
     is_open = set(segment.open_rows)
     for i, row in enumerate(segment.rows):
         if i in is_open and segment.is_long:
-            ledger.leave_out("rows", "rows that are cut")
+            ledger.leave_out("rows", "rows that are cut off")
             continue
-        cells = row[:-1] if i in is_open else row  # the last cell of a cut row may be half of one
+        cells = row[:-1] if i in is_open else row  # the last cell of a row that is cut off may be incomplete
         if not cells:
             continue
         if len(cells) > len(segment.header) and not segment.is_long:

@@ -1,9 +1,9 @@
-"""Redacted copy of an export of Nsight Systems: only tables and columns known to hold measurements, in a new file.
+"""Redacted copies of Nsight Systems' exports: only tables and columns that are known to hold measurements.
 
-Nsight Systems stores the environment of the profiled processes (API keys among it), command lines, users, hosts and
-paths: in META_DATA_CAPTURE (the options of the recording and the number of the rank are kept), META_DATA_EXPORT,
-TARGET_INFO_SYSTEM_ENV, PROCESSES, ProcessStreams, ANALYSIS_FILE, DIAGNOSTIC_EVENT, and as rows of StringIds that no
-event refers to. Rows are copied one by one into a new file, so nothing is left in the free pages of the old one.
+Nsight Systems stores the environment of the profiled processes (with API keys), command lines, users, hosts and paths.
+They are in META_DATA_CAPTURE (of which the options of the recording and the rank are kept), META_DATA_EXPORT,
+TARGET_INFO_SYSTEM_ENV, PROCESSES, ProcessStreams, ANALYSIS_FILE, DIAGNOSTIC_EVENT, and in rows of StringIds that no
+event refers to. Rows are copied one by one into a new file, because free pages of the old one may hold deleted texts.
 """
 
 from __future__ import annotations
@@ -238,8 +238,8 @@ def _names(old: sqlite3.Connection) -> list[str]:
 def _kept_pair(table: str, name: object, value: object) -> bool:
     """Whether a row of the capture's metadata holds only options of the recording or the rank."""
     if table == "META_DATA_CAPTURE":
-        both = f"{name}={value}"
-        return any(pattern.fullmatch(both) for pattern in (_ASKED, _EVENTS, _NUMBERED))
+        pair = f"{name}={value}"
+        return any(pattern.fullmatch(pair) for pattern in (_ASKED, _EVENTS, _NUMBERED))
     return bool(_EXPORT_KEYS.fullmatch(str(name)) and _PLAIN.fullmatch(str(value)))
 
 
@@ -268,12 +268,12 @@ class _Copier:
         self.used: set[int] = set()
 
     def copy(self, tables: dict[str, list[str]]) -> None:
-        """Copy all tables; StringIds comes last, when the texts that events refer to are known."""
+        """Copy all tables; StringIds is the last one, because the other tables tell which texts events refer to."""
         for name in sorted(tables, key=lambda name: name == "StringIds"):
             if not _TABLES.fullmatch(name):
                 (count,) = self.old.execute(f"SELECT count(*) FROM {sqlite.quoted(name)}").fetchone()  # noqa: S608
                 self.ledger.leave_out("tables", "tables that no analysis needs", example=name)
-                self.ledger.leave_out("tables", "rows of those", count)
+                self.ledger.leave_out("tables", "rows of tables that no analysis needs", count)
                 continue
             self._table(name, tables[name])
 
@@ -303,8 +303,8 @@ class _Copier:
 
     def _wanted(self, name: str, columns: list[str], rows: list[Row]) -> list[Row]:
         if name == "StringIds" and "id" in columns:
-            at = columns.index("id")
-            wanted = [row for row in rows if _number(row[at]) in self.used]
+            column = columns.index("id")
+            wanted = [row for row in rows if _number(row[column]) in self.used]
         elif name in _ABOUT:
             if not {"name", "value"} <= set(columns):
                 return []
@@ -318,7 +318,7 @@ class _Copier:
     def _cleaner(self, table: str, column: str) -> Callable[[object], object]:
         if table == "PROCESSES" and column == "name":
             return lambda value: process_name(value, self.ledger, table) if isinstance(value, str) else None
-        if table in _ABOUT:  # rows with known texts
+        if table in _ABOUT:  # tables with known texts
             return lambda value: value if isinstance(value, str | int | float) else None
         if column in _TEXTS:
             return lambda value: self._text(value, table)
@@ -332,7 +332,7 @@ class _Copier:
 
 
 def _number(value: object) -> object:
-    """A number; for a text the whole number at its beginning, as SQLite casts it."""
+    """The value as a number; for a text, the integer at its start, as SQLite casts it."""
     if isinstance(value, str):
         begin = _WHOLE.match(value)
         return int(begin[0]) if begin else 0
@@ -345,7 +345,7 @@ def _batches(cursor: sqlite3.Cursor) -> Iterator[list[Row]]:
 
 
 def copy_parquet(source: Path, target: Path, ledger: Ledger) -> None:
-    """Write a copy of a folder of Parquet files, as ``nsys export --type parquetdir`` writes it.
+    """Write a redacted copy of a folder of Parquet files that ``nsys export --type parquetdir`` wrote.
 
     Raises
     ------
@@ -377,10 +377,10 @@ def copy_parquet(source: Path, target: Path, ledger: Ledger) -> None:
 def _clean_frame(frame: pl.DataFrame, name: str, used: set[int], ledger: Ledger) -> pl.DataFrame:
     if name == "StringIds" and "id" in frame.columns:
         before = frame.height
-        known = pl.Series("id", sorted(used), dtype=pl.Int64, strict=False).implode()
-        whole = frame.schema["id"].is_integer()
+        used_ids = pl.Series("id", sorted(used), dtype=pl.Int64, strict=False).implode()
+        integers = frame.schema["id"].is_integer()
         ids = pl.col("id").cast(pl.Int64, strict=False)
-        frame = frame.filter(ids.is_in(known)) if whole else frame.clear()
+        frame = frame.filter(ids.is_in(used_ids)) if integers else frame.clear()
         ledger.leave_out(name, "rows that no analysis needs", before - frame.height)
     if name in _ABOUT:
         if not {"name", "value"} <= set(frame.columns):
@@ -395,13 +395,13 @@ def _clean_frame(frame: pl.DataFrame, name: str, used: set[int], ledger: Ledger)
         if series.dtype.is_numeric() or series.dtype == pl.Boolean:
             continue
         if series.dtype == pl.Binary or column not in _TEXTS:
-            ledger.leave_out(name, "values of another type than is known", series.count())
+            ledger.leave_out(name, "values of an unexpected type", series.count())
             frame = frame.with_columns(pl.lit(None, dtype=pl.Int64).alias(column))
             continue
         texts = series.cast(pl.String, strict=False)
-        made = {
+        cleaned = {
             text: process_name(text, ledger, name) if name == "PROCESSES" else ledger.text(text, name)
             for text in texts.drop_nulls().unique()
         }
-        frame = frame.with_columns(texts.replace(made) if made else texts)
+        frame = frame.with_columns(texts.replace(cleaned) if cleaned else texts)
     return frame

@@ -1,8 +1,8 @@
-"""Reads an Arrow stream as frames, and lets other threads run while its producer works.
+"""Reader of Arrow streams that lets other threads run while the producer of a stream works.
 
-Polars reads a stream from its first batch to its last without letting another thread run. Here each batch is requested
-through :mod:`ctypes`, which does, so several streams can be read at once. The structures are those of Arrow's C data
-and C stream interfaces, which are stable.
+Polars holds Python's global lock from the first batch of a stream to its last. Here each batch is requested through
+:mod:`ctypes`, which releases the lock, so several streams can be read at once. The structures are those of Arrow's
+stable C data and C stream interfaces.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Dataset files: partitions of Parquet for the trace of many ranks, and a manifest.
 
-A partition is a folder with one Parquet file for each table, sorted by time, and :data:`PART_FILE`, which says what it
-is of: the head and the coverage of the file that was read, numbers of rows, and the time that it spans. The manifest,
-:data:`MANIFEST`, holds the same of all partitions with what is known of the run, so that a dataset is opened by reading
-one file. Delta Lake and Apache Iceberg do it alike: data files that nobody changes, small files that say what counts,
-and names that appear when all is written.
+A partition is a folder with one Parquet file for each table, sorted by time, and :data:`PART_FILE`. This file describes
+the partition: the head and the coverage of the trace file that was read, the numbers of rows, and the time span. The
+manifest, :data:`MANIFEST`, repeats these descriptions for all partitions and adds what is known about the run, so that
+opening a dataset reads one file. Delta Lake and Apache Iceberg are built in the same way: data files never change,
+small files list the data files that are valid, and a file gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ MANIFEST: Final = "llmprof-dataset.json"
 """File by which a folder is recognised as a dataset."""
 
 PART_FILE: Final = "part.json"
-"""File of a partition that says what it is of; written last."""
+"""File that describes a partition; it is written last."""
 
 VERSION: Final = 1
-"""Raised when a dataset that this version writes could not be read by the one before."""
+"""Version of the files; it is increased when an older llmprof could not read the datasets that this one writes."""
 
 ROW_GROUP: Final = 1 << 16
-"""Rows of a row group: what is read at once where only some of the times are wanted."""
+"""Rows of a Parquet row group, the smallest part that is read if only a window of time is needed."""
 
 AGAIN: Final = "convert the files again: llmprof convert PATH -o FOLDER"
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A table of a partition: its rows, the bytes of its file, and its columns."""
+    """Description of a table of a partition: number of rows, size of its file in bytes, and columns."""
 
     rows: int
     bytes: int
@@ -45,46 +45,46 @@ class Stored(msgspec.Struct, frozen=True):
 
 
 class Partition(msgspec.Struct, frozen=True):
-    """What one partition holds."""
+    """Description of one partition."""
 
     folder: str
-    """Its name in the dataset: the key of what it was made of."""
+    """Name of its folder in the dataset: a key made from the file that it was converted from."""
     rank: int
-    """Rank that its rows carry."""
+    """Rank of all its rows."""
     source: str
-    """Path or URL of the file that it was made of."""
+    """Path or URL of the file that it was converted from."""
     stamp: str
-    """Size and time of that file, and the options of its reading: by them it is known again without being read."""
+    """Size and modification time of that file, and the options of reading; an equal stamp means an unchanged file."""
     span_ns: tuple[int, int] | None
     """First start and last end of its events, on the clock of its file (ns)."""
     index: int = 0
-    """Which of the partitions of its file it is …"""
+    """Index of this partition among those of its file (a file may hold several ranks) …"""
     of: int = 1
-    """… and of how many."""
+    """… and their number."""
     tables: dict[str, Stored] = {}
     collectives: int = 0
-    """Rows that the table of collectives had when it was made."""
+    """Number of rows of the table of collectives, which is derived from other tables and not stored."""
     head: dict[str, Any] = {}
-    """What the file states."""
+    """Metadata that the file states."""
     coverage: dict[str, Any] = {}
-    """Counts of the events and bytes that the reading kept and lost."""
+    """Counts of the events and bytes that the reader kept and lost."""
     processes: tuple[int, ...] = ()
-    """Processes of the host that it is of."""
+    """Ids of the host's processes that were recorded."""
     launches: bool = False
-    """Whether it has calls that launch kernels."""
+    """Whether it holds host calls that launch kernels."""
     version: int = VERSION
     schema: int = schema.VERSION
 
 
 class Failed(msgspec.Struct, frozen=True):
-    """A file that gave no partition, and why."""
+    """A file that could not be converted, and the reason."""
 
     source: str
     why: str
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What a dataset holds."""
+    """Description of a dataset."""
 
     reader: str
     """Name of the format that was read."""
@@ -95,36 +95,36 @@ class Manifest(msgspec.Struct, frozen=True):
     meta: dict[str, Any]
     coverage: dict[str, Any]
     partitions: tuple[Partition, ...]
-    """In the order of their ranks."""
+    """Partitions in the order of their ranks."""
     failed: tuple[Failed, ...] = ()
     format: str = "llmprof.dataset"
     version: int = VERSION
     schema: int = schema.VERSION
     llmprof: str = ""
-    """Version that wrote it."""
+    """Version of llmprof that wrote the dataset."""
 
 
 def write_partition(place: Place, partition: Partition, frames: Mapping[str, pl.DataFrame]) -> Partition:
-    """Write a partition: it appears whole or not at all.
+    """Write a partition; its folder appears only when all files are written.
 
     Parameters
     ----------
     place : Place
         The dataset.
     partition : Partition
-        What it is of; ``tables`` and ``span_ns`` are filled in here.
+        Its description; ``tables`` is filled in here.
     frames : mapping of str to polars.DataFrame
-        Its tables, conformed.
+        Its tables, which conform to the schema.
 
     Returns
     -------
     Partition
-        With the rows and bytes of each table.
+        The description with the rows and bytes of each table.
 
     Raises
     ------
     OutputError
-        It cannot be written, for want of space among others; nothing of it stays.
+        A file cannot be written, for example because the disk is full. No file of the partition is left behind.
     """
     with place.folder(partition.folder, last=PART_FILE) as work:
         stored = {}
@@ -132,10 +132,10 @@ def write_partition(place: Place, partition: Partition, frames: Mapping[str, pl.
             file = work / f"{name}.parquet"
             try:
                 frame.write_parquet(file, compression="zstd", statistics=True, row_group_size=ROW_GROUP)
-            except pl.exceptions.PolarsError as error:  # of a full disk, too
+            except pl.exceptions.PolarsError as error:  # Polars raises this for a full disk, too
                 raise OutputError(
                     f"cannot write {name}.parquet of {partition.source}: {error}",
-                    hint="free space where the dataset is, and convert again: what is done stays",
+                    hint="free space on the disk of the dataset, and convert again: finished partitions are kept",
                 ) from error
             stored[name] = Stored(frame.height, file.stat().st_size, tuple(frame.columns))
         partition = msgspec.structs.replace(partition, tables=stored)
@@ -144,7 +144,7 @@ def write_partition(place: Place, partition: Partition, frames: Mapping[str, pl.
 
 
 def read_partition(place: Place, folder: str) -> Partition | None:
-    """What a partition holds; None where there is none, it is damaged, or another version wrote it."""
+    """Description of a partition; None if it is missing or damaged, or if another version wrote it."""
     content = place.read(f"{folder}/{PART_FILE}")
     if content is None:
         return None
@@ -158,7 +158,7 @@ def read_partition(place: Place, folder: str) -> Partition | None:
 
 
 def damage(place: Place, partition: Partition) -> str:
-    """What is missing of a partition, or of another size than it was written with; empty if nothing is."""
+    """Reason why a partition cannot be used (a missing file, or one of a wrong size); empty if it is complete."""
     sizes = place.sizes(partition.folder)
     if not sizes:
         return "its folder is missing"
@@ -170,30 +170,30 @@ def damage(place: Place, partition: Partition) -> str:
 
 
 def write_manifest(place: Place, manifest: Manifest) -> None:
-    """Write the manifest, whole or not at all.
+    """Write the manifest; a failure leaves the earlier one in place.
 
     Raises
     ------
     OutputError
-        It cannot be written.
+        The manifest cannot be written.
     """
     place.write(MANIFEST, encode(manifest))
 
 
 def read_manifest(place: Place) -> Manifest:
-    """The manifest of a dataset.
+    """Read the manifest of a dataset.
 
     Raises
     ------
     ReadError
-        There is none, another version wrote it, or it is damaged.
+        The manifest is missing or damaged, or another version wrote it.
     """
     content = place.read(MANIFEST)
     if content is None:
         raise ReadError(
-            f"{place.root} is no dataset: it has no {MANIFEST}",
+            f"{place.root} is not a dataset: it has no {MANIFEST}",
             expected="a folder that llmprof convert has finished",
-            hint="run llmprof convert on it again: it goes on where it was interrupted",
+            hint="run llmprof convert on it again: it continues where it was interrupted",
         )
     try:
         head = msgspec.json.decode(content)
@@ -214,7 +214,7 @@ def read_manifest(place: Place) -> Manifest:
 
 
 def encode(value: Any) -> bytes:
-    """JSON, with null for numbers that are not finite and text for what JSON does not know."""
+    """Encode a value as JSON: infinity and NaN become null, values of types that JSON lacks become text."""
     return msgspec.json.format(msgspec.json.encode(_plain(msgspec.to_builtins(value, enc_hook=str))), indent=1)
 
 
@@ -229,5 +229,5 @@ def _plain(value: Any) -> Any:
 
 
 def is_dataset(path: Path) -> bool:
-    """Whether a path is a folder with a dataset."""
+    """Whether a path is the folder of a dataset."""
     return (path / MANIFEST).is_file()

@@ -1,4 +1,4 @@
-"""Tables that are loaded when they are asked for: those of a dataset, or of a part of it."""
+"""Tables of a dataset that are loaded on first access."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from llmprof.storage.dataset import AGAIN, Partition, damage, read_manifest
 from llmprof.storage.places import Place
 
 TIMES: Final = ("start_ns", "time_ns")
-"""Columns with a time of the trace; a table has one of them or none."""
+"""Columns that hold a time on the trace's clock; a table has at most one of them."""
 
 
 def load(place: Place) -> tuple[Deferred, dict[str, Any], dict[str, Any]]:
-    """Tables, metadata and coverage of a dataset; a partition that is missing or damaged is left out and named.
+    """Open a dataset; partitions that are missing or damaged are left out, and the coverage's warnings name them.
 
     Parameters
     ----------
     place : Place
-        Where it is.
+        The folder or URL of the dataset.
 
     Returns
     -------
     tuple of (Deferred, dict, dict)
-        Tables that load when they are asked for, metadata and coverage.
+        Tables that are loaded on first access, metadata and coverage.
 
     Raises
     ------
     ReadError
-        There is no dataset, another version wrote it, or no partition of it can be used.
+        There is no dataset, another version wrote it, or none of its partitions can be used.
     """
     manifest = read_manifest(place)
     kept, lost = [], []
-    whole = set(place.names()) if not place.is_local else None  # one request, not one a partition
+    folders = set(place.names()) if not place.is_local else None  # one request instead of one for each partition
     for partition in manifest.partitions:
-        if whole is None:
+        if folders is None:
             why = damage(place, partition)
         else:
-            why = "" if partition.folder in whole else "its folder is missing"
+            why = "" if partition.folder in folders else "its folder is missing"
         if why:
             lost.append((partition, why))
         else:
@@ -65,7 +65,8 @@ def _without(
     """Metadata and coverage without partitions that cannot be used."""
     ranks = {partition.rank for partition, _ in lost}
     reasons = [
-        f"rank {one.rank} ({Path(one.source).name}) is left out: {why}; convert its file again" for one, why in lost
+        f"rank {partition.rank} ({Path(partition.source).name}) is left out: {why}; convert its file again"
+        for partition, why in lost
     ]
     files = [file for file in coverage.get("files", ()) if file.get("rank") not in ranks]
     counts: dict[str, Any] = {
@@ -76,7 +77,7 @@ def _without(
     missing = sorted({*meta.get("missing_ranks", ()), *(rank for rank in ranks if rank >= 0)})
     of_ranks = [rank for rank in meta.get("ranks", ()) if rank.get("rank") not in ranks]
     warnings = [*coverage.get("warnings", ()), *reasons]
-    damaged = [{"rank": one.rank, "file": Path(one.source).name, "why": why} for one, why in lost]
+    damaged = [{"rank": part.rank, "file": Path(part.source).name, "why": why} for part, why in lost]
     return (
         {**meta, "missing_ranks": missing, "ranks": of_ranks},
         {**coverage, **counts, "files": files, "warnings": warnings, "damaged": damaged},
@@ -88,20 +89,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Deferred(Mapping[str, pl.DataFrame]):
-    """Tables of a dataset, or of a part of it, that are loaded when they are asked for.
+    """Tables of a dataset, or of a part of it, that are loaded on first access.
 
     Attributes
     ----------
     place : Place
         The dataset.
     partitions : tuple of Partition
-        Those that belong to it, in the order of their ranks.
+        The partitions that are used, in the order of their ranks.
     origin_ns : int
-        Time on the clock of the files from which times count (ns).
+        Time on the clock of the files at which the trace starts (ns).
     names : tuple of str
-        Tables that were recorded.
+        Names of the tables that were recorded.
     window : (int, int), optional
-        Only what starts in it (ns from the start of the trace).
+        Only events that start in this window are loaded (ns from the start of the trace).
     """
 
     place: Place
@@ -112,7 +113,7 @@ class Deferred(Mapping[str, pl.DataFrame]):
     _loaded: dict[str, pl.DataFrame] = field(default_factory=dict, compare=False, repr=False)
 
     loads_values: ClassVar[bool] = True
-    """Mark for what checks arguments: to look at the values is to load them."""
+    """Tells the check of arguments not to look at the values, because that would load them."""
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_loaded": {}}
@@ -143,67 +144,79 @@ class Deferred(Mapping[str, pl.DataFrame]):
         window: tuple[float, float] | None = None,
         tables: Sequence[str] | None = None,
     ) -> Deferred:
-        """Some of the ranks, the times or the tables."""
-        partitions, names, both = self.partitions, self.names, self.window
+        """Part of the tables: some ranks, a window of time (ns), or some tables; None leaves a choice as it is."""
+        partitions, names, limits = self.partitions, self.names, self.window
         if ranks is not None:
-            wanted = set(ranks)
-            partitions = tuple(one for one in partitions if one.rank in wanted)
+            chosen = set(ranks)
+            partitions = tuple(partition for partition in partitions if partition.rank in chosen)
         if tables is not None:
             names = tuple(name for name in names if name in tables)
         if window is not None:
-            both = window if both is None else (max(both[0], window[0]), min(both[1], window[1]))
-        return replace(self, partitions=partitions, names=names, window=both, _loaded={})
+            limits = window if limits is None else (max(limits[0], window[0]), min(limits[1], window[1]))
+        return replace(self, partitions=partitions, names=names, window=limits, _loaded={})
 
     def scan(self, name: str) -> pl.LazyFrame:
-        """A table as it is stored, with times from the start of the trace: nothing is read before it is collected.
+        """Lazy frame of a table; the files are read when it is collected.
 
         Parameters
         ----------
         name : str
             A table that was recorded.
+
+        Returns
+        -------
+        polars.LazyFrame
+            The stored columns, with times in ns from the start of the trace.
         """
         return self._scan(name, self.partitions)
 
     def _scan(self, name: str, partitions: Sequence[Partition]) -> pl.LazyFrame:
         time = time_of(name)
         first, last = self.window or (-math.inf, math.inf)
-        files: dict[tuple[str, ...], list[str]] = {}  # by columns: those of a vendor may be in some ranks only
-        for one in partitions:
-            stored = one.tables.get(name)
-            begun = one.span_ns is None or one.span_ns[0] - self.origin_ns < last
+        files: dict[tuple[str, ...], list[str]] = {}  # files by their columns: some ranks may lack those of a vendor
+        for partition in partitions:
+            stored, span = partition.tables.get(name), partition.span_ns
+            begun = span is None or span[0] - self.origin_ns < last
             if stored is None or not stored.rows or not begun:
                 continue
-            if one.span_ns is not None and one.span_ns[1] - self.origin_ns < first:
+            if span is not None and span[1] - self.origin_ns < first:
                 continue
-            files.setdefault(stored.columns, []).append(f"{one.folder}/{name}.parquet")
+            files.setdefault(stored.columns, []).append(f"{partition.folder}/{name}.parquet")
         if not files:
             return schema.empty(name).lazy()
-        scans = [pl.scan_parquet(self.place.parquet(some)) for some in files.values()]
+        scans = [pl.scan_parquet(self.place.parquet(alike)) for alike in files.values()]
         scan = scans[0] if len(scans) == 1 else pl.concat(scans, how="diagonal_relaxed")
-        if time and self.window is not None:  # of the stored times, so that row groups outside of it are not read
+        if time and self.window is not None:  # on the stored times, so that Polars skips row groups outside the window
             low, high = (_bound(edge, self.origin_ns) for edge in self.window)
             scan = scan.filter(pl.col(time).is_between(low, high, closed="left"))
         return scan.with_columns(pl.col(time) - self.origin_ns) if time and self.origin_ns else scan
 
     def answer(self, name: str, ask: Callable[[pl.LazyFrame], T]) -> T:
-        """Answer of a function to the scan of a table; a partition that cannot be read is named.
+        """Result of a function that collects the lazy frame of a table.
+
+        Parameters
+        ----------
+        name : str
+            A table that was recorded.
+        ask : callable
+            Function of the lazy frame.
 
         Raises
         ------
         ReadError
-            A file of the dataset is damaged.
+            A file of the dataset is damaged; the error names its ranks.
         """
         try:
             return ask(self.scan(name))
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, SchemaError) as error:
-            bad = [one for one in self.partitions if name in one.tables and not self._reads(name, one)]
-            if not bad:
+            damaged = [p for p in self.partitions if name in p.tables and not self._reads(name, p)]
+            if not damaged:
                 raise ReadError(f"the table {name} of {self.place.root} cannot be read: {error}") from error
-            ranks = ", ".join(str(one.rank) for one in bad[:8])
+            ranks = ", ".join(str(partition.rank) for partition in damaged[:8])
             raise ReadError(
-                f"{name}.parquet of rank {ranks} is damaged ({Path(bad[0].source).name}: {_first_line(error)})",
+                f"{name}.parquet of rank {ranks} is damaged ({Path(damaged[0].source).name}: {_first_line(error)})",
                 hint="convert that file again, or leave the rank out: trace.select(ranks=…)",
-                ranks=[one.rank for one in bad],
+                ranks=[partition.rank for partition in damaged],
             ) from error
 
     def _reads(self, name: str, partition: Partition) -> bool:
@@ -216,44 +229,45 @@ class Deferred(Mapping[str, pl.DataFrame]):
     @property
     def ranks(self) -> list[int]:
         """Ranks with at least one row in any of the tables."""
-        return sorted({one.rank for one in self.partitions if any(self._rows_of(one, name) for name in self)})
+        return sorted({p.rank for p in self.partitions if any(self._rows_of(p, name) for name in self)})
 
     def ranks_with(self, name: str) -> set[int]:
         """Ranks with rows in a table."""
-        return {one.rank for one in self.partitions if self._rows_of(one, name)}
+        return {partition.rank for partition in self.partitions if self._rows_of(partition, name)}
 
     def _rows_of(self, partition: Partition, name: str) -> int:
         stored = partition.tables.get(name)
         return stored.rows if stored is not None else 0
 
     def rows(self, name: str) -> int:
-        """Number of rows of a table."""
+        """Number of rows of a table in the chosen ranks and window."""
         if name in self._loaded:
             return self._loaded[name].height
         if self.window is None or not time_of(name):
-            return sum(self._rows_of(one, name) for one in self.partitions)
+            return sum(self._rows_of(partition, name) for partition in self.partitions)
         return int(self.answer(name, lambda scan: scan.select(pl.len()).collect()).item())
 
     @property
     def bytes(self) -> int:
-        """Bytes of the tables that are loaded."""
+        """Memory of the tables that are loaded (bytes)."""
         return sum(int(frame.estimated_size()) for frame in self._loaded.values())
 
     def span_ns(self) -> tuple[int, int] | None:
-        """First start and last end of the events (ns from the start of the trace); None if that must be looked up."""
-        spans = [one.span_ns for one in self.partitions if one.span_ns is not None]
-        if self.window is not None or not spans or {one for p in self.partitions for one in p.tables} - set(self.names):
+        """First start and last end of the events (ns from the start of the trace); None if only the tables tell it."""
+        spans = [partition.span_ns for partition in self.partitions if partition.span_ns is not None]
+        recorded = {name for partition in self.partitions for name in partition.tables}
+        if self.window is not None or not spans or recorded - set(self.names):
             return None
         return min(span[0] for span in spans) - self.origin_ns, max(span[1] for span in spans) - self.origin_ns
 
 
 def time_of(name: str) -> str | None:
-    """Column of a table with its time."""
+    """Name of the column that holds a table's time; None for a table without times."""
     return next((column for column in TIMES if column in schema.TABLES[name].schema), None)
 
 
 def _bound(edge: float, origin_ns: int) -> int:
-    """An edge of a window on the clock of the files; a fraction of a ns goes up, as only whole ones follow it."""
+    """Edge of a window on the clock of the files, rounded up to whole ns, which all stored times are."""
     if math.isinf(edge):
         return -(1 << 62) if edge < 0 else 1 << 62
     return math.ceil(edge) + origin_ns
@@ -274,7 +288,7 @@ def ranks_of(tables: Mapping[str, pl.DataFrame]) -> list[int]:
 
 
 def span_of(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int]:
-    """First start and last end of what the tables hold (ns); of samples and memory if they hold nothing else."""
+    """First start and last end of the events in tables (ns); samples and memory count only if there are no events."""
     if isinstance(tables, Deferred) and (span := tables.span_ns()) is not None:
         return span
     first, last = [], []
@@ -294,7 +308,7 @@ def span_of(tables: Mapping[str, pl.DataFrame]) -> tuple[int, int]:
 def narrowed(
     tables: Mapping[str, pl.DataFrame], ranks: Sequence[int] | None, window: tuple[float, float] | None
 ) -> Mapping[str, pl.DataFrame]:
-    """Some ranks of tables, and what starts in a window (ns from the start of the trace); None for all."""
+    """Rows of some ranks that start in a window (ns from the start of the trace); None for all ranks or all times."""
     if isinstance(tables, Deferred):
         return tables.narrow(ranks=ranks, window=window)
     kept = {}
@@ -302,9 +316,9 @@ def narrowed(
         if ranks is not None:
             frame = frame.filter(pl.col("rank").is_in(list(ranks)))
         if window is not None:
-            at = time_of(name)
-            if at is None:
+            time = time_of(name)
+            if time is None:
                 continue  # sums over the whole recording do not hold for a part of it
-            frame = frame.filter(pl.col(at).is_between(*window, closed="left"))
+            frame = frame.filter(pl.col(time).is_between(*window, closed="left"))
         kept[name] = frame
     return kept

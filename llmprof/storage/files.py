@@ -39,7 +39,7 @@ def _umask() -> int:
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Write a file: write a new one beside it, then rename it. A pipe or a device is written directly.
+    """Write a new file beside the old one, then rename it. A pipe or a device is written directly.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def write(path: Path, content: str | bytes) -> Path:
     Raises
     ------
     OutputError
-        It cannot be written; an earlier file stays as it was.
+        The file cannot be written; an earlier file stays as it was.
     """
     data = content.encode() if isinstance(content, str) else content
     work = ""
@@ -115,7 +115,7 @@ def write_small(path: Path, value: Any) -> Path:
 
 
 def read_json(path: Path) -> Any:
-    """Content of a JSON file; None where it is missing or damaged."""
+    """Content of a JSON file; None if it is missing or damaged."""
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):

@@ -35,12 +35,12 @@ def write(
     meta, coverage : mapping
         Values that JSON can hold.
     folder : pathlib.Path
-        Where to write; its parent is made if missing.
+        Folder to write; its parent is made if it is missing.
 
     Raises
     ------
     OutputError
-        The folder cannot be written, or holds something else than a saved trace.
+        The folder cannot be written, or it holds other files than those of a saved trace.
     """
     place = folder.resolve()
     try:
@@ -72,7 +72,7 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
     Raises
     ------
     ReadError
-        The folder holds no saved trace, one of another schema version, or one that is damaged.
+        The folder holds no saved trace, or the trace is damaged or of another schema version.
     """
     try:
         head = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
@@ -83,9 +83,9 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
         raise ReadError(f"{folder} was saved with schema {version}", expected=f"schema {schema.VERSION}", hint=_AGAIN)
     try:
         rows, meta, coverage = head["tables"], head["meta"], head["coverage"]
-        asked = coverage.get("asked") or {}
+        columns = coverage.get("asked") or {}
         tables = {
-            name: schema.conform(pl.read_parquet(folder / f"{name}.parquet"), name, asked.get(name)) for name in rows
+            name: schema.conform(pl.read_parquet(folder / f"{name}.parquet"), name, columns.get(name)) for name in rows
         }
     except (pl.exceptions.PolarsError, OSError, KeyError, AttributeError, SchemaError) as error:
         raise ReadError(f"{folder} is damaged: {error}", hint=_AGAIN) from error
@@ -104,7 +104,7 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
 
 
 def packed(tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]) -> bytes:
-    """A saved trace as the bytes of one zip archive, for a place inside of another file.
+    """Zip archive of a saved trace, which can be embedded in another file.
 
     Parameters
     ----------
@@ -114,41 +114,43 @@ def packed(tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage
     Returns
     -------
     bytes
-        What :func:`unpacked` takes; the same trace gives the same bytes.
+        The archive, for :func:`unpacked`; the same trace gives the same bytes.
     """
-    kept = io.BytesIO()
+    buffer = io.BytesIO()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "trace")
         write(tables, meta, coverage, folder)
-        with zipfile.ZipFile(kept, "w", zipfile.ZIP_STORED) as archive:
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
             for path in sorted(folder.iterdir()):
                 archive.writestr(zipfile.ZipInfo(path.name), path.read_bytes())
-    return kept.getvalue()
+    return buffer.getvalue()
 
 
 def unpacked(data: bytes) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
-    """Tables, metadata and coverage of :func:`packed`.
+    """Tables, metadata and coverage from an archive that :func:`packed` made.
 
     Raises
     ------
     ReadError
-        The bytes are damaged, of another schema version, or no saved trace.
+        The bytes are not a saved trace, or the trace is damaged or of another schema version.
     """
-    known = {META_FILE, *(f"{name}.parquet" for name in schema.TABLES)}
+    allowed = {META_FILE, *(f"{name}.parquet" for name in schema.TABLES)}
     with tempfile.TemporaryDirectory() as place:
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
-                for one in archive.infolist():
-                    if one.filename not in known or one.compress_type != zipfile.ZIP_STORED:
-                        raise ReadError("the archive is no saved trace", expected=f"{META_FILE} and Parquet files")
-                    Path(place, one.filename).write_bytes(archive.read(one))
+                for member in archive.infolist():
+                    if member.filename not in allowed or member.compress_type != zipfile.ZIP_STORED:
+                        raise ReadError("the archive is not a saved trace", expected=f"{META_FILE} and Parquet files")
+                    Path(place, member.filename).write_bytes(archive.read(member))
         except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
             raise ReadError(f"the archive of the saved trace is damaged: {error}", hint=_AGAIN) from error
         return load(Path(place))
 
 
 def _are_ranks(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) and isinstance(one.get("rank"), int) for one in value)
+    return isinstance(value, list) and all(
+        isinstance(rank, dict) and isinstance(rank.get("rank"), int) for rank in value
+    )
 
 
 def _check_replaceable(folder: Path) -> None:

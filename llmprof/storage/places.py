@@ -1,4 +1,4 @@
-"""Place of a dataset: a folder of this machine, or an object store by its URL (through fsspec)."""
+"""Places of datasets: a folder of this machine, or a URL of an object store (read through fsspec)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from llmprof.errors import OutputError, ReadError
 from llmprof.storage import files
 
 _READ_BY_POLARS: Final = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "adl", "hf", "http", "https")
-"""Protocols from which Polars itself reads the parts of a file that it needs; of others a file is read whole."""
+"""Protocols that Polars itself reads, only the parts of a file that it needs; from others, whole files are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder, or a prefix of an object store; names in it have slashes.
+    """A folder, or a prefix of an object store. Names inside it are separated by slashes.
 
     Attributes
     ----------
@@ -32,7 +32,7 @@ class Place:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str]) -> Place:
-        """The place that a path or URL names; ``file://`` is a path."""
+        """Place of a path or URL; ``file://`` URLs become paths."""
         text = os.fspath(path)
         if text.startswith("file://"):
             text = text.removeprefix("file://")
@@ -40,25 +40,25 @@ class Place:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is a path of this machine (or of a disk that is mounted on it)."""
+        """Whether it is a path on this machine, mounted disks included."""
         return "://" not in self.root
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """Last part of its path."""
         return self.root.rstrip("/").rpartition("/")[2]
 
     @property
     def path(self) -> Path:
-        """The folder; only of a local place."""
+        """Path of the folder; only a local place has one."""
         return Path(self.root)
 
     def at(self, name: str) -> str:
-        """Path or URL of something in it."""
+        """Path or URL of a file or folder inside the place."""
         return f"{self.root}/{name}" if name else self.root
 
     def store(self) -> tuple[Any, str]:
-        """The file system of fsspec, and the place's path in it.
+        """File system of fsspec, and the path of the place in it.
 
         Raises
         ------
@@ -77,17 +77,17 @@ class Place:
         except (ImportError, ValueError, OSError) as error:
             raise ReadError(
                 f"the store of {self.root} cannot be used: {error}",
-                hint="install the package of fsspec for it (s3fs, gcsfs, adlfs …) and check the address",
+                hint="install fsspec's package for this protocol (s3fs, gcsfs, adlfs …) and check the address",
             ) from error
         return store, str(path)
 
     def read(self, name: str) -> bytes | None:
-        """Content of a file; None where there is none.
+        """Content of a file; None if the file does not exist.
 
         Raises
         ------
         ReadError
-            It exists and cannot be read.
+            The file exists but cannot be read.
         """
         try:
             if self.is_local:
@@ -101,36 +101,36 @@ class Place:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file, whole or not at all.
+        """Write a file; if that fails, an earlier file stays as it was.
 
         Raises
         ------
         OutputError
-            It cannot be written.
+            The file cannot be written.
         """
         if self.is_local:
             files.write(Path(self.at(name)), content)
             return
         store, path = self.store()
         try:
-            store.pipe_file(f"{path}/{name}", content)  # stores show an object when all of it is there
+            store.pipe_file(f"{path}/{name}", content)  # a store shows an object only when it is complete
         except OSError as error:
             raise OutputError(f"cannot write {self.at(name)}: {error.strerror or error}") from error
 
     def names(self, folder: str = "") -> list[str]:
-        """Names of the files and folders in it, or in a folder of it; none where there is no such folder."""
+        """Names of the files and folders in the place, or in one of its folders; empty if it does not exist."""
         if self.is_local:
-            where = Path(self.at(folder))
-            return sorted(path.name for path in where.iterdir()) if where.is_dir() else []
+            target = Path(self.at(folder))
+            return sorted(path.name for path in target.iterdir()) if target.is_dir() else []
         store, path = self.store()
         try:
             listed = store.ls(f"{path}/{folder}" if folder else path, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(str(one).rstrip("/").rpartition("/")[2] for one in listed)
+        return sorted(str(listed_path).rstrip("/").rpartition("/")[2] for listed_path in listed)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of the files in a folder, by their names; none where there is no such folder."""
+        """Sizes of the files in a folder (bytes) by name; empty if there is no such folder."""
         if self.is_local:
             try:
                 with os.scandir(self.at(folder)) as entries:
@@ -143,27 +143,34 @@ class Place:
         except (FileNotFoundError, NotADirectoryError):
             return {}
         return {
-            str(one["name"]).rpartition("/")[2]: int(one.get("size") or 0) for one in listed if one["type"] == "file"
+            str(item["name"]).rpartition("/")[2]: int(item.get("size") or 0)
+            for item in listed
+            if item["type"] == "file"
         }
 
     @contextmanager
     def folder(self, name: str, *, last: str) -> Iterator[Path]:
-        """A folder to be filled: it appears under its name when the block ends, whole or not at all.
+        """Temporary folder that gets its name when the block ends without an error.
 
-        In an object store its files are sent when the block ends, the one called ``last`` after all others: without it
-        a folder counts as not there.
+        In an object store, the files are sent when the block ends. The file called ``last`` is sent after all others:
+        a folder without it counts as missing.
 
         Parameters
         ----------
         name : str
-            Name of the folder; one that exists is replaced.
+            Name of the folder; an existing folder of this name is replaced.
         last : str
-            File that is written last.
+            Name of the file that is sent last.
+
+        Yields
+        ------
+        pathlib.Path
+            The temporary folder.
 
         Raises
         ------
         OutputError
-            It cannot be written; nothing of it stays.
+            The folder cannot be written. No file of it is left behind.
         """
         try:
             if self.is_local:
@@ -203,18 +210,18 @@ class Place:
             store.rm(f"{path}/{name}", recursive=True)
 
     def clean(self) -> None:
-        """Remove folders that a process was filling when it was killed."""
+        """Remove unfinished folders of processes that were killed."""
         if self.is_local and self.path.is_dir():
             for path in self.path.glob(f"{UNFINISHED}*"):
                 shutil.rmtree(path, ignore_errors=True)
 
     def parquet(self, names: Sequence[str]) -> list[str] | list[bytes]:
-        """What :func:`polars.scan_parquet` takes for some of its files.
+        """Argument of :func:`polars.scan_parquet` for some files: their addresses, or their bytes.
 
         Raises
         ------
         ReadError
-            One of them is missing.
+            A file is missing.
         """
         if self.is_local or self.root.partition("://")[0] in _READ_BY_POLARS:
             return [self.at(name) for name in names]
@@ -228,4 +235,4 @@ class Place:
 
 
 UNFINISHED: Final = ".unfinished-"
-"""How the name of a folder begins while it is being filled."""
+"""Start of the name of an unfinished folder."""

@@ -24,7 +24,7 @@ import polars as pl
 from llmprof.errors import OutputError
 
 REMOVED: Final = "<removed>"
-"""Word in the files of a run in place of a value that may not be written down."""
+"""Word that replaces a secret value in the files of a run."""
 
 _META_KEPT: Final = (
     "format", "start_epoch_ns", "clock", "device", "world_size", "world_size_from", "missing_ranks", "versions",
@@ -33,7 +33,7 @@ _META_KEPT: Final = (
 """Metadata that a redacted trace keeps."""
 
 _RANK_KEPT: Final = ("backend", "groups", "devices")
-"""The same of a rank."""
+"""Metadata of a rank that a redacted trace keeps."""
 
 _PUBLIC: Final = frozenset(
     [
@@ -72,7 +72,7 @@ _PUBLIC: Final = frozenset(
         "llmprof",
     ]
 )
-"""Public packages: paths inside of them are no secrets, and layers are recognised by them."""
+"""Public packages. Paths inside them are not secret, and layers are recognised by them."""
 
 _SUFFIXES: Final = (
     "py|pyc|pyx|so|dll|exe|c|cc|cpp|cxx|cu|cuh|h|hpp|rs|go|java|js|ts|json|jsonl|yaml|yml|toml|ini|cfg|conf|env|pem|"
@@ -80,7 +80,7 @@ _SUFFIXES: Final = (
     "nsys-rep|ncu-rep|qdrep"
 )
 _PART: Final = r"[^\s\"'<>|,;:()\[\]{}=/\\]{1,255}"
-"""One part of a path."""
+"""Pattern of one part of a path."""
 
 _ROOTS: Final = (
     "home|root|Users|mnt|data|tmp|var|opt|usr|workspace|workspaces|workdir|scratch|nfs|lustre|gpfs|srv|private|app|"
@@ -162,7 +162,7 @@ _SUSPICIOUS: Final = re.compile(
     r"\.(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)|token|secret|passw|passphrase|key|credential|auth|"
     r"pwd|(?:host|user|login|account|owner|tenant|customer|organi[sz]ation|mail|name)[\"']?\s{0,4}:)"
 )
-"""Characters of which every pattern needs one in the text; most texts have none."""
+"""Every pattern needs at least one of these characters, which most texts lack."""
 
 _RUN_OF_WORDS: Final = re.compile(
     r"[^\W\d_]+(?:['\u2019][^\W\d_]{1,2})?(?:,? [^\W\d_]+(?:['\u2019][^\W\d_]{1,2})?){2,}"
@@ -188,8 +188,8 @@ _NOT_LATIN: Final = re.compile(r"[\u0370-\u1fff\u2e80-\ua4cf\uac00-\ud7a3\uf900-
 def is_prose(text: str) -> bool:
     """Whether a text reads like prose of a person, such as a prompt, rather than like a name.
 
-    Prose is three or more words in a row of which one asks or addresses somebody; four of which two are function words;
-    text after the word prompt; or letters of a script in which nobody names kernels.
+    Prose is three or more words in a row, one of which asks or addresses somebody; four or more words, two of which are
+    function words; text after the word "prompt"; or letters of a script that is not used for names of kernels.
 
     Examples
     --------
@@ -219,7 +219,7 @@ _HARMLESS: Final = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_NAME: Final = 1 << 14
-"""A longer text is not a name, and is replaced as a whole."""
+"""Length of the longest name (characters); a longer text is replaced as a whole."""
 _SPACE: Final = re.compile(r"\s")
 _LONGEST_KNOWN: Final = 4096
 _MOST_KNOWN: Final = 4096
@@ -231,15 +231,15 @@ class Pseudonyms:
     Parameters
     ----------
     key : bytes, optional
-        Key of the pseudonyms; a random one if not given. Two copies made with one key have the same pseudonyms, and
-        who has the key can find a name by trying.
+        Key of the pseudonyms; random by default. Copies made with the same key have the same pseudonyms. Whoever has
+        the key can find a name by trying likely ones.
 
     Attributes
     ----------
     counts : collections.Counter
         How many texts were replaced, by kind.
     examples : dict of str to str
-        The first text of each kind, cut; kept for :func:`llmprof.redaction.check` and never written.
+        The first text of each kind, shortened. It is kept for :func:`llmprof.redaction.check` and never written.
 
     Examples
     --------
@@ -266,8 +266,8 @@ class Pseudonyms:
         values : iterable
             Texts; other values are ignored.
         identity : bool
-            Whether these are names of users, hosts or jobs: then short and plain words count, too. Values of an
-            environment count only if they are not plain words.
+            Whether these are names of users, hosts or jobs: short and plain words are then replaced, too. Values of
+            environment variables are replaced only if they are not plain words.
         """
         new = {
             text
@@ -285,23 +285,23 @@ class Pseudonyms:
             self._made.clear()
 
     def text(self, text: str) -> str:
-        """A text with pseudonyms for the parts that identify people and machines, or are secrets."""
-        made = self._made.get(text)
-        if made is None:
+        """Replace the parts of a text that identify people or machines, or are secrets."""
+        replaced = self._made.get(text)
+        if replaced is None:
             if len(text) > _LONGEST_NAME:
                 return self._word("text", text)
-            made = text
-            if _SPACE.search(made):
-                made = self._without(self._phrases, made)
-            if _SUSPICIOUS.search(made):
-                made = _PATTERN.sub(self._replaced, made)
-            made = self._without(self._words, made)
+            replaced = text
+            if _SPACE.search(replaced):
+                replaced = self._without(self._phrases, replaced)
+            if _SUSPICIOUS.search(replaced):
+                replaced = _PATTERN.sub(self._replaced, replaced)
+            replaced = self._without(self._words, replaced)
             if len(self._made) < 1 << 18:
-                self._made[text] = made
-        return made
+                self._made[text] = replaced
+        return replaced
 
     def label(self, text: str) -> str:
-        """Like :meth:`text`, for a text that a program wrote into the profile (range, marker): no prompt is left."""
+        """Like :meth:`text`, for a text that a program wrote into the profile (range, marker): prompts are replaced."""
         if " " in text or _NOT_LATIN.search(text) or _PROMPT.search(text):
             replacement = self._prose.get(text)
             if replacement is None and is_prose(text):
@@ -311,12 +311,12 @@ class Pseudonyms:
         return self.text(text)
 
     def frame(self, frame: pl.DataFrame, *, labels: bool = False) -> pl.DataFrame:
-        """A frame with all its texts replaced; columns that programs write are treated as labels."""
+        """Replace the texts of a frame; with ``labels``, as texts that a program wrote (:meth:`label`)."""
         texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
         return frame.with_columns(self._series(frame[name], self.label if labels else self.text) for name in texts)
 
     def value(self, value: Any) -> Any:
-        """A JSON value with all its texts replaced, including its keys."""
+        """Replace the texts of a JSON value, including its keys."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -328,7 +328,7 @@ class Pseudonyms:
     def trace(
         self, tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]
     ) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
-        """Tables, metadata and coverage of a trace, with only the metadata that the schema needs."""
+        """Redact the tables, metadata and coverage of a trace; only the metadata that the schema needs is kept."""
         kept = {key: self.value(meta[key]) for key in _META_KEPT if key in meta}
         if "ranks" in meta:
             kept["ranks"] = [
@@ -346,14 +346,14 @@ class Pseudonyms:
         return frames, kept, counts | {"warnings": []}
 
     def name(self, kind: str, text: str) -> str:
-        """A pseudonym for the whole of a text."""
+        """Pseudonym of a whole text; ``kind`` becomes part of it."""
         return self._word(kind, text)
 
     def _without(self, known: list[str], text: str) -> str:
-        """A text with the known texts about persons and machines replaced where they are words of their own."""
-        for one in known:
-            if one in text:
-                pattern = rf"(?<![A-Za-z0-9]){re.escape(one)}(?![A-Za-z0-9])"
+        """Replace known texts about people and machines where they are separate words."""
+        for name in known:
+            if name in text:
+                pattern = rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])"
                 text = re.sub(pattern, lambda match: self._word("value", match[0]), text)
         return text
 
@@ -384,7 +384,7 @@ class Pseudonyms:
 
 
 def _public_part(path: str) -> int | None:
-    """Place in a path where a public package begins; 0 if the whole path is in one, None if there is none."""
+    """Index in a path at which a public package begins; 0 if the whole path is in one, None if none is named."""
     if path.partition("/")[0] in _PUBLIC:
         return 0
     for library in reversed(list(_LIBRARY.finditer(path))):
@@ -396,7 +396,7 @@ def _public_part(path: str) -> int | None:
 
 
 class Ledger:
-    """Counts of the content that was left out or replaced, by place and kind.
+    """Ledger of a redacted copy: counts of the content that was left out or replaced, by place and kind.
 
     Parameters
     ----------
@@ -410,28 +410,28 @@ class Ledger:
         self._examples: dict[tuple[str, str], str] = {}
 
     def leave_out(self, place: str, what: str, count: int = 1, *, example: object = None) -> None:
-        """Count content that is not in the copy."""
+        """Count content that was not copied."""
         if count:
             self._left_out[place, what] += count
             if example is not None:
                 self._examples.setdefault((place, what), str(example)[:80])
 
     def text(self, text: str, place: str, *, label: bool = True) -> str:
-        """A text as it is written to the copy; texts of the profiler itself are not labels."""
-        made = self.names.label(text) if label else self.names.text(text)
-        if made != text:
+        """Text as it is written to the copy; ``label`` is False for texts of the profiler itself."""
+        replaced = self.names.label(text) if label else self.names.text(text)
+        if replaced != text:
             self.leave_out(place, "texts with a pseudonym", example=text)
-        return made
+        return replaced
 
     def frame(self, *, examples: bool) -> pl.DataFrame:
-        """``place, what, count``, and on request ``example``: the first text of each kind, shortened."""
+        """Frame ``place, what, count``, and with ``examples`` the first text of each kind, shortened (``example``)."""
         rows = [(place, what, count) for (place, what), count in sorted(self._left_out.items())]
         columns = {"place": pl.String, "what": pl.String, "count": pl.Int64}
         frame = pl.DataFrame(rows, schema=columns, orient="row")
         if not examples:
             return frame
-        shown = [self._examples.get((place, what)) for place, what, _ in rows]
-        return frame.with_columns(example=pl.Series(shown, dtype=pl.String))
+        first_texts = [self._examples.get((place, what)) for place, what, _ in rows]
+        return frame.with_columns(example=pl.Series(first_texts, dtype=pl.String))
 
 
 @contextmanager

@@ -28,7 +28,7 @@ from llmprof.storage import arrow_stream
 MAGIC = b"SQLite format 3\x00"
 BATCH_ROWS = 1 << 16
 RANGE_ROWS = 1 << 18
-"""Least rows of a range: larger tables are read in ranges by several threads."""
+"""Fewest rows of a range; several threads read the ranges of a larger table."""
 MOST_RANGES = 32
 MOST_THREADS = 8
 
@@ -36,7 +36,7 @@ PathLike = str | os.PathLike[str]
 
 
 def uri(path: PathLike) -> str:
-    """URI that opens a file read-only; a file that is being written is opened as it is on disk.
+    """URI that opens a file read-only; a file that is still being written is read as it is on disk.
 
     A database in WAL mode whose ``-wal`` file has content is still being written or was not closed. It can be read
     with that file; if its folder cannot be written, SQLite cannot do so, and only the main file is read.
@@ -83,7 +83,7 @@ def connect(path: PathLike) -> Iterator[sqlite3.Connection]:
     Raises
     ------
     ReadError
-        The file is missing, locked, damaged or no database.
+        The file is missing, locked, damaged or not a database.
     """
     source = Path(path)
     if not source.exists():
@@ -149,8 +149,8 @@ def read(path: PathLike, table: str, wanted: Mapping[str, pl.DataType] | Sequenc
     table : str
         Name of a table.
     wanted : mapping of str to polars.DataType, or sequence of str
-        Columns and their types (Int64 without a mapping); a value that does not fit the type becomes what SQLite
-        casts it to, or null. Columns that the table lacks are left out.
+        Columns and their types (Int64 for a sequence). A value that does not fit its type is cast by SQLite, or becomes
+        null. Columns that the table lacks are left out.
 
     Returns
     -------
@@ -173,7 +173,7 @@ def read(path: PathLike, table: str, wanted: Mapping[str, pl.DataType] | Sequenc
     types = {name: dtype for name, dtype in types.items() if name in present}
     if not types:
         return pl.DataFrame()
-    try:  # without a cast for whole numbers: faster, and profilers write nothing else
+    try:  # without casting integers first: it is faster, and profilers write nothing else
         return _select(path, table, types, cast=False)
     except ReadError:
         return _select(path, table, types, cast=True)
@@ -186,11 +186,11 @@ def _select(path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cas
         for name, dtype in types.items()
     )
     sql = f"SELECT {picked} FROM {quoted(table)}"  # noqa: S608 (names are quoted)
-    whole = [] if cast else [name for name, dtype in types.items() if dtype.is_integer()]
+    integers = [] if cast else [name for name, dtype in types.items() if dtype.is_integer()]
 
     def typed(batch: pl.DataFrame) -> pl.DataFrame:
-        if batch.height and any(batch.schema[name] != pl.Int64 for name in whole):
-            raise ReadError(f"table {table} has values that are no whole numbers", expected=f"whole numbers in {whole}")
+        if batch.height and any(batch.schema[name] != pl.Int64 for name in integers):
+            raise ReadError(f"table {table} has values that are not integers", expected=f"integers in {integers}")
         return batch.select(
             pl.when(pl.col(name).cast(pl.String) != "").then(pl.col(name).cast(pl.String)).alias(name)
             if dtype == pl.String()
@@ -206,7 +206,7 @@ def _select(path: PathLike, table: str, types: Mapping[str, pl.DataType], *, cas
 
 
 def _row_ranges(path: PathLike, table: str) -> list[str]:
-    """Conditions that cut a large table into ranges of rows; empty for a small table or a view."""
+    """SQL conditions that divide a large table into ranges of rows; empty for a small table or a view."""
     with connect(path) as connection:
         names = {name.lower() for name in columns(connection, table)}
         row_id = next((name for name in ("rowid", "_rowid_", "oid") if name not in names), None)
@@ -332,17 +332,17 @@ def _authorize(action: int, first: str | None, second: str | None, *_: str | Non
 
 
 def _interruptible(work: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-    """Result of work that runs in a thread of its own, so that an interrupt reaches the caller meanwhile."""
-    done: Future[pl.DataFrame] = Future()
+    """Result of work that runs in a separate thread, so that an interrupt (Ctrl-C) reaches the caller meanwhile."""
+    result: Future[pl.DataFrame] = Future()
 
     def run() -> None:
         try:
-            done.set_result(work())
+            result.set_result(work())
         except BaseException as error:  # noqa: BLE001 (handed on to the caller as it is)
-            done.set_exception(error)
+            result.set_exception(error)
 
     threading.Thread(target=run, name="llmprof-sql", daemon=True).start()
-    return done.result()
+    return result.result()
 
 
 def _answer(path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFrame] | None = None) -> pl.DataFrame:
@@ -388,7 +388,7 @@ def _explain(path: Path, message: str) -> ReadError:
     if "locked" in lower or "busy" in lower:
         hint = "the profiler or another program is writing to it: wait until it has finished, or read a copy"
     elif "not a database" in lower or "malformed" in lower:
-        hint = "it is damaged or no database: export it again"
+        hint = "it is damaged or not a database: export it again"
     elif "no such" in lower or "syntax" in lower:
         hint = "llmprof.storage.sqlite.tables lists the tables and columns of a file"
     else:
@@ -410,7 +410,7 @@ def sql_query(frames: Mapping[str, pl.DataFrame | pl.LazyFrame], sql: str) -> pl
     Parameters
     ----------
     frames : mapping of str to polars.DataFrame or polars.LazyFrame
-        Tables by name; of lazy ones as much is read at a time as Polars' streaming engine takes.
+        Tables by name; lazy ones are read piece by piece by Polars' streaming engine.
     sql : str
         One statement that reads, in the dialect of Polars: ``SELECT``, ``WITH``, ``SHOW TABLES``, ``EXPLAIN``.
 
@@ -422,7 +422,7 @@ def sql_query(frames: Mapping[str, pl.DataFrame | pl.LazyFrame], sql: str) -> pl
     Raises
     ------
     AnalysisError
-        The query is not valid for the tables, does something else than read, or reads files.
+        The query is not valid for the tables, does more than read, or reads files.
 
     Examples
     --------

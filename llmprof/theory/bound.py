@@ -1,4 +1,4 @@
-"""Devices for the theory, and the least time of an operator on one: arithmetic, memory and links at stated peaks."""
+"""Lower bound of an operator's time on a device, from the stated peaks of arithmetic, memory and links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmprof.theory.plan import Efficiency, Plan
 from llmprof.theory.work import Operator
 
 INTER_NODE_BYTES_PER_S: Final = 100e9
-"""Network of a device, both directions together, where none is given: one adapter of 400 Gb/s each way."""
+"""Default network bandwidth of a device (bytes/s, both directions together): one adapter of 400 Gb/s each way."""
 
 _VOLUME: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 _BETWEEN_STAGES: Final = ("send_recv", "broadcast")
@@ -22,16 +22,16 @@ _BETWEEN_STAGES: Final = ("send_recv", "broadcast")
 
 @dataclass(frozen=True)
 class Timing:
-    """Least time of one operator in one layer, in seconds, and the part that sets it.
+    """Lower bound of the time of one operator in one layer, and the resource that sets it.
 
     Parameters
     ----------
     compute_s, memory_s, communication_s : float
-        Time of each resource alone.
+        Time that each resource alone needs (s).
     memory_bytes : float
-        Bytes that have to cross the device memory.
+        Bytes that must be read from or written to the device memory.
     bound : str
-        ``compute``, ``memory`` or ``communication``; ``none`` where nothing takes time by this count.
+        ``compute``, ``memory`` or ``communication``; ``none`` if no resource needs time.
     """
 
     compute_s: float
@@ -42,7 +42,7 @@ class Timing:
 
     @property
     def latency_s(self) -> float:
-        """The longest of the three: they can overlap."""
+        """Longest of the three times (s): the resources can work at the same time."""
         return max(self.compute_s, self.memory_s, self.communication_s)
 
 
@@ -52,15 +52,20 @@ class Machine:
     Parameters
     ----------
     device : Device
-        Peaks.
+        Device with its peaks.
     plan : Plan
-        Layout; says which links a collective crosses.
+        Layout of the model, which decides whether a collective stays inside a machine.
     efficiency : Efficiency
-        Shares of the peaks.
+        Shares of the peaks that are assumed; 1.0 if not given.
     inter_node_bytes_per_s : float
-        Network of a device, both directions together.
+        Network bandwidth of a device (bytes/s, both directions together).
     resident : bool
-        Whether the model is small enough to stay in the last cache.
+        Whether the model is small enough to stay in the device's last cache.
+
+    Raises
+    ------
+    LlmprofError
+        The memory bandwidth of the device is not stated.
     """
 
     def __init__(
@@ -81,19 +86,25 @@ class Machine:
         self.notes: list[str] = []
 
     def rate(self, kind: str) -> float:
-        """Operations per second in a number format; if the device lacks the format, in the nearest one that it has."""
+        """Operations per second in a number format, or in the nearest format that the device has.
+
+        Raises
+        ------
+        LlmprofError
+            The device states no rate of the format or of a similar one.
+        """
         stated = self.device.flop_per_s
         order = {"fp8": ("fp8", "bf16", "fp16"), "int8": ("int8", "bf16", "fp16"), "fp32": ("fp32",)}
-        for one in order.get(kind, (kind, "fp16", "bf16")):
-            value = stated.get(one)
+        for candidate in order.get(kind, (kind, "fp16", "bf16")):
+            value = stated.get(candidate)
             if value:
-                if one != kind:
-                    self._note(f"{self.device.name} states no rate of {kind}: that of {one} is taken")
+                if candidate != kind:
+                    self._note(f"{self.device.name} states no rate of {kind}: that of {candidate} is used")
                 return value * self.efficiency.flops
         raise LlmprofError(f"{self.device.name} states no rate of {kind}", expected=f"one of {listed(sorted(stated))}")
 
     def link(self, ranks: int) -> float:
-        """Bytes per second, one direction, of the links between ``ranks`` devices.
+        """Bandwidth of the links between ``ranks`` devices (bytes/s in one direction).
 
         Raises
         ------
@@ -102,17 +113,26 @@ class Machine:
         """
         if ranks > self.plan.devices_per_node:
             return self.network
-        both = self.device.link_bytes_per_s or self.device.host_link_bytes_per_s
-        if not both:
+        bandwidth = self.device.link_bytes_per_s or self.device.host_link_bytes_per_s
+        if not bandwidth:
             raise LlmprofError(
-                f"the links of {self.device.name} are not stated", hint="give link_gb_per_s in a YAML file of your own"
+                f"the links of {self.device.name} are not stated",
+                hint="state link_gb_per_s in a YAML file of the device",
             )
         if not self.device.link_bytes_per_s:
-            self._note(f"{self.device.name} has no links of its own: messages go over PCIe")
-        return both / 2 * self.efficiency.intra_node
+            self._note(f"{self.device.name} has no direct links: messages go over PCIe")
+        return bandwidth / 2 * self.efficiency.intra_node
 
     def time(self, operator: Operator) -> Timing:
-        """Least time of an operator in one layer.
+        """Lower bound of the time of an operator in one layer.
+
+        Each resource takes its amount of work (FLOPs, bytes in memory, bytes on the links) over its peak times its
+        efficiency.
+
+        Raises
+        ------
+        LlmprofError
+            The device states no rate of the operator's number format, or no bandwidth of its links.
 
         Examples
         --------
@@ -133,13 +153,13 @@ class Machine:
         return Timing(compute, memory, communication, crossing, bound)
 
     def crossing(self, operator: Operator) -> float:
-        """Bytes of an operator that have to cross the device memory."""
+        """Bytes that an operator must read from or write to the device memory; data in the last cache do not count."""
         compulsory = 0.0 if self.resident else operator.weight_bytes + operator.kv_read_bytes
-        kept = self.device.cache_bytes
-        if kept is None or operator.fusable:
+        cache = self.device.cache_bytes
+        if cache is None or operator.fusable:
             return compulsory
         written = operator.output_bytes + operator.kv_write_bytes
-        return compulsory + max(0.0, operator.input_bytes - kept) + max(0.0, written - kept)
+        return compulsory + max(0.0, operator.input_bytes - cache) + max(0.0, written - cache)
 
     def _sent(self, stage: str, message: float) -> float:
         if stage in _BETWEEN_STAGES:
@@ -152,8 +172,8 @@ class Machine:
             self.notes.append(text)
 
     def total(self, operators: Sequence[Operator]) -> float:
-        """Sum of the least times of operators over their layers, in seconds: they run one after another."""
-        return sum(self.time(one).latency_s * one.layers for one in operators)
+        """Sum of the lower bounds of operators over their layers (s); they run one after another."""
+        return sum(self.time(operator).latency_s * operator.layers for operator in operators)
 
 
 _FIELDS: Final = {
@@ -166,7 +186,7 @@ _FIELDS: Final = {
 
 
 def find_device(name: str | Path | hardware.Device) -> hardware.Device:
-    """Peaks of a device, checked to have what the theory needs.
+    """Device with its peaks, after a check that those which the theory needs are stated.
 
     Parameters
     ----------
@@ -177,7 +197,7 @@ def find_device(name: str | Path | hardware.Device) -> hardware.Device:
     Raises
     ------
     LlmprofError
-        The device is unknown, or its bandwidth or rate of arithmetic is not stated.
+        The device is unknown, or its memory bandwidth or arithmetic rate is not stated.
 
     Examples
     --------
@@ -193,17 +213,17 @@ def find_device(name: str | Path | hardware.Device) -> hardware.Device:
     if peaks.memory_bytes_per_s is None or not any(peaks.flop_per_s.values()):
         raise LlmprofError(
             f"the memory bandwidth or the arithmetic rates of {peaks.name} are not stated by its vendor",
-            hint="write those that you trust into a YAML file: llmprof.theory.read_device shows its form",
+            hint="write figures that you trust into a YAML file; help(llmprof.theory.read_device) shows its form",
         )
     return peaks
 
 
 def read_device(path: str | Path) -> hardware.Device:
-    """A device from a YAML file.
+    """Read a device from a YAML file.
 
-    The file has ``name``; ``tflops``, a mapping of ``bf16, fp16, fp8, int8, tf32, fp32`` to dense TFLOP/s;
-    ``memory_gb_per_s``; and as far as they are known ``memory_gb, link_gb_per_s`` (both directions together)``,
-    host_link_gb_per_s, cache_mib`` and ``source``, the document of the numbers.
+    Required keys are ``name``; ``tflops``, a mapping of ``bf16, fp16, fp8, int8, tf32, fp32`` to dense TFLOP/s; and
+    ``memory_gb_per_s``. Optional keys are ``memory_gb``, ``link_gb_per_s`` (both directions together),
+    ``host_link_gb_per_s``, ``cache_mib`` and ``source``, the document that states the numbers.
 
     Parameters
     ----------
@@ -213,7 +233,7 @@ def read_device(path: str | Path) -> hardware.Device:
     Raises
     ------
     LlmprofError
-        It cannot be read, lacks a number that is needed, or has a key or value that makes no sense.
+        The file cannot be read, lacks a required number, or has an unknown key or an invalid value.
 
     Examples
     --------
@@ -234,17 +254,17 @@ def read_device(path: str | Path) -> hardware.Device:
     except yaml.YAMLError as error:
         raise LlmprofError(f"{Path(path).name} is not valid YAML", hint=str(error)) from error
     if not isinstance(values, Mapping):
-        raise LlmprofError(f"{Path(path).name} holds no mapping", expected="name, tflops, memory_gb_per_s, …")
+        raise LlmprofError(f"{Path(path).name} does not hold a mapping", expected="name, tflops, memory_gb_per_s, …")
     return device_of(values)
 
 
 def device_of(values: Mapping[str, Any]) -> hardware.Device:
-    """A device from a mapping in the form of :func:`read_device`.
+    """Device from a mapping with the keys of :func:`read_device`.
 
     Raises
     ------
     LlmprofError
-        A number that is needed is missing, or a key or value makes no sense.
+        A required number is missing, a key is unknown, or a value is invalid.
 
     Examples
     --------
@@ -253,12 +273,14 @@ def device_of(values: Mapping[str, Any]) -> hardware.Device:
     """
     unknown = sorted(set(values) - {"name", "tflops", "source", "multiprocessors", *_FIELDS})
     if unknown:
-        raise LlmprofError(f"a device has no {listed(unknown)}", expected=f"name, tflops, source, {', '.join(_FIELDS)}")
+        raise LlmprofError(
+            f"a device has no key {listed(unknown)}", expected=f"name, tflops, source, {', '.join(_FIELDS)}"
+        )
     rates = values.get("tflops")
     if not values.get("name") or not isinstance(rates, Mapping) or not rates or "memory_gb_per_s" not in values:
         raise LlmprofError("a device needs name, tflops and memory_gb_per_s", expected="tflops as {bf16: 400, …}")
-    if others := set(rates) - set(hardware.TYPES):
-        raise LlmprofError(f"tflops has {listed(sorted(others))}", expected=f"some of {listed(hardware.TYPES)}")
+    if unknown_types := set(rates) - set(hardware.TYPES):
+        raise LlmprofError(f"tflops has {listed(sorted(unknown_types))}", expected=f"some of {listed(hardware.TYPES)}")
     flops = {kind: _number(f"tflops.{kind}", rates[kind]) * 1e12 if kind in rates else None for kind in hardware.TYPES}
     sizes = {field: _number(key, values[key]) * scale for key, (field, scale) in _FIELDS.items() if key in values}
     source = str(values.get("source", "the user's file"))

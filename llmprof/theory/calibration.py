@@ -1,28 +1,29 @@
-"""Calibration of a machine by measured steps: efficiencies and fixed costs, to predict the steps of other models.
+"""Calibration of a machine by measured steps: efficiencies and fixed costs that predict the steps of other models.
 
-The bound (:mod:`llmprof.theory.bound`) is the time that cannot be beaten; a calibration predicts the time that an
-engine on a device reaches. A calibrated figure is a prediction with an error, never a bound.
+The lower bound (:mod:`llmprof.theory.bound`) is the time that cannot be beaten. A calibration predicts the time that an
+engine reaches on a device; it is a prediction with an error, not a bound.
 
-Time of an operator on the device, for the group of its stage (linear, experts, attention of prefill and of decode,
-elementwise, collective)::
+The device time of an operator has constants for each group of stages (linear, experts, attention of prefill and of
+decode, elementwise, collective)::
 
     t = fixed + tile x tiles + (compute^p + memory^p)^(1/p)
     compute = FLOPs / (peak x flops efficiency)     memory = bytes / (bandwidth x memory efficiency)
 
-The fixed cost is that of starting and ending its kernels, and the gap between them under CUDA graphs; the p-norm is the
-soft corner of a measured roofline. Activations of elementwise operators cross caches, so their bytes count whole, at an
-efficiency of their own. ``tiles`` are requests times heads of keys and values of an attention that decodes, each with a
-cost of its own. A step is then::
+The fixed cost is the time to start and end the kernels, and under CUDA graphs the gap between them. The p-norm gives
+the soft corner that measured rooflines have. Activations of elementwise operators pass through caches, so all their
+bytes count, at a separate efficiency. ``tiles`` is the number of requests times the heads of keys and values in decode
+attention; each tile has a cost. The time of a step is then::
 
     device = sum over operators + gap x kernels + step_fixed
     decode = max(device, host_step + host_batch x (1 - 1 / requests) + host_request x requests^host_power)
     prefill = max(device, host) + first_token
     host = host_layer x layers x (1 + host_again x (1 - 1 / requests)) + host_experts_layer x layers with experts
 
-``host_*`` is the engine's own time on the CPU, which small models do not hide: per step and request in decode (growing
-faster than the requests); per layer in a prefill (with graphs up to :data:`GRAPH_TOKENS` tokens, without beyond),
-again as far as the requests of a batch arrive one after another and take further steps; and ``first_token`` is what
-scheduling and giving out the first token take. Both maxima are soft (:data:`CORNER`).
+``host_*`` is the time of the engine on the CPU, which the device time of small models does not hide. In decode it is
+counted per step and per request, and grows faster than the number of requests. In prefill it is counted per layer (with
+graphs up to :data:`GRAPH_TOKENS` tokens, without graphs above), and partly a second time if the requests of a batch
+arrive one after another and so need further steps. ``first_token`` is the time for scheduling and for returning the
+first token. Both maxima are soft (:data:`CORNER`).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ CORNER: Final = 8.0
 """Exponent of the soft maximum of device and host."""
 
 PRIORS: Final[dict[str, tuple[float, float]]] = {
-    # value to start from, and how far (as a factor's logarithm) it may move before the fit has to earn it
+    # starting value, and its prior standard deviation as the logarithm of a factor
     "linear_fixed_us": (3.2, 0.3),
     "linear_memory": (0.88, 0.1),
     "linear_flops": (0.72, 0.15),
@@ -82,7 +83,7 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
     "host_again": (0.7, 0.1),
     "first_token_us": (2700.0, 0.4),
 }
-"""Starting values and their freedom, as seen in recordings of vLLM 0.26 on an H200."""
+"""Starting values and prior deviations, chosen from recordings of vLLM 0.26 on an H200."""
 
 _GROUPS: Final = {
     "qkv_proj": "linear", "o_proj": "linear", "gate_up_proj": "linear", "down_proj": "linear", "router": "linear",
@@ -99,16 +100,20 @@ class Observation:
 
     Parameters
     ----------
-    shape, plan, batch
-        What ran.
+    shape : Shape
+        Model that ran.
+    plan : Plan
+        Layout of the model on the devices.
+    batch : tuple of Requests
+        Requests of the step.
     kind : {"decode", "prefill", "stage"}
-        Whether the time is of a whole decode step, from scheduling to the first token, or of one stage's kernels.
+        What was measured: a whole decode step, the time from scheduling to the first token, or one stage's kernels.
     seconds : float
-        The time.
+        Measured time (s).
     stage : str
-        Of ``stage``.
+        Name of the stage, for the kind ``stage``.
     weight : float
-        How much it counts.
+        Weight in the fit.
     graphs : bool
         Whether kernels ran from CUDA graphs.
     """
@@ -124,12 +129,12 @@ class Observation:
 
     @property
     def requests(self) -> float:
-        """Requests of the batch."""
+        """Number of requests in the batch."""
         return sum(part.count for part in self.batch)
 
     @property
     def tokens(self) -> float:
-        """New tokens of the batch."""
+        """Number of new tokens in the batch."""
         return sum(part.tokens for part in self.batch)
 
 
@@ -142,9 +147,9 @@ class Calibration:
     device : str
         Name of the device.
     values : mapping of str to float
-        The constants (:data:`PRIORS`): microseconds where the name says so, else shares of a peak.
+        The constants (:data:`PRIORS`): microseconds if the name ends in ``_us``, otherwise shares of a peak.
     source : str
-        What it was fitted on.
+        Description of the measurements that it was fitted to.
     errors : tuple of mapping
         Residuals of the fit: ``model, kind, stage, requests, tokens, context, measured_s, predicted_s``.
     """
@@ -155,7 +160,7 @@ class Calibration:
     errors: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
     def operator_s(self, machine: Machine, operator: Operator, *, prefill: bool) -> float:
-        """Predicted device time of an operator in one layer, in seconds."""
+        """Predicted device time of an operator in one layer (s)."""
         v = self.values
         group = _GROUPS.get(operator.stage, "elementwise")
         rate, bandwidth = machine.rate(operator.math) if operator.flops else 1.0, machine.bandwidth
@@ -182,10 +187,12 @@ class Calibration:
         return launches * v[f"{group}_fixed_us"] * 1e-6 + _soft_max(compute, memory, v["corner"])
 
     def stage_s(self, machine: Machine, step_operators: Iterable[Operator], *, prefill: bool) -> dict[str, float]:
-        """Predicted device time of each stage over all layers, in seconds."""
+        """Predicted device time of each stage over all layers (s)."""
         times: dict[str, float] = {}
-        for one in step_operators:
-            times[one.stage] = times.get(one.stage, 0.0) + one.layers * self.operator_s(machine, one, prefill=prefill)
+        for operator in step_operators:
+            times[operator.stage] = times.get(operator.stage, 0.0) + operator.layers * self.operator_s(
+                machine, operator, prefill=prefill
+            )
         return times
 
     def step_s(self, shape: Shape, batch: Batch, machine: Machine) -> float:
@@ -207,8 +214,10 @@ class Calibration:
 
     def _step(self, work: Sequence[Operator], machine: Machine, layers: int, batch: Batch, *, prefill: bool) -> float:
         v = self.values
-        device = sum(one.layers * self.operator_s(machine, one, prefill=prefill) for one in work)
-        device += (v["step_fixed_us"] + v["gap_us"] * sum(one.kernels * one.layers for one in work)) * 1e-6
+        device = sum(operator.layers * self.operator_s(machine, operator, prefill=prefill) for operator in work)
+        device += (
+            v["step_fixed_us"] + v["gap_us"] * sum(operator.kernels * operator.layers for operator in work)
+        ) * 1e-6
         requests = sum(part.count for part in batch)
         several = 1 - 1 / max(requests, 1)
         if not prefill:
@@ -216,7 +225,7 @@ class Calibration:
             host += v["host_request_us"] * math.pow(requests, v["host_power"])
             return _soft_max(device, host * 1e-6, CORNER)
         tokens = sum(part.tokens for part in batch)
-        experts = max((one.layers for one in work if one.component == "experts"), default=0)
+        experts = max((operator.layers for operator in work if operator.component == "experts"), default=0)
         again = 1 + v["host_again"] * several
         host = v["host_graph_layer_us"] * layers * again
         if tokens > GRAPH_TOKENS:
@@ -224,26 +233,48 @@ class Calibration:
         return _soft_max(device, host * 1e-6, CORNER) + v["first_token_us"] * 1e-6
 
     def predict(self, observations: Sequence[Observation], device: Device | str | None = None) -> pl.DataFrame:
-        """Predictions beside measurements.
+        """Predicted and measured times side by side.
+
+        Parameters
+        ----------
+        observations : sequence of Observation
+            Measured times.
+        device : Device or str, optional
+            Device of the measurements; that of the calibration if not given.
 
         Returns
         -------
         polars.DataFrame
             ``model, tp, kind, stage, requests, tokens, context, measured_s, predicted_s, bound_s, error`` (predicted
             over measured, minus 1).
+
+        Raises
+        ------
+        LlmprofError
+            The device is unknown, or it lacks a rate that an operator needs.
         """
         target = find_device(device or self.device)
         rows = []
-        for one in observations:
-            machine = machine_for(one.shape, target, one.plan)
-            parts = operators(one.shape, one.batch, one.plan)
-            prefill = any(part.phase == "prefill" for part in one.batch)
-            if one.kind == "stage":
-                parts = [part for part in parts if part.stage == one.stage]
+        for observation in observations:
+            machine = machine_for(observation.shape, target, observation.plan)
+            parts = operators(observation.shape, observation.batch, observation.plan)
+            prefill = any(part.phase == "prefill" for part in observation.batch)
+            if observation.kind == "stage":
+                parts = [part for part in parts if part.stage == observation.stage]
                 predicted = sum(self.stage_s(machine, parts, prefill=prefill).values())
             else:
-                predicted = self._step(parts, machine, len(one.shape.layers), one.batch, prefill=prefill)
-            rows.append((*_described(one), one.seconds, predicted, machine.total(parts), predicted / one.seconds - 1))
+                predicted = self._step(
+                    parts, machine, len(observation.shape.layers), observation.batch, prefill=prefill
+                )
+            rows.append(
+                (
+                    *_described(observation),
+                    observation.seconds,
+                    predicted,
+                    machine.total(parts),
+                    predicted / observation.seconds - 1,
+                )
+            )
         schema = dict.fromkeys(("model", "kind", "stage"), pl.String) | dict.fromkeys(
             ("tp", "requests", "tokens", "context", "measured_s", "predicted_s", "bound_s", "error"), pl.Float64
         )
@@ -252,7 +283,7 @@ class Calibration:
         return pl.DataFrame(rows, schema={name: schema[name] for name in order}, orient="row")
 
     def to_json(self) -> str:
-        """As JSON, to be read again by :func:`read_calibration`."""
+        """JSON text of the calibration, which :func:`read_calibration` reads."""
         summary = {
             "device": self.device,
             "source": self.source,
@@ -271,8 +302,9 @@ def calibrate(
 ) -> Calibration:
     """Fit efficiencies and fixed costs to measured times.
 
-    Residuals are logarithms of predicted over measured time, so that a step of 1 ms counts as one of 100 ms; large
-    ones are damped (soft L1). A constant that the measurements do not determine stays at its prior (:data:`PRIORS`).
+    Residuals are logarithms of predicted over measured time, so a step of 1 ms counts as much as one of 100 ms. Large
+    residuals are damped (soft L1). A constant that the measurements do not determine stays at its prior
+    (:data:`PRIORS`).
 
     Parameters
     ----------
@@ -281,9 +313,9 @@ def calibrate(
     device : str or Device
         The device.
     source : str
-        Kept with the result.
+        Description of the measurements, kept with the result.
     start : Calibration, optional
-        Values to start from and to stay near, in place of the priors.
+        Starting values and prior means instead of :data:`PRIORS`.
 
     Returns
     -------
@@ -302,7 +334,11 @@ def calibrate(
         raise LlmprofError("fitting needs scipy", hint="pip install 'llmprof[theory]'") from error
     if not observations:
         raise LlmprofError("there is nothing to calibrate on", expected="measured steps or stages")
-    bad = [one for one in observations if not (math.isfinite(one.seconds) and one.seconds > 0)]
+    bad = [
+        observation
+        for observation in observations
+        if not (math.isfinite(observation.seconds) and observation.seconds > 0)
+    ]
     if bad:
         raise LlmprofError(f"a measured time is {bad[0].seconds!r} s", expected="a time above 0")
     machine = find_device(device)
@@ -310,8 +346,8 @@ def calibrate(
     begin = dict(start.values) if start is not None else {name: value for name, (value, _) in PRIORS.items()}
     prior = np.array([math.log(begin[name]) for name in names])
     freedom = np.array([PRIORS[name][1] for name in names])
-    cases = [_Case(one, machine) for one in observations]
-    weights = np.sqrt(np.array([one.weight for one in observations]))
+    cases = [_Case(observation, machine) for observation in observations]
+    weights = np.sqrt(np.array([observation.weight for observation in observations]))
 
     def residuals(point: Any) -> Any:
         tried = Calibration(machine.name, dict(zip(names, np.exp(point), strict=True)))
@@ -326,17 +362,17 @@ def calibrate(
 
 
 class _Case:
-    """An observation with its operators worked out once."""
+    """An observation with its operators, which are computed once."""
 
-    def __init__(self, one: Observation, device: Device) -> None:
-        self.one, self.seconds = one, one.seconds
-        self.machine = machine_for(one.shape, device, one.plan)
-        self.prefill = any(part.phase == "prefill" for part in one.batch)
-        self.found = operators(one.shape, one.batch, one.plan)
-        if one.kind == "stage":
-            self.found = [part for part in self.found if part.stage == one.stage]
+    def __init__(self, observation: Observation, device: Device) -> None:
+        self.one, self.seconds = observation, observation.seconds
+        self.machine = machine_for(observation.shape, device, observation.plan)
+        self.prefill = any(part.phase == "prefill" for part in observation.batch)
+        self.found = operators(observation.shape, observation.batch, observation.plan)
+        if observation.kind == "stage":
+            self.found = [part for part in self.found if part.stage == observation.stage]
             if not self.found:
-                raise LlmprofError(f"{one.shape.name} has no stage {one.stage!r}")
+                raise LlmprofError(f"{observation.shape.name} has no stage {observation.stage!r}")
 
     def predicted(self, tried: Calibration) -> float:
         if self.one.kind == "stage":
@@ -346,12 +382,17 @@ class _Case:
 
 
 def calibrated(device: str | Device) -> Calibration:
-    """The calibration of a device that comes with the package.
+    """Calibration of a device that comes with the package.
 
     Raises
     ------
     LlmprofError
-        There is none for this device.
+        The package has no calibration of this device.
+
+    Examples
+    --------
+    >>> calibrated("H200").device
+    'H200'
     """
     name = find_device(device).name
     file = resources.files("llmprof.theory").joinpath("calibrations", f"{name.lower().replace(' ', '_')}.json")
@@ -365,7 +406,7 @@ def calibrated(device: str | Device) -> Calibration:
 
 
 def read_calibration(path: str | Path) -> Calibration:
-    """A calibration from a file that :meth:`Calibration.to_json` made.
+    """Read a calibration from a file with the text of :meth:`Calibration.to_json`.
 
     Raises
     ------
@@ -382,13 +423,21 @@ def read_calibration(path: str | Path) -> Calibration:
 def _parsed(content: Any, name: str) -> Calibration:
     values = content.get("values") if isinstance(content, dict) else None
     if not isinstance(values, dict) or set(PRIORS) - set(values):
-        raise LlmprofError(f"{name} is no calibration", expected=f"values of {', '.join(PRIORS)}")
+        raise LlmprofError(f"{name} is not a calibration", expected=f"values of {', '.join(PRIORS)}")
     return Calibration(str(content["device"]), values, str(content.get("source", "")), tuple(content.get("errors", ())))
 
 
-def _described(one: Observation) -> tuple[str, float, str, str, float, float, float]:
-    context = max(part.context for part in one.batch)
-    return one.shape.name, float(one.plan.tp), one.kind, one.stage, one.requests, one.tokens, context
+def _described(observation: Observation) -> tuple[str, float, str, str, float, float, float]:
+    context = max(part.context for part in observation.batch)
+    return (
+        observation.shape.name,
+        float(observation.plan.tp),
+        observation.kind,
+        observation.stage,
+        observation.requests,
+        observation.tokens,
+        context,
+    )
 
 
 def _soft_max(a: float, b: float, corner: float) -> float:

@@ -1,4 +1,4 @@
-"""Published models as data: the ``config.json`` of each, with the place where it comes from."""
+"""Catalogue of published models: the ``config.json`` of each, with its source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OTHER_NAMES: Final = {
     "phi3mini": "Phi-3-mini-4k-instruct",
     "phi3medium": "Phi-3-medium-4k-instruct",
 }
-"""Names in use for models that the catalogue has under another one (the first Llamas have the shapes of the second)."""
+"""Other names of models in the catalogue (the first Llamas have the shapes of the second)."""
 
 
 @functools.cache
@@ -41,7 +41,7 @@ def _entries() -> dict[str, dict[str, Any]]:
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Models of the catalogue, under the names of their hub pages without the owner.
+    """Names of the models in the catalogue: those of their hub pages, without the owner.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def names() -> tuple[str, ...]:
 
 
 def source(name: str) -> str:
-    """Where the shape of a model of the catalogue comes from.
+    """Source of the shape of a model in the catalogue.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def source(name: str) -> str:
 
 
 def known(name: str) -> str:
-    """Name of a model in the catalogue, for any spelling: ``meta-llama/Llama-2-70b-hf``, ``llama2-70b``.
+    """Catalogue name of a model in any spelling: ``meta-llama/Llama-2-70b-hf``, ``llama2-70b``.
 
     Raises
     ------
@@ -75,22 +75,22 @@ def known(name: str) -> str:
     >>> known("llama2-70b")
     'Llama-2-70b-hf'
     """
-    plain = {_plain(one): one for one in names()} | _OTHER_NAMES
+    plain = {_plain(entry): entry for entry in names()} | _OTHER_NAMES
     match = plain.get(_plain(name))
     if match is None:
         near = difflib.get_close_matches(_plain(name), plain, n=4, cutoff=0.6)
-        nearest = list(dict.fromkeys(plain[one] for one in near))
+        nearest = list(dict.fromkeys(plain[entry] for entry in near))
         raise LlmprofError(
             f"the model {name!r} is not in the catalogue",
             expected=f"one of {', '.join(nearest or names())}",
-            hint="or the path of a config.json, or its content as a dict",
+            hint="the path of a config.json or its content as a dict works, too",
             near=nearest,
         )
     return match
 
 
 def config_of(name: str) -> dict[str, Any]:
-    """The ``config.json`` of a model of the catalogue, a copy.
+    """Copy of the ``config.json`` of a model in the catalogue.
 
     Parameters
     ----------
@@ -112,12 +112,12 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """A ``config.json`` from the disk.
+    """Read a ``config.json`` file.
 
     Parameters
     ----------
     path : str or pathlib.Path
-        The file, or the folder with it.
+        The file, or its folder.
 
     Raises
     ------
@@ -130,7 +130,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise LlmprofError(
-            f"{path} has no config.json that can be read", expected="the config.json of a model, or its folder"
+            f"{path} has no readable config.json", expected="the config.json of a model, or its folder"
         ) from error
     except ValueError as error:
         raise LlmprofError(f"{file} is not valid JSON: {error}", expected="the config.json of a model") from error
@@ -140,7 +140,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
 
 
 def _plain(name: str) -> str:
-    """A name without owner, case, punctuation, and the words that say how the weights were trained or stored."""
+    """Name without owner, case, punctuation, and words for the training or the storage format of the weights."""
     name = name.removeprefix("random:").rsplit("/", 1)[-1].lower()
     name = re.sub(r"^meta[-_]", "", name)
     name = re.sub(r"[-_](?:hf|instruct|chat|base|it|pt)(?=$|[-_])", "", name)

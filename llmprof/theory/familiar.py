@@ -1,4 +1,4 @@
-"""The function ``llm_profile`` with its usual printed sections, computed with the formulas of this package."""
+"""The function ``llm_profile`` with argument names, keys and printed sections that many know from other tools."""
 
 from __future__ import annotations
 
@@ -48,37 +48,38 @@ def llm_profile(
     mode: str = "inference",
     print_sections: bool = True,
 ) -> dict[str, Any]:
-    """Parameters, FLOPs, memory and latency of a model under the argument names in common use.
+    """Parameters, FLOPs, memory and latency of a model, with the argument names in common use.
 
     Parameters
     ----------
     model_name, gpu_name : str
-        As for :func:`llmprof.theory.profile`; a catalogue name in any form (``llama2-70b``), a ``config.json``.
+        Model and device as for :func:`llmprof.theory.profile`: a catalogue name in any spelling (``llama2-70b``), or a
+        file.
     bytes_per_param, layernorm_dtype_bytes, kv_cache_bytes : float
-        Bytes of a weight, of an activation (2 or 4) and of a cached number.
+        Bytes of a weight, of an activation (2 or 4) and of a number in the KV cache.
     bs, batch_size : int, optional
-        Requests, under either name; 1 if neither is given.
+        Number of requests, under either name; 1 if neither is given.
     seq_len, generate_len : int
-        Prompt and output tokens of each.
+        Prompt tokens and output tokens of each request.
     ds_zero, dp_size, tp_size, pp_size, sp_size : int
         Stage of ZeRO (training) and parallel sizes.
     use_kv_cache : bool
-        Whether decode reads a cache.
+        Whether decode reads a KV cache.
     flops_efficiency, hbm_memory_efficiency, intra_node_memory_efficiency, inter_node_memory_efficiency : float
-        Assumed shares of the peaks.
+        Assumed shares of the peaks, in (0, 1].
     mode : {"inference", "training"}
-        Training adds its memory and step time.
+        ``training`` adds memory and step time of training.
     print_sections : bool
-        Print the sections of :func:`sections`.
+        Whether the sections of :func:`sections` are printed.
 
     Returns
     -------
     dict
-        ``inference_config, gpu_config``; ``model_params``; per layer and in all: ``params_per_layer,
-        prefill_flops_per_layer, prefill_flops, decode_flops_per_step`` (of the model); ``weight_memory_per_gpu,
-        kv_cache_memory_per_gpu, prefill_act_per_gpu, decode_act_per_gpu, prefill_max_bs, decode_max_bs,
-        max_batch_total_tokens``; ``prefill_latency_parts, decode_latency_parts`` and ``TTFT, TTOT,
-        kv_cache_latency, total_infer_latency`` in seconds; memory in bytes. With ``mode="training"`` also
+        Settings: ``inference_config, gpu_config``. Parameters: ``model_params, params_per_layer``. FLOPs of the whole
+        model: ``prefill_flops_per_layer, prefill_flops, decode_flops_per_step``. Memory in bytes:
+        ``weight_memory_per_gpu, kv_cache_memory_per_gpu, prefill_act_per_gpu, decode_act_per_gpu``. Largest batches:
+        ``prefill_max_bs, decode_max_bs, max_batch_total_tokens``. Times in seconds: ``prefill_latency_parts,
+        decode_latency_parts, TTFT, TTOT, kv_cache_latency, total_infer_latency``. With ``mode="training"`` also
         ``training``.
 
     Raises
@@ -88,8 +89,8 @@ def llm_profile(
 
     Examples
     --------
-    >>> found = llm_profile("llama2-70b", "a100-sxm-40gb", tp_size=8, bs=20, seq_len=1024, print_sections=False)
-    >>> found["model_params"]
+    >>> values = llm_profile("llama2-70b", "a100-sxm-40gb", tp_size=8, bs=20, seq_len=1024, print_sections=False)
+    >>> values["model_params"]
     68976648192
     """
     read = profile(
@@ -121,7 +122,7 @@ def llm_profile(
 
 
 def as_dict(result: Profile) -> dict[str, Any]:
-    """The familiar dict of a profile, as :func:`llm_profile` returns it."""
+    """Dict of a profile with the keys that :func:`llm_profile` returns."""
     plan, device, memory = result.plan, result.device, result.memory
     table = result.parameter_table.with_columns(group=_group())
     layers = len(result.shape.layers)
@@ -133,7 +134,7 @@ def as_dict(result: Profile) -> dict[str, Any]:
     }
     flops = _sums(result, "prefill", "flops_per_layer")
     first = {name: _sums(result, phase, "latency_s") for name, phase in (("prefill", "prefill"), ("decode", "decode"))}
-    made: dict[str, Any] = {
+    values: dict[str, Any] = {
         "inference_config": {
             "model_name": result.shape.name,
             "hidden_size": result.shape.hidden,
@@ -176,12 +177,12 @@ def as_dict(result: Profile) -> dict[str, Any]:
         "total_infer_latency": result.total_latency_s,
     }
     if result.training is not None:
-        made["training"] = {row["quantity"]: row["value"] for row in result.training.frame().iter_rows(named=True)}
-    return made
+        values["training"] = {row["quantity"]: row["value"] for row in result.training.frame().iter_rows(named=True)}
+    return values
 
 
 def sections(named: dict[str, Any]) -> str:
-    """The familiar printed sections of a dict of :func:`as_dict`, with units."""
+    """Text of the printed sections of a dict of :func:`as_dict`, with units."""
     parts: list[tuple[str, list[tuple[str, Any]], Callable[[Any], str]]] = [
         ("LLM main infer config", [*named["inference_config"].items(), *named["gpu_config"].items()], str),
         ("LLM Params per_layer analysis", [*named["params_per_layer"].items(), ("params_model", named["model_params"])],
@@ -208,7 +209,7 @@ def sections(named: dict[str, Any]) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """A number with a decimal prefix: ``68.98 G``; ``unknown`` for None.
+    """Text of a number with a decimal prefix: ``68.98 G``; ``unknown`` for None.
 
     Examples
     --------
@@ -224,7 +225,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """A time with the unit that fits it: ``14.58 ms``; ``unknown`` for None.
+    """Text of a time (s) with a fitting unit: ``14.58 ms``; ``unknown`` for None.
 
     Examples
     --------
@@ -245,7 +246,7 @@ def _group() -> pl.Expr:
 
 
 def _sums(result: Profile, phase: str, column: str) -> dict[str, float]:
-    """Sums of a phase by the familiar groups; FLOPs of the model, not of a rank."""
+    """Sums of a column over the groups of ``llm_profile`` in a phase; FLOPs are those of the model, not of a rank."""
     frame = result.components.filter(pl.col("phase") == phase).with_columns(group=_group())
     scale = result.plan.tp if column == "flops_per_layer" else 1
     rows = frame.group_by("group", maintain_order=True).agg(pl.col(column).sum() * scale).iter_rows()

@@ -1,4 +1,4 @@
-"""Parameters of a model part by part, and its memory on a device: weights, KV cache, activations, requests that fit."""
+"""Parameters of each part of a model, and memory on a device: weights, KV cache, activations, largest batches."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def parameters(shape: Shape) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``component, stage`` (the stage of :func:`llmprof.analyze.attribute` that reads it)``, layers`` (1 outside the
-        layers)``, parameters_per_layer, parameters`` (of all its layers)``, active_parameters`` (that one token goes
-        through: the experts that it is sent to)`` , quantizable`` (whether quantized models store it in their low
-        precision). A tied output projection has no row.
+        ``component``; ``stage``, the stage of :func:`llmprof.analyze.attribute` that reads it; ``layers``, 1 for parts
+        outside the layers; ``parameters_per_layer``; ``parameters`` of all its layers; ``active_parameters``, those
+        that one token uses (only the experts that it is sent to); ``quantizable``, whether quantized models store the
+        part in low precision. A tied output projection has no row.
 
     Examples
     --------
@@ -52,7 +52,7 @@ def parameters(shape: Shape) -> pl.DataFrame:
         if size:
             rows.append((name, stage, count, size, count * size, count * active, low))
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
-    # the same part of layers of several kinds (a window or none, dense or experts) is one row if its size is the same
+    # layers of different kinds (with or without a window, dense or experts) share a row for a part of equal size
     return (
         frame.group_by("component", "stage", "parameters_per_layer", "quantizable", maintain_order=True)
         .agg(pl.col("layers", "parameters", "active_parameters").sum())
@@ -73,7 +73,7 @@ def total(shape: Shape) -> int:
 
 
 def active(shape: Shape) -> int:
-    """Parameters that one token goes through: everything but the experts that it is not sent to.
+    """Parameters that one token uses: all but the experts that it is not sent to.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def active(shape: Shape) -> int:
 
 
 def _parts(shape: Shape) -> Iterator[tuple[str, str, int, int, int, bool]]:
-    """Component, stage, layers, parameters a layer, active ones, whether a quantized model has it in low precision."""
+    """Component, stage, number of layers, parameters and active parameters per layer, whether quantizable."""
     hidden, norm = shape.hidden, shape.hidden * (2 if shape.norm_bias else 1)
     width = shape.embedding_width
     embedding = shape.vocab * width
@@ -110,7 +110,7 @@ def _of_layer(layer: Layer, hidden: int, norm: int) -> Iterator[tuple[str, str, 
 
 
 def attention_weights(attention: Attention, hidden: int) -> list[tuple[str, str, int]]:
-    """Component, stage and weights of each part of a layer's attention."""
+    """Component, stage and number of weights of each part of a layer's attention."""
     a = attention
     query, value = a.heads * a.head_dim, a.heads * a.value_dim
     if a.latent:
@@ -147,11 +147,11 @@ def _feed_forward(part: FeedForward, hidden: int) -> Iterator[tuple[str, str, in
 
 
 def weight_bytes(shape: Shape, plan: Plan) -> float:
-    """Bytes of a rank's weights: those of the largest pipeline stage, an even share of each split matrix.
+    """Bytes of the weights on a rank of the largest pipeline stage.
 
-    Norms, routers and the down_proj of latent attention are on every rank, and heads of keys and values that
-    are fewer than the ranks are repeated; the rest is split. The first stage has the embedding, the last one the
-    output projection; the larger counts.
+    Norms, routers and the down_proj of latent attention are on every rank. Heads of keys and values are repeated if
+    there are fewer of them than ranks. All other matrices are split evenly. The first pipeline stage holds the
+    embedding and the last one the output projection; the larger stage is returned.
 
     Examples
     --------
@@ -196,16 +196,17 @@ def _layer_bytes(layer: Layer, shape: Shape, plan: Plan) -> float:
 
 
 def kv_bytes_per_token(shape: Shape, plan: Plan, *, context: float | None = None) -> float:
-    """Bytes that a token leaves in a rank's KV cache, over the layers of its pipeline stage.
+    """Bytes that a token occupies in a rank's KV cache, over the layers of a pipeline stage.
 
     Parameters
     ----------
     shape : Shape
         A model.
     plan : Plan
-        Layout; heads of keys and values fewer than ``tp`` are repeated, latent vectors are on every rank.
+        Layout. Heads of keys and values are repeated if there are fewer than ``tp``; latent vectors are on every rank.
     context : float, optional
-        Length of the sequence: layers with a window keep no more than that many tokens. Without it all are kept.
+        Tokens of the sequence. A layer with a window keeps no more tokens than the window; the result is then the mean
+        over the sequence. If not given, every layer keeps all tokens.
 
     Examples
     --------
@@ -216,18 +217,18 @@ def kv_bytes_per_token(shape: Shape, plan: Plan, *, context: float | None = None
     total = 0.0
     for layer, count in shape.kinds:
         a = layer.attention
-        held = a.cached_per_token if a.latent else max(a.kv_heads / plan.tp, 1) * (a.head_dim + a.value_dim)
+        numbers = a.cached_per_token if a.latent else max(a.kv_heads / plan.tp, 1) * (a.head_dim + a.value_dim)
         share = 1.0 if context is None or a.window is None else min(1.0, a.window / context)
-        total += held * count * share
+        total += numbers * count * share
     return total * BYTES[plan.kv_cache] / plan.pp
 
 
 def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> float:
-    """Bytes of the activations that live at once in a step on a rank.
+    """Bytes of the activations that exist at the same time in a step on a rank.
 
-    The residual stream and the layer's input (two hidden states), the widest intermediate result of any layer with
-    what it is made from, and the logits in the format of the activations and once more in fp32 for sampling, whichever
-    is more: layers' buffers are used again.
+    Layers reuse their buffers, so the result is the larger of two sums. Inside a layer: two hidden states (the residual
+    stream and the layer's input) and the widest intermediate result with its inputs. At the output projection: one
+    hidden state and the logits, in the format of the activations and in fp32 for sampling.
 
     Parameters
     ----------
@@ -236,7 +237,13 @@ def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> 
     plan : Plan
         Layout.
     tokens, logits : float
-        New tokens of the step, and rows of logits.
+        Number of new tokens in the step, and number of rows of logits.
+
+    Examples
+    --------
+    >>> from llmprof.theory import shape
+    >>> activation_bytes(shape("Llama-2-7b-hf"), Plan(), 1, 1) == 4096 * 2 + 32000 * (2 + 4)
+    True
     """
     act, hidden = BYTES[plan.activations], shape.hidden
     widest = 0.0
@@ -253,20 +260,21 @@ def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> 
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of a rank, in bytes, and what fits.
+    """Memory of a rank, and the largest batches that fit.
 
     Parameters
     ----------
     weights, kv_cache, prefill_activations, decode_activations : float
-        Bytes for the batch at its longest.
+        Bytes for the batch at the end of its output.
     kv_per_token : float
-        Of one token.
+        Bytes of one token in the KV cache.
     device : float or None
-        Memory that may be used; None where the device's is not stated.
+        Bytes of device memory that may be used; None if the size of the device's memory is not stated.
     largest_prefill_batch, largest_decode_batch : int or None
-        Requests whose prompts can be read in one step, and that can generate together until their ends.
+        Number of requests whose prompts fit in one step, and number that can generate together to the end of their
+        output; None if the size of the device's memory is not stated.
     max_batch_total_tokens : int or None
-        Tokens that the KV cache holds beside the weights and the activations of a decode step.
+        Number of tokens that fit in the KV cache beside the weights and the activations of a decode step.
     """
 
     weights: float
@@ -281,12 +289,12 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """Weights, cache and the larger of the activations."""
+        """Bytes of the weights, the KV cache and the larger of the activations."""
         return self.weights + self.kv_cache + max(self.prefill_activations, self.decode_activations)
 
     @property
     def fits(self) -> bool | None:
-        """Whether the batch fits; None where the device's memory is not stated."""
+        """Whether the batch fits; None if the size of the device's memory is not stated."""
         return None if self.device is None else self.total <= self.device
 
 
@@ -309,43 +317,50 @@ def memory(
     plan : Plan
         Layout.
     device : Device
-        Whose memory it is.
+        Device whose memory is used.
     batch_size, seq_len, generate_len : int
-        Requests, prompt and output tokens of each.
+        Number of requests, and prompt tokens and output tokens of each.
     utilization : float
         Share of the device's memory that may be used (vLLM's ``gpu_memory_utilization``).
 
     Raises
     ------
     LlmprofError
-        The weights alone do not fit: by how much, and the smallest ``tp`` with which they would; or the utilization
-        is no share.
+        The weights alone do not fit (the error says by how much, and the smallest ``tp`` with which they would), or
+        the utilization is not in (0, 1].
+
+    Examples
+    --------
+    >>> from llmprof.hardware import device
+    >>> from llmprof.theory import shape
+    >>> memory(shape("Qwen3-8B"), Plan(), device("H200"), batch_size=1, seq_len=1024, generate_len=128).fits
+    True
     """
     if not 0 < utilization <= 1:
-        raise LlmprofError(f"a memory utilization of {utilization!r}", expected="a share above 0 and at most 1")
+        raise LlmprofError(f"the memory utilization is {utilization!r}", expected="a share above 0 and at most 1")
     length = seq_len + generate_len
     weights = weight_bytes(shape, plan)
     kv = kv_bytes_per_token(shape, plan, context=length)
     limit = None if device.memory_bytes is None else device.memory_bytes * utilization
     read = activation_bytes(shape, plan, seq_len, 1)
-    made = activation_bytes(shape, plan, 1, 1)
+    activations = activation_bytes(shape, plan, 1, 1)
     prefill_batch = decode_batch = tokens = None
     if limit is not None:
-        left = limit - weights
-        if left <= 0:
+        free = limit - weights
+        if free <= 0:
             raise LlmprofError(
                 f"the weights of {shape.name} take {weights / 1e9:.1f} GB on each device of tp={plan.tp} pp={plan.pp}, "
                 f"{(weights - limit) / 1e9:.1f} GB more than the {limit / 1e9:.1f} GB of {device.name}",
                 hint=_advice(shape, plan, limit),
             )
-        prefill_batch = int(left // (read + kv * seq_len))
-        decode_batch = int(left // (made + kv * length))
-        tokens = int((left - decode_batch * made) // kv)
+        prefill_batch = int(free // (read + kv * seq_len))
+        decode_batch = int(free // (activations + kv * length))
+        tokens = int((free - decode_batch * activations) // kv)
     return Memory(
         weights,
         batch_size * kv * length,
         batch_size * read,
-        batch_size * made,
+        batch_size * activations,
         kv,
         limit,
         prefill_batch,
@@ -363,4 +378,4 @@ def _advice(shape: Shape, plan: Plan, limit: float) -> str:
             continue
         if weight_bytes(shape, larger) < limit:
             return f"the smallest tp that fits is {tp}"
-    return "no tp up to 64 fits: use pp too, or weights of fewer bits"
+    return "no tp up to 64 fits: use pp, too, or weights of fewer bits"

@@ -10,7 +10,7 @@ from llmprof.errors import LlmprofError, listed
 from llmprof.theory.shapes import Shape
 
 BYTES: Final[dict[str, float]] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128}
-"""Bytes of a number of each format; int4 with one 16-bit scale for each group of 128, as AWQ and GPTQ store it."""
+"""Bytes of a number in each format; int4 includes a 16-bit scale for each group of 128, as AWQ and GPTQ store it."""
 
 ALIASES: Final = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "fp8_e4m3": "fp8",
@@ -19,7 +19,7 @@ ALIASES: Final = {
 
 
 def number_format(name: str) -> str:
-    """One of :data:`BYTES` for a name in use.
+    """Key of :data:`BYTES` for a common name of a number format.
 
     Raises
     ------
@@ -44,9 +44,14 @@ class Efficiency:
     Parameters
     ----------
     flops, memory : float
-        Of the arithmetic rate and of the bandwidth of the device memory.
+        Shares of the arithmetic rate and of the bandwidth of the device memory.
     intra_node, inter_node : float
-        Of the links inside a machine and between machines.
+        Shares of the bandwidth of the links inside a machine and between machines.
+
+    Raises
+    ------
+    LlmprofError
+        A share is outside (0, 1].
     """
 
     flops: float = 1.0
@@ -66,17 +71,28 @@ class Plan:
 
     Parameters
     ----------
-    tp, pp, dp, sp : int
-        Ranks that split each layer, that split the layers, that repeat the model, and that split the sequence between
-        the tensor-parallel parts (Megatron's sequence parallelism: 1 or ``tp``).
+    tp : int
+        Tensor-parallel size: number of ranks that split each layer.
+    pp : int
+        Number of pipeline stages, which share out the layers.
+    dp : int
+        Number of replicas of the model (data parallelism).
+    sp : int
+        Number of ranks that split the sequence between the tensor-parallel parts (Megatron's sequence parallelism):
+        1 or ``tp``.
     expert_parallel : bool
-        Whether experts are spread over the ``tp`` ranks whole instead of each being split.
+        Whether whole experts are spread over the ``tp`` ranks, instead of splitting each expert.
     weights, kv_cache, activations : str
         Number formats (:data:`BYTES`).
     weight_bytes : float or None
-        Bytes of a weight where it is not the format's own.
+        Bytes of a weight if they differ from those of the format.
     devices_per_node : int
-        Devices of one machine; parallel groups beyond it use the network.
+        Number of devices in a machine; larger parallel groups use the network.
+
+    Raises
+    ------
+    LlmprofError
+        A size, a format or a combination of sizes is invalid.
     """
 
     tp: int = 1
@@ -105,31 +121,31 @@ class Plan:
         if self.activations not in ("bf16", "fp16", "fp32"):
             raise LlmprofError(f"activations={self.activations!r}", expected="bf16, fp16 or fp32")
         if self.weight_bytes is not None and not 0 < self.weight_bytes <= 8:
-            raise LlmprofError(f"{self.weight_bytes!r} bytes a weight", expected="a number above 0 and at most 8")
+            raise LlmprofError(f"a weight has {self.weight_bytes!r} bytes", expected="a number above 0 and at most 8")
 
     @property
     def low_bytes(self) -> float:
-        """Bytes of a weight of the layers' projections."""
+        """Bytes of a weight of the projections in the layers."""
         return BYTES[self.weights] if self.weight_bytes is None else self.weight_bytes
 
     @property
     def high_bytes(self) -> float:
-        """Bytes of a weight that quantization leaves alone: embeddings, norms, router, output projection."""
+        """Bytes of a weight that is not quantized: embeddings, norms, router, output projection."""
         return max(self.low_bytes, BYTES[self.activations]) if self.low_bytes < 2 else self.low_bytes
 
     @property
     def math(self) -> str:
-        """Format in which the projections multiply: weights of 4 bits are widened to the activations' format first."""
+        """Number format in which projections multiply; 4-bit weights are converted to the activations' format first."""
         return self.weights if self.weights in ("fp8", "int8") else self.activations
 
     def check(self, shape: Shape) -> None:
-        """Refuse sizes that do not divide the model, as vLLM does.
+        """Refuse parallel sizes by which the model cannot be split, as vLLM does.
 
         Raises
         ------
         LlmprofError
-            ``tp`` does not divide the attention heads, or neither divides the heads of keys and values nor is a
-            multiple of them, or ``pp`` is more than the layers, or ``tp`` does not divide the experts that it spreads.
+            ``tp`` does not divide the attention heads, the inner size, or the experts that it spreads; ``tp`` neither
+            divides the heads of keys and values nor is a multiple of them; or ``pp`` is more than the layers.
         """
         for layer, _ in shape.kinds:
             a, f = layer.attention, layer.feed_forward
@@ -138,36 +154,42 @@ class Plan:
                 raise LlmprofError(
                     f"tp={self.tp} does not divide the {a.heads} attention heads of {shape.name}",
                     expected=f"one of {listed(fit)}",
-                    hint="vLLM refuses to start with it; use pp for the rest",
+                    hint="vLLM does not start with this size; use a smaller tp together with pp",
                 )
             if not a.latent and a.kv_heads % self.tp and self.tp % a.kv_heads:
                 raise LlmprofError(
-                    f"tp={self.tp} and the {a.kv_heads} heads of keys and values of {shape.name} do not divide",
-                    expected="one that divides them, or a multiple of them (they are repeated then)",
+                    f"tp={self.tp} neither divides the {a.kv_heads} heads of keys and values of {shape.name}, "
+                    "nor is it a multiple of them",
+                    expected="a tp that divides them, or a multiple of them (they are repeated then)",
                 )
             if self.expert_parallel and f.experts and f.experts % self.tp:
-                raise LlmprofError(f"the {f.experts} experts of {shape.name} do not spread over {self.tp} ranks evenly")
+                raise LlmprofError(f"tp={self.tp} does not divide the {f.experts} experts of {shape.name}")
             inner = f.inner if not (f.experts and self.expert_parallel) else 0
             if inner % self.tp:
                 raise LlmprofError(f"tp={self.tp} does not divide the inner size {inner} of {shape.name}")
         if self.pp > len(shape.layers):
-            raise LlmprofError(f"pp={self.pp} for the {len(shape.layers)} layers of {shape.name}")
+            raise LlmprofError(f"pp={self.pp} is more than the {len(shape.layers)} layers of {shape.name}")
 
 
 @dataclass(frozen=True)
 class Requests:
-    """Requests of one kind in a step.
+    """Requests of equal size and phase in a step.
 
     Parameters
     ----------
     count : float
-        How many.
+        Number of requests.
     query : float
-        New tokens of each in this step.
+        New tokens of each request in this step.
     context : float
-        Tokens of each that attention reaches at the end of the step, the new ones counted.
+        Tokens of each request that attention reads at the end of the step, including the new ones.
     phase : {"prefill", "decode"}
-        Whether the prompt is being read or a token is generated.
+        Whether the step reads the prompt or generates a token.
+
+    Raises
+    ------
+    LlmprofError
+        A number is not positive, or the context is smaller than the new tokens.
     """
 
     count: float
@@ -179,19 +201,20 @@ class Requests:
         for name in ("count", "query", "context"):
             value = getattr(self, name)
             if not (isinstance(value, (int, float)) and math.isfinite(value) and value > 0):
-                raise LlmprofError(f"{name}={value!r} of the requests of a step", expected="a number above 0")
+                raise LlmprofError(f"requests of a step have {name}={value!r}", expected="a number above 0")
         if self.context < self.query:
             raise LlmprofError(
-                f"a context of {self.context} tokens with {self.query} new ones", expected="at least the new tokens"
+                f"a context of {self.context} tokens cannot hold {self.query} new tokens",
+                expected="at least the number of new tokens",
             )
 
     @property
     def tokens(self) -> float:
-        """New tokens together."""
+        """Number of new tokens of all requests."""
         return self.count * self.query
 
     def pairs(self, window: int | None = None) -> float:
-        """Pairs of a query and a key that it sees: all before it and itself, at most ``window``.
+        """Number of pairs of a query and a key that it sees: its own and all earlier ones, at most ``window``.
 
         Examples
         --------
@@ -201,33 +224,33 @@ class Requests:
         return self.count * (_seen(self.context, window) - _seen(self.context - self.query, window))
 
     def keys(self, window: int | None = None) -> float:
-        """Tokens whose keys and values the requests read, the new ones counted."""
+        """Number of tokens whose keys and values the requests read, including the new ones."""
         reach = self.context if window is None else min(self.context, window + self.query - 1)
         return self.count * reach
 
 
 def _seen(length: float, window: int | None) -> float:
-    """Sum over the positions 1 to ``length`` of the keys that each sees."""
+    """Sum over the positions 1 to ``length`` of the number of keys that each one sees."""
     if window is None or length <= window:
         return length * (length + 1) / 2
     return window * (window + 1) / 2 + (length - window) * window
 
 
 Batch = tuple[Requests, ...]
-"""What one step computes."""
+"""Requests of one step."""
 
 
 def prefill(batch_size: float, seq_len: float) -> Batch:
-    """A step that reads ``batch_size`` whole prompts of ``seq_len`` tokens."""
+    """Batch of a step that reads ``batch_size`` whole prompts of ``seq_len`` tokens."""
     return (Requests(batch_size, seq_len, seq_len, "prefill"),)
 
 
 def decode(batch_size: float, context: float) -> Batch:
-    """A step that makes one token for each of ``batch_size`` requests whose context then is ``context`` tokens."""
+    """Batch of a step that generates a token for each of ``batch_size`` requests with ``context`` tokens at its end."""
     return (Requests(batch_size, 1, context, "decode"),)
 
 
 def positive(name: str, value: object) -> None:
-    """Refuse a size that is no whole number above 0."""
+    """Refuse a size that is not an integer above 0."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise LlmprofError(f"{name}={value!r}", expected="a whole number of at least 1")

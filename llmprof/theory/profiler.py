@@ -1,4 +1,4 @@
-"""Profile of a model on a machine from theory: parameters, FLOPs, bytes, memory and least times."""
+"""Theoretical profile of a model on a machine: parameters, FLOPs, bytes, memory and lower bounds of times."""
 
 from __future__ import annotations
 
@@ -27,56 +27,66 @@ COLUMNS: Final = {
     "memory_s": pl.Float64, "communication_s": pl.Float64, "latency_per_layer_s": pl.Float64,
     "latency_s": pl.Float64, "arithmetic_intensity": pl.Float64, "bound": pl.String,
 }  # fmt: skip
-"""Columns of :func:`components`, all numbers of one rank."""
+"""Columns of :func:`components`; all numbers are those of one rank."""
 
 
 def components(shape: Shape, batch: Batch, machine: Machine, *, phase: str = "") -> pl.DataFrame:
-    """Work and least time of each component of a step on one rank.
+    """Work and lower bound of the time of each component of a step on one rank.
 
     Parameters
     ----------
     shape : Shape
         A model.
     batch : tuple of Requests
-        What the step computes.
+        Requests of the step.
     machine : Machine
         Device, layout and efficiencies.
     phase : str
-        Written into the column ``phase``.
+        Value of the column ``phase``.
 
     Returns
     -------
     polars.DataFrame
-        :data:`COLUMNS`. Sums over the ``layers`` of the component, but for the columns that say ``per_layer``;
-        ``memory_bytes`` is what has to cross the device memory (:mod:`llmprof.theory.bound`), the arithmetic intensity
-        FLOPs over all bytes read and written, null without FLOPs.
+        The columns of :data:`COLUMNS`. Values are sums over the ``layers`` of the component, except in columns named
+        ``per_layer``. ``memory_bytes`` must be read from or written to the device memory
+        (:meth:`llmprof.theory.bound.Machine.crossing`). The arithmetic intensity is FLOPs over all bytes read and
+        written; it is null without FLOPs.
+
+    Examples
+    --------
+    >>> from llmprof.hardware import device
+    >>> from llmprof.theory import Plan, shape
+    >>> from llmprof.theory.plan import decode
+    >>> model = shape("Qwen3-8B")
+    >>> components(model, decode(1, 100), machine_for(model, device("H200"), Plan()))["stage"].to_list()[0]
+    'embedding'
     """
     rows = []
-    for one in operators(shape, batch, machine.plan):
-        t, n = machine.time(one), one.layers
-        moved = one.bytes_read + one.bytes_written
+    for operator in operators(shape, batch, machine.plan):
+        t, n = machine.time(operator), operator.layers
+        moved = operator.bytes_read + operator.bytes_written
         rows.append(
             (
                 phase,
-                one.component,
-                one.stage,
+                operator.component,
+                operator.stage,
                 n,
-                one.flops,
-                one.flops * n,
-                one.weight_bytes * n,
-                one.kv_read_bytes * n,
-                one.kv_write_bytes * n,
-                (one.input_bytes + one.output_bytes) * n,
-                one.bytes_read * n,
-                one.bytes_written * n,
-                one.message_bytes * n,
+                operator.flops,
+                operator.flops * n,
+                operator.weight_bytes * n,
+                operator.kv_read_bytes * n,
+                operator.kv_write_bytes * n,
+                (operator.input_bytes + operator.output_bytes) * n,
+                operator.bytes_read * n,
+                operator.bytes_written * n,
+                operator.message_bytes * n,
                 t.memory_bytes * n,
                 t.compute_s * n,
                 t.memory_s * n,
                 t.communication_s * n,
                 t.latency_s,
                 t.latency_s * n,
-                one.flops / moved if one.flops and moved else None,
+                operator.flops / moved if operator.flops and moved else None,
                 t.bound,
             )
         )
@@ -92,19 +102,20 @@ class Profile:
     Parameters
     ----------
     shape, device, plan, efficiency
-        What was asked for.
+        Model, device, layout and efficiencies.
     batch_size, seq_len, generate_len : int
-        Requests of a replica, prompt and output tokens of each.
+        Requests of a replica, and prompt tokens and output tokens of each.
     components : polars.DataFrame
-        :func:`components` of the prefill of the whole batch and of a decode step at its middle context.
+        Result of :func:`components` for the prefill of the whole batch and for the decode step in the middle of the
+        output.
     parameter_table : polars.DataFrame
-        :func:`llmprof.theory.memory.parameters`.
+        Result of :func:`llmprof.theory.memory.parameters`.
     memory : Memory
         Bytes on a rank, and the largest batches.
     training : Training or None
-        With ``mode="training"``.
+        Result of :func:`llmprof.theory.training.training` for ``mode="training"``.
     notes : tuple of str
-        What was assumed.
+        Assumptions that were made.
     """
 
     shape: Shape
@@ -123,32 +134,32 @@ class Profile:
 
     @property
     def parameters(self) -> int:
-        """Parameters of the model."""
+        """Number of parameters of the model."""
         return counted.total(self.shape)
 
     @property
     def active_parameters(self) -> int:
-        """Parameters that one token goes through."""
+        """Number of parameters that one token uses."""
         return counted.active(self.shape)
 
     @property
     def prefill_latency_s(self) -> float:
-        """Seconds until the first token of the batch (TTFT), its prompts read in one step."""
+        """Seconds until the first token (TTFT), if one step reads all prompts of the batch."""
         return self._sum("prefill", "latency_s")
 
     @property
     def decode_latency_s(self) -> float:
-        """Seconds of a decode step at the middle of the output (TPOT)."""
+        """Seconds of a decode step in the middle of the output (TPOT)."""
         return self._sum("decode", "latency_s")
 
     @property
     def total_latency_s(self) -> float:
-        """Seconds from the start to the last token: the prefill makes the first one, decode steps the others."""
+        """Seconds from the start to the last token; the prefill generates the first one, decode steps the others."""
         return self.prefill_latency_s + max(self.generate_len - 1, 0) * self.decode_latency_s
 
     @property
     def kv_cache_latency_s(self) -> float:
-        """Seconds of a decode step that reading the cached keys and values takes, at the memory's full speed."""
+        """Seconds of a decode step for reading the cached keys and values at the bandwidth of the device memory."""
         bandwidth = (self.device.memory_bytes_per_s or 0) * self.efficiency.memory
         return self._sum("decode", "kv_read_bytes") / bandwidth
 
@@ -159,7 +170,7 @@ class Profile:
 
     @property
     def max_batch_total_tokens(self) -> int | None:
-        """Tokens that the KV cache holds."""
+        """Number of tokens that fit in the KV cache; None if the size of the device's memory is not stated."""
         return self.memory.max_batch_total_tokens
 
     @property
@@ -184,7 +195,7 @@ class Profile:
             "communication_s", "latency_s",
         ]  # fmt: skip
         sums = self.components.group_by("phase", maintain_order=True).agg(pl.col(names).sum())
-        most = (
+        bound = (
             self.components.group_by("phase", "bound")
             .agg(pl.col("latency_s").sum())
             .sort("latency_s", descending=True)
@@ -193,10 +204,10 @@ class Profile:
         )
         return sums.with_columns(
             arithmetic_intensity=pl.col("flops") / (pl.col("bytes_read") + pl.col("bytes_written"))
-        ).join(most, on="phase", how="left", maintain_order="left")
+        ).join(bound, on="phase", how="left", maintain_order="left")
 
     def summary(self) -> dict[str, Any]:
-        """The main numbers as a flat dict, SI units in the names."""
+        """Main numbers as a flat dict; the names of the keys state their SI units."""
         m = self.memory
         numbers: dict[str, Any] = {
             "model": self.shape.name,
@@ -242,7 +253,7 @@ def machine_for(
     *,
     inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S,
 ) -> Machine:
-    """A machine that knows whether the model's weights stay in the device's last cache."""
+    """Machine for a model; ``resident`` is set if the model's weights fit in the device's last cache."""
     small = device.cache_bytes is not None and weight_bytes(shape, plan) <= device.cache_bytes
     return Machine(device, plan, efficiency, inter_node_bytes_per_s=inter_node_bytes_per_s, resident=small)
 
@@ -275,58 +286,58 @@ def profile(
     inter_node_bytes_per_s: float = INTER_NODE_BYTES_PER_S,
     memory_utilization: float = 1.0,
 ) -> Profile:
-    """Profile a model on a machine by theory, from its shape alone.
+    """Compute the theoretical profile of a model on a machine from the model's shape.
 
     Parameters
     ----------
     model : str, path, mapping or Shape
-        Name of the catalogue, a ``config.json``, its folder or its content.
+        Name in the catalogue, a ``config.json``, its folder or its content.
     device : str, path or Device
         Name (``H200``, ``a100-sxm-40gb``), YAML file or device.
     batch_size, seq_len, generate_len : int
-        Requests of a replica, prompt tokens and output tokens of each.
+        Requests of a replica, and prompt tokens and output tokens of each.
     tp_size, pp_size, dp_size, sp_size : int
-        Tensor, pipeline and data parallel sizes; sequence parallelism shares the tensor-parallel ranks.
+        Tensor, pipeline and data parallel sizes; sequence parallelism uses the tensor-parallel ranks.
     expert_parallel : bool
-        Spread whole experts over the tensor-parallel ranks.
+        Whether whole experts are spread over the tensor-parallel ranks.
     dtype : str, optional
-        Number format of the weights (bf16, fp16, fp8, int8, int4, fp32); the config's, as far as the device has it,
-        if not given.
+        Number format of the weights (bf16, fp16, fp8, int8, int4, fp32). The default is that of the config if the
+        device has it.
     bytes_per_param : float, optional
-        Bytes of a weight in place of the format's.
+        Bytes of a weight, if they differ from those of the format.
     kv_cache_dtype, activation_dtype : str, optional
-        Formats of the cache and of the activations; 16 bits if not given.
+        Number formats of the KV cache and of the activations; 16 bits if not given.
     use_kv_cache : bool
-        Without a cache every step computes the whole sequence again.
+        Whether there is a KV cache; without one, every step computes the whole sequence again.
     ds_zero, recompute, micro_batches
-        Of training: stage of ZeRO, recomputation of layers, micro batches of a step.
+        Options of training: stage of ZeRO, recomputation of layers (``none`` or ``full``), micro batches of a step.
     mode : {"inference", "training"}
-        Training adds memory and step time of training.
+        ``training`` adds memory and step time of training.
     flops_efficiency, hbm_efficiency, intra_node_efficiency, inter_node_efficiency : float
         Assumed shares of the peaks, in (0, 1].
     inter_node_bytes_per_s : float
-        Network of a device, both directions together.
+        Network bandwidth of a device (bytes/s, both directions together).
     memory_utilization : float
         Share of the device memory that may be used.
 
     Returns
     -------
     Profile
-        Numbers and frames.
+        Latencies, memory and frames of the model.
 
     Raises
     ------
     LlmprofError
-        The model or device is unknown (with the nearest names); a field of the config is missing; ``tp_size`` does not
-        divide the heads; the weights do not fit (by how much, and the smallest tp that fits); a size is not positive;
-        an efficiency is outside (0, 1].
+        The model or device is unknown (the error names the nearest ones); a field of the config is missing; ``tp_size``
+        does not divide the heads; the weights do not fit (the error says by how much, and the smallest tp that fits);
+        a size is not positive; an efficiency is outside (0, 1].
 
     Examples
     --------
-    >>> found = profile("Llama-2-70b-hf", "a100-sxm-40gb", tp_size=8, batch_size=20, generate_len=1024)
-    >>> found.parameters
+    >>> result = profile("Llama-2-70b-hf", "a100-sxm-40gb", tp_size=8, batch_size=20, generate_len=1024)
+    >>> result.parameters
     68976648192
-    >>> found.components.filter(found.components["stage"] == "qkv_proj").height
+    >>> result.components.filter(result.components["stage"] == "qkv_proj").height
     2
     """
     for name, value in {"batch_size": batch_size, "seq_len": seq_len, "generate_len": generate_len}.items():
@@ -358,7 +369,7 @@ def profile(
     first = prefill(batch_size, seq_len)
     then: Batch = decode(batch_size, middle) if use_kv_cache else (Requests(batch_size, middle, middle, "prefill"),)
     frames = [components(read, first, machine, phase="prefill"), components(read, then, machine, phase="decode")]
-    kept = memory(
+    rank_memory = memory(
         read,
         plan,
         target,
@@ -389,7 +400,7 @@ def profile(
         use_kv_cache,
         pl.concat(frames),
         counted.parameters(read),
-        kept,
+        rank_memory,
         trained,
         (*read.notes, *machine.notes),
     )

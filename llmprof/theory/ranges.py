@@ -1,4 +1,4 @@
-"""Theory over a range of batches, lengths or tensor-parallel sizes, and measured steps from files for comparison."""
+"""Theory over a range of batch sizes, lengths or tensor-parallel sizes, and files of measured steps to compare with."""
 
 from __future__ import annotations
 
@@ -39,33 +39,34 @@ def sweep(
     calibration: Calibration | None = None,
     **options: Any,
 ) -> pl.DataFrame:
-    """Least latencies, throughput and memory over a range.
+    """Lower bounds of latencies, throughput and memory over a range of one parameter.
 
     Parameters
     ----------
     model, device
-        As for :func:`llmprof.theory.profile`; or a profile, whose values hold for all that is not swept.
+        As for :func:`llmprof.theory.profile`; or a profile (without a device) that gives all other parameters.
     over : {"batch_size", "seq_len", "generate_len", "tp_size"}
-        What changes.
+        Parameter that changes.
     values : sequence of int, optional
-        Its values; powers of two if not given. A ``tp_size`` that the model cannot be split by is left out.
+        Values of the parameter; powers of two if not given. A ``tp_size`` that the model cannot be split by is left
+        out.
     calibration : Calibration, optional
-        Adds predicted times, which are no bounds.
+        Adds predicted times, which are not bounds.
     **options
         Further arguments of :func:`llmprof.theory.profile`.
 
     Returns
     -------
     polars.DataFrame
-        ``over, value, tp, batch_size, seq_len, generate_len, prefill_s, decode_s`` (least times)``, tokens_per_s``
-        (output tokens of a replica while it decodes, at most)``, predicted_prefill_s, predicted_decode_s`` (null
-        without a calibration)``, weights_bytes, kv_cache_bytes, activations_bytes, device_bytes`` (of a rank)``,
-        fits``.
+        ``over, value, tp, batch_size, seq_len, generate_len``; the lower bounds ``prefill_s`` and ``decode_s``;
+        ``tokens_per_s``, the most output tokens per second of a replica while it decodes; ``predicted_prefill_s`` and
+        ``predicted_decode_s``, null without a calibration; ``weights_bytes, kv_cache_bytes, activations_bytes,
+        device_bytes`` of a rank; ``fits``, null if the size of the device's memory is not stated.
 
     Raises
     ------
     LlmprofError
-        As :func:`llmprof.theory.profile`; or ``over`` is unknown, or no value is left.
+        As for :func:`llmprof.theory.profile`; also if ``over`` is unknown, or the model cannot be split by any value.
 
     Examples
     --------
@@ -111,17 +112,17 @@ def _point(base: Profile, over: str, value: int, calibration: Calibration | None
     batch, prompt, out = sizes["batch_size"], sizes["seq_len"], sizes["generate_len"]
     machine = machine_for(base.shape, base.device, plan, base.efficiency)
     steps = prefill(batch, prompt), decode(batch, prompt + out / 2)
-    least = [machine.total(operators(base.shape, step, plan)) for step in steps]
+    bounds = [machine.total(operators(base.shape, step, plan)) for step in steps]
     predicted = [calibration.step_s(base.shape, step, machine) if calibration else None for step in steps]
     weights = weight_bytes(base.shape, plan)
     length = prompt + out
     cache = batch * length * kv_bytes_per_token(base.shape, plan, context=length)
-    # vLLM reads prompts in steps of at most so many tokens
+    # vLLM reads prompts in steps of at most this many tokens
     active = activation_bytes(base.shape, plan, min(batch * prompt, 16384), batch)
     limit = base.memory.device
     fits = None if limit is None else weights + cache + active <= limit
     point = (over, value, plan.tp, batch, prompt, out)
-    return (*point, *least, batch / least[1], *predicted, weights, cache, active, limit, fits)
+    return (*point, *bounds, batch / bounds[1], *predicted, weights, cache, active, limit, fits)
 
 
 MEASURED_SCHEMA: Final = {
@@ -129,15 +130,15 @@ MEASURED_SCHEMA: Final = {
     "prompt": pl.Int64, "out": pl.Int64, "measured_s": pl.Float64, "spread": pl.Float64, "repeats": pl.Int64,
 }  # fmt: skip
 MOST_PREFILL_TOKENS: Final = 16384
-"""Tokens of a batch's prompts beyond which its prefill takes several steps, so that its time is not one step's."""
+"""Most tokens of the prompts of a batch that one prefill step reads; longer prompts take several steps."""
 
 
 def read_steps(path: str | Path) -> pl.DataFrame:
-    """Measured decode steps and prefills from a JSON file of a grid over batch and prompt length.
+    """Read measured decode steps and prefills from a JSON file of a grid over batch size and prompt length.
 
-    The file has ``rows`` with ``model, tp, dtype, quant, batch, prompt, out, decode_step_s, prefill_last_s, rep``: what
-    ``batch`` requests of ``prompt`` tokens took a decode step on average over ``out`` tokens, and from scheduling to
-    the first token of the last request.
+    The file has ``rows`` with ``model, tp, dtype, quant, batch, prompt, out, decode_step_s, prefill_last_s, rep``. For
+    ``batch`` requests with prompts of ``prompt`` tokens, ``decode_step_s`` is the mean time of a decode step over
+    ``out`` output tokens, and ``prefill_last_s`` the time from scheduling to the first token of the last request.
 
     Parameters
     ----------
@@ -147,9 +148,9 @@ def read_steps(path: str | Path) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``model, tp, dtype`` (of the weights: the quantization if there is one)``, phase`` (decode, prefill)``, batch,
-        prompt, out, measured_s`` (median of the repeats, the lower of two)``, spread`` (largest minus smallest over the
-        median)``, repeats``. Prefills of more than
+        ``model``; ``tp``; ``dtype``, the format of the weights (the quantization, if there is one); ``phase``, decode
+        or prefill; ``batch, prompt, out``; ``measured_s``, the median of the repeats (of two, the smaller one);
+        ``spread``, largest minus smallest over the median; ``repeats``. Prefills of more than
         :data:`MOST_PREFILL_TOKENS` tokens are left out.
 
     Raises
@@ -190,15 +191,16 @@ def read_steps(path: str | Path) -> pl.DataFrame:
 
 
 def measured_steps(device: str | Device) -> pl.DataFrame:
-    """Decode steps and prefills of vLLM that come with the package for a device, as :func:`read_steps` gives them.
+    """Measured decode steps and prefills of vLLM that come with the package, with the columns of :func:`read_steps`.
 
-    On an H200: six models with random weights in bf16, vLLM 0.26.0 with CUDA graphs, twelve points of batch and prompt
-    each, two or three repeats. Random weights route the tokens of a mixture of experts about evenly.
+    They were measured on an H200: six models with random weights in bf16, vLLM 0.26.0 with CUDA graphs, twelve
+    combinations of batch size and prompt length for each model, two or three repeats. Random weights distribute tokens
+    about evenly over the experts of a mixture.
 
     Raises
     ------
     LlmprofError
-        There are none for this device.
+        The package has no measured steps of this device.
 
     Examples
     --------
@@ -213,33 +215,39 @@ def measured_steps(device: str | Device) -> pl.DataFrame:
 
 
 def observations(steps: pl.DataFrame, models: dict[str, Any] | None = None) -> list[Observation]:
-    """Observations from measured steps.
+    """Observations for :func:`llmprof.theory.calibrate` from measured steps.
 
     Parameters
     ----------
     steps : polars.DataFrame
-        Of :func:`read_steps`.
+        Rows of :func:`read_steps`.
     models : dict, optional
-        Config (or anything that :func:`llmprof.theory.shape` reads) of models that the catalogue has not.
+        Configs of models that the catalogue lacks, by name, in any form that :func:`llmprof.theory.shape` reads.
 
     Returns
     -------
     list of Observation
-        One a row; a decode step at the middle of its output. A point whose repeats differ counts less.
+        An observation for each row. A decode step has the context of the middle of the output. The weight is
+        ``1 / (1 + (spread / 0.1)²)``, so repeats that differ count less.
 
     Raises
     ------
     LlmprofError
         A model is unknown.
+
+    Examples
+    --------
+    >>> len(observations(measured_steps("H200").head(2)))
+    2
     """
     measured = []
     for row in steps.iter_rows(named=True):
-        given = (models or {}).get(row["model"], row["model"])
+        model = (models or {}).get(row["model"], row["model"])
         low = number_format(row["dtype"] or "bf16")
         plan = Plan(tp=row["tp"], weights="bf16" if low == "fp16" else low)
         middle = row["prompt"] + row["out"] / 2
         batch = prefill(row["batch"], row["prompt"]) if row["phase"] == "prefill" else decode(row["batch"], middle)
         weight = 1 / (1 + (row["spread"] / 0.1) ** 2)
-        read = shape(given, name=row["model"])
+        read = shape(model, name=row["model"])
         measured.append(Observation(read, plan, batch, row["phase"], row["measured_s"], weight=weight))
     return measured

@@ -1,4 +1,4 @@
-"""The shape of a decoder: the numbers of a ``config.json`` that the formulas need."""
+"""Shape of a decoder-only model: the numbers from a ``config.json`` that the formulas need."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Attention:
     Parameters
     ----------
     heads, kv_heads : int
-        Heads of the queries, and of keys and values.
+        Number of heads of the queries, and of the keys and values.
     head_dim, value_dim : int
-        Numbers of a query and key, and of a value, per head.
+        Size of a query or key, and of a value, per head.
     window : int or None
-        Tokens that a query sees at most, itself counted; None for all of them.
+        Most tokens that a query sees, including itself; None for all tokens.
     bias_qkv, bias_out : bool
         Whether the projections have biases.
     norm_parameters : int
-        Weights of the norms of queries and keys.
+        Number of weights of the norms of queries and keys.
     q_rank, kv_rank, rope_dim : int
-        Of multi-head latent attention: the ranks of the compressed queries (0: they are not compressed) and of keys
-        and values (0: no such attention), and the part of a head that is rotated.
+        Sizes of multi-head latent attention: of the compressed queries (0 if they are not compressed), of the
+        compressed keys and values (0 for other kinds of attention), and of the part of a head that is rotated.
     """
 
     heads: int
@@ -51,7 +51,7 @@ class Attention:
 
     @property
     def cached_per_token(self) -> int:
-        """Numbers that a token leaves in the KV cache of a layer, over all heads."""
+        """Count of numbers that a token occupies in the KV cache of a layer, over all heads."""
         return self.kv_rank + self.rope_dim if self.latent else self.kv_heads * (self.head_dim + self.value_dim)
 
 
@@ -62,17 +62,17 @@ class FeedForward:
     Parameters
     ----------
     inner : int
-        Inner size; of one expert where there are experts.
+        Inner size; that of one expert in a mixture of experts.
     gated : bool
-        Two projections in (gate and up) instead of one.
+        Whether there are two input projections (gate and up) instead of one.
     bias : bool
         Whether the projections have biases.
     experts, active : int
-        Experts in all and experts that each token goes to; 0 for a dense layer.
+        Number of experts, and number of experts that each token is sent to; 0 for a dense layer.
     shared_inner : int
-        Inner size of the experts that every token goes to, together.
+        Total inner size of the shared experts, which every token is sent to.
     shared_gate : bool
-        Whether a gate of one number weighs the shared expert.
+        Whether a gate with one output weighs the shared expert.
     """
 
     inner: int
@@ -86,7 +86,7 @@ class FeedForward:
 
 @dataclass(frozen=True)
 class Layer:
-    """One decoder layer; ``norms`` counts those over the hidden size."""
+    """A decoder layer; ``norms`` is the number of its norms over the hidden size."""
 
     attention: Attention
     feed_forward: FeedForward
@@ -106,23 +106,23 @@ class Shape:
     hidden, vocab : int
         Hidden size and size of the vocabulary.
     layers : tuple of Layer
-        In order.
+        Layers in order.
     tied : bool
         Whether the output projection is the embedding matrix.
     norm_bias : bool
         Whether norms have a bias beside their weight.
     position_parameters : int
-        Weights of learned positions.
+        Number of weights of learned positions.
     embedding_width : int
-        Width of the embedding where it is projected to the hidden size (some OPT), else the hidden size.
+        Width of the embedding. It differs from the hidden size if the embedding is projected to it (some OPT models).
     head_bias, final_norm : bool
         Whether the output projection has a bias, and whether a norm precedes it.
     max_positions : int
-        Longest sequence of the config, 0 where it does not say.
+        Longest sequence that the config states; 0 if it states none.
     weight_format : str
-        ``fp8``, ``int8``, ``int4`` where the config has a quantization, else the config's dtype.
+        ``fp8``, ``int8`` or ``int4`` if the config has a quantization, otherwise the dtype of the config.
     notes : tuple of str
-        What was assumed.
+        Assumptions that were made.
     """
 
     name: str
@@ -142,7 +142,7 @@ class Shape:
 
     @property
     def kinds(self) -> tuple[tuple[Layer, int], ...]:
-        """Distinct layers with how often each occurs, in the order in which they first occur."""
+        """Distinct layers and their counts, in the order of first occurrence."""
         counts: dict[Layer, int] = {}
         for layer in self.layers:
             counts[layer] = counts.get(layer, 0) + 1
@@ -154,34 +154,34 @@ _LLAMA_LIKE: Final = {
     "phi3", "olmo2", "olmoe", "deepseek_v2", "deepseek_v3",
 }  # fmt: skip
 FAMILIES: Final = frozenset(_LLAMA_LIKE | {"phi", "gpt2", "opt", "gpt_neox", "starcoder2"})
-"""Values of ``model_type`` whose parameter counts are checked against transformers."""
+"""Values of ``model_type`` for which tests compare the parameter counts with those of transformers."""
 
 _OTHER_STATE: Final = ("state_size", "ssm_cfg", "mamba_d_state", "linear_num_value_heads", "linear_attn_config")
 _DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def shape(model: str | Path | Mapping[str, Any] | Shape, *, name: str | None = None) -> Shape:
-    """Shape of a model.
+    """Read the shape of a model.
 
     Parameters
     ----------
     model : str, path, mapping or Shape
-        Name of the catalogue (:func:`llmprof.theory.catalog.names`), a ``config.json`` or its folder, or its content.
-        A shape is returned as it is.
+        Name in the catalogue (:func:`llmprof.theory.catalog.names`), a ``config.json``, its folder, or its content.
+        A shape is returned unchanged.
     name : str, optional
-        Name of the result; that of the catalogue, or the config's ``_name_or_path``, if not given.
+        Name of the result. The default is the name in the catalogue or the config's ``_name_or_path``.
 
     Returns
     -------
     Shape
-        Its numbers. A family that is not one of :data:`FAMILIES` but has the fields of a Llama is taken for one, and
+        The shape. A family that is not in :data:`FAMILIES` but has the fields of a Llama is treated as one, and
         ``notes`` says so.
 
     Raises
     ------
     LlmprofError
-        The model is unknown, is no decoder with attention in every layer, or its config lacks a field that is needed
-        or has a value that makes no sense.
+        The model is unknown or is not a decoder with attention in every layer, or its config lacks a required field or
+        has an invalid value.
 
     Examples
     --------
@@ -218,10 +218,10 @@ class _Reader:
         self.notes: list[str] = []
 
     def read(self) -> Shape:
-        """The shape that the config describes."""
+        """Shape that the config describes."""
         self._refuse_other_kinds()
         if self.family not in FAMILIES:
-            self.notes.append(f"model_type {self.family!r} is not known: taken for a decoder in the form of Llama")
+            self.notes.append(f"model_type {self.family!r} is not known: treated as a decoder with the form of Llama")
         hidden = self.number("hidden_size", "n_embd")
         count = self.number("num_hidden_layers", "n_layer")
         layers = tuple(
@@ -248,7 +248,7 @@ class _Reader:
         )
 
     def number(self, *fields: str, default: int | None = None, least: int = 1) -> int:
-        """The first of the fields that the config has, as a whole number of at least ``least``."""
+        """Value of the first of these fields that the config has, an integer of at least ``least``."""
         for field in fields:
             value = self.config.get(field)
             if value is None:
@@ -262,7 +262,7 @@ class _Reader:
             raise LlmprofError(
                 f"the config of {self.name} has no {' or '.join(fields)}",
                 expected="the config.json of a decoder-only model",
-                hint="a config saved by transformers leaves nothing out that matters: AutoConfig(...).save_pretrained",
+                hint="AutoConfig(...).save_pretrained of transformers writes a config with all fields that are needed",
                 missing=fields,
             )
         return default
@@ -270,8 +270,9 @@ class _Reader:
     def _refuse_other_kinds(self) -> None:
         matching = [field for field in _OTHER_STATE if field in self.config]
         if matching or self.config.get("is_encoder_decoder"):
+            kind = ", ".join(matching) or "encoder-decoder"
             raise LlmprofError(
-                f"{self.name} is no decoder with attention in every layer ({', '.join(matching) or 'encoder-decoder'})",
+                f"{self.name} is not a decoder with attention in every layer ({kind})",
                 expected="a dense or mixture-of-experts decoder",
             )
 
@@ -308,14 +309,14 @@ class _Reader:
         if "head_dim" not in self.config and hidden % heads:
             raise LlmprofError(
                 f"the config of {self.name} has hidden_size {hidden}, which {heads} heads do not divide",
-                expected="a field head_dim, or heads that divide it",
+                expected="a field head_dim, or a number of heads that divides hidden_size",
             )
         dim = self.number("head_dim", default=hidden // heads)
         kv_heads = self.number("num_key_value_heads", default=heads)
         if heads % kv_heads:
             raise LlmprofError(
-                f"the config of {self.name} has {heads} heads and {kv_heads} of keys and values",
-                expected="a number of heads that the heads of keys and values divide",
+                f"the config of {self.name} has {heads} heads and {kv_heads} heads of keys and values",
+                expected="a number of heads that is a multiple of the heads of keys and values",
             )
         norms = {"qwen3": 2 * dim, "qwen3_moe": 2 * dim, "gemma3_text": 2 * dim}.get(self.family, 0)
         if self.family in ("olmoe", "olmo2"):
@@ -357,6 +358,6 @@ class _Reader:
                 return "fp8"
             if bits in (4, 8) or quantized.get("load_in_4bit") or quantized.get("load_in_8bit"):
                 return "int4" if bits == 4 or quantized.get("load_in_4bit") else "int8"
-            self.notes.append(f"the quantization {method!r} is not known: weights taken as not quantized")
+            self.notes.append(f"the quantization {method!r} is not known: weights are treated as not quantized")
         dtype = self.config.get("dtype", self.config.get("torch_dtype"))
         return _DTYPES.get(str(dtype).removeprefix("torch."), "bf16") if dtype != "float32" else "bf16"

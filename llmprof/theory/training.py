@@ -1,12 +1,13 @@
 """Memory and step time of training: optimizer and gradients by ZeRO stage, activations, recomputation.
 
-Mixed precision with Adam takes 16 bytes a parameter: 2 for the weight, 2 for its gradient, 12 for the optimizer (fp32
-weight, momentum, variance). ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054) shares over the data-parallel ranks the
-optimizer from stage 1 on, gradients from stage 2 on, and weights in stage 3.
+Mixed precision with Adam takes 16 bytes per parameter: 2 for the weight, 2 for its gradient, 12 for the optimizer (fp32
+weight, momentum, variance). ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054) distributes over the data-parallel ranks
+the optimizer from stage 1 on, gradients from stage 2 on, and weights in stage 3.
 
-Activations that the backward pass needs are counted tensor by tensor for the layer at hand, after Korthikanti et al.
-2022 (arXiv 2205.05198), without dropout (these models have none) and with an attention that keeps no scores
-(FlashAttention). For GPT's shape the paper counts 34 bytes a token and hidden unit with dropout masks; this counts 28.
+Activations that the backward pass needs are counted tensor by tensor for each layer, after Korthikanti et al. 2022
+(arXiv 2205.05198), without dropout (these models have none) and with an attention that keeps no scores
+(FlashAttention). For GPT's shape, the paper counts 34 bytes per token and hidden unit with dropout masks; this module
+counts 28.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from llmprof.theory.work import operators
 
 Recompute = Literal["none", "full"]
 OPTIMIZER_BYTES: Final = 12.0
-"""Bytes of optimizer state a parameter: Adam with an fp32 copy of the weights."""
+"""Bytes of optimizer state per parameter: Adam with an fp32 copy of the weights."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """Training of a model: bytes on a rank, seconds of a step.
+    """Memory and step time of training.
 
     Parameters
     ----------
     weights, gradients, optimizer, activations : float
         Bytes on a rank.
     forward_s, backward_s, recompute_s, communication_s, optimizer_s : float
-        Parts of a step: tensor-parallel messages are in the passes, those of data parallelism in communication.
+        Parts of a step (s). Tensor-parallel messages belong to the passes, those of data parallelism to communication.
     tokens_per_step : float
-        Tokens of all data-parallel ranks.
+        Number of tokens of all data-parallel ranks.
     flops_per_step : float
-        Of all ranks, recomputation left out (model FLOPs).
+        FLOPs of all ranks without recomputation (model FLOPs).
     ranks : int
-        Devices.
+        Number of devices.
     """
 
     weights: float
@@ -61,16 +62,16 @@ class Training:
 
     @property
     def memory_bytes(self) -> float:
-        """Bytes on a rank together."""
+        """Total memory on a rank (bytes)."""
         return self.weights + self.gradients + self.optimizer + self.activations
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step; the exchange of gradients is taken as not overlapped with the backward pass."""
+        """Seconds of a step, if the exchange of gradients does not overlap with the backward pass."""
         return self.forward_s + self.backward_s + self.recompute_s + self.communication_s + self.optimizer_s
 
     def frame(self) -> pl.DataFrame:
-        """Table of all of it: ``quantity, value, unit``."""
+        """All values as a frame ``quantity, value, unit``."""
         rows = [(name, getattr(self, name), "B") for name in ("weights", "gradients", "optimizer", "activations")]
         rows.append(("memory_bytes", self.memory_bytes, "B"))
         times = ("forward_s", "backward_s", "recompute_s", "communication_s", "optimizer_s", "step_s")
@@ -89,7 +90,10 @@ def training(
     recompute: Recompute = "none",
     micro_batches: int = 1,
 ) -> Training:
-    """Memory and step time of training.
+    """Compute memory and lower bound of the step time of training.
+
+    The backward pass takes twice the time of the forward pass. ZeRO's exchange of gradients has two times their bytes,
+    three times in stage 3 (Rajbhandari et al. 2020, section 7).
 
     Parameters
     ----------
@@ -98,43 +102,56 @@ def training(
     machine : Machine
         Device, layout and efficiencies.
     batch_size, seq_len : int
-        Sequences of one micro batch of a data-parallel rank, and their tokens.
+        Number of sequences in a micro batch of a data-parallel rank, and their tokens.
     ds_zero : {0, 1, 2, 3}
         Stage of ZeRO.
     recompute : {"none", "full"}
-        Whether layers are computed again in the backward pass, so that only their inputs are kept.
+        ``full`` keeps only the inputs of the layers, and computes the layers again in the backward pass.
     micro_batches : int
-        Of a step; with pipeline stages the first of them fill the pipeline: (pp - 1) of them are waited for.
+        Number of micro batches in a step. With pipeline stages, filling the pipeline takes the time of ``pp - 1`` more.
+
+    Returns
+    -------
+    Training
+        Bytes on a rank, and seconds of a step.
 
     Raises
     ------
     LlmprofError
-        A size, stage or mode that makes no sense.
+        The stage of ZeRO or the recomputation is unknown, or a size is not positive.
+
+    Examples
+    --------
+    >>> from llmprof.hardware import device
+    >>> from llmprof.theory import shape
+    >>> training(shape("Qwen3-8B"), Machine(device("H200"), Plan()), batch_size=1, seq_len=4096).ranks
+    1
     """
     if ds_zero not in (0, 1, 2, 3):
         raise LlmprofError(f"ds_zero={ds_zero!r}", expected="0, 1, 2 or 3")
     if recompute not in ("none", "full"):
         raise LlmprofError(f"recompute={recompute!r}", expected="'none' or 'full'")
     plan = machine.plan
-    held = weight_bytes(shape, plan) / plan.low_bytes
+    parameters = weight_bytes(shape, plan) / plan.low_bytes
     share = [1 / plan.dp if ds_zero >= stage else 1.0 for stage in (1, 2, 3)]
     work = operators(shape, prefill(batch_size, seq_len), plan, all_logits=True)
-    work = [one for one in work if one.stage != "sampling"]
+    work = [operator for operator in work if operator.stage != "sampling"]
     forward = machine.total(work) * micro_batches * (1 + (plan.pp - 1) / micro_batches) / plan.pp
-    layers = [one for one in work if one.stage not in ("embedding", "final_norm", "lm_head")]
+    layers = [operator for operator in work if operator.stage not in ("embedding", "final_norm", "lm_head")]
     again = machine.total(layers) * micro_batches * (1 + (plan.pp - 1) / micro_batches) / plan.pp
-    gradient_bytes = held * 2.0
+    gradient_bytes = parameters * 2.0
     ranks = plan.dp * plan.tp * plan.pp
     volume = (3 if ds_zero == 3 else 2) * gradient_bytes * (plan.dp - 1) / plan.dp
     exchange = volume / machine.link(ranks) if plan.dp > 1 else 0.0
-    updated = held * share[0] * (OPTIMIZER_BYTES * 2 + 4)
-    whole = sum(
-        one.flops * one.layers for one in operators(shape, prefill(batch_size, seq_len), Plan(), all_logits=True)
+    updated = parameters * share[0] * (OPTIMIZER_BYTES * 2 + 4)
+    flops = sum(
+        operator.flops * operator.layers
+        for operator in operators(shape, prefill(batch_size, seq_len), Plan(), all_logits=True)
     )
     return Training(
-        weights=held * plan.low_bytes * share[2],
+        weights=parameters * plan.low_bytes * share[2],
         gradients=gradient_bytes * share[1],
-        optimizer=held * OPTIMIZER_BYTES * share[0],
+        optimizer=parameters * OPTIMIZER_BYTES * share[0],
         activations=activations(shape, plan, batch_size * seq_len, recompute) * min(plan.pp, micro_batches),
         forward_s=forward,
         backward_s=2 * forward,
@@ -142,13 +159,13 @@ def training(
         communication_s=exchange,
         optimizer_s=updated / machine.bandwidth,
         tokens_per_step=batch_size * seq_len * micro_batches * plan.dp,
-        flops_per_step=3 * whole * micro_batches * plan.dp,
+        flops_per_step=3 * flops * micro_batches * plan.dp,
         ranks=ranks,
     )
 
 
 def activations(shape: Shape, plan: Plan, tokens: float, recompute: Recompute = "none") -> float:
-    """Bytes of the activations that a micro batch keeps for its backward pass, on a rank.
+    """Bytes of the activations that a rank keeps from a micro batch for its backward pass.
 
     Examples
     --------
@@ -163,7 +180,7 @@ def activations(shape: Shape, plan: Plan, tokens: float, recompute: Recompute = 
             total += count * hidden / plan.sp
             continue
         a, f = layer.attention, layer.feed_forward
-        # inputs of both norms, and of the projections after them
+        # inputs of the norms and of the projections after them
         outside = (layer.norms + 2) * hidden / plan.sp
         inside = a.heads * (a.head_dim + a.value_dim) + a.kv_heads * (a.head_dim + a.value_dim)
         fed = (3 if f.gated else 2) * (f.inner * max(f.active, 1) + f.shared_inner)

@@ -1,6 +1,6 @@
-"""Work of every operator of a step on one rank: multiply-adds, bytes, messages, kernels.
+"""Work of every operator of a step on one rank: FLOPs, bytes, messages, kernels.
 
-Formulas, for T new tokens, R requests, hidden size h, n heads of size d, g heads of keys and values, inner size i:
+Formulas for T new tokens, R requests, hidden size h, n heads of size d, g heads of keys and values, inner size i:
 
 ================ ============================================== ================================================
 stage            FLOPs (a multiply-add is two)                  bytes beside its input and result
@@ -13,12 +13,12 @@ experts          2 T k h i each matrix, k experts a token       the weights of t
 lm_head          2 R h V (the last token of each request)       its weights
 ================ ============================================== ================================================
 
-Only matrix products are counted as FLOPs, as ``torch.utils.flop_counter`` does. Experts: T tokens that choose k of E
-at random touch E (1 - (1 - k/E)^T) different ones on average.
+Only matrix products count as FLOPs, as in ``torch.utils.flop_counter``. T tokens that each choose k of E experts at
+random are sent to E (1 - (1 - k/E)^T) different experts on average.
 
-Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) is computed in two ways: prefill expands the
-latent vectors to heads (and the products of kv_b_proj are in qkv_proj); decode multiplies them into query and result
-instead, and attends over the latent vectors themselves ("absorbed"), as vLLM does.
+Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) is computed in two ways, as in vLLM. Prefill
+expands the latent vectors to heads (the products of kv_b_proj count in qkv_proj). Decode instead multiplies kv_b_proj
+into the query and the result, and attends over the latent vectors themselves ("absorbed").
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ class Operator:
     Parameters
     ----------
     component, stage : str
-        What it is, and its stage in :func:`llmprof.analyze.attribute`.
+        Name of the operator, and its stage in :func:`llmprof.analyze.attribute`.
     layers : int
-        Layers that do the same; the numbers are of one.
+        Number of layers with the same work; the other numbers are those of one layer.
     flops : float
-        Operations of matrix products.
+        FLOPs of matrix products.
     math : str
-        Number format in which they are done.
+        Number format of the products.
     weight_bytes, kv_read_bytes, kv_write_bytes : float
-        Weights read; cached keys and values read and written.
+        Bytes of weights that are read, and of keys and values that are read from and written to the KV cache.
     input_bytes, output_bytes : float
-        Activations read and written.
+        Bytes of activations that are read and written.
     message_bytes : float
-        Size of the message of a collective on a rank.
+        Bytes of the message of a collective on a rank.
     kernels : int
-        Kernels that vLLM launches for it where nothing unusual is fused, for the fixed costs of a calibration.
+        Number of kernels that vLLM usually launches for the operator; a calibration has a fixed cost for each.
     tiles : float
-        Of attention: requests times heads of keys and values, the least number of blocks that share the work.
+        Requests times heads of keys and values of an attention: the smallest number of blocks that share its work.
     fusable : bool
-        Whether engines fuse it with its neighbours, so that its activations need not exist.
+        Whether engines fuse the operator with its neighbours, so that its activations never reach the memory.
     """
 
     component: str
@@ -98,31 +98,31 @@ def operators(
     shape : Shape
         A model.
     batch : tuple of Requests
-        What the step computes.
+        Requests of the step.
     plan : Plan
-        Layout; the numbers are those of one of its ranks, with the layers of all pipeline stages.
+        Layout. The numbers are those of one rank, but with the layers of all pipeline stages.
     causal : bool
-        Count the pairs that a causal mask leaves; False counts every query with every key.
+        Whether attention counts only the pairs that a causal mask keeps, or every query with every key.
     all_logits : bool
-        Whether the output projection is computed for every token, not only for the last of each request.
+        Whether the output projection is computed for every token, or only for the last token of each request.
     absorb : bool
         Whether decode with latent attention works on the latent vectors.
 
     Returns
     -------
     list of Operator
-        One for each operator and kind of layer.
+        An item for each operator and kind of layer, with the number of such layers.
 
     Examples
     --------
     >>> from llmprof.theory import shape
     >>> from llmprof.theory.plan import decode
-    >>> found = operators(shape("Qwen3-8B"), decode(1, 100), Plan())
-    >>> next(o.flops for o in found if o.stage == "lm_head") == 2 * 4096 * 151936
+    >>> work = operators(shape("Qwen3-8B"), decode(1, 100), Plan())
+    >>> next(operator.flops for operator in work if operator.stage == "lm_head") == 2 * 4096 * 151936
     True
     """
     before, inside, after = places(shape, batch, plan, causal=causal, all_logits=all_logits, absorb=absorb)
-    return [*before, *(one for parts in inside.values() for one in parts), *after]
+    return [*before, *(operator for parts in inside.values() for operator in parts), *after]
 
 
 def places(
@@ -134,12 +134,14 @@ def places(
     """
     plan.check(shape)
     step = _Step(shape, batch, plan, causal, absorb)
-    inside = {layer: [replace(one, layers=count) for one in step.layer(layer)] for layer, count in shape.kinds}
+    inside = {
+        layer: [replace(operator, layers=count) for operator in step.layer(layer)] for layer, count in shape.kinds
+    }
     return list(step.before()), inside, list(step.after(all_logits))
 
 
 def distinct_experts(experts: int, active: int, tokens: float) -> float:
-    """Expected number of different experts that ``tokens`` tokens go to, each to ``active`` of ``experts`` at random.
+    """Expected number of different experts, if ``tokens`` tokens each choose ``active`` of ``experts`` at random.
 
     Examples
     --------
@@ -195,7 +197,7 @@ class _Step:
         yield from self._all_reduce()
 
     def after(self, all_logits: bool) -> Iterator[Operator]:
-        """The norm behind the layers, output projection, sampling."""
+        """Final norm, output projection and sampling."""
         shape, plan, act = self.shape, self.plan, self.act
         if shape.final_norm:
             yield replace(self._norm("final_norm", 1), stage="final_norm")
@@ -235,7 +237,7 @@ class _Step:
             return
         query, key, value = heads * a.head_dim, kv_heads * a.head_dim, kv_heads * a.value_dim
         yield self._linear("qkv_proj", "qkv_proj", hidden, query + key + value)
-        # norms of queries and keys are fused with the rotation where the engine compiles: one pass over both
+        # compiled engines fuse the norms of queries and keys with the rotation: one pass over both
         norms = 1 if a.norm_parameters else 0
         rotated = self.shape.family not in ("gpt2", "opt")
         if norms or rotated:
@@ -272,7 +274,7 @@ class _Step:
         return part.pairs(window) if self.causal else part.tokens * part.context
 
     def _latent(self, a: Attention) -> Iterator[Operator]:
-        """Multi-head latent attention; the down_proj are on every rank, the rest is split by heads."""
+        """Multi-head latent attention. Every rank has both down_proj; the rest is split by heads."""
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
         heads, nope = a.heads / plan.tp, a.head_dim - a.rope_dim
         query, latent = heads * a.head_dim, a.kv_rank + a.rope_dim
@@ -300,7 +302,7 @@ class _Step:
         )
         if expanded:
             tokens = sum(part.tokens for part in expanded)
-            # the cache holds latent vectors, so those of the whole context are expanded
+            # the cache holds latent vectors, which are expanded for the whole context
             reach = sum(part.keys() for part in expanded)
             yield Operator(
                 "kv_b_proj",
@@ -357,7 +359,7 @@ class _Step:
             yield self._linear("down_proj", "down_proj", inner, hidden)
             return
         yield replace(self._projection("router", "router", hidden, f.experts, split=False), kernels=2)
-        # split experts are all on every rank, a part of each; spread ones are whole, some on every rank
+        # without expert parallelism every rank has a part of each expert, with it some whole experts
         inner = f.inner if plan.expert_parallel else f.inner / plan.tp
         share = 1 / plan.tp if plan.expert_parallel else 1.0
         routed = t * f.active * share
@@ -397,7 +399,7 @@ class _Step:
             )
 
     def _linear(self, component: str, stage: str, inputs: float, outputs: float, *, split: bool = True) -> Operator:
-        """A projection of the layers: in the low precision of a quantized model."""
+        """Projection in a layer, whose weights have the low precision of a quantized model."""
         return replace(
             self._projection(component, stage, inputs, outputs, split=split),
             math=self.plan.math,
@@ -405,7 +407,7 @@ class _Step:
         )
 
     def _projection(self, component: str, stage: str, inputs: float, outputs: float, *, split: bool) -> Operator:
-        del split  # sizes are those of the rank already; the word says at the call whether they were divided
+        del split  # sizes are those of the rank already; the argument documents at the call whether they were divided
         return Operator(
             component,
             stage,
@@ -435,6 +437,6 @@ class _Step:
         return Operator(component, "norm", input_bytes=moved, output_bytes=moved, math=self._math)
 
     def _all_reduce(self) -> Iterator[Operator]:
-        """The sum over the tensor-parallel ranks of a result of the hidden size."""
+        """All-reduce over the tensor-parallel ranks of a result of the hidden size."""
         if self.plan.tp > 1:
             yield Operator("all_reduce", "all_reduce", message_bytes=self.hidden_bytes, math=self._math)

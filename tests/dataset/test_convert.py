@@ -216,7 +216,7 @@ def test_a_folder_with_other_things_is_refused(run, tmp_path):
 def test_wrong_arguments_say_so(run, tmp_path):
     with pytest.raises(ReadError, match=r"no path was given"):
         llmprof.convert([], tmp_path / "out", client=False)
-    with pytest.raises(ReadError, match=r"is no dataset: it has no llmprof-dataset.json"):
+    with pytest.raises(ReadError, match=r"is not a dataset: it has no llmprof-dataset.json"):
         llmprof.open(run)
     with pytest.raises(ArgumentError, match=r"client= is 'float'.*the address of a scheduler"):
         llmprof.convert(run, tmp_path / "out", client=1.5)

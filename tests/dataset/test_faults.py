@@ -145,7 +145,7 @@ def test_two_runs_in_one_folder_are_refused(run, tmp_path):
     rank_file(run, 2, world=64)
     with pytest.raises(MixedRunsError, match=r"different world sizes"):
         llmprof.convert(run, tmp_path / "out", client=False)
-    with pytest.raises(ReadError, match=r"is no dataset"):
+    with pytest.raises(ReadError, match=r"is not a dataset"):
         llmprof.open(tmp_path / "out")
     rank_file(run, 2)
     same(llmprof.convert(run, tmp_path / "out", client=False), llmprof.read(run, cache=False))
@@ -197,7 +197,7 @@ def test_an_interrupt_leaves_what_is_done(run, tmp_path):
         llmprof.convert(run, tmp_path / "out", client=False, progress=interrupt)
     assert len(list((tmp_path / "out").glob("part-*"))) == 2
     whole(tmp_path / "out")
-    with pytest.raises(ReadError, match=r"is no dataset.*goes on where it was interrupted"):
+    with pytest.raises(ReadError, match=r"is not a dataset.*continues where it was interrupted"):
         llmprof.open(tmp_path / "out")
     told = []
     same(llmprof.convert(run, tmp_path / "out", client=False, progress=lambda *words: told.append(words)),

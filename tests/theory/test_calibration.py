@@ -90,7 +90,7 @@ def test_calibrations_are_written_and_read(tmp_path):
     file.write_text(calibrated("H200").to_json())
     assert read_calibration(file).values == calibrated("H200").values
     file.write_text(json.dumps({"values": {"linear_memory": 1}}))
-    with pytest.raises(LlmprofError, match="no calibration"):
+    with pytest.raises(LlmprofError, match="not a calibration"):
         read_calibration(file)
     with pytest.raises(LlmprofError, match="cannot be read"):
         read_calibration(tmp_path / "none.json")

@@ -60,8 +60,8 @@ def test_a_nested_text_config_is_the_model():
         ({"vocab_size": "many"}, "vocab_size='many'"),
         ({"num_key_value_heads": 5}, "32 heads and 5"),
         ({"num_attention_heads": 33, "num_key_value_heads": 33, "head_dim": "absent"}, "33 heads do not divide"),
-        ({"is_encoder_decoder": True}, "no decoder"),
-        ({"state_size": 16}, "no decoder"),
+        ({"is_encoder_decoder": True}, "not a decoder"),
+        ({"state_size": 16}, "not a decoder"),
         ({"intermediate_size": "absent"}, "no intermediate_size"),
     ],
 )
@@ -71,7 +71,7 @@ def test_a_bad_config_says_what_is_wrong(changes, said):
 
 
 def test_bad_files_are_refused(tmp_path):
-    with pytest.raises(LlmprofError, match=r"no config\.json"):
+    with pytest.raises(LlmprofError, match=r"no readable config\.json"):
         shape(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(LlmprofError, match="not valid JSON"):

@@ -260,7 +260,7 @@ class _Work:
                 elif _after(name, options):
                     out[name] = _or_raise(asked, second, self._joined(asked, second))
                 elif name == "findings" and not options:
-                    out[name] = self._findings(parts, calls)
+                    out[name] = self._findings(whole, parts, calls)
                 else:
                     out[name] = _function(name)(whole, **options)
             except NotCapturedError:
@@ -321,7 +321,7 @@ class _Work:
         kept = calls.partition_by("rank", as_dict=True)
         return {rank: kept.get((rank,), calls.clear()) for rank in self.trace.ranks}
 
-    def _findings(self, parts: Mapping[int, Found], calls: pl.DataFrame | None) -> pl.DataFrame:
+    def _findings(self, whole: Trace, parts: Mapping[int, Found], calls: pl.DataFrame | None) -> pl.DataFrame:
         """Findings: the first pass gives the representative steps, the second the events in them."""
         refuse_samples(self.trace, "what takes the time of a step")
         first = {name: self._joined(Asked(name), parts) for name in of_findings.FIRST}
@@ -331,7 +331,7 @@ class _Work:
         every += [Asked(name) for name in (*of_findings.OF_RANK, "launch_delay")]
         parts = self.by_rank(every, more)
         second = {asked.name: self._joined(asked, parts) for asked in every}
-        return of_findings.joined(self.trace, (words, steps), {**first, **second}, calls)
+        return of_findings.joined(whole, (words, steps), {**first, **second}, calls)
 
 
 def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:

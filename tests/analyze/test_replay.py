@@ -686,7 +686,7 @@ def test_more_events_than_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     trace = Trace(
         {"kernels": device(work), "runtime": host(calls), "markers": step_labels([40 * n for n in range(10)], 39)}
     )
-    monkeypatch.setattr(llmprof.analyze.replay.what_if, "MOST_EVENTS", 10)
+    monkeypatch.setattr(llmprof.analyze.replay.part, "MOST_EVENTS", 10)
     found = what_if(trace, changes.scale("host", 0.5))
     # of steps 2 to 6 the first has none before it
     assert found.select("steps", "recorded_ns", "predicted_ns").row(0) == (4, 40 * US, 20 * US)

@@ -9,7 +9,8 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.findings.scope import Measure, Scope
-from llmprof.analyze.replay.what_if import change_of, replayed, replayed_part
+from llmprof.analyze.replay.part import replayed_part
+from llmprof.analyze.replay.what_if import change_of, replayed
 from llmprof.errors import LlmprofError
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -53,10 +54,12 @@ def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Ga
     changes = [one.change if one.ns >= NOTHING * scope.span_ns else "" for one in measures]
     replays: dict[str, pl.DataFrame | LlmprofError] = {}
     asked = tuple(sorted({change for change in changes if change}))
+    pairs = zip(measures, changes, strict=True)
+    named = tuple(sorted({one.rank for one, change in pairs if change and one.rank is not None}))
     words = ""
     if asked:
         try:
-            replays, words = replayed(trace, asked), replayed_part(trace).words
+            replays, words = replayed(trace, asked, named), replayed_part(trace, named).words
         except LlmprofError as error:
             replays = dict.fromkeys(asked, error)
     found = [
@@ -80,7 +83,8 @@ def _gain(scope: Scope, measure: Measure, change: str | None, rows: pl.DataFrame
         rows = rows.join(scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi")
     if not rows.height:
         return "No prediction: these steps have none before them."
-    recorded, *after = (float(rows[c].mean()) for c in ("recorded_ns", "middle_ns", "low_ns", "high_ns"))  # type: ignore[arg-type]
+    times = pl.col("recorded_ns", "middle_ns", "low_ns", "high_ns")
+    recorded, *after = rows.select((times * pl.col("weight")).sum() / pl.col("weight").sum()).row(0)
     ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)
     tokens = _tokens(scope, rows)
     more = None if tokens is None or min(after) <= 0 else tokens * 1e9 * (1 / after[0] - 1 / recorded)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
@@ -13,9 +12,9 @@ from llmprof.analyze import changes
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.changes import Change
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.replay.graph import COLLECTIVE, MOST_EVENTS, events_of, graph
+from llmprof.analyze.replay.graph import COLLECTIVE, graph
+from llmprof.analyze.replay.part import Part, replayed_part
 from llmprof.analyze.replay.plan import LEVELS, Plan, periods, times_of
-from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.trace import Trace
 
@@ -41,8 +40,8 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     In the replay, every event begins when everything that it waited for has ended: the host's program order, launches,
     streams, synchronisation, collectives (:mod:`llmprof.analyze.replay.graph`). Values that a change cannot know are
     taken three times: for a short step, for an expected step, and for a long step. Without a change the replay gives
-    the recorded times. Of recordings with more than 3 million events only steps from the middle are replayed, and
-    ``unknown`` says how many.
+    the recorded times. Of recordings with more than 3 million events only some groups of ranks that wait for no other
+    rank are replayed, or steps from the middle, and ``unknown`` says how many.
 
     Parameters
     ----------
@@ -151,7 +150,9 @@ def median_rank(count: int) -> int:
 
 
 @per_trace
-def replayed(trace: Trace, texts: tuple[str, ...]) -> dict[str, pl.DataFrame | LlmprofError]:
+def replayed(
+    trace: Trace, texts: tuple[str, ...], named: tuple[int, ...] = ()
+) -> dict[str, pl.DataFrame | LlmprofError]:
     """Time of every step of every rank, as recorded and under each of several changes; cached with the trace.
 
     Parameters
@@ -160,14 +161,17 @@ def replayed(trace: Trace, texts: tuple[str, ...]) -> dict[str, pl.DataFrame | L
         A trace with device activity.
     texts : tuple of str
         Changes as :func:`change_of` takes them; each is made alone.
+    named : tuple of int
+        Ranks that are replayed even if the recording is too large for all of them.
 
     Returns
     -------
     dict
-        By change: ``rank, step, phase, recorded_ns, low_ns, middle_ns, high_ns``, or the reason why it cannot be made.
-        Only the steps of :func:`replayed_part`, by their numbers in the recording.
+        By change: ``rank, step, phase, recorded_ns, low_ns, middle_ns, high_ns`` and ``weight`` (the number of ranks
+        that this one stands for), or the reason why it cannot be made. Only the ranks and steps of
+        :func:`replayed_part`, by their numbers in the recording.
     """
-    part = replayed_part(trace)
+    part = replayed_part(trace, named)
     out: dict[str, pl.DataFrame | LlmprofError] = {}
     plans: dict[str, list[Plan]] = {}
     for text in texts:
@@ -177,55 +181,6 @@ def replayed(trace: Trace, texts: tuple[str, ...]) -> dict[str, pl.DataFrame | L
             out[text] = error
     found = [part.numbered(rows) for rows in _periods(part.trace, list(plans.values()))]
     return out | dict(zip(plans, found, strict=True))
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """What of a recording is replayed."""
-
-    trace: Trace
-    """All of it, or some of its steps."""
-    words: str = ""
-    """Which steps, where it is not all of it."""
-    numbers: pl.DataFrame | None = None
-    """``rank, step`` (as the part numbers it) and ``number`` (as the recording does), where it is not all of it."""
-
-    def numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Rows with the steps' numbers of the recording."""
-        if self.numbers is None:
-            return rows
-        found = rows.join(self.numbers, on=["rank", "step"], how="inner", maintain_order="left")
-        return found.with_columns(step="number").drop("number")
-
-
-@per_trace
-def replayed_part(trace: Trace) -> Part:
-    """All of a recording, or as many steps from its middle as have the events that are replayed.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with device activity.
-
-    Returns
-    -------
-    Part
-        The whole recording where it has no steps, however many events there are.
-    """
-    events = events_of(trace)
-    labels = steps(trace) if events > MOST_EVENTS else None
-    if labels is None or not labels.height:
-        return Part(trace)
-    numbers = labels.filter(pl.col("start_ns").is_not_null())["step"].unique().sort().to_list()
-    count = max(3, len(numbers) * MOST_EVENTS // events)
-    if count >= len(numbers):
-        return Part(trace)
-    first = (len(numbers) - count) // 2
-    part = trace.select(steps=numbers[first : first + count])
-    at = pl.coalesce("host_start_ns", "start_ns").alias("_at")
-    both = steps(part).select("rank", "step", at).join(labels.select("rank", at, number="step"), on=["rank", "_at"])
-    words = f"only {count:,} of {len(numbers):,} steps were replayed, since there are more than {MOST_EVENTS:,} events"
-    return Part(part, words, both.select("rank", "step", "number"))
 
 
 def _plans(trace: Trace, made: tuple[Change, ...]) -> list[Plan]:

@@ -1,0 +1,140 @@
+"""The part of a large recording that is replayed: some groups of its ranks, or some of its steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from llmprof.analyze.catalog import per_trace
+from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.replay.graph import MOST_EVENTS, events_of
+from llmprof.analyze.steps.steps import steps
+from llmprof.errors import NotCapturedError
+from llmprof.trace import Trace
+
+EVENTS_OF_SOME_RANKS: Final = 1_000_000
+"""Of a larger recording, groups of ranks with about so many events stand for the others, which do the same work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a recording is replayed."""
+
+    trace: Trace
+    """All of it, or some of its ranks or steps."""
+    words: str = ""
+    """Which ranks or steps, where it is not all of it."""
+    numbers: pl.DataFrame | None = None
+    """``rank, step`` (as the part numbers it) and ``number`` (as the recording does), where they differ."""
+    weights: pl.DataFrame | None = None
+    """``rank, weight``: the number of ranks that each one stands for, where it is not one."""
+
+    def numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Rows with the steps' numbers of the recording, and the number of ranks that each stands for as ``weight``."""
+        if self.numbers is not None:
+            found = rows.join(self.numbers, on=["rank", "step"], how="inner", maintain_order="left")
+            rows = found.with_columns(step="number").drop("number")
+        if self.weights is None:
+            return rows.with_columns(weight=1.0)
+        return rows.join(self.weights, on="rank", how="left", maintain_order="left")
+
+
+@per_trace
+def replayed_part(trace: Trace, named: tuple[int, ...] = ()) -> Part:
+    """All of a recording, or, if it has more events than are replayed, some of its ranks or steps.
+
+    Ranks whose collectives are matched with each other are one group. The groups of the named ranks are always in the
+    part and stand for themselves; the others are chosen evenly and stand for the rest. If there is one group only, or
+    it alone has too many events, the part has as many steps from the middle as have the events that are replayed.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity.
+    named : tuple of int
+        Ranks whose groups are in the part.
+
+    Returns
+    -------
+    Part
+        The whole recording where it has one group and no steps, however many events there are.
+    """
+    events = events_of(trace)
+    if events <= MOST_EVENTS:
+        return Part(trace)
+    groups = groups_of(trace)
+    count = len(trace.ranks) * EVENTS_OF_SOME_RANKS // events
+    weights = _chosen(groups, set(named), count)
+    if len(weights) == len(trace.ranks):
+        return _some_steps(trace)
+    part = trace.select(ranks=sorted(weights))
+    words = (
+        f"only {len(weights):,} of {len(trace.ranks):,} ranks were replayed, which wait for no other rank, since there "
+        f"are more than {MOST_EVENTS:,} events"
+    )
+    some = _some_steps(part) if events_of(part) > MOST_EVENTS else Part(part)
+    kept = pl.DataFrame({"rank": list(weights), "weight": list(weights.values())}, schema_overrides={"rank": pl.Int32})
+    return Part(some.trace, "; ".join(filter(None, (words, some.words))), some.numbers, kept)
+
+
+def groups_of(trace: Trace) -> list[list[int]]:
+    """Ranks that wait for each other: those whose collectives are matched, directly or by way of others.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace.
+
+    Returns
+    -------
+    list of list of int
+        Each rank is in one group; sorted.
+    """
+    first = {rank: rank for rank in trace.ranks}  # another rank of its group, at last the first one of it
+
+    def of(rank: int) -> int:
+        while first[rank] != rank:
+            rank = first[rank]
+        return rank
+
+    try:
+        calls = collectives(trace).filter(pl.col("call").is_not_null())
+    except NotCapturedError:
+        calls = None
+    if calls is not None:
+        pairs = calls.select("rank", other=pl.col("rank").min().over("call")).unique().sort("rank", "other")
+        for rank, other in pairs.iter_rows():
+            low, high = sorted((of(rank), of(other)))
+            first[high] = low
+    groups: dict[int, list[int]] = {}
+    for rank in sorted(first):
+        groups.setdefault(of(rank), []).append(rank)
+    return list(groups.values())
+
+
+def _chosen(groups: list[list[int]], named: set[int], count: int) -> dict[int, float]:
+    """Ranks of some groups, and how many ranks each stands for: at least one group, and about ``count`` ranks."""
+    own = [group for group in groups if not named.isdisjoint(group)]
+    rest = [group for group in groups if group not in own]
+    left = count - sum(map(len, own))
+    most = max(1, len(rest) * left // max(1, sum(map(len, rest)))) if rest else 0
+    some = [rest[(2 * n + 1) * len(rest) // (2 * most)] for n in range(most)]
+    stand = sum(map(len, rest)) / max(1, sum(map(len, some)))
+    return dict(sorted([(r, 1.0) for group in own for r in group] + [(r, stand) for group in some for r in group]))
+
+
+def _some_steps(trace: Trace) -> Part:
+    """As many steps from the middle of a recording as have the events that are replayed."""
+    labels = steps(trace)
+    numbers = labels.filter(pl.col("start_ns").is_not_null())["step"].unique().sort().to_list()
+    count = max(3, len(numbers) * MOST_EVENTS // events_of(trace))
+    if count >= len(numbers):
+        return Part(trace)
+    first = (len(numbers) - count) // 2
+    part = trace.select(steps=numbers[first : first + count])
+    at = pl.coalesce("host_start_ns", "start_ns").alias("_at")
+    both = steps(part).select("rank", "step", at).join(labels.select("rank", at, number="step"), on=["rank", "_at"])
+    words = f"only {count:,} of {len(numbers):,} steps were replayed, since there are more than {MOST_EVENTS:,} events"
+    return Part(part, words, both.select("rank", "step", "number"))

@@ -1,0 +1,95 @@
+"""Parts of large recordings: groups of ranks that wait for no other rank, and how many ranks each stands for."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof.analyze import findings, what_if
+from llmprof.analyze.changes import balance
+from llmprof.analyze.replay import part
+from llmprof.analyze.replay.part import groups_of, replayed_part
+from llmprof.analyze.replay.what_if import replayed
+from llmprof.trace import Trace
+from tests.analyze.test_replay import US, two_ranks
+
+EVENTS_OF_A_RANK = 6  # three kernels and their launches
+
+
+def three_pairs(*, late: int = 2, linked: bool = False) -> Trace:
+    """Ranks 0 and 1, 2 and 3, 4 and 5: the even rank of each pair waits for the odd one, that of one pair for longer.
+
+    In the pair ``late`` everything of the odd rank, and what follows the all-reduce, comes 100 us later.
+    """
+    tables: dict[str, list[pl.DataFrame]] = {}
+    for pair in range(3):
+        more = 100 * US if pair == late else 0
+        for name, frame in two_ranks().recorded.items():
+            odd = pl.col("rank") == 1
+            waits = odd | (pl.col("start_ns") >= 96 * US)
+            is_call = pl.lit("kind" in frame.columns or name == "kernels") & (pl.col("dur_ns") == 64 * US)
+            moved = frame.with_columns(
+                start_ns=pl.col("start_ns") + pl.when(waits).then(more).otherwise(0),
+                dur_ns=pl.col("dur_ns") + pl.when(is_call & ~odd).then(more).otherwise(0),
+                rank=(pl.col("rank") + 2 * pair).cast(pl.Int32),
+            )
+            if name == "collectives":
+                ranks = f"{2 * pair},{2 * pair + 1}"
+                moved = moved.with_columns(
+                    group=pl.lit("all" if linked else f"tp{pair}"),
+                    group_ranks=pl.lit(None if linked else ranks, dtype=pl.String),
+                )
+            tables.setdefault(name, []).append(moved)
+    return Trace({name: pl.concat(frames) for name, frames in tables.items()}, {"world_size": 6})
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than 20 events are too many, and 12 events, those of one pair, stand for them."""
+    monkeypatch.setattr(part, "MOST_EVENTS", 20)
+    monkeypatch.setattr(part, "EVENTS_OF_SOME_RANKS", 2 * EVENTS_OF_A_RANK)
+
+
+def test_ranks_that_wait_for_each_other_are_one_group() -> None:
+    assert groups_of(three_pairs()) == [[0, 1], [2, 3], [4, 5]]
+    alone = Trace({"kernels": two_ranks().kernels.filter(pl.col("rank") == 0)})
+    assert groups_of(alone) == [[0]]
+
+
+def test_a_recording_that_is_small_enough_is_replayed_as_a_whole() -> None:
+    whole = replayed_part(three_pairs())
+    assert (whole.trace.ranks, whole.words, whole.weights) == ([0, 1, 2, 3, 4, 5], "", None)
+    rows = replayed(three_pairs(), ("balance",))["balance"]
+    assert isinstance(rows, pl.DataFrame)
+    assert rows["weight"].to_list() == [1.0] * 6
+
+
+@pytest.mark.usefixtures("small")
+def test_groups_from_the_middle_stand_for_the_others() -> None:
+    chosen = replayed_part(three_pairs())
+    assert chosen.trace.ranks == [2, 3]
+    assert chosen.weights is not None
+    assert chosen.weights.rows() == [(2, 3.0), (3, 3.0)]
+    words = "only 2 of 6 ranks were replayed, which wait for no other rank, since there are more than 20 events"
+    assert chosen.words == words
+    assert what_if(three_pairs(), balance())["unknown"][0].endswith(words)
+
+
+@pytest.mark.usefixtures("small")
+def test_the_group_of_a_named_rank_stands_for_itself() -> None:
+    chosen = replayed_part(three_pairs(), (5,))
+    assert chosen.trace.ranks == [2, 3, 4, 5]
+    assert chosen.weights is not None
+    assert chosen.weights.rows() == [(2, 2.0), (3, 2.0), (4, 1.0), (5, 1.0)]
+
+
+def test_gains_of_some_groups_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pairs are alike and findings name a rank of the third one: the weighted mean is that of all ranks."""
+    columns = ["rule", "rank", "change", "predicted_ns", "predicted_low_ns", "predicted_high_ns"]
+    whole = findings(three_pairs()).select(columns)
+    assert whole.filter(pl.col("predicted_ns").is_not_null()).height
+    monkeypatch.setattr(part, "MOST_EVENTS", 20)
+    monkeypatch.setattr(part, "EVENTS_OF_SOME_RANKS", 2 * EVENTS_OF_A_RANK)
+    some = findings(three_pairs())
+    assert some.select(columns).equals(whole)
+    assert some["prediction"].str.contains("ly 4 of 6 ranks were replayed").any()

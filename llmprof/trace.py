@@ -198,8 +198,7 @@ class Trace:
     @checked
     def has(self, *tables: str) -> bool:
         """Whether all the tables were recorded and have rows."""
-        rows = self.rows
-        return all(rows.get(table, 0) > 0 for table in tables)
+        return all(self._height(table) > 0 for table in tables)
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
@@ -227,13 +226,18 @@ class Trace:
         >>> llmprof.sample("torch_tp1_eager").rows["copies"]
         94
         """
+        if not isinstance(self._tables, Deferred):
+            return {name: frame.height for name in schema.TABLES if (frame := self._frame(name)) is not None}
+        return {name: self._height(name) for name in self.table_names}
+
+    def _height(self, name: str) -> int:
+        """Number of rows of a table, 0 if it was not recorded; no other table is made for it."""
         tables = self._tables
         if not isinstance(tables, Deferred):
-            return {name: frame.height for name in schema.TABLES if (frame := self._frame(name)) is not None}
-        return {
-            name: tables.rows(name) if name != "collectives" else sum(one.collectives for one in tables.partitions)
-            for name in self.table_names
-        }
+            return 0 if (frame := self._frame(name)) is None else frame.height
+        if name == "collectives" and name in self.table_names:
+            return sum(one.collectives for one in tables.partitions)
+        return tables.rows(name) if name in self.table_names else 0
 
     @checked
     def scan(self, name: str) -> pl.LazyFrame:

@@ -152,10 +152,46 @@ def activity(trace: Trace) -> pl.DataFrame:
     >>> analyze.activity(trace)["source"].unique().sort().to_list()
     ['copy', 'kernel']
     """
+    events = device_events(trace)
+    if "category_by" not in events.columns:
+        events = _categorised(events, trace)
+    return events.select(
+        "event",
+        *COLUMNS[:7],
+        "category",
+        "category_by",
+        "replayed",
+        *COLUMNS[7:],
+        "launch_start_ns",
+        "launch_end_ns",
+        "launch_thread",
+    )
+
+
+@per_trace
+def device_events(trace: Trace) -> pl.DataFrame:
+    """The rows of :func:`activity` without the meaning of their names, for analyses that need only times and launches.
+
+    Parameters
+    ----------
+    trace : Trace
+        Any trace with kernels, copies or operators.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``event, rank, device, stream, start_ns, dur_ns, name, source, replayed, correlation, op_id, launch_start_ns,
+        launch_end_ns, launch_thread`` as :func:`activity` gives them, and columns from which it derives categories.
+
+    Raises
+    ------
+    NotCapturedError
+        As :func:`activity`.
+    """
     recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.table_names]
     if recorded:
         events = pl.concat(recorded).sort("rank", "start_ns", "stream", maintain_order=True)
-        events = _categorised(_with_launches(events, trace), trace)
+        events = _with_launches(events, trace)
     elif trace.has("runtime"):
         raise NotCapturedError(
             "this capture holds host calls but no device activity",
@@ -173,17 +209,7 @@ def activity(trace: Trace) -> pl.DataFrame:
             hint=f"it holds {alternatives}; for the others {way}" if alternatives else way,
             table="kernels",
         )
-    return events.with_row_index("event").select(
-        "event",
-        *COLUMNS[:7],
-        "category",
-        "category_by",
-        "replayed",
-        *COLUMNS[7:],
-        "launch_start_ns",
-        "launch_end_ns",
-        "launch_thread",
-    )
+    return events.with_row_index("event")
 
 
 def _of(trace: Trace, table: str) -> pl.DataFrame:
@@ -224,17 +250,17 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         .then(pl.lit("name", dtype=EVIDENCE))
     )
     events = events.with_columns(category=category, category_by=by)
-    modules = modules_of(events.with_row_index("event"), trace)
+    modules = modules_of(events, trace)
     if modules is not None:
         linear = pl.col("role").is_in(_LINEAR_ROLES) | pl.col("generic")
         inside = modules.select("event", linear=linear.fill_null(value=False)).filter("linear")
-        events = events.with_row_index("event").join(inside, on="event", how="left", maintain_order="left")
+        events = events.join(inside, on="event", how="left", maintain_order="left")
         gemm = pl.col("linear") & ~is_copy & ~pl.col("category").is_in(_BESIDE_A_GEMM).fill_null(value=False)
         gemm = gemm.fill_null(value=False)
         events = events.with_columns(
             category=pl.when(gemm).then(pl.lit("linear", dtype=CATEGORY)).otherwise("category"),
             category_by=pl.when(gemm).then(pl.lit("module", dtype=EVIDENCE)).otherwise("category_by"),
-        ).drop("event", "linear")
+        ).drop("linear")
     events = events.with_columns(pl.col("category").fill_null("other"))
     in_steps = softmax_attention(events)
     if in_steps is not None:

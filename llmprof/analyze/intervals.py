@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
 from llmprof.errors import AnalysisError, listed
@@ -163,15 +164,60 @@ def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *,
     polars.Series
         Row numbers in ``marks`` (u32), null if no mark comes before; of several marks at one moment the last row.
     """
-    if marks.is_empty():
-        return pl.Series("mark", [None], dtype=pl.UInt32).new_from_index(0, points.height)
-    moments = marks.select(*by, start_ns=at, dur_ns=pl.lit(0, dtype=pl.Int64))
-    line = lay(moments, by, {"mark": pl.int_range(pl.len(), dtype=pl.UInt32)})
-    first, last, shift = of_groups(points, line.groups.select(*by, "first_ns", "last_ns", "_shift"), by)
-    known = pl.all_horizontal(pl.col(at) >= first, *(pl.col(key).is_not_null() for key in by))
-    placed = points.select(at=pl.col(at).clip(first, last) + shift, known=known.fill_null(value=False))
-    places = pl.Series(line.rows["_start"].search_sorted(placed["at"].fill_null(0), side="right"), dtype=pl.Int64) - 1
-    return line.rows["mark"].gather(places.set(~placed["known"], None))
+    place = np.full(points.height, -1, dtype=np.int64)
+    rows, times, of_key = _by_key(marks, by, at)
+    order, keys, bounds = _runs(points, by)
+    moments = points[at].fill_null(0).to_numpy()
+    moments = moments if order is None else moments[order]
+    for key, begin, end in zip(keys, bounds[:-1], bounds[1:], strict=True):
+        if key in of_key:
+            first, stop = of_key[key]
+            before = np.searchsorted(times[first:stop], moments[begin:end], side="right")
+            place[begin:end] = np.where(before > 0, before + (first - 1), -1)
+    if order is not None:
+        placed, place = place, np.empty_like(place)
+        place[order] = placed
+    known = pl.Series(place >= 0) & points[at].is_not_null()
+    marked = place if rows is None else rows[place]
+    return pl.Series("mark", marked.astype(np.uint32)).set(~known, None)
+
+
+_Key = tuple[object, ...]
+
+_FEW_RUNS = 1 / 16
+"""With more runs of equal keys than this share of the rows, the rows are ordered by key."""
+
+
+def _by_key(
+    marks: pl.DataFrame, by: Sequence[str], at: str
+) -> tuple[np.ndarray | None, np.ndarray, dict[_Key, tuple[int, int]]]:
+    """Rows of marks by key and moment (None if they are in this order), their moments, and the part of each key."""
+    order, keys, bounds = _runs(marks, by)
+    times = marks[at].to_numpy()
+    later = times[1:] >= times[:-1]
+    later[[bound - 1 for bound in bounds[1:-1]]] = True
+    if order is not None or len(set(keys)) < len(keys) or not later.all():
+        order = marks.select(pl.arg_sort_by(*by, at, maintain_order=True)).to_series().to_numpy()
+        _, keys, bounds = _runs(marks.select(by)[order], by, few=1)
+        times = times[order]
+    parts = zip(keys, bounds[:-1], bounds[1:], strict=True)
+    return order, times, {key: (first, stop) for key, first, stop in parts if None not in key}
+
+
+def _runs(
+    frame: pl.DataFrame, by: Sequence[str], few: float = _FEW_RUNS
+) -> tuple[np.ndarray | None, list[_Key], list[int]]:
+    """Runs of equal keys: order of the rows in which there are few (None for that of the frame), keys and bounds."""
+    if not by or not frame.height:
+        return None, [()] * min(1, frame.height), [0, frame.height][: 1 + min(1, frame.height)]
+    keys, order = frame.select(by), None
+    run = keys.select(pl.struct(by).rle_id() if len(by) > 1 else pl.col(by).rle_id()).to_series().to_numpy()
+    if run[-1] > max(64, few * len(run)):
+        order = keys.select(pl.arg_sort_by(*by, maintain_order=True)).to_series().to_numpy()
+        keys = keys[order]
+        run = keys.select(pl.struct(by).rle_id()).to_series().to_numpy()
+    begins = np.concatenate([[0], np.flatnonzero(run[1:] != run[:-1]) + 1])
+    return order, keys[begins].rows(), [*begins.tolist(), len(run)]
 
 
 def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
@@ -424,8 +470,8 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> 
     cut = placed.select(pl.int_range(pl.len(), dtype=pl.UInt32).alias("row"), "_shift", "_from", "_to")
     cut = cut.filter(pl.col("_from") < pl.col("_to"))
     cut = cut.with_columns(
-        pl.Series("_first", ends.search_sorted(cut["_from"], side="right"), dtype=pl.Int64),
-        pl.Series("_stop", starts.search_sorted(cut["_to"], side="left"), dtype=pl.Int64),
+        pl.Series("_first", np.searchsorted(ends.to_numpy(), cut["_from"].to_numpy(), side="right")),
+        pl.Series("_stop", np.searchsorted(starts.to_numpy(), cut["_to"].to_numpy(), side="left")),
     ).filter(pl.col("_first") < pl.col("_stop"))
     if (cut["_stop"] - cut["_first"] > 1).any():
         cut = cut.with_columns(_first=pl.int_ranges("_first", "_stop")).explode("_first")
@@ -437,7 +483,7 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> 
 
 def _covered_until(union: pl.DataFrame, points: pl.Series) -> pl.Series:
     """Time that the union covers before each point of the line."""
-    at = pl.Series(union["_start"].search_sorted(points, side="right"), dtype=pl.Int64) - 1
+    at = pl.Series(np.searchsorted(union["_start"].to_numpy(), points.to_numpy(), side="right")) - 1
     here = union.select(pl.col("_start", "_end", "_before").gather(at.clip(lower_bound=0)))
     return (
         here.with_columns(points.alias("_point"))

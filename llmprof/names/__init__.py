@@ -10,7 +10,7 @@ regard to case.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 import polars as pl
 
@@ -19,6 +19,7 @@ from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, listed
 from llmprof.names import kernels
 from llmprof.names.operators import OPERATOR_PATTERNS as OPERATOR_PATTERNS
+from llmprof.names.operators import by_distinct
 from llmprof.names.operators import by_unique_name as by_unique_name
 from llmprof.names.operators import decides as decides
 from llmprof.names.operators import match as match
@@ -394,11 +395,17 @@ def collective_kinds(names: pl.Series) -> pl.Series:
 @checked
 def collective_algorithms(names: pl.Series) -> pl.Series:
     """Algorithm of each collective if its name states it (``custom_1stage``, ``ring_ll`` …), else null."""
+    return by_distinct(names, _algorithms).alias("algorithm")
+
+
+@lru_cache(maxsize=64)
+def _algorithms(distinct: tuple[str, ...]) -> pl.Series:
+    """Cached, since compiling the patterns takes longer than matching the few names of a trace."""
+    names = pl.Series("name", distinct, dtype=pl.String)
     frame = pl.DataFrame({"named": by_unique_name(names, _ALGORITHMS, None), "name": names})
-    nccl = pl.concat_str(
-        pl.col("name").str.extract(_NCCL_ALGORITHM, 1), pl.col("name").str.extract(_NCCL_ALGORITHM, 2), separator="_"
-    ).str.to_lowercase()
-    return frame.select(algorithm=pl.coalesce("named", nccl))["algorithm"]
+    parts = (pl.col("name").str.extract(_NCCL_ALGORITHM, group) for group in (1, 2))
+    nccl = pl.concat_str(*parts, separator="_").str.to_lowercase()
+    return frame.select(pl.coalesce("named", nccl)).to_series()
 
 
 @checked

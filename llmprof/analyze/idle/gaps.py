@@ -6,13 +6,14 @@ that the event was in the queue and something held the device. A gap can have al
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, doing, host_spans
 from llmprof.analyze.intervals import gaps, gaps_between, last_before, length_within, of_groups
-from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.operator_times import refuse_samples
+from llmprof.analyze.steps.steps import device_events_with_steps
 from llmprof.arguments import NotNegative
 from llmprof.trace import Trace
 
@@ -85,7 +86,7 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
 def _of_trace(trace: Trace) -> pl.DataFrame:
     refuse_samples(trace, "when the device was idle")
     waits = trace.tasks.filter(pl.col("kind") == "event_wait") if trace.has("tasks") else None
-    return idle_of(labelled(trace, ["step"]), host_spans(trace), waits=waits)
+    return idle_of(device_events_with_steps(trace), host_spans(trace), waits=waits)
 
 
 def idle_of(
@@ -216,21 +217,26 @@ def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     # without the call the host would have been ahead by the time that it waited
     ahead = pl.when(waited).then((start + pl.col("_call_end") - pl.col("_call_start")).clip(start, late))
     synced, known = ahead.fill_null(start), begin.is_not_null()
-    # the launch is unknown: the whole gap is one part
-    whole = pl.when(known).then(start).otherwise(end)
     bounds = rows.select(
-        start.alias("begin"), whole.alias("all"), synced.alias("synced"), late.alias("late"),
-        pl.when(known).then(until).alias("until"), end.alias("end"),
+        start.alias("begin"), synced.alias("synced"), late.fill_null(start).alias("late"),
+        until.fill_null(start).alias("until"), end.alias("end"), known.alias("known"),
     )  # fmt: skip
-    edges = (("begin", "all"), ("begin", "synced"), ("synced", "late"), ("late", "until"), ("until", "end"))
-    number = pl.int_range(len(CAUSES) * rows.height, dtype=pl.UInt32, eager=True)
-    gap, cause = number // len(CAUSES), number % len(CAUSES)
-    place = cause * rows.height + gap
-    first, stop = (pl.concat([bounds[edge[side]] for edge in edges]).gather(place) for side in (0, 1))
-    cut = pl.DataFrame({"_gap": gap, "_cause": cause.cast(pl.UInt8), "start_ns": first, "dur_ns": stop - first})
-    cut = cut.filter(pl.col("dur_ns") > 0)
-    kept = rows.drop("start_ns", "_launch_end", "_call_start", "_call_end", "_end")[cut["_gap"]]
-    return kept.hstack(cut.drop("_gap"))
+    begins, sync_ends, lates, launched, ends, of_known = (column.to_numpy() for column in bounds)
+    edges = (
+        (begins, np.where(of_known, begins, ends)),  # the launch is unknown: the whole gap is one part
+        (begins, sync_ends),
+        (sync_ends, lates),
+        (lates, launched),
+        (launched, ends),
+    )
+    kept = [np.flatnonzero((last > first) & (of_known | (i == 0))) for i, (first, last) in enumerate(edges)]
+    number = np.concatenate([row * len(CAUSES) + i for i, row in enumerate(kept)])
+    order = np.argsort(number, kind="stable")  # by gap, then in the order of the parts
+    first = np.concatenate([first[row] for row, (first, _) in zip(kept, edges, strict=True)])[order]
+    last = np.concatenate([last[row] for row, (_, last) in zip(kept, edges, strict=True)])[order]
+    gap, cause = np.divmod(number[order], len(CAUSES))
+    of_gap = rows.drop("start_ns", "_launch_end", "_call_start", "_call_end", "_end")[gap]
+    return of_gap.with_columns(_cause=cause.astype(np.uint8), start_ns=first, dur_ns=last - first)
 
 
 def _held(
@@ -366,7 +372,7 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     >>> analyze.stream_gaps(trace).columns[:4]
     ['rank', 'device', 'stream', 'step']
     """
-    return stream_gaps_of(labelled(trace, ["step"]), min_ns=min_ns)
+    return stream_gaps_of(device_events_with_steps(trace), min_ns=min_ns)
 
 
 def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:

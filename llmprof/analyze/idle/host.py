@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import polars as pl
 
 from llmprof.analyze.activity import LAUNCHES_GRAPH
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.intervals import Line, clip, lay, merged, place
-from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.nesting import innermost, innermost_pieces
+from llmprof.analyze.steps.steps import device_events_with_steps
 from llmprof.names.operators import by_distinct
 from llmprof.trace import Trace
 
@@ -218,11 +219,14 @@ def _meets(spans: pl.DataFrame, line: Line, by: list[str]) -> pl.Series:
     union = merged(line)
     if union.is_empty():
         return pl.repeat(value=False, n=spans.height, eager=True)
-    first, last = pl.col("first_ns") + pl.col("_shift"), pl.col("last_ns") + pl.col("_shift")
-    placed = place(spans, line.groups.with_columns(_low=first, _high=last), by)
-    after = union["_end"].search_sorted(placed["_from"], side="right")  # the first interval that ends after the start
-    begins = union["_start"].gather(after.clip(upper_bound=union.height - 1))
-    return ((after < union.height) & (begins < placed["_to"])).fill_null(value=False)
+    low, high = pl.col("first_ns") + pl.col("_shift"), pl.col("last_ns") + pl.col("_shift")
+    placed = place(spans, line.groups.with_columns(_low=low, _high=high), by)
+    begins, ends = union["_start"].to_numpy(), union["_end"].to_numpy()
+    known = placed["_from"].is_not_null()
+    first, last = placed["_from"].fill_null(0).to_numpy(), placed["_to"].fill_null(0).to_numpy()
+    after = np.searchsorted(ends, first, side="right")  # the first interval that ends after the start
+    meets = (after < union.height) & (begins[np.minimum(after, union.height - 1)] < last)
+    return pl.Series(meets) & known
 
 
 @per_trace
@@ -258,7 +262,7 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     """
     trace.table("kernels")
     trace.table("runtime")
-    return launch_delay_of(labelled(trace, ["step"]))
+    return launch_delay_of(device_events_with_steps(trace))
 
 
 _DELAYS = ("rank", "step", "kernels", "launched", "share_launched", "calls", "host_call_ns", "median_ns", "p95_ns",

@@ -7,7 +7,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.activity import activity
+from llmprof.analyze.activity import activity, device_events
 from llmprof.analyze.catalog import Analysis, Section, Without, per_trace
 from llmprof.analyze.intervals import last_before, of_groups
 from llmprof.analyze.steps import labels as steps_labels
@@ -67,7 +67,7 @@ def steps(trace: Trace) -> pl.DataFrame:
     """
     bounds = _bounds(trace)
     spans = (
-        activity(trace)
+        device_events(trace)
         .select("rank", "start_ns", "dur_ns")
         .hstack(step_of_events(trace).select("step"))
         .filter(pl.col("step").is_not_null())
@@ -96,14 +96,14 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
         the window; the event before it on its stream has the step), time (began on the device inside an inferred step
         or one whose label exists on the device only), or null where no step is known.
     """
-    events = activity(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns", "category")
+    events = device_events(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
     bounds = _bounds(trace)
     until = pl.when(pl.col("source") == "capture").then(pl.col("host_start_ns") + pl.col("host_dur_ns"))
     on_device = pl.col("start_ns").is_not_null()
     by_launch = bounds.filter(~on_device).select("rank", "step", launch_start_ns=_first_launch(), until=until)
     by_time = bounds.filter(on_device).select("rank", "step", "start_ns")
     launched = _at_or_before(events, by_launch, "launch_start_ns")
-    launched = _without_padding(events, bounds.filter(~on_device), launched)
+    launched = _without_padding(trace, events, bounds.filter(~on_device), launched)
     started = _at_or_before(events, by_time, "start_ns")
     # events of a stream do not overlap: an event without a launch follows the event before it
     follows = pl.col("launched").forward_fill().over("rank", "stream")
@@ -139,7 +139,7 @@ _LEAST_PRODUCTS = 8
 """Least number of matrix products in a pass of a model: two layers have as many, a head alone one or two."""
 
 
-def _without_padding(events: pl.DataFrame, bounds: pl.DataFrame, launched: pl.Series) -> pl.Series:
+def _without_padding(trace: Trace, events: pl.DataFrame, bounds: pl.DataFrame, launched: pl.Series) -> pl.Series:
     """Remove the step from passes that run between an empty step and the next label.
 
     A data-parallel rank without requests runs passes of padding, so that collectives with other ranks complete. They
@@ -150,25 +150,20 @@ def _without_padding(events: pl.DataFrame, bounds: pl.DataFrame, launched: pl.Se
         "rank",
         "phase",
         launch_start_ns=end,
-        gap=pl.int_range(pl.len()),
         next=pl.col("host_start_ns").shift(-1).over("rank"),
     )
-    gaps = gaps.filter((pl.col("phase") == "empty") & pl.col("launch_start_ns").is_not_null()).drop("phase")
+    gaps = gaps.filter((pl.col("phase") == "empty") & pl.col("launch_start_ns").is_not_null())
     if not gaps.height:
         return launched
-    product = pl.col("category").is_in(["linear", "moe_experts"])
-    inside = pl.col("launch_start_ns") < pl.col("next").fill_null(_FOREVER)
-    rows = (
-        events.select("event", "rank", "category", "launch_start_ns")
-        .sort("launch_start_ns")
-        .join_asof(
-            gaps.sort("launch_start_ns"), on="launch_start_ns", by="rank", strategy="backward", check_sortedness=False
-        )
-        .filter(pl.col("gap").is_not_null() & inside)
-        .filter(product.sum().over("gap") >= _LEAST_PRODUCTS)
-    )
-    padding = events["event"].is_in(rows["event"].implode())
-    return launched.to_frame("step").select(pl.when(~padding).then("step")).to_series()
+    gap = last_before(events, gaps, ["rank"], at="launch_start_ns")
+    inside = events["launch_start_ns"] < gaps["next"].fill_null(_FOREVER).gather(gap)
+    gap = gap.set(~inside.fill_null(value=False), None)
+    some = gap.is_not_null()
+    if some.sum() < _LEAST_PRODUCTS:  # then their categories do not matter
+        return launched
+    products = gap.filter(some & activity(trace)["category"].is_in(["linear", "moe_experts"]))
+    padded = products.value_counts(name="products").filter(pl.col("products") >= _LEAST_PRODUCTS).to_series()
+    return launched.set(some & gap.is_in(padded.implode()), None) if padded.len() else launched
 
 
 _FOREVER = (1 << 63) - 1
@@ -182,6 +177,11 @@ def _first_launch() -> pl.Expr:
     end = (pl.col("host_start_ns") + pl.col("host_dur_ns")).shift(1).over("rank")
     after_empty = (pl.col("phase").shift(1).over("rank") == "empty") & (end <= pl.col("host_start_ns"))
     return pl.when(after_empty).then(end).otherwise("host_start_ns")
+
+
+def device_events_with_steps(trace: Trace) -> pl.DataFrame:
+    """:func:`~llmprof.analyze.activity.device_events` with ``step``, null where no step is known."""
+    return device_events(trace).hstack(step_of_events(trace).select("step"))
 
 
 @per_trace
@@ -209,7 +209,7 @@ def events_with_steps(trace: Trace) -> pl.DataFrame:
 def _bounds(trace: Trace) -> pl.DataFrame:
     """Labels of every rank as steps; inferred ones where a rank has no label."""
     labelled = _labelled(trace)
-    silent = [rank for rank in activity(trace)["rank"].unique().sort() if rank not in labelled["rank"]]
+    silent = [rank for rank in device_events(trace)["rank"].unique().sort() if rank not in labelled["rank"]]
     frames = [labelled] if labelled.height or not silent else []
     frames += [infer(trace, rank) for rank in silent]
     return pl.concat(frames, how="diagonal_relaxed") if frames else labelled
@@ -221,7 +221,7 @@ def _labelled(trace: Trace) -> pl.DataFrame:
     labels = trace.markers.filter(pl.col("name").str.contains(steps_labels.ANY))
     if not labels.height:
         return NO_STEPS
-    labels = steps_labels.parse(_where_they_help(labels, activity(trace)))
+    labels = steps_labels.parse(_where_they_help(labels, device_events(trace)))
     order = pl.col("source").replace_strict({s: n for n, s in enumerate(steps_labels.SOURCES)}, return_dtype=pl.Int8)
     is_capture = pl.col("source") == "capture"
     best = order.filter(~is_capture).min().over("rank")

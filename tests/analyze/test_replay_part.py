@@ -45,9 +45,9 @@ def three_pairs(*, late: int = 2, linked: bool = False) -> Trace:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More than 20 events are too many, and 12 events, those of one pair, stand for them."""
+    """More than 20 events are too many, for findings more than 12, those of one pair."""
     monkeypatch.setattr(part, "MOST_EVENTS", 20)
-    monkeypatch.setattr(part, "EVENTS_OF_SOME_RANKS", 2 * EVENTS_OF_A_RANK)
+    monkeypatch.setattr(part, "MOST_FOR_FINDINGS", 2 * EVENTS_OF_A_RANK)
 
 
 def test_ranks_that_wait_for_each_other_are_one_group() -> None:
@@ -88,8 +88,7 @@ def test_gains_of_some_groups_are_those_of_all_ranks(monkeypatch: pytest.MonkeyP
     columns = ["rule", "rank", "change", "predicted_ns", "predicted_low_ns", "predicted_high_ns"]
     whole = findings(three_pairs()).select(columns)
     assert whole.filter(pl.col("predicted_ns").is_not_null()).height
-    monkeypatch.setattr(part, "MOST_EVENTS", 20)
-    monkeypatch.setattr(part, "EVENTS_OF_SOME_RANKS", 2 * EVENTS_OF_A_RANK)
+    monkeypatch.setattr(part, "MOST_FOR_FINDINGS", 2 * EVENTS_OF_A_RANK)
     some = findings(three_pairs())
     assert some.select(columns).equals(whole)
     assert some["prediction"].str.contains("ly 4 of 6 ranks were replayed").any()

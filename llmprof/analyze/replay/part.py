@@ -14,8 +14,9 @@ from llmprof.analyze.steps.steps import steps
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
-EVENTS_OF_SOME_RANKS: Final = 1_000_000
-"""Of a larger recording, groups of ranks with about so many events stand for the others, which do the same work."""
+MOST_FOR_FINDINGS: Final = 300_000
+"""Of a larger recording with several groups of ranks, findings replay groups with about so many events: some seconds of
+work on one core. A part of this size stands for the other groups, which do the same work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Part:
 
 
 @per_trace
-def replayed_part(trace: Trace, named: tuple[int, ...] = ()) -> Part:
+def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     """All of a recording, or, if it has more events than are replayed, some of its ranks or steps.
 
     Ranks whose collectives are matched with each other are one group. The groups of the named ranks are always in the
@@ -53,8 +54,9 @@ def replayed_part(trace: Trace, named: tuple[int, ...] = ()) -> Part:
     ----------
     trace : Trace
         A trace with device activity.
-    named : tuple of int
-        Ranks whose groups are in the part.
+    named : tuple of int, optional
+        For findings: the ranks that they name. Their groups are in the part, which has about 300,000 events; without
+        them, a part has as many as are replayed.
 
     Returns
     -------
@@ -62,17 +64,16 @@ def replayed_part(trace: Trace, named: tuple[int, ...] = ()) -> Part:
         The whole recording where it has one group and no steps, however many events there are.
     """
     events = events_of(trace)
-    if events <= MOST_EVENTS:
+    most = MOST_EVENTS if named is None else MOST_FOR_FINDINGS
+    if events <= most:
         return Part(trace)
-    groups = groups_of(trace)
-    count = len(trace.ranks) * EVENTS_OF_SOME_RANKS // events
-    weights = _chosen(groups, set(named), count)
+    weights = _chosen(groups_of(trace), set(named or ()), len(trace.ranks) * most // events)
     if len(weights) == len(trace.ranks):
-        return _some_steps(trace)
+        return Part(trace) if events <= MOST_EVENTS else _some_steps(trace)
     part = trace.select(ranks=sorted(weights))
     words = (
         f"only {len(weights):,} of {len(trace.ranks):,} ranks were replayed, which wait for no other rank, since there "
-        f"are more than {MOST_EVENTS:,} events"
+        f"are more than {most:,} events"
     )
     some = _some_steps(part) if events_of(part) > MOST_EVENTS else Part(part)
     kept = pl.DataFrame({"rank": list(weights), "weight": list(weights.values())}, schema_overrides={"rank": pl.Int32})

@@ -151,7 +151,7 @@ def median_rank(count: int) -> int:
 
 @per_trace
 def replayed(
-    trace: Trace, texts: tuple[str, ...], named: tuple[int, ...] = ()
+    trace: Trace, texts: tuple[str, ...], named: tuple[int, ...] | None = None
 ) -> dict[str, pl.DataFrame | LlmprofError]:
     """Time of every step of every rank, as recorded and under each of several changes; cached with the trace.
 
@@ -161,8 +161,8 @@ def replayed(
         A trace with device activity.
     texts : tuple of str
         Changes as :func:`change_of` takes them; each is made alone.
-    named : tuple of int
-        Ranks that are replayed even if the recording is too large for all of them.
+    named : tuple of int, optional
+        For findings: ranks that they name (:func:`replayed_part`).
 
     Returns
     -------

@@ -1,13 +1,14 @@
-"""Packages whose public names are imported when they are first used, and whose public functions check arguments."""
+"""Imports that wait until something is used; public functions of packages check their arguments."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from types import FunctionType, ModuleType
 
-__all__ = ["Later", "attach"]
+__all__ = ["Later", "attach", "put_off", "put_off_iri_grammars"]
 
 
 class Later:
@@ -95,3 +96,62 @@ def attach(
 
     sys.modules[package].__class__ = Package
     return find, listed
+
+
+def put_off_iri_grammars() -> None:
+    """Make the import of ``jsonschema``, and so of Altair, nbformat and mcp, cheap beside a Jupyter server.
+
+    Jupyter's servers install ``rfc3987_syntax``. jsonschema imports it for formats that none of their schemas has,
+    and its import builds 38 parsers, which takes three times as long as the rest of Altair
+    (https://github.com/python-jsonschema/jsonschema/issues/1428).
+
+    Examples
+    --------
+    >>> put_off_iri_grammars()
+    """
+    put_off("rfc3987_syntax", "is_valid_syntax")
+
+
+def put_off(name: str, *functions: str) -> None:
+    """Put off the import of a library until something of it is used.
+
+    A module of this name stands in for it. ``from library import function`` then imports nothing; a call of the
+    function, or any other attribute, does. A library that is not installed, or is imported already, is left alone.
+
+    Parameters
+    ----------
+    name : str
+        Name of the package or module.
+    functions : str
+        Functions that others take from it when they are imported themselves.
+
+    Examples
+    --------
+    >>> put_off("rfc3987_syntax", "is_valid_syntax")
+    """
+    spec = None if name in sys.modules else find_spec(name)
+    if spec is None:
+        return
+
+    def library() -> ModuleType:
+        if sys.modules.get(name) is stand_in:
+            del sys.modules[name]
+        return import_module(name)
+
+    def calling(function: str) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            return getattr(library(), function)(*arguments, **options)
+
+        return call
+
+    class PutOff(ModuleType):
+        def __getattr__(self, attribute: str) -> object:
+            return getattr(library(), attribute)
+
+    stand_in = PutOff(name)
+    stand_in.__spec__ = spec
+    if spec.submodule_search_locations is not None:
+        stand_in.__path__ = spec.submodule_search_locations
+    for function in functions:
+        setattr(stand_in, function, calling(function))
+    sys.modules[name] = stand_in

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from llmprof.lazy import attach
+from llmprof.lazy import attach, put_off_iri_grammars
 
 __all__ = [
     "all_reduce",
@@ -125,3 +125,5 @@ else:
             "timeline": "llmprof.charts.timeline.timeline",
         },
     )
+
+put_off_iri_grammars()  # Altair, which each chart imports, imports jsonschema

@@ -15,6 +15,7 @@ from typing import Any
 
 from llmprof.bundled import folder_of
 from llmprof.errors import LlmprofError, OutputError, ReadError
+from llmprof.lazy import put_off_iri_grammars
 from llmprof.progress import Progress
 from llmprof.storage import files
 
@@ -157,6 +158,7 @@ def _check_parameters(source: Path, given: Mapping[str, Any]) -> None:
 
 
 def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progress | None) -> Path:
+    put_off_iri_grammars()
     import nbformat
     import papermill  # type: ignore[import-untyped]
     from nbclient.exceptions import DeadKernelError

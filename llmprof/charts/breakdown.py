@@ -7,6 +7,7 @@ import polars as pl
 
 from llmprof.analyze.overlap import EXPOSED
 from llmprof.arguments import Share
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import check_choice, fitting, inline, nothing, number, require, stack, stacked_bars
 from llmprof.charts.base.theme import (
     COMMUNICATION,
@@ -103,7 +104,7 @@ def breakdown(
         panels.append(_shares(stack(smaller, inside, unit), table, y, width, f"What is in {gathered}"))
     bars = layered(*stacked_bars(parts, table, width=width, title="device time", unit=unit, inside=False))
     panels.append(bars.properties(width=width, height=26 * len(order), title=heading("Device time")))
-    chart = alt.vconcat(*panels, spacing=20)
+    chart = compose.rows(*panels, spacing=20)
     unattributed = frame[color].null_count()
     notes = ["Kernels and copies on the device, added up; work on two streams at once counts twice."]
     if unattributed:
@@ -166,7 +167,7 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
     tips = [alt.Tooltip("row:N", title="bar"), alt.Tooltip("part:N"), alt.Tooltip("time:N")]
     tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
     bars = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
-    marks = [bars.encode(x=x, x2="end:Q", y=y, color=colour("part", table), tooltip=tips)]
+    marks = [bars.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour("part", table), tooltip=tips)]
     lines: list[tuple[str, float, str, str, int]] = []
     for row, part, share, end in data.select("row", "part", "percent", "end").iter_rows():
         room, middle, ink = share / 100 * width, end - share / 2, ink_on(table[part])
@@ -177,7 +178,7 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
     texts = pl.DataFrame(lines, schema=["row", "start", "label", "ink", "dy"], orient="row")
     for (ink, dy), group in texts.group_by("ink", "dy", maintain_order=True):
         text = alt.Chart(inline(group.drop("ink", "dy"))).mark_text(baseline="middle", color=str(ink), dy=number(dy))
-        marks.append(text.encode(x=x, y=y, text="label:N"))
+        marks.append(text.encode(x=x, y=y, text=alt.Text("label:N")))
     height = 46 * data["row"].n_unique()
     return layered(*marks).properties(width=width, height=height, title=heading(title))
 
@@ -279,7 +280,7 @@ def overlap(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChar
         notes.append("Steps are added up, without the time between them.")
     if frame["exposed_copy_ns"].null_count() == frame.height:
         notes.append("Copies were not captured.")
-    return finish(alt.vconcat(*panels, spacing=14), title or _overlap_headline(sums), notes)
+    return finish(compose.rows(*panels, spacing=14), title or _overlap_headline(sums), notes)
 
 
 def _phase_order(phase: str) -> tuple[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import (
     constant,
     domain_of,
@@ -84,7 +85,7 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
         raise nothing("all_reduce", f"no call of kind {kind} in the frame (kinds: {others})", _SOURCE)
     matched = rows.drop_nulls(["wait_ns", "transfer_ns"])
     lower = rows_of([_by_size(rows), _by_rank(rows, matched)], 1 if is_narrow() else 2, spacing=_SPACE)
-    chart = alt.vconcat(_distributions(rows, matched), *lower, spacing=40)
+    chart = compose.rows(_distributions(rows, matched), *lower, spacing=40)
     notes = [
         "Wait: from a rank's own start until the last rank has started the same call.",
         "Transfer: the rest of the kernel.",
@@ -131,7 +132,7 @@ def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChar
         drawn = layered(bars, rule(x, median / unit.ns)) if median > 0 else layered(bars)
         head = heading(f"{words}: median {format_ns(median)}")
         panels.append(drawn.properties(width=_plot(), height=84, title=head))
-    return alt.vconcat(*panels, spacing=8)
+    return compose.rows(*panels, spacing=8)
 
 
 def _histogram(bins: pl.DataFrame, x: alt.X, fill: str, unit: Unit) -> alt.Chart:
@@ -142,7 +143,7 @@ def _histogram(bins: pl.DataFrame, x: alt.X, fill: str, unit: Unit) -> alt.Chart
     ]
     y = alt.Y("n:Q", title="kernels", axis=alt.Axis(tickCount=3, format=NUMBER))
     bars = alt.Chart(inline(bins)).mark_rect(color=fill, stroke=PAPER, strokeWidth=0.5)
-    drawn: alt.Chart = bars.encode(x=x, x2="end:Q", y=y, y2=alt.datum(0), tooltip=tips)
+    drawn: alt.Chart = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2Datum(0), tooltip=tips)
     return drawn
 
 
@@ -151,7 +152,7 @@ def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
     known = rows.drop_nulls("bytes")
     if known.is_empty():
         note = alt.Chart(constant({})).mark_text(fontSize=12, color=INK)
-        missing = note.encode(text=alt.value("bytes were not captured"))
+        missing = note.encode(text=alt.TextValue("bytes were not captured"))
         return layered(missing, beside("By size")).properties(width=_half(), height=_HEIGHT)
     share = "" if known.height == rows.height else f", known for {percent(100 * known.height / rows.height)}"
     if known["bytes"].n_unique() > _MAX_SIZES:
@@ -178,14 +179,16 @@ def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
     tips += [alt.Tooltip("label:N", title="median"), alt.Tooltip("kernels:Q")]
     shade, y = colour("measure", _TABLE), alt.Y("median:Q", scale=scale, axis=axis)
     marks = [
-        base.mark_rule(strokeWidth=2.5).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q", color=shade, tooltip=tips),
+        base.mark_rule(strokeWidth=2.5).encode(
+            y=alt.Y("low:Q", scale=scale), y2=alt.Y2("high:Q"), color=shade, tooltip=tips
+        ),
         base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=shade, tooltip=tips),
         beside(f"By size{share}: median" + ("" if is_narrow() else ", 10th to 90th percentile")),
     ]
     if len(sizes) <= 4:
         for measure, dy in zip(_MEASURES, (-7, 7), strict=True):  # the duration is the longer: its text goes above
             text = base.transform_filter(alt.FieldEqualPredicate(field="measure", equal=measure))
-            marks.append(text.mark_text(align="left", dx=9, dy=dy, color=INK).encode(y=y, text="label:N"))
+            marks.append(text.mark_text(align="left", dx=9, dy=dy, color=INK).encode(y=y, text=alt.Text("label:N")))
     return layered(*marks).properties(width=_half(), height=_HEIGHT)
 
 

@@ -10,6 +10,7 @@ import polars as pl
 from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in
 from llmprof.analyze.compare.story import diff_waterfall as diff_waterfall_of
 from llmprof.arguments import AtLeastOne
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import constant, inline, nothing, number, require
 from llmprof.charts.base.theme import (
     FASTER,
@@ -106,7 +107,7 @@ def diff(
     if alone := sorted(set(rows["phase"]) - set(known["phase"])):
         notes.append(f"In one trace only, and not compared: {', '.join(alone)}.")
     return finish(
-        alt.vconcat(*panels, spacing=20), title or _headline(known, phases, first, second, by_part=by_part), notes
+        compose.rows(*panels, spacing=20), title or _headline(known, phases, first, second, by_part=by_part), notes
     )
 
 
@@ -162,9 +163,9 @@ def diff_waterfall(
     x = alt.X("low:Q", scale=scale, axis=axis)
     tips = [alt.Tooltip("row:N", title="part"), alt.Tooltip("text:N", title="change"), alt.Tooltip("both:N")]
     marks = alt.Chart(inline(data)).mark_bar(height=_ROW - 8)
-    marks = marks.encode(x=x, x2="high:Q", y=y, color=colour("way", shown), tooltip=tips)
+    marks = marks.encode(x=x, x2=alt.X2("high:Q"), y=y, color=colour("way", shown), tooltip=tips)
     words = alt.Chart(inline(data.select("row", "high", "text"))).mark_text(align="left", dx=5, color=INK)
-    words = words.encode(x=alt.X("high:Q", scale=scale, axis=axis), y=y, text="text:N")
+    words = words.encode(x=alt.X("high:Q", scale=scale, axis=axis), y=y, text=alt.Text("text:N"))
     panel = layered(marks, words).properties(width=width, height=_ROW * data.height)
     note = "Each bar begins where the one above ends. Where several things run at once, compute counts first."
     if least_ns:
@@ -173,7 +174,7 @@ def diff_waterfall(
     own = phase or next(iter(compared_phases(frame)), None)
     of = f"A step of {own}" if own else "The recording"
     change = f"{of}: {data['text'][0]} in {first}, {data['text'][-1]} in {second}"
-    return finish(alt.vconcat(panel), title or change, note)
+    return finish(compose.rows(panel), title or change, note)
 
 
 def _axis_start(bars: pl.DataFrame) -> float:
@@ -267,7 +268,7 @@ def _panel(
     zero = alt.Chart(constant({"delta": 0})).mark_rule(color=MUTED).encode(x=x)
     before = alt.Chart(inline(less.select("row", "delta", "label"))).mark_text(align="right", dx=-5, color=INK)
     behind = alt.Chart(inline(more.select("row", "delta", "label"))).mark_text(align="left", dx=5, color=INK)
-    texts = [part.encode(x=x, y=y, text="label:N") for part in (before, behind)]
+    texts = [part.encode(x=x, y=y, text=alt.Text("label:N")) for part in (before, behind)]
     return layered(bars, zero, *texts).properties(width=width, height=_ROW * data.height)
 
 

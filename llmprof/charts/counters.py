@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import altair as alt
 import polars as pl
 
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import constant, inline, nothing, number, require
 from llmprof.charts.base.theme import (
     CAUSES,
@@ -191,7 +192,7 @@ def counters_panel(
         bottom = i + across >= len(shown)
         panels.append(_panel(rows.filter(name=name), plot, domain, table, bottom=bottom))
     grid = rows_of(panels, across, spacing=_SPACE + _AXIS)
-    return alt.vconcat(*grid, spacing=24), left
+    return compose.rows(*grid, spacing=24), left
 
 
 def _panel(
@@ -217,7 +218,7 @@ def _panel(
     if not data["low"].equals(data["high"]):
         low = alt.Y("low:Q", scale=y_scale, axis=y_axis)
         band = alt.Chart(inline(data)).mark_area(opacity=0.25)
-        marks.append(band.encode(x=x, y=low, y2="high:Q", color=shade))
+        marks.append(band.encode(x=x, y=low, y2=alt.Y2("high:Q"), color=shade))
     tips = [alt.Tooltip(f"{field}:Q", format=",.4~r") for field in ("time", "low", "mean", "high")]
     mean = alt.Y("mean:Q", scale=y_scale, axis=y_axis)
     line = alt.Chart(inline(data)).mark_line(

@@ -89,9 +89,9 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
         base.mark_rect(stroke=PAPER, strokeWidth=0.6, clip=True)
         .encode(
             x=x,
-            x2="x2:Q",
+            x2=alt.X2("x2:Q"),
             y=alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[levels, 0], nice=False)),
-            y2="y2:Q",
+            y2=alt.Y2("y2:Q"),
             color=alt.Color(
                 "tone:N", legend=None, scale=alt.Scale(domain=list(range(len(_TONES))), range=list(_TONES))
             ),
@@ -99,7 +99,9 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
         )
         .add_params(zoom)
     )
-    words = base.mark_text(color=BLACK, fontSize=TEXT_PX, clip=True).encode(x="middle:Q", y="at:Q", text="label:N")
+    words = base.mark_text(color=BLACK, fontSize=TEXT_PX, clip=True).encode(
+        x=alt.X("middle:Q"), y=alt.Y("at:Q"), text=alt.Text("label:N")
+    )
     chart = alt.LayerChart(layer=[boxes, words]).properties(width=inner(), height=_ROW * levels)
     head = f"{amount(total)} in {rows.height:,} call stacks"
     note = "A frame is as wide as what was spent in it and below it. Drag and turn the wheel to look closer."

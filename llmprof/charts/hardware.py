@@ -7,6 +7,7 @@ from typing import Any, Final
 import altair as alt
 import polars as pl
 
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import inline, nothing, require
 from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, finish, inner
 
@@ -44,16 +45,18 @@ def hardware_peaks(memory: pl.DataFrame, matmul: pl.DataFrame) -> Any:
         _beside_peak(rates.rename({"dtype": "name", "tflop_per_s": "value", "peak_tflop_per_s": "peak"}), "TFLOP/s"),
     ]
     words = "Bars: measured (the slowest device; the best size of product); ticks: stated by the vendor"
-    return finish(alt.vconcat(*parts, spacing=24), "What the hardware reaches", words)
+    return finish(compose.rows(*parts, spacing=24), "What the hardware reaches", words)
 
 
 def _beside_peak(rows: pl.DataFrame, unit: str) -> Any:
     base = alt.Chart(inline(rows)).properties(width=inner() - 200, height=26 * max(1, rows.height))
     y = alt.Y("name:N", sort=rows["name"].to_list(), title=None)
     bars = base.mark_bar(color=COMPUTE).encode(
-        x=alt.X("value:Q", title=unit), y=y, tooltip=["name:N", "value:Q", "peak:Q"]
+        x=alt.X("value:Q", title=unit),
+        y=y,
+        tooltip=[alt.Tooltip(field) for field in ("name:N", "value:Q", "peak:Q")],
     )
-    return bars + base.mark_tick(color=COMMUNICATION, thickness=3, height=20).encode(x="peak:Q", y=y)
+    return bars + base.mark_tick(color=COMMUNICATION, thickness=3, height=20).encode(x=alt.X("peak:Q"), y=y)
 
 
 def link_bandwidth(links: pl.DataFrame) -> Any:
@@ -113,7 +116,7 @@ def _by_size(rows: pl.DataFrame, value: str, title: str, heading: str, by: str) 
         x=alt.X("mib:Q", title="MiB", scale=alt.Scale(type="log")),
         y=alt.Y(f"{value}:Q", title=title, scale=alt.Scale(type="log")),
         color=alt.Color(f"{by}:N", title=None, legend=alt.Legend(labelLimit=260)),
-        tooltip=[f"{by}:N", "bytes:Q", "latency_us:Q", f"{value}:Q"],
+        tooltip=[alt.Tooltip(field) for field in (f"{by}:N", "bytes:Q", "latency_us:Q", f"{value}:Q")],
     )
     return finish(chart.properties(width=inner() - 260, height=280), heading, "Both axes are logarithmic; medians")
 
@@ -150,11 +153,11 @@ def length_curves(points: pl.DataFrame) -> Any:
             alt.Chart(inline(rows)).mark_line(point=True).encode(
                 x=alt.X("prompt:Q", title="prompt tokens", scale=alt.Scale(type="log", base=2)),
                 y=alt.Y(f"{column}:Q", title=title, scale=scale), color=alt.Color("series:N", title=None),
-                tooltip=["series:N", "prompt:Q", f"{column}:Q"],
+                tooltip=[alt.Tooltip(field) for field in ("series:N", "prompt:Q", f"{column}:Q")],
             ).properties(width=290, height=280)
         )  # fmt: skip
     return finish(
-        alt.hconcat(*parts, spacing=30), "Prefill and decode over the length of the prompt", "Medians of repeats"
+        compose.columns(*parts, spacing=30), "Prefill and decode over the length of the prompt", "Medians of repeats"
     )
 
 
@@ -188,7 +191,10 @@ def parallel_efficiency(rows: pl.DataFrame) -> Any:
         x=alt.X("speedup:Q", title="speed-up over one device", scale=alt.Scale(zero=True)),
         y=alt.Y("layout:N", title=None),
         color=alt.Color("grade:N", scale=alt.Scale(domain=list(_GRADES), range=list(_GRADES.values())), title="grade"),
-        tooltip=["layout:N", "prompt:Q", "batch:Q", "out:Q", "speedup:Q", "efficiency:Q", "grade:N"],
+        tooltip=[
+            alt.Tooltip(field)
+            for field in ("layout:N", "prompt:Q", "batch:Q", "out:Q", "speedup:Q", "efficiency:Q", "grade:N")
+        ],
     )
     height = 34 * rows["layout"].n_unique()
     return finish(
@@ -222,6 +228,8 @@ def history(rows: pl.DataFrame, metric: str) -> Any:
     base = alt.Chart(inline(chosen_rows)).properties(width=inner() - 200, height=220)
     x = alt.X("run:O", title="run")
     points = base.mark_point(color=COMPUTE, opacity=0.5).encode(
-        x=x, y=alt.Y("value:Q", title=metric), tooltip=["run:O", "value:Q"]
+        x=x, y=alt.Y("value:Q", title=metric), tooltip=[alt.Tooltip("run:O"), alt.Tooltip("value:Q")]
     )
-    return finish(points + base.mark_line(color=COMPUTE).encode(x=x, y="median(value):Q"), f"{metric} over the runs")
+    return finish(
+        points + base.mark_line(color=COMPUTE).encode(x=x, y=alt.Y("median(value):Q")), f"{metric} over the runs"
+    )

@@ -7,6 +7,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import (
     domain_of,
     inline,
@@ -92,7 +93,7 @@ def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
         "A gap counts when no stream of the device runs anything; it is split at the call that launched what ends it.",
         f"{meanings}.",
     ]
-    chart = alt.vconcat(by_rank, *_lengths(rows, palette), spacing=36)
+    chart = compose.rows(by_rank, *_lengths(rows, palette), spacing=36)
     return finish(chart, title or _headline(rows), notes)
 
 
@@ -135,7 +136,7 @@ def _columns(
         alt.Tooltip(f"{field}:Q", title=axis, format=",.4~r"),
     ]
     bars = alt.Chart(inline(stacked)).mark_rect(stroke=PAPER, strokeWidth=0.5)
-    drawn = bars.encode(x=x, x2="end:Q", y=y, y2="top:Q", color=colour("cause", palette), tooltip=tips)
+    drawn = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2("top:Q"), color=colour("cause", palette), tooltip=tips)
     return layered(drawn, beside(title)).properties(
         width=_plot() if is_narrow() else (_plot() - _SPACE) // 2, height=150
     )
@@ -195,7 +196,7 @@ def launch_delay(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConca
     if "share_launched" in rows.columns and (share := number(rows["share_launched"].mean())) < 0.995:
         notes.append(f"Of the kernels in these steps {percent(100 * share)} have a launch in the capture.")
     text = title or f"A kernel starts {between} after its launch call ({who})"
-    return finish(alt.vconcat(*lines, spacing=30), text, [*notes, left_out])
+    return finish(compose.rows(*lines, spacing=30), text, [*notes, left_out])
 
 
 def _scale(data: pl.DataFrame, unit: Unit, ratio: float) -> tuple[alt.Scale, alt.Axis]:
@@ -219,7 +220,7 @@ def _panel(data: pl.DataFrame, y: alt.Y, plot: int, title_x: str | None, rank: i
     middle = data.select("step", "min", "median", "p95", part=pl.lit("median"))
     size = max(6.0, min(32.0, 700 / data.height))
     thick = max(1.5, min(8.0, plot / data.height * 0.45))
-    band = alt.Chart(inline(bars)).mark_rule(strokeWidth=thick).encode(x=x, y=y, y2="p95:Q", color=shade)
+    band = alt.Chart(inline(bars)).mark_rule(strokeWidth=thick).encode(x=x, y=y, y2=alt.Y2("p95:Q"), color=shade)
     line = alt.Chart(inline(middle)).mark_line(point=alt.OverlayMarkDef(size=size), strokeWidth=2)
     drawn = line.encode(x=x, y=alt.Y("median:Q"), color=shade, tooltip=tips)
     return layered(band, drawn, beside(f"rank {rank}")).properties(width=plot, height=180)
@@ -275,7 +276,7 @@ def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConc
         "step before to its own end.",
         "Making something faster that is not on the path changes nothing; unexplained: nothing recorded leads to it.",
     ]
-    return finish(alt.vconcat(chart), title or _pace(rows), notes)
+    return finish(compose.rows(chart), title or _pace(rows), notes)
 
 
 def _pace(rows: pl.DataFrame) -> str:

@@ -8,6 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.arguments import AtLeastOne
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import centred, fitting, inline, nothing, number, ranking, require, stack
 from llmprof.charts.base.theme import (
     CAUSES,
@@ -79,7 +80,7 @@ def kernels(
         f"Sum of the durations of all launches ({format_ns(total)}): kernels that overlap count in full, "
         "a collective with its waiting."
     )
-    done = finish(alt.vconcat(kernel_panel(rows, inner() - 8, "total time")), title or head, note)
+    done = finish(compose.rows(kernel_panel(rows, inner() - 8, "total time")), title or head, note)
     done["title"]["frame"] = "bounds"
     return done
 
@@ -187,7 +188,7 @@ def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = N
     notes = f"Sums over all host threads and ranks, {format_ns(total)} in total; count and median of one call."
     if (left := sums.height - kept.height) > 0:
         notes += f" {left} shorter calls are not shown."
-    done = finish(alt.vconcat(chart), title or head, notes)
+    done = finish(compose.rows(chart), title or head, notes)
     done["title"]["frame"] = "bounds"
     return done
 
@@ -278,7 +279,7 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     if reason in REASONS and (entry := explain(f"smsp__pcsamp_warps_issue_stalled_{reason}")).known:
         notes.append(f"{reason}: {entry.meaning[:1].lower()}{entry.meaning[1:]}")
     headline = title or f"Warps wait longest for {shorten(reason, 40)}: {share} of their time"
-    done = finish(alt.vconcat(chart), headline, notes)
+    done = finish(compose.rows(chart), headline, notes)
     done["title"]["frame"] = "bounds"  # the names of the bars may take a third of the width: lines begin above them
     return done
 
@@ -364,7 +365,7 @@ def _marks(
     tips = [alt.Tooltip("bar:N", title="kernel"), alt.Tooltip("part:N", title="reason")]
     tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
     drawn = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
-    marks = [drawn.encode(x=x, x2="end:Q", y=y, color=_colour(table, width), tooltip=tips)]
+    marks = [drawn.encode(x=x, x2=alt.X2("end:Q"), y=y, color=_colour(table, width), tooltip=tips)]
     labels = [
         fitting((f"{part} {percent(share)}", percent(share)), share / 100 * width)
         for part, share in data.select("part", "percent").iter_rows()
@@ -379,7 +380,7 @@ def _marks(
     if timed:
         ends = bars.select("row", start=pl.lit(100.0), label=pl.col("ns").map_elements(format_ns, pl.String))
         mark = alt.Chart(inline(ends)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
-        marks.append(mark.encode(x=x, y=y, text="label:N"))
+        marks.append(mark.encode(x=x, y=y, text=alt.Text("label:N")))
     return marks
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 import altair as alt
 import polars as pl
 
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import check_choice, constant, inline, nothing, number, ranks_shown, require
 from llmprof.charts.base.theme import (
     LABEL_PX,
@@ -96,7 +97,7 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
     if gaps := cells["time"].null_count():
         notes.append(f"Grey and crossed: not captured ({gaps:,} of {cells.height:,} cells).")
     return finish(
-        alt.vconcat(*lines, spacing=30),
+        compose.rows(*lines, spacing=30),
         title or _headline(cells, value),
         [*notes, *filter(None, (condensed, left_out))],
     )
@@ -183,7 +184,7 @@ def _panel(cells: pl.DataFrame, rank: int, shade: alt.Color, plot: int, *, left:
 
 
 def _above(text: str) -> alt.Chart:
-    return beside(text).encode(y=alt.value(-_PHASE_PX - 10))
+    return beside(text).encode(y=alt.YValue(-_PHASE_PX - 10))
 
 
 def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
@@ -195,7 +196,7 @@ def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     strip = (
         alt.Chart(inline(filled))
         .mark_rect()
-        .encode(x=x, y=alt.value(-_PHASE_PX - 3), y2=alt.value(-3), fill=fill, tooltip=[alt.Tooltip("phase:N")])
+        .encode(x=x, y=alt.YValue(-_PHASE_PX - 3), y2=alt.Y2Value(-3), fill=fill, tooltip=[alt.Tooltip("phase:N")])
     )
     runs = by_step.group_by(pl.col("phase").rle_id().alias("run"), maintain_order=True).agg(
         pl.col("phase").first(), "step"
@@ -207,7 +208,7 @@ def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
         shift = 0.0 if len(steps) % 2 else width / 2  # a run of an even number has its middle between two steps
         text = alt.Chart(data).mark_text(baseline="middle", color=ink_on(palette[phase]), xOffset=shift)
         if label:
-            marks.append(text.encode(x=x, y=alt.value(-_PHASE_PX / 2 - 3), text="label:N"))
+            marks.append(text.encode(x=x, y=alt.YValue(-_PHASE_PX / 2 - 3), text=alt.Text("label:N")))
     return marks
 
 

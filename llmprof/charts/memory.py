@@ -8,6 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.arguments import AtLeastOne
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import inline, nothing, number, require
 from llmprof.charts.base.theme import (
     COMPUTE,
@@ -94,10 +95,10 @@ def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
             {"t": [(peak["time_ns"] - first) / unit.ns], "v": [peak["allocated_bytes"] / size], "label": ["peak"]}
         )
         dot = alt.Chart(inline(at))
-        marks.append(dot.mark_point(filled=True, color=INK, size=40).encode(x="t:Q", y="v:Q"))
+        marks.append(dot.mark_point(filled=True, color=INK, size=40).encode(x=alt.X("t:Q"), y=alt.Y("v:Q")))
         text = f"{where}: at most {format_bytes(peak['allocated_bytes'])}"
         panels.append(layered(*marks).properties(width=inner() - 60, height=150, title=heading(text)))
-    chart = alt.vconcat(*panels, spacing=22)
+    chart = compose.rows(*panels, spacing=22)
     head = f"At most {format_bytes(number(top))} are allocated"
     held = frame["reserved_bytes"].max()
     if held is not None:
@@ -189,13 +190,13 @@ def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | No
         color=alt.Color(
             "part:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=2 if is_narrow() else 5)
         ),
-        tooltip=["holder:N", "part:N", "label:N", "blocks:Q"],
+        tooltip=[alt.Tooltip(field) for field in ("holder:N", "part:N", "label:N", "blocks:Q")],
     )
-    words = base.mark_text(align="left", dx=5, color=INK).encode(x=x, y=y, text="label:N")
+    words = base.mark_text(align="left", dx=5, color=INK).encode(x=x, y=y, text=alt.Text("label:N"))
     by_part = rows.group_by("part").agg(pl.col("bytes").sum()).sort("bytes", "part", descending=[True, False])
     part, most = by_part.row(0)
     what = {"before the recording": "from before the recording", "unknown": "of unknown holders"}.get(part, part)
     head = f"{percent(100 * most / total)} of {format_bytes(total)} is {what}"
-    chart = alt.LayerChart(layer=[bars, words]).properties(width=inner() - room, height=24 * kept.height)
+    chart = compose.layers(bars, words).properties(width=inner() - room, height=24 * kept.height)
     note = "By who allocated it: the innermost frame of the program, or the operator that was running."
     return finish(chart, title or head, note)

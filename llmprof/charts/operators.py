@@ -51,7 +51,12 @@ def layer_performance_heatmap(timings: Timings) -> Any:
         x=alt.X("layer:O", title="layer", axis=alt.Axis(labelOverlap=True, labelAngle=0)),
         y=alt.Y("row:N", title=None),
         color=alt.Color("time:Q", title=unit.symbol, scale=alt.Scale(scheme="blues")),
-        tooltip=["row:N", "layer:O", alt.Tooltip("time:Q", title="median, " + unit.symbol, format=".3~f"), "count:Q"],
+        tooltip=[
+            alt.Tooltip("row:N"),
+            alt.Tooltip("layer:O"),
+            alt.Tooltip("time:Q", title="median, " + unit.symbol, format=".3~f"),
+            alt.Tooltip("count:Q"),
+        ],
     )
     height = 28 * rows["row"].n_unique()
     least = int(rows.select(pl.col("count").min()).item())
@@ -94,9 +99,11 @@ def operation_time_distribution(timings: Timings) -> Any:
     y = alt.Y("label:N", sort=rows["label"].to_list(), title=None, axis=alt.Axis(labelLimit=320))
     base = alt.Chart(inline(rows))
     x = alt.X("q1:Q", title=unit.symbol)
-    bars = base.mark_bar(color=COMPUTE, opacity=0.55, height=12).encode(x=x, x2="q3:Q", y=y)
+    bars = base.mark_bar(color=COMPUTE, opacity=0.55, height=12).encode(x=x, x2=alt.X2("q3:Q"), y=y)
     ticks = base.mark_tick(color=COMPUTE, thickness=3, height=16).encode(
-        x="median:Q", y=y, tooltip=["operator:N", "calls:Q", "low:Q", "q1:Q", "median:Q", "q3:Q"]
+        x=alt.X("median:Q"),
+        y=y,
+        tooltip=[alt.Tooltip(field) for field in ("operator:N", "calls:Q", "low:Q", "q1:Q", "median:Q", "q3:Q")],
     )
     words = f"Middle half of the calls and their median{f', {phase} steps' if phase else ''}; operators nest"
     return finish((bars + ticks).properties(width=inner() - 300, height=22 * rows.height), "Times of operators", words)
@@ -147,7 +154,7 @@ def compute_vs_communication(timings: Timings) -> Any:
         x=alt.X("time:Q", title=f"{unit.symbol} a step"),
         y=alt.Y("row:N", title=None),
         color=alt.Color("part:N", title=None, scale=scale, legend=alt.Legend(orient="top")),
-        tooltip=["row:N", "part:N", alt.Tooltip("time:Q", format=".3~f")],
+        tooltip=[alt.Tooltip("row:N"), alt.Tooltip("part:N"), alt.Tooltip("time:Q", format=".3~f")],
     )
     words = "Median step; communication is the mean of the timed calls times all calls of a step"
     if "unknown" in names:
@@ -186,7 +193,12 @@ def memory_usage_analysis(timings: Timings) -> Any:
         x=alt.X("step:Q", title="step of the engine", axis=alt.Axis(tickMinStep=1)),
         y=alt.Y("mib:Q", title="MiB more than at first"),
         color=alt.Color("rank:N", title=None),
-        tooltip=["rank:N", "step:Q", "phase:N", alt.Tooltip("mib:Q", format=".3~f")],
+        tooltip=[
+            alt.Tooltip("rank:N"),
+            alt.Tooltip("step:Q"),
+            alt.Tooltip("phase:N"),
+            alt.Tooltip("mib:Q", format=".3~f"),
+        ],
     )
     what = "device memory of PyTorch's allocator" if timings.on_device else "resident memory of the process"
     both = line.mark_line() + line.mark_point(filled=True)
@@ -229,7 +241,10 @@ def performance_bottlenecks(timings: Timings) -> Any:
             "phase:N", title=None, scale=alt.Scale(domain=phases, range=[PHASES[one] for one in phases]),
             legend=alt.Legend(orient="top"),
         ),
-        tooltip=["operator:N", "phase:N", alt.Tooltip("share:Q", format=".2f"), "step_ns:Q"],
+        tooltip=[
+            alt.Tooltip("operator:N"), alt.Tooltip("phase:N"), alt.Tooltip("share:Q", format=".2f"),
+            alt.Tooltip("step_ns:Q"),
+        ],
     )  # fmt: skip
     height = (14 * len(phases) + 8) * len(order)
     words = "Median of the timed calls, times the calls of a step; mean over ranks"
@@ -263,7 +278,10 @@ def bandwidth_analysis(timings: Timings) -> Any:
         x=alt.X("kib:Q", title="KiB of the message", scale=alt.Scale(type="log")),
         y=alt.Y("bus_gbps:Q", title="GB/s on the bus", scale=alt.Scale(type="log")),
         color=alt.Color("what:N", title=None),
-        tooltip=["what:N", "group:N", "rank:Q", "bytes:Q", "count:Q", "median_ns:Q", "bus_gbps:Q"],
+        tooltip=[
+            alt.Tooltip(field)
+            for field in ("what:N", "group:N", "rank:Q", "bytes:Q", "count:Q", "median_ns:Q", "bus_gbps:Q")
+        ],
     )  # fmt: skip
     words = "Medians of the timed calls; waiting for a late rank is part of their time"
     return finish(chart.properties(width=inner() - 120, height=260), "Bandwidth of communication", words)

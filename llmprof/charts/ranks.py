@@ -7,6 +7,7 @@ from typing import Final
 import altair as alt
 import polars as pl
 
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import check_choice, inline, nothing, number, require
 from llmprof.charts.base.theme import (
     COMMUNICATION,
@@ -159,10 +160,10 @@ def _borders(nodes: pl.DataFrame, y: alt.Y, plot: float) -> list[alt.Chart]:
     )
     base = alt.Chart(inline(first)).encode(y=y)
     lines = base.mark_rule(color=INK, strokeWidth=1, opacity=0.6, yOffset=0).encode(
-        y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.value(0), x2=alt.value(plot)
+        y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.XValue(0), x2=alt.X2Value(plot)
     )
     names = base.mark_text(align="left", baseline="top", color=MUTED, fontSize=LABEL_PX).encode(
-        y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.value(plot + 6), text="text:N"
+        y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.XValue(plot + 6), text=alt.Text("text:N")
     )
     return [lines, *([names] if first.height <= MOST_NAMES else [])]
 
@@ -233,7 +234,7 @@ def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcat
     notes = ["Bar: share of the collectives over several groups in which a rank of the group arrives last."]
     notes.append("Line: the group's part of the ranks of these calls.")
     notes += ["The twelve latest of each kind are shown."] if cut else []
-    return finish(alt.vconcat(*panels, spacing=24), title or text, notes)
+    return finish(compose.rows(*panels, spacing=24), title or text, notes)
 
 
 def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:

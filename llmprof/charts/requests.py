@@ -8,6 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.analyze.requests.requests import slowest
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import inline, log_ticks, nothing, number, require, stacked_bars, tiles
 from llmprof.charts.base.theme import (
     COMMUNICATION,
@@ -88,7 +89,7 @@ def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
         for phase, (name, _) in _PHASES.items()
         if (rows := shown.filter((pl.col("phase") == phase) & (pl.col("metric") != "itl_ns"))).height
     )
-    done = finish(alt.vconcat(chart), title or head, f"Dot: median; line: to the 99th percentile. {counts}.")
+    done = finish(compose.rows(chart), title or head, f"Dot: median; line: to the 99th percentile. {counts}.")
     done["title"]["frame"] = "bounds"
     return done
 
@@ -120,10 +121,10 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
     shift = alt.YOffset("part:N", sort=None, scale=alt.Scale(domain=list(table), paddingOuter=0.3))
     tips = [alt.Tooltip("row:N"), alt.Tooltip("part:N"), alt.Tooltip("label:N", title="median")]
     base = alt.Chart(inline(data))
-    lines = base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=x, x2="high:Q", y=y, yOffset=shift, color=shade)
+    lines = base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=x, x2=alt.X2("high:Q"), y=y, yOffset=shift, color=shade)
     dots = base.mark_circle(size=80, opacity=1).encode(x=x, y=y, yOffset=shift, color=shade, tooltip=tips)
     texts = base.mark_text(align="left", baseline="middle", dx=8, color=INK)
-    labels = texts.encode(x=alt.X("high:Q", scale=scale), y=y, yOffset=shift, text="label:N")
+    labels = texts.encode(x=alt.X("high:Q", scale=scale), y=y, yOffset=shift, text=alt.Text("label:N"))
     return layered(lines, dots, labels).properties(width=across, height=_ROW * len(names))
 
 
@@ -174,7 +175,7 @@ def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VCo
         for phase, (part, _) in phases.items()
     ]
     note = f"{'; '.join(notes)}. Warm-up is left out."
-    return finish(alt.vconcat(*grid, spacing=30), title or _headline(values, phases), note[0].upper() + note[1:])
+    return finish(compose.rows(*grid, spacing=30), title or _headline(values, phases), note[0].upper() + note[1:])
 
 
 def _phases(recorded: list[str]) -> dict[str, tuple[str, str]]:
@@ -321,7 +322,7 @@ def dashboard(
             )
     if not panels:
         raise nothing("dashboard", "the run has neither metrics nor a trace", _DASHBOARD_SOURCE)
-    page: alt.VConcatChart = alt.vconcat(*panels, spacing=26).resolve_scale(color="independent")
+    page: alt.VConcatChart = compose.rows(*panels, spacing=26).resolve_scale(color="independent")
     return finish(page, title, subtitle)
 
 
@@ -416,7 +417,7 @@ def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.V
     ]
     base = alt.Chart(inline(bars))
     marks = base.mark_bar(height=_WATERFALL_ROW - 5).encode(
-        x=x, x2="end:Q", y=y, color=colour("part", colours), tooltip=tips
+        x=x, x2=alt.X2("end:Q"), y=y, color=colour("part", colours), tooltip=tips
     )
     tokens = pl.DataFrame({"row": rows, "at": ((shown["first_token_ns"] - first) / unit.ns).to_list()})
     ticks = alt.Chart(inline(tokens)).mark_tick(color=INK, thickness=2, height=_WATERFALL_ROW - 3)
@@ -425,7 +426,7 @@ def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.V
     note = "Black: the first token. The parts of the waiting stand in one order, not when they were."
     if frame.height > _MOST:
         note += f" The {_MOST} of {frame.height} requests with the latest first token are shown."
-    done = finish(alt.vconcat(chart), title or slowest(frame)["title"], note)
+    done = finish(compose.rows(chart), title or slowest(frame)["title"], note)
     done["title"]["frame"] = "bounds"
     return done
 

@@ -126,9 +126,9 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
 
 def segment(ends: Segment, colour: str, width: float) -> alt.Chart:
     """A straight line between two places of the plot (x, y, x, y in px)."""
-    x, y, x2, y2 = (alt.value(end) for end in ends)
+    x, y, x2, y2 = ends
     rule = alt.Chart(constant({})).mark_rule(color=colour, strokeWidth=width)
-    drawn: alt.Chart = rule.encode(x=x, y=y, x2=x2, y2=y2)
+    drawn: alt.Chart = rule.encode(x=alt.XValue(x), y=alt.YValue(y), x2=alt.X2Value(x2), y2=alt.Y2Value(y2))
     return drawn
 
 
@@ -141,7 +141,7 @@ def _name(
     angle: float = 0,
 ) -> alt.Chart:
     mark = alt.Chart(constant({})).mark_text(align=align, baseline=baseline, angle=angle, fontSize=TEXT_PX, color=MUTED)
-    named: alt.Chart = mark.encode(x=alt.value(at[0]), y=alt.value(at[1]), text=alt.value(text))
+    named: alt.Chart = mark.encode(x=alt.XValue(at[0]), y=alt.YValue(at[1]), text=alt.TextValue(text))
     return named
 
 
@@ -303,9 +303,11 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
         if ends:
             marks.append(segment(ends, INK, 0.8))
             taken += along(ends[:2], ends[2:])
-        at = {"x": alt.value((box.left + box.right) / 2), "y": alt.value((box.top + box.bottom) / 2)}
+        at = {"x": alt.XValue((box.left + box.right) / 2), "y": alt.YValue((box.top + box.bottom) / 2)}
         written = alt.Chart(inline(pl.DataFrame({"label": [text]})))
-        marks.append(written.mark_text(baseline="middle", fontSize=TEXT_PX, color=INK).encode(text="label:N", **at))
+        marks.append(
+            written.mark_text(baseline="middle", fontSize=TEXT_PX, color=INK).encode(text=alt.Text("label:N"), **at)
+        )
     return marks
 
 

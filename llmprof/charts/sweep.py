@@ -9,6 +9,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import inline, nothing, number, require, stacked_bars
 from llmprof.charts.base.theme import (
     INK,
@@ -219,8 +220,8 @@ def sweep_throughput(
 def _beside(panels: list[alt.LayerChart], space: int) -> alt.HConcatChart:
     """Panels side by side, below each other on a telephone."""
     if not is_narrow():
-        return alt.hconcat(*panels, spacing=space)
-    return alt.hconcat(alt.vconcat(*panels, spacing=24))
+        return compose.columns(*panels, spacing=space)
+    return compose.columns(compose.rows(*panels, spacing=24))
 
 
 def _banded(data: pl.DataFrame, name: str, unit: float) -> tuple[pl.DataFrame, bool]:
@@ -261,16 +262,16 @@ def _panel(
     columns = ["x", "series", "label", "value", *(["tail"] if tail else []), *(["low", "high"] if banded else [])]
     base = alt.Chart(inline(data.select(columns)))
     tips = [alt.Tooltip("label:N", title="point"), alt.Tooltip("value:Q", format=",.4~r")]
-    lines = base.mark_line(strokeWidth=2).encode(x=over.x, y=y, color=shade, detail="series:N")
+    lines = base.mark_line(strokeWidth=2).encode(x=over.x, y=y, color=shade, detail=alt.Detail("series:N"))
     dots = base.mark_circle(size=55, opacity=1).encode(x=over.x, y=y, color=shade, tooltip=tips)
     marks = [lines, dots]
     if tail:
-        marks.insert(0, base.mark_rule(strokeWidth=1.2).encode(x=over.x, y=y, y2="tail:Q", color=shade))
+        marks.insert(0, base.mark_rule(strokeWidth=1.2).encode(x=over.x, y=y, y2=alt.Y2("tail:Q"), color=shade))
     if banded:
         low = alt.Y("low:Q", scale=scale)
         interval = base.mark_rule(strokeWidth=6, opacity=0.35)
-        marks.insert(0, interval.encode(x=over.x, y=low, y2="high:Q", color=shade))
-    return layered(*marks, beside(name).encode(color=alt.value(INK))).properties(width=plot, height=_HEIGHT)
+        marks.insert(0, interval.encode(x=over.x, y=low, y2=alt.Y2("high:Q"), color=shade))
+    return layered(*marks, beside(name).encode(color=alt.ColorValue(INK))).properties(width=plot, height=_HEIGHT)
 
 
 _SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison"
@@ -333,9 +334,9 @@ def sweep_scaling(
         dashed = alt.Chart(inline(ideal)).mark_line(strokeDash=[5, 4], strokeWidth=1.4, color=MUTED)
         base = alt.Chart(inline(data.select("x", "series", "label", column)))
         tips = [alt.Tooltip("label:N", title="point"), alt.Tooltip(f"{column}:Q", format=",.3~r")]
-        lines = base.mark_line(strokeWidth=2).encode(x=shared.x, y=y, color=shade, detail="series:N")
+        lines = base.mark_line(strokeWidth=2).encode(x=shared.x, y=y, color=shade, detail=alt.Detail("series:N"))
         dots = base.mark_circle(size=55, opacity=1).encode(x=shared.x, y=y, color=shade, tooltip=tips)
-        marks = (dashed.encode(x=shared.x, y=against), lines, dots, beside(name).encode(color=alt.value(INK)))
+        marks = (dashed.encode(x=shared.x, y=against), lines, dots, beside(name).encode(color=alt.ColorValue(INK)))
         panels.append(layered(*marks).properties(width=plot, height=_SWEEP_SCALING_HEIGHT))
     last = data.filter(pl.col(scaled) == pl.col(scaled).max()).sort("speedup", descending=True).row(0, named=True)
     head = f"At {words} {last['x']}: {_times(last)}"
@@ -426,7 +427,7 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     notes = ["Mean over the ranks and steps of a phase, under the profiler. Time between steps is not in it."]
     if frame["point"].n_unique() > len(points):
         notes.append(f"The first {len(points)} of {frame['point'].n_unique()} points are shown.")
-    done = finish(alt.vconcat(*panels, spacing=20), title or _headline(rows, phases), notes)
+    done = finish(compose.rows(*panels, spacing=20), title or _headline(rows, phases), notes)
     done["title"]["frame"] = "bounds"
     return done
 

@@ -265,13 +265,13 @@ def stacked_bars(
     tips = [alt.Tooltip("row:N", title="bar"), alt.Tooltip("part:N"), alt.Tooltip("time:N")]
     tips += [alt.Tooltip("percent:Q", format=".2f", title="share (%)"), *(alt.Tooltip(f"{name}:Q") for name in extra)]
     bars = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
-    marks = [bars.encode(x=x, x2="end:Q", y=y, color=colour("part", table), tooltip=tips)]
+    marks = [bars.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour("part", table), tooltip=tips)]
     if inside:
         marks += _inside(data, table, x, y, width / room)
     ends = data.group_by("row", maintain_order=True).agg(start=pl.col("end").max(), ns=pl.col("ns").sum())
     ends = ends.with_columns(label=pl.col("ns").map_elements(format_ns, return_dtype=pl.String))
     totals = alt.Chart(inline(ends)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
-    return [*marks, totals.encode(x=x, y=y, text="label:N")]
+    return [*marks, totals.encode(x=x, y=y, text=alt.Text("label:N"))]
 
 
 def _inside(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, px: float) -> list[alt.Chart]:
@@ -292,7 +292,7 @@ def centred(texts: pl.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     marks = []
     for (ink,), group in texts.group_by("ink", maintain_order=True):
         base = alt.Chart(inline(group.drop("ink"))).mark_text(clip=True, baseline="middle", color=str(ink))
-        marks.append(base.encode(x=x, y=y, text="label:N"))
+        marks.append(base.encode(x=x, y=y, text=alt.Text("label:N")))
     return marks
 
 
@@ -341,12 +341,12 @@ def ranking(rows: pl.DataFrame, *, width: int, title: str | None, table: dict[st
     texts = alt.Chart(inline(data.select("row", "time", "label"))).mark_text(
         align="left", baseline="middle", dx=6, dy=8 if small else 0, color=INK
     )
-    marks = [drawn, texts.encode(x=x, y=y, text="label:N")]
+    marks = [drawn, texts.encode(x=x, y=y, text=alt.Text("label:N"))]
     if small:  # a name has no room beside its bar: it stands above it
         above = alt.Chart(inline(data.select("row"))).mark_text(
             align="left", baseline="middle", dy=-9, fontWeight="bold", limit=across, color=INK
         )
-        marks.append(above.encode(x=alt.value(0), y=y, text="row:N"))
+        marks.append(above.encode(x=alt.XValue(0), y=y, text=alt.Text("row:N")))
     return layered(*marks).properties(width=across, height=(ROW + 16 if small else ROW) * len(names))
 
 
@@ -378,7 +378,7 @@ def tiles(figures: Sequence[tuple[str, str]], width: int) -> alt.LayerChart:
         align="left", baseline="middle", fontSize=_LARGE, fontWeight="bold", color=INK
     )
     return layered(
-        box.encode(x=x, x2="end:Q", y=alt.value(0), y2=alt.value(_HEIGHT)),
-        head.encode(x=x, y=alt.value(17), text="text:N"),
-        value.encode(x=x, y=alt.value(42), text="text:N"),
+        box.encode(x=x, x2=alt.X2("end:Q"), y=alt.YValue(0), y2=alt.Y2Value(_HEIGHT)),
+        head.encode(x=x, y=alt.YValue(17), text=alt.Text("text:N")),
+        value.encode(x=x, y=alt.YValue(42), text=alt.Text("text:N")),
     ).properties(width=width, height=_HEIGHT)

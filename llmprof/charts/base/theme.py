@@ -204,7 +204,9 @@ def narrow() -> Iterator[None]:
 def rows_of(panels: Sequence[Any], across: int, *, spacing: float) -> list[Any]:
     """Panels side by side, ``across`` of them in a row; all below each other on a telephone where ``across`` is 1."""
     lines = [panels[i : i + across] for i in range(0, len(panels), across)]
-    return [alt.hconcat(*line, spacing=spacing, bounds="flush") if len(line) > 1 else line[0] for line in lines]
+    from llmprof.charts.base import compose
+
+    return [compose.columns(*line, spacing=spacing, bounds="flush") if len(line) > 1 else line[0] for line in lines]
 
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
@@ -259,7 +261,9 @@ def heading(text: str, size: int = 13) -> alt.TitleParams:
 
 def layered(*marks: alt.Chart | alt.LayerChart) -> alt.LayerChart:
     """Marks on top of each other."""
-    return alt.LayerChart(layer=list(marks))
+    from llmprof.charts.base import compose
+
+    return compose.layers(*marks)
 
 
 def beside(text: str) -> alt.Chart:
@@ -267,7 +271,7 @@ def beside(text: str) -> alt.Chart:
     mark = alt.Chart({"values": ({},)}).mark_text(
         align="left", baseline="bottom", fontSize=13, fontWeight="bold", color=INK
     )
-    titled: alt.Chart = mark.encode(x=alt.value(0), y=alt.value(-10), text=alt.value(text))
+    titled: alt.Chart = mark.encode(x=alt.XValue(0), y=alt.YValue(-10), text=alt.TextValue(text))
     return titled
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import constant, inline, nothing, number, require
 from llmprof.charts.base.theme import (
     CAUSES,
@@ -83,7 +84,7 @@ def theory_curves(
     notes = "Blue: least time at the device's stated peaks."
     notes += " Green: predicted by a calibration, no bound." if "predicted" in kinds else ""
     notes += " Orange points: measured." if "measured" in kinds else ""
-    return finish(alt.hconcat(*panels, spacing=_SPACE), title or sentence, notes)
+    return finish(compose.columns(*panels, spacing=_SPACE), title or sentence, notes)
 
 
 def _has(sweep: pl.DataFrame, measured: pl.DataFrame | None, kind: str) -> bool:
@@ -188,7 +189,7 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
         "part:N", scale=alt.Scale(domain=list(table), range=list(table.values())), sort=None, legend=legend
     )
     tips = [alt.Tooltip("part:N"), alt.Tooltip("at:N", title=over), alt.Tooltip("gb:Q", format=",.2f", title="GB")]
-    bars = alt.Chart(inline(rows)).mark_bar().encode(x=x, y=y, y2="end:Q", color=shade, tooltip=tips)
+    bars = alt.Chart(inline(rows)).mark_bar().encode(x=x, y=y, y2=alt.Y2("end:Q"), color=shade, tooltip=tips)
     marks = [bars]
     fit = sweep.filter(pl.col("fits").fill_null(value=False)) if "fits" in sweep.columns else sweep.clear()
     if limit:
@@ -198,7 +199,7 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
         level = alt.Y("limit:Q", scale=alt.Scale(domain=[0, top * 1.08]))
         marks.append(alt.Chart(inline(line)).mark_rule(color=INK, strokeWidth=1.5, strokeDash=[6, 4]).encode(y=level))
         text = alt.Chart(inline(line)).mark_text(align="left", baseline="bottom", dy=-4, fontSize=TEXT_PX, color=MUTED)
-        marks.append(text.encode(x=alt.value(4), y=level, text="label:N"))
+        marks.append(text.encode(x=alt.XValue(4), y=level, text=alt.Text("label:N")))
     sentence = "Memory of a rank"
     if limit and fit.height:
         most = fit.sort("value").row(-1, named=True)
@@ -259,7 +260,7 @@ def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     panels = [_gaps_panel(joined.filter(pl.col("phase") == phase), phase) for phase in phases]
     reasons = set(joined["why"])
     table = {name: shade for name, shade in REASONS.items() if name == "least time" or name in reasons}
-    chart = alt.vconcat(_legend(table), *panels, spacing=16)
+    chart = compose.rows(_legend(table), *panels, spacing=16)
     last = joined.filter(pl.col("phase") == phases[-1])
     measured, bound = number(last["measured_ns"].sum()), number(last["bound_ns"].sum())
     reached = percent(100 * bound / measured) if measured else "0 %"
@@ -321,9 +322,9 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     )
     colour = alt.Color("part:N", scale=alt.Scale(domain=list(REASONS), range=list(REASONS.values())), legend=None)
     tips = [alt.Tooltip("stage:N"), alt.Tooltip("part:N")]
-    bars = alt.Chart(inline(data)).mark_bar().encode(x=x, x2="end:Q", y=y, color=colour, tooltip=tips)
+    bars = alt.Chart(inline(data)).mark_bar().encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, tooltip=tips)
     text = alt.Chart(inline(labels)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
-    texts = text.encode(x=alt.X("end:Q", scale=scale), y=y, text="label:N")
+    texts = text.encode(x=alt.X("end:Q", scale=scale), y=y, text=alt.Text("label:N"))
     named = f"{phase}: {steps} step{'s' if steps != 1 else ''} of a rank"
     return layered(bars, texts).properties(width=inner() - 120, height=24 * len(order), title=heading(named))
 
@@ -336,11 +337,11 @@ def _legend(table: dict[str, str]) -> alt.LayerChart:
         wide = 30 + 6.4 * len(name)
         if is_narrow() and at > 6 and at + wide > inner() - 120:
             at, line = 6.0, line + 1
-        down = alt.value(8 + 18 * line)
+        down = alt.YValue(8 + 18 * line)
         square = alt.Chart(constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
-        marks.append(square.encode(x=alt.value(at), y=down))
+        marks.append(square.encode(x=alt.XValue(at), y=down))
         text = alt.Chart(constant({})).mark_text(align="left", baseline="middle", fontSize=TEXT_PX, color=INK)
-        marks.append(text.encode(x=alt.value(at + 11), y=down, text=alt.value(name)))
+        marks.append(text.encode(x=alt.XValue(at + 11), y=down, text=alt.TextValue(name)))
         at += wide
     return layered(*marks).properties(width=inner() - 120, height=16 + 18 * line)
 
@@ -391,7 +392,7 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     band = (
         alt.Chart(inline(ends))
         .mark_area(color="#EDF0F3", clip=True)
-        .encode(x=x, y=alt.Y("under:Q", scale=scale), y2="over:Q")
+        .encode(x=x, y=alt.Y("under:Q", scale=scale), y2=alt.Y2("over:Q"))
     )
     line = alt.Chart(inline(ends)).mark_line(color=MUTED, strokeWidth=1).encode(x=x, y=y)
     models = rows["model"].unique().sort().to_list()

@@ -6,6 +6,7 @@ import altair as alt
 import polars as pl
 
 from llmprof import hardware
+from llmprof.charts.base import compose
 from llmprof.charts.base.data import constant, inline, nothing, number, require
 from llmprof.charts.base.theme import (
     COMMUNICATION,
@@ -121,22 +122,22 @@ def _column(nodes: pl.DataFrame, left: float, phase: str) -> list[alt.Chart]:
         frame = constant({})
         y, y2 = float(inside["y"].min()) - 6, float(inside["y2"].max()) + 6  # type: ignore[arg-type]
         rect = alt.Chart(frame).mark_rect(fill="#F4F6F8", stroke="#CBD2D9", strokeDash=[4, 3], cornerRadius=6)
-        marks.append(rect.encode(x=alt.value(left), x2=alt.value(left + 412), y=alt.value(y), y2=alt.value(y2)))
+        marks.append(rect.encode(x=alt.XValue(left), x2=alt.X2Value(left + 412), y=alt.YValue(y), y2=alt.Y2Value(y2)))
     arrows = data.select(y="y2", y2=pl.col("y").shift(-1)).drop_nulls()
     line = alt.Chart(inline(arrows)).mark_rule(color=MUTED, strokeWidth=1.2)
-    middle = alt.value(left + 8 + _HALF / 2)
+    middle = alt.XValue(left + 8 + _HALF / 2)
     scale = alt.Scale(domain=[0, 1], range=[0, 1])
-    marks.append(line.encode(x=middle, y=alt.Y("y:Q", scale=scale, axis=None), y2="y2:Q"))
+    marks.append(line.encode(x=middle, y=alt.Y("y:Q", scale=scale, axis=None), y2=alt.Y2("y2:Q")))
     for (bound,), group in data.group_by("bound", maintain_order=True):
         shade = BOUNDS.get(str(bound), REST)
         tips = [alt.Tooltip(f"{name}:N") for name in ("component", "work", "time", "share", "bound")]
         box = alt.Chart(inline(group)).mark_rect(fill=shade, cornerRadius=5)
         marks.append(
             box.encode(
-                x=alt.value(left + 8),
-                x2=alt.value(left + 8 + _HALF),
+                x=alt.XValue(left + 8),
+                x2=alt.X2Value(left + 8 + _HALF),
                 y=alt.Y("y:Q", scale=scale, axis=None),
-                y2="y2:Q",
+                y2=alt.Y2("y2:Q"),
                 tooltip=tips,
             )
         )
@@ -153,7 +154,7 @@ def _text(rows: pl.DataFrame, x: float, *, ink: str = INK, bold: bool = False) -
         align="left", baseline="middle", fontSize=TEXT_PX, color=ink, fontWeight="bold" if bold else "normal"
     )
     scale = alt.Scale(domain=[0, 1], range=[0, 1])
-    drawn: alt.Chart = mark.encode(x=alt.value(x), y=alt.Y("y:Q", scale=scale, axis=None), text="label:N")
+    drawn: alt.Chart = mark.encode(x=alt.XValue(x), y=alt.Y("y:Q", scale=scale, axis=None), text=alt.Text("label:N"))
     return drawn
 
 
@@ -164,9 +165,9 @@ def _key(width: float) -> alt.LayerChart:
     for name, shade in BOUNDS.items():
         label = {"none": "no least time"}.get(name, f"bound by {name}" if name == "compute" else name)
         square = alt.Chart(constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
-        marks.append(square.encode(x=alt.value(at), y=alt.value(-6)))
+        marks.append(square.encode(x=alt.XValue(at), y=alt.YValue(-6)))
         text = alt.Chart(constant({})).mark_text(align="left", baseline="middle", fontSize=TEXT_PX, color=INK)
-        marks.append(text.encode(x=alt.value(at + 11), y=alt.value(-6), text=alt.value(label)))
+        marks.append(text.encode(x=alt.XValue(at + 11), y=alt.YValue(-6), text=alt.TextValue(label)))
         at += 34 + 6.6 * len(label)
     return layered(*marks)
 
@@ -246,7 +247,7 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
             amount=pl.Series([f"{amount(value)}{unit}" for value in rows["value"]], dtype=pl.String),
         )
         drawn.append(_bars(rows, order, table, plot, label, names=n == 0))
-    chart: alt.HConcatChart = alt.hconcat(*drawn, spacing=_SPACE).resolve_scale(color="shared")
+    chart: alt.HConcatChart = compose.columns(*drawn, spacing=_SPACE).resolve_scale(color="shared")
     most = sums.filter(pl.col("phase") == sums["phase"][-1]).sort("latency_s", descending=True).row(0, named=True)
     total = number(sums.filter(pl.col("phase") == sums["phase"][-1])["latency_s"].sum())
     sentence = f"{most['stage']} takes {percent(100 * most['latency_s'] / total)} of the least time of {most['phase']}"
@@ -277,7 +278,7 @@ def _bars(
         bar = alt.Chart(some).mark_bar(size=_ROW / 2 - 1, yOffset=place, opacity=opacity)
         marks.append(bar.encode(x=x, y=y, color=shade, tooltip=tips))
         text = alt.Chart(some).mark_text(align="left", baseline="middle", dx=4, dy=place, fontSize=TEXT_PX, color=INK)
-        marks.append(text.encode(x=x, y=y, text="label:N"))
+        marks.append(text.encode(x=x, y=y, text=alt.Text("label:N")))
     height = (_ROW + 6) * len(order)
     return layered(*marks).properties(width=width, height=height, title=heading(label))
 
@@ -327,7 +328,7 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     tips = [alt.Tooltip(f"{name}:N") for name in ("component", "stage", "label")]
     bars = alt.Chart(inline(rows)).mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
     text = alt.Chart(inline(rows)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
-    chart = layered(bars, text.encode(x=x, y=y, text="label:N"))
+    chart = layered(bars, text.encode(x=x, y=y, text=alt.Text("label:N")))
     chart = chart.properties(width=inner() - 130, height=26 * len(order))
     sentence = f"{_count(total)} parameters"
     if used < total * 0.999:

@@ -164,13 +164,13 @@ class _Drawing:
         axis = alt.Axis(title=axis_title, format=NUMBER, grid=False, tickCount=4 if is_narrow() else 10)
         self._x = alt.X("start:Q", scale=x, axis=axis)
         self._y = alt.Y("top:Q", scale=y, axis=None)
-        self._box: dict[str, Any] = {"x": self._x, "x2": "end:Q", "y": self._y, "y2": "bottom:Q"}
+        self._box: dict[str, Any] = {"x": self._x, "x2": alt.X2("end:Q"), "y": self._y, "y2": alt.Y2("bottom:Q")}
         self._plot = plot
 
     def lanes(self, lanes: pl.DataFrame) -> alt.Chart:
         """Light background of each lane; where it stays visible, the lane is idle."""
         base = alt.Chart(inline(lanes.select("top", "bottom"))).mark_rect(color=IDLE)
-        drawn: alt.Chart = base.encode(x=alt.value(0), x2=alt.value(self._plot), y=self._y, y2="bottom:Q")
+        drawn: alt.Chart = base.encode(x=alt.XValue(0), x2=alt.X2Value(self._plot), y=self._y, y2=alt.Y2("bottom:Q"))
         return drawn
 
     def bars(self, shown: pl.DataFrame, by: str, palette: dict[str, str], tips: dict[str, str]) -> alt.Chart:
@@ -209,7 +209,7 @@ class _Drawing:
         rank = alt.Chart(inline(ranks)).mark_text(
             align="right", baseline="middle", fontSize=TEXT_PX, color=INK, fontWeight="bold"
         )
-        return layered(*(mark.encode(x=alt.value(-8), y=self._y, text="label:N") for mark in (lane, rank)))
+        return layered(*(mark.encode(x=alt.XValue(-8), y=self._y, text=alt.Text("label:N")) for mark in (lane, rank)))
 
 
 def _kind(frame: pl.DataFrame, column: str) -> str:

@@ -1,0 +1,78 @@
+"""Charts of several parts are those of Altair, and a change of one leaves the others as they were."""
+
+from __future__ import annotations
+
+import altair as alt
+import pytest
+
+from llmprof.charts.base import compose
+
+pytestmark = pytest.mark.filterwarnings("ignore:Automatically deduplicated")  # what Altair does with equal parameters
+
+
+def bars(name: str) -> alt.Chart:
+    return alt.Chart({"values": ({"a": 1, "b": name},)}, width=100).mark_bar().encode(x=alt.X("a:Q"), y=alt.Y("b:N"))
+
+
+def of(rows, columns, layers):
+    """Rows of columns of layers, one of which can be zoomed."""
+    zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
+    marked = layers(bars("one").properties(name="first").add_params(zoom), bars("two").mark_text())
+    return rows(columns(marked, layers(bars("three"), bars("four")), spacing=3), bars("five"), spacing=20)
+
+
+def of_altair() -> alt.VConcatChart:
+    return of(alt.vconcat, alt.hconcat, alt.layer)
+
+
+@pytest.fixture
+def chart() -> alt.VConcatChart:
+    return of(compose.rows, compose.columns, compose.layers)
+
+
+def test_the_specification_is_that_of_altair(chart):
+    assert chart.to_dict() == of_altair().to_dict()
+    assert isinstance(chart, alt.VConcatChart)
+
+
+def test_a_copy_holds_the_same_parts(chart):
+    for copy in (chart.copy(), chart.copy(deep=False), chart.properties(title="other")):
+        assert copy is not chart
+        assert copy.vconcat[0] is chart.vconcat[0]
+        assert copy.vconcat[1] is chart.vconcat[1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda chart: chart.properties(title="other", background="red").configure(font="x"),
+        lambda chart: chart & bars("six"),
+        lambda chart: chart | bars("six"),
+        lambda chart: chart.copy().vconcat.append(bars("six")),
+        lambda chart: chart.vconcat[0].hconcat[0] + bars("six"),
+        lambda chart: chart.vconcat[0].hconcat[0].properties(width=5).interactive(name="pan"),
+        lambda chart: chart.add_params(alt.selection_point(name="point")),
+        lambda chart: chart.resolve_scale(color="independent"),
+        lambda chart: compose.rows(compose.layers(chart.vconcat[1], bars("six")), chart),
+    ],
+    ids=["properties", "&", "|", "append", "+", "interactive", "add_params", "resolve_scale", "part of another"],
+)
+def test_a_change_leaves_the_original_as_it_was(chart, change):
+    before = chart.to_dict()
+    change(chart)
+    assert chart.to_dict() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda chart: chart & bars("six"),
+        lambda chart: chart | bars("six"),
+        lambda chart: chart.vconcat[0].hconcat[0] + bars("six"),
+        lambda chart: chart.add_params(alt.selection_point(name="point")),
+        lambda chart: chart.vconcat[0].hconcat[1].interactive(name="pan"),
+    ],
+    ids=["&", "|", "+", "add_params", "interactive"],
+)
+def test_what_a_change_makes_is_what_altair_makes(chart, change):
+    assert change(chart).to_dict() == change(of_altair()).to_dict()

@@ -31,7 +31,7 @@ PCT = "avg.pct_of_peak_sustained_elapsed"
         ("Memory Workload Analysis: Memory Throughput", "traffic of the device memory"),
         ("Memory Workload Analysis: L2 Hit Rate", "L2 hit rate"),
         ("launch__occupancy_limit_registers", "occupancy limit: registers"),
-        ("launch__registers_per_thread", "registers a thread"),
+        ("launch__registers_per_thread", "registers per thread"),
         ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum", "shared-memory bank conflicts"),
         ("smsp__thread_inst_executed_per_inst_executed.ratio", "threads of a warp at work"),
         ("breakdown:sm__throughput.avg.pct_of_peak_sustained_elapsed", "use of the SMs"),
@@ -63,7 +63,7 @@ def test_an_unknown_metric_is_explained_by_its_parts_and_names_like_it():
         "dram": "device memory (HBM or GDDR) behind the L2 cache",
         "throughputs_odd": "throughputs odd",
         "max": "the largest of all instances of the unit",
-        "per_second": "in a second",
+        "per_second": "per second",
     }
     assert "dram__throughput" in found.near
     assert "Like it: dram__throughput" in str(found)

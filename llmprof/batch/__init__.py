@@ -1,4 +1,4 @@
-"""Sweeps: one run for every combination of parameters, the comparison of their results, and notebooks over many runs.
+"""Sweeps: a run for every combination of parameters, the comparison of the results, and notebooks over many runs.
 
 >>> sweep = llmprof.BatchRunner(config).run_parameter_sweep({"batch_size": [1, 2, 4]})  # doctest: +SKIP
 >>> sweep.comparison  # one row per run: latencies, throughput, and the shares of its time  # doctest: +SKIP

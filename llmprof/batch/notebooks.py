@@ -1,4 +1,4 @@
-"""Executes a notebook for each of many runs, and writes a page that lists the results."""
+"""Execution of a notebook for each of many runs, and a page that lists the results."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Walkthroughs:
     Attributes
     ----------
     index : pathlib.Path
-        Page that lists them.
+        Page that lists the notebooks.
     notebooks : dict of str to pathlib.Path
-        Executed notebook by run.
+        Executed notebooks by the name of the run.
     errors : dict of str to str
-        Error message by run; the notebook is kept up to the cell that failed.
+        Error messages by the name of the run; the notebook is kept up to the cell that failed.
     """
 
     index: Path
@@ -50,18 +50,18 @@ def notebooks_over(
     Parameters
     ----------
     runs : iterable of path
-        Run folders, trace files or folders of traces. A folder of runs, such as that of a sweep, stands for its runs; a
-        run that failed, was interrupted or is still running is listed with its error, without a notebook.
+        Run folders, trace files or folders of traces. A folder of runs, such as that of a sweep, stands for its runs. A
+        run that failed, was interrupted or is still running is listed with its error and has no notebook.
     name : str
         Name of a notebook of the repository, or a path.
     folder : path
-        Where the executed notebooks and the page go; each notebook into a folder with the name of its run.
+        Folder for the page and the executed notebooks; each notebook is in a subfolder with the name of its run.
     parameter : str
-        The notebook's parameter that takes the path of a run; ``trace`` takes that of the run's timeline.
+        Parameter of the notebook that takes the path of a run; ``trace`` takes the path of the run's timeline.
     parameters : mapping, optional
         Further parameters, the same for all runs.
     progress : callable, optional
-        Called with the run and the cells that have run, how many runs are done, and how many there are.
+        Called with a text (the run and its cell), the number of finished runs, and the number of runs.
 
     Returns
     -------
@@ -95,8 +95,8 @@ def notebooks_over(
             errors[run] = reason
             continue
         try:
-            given = {**(parameters or {}), parameter: str((capture(path) if parameter == "trace" else path).resolve())}
-            notebooks[run] = run_notebook(str(source), target / run, parameters=given, progress=tell)
+            values = {**(parameters or {}), parameter: str((capture(path) if parameter == "trace" else path).resolve())}
+            notebooks[run] = run_notebook(str(source), target / run, parameters=values, progress=tell)
         except OutputError:
             raise
         except LlmprofError as error:
@@ -114,11 +114,11 @@ def _unfinished(path: Path) -> str | None:
     if state["state"] not in {FAILED, INTERRUPTED, RUNNING}:
         return None
     error = (state.get("error") or {}).get("message")
-    return f"the run is {state['state']}{f': {error}' if error else ''}; llmprof run --resume goes on with it"
+    return f"the run is {state['state']}{f': {error}' if error else ''}; llmprof run --resume continues it"
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The path itself, or the run folders in it where it is a folder of runs."""
+    """Run folders in a folder of runs; for any other path, the path itself."""
     if path.is_dir() and not is_run(path):
         inside = sorted(folder.parent for folder in path.glob("*/state.json"))
         return inside or [path]
@@ -126,7 +126,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def _names(paths: list[Path]) -> dict[str, Path]:
-    """Paths by a unique name."""
+    """Unique names for paths."""
     by_name: dict[str, Path] = {}
     for path in dict.fromkeys(paths):
         stem = path.name if path.is_dir() else path.name.split(".")[0] or "run"  # rank0.123.pt.trace.json.gz
@@ -140,8 +140,8 @@ def _names(paths: list[Path]) -> dict[str, Path]:
 
 def _page(name: str, runs: dict[str, Path], notebooks: dict[str, Path], errors: dict[str, str]) -> str:
     rows = [(run, f"{run}/{notebooks[run].name}" if run in notebooks else None, errors.get(run)) for run in runs]
-    done = f"{len(notebooks)} of {len(runs)} runs executed" + (f", {len(errors)} failed" if errors else "")
-    return render("walkthroughs.html", title=f"{name}: {len(runs)} runs", summary=f"{done}.", rows=rows)
+    summary = f"{len(notebooks)} of {len(runs)} runs executed" + (f", {len(errors)} failed" if errors else "")
+    return render("walkthroughs.html", title=f"{name}: {len(runs)} runs", summary=f"{summary}.", rows=rows)
 
 
 def _write(path: Path, text: str) -> None:

@@ -26,7 +26,7 @@ PRESETS: dict[str, dict[str, list[Any]]] = {
 """Parameters by the name of the preset; ``scaling`` stops at the number of devices of the machine."""
 
 MAPPINGS = ("engine_args", "server", "environment")
-"""Fields of which a sweep can vary one key: ``engine_args.block_size``."""
+"""Fields of the configuration whose keys can be varied by a sweep: ``engine_args.block_size``."""
 
 _NOT_SWEPT = ("results_dir", "experiment_name", *MAPPINGS)
 
@@ -37,13 +37,13 @@ def parse(text: str) -> dict[str, list[Any]]:
     Parameters
     ----------
     text : str
-        Names and values; a value is JSON where it can be, else text. Values that hold a comma stand in brackets or
-        quotation marks, as in JSON.
+        Names and values. A value that is valid JSON is decoded, any other is text. A value with a comma needs brackets
+        or quotation marks, as in JSON.
 
     Returns
     -------
     dict of str to list
-        In the order of the text.
+        Values by parameter, in the order of the text.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def preset(name: str, *, devices: int = 0) -> dict[str, list[Any]]:
     name : str
         One of :data:`PRESETS`.
     devices : int
-        Devices of the machine; ``scaling`` goes no further, but to 2 at least. 0: unknown.
+        Number of devices of the machine (0: unknown); ``scaling`` stops there, but not below 2.
 
     Raises
     ------
@@ -105,26 +105,31 @@ def preset(name: str, *, devices: int = 0) -> dict[str, list[Any]]:
         raise ConfigError(f"there is no preset {name!r}", expected=f"one of {', '.join(PRESETS)}")
     parameters = {parameter: list(values) for parameter, values in PRESETS[name].items()}
     if name == "scaling":
-        most = max(2, devices) if devices else 2
-        parameters["tensor_parallel_size"] = [size for size in parameters["tensor_parallel_size"] if size <= most]
+        largest = max(2, devices) if devices else 2
+        parameters["tensor_parallel_size"] = [size for size in parameters["tensor_parallel_size"] if size <= largest]
     return parameters
 
 
 def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Every combination, the last parameter changing fastest.
+    """Points of the grid: every combination of the values; the last parameter changes fastest.
 
     Raises
     ------
     ConfigError
-        A name is no field of the configuration, or has no values, or one value twice.
+        A name is not a field of the configuration, or a parameter has no values or a value twice.
+
+    Examples
+    --------
+    >>> points({"batch_size": [1, 2], "max_tokens": [16]})
+    [{'batch_size': 1, 'max_tokens': 16}, {'batch_size': 2, 'max_tokens': 16}]
     """
-    known = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name not in _NOT_SWEPT]
+    fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name not in _NOT_SWEPT]
     for name, values in parameters.items():
         head, dot, key = name.partition(".")
-        if not (dot and key and head in MAPPINGS) and name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        if not (dot and key and head in MAPPINGS) and name not in fields:
+            near = difflib.get_close_matches(name, fields, n=3, cutoff=0.5)
             raise ConfigError(
-                f"the configuration has no {name!r} to sweep", expected=f"one of {', '.join(near or known)}"
+                f"the configuration has no {name!r} to sweep", expected=f"one of {', '.join(near or fields)}"
             )
         if isinstance(values, str) or not values:
             raise ConfigError(f"the parameter {name} has no list of values", expected="a list such as [1, 2, 4]")
@@ -136,26 +141,26 @@ def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def apply(config: ExperimentConfig, values: Mapping[str, Any]) -> ExperimentConfig:
-    """The configuration with the values of a point."""
-    given: dict[str, Any] = {}
+    """Configuration with the values of a point."""
+    options: dict[str, Any] = {}
     for name, value in values.items():
         head, dot, key = name.partition(".")
         if dot:
-            given[head] = {**given.get(head, dict(getattr(config, head))), key: value}
+            options[head] = {**options.get(head, dict(getattr(config, head))), key: value}
         else:
-            given[name] = value
-    if "input_tokens" in given:
-        given = {"prompt": None, "prompt_file": None} | given
-    return config.replace(**given)
+            options[name] = value
+    if "input_tokens" in options:
+        options = {"prompt": None, "prompt_file": None} | options
+    return config.replace(**options)
 
 
 def label(values: Mapping[str, Any]) -> str:
-    """A point in words: ``batch_size=2, max_tokens=16``."""
+    """Text of a point: ``batch_size=2, max_tokens=16``."""
     return ", ".join(f"{name}={value}" for name, value in values.items())
 
 
 def point_name(name: str, values: Mapping[str, Any]) -> str:
-    """Name of a point's run: that of the experiment and the values, as it can stand in a file name.
+    """Name of a point's run, made of the experiment's name and the values, which is a valid file name.
 
     >>> point_name("tiny_torch", {"batch_size": 2, "engine_args.block_size": 16})
     'tiny_torch_batch_size-2_block_size-16'
@@ -165,11 +170,11 @@ def point_name(name: str, values: Mapping[str, Any]) -> str:
 
 
 def configs(config: ExperimentConfig, parameters: Mapping[str, Sequence[Any]]) -> list[ExperimentConfig]:
-    """The configuration of each point.
+    """Configuration of each point.
 
     Raises
     ------
     ConfigError
-        A parameter is not known, or a value does not go with the configuration.
+        A parameter is not known, or a value is not valid in this configuration.
     """
     return [apply(config, values) for values in points(parameters)]

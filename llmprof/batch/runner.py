@@ -1,4 +1,4 @@
-"""Runner of sweeps: measures points that share an engine together and others one by one; a sweep can be resumed."""
+"""Runner of sweeps: points that share an engine are measured together, others one by one; a sweep can be resumed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Runs(Protocol):
     """Callable that runs one point."""
 
     def run(self) -> Run:
-        """Run it."""
+        """Run the point."""
 
 
 class Points:
@@ -37,13 +37,13 @@ class Points:
     Parameters
     ----------
     state : dict
-        Content of ``sweep.json``; it is changed.
+        Content of ``sweep.json``, which is changed.
     folder : pathlib.Path
-        Of the sweep.
+        Folder of the sweep.
     progress : callable or None
         Called with the current task, the number of finished points, and the number of all points.
     check : bool
-        Ask the doctor before an engine starts.
+        Whether the doctor checks the machine before an engine starts.
     """
 
     def __init__(self, state: dict[str, Any], folder: Path, progress: Progress | None, *, check: bool) -> None:
@@ -55,7 +55,7 @@ class Points:
         batch_state.store(self._state, self._folder)
 
     def alone(self, place: int, config: ExperimentConfig, runner: Callable[..., Runs]) -> None:
-        """Run a point in an engine of its own."""
+        """Run a point in a separate engine."""
         point = self._points[place]
         earlier = self._recorded(point)
         begun_at = time.monotonic()
@@ -81,9 +81,9 @@ class Points:
             self.store()
 
     def together(self, configs: Mapping[int, ExperimentConfig]) -> None:
-        """Measure points with one start of an engine, then read the recording of each.
+        """Measure points with one start of an engine, then read the recording of each point.
 
-        Points that an earlier attempt measured are only read.
+        Points that an earlier attempt has measured are only read.
         """
         places = []
         for place, config in configs.items():
@@ -131,7 +131,7 @@ class Points:
         for k, outcome in series:
             outcomes.append((places[k], outcome))
             if outcome.state != "measured":
-                words = str(outcome.error) if outcome.error else "the engine ended before it came to this point"
+                words = str(outcome.error) if outcome.error else "the engine ended before this point"
                 self._points[places[k]] |= {"state": "failed", "error": words}
         self._state["starts"] = [*self._state.get("starts", ()), {"points": places, "starts": starts}]
         self.store()
@@ -157,7 +157,7 @@ class Points:
             self.store()
 
     def _interrupted(self, places: list[int]) -> None:
-        """Prepare the next attempt: it reads points that were measured, and starts the others anew."""
+        """Prepare the next attempt, which reads the points that were measured and starts the others again."""
         for place in places:
             point = self._points[place]
             if point["state"] != "running":
@@ -171,7 +171,7 @@ class Points:
         self.store()
 
     def _recorded(self, point: Mapping[str, Any]) -> RunFolder | None:
-        """Folder of a point that was measured, but whose capture was not read yet."""
+        """Folder of a point that was measured but whose capture has not been read yet."""
         if point["state"] not in {"running", "interrupted"} or not point["run"]:
             return None
         folder = RunFolder(self._folder / str(point["run"]))
@@ -210,29 +210,29 @@ class Points:
 
 
 _OF_THE_START = {"import", "init", "serve", "warm_profiler"}
-"""Stages of the start of an engine, which its points share."""
+"""Stages of an engine's start, which its points share."""
 
 
 class BatchRunner:
-    """Runs of one configuration with changed parameters.
+    """Runner of one configuration with changed parameters.
 
     Parameters
     ----------
     config : ExperimentConfig
-        What all points share.
+        Configuration that all points share.
     progress : callable, optional
         Called with the current task, the number of finished points, and the number of all points. By default a
         notebook shows them in one output of the cell.
     runner : callable, optional
-        What runs one point, called as ``runner(config, progress=...)``. Without it, points that differ only in their
-        workload are measured by one start of the engine, and the others by an :class:`ExperimentRunner`.
+        Function that runs a point, called as ``runner(config, progress=...)``. By default, points that differ only in
+        their workload are measured by one start of the engine, and the others by an :class:`ExperimentRunner`.
     fresh_engine : bool
-        Start the engine for each point.
+        Whether the engine is started for each point.
     shuffle : bool
-        Measure the points in a random order (by the seed of the configuration), so that a drift of the machine does
-        not look like an effect of a parameter.
+        Whether the points are measured in random order (by the seed of the configuration), so that a drift of the
+        machine does not look like an effect of a parameter.
     check : bool
-        Ask the doctor first, once for each start of an engine.
+        Whether the doctor checks the machine first, once for each start of an engine.
     """
 
     def __init__(
@@ -253,15 +253,15 @@ class BatchRunner:
     ) -> Sweep:
         """Run every combination of the parameters that has not finished yet.
 
-        A point that fails is noted, and the next one runs. The state is written to the folder after each point, so an
-        interrupted sweep can be continued by another call with its folder, or by :meth:`resume`.
+        If a point fails, its error is kept and the next point runs. The state is written to the folder after each
+        point, so an interrupted sweep can be continued by another call with its folder, or by :meth:`resume`.
 
         Parameters
         ----------
         parameters : mapping of str to sequence
             Values by field of the configuration; ``engine_args.KEY`` varies one option of the engine.
         folder : path, optional
-            Folder of the sweep, new or begun; ``results/{experiment}_sweep_{time}`` if not given.
+            Folder of a new sweep, or of one to continue; ``results/{experiment}_sweep_{time}`` if not given.
 
         Returns
         -------
@@ -278,18 +278,18 @@ class BatchRunner:
         grid = points(parameters)
         self._refuse_twins(grid)
         target = Path(folder) if folder is not None else self._new_folder()
-        wanted = {name: list(values) for name, values in parameters.items()}
+        chosen = {name: list(values) for name, values in parameters.items()}
         with batch_state.alone(target):
             if (target / batch_state.FILE).exists():
                 state = batch_state.load(target)
-                if state["parameters"] != wanted:
+                if state["parameters"] != chosen:
                     raise LlmprofError(
                         f"the sweep in {target} has the parameters {state['parameters']}",
-                        expected=f"{listed(wanted)}",
-                        hint="choose another folder, or resume it with its own parameters",
+                        expected=f"{listed(chosen)}",
+                        hint="choose another folder, or resume this sweep with its own parameters",
                     )
             else:
-                state = batch_state.new(disclosure.config(self._config).to_dict(), wanted, grid)
+                state = batch_state.new(disclosure.config(self._config).to_dict(), chosen, grid)
                 state["fresh_engine"] = self._fresh
                 if self._shuffle:
                     state["order"] = random.Random(self._config.seed).sample(range(len(grid)), len(grid))  # noqa: S311
@@ -310,7 +310,7 @@ class BatchRunner:
         folder : path
             Folder of the sweep.
         **options
-            As for the class.
+            Options of the class.
 
         Raises
         ------
@@ -323,18 +323,18 @@ class BatchRunner:
 
     def _refuse_twins(self, grid: Sequence[Mapping[str, Any]]) -> None:
         """Raise if two points would be the same run, such as batch_size 0 (as many as prompts) and 1."""
-        seen: dict[str, Mapping[str, Any]] = {}
+        points: dict[str, Mapping[str, Any]] = {}
         for values in grid:
             try:
                 key = repr(apply(self._config, values).to_dict())
-            except LlmprofError:  # it will be a failed point
+            except LlmprofError:  # this point will fail
                 continue
-            if key in seen:
+            if key in points:
                 raise ConfigError(
-                    f"the points {label(seen[key])} and {label(values)} are the same run",
+                    f"the points {label(points[key])} and {label(values)} are the same run",
                     hint="leave one of the values out",
                 )
-            seen[key] = values
+            points[key] = values
 
     def _new_folder(self) -> Path:
         stamp = dt.datetime.now(tz=dt.UTC).astimezone().strftime("%Y%m%d-%H%M%S")
@@ -344,17 +344,17 @@ class BatchRunner:
     def _run(self, state: dict[str, Any], folder: Path, progress: Progress | None) -> None:
         listed: list[dict[str, Any]] = state["points"]
         order = state.get("order") or range(len(listed))
-        left = [listed[k] for k in order if not self._is_done(listed[k], folder)]
+        remaining = [listed[k] for k in order if not self._is_done(listed[k], folder)]
         configs: dict[int, ExperimentConfig] = {}
-        for point in left:
+        for point in remaining:
             try:
-                made = apply(self._config, point["values"])
-                name = point_name(made.name, point["values"])
-                configs[point["point"]] = made.replace(results_dir=str(folder), experiment_name=name)
+                config = apply(self._config, point["values"])
+                name = point_name(config.name, point["values"])
+                configs[point["point"]] = config.replace(results_dir=str(folder), experiment_name=name)
             except LlmprofError as error:
                 point |= {"state": "failed", "run": None, "error": str(error)}
         work = Points(state, folder, progress, check=self._check)
-        places = [point["point"] for point in left if point["point"] in configs]
+        places = [point["point"] for point in remaining if point["point"] in configs]
         if self._runner is None and not (self._fresh or state.get("fresh_engine")):
             together = [[places[k] for k in group] for group in groups([configs[place] for place in places])]
         else:
@@ -377,4 +377,4 @@ def devices() -> int:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
         return len(machine()["gpus"])
-    return len([one for one in visible.split(",") if one.strip() not in {"", "-1"}])
+    return len([device for device in visible.split(",") if device.strip() not in {"", "-1"}])

@@ -1,4 +1,4 @@
-"""A sweep in its folder: its state (``sweep.json``, replaced as a whole), the comparison of points, and its report."""
+"""Folder of a sweep: its state (``sweep.json``), the comparison of its points, and its report."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _points_ok(points: object) -> bool:
 
 
 def store(state: Mapping[str, Any], folder: Path) -> None:
-    """Write the state; a reader finds either the old or the new one.
+    """Write the state of a sweep; a concurrent reader sees either the old or the new state.
 
     Raises
     ------
@@ -137,8 +137,8 @@ def measures(run: Run) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``measures`` (keys of :data:`SCHEMA`; the means are of the repeats without profiler where there are any),
-        ``where`` (rows of ``analyze.step_time``) and ``note`` (why there are no rows, or empty).
+        ``measures``, with keys of :data:`SCHEMA` (means over the repeats without profiler, if there are any);
+        ``where``, rows of ``analyze.step_time``; ``note``, the reason for a lack of rows, or empty.
     """
     measured: dict[str, Any] = dict.fromkeys(SCHEMA)
     summary = summarize(run.requests)
@@ -190,7 +190,7 @@ class Sweep:
     Attributes
     ----------
     folder : pathlib.Path
-        Its folder; the run folders are in it.
+        Folder of the sweep, with the run folders.
     state : mapping
         Content of ``sweep.json``.
     """
@@ -200,7 +200,7 @@ class Sweep:
 
     @property
     def parameters(self) -> dict[str, list[Any]]:
-        """Values by parameter."""
+        """Values of each parameter."""
         return dict(self.state["parameters"])
 
     @property
@@ -211,27 +211,26 @@ class Sweep:
 
     @property
     def failed(self) -> dict[str, str]:
-        """Error message by the label of the point."""
+        """Error messages of failed points, by their labels."""
         points = self.state["points"]
         return {label(point["values"]): point["error"] or "" for point in points if point["state"] == "failed"}
 
     @property
     def comparison(self) -> pl.DataFrame:
-        """One row for each point.
+        """Comparison of all points.
 
         Returns
         -------
         polars.DataFrame
-            ``point, label``; a column for each parameter; ``state`` (``pending``, ``running``, ``finished``,
-            ``failed``, ``interrupted``), ``run`` (name of its folder), ``error``; ``measured`` (``plain``: the
-            repeats without profiler, else ``profiled``), ``repeats``, ``agree``; means over the repeats of the
-            latencies (ns), of ``wall_ns`` and of the rates (per s), with the 95 % interval of the mean of some
-            (``ttft_ns_ci95_low, ttft_ns_ci95_high`` …); ``ttft_p99_ns, itl_p99_ns, e2e_p99_ns``; ``overhead`` (of the
-            profiler, share of the wall time without) and ``overhead_clear`` (it is beyond the noise of the repeats);
-            ``joules_per_output_token``;
-            ``peak_memory_bytes`` (of the fullest device), ``kv_cache_tokens``, ``ranks``; ``share_compute,
-            share_hidden_communication, share_exposed_communication, share_exposed_copy, share_idle`` of the time of
-            the steps in the trace. What is not known is null.
+            One row for each point; unknown values are null. ``point, label``; a column for each parameter; ``state``
+            (``pending``, ``running``, ``finished``, ``failed`` or ``interrupted``); ``run``, the name of its folder;
+            ``error``; ``measured`` (``plain`` for repeats without profiler, otherwise ``profiled``), ``repeats,
+            agree``. Means over the repeats: latencies (ns), ``wall_ns`` and rates (per s), some with the 95 % interval
+            of the mean (``ttft_ns_ci95_low, ttft_ns_ci95_high`` …); ``ttft_p99_ns, itl_p99_ns, e2e_p99_ns``.
+            ``overhead`` of the profiler, as a share of the wall time without it, and ``overhead_clear``, whether it
+            exceeds the noise of the repeats. ``joules_per_output_token``; ``peak_memory_bytes`` of the fullest device;
+            ``kv_cache_tokens, ranks``. Shares of the steps' time in the trace: ``share_compute,
+            share_hidden_communication, share_exposed_communication, share_exposed_copy, share_idle``.
         """
         rows = [self._row(point) for point in self.state["points"]]
         parameters = {f"{name}": _dtype(values) for name, values in self.parameters.items()}
@@ -253,13 +252,13 @@ class Sweep:
 
     @property
     def where(self) -> pl.DataFrame:
-        """Where the time of each point went, from its trace.
+        """Parts of the time of each point, from its trace.
 
         Returns
         -------
         polars.DataFrame
-            ``point, label, phase, part, ns, share, steps, ranks``: times are sums over the ranks and steps of a
-            phase, shares are of the phase's time. A point without a trace has no rows.
+            ``point, label, phase, part``; ``ns``, the sum over the ranks and steps of a phase; ``share`` of the phase's
+            time; ``steps, ranks``. A point without a trace has no rows.
         """
         rows = [
             {"point": point["point"], "label": label(point["values"]), **time}
@@ -270,7 +269,7 @@ class Sweep:
 
 
 def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
-    """The sweep in a folder, finished or not.
+    """Open the sweep in a folder, finished or not.
 
     Raises
     ------
@@ -286,7 +285,7 @@ def _cell(value: Any) -> Any:
 
 
 def _dtype(values: list[Any]) -> type[pl.DataType]:
-    """Type of a parameter's column: the common type of its values, else text."""
+    """Type of a parameter's column: the common type of its values, or text."""
     if all(isinstance(value, bool) for value in values):
         return pl.Boolean
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):

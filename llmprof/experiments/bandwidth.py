@@ -1,4 +1,4 @@
-"""Experiment ``bandwidth``: measures memory, matrix products and links of this machine against their stated peaks."""
+"""Experiment ``bandwidth``: measures memory, matrix products and links of a machine, and compares them with peaks."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Bandwidth:
     Attributes
     ----------
     memory : polars.DataFrame
-        ``rank, kind`` (copy, read, write; host_to_device, device_to_host)``, bytes, gb_per_s, peak_gb_per_s, share``; a
-        copy counts its bytes twice.
+        ``rank``; ``kind`` (copy, read, write, host_to_device or device_to_host); ``bytes``; ``gb_per_s``, for which a
+        copy counts its bytes twice; ``peak_gb_per_s``; ``share`` of the peak.
     matmul : polars.DataFrame
-        ``dtype, n`` (of a square product)``, tflop_per_s, peak_tflop_per_s, share``.
+        ``dtype``; ``n``, the side of the square matrices; ``tflop_per_s, peak_tflop_per_s, share``.
     links : polars.DataFrame
-        ``src, dst, bytes, both`` (both directions at once)``, how`` (copy between devices, or ranks through the process
-        group)``, peer_access, latency_us, gb_per_s, peak_gb_per_s, share``.
+        ``src, dst, bytes``; ``both``, whether both directions were used at once; ``how``, a copy between devices or
+        messages of ranks through the process group; ``peer_access, latency_us, gb_per_s, peak_gb_per_s, share``.
     all_reduce : polars.DataFrame
-        ``algorithm, bytes, world, latency_us, algorithm_gbps, bus_gbps, peak_gbps, share``.
+        ``algorithm, bytes, world, latency_us``; ``algorithm_gbps`` and ``bus_gbps`` in GB/s; ``peak_gbps, share``.
     document : dict
-        Content of the file: devices, topology, notes.
+        Content of the results file: devices, topology, notes.
     """
 
     memory: pl.DataFrame
@@ -55,21 +55,22 @@ class Bandwidth:
         return str(devices[0]["name"]) if devices and self.document["platform"] == "cuda" else "CPU"
 
     def measured(self) -> hardware.Device:
-        """The device with measured ceilings in place of those of its data sheet.
+        """Device with measured peaks instead of those of its data sheet.
 
         Returns
         -------
         llmprof.hardware.Device
-            For :func:`llmprof.theory.profile`: its best matrix products by type, its copy bandwidth, and twice the best
-            one-way rate between two devices; values that were not measured are those of the data sheet.
+            Device for :func:`llmprof.theory.profile`. Its peaks are the best matrix products by type, the bandwidth of
+            copies, and twice the best one-way rate between two devices. Values that were not measured are those of the
+            data sheet.
 
         Raises
         ------
         LlmprofError
-            The run was on a CPU.
+            The measurement ran on a CPU.
         """
         if self.document["platform"] != "cuda":
-            raise LlmprofError("these ceilings are of a CPU", expected="a measurement on a GPU")
+            raise LlmprofError("the peaks were measured on a CPU", expected="a measurement on a GPU")
         base = hardware.device(self.device)
         rates = dict(base.flop_per_s)
         best = self.matmul.group_by("dtype").agg(pl.col("tflop_per_s").max())
@@ -92,7 +93,7 @@ class Bandwidth:
 
 
 def command(out: Path, *, python: str = sys.executable, spec: Mapping[str, Any] | None = None) -> list[str]:
-    """Command line of the measurement; under ``torchrun`` it measures over several nodes.
+    """Command line of the measurement on one machine.
 
     Examples
     --------
@@ -103,7 +104,7 @@ def command(out: Path, *, python: str = sys.executable, spec: Mapping[str, Any] 
 
 
 def torchrun(out: Path, *, nodes: int, ranks: int, spec: Mapping[str, Any] | None = None) -> str:
-    """Command line for several nodes, to be started on each of them.
+    """Command line of the measurement on several nodes, which must be started on each node.
 
     Examples
     --------
@@ -122,20 +123,20 @@ def run_bandwidth(
     timeout_s: float = 1800.0,
     progress: Progress | None = None,
 ) -> Bandwidth:
-    """Run the measurement in a process of its own.
+    """Run the measurement in a separate process.
 
     Parameters
     ----------
     out : path
         JSON file to write; its folder is made.
     python : str
-        Interpreter that has PyTorch (and vLLM, for its custom all-reduce).
+        Interpreter that has PyTorch (and vLLM, to measure its custom all-reduce).
     spec : mapping, optional
         Options that override the defaults of the script: ``parts, max_bytes, ranks, device, dtypes, …``.
     timeout_s : float
-        Longest time.
+        Longest time of the measurement (s).
     progress : callable, optional
-        Called with what is being done.
+        Called with the current task.
 
     Returns
     -------
@@ -145,37 +146,39 @@ def run_bandwidth(
     Raises
     ------
     LaunchError
-        There is no PyTorch, no device, or fewer devices than were asked for.
+        PyTorch is missing, there are fewer devices than ``spec`` requires, or the measurement took too long.
     """
     path = Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     if progress is not None:
         progress("measuring memory, matrix products and links", 0, 0)
     try:
-        done = subprocess.run(  # noqa: S603 (our own script, no shell)
+        process = subprocess.run(  # noqa: S603 (our own script, no shell)
             command(path, python=python, spec=spec), capture_output=True, text=True, timeout=timeout_s, check=False,
             env={key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}},
         )  # fmt: skip
     except FileNotFoundError as error:
-        raise LaunchError(f"there is no interpreter {python}", hint="give python: the one that has PyTorch") from error
+        raise LaunchError(
+            f"there is no interpreter {python}", hint="set python to an interpreter that has PyTorch"
+        ) from error
     except subprocess.TimeoutExpired as error:
         raise LaunchError(
             f"the measurement took longer than {timeout_s:g} s", hint="lower max_bytes of spec"
         ) from error
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        hint = "give python: an interpreter that has PyTorch" if "No module named 'torch'" in last else ""
+    if process.returncode:
+        last = (process.stderr.strip().splitlines() or ["it printed no message"])[-1]
+        hint = "set python to an interpreter that has PyTorch" if "No module named 'torch'" in last else ""
         raise LaunchError(f"the measurement failed: {last[:300]}", hint=hint or "check --device and ranks")
     return read_bandwidth(path)
 
 
 def read_bandwidth(path: str | Path) -> Bandwidth:
-    """Results of :func:`run_bandwidth` from their file.
+    """Read the results file of :func:`run_bandwidth`.
 
     Raises
     ------
     ReadError
-        It cannot be read, or is of another kind.
+        The file cannot be read, or does not hold these results.
     """
     try:
         document = json.loads(Path(path).read_text("utf-8"))
@@ -229,13 +232,13 @@ def _frames(document: dict[str, Any]) -> Bandwidth:
 
 def _peaks(document: Mapping[str, Any]) -> dict[str, Any]:
     """Stated peaks of the device, in GB/s and TFLOP/s; None if the device is unknown."""
-    nothing: dict[str, Any] = {"memory": None, "host": None, "link": None, "rates": {}}
+    unknown: dict[str, Any] = {"memory": None, "host": None, "link": None, "rates": {}}
     if document["platform"] != "cuda" or not document["devices"]:
-        return nothing
+        return unknown
     try:
         machine = hardware.device(document["devices"][0]["name"])
     except LlmprofError:
-        return nothing
+        return unknown
     rates = {dtype: rate / 1e12 for dtype, rate in machine.flop_per_s.items() if rate is not None}
 
     def gb(value: float | None, share: float = 1.0) -> float | None:

@@ -1,4 +1,4 @@
-"""Experiment ``watch``: keeps figures of repeated runs as a history, and tests the last run against those before."""
+"""Experiment ``watch``: keeps a history of figures of repeated runs, and compares the last run with earlier ones."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SCHEMA: Final = {
     "value": pl.Float64,
 }  # fmt: skip
 TEST: Final = (
-    "whether the median of the last run lies where the medians of the runs before it let one more run be expected "
-    "(two-sided, Student's t, at least three runs before), together with a least change"
+    "whether the median of the last run is outside the interval that the medians of the earlier runs predict for "
+    "another run (two-sided Student's t, at least three earlier runs), together with a least change"
 )
 """Description of the test that flags a regression.
 
@@ -35,16 +35,16 @@ _FEWEST: Final = 3
 def append(
     path: str | Path, values: Mapping[str, Sequence[float]], *, better: Mapping[str, str] | None = None, label: str = ""
 ) -> pl.DataFrame:
-    """Add one run to a history; two processes may do it at the same time.
+    """Add one run to a history; two processes may do this at the same time.
 
     Parameters
     ----------
     path : path
-        Parquet file of the history; it is made.
+        Parquet file of the history; it is made if it does not exist.
     values : mapping of str to sequence of float
-        Repeats by figure.
+        Values of the repeats, by the name of the figure.
     better : mapping of str to str, optional
-        ``lower`` (usual) or ``higher`` by figure.
+        ``lower`` (the default) or ``higher``, by the name of the figure.
     label : str
         Name of the run.
 
@@ -58,7 +58,7 @@ def append(
     ReadError
         The existing file is not a history.
     OutputError
-        It cannot be written.
+        The history cannot be written.
     """
     file = Path(path)
     try:
@@ -73,11 +73,11 @@ def append(
                 for value in repeats
             ]
             new = pl.DataFrame(rows, schema=dict(SCHEMA), orient="row")
-            whole = pl.concat([old, new])
+            history = pl.concat([old, new])
             part = file.with_name(f".{file.name}.part")
-            whole.write_parquet(part)
+            history.write_parquet(part)
             part.replace(file)
-            return whole
+            return history
     except OSError as error:
         raise refused(file, error) from error
 
@@ -90,12 +90,17 @@ def _alone(file: Path) -> Iterator[None]:
 
 
 def read_history(path: str | Path) -> pl.DataFrame:
-    """A history: ``run, time_ns, label, metric, better, value``, one row per repeat.
+    """Read a history.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``run``; ``time_ns`` since the epoch; ``label, metric, better, value``. Each row is one repeat of a figure.
 
     Raises
     ------
     ReadError
-        The file cannot be read, or is no history.
+        The file cannot be read, or is not a history.
     """
     try:
         history = pl.read_parquet(path)
@@ -104,32 +109,37 @@ def read_history(path: str | Path) -> pl.DataFrame:
             f"{Path(path).name} cannot be read: {str(error)[:200]}", expected="a history of watch"
         ) from error
     if dict(history.schema) != {name: dtype() for name, dtype in SCHEMA.items()}:
-        raise ReadError(f"{Path(path).name} is no history of watch", expected=f"columns {listed(SCHEMA)}")
+        raise ReadError(f"{Path(path).name} is not a history of watch", expected=f"columns {listed(SCHEMA)}")
     return history
 
 
 def regressions(
     history: pl.DataFrame, *, least_change: float = 0.05, level: float = 0.01, window: int = 10
 ) -> pl.DataFrame:
-    """Whether the last run is worse than those before it, by :data:`TEST`.
+    """Compare the last run with the earlier runs by :data:`TEST`.
 
     Parameters
     ----------
     history : polars.DataFrame
-        Of :func:`read_history`.
+        Rows of :func:`read_history`.
     least_change : float
         Smallest change that counts, as a share.
     level : float
         Significance level: a lower p-value counts as a real change.
     window : int
-        Most runs before the last one that it is compared with.
+        Most earlier runs that the last one is compared with.
 
     Returns
     -------
     polars.DataFrame
-        ``metric, before`` (median of the earlier runs' medians)``, now`` (median of the last run)``, change`` (of now
-        over before)``, p_value, runs`` (number of earlier ones)``, verdict`` (``worse, better, same``, or ``unknown``
-        with fewer than three earlier runs).
+        ``metric``; ``before``, the median of the medians of the earlier runs; ``now``, the median of the last run;
+        ``change``, ``now`` over ``before`` minus 1; ``p_value``; ``runs``, the number of earlier runs; ``verdict``:
+        ``worse``, ``better``, ``same``, or ``unknown`` with fewer than three earlier runs.
+
+    Raises
+    ------
+    AnalysisError
+        The history is empty.
 
     Examples
     --------
@@ -160,7 +170,7 @@ def regressions(
 
 
 def one_more(values: Sequence[float], new: float) -> float:
-    """Two-sided p-value of one more value, if it came from the same normal distribution as those before it.
+    """Two-sided p-value of a new value, under the hypothesis that it has the same normal distribution as the others.
 
     ``(new - mean) / (s * sqrt(1 + 1/n))`` follows Student's t with ``n - 1`` degrees of freedom; its probability is the
     finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
@@ -170,7 +180,7 @@ def one_more(values: Sequence[float], new: float) -> float:
     values : sequence of float
         At least two values.
     new : float
-        The value that came after them.
+        The new value.
 
     Examples
     --------
@@ -204,27 +214,27 @@ def watch(
     least_change: float = 0.05,
     sleep: Callable[[float], None] = time.sleep,
 ) -> pl.DataFrame:
-    """Repeat a measurement into a history, and compare the last run with those before.
+    """Repeat a measurement, add its runs to a history, and compare the last run with the earlier ones.
 
     Parameters
     ----------
     measure : callable
-        Returns repeats by figure.
+        Measures one run and returns the values of its repeats, by the name of the figure.
     path : path
-        History.
+        File of the history.
     runs : int
-        How many runs are added.
+        Number of runs to add.
     every_s : float
-        Seconds from the begin of one to that of the next.
+        Time between the starts of two runs (s).
     better, label, least_change
-        As :func:`append` and :func:`regressions`.
+        As for :func:`append` and :func:`regressions`.
     sleep : callable
-        Waits.
+        Function that waits for a number of seconds.
 
     Returns
     -------
     polars.DataFrame
-        Of :func:`regressions`.
+        Result of :func:`regressions`.
 
     Raises
     ------
@@ -232,7 +242,7 @@ def watch(
         ``runs`` is below one, or the history cannot be written.
     """
     if runs < 1:
-        raise OutputError(f"{runs} runs were asked for", expected="at least 1")
+        raise OutputError(f"runs is {runs}", expected="at least 1")
     history = pl.DataFrame(schema=dict(SCHEMA))
     for number in range(runs):
         began = time.monotonic()

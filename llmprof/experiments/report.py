@@ -32,20 +32,20 @@ from llmprof.units import format_share
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements that suggestions rest on; a missing one is None.
+    """Measurements on which suggestions are based; a measurement that is missing is None.
 
     Attributes
     ----------
     bandwidth : Bandwidth or None
-        Of experiment ``bandwidth``.
+        Results of the experiment ``bandwidth``.
     lengths : polars.DataFrame or None
-        Of :func:`~llmprof.experiments.scaling.sequence_length`.
+        Result of :func:`~llmprof.experiments.scaling.sequence_length`.
     layouts : polars.DataFrame or None
-        Of :func:`~llmprof.experiments.scaling.parallelism`.
+        Result of :func:`~llmprof.experiments.scaling.parallelism`.
     layers : polars.DataFrame or None
-        Of :func:`~llmprof.analyze.operator_times.layer_times`.
+        Result of :func:`~llmprof.analyze.operator_times.layer_times`.
     memory_bytes : int or None
-        Memory of a device.
+        Memory of a device (bytes).
     """
 
     bandwidth: Bandwidth | None = None
@@ -61,13 +61,13 @@ class Rule:
 
     name: str
     look: Callable[[Evidence], tuple[str, float] | None]
-    """The finding in words and its figure; None if the rule does not apply or was not measured."""
+    """Function that returns a sentence and its figure; None if the rule does not apply or its data are missing."""
     suggestion: str
     evidence: str
 
 
 def suggestions(evidence: Evidence) -> pl.DataFrame:
-    """Suggestions of what to try, from measured evidence only.
+    """Suggestions for faster runs, from measurements only.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def suggestions(evidence: Evidence) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rule, title, figure, suggestion, evidence``; no row where nothing was measured.
+        ``rule, title, figure, suggestion, evidence``; rules whose measurements are missing have no row.
 
     Examples
     --------
@@ -108,15 +108,15 @@ def _layout(evidence: Evidence, phase: str, *, tp: bool) -> float | None:
     """Median efficiency of TP (without PP) or of PP (without TP) in a phase."""
     if evidence.layouts is None:
         return None
-    one = (pl.col("pp") == 1) & (pl.col("tp") > 1) if tp else (pl.col("tp") == 1) & (pl.col("pp") > 1)
-    return _median(evidence.layouts.filter(one & (pl.col("phase") == phase)), "efficiency")
+    layout = (pl.col("pp") == 1) & (pl.col("tp") > 1) if tp else (pl.col("tp") == 1) & (pl.col("pp") > 1)
+    return _median(evidence.layouts.filter(layout & (pl.col("phase") == phase)), "efficiency")
 
 
 def _tp_first(evidence: Evidence) -> tuple[str, float] | None:
     tp, pp = _layout(evidence, "decode", tp=True), _layout(evidence, "decode", tp=False)
     if tp is None or pp is None or tp <= pp:
         return None
-    return f"In decode TP keeps {format_share(tp)} of its devices busy by speed-up, PP {format_share(pp)}.", tp / pp
+    return f"In decode TP reaches an efficiency of {format_share(tp)}, PP {format_share(pp)}.", tp / pp
 
 
 def _pp_first(evidence: Evidence) -> tuple[str, float] | None:
@@ -130,8 +130,8 @@ def _mixed(evidence: Evidence) -> tuple[str, float] | None:
     decode = _layout(evidence, "decode", tp=True)
     if evidence.layouts is None or decode is None:
         return None
-    one = evidence.layouts.filter((pl.col("tp") == 1) & (pl.col("pp") > 1) & (pl.col("phase") == "prefill"))
-    large = one.sort(pl.col("prompt") * pl.col("batch")).tail(1)
+    pipelines = evidence.layouts.filter((pl.col("tp") == 1) & (pl.col("pp") > 1) & (pl.col("phase") == "prefill"))
+    large = pipelines.sort(pl.col("prompt") * pl.col("batch")).tail(1)
     best = _median(large, "efficiency")
     if best is None or best < 0.6:
         return None
@@ -144,27 +144,27 @@ def _mixed(evidence: Evidence) -> tuple[str, float] | None:
 def _batch(evidence: Evidence) -> tuple[str, float] | None:
     if evidence.lengths is None:
         return None
-    one = evidence.lengths.filter((pl.col("tp") == 1) & (pl.col("pp") == 1) & (pl.col("out") == pl.col("out").min()))
-    series = one.filter(pl.col("prompt") == pl.col("prompt").filter(pl.col("batch") > 1).min()).sort("batch")
+    single = evidence.lengths.filter((pl.col("tp") == 1) & (pl.col("pp") == 1) & (pl.col("out") == pl.col("out").min()))
+    series = single.filter(pl.col("prompt") == pl.col("prompt").filter(pl.col("batch") > 1).min()).sort("batch")
     if series.height < 2:
         return None
     first, last = series.row(0, named=True), series.row(-1, named=True)
     grown, slower = last["batch"] / first["batch"], last["decode_step_s"] / first["decode_step_s"]
     if slower > grown / 2:
         return None
-    words = f"A decode step of {last['batch']} requests takes {slower:.2f} times one of {first['batch']}"
+    words = f"A decode step of {last['batch']} requests takes {slower:.2f} times as long as one of {first['batch']}"
     return f"{words} (prompts of {first['prompt']} tokens).", grown / slower
 
 
 def _weights(evidence: Evidence) -> tuple[str, float] | None:
-    """A decode time that is flat over batch and length, and near its bound, is the time to read the weights."""
+    """A decode time near its bound that does not depend on batch and length is the time to read the weights."""
     if evidence.lengths is None or evidence.lengths["decode_share"].null_count() == evidence.lengths.height:
         return None
-    one = evidence.lengths.filter((pl.col("batch") == 1) & (pl.col("tp") == 1) & (pl.col("pp") == 1))
-    share = _median(one, "decode_share")
+    single = evidence.lengths.filter((pl.col("batch") == 1) & (pl.col("tp") == 1) & (pl.col("pp") == 1))
+    share = _median(single, "decode_share")
     if share is None or share < 0.5:
         return None
-    return f"A decode step of one request takes {1 / share:.2f} times what reading the weights needs.", share
+    return f"A decode step of one request takes {1 / share:.2f} times as long as reading the weights needs.", share
 
 
 def _launch_bound(evidence: Evidence) -> tuple[str, float] | None:
@@ -180,8 +180,8 @@ def _headroom(evidence: Evidence) -> tuple[str, float] | None:
     if evidence.lengths is None or evidence.memory_bytes is None or evidence.lengths["peak_bytes"].null_count():
         return None
     peak: Any = evidence.lengths["peak_bytes"].max()
-    left = 1 - float(peak) / evidence.memory_bytes
-    return (f"{format_share(left)} of a device's memory was never used.", left) if left > 0.2 else None
+    unused = 1 - float(peak) / evidence.memory_bytes
+    return (f"{format_share(unused)} of a device's memory was never used.", unused) if unused > 0.2 else None
 
 
 RULES: Final = (
@@ -206,15 +206,15 @@ class Results:
     Attributes
     ----------
     bandwidth : Bandwidth or None
-        The last one measured.
+        Results of the last measurement of bandwidths.
     points : polars.DataFrame or None
         Points of all layouts of devices.
     model : dict or str or None
-        ``config.json`` of the model of the points if it was saved, else its name if the theory knows it.
+        ``config.json`` of the model of the points if it was saved, otherwise the model's name if the theory knows it.
     communication : polars.DataFrame or None
-        Shares of communication, of points that were traced.
+        Shares of communication of the points that were traced.
     timings : Timings or None
-        Of a run in mode ``ops`` below the folder, the first by name.
+        Timings of a run in mode ``ops`` below the folder; of several runs, the first by name.
     """
 
     bandwidth: Bandwidth | None
@@ -225,14 +225,15 @@ class Results:
 
 
 def saved(folder: str | Path) -> Results:
-    """Results in a folder: ``bandwidth_test_*.json`` and ``latency_analysis_*.json`` (or ``points.json`` below it).
+    """Read the results in a folder.
 
-    Timings of a run in mode ``ops`` anywhere below the folder come with them.
+    Results are ``bandwidth_test_*.json`` and ``latency_analysis_*.json`` (or ``points.json`` below the folder). The
+    timings of a run in mode ``ops`` are read from anywhere below the folder.
 
     Raises
     ------
     ReadError
-        There is none, or a file is damaged.
+        The folder holds no results, or a file is damaged.
     """
     place = Path(folder)
     bandwidth = sorted(place.glob(_SAVED["bandwidth"]))
@@ -253,7 +254,7 @@ def saved(folder: str | Path) -> Results:
 
 
 def _model(document: Mapping[str, Any]) -> dict[str, Any] | str | None:
-    """What the theory can take for the model of points: its configuration, or a name that it knows."""
+    """Model of the points as the theory takes it: its configuration, or a name that the theory knows."""
     if isinstance(config := document.get("config"), dict):
         return config
     name = str(document.get("model", "")).removeprefix("random:")
@@ -276,23 +277,23 @@ def write_report(
     Parameters
     ----------
     folder : path
-        Results.
+        Folder with saved results.
     out : path, optional
-        Where to; the folder itself if it is not given.
+        Folder to write to; ``folder`` if not given.
     device : optional
-        Device of the theory; the measured one if bandwidth was measured.
+        Device for the theoretical bounds; by default the one whose bandwidth was measured.
     grades : mapping
         Thresholds of the grades.
 
     Returns
     -------
     list of pathlib.Path
-        What was written, ``performance_report.md`` last.
+        Files that were written; ``performance_report.md`` is the last one.
 
     Raises
     ------
     ReadError
-        There are no results.
+        The folder holds no results.
     OutputError
         A file cannot be written.
     """
@@ -344,7 +345,7 @@ def write_report(
 def _bandwidth(measured: Bandwidth, grades: Mapping[str, tuple[float, float]]) -> list[str]:
     lines = [f"## What the hardware reaches: {measured.device}, {measured.document['world']} rank(s)", ""]
     if measured.document["platform"] != "cuda":
-        lines += ["Measured on a CPU: figures of a GPU need one.", ""]
+        lines += ["Measured on a CPU: these figures say nothing about a GPU.", ""]
     lines += [_table(measured.memory), "", _table(measured.matmul), ""]
     if measured.links.is_empty():
         return [*lines, "One device: links between devices were not measured.", ""]
@@ -386,7 +387,7 @@ def _limits(grades: Mapping[str, tuple[float, float]]) -> str:
 
 
 def _table(frame: pl.DataFrame) -> str:
-    """A frame as a table of Markdown."""
+    """Table in Markdown of a frame."""
     rounded = frame.with_columns(pl.col(pl.Float64).round_sig_figs(4))
     head = "| " + " | ".join(rounded.columns) + " |"
     rows = [

@@ -53,7 +53,7 @@ def run_points(
     progress: Progress | None = None,
     check: bool = True,
 ) -> pl.DataFrame:
-    """Measure one layout of devices over prompt length, batch and output, in one start of the engine.
+    """Measure one layout of devices over prompt length, batch size and output length, in one start of the engine.
 
     Parameters
     ----------
@@ -62,23 +62,23 @@ def run_points(
     folder : path
         Folder of the sweep; an interrupted sweep is continued.
     lengths, batches, outputs : sequence of int
-        Prompt tokens, requests at a time, output tokens.
+        Prompt tokens, concurrent requests, and output tokens.
     trace : bool
-        Also a torch trace of each point, for the explorers and ``llmprof diff``.
+        Whether a torch trace of each point is recorded, too, for the explorers and ``llmprof diff``.
     progress : callable, optional
-        Called with the progress.
+        Called with the current task.
     check : bool
-        Ask the doctor first.
+        Whether the doctor checks the machine first.
 
     Returns
     -------
     polars.DataFrame
-        As :func:`read_points` gives it; the rows are also in ``points.json`` of the folder.
+        Columns of :func:`read_points`; the rows are also in ``points.json`` of the folder.
 
     Raises
     ------
     LlmprofError
-        As a sweep raises it; no point finished.
+        No point finished; or as for a sweep.
     """
     from llmprof.batch import BatchRunner
     from llmprof.launch import open_run
@@ -123,24 +123,24 @@ def _s(value: Any) -> float | None:
 
 
 def read_points(*paths: str | Path) -> pl.DataFrame:
-    """Measured points from their files: the median of the repeats of each.
+    """Read measured points from files; the values of a point are medians of its repeats.
 
     Parameters
     ----------
     *paths : path
-        ``points.json`` files, one or more layouts of devices.
+        ``points.json`` files of one or more layouts of devices.
 
     Returns
     -------
     polars.DataFrame
-        ``tp, pp, prompt, batch, out, repeats, prefill_s`` (from scheduling to the last first token)``, decode_step_s,
-        ttft_s, wall_s, output_tokens_per_s, prefill_tokens_per_s, spread`` (largest less smallest decode step over the
-        median)``, peak_bytes``.
+        ``tp, pp, prompt, batch, out, repeats``; ``prefill_s``, from scheduling to the first token of the last request;
+        ``decode_step_s, ttft_s, wall_s, output_tokens_per_s, prefill_tokens_per_s``; ``spread``, largest minus smallest
+        decode step over the median; ``peak_bytes``.
 
     Raises
     ------
     ReadError
-        A file cannot be read, or is of another kind.
+        A file cannot be read, or does not hold measured points.
     """
     frames = []
     for path in paths:
@@ -163,18 +163,18 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
 
 
 def communication_share(trace: Trace) -> pl.DataFrame:
-    """Share of a step that the device spends on communication alone, by phase.
+    """Share of a step in which the device does nothing but communicate, by phase.
 
     Parameters
     ----------
     trace : Trace
-        A recording with kernels and steps; waiting for other ranks inside of a collective is part of it.
+        A recording with kernels and steps. Time that a collective waits for other ranks counts as communication.
 
     Returns
     -------
     polars.DataFrame
-        ``phase`` (prefill, decode)``, steps, communication`` (median over ranks and steps of the exposed communication
-        of a step over its length on the device). No row where no step is known.
+        ``phase``, prefill or decode; ``steps``; ``communication``, the median over ranks and steps of the exposed
+        communication of a step over its length on the device. A trace without known steps has no rows.
 
     Examples
     --------
@@ -191,23 +191,23 @@ def communication_share(trace: Trace) -> pl.DataFrame:
 
 
 def read_communication(*paths: str | Path) -> pl.DataFrame:
-    """Shares of communication that were measured with traces of points, from their files.
+    """Read the shares of communication of traced points from files.
 
     Parameters
     ----------
     *paths : path
-        ``points.json`` files, one or more layouts of devices.
+        ``points.json`` files of one or more layouts of devices.
 
     Returns
     -------
     polars.DataFrame
-        ``tp, pp, prompt, batch, phase, steps, communication`` as :func:`communication_share` gives them; no row where
-        no point was traced.
+        ``tp, pp, prompt, batch``, and ``phase, steps, communication`` of :func:`communication_share`. Points that were
+        not traced have no rows.
 
     Raises
     ------
     ReadError
-        A file cannot be read, or is of another kind.
+        A file cannot be read, or does not hold measured points.
     """
     rows = []
     for path in paths:
@@ -236,22 +236,23 @@ def _document(path: str | Path) -> dict[str, Any]:
 
 
 def sequence_length(points: pl.DataFrame, *, model: Any = None, device: Any = None) -> pl.DataFrame:
-    """Growth of prefill and decode with the prompt, the bend of the curve, and the theoretical bound.
+    """Growth of prefill and decode times with the prompt length, and their theoretical bounds.
 
     Parameters
     ----------
     points : polars.DataFrame
-        Of :func:`read_points`.
+        Rows of :func:`read_points`.
     model, device : optional
-        What :func:`llmprof.theory.profile` takes; without them there is no bound.
+        Arguments of :func:`llmprof.theory.profile`; without them there are no bounds.
 
     Returns
     -------
     polars.DataFrame
-        The points with ``prefill_slope`` (growth of the prefill against that of the length, from the next shorter one:
-        1 is proportional, near 0 flat), ``bend`` (the first length of its series whose slope is above one half:
-        there the prefill begins to cost by the token), ``prefill_bound_s, decode_bound_s`` and ``prefill_share,
-        decode_share`` (bound over measured; null without a model and a device).
+        The points, and ``prefill_slope``, the growth of the prefill over the growth of the length since the next
+        shorter length (1: proportional, near 0: constant); ``bend``, the first length of the series whose slope is
+        above one half, from which on each token adds to the prefill; ``prefill_bound_s, decode_bound_s``;
+        ``prefill_share, decode_share``, bound over measured time. Bounds and shares are null without a model and a
+        device.
     """
     series = ["tp", "pp", "batch", "out"]
     rise = (pl.col("prefill_s") / pl.col("prefill_s").shift().over(series)).log()
@@ -261,8 +262,8 @@ def sequence_length(points: pl.DataFrame, *, model: Any = None, device: Any = No
     rows = rows.with_columns(bend=(pl.col("prompt") == bend).fill_null(value=False))
     bounds = [_bounds(row, model, device) for row in rows.iter_rows(named=True)]
     rows = rows.with_columns(
-        prefill_bound_s=pl.Series([one[0] for one in bounds], dtype=pl.Float64),
-        decode_bound_s=pl.Series([one[1] for one in bounds], dtype=pl.Float64),
+        prefill_bound_s=pl.Series([pair[0] for pair in bounds], dtype=pl.Float64),
+        decode_bound_s=pl.Series([pair[1] for pair in bounds], dtype=pl.Float64),
     )
     return rows.with_columns(
         prefill_share=pl.col("prefill_bound_s") / pl.col("prefill_s"),
@@ -288,30 +289,30 @@ def parallelism(
     grades: Mapping[str, tuple[float, float]] = GRADES,
     communication: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """Each layout of devices against one device: speed-up, efficiency and a grade.
+    """Compare each layout of devices with one device: speed-up, efficiency and a grade.
 
     Parameters
     ----------
     points : polars.DataFrame
-        Of :func:`read_points`, with points of one device among them.
+        Rows of :func:`read_points`, including points of one device.
     grades : mapping
-        Thresholds, as :data:`GRADES`.
+        Thresholds in the form of :data:`GRADES`.
     communication : polars.DataFrame, optional
-        Of :func:`read_communication`: what traces say of the same points.
+        Rows of :func:`read_communication` for the same points.
 
     Returns
     -------
     polars.DataFrame
-        ``tp, pp, prompt, batch, out, phase`` (prefill, decode)``, single_s, time_s, speedup, devices, efficiency``
-        (speed-up over devices)``, grade`` (by the threshold of TP where that is above one, else of PP)``, noise`` (the
-        change is within the spread of the repeats)``, peak_bytes, single_peak_bytes`` (largest memory of a device; null
-        where it was not measured) and ``communication`` (share of a step on the device, of traces of this workload of
-        any output length; null without them).
+        ``tp, pp, prompt, batch, out``; ``phase``, prefill or decode; ``single_s`` on one device and ``time_s`` on
+        ``devices``; ``speedup``; ``efficiency``, speed-up over devices; ``grade``, by the threshold of TP if ``tp`` is
+        above 1, otherwise of PP; ``noise``, whether the change is within the spread of the repeats; ``peak_bytes`` and
+        ``single_peak_bytes``, the largest memory of a device, null if not measured; ``communication``, share of a step
+        on the device in traces of this workload with any output length, null without traces.
 
     Raises
     ------
     LlmprofError
-        There is no point of one device, or none of several.
+        There are no points of one device, or none of several devices.
 
     Examples
     --------
@@ -320,22 +321,26 @@ def parallelism(
     >>> parallelism(pl.DataFrame(rows)).select("phase", pl.col("speedup", "efficiency").round(3), "grade").rows()
     [('decode', 1.25, 0.625, 'fair'), ('prefill', 1.6, 0.8, 'good')]
     """
-    at = ["prompt", "batch", "out"]
-    one = points.filter((pl.col("tp") == 1) & (pl.col("pp") == 1))
+    workload = ["prompt", "batch", "out"]
+    on_one = points.filter((pl.col("tp") == 1) & (pl.col("pp") == 1))
     several = points.filter(pl.col("tp") * pl.col("pp") > 1)
-    if one.is_empty() or several.is_empty():
+    if on_one.is_empty() or several.is_empty():
         raise LlmprofError(
-            f"there are points of {'one device' if several.is_empty() else 'several devices'} only",
+            f"all points are of {'one device' if several.is_empty() else 'several devices'}",
             expected="the same points on one device and on several",
         )
     parts = []
     for phase, column in (("prefill", "prefill_s"), ("decode", "decode_step_s")):
-        single = one.select(*at, single_s=column, _spread="spread", single_peak_bytes=_memory(one))
+        single = on_one.select(*workload, single_s=column, _spread="spread", single_peak_bytes=_memory(on_one))
         spread = pl.max_horizontal("_spread", "spread") if phase == "decode" else pl.lit(0.0)
-        both = several.join(single, on=at).with_columns(phase=pl.lit(phase), time_s=pl.col(column), _spread=spread)
-        both = both.with_columns(peak_bytes=_memory(both))
+        joined = several.join(single, on=workload).with_columns(
+            phase=pl.lit(phase), time_s=pl.col(column), _spread=spread
+        )
+        joined = joined.with_columns(peak_bytes=_memory(joined))
         parts.append(
-            both.select("tp", "pp", *at, "phase", "single_s", "time_s", "_spread", "peak_bytes", "single_peak_bytes")
+            joined.select(
+                "tp", "pp", *workload, "phase", "single_s", "time_s", "_spread", "peak_bytes", "single_peak_bytes"
+            )
         )
     rows = pl.concat(parts).with_columns(
         speedup=pl.col("single_s") / pl.col("time_s"), devices=pl.col("tp") * pl.col("pp")
@@ -357,7 +362,7 @@ def parallelism(
     shares = pl.DataFrame(schema=dict(_SHARE)) if communication is None else communication
     rows = rows.join(shares.select(*keys, "communication"), on=keys, how="left")
     last = ["peak_bytes", "single_peak_bytes", "communication"]
-    return rows.select(pl.exclude("_spread", *last), *last).sort("tp", "pp", "phase", *at)
+    return rows.select(pl.exclude("_spread", *last), *last).sort("tp", "pp", "phase", *workload)
 
 
 def _memory(points: pl.DataFrame) -> pl.Expr:
@@ -365,17 +370,17 @@ def _memory(points: pl.DataFrame) -> pl.Expr:
 
 
 def grades_of(words: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Your own thresholds, which override those of :data:`GRADES`.
+    """Thresholds of :data:`GRADES` after changes from texts.
 
     Parameters
     ----------
     words : iterable of str
-        ``NAME=GOOD:FAIR`` each.
+        Texts of the form ``NAME=GOOD:FAIR``.
 
     Raises
     ------
     ConfigError
-        There is no such threshold, or the figures make no sense.
+        There is no threshold of that name, or the figures are invalid.
 
     Examples
     --------
@@ -384,25 +389,25 @@ def grades_of(words: Iterable[str]) -> dict[str, tuple[float, float]]:
     """
     from llmprof.errors import ConfigError
 
-    made = dict(GRADES)
+    grades = dict(GRADES)
     for word in words:
         name, _, figures = word.partition("=")
         good, _, fair = figures.partition(":")
         try:
-            both = float(good), float(fair)
+            thresholds = float(good), float(fair)
         except ValueError:
-            both = (0.0, 1.0)
-        if name not in GRADES or not both[0] >= both[1] >= 0:
+            thresholds = (0.0, 1.0)
+        if name not in GRADES or not thresholds[0] >= thresholds[1] >= 0:
             raise ConfigError(
-                f"the threshold {word!r} makes no sense",
+                f"the threshold {word!r} is invalid",
                 expected=f"NAME=GOOD:FAIR with NAME one of {', '.join(GRADES)} and GOOD not below FAIR",
             )
-        made[name] = both
-    return made
+        grades[name] = thresholds
+    return grades
 
 
 def graded(value: float | None, threshold: str, grades: Mapping[str, tuple[float, float]] = GRADES) -> str:
-    """Grade of one figure.
+    """Grade of a figure.
 
     >>> graded(387.0, "p2p_gb_per_s"), graded(0.2, "link_share"), graded(None, "link_share")
     ('good', 'poor', 'unknown')
@@ -414,12 +419,12 @@ def graded(value: float | None, threshold: str, grades: Mapping[str, tuple[float
 
 
 def unsuited(link_peak_gb_per_s: float | None, grades: Mapping[str, tuple[float, float]] = GRADES) -> list[str]:
-    """Sentences about thresholds that do not suit the hardware.
+    """Sentences about thresholds that the hardware cannot reach.
 
     Parameters
     ----------
     link_peak_gb_per_s : float or None
-        Stated peak of a link, one way.
+        Stated peak of a link (GB/s in one direction).
 
     Examples
     --------
@@ -441,14 +446,14 @@ def cases_of(path: str | Path) -> dict[str, list[int]]:
     Raises
     ------
     ConfigError
-        The file cannot be read, has another key, or a value that is no list of positive numbers.
+        The file cannot be read, has an unknown key, or has a value that is not a list of positive numbers.
     """
     from llmprof.errors import ConfigError
     from llmprof.launch.config.files import checked, load, refuse_unknown
 
     content = load(Path(path))
     if not isinstance(content, Mapping):
-        raise ConfigError(f"{Path(path).name} holds no mapping", expected="lengths, batches, outputs")
+        raise ConfigError(f"{Path(path).name} does not hold a mapping", expected="lengths, batches, outputs")
     refuse_unknown(content, ["lengths", "batches", "outputs"], Path(path).name)
     cases = {key: checked(value, list[int], key) for key, value in content.items()}
     if bad := [key for key, values in cases.items() if not values or min(values) < 1]:
@@ -457,7 +462,7 @@ def cases_of(path: str | Path) -> dict[str, list[int]]:
 
 
 def ordered(values: Iterable[int]) -> list[int]:
-    """Values without repeats, ascending.
+    """Distinct values in ascending order.
 
     >>> ordered([4, 1, 4])
     [1, 4]

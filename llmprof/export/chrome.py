@@ -1,4 +1,4 @@
-"""Writer of Chrome JSON, with rows like Kineto's, which Perfetto, chrome://tracing and llmprof itself read."""
+"""Writer of Chrome JSON with rows like Kineto's, for Perfetto, chrome://tracing and llmprof itself."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     trace : Trace
         The trace; ranks below 0 (samples of the host that belong to no rank) are left out.
     added : polars.DataFrame
-        As :func:`llmprof.export.write.tracks` gives them.
+        Rows of :func:`llmprof.export.write.tracks`.
     file : pathlib.Path
         The file to write; compressed if its name ends in ``.gz``.
 
     Returns
     -------
     int
-        Events written.
+        Number of events that were written.
     """
     ranks = [rank for rank in trace.ranks if rank >= 0]
     several = len(ranks) > 1
@@ -131,14 +131,14 @@ def _arguments(*pieces: pl.Expr) -> pl.Expr:
 
 def _us(value: pl.Expr) -> pl.Expr:
     """Nanoseconds as decimal microseconds with all digits."""
-    whole, rest = value.abs() // 1000, (value.abs() % 1000).cast(pl.String).str.zfill(3)
+    micros, nanos = value.abs() // 1000, (value.abs() % 1000).cast(pl.String).str.zfill(3)
     return pl.concat_str(
-        pl.when(value < 0).then(pl.lit("-")).otherwise(pl.lit("")), whole.cast(pl.String), pl.lit("."), rest
+        pl.when(value < 0).then(pl.lit("-")).otherwise(pl.lit("")), micros.cast(pl.String), pl.lit("."), nanos
     )
 
 
 def _line(phase: str = "X", *, several: bool) -> pl.Expr:
-    """One event as JSON, of ``rank, cat, name, pid, tid, start_ns, dur_ns, args``."""
+    """Event as JSON, from the columns ``rank, cat, name, pid, tid, start_ns, dur_ns, args``."""
     pid = _number(pl.col("pid"))
     if several:
         pid = pl.concat_str(pl.lit('"[TP'), _number(pl.col("rank")), pl.lit("] "), pid, pl.lit('"'))
@@ -185,7 +185,7 @@ _DESCRIPTION: Final = {
 
 
 def _kernels(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    own = [c.name for c in schema.KERNELS.columns]
+    columns = [c.name for c in schema.KERNELS.columns]
     pieces = [
         *_on_device(),
         _argument("registers per thread", _number(pl.col("registers"))),
@@ -211,12 +211,12 @@ def _kernels(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
             else _argument(name, _number(pl.col(f"_{column}")))
             for name, column in _DESCRIPTION.items()
         ]
-    pieces += _extras([c for c in frame.columns if c not in own and not c.startswith("_")], frame)
+    pieces += _extras([c for c in frame.columns if c not in columns and not c.startswith("_")], frame)
     return _spans(frame, pl.lit("kernel"), pl.col("device"), pl.col("stream"), _arguments(*pieces))
 
 
 def _extras(columns: list[str], frame: pl.DataFrame) -> list[pl.Expr]:
-    """Vendor columns, for display only: no reader takes them back into a table."""
+    """Vendor columns, which are for display: no reader restores them."""
     return [
         _argument(c, pl.when(pl.col(c).is_not_null()).then(quoted(pl.col(c))))
         if frame.schema[c] == pl.String
@@ -234,17 +234,17 @@ def _copies(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _copy_name(frame: pl.DataFrame) -> pl.Series:
-    """Names of copies that state the direction and both memories; for other names those that Kineto would write."""
+    """Names of copies with the direction and both kinds of memory, as Kineto writes them."""
     about = ["name", "kind", "src_kind", "dst_kind"]
     distinct = described(frame.select("name").unique())
     names = pl.DataFrame(distinct).rename({c: f"_{c}" for c in about[1:]})
-    both = frame.join(names, on="name", how="left", maintain_order="left")
+    joined = frame.join(names, on="name", how="left", maintain_order="left")
     says = pl.all_horizontal(pl.col(c).eq_missing(pl.col(f"_{c}")) for c in about[1:])
     ends = pl.format(" ({} -> {})", pl.col("src_kind").str.to_titlecase(), pl.col("dst_kind").str.to_titlecase())
     kinetos = pl.concat_str(pl.format("Memcpy {}", "kind"), ends.fill_null(""))
     filled = pl.concat_str(pl.lit("Memset"), ends.fill_null(""))
-    made = pl.when(pl.col("kind") == "memset").then(filled).otherwise(kinetos)
-    return both.select(pl.when(says | (pl.col("kind") == "unknown")).then("name").otherwise(made)).to_series()
+    name = pl.when(pl.col("kind") == "memset").then(filled).otherwise(kinetos)
+    return joined.select(pl.when(says | (pl.col("kind") == "unknown")).then("name").otherwise(name)).to_series()
 
 
 def _calls(frame: pl.DataFrame, runtime: str) -> pl.DataFrame:
@@ -256,8 +256,8 @@ def _ops(frame: pl.DataFrame) -> pl.DataFrame:
     cat = pl.when(pl.col("kind") == "python").then(pl.lit("python_function")).otherwise(pl.lit("cpu_op"))
     texts = {"Input Dims": "shapes", "Input type": "dtypes", "Input Strides": "torch_strides",
              "Concrete Inputs": "torch_inputs"}  # fmt: skip
-    there = [_argument(name, pl.col(column)) for name, column in texts.items() if column in frame.columns]
-    args = _arguments(_EXTERNAL, *there)
+    arguments = [_argument(name, pl.col(column)) for name, column in texts.items() if column in frame.columns]
+    args = _arguments(_EXTERNAL, *arguments)
     return _spans(frame, cat, pl.col("process"), pl.col("thread"), args)
 
 
@@ -276,10 +276,10 @@ def _markers(frame: pl.DataFrame) -> pl.DataFrame:
     )
     pid = pl.when("on_device").then(pl.col("device").cast(pl.Int64)).otherwise("process")
     tid = pl.when("on_device").then("stream").otherwise("thread")
-    at = pl.col("on_device")
+    on_device = pl.col("on_device")
     args = _arguments(
-        _EXTERNAL, _argument("device", pl.when(at).then(_number(pl.col("device")))),
-        _argument("stream", pl.when(at).then(_number(pl.col("stream")))),
+        _EXTERNAL, _argument("device", pl.when(on_device).then(_number(pl.col("device")))),
+        _argument("stream", pl.when(on_device).then(_number(pl.col("stream")))),
     )  # fmt: skip
     return _spans(frame, cat, pid, tid, args)
 

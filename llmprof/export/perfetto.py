@@ -32,23 +32,23 @@ _OWN_ORDER: Final = ("findings", "steps", "layers", "waits", "idle")
 def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     """Write a trace together with added tracks.
 
-    The tables themselves are in the file, too, in packets that only llmprof's reader knows and others pass over; they
-    add 1 to 5 % to its size. Each rank is a process; its streams, its threads and the tracks of llmprof are its rows.
-    Slices that overlap without being nested get rows of their own.
+    The file also holds the tables themselves, in packets that only llmprof's reader knows and that other programs skip;
+    they add 1 to 5 % to its size. Each rank is a process; its streams, its threads and the tracks of llmprof are its
+    rows. Slices that overlap without being nested get separate rows.
 
     Parameters
     ----------
     trace : Trace
         The trace; ranks below 0 are left out.
     added : polars.DataFrame
-        As :func:`llmprof.export.write.tracks` gives them.
+        Rows of :func:`llmprof.export.write.tracks`.
     file : pathlib.Path
-        Where to.
+        The file to write.
 
     Returns
     -------
     int
-        Slices written.
+        Number of slices that were written.
 
     Raises
     ------
@@ -88,9 +88,9 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
             packet.track_descriptor.name = f"{group}: {row}" + (f" ({lane + 1})" if lane else "")
             packet.track_descriptor.sibling_order_rank = place
             builder.write_packet(packet)
-            for at, is_end, name, category, detail in _begins_and_ends(part):
+            for time, is_end, name, category, detail in _begins_and_ends(part):
                 packet = builder.create_packet()
-                packet.timestamp = base + at
+                packet.timestamp = base + time
                 packet.trusted_packet_sequence_id = _SEQUENCE
                 if first:
                     packet.sequence_flags, first = _INCREMENTAL_CLEARED, False
@@ -108,7 +108,7 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
 
 
 def slices(file: Path) -> pl.DataFrame:
-    """Slices of a file that :func:`write` wrote, read by the package's own classes.
+    """Slices of a file that :func:`write` wrote, read with the classes of the package ``perfetto``.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def slices(file: Path) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, row, start_ns, dur_ns, name``: absolute times.
+        ``rank, row``; ``start_ns``, absolute; ``dur_ns, name``.
     """
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as Packets
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
@@ -184,13 +184,13 @@ def _lanes(rows: pl.DataFrame) -> pl.DataFrame:
     """Add ``lane``: 0, or higher if a slice overlaps an earlier slice of its row without being nested in it."""
     key = ["rank", "place", "group", "row"]
     rows = rows.sort(*key, "start_ns", "dur_ns", descending=[False] * 5 + [True], maintain_order=True)
-    done, rest, lane = [], rows, 0
-    while rest.height:
+    done, remaining, lane = [], rows, 0
+    while remaining.height:
         end = pl.col("start_ns") + pl.col("dur_ns")
-        # the enclosing slice is the last to begin of those that are still open, and ends with this one or later
-        crosses = _crossing(rest.with_columns(_end=end), key)
-        done.append(rest.filter(~crosses).with_columns(lane=pl.lit(lane, dtype=pl.Int32)))
-        rest, lane = rest.filter(crosses), lane + 1
+        # the enclosing slice is the open one that began last; it ends with this one or later
+        crosses = _crossing(remaining.with_columns(_end=end), key)
+        done.append(remaining.filter(~crosses).with_columns(lane=pl.lit(lane, dtype=pl.Int32)))
+        remaining, lane = remaining.filter(crosses), lane + 1
     placed = pl.concat(done) if done else rows.with_columns(lane=pl.lit(0, dtype=pl.Int32))
     return placed.sort(*key, "lane", "start_ns", maintain_order=True)
 

@@ -1,4 +1,4 @@
-"""Export of a trace: the results of all analyses as tables, and labels and findings as tracks of a timeline."""
+"""Export of a trace: results of all analyses as tables, and labels and findings as tracks of a timeline."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
     Returns
     -------
     dict of str to polars.DataFrame
-        In the order of the catalogue, without analyses that were not captured or have no rows.
+        Frames in the order of the catalogue. Analyses whose data were not recorded, or whose frame is empty, are left
+        out.
 
     Examples
     --------
@@ -45,27 +46,27 @@ def answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
     True
     """
     frames: dict[str, pl.DataFrame] = {}
-    for one in analyses():
-        if one.needs or (not events and one.view in _LONG):
+    for analysis in analyses():
+        if analysis.needs or (not events and analysis.view in _LONG):
             continue
         try:
-            frame = pl.DataFrame(one.function(trace))
+            frame = pl.DataFrame(analysis.function(trace))
         except LlmprofError:
             continue
         if frame.height:
-            frames[one.view] = frame
+            frames[analysis.view] = frame
     return frames
 
 
 def _flat(frame: pl.DataFrame) -> pl.DataFrame:
-    """Lists and structs as text."""
+    """Convert lists and structs to text."""
     nested = [name for name, dtype in frame.schema.items() if dtype.is_nested()]
     as_text = [pl.col(c).map_elements(str, return_dtype=pl.String) for c in nested]
     return frame.with_columns(as_text) if nested else frame
 
 
 def write_csv(frames: dict[str, pl.DataFrame], folder: Path) -> int:
-    """Write each frame as ``NAME.csv``, in which no cell is a formula of a spreadsheet."""
+    """Write each frame as ``NAME.csv``; texts are escaped so that no spreadsheet takes them as formulas."""
     folder.mkdir(parents=True)
     for name, frame in frames.items():
         (folder / f"{name}.csv").write_text(text.csv(_flat(frame)), encoding="utf-8")
@@ -126,7 +127,7 @@ def tracks(trace: Trace, *, window: Window | None = None) -> pl.DataFrame:
     trace : Trace
         Any trace; tables that it lacks give no track.
     window : (start_ns, end_ns), optional
-        Time to cut to. Labels do not change: steps, layers and waits are those of the whole trace.
+        Window of time to keep (ns). Labels do not change: steps, layers and waits are those of the whole trace.
 
     Returns
     -------
@@ -181,7 +182,7 @@ def _layers(trace: Trace) -> pl.DataFrame:
         start_ns=pl.col("start_ns").min(), end_ns=pl.col("end_ns").max(), events=pl.len()
     )
     sums = sums.sort("rank", "start_ns")
-    # layers of two batches may overlap: each is cut where the next begins
+    # layers of two batches may overlap: each one is cut off at the start of the next
     until = pl.min_horizontal("end_ns", pl.col("start_ns").shift(-1).over("rank").fill_null(pl.col("end_ns")))
     return sums.select(
         "rank", "start_ns", track=pl.lit("layers"), dur_ns=until - pl.col("start_ns"),
@@ -238,9 +239,9 @@ FORMS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "speedscope": ("call stacks for speedscope", (".speedscope.json",)),
     "chrome": ("Chrome JSON for Perfetto, which llmprof reads back", (".json", ".json.gz")),
     "perfetto": ("Perfetto's own format", (".pftrace", ".perfetto-trace")),
-    "excel": ("answers of all analyses, a sheet each", (".xlsx",)),
-    "parquet": ("answers of all analyses, a file each in a folder", ()),
-    "csv": ("answers of all analyses, a file each in a folder", ()),
+    "excel": ("results of all analyses, one sheet per analysis", (".xlsx",)),
+    "parquet": ("results of all analyses, one file per analysis in a folder", ()),
+    "csv": ("results of all analyses, one file per analysis in a folder", ()),
 }
 """Forms by name: their content, and the suffixes of files by which they are recognised."""
 
@@ -251,7 +252,7 @@ def form_of(file: Path) -> Form:
     Raises
     ------
     OutputError
-        No form is known by it.
+        The file's name has no known suffix.
 
     Examples
     --------
@@ -261,8 +262,8 @@ def form_of(file: Path) -> Form:
     for form, (_, ends) in FORMS.items():
         if file.name.lower().endswith(ends) and ends:
             return form  # type: ignore[return-value]
-    known = ", ".join(end for _, ends in FORMS.values() for end in ends)
-    raise OutputError(f"{file.name} has no known suffix", expected=f"a name that ends in one of {known}",
+    suffixes = ", ".join(end for _, ends in FORMS.values() for end in ends)
+    raise OutputError(f"{file.name} has no known suffix", expected=f"a name that ends in one of {suffixes}",
                       hint="or give form=: csv and parquet write a folder")  # fmt: skip
 
 
@@ -277,16 +278,16 @@ def export(
 ) -> Path:
     """Write a trace, or a window of it, for another tool.
 
-    Chrome JSON and Perfetto's format hold the rows of the profiler, all ranks on one clock, and beside them tracks of
-    llmprof's results: steps, layers, stages, waits, idle causes and findings. The reader of llmprof reads the Chrome
-    JSON back to the same frames. Rows that only an analysis can use (tasks of an NPU's queues) are written for display.
+    Chrome JSON and Perfetto's format hold the rows of the profiler with all ranks on one clock, and tracks of llmprof's
+    results: steps, layers, stages, waits, idle causes and findings. llmprof reads the Chrome JSON back to the same
+    frames. Rows that only an analysis can use (tasks of an NPU's queues) are written for display.
 
     Parameters
     ----------
     trace : Trace
         Any trace.
     file : path
-        Where to write; it must not exist. Its suffix gives the form (:data:`FORMS`).
+        File to write, which must not exist. Its suffix gives the form (:data:`FORMS`).
     form : str, optional
         Form, if the suffix of the file does not give it.
     window : (start_ns, end_ns), optional
@@ -302,9 +303,9 @@ def export(
     Raises
     ------
     OutputError
-        It exists, cannot be written, or its form is not known.
+        The file exists or cannot be written, or its form is not known.
     NotCapturedError
-        ``speedscope`` of a trace without stacks.
+        The form is ``speedscope``, and the trace has no stacks.
     AnalysisError
         No event starts in the window.
 
@@ -318,37 +319,37 @@ def export(
     chosen = form_of(target) if form is None else form
     if target.exists():
         raise OutputError(f"{target} exists already", hint="choose another name, or remove it")
-    kept = trace.redact() if redact else trace
-    part = kept if window is None else kept.select(window=window)
+    copy = trace.redact() if redact else trace
+    part = copy if window is None else copy.select(window=window)
     if window is not None and not any(frame.height for frame in part.tables.values()):
         raise AnalysisError("nothing starts in the window", expected=f"within {trace.span_ns} (ns)")
-    made = target.with_name(f".{target.name}.part")
+    temporary = target.with_name(f".{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if chosen == "chrome":
-            packed = made.with_name(f".{target.name}.part.gz") if target.name.endswith(".gz") else made
-            made = packed
-            chrome.write(part, tracks(kept, window=window), made)
+            packed = temporary.with_name(f".{target.name}.part.gz") if target.name.endswith(".gz") else temporary
+            temporary = packed
+            chrome.write(part, tracks(copy, window=window), temporary)
         elif chosen == "perfetto":
-            perfetto.write(part, tracks(kept, window=window), made)
+            perfetto.write(part, tracks(copy, window=window), temporary)
         elif chosen == "speedscope":
             sampled = part.has("samples") and not part.has("ops")
             stacks = analyze.stacks(part, of="samples" if sampled else "host")
-            charts.speedscope(stacks, made, name=target.name)
+            charts.speedscope(stacks, temporary, name=target.name)
         elif chosen == "excel":
-            write_excel(answers(part, events=False), made)
+            write_excel(answers(part, events=False), temporary)
         elif chosen == "parquet":
-            write_parquet(answers(part), made)
+            write_parquet(answers(part), temporary)
         else:
-            write_csv(answers(part), made)
-        made.rename(target)
+            write_csv(answers(part), temporary)
+        temporary.rename(target)
     except OSError as error:
         raise OutputError(
             f"cannot write {target}: {error.strerror or error}", hint="choose a writable place"
         ) from error
     finally:
-        if made.is_dir():
-            shutil.rmtree(made)
+        if temporary.is_dir():
+            shutil.rmtree(temporary)
         else:
-            made.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return target

@@ -1,4 +1,4 @@
-"""Glossary of hardware metrics: what each means, what a good value is, and what to do about a bad one.
+"""Glossary of hardware metrics: the meaning of each, good values, and advice for bad ones.
 
 >>> print(explain("dram__throughput.avg.pct_of_peak_sustained_elapsed"))  # doctest: +ELLIPSIS
 dram__throughput.avg.pct_of_peak_sustained_elapsed: use of the device memory
@@ -27,19 +27,19 @@ _NAMING = "NVIDIA Nsight Compute documentation, Kernel Profiling Guide: Metrics 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What is known of a metric; ``str()`` of it is for reading.
+    """Explanation of a metric; ``str()`` gives a text for people.
 
     Parameters
     ----------
     name : str
-        As it was asked for.
+        Name of the metric as it was given.
     title, meaning, good, action, source : str
-        What it is in a word, what it means, what a good value is, what to do about a bad one, and where it is
-        documented. The middle three are empty for a metric that the glossary does not hold.
+        Short title, meaning, good values, advice for bad values, and source. ``meaning``, ``good`` and ``action`` are
+        empty for a metric that the glossary does not hold.
     parts : dict of str to str
-        What the parts of the name say.
+        Meaning of each part of the name.
     near : tuple of str
-        Names in the glossary that are like it, where it is not there itself.
+        Similar names in the glossary, if the glossary does not hold the metric.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Explanation:
 
     @property
     def known(self) -> bool:
-        """Whether the glossary holds it."""
+        """Whether the glossary holds the metric."""
         return not self.near and bool(self.good)
 
     def __str__(self) -> str:
@@ -78,12 +78,13 @@ def explain(name: str) -> Explanation:
     Returns
     -------
     Explanation
-        For a metric that the glossary does not hold: what the parts of its name say, and names like it.
+        The explanation. For a metric that the glossary does not hold, it consists of the meaning of the parts of its
+        name, and of similar names.
 
     Raises
     ------
     LlmprofError
-        Nothing of the name is known; the message has names like it.
+        No part of the name is known; the message has similar names.
     """
     label = name.rsplit(": ", 1)[-1].strip()
     key = base(name)
@@ -100,9 +101,9 @@ def explain(name: str) -> Explanation:
     near = near or tuple(difflib.get_close_matches(label, _known_labels(), n=5, cutoff=0.5))
     if not name_parts:
         raise LlmprofError(
-            f"nothing is known of the metric {name!r}",
+            f"the metric {name!r} is not known",
             expected="a name such as dram__throughput.avg.pct_of_peak_sustained_elapsed",
-            hint=f"names like it: {', '.join(near)}" if near else "llmprof.metrics.glossary() lists what is explained",
+            hint=f"similar names: {', '.join(near)}" if near else "llmprof.metrics.glossary() lists the known metrics",
             near=list(near),
         )
     title = "not in the glossary"
@@ -128,7 +129,7 @@ def _sentence(text: str) -> str:
 
 
 def _find(key: str, label: str) -> Entry | None:
-    """Entry of a name: of its label, then of its exact name, then of the longest pattern."""
+    """Entry for a name, found by its label, then by the exact name, then by the longest pattern."""
     best: tuple[int, Entry] | None = None
     for entry in ENTRIES:
         if label.lower() in (known.lower() for known in entry.labels) or key in entry.names:
@@ -152,18 +153,23 @@ def _known_labels() -> list[str]:
 
 
 def glossary() -> pl.DataFrame:
-    """All that is explained.
+    """All metrics of the glossary.
 
     Returns
     -------
     polars.DataFrame
-        ``names`` (with ``*`` for families)``, labels`` (of the details page)``, title, meaning, good, action,
+        ``names``, with ``*`` for families of metrics; ``labels`` on the details page; ``title, meaning, good, action,
         source``.
+
+    Examples
+    --------
+    >>> glossary().filter(pl.col("title") == "use of the device memory")["labels"].to_list()
+    [['DRAM Throughput']]
     """
     rows = [(list(e.names), list(e.labels), e.title, e.meaning, e.good, e.action, e.source) for e in ENTRIES]
     for reason in STALLS:
-        made = _stall(reason, reason)
+        stall = _stall(reason, reason)
         name = f"smsp__average_warps_issue_stalled_{reason}_per_issue_active"
-        rows.append(([name], [], made.title, made.meaning, made.good, made.action, made.source))
+        rows.append(([name], [], stall.title, stall.meaning, stall.good, stall.action, stall.source))
     texts = dict.fromkeys(("title", "meaning", "good", "action", "source"), pl.String)
     return pl.DataFrame(rows, schema={"names": pl.List(pl.String), "labels": pl.List(pl.String), **texts}, orient="row")

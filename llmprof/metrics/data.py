@@ -1,4 +1,4 @@
-"""Measurements of Nsight Compute: a frame of metrics and one of rules, and the parts of a metric's name."""
+"""Measurements of Nsight Compute: frames of metrics and of rules, and the meaning of the parts of a metric's name."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _DEVICE = "device__attribute_display_name"
 
 
 class Metrics:
-    """Hardware metrics of kernel launches, as :func:`llmprof.read_metrics` gives them.
+    """Hardware metrics of kernel launches, as :func:`llmprof.read_metrics` returns them.
 
-    They do not change: frames and ``coverage`` are copies that the caller may change.
+    The object does not change: frames and ``coverage`` are copies, which the caller may change.
 
     Parameters
     ----------
@@ -38,13 +38,13 @@ class Metrics:
         Table ``metrics`` of :data:`llmprof.schema.PROFILES`: one row per launch and metric, in base units (B, ns, Hz,
         %, 1, and quotients of them; rates are per second).
     rules : polars.DataFrame, optional
-        Table ``rules``: what the profiler's own rules said.
+        Table ``rules``: results of the profiler's rules.
     launches : polars.DataFrame, optional
-        ``kernel_id`` and what else is known of each launch: ``run`` (which run of the program it comes from), ``id``
-        (the profiler's own number), ``process, process_name, context, compute_capability``. Made from ``metrics`` if
-        not given.
+        ``kernel_id`` and further facts about each launch: ``run``, the number of the program's run; ``id``, the
+        profiler's own number; ``process, process_name, context, compute_capability``. Made from ``metrics`` if not
+        given.
     coverage : mapping, optional
-        What the reading kept and lost.
+        Counts of what the reader kept and lost.
     """
 
     @checked
@@ -67,22 +67,22 @@ class Metrics:
 
     @property
     def rules(self) -> pl.DataFrame:
-        """What the profiler's own rules said: the table ``rules``."""
+        """Results of the profiler's rules: the table ``rules``."""
         return self._rules.clone()
 
     @property
     def launches(self) -> pl.DataFrame | None:
-        """What else is known of each launch; None if nothing is."""
+        """Further facts about each launch; None if there are none."""
         return None if self._launches is None else self._launches.clone()
 
     @property
     def coverage(self) -> dict[str, Any]:
-        """Counts of what the reading kept and lost."""
+        """Counts of what the reader kept and lost."""
         return copy.deepcopy(self._coverage)
 
     @property
     def kernels(self) -> pl.DataFrame:
-        """The launches in order.
+        """Launches in order.
 
         Returns
         -------
@@ -120,7 +120,7 @@ class Metrics:
 
     @checked
     def values(self, *names: str) -> pl.DataFrame:
-        """The number of a metric for each launch that has it: of the first of the names that was measured.
+        """Value of a metric for each launch that has it; of several names, the first one that a launch has counts.
 
         Returns
         -------
@@ -148,9 +148,8 @@ class Metrics:
         Returns
         -------
         polars.DataFrame
-            ``kernel_id, kernel_name, grid, block, stream, device``, then the metrics: numbers in base units, text
-            where no launch has a number. A name that several sections of the details page use is written
-            ``section: name``.
+            ``kernel_id, kernel_name, grid, block, stream, device``, then the metrics: numbers in base units, or text if
+            no launch has a number. A name that several sections of the details page use has the form ``section: name``.
 
         Raises
         ------
@@ -185,7 +184,9 @@ class Metrics:
         for name, ids, values, texts in by_column.iter_rows():
             of_metric = values if name in numeric else texts
             whole: list[Any] = [None] * len(place)
-            for number, cell in reversed(list(zip(ids, of_metric, strict=True))):  # the first of a repeated one stays
+            for number, cell in reversed(
+                list(zip(ids, of_metric, strict=True))
+            ):  # of repeated measurements the first is kept
                 whole[place[number]] = cell
             cells[name] = pl.Series(name, whole, dtype=pl.Float64 if name in numeric else pl.String)
         return launches.hstack([cells[name] for name in columns])
@@ -216,12 +217,12 @@ UNITS: Final = {
     "l1tex": "the L1 and texture cache of an SM, with the shared memory in the same storage",
     "sm": "a streaming multiprocessor",
     "smsp": "one of the (usually four) partitions of an SM, each with a warp scheduler",
-    "sass": "the machine instructions of the kernel, counted by patching its code",
+    "sass": "the machine instructions of the kernel, counted by instrumenting its code",
     "tpc": "a pair of SMs",
     "gpc": "a cluster of SMs",
     "gpu": "the whole GPU",
     "gr": "the graphics and compute engine",
-    "fe": "the front end that takes in commands",
+    "fe": "the front end that receives commands",
     "idc": "the cache for constants in an SM that are addressed with an index",
     "imc": "the cache for constants that are written in instructions",
     "gcc": "the cache for constants and instructions of a GPC",
@@ -232,7 +233,7 @@ UNITS: Final = {
     "launch": "how the kernel was launched",
     "device": "a fixed attribute of the device",
     "profiler": "the profiler itself",
-    "derived": "a value that the profiler computes of others",
+    "derived": "a value that the profiler computes from others",
     "memory": "memory accesses by instruction",
     "numa": "the topology of memory",
     "nvlink": "the topology of NVLink",
@@ -246,15 +247,15 @@ ROLLUPS: Final = {
 }
 
 SUBMETRICS: Final = {
-    "pct_of_peak_sustained_elapsed": "in percent of the highest rate that can be kept up, over the whole kernel",
-    "pct_of_peak_sustained_active": "in percent of the highest rate that can be kept up, while the unit was active",
-    "pct_of_peak_burst_elapsed": "in percent of the highest rate for a moment, over the whole kernel",
-    "peak_sustained": "the highest rate that can be kept up, in a cycle",
+    "pct_of_peak_sustained_elapsed": "in percent of the highest sustained rate, over the whole kernel",
+    "pct_of_peak_sustained_active": "in percent of the highest sustained rate, while the unit was active",
+    "pct_of_peak_burst_elapsed": "in percent of the highest momentary rate, over the whole kernel",
+    "peak_sustained": "the highest sustained rate per cycle",
     "peak_sustained_elapsed": "the most that could have happened in the time of the kernel",
     "peak_sustained_active": "the most that could have happened while the unit was active",
-    "per_second": "in a second",
-    "per_cycle_elapsed": "in a cycle, over the whole kernel",
-    "per_cycle_active": "in a cycle in which the unit was active",
+    "per_second": "per second",
+    "per_cycle_elapsed": "per cycle, over the whole kernel",
+    "per_cycle_active": "per cycle in which the unit was active",
     "ratio": "as a quotient",
     "pct": "in percent",
     "max_rate": "the highest value that the quotient can have",
@@ -269,12 +270,17 @@ def base(name: str) -> str:
 
 
 def parts(name: str) -> dict[str, str]:
-    """Meaning of each part of a name that is known.
+    """Meaning of the known parts of a metric's name.
 
     Returns
     -------
     dict of str to str
-        By part: the unit, what is counted (in words), the rollup and the submetrics.
+        Meaning by part: the unit, the counted quantity, the rollup and the submetrics.
+
+    Examples
+    --------
+    >>> parts("dram__bytes_read.sum.per_second")["per_second"]
+    'per second'
     """
     name = _PREFIX.sub("", name.strip())
     head, *tail = name.split(".")
@@ -297,7 +303,7 @@ STALLS: Final[dict[str, tuple[str, str]]] = {
     "long_scoreboard": (
         "waiting for data of the L1 and texture path: global, local, texture or surface memory. Typical where each "
         "element is read once: norms, rotary embedding, activations, cache writes, attention in decode",
-        "load wider (16 bytes a thread) and more at once, unroll so that several loads are under way, copy "
+        "load wider (16 bytes per thread) and more at once, unroll so that several loads are under way, copy "
         "asynchronously to shared memory ahead of use (cp.async, TMA), raise occupancy, keep data in cache; if the "
         "DRAM is near its peak, move fewer bytes instead: fuse kernels, quantize",
     ),
@@ -369,6 +375,6 @@ STALLS: Final[dict[str, tuple[str, str]]] = {
         "nothing to gain from occupancy; fewer warps with more registers each may help",
     ),
 }
-"""Meaning and what to do, by state."""
+"""Meaning and advice, by warp state."""
 
 SAME: Final = {"gmma": "warpgroup_arrive", "no_instruction": "no_instructions"}

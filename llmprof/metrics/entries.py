@@ -1,6 +1,6 @@
-"""The glossary: metrics that matter to the kernels of LLM inference.
+"""Entries of the glossary: metrics that matter for the kernels of LLM inference.
 
-Written for this toolkit; the sources say where NVIDIA documents the metric.
+The texts are written for this toolkit; each source names NVIDIA's documentation of the metric.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _SOURCE_METRICS = _GUIDE + "Metrics Reference, Source Metrics"
 
 
 class Entry(NamedTuple):
-    """One metric, or a family of one meaning."""
+    """Entry of a metric, or of a family of metrics with the same meaning."""
 
     names: tuple[str, ...]
-    """Names without rollup and submetric; ``*`` stands for anything."""
+    """Names without rollup and submetric; ``*`` stands for any text."""
     labels: tuple[str, ...]
     """Names on the details page."""
     title: str
@@ -122,7 +122,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "Sectors of 32 bytes (requests, bytes) that L2 handled. srcunit tells who asked (tex: the SMs; ltcfabric: the "
         "other half of L2), op what for.",
         "Near the bytes that the SMs have to read; large srcunit_ltcfabric means data that lie in the far half.",
-        "Four sectors a request are best: access whole lines of 128 bytes.",
+        "Four sectors per request are best: access whole lines of 128 bytes.",
         _MEMORY + "L2 Cache",
     ),
     Entry(
@@ -143,7 +143,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "The busiest part of the L1 cache and shared memory in percent of its peak; tensor cores that read their "
         "operands from shared memory count here.",
         "Up to 90 % in a tuned GEMM. High in other kernels: bank conflicts or scattered accesses.",
-        "Look at bank conflicts and sectors a request; use registers, warp shuffles, ldmatrix and TMA.",
+        "Look at bank conflicts and sectors per request; use registers, warp shuffles, ldmatrix and TMA.",
         _MEMORY + "L1/TEX Cache",
     ),
     Entry(
@@ -161,9 +161,9 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "traffic of the L1 cache",
         "Sectors of 32 bytes (requests of a warp, bytes) that the tag stage of L1 looked up, by what asked (pipe), for "
         "which memory (mem) and what for (op).",
-        "Sectors by requests: 4 where a warp reads 4 bytes a thread in order, 16 where it reads 16 bytes a thread.",
-        "More sectors a request than the threads need: neighbouring threads should read neighbouring addresses. Many "
-        "requests: read 8 or 16 bytes a thread.",
+        "Sectors by requests: 4 where a warp reads 4 bytes per thread in order, 16 where it reads 16 bytes per thread.",
+        "More sectors per request than the threads need: neighbouring threads should read neighbouring addresses. Many "
+        "requests: read 8 or 16 bytes per thread.",
         _MEMORY + "L1/TEX Cache",
     ),
     Entry(
@@ -186,7 +186,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "shared-memory bank conflicts",
         "Additional passes (wavefronts) because threads of a warp wanted different words of one of the 32 banks.",
         "0, or few beside all shared-memory wavefronts.",
-        "Pad rows, swizzle the layout (as CUTLASS and TMA do), read 16 bytes a thread, use ldmatrix.",
+        "Pad rows, swizzle the layout (as CUTLASS and TMA do), read 16 bytes per thread, use ldmatrix.",
         _MEMORY + "Shared Memory",
     ),
     Entry(
@@ -197,7 +197,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         (),
         "coalescing of global accesses",
         "Whether the threads of a warp use all of the 32 bytes of each sector that they fetch.",
-        "32 bytes a sector; no excessive sectors.",
+        "32 bytes per sector; no excessive sectors.",
         "Neighbouring threads read neighbouring addresses; change the layout of the data; go through shared memory.",
         _SOURCE_METRICS,
     ),
@@ -213,8 +213,9 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "Share of the time in which the tensor cores worked (cycles), or instructions that they got.",
         "Large GEMMs of prefill: 80 to 90 % of elapsed. Small ones: what the grid allows. Decode GEMMs: a few percent, "
         "because memory is the limit.",
-        "Low in prefill: the grid does not fill the GPU evenly (waves a SM), tiles do not fit the shape, the pipeline "
-        "is not fed (long_scoreboard, barrier), or the kernel does not use tensor cores at all (alignment, type).",
+        "Low in prefill: the grid does not fill the GPU evenly (waves per SM), tiles do not fit the shape, the "
+        "pipeline is not fed (long_scoreboard, barrier), or the kernel does not use tensor cores at all (alignment, "
+        "type).",
         _PIPES,
     ),
     Entry(
@@ -270,7 +271,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "occupancy limit: registers",
         "Blocks that fit on an SM by their registers.",
         "Not the smallest limit, unless the kernel is a GEMM or attention that keeps accumulators in registers.",
-        "Fewer registers a thread (__launch_bounds__, --maxrregcount, smaller tiles); beware of spilling.",
+        "Fewer registers per thread (__launch_bounds__, --maxrregcount, smaller tiles); beware of spilling.",
         _LAUNCH,
     ),
     Entry(
@@ -294,7 +295,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(
         ("launch__registers_per_thread", "launch__registers_per_thread_allocated"),
         ("Registers Per Thread",),
-        "registers a thread",
+        "registers per thread",
         "Registers of 32 bits that each thread has; 255 at most, and an SM has 65,536.",
         "Up to 32: any occupancy. 168 with 384 threads: one block an SM, usual for GEMMs.",
         "High with low occupancy and latency stalls: smaller tiles, __launch_bounds__. At 255: look for spilling.",
@@ -318,7 +319,7 @@ ENTRIES: Final[tuple[Entry, ...]] = (
     Entry(
         ("launch__shared_mem_per_block*", "launch__shared_mem_config_size"),
         ("Dynamic Shared Memory Per Block", "Static Shared Memory Per Block", "Shared Memory Configuration Size"),
-        "shared memory a block",
+        "shared memory per block",
         "Shared memory of a block: static, dynamic, and what the driver adds.",
         "Up to 227 KB a block on Hopper; what a deep pipeline needs.",
         "See the occupancy limit before making it smaller.",

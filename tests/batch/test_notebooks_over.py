@@ -124,5 +124,5 @@ def test_a_run_that_failed_or_goes_on_is_listed_and_not_executed(runs, executed,
     RunFolder(first).set_state("failed", stage="engine", error={"type": "LaunchError", "message": "out of memory"})
     done = batch.notebooks_over([folder], walk, tmp_path / "out")
     assert list(done.notebooks) == [second.name]
-    assert done.errors == {first.name: "the run is failed: out of memory; llmprof run --resume goes on with it"}
+    assert done.errors == {first.name: "the run is failed: out of memory; llmprof run --resume continues it"}
     assert "out of memory" in done.index.read_text("utf-8")

@@ -1,1 +1,1 @@
-"""Scripts of experiments that run by themselves with the Python that has PyTorch; llmprof is not imported there."""
+"""Stand-alone scripts of experiments, which run with the Python that has PyTorch and do not import llmprof."""

@@ -1,12 +1,12 @@
-"""Measures the ceilings of a machine: memory, matrix products, links between devices, all-reduce.
+"""Script that measures the peaks of a machine: memory, matrix products, links between devices, all-reduce.
 
 A stand-alone program that needs only PyTorch (and vLLM for its custom all-reduce, if installed)::
 
     python bandwidth.py --out results.json [--spec '{"max_bytes": 67108864}']
     torchrun --nnodes 2 --nproc-per-node 8 bandwidth.py --out results.json      # several nodes
 
-One process for each device; without ``torchrun`` it starts them itself. NVLink multicast stays off. Each part is kept
-as soon as it is measured (``.results.json.ranks/``), so that the same command goes on where it was interrupted.
+Each device has one process; without ``torchrun`` the program starts them itself. NVLink multicast stays off. Results of
+a part are saved as soon as it is measured (``.results.json.ranks/``), so the same command continues after an interrupt.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ SPEC: dict[str, Any] = {
 
 
 class Bench:
-    """Measurements of one process: of rank ``rank`` of ``world``, by the options of ``spec``."""
+    """Measurements of one process (``rank`` of ``world`` ranks) with the options ``spec``."""
 
     def __init__(self, torch: Any, spec: Mapping[str, Any], rank: int, world: int) -> None:
         self.torch, self.spec, self.rank, self.world = torch, spec, rank, world
@@ -91,14 +91,14 @@ class Bench:
         return [a.elapsed_time(b) / 1e3 for a, b in zip(marks, marks[1:])]  # noqa: B905, RUF007 (older Pythons)
 
     def row(self, times: list[float], **facts: Any) -> dict[str, Any]:
-        """A measurement: median, spread and number of its repeats."""
+        """Row of a measurement: median, spread and number of its repeats, and further facts."""
         return {
             **facts,
             "seconds": statistics.median(times),
             "seconds_min": min(times),
             "seconds_max": max(times),
             "repeats": len(times),
-            "times": [round(one, 9) for one in times],
+            "times": [round(seconds, 9) for seconds in times],
             "rank": self.rank,
         }
 
@@ -119,7 +119,7 @@ class Bench:
         return rows
 
     def matmul(self) -> list[dict[str, Any]]:
-        """Square matrix products by type; a type that this device does not support is noted and left out."""
+        """Square matrix products by type; types that the device does not support are left out with a note."""
         torch, rows = self.torch, []
         plain = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
         for dtype in self.spec["dtypes"]:
@@ -155,8 +155,8 @@ class Bench:
             raise ValueError("8-bit floating point needs a GPU")
         kind = torch.float8_e4m3fn
         a, b = (torch.randn(n, n, device=self.device).to(kind) for _ in range(2))
-        one = torch.ones((), device=self.device)
-        return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        scale = torch.ones((), device=self.device)
+        return lambda: torch._scaled_mm(a, b.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
 
     def host(self) -> list[dict[str, Any]]:
         """Copies between pinned host memory and the device."""
@@ -164,16 +164,16 @@ class Bench:
             return []
         torch, size, rows = self.torch, min(256 * MIB, int(self.spec["max_bytes"])), []
         pinned = torch.empty(size, dtype=torch.uint8, pin_memory=True)
-        there = torch.empty(size, dtype=torch.uint8, device=self.device)
+        on_device = torch.empty(size, dtype=torch.uint8, device=self.device)
         for kind, call in (
-            ("host_to_device", functools.partial(there.copy_, pinned, non_blocking=True)),
-            ("device_to_host", functools.partial(pinned.copy_, there, non_blocking=True)),
+            ("host_to_device", functools.partial(on_device.copy_, pinned, non_blocking=True)),
+            ("device_to_host", functools.partial(pinned.copy_, on_device, non_blocking=True)),
         ):
             rows.append(self._moved(self.times(call), size, kind=kind, bytes=size))
         return rows
 
     def p2p_devices(self) -> list[dict[str, Any]]:
-        """Copies between every pair of devices that this process sees, one direction and both at once."""
+        """Copies between every pair of devices that this process sees, in one direction and in both at once."""
         torch, rows = self.torch, []
         count = min(torch.cuda.device_count(), self.world)
         sizes = self._sizes(int(self.spec["min_bytes"]), int(self.spec["max_bytes"]))
@@ -262,7 +262,7 @@ class Bench:
         return rows
 
     def _in_graph(self, custom: Any, dist: Any, data: Any, size: int) -> list[dict[str, Any]]:
-        """The custom kernel replayed in a CUDA graph: without copy into a registered buffer and without the host."""
+        """Custom kernel of vLLM replayed in a CUDA graph: no copy into a registered buffer, and no time of the host."""
         torch, inner = self.torch, 20
         try:
             graph = torch.cuda.CUDAGraph()
@@ -304,19 +304,19 @@ def topology() -> dict[str, str]:
     """Output of nvidia-smi about links, without serial numbers and identifiers."""
     if shutil.which("nvidia-smi") is None:
         return {}
-    asked = {
+    queries = {
         "topology": ["topo", "-m"],
         "nvlink": ["nvlink", "-s"],
         "pcie": ["--query-gpu=index,pcie.link.gen.max,pcie.link.width.max,pcie.link.gen.current", "--format=csv"],
     }
     printed = {}
-    for name, arguments in asked.items():
-        done = subprocess.run(  # noqa: S603 (a fixed program and arguments)
+    for name, arguments in queries.items():
+        process = subprocess.run(  # noqa: S603 (a fixed program and arguments)
             ["nvidia-smi", *arguments],  # noqa: S607
             capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
-        lines = [line for line in done.stdout.splitlines() if "UUID" not in line or name != "nvlink"]
-        printed[name] = "\n".join(line.split(" (UUID")[0] for line in lines) or done.stdout
+        lines = [line for line in process.stdout.splitlines() if "UUID" not in line or name != "nvlink"]
+        printed[name] = "\n".join(line.split(" (UUID")[0] for line in lines) or process.stdout
     return printed
 
 
@@ -326,16 +326,16 @@ def device_facts(torch: Any) -> list[dict[str, Any]]:
         return []
     devices = []
     for index in range(torch.cuda.device_count()):
-        one = torch.cuda.get_device_properties(index)
+        properties = torch.cuda.get_device_properties(index)
         devices.append({
-            "index": index, "name": one.name, "memory_bytes": one.total_memory,
-            "multiprocessors": one.multi_processor_count, "capability": f"{one.major}.{one.minor}",
+            "index": index, "name": properties.name, "memory_bytes": properties.total_memory,
+            "multiprocessors": properties.multi_processor_count, "capability": f"{properties.major}.{properties.minor}",
         })  # fmt: skip
     return devices
 
 
 def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str) -> None:
-    """Measure as one process, into the folder ``out``; processes meet at ``address``, which torchrun needs not."""
+    """Measure as one process and write to the folder ``out``; ``address`` joins the processes (not under torchrun)."""
     torch: Any = importlib.import_module("torch")
     bench = Bench(torch, spec, rank, world)
     kept = Kept(Path(out, f"rank{rank}.json"), torch, spec, world)
@@ -367,7 +367,7 @@ def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str)
         for name in [one for one in together if one.removesuffix("_ranks") in parts]:
             had = torch.tensor([int(name in kept.parts)])
             dist.all_reduce(had, op=dist.ReduceOp.MIN, group=cpu_group)
-            if not had.item():  # what one rank lacks, all measure together
+            if not had.item():  # if one rank lacks a part, all ranks measure it again
                 kept.parts.pop(name, None)
                 kept.measure(name, together[name])
         dist.barrier()
@@ -376,9 +376,9 @@ def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str)
 
 
 class Kept:
-    """The parts that a rank has measured, in a file that grows part by part, so that a killed experiment goes on.
+    """File of the parts that a rank has measured, so that a killed experiment can be continued.
 
-    What an unfinished file holds for the same options, devices, number of ranks and PyTorch isn't measured again.
+    Parts of an unfinished file with the same options, devices, number of ranks and PyTorch are not measured again.
     """
 
     def __init__(self, path: Path, torch: Any, spec: Mapping[str, Any], world: int) -> None:
@@ -396,16 +396,16 @@ class Kept:
         self.document["earlier"] = sorted(self.parts)
 
     def measure(self, name: str, work: Callable[[], list[dict[str, Any]]]) -> None:
-        """Measure a part and write the file, unless the part is there."""
+        """Measure a part and write the file, unless the file holds the part already."""
         if name not in self.parts:
             began = time.perf_counter()
             self.parts[name] = work()
-            self.document["earlier"] = [one for one in self.document["earlier"] if one != name]
+            self.document["earlier"] = [part for part in self.document["earlier"] if part != name]
             self.document["seconds"] += time.perf_counter() - began
             _write(self.path, self.document)
 
     def finish(self) -> None:
-        """Mark the file: the next experiment measures anew."""
+        """Mark the file as finished: the next experiment measures all parts again."""
         _write(self.path, {**self.document, "finished": True})
 
 
@@ -441,11 +441,11 @@ def gather(out: str, world: int, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure, and write the document."""
+    """Measure all parts and write the document."""
     os.environ.update(GUARDS)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--spec", type=json.loads, default={}, help="what to measure, as JSON over the defaults")
+    parser.add_argument("--spec", type=json.loads, default={}, help="options that override the defaults, as JSON")
     args = parser.parse_args()
     torch: Any = importlib.import_module("torch")
     spec = {**SPEC, **args.spec}
@@ -470,7 +470,7 @@ def main() -> int:
     count = torch.cuda.device_count() if spec["device"] == "cuda" else 2
     world = int(spec["ranks"]) or count
     if world > count and spec["device"] == "cuda":
-        print(f"{world} devices were asked for, there are {count}", file=sys.stderr)  # noqa: T201
+        print(f"{world} devices are needed, this machine has {count}", file=sys.stderr)  # noqa: T201
         return 3
     if world == 1:
         work(0, 1, spec, str(folder), "")

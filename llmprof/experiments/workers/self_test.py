@@ -1,4 +1,4 @@
-"""Times a known kernel by the clock of the operators' timer and by PyTorch's profiler; prints both as JSON.
+"""Script that times a known kernel with the operators' timer and with PyTorch's profiler, and prints both as JSON.
 
 A stand-alone program that needs only PyTorch: ``python self_test.py``.
 """
@@ -16,7 +16,7 @@ _REPEATS = 20
 
 
 def main() -> int:
-    """Time a matrix product in both ways."""
+    """Time a matrix product with both, and print the result."""
     torch: Any = importlib.import_module("torch")
     profiler: Any = importlib.import_module("torch.profiler")
     cuda = bool(torch.cuda.is_available())

@@ -43,7 +43,8 @@ def collectives(tables: Mapping[str, pl.DataFrame], device_ranks: Collection[int
     tables : mapping of str to polars.DataFrame
         ``kernels``, ``ops`` and ``collectives`` as they were recorded, as far as they were.
     device_ranks : collection of int
-        Ranks that recorded kernels, even if none of them is in ``kernels``: their operators are no communication.
+        Ranks that recorded kernels, even if none of them is in ``kernels``. Their operators do not count as
+        communication.
 
     Returns
     -------

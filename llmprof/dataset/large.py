@@ -192,7 +192,7 @@ def read_truth(folder: str | os.PathLike[str]) -> Truth:
     """
     known = files.read_json(Path(folder) / TRUTH)
     if not isinstance(known, dict) or not known.get("synthetic"):
-        raise ReadError(f"{folder} is no synthetic run", expected=f"a folder with {TRUTH}")
+        raise ReadError(f"{folder} is not a synthetic run", expected=f"a folder with {TRUTH}")
     return Truth(**known)
 
 

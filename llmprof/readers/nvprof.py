@@ -61,7 +61,7 @@ def read_printed(path: Path) -> Trace:
     Raises
     ------
     ReadError
-        There is no table of times in it.
+        The file holds no table of times.
     """
     data, damage = bytes_of(path)
     tables = _tables(rows_of(text_of(data)))
@@ -316,7 +316,7 @@ class _Session:
         self.unnamed = 0
 
     def notes(self) -> list[str]:
-        """Sentences about what was lost or is unknown."""
+        """Sentences about content that was lost or is unknown."""
         out = [f"{self.lost:,} record(s) without a whole time were left out"] if self.lost else []
         if self.unnamed:
             out.append(f"{self.unnamed:,} call(s) have only numbers in the file: they are named by their number")

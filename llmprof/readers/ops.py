@@ -95,7 +95,7 @@ def read_timings(path: str | Path) -> Timings:
     Raises
     ------
     ReadError
-        There is no such file, it is damaged or of another kind or a newer version.
+        The file does not exist, is damaged, is of another kind, or was written by a newer version.
     MixedRunsError
         A rank comes twice, or the files are of different runs.
     """

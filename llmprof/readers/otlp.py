@@ -49,7 +49,7 @@ def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) ->
         OTLP in JSON as the file exporter of OpenTelemetry's collector writes it: one request of an exporter a line, or
         one document (``{"resourceSpans": [{"scopeSpans": [{"spans": [...]}]}]}``).
     skip_broken : bool
-        Leave lines out that are no JSON, such as the last one of a file that is still written.
+        Whether lines that are not JSON are left out, such as the last line of a file that is still written.
 
     Returns
     -------
@@ -63,7 +63,7 @@ def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) ->
     Raises
     ------
     ReadError
-        The file cannot be read, a line of it is no JSON, or it has no span of a request.
+        The file cannot be read, a line is not JSON, or no span describes a request.
 
     Examples
     --------
@@ -109,7 +109,7 @@ def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
             except ValueError as error:
                 if not skip_broken:
                     raise ReadError(
-                        f"line {number} of {name} is no JSON: {error}",
+                        f"line {number} of {name} is not JSON: {error}",
                         hint="skip_broken=True leaves such lines out",
                         line=number,
                     ) from error

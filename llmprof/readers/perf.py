@@ -96,7 +96,7 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
     is_head = pl.col("head").struct.field("event").is_not_null()
     lines = lines.with_columns(is_head=is_head).with_columns(sample=pl.col("is_head").cum_sum())
     heads = lines.filter("is_head").select("sample", "head").unnest("head")
-    # a line that begins like a sample but is none: the lines after it belong to no sample
+    # a line that only looks like the start of a sample: the following lines belong to no sample
     torn = lines.filter(~pl.col("outer") & ~pl.col("is_head")).height
     own = heads.filter(pl.col("rest").str.contains(r"^\s*[0-9a-f]+\s+\S.*\)\s*$")).select("sample", line="rest")
     below = lines.filter("outer").select("sample", "line").filter(pl.col("sample") > 0)
@@ -207,7 +207,7 @@ def _read_folded(path: Path, request: Request) -> Trace:
         unit=pl.lit("samples"),
     ).filter(pl.col("value") > 0)
     lost = parsed.height - samples.height
-    notes = [f"{lost:,} line(s) are no stack with a count and were left out"] if lost else []
+    notes = [f"{lost:,} line(s) are not a stack with a count and were left out"] if lost else []
     return trace_of(path, "folded", {"samples": samples}, events=parsed.height, notes=notes, damage=damage)
 
 

@@ -67,7 +67,7 @@ def _packets(data: bytes) -> Iterator[bytes]:
     while at < end:
         tag, at = _varint(data, at)
         if tag != _PACKET:
-            raise IndexError("what follows is no packet")
+            raise IndexError("the following bytes are not a packet")
         size, at = _varint(data, at)
         if at + size > end:
             raise IndexError("the last packet is cut off")
@@ -103,7 +103,7 @@ def own_packets(data: bytes) -> Iterator[bytes]:
 
 
 def _own_tables(data: bytes) -> bytes | None:
-    """What :func:`own_packets` put at the beginning of a file; None if llmprof did not write the file."""
+    """Tables in the packets of :func:`own_packets` at the start of a file; None if llmprof did not write the file."""
     pieces = []
     for packet in _packets(data):
         if not packet.startswith(_OWN_TAG):
@@ -154,7 +154,7 @@ def _read(path: Path, request: Request) -> Trace:
         if (own := _own_tables(data)) is not None:
             return Trace(*unpacked(own))
     except (IndexError, ReadError) as error:
-        unread = f"its own tables cannot be read ({error}); slices, ranks and calls are put together from what it draws"
+        unread = f"its own tables cannot be read ({error}); slices, ranks and calls are derived from the drawn tracks"
     try:
         for packet in _packets(data):
             try:
@@ -269,7 +269,7 @@ class _Events:
             notes.append(f"{self.unmatched:,} event(s) have no begin or no time and were left out")
         if self.others:
             kinds = ", ".join(f"{kind} {count:,}" for kind, count in self.others.most_common(4))
-            notes.append(f"{self.others.total():,} packet(s) are no track events and were left out ({kinds})")
+            notes.append(f"{self.others.total():,} packet(s) are not track events and were left out ({kinds})")
         schema = {"track": pl.UInt64, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String, "domain": pl.String}
         slices = pl.DataFrame(self.rows, schema=schema, orient="row")
         places = [(uuid, *self._thread(uuid)) for uuid in dict.fromkeys(row[0] for row in self.rows)]

@@ -39,10 +39,12 @@ def _read(path: Path, request: Request) -> Trace:
         document = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ReadError(
-            f"{path.name} is no whole JSON: {error}", expected="what proton.finalize() wrote", hint="record it again"
+            f"{path.name} is not complete JSON: {error}",
+            expected="the output of proton.finalize()",
+            hint="record it again",
         ) from error
     if not isinstance(document, list):
-        raise ReadError(f"{path.name} holds no list", expected="a list of trees")
+        raise ReadError(f"{path.name} does not hold a list", expected="a list of trees")
     trees = [node for node in document if isinstance(node, dict) and isinstance(node.get("frame"), dict)]
     devices = _devices([node for node in document if isinstance(node, dict) and "frame" not in node])
     rows, odd = [], 0
@@ -108,7 +110,7 @@ def _number(value: object) -> TypeGuard[int | float]:
 
 
 def _devices(notes: list[dict[str, Any]]) -> list[str]:
-    """Kind and architecture of the devices; the file has no names of them."""
+    """Kind and architecture of the devices, which have no names in the file."""
     names = set()
     for note in notes:
         for kind, devices in note.items():

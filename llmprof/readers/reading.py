@@ -84,7 +84,7 @@ def read(
     ReadError
         A file is missing, empty or unreadable.
     UnknownFormatError
-        No reader knows the content, or it is no trace: files of Nsight Compute are for :func:`llmprof.read_metrics`.
+        No reader knows the content, or it is not a trace: files of Nsight Compute are for :func:`llmprof.read_metrics`.
     MixedRunsError
         One rank came twice, or the files belong to different runs.
     LlmprofError
@@ -115,7 +115,7 @@ def read(
 
 
 def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
-    """A timeline together with the samples of the CPU that were taken beside it.
+    """Join a timeline with the samples of the CPU that were recorded at the same time.
 
     perf samples by the monotonic clock, whose offset from the epoch the run wrote down; VTune's report holds sums only.
 
@@ -172,7 +172,7 @@ def name_of(paths: Sequence[Path]) -> str | None:
     Parameters
     ----------
     paths : sequence of path
-        What was read.
+        The trace as it was read.
 
     Returns
     -------
@@ -242,8 +242,8 @@ def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
     """Result of a reader for a file; any exception of a plug-in becomes an error that names the plug-in."""
     if reader.read is None:
         raise UnknownFormatError(
-            f"{file.name} is {reader.what}, which is no trace",
-            expected="what a profiler of timelines wrote",
+            f"{file.name} is {reader.what}, which is not a trace",
+            expected="a file of a profiler that records timelines",
             hint=f"read it with {reader.instead}",
         )
     if not reader.package:
@@ -260,15 +260,15 @@ def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
 
 
 def whole_of(reader: Reader, file: Path, request: Request) -> Trace:
-    """The trace that one file of a reader is, where its files stand alone."""
+    """Trace of a file, for a reader whose files are whole traces."""
     trace = _call(reader, file, request)
     if isinstance(trace, Trace):
         return trace
-    raise _wrong(reader, "parts, where its files stand alone", "a Trace")
+    raise _wrong(reader, "parts, although its files are whole traces", "a Trace")
 
 
 def _parts_of_all(reader: Reader, sources: Sequence[Path], request: Request) -> list[Part]:
-    """Parts of all files, which several processes share if there are enough of them."""
+    """Parts of all files; several processes read them if there are many files."""
     workers = request.workers
     if reader.one_core and 1 < workers <= len(sources) and helpers.is_worth_it(sources):
         try:
@@ -306,7 +306,7 @@ def help_read(of: dict[str, Any], share: helpers.Share) -> None:
     name, version, package = of["reader"]
     reader = registry.reader(name)
     if (reader.version, reader.package) != (version, package):
-        raise ReadError(f"the reader {name!r} is not that of the process that asked")
+        raise ReadError(f"the reader {name!r} is not the same as in the process that started the job")
     asked = of["asked"] and {table: columns and frozenset(columns) for table, columns in of["asked"].items()}
     request = Request(Wanted(asked), of["python_functions"])
     for unit, path in enumerate(map(Path, of["paths"])):
@@ -320,7 +320,7 @@ def help_read(of: dict[str, Any], share: helpers.Share) -> None:
 
 
 def parts_of(reader: Reader, file: Path, request: Request) -> list[Part]:
-    """What one file of a reader holds, with absolute times."""
+    """Parts of a file, with absolute times."""
     parts = _call(reader, file, request)
     if isinstance(parts, list) and all(isinstance(part, Part) for part in parts):
         return parts
@@ -332,7 +332,7 @@ def _wrong(reader: Reader, problem: str, expected: str) -> ReadError:
 
 
 def _warned(trace: Trace) -> Trace:
-    """Return the trace, after a warning of what was lost or is missing."""
+    """Return the trace after warnings about content that was lost or is missing."""
     for message in trace.coverage.get("warnings", ()):
         warnings.warn(message, TraceWarning, stacklevel=4)  # the caller of read, above the check of its arguments
     return trace
@@ -365,13 +365,13 @@ def hardware_metrics_only(path: Path) -> bool:
 def _is_profile(path: Path) -> bool:
     try:
         reader = knows(path)
-    except ReadError:  # the reading itself says what is wrong with it
+    except ReadError:  # reading it will raise the error
         return False
     return reader is not None and reader.instead == _METRICS
 
 
 _METRICS: Final = "llmprof.read_metrics"
-"""What reads files of Nsight Compute."""
+"""Function that reads files of Nsight Compute."""
 
 
 def files_of(path: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:

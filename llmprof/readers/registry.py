@@ -35,7 +35,7 @@ BUILT_IN: Final = (
     "llmprof.readers.torch_memory.reader:READERS",
     "llmprof.readers.perfetto:READER",
 )
-"""Readers of llmprof in the order in which they are asked, written as an entry point is: ``module:attribute``,
+"""Readers of llmprof in the order in which they see a file, written like entry points: ``module:attribute``,
 a reader or several. A file belongs to the first reader that knows it.
 """
 
@@ -47,12 +47,12 @@ def readers() -> tuple[Reader, ...]:
     Returns
     -------
     tuple of Reader
-        In the order in which they are asked about a file.
+        Readers in the order in which they see a file.
 
     Warns
     -----
     PluginWarning
-        A plug-in cannot be loaded, is no reader, or has the name of another format.
+        A plug-in cannot be loaded, is not a reader, or has the name of another format.
     """
     own = plugins.listed(BUILT_IN, Reader)
     others = plugins.added(plugins.READERS, Reader, own, lambda reader: reader.name, "format")
@@ -74,7 +74,7 @@ def reader(name: str) -> Reader:
     Raises
     ------
     UnknownFormatError
-        There is no such format.
+        The format is unknown.
     """
     for one in readers():
         if one.name == name:
@@ -111,7 +111,7 @@ def detect(path: Path) -> str | None:
     Returns
     -------
     str or None
-        Name of one of :func:`llmprof.readers.registry.readers`, or None where none of them knows the content.
+        Name of one of :func:`llmprof.readers.registry.readers`, or None if none of them knows the content.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def detect(path: Path) -> str | None:
 
 
 def knows(path: Path) -> Reader | None:
-    """The first reader that knows a file or folder; None where there is none.
+    """First reader that knows a file or folder; None if there is none.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def knows(path: Path) -> Reader | None:
     Warns
     -----
     PluginWarning
-        A plug-in claims a file that another reader knows, or fails when it is asked.
+        A plug-in claims a file that another reader knows, or fails when it sees the file.
     """
     probe = Probe(path)
     first: Reader | None = None
@@ -174,7 +174,7 @@ def claims(reader: Reader, probe: Probe) -> bool:
         raise
     except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a reading)
         warnings.warn(
-            f"the reader {reader.name!r} of {reader.package} failed when it was asked about {probe.path.name}: "
+            f"the reader {reader.name!r} of {reader.package} failed when it looked at {probe.path.name}: "
             f"{type(error).__name__}: {error}",
             PluginWarning,
             stacklevel=3,
@@ -183,7 +183,7 @@ def claims(reader: Reader, probe: Probe) -> bool:
 
 
 def say_what_it_is(path: Path) -> str:
-    """What a file of an unknown format seems to be, in words."""
+    """Description of the content of a file of unknown format."""
     start = Probe(path).start
     for magic, name in _KNOWN_ELSEWHERE.items():
         if start.startswith(magic):

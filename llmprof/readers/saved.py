@@ -20,7 +20,7 @@ def sniff(probe: Probe) -> bool:
 
 
 def read(path: Path, request: Request) -> Trace:
-    """The saved trace, with the wanted tables and columns."""
+    """Saved trace, with the needed tables and columns."""
     return Trace.open(path)
 
 
@@ -30,7 +30,7 @@ def is_dataset(probe: Probe) -> bool:
 
 
 def open_dataset(path: Path, request: Request) -> Trace:
-    """The trace of a dataset, whose tables are loaded when they are asked for."""
+    """Trace of a dataset, whose tables are loaded on first access."""
     return Trace(*deferred.load(Place.of(path)))
 
 
@@ -55,7 +55,7 @@ TRACES: Final = "traces"
 CPU_TEXT: Final = "cpu_samples.txt"
 CPU_TABLE: Final = "cpu_samples.csv"
 CPU_CLOCK: Final = "cpu_clock.json"
-"""Samples of the host that a run took beside its timeline, and the offset of their clock from the epoch."""
+"""Samples of the host that a run recorded with its timeline, and the offset of their clock from the epoch."""
 
 
 def is_run(path: Path) -> bool:

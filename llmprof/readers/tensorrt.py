@@ -39,14 +39,14 @@ def _document(path: Path) -> tuple[Any, str]:
         return msgspec.json.decode(data), damage
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ReadError(
-            f"{path.name} is no whole JSON: {error}", expected="what trtexec exported", hint="export it again"
+            f"{path.name} is not complete JSON: {error}", expected="the output of trtexec", hint="export it again"
         ) from error
 
 
 def _rows(path: Path) -> tuple[list[dict[str, Any]], str]:
     document, damage = _document(path)
     if not isinstance(document, list):
-        raise ReadError(f"{path.name} holds no list", expected="what trtexec exported")
+        raise ReadError(f"{path.name} does not hold a list", expected="the output of trtexec")
     return [row for row in document if isinstance(row, dict)], damage
 
 
@@ -141,7 +141,7 @@ def _float(value: object) -> float | None:
 
 def _read_layers(path: Path, request: Request) -> Trace:
     raise UnknownFormatError(
-        f"{path.name} describes the layers of a TensorRT engine, which is no recording",
+        f"{path.name} describes the layers of a TensorRT engine, which is not a recording",
         expected="a profile (trtexec --exportProfile) or times (trtexec --exportTimes)",
         hint="put it beside the profile, as NAME.graph.json beside NAME.profile.json, and read that",
     )

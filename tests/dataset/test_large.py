@@ -36,7 +36,7 @@ def test_the_truth_lies_beside_the_ranks_and_is_drawn_by_the_seed(run, tmp_path)
     assert again.clock_ahead_ns == truth.clock_ahead_ns[:2] != other.clock_ahead_ns
     with pytest.raises(OutputError, match=r"exists and is not an empty folder"):
         large_run(folder, 2, client=False)
-    with pytest.raises(ReadError, match=r"is no synthetic run"):
+    with pytest.raises(ReadError, match=r"is not a synthetic run"):
         read_truth(tmp_path)
 
 

@@ -191,7 +191,7 @@ def test_one_broken_file_of_many_is_named(rank, whole):
     folder = drop(rank, "*.db") / OUTPUT
     (folder / "communication.json").write_text('{"step0": {"collective": {"Communication Time Info"')
     trace = read(rank)
-    assert any("communication.json is no valid JSON" in warning for warning in trace.coverage["warnings"])
+    assert any("communication.json is not valid JSON" in warning for warning in trace.coverage["warnings"])
     assert trace.collectives.height == whole.collectives.height
 
 

@@ -84,7 +84,7 @@ def test_recursion_counts_once(tmp_path):
 
 def test_folded_stacks_by_hand(tmp_path):
     path = write(tmp_path, "python;main;forward 12\npython;main 3\nno count here\npython;[kernel] 0\n", "out.folded")
-    with pytest.warns(TraceWarning, match=r"2 line\(s\) are no stack with a count"):
+    with pytest.warns(TraceWarning, match=r"2 line\(s\) are not a stack with a count"):
         trace = llmprof.read(path, format="folded")
     assert trace.samples.select("name", "stack", "value", "unit", "time_ns").rows() == [
         ("forward", "python\nmain\nforward", 12, "samples", None),

@@ -231,7 +231,7 @@ def test_an_empty_database_and_other_databases(tmp_path):
     sqlite3.connect(empty).execute("CREATE TABLE t (a)").connection.close()
     with pytest.raises(UnknownFormatError, match="SQLite database, but no export of Nsight Systems"):
         llmprof.read(empty)
-    with pytest.raises(ReadError, match="no export of Nsight Systems"):
+    with pytest.raises(ReadError, match="not an export of Nsight Systems"):
         llmprof.read(empty, format="nsys")
     nothing = write(tmp_path / "nothing.sqlite", {"StringIds": TABLES["StringIds"]})
     with pytest.raises(ReadError, match=r"no kernel, copy.*-t cuda,nvtx"):

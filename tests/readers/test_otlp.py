@@ -66,7 +66,7 @@ def test_what_is_no_span_of_a_request_is_passed_over_or_named(tmp_path):
 def test_a_broken_line_is_named_and_left_out_only_when_asked(tmp_path):
     file = tmp_path / "spans.jsonl"
     file.write_text(json.dumps(document(FIRST)) + "\n{broken\n" + json.dumps(document(SECOND)))
-    with pytest.raises(ReadError, match=r"line 2 of spans\.jsonl is no JSON.*skip_broken=True") as error:
+    with pytest.raises(ReadError, match=r"line 2 of spans\.jsonl is not JSON.*skip_broken=True") as error:
         llmprof.read_requests(file)
     assert error.value.facts["line"] == 2
     assert llmprof.read_requests(file, skip_broken=True)["id"].to_list() == ["cmpl-b", "cmpl-a"]

@@ -104,7 +104,7 @@ def test_what_is_open_unmatched_or_of_others_is_said(tmp_path, trace):
     said = " ".join(str(one.message) for one in caught)
     assert "1 slice(s) have no end" in said
     assert "1 event(s) have no begin" in said
-    assert "1 packet(s) are no track events and were left out (ftrace_events 1)" in said
+    assert "1 packet(s) are not track events and were left out (ftrace_events 1)" in said
 
 
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")

@@ -217,7 +217,7 @@ def test_a_plugin_that_claims_a_format_of_another_reader(install, tmp_path):
 def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path):
     install(code=LINES.replace("def sniff(probe):", "def sniff(probe):\n    probe.nothing"))
     path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
-    with pytest.warns(PluginWarning, match=r"'acme' of acme_llmprof 1\.2 failed when it was asked about trace\.json"):
+    with pytest.warns(PluginWarning, match=r"'acme' of acme_llmprof 1\.2 failed when it looked at trace\.json"):
         trace = llmprof.read(path, cache=False)
     assert trace.kernels.height == 1
 

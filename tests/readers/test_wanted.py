@@ -122,7 +122,7 @@ def test_a_column_that_no_table_has_is_no_question_of_what_was_asked_for(sample_
     [
         (["kernels", "kernel"], "no table kernel; expected some of kernels, copies"),
         ({"kernels": ("grid",)}, "table kernels has no column grid; expected some of .*grid_x"),
-        ([], "tables= names no table"),
+        ([], "tables= is empty"),
     ],
     ids=["table", "column", "nothing"],
 )

@@ -50,7 +50,7 @@ def of_timeline(timeline: Timeline) -> pl.DataFrame | None:
 
 
 def of_database(db: Database) -> pl.DataFrame | None:
-    """Counters of a database under the names of the text output, in base units; None where there are none."""
+    """Counters of a database under the names of the text output, in base units; None if there are no counters."""
     parts: list[pl.DataFrame] = []
 
     def add(frame: pl.DataFrame | None, name: pl.Expr, value: pl.Expr, unit: str | None) -> None:
@@ -162,7 +162,7 @@ def _device(raw: pl.DataFrame) -> pl.Expr:
 
 
 def memory_of_database(db: Database) -> pl.DataFrame | None:
-    """Allocations and releases of operators, and samples of the allocators; None where none were recorded."""
+    """Allocations and releases of operators, and samples of the allocators; None if none were recorded."""
     parts = []
     ops = db.read(
         "OP_MEMORY",

@@ -20,7 +20,7 @@ BYTES_PER_UNIT: Final = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 """msprof counts in powers of 1024: 2,160,232 KB of its text are 2,212,077,568 bytes of its database."""
 
 _MOST_NS: Final = 2**61
-"""Times beyond it are no times."""
+"""Largest number (ns) that counts as a time."""
 
 _HEADING: Final = re.compile(r"^\s*(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$")
 
@@ -41,7 +41,7 @@ def read(path: Path) -> pl.DataFrame:
     Raises
     ------
     ReadError
-        The file cannot be read, is empty or is no table.
+        The file cannot be read, is empty, or is not a table.
     """
     try:
         raw = path.read_bytes()
@@ -58,7 +58,7 @@ def read(path: Path) -> pl.DataFrame:
         )
     except (pl.exceptions.PolarsError, ValueError) as error:
         raise ReadError(
-            f"{path.name} is no table: {str(error).splitlines()[0]}",
+            f"{path.name} is not a table: {str(error).splitlines()[0]}",
             expected="comma-separated values with a line of headings",
             hint="export it again",
         ) from error
@@ -132,7 +132,7 @@ def size_bytes(frame: pl.DataFrame, *stems: str) -> pl.Expr:
 
 
 def ns_of_text(value: pl.Expr, factor: int = 1000) -> pl.Expr:
-    """Times as decimal text in a unit of ``factor`` ns, exactly, as int64 ns; null for what is no number.
+    """Times as decimal text in a unit of ``factor`` ns, exactly, as int64 ns; null if the text is not a number.
 
     float64 cannot hold epoch microseconds with a fraction exactly, so the digits are converted as text.
     """
@@ -170,7 +170,7 @@ class Database:
     def read(
         self, table: str, whole: Iterable[str] = (), numbers: Iterable[str] = (), texts: Iterable[str] = ()
     ) -> pl.DataFrame | None:
-        """Columns of a table; a missing column is all null. None where the table is absent."""
+        """Columns of a table; a missing column is all null. None if the table is missing."""
         if table not in self.columns:
             return None
         wanted: dict[str, pl.DataType] = dict.fromkeys(whole, pl.Int64())
@@ -218,7 +218,7 @@ def is_database(path: Path) -> bool:
 
 
 def communication_times(path: Path) -> pl.DataFrame | None:
-    """HCCL's own times of each call and the hash of its group, of ``analysis.db``; None where it has none."""
+    """HCCL's own times of each call and the hash of its group, from ``analysis.db``; None if it has no times."""
     db = Database(path)
     columns = {
         "transit_time": "ascend_transit_ns", "wait_time": "ascend_wait_ns",

@@ -1,4 +1,4 @@
-"""Folders of torch_npu, msprof and MindSpore: the files of each rank, sorted by what they hold."""
+"""Folders of torch_npu, msprof and MindSpore: the files of each rank, sorted by their content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llmprof.storage import sqlite
 
 OUTPUT: Final = ("ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output")
 CLUSTER: Final = ("cluster_analysis_output", "cluster_analysis")
-"""Folders in which msprof-analyze puts sums over the ranks beside them."""
+"""Folders into which msprof-analyze writes sums over the ranks."""
 
 _RANK_FOLDER: Final = re.compile(r"_ascend_(?:pt|ms)$|^PROF_\w+$", re.IGNORECASE)
 _RAW: Final = re.compile(r"^(?:PROF_\w+|FRAMEWORK)$")
@@ -70,7 +70,7 @@ EXPORT_HINT: Final = (
 
 @dataclass(slots=True)
 class RankFolder:
-    """Files of one rank by what they hold, and what lies beside them."""
+    """Files of a rank by their content, and the other files in its folder."""
 
     path: Path
     files: dict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
@@ -79,7 +79,7 @@ class RankFolder:
 
 
 def kind_of(path: Path) -> str | None:
-    """What a file holds, by its content: ``timeline``, ``kernels``, ``database`` … or None for something else."""
+    """Kind of a file, by its content: ``timeline``, ``kernels``, ``database`` …; None for other files."""
     probe = Probe(path)
     try:
         start = probe.start
@@ -242,7 +242,7 @@ def _take(folder: RankFolder, path: Path) -> None:
 
 
 def _read_head(folder: RankFolder, path: Path) -> None:
-    """What profiler_info, profiler_metadata and info.json say of the rank."""
+    """Facts about the rank in profiler_info, profiler_metadata and info.json."""
     for entry in sorted(path.glob("profiler_info*.json")):
         if folder.rank is None and (match := re.search(r"profiler_info_(\d+)", entry.name)):
             folder.rank = int(match[1])
@@ -277,7 +277,7 @@ def _read_head(folder: RankFolder, path: Path) -> None:
 
 
 def _options(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Options of the profiler that say what it recorded."""
+    """Options of the profiler that select what it records."""
     config = content.get("config")
     for part in ("common_config", "experimental_config"):
         options = config.get(part) if isinstance(config, dict) else None

@@ -34,7 +34,7 @@ def read(
     path : pathlib.Path
         ``ascend_pytorch_profiler_*.db``, ``ascend_mindspore_profiler_*.db`` or ``msprof_*.db``.
     analysis : pathlib.Path, optional
-        ``analysis.db`` beside it: names of groups and HCCL's own times.
+        ``analysis.db`` in the same folder: names of groups and HCCL's own times.
     python_functions : bool
         Keep Python functions as operators of kind ``python``.
 
@@ -46,7 +46,7 @@ def read(
     Raises
     ------
     ReadError
-        The file cannot be read or is no database of these tools.
+        The file cannot be read or is not a database of these tools.
     """
     db = Database(path)
     if not set(TABLES) & set(db.columns):
@@ -269,7 +269,7 @@ def _device(db: Database, links: pl.DataFrame, runtime: pl.DataFrame | None, tim
 
 
 def _with_facts(db: Database, tasks: pl.DataFrame) -> pl.DataFrame:
-    """Tasks with what is known of kernels, copies and hardware counters."""
+    """Tasks with facts about kernels, copies and hardware counters."""
     columns = {
         "opType": "op_type", "taskType": "core", "inputShapes": "input_shapes", "inputDataTypes": "input_dtypes",
         "inputFormats": "input_formats", "outputShapes": "output_shapes", "outputDataTypes": "output_dtypes",

@@ -31,7 +31,8 @@ def _sniff(probe: Probe) -> bool:
 def read(path: Path, *, python_functions: bool = True, progress: Progress | None = None) -> list[Part]:
     """Read the output of one rank or of several.
 
-    If a folder holds both a database and text files, the database is read, and from the text only what it lacks.
+    If a folder holds both a database and text files, the database is read, and the text files only for content that
+    the database lacks.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ def read(path: Path, *, python_functions: bool = True, progress: Progress | None
     Raises
     ------
     ReadError
-        Nothing can be read: the message says what was found, and for raw data how to export them.
+        No file can be read: the error names the files, and for raw data the command that exports them.
 
     Examples
     --------
@@ -117,7 +118,7 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
         only = sorted(rank.files)
         raise ReadError(
             f"{rank.path.name} holds {', '.join(only) or 'no file that can be read'}"
-            + (": sums without times, which make no trace" if only else ""),
+            + (": sums without times, which are not a trace" if only else ""),
             expected="a timeline, a table of kernels or a database",
             hint="llmprof.readers.ascend.summaries(path) reads sums as frames" if only else "export it again",
         )

@@ -42,7 +42,7 @@ def kernels(path: Path) -> pl.DataFrame:
     Raises
     ------
     ReadError
-        It is no table or lacks names or start times.
+        The file is not a table, or lacks names or start times.
     """
     raw = files.read(path)
     name = files.has(raw, "name", "op_name", "kernel_name")
@@ -126,7 +126,7 @@ def communication(path: Path) -> pl.DataFrame:
     Raises
     ------
     ReadError
-        It is no such file.
+        The file has another format.
     """
     rows = []
     for _, _, label, info in _calls(path):
@@ -177,7 +177,7 @@ def matrix(path: Path) -> pl.DataFrame:
     Raises
     ------
     ReadError
-        It is no such file.
+        The file has another format.
     """
     rows = []
     for step, kind, label, links in _calls(path):
@@ -213,7 +213,7 @@ def json_object(path: Path) -> dict[str, Any]:
         document = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReadError(
-            f"{path.name} is no valid JSON: {error}", hint="was its export cut short? export it again"
+            f"{path.name} is not valid JSON: {error}", hint="the export may have been interrupted: export it again"
         ) from error
     if not isinstance(document, dict):
         raise ReadError(f"{path.name} holds no object", expected="a JSON object as torch_npu writes it")

@@ -175,7 +175,7 @@ def _host(source: timeline.Timeline) -> Frames:
 
 
 def as_lists(value: pl.Expr, *, numbers: bool = False) -> pl.Expr:
-    """``"2,3;4"`` as the JSON list ``[[2, 3], [4]]`` (of texts where they are no numbers), null stays null."""
+    """``"2,3;4"`` as the JSON list ``[[2, 3], [4]]`` (of texts if they are not numbers); null stays null."""
 
     def one(text: str) -> str:
         parts = [part.strip() for part in text.split(";")]

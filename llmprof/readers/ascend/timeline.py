@@ -139,7 +139,7 @@ def read(paths: Sequence[Path], *, python_functions: bool = True, progress: Prog
     ReadError
         A file cannot be read, is empty, or holds no whole event.
     UnknownFormatError
-        A file is no Chrome trace.
+        A file is not a Chrome trace.
     """
     files = [_read(path, python_functions=python_functions, progress=progress) for path in paths]
     coverage = {
@@ -190,7 +190,7 @@ def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> T
             progress(path.name, stream.blocks.read_bytes, path.stat().st_size)
     if not total and (stream.lost_pieces or stream.truncated):
         raise ReadError(
-            f"{path.name} holds no whole event: {stream.truncated or 'it is no valid JSON'}",
+            f"{path.name} holds no whole event: {stream.truncated or 'it is not valid JSON'}",
             hint="export it again: torch_npu.profiler.profiler.analyse, or msprof --export=on",
         )
     coverage = {

@@ -73,7 +73,8 @@ _COLUMNS: Final[dict[str, tuple[type[Any] | None, columns.Build]]] = {
     "memory": (kinds.MemoryArgs, columns.memory),
     "counter": (None, columns.counters),
 }
-"""Kind of event -> class of its arguments (None: none, or no fixed class) and the function that makes columns of it."""
+"""For each kind of event: class of its arguments (None if there are none, or no fixed class), and the function that
+converts events to columns."""
 
 _WORTH_AN_ATTEMPT: Final = 256
 _PYTHON: Final = "python_function"
@@ -322,7 +323,7 @@ def split(events: list[Any]) -> dict[str, list[Any]]:
 
 
 class _Labels(dict[Any, tuple[str, str] | None]):
-    """Identifier of a process -> its label and the rest of it; None if it has no label."""
+    """Label in the identifier of a process, and the rest of the identifier; None if it has no label."""
 
     def __missing__(self, pid: Any) -> tuple[str, str] | None:
         match = _LABEL.match(pid) if isinstance(pid, str) else None

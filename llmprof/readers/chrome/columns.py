@@ -180,9 +180,9 @@ def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Colu
 
 
 def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
-    """Operators, with what PyTorch writes of the arguments where it was asked to.
+    """Operators, with PyTorch's description of their arguments if it was recorded.
 
-    Those of ONNX Runtime are named by their node and have their type in a column of its own.
+    Operators of ONNX Runtime are named after their node and have their type in a separate column.
     """
     return {**_span(texts, events), **_on_host(events), "op_id": _op_ids(args), **_arguments(texts, args)}
 
@@ -194,7 +194,7 @@ def repeated_ops(texts: Texts, events: list[Any], args: Repeated) -> Columns:
 
 
 def _arguments(texts: Texts, args: list[kinds.OpArgs]) -> Columns:
-    """What PyTorch writes of the arguments of operators."""
+    """PyTorch's description of the arguments of operators."""
     columns = {
         "shapes": texts.codes("shapes", _either(_SHAPES, args)),
         "dtypes": texts.codes("dtypes", _either(_TYPES, args)),

@@ -82,7 +82,7 @@ _FIRST: Final = 64
 def in_ns(frame: pl.DataFrame, base_ns: int) -> pl.DataFrame:
     """The columns of times as int64 ns: starts from the base, durations not below zero.
 
-    A value that is no number, or is beyond :data:`MOST_NS`, becomes null; a null duration counts as zero.
+    A value that is not a number, or is above :data:`MOST_NS`, becomes null; a null duration counts as zero.
     """
     return frame.select(
         _in_ns(column, dtype, base_ns) if column.endswith(("_us", "_ns")) else pl.col(column)
@@ -119,7 +119,7 @@ _DECIMALS: Final = 12
 
 
 def _exact(text: bytes) -> int | None:
-    """Text of a time in us as ns; None where it is no number."""
+    """Time in ns from the text of a time in us; None if the text is not a number."""
     try:
         ns = Decimal(str(msgspec.json.decode(text)) if text[:1] == b'"' else text.decode()) * 1000
         if not ns.is_finite() or abs(ns) > MOST_NS:
@@ -158,7 +158,7 @@ class ExactEvent(msgspec.Struct, gc=False):
 
 
 class Ignored(msgspec.Struct, gc=False):
-    """An event that no table uses: none of its fields is decoded."""
+    """Event that no table uses; its fields are not decoded."""
 
 
 class _Phase(msgspec.Struct, gc=False):
@@ -220,7 +220,7 @@ class EventDecoder:
         self.wrong_types = 0
 
     def __call__(self, text: bytes) -> list[Any]:
-        """Events of a JSON list; raises a decode error if the text is no JSON."""
+        """Events of a JSON list; raises a decode error if the text is not JSON."""
         if not self.exact:
             try:
                 events = _FAST_DECODER.decode(text)
@@ -352,7 +352,7 @@ class OpArgs(Args, gc=False):
 
 
 class DeviceMarkerArgs(CallArgs, gc=False):
-    """Markers on a device, with what a synchronisation waits for."""
+    """Markers on a device, with the streams and events that a synchronisation waits for."""
 
     device: Id = None
     stream: Id = None

@@ -113,7 +113,7 @@ class _Reading:
     Attributes
     ----------
     by_label : dict of str to Batches
-        What was read, by the label of the rank.
+        Events and facts that were read, by the label of the rank.
     exact : dict of int to bool
         Whether times were kept as text, by unit.
     wrong_types : dict of int to int
@@ -133,7 +133,7 @@ class _Reading:
         self._progress = progress
 
     def restart(self) -> None:
-        """Begin a new walk through the file; what was read stays."""
+        """Read the file again from its start; events that were read are kept."""
         path, block_bytes = self.stream.path, self._block_bytes
         self.stream, self.unit, self.decoder = EventStream(path, block_bytes), -1, EventDecoder()
         self.decoder.exact = any(self.exact.values())
@@ -174,7 +174,7 @@ class _Reading:
             yield self.unit
 
     def told(self, unit: int) -> tuple[list[Any], dict[str, pl.DataFrame]]:
-        """What this process tells of the unit that it read last: facts and columns."""
+        """Facts and columns of the unit that this process read last, for the process that started it."""
         labels: list[list[Any]] = []
         frames: dict[str, pl.DataFrame] = {}
         for label, batches in self.by_label.items():
@@ -289,7 +289,7 @@ def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> 
 
 
 def _tell_of_file(coverage: dict[str, Any], reading: _Reading) -> None:
-    """Add what was lost of the whole file to the coverage."""
+    """Add the losses of the whole file to the coverage."""
     stream = reading.stream
     coverage["wrong_types"] += sum(reading.wrong_types.values())
     coverage |= {

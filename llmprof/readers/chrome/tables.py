@@ -123,7 +123,7 @@ def _of_queue(queue: pl.DataFrame | None) -> Frames:
 
 
 def _lanes(frame: pl.DataFrame) -> pl.DataFrame:
-    """Graph events with a null stream: where PyTorch writes annotations it puts them on lanes, which are no streams."""
+    """Graph events with a null stream: with annotations, PyTorch puts them on lanes, which are not streams."""
     in_graph = pl.col("graph_node").is_not_null()
     lane = pl.when(in_graph).then(pl.col("stream")).cast(pl.Int64)
     return frame.with_columns(stream=pl.when(~in_graph).then("stream"), torch_lane=lane)
@@ -142,11 +142,11 @@ def _collectives(kernels: pl.DataFrame | None) -> pl.DataFrame | None:
 
 
 def _named(frame: pl.DataFrame, texts: Texts) -> pl.DataFrame:
-    """A frame with texts in place of codes, and null for numbers that are no device."""
+    """Frame with texts instead of codes, and with null for numbers that are not devices."""
     for place, column in enumerate(frame.columns):
         if column in _TEXTS:
             frame.replace_column(place, texts.texts(column, frame[column], _TEXTS[column]).alias(column))
-    if "device" in frame.columns:  # an identifier of the operating system is no device
+    if "device" in frame.columns:  # an identifier of the operating system is not a device
         frame = frame.with_columns(pl.when(pl.col("device").is_between(0, _MOST_DEVICES)).then("device").cast(pl.Int32))
     return frame
 

@@ -1,1 +1,1 @@
-"""Parts that all readers share: reading files in blocks, the record of what a file holds, joining files of a run."""
+"""Parts that all readers share: reading in blocks, the description of a file's content, joining files."""

@@ -119,7 +119,7 @@ class Blocks:
                 data = engine.unconsumed_tail
 
     def _next_member(self, rest: bytes, file: BinaryIO) -> bytes:
-        """Beginning of the next gzip member; empty if there is none. Zeros between members are padding."""
+        """Beginning of the next gzip member; empty if there is no further one. Zeros between members are padding."""
         rest = rest.lstrip(b"\0")
         while len(rest) < len(GZIP_MAGIC) and (more := self._read(file, _COMPRESSED_BYTES)):
             rest = (rest + more).lstrip(b"\0")
@@ -199,7 +199,7 @@ class EventStream:
     repaired : bool
         Whether NaN, control characters or invalid UTF-8 were replaced on the way.
     ending : bool
-        Whether the file was read to its end, and only what is left of it is still to be decoded.
+        Whether the file was read to its end, so that only the rest of the text must be decoded.
     """
 
     def __init__(self, path: Path, block_bytes: int = BLOCK_BYTES) -> None:
@@ -284,7 +284,7 @@ class EventStream:
         return self._open_damaged(text)
 
     def _open_damaged(self, text: bytes) -> bytes:
-        """Like :meth:`_open`, for a document whose first keys are damaged, or that is no trace."""
+        """Like :meth:`_open`, for a document whose first keys are damaged, or that is not a trace."""
         match = _EVENTS_KEY.search(text)
         begin = _LEADING.match(text).end()  # type: ignore[union-attr]
         if match and text[begin : begin + 1] == b"{":
@@ -340,7 +340,7 @@ class EventStream:
         if place.list_end is not None:
             return self._close(text, place.list_end, decode), b""
         if place.last_end is None:
-            return [], text  # one event, which goes on in the next block
+            return [], text  # a single event that continues in the next block
         return self._decode(text[: place.last_end], decode), text[place.last_end :]
 
     def _finish(self, text: bytes, decode: Decode) -> list[Any]:

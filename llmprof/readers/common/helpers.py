@@ -37,7 +37,7 @@ VARIABLE: Final = "LLMPROF_WORKERS"
 
 MOST_HELPERS: Final = 7
 WORTH_BYTES: Final = 24 << 20
-"""Bytes of JSON from which on helpers are asked: about a third of a second of reading, as long as a helper needs to
+"""Bytes of JSON above which helpers are started: about a third of a second of reading, as long as a helper needs to
 start."""
 _PACKED: Final = 12
 """Bytes of JSON that a byte of gzip holds, about."""
@@ -52,7 +52,7 @@ Task = Callable[[dict[str, Any], "Share"], None]
 
 
 class Done(NamedTuple):
-    """What a process did of a job: a unit, facts about it, and frames."""
+    """Result of a unit of a job: its number, facts about it, and frames."""
 
     unit: int
     facts: Any
@@ -60,7 +60,7 @@ class Done(NamedTuple):
 
 
 def processes(workers: int | None) -> int:
-    """Number of processes that read: as asked for, else as :data:`VARIABLE` says, else one for each usable core.
+    """Number of processes that read: the given number, or that in :data:`VARIABLE`, or one for each usable core.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def processes(workers: int | None) -> int:
     Raises
     ------
     LlmprofError
-        A number below 1 was asked for.
+        The number is below 1.
     """
     if workers is not None and workers < 1:
         raise LlmprofError(f"workers is {workers}", expected="a number of processes, at least 1")
@@ -129,7 +129,7 @@ class Share:
         return True
 
     def give(self, unit: int, facts: Any, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Write what a helper did of a unit.
+        """Write the result of a helper for a unit.
 
         Raises
         ------
@@ -158,7 +158,7 @@ class Share:
 
 
 class Job:
-    """A job as the process sees it that was asked to read; made by :func:`shared`."""
+    """A job in the process that started it; made by :func:`shared`."""
 
     def __init__(self, folder: Path | None, helpers: list[subprocess.Popen[bytes]]) -> None:
         self._share = None if folder is None else Share(folder)
@@ -263,7 +263,7 @@ def shared(task: str, description: dict[str, Any], workers: int) -> Iterator[Job
 
 
 def _asked(line: str, count: int) -> list[subprocess.Popen[bytes]]:
-    """Helpers that were told of a job."""
+    """Helpers that work on a job."""
     for helper in [one for one in _POOL if one.poll() is not None]:
         _end(helper)
     while len(_POOL) < count:

@@ -100,10 +100,10 @@ class Part:
         return calls is not None and bool(calls["name"].str.contains("(?i)launch").any())
 
     def losses(self) -> list[str]:
-        """What was lost or changed while reading, as sentences."""
+        """Sentences about content that was lost or changed while reading."""
         c, name, out = self.coverage, self.path.name, []
         out += [f"{name}: {note}" for note in c.get("notes", [])]
-        if reason := c.get("truncated") or ("some of it is no valid JSON" if c.get("lost_bytes") else ""):
+        if reason := c.get("truncated") or ("parts of it are not valid JSON" if c.get("lost_bytes") else ""):
             out.append(
                 f"{name}: {reason}; {c.get('lost_bytes', 0):,} of {c.get('bytes', 0):,} bytes in about "
                 f"{c.get('lost_pieces', 0):,} event(s) were lost, {c.get('events', 0):,} events were read"
@@ -148,7 +148,7 @@ class Wanted:
         Raises
         ------
         LlmprofError
-            The argument names no table, or a table or a column that the schema does not have.
+            The argument names no table, or a table or column that the schema lacks.
         """
         if tables is None:
             return cls()
@@ -156,7 +156,7 @@ class Wanted:
             tables = (tables,)
         given = tables if isinstance(tables, Mapping) else dict.fromkeys(tables)
         if not given:
-            raise LlmprofError("tables= names no table", expected=f"some of {listed(schema.TABLES)}")
+            raise LlmprofError("tables= is empty", expected=f"some of {listed(schema.TABLES)}")
         if unknown := [name for name in given if name not in schema.TABLES]:
             raise LlmprofError(f"there is no table {listed(unknown)}", expected=f"some of {listed(schema.TABLES)}")
         asked = {name: None if columns is None else frozenset(columns) for name, columns in given.items()}
@@ -172,18 +172,18 @@ class Wanted:
         return self.asked is None or table in self.asked
 
     def has(self, table: str, column: str) -> bool:
-        """Whether a column of a table is wanted."""
+        """Whether a column of a table is needed."""
         if self.asked is None:
             return True
         columns = self.asked.get(table, frozenset())
         return columns is None or column in columns
 
     def columns_of(self, table: str) -> frozenset[str] | None:
-        """Columns of a wanted table; None for all."""
+        """Needed columns of a table; None for all."""
         return None if self.asked is None else self.asked[table]
 
     def narrowed(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
-        """The frame with the columns that are wanted or may not be null."""
+        """Frame with the columns that are needed or may not be null."""
         columns = self.columns_of(table)
         if columns is None:
             return frame
@@ -201,7 +201,7 @@ class Wanted:
         return Wanted(asked)
 
     def part_of(self, trace: Trace, *, database: Path | None = None) -> Trace:
-        """The wanted part of a trace that was read :meth:`with_sources`."""
+        """The needed part of a trace that was read :meth:`with_sources`."""
         if self.asked is None:
             return Trace(trace.recorded, trace.meta, trace.coverage, database=database) if database else trace
         tables = dict(trace.recorded)
@@ -212,7 +212,7 @@ class Wanted:
         return Trace(tables, trace.meta, trace.coverage | self.covered(tables), database=database)
 
     def covered(self, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
-        """Its part of the coverage: the tables that were asked for, and the rows that were kept."""
+        """Entries of the coverage: the tables that were requested, and the rows that were kept."""
         if self.asked is None:
             return {}
         return {
@@ -221,7 +221,7 @@ class Wanted:
         }
 
     def listed(self) -> dict[str, list[str] | None] | None:
-        """The wanted tables as lists, for the coverage and the key of the cache."""
+        """Needed tables as lists, for the coverage and the key of the cache."""
         if self.asked is None:
             return None
         return {
@@ -236,7 +236,7 @@ _MOST_BYTES: Final = 16 << 20
 
 
 class Probe:
-    """A file or folder that each reader in turn is asked about; its beginning is read once.
+    """A file or folder that is shown to each reader in turn; its beginning is read once.
 
     Parameters
     ----------
@@ -281,7 +281,7 @@ class Request:
     """The options that the caller of :func:`llmprof.read` gave."""
 
     wanted: Wanted = Wanted()
-    """Tables and columns to keep; a reader may read the others, too."""
+    """Tables and columns to keep; a reader may also read others."""
     python_functions: bool = True
     """Whether to keep the Python functions of ``with_stack=True``."""
     progress: Progress | None = None
@@ -303,20 +303,22 @@ class Reader:
     version: int
     """Raised whenever the same file would give other frames: part of the cache's key."""
     what: str
-    """What the format is, in words that follow "a file of": ``Chrome trace JSON (PyTorch profiler)``."""
+    """Description of the format, which can follow "a file of": ``Chrome trace JSON (PyTorch profiler)``."""
     sniff: Callable[[Probe], bool]
-    """Whether a file or folder is of this format, by its content. Asked about every file: it must be quick."""
+    """Function that tells by the content whether a file or folder has this format. It sees every file, so it must be
+    quick."""
     read: Callable[[Path, Request], list[Part] | Trace] | None = None
-    """Reads one file or folder: parts with absolute times, which are put together with those of the other files; or
-    a whole trace where :attr:`alone`. None where such a file is no trace; then :attr:`instead` says what reads it."""
+    """Function that reads a file or folder. It returns parts with absolute times, which are joined with those of the
+    other files, or a whole trace if :attr:`alone` is set. None if such files are not traces; :attr:`instead` then names
+    the function that reads them."""
     instead: str = ""
-    """What to call for a format that is no trace."""
+    """Function to call for a format that is not a trace."""
     suffixes: tuple[str, ...] = ()
     """Suffixes of the files to look at in a folder; a folder in it is looked at whatever its name."""
     alone: bool = False
     """Whether one file is a whole trace: it is not put together with others, and not looked for in folders."""
     deferred: bool = False
-    """Whether the tables of its traces are loaded when they are asked for; such a trace is not kept in the cache."""
+    """Whether the tables of its traces are loaded on first access; such a trace is not kept in the cache."""
     choose: Callable[[list[Path]], list[Path]] | None = None
     """Which of the files of a folder to read, where some hold the same recording."""
     settle: Callable[[Sequence[Part]], None] | None = None
@@ -329,7 +331,7 @@ class Reader:
     """Name and version of the package that a plug-in is in; set by the registry."""
 
     def options(self, request: Request) -> dict[str, Any]:
-        """What the content of a cached trace depends on beside the file."""
+        """Facts that the content of a cached trace depends on, in addition to the file."""
         return {
             "reader": self.name,
             "version": self.version,
@@ -370,7 +372,7 @@ def border(what: str) -> Iterator[None]:
     Raises
     ------
     ReadError
-        Something failed that is no error of llmprof.
+        The reader raised an exception that does not derive from LlmprofError.
     """
     try:
         yield

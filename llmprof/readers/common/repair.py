@@ -121,7 +121,7 @@ class Salvage:
     lost: list[int] = field(default_factory=list)
     """Sizes of the pieces, of about one event, that do not decode."""
     rest: bytes | None = None
-    """What follows the list, if it ended."""
+    """Text after the end of the list, if it ended."""
     tail: bytes = b""
     """The last piece, if it seems to go on behind the text."""
 
@@ -304,7 +304,7 @@ class ListDecoder(Generic[Kind]):
 
 
 def objects(texts: Sequence[msgspec.Raw]) -> list[dict[str, Any]]:
-    """Each text as an object; an empty object for a text that is none."""
+    """Decode each text as an object; a text that is not an object gives an empty one."""
     try:
         return _OBJECTS.decode(b"[" + b",".join(texts) + b"]")
     except UNFIT:

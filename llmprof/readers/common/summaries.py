@@ -22,7 +22,7 @@ MOST_NS: Final = 2**62
 
 
 def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
-    """Content of a file, plain or gzip, and why it ends early (empty where it does not).
+    """Content of a file, plain or gzip, and the reason why it ends early (empty if it is complete).
 
     Raises
     ------
@@ -61,7 +61,7 @@ def table_of(text: str, *, separator: str = ",") -> tuple[pl.DataFrame, int]:
     Raises
     ------
     ReadError
-        There is no heading.
+        The file has no line of headings.
     """
     import csv
 
@@ -109,7 +109,7 @@ def trace_of(
     events : int
         Number of events in the file, including those that were left out.
     notes : list of str, optional
-        Sentences about what was lost or is unusual.
+        Sentences about content that was lost or is unusual.
     damage : str
         Why the content ends early.
 

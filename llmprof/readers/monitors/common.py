@@ -65,7 +65,7 @@ def text_of(path: Path) -> str:
         if size > _MOST_TEXT_BYTES:
             raise ReadError(
                 f"{path.name} holds more than {_MOST_TEXT_BYTES >> 20} MiB of text",
-                expected="what a monitor printed",
+                expected="the output of a monitor",
                 hint="cut it into files of a day each",
             )
     return summaries.text_of(b"".join(blocks))

@@ -192,8 +192,8 @@ def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        The other columns, and ``unit, value`` (null for text, NaN and infinity) and ``text`` (text that is no number,
-        or more than a number).
+        The other columns, and ``unit``; ``value``, null for text, NaN and infinity; ``text``, if the cell is not a
+        number, or is more than a number.
     """
     raw = pl.col("raw").str.strip_chars()
     number = raw.str.extract(rf"^({_NUMBER})\s*(?:\(.*\))?$", 1).str.replace_all(",", "")

@@ -55,7 +55,7 @@ def content(path: Path) -> tuple[bytes, bool]:
     Raises
     ------
     ReadError
-        It does not exist, cannot be read, or is no valid gzip or xz from its beginning.
+        The file does not exist, cannot be read, or is not valid gzip or xz at its start.
     """
     try:
         data = path.read_bytes()
@@ -67,7 +67,7 @@ def content(path: Path) -> tuple[bytes, bool]:
         raise ReadError(f"{path} is empty", expected=EXPECTED, path=str(path))
     out, whole = _decompress(data)
     if not out:
-        raise ReadError(f"{path} is damaged: nothing of it can be decompressed", expected=EXPECTED, path=str(path))
+        raise ReadError(f"{path} is damaged: no part of it can be decompressed", expected=EXPECTED, path=str(path))
     return out, whole
 
 
@@ -288,7 +288,7 @@ def _files(paths: list[Path]) -> Iterator[Path]:
 def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
     data, whole = content(path)
     if not whole:
-        _warn(f"{path.name}: the compressed file ends early; what can be had of it was read")
+        _warn(f"{path.name}: the compressed file ends early; the part before its end was read")
     if kind(data[:HEAD]) == "report":
         yield from report.read(path, data, lambda text, name: _pages(split(text), name, coverage))
         return
@@ -320,7 +320,7 @@ def _pages(pages: Pages, name: str, coverage: dict[str, Any], path: Path | None 
     coverage["cut_rows"] += cut
     coverage["broken_rows"] += broken
     if cut:
-        _warn(f"{name}: {cut} row(s) are cut; their values up to the cut were kept where they are whole")
+        _warn(f"{name}: {cut} row(s) are cut off; their complete values were kept")
     if broken:
         _warn(f"{name}: {broken} row(s) could not be read and were left out")
     if any(p.no_units for p in parts):

@@ -52,7 +52,7 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     ReadError
         The file cannot be read, or the package ``ncu-report`` is not here.
     UnknownFormatError
-        It is no report.
+        The file is not a report.
     NotCapturedError
         The report holds no data of single instructions.
 
@@ -65,7 +65,7 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     data, _ = content(file)
     if kind(data[:HEAD]) != "report":
         raise UnknownFormatError(
-            f"{file.name} is no report of Nsight Compute",
+            f"{file.name} is not a report of Nsight Compute",
             expected="an .ncu-rep file: pages in CSV hold no instructions",
             path=str(file),
         )

@@ -48,7 +48,7 @@ class Capture:
     """Known facts about a capture; old exports have none."""
 
     traced: frozenset[str] | None = None
-    """What was traced, in the words of ``nsys profile --trace``; None if the export does not state it."""
+    """Traced APIs, as named by ``nsys profile --trace``; None if the export does not state them."""
     memory: bool = False
     """Whether memory usage was recorded."""
     host: str = ""
@@ -60,7 +60,7 @@ class Capture:
     """Name of the report that was exported."""
 
     def asked(self, what: str) -> bool | None:
-        """Whether something was traced; None where that is unknown."""
+        """Whether an API was traced; None if that is unknown."""
         return None if self.traced is None else what in self.traced
 
     @property
@@ -89,7 +89,7 @@ class Capture:
 
 
 Pairs = Callable[[str], pl.DataFrame | None]
-"""Takes a table; gives its columns ``name`` and ``value``, None where there is no such table."""
+"""Function of a table's name that returns its columns ``name`` and ``value``; None if the table is missing."""
 
 
 def read_capture(pairs: Pairs, report: str) -> Capture:
@@ -189,7 +189,7 @@ TIMES = {"start_ns": "start_ns", "dur_ns": "dur_ns", "time_ns": "time_ns"}
 
 
 class Export:
-    """One export: its tables, and frames of them with a column ``pid`` (nsys's global process id)."""
+    """An export: its tables, and frames of them with a column ``pid`` (nsys's global process id)."""
 
     def __init__(self, path: Path, wanted: Wanted) -> None:
         self.path = path
@@ -204,7 +204,7 @@ class Export:
             )
         if not {"StringIds", KERNEL, RUNTIME, "NVTX_EVENTS"} & set(self.columns):
             raise ReadError(
-                f"{path.name} is no export of Nsight Systems: its tables are {sorted(self.columns)[:6]}",
+                f"{path.name} is not an export of Nsight Systems: its tables are {sorted(self.columns)[:6]}",
                 expected="StringIds and CUPTI_ACTIVITY_KIND_* or NVTX_EVENTS",
                 hint="export the report with nsys export --type sqlite",
             )
@@ -234,7 +234,7 @@ class Export:
         rows = self._read("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
         start = 0 if rows is None or not rows.height else int(rows.item(0, 0) or 0)
         if not 0 <= start < MOST_NS:
-            self.note(f"its capture states a begin of {start} ns, which is no valid time: times count from its start")
+            self.note(f"its capture states the start {start} ns, which is not a valid time: times count from its start")
             return 0
         return start
 
@@ -254,7 +254,7 @@ class Export:
         first = next(iter(types))
         if first not in present:
             if owner(table) or table == "StringIds":
-                self.note(f"{table} has no column {first}: nothing of it could be read")
+                self.note(f"{table} has no column {first}: none of its rows could be read")
             return None
         frame = self._tables.read(table, types)
         missing = {name: dtype for name, dtype in types.items() if name not in frame.columns}
@@ -279,7 +279,7 @@ class Export:
                 strays = frame[whom].null_count()
             whose = "the only one in the file" if self._only_process else "one of their own"
             if strays:
-                self.note(f"{strays:,} row(s) of {table} name no process ({whom}): they are taken as those of {whose}")
+                self.note(f"{strays:,} row(s) of {table} name no process ({whom}) and are assigned to {whose}")
             frame = frame.with_columns(pl.col(whom).fill_null(self._only_process))
         return frame
 
@@ -294,7 +294,9 @@ class Export:
         rows = frame.join(owners, on="correlationId", how="left", maintain_order="left")
         rows = rows.with_columns(globalPid=pl.coalesce("globalPid", "_pid")).drop("_pid")
         if told := before - rows["globalPid"].null_count():
-            self.note(f"{told:,} row(s) of {table} name no process: they are of that whose call launched them")
+            self.note(
+                f"{told:,} row(s) of {table} name no process: they belong to the process whose call launched them"
+            )
         return rows
 
     @cached_property

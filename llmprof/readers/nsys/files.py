@@ -37,7 +37,7 @@ class Tables(Protocol):
     columns: dict[str, list[str]]
 
     def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
-        """Columns of a table that exist, in the types wanted; empty text is null."""
+        """Existing columns of a table, cast to the given types; empty text becomes null."""
         ...
 
 
@@ -50,7 +50,7 @@ class SqliteTables:
             self.columns = sqlite.tables(connection)
 
     def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
-        """Columns of a table that exist, in the types wanted; empty text is null."""
+        """Existing columns of a table, cast to the given types; empty text becomes null."""
         return sqlite.read(self.path, table, types)
 
 
@@ -63,7 +63,7 @@ class FolderTables:
         self.columns = _columns(self._sources)
 
     def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
-        """Columns of a table that exist, in the types wanted; empty text is null."""
+        """Existing columns of a table, cast to the given types; empty text becomes null."""
         present = {name: dtype for name, dtype in types.items() if name in self.columns[table]}
         with _damage(table):
             frame = _selected(self._sources[table], list(present))
@@ -238,7 +238,7 @@ def export(report: Path, folder: Path) -> Path:
     Raises
     ------
     NotCapturedError
-        There is no ``nsys``.
+        ``nsys`` is not installed.
     ReadError
         It could not export the report.
     OutputError
@@ -248,7 +248,7 @@ def export(report: Path, folder: Path) -> Path:
     if nsys is None:
         raise NotCapturedError(
             f"{report.name} is in the profiler's own format, and there is no nsys on PATH "
-            "or where its installers put it",
+            "or in the folders of its installers",
             hint="install Nsight Systems (package nsight-systems-cli of NVIDIA, or with the CUDA toolkit), "
             f"or export it where nsys is: nsys export --type sqlite {report.name}",
         )

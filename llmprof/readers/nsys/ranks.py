@@ -1,4 +1,4 @@
-"""Assigns ranks to several reports of Nsight Systems of one run: one report per process, or one per node.
+"""Assigns ranks to several reports of Nsight Systems of one run: one report for each process or node.
 
 ``mpirun … nsys profile -o r%q{RANK} python train.py`` writes one report per rank, ``nsys profile torchrun …`` one per
 node with several ranks. The rank of each is found from the best evidence that all reports have: the names of their
@@ -206,7 +206,7 @@ def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
 
 
 def _clocks(files: Sequence[_File]) -> list[str]:
-    """Notes on the clocks: each session states its begin by the clock of its own host."""
+    """Notes on the clocks: each session states its start by the clock of its own host."""
     hosts = {file.capture.host for file in files}
     if len(hosts) == 1 and "" not in hosts:
         return []

@@ -66,10 +66,10 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
     Parameters
     ----------
     path : pathlib.Path
-        What ``nsys export --type sqlite`` (a file) or ``--type parquetdir`` (a folder) wrote.
+        Output of ``nsys export --type sqlite`` (a file) or ``--type parquetdir`` (a folder).
     wanted : Wanted, optional
         The tables and columns to read. Of other tables that exist, only the times and processes are read: ranks and
-        the start of the trace are the same whatever is wanted.
+        the start of the trace do not depend on the choice.
 
     Returns
     -------
@@ -80,7 +80,7 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
     Raises
     ------
     ReadError
-        The file cannot be read or is no export of nsys.
+        The file cannot be read or is not an export of nsys.
     """
     wanted = Wanted() if wanted is None else wanted
     source = _Export(path, wanted)
@@ -126,7 +126,7 @@ class _Export(DeviceTables, HostTables):
     """How the ranks were found."""
 
     def frame(self, table: str) -> pl.DataFrame | None:
-        """Frame of a table, or of its times, devices and processes if it is not wanted."""
+        """Frame of a table; if the table is not needed, only its times, devices and processes."""
         if table not in self.wanted:
             of_libraries = [t for t in self.columns for p in LIBRARIES.values() if p.fullmatch(t)]
             return self._skeleton(*_SOURCES[table], *(of_libraries if table == "runtime" else ()))
@@ -163,7 +163,7 @@ class _Export(DeviceTables, HostTables):
         return pl.concat(frames, how="diagonal_relaxed") if frames else None
 
     def recorded(self) -> set[str]:
-        """Tables that were recorded, with or without rows: those in the file, and those that nsys was asked for."""
+        """Tables that were recorded, with or without rows: those in the file, and those that nsys was to record."""
         asked, there = self.capture.asked, self.columns.keys()
         device = bool(there & {KERNEL, GRAPH, MEMCPY, MEMSET})
         recorded = {

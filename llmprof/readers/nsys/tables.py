@@ -176,7 +176,7 @@ def _memory_kind(column: str) -> pl.Expr:
 
 _WAIT_COLUMNS = ("nsys_waiting_stream", "nsys_awaited_stream", "nsys_awaited_call")
 _NO_STREAM = 2**32 - 1
-"""What CUPTI writes where no stream or event is meant (CUPTI_SYNCHRONIZATION_INVALID_VALUE)."""
+"""Value of CUPTI for "no stream" or "no event" (CUPTI_SYNCHRONIZATION_INVALID_VALUE)."""
 _OS_CALL = 27
 """Class of events that are calls of the operating system."""
 _API_VERSION = r"_v\d{4}$"
@@ -203,7 +203,7 @@ class HostTables(Export):
         if not parts:
             return None
         whole = threads(self._times(pl.concat(parts, how="diagonal_relaxed")))
-        # an event class of its own marks calls that a wrapper library reported beside CUPTI: the same call twice
+        # a separate event class marks calls that a wrapper library reported in addition to CUPTI: the same call twice
         columns = {"correlationId": "correlation"}
         if "eventClass" in self.columns.get(RUNTIME, []):
             columns["eventClass"] = "nsys_event_class"
@@ -211,9 +211,9 @@ class HostTables(Export):
         return rename(whole, columns)
 
     def _with_waits(self, calls: pl.DataFrame) -> pl.DataFrame:
-        """Calls with what they wait for, where CUPTI recorded it: the streams, and the call that recorded the event.
+        """Add to calls what they wait for, if CUPTI recorded it: streams, and the call that recorded the event.
 
-        What a call is, its name says: versions of nsys number the kinds of synchronisation differently.
+        The name of a call tells its kind, because versions of nsys number the kinds of synchronisation differently.
         """
         waits = self._read(WAITS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
         if waits is None or not waits.height:
@@ -295,7 +295,7 @@ class HostTables(Export):
         if "eventType" not in self.columns["NVTX_EVENTS"]:
             self.note("NVTX_EVENTS has no column eventType: which of its rows are ranges is unknown, none was read")
         elif untold := events["eventType"].null_count():
-            self.note(f"{untold:,} row(s) of NVTX_EVENTS do not say what they are and were left out")
+            self.note(f"{untold:,} row(s) of NVTX_EVENTS have no known kind and were left out")
         events = self._named(with_columns_of(events, ("textId", "domainId", "endGlobalTid")), "textId", default="")
         events = threads(events.with_columns(name=pl.coalesce("text", "name")))
         domains = (

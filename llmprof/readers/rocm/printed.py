@@ -87,7 +87,7 @@ def part(paths: list[Path]) -> Part:
         raw, ragged = _frame(data)
         kind = kind_of(raw.columns)
         if kind is None:
-            notes.append(f"{path.name} is no file of rocprofv3 and was left out")
+            notes.append(f"{path.name} is not a file of rocprofv3 and was left out")
             continue
         events += raw.height
         made = _READ[kind](raw)

@@ -47,7 +47,7 @@ def read_database(path: Path) -> list[Part]:
     Raises
     ------
     ReadError
-        There is no event in it.
+        The database holds no event.
     """
     with sqlite.connect(path) as connection:
         there = sqlite.tables(connection)

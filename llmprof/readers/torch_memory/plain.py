@@ -160,13 +160,13 @@ def _run(pickled: bytes) -> Any:  # noqa: C901, PLR0912, PLR0915 (one branch an 
 
 def _put(target: Any, items: list[Any]) -> None:
     if type(target) is not dict:
-        raise TypeError("items are put into what is no dictionary")
+        raise TypeError("items are put into an object that is not a dictionary")
     target.update(zip(items[::2], items[1::2], strict=False))
 
 
 def _list(target: Any) -> list[Any]:
     if type(target) is not list:
-        raise TypeError("items are added to what is no list")
+        raise TypeError("items are added to an object that is not a list")
     return target
 
 

@@ -257,7 +257,7 @@ def _read_snapshot(path: Path, request: Request) -> Trace:
     document = data_of(data) if _PICKLE.match(data) else _json(path, data)
     if not is_snapshot(document):
         raise ReadError(
-            f"{path.name} is no snapshot", expected="a dictionary with the lists segments and device_traces"
+            f"{path.name} is not a snapshot", expected="a dictionary with the lists segments and device_traces"
         )
     tables, notes, events = tables_of(document)
     return trace_of(path, "torch-snapshot", tables, events=events, notes=notes, damage=damage)
@@ -267,7 +267,7 @@ def _json(path: Path, data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ReadError(f"{path.name} is no whole JSON: {error}", hint="export it again") from error
+        raise ReadError(f"{path.name} is not complete JSON: {error}", hint="export it again") from error
 
 
 def _is_timeline(probe: Probe) -> bool:
@@ -279,7 +279,7 @@ def _read_timeline(path: Path, request: Request) -> Trace:
     data, damage = bytes_of(path)
     document = _json(path, data)
     if not isinstance(document, list) or not all(isinstance(row, list) for row in document):
-        raise ReadError(f"{path.name} is no memory timeline", expected="lists of numbers")
+        raise ReadError(f"{path.name} is not a memory timeline", expected="lists of numbers")
     if len(document) == 2 and (not document[1] or isinstance(document[1][0], list)):
         tables, lost = _sums(*document)
     else:

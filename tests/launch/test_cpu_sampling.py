@@ -60,7 +60,7 @@ def test_the_plan_of_a_run_shows_it(stand_ins):
 
 
 def test_one_profiler_at_a_time(stand_ins):
-    with pytest.raises(ConfigError, match=r"cpu_sampler perf was asked for with profile_mode nsys.*one profiler"):
+    with pytest.raises(ConfigError, match=r"cpu_sampler perf does not work with profile_mode nsys.*one profiler"):
         stand_ins.config(cpu_sampler="perf", profile_mode="nsys")
     with pytest.raises(ConfigError, match="cpu_sampler"):
         stand_ins.config(cpu_sampler="gprof")

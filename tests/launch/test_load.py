@@ -111,9 +111,9 @@ def test_sharegpt_has_prompts_and_no_times(tmp_path):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{broken", "line 2 of load.jsonl: '{broken' is no JSON object"),
-        ('{"timestamp": 1, "input_length": -4}', "line 2 .*input_length is -4, and no number of tokens"),
-        ('{"timestamp": "soon", "input_length": 4}', "line 2 .*'soon' is no time"),
+        ("{broken", "line 2 of load.jsonl: '{broken' is not a JSON object"),
+        ('{"timestamp": 1, "input_length": -4}', "line 2 .*input_length is -4, which is not a number of tokens"),
+        ('{"timestamp": "soon", "input_length": 4}', "line 2 .*'soon' is not a time"),
         ('{"timestamp": 1}', "line 2 .*neither a length .* nor a prompt"),
     ],
 )

@@ -473,7 +473,7 @@ def test_sizes_of_a_run():
         ({"ops_options": {"method": "patch"}}, "method is 'patch'"),
         ({"ops_options": {"cycle": [["events", 3], ["magic", 1]]}}, "magic"),
         ({"ops_options": {"functions": {"mine": "no place"}}}, "functions.mine"),
-        ({"eager": False}, "eager false"),
+        ({"eager": False}, "eager is false"),
         ({"engine": "transformers"}, "cannot time operators"),
         ({"served": True}, "cannot time operators"),
         ({"profile_mode": "torch", "ops_options": {"steps": 3}}, "profile_mode is torch"),

@@ -1,7 +1,7 @@
-"""Disclosure: the rule by which variables and engine arguments of a run may be written to files or shown.
+"""Disclosure: rules for which environment variables and engine arguments may be written to files or shown.
 
-A value is written only if its name is on a list of harmless names and neither name nor value looks like a credential.
-Any other value is replaced by a word; a run that is resumed from its folder reads it from its own environment.
+A value is written only if its name is on a list of harmless names, and neither name nor value looks like a credential.
+Any other value is replaced by a word; a run that is resumed from its folder reads the value from its own environment.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TOLD_KINDS: Final = {"token", "secret", "email", "random"}
 
 
 def harmless(name: str, value: object) -> bool:
-    """Whether a variable of an environment may be written down with its value.
+    """Whether an environment variable may be written to files with its value.
 
     >>> harmless("NCCL_DEBUG", "INFO"), harmless("VLLM_API_KEY", "x"), harmless("DATABASE_URL", "x")
     (True, False, False)
@@ -52,12 +52,12 @@ def _tells(value: object) -> bool:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables with a word in place of every value that may not be written down or shown."""
+    """Environment variables in which a word replaces every value that may not be written or shown."""
     return {name: value if harmless(name, value) else REMOVED for name, value in variables.items()}
 
 
 def arguments(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of an engine, nested ones too, with a word in place of every value that may not be written down."""
+    """Arguments of an engine in which a word replaces every value that may not be written, nested values included."""
     return _replaced(values, lambda path, value: REMOVED)
 
 
@@ -65,7 +65,7 @@ Replace = Callable[[tuple[str, ...], Any], Any]
 
 
 def _replaced(values: Mapping[str, Any], replace: Replace) -> dict[str, Any]:
-    """The arguments, with a function of place and value applied to each value that may not be written."""
+    """Apply a function of path and value to each argument whose value may not be written."""
 
     def each(value: Any, path: tuple[str, ...], *, hidden: bool) -> Any:
         if isinstance(value, Mapping):
@@ -84,7 +84,7 @@ def _replaced(values: Mapping[str, Any], replace: Replace) -> dict[str, Any]:
 
 
 def config(given: ExperimentConfig) -> ExperimentConfig:
-    """The configuration with a word in place of every value that may not be written down."""
+    """Configuration in which a word replaces every value that may not be written."""
     return given.replace(
         environment=environment(given.environment),
         engine_args=arguments(given.engine_args),
@@ -93,7 +93,7 @@ def config(given: ExperimentConfig) -> ExperimentConfig:
 
 
 def variable_of(*path: str) -> str:
-    """Environment variable from which a script takes an argument of the engine that is not written into it.
+    """Environment variable from which a script reads an engine argument that is not written into the script.
 
     >>> variable_of("hf_token"), variable_of("speculative_config", "hf_token")
     ('LLMPROF_ENGINE_ARG_HF_TOKEN', 'LLMPROF_ENGINE_ARG_SPECULATIVE_CONFIG_HF_TOKEN')
@@ -102,7 +102,7 @@ def variable_of(*path: str) -> str:
 
 
 def secret_arguments(values: Mapping[str, Any]) -> dict[str, str]:
-    """Variables for the arguments of an engine that may not be written into its script, with their values as text."""
+    """Environment variables, with values as text, for engine arguments that may not be written into the script."""
     secrets: dict[str, str] = {}
 
     def take(path: tuple[str, ...], value: Any) -> str:
@@ -115,5 +115,5 @@ def secret_arguments(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def for_script(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as they are written into a script: a secret is replaced by the variable that it is read from."""
+    """Arguments for a script, in which the name of an environment variable replaces each secret."""
     return _replaced(values, lambda path, value: {"from_environment": variable_of(*path)})

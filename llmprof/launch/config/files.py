@@ -43,7 +43,7 @@ def load(path: Path) -> Any:
     yaml = _yaml()
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined]
-        """Safe loader that refuses a key that comes twice."""
+        """Safe loader that refuses duplicate keys."""
 
         def construct_mapping(self, node: Any, deep: bool = False) -> dict[Hashable, Any]:
             _once([(self.construct_object(key, deep=True), None) for key, _ in node.value], path)
@@ -55,7 +55,7 @@ def load(path: Path) -> Any:
         raise ConfigError(
             f"{path.name} has a value that is not plain data: {_parser_message(error)}",
             expected="text, numbers, true and false, null, lists and mappings",
-            hint="take tags such as !!python/object out; nothing of it was run",
+            hint="remove tags such as !!python/object; no code of the file was run",
         ) from error
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(
@@ -64,7 +64,7 @@ def load(path: Path) -> Any:
 
 
 def save(values: dict[str, Any], path: Path) -> Path:
-    """Write values as YAML or JSON, by the suffix; the file appears whole or not at all.
+    """Write values as YAML or JSON, by the suffix; if that fails, an earlier file stays as it was.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def read_text(path: Path, what: str) -> str:
     Raises
     ------
     ConfigError
-        It is missing, unreadable or not UTF-8; the error says where.
+        The file is missing, unreadable or not UTF-8; the error names the line.
     """
     try:
         data = path.expanduser().read_bytes()
@@ -106,11 +106,11 @@ def read_text(path: Path, what: str) -> str:
 
 
 def _dumped(values: dict[str, Any]) -> str:
-    """The values as YAML; texts with line breaks that YAML folds (NEL, LS, PS) are quoted, so that they survive."""
+    """YAML of the values; texts with line breaks that YAML folds (NEL, LS, PS) are quoted to keep them."""
     yaml = _yaml()
 
     class Dumper(yaml.SafeDumper):  # type: ignore[misc, name-defined]
-        """Safe dumper that quotes what would be folded."""
+        """Safe dumper that quotes texts with line breaks that would be folded."""
 
     def text(dumper: Any, value: str) -> Any:
         style = '"' if _FOLDED.search(value) else None
@@ -169,17 +169,17 @@ def checked(value: Any, hint: Any, name: str) -> Any:
     hint : type
         Any type that msgspec knows.
     name : str
-        Key, for the error.
+        Key of the value, for the error.
 
     Returns
     -------
     object
-        The value, converted where that is safe.
+        The value, converted if that is safe.
 
     Raises
     ------
     ConfigError
-        It is of another type, or a number is not finite.
+        The value has another type, or a number is not finite.
     """
     plain = str(value) if isinstance(value, Path) else value
     try:
@@ -192,7 +192,7 @@ def checked(value: Any, hint: Any, name: str) -> Any:
 
 
 def _refusal(value: Any, hint: Any, name: str, problem: str) -> ConfigError:
-    """The error of msgspec in the words of a configuration, with its place inside the value."""
+    """Error of a configuration for an error of msgspec, with the path inside the value."""
     for step in re.findall(r"\[(\d+|\.\.\.)\]|`(key)` in", problem):
         if step[0] == "...":
             declared = typing.get_args(hint)[1]
@@ -224,7 +224,7 @@ def _converts(value: Any, hint: Any) -> bool:
 
 
 def _items(hint: Any, index: int) -> Any:
-    """Type of the items of a list or tuple, also where several types were declared."""
+    """Type of the items of a list or tuple, also if several types are declared."""
     for one in (hint, *typing.get_args(hint)):
         origin, args = typing.get_origin(one), typing.get_args(one)
         if origin is list:
@@ -247,7 +247,7 @@ def refuse_unknown(given: Iterable[object], known: Iterable[str], what: str) -> 
     Raises
     ------
     ConfigError
-        With the nearest known key.
+        A key is unknown; the error names the most similar known key.
     """
     names = list(known)
     for key in given:
@@ -290,11 +290,11 @@ _ALIASES: Final = {
     "model_name": "experiment_name",
     "name": "experiment_name",
 }
-"""Keys that people type by habit -> their names here."""
+"""Names in a configuration of keys that other tools call differently."""
 
 
 def with_our_names(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The values with keys that people type by habit replaced by the keys of a configuration.
+    """Rename keys that other tools use to the keys of a configuration.
 
     Raises
     ------
@@ -316,14 +316,14 @@ def with_our_names(values: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def template(fields: Iterable[dataclasses.Field[Any]]) -> str:
-    """A commented file with every field of a configuration and its default.
+    """Text of a commented YAML file with every field of a configuration and its default.
 
     Parameters
     ----------
     fields : iterable of dataclasses.Field
-        Of the configuration.
+        Fields of the configuration.
     """
-    lines = ["# A run of llmprof. What is commented out has its default; llmprof run --config THIS_FILE", ""]
+    lines = ["# A run of llmprof: llmprof run --config THIS_FILE. Options in comments have their default.", ""]
     for field in fields:
         lines.append(f"# {field.metadata['help']}")
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:

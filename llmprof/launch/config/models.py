@@ -16,14 +16,14 @@ __all__ = ["NAMES", "SOURCES", "config_of", "resolve"]
 PREFIX: Final = "random:"
 
 NAMES: Final = catalog.names()
-"""Models of the catalogue (:mod:`llmprof.theory.catalog`); the prefix ``random:`` asks for random weights."""
+"""Names of the models in the catalogue (:mod:`llmprof.theory.catalog`); the prefix ``random:`` means random weights."""
 
 SOURCES: Final[dict[str, str]] = {name: catalog.source(name) for name in NAMES}
-"""Where the shapes of each model come from."""
+"""Source of the shape of each model."""
 
 
 def config_of(name: str) -> dict[str, Any]:
-    """The ``config.json`` of a model of the catalogue.
+    """Read the ``config.json`` of a model in the catalogue.
 
     Parameters
     ----------
@@ -50,19 +50,19 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def resolve(name: str, folder: str | Path) -> Path:
-    """Where an engine finds a model.
+    """Path or name by which an engine finds a model.
 
     Parameters
     ----------
     name : str
-        ``random:NAME`` of the catalogue; a folder; or a name on a hub, which is passed on as it is.
+        ``random:NAME`` of a model in the catalogue, a folder, or a name on a hub, which is returned unchanged.
     folder : path
-        For a model of the catalogue: its ``config.json`` is written to a folder of its name in here.
+        Folder in which the ``config.json`` of a model in the catalogue is written to a subfolder.
 
     Returns
     -------
     pathlib.Path
-        A folder with a ``config.json``; or the name on the hub.
+        A folder with a ``config.json``, or the name on the hub.
 
     Raises
     ------

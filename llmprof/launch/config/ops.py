@@ -29,20 +29,22 @@ OPTIONS: Final[dict[str, tuple[Any, Any]]] = {
 }
 """Keys of ``ops_options`` with their types and defaults.
 
-- ``steps``: most steps of the engine that are timed; ``every``: one step in so many.
-- ``layers``: layers a step that are timed, in turn; 0 is all of them. ``operator_layers``: those whose operators are
-  timed too; 0 is all, -1 none. ``depth``: levels of modules below a layer. On an H200 whose eager decode waits for the
-  host, a step timed by the defaults took 3.5 % longer (with ``operator_layers: -1`` 1.8 %, all layers 3.8 %, with the
-  operators of two 5.5 %, of all 30 %), and with every second step timed the window as a whole 1.7 %.
-- ``method``: CUDA events, or a synchronisation of the device around each operator, which distorts what it measures.
-- ``cycle``: pairs of a method (or ``none``) and a number of steps, over and over, to compare them in one engine;
-  ``events+hold`` holds.
-- ``hold``: the device waits ``hold_ms`` before each timed forward pass, so that the host is ahead and times are the
-  device's own.
-- ``functional``: also each operator that PyTorch dispatches, in the layers whose operators are timed.
-- ``memory``: what is allocated before and after: of steps, or of every operator.
-- ``functions``, ``metrics``: names of your own, each with a ``module:attribute`` that the engine can import; a metric
-  is called with the name, the arguments and the result of each operator and returns a number.
+- ``steps``: largest number of engine steps that are timed; ``every``: interval between timed steps (2: every second).
+- ``layers``: number of layers that are timed in a step, in turn; 0 means all. ``operator_layers``: number of layers
+  whose operators are timed, too; 0 means all, -1 none. ``depth``: levels of modules below a layer. On an H200 whose
+  eager decode waits for the host, a step timed with the defaults took 3.5 % longer (1.8 % with ``operator_layers: -1``,
+  3.8 % with all layers, 5.5 % with the operators of two layers, 30 % with those of all). With every second step timed,
+  the whole window took 1.7 % longer.
+- ``method``: ``events`` (CUDA events), or ``synchronize``, which waits for the device around each operator and distorts
+  the times.
+- ``cycle``: pairs of a method (or ``none``) and a number of steps, repeated, to compare methods in one engine;
+  ``events+hold`` is ``events`` with ``hold``.
+- ``hold``: the device waits ``hold_ms`` (ms) before each timed forward pass, so that the host is ahead and no operator
+  waits for it.
+- ``functional``: whether each operator that PyTorch dispatches is timed, too, in the layers whose operators are timed.
+- ``memory``: whether allocated memory is read before and after steps, or before and after every operator.
+- ``functions``, ``metrics``: your own functions by name, each a ``module:attribute`` that the engine can import. A
+  metric is called with the name, the arguments and the result of each operator, and returns a number.
 """
 
 SIZES: Final[dict[str, dict[str, int]]] = {
@@ -50,7 +52,7 @@ SIZES: Final[dict[str, dict[str, int]]] = {
     "detailed": {"steps": 10, "max_tokens": 100, "warmup": 3, "layers": 0, "operator_layers": 0},
     "production": {"steps": 20, "max_tokens": 200, "warmup": 5, "layers": 0, "operator_layers": 2},
 }
-"""Ready-made sizes: timed steps, output tokens, warm-up runs, layers a step, and those whose operators are timed."""
+"""Ready-made sizes: timed steps, output tokens, warm-up runs, timed layers per step, layers with timed operators."""
 
 _WHERE: Final = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 _METHODS: Final = ("none", "events", "synchronize", "events+hold")
@@ -65,27 +67,27 @@ def sized(
     max_seq_len: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Fields of a configuration for a run in mode ``ops``; the timed steps are spread over the generation.
+    """Fields of a configuration for a run in mode ``ops``; timed steps are spread over the generation.
 
     Parameters
     ----------
     size : str
         ``quick`` (3 timed steps, 20 tokens, 1 warm-up run), ``detailed`` (10, 100, 3; operators of all layers) or
-        ``production`` (20, 200, 5; operators of two layers a step, in turn).
+        ``production`` (20, 200, 5; operators of two layers per step, in turn).
     profile_steps, num_tokens, warmup_steps, max_seq_len : int, optional
-        One part of the size by itself: timed steps, output tokens, warm-up runs, longest prompt and output.
+        Values that override those of the size: timed steps, output tokens, warm-up runs, longest prompt and output.
     **options
-        More ``ops_options``.
+        Further ``ops_options``.
 
     Returns
     -------
     dict
-        ``profile_mode, max_tokens, warmup, ops_options`` and, if it is given, ``max_model_len``.
+        ``profile_mode, max_tokens, warmup, ops_options``, and ``max_model_len`` if ``max_seq_len`` is given.
 
     Raises
     ------
     ConfigError
-        There is no such size, or a number makes no sense.
+        The size is unknown, or a number is invalid.
 
     Examples
     --------
@@ -100,7 +102,7 @@ def sized(
     steps = base["steps"] if profile_steps is None else profile_steps
     tokens = base["max_tokens"] if num_tokens is None else num_tokens
     if steps < 1 or tokens < 1:
-        raise ConfigError(f"{steps} timed steps of {tokens} tokens were asked for", expected="at least 1 of each")
+        raise ConfigError(f"profile_steps is {steps} and num_tokens is {tokens}", expected="at least 1 of each")
     fields: dict[str, Any] = {
         "profile_mode": "ops",
         "max_tokens": tokens,
@@ -122,12 +124,12 @@ def options_of(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def check_ops(config: ExperimentConfig) -> None:
-    """Raise if options of mode ``ops`` make no sense or contradict other options.
+    """Check the options of mode ``ops``, alone and together with other options.
 
     Raises
     ------
     ConfigError
-        With the option and what to do.
+        An option is invalid or contradicts another; the error names the option and a remedy.
     """
     if config.profile_mode != "ops":
         if config.ops_options:
@@ -153,8 +155,8 @@ def check_ops(config: ExperimentConfig) -> None:
                 raise ConfigError(f"ops_options.{key}.{name} is {where!r}", expected="module:attribute")
     if config.eager is False:
         raise ConfigError(
-            "profile_mode ops was asked for with eager false",
-            hint="a CUDA graph or compiled code calls no module, so there is nothing to time in it: set eager: true, "
+            "profile_mode is ops, but eager is false",
+            hint="CUDA graphs and compiled code call no modules, so there is nothing to time in them: set eager: true, "
             "or choose profile_mode torch or nsys, which see the kernels of graphs",
         )
     if not engine(config.engine, served=config.served).timer:

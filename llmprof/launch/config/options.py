@@ -1,4 +1,4 @@
-"""Options of a run: one typed description for notebooks, files and the command line, and the rules between options."""
+"""Options of a run: a typed description for notebooks, files and the command line, and the rules between options."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SERVER: Final[dict[str, tuple[Any, Any]]] = {
     "health_timeout_s": (float, 300.0),
     "profile_from_iteration": (int, 100),
 }
-"""Keys of ``server`` with their types and defaults. Port 0 means a free port, rate 0 all requests at once; the last one
-is for TensorRT-LLM, which profiles by the count of its iterations."""
+"""Keys of ``server`` with their types and defaults. Port 0 means a free port, rate 0 all requests at once. The last key
+is for TensorRT-LLM, which starts and stops its profiler by the number of iterations."""
 
 LOAD: Final[dict[str, tuple[Any, Any]]] = {
     "input": (str | int | None, None),
@@ -42,8 +42,8 @@ LOAD: Final[dict[str, tuple[Any, Any]]] = {
     "speed": (float, 1.0),
     "skip_broken": (bool, False),
 }
-"""Keys of ``load``: lengths in tokens, the share of each prompt that it has in common with others (and how many such
-beginnings there are), when requests arrive, and a file that says all of it."""
+"""Keys of ``load``: lengths in tokens, the share of each prompt that is a common prefix (and the number of different
+prefixes), the distribution of arrival times, and a file that states all of this for each request."""
 
 NCU: Final[dict[str, tuple[Any, Any]]] = {
     "kernel_name": (str | None, None),
@@ -53,7 +53,7 @@ NCU: Final[dict[str, tuple[Any, Any]]] = {
     "top": (int, 5),
     "options": (dict[str, Any], {}),
 }
-"""Keys of ``ncu_options``; ``options`` are more options of ncu by long name."""
+"""Keys of ``ncu_options``; ``options`` are further options of ncu by their long names."""
 
 _MAY_BE_0: Final = {*SERVER, *NCU, "shared_prefix", "skip_broken"}
 _OURS_OF_THE_ENGINE: Final = {
@@ -69,7 +69,7 @@ _OURS_OF_THE_ENGINE: Final = {
     "worker_extension_cls": "",
     "disable_log_stats": "",
 }
-"""Arguments of vLLM that a run sets itself, with the options that do it."""
+"""Arguments of vLLM that a run sets itself, with the option of the run that sets each one."""
 
 _NAME: Final = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,120}$")
 _OPTION: Final = re.compile(r"^(?:--)?[a-z][a-z0-9-]*$")
@@ -79,17 +79,17 @@ _LARGEST_PORT: Final = 65535
 
 
 def check_together(config: ExperimentConfig) -> None:
-    """Raise if options contradict each other.
+    """Check that the options of a run do not contradict each other.
 
     Parameters
     ----------
     config : ExperimentConfig
-        Each of its values has the right type.
+        Configuration whose values have the right types.
 
     Raises
     ------
     ConfigError
-        With the two options and what to do.
+        Options contradict each other; the error names them and a remedy.
     """
     _check_prompts(config)
     _check_engine(config)
@@ -131,10 +131,10 @@ def _check_load(config: ExperimentConfig) -> None:
     if given and {"file", "input"} & set(config.load):
         raise ConfigError(f"{given[0]} and load are given together", expected="one of them")
     if not config.served and ({"arrival", "burst"} & set(config.load)):
-        raise ConfigError("load says when requests arrive, and the run is not served", hint="set served: true")
+        raise ConfigError("load states when requests arrive, but the run is not served", hint="set served: true")
     if setting(config, "load", "arrival") != "poisson" and not setting(config, "server", "request_rate"):
         raise ConfigError(
-            f"load.arrival is {config.load['arrival']}, and there is no rate", hint="set server request_rate=N"
+            f"load.arrival is {config.load['arrival']}, but there is no rate", hint="set server request_rate=N"
         )
 
 
@@ -152,13 +152,13 @@ def _check_arguments(config: ExperimentConfig) -> None:
 
 
 def ncu_options(config: ExperimentConfig) -> dict[str, Any]:
-    """The further options of ncu that a configuration asks for."""
+    """Further options of ncu in a configuration."""
     options: dict[str, Any] = config.ncu_options.get("options", {})
     return options
 
 
 def setting(config: ExperimentConfig, of: str, key: str) -> Any:
-    """A value of ``server``, ``load`` or ``ncu_options``, or its default."""
+    """Value of a key of ``server``, ``load`` or ``ncu_options``, or its default."""
     known = {"server": SERVER, "ncu_options": NCU, "load": LOAD}[of]
     return getattr(config, of).get(key, known[key][1])
 
@@ -176,7 +176,7 @@ def _check_prompts(config: ExperimentConfig) -> None:
         raise ConfigError(
             f"input_tokens and max_tokens are {max(lengths) + config.max_tokens} together, "
             f"and max_model_len is {config.max_model_len}",
-            hint="raise max_model_len, or ask for less",
+            hint="raise max_model_len, or lower the others",
         )
 
 
@@ -187,25 +187,25 @@ def _check_engine(config: ExperimentConfig) -> None:
     if chosen.most_ranks is not None and config.world_size > chosen.most_ranks:
         others = ", ".join(sorted({one.name for one in engines() if one.most_ranks is None}))
         raise ConfigError(
-            f"the engine {chosen.name} was asked for {config.world_size} ranks",
+            f"the engine {chosen.name} cannot use {config.world_size} ranks",
             expected="one" if chosen.most_ranks == 1 else f"at most {chosen.most_ranks}",
             hint=f"choose engine {others} for tensor or pipeline parallel runs",
         )
     if chosen.modes and config.profile_mode not in chosen.modes:
         raise ConfigError(
-            f"the engine {chosen.name} was asked for with profile_mode {config.profile_mode}",
+            f"the engine {chosen.name} does not support profile_mode {config.profile_mode}",
             expected=f"one of {', '.join(chosen.modes)}",
             key="profile_mode",
         )
     if config.served and config.profile_mode in {"ncu", "nsys_ncu"}:
         raise ConfigError(
-            f"a served run was asked for with profile_mode {config.profile_mode}",
+            f"a served run does not support profile_mode {config.profile_mode}",
             expected="inference_only, torch or nsys",
             hint="ncu replays kernels, so requests of a server time out; run ncu on an offline run",
         )
     if config.cpu_sampler != "none" and config.profile_mode in {"nsys", "nsys_ncu", "ncu"}:
         raise ConfigError(
-            f"cpu_sampler {config.cpu_sampler} was asked for with profile_mode {config.profile_mode}",
+            f"cpu_sampler {config.cpu_sampler} does not work with profile_mode {config.profile_mode}",
             expected="inference_only or torch",
             hint="one profiler at a time: nsys samples the host itself with nsys_options sample=process-tree",
         )
@@ -213,7 +213,7 @@ def _check_engine(config: ExperimentConfig) -> None:
         raise ConfigError("server has options, but served is false", hint="set served: true, or leave them out")
     if config.layer_annotations and config.eager is False:
         raise ConfigError(
-            "layer_annotations was asked for with eager false",
+            "layer_annotations is set, but eager is false",
             hint="names of layers are lost inside CUDA graphs and compiled code: set eager: true",
         )
 
@@ -236,7 +236,7 @@ _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def _option(default: Any, help: str, *, least: float | None = None) -> Any:  # noqa: A002
-    """A field with its meaning and its smallest value."""
+    """Field with its help text and its smallest value."""
     metadata = {"help": help, "least": least}
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata=metadata)
@@ -247,65 +247,65 @@ def _option(default: Any, help: str, *, least: float | None = None) -> Any:  # n
 class ExperimentConfig:
     """Description of one profiled run; every field except the model has a default.
 
-    Wrong types, unknown keys and contradicting options are refused when it is made. The meaning of each field is in
-    ``dataclasses.fields(ExperimentConfig)[i].metadata["help"]``, and in ``llmprof run --help``.
+    The constructor refuses wrong types, unknown keys and options that contradict each other. The meaning of each field
+    is in ``dataclasses.fields(ExperimentConfig)[i].metadata["help"]``, and in ``llmprof run --help``.
 
     Raises
     ------
     ConfigError
-        A value has a wrong type or does not go with another one.
+        A value has a wrong type or contradicts another one.
     """
 
     model: str = field(metadata={"help": "folder of a model, name on the hub, or random:NAME for random weights"})
     prompt: str | list[str] | None = _option(None, "text, or a list of texts")
     prompt_file: str | None = _option(None, "UTF-8 file: one prompt in each line (.txt), or JSON (.json, .jsonl)")
-    input_tokens: int | tuple[int, int] | None = _option(None, "synthetic prompts of so many tokens, or [low, high]")
+    input_tokens: int | tuple[int, int] | None = _option(None, "length of synthetic prompts in tokens, or [low, high]")
     max_tokens: int = _option(16, "output tokens of a request", least=1)
     temperature: float = _option(0.0, "sampling temperature; 0 is greedy", least=0)
-    top_p: float = _option(1.0, "share of the probability that sampling is from; 1: all", least=0)
-    n: int = _option(1, "answers to each prompt", least=1)
-    batch_size: int = _option(0, "requests at a time; 0: as many as there are prompts", least=0)
+    top_p: float = _option(1.0, "sample from the tokens with this share of the probability; 1: all", least=0)
+    n: int = _option(1, "number of answers to each prompt", least=1)
+    batch_size: int = _option(0, "concurrent requests; 0: as many as there are prompts", least=0)
     tensor_parallel_size: int = _option(1, "GPUs that share each layer", least=1)
     pipeline_parallel_size: int = _option(1, "groups of GPUs that share the layers", least=1)
-    profile_mode: ProfileMode = _option("torch", "what is recorded")
-    engine: str = _option("vllm", "what runs the model: one of llmprof.launch.engines.engines()")
+    profile_mode: ProfileMode = _option("torch", "profiler or kind of recording")
+    engine: str = _option("vllm", "engine that runs the model: one of llmprof.launch.engines.engines()")
     served: bool = _option(default=False, help="start a server and profile a window of its load")
     server: dict[str, Any] = _option({}, "port, num_prompts, request_rate, max_concurrency, profile_after_s, …")
     load: dict[str, Any] = _option(
         {}, "input and output (lengths: N, LOW:HIGH, lognormal:MEAN:DEVIATION, …), shared_prefix, arrival, file, …"
     )
-    engine_args: dict[str, Any] = _option({}, "more arguments of the engine, passed through")
-    nsys_options: dict[str, Any] = _option({}, "options of nsys profile by long name; null takes one away")
+    engine_args: dict[str, Any] = _option({}, "further arguments of the engine, passed through")
+    nsys_options: dict[str, Any] = _option({}, "options of nsys profile by long name; null removes one")
     ncu_options: dict[str, Any] = _option(
         {}, "kernel_name (a regular expression), launch_skip, launch_count, set, top, options"
     )
     ops_options: dict[str, Any] = _option({}, "steps, every, layers, operator_layers, method, hold, memory, …")
-    warmup: int = _option(1, "runs before the first one that counts", least=0)
+    warmup: int = _option(1, "runs before the first measured one", least=0)
     repeat: int = _option(3, "measured runs without profiler", least=1)
-    until: float | None = _option(None, "repeat until the mean is known to this share of it (0.03: 3 %)", least=0)
+    until: float | None = _option(None, "repeat until the mean is known within this share (0.03: 3 %)", least=0)
     most_repeats: int = _option(30, "most repeats with until", least=3)
     seed: int = _option(0, "seed of weights, sampling and synthetic prompts")
-    eager: bool | None = _option(None, "no CUDA graphs and no compilation; null: as the engine does")
+    eager: bool | None = _option(None, "no CUDA graphs and no compilation; null: the engine's default")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = _option("bfloat16", "type of weights and activations")
-    max_model_len: int | None = _option(None, "longest prompt and output together, in tokens", least=1)
-    ignore_eos: bool = _option(default=True, help="go on to max_tokens whatever is generated")
+    max_model_len: int | None = _option(None, "longest prompt plus output, in tokens", least=1)
+    ignore_eos: bool = _option(default=True, help="generate max_tokens tokens even after an end token")
     all_reduce: Literal["auto", "nccl", "custom"] = _option("auto", "plain NCCL, or the engine's own kernels")
-    layer_annotations: bool = _option(default=False, help="names of layers in the trace; slower, eager only")
-    with_stack: bool = _option(default=False, help="Python stacks (torch): traces 3 to 10 times as large")
-    record_shapes: bool = _option(default=True, help="shapes of operators' inputs (torch)")
-    profile_memory: bool = _option(default=False, help="record what is allocated and freed (torch, nsys)")
+    layer_annotations: bool = _option(default=False, help="put names of layers into the trace; slower, eager only")
+    with_stack: bool = _option(default=False, help="record Python stacks (torch): traces are 3 to 10 times as large")
+    record_shapes: bool = _option(default=True, help="record shapes of operators' inputs (torch)")
+    profile_memory: bool = _option(default=False, help="record allocations and releases of memory (torch, nsys)")
     cpu_sampler: Literal["none", "perf", "vtune"] = _option(
         "none", "sample call stacks of the host (not under nsys, ncu)"
     )
     memory_snapshot: bool = _option(default=False, help="write a snapshot of PyTorch's allocator for each rank (GPU)")
     max_iterations: int = _option(256, "most engine steps in the profiled window; 0: no limit", least=0)
-    plain: bool = _option(default=True, help="also measure without profiler, for its overhead")
-    results_dir: str = _option("results", "folder for run folders")
+    plain: bool = _option(default=True, help="also measure without profiler, to know its overhead")
+    results_dir: str = _option("results", "folder for the run folders")
     experiment_name: str | None = _option(None, "name of the run; MODEL_MODE if not given")
     python: str = _option(sys.executable, "Python that has the engine")
-    timeout_s: float = _option(3600.0, "longest time of the engine, in seconds; 0: no limit", least=0)
-    monitor_hz: float = _option(2.0, "samples of the monitors a second; 0: none", least=0)
-    environment: dict[str, str] = _option({}, "more environment variables of the engine")
+    timeout_s: float = _option(3600.0, "longest time of the engine in seconds; 0: no limit", least=0)
+    monitor_hz: float = _option(2.0, "samples of the monitors per second; 0: none", least=0)
+    environment: dict[str, str] = _option({}, "further environment variables of the engine")
 
     def __post_init__(self) -> None:
         for one in dataclasses.fields(self):
@@ -334,28 +334,28 @@ class ExperimentConfig:
 
     @property
     def model_name(self) -> str:
-        """Last part of the model's path or name, as it can stand in a file name."""
+        """Last part of the model's path or name, as a valid part of a file name."""
         last = self.model.removeprefix("random:").rstrip("/").split("/")[-1]
         return _UNSAFE.sub("-", last).strip("-.") or "model"
 
     @property
     def world_size(self) -> int:
-        """Ranks of the run."""
+        """Number of ranks of the run."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def replace(self, **changes: Any) -> ExperimentConfig:
-        """The same run with other values.
+        """Copy of the configuration with other values.
 
         Raises
         ------
         ConfigError
-            A key is unknown, or the values do not go together.
+            A key is unknown, or the values contradict each other.
         """
         refuse_unknown(changes, _hints(), "the configuration")
         return dataclasses.replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields as JSON and YAML can hold them."""
+        """All fields, with types of JSON and YAML."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in dataclasses.asdict(self).items()}
 
     @classmethod
@@ -365,7 +365,7 @@ class ExperimentConfig:
         Raises
         ------
         ConfigError
-            A key is unknown (the nearest known one is named), the model is missing, or a value is wrong.
+            A key is unknown (the error names the most similar known key), the model is missing, or a value is invalid.
         """
         if not isinstance(values, Mapping):
             raise ConfigError(f"the configuration is {type(values).__name__}", expected="a mapping of keys to values")
@@ -377,7 +377,7 @@ class ExperimentConfig:
 
 
 def fits_number(value: object) -> bool:
-    """Whether a value of the environment was written as a number, which YAML takes from ``NAME: 1``."""
+    """Whether the value of an environment variable is a number, as YAML reads ``NAME: 1``."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

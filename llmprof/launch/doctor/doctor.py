@@ -458,7 +458,7 @@ def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None
     Raises
     ------
     ArgumentError
-        ``config`` is no configuration, or ``facts`` are none.
+        ``config`` or ``facts`` has the wrong type.
     """
     known = gather(config) if facts is None else facts
     rows = [finding for check in CHECKS for finding in check(known, config)]

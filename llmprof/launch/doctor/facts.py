@@ -1,4 +1,4 @@
-"""Facts about a machine as data, so that the doctor's checks can be tested without that machine."""
+"""Facts about a machine as data, so that the doctor's checks can be tested without the machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU; a value that the driver does not give is None. Clocks in Hz."""
+    """A GPU; a value that the driver does not report is None. Clocks are in Hz."""
 
     index: int
     name: str
@@ -43,7 +43,7 @@ class Gpu:
     sm_clock_hz: float | None = None
     most_sm_clock_hz: float | None = None
     set_clock_hz: float | None = None
-    """Clock for applications that someone set (``nvidia-smi -ac``)."""
+    """Application clock, if it was set (``nvidia-smi -ac``)."""
     default_clock_hz: float | None = None
     reasons: int | None = None
     """Mask of the reasons for a lower clock."""
@@ -52,7 +52,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A program on PATH and the version that it prints; ``elsewhere`` is a usual folder that has it if PATH has not."""
+    """A program on PATH and the version that it prints; ``elsewhere`` is a usual folder of it that is not on PATH."""
 
     path: str | None = None
     version: str | None = None
@@ -66,13 +66,13 @@ class Interpreter:
     Attributes
     ----------
     versions : dict
-        Version by distribution, of those that are installed.
+        Versions of the installed distributions, by name.
     modules : tuple of str
         Modules that can be found (nothing is imported).
     torch_cuda, torch_hip : str or None
         Version of CUDA or HIP that torch was built with.
     error : str
-        Why nothing is known; empty otherwise.
+        Reason why nothing is known; empty if the interpreter answered.
     """
 
     python: str = ""
@@ -85,40 +85,40 @@ class Interpreter:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts about a machine; a fact that could not be found out is None.
+    """Facts about a machine; an unknown fact is None.
 
     Attributes
     ----------
     gpus : tuple of Gpu or None
-        GPUs that a run can see; None where NVML cannot be asked.
+        GPUs that a run can use; None if NVML is not available.
     gpu_problem : str
-        The message of NVML if it cannot be asked.
+        Reason why NVML is not available.
     restricted : bool or None
         Whether only an administrator may read the GPU's counters.
     administrator : bool
-        Whether this process may do what an administrator may (CAP_SYS_ADMIN).
+        Whether this process has the rights of an administrator (CAP_SYS_ADMIN).
     paranoid : int or None
         ``/proc/sys/kernel/perf_event_paranoid``.
     perf, vtune : Tool
         Samplers of the CPU.
     ptrace_scope : int or None
-        ``/proc/sys/kernel/yama/ptrace_scope``; None where the kernel has no such limit.
+        ``/proc/sys/kernel/yama/ptrace_scope``; None if the kernel has no such limit.
     governors : tuple of str or None
-        Governors of the processors' clocks, each once.
+        Distinct governors of the processors' clocks.
     numa_nodes : int or None
-        Nodes of memory.
+        Number of NUMA nodes.
     cores : int
-        Processors that this process may use.
+        Number of processors that this process may use.
     shm_bytes, shm_free_bytes : int or None
         Size of ``/dev/shm`` and its free space.
     disk : str
-        The folder that exists where results are to go.
+        Folder of the results, or the nearest folder above it that exists.
     disk_free_bytes : int or None
-        Free space there.
+        Free space of this folder.
     disk_writable : bool
-        Whether files can be made there.
+        Whether files can be made in this folder.
     port_free : bool or None
-        Whether the port of the server can be opened; None where none was asked for.
+        Whether the port of the server can be opened; None if the configuration names no port.
     """
 
     gpus: tuple[Gpu, ...] | None = None
@@ -259,19 +259,19 @@ print(json.dumps(found))
 
 
 def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Interpreter:
-    """Ask the interpreter of a configuration for its packages.
+    """Query the packages of the interpreter of a configuration.
 
     Parameters
     ----------
     config : ExperimentConfig
-        Says which Python, and with which environment.
+        Configuration with the interpreter and its environment.
     timeout_s : float
-        How long it may take to answer.
+        Longest time of the query (s).
 
     Returns
     -------
     Interpreter
-        With ``error`` where it is missing, does not answer in time or fails.
+        Its packages; ``error`` is set if it is missing, does not answer in time or fails.
     """
     python = shutil.which(config.python)
     if python is None:
@@ -284,7 +284,7 @@ def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Int
             errors="replace",
             check=False,
             timeout=timeout_s,
-            cwd=Path(python).anchor or "/",  # so that no module of this folder is found
+            cwd=Path(python).anchor or "/",  # so that modules of the current folder are not found
             env=os.environ | config.environment,
             stdin=subprocess.DEVNULL,
         )
@@ -317,12 +317,12 @@ _USUAL: Final = {
 
 
 def gather(config: ExperimentConfig | None = None) -> Facts:
-    """Facts about this machine, and with a configuration about its Python, port and results folder.
+    """Facts about this machine; with a configuration, also about its Python, port and results folder.
 
     Parameters
     ----------
     config : ExperimentConfig, optional
-        Configuration of the run; tools that its mode does not need are not asked for their versions.
+        Configuration of the run; versions are queried only of the tools that its mode needs.
     """
     visible = (config.environment if config else {}).get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     mode = config.profile_mode if config else "nsys_ncu"
@@ -389,7 +389,7 @@ def _governors() -> tuple[str, ...] | None:
 
 
 def _port_free(port: int) -> bool | None:
-    """Whether a port can be opened; None for 0, which takes a free one."""
+    """Whether a port can be opened; None for 0, which means any free port."""
     if not port:
         return None
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:

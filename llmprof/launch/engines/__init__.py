@@ -1,7 +1,7 @@
 """Engines: stand-alone scripts that run a model, each made of the modules of this folder as text.
 
-An engine runs in a process of its own, with the interpreter that has it; llmprof is not imported there. The job
-is written into the script as data, so the script repeats a run by itself: ``python inference_script.py --out FOLDER``.
+An engine runs in a separate process, with the interpreter that has the engine; the script does not import llmprof. It
+contains the job as data, so it repeats a run by itself: ``python inference_script.py --out FOLDER``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BUILT_IN: Final = (
     "llmprof.launch.engines.engine:SGLANG_SERVED",
     "llmprof.launch.engines.engine:TENSORRT_LLM_SERVED",
 )
-"""List of the engines: a new engine is its own modules and one line here."""
+"""List of the engines: a new engine needs its own modules and one line here."""
 
 _COMMON: Final = ("_machine", "_job")
 
@@ -35,19 +35,19 @@ _COMMON: Final = ("_machine", "_job")
 def engines() -> tuple[Engine, ...]:
     """All engines; an engine that runs in two ways (offline, served) has two records.
 
-    >>> sorted({one.name for one in engines()})
+    >>> sorted({engine.name for engine in engines()})
     ['sglang', 'tensorrt_llm', 'transformers', 'vllm']
     """
     return plugins.listed(BUILT_IN, Engine)
 
 
 def engine(name: str, *, served: bool = False) -> Engine:
-    """An engine by its name.
+    """Record of an engine by its name.
 
     Raises
     ------
     ConfigError
-        There is none of this name, or it has no server.
+        No engine has this name, or the engine has no server.
     """
     named = [one for one in engines() if one.name == name]
     if not named:
@@ -78,12 +78,12 @@ def script(job: Mapping[str, Any]) -> str:
     Returns
     -------
     str
-        A Python program that needs its standard library and the engine.
+        A Python program that needs only the standard library and the engine.
 
     Raises
     ------
     ConfigError
-        There is no such engine.
+        No engine has the name in the job.
     """
     chosen = engine(job["engine"], served=bool(job["served"]))
     imports: dict[str, None] = {}
@@ -118,7 +118,7 @@ def _together(first: str, *others: str) -> str:
 
 
 def _literal(parts: list[str]) -> str:
-    """A text as string literals, one line of the text on each line."""
+    """Python string literals of a text, one for each line."""
     return "(\n" + "\n".join(f"    {part!r}" for part in parts) + "\n)"
 
 
@@ -130,7 +130,7 @@ def _source(name: str) -> str:
 
 
 def _body(source: str, imports: dict[str, None]) -> str:
-    """A module without its docstring and imports; imports are collected in ``imports``, except those of llmprof."""
+    """Source of a module without its docstring and imports; ``imports`` collects the imports of other packages."""
     lines = source.splitlines()
     tree = ast.parse(source)
     heads = {1}  # the module's docstring

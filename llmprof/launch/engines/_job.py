@@ -1,4 +1,4 @@
-"""Part of an engine script: its command line, what it records, the points that one start measures, and its end."""
+"""Part of an engine script: its command line, its records, the points of one start, and the end of its processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNKNOWN = (
 )
 
 _HELD = 0.8
-"""Share of the requested rate below which the server does not hold that rate, however long the last requests take."""
+"""Share of the requested rate below which a server does not hold the rate, however long its last requests take."""
 
 
 class Record:
@@ -78,7 +78,7 @@ class Record:
 
     @contextlib.contextmanager
     def stage(self, name: str, *, repeat: int | None = None, total: int = 0, message: str = "") -> Iterator[None]:
-        """Time the block as a stage; it counts only if it ends without an error."""
+        """Time the block as a stage, which is recorded only if it ends without an error."""
         self.event(name, message, done=repeat or 0, total=total)
         start, began = time.time_ns(), time.perf_counter_ns()
         yield
@@ -91,17 +91,17 @@ class Record:
             self.document["notes"].append(text)
 
     def request(self, phase: str, repeat: int, request: int, **known: Any) -> None:
-        """Add a request; a value that is not given is unknown."""
+        """Add a request; values that are not given are unknown."""
         head = {"phase": phase, "repeat": repeat, "request": request}
         self.document["requests"].append({**head, **dict.fromkeys(_UNKNOWN), **known})
 
     def engine_steps(self, phase: str, steps: Sequence[Sequence[Any]]) -> None:
-        """Write down steps as the engine's worker noted them."""
+        """Record steps as the worker of the engine noted them."""
         names = ("start_ns", "end_ns", "tokens", "computed", "preempted")
         self.document["engine_steps"] += [{"phase": phase, **dict(zip(names, step))} for step in steps]  # noqa: B905
 
     def prefix_cache(self, phase: str, before: Mapping[str, float], after: Mapping[str, float]) -> None:
-        """Write down how many prompt tokens of a phase were looked up in the prefix cache, and how many were hits."""
+        """Record how many prompt tokens of a phase were looked up in the prefix cache, and how many were hits."""
         counts = {}
         for kind in ("queries", "hits"):
             values = [
@@ -114,27 +114,27 @@ class Record:
             self.document["prefix_cache"][phase] = counts
 
     def held(self, phase: str, repeat: int, rates: Mapping[str, float | None], asked: float) -> None:
-        """Write down the requested, arrived and answered rate; a note says if the server did not hold the rate."""
+        """Record the rates of requests, arrivals and answers (1/s); a note says if the server did not hold the rate."""
         loads = self.document["load"] or []
         self.document["load"] = [*loads, {"phase": phase, "repeat": repeat, "asked_per_s": asked or None, **rates}]
         answered = rates["answered_per_s"]
         if asked and answered is not None and answered < _HELD * asked:
             self.note(
-                f"the server answered {answered:.3g} requests a second of the {asked:.3g} that were asked for "
+                f"the server answered {answered:.3g} requests per second of the requested {asked:.3g} "
                 f"({phase}): it is saturated, or max_concurrency holds requests back"
             )
 
     @property
     def snapshot_path(self) -> str:
-        """Where a worker puts the snapshot of its allocator; it fills in its rank."""
+        """Path for the snapshot of a worker's allocator, into which the worker inserts its rank."""
         return str(self.out / "memory_snapshot_rankRANK.pickle")
 
     def snapshots(self, paths: Sequence[str]) -> None:
-        """Write down the names of the snapshots of the allocators."""
+        """Record the names of the allocators' snapshots."""
         names = [Path(path).name for path in paths if path]
         self.document["memory_snapshots"] = names
         if not names:
-            self.note("there is no snapshot of the allocator: it is CUDA's, and this run used no GPU")
+            self.note("there is no snapshot of the allocator: only CUDA has one, and this run used no GPU")
 
     def outputs(self, texts: Sequence[str | None], tokens: Sequence[Sequence[int] | None]) -> None:
         """Write the generated text, or the tokens if there is no tokenizer."""
@@ -145,7 +145,7 @@ class Record:
         (self.out / "generated_output.txt").write_text("\n".join(parts), encoding="utf-8")
 
     def write(self) -> None:
-        """Write ``worker.json``, whole or not at all."""
+        """Write ``worker.json``; if that fails, an earlier file stays as it was."""
         part = self.out / f".worker.json.{os.getpid()}"
         part.write_text(json.dumps(self.document, indent=1), encoding="utf-8")
         part.replace(self.out / "worker.json")
@@ -172,7 +172,7 @@ _POLL_S = 0.05
 
 
 def adopt() -> None:
-    """Become the parent of processes whose own parent dies, so that all of them can be ended (Linux)."""
+    """Become the parent of orphaned descendants, so that all of them can be ended (Linux)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
@@ -200,7 +200,7 @@ def end_children(patience_s: float = _PATIENCE_S) -> list[int]:
     Returns
     -------
     list of int
-        Those that had to be killed.
+        Processes that had to be killed.
     """
     killed: list[int] = []
     for how, patience in ((signal.SIGTERM, patience_s), (signal.SIGKILL, patience_s)):
@@ -245,15 +245,15 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
     job : mapping
         Job of the run.
     work : callable
-        Takes the job and the record.
+        Function of the job and the record.
 
     Returns
     -------
     int
-        Exit status: 0, 3 for an error with an advice, 130 after an interrupt.
+        Exit status: 0, 3 for an error with advice, 130 after an interrupt.
     """
     parser = argparse.ArgumentParser(description="Repeat this run.")
-    parser.add_argument("--out", type=Path, help="folder for what it writes (default: a new one beside this script)")
+    parser.add_argument("--out", type=Path, help="folder for the results (default: a new one beside this script)")
     out = parser.parse_args().out or Path(__file__).parent / f"repeat-{time.strftime('%Y%m%d-%H%M%S')}"
     record = Record(out.absolute(), job)
     log = OwnLog()
@@ -265,7 +265,7 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
         work({**job, "engine_args": _with_secrets(job["engine_args"])}, record)
     except BaseException as error:
         record.document["error"] = error_record = failure(error, tail(record.out / "server.log") + log.tail())
-        with contextlib.suppress(OSError):  # a full disk may be the error
+        with contextlib.suppress(OSError):  # the error may be a full disk
             record.event("error", error_record["message"])
         if isinstance(error, KeyboardInterrupt):
             status = _INTERRUPTED
@@ -290,7 +290,7 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
 
 
 def _with_secrets(value: Any, name: str = "") -> Any:
-    """Arguments of the engine; those that are not written into the script are read from the environment."""
+    """Arguments of the engine, with those from the environment that are not written into the script."""
     if isinstance(value, list):
         return [_with_secrets(item, f"{name}[{i}]") for i, item in enumerate(value)]
     if not isinstance(value, dict):
@@ -314,18 +314,18 @@ _OF_THE_POINT = (Refused, ValueError)
 def each_point(job: Mapping[str, Any], record: Record, work: Callable[[Mapping[str, Any]], None]) -> None:
     """Do the work of a job, or of each of its points in order.
 
-    The values of a point override those of the job, and its folder is inside that of the job. Its ``worker.json`` is
-    written when it ends, so its measurements are kept whatever happens to the engine later. If a point is refused, its
-    error is written and the next point begins.
+    The values of a point override those of the job, and its folder is inside the folder of the job. Its ``worker.json``
+    is written when it ends, so its measurements are kept even if the engine fails later. If a point is refused, its
+    error is recorded and the next point begins.
 
     Parameters
     ----------
     job : mapping
-        With ``points``, a list of ``{folder, job}``, where there are several.
+        Job of the run; for several points, ``points`` is a list of ``{folder, job}``.
     record : Record
-        Of the whole job.
+        Record of the whole job.
     work : callable
-        Takes the values of one point.
+        Function of the values of a point.
     """
     points = job.get("points")
     if not points:
@@ -367,7 +367,7 @@ def take_traces(record: Record) -> None:
 
 
 def drop_traces(record: Record) -> None:
-    """Remove the traces of a window that does not count."""
+    """Remove the traces of a window that is not measured."""
     for path in (record.home / "traces").glob("*"):
         path.unlink(missing_ok=True)
 
@@ -384,7 +384,7 @@ _LEAST = 3
 def t95(freedom: int) -> float:
     """Factor of a two-sided 95 % interval for a number of degrees of freedom (Student's t).
 
-    Above 30 it is the Cornish-Fisher expansion of the quantile, right to the third decimal.
+    Above 30 degrees of freedom it is the Cornish-Fisher expansion of the quantile, correct to three decimals.
     """
     if freedom < 1:
         raise ValueError("a confidence interval needs two values")
@@ -404,9 +404,9 @@ def half_width(values: Sequence[float]) -> float:
 def turns(job: Mapping[str, Any], record: Record, phase: str, least: int) -> Iterator[int]:
     """Numbers of the repeats of a phase.
 
-    Without ``until`` there are ``least`` of them. With it the repeats without profiler go on until the 95 % interval
-    of the batch's mean time is no wider than that share of it to each side, three times at least and ``most_repeats``
-    times at most.
+    Without ``until`` there are ``least`` repeats. With it, repeats without profiler continue until the half width of
+    the 95 % interval of the batch's mean time is at most this share of the mean; there are at least three and at most
+    ``most_repeats`` repeats.
     """
     until = job["until"] if phase == "plain" else None
     for i in range(max(least, job["most_repeats"]) if until else least):
@@ -422,13 +422,13 @@ def turns(job: Mapping[str, Any], record: Record, phase: str, least: int) -> Ite
 
 
 def token_ids(wanted: Mapping[str, Any]) -> list[list[int]]:
-    """Prompts of synthetic requests; each one differs from the others, and all are the same for the same seed.
+    """Token ids of synthetic prompts, which all differ; the same seed gives the same prompts.
 
     Parameters
     ----------
     wanted : mapping
-        ``lengths`` (tokens of each prompt), ``shared`` (how many of them, from the first on, it shares), ``groups``
-        (the number of different beginnings), ``first`` and ``last`` (range of the tokens) and ``seed``.
+        ``lengths``, the tokens of each prompt; ``shared``, the length of the prefix that the prompt shares with others;
+        ``groups``, the number of different prefixes; ``first`` and ``last``, the range of the ids; ``seed``.
     """
     chance = random.Random(wanted["seed"])  # noqa: S311 (no secret)
     first, last = wanted["first"], wanted["last"]

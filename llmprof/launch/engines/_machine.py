@@ -20,8 +20,8 @@ _CONSEQUENCES = ("BrokenPipeError", "ConnectionResetError", "EOFError", "asyncio
 _ERROR_LINE = r"(?m)(?:^|[\s\]])((?:[A-Za-z_]+\.)*[A-Z]\w*(?:Error|Exception|Exit): .+)$"
 
 _MEMORY = (
-    "the memory does not suffice: lower gpu_memory_utilization if others use the device, max_model_len if the cache of "
-    "keys and values does not fit, or give kv_cache_memory_bytes; fewer layers, a smaller batch_size or a larger "
+    "there is not enough memory: lower gpu_memory_utilization if other processes use the device, lower max_model_len "
+    "if the KV cache does not fit, or set kv_cache_memory_bytes; fewer layers, a smaller batch_size or a larger "
     "tensor_parallel_size also help"
 )
 _ADVICE: tuple[tuple[str, str], ...] = (
@@ -63,14 +63,20 @@ _ADVICE: tuple[tuple[str, str], ...] = (
     ),
     (
         r"nccl error|ncclsystemerror|ncclunhandled|nccl.*failed",
-        "run once with NCCL_DEBUG=WARN in environment; NCCL_P2P_DISABLE=1 or all_reduce: nccl often gets it going",
+        "run once with NCCL_DEBUG=WARN in environment; NCCL_P2P_DISABLE=1 or all_reduce: nccl often helps",
     ),
     (
         r"has no attribute 'annotate_context_manager'",
         "this version of vLLM cannot profile on a CPU: choose profile_mode inference_only, or another version",
     ),
-    (r"no module named '", "install what is missing into the environment of the engine, or give another python"),
-    (r"no cuda gpus are available|found no nvidia driver|driver too old", "see what llmprof doctor says of the driver"),
+    (
+        r"no module named '",
+        "install the missing package into the environment of the engine, or set python to another interpreter",
+    ),
+    (
+        r"no cuda gpus are available|found no nvidia driver|driver too old",
+        "see what llmprof doctor says about the driver",
+    ),
 )
 
 
@@ -80,9 +86,9 @@ class Refused(Exception):  # noqa: N818 (the user reads this name)
     Parameters
     ----------
     message : str
-        What is wrong.
+        Description of the error.
     advice : str, optional
-        What to do.
+        Remedy.
     """
 
     def __init__(self, message: str, advice: str | None = None) -> None:
@@ -91,14 +97,14 @@ class Refused(Exception):  # noqa: N818 (the user reads this name)
 
 
 def failure(error: BaseException, log: str) -> dict[str, Any]:
-    """Form of an error in ``worker.json``.
+    """Description of an error for ``worker.json``.
 
     Parameters
     ----------
     error : BaseException
-        What was raised.
+        The exception.
     log : str
-        End of the engine's output, where its workers write the cause.
+        End of the engine's output, in which its workers write the cause.
 
     Returns
     -------
@@ -118,7 +124,7 @@ def failure(error: BaseException, log: str) -> dict[str, Any]:
 
 
 def advice(text: str) -> str | None:
-    """What to do about the first known error in the messages of errors."""
+    """Remedy for the first known error in messages; None if none is known."""
     low = text.lower()
     return next((what for pattern, what in _ADVICE if re.search(pattern, low)), None)
 
@@ -133,13 +139,13 @@ def _messages(error: BaseException | None) -> str:
 
 
 def errors_in(log: str) -> list[str]:
-    """Lines with errors in a log. The first is usually the cause; lines that only follow from it are left out."""
+    """Lines with errors in a log, without those that are only consequences. The first line is usually the cause."""
     lines = [line.strip()[:_LINE] for line in re.findall(_ERROR_LINE, log)]
     return [line for line in lines if not line.startswith(_CONSEQUENCES)]
 
 
 class OwnLog:
-    """The file that this process writes its output to, if any: only there engines write the cause of a failure."""
+    """File to which this process writes its output, if any; engines write the cause of a failure only there."""
 
     def __init__(self) -> None:
         status = os.fstat(1) if _is_open(1) else None
@@ -187,13 +193,13 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vo
 
 
 def set_defaults(values: Mapping[str, str]) -> None:
-    """Set variables of the environment that are not set yet."""
+    """Set environment variables that are not set yet."""
     for name, value in values.items():
         os.environ.setdefault(name, value)
 
 
 def guard(job: Mapping[str, Any]) -> None:
-    """Set what every run needs, before an engine is imported."""
+    """Set the environment variables that every run needs, before an engine is imported."""
     set_defaults(SAFE)
     if Path(job["model"]).is_dir():
         set_defaults({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"})
@@ -202,7 +208,7 @@ def guard(job: Mapping[str, Any]) -> None:
 
 
 def check_model(model: str) -> None:
-    """Check the folder of a model that is given as a path.
+    """Check the folder of a model if the model is given as a path.
 
     Raises
     ------
@@ -224,7 +230,7 @@ def has_tokenizer(model: str) -> bool:
 
 
 def gpu_names() -> list[str] | None:
-    """Names of the NVIDIA GPUs that this process may use; None if that is not known. No CUDA context is made."""
+    """Names of the NVIDIA GPUs that this process may use; None if unknown. No CUDA context is created."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -257,7 +263,7 @@ def cpu_name() -> str:
 
 
 def cpu_threads(ranks: int) -> dict[str, str]:
-    """Variables that give each rank its share of the cores of a CPU."""
+    """Environment variables that give each rank its share of the CPU's cores."""
     cores = sorted(os.sched_getaffinity(0))
     if ranks == 1:
         return {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}

@@ -29,20 +29,20 @@ async def completion(port: int, body: Mapping[str, Any]) -> dict[str, Any]:
     Parameters
     ----------
     port : int
-        Of the server on this machine.
+        Port of the server on this machine.
     body : mapping
-        The request.
+        Body of the request.
 
     Returns
     -------
     dict
-        The values of a request in ``worker.json`` as this client saw them, with ``text`` and ``tokens``. A gap in
-        ``itl_s`` is the time from one message with tokens to the next.
+        Values of a request in ``worker.json`` as seen by this client, with ``text`` and ``tokens``. Items of ``itl_s``
+        are the times (s) between two messages with tokens.
 
     Raises
     ------
     RuntimeError
-        The server refuses the request, or ends in the middle of it.
+        The server refused the request, or ended before the response was complete.
     """
     reader, writer = await asyncio.open_connection(HOST, port)
     data = json.dumps({**body, "stream": True}).encode()
@@ -61,7 +61,7 @@ async def completion(port: int, body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def _stream_of(reader: asyncio.StreamReader) -> Any:
-    """Messages of an event stream, which comes in chunks or until the connection closes."""
+    """Messages of an event stream, which is sent in chunks or ends when the connection closes."""
     status = int((await _line(reader)).split()[1])
     headers = {}
     while (line := (await _line(reader)).strip()) != b"":
@@ -96,7 +96,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
 
 
 class _Seen:
-    """The times and the text of one request, as a client saw them."""
+    """Times and text of a request as the client sees them."""
 
     def __init__(self) -> None:
         self.start_ns, self._began = time.time_ns(), time.perf_counter()
@@ -150,14 +150,19 @@ async def load(
     Parameters
     ----------
     port : int
-        Of the server on this machine.
+        Port of the server on this machine.
     bodies : sequence of mapping
-        The requests.
+        Bodies of the requests.
     arrive : sequence of float
-        When each request arrives, in seconds from the first.
+        Arrival times of the requests (s, from the first).
     concurrency : int
-        Most requests at a time; 0: all. A request that has to wait for its turn starts to count when it is sent;
-        ``arrived_s`` says how long it waited for that.
+        Most concurrent requests; 0 means all. The times of a request start when it is sent; ``arrived_s`` says how long
+        it waited for that after its arrival.
+
+    Returns
+    -------
+    list of dict
+        Results of :func:`completion` in the order of the requests.
     """
     places = asyncio.Semaphore(concurrency or len(bodies))
 
@@ -177,7 +182,7 @@ async def load(
 
 
 def arrivals(count: int, rate: float, seed: int) -> list[float]:
-    """When requests arrive, in seconds from the first: with exponential gaps (Poisson), or all at once for rate 0."""
+    """Arrival times of requests (s, from the first): exponential gaps (Poisson), or all at once for rate 0."""
     chance = random.Random(seed)  # noqa: S311 (no secret)
     times, at = [], 0.0
     for _ in range(count):
@@ -205,12 +210,12 @@ _END_S = 20.0
 
 
 def free_port(wanted: int) -> int:
-    """The wanted port, or a free one for 0; refused if it is in use.
+    """Check that a port is free; for 0, choose a free port.
 
     Raises
     ------
     Refused
-        Something else listens there.
+        Another program uses the port.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -237,16 +242,16 @@ def arguments(options: Mapping[str, Any]) -> list[str]:
 
 
 class Server:
-    """A server on this machine; it and its children run in a session of their own.
+    """A server on this machine, which runs with its children in a separate session.
 
     Parameters
     ----------
     argv : sequence of str
-        Its command.
+        Command line of the server.
     port : int
-        Where it will listen.
+        Port on which it will listen.
     log : pathlib.Path
-        Gets its output.
+        File for its output.
     """
 
     def __init__(self, argv: Sequence[str], port: int, log: Path) -> None:
@@ -257,14 +262,14 @@ class Server:
             )
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it answers.
+        """Wait until the server answers.
 
         Raises
         ------
         RuntimeError
-            It ended.
+            The server ended.
         Refused
-            It took too long.
+            The server did not answer within ``timeout_s``.
         """
         until = time.monotonic() + timeout_s
         while True:
@@ -280,7 +285,7 @@ class Server:
             time.sleep(_HEALTH_EVERY_S)
 
     def check(self) -> None:
-        """Raise if it ended."""
+        """Raise RuntimeError if the server ended."""
         status = self._process.poll()
         if status is not None:
             raise RuntimeError(f"the server ended with status {status}")
@@ -288,7 +293,7 @@ class Server:
     def ask(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, timeout_s: float = _ANSWER_S
     ) -> tuple[int, str]:
-        """Ask the server; status and text of its answer."""
+        """Send a request to the server, and return status and text of its answer."""
         connection = http.client.HTTPConnection(HOST, self.port, timeout=timeout_s)
         try:
             data = None if body is None else json.dumps(body)
@@ -299,12 +304,12 @@ class Server:
             connection.close()
 
     def command(self, path: str, body: Mapping[str, Any] | None = None) -> str:
-        """Send a command, which may take long (writing a trace does).
+        """Send a command, which may take long (for example to write a trace).
 
         Raises
         ------
         RuntimeError
-            It was refused.
+            The server refused the command.
         """
         status, text = self.ask("POST", path, body, timeout_s=_WRITE_TRACE_S)
         if status != OK:
@@ -312,7 +317,7 @@ class Server:
         return text
 
     def metrics(self) -> dict[str, float]:
-        """Values of its Prometheus metrics by name with labels."""
+        """Values of the server's Prometheus metrics, by name with labels."""
         with contextlib.suppress(OSError, http.client.HTTPException):
             status, text = self.ask("GET", "/metrics")
             if status == OK:
@@ -321,7 +326,7 @@ class Server:
         return {}
 
     def stop(self) -> None:
-        """End it: by an interrupt, so that it ends its workers, and if needed by a kill of its whole session."""
+        """End the server: interrupt it, so that it ends its workers; if needed, kill its whole session."""
         for how, patience in ((signal.SIGINT, _END_S), (signal.SIGTERM, _ANSWER_S)):
             if self._process.poll() is None:
                 self._process.send_signal(how)

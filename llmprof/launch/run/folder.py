@@ -126,7 +126,7 @@ class RunFolder:
         Raises
         ------
         ReadError
-            It is no run folder.
+            The folder is not a run folder.
         """
         where = Path(path).expanduser().absolute()
         if not (where / STATE_FILE).is_file():

@@ -226,7 +226,7 @@ def _some(lines: list[int]) -> str:
 
 
 def _lines(path: Path) -> list[tuple[int, Any]]:
-    """Lines of a load file with their numbers; a line that is no valid value is kept as text."""
+    """Lines of a load file with their numbers; a line that is not a valid value is kept as text."""
     content = read_text(path, "a load as JSON lines or CSV")
     if path.suffix == ".csv":
         reader = csv.DictReader(io.StringIO(content))
@@ -250,7 +250,7 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
 def _row(values: Any) -> tuple[float | None, int, str | None, int | None]:
     """Time, tokens of the prompt (0 with a text), text and tokens of the answer of a request."""
     if not isinstance(values, Mapping):
-        raise ValueError(f"{str(values)[:60]!r} is no JSON object")
+        raise ValueError(f"{str(values)[:60]!r} is not a JSON object")
     at = _first(values, _TIMES)
     tokens, out = (_count(_first(values, names), names[0]) for names in (_INPUTS, _OUTPUTS))
     text = _prompt_of(values)
@@ -271,7 +271,7 @@ def _count(value: Any, name: str) -> int | None:
     except (TypeError, ValueError):
         number = math.nan
     if not (number >= 1 and number == int(number) and number <= _MOST):
-        raise ValueError(f"{name} is {value!r}, and no number of tokens")
+        raise ValueError(f"{name} is {value!r}, which is not a number of tokens")
     return int(number)
 
 
@@ -299,10 +299,10 @@ def _seconds(value: Any) -> float:
         try:
             moment = datetime.fromisoformat(head)
         except ValueError as error:
-            raise ValueError(f"{text[:40]!r} is no time") from error
+            raise ValueError(f"{text[:40]!r} is not a time") from error
         return moment.timestamp() + (float(f"0.{fraction}") if dot and fraction.isdigit() else 0.0)
     if not math.isfinite(number):
-        raise ValueError(f"{value!r} is no time")
+        raise ValueError(f"{value!r} is not a time")
     return number
 
 

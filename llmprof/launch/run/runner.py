@@ -159,7 +159,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     Raises
     ------
     ReadError
-        The folder is no run folder.
+        The folder is not a run folder.
     """
     folder = RunFolder.open(Path(path))
     return Run(folder, folder.config)

@@ -1,8 +1,8 @@
-"""The schema: the tables of a trace, as data.
+"""Schema of the tables of a trace, as data.
 
-Every reader ends in :func:`conform`, so an analysis can rely on the columns, their order, types and
-units. Times are ``int64`` nanoseconds from the start of the trace (the earliest event of any rank). Columns that
-only one vendor knows come last and carry a prefix (``nsys_``, ``ascend_``).
+Every reader calls :func:`conform` at its end, so an analysis can rely on the columns, their order, types and units.
+Times are ``int64`` nanoseconds from the start of the trace (the earliest event of any rank). Columns of a single vendor
+come last and have a prefix (``nsys_``, ``ascend_``).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from llmprof.arguments import checked
 from llmprof.errors import SchemaError, listed
 
 VERSION = 2
-"""Version of the schema: part of saved traces and of the cache key."""
+"""Version of the schema, which is part of saved traces and of the cache key."""
 
 VENDOR_PREFIXES = ("nsys_", "ascend_", "torch_", "rocm_", "ort_", "trt_", "nvprof_")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its type, unit, whether it may be null, and one line of meaning."""
+    """Column of a table: its type, its unit, whether it may be null, and its meaning in a line."""
 
     name: str
     dtype: pl.DataType
@@ -34,7 +34,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table: its columns in order, the meaning of a row, and the tools that record it."""
+    """Table: its columns in order, the meaning of a row, and the tools that record it."""
 
     name: str
     row: str
@@ -47,14 +47,14 @@ class Table:
         return {c.name: c.dtype for c in self.columns}
 
     def empty(self) -> pl.DataFrame:
-        """Frame of this table with no row."""
+        """Frame of this table without rows."""
         return pl.DataFrame(schema=self.schema)
 
 
 _I32, _I64, _F64, _STR, _BOOL = pl.Int32(), pl.Int64(), pl.Float64(), pl.String(), pl.Boolean()
 
-_RANK = Column("rank", _I32, "rank in the run; -1 is a front end without a device", nullable=False)
-_DEVICE = Column("device", _I32, "device index as the process saw it")
+_RANK = Column("rank", _I32, "rank in the run; -1 for a front end without a device", nullable=False)
+_DEVICE = Column("device", _I32, "index of the device in its process")
 _STREAM = Column("stream", _I64, "stream (queue) on the device")
 _PROCESS = Column("process", _I64, "operating-system process")
 _THREAD = Column("thread", _I64, "operating-system thread")
@@ -72,15 +72,15 @@ KERNELS = Table(
         *_OF_DEVICE,
         _CORRELATION,
         _OP_ID,
-        Column("graph_node", _I64, "node of the CUDA graph that launched it, where recorded"),
+        Column("graph_node", _I64, "node of the CUDA graph that launched it, if recorded"),
         Column("grid_x", _I32, "blocks in x", "blocks"),
         Column("grid_y", _I32, "blocks in y", "blocks"),
         Column("grid_z", _I32, "blocks in z", "blocks"),
         Column("block_x", _I32, "threads of a block in x", "threads"),
         Column("block_y", _I32, "threads of a block in y", "threads"),
         Column("block_z", _I32, "threads of a block in z", "threads"),
-        Column("registers", _I32, "registers a thread"),
-        Column("shared_bytes", _I64, "shared memory a block, static and dynamic", "B"),
+        Column("registers", _I32, "registers per thread"),
+        Column("shared_bytes", _I64, "shared memory per block, static and dynamic", "B"),
         Column("est_occupancy_pct", _F64, "occupancy as the profiler estimated it, not measured", "%"),
     ),
     "device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda, with --cuda-graph-trace=node)",
@@ -97,7 +97,7 @@ COPIES = Table(
         Column("bytes", _I64, "bytes moved or set", "B"),
         Column("src_kind", _STR, "pageable, pinned, device, managed or array"),
         Column("dst_kind", _STR, "pageable, pinned, device, managed or array"),
-        Column("graph_node", _I64, "node of the CUDA graph that launched it, where recorded"),
+        Column("graph_node", _I64, "node of the CUDA graph that launched it, if recorded"),
     ),
     "device activity (torch: ProfilerActivity.CUDA; nsys: -t cuda)",
 )
@@ -131,8 +131,8 @@ OPS = Table(
         _NAME,
         Column("kind", _STR, "op or python", nullable=False),
         _OP_ID,
-        Column("shapes", _STR, "shapes of the inputs as JSON, where recorded"),
-        Column("dtypes", _STR, "types of the inputs as JSON, where recorded"),
+        Column("shapes", _STR, "shapes of the inputs as JSON, if recorded"),
+        Column("dtypes", _STR, "types of the inputs as JSON, if recorded"),
     ),
     "host operators (torch: ProfilerActivity.CPU; shapes need record_shapes=True)",
 )
@@ -162,35 +162,35 @@ COLLECTIVES = Table(
     (
         *_OF_DEVICE,
         Column(
-            "recorded_as", _STR, "what the profiler calls the collective (allreduce, _allgather_base), where it does"
+            "recorded_as", _STR, "name of the collective in the profiler (allreduce, _allgather_base), if it has one"
         ),
         Column(
             "evidence",
             _STR,
-            "metadata (the profiler describes the kernel as a collective) or name (its name says it); null: the call "
-            "was recorded as one",
+            "metadata (the profiler describes the kernel as a collective) or name (from the kernel's name); null if "
+            "the call itself was recorded as a collective",
         ),
         Column("kind", _STR, "all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send_recv, other"),
-        Column("algorithm", _STR, "custom_1stage, ring_ll, nvls … as far as the name tells"),
+        Column("algorithm", _STR, "custom_1stage, ring_ll, nvls …, if the name states it"),
         Column("group", _STR, "name of the process group"),
-        Column("group_ranks", _STR, "ranks of the group as JSON, where recorded"),
-        Column("world", _I32, "ranks in the group"),
+        Column("group_ranks", _STR, "ranks of the group as JSON, if recorded"),
+        Column("world", _I32, "number of ranks in the group"),
         Column("dtype", _STR, "element type"),
-        Column("in_elements", _I64, "elements sent in by this rank"),
-        Column("out_elements", _I64, "elements that this rank gets"),
+        Column("in_elements", _I64, "elements that this rank sends"),
+        Column("out_elements", _I64, "elements that this rank receives"),
         Column("bytes", _I64, "message size: the larger of input and output of this rank", "B"),
         Column("bytes_source", _STR, "metadata, shapes or null"),
         Column("peer", _I32, "the other rank of a point-to-point call"),
         _CORRELATION,
         _OP_ID,
-        Column("on_device", _BOOL, "false where the call ran on the host (CPU backends)", nullable=False),
+        Column("on_device", _BOOL, "false if the call ran on the host (CPU backends)", nullable=False),
     ),
     "device activity, or host operators on CPU; sizes need NCCL metadata (torch >= 2.3) or record_shapes=True",
 )
 
 TASKS = Table(
     "tasks",
-    "one task of a device's queue that is no kernel or copy: a wait, a signal, a piece of a collective call",
+    "one task of a device's queue other than a kernel or a copy: a wait, a signal, a piece of a collective call",
     (
         *_OF_DEVICE,
         Column(
@@ -201,11 +201,11 @@ TASKS = Table(
         ),
         _CORRELATION,
         _OP_ID,
-        Column("collective", _STR, "name of the collective call that it is a piece of"),
+        Column("collective", _STR, "name of the collective call that it belongs to"),
         Column("group", _STR, "name of the process group"),
         Column("plane", _I32, "lane of the collective call"),
         Column("src_rank", _I32, "rank in the group that sends"),
-        Column("dst_rank", _I32, "rank in the group that gets"),
+        Column("dst_rank", _I32, "rank in the group that receives"),
         Column("bytes", _I64, "bytes moved", "B"),
         Column("link", _STR, "HCCS, PCIE, ROCE, SIO, ON_CHIP …"),
         Column("notify", _STR, "identifier of the event or notify, as written"),
@@ -222,8 +222,8 @@ MEMORY = Table(
         _THREAD,
         Column("time_ns", _I64, "when, from the start of the trace", "ns", nullable=False),
         Column("bytes", _I64, "bytes allocated (positive) or released (negative)", "B"),
-        Column("allocated_bytes", _I64, "allocated after it", "B"),
-        Column("reserved_bytes", _I64, "reserved by the allocator after it", "B"),
+        Column("allocated_bytes", _I64, "allocated bytes after the event", "B"),
+        Column("reserved_bytes", _I64, "bytes that the allocator has reserved after the event", "B"),
         Column("address", _I64, "address of the block"),
         Column("on_device", _BOOL, "false for host memory", nullable=False),
     ),
@@ -246,38 +246,38 @@ COUNTERS = Table(
 
 SAMPLES = Table(
     "samples",
-    "one sample of a call stack, or all samples of one stack where the file holds only their sum",
+    "one sample of a call stack, or all samples of one stack if the file holds only their sum",
     (
         _RANK,
         _PROCESS,
         _THREAD,
-        Column("time_ns", _I64, "when, from the start of the trace; null where only sums were recorded", "ns"),
+        Column("time_ns", _I64, "time from the start of the trace; null if only sums were recorded", "ns"),
         _NAME,
         Column("stack", _STR, "frames, one per line, the outermost first; the last one is the name", nullable=False),
         Column("module", _STR, "program or library of the innermost frame"),
         Column("command", _STR, "name of the thread or process as the profiler wrote it"),
         Column("event", _STR, "what was sampled: cpu-clock, cycles, CPU time …"),
-        Column("value", _I64, "weight of the row in its unit, without what the frame calls", nullable=False),
+        Column("value", _I64, "weight of the row in its unit, without functions that the frame calls", nullable=False),
         Column("unit", _STR, "ns, samples, or the event's own", nullable=False),
-        Column("cpu", _I32, "processor that it ran on"),
+        Column("cpu", _I32, "processor on which it ran"),
     ),
     "a sampler of the host's CPU (perf record -g, VTune), or folded stacks of one",
 )
 
 TOTALS = Table(
     "totals",
-    "the times of all that has one name, added up by the profiler: it kept no times of the single ones",
+    "sum of the times of all events of one name, for which the profiler kept no single times",
     (
         _RANK,
         _DEVICE,
         Column("kind", _STR, "kernel, copy, call, op, layer or range", nullable=False),
         _NAME,
         Column("scope", _STR, "ranges that it ran in, one per line, the outermost first"),
-        Column("count", _I64, "how many there were"),
+        Column("count", _I64, "number of events"),
         Column("total_ns", _I64, "sum of their durations", "ns", nullable=False),
         Column("median_ns", _I64, "median of their durations", "ns"),
-        Column("min_ns", _I64, "the shortest", "ns"),
-        Column("max_ns", _I64, "the longest", "ns"),
+        Column("min_ns", _I64, "shortest duration", "ns"),
+        Column("max_ns", _I64, "longest duration", "ns"),
         Column("flops", _F64, "floating-point operations of all of them, as the program stated them"),
         Column("bytes", _F64, "bytes moved by all of them, as the program stated them", "B"),
     ),
@@ -285,7 +285,7 @@ TOTALS = Table(
 )
 
 _KERNEL_ID = Column("kernel_id", _I32, "number of the launch, from 0 over everything read together", nullable=False)
-_SECTION = Column("section", _STR, "section of the report; null on pages that know none")
+_SECTION = Column("section", _STR, "section of the report; null on pages without sections")
 
 METRICS = Table(
     "metrics",
@@ -300,8 +300,8 @@ METRICS = Table(
         _SECTION,
         Column("metric", _STR, "name of the metric", nullable=False),
         Column("unit", _STR, "base unit of the value: B, ns, Hz, %, 1, or a quotient such as B/s", nullable=False),
-        Column("value", _F64, "value in the base unit; null where it is no number"),
-        Column("text", _STR, "what is written where it is no number, or more than one"),
+        Column("value", _F64, "value in the base unit; null if it is not a number"),
+        Column("text", _STR, "text of a value that is not a number, or has more than one"),
     ),
     "a kernel profiler (ncu --set full)",
 )
@@ -315,7 +315,7 @@ RULES = Table(
         Column("rule", _STR, "identifier of the rule", nullable=False),
         Column("kind", _STR, "OPT (something to gain), INF (information), WRN (warning), ERR", nullable=False),
         Column("text", _STR, "what the rule says", nullable=False),
-        Column("estimated_speedup_pct", _F64, "the profiler's estimate of what can be gained", "%"),
+        Column("estimated_speedup_pct", _F64, "possible speed-up, as the profiler estimates it", "%"),
         Column("speedup_scope", _STR, "global: of the kernel's time; local: of the part the rule looks at"),
     ),
     "a kernel profiler (ncu, details page)",
@@ -331,7 +331,7 @@ TABLES: dict[str, Table] = {
 
 @checked
 def empty(table: str) -> pl.DataFrame:
-    """Frame of a table with no row.
+    """Frame of a table without rows.
 
     Parameters
     ----------
@@ -341,19 +341,26 @@ def empty(table: str) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        No rows, the table's columns.
+        The table's columns, without rows.
 
     Raises
     ------
     SchemaError
-        There is no such table.
+        The schema has no such table.
+
+    Examples
+    --------
+    >>> empty("copies").height
+    0
     """
     return _spec(table).empty()
 
 
 @checked
 def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """The columns of a table in order and with its types; missing ones are null. The rows stay as they are.
+    """Bring a frame into the columns of a table, in order and with its types; the rows stay as they are.
+
+    Columns that are missing become null.
 
     Parameters
     ----------
@@ -410,15 +417,15 @@ def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = N
     Raises
     ------
     SchemaError
-        There is no such table, a column that may not be null is missing or holds nulls, a column is unknown, or a
-        type does not cast.
+        The schema has no such table, a column that may not be null is missing or holds nulls, a column is unknown, or
+        a type does not cast.
     """
     spec = _spec(table)
     known = spec.schema
     vendor = [c for c in frame.columns if c not in known]
     if unknown := [c for c in vendor if not c.startswith(VENDOR_PREFIXES)]:
         raise SchemaError(
-            f"table {table} got the unknown columns {listed(unknown)}",
+            f"table {table} does not have the columns {listed(unknown)}",
             expected=f"columns of {listed(known)} or names that begin with one of {listed(VENDOR_PREFIXES)}",
             hint="rename or drop them in the reader",
         )
@@ -450,7 +457,7 @@ def _spec(table: str) -> Table:
 
 @checked
 def describe(tables: Mapping[str, Table] = TABLES) -> pl.DataFrame:
-    """The schema as a frame, for the documentation and for a look in a notebook.
+    """Schema as a frame, for the documentation and for notebooks.
 
     Returns
     -------
@@ -462,7 +469,7 @@ def describe(tables: Mapping[str, Table] = TABLES) -> pl.DataFrame:
 
 
 def markdown() -> str:
-    """The schema as a page of documentation; ``docs/schema.md`` is made of it.
+    """Schema as a page of documentation, which is the content of ``docs/schema.md``.
 
     Returns
     -------
@@ -478,8 +485,8 @@ def markdown() -> str:
     for table in (*TABLES.values(), *PROFILES.values()):
         if table is METRICS:
             parts.append(
-                "# Tables of hardware metrics\n\nWhat `read_metrics` gives. They are not part of a trace; numbers are "
-                "in base units, rates per second."
+                "# Tables of hardware metrics\n\nThe result of `read_metrics`. They are not part of a trace; numbers "
+                "are in base units, rates per second."
             )
         parts.append(f"## {table.name}\n\n{table.row.capitalize()}. Recorded by {table.recorded_by}.")
         rows = [

@@ -47,7 +47,7 @@ def test_vendor_columns_come_last_and_keep_their_type():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"colour": ["red"]}, "unknown columns colour; expected"),
+        ({"colour": ["red"]}, "does not have the columns colour; expected"),
         ({"name": None}, "lacks the column name"),
         ({"name": [None]}, "nulls in name; expected"),
         ({"start_ns": ["soon"]}, "wrong type"),

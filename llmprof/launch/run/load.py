@@ -1,4 +1,4 @@
-"""The load of a run: prompts, lengths of prompts and answers, shared prefixes, and arrivals of the requests."""
+"""Load of a run: prompts, lengths of prompts and answers, shared prefixes, and arrivals of the requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from llmprof.launch.config.options import ExperimentConfig
 
 KINDS: Final = ("normal", "lognormal", "exponential")
-"""Distributions of lengths, besides a number and a range."""
+"""Distributions of lengths, in addition to a number and a range."""
 
 _TIMES: Final = ("timestamp", "TIMESTAMP", "arrival", "arrival_time", "time")
 _INPUTS: Final = ("input_length", "ContextTokens", "prompt_tokens", "input_tokens", "prompt_len")
@@ -38,15 +38,15 @@ class Load:
     Attributes
     ----------
     input_tokens : list of int
-        Length of each prompt; 0 where its text is given.
+        Length of each prompt in tokens; 0 for prompts that are given as text.
     output_tokens : list of int or None
-        Tokens that each request asks for; None: ``max_tokens`` for all.
+        Output tokens of each request; None means ``max_tokens`` for all.
     arrivals_s : list of float or None
-        Arrival of each request, in seconds from the first; None: by the rate.
+        Arrival times of the requests (s, from the first); None if the rate decides them.
     texts : list of str or None
-        Their prompts.
+        Texts of the prompts.
     notes : tuple of str
-        What was decided, or left out.
+        Decisions that were made, and content that was left out.
     """
 
     input_tokens: list[int]
@@ -62,7 +62,7 @@ def lengths(distribution: str | int, count: int, seed: int, what: str = "input")
     Parameters
     ----------
     distribution : str or int
-        ``512``; ``128:1024`` (uniform, both ends in it); ``normal:MEAN:DEVIATION``; ``lognormal:MEAN:DEVIATION`` (of
+        ``512``; ``128:1024`` (uniform, both ends included); ``normal:MEAN:DEVIATION``; ``lognormal:MEAN:DEVIATION`` (of
         the lengths themselves, not of their logarithms); ``exponential:MEAN``.
     count : int
         Number of lengths.
@@ -74,7 +74,7 @@ def lengths(distribution: str | int, count: int, seed: int, what: str = "input")
     Raises
     ------
     ConfigError
-        It is none of these.
+        The distribution has none of these forms.
 
     Examples
     --------
@@ -121,21 +121,21 @@ def _lognormal(chance: random.Random, mean: float, deviation: float) -> Callable
 
 
 def arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[float]:
-    """When requests arrive, in seconds from the first.
+    """Arrival times of requests (s, from the first).
 
     Parameters
     ----------
     kind : str
-        ``poisson`` (exponential gaps), ``constant`` (equal gaps) or ``burst`` (so many at once, the bursts apart so
-        that the mean rate holds).
+        ``poisson`` (exponential gaps), ``constant`` (equal gaps) or ``burst`` (groups of ``burst`` requests at the same
+        time, at intervals that give the mean rate).
     count : int
-        How many requests.
+        Number of requests.
     rate : float
-        Mean requests a second; 0: all at once.
+        Mean rate (requests per second); 0 means all at once.
     seed : int
-        Of the gaps.
+        Seed of the gaps.
     burst : int
-        Requests of a burst.
+        Number of requests in a burst.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[
 
 
 def load(config: ExperimentConfig) -> Load | None:
-    """The load that the option ``load`` of a configuration describes; None without that option.
+    """Load that the option ``load`` of a configuration describes; None without this option.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The passes of each mode, with their profilers and monitors."""
+"""Passes of each mode, with their profilers and monitors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from llmprof.trace import Trace
 Wrap = Callable[[list[str]], list[str]]
 
 MADE = ".passes.json"
-"""File of a run folder with the passes that were made, for a later attempt."""
+"""File of a run folder that lists the finished passes, for a later attempt."""
 
 _GOT = {
     "nsys": "install Nsight Systems (package nsight-systems-cli of NVIDIA, or with the CUDA toolkit) and put nsys on "
@@ -40,22 +40,22 @@ _GOT = {
 
 @dataclass
 class Passes:
-    """Runs the passes of one run, and collects their commands, notes and environment.
+    """Runs the passes of a run, and collects their commands, notes and environment.
 
     Attributes
     ----------
     config : ExperimentConfig
         Configuration of the run.
     folder : RunFolder
-        Where.
+        Folder of the run.
     model : path or str
         Folder or name of the model.
     progress : callable or None
-        Called with what is being done.
+        Called with the current task.
     commands : list of dict
-        ``pass, argv, status, seconds`` of each.
+        ``pass, argv, status, seconds`` of each pass.
     notes : list of str
-        What was decided or left out.
+        Decisions that were made, and parts that were left out.
     environment : dict
         Environment of the last pass.
     """
@@ -84,19 +84,19 @@ class Passes:
         Parameters
         ----------
         name : str
-            Of the pass.
+            Name of the pass.
         mode : str
-            Mode of this pass: decides the environment, and what is measured.
+            Mode of the pass, which decides its environment and its measurements.
         out : pathlib.Path
-            Folder for what the script writes.
+            Folder for the files of the script.
         wrap : callable, optional
-            Puts a profiler before the command.
+            Function that puts a profiler before the command.
         started : callable, optional
-            Called with the number of its process.
+            Called with the process id of the pass.
         watch : callable, optional
-            Called from time to time while it runs.
+            Called regularly while the pass runs.
         steps : int, optional
-            Steps of the engine that are enough.
+            Number of engine steps that are enough.
 
         Returns
         -------
@@ -106,7 +106,7 @@ class Passes:
         Raises
         ------
         LaunchError
-            The engine failed or wrote nothing of itself.
+            The engine failed, or wrote no ``worker.json``.
         """
         values, notes = job(self.config, self.model, under_ncu=mode == "ncu", steps=steps)
         self.notes += [note for note in notes if note not in self.notes]
@@ -143,13 +143,13 @@ class Passes:
             self.notes.append(words)
 
     def _remember(self) -> None:
-        """Write down the passes that were made, for a later attempt."""
+        """Write the list of finished passes, for a later attempt."""
         environment = run_folder.allowed(self.environment, self.config.environment)
         summary = {"commands": self.commands, "environment": environment, "notes": self.notes}
         files.write_json(self.folder.path / MADE, summary)
 
     def recall(self) -> None:
-        """Read the passes of an earlier attempt."""
+        """Read the finished passes of an earlier attempt."""
         made = files.read_json(self.folder.path / MADE) or {}
         self.commands += made.get("commands") or []
         self.notes += made.get("notes") or []
@@ -162,7 +162,7 @@ def tool(name: str) -> str:
     Raises
     ------
     LaunchError
-        It is not on PATH.
+        The program is not on PATH.
     """
     program = shutil.which(name)
     if program is None:
@@ -176,7 +176,7 @@ def ran(commands: Sequence[Sequence[str]], name: str) -> list[dict[str, Any]]:
 
 
 _FEW_STEPS: Final = 4
-"""Steps of the engine under ncu if the wanted launches are not known: a prefill and some decode steps."""
+"""Number of engine steps under ncu if the launches to profile are not known: a prefill and some decode steps."""
 
 _COPIED: Final = ("worker.json", "events.jsonl", "generated_output.txt")
 
@@ -192,8 +192,8 @@ def plan(config: ExperimentConfig) -> list[tuple[str, list[str]]]:
     Returns
     -------
     list of (str, list of str)
-        Name of each pass and its arguments. In mode ``nsys_ncu`` the kernels of the second pass follow from the
-        timeline of the first, so the filter shown is that for when there is none.
+        Name of each pass and its arguments. In mode ``nsys_ncu`` the timeline of the first pass decides which kernels
+        the second pass profiles; the filter shown is the one that is used without a timeline.
     """
     folder = RunFolder(Path(config.results_dir).expanduser().absolute() / f"{config.name}_TIME")
     lines = []
@@ -204,7 +204,7 @@ def plan(config: ExperimentConfig) -> list[tuple[str, list[str]]]:
 
 
 def _outs(config: ExperimentConfig, folder: RunFolder) -> list[tuple[str, Path]]:
-    """Passes of a mode, and where each writes."""
+    """Passes of a mode, with the folder of each."""
     mode = config.profile_mode
     if mode == "nsys_ncu":
         return [("nsys", folder.path / "nsys"), ("ncu", folder.path / "ncu")]
@@ -230,7 +230,7 @@ def _wrapped(
 
 
 def engine(passes: Passes) -> dict[str, Any]:
-    """The first pass of a mode, with the monitors beside it."""
+    """First pass of a mode, together with the monitors."""
     config, folder = passes.config, passes.folder
     name, out = _outs(config, folder)[0]
     if out != folder.path:
@@ -269,7 +269,7 @@ def _warn_of_collectives(passes: Passes) -> None:
 
 
 def ncu_pass(passes: Passes, trace: Trace | None) -> None:
-    """The second pass of ``nsys_ncu``: profile the kernels that are most expensive in the timeline."""
+    """Second pass of ``nsys_ncu``, which profiles the most expensive kernels of the timeline."""
     config, folder = passes.config, passes.folder
     _warn_of_collectives(passes)
     choice = None
@@ -294,7 +294,7 @@ def ncu_pass(passes: Passes, trace: Trace | None) -> None:
 
 
 def _enough_steps(config: ExperimentConfig, choice: profilers.Choice | None) -> int | None:
-    """Steps of the engine that ncu needs; None if the configuration gives the number of launches."""
+    """Number of engine steps that ncu needs; None if the configuration states the number of launches."""
     if any(setting(config, "ncu_options", key) is not None for key in ("launch_skip", "launch_count")):
         return None
     if choice is None:
@@ -304,7 +304,7 @@ def _enough_steps(config: ExperimentConfig, choice: profilers.Choice | None) -> 
 
 
 def _profiled(passes: Passes, count: int | None) -> Callable[[], object] | None:
-    """A function to call from time to time, which reports how many launches ncu has profiled."""
+    """Function to be called regularly, which reports how many launches ncu has profiled."""
     if passes.progress is None:
         return None
     wanted = setting(passes.config, "ncu_options", "launch_count") or count or command.DEFAULT_LAUNCHES
@@ -313,7 +313,7 @@ def _profiled(passes: Passes, count: int | None) -> Callable[[], object] | None:
 
 @contextlib.contextmanager
 def monitors_beside(config: ExperimentConfig, path: Path) -> Iterator[Callable[[int], object] | None]:
-    """Sample the machine meanwhile; gives the function that takes the process to watch."""
+    """Sample the machine during the block; yields a function that takes the id of the process to watch."""
     if not config.monitor_hz:
         yield None
         return

@@ -1,4 +1,4 @@
-"""Runs one supervised program: its output goes to a log, its progress is reported, none of its processes survives."""
+"""Supervised run of a program: output goes to a log, progress is reported, and no process of it survives."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class Events:
-    """Reads the events of a file as it grows.
+    """Reader of the events in a file that grows.
 
     Parameters
     ----------
     path : pathlib.Path or None
-        The file, a JSON object a line; it need not exist yet.
+        The file, with one JSON object per line; it need not exist yet.
     progress : callable or None
-        Called with each event in words, how much is done, and of how much.
+        Called with a text for each event, the amount of work that is done, and the whole amount.
     """
 
     def __init__(self, path: Path | None, progress: Progress | None) -> None:
@@ -45,12 +45,12 @@ class Events:
 
     @property
     def words(self) -> str:
-        """The last event in words."""
+        """Text for the last event."""
         message = self.last.get("message") or ""
         return f"{self.last.get('event', 'start')}{f': {message}' if message else ''}"
 
     def read(self) -> None:
-        """Read the lines that were appended; an incomplete line waits for its rest."""
+        """Read the lines that were appended; an incomplete line is kept until its end is written."""
         if self._path is None:
             return
         try:
@@ -79,20 +79,20 @@ class Events:
 
 
 class Lines:
-    """Counts the lines of a log that begin with some words, as the log grows.
+    """Counter of the lines in a growing log that have a certain start.
 
     Parameters
     ----------
     path : pathlib.Path
-        The log; what is in it already does not count.
+        The log; lines that it already holds do not count.
     begin : bytes
-        How the lines begin.
+        Start of the lines.
     what : str
-        The words of the progress.
+        Text for the progress.
     total : int
-        How many there will be.
+        Expected number of lines.
     progress : callable
-        Called with what is said, how many there were, and how many there will be.
+        Called with the text, the number of lines so far, and the expected number.
     """
 
     def __init__(self, path: Path, begin: bytes, what: str, total: int, progress: Progress) -> None:
@@ -119,23 +119,23 @@ class Lines:
 _POLL_S: Final = 0.1
 _LOOK_EVERY: Final = 10
 INTERRUPT_S: Final = 15.0
-"""Seconds that a program has after an interrupt to write its files."""
+"""Time that a program has to write its files after an interrupt (s)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a program ended.
+    """Result of a program that ended.
 
     Attributes
     ----------
     status : int
-        Exit status; negative is the signal that ended it.
+        Exit status; a negative number is the signal that ended the program.
     seconds : float
-        How long it ran.
+        Duration of the program (s).
     left_over : tuple of str
-        Processes that were still there after it and had to be ended.
+        Processes that still ran after the program and had to be ended.
     last_event : dict
-        The last event that it wrote, or an empty mapping.
+        Last event that the program wrote, or an empty mapping.
     """
 
     status: int
@@ -158,35 +158,35 @@ def run(
 ) -> Finished:
     """Run a program to its end; none of its processes outlives this call.
 
-    It leads a session of its own, so that an interrupt of a notebook or terminal reaches this process only, which then
-    ends the program: an interrupt first, so that it can write what it has, then termination, then a kill. A guard
-    process does the same if this process itself is killed.
+    The program runs in a separate session, so an interrupt in a notebook or terminal reaches only this process. This
+    process then ends the program: it sends an interrupt, so that the program can write its files, then a termination,
+    then a kill. A guard process does the same if this process itself is killed.
 
     Parameters
     ----------
     argv : sequence of str
         Program and arguments; no shell is used.
     log : pathlib.Path
-        File that its output is appended to.
+        File to which the output is appended.
     env : mapping
-        Its whole environment; the mark of the run is added.
+        Whole environment of the program; the mark of the run is added.
     events : pathlib.Path, optional
-        File of the events that the program appends, a JSON object a line.
+        File to which the program appends its events, one JSON object per line.
     cwd : pathlib.Path, optional
-        Its working folder.
+        Working folder of the program.
     timeout_s : float
-        Longest time; 0 is no limit.
+        Longest time (s); 0 means no limit.
     progress : callable, optional
-        Called with what the program says it does, how much is done, and of how much.
+        Called with the text of an event, the amount of work that is done, and the whole amount.
     started : callable, optional
-        Called with the number of its process.
+        Called with the process id of the program.
     watch : callable, optional
-        Called from time to time while it runs.
+        Called regularly while the program runs.
 
     Returns
     -------
     Finished
-        Whatever the exit status is.
+        The result, whatever the exit status is.
 
     Raises
     ------
@@ -205,7 +205,7 @@ def run(
         family: Family | None = None
         try:
             with contextlib.ExitStack() as guarded:
-                try:  # an interrupt may come from here on at any time
+                try:  # from here on, an interrupt may come at any time
                     guarded.enter_context(_guarded(process.pid, mark, log))
                     family = families.Family(process.pid, mark, log)
                     if started is not None:
@@ -315,7 +315,7 @@ def _opened(log: Path) -> Iterator[IO[bytes]]:
 
 
 def _note(out: IO[bytes], log: Path, words: str) -> None:
-    """Write a line of llmprof's own into the log."""
+    """Write a line of llmprof into the log."""
     try:
         out.write(f"# {words}\n".encode())
     except OSError as error:

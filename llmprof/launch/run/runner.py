@@ -1,4 +1,4 @@
-"""Runner of experiments: runs the passes of a mode, keeps the state of the folder, and gives the finished run."""
+"""Runner of experiments, which runs the passes of a mode, keeps the state of the folder, and returns the run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Summary(dict[str, Any]):
-    """A mapping whose keys are attributes too, in nested mappings as well.
+    """Mapping whose keys can be read as attributes, also in nested mappings.
 
     >>> Summary({"top_kernels": [{"share": 0.25}]}).top_kernels[0].time_percentage
     25.0
@@ -63,7 +63,7 @@ class Run:
     Attributes
     ----------
     folder : RunFolder
-        Where it is.
+        Folder of the run.
     config : ExperimentConfig
         Configuration of the run.
     """
@@ -78,9 +78,9 @@ class Run:
 
     @functools.cached_property
     def summary(self) -> Summary:
-        """Content of ``summary.json``; empty if the run did not come that far.
+        """Content of ``summary.json``; empty if the run ended before it was written.
 
-        Its keys can be read as attributes too: ``run.summary.top_kernels[0].time_percentage``.
+        Its keys can be read as attributes, too: ``run.summary.top_kernels[0].time_percentage``.
         """
         return Summary(files.read_json(self.folder.summary) or {})
 
@@ -90,7 +90,7 @@ class Run:
 
     @functools.cached_property
     def worker(self) -> dict[str, Any]:
-        """Content of the engine script's ``worker.json``; empty if it did not come that far."""
+        """Content of the engine script's ``worker.json``; empty if the script ended before it was written."""
         return files.read_json(self.folder.worker) or {}
 
     @functools.cached_property
@@ -112,7 +112,7 @@ class Run:
         Raises
         ------
         NotCapturedError
-            The mode records none, or its capture was not imported.
+            The mode records no timeline, or the capture was not imported.
         """
         trace = results.timeline(self.folder, self.config)
         if self.folder.monitors.is_file():
@@ -154,7 +154,7 @@ class Run:
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
-    """A run from its folder, whatever its state.
+    """Open a run from its folder, whatever its state.
 
     Raises
     ------
@@ -166,7 +166,7 @@ def open_run(path: str | os.PathLike[str]) -> Run:
 
 
 class At:
-    """Writes the stage that a run is in into its folder."""
+    """Writer of the current stage of a run into the run's folder."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -185,7 +185,7 @@ def kept(folder: RunFolder) -> Iterator[At]:
     Yields
     ------
     At
-        To be called with the name of each stage.
+        Object to be called with the name of each stage.
     """
     at = At(folder)
     at("start")
@@ -224,16 +224,16 @@ _TOOLS: Final = {"nsys": ("nsys",), "nsys_ncu": ("nsys", "ncu"), "ncu": ("ncu",)
 
 
 class ExperimentRunner:
-    """Runs one experiment.
+    """Runner of an experiment.
 
     Parameters
     ----------
     config : ExperimentConfig
-        What to run.
+        Configuration of the run.
     progress : callable, optional
-        Called with what is being done, how much is done, and of how much (0: unknown).
+        Called with the current task, the amount of work that is done, and the whole amount (0: unknown).
     check : bool
-        Ask the doctor first; a failure that it finds stops the run before it starts.
+        Whether the doctor checks the machine first; a failure that it finds stops the run before it starts.
     """
 
     def __init__(self, config: ExperimentConfig, *, progress: Progress | None = None, check: bool = True) -> None:
@@ -241,17 +241,18 @@ class ExperimentRunner:
         self._progress, self._check = progress, check
 
     def run(self) -> Run:
-        """Run it, in a new folder.
+        """Run the experiment in a new folder.
 
         Returns
         -------
         Run
-            Finished, and its capture checked; ``state`` says where a raw capture could not be imported here.
+            Finished run, whose capture was checked; ``state`` says if a raw capture could not be imported here.
 
         Raises
         ------
         LaunchError
-            The machine cannot run it (the doctor says why), or the engine or profiler failed, with advice.
+            The machine cannot run the experiment (the error has the doctor's reason), or the engine or the profiler
+            failed; the error has advice.
         CaptureError
             The capture is empty or incomplete.
         OutputError
@@ -270,7 +271,7 @@ class ExperimentRunner:
         return self.run_in(RunFolder.create(self.config))
 
     def run_in(self, folder: RunFolder) -> Run:
-        """Run it in an existing folder, with an engine of its own; files of an earlier attempt are removed.
+        """Run the experiment in an existing folder with a separate engine; files of an earlier attempt are removed.
 
         Raises
         ------
@@ -293,7 +294,7 @@ class ExperimentRunner:
             return self._finish(results, passes, at)
 
     def finish_in(self, folder: RunFolder) -> Run:
-        """Import and check a recorded run and write its numbers; a missing pass of ncu is made.
+        """Import and check a recorded run, and write its results; a missing pass of ncu is run.
 
         Raises
         ------
@@ -334,7 +335,7 @@ class ExperimentRunner:
 
 
 def resume(path: str | os.PathLike[str], *, progress: Progress | None = None, check: bool = True) -> Run:
-    """Resume a run: do nothing if it is finished, only import if just that is missing, else run it again.
+    """Resume a run: a finished one stays as it is, a recorded one is imported, any other is run again.
 
     Raises
     ------

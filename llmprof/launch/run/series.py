@@ -1,4 +1,4 @@
-"""Series: several runs that one start of an engine measures, if their configurations allow it."""
+"""Series of runs that one start of an engine measures, if their configurations allow it."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ OF_THE_SERVER: Final = ("num_prompts", "request_rate", "max_concurrency", "profi
 """Keys of ``server`` that only the load needs."""
 
 ENGINE_FILE: Final = "engine.json"
-"""File of a run folder that says which start of an engine measured it."""
+"""File of a run folder that names the start of the engine that measured the run."""
 
 _ALONE: Final = {"ncu", "nsys_ncu"}
 _WINDOW: Final = "start_profile"
 
 
 def shared_key(config: ExperimentConfig) -> str | None:
-    """The part of a configuration that an engine needs at its start; None if the run needs an engine of its own.
+    """Part of a configuration that an engine needs at its start; None if the run needs a separate engine.
 
-    Two runs whose keys are equal can be measured by one start of an engine. Under ncu each run is a program of its
-    own, since launches are counted from its start.
+    Two runs with equal keys can be measured by one start of an engine. Under ncu each run is a separate program,
+    because launches are counted from the start of the program.
 
     Parameters
     ----------
@@ -74,11 +74,11 @@ class Outcome:
     Attributes
     ----------
     folder : RunFolder
-        Of the run.
+        Folder of the run.
     state : str
-        ``measured`` (its capture is to be read), ``failed`` or ``left`` (the engine never came to it).
+        ``measured`` (its capture must still be read), ``failed`` or ``left`` (the engine ended before it).
     error : LlmprofError or None
-        Why it failed.
+        Reason of a failure.
     """
 
     folder: RunFolder
@@ -88,18 +88,18 @@ class Outcome:
 
 @dataclass
 class Series:
-    """Runs that one start of an engine measures, in order, each in a folder of its own.
+    """Runs that one start of an engine measures in order, each in its folder.
 
     Attributes
     ----------
     configs : list of ExperimentConfig
         Configurations with equal :func:`shared_key`.
     folders : list of RunFolder
-        New ones, one for each.
+        New folders, one for each configuration.
     home : pathlib.Path
         Folder of the engine: its script, output and raw captures.
     progress : callable or None
-        Called with what is being done, the number of the point, and how many there are.
+        Called with the current task, the number of the point, and the number of points.
     """
 
     configs: Sequence[ExperimentConfig]
@@ -109,17 +109,17 @@ class Series:
     notes: list[str] = field(default_factory=list)
 
     def run(self) -> list[Outcome]:
-        """Start the engine once and measure all points; no process of it is left afterwards.
+        """Start the engine once and measure all points; none of its processes is left at the end.
 
         Returns
         -------
         list of Outcome
-            One for each point. A measured one is read by :meth:`~llmprof.launch.run.runner.ExperimentRunner.finish_in`.
+            Result of each point. :meth:`~llmprof.launch.run.runner.ExperimentRunner.finish_in` reads a measured one.
 
         Raises
         ------
         LlmprofError
-            The profiler is not there, or a file cannot be written.
+            The profiler is missing, or a file cannot be written.
         """
         try:
             self.home.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ class Series:
                         progress=self._told if self.progress else None,
                         started=watch,
                     )
-            except LaunchError as error:  # it took too long: the points that were measured are kept
+            except LaunchError as error:  # the engine took too long: points that were measured are kept
                 stopped = error
             except BaseException:
                 for folder in self.folders:
@@ -176,7 +176,7 @@ class Series:
             made, notes = job(config, model)
             self.notes += [note for note in notes if note not in self.notes]
             jobs.append(made)
-        # one model for all: the folders hold the same, and a job with another one would need another engine
+        # all points share one model: another model would need another engine
         return [one | {"model": jobs[0]["model"]} for one in jobs]
 
     def _prepare(self, jobs: Sequence[Mapping[str, Any]], argv: list[str], environment: Mapping[str, str]) -> None:
@@ -245,8 +245,8 @@ def measured(folder: RunFolder) -> bool:
 def gather(folder: RunFolder) -> None:
     """Copy the files that one start of an engine wrote for several runs into the folder of one of them.
 
-    These are the capture of its window, the samples of the monitors in its time, the output and the commands. A run
-    with an engine of its own, or that was gathered before, is left as it is.
+    These are the capture of the run's window, the monitors' samples during the run, the output and the commands. A run
+    that had a separate engine, or that was gathered before, stays as it is.
 
     Raises
     ------
@@ -313,7 +313,7 @@ def groups(configs: Sequence[ExperimentConfig]) -> list[list[int]]:
 
 
 def engine_home(root: Path) -> Path:
-    """A folder for the next start of an engine: ``engine-1``, ``engine-2`` and so on."""
+    """Folder for the next start of an engine: ``engine-1``, ``engine-2`` and so on."""
     taken = [int(match[1]) for path in root.glob("engine-*") if (match := re.fullmatch(r"engine-(\d+)", path.name))]
     return root / f"engine-{max(taken, default=0) + 1}"
 
@@ -325,7 +325,7 @@ def run_series(
     progress: Progress | None = None,
     began: Callable[[Mapping[int, RunFolder]], object] | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
-    """Measure points that share an engine; if it dies, it is started once more for the remaining points.
+    """Measure points that share an engine; if the engine dies, it is started again for the remaining points.
 
     Parameters
     ----------
@@ -334,7 +334,7 @@ def run_series(
     root : pathlib.Path
         Folder for the run folders and that of the engine.
     progress : callable, optional
-        Called with what is being done, which of the points it is, and how many there are.
+        Called with the current task, the number of the point, and the number of points.
     began : callable, optional
         Called with the folders of the points, by place, before each start of an engine.
 

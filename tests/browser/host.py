@@ -78,12 +78,23 @@ class Host:
         What is shown; its traits and messages go to the page and back.
     theme : str
         ``light`` or ``dark``.
+    hold : sequence of str
+        Kinds of requests whose answers are kept back from the start: see :meth:`hold`.
     """
 
     def __init__(
-        self, browser: Browser, widget: Any, *, width: int = 1200, height: int = 900, theme: str = "light"
+        self,
+        browser: Browser,
+        widget: Any,
+        *,
+        width: int = 1200,
+        height: int = 900,
+        theme: str = "light",
+        hold: Sequence[str] = (),
     ) -> None:
         self.widget = widget
+        self._held = set(hold)
+        self._kept: list[tuple[dict[str, Any], list[str]]] = []
         self.problems: list[str] = []
         self._news: queue.SimpleQueue[tuple[float, dict[str, Any]]] = queue.SimpleQueue()
         self._given: dict[str, Any] = {}
@@ -112,7 +123,24 @@ class Host:
 
     def _send(self, content: dict[str, Any], buffers: Any = ()) -> None:
         texts = [base64.b64encode(bytes(buffer)).decode("ascii") for buffer in buffers or ()]
-        self._tell({"content": content, "buffers": texts})
+        if content.get("what") in self._held:
+            self._kept.append((content, texts))
+        else:
+            self._tell({"content": content, "buffers": texts})
+
+    def hold(self, *whats: str) -> None:
+        """Keep back the answers to these kinds of requests, as a busy kernel does."""
+        self._held |= set(whats)
+
+    def held(self, what: str) -> int:
+        """Number of answers to requests of this kind that are kept back."""
+        return sum(content["what"] == what for content, _ in self._kept)
+
+    def let_go(self) -> None:
+        """Send the answers that were kept back, and keep back no more."""
+        kept, self._kept, self._held = self._kept, [], set()
+        for content, texts in kept:
+            self._tell({"content": content, "buffers": texts})
 
     def _tell(self, news: dict[str, Any]) -> None:
         late = random.uniform(0, 0.1 * SLOW) if SLOW > 1 else 0

@@ -153,7 +153,6 @@ def test_keys_that_go_from_row_to_row_fold_and_pin(shown):
     assert second["row"] > first["row"]
     shown.widget.selection = {"row": row_of(shown, "modules"), "id": 1}
     shown.page.locator(".lpt-details strong").get_by_text("nn.Module: Layer_0", exact=True).wait_for()
-    shown.page.wait_for_timeout(500)  # answers to the keys before may still come
     canvas.press("c")
     button(shown, "Unfold modules").wait_for()
     canvas.press("c")

@@ -43,6 +43,8 @@ function render({ model, el }) {
   let view = null;
   /** @type {import("./messages").Messages["call"]["answers"] | null} */
   let one = null; // the picked call
+  /** @type {{before?: number | null, after?: number | null}} */
+  let beside = {}; // the calls before and after it
   let close = false; // whether only its transfer is shown
 
   /** @param {Partial<import("./messages").Traits>} values */
@@ -51,7 +53,9 @@ function render({ model, el }) {
   const colour = (name) => model.get("colours").collective[name];
   /** @param {number | null | undefined} call */
   const pick = (call) => {
-    if (call !== null && call !== undefined) ask(model, "pick", { call }).catch(says.failed);
+    if (call === null || call === undefined) return;
+    clicks = [];
+    ask(model, "pick", { call, kind: model.get("kind"), phase: model.get("phase") }).catch(says.failed);
   };
   /** @param {import("./charts.mjs").Chart} options */
   const add = (options) => {
@@ -191,6 +195,7 @@ function render({ model, el }) {
       says.failed(error);
       return;
     }
+    if (!going) beside = one;
     const first = one.rows[0];
     const where = first
       ? [
@@ -215,17 +220,37 @@ function render({ model, el }) {
         ranks.redraw();
       },
     });
-    fill(moves, move("◀ Call before", one.before), move("Next call ▶", one.after), closer);
+    fill(moves, move("◀ Call before", "before"), move("Next call ▶", "after"), closer);
     ranks.redraw();
     if (view) drawList();
     root.dataset.call = JSON.stringify(one.call);
   };
   /**
    * @param {string} text
-   * @param {number | null | undefined} call
+   * @param {"before" | "after"} to
    */
-  const move = (text, call) =>
-    h("button", { type: "button", text, disabled: call === null, onclick: () => pick(call) });
+  const move = (text, to) => h("button", { type: "button", text, disabled: one?.[to] === null, onclick: () => go(to) });
+  /** @type {("before" | "after")[]} */
+  let clicks = []; // which have not been followed yet: each counts from the call of the one before
+  let going = false;
+  /** @param {"before" | "after"} to */
+  const go = async (to) => {
+    clicks.push(to);
+    if (going) return;
+    going = true;
+    try {
+      for (let next = clicks.shift(); next; next = clicks.shift()) {
+        const call = beside[next];
+        if (call === null || call === undefined) continue;
+        const { kind, phase } = { kind: model.get("kind"), phase: model.get("phase") };
+        beside = (await ask(model, "pick", { call, kind, phase })).msg;
+      }
+    } catch (error) {
+      says.failed(error);
+    }
+    going = false;
+    clicks = [];
+  };
 
   const start = async () => {
     let choices;

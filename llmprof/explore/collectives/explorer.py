@@ -79,7 +79,11 @@ SPREAD: Final = Message(
     answers={"measure": Measure, "meaning": str, "ranks": int, "unknown": int, "bins": list[Bin], "words": str},
     busy="comparing the ranks",
 )
-PICK: Final = Message("pick", asks={"call": int})
+PICK: Final = Message(
+    "pick",
+    asks={"call": int, "kind": str | None, "phase": str | None},
+    answers={"before": int | None, "after": int | None},
+)
 
 MESSAGES: Final = (CHOICES, VIEW, CALL, SPREAD, PICK)
 
@@ -452,7 +456,7 @@ class AllReduce(Explorer):
         }, []
 
     @answers(PICK)
-    def _on_pick(self, *, call: int) -> Answer:
+    def _on_pick(self, *, call: int, kind: str | None = None, phase: str | None = None) -> Answer:
         rows = collectives(self.trace).filter(pl.col("call") == call)
         if rows.height:
             first, last = rows.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(
@@ -462,7 +466,8 @@ class AllReduce(Explorer):
                 self.call, self.step, self.layer = call, rows["step"][0], rows["layer"][0]
                 if not self.in_window:
                     self.window = [float(first), float(last)]
-        return {}, []
+        before, after = beside(calls_of(self.trace, kind=kind, phase=phase), call)
+        return {"before": before, "after": after}, []
 
 
 def all_reduce(trace: Trace, *, kind: str | None = None, **traits: Any) -> AllReduce:

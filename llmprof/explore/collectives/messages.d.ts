@@ -28,8 +28,8 @@ export type Messages = {
     answers: { measure: "duration" | "late" | "transfer" | "wait"; meaning: string; ranks: number; unknown: number; bins: Bin[]; words: string };
   };
   pick: {
-    asks: { call: number };
-    answers: Record<string, never>;
+    asks: { call: number; kind?: string | null; phase?: string | null };
+    answers: { before?: number | null; after?: number | null };
   };
 };
 

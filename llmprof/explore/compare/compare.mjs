@@ -1,5 +1,5 @@
 // Runs side by side: step times, what the change is made of, aligned timelines, kernels and those of the picked row.
-import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
+import { fill, h, labelled, labelledButton, searchField, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
 import { inHand, whenReleased } from "../base/js/press.mjs";
@@ -281,18 +281,17 @@ function render({ model, el }) {
   fill(timelines, both.el);
 
   // Below: the kernels
-  const search = h("input", { type: "search", placeholder: "stage, category or kernel", "aria-label": "Search rows" });
-  search.value = model.get("search");
-  let typing = 0;
-  search.addEventListener("input", () => {
-    clearTimeout(typing);
-    typing = setTimeout(() => set({ search: search.value }), 150);
+  const search = searchField({
+    label: "Search rows",
+    placeholder: "stage, category or kernel",
+    text: model.get("search"),
+    changed: (text) => set({ search: text }),
   });
   const alignBy = labelled("align by", [], "", (text) =>
     set({ by: /** @type {any} */ (text.split(",")), picked: null }),
   );
   const sameUpTo = labelled("same up to", [], "", (text) => set({ tolerance: Number(text) }));
-  fill(bar, search, alignBy.el, sameUpTo.el);
+  fill(bar, search.el, alignBy.el, sameUpTo.el);
   const controls = () => {
     const by = model.get("by").join(",");
     const tolerance = String(model.get("tolerance"));
@@ -495,7 +494,7 @@ function render({ model, el }) {
     });
   };
   model.on("change:phase change:status change:search change:sort change:tolerance change:pair change:rank", () => {
-    if (search.value !== model.get("search") && document.activeElement !== search) search.value = model.get("search");
+    search.follow(model.get("search"));
     mark();
     controls();
     grid.wait();

@@ -1,5 +1,5 @@
 // The explorer of kernels: a table of all, and the details of the one that is picked.
-import { fill, h, labelled, status } from "../base/js/dom.mjs";
+import { fill, h, labelled, searchField, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotPart } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
@@ -68,12 +68,11 @@ function render({ model, el }) {
       Object.entries(model.get("of")).every(([name, value]) => row[name] === value),
   });
 
-  const search = h("input", { type: "search", placeholder: "part of a name", "aria-label": "Search kernels" });
-  search.value = model.get("search");
-  let typing = 0;
-  search.addEventListener("input", () => {
-    clearTimeout(typing);
-    typing = setTimeout(() => set({ search: search.value }), 150);
+  const search = searchField({
+    label: "Search kernels",
+    placeholder: "part of a name",
+    text: model.get("search"),
+    changed: (text) => set({ search: text }),
   });
   const inWindow = h("input", { type: "checkbox", onchange: () => set({ in_window: inWindow.checked }) });
   const windowed = h("label", { class: "lp-label" }, inWindow, h("span", { text: "only in the window" }));
@@ -109,7 +108,7 @@ function render({ model, el }) {
     inWindow.checked = model.get("in_window");
     windowed.hidden = model.get("window") === null && !model.get("in_window");
     const made = offered.map((name) => narrow[name].el);
-    fill(filters, search, made, split.el, windowed);
+    fill(filters, search.el, made, split.el, windowed);
   };
 
   const show = async () => {
@@ -306,7 +305,7 @@ function render({ model, el }) {
     queued = true;
     queueMicrotask(() => {
       queued = false;
-      if (search.value !== model.get("search") && document.activeElement !== search) search.value = model.get("search");
+      search.follow(model.get("search"));
       show();
       if (model.get("kernel") !== null) detail();
     });

@@ -20,6 +20,8 @@ function render({ model, el }) {
   let shown = null; // {head, values, outliers}
   /** @type {[number, number] | null} */
   let range = null; // first and last step that are shown; all if null
+  /** @type {(number | null)[] | null} */
+  let coming = null; // step and layer that were picked and are not known to Python yet
   /** @type {[number, number] | null} */
   let whole = null; // first and last step of all, once they are known
 
@@ -44,13 +46,21 @@ function render({ model, el }) {
    * @param {number} step
    * @param {number} layer
    */
-  const pick = (step, layer) => {
-    if (shown) ask(model, "pick", { rank: shown.head.rank, step, layer }).catch(says.failed);
+  const pick = async (step, layer) => {
+    if (!shown) return;
+    const mine = [step, layer];
+    coming = mine;
+    try {
+      await ask(model, "pick", { rank: shown.head.rank, step, layer });
+    } catch (error) {
+      says.failed(error);
+    }
+    if (coming === mine) coming = null;
   };
   const nextOutlier = () => {
     if (!shown) return;
     const { columns, layers } = shown.head;
-    const [step, layer] = [model.get("step"), model.get("layer")];
+    const [step, layer] = coming ?? [model.get("step"), model.get("layer")];
     const column = step === null ? -1 : columns.findIndex(([first, last]) => first <= step && step <= last);
     const row = layer === null ? -1 : layers.indexOf(layer);
     const at = layerNext(shown.outliers, column < 0 ? -1 : column * layers.length + row);

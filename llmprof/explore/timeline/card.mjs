@@ -49,9 +49,9 @@ export function makeDetails() {
    * @param {string | null} colour
    * @param {[string, string][]} facts
    * @param {[string, string, () => void][]} actions
-   * @param {HTMLElement | null} [more]
+   * @param {{more?: HTMLElement | null, waits?: boolean}} [options] waits: facts are on their way, and find their room kept
    */
-  const show = (title, colour, facts, actions, more = null) => {
+  const show = (title, colour, facts, actions, { more = null, waits = false } = {}) => {
     const swatch = h("i", { class: "lpt-swatch" });
     swatch.hidden = !colour;
     if (colour) swatch.style.background = colour;
@@ -63,6 +63,8 @@ export function makeDetails() {
       {},
       ...facts.map(([label, text]) => h("div", {}, h("dt", { text: label }), h("dd", { text, title: text }))),
     );
+    el.style.minHeight = waits ? `${el.offsetHeight}px` : "";
+    el.setAttribute("aria-busy", String(waits));
     fill(
       el,
       h(

@@ -75,7 +75,7 @@ export function makeHits(timeline) {
     ],
     load: (first) => load(first),
     sorted: (sort) => change({ sort }),
-    pick: (_, row) => timeline.choose(row.hit, { show: true }),
+    pick: (_, row) => timeline.goTo(row.hit),
     chosen: ({ hit }) => timeline.hit?.row === hit.row && timeline.hit?.id === hit.id,
   });
   const el = h(
@@ -92,6 +92,8 @@ export function makeHits(timeline) {
     ),
     grid.el,
   );
+  let round = 0;
+  let coming = false; // whether other rows are on their way
   /** @param {number} first */
   const asked = (first) => ({
     text: timeline.tools.text(),
@@ -104,21 +106,27 @@ export function makeHits(timeline) {
   });
   /** @param {number} first */
   const load = async (first) => {
+    if (coming) return grid.forget(first); // asked for once the rows are others
     const answer = await timeline.get("list", asked(first));
-    if (answer) grid.put(first, answer.msg.rows);
+    if (answer && !coming) grid.put(first, answer.msg.rows);
     else grid.forget(first);
+    return null;
   };
   const update = async () => {
     if (el.hidden) return;
     const text = timeline.tools.text();
     grid.wait();
+    round += 1;
+    const mine = round;
+    coming = Boolean(text);
     if (!text) {
       words.textContent = "Type a part of a name into the search.";
       grid.show(0, []);
       return;
     }
     const answer = await timeline.get("list", asked(0));
-    if (!answer) return;
+    if (mine === round) coming = false;
+    if (!answer || mine !== round) return;
     words.textContent = hitsTotals(answer.msg, text);
     fill(
       rank.select,

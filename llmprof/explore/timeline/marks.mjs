@@ -124,16 +124,15 @@ export const marking = {
  */
 export function makeMarks(timeline) {
   const el = h("div", { class: "lpt-marks", role: "region", "aria-label": "Marks and notes", hidden: true });
+  // a mark is known by its time: others may have come before it while its line was in hand
   /**
-   * @param {number} number
+   * @param {number} time
    * @param {string} text
    */
-  const change = (number, text) => {
-    const marks = timeline.marksNow().map((mark, i) => (i === number ? { ...mark, text } : mark));
-    timeline.setMarks(marks);
-  };
-  /** @param {number} number */
-  const remove = (number) => timeline.setMarks(timeline.marksNow().filter((_, i) => i !== number));
+  const change = (time, text) =>
+    timeline.setMarks(timeline.marksNow().map((mark) => (mark.time === time ? { ...mark, text } : mark)));
+  /** @param {number} time */
+  const remove = (time) => timeline.setMarks(timeline.marksNow().filter((mark) => mark.time !== time));
   /** @param {import("./types").Mark} mark */
   const go = (mark) => {
     const half = (timeline.window[1] - timeline.window[0]) / 2;
@@ -151,8 +150,8 @@ export function makeMarks(timeline) {
       placeholder: "note",
       maxlength: "2000",
       "aria-label": `Note of mark ${i + 1}`,
-      "data-mark": i,
-      onchange: () => change(i, note.value),
+      "data-mark": mark.time,
+      onchange: () => change(mark.time, note.value),
     });
     note.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => event.key === "Enter" && note.blur());
     return h(
@@ -178,7 +177,7 @@ export function makeMarks(timeline) {
           type: "button",
           text: "Remove",
           "aria-label": `Remove mark ${i + 1}`,
-          onclick: () => remove(i),
+          onclick: () => remove(mark.time),
         }),
       ),
     );

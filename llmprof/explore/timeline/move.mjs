@@ -3,6 +3,9 @@ import { aroundSpan, panWindow, zoomWindow } from "../base/js/geometry.mjs";
 import { actionOf, wheelAction } from "./keys.mjs";
 import { PATH } from "./rows.mjs";
 
+/** Actions on what is selected, or from there. */
+const ON_SELECTION = new Set(["fit", "previous", "next", "rowup", "rowdown", "pin", "fold", "across", "mark"]);
+
 /**
  * @satisfies {ThisType<import("./timeline.mjs").Timeline>}
  */
@@ -63,6 +66,7 @@ export const moving = {
     if (!action) return;
     event.preventDefault();
     event.stopPropagation();
+    if (event.repeat && this.turn && ON_SELECTION.has(action)) return; // a held key goes on only as fast as answers come
     this.perform(action);
   },
 
@@ -73,10 +77,43 @@ export const moving = {
    */
   moveFocused(target, by) {
     const key = /** @type {HTMLElement | null} */ (target.closest("[data-key]"))?.dataset.key ?? "";
-    const group = key.startsWith("g") ? this.described.groups.find((one) => `g${one.rank}` === key) : null;
-    const number = group ? undefined : key ? Number(key.slice(1)) : this.hit?.row;
+    const group = this.described.groups.find((one) => `g${one.rank}` === key);
+    /** @param {number} number */
+    const moveRow = (number) => this.moveItem({ ...this.described.rows[number], number }, by);
     if (group) this.moveItem({ rank: group.rank, label: group.label }, by);
-    else if (number !== undefined) this.moveItem({ ...this.described.rows[number], number }, by);
+    else if (key) moveRow(Number(key.slice(1)));
+    else this.inTurn(() => this.hit && moveRow(this.hit.row));
+  },
+
+  /**
+   * Do what acts on the selection after what was asked before it: a key is meant for what the key before it selects.
+   * @template T
+   * @param {(current: () => boolean) => T} work  current() is false once something else is to be selected outright
+   * @param {{anew?: boolean}} [options] anew: what is selected does not depend on what was, and what was asked is void
+   * @returns {T | Promise<Awaited<T> | undefined>}
+   */
+  inTurn(work, { anew = false } = {}) {
+    if (anew) this.anew();
+    const { round } = this;
+    const current = () => round === this.round && !this.stopped;
+    const made = this.turn ? this.turn.then(() => (current() ? work(current) : undefined)) : work(current);
+    if (made instanceof Promise) {
+      const turn = made.then(
+        () => {},
+        () => {},
+      );
+      this.turn = turn;
+      turn.then(() => {
+        if (this.turn === turn) this.turn = null;
+      });
+    }
+    return /** @type {any} */ (made);
+  },
+
+  /** What was asked before selects nothing any more. */
+  anew() {
+    this.round += 1;
+    this.turn = null;
   },
 
   /**
@@ -85,7 +122,7 @@ export const moving = {
   perform(action) {
     /** @param {number} by */
     const scroll = (by) => this.mainPane.el.scrollBy({ top: by });
-    /** @type {Record<string, () => unknown>} */
+    /** @type {Record<string, (current: () => boolean) => unknown>} */
     const todo = {
       in: () => this.zoom(0.7),
       out: () => this.zoom(1 / 0.7),
@@ -95,22 +132,24 @@ export const moving = {
       down: () => scroll(60),
       whole: () => this.move(this.whole),
       fit: () => this.fit(),
-      previous: () => this.neighbour(-1),
-      next: () => this.neighbour(1),
-      rowup: () => this.otherRow(-1),
-      rowdown: () => this.otherRow(1),
+      previous: (current) => this.neighbour(-1, current),
+      next: (current) => this.neighbour(1, current),
+      rowup: (current) => this.otherRow(-1, current),
+      rowdown: (current) => this.otherRow(1, current),
       pin: () => this.actOnSelected("pin"),
       fold: () => this.actOnSelected("fold"),
       search: () => this.tools.focusSearch(),
       clear: () => this.clear(),
       help: () => this.help.toggle(),
-      across: () => this.goAcross(),
+      across: (current) => this.goAcross(current),
       mark: () => this.addMark(),
       list: () => this.hits.toggle(),
       flame: () => this.flame.toggle(),
       path: () => this.togglePath(),
     };
-    todo[action]();
+    const pointed = action === "mark" && this.pointed !== null; // where the pointer is, whatever is selected
+    if (ON_SELECTION.has(action) && !pointed) this.inTurn(todo[action]);
+    else todo[action](() => true);
   },
 
   /** Show the critical path, or hide it. */
@@ -144,21 +183,23 @@ export const moving = {
 
   /**
    * @param {number} by
+   * @param {() => boolean} current
    */
-  async neighbour(by) {
+  async neighbour(by, current) {
     if (!this.hit) {
-      this.otherRow(1);
+      await this.otherRow(1, current);
       return;
     }
     const { row, level, id } = this.hit;
     const answer = await this.get("neighbour", { row, level, id, by });
-    if (answer?.msg.hit) this.choose(answer.msg.hit, { show: true });
+    if (answer?.msg.hit && current()) await this.choose(answer.msg.hit, { show: true });
   },
 
   /**
    * @param {number} by
+   * @param {() => boolean} current
    */
-  async otherRow(by) {
+  async otherRow(by, current) {
     const items = [...this.pinnedPane.items, ...this.mainPane.items];
     const rows = [...new Set(items.flatMap((item) => item.levels.map((place) => place.row)))];
     const some = rows.filter((number) => this.described.rows[number].count);
@@ -168,6 +209,6 @@ export const moving = {
     const time = (this.window[0] + this.window[1]) / 2;
     const reach = (this.window[1] - this.window[0]) / 2;
     const answer = await this.get("pick", { row: number, level: 0, time, reach });
-    if (answer?.msg.hit) this.choose(answer.msg.hit, { show: true });
+    if (answer?.msg.hit && current()) await this.choose(answer.msg.hit, { show: true });
   },
 };

@@ -128,7 +128,17 @@ export const selecting = {
    * @param {number} y
    * @returns {Promise<import("./messages").Hit | null | undefined>}
    */
-  async click(pane, x, y) {
+  click(pane, x, y) {
+    return this.inTurn((current) => this.choosePlace(pane, x, y, current), { anew: true });
+  },
+
+  /**
+   * @param {import("./timeline.mjs").Pane} pane
+   * @param {number} x
+   * @param {number} y
+   * @param {() => boolean} current
+   */
+  async choosePlace(pane, x, y, current) {
     const found = this.under(pane, x, y);
     if (!found) {
       this.clear();
@@ -142,7 +152,7 @@ export const selecting = {
         : found.time;
     const asked = { row: found.number, level: found.level, time, reach: found.reach };
     const answer = await this.get("pick", asked);
-    if (!answer) return null;
+    if (!answer || !current()) return null;
     if (answer.msg.hit) this.choose(answer.msg.hit);
     else this.clear();
     return answer.msg.hit;
@@ -156,6 +166,14 @@ export const selecting = {
   async doubleClick(pane, x, y) {
     const hit = (await this.click(pane, x, y)) ?? this.hit;
     if (hit) this.move(aroundSpan(hit.start, hit.end, this.whole, 0.6));
+  },
+
+  /**
+   * Select a span that does not follow from the selection, such as a hit of a list.
+   * @param {import("./messages").Hit} hit
+   */
+  goTo(hit) {
+    return this.inTurn(() => this.choose(hit, { show: true }), { anew: true });
   },
 
   /**
@@ -173,12 +191,21 @@ export const selecting = {
       this.model.save_changes();
     }
     if (show) this.reveal(hit);
+    this.showHit([], this.described.rows[hit.row].label, true); // keys act on it from now on
     this.draw();
     this.flame.update();
     const answer = await this.get("describe", { row: hit.row, id: hit.id });
-    if (!answer || this.hit?.id !== hit.id || this.hit?.row !== hit.row) return;
+    if (!answer || !this.chosen(hit)) return;
     this.showDetails(answer.msg);
     this.draw();
+  },
+
+  /**
+   * Whether a span is the one that is selected.
+   * @param {{row: number, id: number} | Record<string, any>} span
+   */
+  chosen({ row, id }) {
+    return this.hit?.row === row && this.hit?.id === id;
   },
 
   /**
@@ -190,14 +217,29 @@ export const selecting = {
     this.flows = flows;
     this.target = target;
     if (target) this.revealRow(target);
+    this.showHit(facts, label);
+    this.said.textContent = `${hit.name}, ${facts
+      .slice(0, 3)
+      .map((fact) => fact.join(" "))
+      .join(", ")}`;
+  },
+
+  /**
+   * @param {[string, string][]} facts
+   * @param {string} label
+   * @param {boolean} [waits]
+   */
+  showHit(facts, label, waits = false) {
+    const { hit } = this;
+    if (!hit) return;
     const where = this.described.groups.find((group) => group.rank === this.described.rows[hit.row].rank)?.label ?? "";
     const across = this.across();
     /** @type {Action[]} */
     const actions = [
-      ...(across ? [/** @type {Action} */ ([across.text, "G", () => this.goAcross()])] : []),
-      ["Zoom to it", "F", () => this.fit()],
-      ["Previous", "[", () => this.neighbour(-1)],
-      ["Next", "]", () => this.neighbour(1)],
+      ...(across ? [/** @type {Action} */ ([across.text, "G", () => this.perform("across")])] : []),
+      ["Zoom to it", "F", () => this.perform("fit")],
+      ["Previous", "[", () => this.perform("previous")],
+      ["Next", "]", () => this.perform("next")],
       ["Copy as Python", "", () => this.copy()],
       ["Clear", "Esc", () => this.clear()],
     ];
@@ -206,11 +248,8 @@ export const selecting = {
       this.paints.colour[hit.code],
       [["row", [where, label].filter(Boolean).join(" · ")], ...facts],
       actions,
+      { waits },
     );
-    this.said.textContent = `${hit.name}, ${facts
-      .slice(0, 3)
-      .map((fact) => fact.join(" "))
-      .join(", ")}`;
   },
 
   /** Where the selection leads, by its first arrow: {text, end} or {text, hit}; null where there is none. */
@@ -222,18 +261,21 @@ export const selecting = {
     return { text: launched ? "Go to launch" : "Go to kernel", end: flow[launched ? 0 : 1], hit: null };
   },
 
-  /** Select what launched the selected kernel, the first kernel of the selected call, or the event of a part. */
-  async goAcross() {
+  /**
+   * Select what launched the selected kernel, the first kernel of the selected call, or the event of a part.
+   * @param {() => boolean} current
+   */
+  async goAcross(current) {
     const across = this.across();
     if (!across) return;
     if (across.hit) {
-      this.choose(across.hit, { show: true });
+      await this.choose(across.hit, { show: true });
       return;
     }
     if (!across.end) return;
     const { row, level, time } = across.end;
     const answer = await this.get("pick", { row, level, time, reach: 1 });
-    if (answer?.msg.hit) this.choose(answer.msg.hit, { show: true });
+    if (answer?.msg.hit && current()) await this.choose(answer.msg.hit, { show: true });
   },
 
   /**
@@ -271,6 +313,7 @@ export const selecting = {
   },
 
   clear() {
+    this.anew();
     this.hit = null;
     this.flows = [];
     this.target = null;
@@ -282,7 +325,11 @@ export const selecting = {
     this.draw();
   },
 
-  async selectionFromPython() {
+  /**
+   * Show the selection that Python has set; what a user selects while it is looked up stays.
+   * @param {{again?: boolean}} [options] again: more may be known of it
+   */
+  async selectionFromPython({ again = false } = {}) {
     const wanted = this.model.get("selection");
     if (!this.described) return;
     if (!wanted) {
@@ -296,9 +343,10 @@ export const selecting = {
       }
       return;
     }
-    const known = this.hit && wanted.row === this.hit.row && wanted.id === this.hit.id;
+    if (!again && this.chosen(wanted)) return;
     const answer = await this.get("describe", { row: wanted.row, id: wanted.id });
-    if (!answer) return;
+    if (!answer || !alike(this.model.get("selection"), wanted)) return;
+    const known = this.chosen(wanted);
     this.hit = answer.msg.hit;
     if (!known) this.reveal(this.hit);
     this.showDetails(answer.msg);
@@ -364,6 +412,7 @@ export const selecting = {
    * @param {number[] | null} rows
    */
   select(from, to, rows) {
+    this.anew();
     this.hit = null;
     this.flows = [];
     this.target = null;
@@ -381,7 +430,7 @@ export const selecting = {
     if (!answer || this.span !== span) return;
     /** @type {Action[]} */
     const actions = [
-      ["Zoom to it", "F", () => this.fit()],
+      ["Zoom to it", "F", () => this.perform("fit")],
       ["Flame graph", "T", () => this.flame.toggle(true)],
       ...(spanRows ? [/** @type {Action} */ (["All streams", "", () => this.select(span[0], span[1], null)])] : []),
       ["Copy as Python", "", () => this.copy()],
@@ -389,7 +438,7 @@ export const selecting = {
     ];
     const title = `${formatNs(span[1] - span[0])} of ${answer.msg.title || "nothing"}`;
     const table = namesTable(answer.msg, this.paints.colour, (name) => this.tools.find(name));
-    this.details.show(title, null, answer.msg.facts, actions, table);
+    this.details.show(title, null, answer.msg.facts, actions, { more: table });
     this.said.textContent = title;
   },
 

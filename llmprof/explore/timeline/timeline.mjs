@@ -89,6 +89,9 @@ class TimelineView extends Behaviour {
     /** @type {{key: string, at: [number, number], facts?: [string, string][]} | null} */
     this.hovered = null;
     this.resting = 0;
+    /** @type {Promise<void> | null} what acts on the selection and has not ended yet */
+    this.turn = null;
+    this.round = 0; // counts what was selected outright
     this.copied = "";
     /** @type {{first: number, draw: number[], exact: number[], bytes: number}} */
     this.timings = { first: 0, draw: [], exact: [], bytes: 0 }; // for benchmarks
@@ -258,7 +261,7 @@ class TimelineView extends Behaviour {
     await this.load();
     this.flame.update();
     this.recolour();
-    if (this.hit) this.selectionFromPython();
+    if (this.hit) this.selectionFromPython({ again: true });
     this.follow();
     this.host.dataset.found = "true";
   }

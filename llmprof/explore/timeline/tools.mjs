@@ -104,7 +104,16 @@ function makeSearch(timeline) {
   let chosen = false; // whether the hit of the index has been gone to
   let typing = 0;
   /** @param {number} by */
-  const go = async (by) => {
+  const go = (by) => {
+    clearTimeout(typing);
+    typing = 0;
+    return by ? timeline.inTurn((current) => look(by, current)) : look(by, () => true);
+  };
+  /**
+   * @param {number} by
+   * @param {() => boolean} current
+   */
+  const look = async (by, current) => {
     if (!timeline.window) return;
     const wanted = input.value.trim();
     if (wanted !== text) {
@@ -122,7 +131,7 @@ function makeSearch(timeline) {
     }
     const at = index === null || by === 0 ? null : chosen || by < 0 ? index + by : index;
     const answer = await timeline.get("search", { text: wanted, after: timeline.window[0], index: at });
-    if (!answer || input.value.trim() !== wanted) return;
+    if (!answer || input.value.trim() !== wanted || !current()) return;
     const { msg } = answer;
     index = msg.hit ? msg.index : null;
     chosen = by !== 0;
@@ -130,7 +139,7 @@ function makeSearch(timeline) {
       ? `${(msg.index + 1).toLocaleString("en-US")} of ${msg.count.toLocaleString("en-US")}`
       : "none";
     timeline.dimmed = msg.count ? new Set(msg.names) : null;
-    if (msg.hit && by !== 0) timeline.choose(msg.hit, { show: true });
+    if (msg.hit && by !== 0) await timeline.choose(msg.hit, { show: true });
     else timeline.draw();
   };
   input.addEventListener("input", () => {
@@ -142,7 +151,6 @@ function makeSearch(timeline) {
   });
   input.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
     if (event.key === "Enter") {
-      clearTimeout(typing);
       event.preventDefault();
       go(event.shiftKey ? -1 : 1);
     } else if (event.key === "Escape") {
@@ -174,9 +182,11 @@ function makeSearch(timeline) {
     list,
     count,
   );
+  /** Follow the trait, unless something else has been typed: before the first picture nothing could be looked for. */
   const fromPython = () => {
     const wanted = timeline.model.get("search") ?? "";
-    if (wanted !== input.value.trim()) find(wanted);
+    if (input.value.trim() !== text) typing || go(0);
+    else if (wanted !== text) find(wanted);
   };
   /** @param {boolean} open */
   const listed = (open) => list.setAttribute("aria-expanded", String(open));

@@ -321,6 +321,7 @@ function render({ model, el }) {
   const texts = () => rows.map((row) => row.read());
   const now = () => {
     clearTimeout(typing);
+    typing = 0;
     setTraits(model, { changes: texts() });
   };
   const changed = () => {
@@ -344,6 +345,7 @@ function render({ model, el }) {
   /** Rows as the trait has them: those that are there stay, since one of them may be in hand. */
   const follow = () => {
     const wanted = model.get("changes");
+    if (typing) return; // a slider was moved since, and is about to be told
     if (JSON.stringify(wanted) === JSON.stringify(texts())) return;
     const offered = new Map((choices?.offers ?? []).map((offer) => [offer.name, offer]));
     const before = rows;

@@ -203,6 +203,33 @@ export function labelled(label, options, value, changed) {
 }
 
 /**
+ * A search field, whose text is told when typing pauses or ends. `follow` shows another text, but not over what was
+ * typed and is not told yet, or while it is typed in.
+ * @param {{label: string, placeholder: string, text: string, changed: (text: string) => void}} options
+ */
+export function searchField({ label, placeholder, text, changed }) {
+  const el = h("input", { type: "search", placeholder, "aria-label": label });
+  el.value = text;
+  let typing = 0;
+  const tell = () => {
+    if (!typing) return;
+    clearTimeout(typing);
+    typing = 0;
+    changed(el.value);
+  };
+  el.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(tell, 150);
+  });
+  el.addEventListener("change", tell); // Enter, or the field is left
+  /** @param {string} now */
+  const follow = (now) => {
+    if (!typing && !el.matches(":focus")) el.value = now;
+  };
+  return { el, follow };
+}
+
+/**
  * Line that says what is computed, what went wrong and that the kernel is gone.
  * Returns {el, busy, error(text), failed(error), stop()}; put el somewhere into the widget, and its part busy elsewhere
  * if it should not make room there. `failed` says what was thrown by a request, unless a newer one has replaced it.

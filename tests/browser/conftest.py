@@ -209,8 +209,8 @@ class Notebook:
         return path
 
     def faults(self, selector: str) -> list[str]:
-        """Serious and critical accessibility faults that axe finds in a part of the page."""
-        return faults(self.page, selector, ("serious", "critical"))
+        """Moderate, serious and critical accessibility faults that axe finds in a part of the page."""
+        return faults(self.page, selector)
 
 
 @pytest.fixture(scope="session")

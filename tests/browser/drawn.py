@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.browser.host import PATIENCE_S
+from tests.browser.host import PAINTED, PATIENCE_S
 
 DRAWN = """([root, needs, shows]) => {
     const now = [...document.querySelectorAll(root)].pop()?.dataset ?? {};
@@ -34,14 +34,23 @@ def wait_until(true: Callable[[], Any]) -> Any:
     return value
 
 
+def painted(page: Any) -> None:
+    """Wait until what a page has drawn is on the screen, and nothing is computed for it."""
+    page.wait_for_function("!document.querySelector('.lp-working')")
+    page.evaluate(PAINTED)
+
+
+def exact(page: Any, nth: int = 0) -> None:
+    """Wait until a timeline has found its rows, and shows all that it has asked for."""
+    page.wait_for_function(
+        """nth => { const { found, exact } = document.querySelectorAll(".lpt")[nth]?.dataset ?? {};
+        return found && exact === "true"; }""",
+        arg=nth,
+    )
+    painted(page)
+
+
 def still(locator: Any) -> dict[str, float]:
-    """Box of an element (px) once it stays where it is: rows and names are made anew while more is found."""
-    boxes = [locator.bounding_box()]
-
-    def stays() -> bool:
-        locator.page.wait_for_timeout(100)
-        boxes.append(locator.bounding_box())
-        return boxes[-1] is not None and boxes[-1] == boxes[-2]
-
-    wait_until(stays)
-    return boxes[-1]
+    """Box of a part of a timeline (px) once it stays where it is: rows are made anew while more is found."""
+    exact(locator.page)
+    return locator.bounding_box()

@@ -25,6 +25,9 @@ PATIENCE_S = 120
 SLOW = float(os.environ.get("LLMPROF_SLOW", "1"))
 """How many times slower the page computes; answers of Python then come up to 0.1 s times this later. For debugging."""
 
+PAINTED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
+"""True once what was drawn before is on the screen."""
+
 PAGE = """<!doctype html><html><head><meta charset="utf-8"><style>{css}</style></head>
 <body data-jp-theme-light="{light}" style="margin:0;background:{ground}"><div id="host"></div></body></html>"""
 
@@ -93,6 +96,9 @@ class Host:
         hold: Sequence[str] = (),
     ) -> None:
         self.widget = widget
+        self._asked: dict[str, str] = {}
+        """Requests of the page that have not been answered, and their kinds."""
+        self._count = 0
         self._held = set(hold)
         self._kept: list[tuple[dict[str, Any], list[str]]] = []
         self.problems: list[str] = []
@@ -109,7 +115,7 @@ class Host:
         self.page.expose_function("pythonState", lambda: state)
         self.page.expose_function("pythonSource", lambda: str(widget._esm))
         self.page.expose_function("pythonSet", self._set)
-        self.page.expose_function("pythonSend", lambda text: widget._receive(widget, json.loads(text), []))
+        self.page.expose_function("pythonSend", self._receive)
         self.page.expose_function("pythonNews", self._poll)
         light, ground = ("true", "#ffffff") if theme == "light" else ("false", "#111111")
         self.page.set_content(PAGE.format(css=str(widget._css), light=light, ground=ground))
@@ -152,13 +158,35 @@ class Host:
             setattr(self.widget, name, value)
         self._given = {}
 
+    def _receive(self, text: str) -> None:
+        content = json.loads(text)
+        if content["kind"] == "ask":
+            self._count += 1
+            self._asked[content["id"]] = content["what"]
+        elif content["kind"] == "cancel":
+            self._asked = {key: what for key, what in self._asked.items() if what != content["what"]}
+        self.widget._receive(self.widget, content, [])
+
     def _poll(self) -> str:
         while not self._news.empty():
             self._due.append(self._news.get())
         news = []
         while self._due and self._due[0][0] <= time.monotonic():
             news.append(self._due.pop(0)[1])
+            self._asked.pop(news[-1].get("content", {}).get("id"), None)
         return json.dumps(news)
+
+    def quiet(self) -> None:
+        """Wait until every request is answered, and what the answers brought is painted."""
+
+        def calm() -> bool:
+            count = self._count
+            if self._asked or self._due or not self._news.empty():
+                return False
+            self.page.evaluate(PAINTED)
+            return count == self._count and not self._asked and not self._due and self._news.empty()
+
+        self.wait(calm)
 
     def wait(self, true: Any, *, seconds: float = PATIENCE_S) -> Any:
         """What ``true()`` gives, once it is true."""

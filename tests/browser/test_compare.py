@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 import llmprof
 from llmprof import explore
+from tests.browser import drawn
 
 SETUP = """import llmprof
 from llmprof import explore
@@ -56,7 +57,7 @@ def test_verdicts_rows_and_bars(notebook):
     # the largest change is the custom kernel, which only one run has
     assert opened.python("sorted(set(w.selected['trace']))") == ["custom"]
     assert opened.python("set(w.selected['name']) == {w.picked['name']}")
-    opened.page.wait_for_timeout(300)
+    drawn.painted(opened.page)
     opened.shot("compare_picked", widget)
 
     # the bars are reached with the keyboard, once they are those of what is chosen
@@ -227,8 +228,8 @@ def test_a_click_that_comes_while_the_table_is_drawn_anew_counts(host, sample_tr
     shown.page.mouse.move(box["x"] + 10, box["y"] + 10)
     shown.page.mouse.down()
     widget.sort = "stage"
-    shown.wait(lambda: rows.nth(0).inner_text() and widget.busy == "")
-    shown.page.wait_for_timeout(300)
+    shown.page.locator("th[aria-sort=ascending]", has_text="stage").wait_for()
+    shown.quiet()
     shown.page.mouse.up()
     assert shown.wait(lambda: widget.picked) == second
     shown.page.locator("tr[data-row='0']", has_text=widget.table["stage"][0]).wait_for()

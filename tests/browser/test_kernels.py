@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 import llmprof
 from llmprof import explore, schema
 from llmprof.trace import Trace
+from tests.browser.drawn import painted
 
 SETUP = """import llmprof
 from llmprof import explore
@@ -70,7 +71,7 @@ def test_sort_filter_pick_and_hardware_metrics(notebook):
     widget.get_by_text("Good:").first.wait_for()
     widget.get_by_label("Search metrics").fill("dram__bytes_read.sum")
     widget.get_by_text("dram__bytes_read.sum", exact=True).first.wait_for()
-    opened.page.wait_for_timeout(300)
+    painted(opened.page)
     opened.shot("kernels_metrics", widget)
 
     # a launch on the chart: the frame holds it, and the window goes there

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.drawn import painted
+
 SETUP = """import llmprof
 from llmprof import explore
 trace = llmprof.sample("torch_tp4_eager_nccl")"""
@@ -22,7 +24,7 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     button = opened.output().get_by_role("button", name="Show me").first
     button.wait_for()
     assert opened.python("list(w.explorers)") == ["timeline"]
-    opened.page.wait_for_timeout(400)
+    painted(opened.page)
     opened.shot(f"open_findings_{theme}", opened.output())
     assert opened.faults(".llmprof-findings") == []
     names = ["timeline", "layers", "overlap", "all_reduce", "ranks", "what_if", "kernels", "compare"]
@@ -32,7 +34,7 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
         assert opened.python("len(w.explorers)") == count
         shown = opened.output().locator(".lp:visible").first
         shown.locator("canvas:visible, tr[data-row]:visible").first.wait_for()
-        opened.page.wait_for_timeout(400)
+        painted(opened.page)
         opened.shot(f"open_{name}_{theme}", opened.output())
 
     # what is chosen in one holds for all
@@ -67,7 +69,7 @@ def test_a_finding_is_shown_by_its_button_and_by_keys(notebook):
     canvas = opened.output().locator(".lp canvas:visible").first
     canvas.wait_for()
     assert opened.python("list(w['timeline'].span) == [w._front.rows[0]['start_ns'], w._front.rows[0]['end_ns']]")
-    opened.page.wait_for_timeout(600)
+    painted(opened.page)
     opened.shot("open_shown", opened.output())
     assert opened.problems == []
 

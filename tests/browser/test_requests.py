@@ -45,7 +45,7 @@ def test_requests_are_sorted_picked_and_explained(host, run, theme):
     shown.page.get_by_role("heading", name=f"Request {first}").wait_for()
     shown.page.get_by_role("heading", name="Why step").wait_for()
     assert widget.selected["request"].unique().to_list() == [first]
-    shown.page.wait_for_timeout(200)
+    shown.quiet()
     kept(shown, f"requests_{theme}")
     assert shown.problems == []
 
@@ -55,7 +55,6 @@ def test_requests_are_rows_of_the_timeline(host, run):
     shown = host(widget, width=1400, height=1000)
     shown.page.get_by_text("request 0", exact=True).first.wait_for()
     shown.page.get_by_text("prefill with others").first.wait_for()  # the legend
-    shown.wait(lambda: widget.busy == "")
-    shown.page.wait_for_timeout(500)
+    shown.quiet()
     kept(shown, "requests_timeline")
     assert shown.problems == []

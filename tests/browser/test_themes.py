@@ -41,18 +41,10 @@ LIGHTNESS = """() => {
 
 
 def still(one) -> list[float]:
-    """Lightness of the widget's parts, once it has drawn something and nothing in it changes any more."""
+    """Lightness of the widget's parts, once it has drawn all that it asked for."""
     one.page.locator("canvas, tr[data-row]").first.wait_for()
-    one.page.wait_for_function("!document.querySelector('.lp-working')")
-    seen: list[list[float]] = []
-
-    def steady() -> bool:
-        seen.append(one.page.evaluate(LIGHTNESS))
-        one.page.wait_for_timeout(300)
-        return len(seen) > 5 and all(now == seen[-1] for now in seen[-5:])
-
-    one.wait(steady)
-    return seen[-1]
+    one.quiet()
+    return one.page.evaluate(LIGHTNESS)
 
 
 @pytest.mark.parametrize("name", WIDGETS)

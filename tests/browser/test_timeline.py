@@ -7,7 +7,7 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
-from tests.browser.drawn import wait_until
+from tests.browser.drawn import exact, wait_until
 
 ROOT = str(Path(__file__).resolve().parents[2])
 SETUP = "import llmprof, polars as pl\nfrom llmprof import explore\ntrace = llmprof.sample('torch_tp4_eager_nccl')"
@@ -28,12 +28,7 @@ def settled(shown, nth: int = 0):
     """The widget, once it shows its window in full."""
     host = shown.page.locator(".lpt").nth(nth)
     host.locator(".lpt-main canvas").wait_for()
-    shown.page.wait_for_function(
-        """nth => { const host = document.querySelectorAll('.lpt')[nth];
-        return host.llmprofTimings.first > 0 && host.dataset.found && !host.querySelector('.lp-working'); }""",
-        arg=nth,
-    )
-    shown.page.wait_for_timeout(300)
+    exact(shown.page, nth)
     return host
 
 
@@ -141,7 +136,7 @@ def test_selecting_searching_and_arranging(notebook):
     shown.wait("timeline.selected.height == 1")
     assert shown.python("timeline.selected['category'].item()") == "collective"
     assert shown.python("[timeline.rank, timeline.step, timeline.layer, timeline.stage]") == [0, 3, 5, "all_reduce"]
-    host.get_by_role("region", name="Selection").get_by_text("launch delay").wait_for()
+    host.get_by_role("group", name="Selection").get_by_text("launch delay").wait_for()
 
     # keys: the next event of the row, then the row is pinned
     event = shown.python("timeline.selected['event'].item()")

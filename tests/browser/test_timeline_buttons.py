@@ -215,7 +215,7 @@ def test_buttons_of_the_search(shown):
     button(shown, "Previous hit (Shift + Enter)").click()
     shown.wait(lambda: shown.widget.selected["name"].to_list() == [FORWARD])
     shown.page.locator(".lpt-main canvas").press("l")
-    shown.page.get_by_role("region", name="List of hits").wait_for()
+    shown.page.get_by_role("group", name="List of hits").wait_for()
     assert shown.problems == []
 
 
@@ -251,7 +251,7 @@ def test_the_critical_path_is_shown_walked_and_hidden(shown):
 
 
 def flame(shown):
-    return shown.page.get_by_role("region", name="Flame graph of the selection")
+    return shown.page.get_by_role("group", name="Flame graph of the selection")
 
 
 def drawn(shown, by: str, selected: str | None = None) -> None:

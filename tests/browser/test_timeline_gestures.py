@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from llmprof import explore
-from tests.browser.drawn import still
+from tests.browser.drawn import exact, painted, still
 
 SAMPLE = "torch_tp4_eager_custom_allreduce"  # rank 3 is late
 
@@ -18,7 +18,7 @@ def shown(host, sample_trace, request):
     """A timeline that has found its rows."""
     one = host(explore.timeline(sample_trace(SAMPLE)), theme=getattr(request, "param", "light"), height=900)
     one.wait(lambda: one.page.locator(".lpt-group", has_text="waits").count() == 4)
-    one.page.wait_for_timeout(200)
+    exact(one.page)
     return one
 
 
@@ -65,8 +65,10 @@ def test_all_ranks_are_seen_at_once_and_the_late_one_stands_out(shown):
 def test_the_plain_wheel_scrolls_and_with_ctrl_it_zooms(shown):
     before, area = window(shown), canvas(shown)
     shown.page.mouse.move(area["x"] + area["width"] * 0.25, area["y"] + 40)
+    shown.page.evaluate("addEventListener('wheel', (event) => { window.prevented = event.defaultPrevented; })")
     shown.page.mouse.wheel(0, -300)
-    shown.page.wait_for_timeout(200)
+    shown.page.wait_for_function("window.prevented === false")
+    painted(shown.page)
     assert window(shown) == before
     shown.page.keyboard.down("Control")
     shown.page.mouse.wheel(0, -300)
@@ -179,7 +181,7 @@ def test_dragging_over_a_rank_selects_its_events_and_names_them(shown, tmp_path)
     shown.page.mouse.move(area["x"] + 300, y)
     shown.page.mouse.down()
     shown.page.mouse.move(area["x"] + 700, y + 6, steps=4)
-    shown.page.wait_for_timeout(100)
+    painted(shown.page)
     shown.shot(tmp_path / "dragging.png")
     shown.page.mouse.up()
     low, high = shown.wait(lambda: shown.widget.span)

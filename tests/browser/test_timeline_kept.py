@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from llmprof import explore
-from tests.browser.drawn import still
+from tests.browser.drawn import exact, still
 from tests.explore.test_timeline_saved import late_of
 
 SAMPLE = "torch_tp4_eager_custom_allreduce"
@@ -21,7 +21,7 @@ def shown(host, sample_trace, request, tmp_path):
     widget = explore.timeline(sample_trace(SAMPLE), notes=tmp_path / "notes.json")
     one = host(widget, theme=getattr(request, "param", "light"), height=1000)
     one.wait(lambda: one.page.locator(".lpt-group", has_text="waits").count() == 4)
-    one.page.wait_for_timeout(200)
+    exact(one.page)
     return one
 
 
@@ -40,7 +40,7 @@ def test_marks_with_their_distance_and_notes(shown, tmp_path):
     low, high = window(shown)
     scale = (high - low) / area["width"]
     assert marks[1]["time"] - marks[0]["time"] == pytest.approx(400 * scale, rel=0.02)
-    panel = shown.page.get_by_role("region", name="Marks and notes")
+    panel = shown.page.get_by_role("group", name="Marks and notes")
     note = panel.get_by_label("Note of mark 2")
     expect(panel).to_contain_text(re.compile(r"Δ \d"))
     note.fill("here it <b>begins</b>")
@@ -78,7 +78,7 @@ def test_the_list_of_hits_has_totals_filters_and_goes_to_each(shown):
     page = shown.page
     page.get_by_label("Search names").fill("rms_norm")
     page.get_by_role("button", name="List", exact=True).click()
-    region = page.get_by_role("region", name="List of hits")
+    region = page.get_by_role("group", name="List of hits")
     words = region.locator(".lpt-hitwords")
     words.filter(has_text="hits of").wait_for()
     total = int(words.inner_text().split()[0].replace(",", ""))

@@ -16,6 +16,8 @@ import psutil
 import pytest
 from playwright.sync_api import Browser
 
+from tests.browser.drawn import painted
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -52,7 +54,7 @@ def test_page_shows_the_explorers_and_ctrl_c_ends_everything(server, browser: Br
     page.get_by_role("tab", name="Kernels").click()
     page.locator("tr[data-row]").first.click()
     page.get_by_text("Launches over time").first.wait_for()
-    page.wait_for_timeout(500)
+    painted(page)
     folder = Path(os.environ.get("LLMPROF_ARTEFACTS", ROOT / ".artefacts"))
     folder.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=folder / "voila.png")

@@ -35,7 +35,7 @@ export function makeCard(host) {
 
 /** Panel with the facts about what is selected; actions are [text, key, listener]. */
 export function makeDetails() {
-  const el = h("div", { class: "lpt-details", role: "region", "aria-label": "Selection" });
+  const el = h("div", { class: "lpt-details", role: "group", "aria-label": "Selection" });
   const empty = () =>
     fill(
       el,

@@ -156,7 +156,7 @@ export function makeFlame(timeline) {
   box.style.maxHeight = `${MOST_TALL}px`;
   const el = h(
     "div",
-    { class: "lpt-hits lpt-flame", role: "region", "aria-label": "Flame graph of the selection", hidden: true },
+    { class: "lpt-hits lpt-flame", role: "group", "aria-label": "Flame graph of the selection", hidden: true },
     h("div", { class: "lpt-title" }, words, by.el, h("span", { class: "lpt-actions" }, out, save, close)),
     box,
     note,

@@ -80,7 +80,7 @@ export function makeHits(timeline) {
   });
   const el = h(
     "div",
-    { class: "lpt-hits", role: "region", "aria-label": "List of hits", hidden: true },
+    { class: "lpt-hits", role: "group", "aria-label": "List of hits", hidden: true },
     h(
       "div",
       { class: "lpt-title" },

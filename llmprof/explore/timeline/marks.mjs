@@ -123,7 +123,7 @@ export const marking = {
  * @param {import("./timeline.mjs").Timeline} timeline
  */
 export function makeMarks(timeline) {
-  const el = h("div", { class: "lpt-marks", role: "region", "aria-label": "Marks and notes", hidden: true });
+  const el = h("div", { class: "lpt-marks", role: "group", "aria-label": "Marks and notes", hidden: true });
   // a mark is known by its time: others may have come before it while its line was in hand
   /**
    * @param {number} time

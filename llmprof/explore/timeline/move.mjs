@@ -98,14 +98,11 @@ export const moving = {
     const current = () => round === this.round && !this.stopped;
     const made = this.turn ? this.turn.then(() => (current() ? work(current) : undefined)) : work(current);
     if (made instanceof Promise) {
-      const turn = made.then(
-        () => {},
-        () => {},
-      );
-      this.turn = turn;
-      turn.then(() => {
+      const ended = () => {
         if (this.turn === turn) this.turn = null;
-      });
+      };
+      const turn = made.then(ended, ended);
+      this.turn = turn;
     }
     return /** @type {any} */ (made);
   },

@@ -46,6 +46,7 @@ export const drawing = {
     for (const pane of [this.pinnedPane, this.mainPane]) if (pane.height) this.paintPane(pane, scene);
     this.edge.textContent = `${formatNs(this.window[1] - this.window[0])} shown`;
     this.host.dataset.shown = JSON.stringify(this.window.map(Math.round));
+    this.host.dataset.exact = String(this.view?.asked === this.asked);
     this.measure(began);
   },
 
@@ -123,7 +124,7 @@ export const drawing = {
     const now = performance.now();
     const { timings } = this;
     timings.draw.push(now - began);
-    if (this.view?.of === this.window) {
+    if (this.view?.asked?.window === this.window) {
       timings.first ||= performance.timeOrigin + now;
       if (this.movedAt) timings.exact.push(now - this.movedAt);
       this.movedAt = null;

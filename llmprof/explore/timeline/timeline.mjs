@@ -89,6 +89,8 @@ class TimelineView extends Behaviour {
     /** @type {{key: string, at: [number, number], facts?: [string, string][]} | null} */
     this.hovered = null;
     this.resting = 0;
+    /** @type {import("./types").View["asked"] | null} what the newest request for a view asked for */
+    this.asked = null;
     /** @type {Promise<void> | null} what acts on the selection and has not ended yet */
     this.turn = null;
     this.round = 0; // counts what was selected outright
@@ -428,19 +430,21 @@ class TimelineView extends Behaviour {
   async request() {
     if (!this.described || !this.window || !this.width) return;
     const asked = { window: this.window, width: this.width, rows: this.wantedRows(), colour_by: this.colourBy };
+    this.asked = asked;
+    this.host.dataset.exact = "false";
     const coming = this.get("view", asked);
     if (!this.overview) this.requestOverview();
     const answer = await coming;
     if (!answer) return;
     this.view = readView(answer.msg, answer.buffers);
-    this.view.of = asked.window;
+    this.view.asked = asked;
     this.stale = true; // its bins are painted with the next picture
     const bytes = answer.buffers.reduce((sum, buffer) => sum + buffer.byteLength, 0);
     this.timings.bytes = Math.max(this.timings.bytes, bytes);
-    this.draw();
-    this.hoverAgain?.();
     const missing = unknownNames(this.view, this.names);
     if (missing.length) this.requestNames(missing);
+    this.draw();
+    this.hoverAgain?.();
   }
 
   async requestOverview() {

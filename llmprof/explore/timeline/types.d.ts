@@ -48,8 +48,8 @@ export type View = {
   busy: ArrayLike<number>;
   main: ArrayLike<number>;
   samples: ArrayLike<number>;
-  /** The window that it was asked for. */
-  of?: Window;
+  /** What was asked for. */
+  asked?: { window: Window };
 };
 
 export type Paints = { colour: string[]; ink: string[]; packed: Uint32Array };

@@ -11,6 +11,7 @@ from llmprof import analyze, explore, schema
 from llmprof.analyze import changes
 from llmprof.analyze.replay.what_if import _MAKERS, change_of
 from llmprof.explore.what_if.explorer import call_of, offers, works
+from llmprof.explore.what_if.picture import step_times
 from llmprof.trace import Trace
 from tests.analyze.test_replay import device_bound, host_bound, two_ranks
 
@@ -23,6 +24,17 @@ def written(offer) -> str:
         if field.value or not field.optional
     ]
     return ":".join([offer.name, *parts])
+
+
+def test_a_picture_for_where_no_kernel_runs():
+    shown = explore.what_if(device_bound(), "scale:norm:0.5", "remove:nothing like it")
+    assert shown.picture().startswith(b"\x89PNG")
+    chart = step_times(shown.selected, title="less", changes=["norm x 0.5"]).to_dict()
+    assert chart["title"]["subtitle"][0] == "Changes: norm x 0.5."
+    [rows] = chart["datasets"].values()
+    bars = [(row["row"], row["what"], row["time"], row["text"]) for row in rows]
+    assert bars == [("decode", "recorded", 100, "100 us"), ("decode", "predicted", 75.5, "75.5 us")]
+    assert explore.what_if(device_bound()).picture().startswith(b"\x89PNG")
 
 
 def test_the_prediction_by_hand():

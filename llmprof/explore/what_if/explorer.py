@@ -16,10 +16,12 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.replay.plan import Plan
 from llmprof.analyze.replay.what_if import change_of
+from llmprof.charts.base.save import to_png_bytes
 from llmprof.charts.base.theme import PHASES
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.base.messages import Message, Record
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
+from llmprof.explore.what_if.picture import step_times
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -281,6 +283,17 @@ class WhatIf(Explorer):
         """Command that prints the same for a ``PATH``."""
         return _command([one.change for one in self._made(self.changes) if not one.error])
 
+    def picture(self) -> bytes | None:
+        """PNG image: the recorded and the predicted time of a step of each phase; None if no step was recorded."""
+        made = self._made(self.changes)
+        good = [one.change for one in made if not one.error]
+        frame = self._predicted(good, made)
+        if frame.is_empty():
+            return None
+        changes = [one.words for one in made if not one.error]
+        title = in_words(frame, len(good)).removesuffix(f" {_ADD}")
+        return to_png_bytes(step_times(frame, title=title, changes=changes), scale=1.25)
+
     def _made(self, texts: Sequence[str]) -> list[Made]:
         return [made_of(self.trace, text) for text in texts]
 
@@ -334,7 +347,7 @@ def in_words(frame: pl.DataFrame, changes: int) -> str:
     what = f"A step of {row['phase']}" if row["phase"] is not None else "The recording"
     recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in ("recorded", "predicted", "low", "high"))
     if not changes:
-        return f"{what} takes {recorded}. Add a change to see what it would bring."
+        return f"{what} takes {recorded}. {_ADD}"
     share = (row["recorded_ns"] - row["predicted_ns"]) / max(row["recorded_ns"], 1.0)
     if abs(share) < LEAST_SHARE:
         return f"{what} stays at {recorded}: something else sets its pace (analyze.critical_path says what)."
@@ -343,6 +356,7 @@ def in_words(frame: pl.DataFrame, changes: int) -> str:
     return f"{what}: {recorded} recorded, {predicted} predicted{between}, {format_share(abs(share))} {word}."
 
 
+_ADD: Final = "Add a change to see what it would bring."
 LEAST_SHARE: Final = 0.0005
 """Share of the step below which a change is said to bring nothing."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 import traitlets
@@ -20,11 +20,14 @@ from llmprof.analyze.collectives.collectives import (
 from llmprof.analyze.ranks import ranges
 from llmprof.charts.base import theme
 from llmprof.charts.base.theme import PHASES
-from llmprof.errors import LlmprofError
 from llmprof.explore.base.messages import Message, Record, Row, Window
+from llmprof.explore.base.ranks import timeline_of
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
 from llmprof.trace import Trace
 from llmprof.units import format_ns
+
+if TYPE_CHECKING:
+    from llmprof.explore.timeline.explorer import Timeline
 
 Measure = Literal["late", "wait", "transfer", "duration"]
 
@@ -366,7 +369,7 @@ class AllReduce(Explorer):
             rows = rows.filter(pl.col("rank").is_in(list(self.picked)))
         return rows if one or self.rank is None else rows.filter(pl.col("rank") == self.rank)
 
-    def timeline(self) -> Any:
+    def timeline(self) -> Timeline:
         """The picked ranks alone in a timeline, at the window that is shown.
 
         Returns
@@ -379,13 +382,8 @@ class AllReduce(Explorer):
         LlmprofError
             No rank is picked.
         """
-        from llmprof.explore.timeline.explorer import timeline
-
-        if not self.picked:
-            raise LlmprofError(
-                "no rank is picked", hint="pick bars of the histogram, or set .picked to a list of ranks"
-            )
-        return timeline(self.trace.select(ranks=list(self.picked)), window=self.window)
+        hint = "pick bars of the histogram, or set .picked to a list of ranks"
+        return timeline_of(self.trace, self.picked, self.window, hint=hint)
 
     def picture(self) -> bytes | None:
         """PNG image: distribution, sizes, and wait against transfer of the kind that is shown."""

@@ -1,5 +1,5 @@
 // The explorer of kernels: a table of all, and the details of the one that is picked.
-import { fill, h, labelled, searchField, status } from "../base/js/dom.mjs";
+import { copyButton, fill, h, labelled, searchField, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotPart } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
@@ -167,17 +167,9 @@ function render({ model, el }) {
     const program = h("input", { type: "text", class: "lp-wide", "aria-label": "Program and its arguments" });
     program.value = written ?? model.get("program");
     program.addEventListener("input", () => (written = program.value));
-    const out = h("pre", { class: "lp-command", tabindex: "0", hidden: true, "aria-label": "ncu command" });
-    const copy = h("button", {
-      type: "button",
-      text: "Copy",
-      hidden: true,
-      onclick: async () => {
-        await navigator.clipboard?.writeText(out.textContent).catch(() => {});
-        copy.textContent = "Copied";
-        setTimeout(() => (copy.textContent = "Copy"), 1500);
-      },
-    });
+    const out = h("pre", { class: "lp-code", tabindex: "0", hidden: true, "aria-label": "ncu command" });
+    const copy = copyButton("Copy the ncu command", () => out.textContent);
+    copy.hidden = true;
     const make = h("button", {
       type: "button",
       text: "Write the ncu command",

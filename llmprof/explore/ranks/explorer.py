@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
 import traitlets
@@ -12,11 +12,14 @@ from llmprof import charts
 from llmprof.analyze.ranks import late_groups, latest_group, ranges, rank_groups, rank_steps
 from llmprof.charts.base.theme import PHASES
 from llmprof.charts.ranks import MEANING
-from llmprof.errors import LlmprofError
 from llmprof.explore.base.messages import Message, Record, Row, Scale, array
+from llmprof.explore.base.ranks import timeline_of
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
+
+if TYPE_CHECKING:
+    from llmprof.explore.timeline.explorer import Timeline
 
 Measure = Literal["step", "wait", "idle", "exposed"]
 
@@ -165,7 +168,7 @@ class Ranks(Explorer):
         rows = rows.filter(pl.col("rank").is_in(list(self.picked)))
         return rows if self.step is None else rows.filter(pl.col("step") == self.step)
 
-    def timeline(self, *, around: float = 0.5) -> Any:
+    def timeline(self, *, around: float = 0.5) -> Timeline:
         """Timeline of the picked ranks alone, at the picked step.
 
         Parameters
@@ -183,17 +186,13 @@ class Ranks(Explorer):
         LlmprofError
             No rank is picked.
         """
-        from llmprof.explore.timeline.explorer import timeline
-
-        if not self.picked:
-            raise LlmprofError("no rank is picked", hint="pick a cell, or set .picked to a list of ranks")
         rows = self.selected
         window = None
         if self.step is not None and rows.height:
             first, last = (int(v or 0) for v in (rows["start_ns"].min(), rows["end_ns"].max()))  # type: ignore[arg-type]
             more = around * (last - first)
             window = [first - more, last + more]
-        return timeline(self.trace.select(ranks=list(self.picked)), window=window)
+        return timeline_of(self.trace, self.picked, window, hint="pick a cell, or set .picked to a list of ranks")
 
     def picture(self) -> bytes | None:
         """PNG image of the heat map."""

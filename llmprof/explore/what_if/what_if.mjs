@@ -1,6 +1,6 @@
 // Explorer of what would be gained: changes with sliders, the predicted step time beside the recorded one.
 import { textWidth } from "../base/js/canvas.mjs";
-import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
+import { copyButton, fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import {
   PLOT_TEXT,
@@ -275,11 +275,7 @@ const COLUMNS = [
  */
 function copied(label) {
   const text = h("pre", { class: "lp-code", tabindex: "0", "aria-label": label });
-  const button = labelledButton("Copy", `Copy the ${label}`, async () => {
-    await navigator.clipboard?.writeText(text.textContent ?? "").catch(() => {});
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = "Copy"), 1500);
-  });
+  const button = copyButton(`Copy the ${label}`, () => text.textContent);
   return { el: h("div", {}, h("div", { class: "lp-bar" }, h("span", { text: label }), button), text), text };
 }
 

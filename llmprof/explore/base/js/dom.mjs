@@ -203,6 +203,20 @@ export function labelled(label, options, value, changed) {
 }
 
 /**
+ * Button that copies a text.
+ * @param {string} label
+ * @param {() => string | null} text
+ */
+export function copyButton(label, text) {
+  const button = labelledButton("Copy", label, async () => {
+    await navigator.clipboard?.writeText(text() ?? "").catch(() => {});
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+  return button;
+}
+
+/**
  * A search field, whose text is told when typing pauses or ends. `follow` shows another text, but not over what was
  * typed and is not told yet, or while it is typed in.
  * @param {{label: string, placeholder: string, text: string, changed: (text: string) => void}} options

@@ -7,7 +7,7 @@ import os
 import queue
 import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from tempfile import TemporaryDirectory
 from typing import Any, Final, Generic, TypeVar
@@ -128,9 +128,12 @@ class Workers(Generic[T]):
                 thing, done = left.pop(key)
                 yield thing, self._result(done)
                 done.release()
+        except OSError as error:  # also of the questions to the scheduler in between
+            raise _gone(error) from error
         finally:
             if left:  # interrupted, or the caller stopped
-                self._client.cancel([future for _, future in left.values()], force=True)
+                with suppress(OSError, RuntimeError):  # without a scheduler there is nothing to cancel
+                    self._client.cancel([future for _, future in left.values()], force=True)
 
     @staticmethod
     def _result(future: Any) -> Any:
@@ -141,15 +144,17 @@ class Workers(Generic[T]):
         except KilledWorker:
             return Lost("the workers that had it died, one after the other: was there enough memory?")
         except (CancelledError, OSError) as error:
-            raise ClusterError(
-                f"the cluster went away: {error}", hint="start it and call again: what was converted stays"
-            ) from error
+            raise _gone(error) from error
 
     def _alive(self) -> bool:
         try:
             return bool(self._client.nthreads())
         except (OSError, RuntimeError):
             return False
+
+
+def _gone(error: BaseException) -> ClusterError:
+    return ClusterError(f"the cluster went away: {error}", hint="start it and call again: what was converted stays")
 
 
 @contextmanager

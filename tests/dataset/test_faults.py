@@ -367,3 +367,47 @@ def test_a_client_that_is_killed_is_followed_by_one_that_finishes(tmp_path):
     assert trace.ranks == list(range(32))
     same(trace, llmprof.read(run, cache=False))
     whole(out)
+
+
+@contextmanager
+def _processes_of_dask(folder: Path):
+    """A scheduler and one worker, each a process; gives the address and the scheduler."""
+    about = folder / "scheduler.json"
+    common = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": folder}
+    host = ["--host", "127.0.0.1"]
+    options = [*host, "--port", "0", "--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(about)]
+    started = [subprocess.Popen([sys.executable, "-m", "distributed.cli.dask_scheduler", *options], **common)]
+    try:
+        while not about.exists() and started[0].poll() is None:
+            time.sleep(0.05)
+        assert started[0].poll() is None, "the scheduler did not start"
+        address = json.loads(about.read_text())["address"]
+        worker = [address, *host, "--no-nanny", "--nthreads", "1", "--no-dashboard", "--death-timeout", "20"]
+        started.append(subprocess.Popen([sys.executable, "-m", "distributed.cli.dask_worker", *worker], **common))
+        yield address, started[0]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_dies_is_an_error_that_says_so_and_the_dataset_stays_whole(tmp_path):
+    pytest.importorskip("dask.distributed")
+    trace = llmprof.convert(run_folder(tmp_path / "run", ranks=24), tmp_path / "out", client=False)
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()}
+    finished = []
+    with _processes_of_dask(tmp_path) as (address, scheduler):
+
+        def kill(what, done, total):
+            finished.append(done)
+            if done == 2:
+                scheduler.kill()
+                scheduler.wait()
+
+        with pytest.raises(ClusterError, match=r"the cluster (went away|has had no worker)"):
+            llmprof.map("overlap", trace, client=address, progress=kill)
+    assert 2 <= finished[-1] < 24  # it died in the middle
+    assert {path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()} == before
+    whole(tmp_path / "out")
+    assert_frame_equal(llmprof.map("overlap", trace, client=False), analyze.overlap(trace))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 
 import polars as pl
@@ -16,6 +17,8 @@ from llmprof.errors import LlmprofError, NotCapturedError
 from tests.dataset.files import run_folder
 
 SAMPLES = ("torch_tp4_eager_nccl", "torch_ep2_dp2_eager", "nsys_tp2_cudagraph")
+ALONE = "torch_ep2_dp2_eager"
+"""The sample of which each analysis is asked for by itself; of the others all are asked for at once."""
 WITHOUT_NEEDS = [one.name for one in catalog.analyses() if not one.needs]
 WHOLE = {
     "kernel_summary", "kernel_categories", "critical_path", "slack", "path_share", "memory", "hotspots", "totals",
@@ -27,10 +30,24 @@ WHOLE = {
 """Analyses that cannot be said rank by rank: sums and medians over all ranks, paths through all of them."""
 
 
-@pytest.fixture(scope="module", params=SAMPLES)
+# One process converts a sample and asks for its analyses.
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in SAMPLES])
 def both(request, tmp_path_factory, sample_trace):
     folder = tmp_path_factory.mktemp("many") / request.param
     return llmprof.convert(llmprof.bundled.files(request.param), folder, client=False), sample_trace(request.param)
+
+
+@pytest.fixture(scope="module")
+def together(both):
+    """The frames of all analyses of which the tables were recorded, asked for at once."""
+    many, trace = both
+    recorded = {}
+    for name in WITHOUT_NEEDS:
+        view = catalog.analysis(name)
+        with contextlib.suppress(NotCapturedError):
+            view.function(trace, **view.options)
+            recorded[name] = view.options
+    return several(recorded, llmprof.open(many.meta["dataset"]), client=False)
 
 
 @pytest.fixture
@@ -47,7 +64,7 @@ def test_every_analysis_is_said_by_rank_or_named_here():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WITHOUT_NEEDS)
-def test_an_analysis_on_workers_is_that_of_the_whole_trace(name, both):
+def test_an_analysis_on_workers_is_that_of_the_whole_trace(name, both, request):
     many, trace = both
     view = catalog.analysis(name)
     again = llmprof.open(many.meta["dataset"])  # nothing of it is loaded or kept
@@ -57,7 +74,13 @@ def test_an_analysis_on_workers_is_that_of_the_whole_trace(name, both):
     except NotCapturedError as error:
         absent = error.facts["table"]
     if expected is not None:
-        assert_frame_equal(llmprof.map(name, again, client=False, **view.options), expected)
+        alone = trace.name == ALONE
+        found = (
+            llmprof.map(name, again, client=False, **view.options)
+            if alone
+            else request.getfixturevalue("together")[name]
+        )
+        assert_frame_equal(found, expected)
         return
     with pytest.raises(NotCapturedError) as raised:
         llmprof.map(name, again, client=False, **view.options)

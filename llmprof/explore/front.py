@@ -125,8 +125,8 @@ def kernel_of(condition: str) -> str | None:
     >>> kernel_of("kernel_name = 'f<int>'")
     'f<int>'
     """
-    found = _ONE_KERNEL.fullmatch(condition)
-    return None if found is None else found[1].replace("''", "'")
+    match = _ONE_KERNEL.fullmatch(condition)
+    return None if match is None else match[1].replace("''", "'")
 
 
 def rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
@@ -151,10 +151,11 @@ def _head(name: str | None, facts: pl.DataFrame, rows: list[dict[str, Any]], not
     pairs = "".join(
         f"<div><span>{_text(name)}</span><b>{_text(value)}</b></div>" for name, value in facts_in_words(facts)
     )
-    said = f"<p>All shares are of one time, {_text(rows[0]['denominator'])}.</p>" if rows else ""
+    denominator = f"<p>All shares are of one time, {_text(rows[0]['denominator'])}.</p>" if rows else ""
     title = _text(name or "What takes the time")
     more = f"<p>{_text(note)}</p>" if note else ""
-    return f'{_STYLE}<div class="llmprof-front"><h3>{title}</h3><div class="facts">{pairs}</div>{said}{more}</div>'
+    facts_html = f'<div class="facts">{pairs}</div>'
+    return f'{_STYLE}<div class="llmprof-front"><h3>{title}</h3>{facts_html}{denominator}{more}</div>'
 
 
 def finding_html(row: Mapping[str, Any]) -> str:

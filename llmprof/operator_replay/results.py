@@ -117,13 +117,13 @@ def compare(operators: pl.DataFrame, results: Mapping[str, Any], *, device: str 
 
 
 def _row(
-    row: Mapping[str, Any], found: Mapping[str, Any], ran: str | None, device: str | None, *, on_device: bool
+    row: Mapping[str, Any], measured: Mapping[str, Any], ran: str | None, device: str | None, *, on_device: bool
 ) -> dict[str, Any]:
-    modes = found.get("modes")
+    modes = measured.get("modes")
     modes = modes if isinstance(modes, dict) else {}
     clock = "profiler" if _time(modes, "warm", "profiler") else "clock"
     times = {mode: _time(modes, mode, clock) for mode in MODES}
-    kernels = found.get("kernels")
+    kernels = measured.get("kernels")
     same = None
     if on_device and isinstance(kernels, list) and kernels and row["kernels"]:
         same = set(map(str, kernels)) == set(row["kernels"].split("\n"))
@@ -136,7 +136,7 @@ def _row(
         "host_recorded_ns": row["host_median_ns"], "host_alone_ns": _time(modes, "warm", "host"), "device": ran,
     }  # fmt: skip
     out["ratio"] = out["recorded_ns"] / times["warm"] if times["warm"] else None
-    error = found.get("error")
+    error = measured.get("error")
     if not times["warm"]:
         words = str(error)[:300] if isinstance(error, str) else "no time was measured"
         return out | {"verdict": "unknown", "words": f"it did not run: {words}"}
@@ -147,8 +147,8 @@ def _row(
 
 
 def _time(modes: Mapping[str, Any], mode: str, clock: str, what: str = "median_ns") -> float | None:
-    found = modes.get(mode)
-    times = found.get(clock) if isinstance(found, dict) else None
+    clocks = modes.get(mode)
+    times = clocks.get(clock) if isinstance(clocks, dict) else None
     value = times.get(what) if isinstance(times, dict) else None
     number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
     return number if math.isfinite(number) and number > 0 else None

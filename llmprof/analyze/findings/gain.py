@@ -51,25 +51,25 @@ def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Ga
     list of Gain or str
         The gains, or the reason why there is no prediction, as text.
     """
-    changes = [one.change if one.ns >= NOTHING * scope.span_ns else "" for one in measures]
+    changes = [item.change if item.ns >= NOTHING * scope.span_ns else "" for item in measures]
     replays: dict[str, pl.DataFrame | LlmprofError] = {}
     asked = tuple(sorted({change for change in changes if change}))
     pairs = zip(measures, changes, strict=True)
-    named = tuple(sorted({one.rank for one, change in pairs if change and one.rank is not None}))
+    named = tuple(sorted({item.rank for item, change in pairs if change and item.rank is not None}))
     words = ""
     if asked:
         try:
             replays, words = replayed(trace, asked, named), replayed_part(trace, named).words
         except LlmprofError as error:
             replays = dict.fromkeys(asked, error)
-    found = [
-        _gain(scope, one, change, None if change is None else replays.get(change))
-        for one, change in zip(measures, changes, strict=True)
+    gains = [
+        _gain(scope, item, change, None if change is None else replays.get(change))
+        for item, change in zip(measures, changes, strict=True)
     ]
     if words:
         more = f" {words[:1].upper()}{words[1:]}."
-        found = [replace(one, words=one.words + more) if isinstance(one, Gain) else one for one in found]
-    return found
+        gains = [replace(item, words=item.words + more) if isinstance(item, Gain) else item for item in gains]
+    return gains
 
 
 def _gain(scope: Scope, measure: Measure, change: str | None, rows: pl.DataFrame | LlmprofError | None) -> Gain | str:
@@ -88,11 +88,11 @@ def _gain(scope: Scope, measure: Measure, change: str | None, rows: pl.DataFrame
     ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)
     tokens = _tokens(scope, rows)
     more = None if tokens is None or min(after) <= 0 else tokens * 1e9 * (1 / after[0] - 1 / recorded)
-    said = _sentence(scope, change, recorded, ns=ns, low=low, high=high, more=more)
+    sentence = _sentence(scope, change, recorded, ns=ns, low=low, high=high, more=more)
     own = measure.ns / scope.parts
     if ns > MORE * own and ns >= NOTHING * recorded:
-        said = f"{said} {_why_more(scope, change, own)}"
-    return Gain(ns, low, high, more, said)
+        sentence = f"{sentence} {_why_more(scope, change, own)}"
+    return Gain(ns, low, high, more, sentence)
 
 
 def _why_more(scope: Scope, change: str, own: float) -> str:

@@ -35,8 +35,8 @@ class Part:
     def numbered(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Rows with the steps' numbers of the recording, and the number of ranks that each stands for as ``weight``."""
         if self.numbers is not None:
-            found = rows.join(self.numbers, on=["rank", "step"], how="inner", maintain_order="left")
-            rows = found.with_columns(step="number").drop("number")
+            joined = rows.join(self.numbers, on=["rank", "step"], how="inner", maintain_order="left")
+            rows = joined.with_columns(step="number").drop("number")
         if self.weights is None:
             return rows.with_columns(weight=1.0)
         return rows.join(self.weights, on="rank", how="left", maintain_order="left")

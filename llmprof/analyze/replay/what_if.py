@@ -100,13 +100,13 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
 
 def _not_replayed(part: Part) -> list[str]:
     """What of a recording is not in its replay: some of its steps, and waiting between ranks that do not match."""
-    said = [part.words] if part.words else []
+    reasons = [part.words] if part.words else []
     if len(part.trace.ranks) > 1 and not (graph(part.trace).kind == COLLECTIVE).any():
         calls = collectives(part.trace)
-        why = calls.filter(pl.col("world").fill_null(2) > 1)["unmatched"].drop_nulls().mode().sort()
-        if why.len():
-            said.append(f"what ranks wait for of each other, so each is replayed alone: {why[0]}")
-    return said
+        unmatched = calls.filter(pl.col("world").fill_null(2) > 1)["unmatched"].drop_nulls().mode().sort()
+        if unmatched.len():
+            reasons.append(f"what ranks wait for of each other, so each is replayed alone: {unmatched[0]}")
+    return reasons
 
 
 def _noise(rows: pl.DataFrame, levels: list[str]) -> pl.DataFrame:
@@ -179,8 +179,8 @@ def replayed(
             plans[text] = _plans(part.trace, (change_of(text),))
         except LlmprofError as error:
             out[text] = error
-    found = [part.numbered(rows) for rows in _periods(part.trace, list(plans.values()))]
-    return out | dict(zip(plans, found, strict=True))
+    results = [part.numbered(rows) for rows in _periods(part.trace, list(plans.values()))]
+    return out | dict(zip(plans, results, strict=True))
 
 
 def _plans(trace: Trace, made: tuple[Change, ...]) -> list[Plan]:

@@ -134,13 +134,13 @@ def works(trace: Trace) -> list[tuple[str, str]]:
     """Stages, then categories of the devices' work, with words that say their share of its time; the longest first."""
     rows = graph(trace).events.filter(pl.col("where") == "device")
     total = max(int(rows["dur_ns"].sum()), 1)
-    found: list[tuple[str, str]] = []
+    choices: list[tuple[str, str]] = []
     for column in ("stage", "category"):
         sums = rows.drop_nulls(column).group_by(column).agg(pl.col("dur_ns").sum())
         for name, ns in sums.sort("dur_ns", column, descending=[True, False]).iter_rows():
-            if name not in dict(found) and ":" not in name:
-                found.append((name, f"{name} ({column}, {format_share(ns / total)})"))
-    return found
+            if name not in dict(choices) and ":" not in name:
+                choices.append((name, f"{name} ({column}, {format_share(ns / total)})"))
+    return choices
 
 
 def offers(trace: Trace) -> list[Offer]:

@@ -196,7 +196,7 @@ def _refusal(value: Any, hint: Any, name: str, problem: str) -> ConfigError:
     for step in re.findall(r"\[(\d+|\.\.\.)\]|`(key)` in", problem):
         if step[0] == "...":
             declared = typing.get_args(hint)[1]
-            key = next(key for key, one in value.items() if not _converts(one, declared))
+            key = next(key for key, item in value.items() if not _converts(item, declared))
             value, hint, name = value[key], declared, f"{name}.{key}"
         elif step[1]:
             declared = typing.get_args(hint)[0]
@@ -225,8 +225,8 @@ def _converts(value: Any, hint: Any) -> bool:
 
 def _items(hint: Any, index: int) -> Any:
     """Type of the items of a list or tuple, also if several types are declared."""
-    for one in (hint, *typing.get_args(hint)):
-        origin, args = typing.get_origin(one), typing.get_args(one)
+    for union_member in (hint, *typing.get_args(hint)):
+        origin, args = typing.get_origin(union_member), typing.get_args(union_member)
         if origin is list:
             return args[0]
         if origin is tuple:
@@ -266,7 +266,7 @@ def _wrong(value: Any, hint: Any, name: str) -> ConfigError:
     if len(text) > 60:
         text = f"{text[:60]}…"
     advice = ""
-    if isinstance(value, str) and any(_converts(0, one) for one in (hint, *typing.get_args(hint))):
+    if isinstance(value, str) and any(_converts(0, member) for member in (hint, *typing.get_args(hint))):
         advice = "write it without quotes; a number such as 1e-3 needs a dot in YAML: 1.0e-3"
     return ConfigError(f"{name} is {kind}: {text}", expected=_words(hint), hint=advice, key=name)
 
@@ -274,7 +274,7 @@ def _wrong(value: Any, hint: Any, name: str) -> ConfigError:
 def _words(hint: Any) -> str:
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in {typing.Union, types.UnionType}:
-        return " or ".join(_words(one) for one in args)
+        return " or ".join(_words(member) for member in args)
     if origin is list:
         return f"a list of {_words(args[0]).removeprefix('a ')}"
     if origin is tuple:

@@ -36,7 +36,7 @@ def config_of(name: str) -> dict[str, Any]:
         The catalogue has no such model.
     """
     short = name.removeprefix(PREFIX)
-    known = {one.lower(): one for one in NAMES}
+    known = {entry.lower(): entry for entry in NAMES}
     known_name = known.get(short.lower())
     if known_name is None:
         near = difflib.get_close_matches(short.lower(), known, n=1, cutoff=0.5)

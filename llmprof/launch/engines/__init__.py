@@ -51,11 +51,11 @@ def engine(name: str, *, served: bool = False) -> Engine:
     """
     named = [one for one in engines() if one.name == name]
     if not named:
-        known = sorted({one.name for one in engines()})
-        near = difflib.get_close_matches(name, known, 1)
+        names = sorted({one.name for one in engines()})
+        near = difflib.get_close_matches(name, names, 1)
         raise ConfigError(
             f"there is no engine {name!r}",
-            expected=f"one of {', '.join(known)}",
+            expected=f"one of {', '.join(names)}",
             hint=f"did you mean {near[0]}?" if near else "",
         )
     for one in named:

@@ -213,7 +213,6 @@ class Trace:
     @property
     def table_names(self) -> list[str]:
         """Names of the recorded tables, in the order of the schema; nothing is loaded for it."""
-        # collectives are derived from kernels and operators
         has_collectives = self.asked is None and not {"kernels", "ops"}.isdisjoint(self._tables)
         return [name for name in schema.TABLES if name in self._tables or (name == "collectives" and has_collectives)]
 

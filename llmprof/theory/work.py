@@ -197,7 +197,7 @@ class _Step:
         yield from self._all_reduce()
 
     def after(self, all_logits: bool) -> Iterator[Operator]:
-        """The final norm, the output projection and sampling."""
+        """Operators after the last layer: norm, output projection, sampling."""
         shape, plan, act = self.shape, self.plan, self.act
         if shape.final_norm:
             yield replace(self._norm("final_norm", 1), stage="final_norm")

@@ -305,7 +305,7 @@ def test_two_processes_over_gloo(engine_python, tmp_path):
     assert set(found.links["how"]) == {"ranks"}
     assert set(found.all_reduce["algorithm"]) == {"gloo"}
     assert found.memory["share"].null_count() == found.memory.height
-    with pytest.raises(LlmprofError, match="of a CPU"):
+    with pytest.raises(LlmprofError, match="on a CPU"):
         found.measured()
     # and as torchrun starts it
     env = {"OMP_NUM_THREADS": "1", **os.environ}

@@ -234,7 +234,7 @@ def idle(trace: Trace) -> Drawn:
     if cards.work(trace) == "operators":
         raise NotCapturedError(
             "no activity of a device was recorded, and operators of the host stand in for it",
-            hint="record the run on a GPU or NPU, if it uses one",
+            hint="profile the activity of the device as well, if the run uses one",
         )
     frame, note = fewer_ranks(analyze.idle(trace), 1, _MOST_RANKS, "idle.csv")
     return charts.idle(frame), note

@@ -58,7 +58,7 @@ def fields_of(file: Path, *classes: str) -> set[str] | None:
 
 
 def place(job: Mapping[str, Any], record: Record) -> str:
-    """Write down the engine and its devices, and check that there are enough of them.
+    """Record the engine and its devices, and check that there are enough devices.
 
     Returns
     -------
@@ -105,7 +105,7 @@ def environment(job: Mapping[str, Any], platform: str) -> None:
     if platform == "cpu":
         set_defaults(cpu_threads(ranks))
         if "kv_cache_memory_bytes" not in job["engine_args"]:
-            set_defaults({"VLLM_CPU_KVCACHE_SPACE": "1"})  # GiB; it would go over the argument
+            set_defaults({"VLLM_CPU_KVCACHE_SPACE": "1"})  # GiB; the variable would override the argument
         if (job["pipeline_parallel_size"] == 1 or job["profiler"] == "ops") and job["eager"] is not False:
             set_defaults({"TORCHDYNAMO_DISABLE": "1"})
     if importlib.util.find_spec("flashinfer") is None:
@@ -125,7 +125,7 @@ def engine_options(
     job, record, platform
         The job, its record, and ``cuda`` or ``cpu``.
     also : collection of str
-        More names that are known.
+        Further option names that this version knows.
     """
     eager = job["eager"]
     if eager is None and job["layer_annotations"]:
@@ -138,7 +138,7 @@ def engine_options(
         eager = True
         record.note("eager: on a CPU, compiling takes longer than most runs; eager: false asks for it")
     parallel = job["tensor_parallel_size"] * job["pipeline_parallel_size"] > 1
-    wanted = {
+    options = {
         "dtype": job["dtype"],
         "max_model_len": job["max_model_len"],
         "tensor_parallel_size": job["tensor_parallel_size"],
@@ -153,22 +153,22 @@ def engine_options(
         "worker_extension_cls": f"{EXTENSION_MODULE}.{'LlmprofOps' if job['profiler'] == 'ops' else 'LlmprofWorker'}",
     }
     if platform == "cpu" and job["pipeline_parallel_size"] > 1:
-        # eager pipelines of 0.32 stop at an assertion on a CPU: their warm-up is skipped
-        wanted |= {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"}}
+        # eager pipelines of vLLM 0.32 stop at an assertion on a CPU, since their warm-up is skipped
+        options |= {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"}}
         record.note("enforce_eager is false: vLLM's pipelines on a CPU need it")
     if platform == "cpu":
-        wanted["max_num_seqs"] = max(8, job["batch_size"])
-    known = fields_of(vllm_folder() / "engine" / "arg_utils.py", "EngineArgs", "AsyncEngineArgs")
-    known = known and known.union(also)
-    if known is None:
+        options["max_num_seqs"] = max(8, job["batch_size"])
+    known_names = fields_of(vllm_folder() / "engine" / "arg_utils.py", "EngineArgs", "AsyncEngineArgs")
+    known_names = known_names and known_names.union(also)
+    if known_names is None:
         record.note("the engine's options could not be listed, so none was left out")
-    dropped = [name for name in job["engine_args"] if known is not None and name not in known]
+    dropped = [name for name in job["engine_args"] if known_names is not None and name not in known_names]
     for name in dropped:
         record.note(f"engine option {name} ignored: vLLM {record.document['engine_version']} does not know it")
     record.document["dropped_engine_args"] = dropped
-    options = {name: value for name, value in wanted.items() if known is None or name in known}
-    options |= {name: value for name, value in job["engine_args"].items() if name not in dropped}
-    return {name: value for name, value in options.items() if value is not None}
+    arguments = {name: value for name, value in options.items() if known_names is None or name in known_names}
+    arguments |= {name: value for name, value in job["engine_args"].items() if name not in dropped}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 @contextlib.contextmanager
@@ -201,27 +201,27 @@ def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
     if engine is not None and "profiler_config" not in engine:
         _by_environment(job, record)
         return {}
-    wanted: dict[str, Any] = {"profiler": job["profiler"], "max_iterations": job["max_iterations"]}
+    options: dict[str, Any] = {"profiler": job["profiler"], "max_iterations": job["max_iterations"]}
     if job["profiler"] == "torch":
-        wanted |= {
+        options |= {
             "torch_profiler_dir": str(_traces(record)),
             "torch_profiler_with_stack": job["with_stack"],
             "torch_profiler_record_shapes": job["record_shapes"],
             "torch_profiler_with_memory": job["profile_memory"],
             "torch_profiler_dump_cuda_time_total": False,  # it would print a table into the log, which takes seconds
-            "ignore_frontend": True,  # the server's own process has no work of the model
+            "ignore_frontend": True,  # the process of the frontend runs no part of the model
         }
     known = fields_of(folder / "config" / "profiler.py", "ProfilerConfig")
     _check_iterations(job, record, known is None or "max_iterations" in known)
-    return {"profiler_config": {name: value for name, value in wanted.items() if known is None or name in known}}
+    return {"profiler_config": {name: value for name, value in options.items() if known is None or name in known}}
 
 
 def _by_environment(job: Mapping[str, Any], record: Record) -> None:
     variables = (vllm_folder() / "envs.py").read_text(encoding="utf-8")
     if job["profiler"] == "cuda":
-        wanted = {"VLLM_TORCH_CUDA_PROFILE": "1"}
+        values = {"VLLM_TORCH_CUDA_PROFILE": "1"}
     else:
-        wanted = {
+        values = {
             "VLLM_TORCH_PROFILER_DIR": str(_traces(record)),
             "VLLM_TORCH_PROFILER_RECORD_SHAPES": str(int(job["record_shapes"])),
             "VLLM_TORCH_PROFILER_WITH_STACK": str(int(job["with_stack"])),
@@ -231,9 +231,9 @@ def _by_environment(job: Mapping[str, Any], record: Record) -> None:
             "VLLM_TORCH_PROFILER_DISABLE_ASYNC_LLM": "1",
         }
     if job["max_iterations"]:
-        wanted["VLLM_PROFILER_MAX_ITERS"] = str(job["max_iterations"])
+        values["VLLM_PROFILER_MAX_ITERS"] = str(job["max_iterations"])
     _check_iterations(job, record, "VLLM_PROFILER_MAX_ITERS" in variables)
-    os.environ.update({name: value for name, value in wanted.items() if name in variables})
+    os.environ.update({name: value for name, value in values.items() if name in variables})
 
 
 def cuda_profiler_is_known() -> bool:

@@ -9,34 +9,35 @@ from dataclasses import dataclass
 class Engine:
     """One way to run a model.
 
-    An engine is a module of this folder that does not import the engine itself, and one line in
-    :mod:`llmprof.launch.engines`. A script with the modules below runs in a process of its own, with the Python that
-    has the engine.
+    To add an engine, write a module in this folder and one line in :mod:`llmprof.launch.engines`. The module must not
+    import the engine at its top. llmprof joins the modules below to a script, which runs in a separate process with
+    the Python in which the engine is installed.
     """
 
     name: str
-    """What ``engine=`` of a configuration calls it."""
+    """Name of the engine, as ``engine=`` of a configuration has it."""
     served: bool = False
-    """Whether it starts a server and sends requests to it; an engine may have one record for each way."""
+    """Whether the script starts a server and sends requests to it. An engine that also runs offline has two records."""
     modules: tuple[str, ...]
-    """Modules of this folder beside the common ones, in an order in which each finds what it needs. The script holds
-    their text, without their imports of llmprof."""
+    """Modules of this folder, besides the common ones, whose text goes into the script without the imports of llmprof.
+    A module comes after those that it needs."""
     run: str
-    """Function that runs a job: it takes the job and a :class:`~llmprof.launch.engines._job.Record`."""
+    """Name of the function that runs a job. It takes the job and a :class:`~llmprof.launch.engines._job.Record`."""
     worker: str = ""
-    """Module whose text :attr:`run` gets as a third argument, for processes that the engine starts itself."""
+    """Module for the worker processes that the engine starts; :attr:`run` gets its text as a third argument."""
     timer: tuple[str, ...] = ()
-    """Modules whose text follows that of :attr:`worker` in mode ``ops``; an engine without them cannot run in it."""
+    """Modules whose text follows that of :attr:`worker` in mode ``ops``; an engine without them does not have this
+    mode."""
     packages: tuple[str, ...] = ()
-    """Packages of Python that it needs, by the name that one imports: the doctor looks for them."""
+    """Import names of the Python packages that the engine needs; the doctor looks for them."""
     most_ranks: int | None = None
-    """Most ranks that it runs on; None where it splits a model over any number."""
+    """Largest number of ranks; None if there is no limit."""
     modes: tuple[str, ...] = ()
-    """Modes that it can be profiled in; all where there are none."""
+    """Profile modes that the engine supports; empty if it supports all."""
     untested: str = ""
-    """What was never tried of it, in words, for the doctor and the report."""
+    """Text for the doctor and the report that says what was never tested with this engine."""
     labels_steps: bool = False
-    """Whether its traces have labels of steps, so that a capture without them is not whole."""
+    """Whether traces of this engine label their steps; a capture without labels is then incomplete."""
 
 
 TRANSFORMERS = Engine(

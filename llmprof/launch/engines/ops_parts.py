@@ -1,4 +1,4 @@
-"""Part of the text for workers: facts about models, arguments and times that the timer of operators needs."""
+"""Part of the text for workers: functions of the timer of operators that look at models, arguments and times."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ _STEP = (
 
 
 def layers_of(root: Any) -> tuple[str, dict[int, Any]]:
-    """The stack of layers of a model: the list of modules with the most parameters.
+    """The layers of a model: the children of the module list with the most parameters.
 
     Returns
     -------
     str
-        Path of the list; empty where there is none.
+        Path of the list; empty if the model has none.
     dict of int to torch.nn.Module
-        Layers by their number; those that another pipeline stage holds are left out.
+        Layers by their number, without those on other pipeline stages.
     """
     best: tuple[int, int, str, dict[int, Any]] = (0, 0, "", {})
     for path, module in root.named_modules():
         if not type(module).__name__.endswith("ModuleList") or not path:
             continue
-        own = {
+        children = {
             number: child
             for number, (_, child) in enumerate(module.named_children())
             if "Missing" not in type(child).__name__
         }
-        weight = sum(int(p.numel()) for child in own.values() for p in child.parameters())
-        if own and (weight, len(own)) > best[:2]:
-            best = (weight, len(own), path, own)
+        weight = sum(int(p.numel()) for child in children.values() for p in child.parameters())
+        if children and (weight, len(children)) > best[:2]:
+            best = (weight, len(children), path, children)
     return best[2], best[3]
 
 
 def runs(module: Any) -> bool:
-    """Whether a module has a forward that computes; lists of modules and placeholders of other stages have not."""
+    """Whether a module computes something: lists of modules and placeholders for other pipeline stages do not."""
     name = type(module).__name__
     return not name.endswith(("ModuleList", "ModuleDict", "Identity")) and "Missing" not in name
 
 
 def located(where: str) -> Any:
-    """The object that ``module:attribute`` names."""
+    """The object with a name like ``module:attribute``."""
     holder, attribute = holder_of(where)
     return getattr(holder, attribute)
 
 
 def holder_of(where: str) -> tuple[Any, str]:
-    """The object that has the attribute of ``module:attribute``, and the attribute's last name."""
+    """For ``module:a.b.c``: the object ``a.b`` that has the attribute, and the attribute's name ``c``."""
     module, _, path = where.partition(":")
     holder = importlib.import_module(module)
     *above, last = path.split(".")
@@ -76,7 +76,7 @@ def holder_of(where: str) -> tuple[Any, str]:
 
 
 def tensors(value: Any) -> list[Any]:
-    """Tensors in an argument or a result, not deeper than lists and mappings."""
+    """Tensors in an argument or a result, also those inside lists, tuples and mappings."""
     if hasattr(value, "numel") and hasattr(value, "element_size"):
         return [value]
     if isinstance(value, Mapping):
@@ -100,22 +100,26 @@ def resident_bytes() -> int | None:
 
 
 class Live:
-    """What changes from call to call of a step.
+    """State of the timer that changes from call to call of a step.
 
     Attributes
     ----------
-    mark, at : object, int
-        The last mark, and the host's clock at the latest moment up to which nothing more was launched.
-    nothing_ns, between_ns : int
-        A host that is back sooner has launched nothing, or nothing that is not the next layer's.
+    mark : object
+        The last mark.
+    at : int
+        Latest time on the host's clock (ns) up to which the host launched nothing after the last mark.
+    nothing_ns : int
+        Time since ``at`` (ns) within which the host cannot have launched anything, inside a layer.
+    between_ns : int
+        The same between two layers.
     limit : int
-        The one of both that counts after the last mark.
+        ``nothing_ns`` or ``between_ns``, whichever applies after the last mark.
     stream : object
         Stream of the model.
     step : int
         Number of the step.
     known : dict
-        Shapes of the arguments of each name, of steps of this shape.
+        Shapes of the arguments by the number of a name, for steps with this label.
     """
 
     __slots__ = ("at", "between_ns", "known", "limit", "mark", "nothing_ns", "step", "stream")
@@ -130,18 +134,18 @@ class Live:
 def quick_forward(
     timer: Any, original: Any, numbers: Mapping[int | None, int], *, layer: int | None = None, detail: bool = True
 ) -> Callable[..., Any]:
-    """A forward that is timed by events and keeps nothing else but shapes: each of its lines costs the step.
+    """Wrap a forward so that events time it; each line of the wrapper lengthens the step, so it keeps only shapes.
 
     Parameters
     ----------
     timer : object
-        Where rows go.
+        The :class:`OpsTimer` that collects the rows.
     original : callable
-        The forward itself.
+        The module's forward.
     numbers : mapping
-        Name by layer; a module that several layers share has one for each.
+        Numbers of the module's names by layer; a module that several layers share has one name in each.
     layer : int, optional
-        The number of the layer that this is.
+        Number of the layer, if the module is a layer.
     detail : bool
         Whether operators inside the layer are timed.
     """
@@ -185,7 +189,7 @@ def quick_forward(
 
 
 def passed_forward(timer: Any, original: Any) -> Callable[..., Any]:
-    """Forward of a layer that is not sampled in this step: nothing inside it is timed."""
+    """Wrap the forward of a layer that is not sampled in this step: nothing inside it is timed."""
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         timer.detail = False
@@ -199,7 +203,7 @@ def passed_forward(timer: Any, original: Any) -> Callable[..., Any]:
 def whole_forward(
     timer: Any, original: Any, numbers: Mapping[int | None, int], *, layer: int | None = None, detail: bool = True
 ) -> Callable[..., Any]:
-    """A forward that is timed in any way; parameters as of :func:`quick_forward`."""
+    """Wrap a forward so that it is timed by any method, with all options; parameters as of :func:`quick_forward`."""
     first = next(iter(numbers.values()))
 
     def forward(*args: Any, **kwargs: Any) -> Any:
@@ -223,7 +227,7 @@ def whole_forward(
 
 
 def dispatch_mode(timer: Any) -> Any:
-    """A dispatch mode of PyTorch that times every operator inside it."""
+    """A ``TorchDispatchMode`` that times every operator which PyTorch dispatches inside it."""
     base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
 
     class Mode(base):  # type: ignore[misc]
@@ -239,27 +243,27 @@ def dispatch_mode(timer: Any) -> Any:
 
 
 def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str, dict[str, float]]:
-    """Time from one decode step to the next, by the method of the step.
+    """Time from one decode step to the next, for each method of timing.
 
     Parameters
     ----------
     entries : sequence of (int, str, str)
-        When each step began (ns), its phase and its method.
+        Begin (ns), phase and method of each step.
     skip : int
-        Steps after a change of the method that do not count.
+        Number of steps after a change of the method that are left out.
 
     Returns
     -------
     dict
-        Method -> ``steps, median_ns, mean_ns``.
+        For each method ``steps`` (count), ``median_ns`` and ``mean_ns``.
     """
     times: dict[str, list[int]] = {}
-    since = 0
+    steps_since_change = 0
     for i in range(len(entries) - 1):
-        (at, phase, method), (after, then, _) = entries[i], entries[i + 1]
-        since = since + 1 if i and entries[i - 1][2] == method else 0
-        if phase == then == "decode" and since >= skip:
-            times.setdefault(method, []).append(after - at)
+        (began_ns, phase, method), (next_began_ns, next_phase, _) = entries[i], entries[i + 1]
+        steps_since_change = steps_since_change + 1 if i and entries[i - 1][2] == method else 0
+        if phase == next_phase == "decode" and steps_since_change >= skip:
+            times.setdefault(method, []).append(next_began_ns - began_ns)
     return {
         method: {
             "steps": len(intervals),
@@ -271,20 +275,21 @@ def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str
 
 
 def result_of(timer: Any) -> dict[str, Any]:
-    """The measurements of a timer: columns of steps, calls and collectives; times in ns since the epoch.
+    """The measurements of a timer, as plain data for JSON.
 
     Returns
     -------
     dict
-        Plain data.
+        Columns of the tables ``steps``, ``calls`` and ``collectives`` with times in ns since the epoch, and facts
+        about the model, the device and the clock.
     """
     timer.end_step()
     drift = None
     if timer.cuda:
         timer.torch.cuda.synchronize()
         timer.anchor()
-        (one, at, _), (two, later, _) = timer.anchors[0], timer.anchors[-1]
-        drift = round(one.elapsed_time(two) * 1e6) - (later - at)
+        (one, at_ns, _), (two, later, _) = timer.anchors[0], timer.anchors[-1]
+        drift = round(one.elapsed_time(two) * 1e6) - (later - at_ns)
     marks = [(row[0], row[5]) for row in timer.steps] + [(row[0], row[6]) for row in timer.steps]
     marks += [(row[0], mark) for row in timer.calls for mark in row[2:4]]
     marks += [(row[0], mark) for row in timer.collectives for mark in row[5:7]]
@@ -294,7 +299,7 @@ def result_of(timer: Any) -> dict[str, Any]:
     for table, keys, rows in (
         ("steps", _STEP, timer.steps), ("calls", _CALL, timer.calls), ("collectives", _COLLECTIVE, timer.collectives),
     ):  # fmt: skip
-        # a row of a call that was timed in the quick way ends early
+        # rows of quick_forward are shorter: they have only the first columns
         columns = {key: [row[i] if i < len(row) else None for row in rows] for i, key in enumerate(keys)}
         if table == "calls":
             columns["shapes"] = [
@@ -317,7 +322,7 @@ def result_of(timer: Any) -> dict[str, Any]:
         "layers": sorted(timer.layers), "options": {k: v for k, v in timer.options.items() if k != "folder"},
         "names": timer.names, "kinds": timer.kinds, "collectives_seen": timer.seen, "notes": timer.notes,
         "entries": {
-            "at_ns": [at + timer.epoch_ns for at, _, _ in timer.entries],
+            "at_ns": [at_ns + timer.epoch_ns for at_ns, _, _ in timer.entries],
             "phase": [phase for _, phase, _ in timer.entries], "method": [how for _, _, how in timer.entries],
         },
         **tables,
@@ -325,7 +330,7 @@ def result_of(timer: Any) -> dict[str, Any]:
 
 
 def write(folder: Path, result: Mapping[str, Any]) -> Path:
-    """Write the result of :func:`result_of`; the file appears whole or not at all."""
+    """Write the result of :func:`result_of` to a file, which appears complete or not at all; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"ops_rank{result['rank']}.json.gz"
     part = folder / f".{path.name}.{os.getpid()}"

@@ -1,12 +1,13 @@
-"""Part of the text for workers: a timer of a model's modules inside the process that runs the model.
+"""Part of the text for workers: times the modules of a model inside the process that runs it.
 
-Each module's own ``forward`` is wrapped, and only in the steps and layers that are sampled: what is not sampled runs as
-it was. On a GPU a time is the distance of two CUDA events on the stream of the model, read when the window is over; on
-a CPU it is a clock of the host. PyTorch itself is not changed.
+The timer wraps the ``forward`` of modules, but only in the steps and layers that it samples; all others run unchanged,
+and so does PyTorch. On a GPU a time is the difference of two CUDA events on the model's stream, which are read after
+the window; on a CPU it is the difference of two readings of the host's clock.
 
-In an eager decode step the host is what everybody waits for, so a mark costs what the host needs to record it. Where
-nothing can have been launched since the last mark (the host was back sooner than it takes to launch anything), that
-mark serves again: one event is the end of an operator, of what it lies in, and the begin of the next one.
+An eager decode step is as long as the host takes, so each event lengthens it by the time to record one. Therefore
+events are shared: if the host comes back sooner than it takes to launch any kernel, nothing was launched since the last
+event, and that event is used again. One event can then be the end of an operator, the end of the module around it, and
+the begin of the next operator.
 """
 
 from __future__ import annotations
@@ -33,20 +34,20 @@ from llmprof.launch.engines.ops_parts import (
 )
 
 _NO_LAUNCH = 0.75
-"""Share of the quickest launch after another: a host that is back sooner has launched nothing."""
+"""Share of the shortest time between two launches: if the host comes back sooner, it launched nothing."""
 _LAUNCHES = 200
 _MEMORY_STEPS = 10
-"""Steps from one reading of the allocator to the next: it costs as much as many marks, and decode changes little."""
+"""Steps between two readings of the allocator: a reading costs as much as many marks, and decode changes little."""
 _Wrap = tuple[dict[str, Any], Callable[..., Any]]
 _Wraps = tuple[list[_Wrap], dict[bool, dict[int, _Wrap]], dict[int, list[_Wrap]], dict[int, _Wrap]]
 _BETWEEN_LAYERS_NS = 25_000
-"""A layer begins where the one before it ended, unless the host took longer than this in between."""
+"""A layer begins where the one before it ended, unless the host took longer than this between the two."""
 _MOST_EVENTS = 32768
 _POOLED_STEPS = 120
 _ANCHORS = 8
 
 ACTIVE: list[OpsTimer] = []
-"""The timer of this process while its window is open; ``llmprof.ops.time`` looks here."""
+"""The timer of this process during a timed step; ``llmprof.ops.time`` looks here."""
 
 
 class OpsTimer:
@@ -59,11 +60,11 @@ class OpsTimer:
     root : torch.nn.Module
         The model.
     options : mapping
-        They override :data:`DEFAULTS`; their meaning is that of ``ops_options`` in a configuration.
+        Options as in ``ops_options`` of a configuration; those that are missing are taken from :data:`DEFAULTS`.
     cuda : bool
         Whether the model is on a GPU.
     rank : int
-        For the file.
+        Rank of this process, for the name of the file.
     """
 
     def __init__(self, torch: Any, root: Any, options: Mapping[str, Any], *, cuda: bool, rank: int = 0) -> None:
@@ -147,7 +148,10 @@ class OpsTimer:
         ACTIVE[:] = [self]
 
     def _memory_now(self, *, new: bool) -> bool:
-        """Whether the allocator is asked before and after this step: the first of its shape, then one in so many."""
+        """Whether memory is read before and after this step.
+
+        By default it is read in the first step with a label, and then once in :data:`_MEMORY_STEPS` steps.
+        """
         if self.options["memory"] != "steps":
             return bool(self.options["memory"] != "off")
         if not new and self._memory_at is not None and self.step - self._memory_at < _MEMORY_STEPS:
@@ -156,14 +160,17 @@ class OpsTimer:
         return True
 
     def _current_stream(self) -> Any:
-        """Stream of the model: the last object for it serves as long as it is the same stream."""
+        """Stream of the model; the object is made anew only if the stream changed."""
         number = self._stream_number(self._device) if self._stream_number is not None else None
         if number is None or number != self._stream_at:
             self._stream_at, self._stream = number, self.torch.cuda.current_stream()
         return self._stream
 
     def _wrap(self, timed: Sequence[int], layers: Sequence[int]) -> None:
-        """Put the wrappers of a step in place: of sampled layers, of the modules of some, and of the other layers."""
+        """Install the wrappers of a step: of the timed layers, of the modules in some of them, and of other layers.
+
+        ``timed`` are the numbers of the timed layers, ``layers`` those among them whose operators are timed too.
+        """
         outside, of_layers, inside, passed = self._wraps[self.by_events and self._plain]
         self._install(outside)
         for number in self._own:
@@ -188,29 +195,32 @@ class OpsTimer:
         while self._undo:
             self._undo.pop()()
         while self._restore:
-            own, was = self._restore.pop()
+            attributes, was = self._restore.pop()
             if was is None:
-                own.pop("forward", None)
+                attributes.pop("forward", None)
             else:
-                own["forward"] = was
+                attributes["forward"] = was
         self.timing = self.detail = False
         self.layer = None
         ACTIVE.clear()
 
     @property
     def done(self) -> bool:
-        """Whether all steps that were asked for were timed."""
+        """Whether the requested number of steps has been timed."""
         return self.timed >= self.options["steps"] and not self.options["cycle"]
 
     def _plan(self) -> tuple[str, list[int], list[int], bool]:
-        """Method of this step, layers that are timed, those of them with operators, and whether the device is held."""
+        """Method of this step, its timed layers, those among them with timed operators, and whether it is held.
+
+        In a held step the device first waits, so that the host runs ahead of it.
+        """
         options, own = self.options, self._own
         if self._turns:
-            at = self.step % len(self._turns)
-            if self._shuffled and not at:
-                # what the engine does every second or sixteenth step must not meet the same method each time
+            position = self.step % len(self._turns)
+            if self._shuffled and not position:
+                # Shuffle: work that the engine does every second or sixteenth step must not always meet one method.
                 random.Random(self.step).shuffle(self._turns)  # noqa: S311 (no secret)
-            method, _, more = self._turns[at].partition("+")
+            method, _, more = self._turns[position].partition("+")
             held = more == "hold"
         else:
             method = "none" if self.done or self.step % options["every"] else options["method"]
@@ -222,10 +232,14 @@ class OpsTimer:
         timed = _some(own, options["layers"], 0, first)
         return method, sorted({*timed, *detailed}), sorted(detailed), held and self.cuda
 
-    # --- what is wrapped ------------------------------------------------------------------------------------------
+    # --- wrappers -------------------------------------------------------------------------------------------------
 
     def _wrapped(self, *, quick: bool) -> _Wraps:
-        """Wrappers of modules outside the layers, of layers (without and with operators), and of modules inside."""
+        """All wrappers, made once.
+
+        Those of modules outside the layers; of layers, without and with timed operators; of modules inside each layer;
+        and of layers that are not timed.
+        """
         make = quick_forward if quick else whole_forward
 
         def wrap(module: Any, numbers: Mapping[int | None, int], **of_layer: Any) -> _Wrap:
@@ -258,15 +272,15 @@ class OpsTimer:
         return outside, of_layers, inside, passed
 
     def _install(self, wraps: Sequence[_Wrap]) -> None:
-        """Replace the forward of single modules by wrappers, which is quick and changes no other object."""
-        for own, forward in wraps:
-            was = own.get("forward")
+        """Set wrappers as ``forward`` of single modules, which is quick and changes no other object."""
+        for attributes, forward in wraps:
+            was = attributes.get("forward")
             if was is not forward:
-                self._restore.append((own, was))
-                own["forward"] = forward
+                self._restore.append((attributes, was))
+                attributes["forward"] = forward
 
     def call(self, number: int, original: Any, args: Any, kwargs: Any) -> Any:
-        """Time one call and keep all that the options ask for."""
+        """Time one call, with memory and metrics if the options ask for them."""
         memory = self.options["memory"] == "operators"
         before = self._memory() if memory else None
         self._stack.append(self.names[number])
@@ -294,7 +308,7 @@ class OpsTimer:
 
     @contextlib.contextmanager
     def named(self, name: str) -> Iterator[None]:
-        """Time the block under a name that the user gives."""
+        """Time the block under a name that the user chose."""
         if not self.detail:
             yield
             return
@@ -305,7 +319,7 @@ class OpsTimer:
         self.calls.append((self.step, number, begin, end, host, time.perf_counter_ns(), None, None, None, None))
 
     def communicate(self, kind: str, group: str, world: int, original: Any) -> Any:
-        """Wrap a collective of a group: its calls are timed in steps whose operators are timed."""
+        """Wrap a collective of a group: its calls are counted in timed steps, and timed where operators are timed."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if not self.timing:
@@ -324,34 +338,34 @@ class OpsTimer:
     def communicated(
         self, kind: str, group: tuple[str, int], since: tuple[Any, int], moved: tuple[Any, Any], *, waits: bool = False
     ) -> None:
-        """Keep one collective that just ended.
+        """Record one collective that has just ended.
 
         Parameters
         ----------
         kind : str
-            What it was.
+            Kind of the collective.
         group : (str, int)
-            Name and ranks of its group.
+            Name and number of ranks of its group.
         since : (object, int)
-            Mark and host clock of its begin.
+            Mark and host clock (ns) at its begin.
         moved : (list, list)
-            Tensors that were sent and got.
+            Tensors that were sent and received.
         waits : bool
-            It was posted earlier, and has been waited for now.
+            Whether it is asynchronous: it was started earlier, and the wait for it has just ended.
         """
         end = self.mark()
         self.live.mark, self.live.limit, self.live.at = end, self.live.nothing_ns, time.perf_counter_ns()
-        of = [one for part in moved for one in part]
+        both = [one for part in moved for one in part]
         counts = [sum(int(one.numel()) for one in part) for part in moved]
         (name, world), (begin, host) = group, since
         self.collectives.append((
             self.step, kind, kind, name, world, begin, end, host, time.perf_counter_ns(),
-            str(of[0].dtype).removeprefix("torch.") if of else None, *counts, of[0].element_size() if of else 0, waits,
-            self.layer,
+            str(both[0].dtype).removeprefix("torch.") if both else None, *counts,
+            both[0].element_size() if both else 0, waits, self.layer,
         ))  # fmt: skip
 
     def mark(self) -> Any:
-        """A moment of the stream, in the way of this step's method."""
+        """The current moment, by the method of this step: an event on the stream, or the host's clock (ns)."""
         if self.by_events:
             event = self.pool.pop() if self.pool else self.event()
             self.record(event, self.live.stream)
@@ -361,16 +375,16 @@ class OpsTimer:
         return time.perf_counter_ns()
 
     def begin(self) -> tuple[int, Any]:
-        """The host's clock and a mark: the last one, where nothing was launched since."""
+        """The host's clock (ns) and a mark, which is the last one if nothing was launched since."""
         host = time.perf_counter_ns()
         return host, self.live.mark if host - self.live.at < self.live.limit else self.mark()
 
     def event(self) -> Any:
-        """One new event; the pool is filled before the window, so that it is seldom needed inside."""
+        """A new event; the pool is filled before the window, so that few are made inside it."""
         return self.torch.cuda.Event(enable_timing=True)
 
     def functional(self) -> Any:
-        """A context in which every operator that PyTorch dispatches is timed."""
+        """A context manager in which every operator that PyTorch dispatches is timed."""
         if self._mode is None:
             self._mode = dispatch_mode(self)
         return self._mode
@@ -394,7 +408,7 @@ class OpsTimer:
         return {name: float(measure(self.names[number], args, out)) for name, measure in self._metrics.items()}
 
     def number(self, name: str, kind: str) -> int:
-        """The number that stands for a name and what it is, in the rows."""
+        """The number that stands for a name and its kind in the rows."""
         number = self._numbers.get((name, kind))
         if number is None:
             number = self._numbers[name, kind] = len(self.names)
@@ -405,14 +419,14 @@ class OpsTimer:
     # --- the clock of the device ----------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Before the window: make events, and measure how long a forward pass has to be held."""
+        """Prepare for the window: make events, measure the quickest launch and the cycles that a held step waits."""
         if not self.cuda:
             return
         stream = self.torch.cuda.current_stream()
         count = min(_MOST_EVENTS, self._marks_a_step * min(self.options["steps"], _POOLED_STEPS))
         self.pool.extend(self.event() for _ in range(count))
         for event in self.pool:
-            self.record(event, stream)  # the driver makes an event at its first use
+            self.record(event, stream)  # the driver creates an event at its first use
         self.torch.cuda.synchronize()
         self.launch_ns = self._quickest_launch()
         self.live.nothing_ns = int(self.launch_ns * _NO_LAUNCH)
@@ -426,7 +440,7 @@ class OpsTimer:
             self._hold_cycles = int(10_000_000 / begin.elapsed_time(end) * self.options["hold_ms"])
 
     def _quickest_launch(self) -> int:
-        """What the host needs at least to launch a kernel after another one, in ns, as it does in a step."""
+        """Shortest time in ns that the host needs to launch a kernel after another one, as in a step."""
         one, other = self.torch.zeros(1, device="cuda"), self.torch.zeros(1, device="cuda")
         times = []
         for _ in range(_LAUNCHES):
@@ -438,14 +452,14 @@ class OpsTimer:
         return min(times)
 
     def _expected_marks(self) -> int:
-        """Marks that a timed step is likely to need, so that events are made before it and not inside."""
+        """Number of marks that a timed step is likely to need, so that their events are made before the step."""
         detailed = len(_some(self._own, self.options["operator_layers"], 0, 0))
         outside, _, inside, _ = self._wraps[False]
         below = max((len(one) for one in inside.values()), default=0) + 4
         return 4 + 2 * (len(outside) + len(self.layers) + detailed * below)
 
     def anchor(self) -> None:
-        """An event whose time on the host's clock is known; the best of several attempts."""
+        """Record an event whose time on the host's clock is known; the most exact of several attempts is kept."""
         tries = []
         for _ in range(_ANCHORS):
             self.torch.cuda.synchronize()
@@ -455,29 +469,32 @@ class OpsTimer:
             event.synchronize()
             after = time.perf_counter_ns()
             tries.append((after - before, event, (before + after) // 2))
-        width, event, at = min(tries, key=lambda one: one[0])
-        self.anchors.append((event, at, width))
+        width, event, middle_ns = min(tries, key=lambda one: one[0])
+        self.anchors.append((event, middle_ns, width))
 
     def host_times(self, marks: Sequence[tuple[int, Any]]) -> dict[int, int]:
-        """Times of marks on the host's clock (ns). Events are converted through a mark of their own step."""
+        """Times of marks on the host's clock (ns), by the mark's ``id``.
+
+        Each event is converted through the first mark of its step.
+        """
         out: dict[int, int] = {}
-        first = self.anchors[0] if self.anchors else None
-        near: dict[int, tuple[Any, int]] = {}
+        anchor = self.anchors[0] if self.anchors else None
+        first_marks: dict[int, tuple[Any, int]] = {}
         for step, mark in marks:
             if isinstance(mark, int):
                 out[id(mark)] = mark
                 continue
-            assert first is not None  # noqa: S101 (events exist on a GPU only)
-            if step not in near:
-                near[step] = mark, first[1] + round(first[0].elapsed_time(mark) * 1e6)
-            other, at = near[step]
-            out[id(mark)] = at + round(other.elapsed_time(mark) * 1e6)
+            assert anchor is not None  # noqa: S101 (events exist on a GPU only)
+            if step not in first_marks:
+                first_marks[step] = mark, anchor[1] + round(anchor[0].elapsed_time(mark) * 1e6)
+            other, at_ns = first_marks[step]
+            out[id(mark)] = at_ns + round(other.elapsed_time(mark) * 1e6)
         return out
 
 
-def _some(own: Sequence[int], wanted: int, turn: int, first: int) -> list[int]:
-    """Layers of a turn, one after the other: 0 wants all, less than 0 none."""
-    count = len(own) if wanted == 0 else min(max(wanted, 0), len(own))
+def _some(own: Sequence[int], most: int, turn: int, first: int) -> list[int]:
+    """The next ``most`` layers in turn: 0 means all, a negative number none."""
+    count = len(own) if most == 0 else min(max(most, 0), len(own))
     return [own[(first + turn * count + i) % len(own)] for i in range(count)]
 
 
@@ -485,4 +502,4 @@ DEFAULTS: dict[str, Any] = {
     "steps": 20, "every": 1, "layers": 8, "operator_layers": 1, "depth": 3, "method": "events", "cycle": [],
     "hold": False, "hold_ms": 20.0, "functional": False, "memory": "steps", "functions": {}, "metrics": {},
 }  # fmt: skip
-"""Options of a timer that was given none. A run gives all of them, and times every second step by default."""
+"""Options of a timer by default. A run sets all of them, and by default times every second step."""

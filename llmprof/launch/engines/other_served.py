@@ -1,6 +1,6 @@
-"""Part of an engine script: servers of SGLang and TensorRT-LLM under load, profiled from outside for a window of it.
+"""Part of an engine script: runs servers of SGLang and TensorRT-LLM under load, and profiles a window of it.
 
-Written after their documentation and source, and tested against stand-ins only: neither has run on hardware here.
+The code follows their documentation and source and was tested against stand-ins only: neither ran on hardware.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from llmprof.launch.engines._job import Record, each_point, take_traces, token_i
 from llmprof.launch.engines._machine import Refused, check_model, gpu_names, guard, has_tokenizer
 from llmprof.launch.engines._server import HOST, Server, achieved, arguments, arrivals, free_port, load
 
-_UNTESTED = "llmprof has run this engine against stand-ins only, never on hardware: check what it recorded"
+_UNTESTED = "llmprof was tested with stand-ins of this engine only, never on hardware: check what it recorded"
 
 
 def run_sglang(job: Mapping[str, Any], record: Record) -> None:
     """Start SGLang's server, warm it up, measure, profile, stop it.
 
-    Its own endpoints start and stop the profiler: torch's, which writes a trace for each rank, or CUDA's, for nsys
-    around it.
+    Endpoints of the server start and stop the profiler: PyTorch's, which writes a trace for each rank, or CUDA's, which
+    starts and stops the recording of nsys.
     """
     _begin(job, record, "sglang")
     traces = record.home / "traces"
     if job["profiler"] == "torch":
         traces.mkdir(exist_ok=True)
         os.environ["SGLANG_TORCH_PROFILER_DIR"] = str(traces)
-        asked: dict[str, Any] = {"output_dir": str(traces), "activities": ["CPU", "GPU"]}
-        asked |= {"record_shapes": job["record_shapes"], "with_stack": job["with_stack"]}
+        profile_options: dict[str, Any] = {"output_dir": str(traces), "activities": ["CPU", "GPU"]}
+        profile_options |= {"record_shapes": job["record_shapes"], "with_stack": job["with_stack"]}
     else:
-        asked = {"activities": ["CUDA_PROFILER"]}
+        profile_options = {"activities": ["CUDA_PROFILER"]}
     if job["max_iterations"]:
-        record.note("max_iterations ignored: the whole load lies in the window, which SGLang is told to end")
+        record.note("max_iterations ignored: the profiler of SGLang is stopped when all requests are done")
     options = {
         "model_path": job["model"],
         "served_model_name": "model",
@@ -51,18 +51,19 @@ def run_sglang(job: Mapping[str, Any], record: Record) -> None:
         "disable_cuda_graph": True if job["eager"] else None,
         "disable_custom_all_reduce": True if job["all_reduce"] == "nccl" else None,
     }
-    given = {**options, **job["engine_args"]}  # a switch that is off is not written: there is no --no-… of it
-    words = arguments({name: value for name, value in given.items() if value is not None and value is not False})
+    all_options = {**options, **job["engine_args"]}  # a switch that is off is not written: SGLang has no --no-…
+    words = arguments({name: value for name, value in all_options.items() if value is not None and value is not False})
     start = [sys.executable, "-m", "sglang.launch_server"]
     flush = "/flush_cache" if job["prefix_caching"] else None
-    _serve(job, record, [*start, *words], start=("/start_profile", asked), stop="/stop_profile", flush=flush)
+    _serve(job, record, [*start, *words], start=("/start_profile", profile_options), stop="/stop_profile", flush=flush)
 
 
 def run_tensorrt_llm(job: Mapping[str, Any], record: Record) -> None:
-    """Start ``trtllm-serve``, warm it up, measure, and let a window of its iterations be profiled.
+    """Start ``trtllm-serve``, warm it up, measure, and profile a window of its iterations.
 
-    It has no endpoint that starts a profiler: it counts iterations, and profiles those that ``TLLM_PROFILE_START_STOP``
-    names, with CUDA's profiler (for nsys around it) and, where a file is named, torch's.
+    The server has no endpoint that starts a profiler. It counts iterations and profiles those in
+    ``TLLM_PROFILE_START_STOP`` with CUDA's profiler, which starts and stops the recording of nsys. If
+    ``TLLM_TORCH_PROFILE_TRACE`` names a file, it profiles them with PyTorch's profiler too.
     """
     _begin(job, record, "tensorrt_llm", "tensorrt-llm")
     beside = Path(sys.executable).with_name("trtllm-serve")
@@ -73,7 +74,10 @@ def run_tensorrt_llm(job: Mapping[str, Any], record: Record) -> None:
     if job["profiler"] != "none":
         window = f"{first}-{first + (job['max_iterations'] or _ITERATIONS)}"
         os.environ["TLLM_PROFILE_START_STOP"] = window
-        record.note(f"the window is the iterations {window} of the engine, warm-up included: it has no other switch")
+        record.note(
+            f"the profiled window is iterations {window} of the engine, counted from its start, with the warm-up: "
+            "the engine has no other way to choose it"
+        )
     if job["profiler"] == "torch":
         traces = record.home / "traces"
         traces.mkdir(exist_ok=True)
@@ -92,11 +96,18 @@ def run_tensorrt_llm(job: Mapping[str, Any], record: Record) -> None:
 
 
 _ITERATIONS = 50
-"""Iterations of TensorRT-LLM that are profiled where ``max_iterations`` says none."""
+"""Profiled iterations of TensorRT-LLM if ``max_iterations`` is 0."""
 
 
 def _begin(job: Mapping[str, Any], record: Record, *packages: str) -> None:
-    """Write down the engine and its devices, and refuse what it cannot do."""
+    """Record the engine and its devices, and refuse options that the engine does not support.
+
+    Raises
+    ------
+    Refused
+        The model has no ``config.json`` or no tokenizer, an option works with vLLM only, or there are more ranks than
+        GPUs.
+    """
     guard(job)
     record.note(_UNTESTED)
     record.document["engine_version"] = version_of(*packages)
@@ -104,17 +115,18 @@ def _begin(job: Mapping[str, Any], record: Record, *packages: str) -> None:
     check_model(job["model"])
     if not has_tokenizer(job["model"]):
         raise Refused(
-            "the model has no tokenizer, which this server needs", "name a model with one, or run engine vllm"
+            "the model has no tokenizer, which this server needs",
+            "choose a model that has a tokenizer, or the engine vllm",
         )
     for name in ("layer_annotations", "memory_snapshot"):
         if job[name]:
-            raise Refused(f"{name} is vLLM's: this engine has no methods for its workers", "run engine vllm for it")
+            raise Refused(f"{name} works with the engine vllm only", "choose the engine vllm, or leave the option out")
     ranks = job["tensor_parallel_size"] * job["pipeline_parallel_size"]
     if (names := gpu_names()) is not None:
         record.document["device_names"] = names[:ranks]
         if len(names) < ranks:
             raise Refused(
-                f"the run needs {ranks} GPUs (tensor_parallel_size x pipeline_parallel_size), there are {len(names)}",
+                f"the run needs {ranks} GPUs (tensor_parallel_size × pipeline_parallel_size), there are {len(names)}",
                 "lower tensor_parallel_size or pipeline_parallel_size, or look at CUDA_VISIBLE_DEVICES",
             )
 
@@ -128,7 +140,10 @@ def _serve(
     stop: str | None = None,
     flush: str | None = None,
 ) -> None:
-    """Start the server and send its requests; ``start`` and ``stop`` are endpoints around the profiled ones."""
+    """Start the server and send it the requests.
+
+    ``start`` and ``stop`` are endpoints that start and stop the profiler, and ``flush`` empties the prefix cache.
+    """
     port = free_port(job["server"]["port"])
     with record.stage("serve", message="starting the server"):
         server = Server([*command, "--host", HOST, "--port", str(port)], port, record.out / "server.log")
@@ -161,7 +176,7 @@ def _serve(
 
 
 class _Load:
-    """The requests of a run, and what became of them."""
+    """Client that sends the requests of a run and records their times."""
 
     def __init__(self, job: Mapping[str, Any], record: Record, server: Server, flush: str | None) -> None:
         self._job, self._record, self._server, self._flush = job, record, server, flush
@@ -196,8 +211,8 @@ class _Load:
                 most = self._job["server"]["max_concurrency"]
                 answers = asyncio.run(load(self._server.port, bodies, arrive, concurrency=most))
             for k, one in enumerate(answers):
-                known = {name: value for name, value in one.items() if name not in {"text", "tokens"}}
-                self._record.request(phase, i, k, **known)
+                values = {name: value for name, value in one.items() if name not in {"text", "tokens"}}
+                self._record.request(phase, i, k, **values)
             if phase != "warmup":
                 self._record.held(phase, i, achieved(answers, arrive), self._job["server"]["request_rate"])
         return answers

@@ -18,17 +18,17 @@ _DEPTH = 5
 
 
 class Steps:
-    """Forward passes of a model, labelled in the trace and timed.
+    """Labels and times the forward passes of a model.
 
-    The labels are those of vLLM (``execute_context_R(T)_generation_R(T)``: requests and tokens in their prefill and in
-    their decode part), so that both engines' traces are read alike.
+    The labels are those of vLLM, so that llmprof reads the traces of both engines in the same way:
+    ``execute_context_R(T)_generation_R(T)`` has the number of requests and of tokens in prefill and in decode.
 
     Parameters
     ----------
     torch : module
         PyTorch.
     cuda : bool
-        The model is on a GPU: ranges go to NVTX too, and times are taken when its work is done.
+        Whether the model is on a GPU: labels are then also NVTX ranges, and times are taken after a synchronization.
     """
 
     def __init__(self, torch: Any, *, cuda: bool) -> None:
@@ -46,15 +46,18 @@ class Steps:
         model.register_forward_hook(self._after)
 
     def begin(self, tokens: list[int]) -> None:
-        """Start a batch: the number of tokens of each of its prompts."""
+        """Begin a batch; ``tokens`` has the number of tokens of each prompt."""
         self.tokens, self.ended_ns = tokens, []
 
     def stop_after(self, steps: int, stop: Callable[[], None]) -> None:
-        """Call a function once after a number of steps; never for 0."""
+        """Call ``stop`` once after a number of steps; 0 means never."""
         self._left, self._stop, self.stopped = steps or -1, stop, False
 
     def token(self, _ids: Any, _scores: Any, **_more: Any) -> Any:
-        """Take the time when each request has its next token (as a criterion for stopping that never stops)."""
+        """Note the time at which each request has its next token.
+
+        ``generate`` calls this after each token as a stopping criterion; it never stops the generation.
+        """
         if self._cuda:
             self._torch.cuda.synchronize()
         self.ended_ns.append(time.perf_counter_ns())
@@ -114,7 +117,7 @@ def annotate(torch: Any, model: Any, *, nvtx: bool) -> int:
 
 
 def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers: Any, device: str) -> Any:
-    """A model with its weights, or with random ones; options that transformers does not know get a note."""
+    """The model with its weights or with random weights; a note names options that transformers does not know."""
     dtype = "auto" if job["dtype"] == "auto" else getattr(torch, job["dtype"])
     known = set(inspect.signature(transformers.PreTrainedModel.from_pretrained).parameters) | {"attn_implementation"}
     dropped = sorted(set(job["engine_args"]) - known)
@@ -125,13 +128,13 @@ def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers
     auto = transformers.AutoModelForCausalLM
     if job["random_weights"]:
         config = transformers.AutoConfig.from_pretrained(job["model"])
-        wanted = (getattr(config, "dtype", None) or torch.float32) if dtype == "auto" else dtype
+        weights_dtype = (getattr(config, "dtype", None) or torch.float32) if dtype == "auto" else dtype
         attention = {k: v for k, v in options.items() if k == "attn_implementation"}
         usual = torch.get_default_dtype()
-        torch.set_default_dtype(wanted)
+        torch.set_default_dtype(weights_dtype)
         try:
             with torch.device(device):
-                model = auto.from_config(config, **attention).to(wanted)
+                model = auto.from_config(config, **attention).to(weights_dtype)
         finally:
             torch.set_default_dtype(usual)
     else:
@@ -143,7 +146,14 @@ def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers
 
 
 def padded_batch(job: Mapping[str, Any], torch: Any, transformers: Any, device: str) -> dict[str, Any]:
-    """Prompts as one batch, padded on the left."""
+    """The prompts as one batch, padded on the left.
+
+    Returns
+    -------
+    dict
+        ``tokenizer`` (None if the model has none), ``tokens`` (number of tokens of each prompt), ``longest`` (the
+        largest of them), and the tensors ``input_ids`` and ``attention_mask`` (prompts × longest).
+    """
     tokenizer: Any = None
     if has_tokenizer(job["model"]):
         tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
@@ -212,7 +222,7 @@ def run_transformers(job: Mapping[str, Any], record: Record) -> None:
 
 @dataclass
 class _Run:
-    """The phases of a run."""
+    """The phases of a point: warm-up, repeats without profiler, repeats with profiler."""
 
     job: Mapping[str, Any]
     record: Record
@@ -222,7 +232,7 @@ class _Run:
     batch: Mapping[str, Any]
 
     def all(self) -> list[list[int]]:
-        """Warm up, measure, profile; the tokens of the last phase."""
+        """Run all phases, and return the generated tokens of each request in the last phase."""
         job, outputs = self.job, self._repeat("warmup", self.job["warmup"])
         if job["plain"] or job["profiler"] == "none":
             outputs = self._repeat("plain", job["repeat"])
@@ -248,7 +258,7 @@ class _Run:
         return outputs
 
     def _profiler(self) -> tuple[Callable[[], None], Callable[[], None]]:
-        """Start the profiler; what stops it and what writes its trace."""
+        """Start the profiler; returns a function that stops it and a function that writes its trace."""
         torch = self.torch
         if self.job["profiler"] == "cuda":
             torch.cuda.synchronize()
@@ -262,7 +272,7 @@ class _Run:
         kinds = torch.profiler.ProfilerActivity
         activities = [kinds.CPU] + ([kinds.CUDA] if torch.cuda.is_available() else [])
         with torch.profiler.profile(activities=activities):
-            torch.ones(1)  # the first use of the profiler is slow, and would count to the first step
+            torch.ones(1)  # the first use of the profiler is slow; without this, it would lengthen the first step
         options = {name: self.job[name] for name in ("record_shapes", "with_stack", "profile_memory")}
         profiler = torch.profiler.profile(activities=activities, **options)
         profiler.start()
@@ -303,12 +313,15 @@ class _Run:
         return outputs
 
     def _times(self, began: int, k: int, output: list[int]) -> dict[str, Any]:
-        """Times of the requests of a batch, which get their tokens together; a request counts up to its last token."""
+        """Times of request ``k`` of a batch.
+
+        All requests of a batch get their tokens at the same times; a request ends with its last token.
+        """
         ends = self._end_ids()
         count = next((i + 1 for i, one in enumerate(output) if one in ends), len(output))
-        at = self.steps.ended_ns[:count]
-        first, last = (at[0], at[-1]) if at else (None, None)
-        gaps = [(b - a) / 1e9 for a, b in zip(at, at[1:])]  # noqa: B905, RUF007
+        times = self.steps.ended_ns[:count]
+        first, last = (times[0], times[-1]) if times else (None, None)
+        gaps = [(b - a) / 1e9 for a, b in zip(times, times[1:])]  # noqa: B905, RUF007
         return {
             "prompt_tokens": self.batch["tokens"][k],
             "output_tokens": count,
@@ -321,7 +334,7 @@ class _Run:
         }
 
     def _end_ids(self) -> set[int]:
-        """Tokens that end a text, where they may."""
+        """Ids of the tokens that end a text; empty if ``ignore_eos`` is set."""
         ids = self.model.generation_config.eos_token_id
         if self.job["ignore_eos"] or ids is None:
             return set()

@@ -64,7 +64,7 @@ def _annotate(job: Mapping[str, Any], record: Record, llm: Any) -> None:
 
 
 def _warm_profiler(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
-    """Start and stop PyTorch's profiler once: its first start is slow, and would count to the first request."""
+    """Start and stop PyTorch's profiler once: its first start is slow and would lengthen the first request."""
     if job["profiler"] != "torch" or not job["warmup"]:
         return
     own = _own_options(llm)
@@ -141,12 +141,15 @@ def _generate_all(job: Mapping[str, Any], record: Record, llm: Any, sampling_cla
 
 
 def _prefix_cache(llm: Any) -> dict[str, float]:
-    """Tokens that were looked up in the prefix cache, and those that were hits, since the engine started."""
+    """Number of tokens that were looked up in the prefix cache, and of those that were hits, since the engine started.
+
+    The keys are the names of vLLM's metrics; the dict is empty if this version of vLLM does not report them.
+    """
     try:
-        told = llm.get_metrics()
-    except (AttributeError, AssertionError):  # versions without it, or without statistics
+        metrics = llm.get_metrics()
+    except (AttributeError, AssertionError):  # this version has no metrics, or its statistics are off
         return {}
-    return {one.name: float(one.value) for one in told if "prefix_cache" in one.name and hasattr(one, "value")}
+    return {one.name: float(one.value) for one in metrics if "prefix_cache" in one.name and hasattr(one, "value")}
 
 
 def _profile(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> None:
@@ -159,7 +162,7 @@ def _profile(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> N
 
 
 def _time_operators(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> None:
-    """Open or close the window of the timer on every rank, and that of vLLM's own profiler if it was asked for."""
+    """Open or close the window of the timer on every rank; vLLM's own profiler runs too if ``engine_args`` sets it."""
     beside = "profiler_config" in job["engine_args"]
     if not on:
         if beside:
@@ -176,7 +179,7 @@ def _time_operators(job: Mapping[str, Any], record: Record, llm: Any, *, on: boo
 
 
 def _times(output: Any) -> dict[str, Any]:
-    """Times that vLLM gives of a request. Arrival is wall-clock time, the others are by the engine's own clock."""
+    """Times of a request as vLLM reports them. The arrival is wall-clock time, the others are on the engine's clock."""
     tokens = sum(len(one.token_ids) for one in output.outputs)
     longest = max(len(one.token_ids) for one in output.outputs)
     record: dict[str, Any] = {
@@ -185,17 +188,17 @@ def _times(output: Any) -> dict[str, Any]:
         "output_tokens": tokens,
         "finish_reason": output.outputs[0].finish_reason,
     }
-    told = output.metrics
-    first, last = getattr(told, "first_token_ts", 0), getattr(told, "last_token_ts", 0)
+    metrics = output.metrics
+    first, last = getattr(metrics, "first_token_ts", 0), getattr(metrics, "last_token_ts", 0)
     if not first or not last:
         return record
-    decode, to_first = last - first, getattr(told, "first_token_latency", 0) or None
+    decode, to_first = last - first, getattr(metrics, "first_token_latency", 0) or None
     return record | {
-        "start_ns": round(told.arrival_time * 1e9) if told.arrival_time else None,
+        "start_ns": round(metrics.arrival_time * 1e9) if metrics.arrival_time else None,
         "ttft_s": to_first,
         "tpot_s": decode / (longest - 1) if longest > 1 else None,
-        "queue_s": told.scheduled_ts - told.queued_ts,
-        "prefill_s": first - told.scheduled_ts,
+        "queue_s": metrics.scheduled_ts - metrics.queued_ts,
+        "prefill_s": first - metrics.scheduled_ts,
         "decode_s": decode,
         "e2e_s": to_first + decode if to_first else None,
     }

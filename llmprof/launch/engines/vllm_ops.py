@@ -1,4 +1,4 @@
-"""Part of the text for vLLM's workers: applies the timer of operators to the steps of the engine, on every rank."""
+"""Part of the text for vLLM's workers: times the operators of the engine's steps, on every rank."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KINDS = {
     "send": "send_recv",
     "recv": "send_recv",
 }
-"""Methods of a group's communicator that are timed -> kind of collective."""
+"""Kinds of collectives by the method of a group's communicator that is timed."""
 
 
 class LlmprofOps(LlmprofWorker):
@@ -36,7 +36,13 @@ class LlmprofOps(LlmprofWorker):
     vllm_config: Any
 
     def llmprof_ops_start(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Open the window: from the next step on, steps are timed as the options say."""
+        """Open the window: from the next step on, steps are timed according to the options.
+
+        Returns
+        -------
+        dict
+            ``rank``, ``layers`` (numbers of this rank's layers) and ``groups`` (names of groups with several ranks).
+        """
         torch: Any = importlib.import_module("torch")
         cuda = bool(torch.cuda.is_available()) and getattr(self, "device", torch.device("cpu")).type == "cuda"
         _check_eager(self.vllm_config, cuda=cuda)
@@ -52,7 +58,13 @@ class LlmprofOps(LlmprofWorker):
         return {"rank": int(self.rank), "layers": sorted(timer.layers), "groups": sorted(groups)}
 
     def llmprof_ops_stop(self) -> dict[str, Any]:
-        """Close the window and write ``ops_rankN.json.gz``; returns a summary."""
+        """Close the window and write ``ops_rankN.json.gz``.
+
+        Returns
+        -------
+        dict
+            ``rank``, ``file``, ``steps``, ``calls``, ``collectives`` (counts), ``overhead`` and ``notes``.
+        """
         state = self.__dict__.pop("llmprof_ops_state", None)
         if state is None:
             raise RuntimeError("the timing of operators was not started in this worker")
@@ -82,13 +94,13 @@ class LlmprofOps(LlmprofWorker):
 
 
 def _check_eager(config: Any, *, cuda: bool) -> None:
-    """Refuse if modules do not run as Python code: their times would be missing or wrong."""
+    """Raise RuntimeError if modules do not run as Python code: their times would be missing or wrong."""
     compilation = getattr(config, "compilation_config", None)
     graphs, mode = getattr(compilation, "cudagraph_mode", None), getattr(compilation, "mode", None)
     if cuda and graphs is not None and getattr(graphs, "name", str(graphs)) != "NONE":
         raise RuntimeError(
-            f"operators cannot be timed under CUDA graphs (cudagraph_mode {getattr(graphs, 'name', graphs)}): a replay "
-            "calls no module; start the engine with enforce_eager=True"
+            f"operators cannot be timed under CUDA graphs (cudagraph_mode {getattr(graphs, 'name', graphs)}): the "
+            "replay of a graph calls no module; start the engine with enforce_eager=True"
         )
     if mode is not None and int(mode) > 0 and os.environ.get("TORCHDYNAMO_DISABLE") != "1":
         raise RuntimeError(
@@ -98,7 +110,7 @@ def _check_eager(config: Any, *, cuda: bool) -> None:
 
 
 def _watch_steps(worker: Any, state: dict[str, Any]) -> None:
-    """Wrap the two calls that make a step, on this worker only."""
+    """Wrap the two methods of this worker that make up a step."""
     timer: OpsTimer = state["timer"]
     run, sample = worker.execute_model, getattr(worker, "sample_tokens", None)
 
@@ -136,7 +148,7 @@ def _watch_group(timer: OpsTimer, name: str, group: Any, back: list[Any]) -> Non
 
 
 def _between_stages(timer: OpsTimer, name: str, world: int, method: str, original: Any) -> Any:
-    """Wrap sends and receives between pipeline stages; an asynchronous one ends when it has been waited for."""
+    """Wrap sends and receives between pipeline stages; an asynchronous one ends when the wait for it ends."""
     sends = "send" in method
 
     def call(values: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -161,23 +173,23 @@ def _between_stages(timer: OpsTimer, name: str, world: int, method: str, origina
 
 
 class _Waited:
-    """A handle of an asynchronous call, which tells the timer when it was waited for.
+    """A handle of an asynchronous call that records the collective when the wait for it ends.
 
     Parameters
     ----------
     handle : object
-        What the engine would wait for.
+        Handle for which the engine waits.
     timer : OpsTimer
-        Told of the end.
+        Timer that records the collective.
     facts : tuple
-        Of the collective.
+        Arguments of :meth:`OpsTimer.communicated`.
     """
 
     def __init__(self, handle: Any, timer: OpsTimer, facts: tuple[Any, ...]) -> None:
         self._handle, self._timer, self._facts = handle, timer, facts
 
     def wait(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait, and keep the moment."""
+        """Wait, and record the end of the collective."""
         out = self._handle.wait(*args, **kwargs)
         facts, self._facts = self._facts, ()
         if facts and self._timer.timing:
@@ -189,7 +201,7 @@ class _Waited:
 
 
 def _put(holder: Any, name: str, function: Any, back: list[Any]) -> None:
-    """Set an attribute of one object, and remember how to undo that."""
+    """Set an attribute of one object; ``back`` gets a function that undoes it."""
     own = holder.__dict__
     was = own.get(name)
     own[name] = function
@@ -212,7 +224,7 @@ def step_of(scheduled: Any) -> tuple[str, str]:
     cached, count = scheduled.scheduled_cached_reqs, len(scheduled.num_scheduled_tokens)
     tokens_of = getattr(cached, "num_output_tokens", None)
     if not scheduled.scheduled_new_reqs and tokens_of and len(tokens_of) == count and all(tokens_of):
-        # every step asks, and in most all requests generate: no loop over them
+        # This runs in every step, and in most steps all requests decode: avoid a loop over them.
         return f"execute_context_0(0)_generation_{count}({scheduled.total_num_scheduled_tokens})", "decode"
     new = {one.req_id for one in scheduled.scheduled_new_reqs}
     is_context = getattr(cached, "is_context_phase", None)

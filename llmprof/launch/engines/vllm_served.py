@@ -87,7 +87,7 @@ def _by_worker(job: Mapping[str, Any]) -> bool:
 
 
 class _Client:
-    """The load of a run and what it records.
+    """Client that sends the requests of a run and records their times.
 
     Parameters
     ----------
@@ -96,9 +96,9 @@ class _Client:
     record : Record
         Takes stages, requests and facts.
     server : Server
-        It answers.
+        Server to which the requests go.
     options : mapping
-        Of its engine.
+        Options of the engine with which the server was started.
     """
 
     def __init__(self, job: Mapping[str, Any], record: Record, server: Server, options: Mapping[str, Any]) -> None:
@@ -172,7 +172,7 @@ class _Client:
             return []
         status, text = self._server.ask("POST", "/collective_rpc", {"method": method, "args": list(args)}, 600.0)
         if status == NOT_FOUND:
-            self._record.note("this version of vLLM has no way to ask the workers of a server")
+            self._record.note("this version of vLLM cannot call methods of a server's workers")
             return []
         if status != OK:
             raise RuntimeError(f"the server answered {method} with {status}: {text[:500]}")
@@ -191,8 +191,8 @@ class _Client:
             with self._record.stage(phase, repeat=i, total=least, message=f"{len(bodies)} requests"):
                 answers = asyncio.run(self._load(bodies, arrive, profile_after if i == 0 else 0.0))
             for k, one in enumerate(answers):
-                told = {name: value for name, value in one.items() if name not in {"text", "tokens"}}
-                self._record.request(phase, i, k, **told)
+                values = {name: value for name, value in one.items() if name not in {"text", "tokens"}}
+                self._record.request(phase, i, k, **values)
             if phase != "warmup":
                 self._record.held(phase, i, achieved(answers, arrive), self._job["server"]["request_rate"])
         self._record.prefix_cache(phase, before, self._server.metrics())
@@ -226,8 +226,8 @@ class _Client:
         """Sample the use of the KV cache from time to time."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            told = await asyncio.get_running_loop().run_in_executor(None, self._server.metrics)
-            usage = [value for name, value in told.items() if _USAGE.match(name)]
+            metrics = await asyncio.get_running_loop().run_in_executor(None, self._server.metrics)
+            usage = [value for name, value in metrics.items() if _USAGE.match(name)]
             if usage:
                 self._peak = max(self._peak or 0.0, *usage)
 
@@ -246,5 +246,5 @@ class _Client:
             blocks, size = (re.search(rf'\b{key}="(\d+)"', name) for key in ("num_gpu_blocks", "block_size"))
             if name.startswith("vllm:cache_config_info") and blocks and size:
                 both = int(blocks[1]), int(size[1])
-                known = {"blocks": both[0], "block_size": both[1], "tokens": both[0] * both[1], "bytes": None}
-                self._record.document["kv_cache"] = {**known, "peak_usage": self._peak}
+                usage = {"blocks": both[0], "block_size": both[1], "tokens": both[0] * both[1], "bytes": None}
+                self._record.document["kv_cache"] = {**usage, "peak_usage": self._peak}

@@ -58,7 +58,7 @@ class LlmprofWorker:
         (torch.cuda.profiler.start if on else torch.cuda.profiler.stop)()
 
     def llmprof_watch_steps(self) -> None:
-        """From now on, note the begin, the end and the tokens of each request of every step of the engine."""
+        """From now on, note for every step of the engine its begin, its end and the tokens of each request."""
         if not hasattr(self, "_llmprof_steps"):
             execute = self.execute_model
 
@@ -73,7 +73,11 @@ class LlmprofWorker:
         self._llmprof_steps: list[list[Any]] = []
 
     def llmprof_steps(self) -> list[list[Any]]:
-        """The noted steps: begin, end (epoch, ns), tokens and earlier tokens by request, preempted requests."""
+        """The noted steps, each as a list.
+
+        Begin and end (ns since the epoch), the tokens of each request in the step, the tokens that were computed
+        before, and the preempted requests.
+        """
         return [step for step in self._llmprof_steps if step[2]]
 
     def llmprof_memory(self, path: str = "") -> str:
@@ -91,7 +95,7 @@ class LlmprofWorker:
         return written
 
     def llmprof_begin(self) -> None:
-        """Reset the peak of the memory, so that earlier points of this engine do not count."""
+        """Reset the peak of the memory, so that it does not include earlier points of this engine."""
         torch = _torch()
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()

@@ -207,7 +207,7 @@ def test_a_driver_older_than_torch(cuda, status):
     [
         (HEALTHY, 2, "ok", "2 ranks, 2 GPUs"),
         (HEALTHY, 4, "fail", "4 ranks but 2 GPUs"),
-        (having(gpus=None), 2, "unknown", "not known"),
+        (having(gpus=None), 2, "unknown", "unknown"),
         (having(interpreter=CPU), 2, "ok", "2 ranks on 16 processors"),
         (having(interpreter=CPU, cores=1), 2, "warn", "2 ranks on 1 processor"),
     ],

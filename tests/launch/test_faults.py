@@ -103,9 +103,9 @@ def test_a_python_that_is_missing_is_said(stand_ins):
         ("OSError: [Errno 98] Address already in use", "port", "server.port"),
         ("RuntimeError: CUDA error: invalid device ordinal", "more ranks than there are GPUs", "tensor_parallel_size"),
         ("ValueError: World size (4) is larger than the number of available GPUs (1)", "more ranks", "CUDA"),
-        ("OSError: /x does not appear to have a file named config.json", "no such model", "random:tiny"),
-        ("GatedRepoError: 401 Client Error. Access to x is restricted", "wants a token", "HF_TOKEN in environment"),
-        ("ModuleNotFoundError: No module named 'vllm'", "does not have the engine", "python:"),
+        ("OSError: /x does not appear to have a file named config.json", "did not find the model", "random:tiny"),
+        ("GatedRepoError: 401 Client Error. Access to x is restricted", "requires a token", "HF_TOKEN in environment"),
+        ("ModuleNotFoundError: No module named 'vllm'", "engine is not installed", "python:"),
         ("OSError: [Errno 28] No space left on device", "disk is full", "results_dir"),
         ("AssertionError: Not enough allowed NUMA nodes", "NUMA", "VLLM_CPU_OMP_THREADS_BIND"),
         ("RuntimeError: Available memory on node 0 on kv cache allocation is less than requested memory for kv",
@@ -178,7 +178,7 @@ def test_a_run_that_takes_too_long_is_ended(stand_ins):
     pids = stand_ins.folder / "pids"
     stand_ins.how(hang=True, pids=str(pids))
     error = fails(stand_ins, timeout_s=6)
-    assert "was ended after 6 s, while it was at: plain; raise timeout_s" in str(error)
+    assert "was ended after 6 s; its last event was: plain; raise timeout_s" in str(error)
     assert all(gone(pid) for pid in json.loads(pids.read_text()))
 
 
@@ -262,7 +262,7 @@ def test_two_runs_at_once_in_one_folder_are_refused(stand_ins):
     config = stand_ins.config()
     folder = RunFolder.create(config)
     with folder.lock():
-        with pytest.raises(LaunchError, match="another run is at work in"):
+        with pytest.raises(LaunchError, match="another process works in"):
             ExperimentRunner(config).run_in(folder)
         folder.set_state("running", stage="engine")
         with pytest.raises(LaunchError, match="is running; wait for its end"):

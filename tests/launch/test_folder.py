@@ -97,14 +97,14 @@ with folder.lock():
     assert done.stdout == "running\n"
     assert made.state["state"] == "interrupted"
     assert made.state["stage"] == "engine"
-    assert "is gone" in made.state["error"]["message"]
+    assert "has ended" in made.state["error"]["message"]
 
 
 def test_two_runs_do_not_work_in_one_folder(config):
     made = RunFolder.create(config)
     with made.lock():
         assert made.locked
-        said = rf"another run is at work .*process {os.getpid()}.*; wait for its end"
+        said = rf"another process works .*process id {os.getpid()}.*; wait for its end"
         with pytest.raises(LaunchError, match=said), made.lock():
             raise AssertionError
     assert not made.locked

@@ -222,7 +222,7 @@ def test_a_process_that_is_gone_is_noted(child):
     child.stdin.close()
     child.wait(30)
     processes = Processes([child.pid])
-    assert processes.notes == [f"process {child.pid} was gone before its first sample"]
+    assert processes.notes == [f"process {child.pid} ended before its first sample"]
     assert taken(processes, 0.0) == {}
 
 
@@ -411,10 +411,10 @@ def test_a_file_of_a_monitor_joins_the_trace(meta, options):
 @pytest.mark.parametrize(
     ("local", "options", "message"),
     [
-        (None, {}, "holds no times"),
-        ("13:01:40.000", {"zone": "UTC"}, "holds no date"),
-        ("2026-11-21T13:01:40.000", {}, "without their zone"),
-        ("2026-11-21T13:01:40.000", {"zone": "Mars/Olympus"}, "there is no zone 'Mars/Olympus'"),
+        (None, {}, "has no times"),
+        ("13:01:40.000", {"zone": "UTC"}, "has no date"),
+        ("2026-11-21T13:01:40.000", {}, "without their time zone"),
+        ("2026-11-21T13:01:40.000", {"zone": "Mars/Olympus"}, "there is no time zone 'Mars/Olympus'"),
     ],
     ids=["times", "date", "zone", "unknown-zone"],
 )

@@ -146,7 +146,7 @@ def test_no_process_outlives_a_program_that_ends(tmp_path):
 
 
 def test_no_process_outlives_a_program_that_takes_too_long(tmp_path):
-    with pytest.raises(LaunchError, match=r"was ended after 6 s, while it was at: start; raise timeout_s"):
+    with pytest.raises(LaunchError, match=r"was ended after 6 s; its last event was: start; raise timeout_s"):
         run(tmp_path, HIDING + "    time.sleep(600)\n", timeout_s=6)
     assert all(gone(int(pid)) for pid in (tmp_path / "program.py.pids").read_text().split())
 

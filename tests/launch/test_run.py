@@ -133,7 +133,7 @@ def test_ncu_alone(stand_ins):
     run = ExperimentRunner(stand_ins.config(profile_mode="ncu")).run()
     assert '"max_tokens": 4' in run.folder.script.read_text()
     assert (
-        "the run under ncu ends after 4 output tokens: steps are slow there, and this many are enough"
+        "the run under ncu ends after 4 output tokens: steps are slow under ncu, and these are enough"
         in run.summary["notes"]
     )
 
@@ -188,7 +188,7 @@ def test_damaged_samples_of_the_monitors_do_not_cost_the_trace(stand_ins, conten
         run.folder.monitors.write_bytes(content)
     else:
         pl.DataFrame({"x": [1]}).write_parquet(run.folder.monitors)
-    with pytest.warns(TraceWarning, match=r"no counters of the monitors: monitors\.parquet holds no readable samples"):
+    with pytest.warns(TraceWarning, match=r"no counters of the monitors: monitors\.parquet has no readable samples"):
         assert open_run(run.folder.path).trace.kernels.height
 
 
@@ -198,14 +198,14 @@ def test_damaged_samples_of_the_monitors_do_not_cost_the_trace(stand_ins, conten
 def test_a_raw_capture_alone_is_no_success_that_claims_kernels(stand_ins):
     stand_ins.install("nsys")
     stand_ins.how("STAND_IN_NSYS", writes="qdstrm")
-    with pytest.warns(TraceWarning, match=r"not imported: this nsys only captures: report\.qdstrm .*run --resume"):
+    with pytest.warns(TraceWarning, match=r"not imported: nsys wrote raw data only \(report\.qdstrm\).*run --resume"):
         run = ExperimentRunner(stand_ins.config(profile_mode="nsys")).run()
     assert run.state == UNIMPORTED
     assert "nsys_metrics.json" not in names(run)
     assert run.summary["capture"]["imported"] is False
     assert "top_kernels" not in run.summary
     assert run.requests.filter(phase="profiled").height == 1
-    with pytest.raises(NotCapturedError, match=r"has no report\.sqlite; this nsys only captures"):
+    with pytest.raises(NotCapturedError, match=r"has no report\.sqlite; nsys wrote raw data only"):
         _ = run.trace
 
 
@@ -241,7 +241,9 @@ def test_a_run_without_import_goes_on_where_the_importer_is(stand_ins):
 def test_a_report_that_cannot_be_exported_here_is_kept(stand_ins):
     stand_ins.install("nsys")
     stand_ins.how("STAND_IN_NSYS", export="fails")
-    with pytest.warns(TraceWarning, match=r"is newer than this nsys; where Nsight Systems is, run `nsys export"):
+    with pytest.warns(
+        TraceWarning, match=r"is newer than this nsys; on a machine with Nsight Systems, run `nsys export"
+    ):
         run = ExperimentRunner(stand_ins.config(profile_mode="nsys")).run()
     assert run.state == UNIMPORTED
     assert run.folder.nsys_report.exists()
@@ -270,7 +272,7 @@ def test_a_run_goes_on_where_ncu_is_not(stand_ins):
     run.folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
     again = resume(run.folder.path)
     assert again.state == "finished"
-    assert any("the figures of ncu that an earlier attempt read were kept" in note for note in again.summary["notes"])
+    assert any("the metrics of ncu from an earlier attempt were kept" in note for note in again.summary["notes"])
 
 
 # --- going on
@@ -349,7 +351,7 @@ def test_collectives_are_never_chosen():
     found = chosen([(ALL_REDUCE, 900), (GEMM, 20), (ALL_REDUCE, 900), (NORM, 10)], top=5)
     assert set(found.functions) == {GEMM, "fused_add_rms_norm_kernel"}
     assert found.share == 1.0
-    with pytest.raises(CaptureError, match="no kernels but collectives"):
+    with pytest.raises(CaptureError, match="all kernels of the timeline are collectives"):
         chosen([ALL_REDUCE], top=5)
 
 

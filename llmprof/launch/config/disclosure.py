@@ -1,4 +1,4 @@
-"""Disclosure: rules for which environment variables and engine arguments may be written to files or shown.
+"""Rules of disclosure: which environment variables and engine arguments may be written to files or shown.
 
 A value is written only if its name is on a list of harmless names, and neither name nor value looks like a credential.
 Any other value is replaced by a word; a run that is resumed from its folder reads the value from its own environment.

@@ -142,11 +142,11 @@ def _check_arguments(config: ExperimentConfig) -> None:
     if config.engine != "vllm":
         return
     for name in config.engine_args:
-        own = _OURS_OF_THE_ENGINE.get(name.replace("-", "_"))
-        if own is not None:
+        option = _OURS_OF_THE_ENGINE.get(name.replace("-", "_"))
+        if option is not None:
             raise ConfigError(
                 f"engine_args has {name}, which a run sets itself",
-                expected=f"the option {own} of the run" if own else "no such argument",
+                expected=f"the option {option} of the run" if option else "no such argument",
                 key=f"engine_args.{name}",
             )
 

@@ -1,4 +1,4 @@
-"""The doctor: checks whether this machine can run an experiment, and what would distort its figures.
+"""The doctor: checks whether this machine can run an experiment, and what would distort its measurements.
 
 >>> from llmprof.launch.doctor.doctor import doctor
 >>> doctor()                      # the machine  # doctest: +SKIP
@@ -64,7 +64,7 @@ def _tool(name: str, tool: Tool, *, needed: bool, without: str) -> Finding:
         sentence = f"no {name} on PATH"
         advice = f"install {product} and put its folder on PATH, or use profile_mode {without}"
         if tool.elsewhere:
-            sentence += f", but in {tool.elsewhere}"
+            sentence += f", but there is one in {tool.elsewhere}"
             advice = f"put {tool.elsewhere} on PATH"
         return Finding(name, "fail" if needed else "warn", sentence, f"{product} on PATH", advice)
     if tool.version is None:
@@ -81,7 +81,7 @@ def counter_permission(facts: Facts, config: ExperimentConfig | None) -> Iterato
         return
     name, expected = "counter permission", "RmProfilingAdminOnly: 0, or an administrator"
     if facts.administrator:
-        yield Finding(name, "ok", "this process is an administrator's", expected)
+        yield Finding(name, "ok", "this process has the rights of an administrator", expected)
     elif facts.restricted is None:
         yield Finding(name, "unknown", "the driver's parameters cannot be read", expected)
     elif facts.restricted:
@@ -94,7 +94,7 @@ def counter_permission(facts: Facts, config: ExperimentConfig | None) -> Iterato
 
 
 def perf_events(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """Sampling of the processors is allowed: perf needs it, and options of nsys may."""
+    """Sampling of the processors is allowed; perf needs this, and so do some options of nsys."""
     needed = config is not None and config.cpu_sampler == "perf"
     if config is not None and not needed and config.profile_mode not in {"nsys", "nsys_ncu"}:
         return
@@ -109,34 +109,34 @@ def perf_events(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findi
 
 
 def cpu_sampler(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """The sampler of the processors that a run asks for is there; without a run, what is there is named."""
-    wanted = config.cpu_sampler if config is not None else "none"
+    """The CPU sampler of the run is installed; for the machine alone, the installed samplers are named."""
+    sampler = config.cpu_sampler if config is not None else "none"
     products = {"perf": "perf (package linux-tools or perf)", "vtune": "Intel VTune Profiler"}
     for name, tool in (("perf", facts.perf), ("vtune", facts.vtune)):
         expected = f"{products[name]} on PATH"
-        if tool.path is not None and (wanted == name or config is None):
-            yield Finding(name, "ok", f"{tool.version or 'there'} ({tool.path})", expected)
-        elif wanted == name:
+        if tool.path is not None and (sampler == name or config is None):
+            yield Finding(name, "ok", f"{tool.version or 'unknown version'} ({tool.path})", expected)
+        elif sampler == name:
             advice = f"install {products[name]} and put its folder on PATH, or leave cpu_sampler out"
             yield Finding(name, "fail", f"no {name} on PATH", expected, advice)
-    if wanted == "vtune" and facts.ptrace_scope and not facts.administrator:
-        advice = "VTune's hotspots trace the program: sysctl kernel.yama.ptrace_scope=0"
-        yield Finding("ptrace_scope", "warn", str(facts.ptrace_scope), "0, for VTune's hotspots", advice)
+    if sampler == "vtune" and facts.ptrace_scope and not facts.administrator:
+        advice = "VTune's hotspots analysis traces the program: sysctl kernel.yama.ptrace_scope=0"
+        yield Finding("ptrace_scope", "warn", str(facts.ptrace_scope), "0, for VTune's hotspots analysis", advice)
 
 
 def governor(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
-    """The processors' clocks follow the load at once."""
+    """The governor lets the processors' clocks follow the load at once."""
     if facts.governors is None:
         yield Finding("CPU governor", "unknown", "this machine does not report it", "performance")
     elif facts.governors != ("performance",):
-        advice = "the host launches kernels more slowly and less evenly: cpupower frequency-set -g performance"
+        advice = "the host launches kernels more slowly and less evenly; cpupower frequency-set -g performance helps"
         yield Finding("CPU governor", "warn", ", ".join(facts.governors), "performance", advice)
     else:
         yield Finding("CPU governor", "ok", "performance", "performance")
 
 
 def numa(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
-    """NUMA nodes of the host, and those that the GPUs are attached to."""
+    """NUMA nodes of the host, and the nodes to which the GPUs are attached."""
     if facts.numa_nodes is None:
         yield Finding("NUMA", "unknown", "this machine does not report its nodes", "")
         return
@@ -146,20 +146,20 @@ def numa(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
         sentence += f"; GPUs at {', '.join(map(str, nodes))}"
     if facts.numa_nodes > 1:
         where = str(nodes[0]) if len(nodes) == 1 else "N"
-        advice = f"processes may move away from their GPU's memory: numactl --cpunodebind={where} --membind={where}"
+        advice = f"processes may run far from their GPU: bind them, numactl --cpunodebind={where} --membind={where}"
         yield Finding("NUMA", "warn", sentence, "one node, or processes bound to a node", advice)
     else:
         yield Finding("NUMA", "ok", sentence, "one node, or processes bound to a node")
 
 
 def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
-    """The host has memory for the engine."""
+    """The host has enough free memory for the engine."""
     free = facts.memory_free_bytes
     if free is None:
         yield Finding("host memory", "unknown", "this machine does not report it")
     else:
         little = free < LITTLE_MEMORY_BYTES
-        advice = "the engine and torch's trace need some GiB: end other programs, or record fewer iterations"
+        advice = "the engine and PyTorch's trace need some GiB: end other programs, or record fewer iterations"
         expected = f"at least {format_bytes(LITTLE_MEMORY_BYTES)} free"
         yield Finding(
             "host memory", "warn" if little else "ok", f"{format_bytes(free)} free", expected, advice * little
@@ -167,7 +167,7 @@ def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
 
 
 def shared_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """``/dev/shm`` is large enough for the ranks to talk through it."""
+    """``/dev/shm`` is large enough for the communication of the ranks."""
     expected = f"at least {format_bytes(LITTLE_SHM_BYTES)} free"
     if facts.shm_bytes is None or facts.shm_free_bytes is None:
         yield Finding(_SHM, "unknown", "there is none, or it cannot be read", expected)
@@ -176,14 +176,14 @@ def shared_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fin
     if facts.shm_free_bytes >= LITTLE_SHM_BYTES or (config is not None and config.world_size == 1):
         yield Finding(_SHM, "ok", sentence, expected)
     else:
-        advice = "NCCL and the engine's workers fail when it is full: docker run --shm-size=8g, or --ipc=host"
+        advice = "NCCL and the engine's workers fail if it is full: docker run --shm-size=8g, or --ipc=host"
         yield Finding(_SHM, "warn", sentence, expected, advice)
 
 
 def disk(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """There is space where results go."""
+    """The folder for results can be written and has free space."""
     expected = f"at least {format_bytes(LITTLE_DISK_BYTES)} free"
-    advice = "make space, or choose another results_dir; a trace takes 10 MB to some GB"
+    advice = "free some disk space, or choose another results_dir; a trace takes 10 MB to some GB"
     status: Status
     if not facts.disk_writable:
         status = "warn" if config is None else "fail"
@@ -229,17 +229,17 @@ def is_cuda_build(facts: Facts) -> bool:
 
 
 def used(facts: Facts, config: ExperimentConfig | None) -> tuple[Gpu, ...]:
-    """The GPUs that a run would use: the first ones that it sees; all for a check of the machine."""
+    """The GPUs that a run would use, which are the first visible ones; all GPUs for a check of the machine."""
     return (facts.gpus or ())[: config.world_size if config else None]
 
 
 def gpus(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """There are GPUs, unless the engine does without."""
+    """There are GPUs, unless the engine runs on the CPU."""
     on_host = config is not None and is_cpu_build(facts)
     expected = "none needed: the engine is a build for processors" if on_host else "NVIDIA GPUs"
     visible = "" if facts.visible is None else f" (CUDA_VISIBLE_DEVICES={facts.visible})"
     if facts.gpus is None:
-        yield Finding("GPUs", "unknown", facts.gpu_problem or "NVML cannot be asked", expected)
+        yield Finding("GPUs", "unknown", facts.gpu_problem or "NVML does not answer", expected)
     elif facts.gpus:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in facts.gpus))
         sentence = f"{len(facts.gpus)} × {names}{visible}"
@@ -256,11 +256,11 @@ def gpus(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         elif on_host:
             yield Finding("GPUs", "ok", sentence, expected)
         else:
-            yield Finding("GPUs", "warn", sentence, expected, "runs use the CPU: there are no GPU kernels to see")
+            yield Finding("GPUs", "warn", sentence, expected, "runs use the CPU, so traces have no GPU kernels")
 
 
 def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """The driver is new enough for the CUDA that torch was built with."""
+    """The driver is new enough for the CUDA version with which PyTorch was built."""
     if facts.driver is None:
         yield Finding("driver", "unknown", facts.gpu_problem or "no NVIDIA driver")
         return
@@ -269,35 +269,40 @@ def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     if config is None or built is None or facts.cuda_driver is None:
         yield Finding("driver", "ok", sentence)
     elif int(built.split(".")[0]) > int(facts.cuda_driver.split(".")[0]):
-        advice = "update the driver, install its forward-compatibility package, or take an engine for an older CUDA"
-        yield Finding("driver", "warn", sentence, f"CUDA {built} or newer, as torch was built with", advice)
+        advice = "update the driver, install its forward-compatibility package, or install an engine for an older CUDA"
+        yield Finding("driver", "warn", sentence, f"CUDA {built} or newer, since PyTorch was built for it", advice)
     else:
-        yield Finding("driver", "ok", sentence, f"CUDA {built}, as torch was built with")
+        yield Finding("driver", "ok", sentence, f"CUDA {built} or newer, since PyTorch was built for it")
 
 
 def ranks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     """There is a GPU for every rank."""
     if config is None:
         return
-    wanted, there = config.world_size, len(facts.gpus or ())
-    size = f"{wanted} rank{'s' * (wanted > 1)}"
+    needed, available = config.world_size, len(facts.gpus or ())
+    size = f"{needed} rank{'s' * (needed > 1)}"
     if is_cpu_build(facts):
-        few = wanted > facts.cores
-        advice = "ranks share processors, so their times say little" if few else ""
+        few = needed > facts.cores
+        advice = "ranks share processors, so their times mean little" if few else ""
         yield Finding(
             "ranks", "warn" if few else "ok", f"{size} on {facts.cores} processors", "a processor each", advice
         )
     elif facts.gpus is None:
-        yield Finding("ranks", "unknown", f"{size}; the GPUs are not known", "a GPU for each rank")
-    elif there and wanted > there:
-        advice = f"lower tensor_parallel_size or pipeline_parallel_size to {there} together, or make more GPUs visible"
-        yield Finding("ranks", "fail", f"{size} but {there} GPU{'s' * (there > 1)}", "a GPU for each rank", advice)
-    elif there:
-        yield Finding("ranks", "ok", f"{size}, {there} GPU{'s' * (there > 1)}", "a GPU for each rank")
+        yield Finding("ranks", "unknown", f"{size}; the number of GPUs is unknown", "a GPU for each rank")
+    elif available and needed > available:
+        advice = (
+            f"lower tensor_parallel_size × pipeline_parallel_size to at most {available}, or make more GPUs visible "
+            "(CUDA_VISIBLE_DEVICES)"
+        )
+        yield Finding(
+            "ranks", "fail", f"{size} but {available} GPU{'s' * (available > 1)}", "a GPU for each rank", advice
+        )
+    elif available:
+        yield Finding("ranks", "ok", f"{size}, {available} GPU{'s' * (available > 1)}", "a GPU for each rank")
 
 
 def gpu_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """The GPUs have as much free memory as the engine will ask for."""
+    """The GPUs have as much free memory as the engine will take."""
     if config is not None and is_cpu_build(facts):
         return
     share = _SHARE if config is None else float(config.engine_args.get("gpu_memory_utilization", _SHARE))
@@ -308,17 +313,17 @@ def gpu_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Findin
             yield Finding(name, "unknown", "the driver does not report it")
             continue
         sentence = f"{format_bytes(gpu.free_bytes)} of {format_bytes(gpu.memory_bytes)} free"
-        expected = f"{share:.0%} free, what vLLM takes (gpu_memory_utilization)"
+        expected = f"{share:.0%} free, the share that vLLM takes (gpu_memory_utilization)"
         if gpu.free_bytes >= share * gpu.memory_bytes:
             yield Finding(name, "ok", sentence, expected)
         else:
             lower = max(0.0, int(100 * gpu.free_bytes / gpu.memory_bytes - 2) / 100)
-            advice = f"end what else runs on it, or set engine_args gpu_memory_utilization to at most {lower:.2f}"
+            advice = f"end other processes on it, or set engine_args gpu_memory_utilization to at most {lower:.2f}"
             yield Finding(name, "fail" if strict else "warn", sentence, expected, advice)
 
 
 def gpu_processes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """Nothing else computes on the GPUs."""
+    """No other process computes on the GPUs."""
     for gpu in used(facts, config):
         name = f"GPU {gpu.index} processes"
         if gpu.processes is None:
@@ -326,16 +331,16 @@ def gpu_processes(facts: Facts, config: ExperimentConfig | None) -> Iterator[Fin
         elif gpu.processes:
             names = [f"{process.name or 'unnamed'} ({process.pid})" for process in gpu.processes[:4]]
             more = f" and {len(gpu.processes) - 4} more" if len(gpu.processes) > 4 else ""
-            advice = "times are of a shared GPU: end the other processes, or choose another GPU"
+            advice = "the run would share the GPU, so times would be wrong: end the processes, or choose another GPU"
             yield Finding(name, "warn", f"{', '.join(names)}{more}", "none", advice)
         else:
             yield Finding(name, "ok", "none", "none")
 
 
 def clocks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """The clocks are not locked at a value, and nothing slows the GPU down. The check never changes them."""
+    """The clocks are not locked at a value, and nothing slows the GPU down. The check does not change clocks."""
     for gpu in used(facts, config):
-        name, expected = f"GPU {gpu.index} clocks", "not held, not slowed down"
+        name, expected = f"GPU {gpu.index} clocks", "not locked, not slowed down"
         reasons = None if gpu.reasons is None else set(reasons_of(gpu.reasons))
         now = "SM clock not known" if gpu.sm_clock_hz is None else f"SM {gpu.sm_clock_hz / 1e6:,.0f} MHz"
         if gpu.most_sm_clock_hz is not None:
@@ -344,18 +349,18 @@ def clocks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         if reasons is None and gpu.set_clock_hz is None:
             yield Finding(name, "unknown", now, expected)
         elif slowed := sorted((reasons or set()) & _SLOWED):
-            advice = "times are of a slowed GPU: check cooling and power (nvidia-smi -q -d PERFORMANCE)"
+            advice = "the GPU is slower than usual: check cooling and power (nvidia-smi -q -d PERFORMANCE)"
             yield Finding(name, "warn", f"{now}; {', '.join(slowed)}", expected, advice)
         elif other or (held := sorted((reasons or set()) & _HELD)):
             why = f"set to {gpu.set_clock_hz / 1e6:,.0f} MHz" if other and gpu.set_clock_hz else ", ".join(held)
-            advice = "times hold for this clock only; an administrator frees it with nvidia-smi -rac and -rgc"
+            advice = "times hold for this clock only; an administrator unlocks it with nvidia-smi -rac and -rgc"
             yield Finding(name, "warn", f"{now}; {why}", expected, advice)
         else:
             yield Finding(name, "ok", now, expected)
 
 
 def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """The Python of the configuration has the engine and torch."""
+    """The engine and PyTorch are installed in the Python of the configuration."""
     interpreter = facts.interpreter
     if config is None or interpreter is None:
         return
@@ -363,12 +368,12 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     expected = f"{' and '.join(packages) or 'nothing'} in {config.python}"
     if interpreter.error:
         late = "did not answer" in interpreter.error
-        advice = "set python to the interpreter of the environment that has the engine"
+        advice = "set python to the interpreter in whose environment the engine is installed"
         yield Finding("engine", "unknown" if late else "fail", interpreter.error, expected, advice)
         return
     missing = [name for name in packages if name not in interpreter.modules]
     if missing:
-        advice = f"install {' and '.join(missing)} there, or set python to the interpreter that has it"
+        advice = f"install {' and '.join(missing)} there, or set python to an interpreter that has the engine"
         sentence = f"Python {interpreter.python} without {' and '.join(missing)}"
         yield Finding("engine", "fail", sentence, expected, advice)
         return
@@ -381,25 +386,25 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     built = f"CUDA {cuda}" if cuda else f"HIP {hip}" if hip else "processors"
     sentence = f"{named} for {built}, Python {interpreter.python} (found, not imported)"
     if chosen.untested:
-        advice = "compare a first trace with what you know of the server, and tell the authors of llmprof"
+        advice = "check a first trace against what you know of the server, and report the result to llmprof's authors"
         yield Finding("engine", "warn", f"{sentence}; {chosen.untested}", expected, advice)
         return
     yield Finding("engine", "ok", sentence, expected)
 
 
 def model(_: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """The model is there."""
+    """The model exists."""
     if config is None:
         return
     expected = "a folder with config.json, random:NAME, or a name on the hub"
     try:
         if config.model.startswith(models.PREFIX):
             models.config_of(config.model)
-            yield Finding("model", "ok", f"{config.model}, made for the run", expected)
+            yield Finding("model", "ok", f"{config.model}, with random weights", expected)
         elif models.resolve(config.model, Path()).is_absolute():
             yield Finding("model", "ok", f"folder {config.model}", expected)
         else:
-            advice = "it is looked for on the hub or in its cache when the engine starts"
+            advice = "the engine looks for it on the hub or in its cache when it starts"
             yield Finding("model", "unknown", f"the name {config.model}", expected, advice)
     except ConfigError as error:
         yield Finding("model", "fail", error.found, error.expected or expected, error.hint)
@@ -411,11 +416,11 @@ def port(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         return
     number = config.server.get("port", 0)
     if facts.port_free is None:
-        yield Finding("port", "ok", "a free one is taken", "a free port")
+        yield Finding("port", "ok", "the run chooses a free port", "a free port")
     elif facts.port_free:
         yield Finding("port", "ok", f"{number} is free", "a free port")
     else:
-        advice = "end what listens there, choose another port, or 0 for a free one"
+        advice = "end the process that uses it, choose another port, or set 0 for a free one"
         yield Finding("port", "fail", f"{number} is in use", "a free port", advice)
 
 
@@ -440,17 +445,17 @@ CHECKS: Final[tuple[Check, ...]] = (
     governor,
     numa,
 )
-"""Checks in the order in which they are reported; each yields its rows from facts and a configuration."""
+"""Checks in the order of the doctor's rows; each is a function of facts and a configuration that yields rows."""
 
 _COLUMNS: Final = ("check", "status", "found", "expected", "advice")
 
 
 @checked
 def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None) -> pl.DataFrame:
-    """Check the machine, and with a configuration whether it can run that.
+    """Check this machine; with a configuration, check whether it can run that configuration.
 
-    Nothing is changed, no clock is touched, and the engine is looked for but not imported. It takes about a second:
-    the interpreter of the configuration, nsys and ncu are started for their versions.
+    The doctor changes nothing, no clocks either, and does not import the engine. It takes about a second, because the
+    interpreter of the configuration, nsys and ncu are started to get their versions.
 
     Parameters
     ----------
@@ -462,8 +467,8 @@ def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None
     Returns
     -------
     polars.DataFrame
-        ``check, status, found, expected, advice``. The status is ``ok``; ``warn``: figures may suffer; ``fail``: the
-        run would not work; ``unknown``: this machine does not report it.
+        ``check, status, found, expected, advice``. The status is ``ok``; ``warn``: measurements may be distorted;
+        ``fail``: the run would not work; ``unknown``: this machine does not report the fact.
 
     Raises
     ------

@@ -52,7 +52,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """A program on PATH and the version that it prints; ``elsewhere`` is a usual folder of it that is not on PATH."""
+    """Path and version of a program on PATH; ``elsewhere`` is a folder with the program that is not on PATH."""
 
     path: str | None = None
     version: str | None = None
@@ -61,7 +61,7 @@ class Tool:
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """The Python that has the engine.
+    """Facts about the Python in which the engine is installed.
 
     Attributes
     ----------
@@ -184,25 +184,25 @@ def ask_gpus(nvml: Any, visible: str | None) -> dict[str, Any]:
 
 
 def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
-    def said(call: Callable[[], Any]) -> Any:
+    def value_or_none(call: Callable[[], Any]) -> Any:
         try:
             return call()
         except nvml.NVMLError:
             return None
 
     def clock(name: str, kind: int) -> float | None:
-        mhz = said(lambda: getattr(nvml, f"nvmlDeviceGet{name}")(handle, kind))
+        mhz = value_or_none(lambda: getattr(nvml, f"nvmlDeviceGet{name}")(handle, kind))
         return None if mhz is None else mhz * _MHZ
 
-    memory = said(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    running = said(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    reasons = said(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    memory = value_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    running = value_or_none(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+    reasons = value_or_none(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
     if reasons is None:
-        reasons = said(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-    bus = said(lambda: _nvml_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+        reasons = value_or_none(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    bus = value_or_none(lambda: _nvml_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
     return Gpu(
         index=index,
-        name=_nvml_text(said(lambda: nvml.nvmlDeviceGetName(handle)) or "unnamed GPU"),
+        name=_nvml_text(value_or_none(lambda: nvml.nvmlDeviceGetName(handle)) or "unnamed GPU"),
         memory_bytes=getattr(memory, "total", None),
         free_bytes=getattr(memory, "free", None),
         processes=None if running is None else tuple(_process(process) for process in running),

@@ -167,10 +167,7 @@ class OpsTimer:
         return self._stream
 
     def _wrap(self, timed: Sequence[int], layers: Sequence[int]) -> None:
-        """Install the wrappers of a step: of the timed layers, of the modules in some of them, and of other layers.
-
-        ``timed`` are the numbers of the timed layers, ``layers`` those among them whose operators are timed too.
-        """
+        """Install the wrappers of a step for the layers ``timed``, and for operators in those of them in ``layers``."""
         outside, of_layers, inside, passed = self._wraps[self.by_events and self._plain]
         self._install(outside)
         for number in self._own:
@@ -210,10 +207,7 @@ class OpsTimer:
         return self.timed >= self.options["steps"] and not self.options["cycle"]
 
     def _plan(self) -> tuple[str, list[int], list[int], bool]:
-        """Method of this step, its timed layers, those among them with timed operators, and whether it is held.
-
-        In a held step the device first waits, so that the host runs ahead of it.
-        """
+        """Method of this step, its timed layers, those among them with timed operators, and whether it is held."""
         options, own = self.options, self._own
         if self._turns:
             position = self.step % len(self._turns)
@@ -235,11 +229,9 @@ class OpsTimer:
     # --- wrappers -------------------------------------------------------------------------------------------------
 
     def _wrapped(self, *, quick: bool) -> _Wraps:
-        """All wrappers, made once.
-
-        Those of modules outside the layers; of layers, without and with timed operators; of modules inside each layer;
-        and of layers that are not timed.
-        """
+        """All wrappers: of modules outside the layers, of layers (without and with timed operators), of modules inside
+        the layers, and of layers that are not timed.
+        """  # noqa: D205
         make = quick_forward if quick else whole_forward
 
         def wrap(module: Any, numbers: Mapping[int | None, int], **of_layer: Any) -> _Wrap:
@@ -473,10 +465,7 @@ class OpsTimer:
         self.anchors.append((event, middle_ns, width))
 
     def host_times(self, marks: Sequence[tuple[int, Any]]) -> dict[int, int]:
-        """Times of marks on the host's clock (ns), by the mark's ``id``.
-
-        Each event is converted through the first mark of its step.
-        """
+        """Times of marks on the host's clock (ns) by ``id`` of the mark; events go through the first mark of a step."""
         out: dict[int, int] = {}
         anchor = self.anchors[0] if self.anchors else None
         first_marks: dict[int, tuple[Any, int]] = {}

@@ -18,7 +18,7 @@ except ImportError as missing:
     ) from missing
 
 _TREE_EVERY_S: Final = 1.0
-"""Seconds between searches for new child processes: each reads the state of every process of the machine."""
+"""Seconds between two searches for new child processes; a search reads the state of every process of the machine."""
 
 _GONE: Final = (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied)
 
@@ -95,18 +95,18 @@ class Processes:
             self.add(pid)
 
     def add(self, pid: int) -> None:
-        """Follow a process and its children; one that is gone already is noted."""
+        """Follow a process and its children; if it has already ended, a note says so."""
         try:
             process = psutil.Process(pid)
         except psutil.NoSuchProcess:
-            self.notes.append(f"process {pid} was gone before its first sample")
+            self.notes.append(f"process {pid} ended before its first sample")
             return
         with self._lock:
             self._roots[pid] = process
             self._looked_s = float("-inf")
 
     def sample(self, now_s: float) -> Iterator[Value]:
-        """``run.cpu``, ``run.memory``, ``run.processes``; nothing where no process is left."""
+        """``run.cpu``, ``run.memory``, ``run.processes``; nothing if no process is left."""
         if now_s - self._looked_s >= _TREE_EVERY_S:
             self._looked_s = now_s
             self._look()

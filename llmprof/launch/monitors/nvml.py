@@ -9,14 +9,14 @@ from typing import Any, Final
 from llmprof.launch.monitors.table import Monitor, Rates, Value
 
 _SLOW_EVERY_S: Final = 1.0
-"""NVML measures PCIe for 20 ms when it is asked, so it is asked once a second where totals are not supported."""
+"""Seconds between two queries of PCIe throughput, which is queried if a GPU has no totals: each takes 20 ms."""
 
 _ALL_LINKS: Final = 0xFFFFFFFF
 _PCIE: Final = {"received": 198, "sent": 197}
 _NVLINK: Final = {"received": 139, "sent": 138}
 _NVLINK_5: Final = {"received": 204, "sent": 202}
-"""Field values ``PCIE_COUNT_*_BYTES`` (B), ``NVLINK_THROUGHPUT_DATA_*`` (KiB, of all links together) and
-``NVLINK_COUNT_*_BYTES`` (B, a link, from the fifth NVLink on), which older bindings do not name."""
+"""Numbers of NVML's fields ``PCIE_COUNT_*_BYTES`` (B), ``NVLINK_THROUGHPUT_DATA_*`` (KiB, all links together) and
+``NVLINK_COUNT_*_BYTES`` (B, each link, from NVLink 5 on); older bindings have no names for them."""
 
 _MOST_LINKS: Final = 18
 
@@ -40,9 +40,9 @@ class Gpus:
     nvml : module
         pynvml after ``nvmlInit``, or a stand-in.
     visible : str, optional
-        ``CUDA_VISIBLE_DEVICES`` of the run: only these are sampled and numbered as the run sees them. NVML counts in
-        the order of the buses; where GPUs of several kinds are in one machine, CUDA does so with
-        ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` only.
+        ``CUDA_VISIBLE_DEVICES`` of the run. Only these GPUs are sampled, with the numbers that they have in the run.
+        NVML numbers GPUs in the order of their PCI buses. In a machine with different GPUs, CUDA uses this order only
+        with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
     """
 
     def __init__(self, nvml: Any, visible: str | None = None) -> None:
@@ -81,7 +81,7 @@ class Gpus:
         }
 
     def sample(self, now_s: float) -> Iterator[Value]:
-        """Values of all devices; a counter that a device does not support is asked for once only."""
+        """Values of all devices; a counter that a device does not support is queried only once."""
         for device, handle, questions in self._devices:
             for what in list(questions):
                 try:
@@ -117,7 +117,7 @@ class Gpus:
         return [("gpu.memory_used", "B", used)]
 
     def _energy(self, device: int, handle: Any) -> list[tuple[str, str, float]]:
-        """Energy since the first sample. The counter itself counts since the driver was loaded (Volta and later)."""
+        """Energy since the first sample; NVML counts it since the driver was loaded (Volta and later)."""
         joules = self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
         return [("gpu.energy", "J", joules - self._first_j.setdefault(device, joules))]
 
@@ -136,7 +136,7 @@ class Gpus:
         return [(f"gpu.{link}_{way}", "B/s", rate) for way, rate in rates.items() if rate is not None]
 
     def _of_links(self, handle: Any, field: int) -> float:
-        """Sum of a total over the NVLinks that report it."""
+        """Sum of a field over the NVLinks that report it."""
         totals = []
         for link in range(_MOST_LINKS):
             try:
@@ -165,7 +165,7 @@ class Gpus:
         return float(getattr(value.value, _FIELDS[value.valueType]))
 
     def close(self) -> None:
-        """Let go of NVML."""
+        """Shut down NVML."""
         with contextlib.suppress(self._nvml.NVMLError):
             self._nvml.nvmlShutdown()
 
@@ -182,7 +182,7 @@ def chosen(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
             out += [handle for handle in handles if str(nvml.nvmlDeviceGetUUID(handle)).startswith(name)]
         elif name.startswith("MIG-"):
             return list(handles)
-        else:  # like CUDA, stop at the first that is not a GPU
+        else:  # like CUDA, stop at the first name that is not a GPU
             break
     return out
 

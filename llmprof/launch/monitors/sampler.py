@@ -32,13 +32,13 @@ class Sampler:
 
     On a machine with two processors and 90 processes, following a run of three processes at 10 Hz took 1.7 % of one
     processor (Python 3.11, without GPUs), and 0.5 % at 2 Hz; a GPU adds ten short NVML calls a sample. The thread
-    starts no process. Samples are kept in memory (18 bytes each) until the end.
+    starts no process. Samples stay in memory (18 bytes each) until the end.
 
     Parameters
     ----------
     path : path
         Parquet file to write: ``time_ns`` (since the epoch), ``device`` (null for the host), ``name``, ``unit``,
-        ``value``; what could not be sampled is in its metadata (:func:`llmprof.launch.monitors.table.about`).
+        ``value``; its metadata has notes on what could not be sampled (:func:`llmprof.launch.monitors.table.about`).
     hz : float
         Samples a second, at most 100.
     pids : iterable of int, optional
@@ -46,7 +46,7 @@ class Sampler:
     visible : str, optional
         ``CUDA_VISIBLE_DEVICES`` of the run; that of this process if not given.
     sources : sequence of Source, optional
-        Instead of NVML and psutil.
+        Sources to sample instead of NVML and psutil.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class Sampler:
     ) -> None:
         if not 0 < hz <= MOST_HZ:
             raise ConfigError(
-                f"the monitors are to sample {hz:g} times a second", expected=f"more than 0, at most {MOST_HZ:g}"
+                f"the sampling rate of the monitors is {hz:g} Hz", expected=f"more than 0 and at most {MOST_HZ:g} Hz"
             )
         self.path = Path(path)
         self.hz = float(hz)
@@ -132,7 +132,7 @@ class Sampler:
         if self._thread is not None:
             self._thread.join(_JOIN_S)
             if self._thread.is_alive():
-                self._own_notes.append("the sampler was still waiting for an answer when the run ended")
+                self._own_notes.append("when the run ended, the sampler was still waiting for a monitor")
             else:
                 for source in self._sources:
                     source.close()
@@ -183,33 +183,34 @@ def counters(
     Parameters
     ----------
     samples : polars.DataFrame or Trace
-        What :class:`Sampler` wrote (``time_ns`` since the epoch), or what :func:`llmprof.read` made of a monitor's
-        file.
+        Samples that :class:`Sampler` wrote (``time_ns`` since the epoch), or a monitor's file that
+        :func:`llmprof.read` read.
     trace : Trace
-        Its clock must be the epoch (``meta["start_epoch_ns"]``).
+        Trace whose start is known in time since the epoch (``meta["start_epoch_ns"]``).
     zone : str, optional
-        Zone of the local times of a monitor's file (``Europe/Berlin``, ``UTC``), which most files do not say.
+        Time zone of the local times in a monitor's file (``Europe/Berlin``, ``UTC``); most files do not have it.
     date : datetime.date, optional
-        Date of the first sample, where the file has times of day only.
+        Date of the first sample, if the file has only times of day.
 
     Returns
     -------
     Trace
-        The trace with the samples among its ``counters``, times from the trace's start (negative before it). A GPU's
-        rank is the one whose kernels ran on it, the host's is -1. The mask ``gpu.throttle_reasons`` becomes a
-        counter of 0 and 1 for each reason that occurs (``gpu.throttle.sw_power_cap``).
+        The trace with the samples in its table ``counters``, in ns from the trace's start (negative before it). The
+        rank of a GPU is the rank whose kernels ran on it; that of the host is -1. The bit mask
+        ``gpu.throttle_reasons`` becomes a counter of 0 and 1 for each reason that occurs
+        (``gpu.throttle.sw_power_cap``).
 
     Raises
     ------
     AnalysisError
-        One of the two clocks cannot be tied to the epoch; the message says what is missing.
+        The time of the trace or of the samples since the epoch is not known; the message says what is missing.
     """
     start = trace.meta.get("start_epoch_ns")
     if not isinstance(start, int):
         raise AnalysisError(
             "the trace does not say when it began",
-            expected="a trace whose clock is the epoch",
-            hint="record with a profiler that writes the time of day (torch from 2.1 on, nsys)",
+            expected="a trace whose start is known in time since the epoch",
+            hint="record with a profiler that writes the time of day (PyTorch from 2.1 on, nsys)",
         )
     if isinstance(samples, Trace):
         frame = samples.counters.with_columns(pl.col("time_ns") + _epoch_ns(samples, zone, date)).drop("rank")
@@ -224,7 +225,7 @@ def counters(
 
 
 def _spread(frame: pl.DataFrame) -> pl.DataFrame:
-    """The samples, with one row for each reason of a mask."""
+    """The samples, in which a counter for each reason replaces the bit mask."""
     masks = frame.filter(name=_MASK).with_columns(pl.col("value").cast(pl.Int64))
     reasons = [
         masks.with_columns(name=pl.lit(f"gpu.throttle.{reason}"), value=active.cast(pl.Float64))
@@ -255,20 +256,22 @@ def _epoch_ns(samples: Trace, zone: str | None, date: dt.date | None) -> int:
     local = meta.get("start_local")
     if local is None:
         raise AnalysisError(
-            "the monitor's file holds no times", hint="record with times (dmon -o DT, --query-gpu=timestamp, dstat -T)"
+            "the monitor's file has no times", hint="record with times (dmon -o DT, --query-gpu=timestamp, dstat -T)"
         )
     if "T" not in local:
         if date is None:
-            raise AnalysisError("the monitor's file holds no date", hint="pass date=, the day of its first sample")
+            raise AnalysisError("the monitor's file has no date", hint="pass date=, the day of its first sample")
         local = f"{date.isoformat()}T{local}"
     if zone is None:
         raise AnalysisError(
-            "the monitor's file holds local times without their zone",
+            "the monitor's file has local times without their time zone",
             hint='pass zone=, such as "Europe/Berlin" or "UTC"',
             start_local=local,
         )
     try:
         when = dt.datetime.fromisoformat(local).replace(tzinfo=ZoneInfo(zone))
     except (ZoneInfoNotFoundError, ValueError) as error:
-        raise AnalysisError(f"there is no zone {zone!r}", expected='a name such as "Europe/Berlin" or "UTC"') from error
+        raise AnalysisError(
+            f"there is no time zone {zone!r}", expected='a name such as "Europe/Berlin" or "UTC"'
+        ) from error
     return round(when.timestamp() * 1e3) * 1_000_000

@@ -1,4 +1,4 @@
-"""List of the monitors (a new one is its own module and one line here), and the tables of their samples."""
+"""List of the monitors (a new monitor needs a module and one line here), and the table of their samples."""
 
 from __future__ import annotations
 
@@ -28,48 +28,49 @@ class Value(NamedTuple):
 
 
 class Source(Protocol):
-    """A source of values that is sampled again and again."""
+    """A source of values that the sampler reads regularly."""
 
     notes: list[str]
-    """Values that it cannot give, in words; each once."""
+    """Sentences on values that the source cannot read, each once."""
 
     def sample(self, now_s: float) -> Iterator[Value]:
-        """Values of now; ``now_s`` is a clock that only goes forward."""
+        """Current values; ``now_s`` is the time on a monotonic clock (s)."""
 
     def close(self) -> None:
         """Free its resources."""
 
 
 class Watched(NamedTuple):
-    """What the monitors sample."""
+    """Devices and processes that the monitors sample."""
 
     visible: str | None
     """``CUDA_VISIBLE_DEVICES`` of the run."""
     processes: Source
-    """The run's processes, which are added while it goes."""
+    """Source for the run's processes, which are added during the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Monitor:
-    """A kind of source: its record stands in its module, and in one line of :mod:`llmprof.launch.monitors.table`."""
+    """A kind of source; a line in :mod:`llmprof.launch.monitors.table` names the record of each monitor."""
 
     name: str
-    """What it samples, as a noun."""
+    """What the monitor samples, as a noun."""
     open: Callable[[Watched], tuple[Source | None, str]]
-    """A source; or None, and why this machine has none. It raises nothing."""
+    """Function that opens the source. It returns the source and an empty text, or None and the reason why this machine
+    has no such source; it does not raise."""
 
 
 class Rates:
-    """Rates of totals that only grow: the difference from the last sample over the time between the two.
+    """Rates of totals that only grow: the difference from the last sample, divided by the time between the two.
 
-    The first sample has no rate, and neither has a total that went back (a counter that began again).
+    The first sample has no rate, and neither has a total that fell because its counter started again.
     """
 
     def __init__(self) -> None:
         self._last: dict[Hashable, tuple[float, float]] = {}
 
     def __call__(self, key: Hashable, total: float, now_s: float) -> float | None:
-        """Rate a second of a total, or None."""
+        """Rate of a total per second, or None."""
         before = self._last.get(key)
         self._last[key] = (total, now_s)
         if before is None or total < before[0] or now_s <= before[1]:
@@ -78,7 +79,7 @@ class Rates:
 
 
 MAX_ROWS: Final = 20_000_000
-"""Most samples that are kept: 360 MB; ten hours of eight GPUs at 5 Hz."""
+"""Largest number of samples: they take 360 MB, and cover ten hours of eight GPUs at 5 Hz."""
 
 SCHEMA: Final = {
     "time_ns": pl.Int64(),
@@ -87,13 +88,13 @@ SCHEMA: Final = {
     "unit": pl.String(),
     "value": pl.Float64(),
 }
-"""Columns of the file; times are since the epoch, and the device is null for the host."""
+"""Columns of the file; times are in ns since the epoch, and the device is null for the host."""
 
 META_KEY: Final = "llmprof.monitors"
 
 
 class Table:
-    """Rows of 18 bytes: a time, a value, and the number of their counter."""
+    """Samples in memory, 18 bytes each: a time, a value, and the number of a counter."""
 
     def __init__(self) -> None:
         self._times, self._values, self._codes = array("q"), array("d"), array("H")
@@ -115,7 +116,7 @@ class Table:
         Returns
         -------
         polars.DataFrame
-            ``time_ns, device, name, unit, value``.
+            ``time_ns`` (since the epoch), ``device, name, unit, value`` (in this unit).
         """
         counters = pl.DataFrame(
             [(code, *key) for key, code in self._counters.items()],
@@ -133,7 +134,7 @@ class Table:
 
 
 def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
-    """Write samples and their metadata; the file appears whole or not at all.
+    """Write samples and their metadata; the file appears complete or not at all.
 
     Raises
     ------
@@ -154,7 +155,7 @@ def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
             part.unlink(missing_ok=True)
         raise OutputError(
             f"the samples of the monitors cannot be written to {path}: {getattr(error, 'strerror', None) or error}",
-            hint="free some space, or choose another folder",
+            hint="free some disk space, or choose another folder",
         ) from error
 
 
@@ -177,14 +178,14 @@ def read(path: Path) -> pl.DataFrame:
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         message = str(error).strip().splitlines() or [type(error).__name__]
         raise ReadError(
-            f"{path.name} holds no readable samples: {message[0][:200]}",
+            f"{path.name} has no readable samples: {message[0][:200]}",
             expected=f"a Parquet file with the columns {', '.join(SCHEMA)}",
-            hint="the run itself is not touched by it: remove the file to go on without samples",
+            hint="remove the file to use the run without samples; its other files are not affected",
         ) from error
 
 
 def about(path: Path) -> dict[str, Any]:
-    """Metadata that the sampler wrote into a file: ``hz``, ``late`` (turns that were left out) and ``notes``."""
+    """Metadata that the sampler wrote into a file: ``hz``, ``late`` (number of skipped samples) and ``notes``."""
     text = pl.read_parquet_metadata(path).get(META_KEY)
     return dict(json.loads(text)) if text else {}
 
@@ -194,7 +195,7 @@ BUILT_IN: Final = (
     "llmprof.launch.monitors.host:HOST",
     "llmprof.launch.monitors.host:PROCESSES",
 )
-"""Monitors in the order in which they sample, written as an entry point is."""
+"""List of the monitors, in the order in which they sample; each line is written like an entry point."""
 
 
 def monitors() -> tuple[Monitor, ...]:

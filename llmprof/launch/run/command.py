@@ -1,4 +1,4 @@
-"""Command lines, environment and jobs of a run: pure functions that give lists of arguments, never shell strings."""
+"""Command lines, environment and jobs of a run; command lines are lists of arguments, never shell strings."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[str, str]:
-    """Variables that a run sets for the engine; ``config.environment`` goes over all of them.
+    """Environment variables that a run sets for the engine; ``config.environment`` overrides all of them.
 
     Parameters
     ----------
     config : ExperimentConfig
         Configuration of the run.
     mode : str, optional
-        Mode of this pass, if it is not that of the configuration.
+        Mode of this pass; that of the configuration if not given.
     """
     mode = mode or config.profile_mode
     variables = dict(SAFE)
@@ -39,7 +39,7 @@ def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[st
         # one process for the engine: all requests arrive before the first step, so each pass has the same launches
         variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if config.layer_annotations and mode in {"nsys", "nsys_ncu", "ncu"}:
-        # the V2 runner ignores layer-wise NVTX without a word
+        # vLLM's V2 runner ignores NVTX ranges of layers without a warning
         variables["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     return variables | {name: value for name, value in config.environment.items() if value != REMOVED}
 
@@ -47,10 +47,10 @@ def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[st
 def whole_environment(
     config: ExperimentConfig, inherited: Mapping[str, str], *, mode: str | None = None
 ) -> dict[str, str]:
-    """Environment of the engine's process: inherited, with what a run sets.
+    """Environment of the engine's process: inherited variables, and those that the run sets.
 
-    A report of nsys or ncu holds the whole environment, so under them variables that look like secrets are not passed
-    on, unless the configuration names them.
+    nsys and ncu write the whole environment into their reports. So they do not get variables that look like secrets,
+    unless the configuration names them.
 
     Parameters
     ----------
@@ -59,11 +59,11 @@ def whole_environment(
     inherited : mapping
         Environment of this process.
     mode : str, optional
-        Mode of this pass, if it is not that of the configuration.
+        Mode of this pass; that of the configuration if not given.
     """
     recorded = (mode or config.profile_mode) in {"nsys", "nsys_ncu", "ncu"}
-    asked = {name for name, value in config.environment.items() if value == REMOVED}
-    kept = {k: value for k, value in inherited.items() if k in asked or not (recorded and SECRET.search(k))}
+    named = {name for name, value in config.environment.items() if value == REMOVED}
+    kept = {k: value for k, value in inherited.items() if k in named or not (recorded and SECRET.search(k))}
     return kept | environment(config, mode=mode) | secret_arguments(config.engine_args)
 
 
@@ -77,8 +77,8 @@ NSYS: Final[dict[str, Any]] = {
     "capture-range-end": "stop",
     "force-overwrite": True,
 }
-"""Options of ``nsys profile``. The nodes of CUDA graphs are traced: a graph would else be one row of about 97 % of the
-time. The capture range leaves the start of the engine out; its end must not stop the program, which is the default."""
+"""Options of ``nsys profile``. The nodes of CUDA graphs are traced; otherwise a graph would be one row with about 97 %
+of the time. The capture range leaves out the start of the engine. By default its end would stop the program."""
 
 NCU: Final[dict[str, Any]] = {
     "target-processes": "all",
@@ -89,16 +89,16 @@ NCU: Final[dict[str, Any]] = {
     "filter-mode": "per-gpu",
     "kernel-name-base": "function",
 }
-"""Options of ``ncu``: clocks stay as they are, and what runs before cudaProfilerStart is not profiled."""
+"""Options of ``ncu``: clocks stay as they are, and kernels before cudaProfilerStart are not profiled."""
 
 COLLECTIVES: Final = (
     "(nccl|NCCL|rccl|cross_device_reduce|all_?reduce|AllReduce|all_?gather|AllGather|reduce_?scatter|ReduceScatter|"
     "multimem|one_?shot|two_?shot|nvshmem|deep_ep)"
 )
-"""Functions that wait for other ranks: ncu replays a kernel alone, so they would wait for ever."""
+"""Pattern of kernels that wait for other ranks: ncu replays a kernel alone, so they would wait forever."""
 
 DEFAULT_LAUNCHES: Final = 24
-"""Launches that ncu profiles unless told otherwise: about a minute with the full set."""
+"""Launches that ncu profiles by default; with the full set of metrics this takes about a minute."""
 
 
 def worker(config: ExperimentConfig, script: Path, out: Path) -> list[str]:
@@ -107,11 +107,11 @@ def worker(config: ExperimentConfig, script: Path, out: Path) -> list[str]:
     Parameters
     ----------
     config : ExperimentConfig
-        Says which Python.
+        Configuration that names the Python.
     script : pathlib.Path
-        The script.
+        The engine script.
     out : pathlib.Path
-        Folder for what it writes.
+        Folder for the files of the script.
     """
     return [config.python, str(script), "--out", str(out)]
 
@@ -124,13 +124,13 @@ def nsys(
     Parameters
     ----------
     config : ExperimentConfig
-        Its ``nsys_options`` go over the defaults.
+        Configuration whose ``nsys_options`` override the defaults.
     program : sequence of str
         Command to record.
     report : pathlib.Path
-        Report without suffix.
+        Path of the report without suffix.
     executable : path
-        nsys.
+        Path or name of nsys.
     """
     memory = {"cuda-memory-usage": True} if config.profile_memory else {}
     options = _over(NSYS | memory, config.nsys_options)
@@ -148,34 +148,34 @@ def ncu(
     device: int | None = None,
     executable: str | Path = "ncu",
 ) -> list[str]:
-    """Command that measures kernels with Nsight Compute; collectives never pass its filter.
+    """Command that measures kernels with Nsight Compute, without collectives unless they are named.
 
     Parameters
     ----------
     config : ExperimentConfig
-        Its ``ncu_options`` go over everything else.
+        Configuration whose ``ncu_options`` override all other values.
     program : sequence of str
-        Command to run again.
+        Command to run under ncu.
     report : pathlib.Path
-        Report without suffix.
+        Path of the report without suffix.
     kernels : sequence of str
         Functions to profile; all but collectives if empty.
     skip, count : int, optional
-        Launches that pass the filter to leave out first, and to profile; 0 and 24 if not given.
+        Of the launches that pass the filter, the number to skip first and the number to profile; 0 and 24 if not given.
     device : int, optional
-        The only GPU to profile.
+        Number of the only GPU to profile.
     executable : path
-        ncu.
+        Path or name of ncu.
     """
-    asked = {key: setting(config, "ncu_options", key) for key in ("kernel_name", "launch_skip", "launch_count")}
+    requested = {key: setting(config, "ncu_options", key) for key in ("kernel_name", "launch_skip", "launch_count")}
     options: dict[str, Any] = dict(NCU)
     if device is not None:
         options["devices"] = device
-    name = _as_regex(config, asked["kernel_name"]) if asked["kernel_name"] else _kernel_names(config, kernels)
+    name = _as_regex(config, requested["kernel_name"]) if requested["kernel_name"] else _kernel_names(config, kernels)
     if name:
         options["kernel-name"] = name
-    options["launch-skip"] = asked["launch_skip"] if asked["launch_skip"] is not None else skip or 0
-    options["launch-count"] = asked["launch_count"] or count or DEFAULT_LAUNCHES
+    options["launch-skip"] = requested["launch_skip"] if requested["launch_skip"] is not None else skip or 0
+    options["launch-count"] = requested["launch_count"] or count or DEFAULT_LAUNCHES
     options["set"] = setting(config, "ncu_options", "set")
     options["force-overwrite"] = True
     options = _over(options, ncu_options(config))
@@ -189,18 +189,18 @@ def _kernel_names(config: ExperimentConfig, kernels: Sequence[str]) -> str | Non
 
 
 def _as_regex(config: ExperimentConfig, name: str) -> str:
-    """A wanted name as a regular expression for ncu; without ``regex:`` ncu would compare it with the whole name.
+    """The requested kernel name as a regular expression; without ``regex:`` ncu would compare it with the whole name.
 
-    With several ranks, collectives that it matches are left out unless it names them.
+    With several ranks, the expression leaves out collectives unless the requested name is one of a collective.
     """
-    wanted = name.removeprefix("regex:")
+    pattern = name.removeprefix("regex:")
     if config.world_size == 1 or asks_for_collectives(config):
-        return f"regex:{wanted}"
-    return f"regex:^(?!.*{COLLECTIVES}).*(?:{wanted})"
+        return f"regex:{pattern}"
+    return f"regex:^(?!.*{COLLECTIVES}).*(?:{pattern})"
 
 
 def asks_for_collectives(config: ExperimentConfig) -> bool:
-    """Whether the kernels that a configuration asks for by name are collectives of several ranks.
+    """Whether the kernels that a configuration names are collectives of several ranks.
 
     >>> from llmprof.launch import ExperimentConfig
     >>> config = ExperimentConfig(model="m", tensor_parallel_size=2, ncu_options={"kernel_name": "ncclDevKernel"})
@@ -245,7 +245,7 @@ def _written(options: Mapping[str, Any], *, true: str | None) -> list[str]:
 PROFILERS: Final = {
     "inference_only": "none", "torch": "torch", "nsys": "cuda", "nsys_ncu": "cuda", "ncu": "cuda", "ops": "ops",
 }  # fmt: skip
-"""Profiler that the engine itself starts and stops: nsys and ncu record between cudaProfilerStart and Stop."""
+"""Profiler that the engine starts and stops in each mode; nsys and ncu record from cudaProfilerStart to Stop."""
 
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "spiece.model")
 _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
@@ -254,7 +254,7 @@ _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 def job(
     config: ExperimentConfig, model: str | Path, *, under_ncu: bool = False, steps: int | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Job of one run.
+    """Job of one run: the data in the engine script.
 
     Parameters
     ----------
@@ -263,16 +263,16 @@ def job(
     model : path or str
         Folder of the model, or its name on a hub.
     under_ncu : bool
-        The run is for ncu, which replays kernels: no repeat is measured without the profiler.
+        Whether ncu measures the run: it replays kernels, so no repeats without profiler are measured.
     steps : int, optional
-        Least number of engine steps that the run needs: it can stop after fewer tokens.
+        Number of engine steps that is enough; the run then stops after this many tokens.
 
     Returns
     -------
     dict
-        What the engine script takes; plain data.
+        Job for the engine script, as plain data.
     list of str
-        Notes on what was decided here.
+        Notes on decisions that were made for this run.
 
     Raises
     ------
@@ -288,13 +288,13 @@ def job(
         notes.append("the model's folder has no weights, so they are random: times are real, the text is not")
     vocabulary = vocabulary_size(folder) if local else None
     _check_shape(config, folder)
-    asked = load(config)
-    prompts = asked.texts if asked is not None and asked.texts is not None else texts(config)
-    notes += asked.notes if asked is not None else ()
+    requested_load = load(config)
+    prompts = requested_load.texts if requested_load is not None and requested_load.texts is not None else texts(config)
+    notes += requested_load.notes if requested_load is not None else ()
     tokens: list[list[int]] | None = None
     made_up = None
     if prompts is None:
-        made_up = synthetic(config, vocabulary, asked.input_tokens if asked is not None else None)
+        made_up = synthetic(config, vocabulary, requested_load.input_tokens if requested_load is not None else None)
     count = len(made_up["lengths"] if made_up is not None else prompts or ())
     if prompts is not None and local and not any((folder / name).exists() for name in _TOKENIZERS):
         tokens, prompts = as_tokens(prompts, vocabulary), None
@@ -302,9 +302,9 @@ def job(
     tokens_out = config.max_tokens if steps is None else min(config.max_tokens, steps)
     if tokens_out < config.max_tokens:
         notes.append(
-            f"the run under ncu ends after {tokens_out} output tokens: steps are slow there, and this many are enough"
+            f"the run under ncu ends after {tokens_out} output tokens: steps are slow under ncu, and these are enough"
         )
-    made = {
+    values = {
         "engine": config.engine,
         "served": config.served,
         "profiler": PROFILERS[config.profile_mode],
@@ -316,8 +316,8 @@ def job(
         "prompts": prompts,
         "prompt_token_ids": tokens,
         "synthetic": made_up,
-        "load": {"arrivals_s": asked.arrivals_s} if asked is not None else None,
-        "max_tokens_each": asked.output_tokens if asked is not None and steps is None else None,
+        "load": {"arrivals_s": requested_load.arrivals_s} if requested_load is not None else None,
+        "max_tokens_each": requested_load.output_tokens if requested_load is not None and steps is None else None,
         "max_tokens": tokens_out,
         "temperature": config.temperature,
         "top_p": config.top_p,
@@ -346,13 +346,13 @@ def job(
         "engine_args": disclosure.for_script(config.engine_args),
         "ops": options_of(config) if config.profile_mode == "ops" else None,
         "server": {key: setting(config, "server", key) for key in SERVER}
-        | ({"num_prompts": len(asked.input_tokens)} if asked is not None else {}),
+        | ({"num_prompts": len(requested_load.input_tokens)} if requested_load is not None else {}),
     }
-    return made, notes
+    return values, notes
 
 
 def _check_shape(config: ExperimentConfig, folder: Path) -> None:
-    """Raise if a model cannot be split as configured, before an engine is started for it."""
+    """Raise ConfigError before an engine is started if the model cannot be split as configured."""
     values = _model_values(folder)
     heads, layers = (values.get(name) for name in ("num_attention_heads", "num_hidden_layers"))
     size, stages = config.tensor_parallel_size, config.pipeline_parallel_size

@@ -40,13 +40,13 @@ KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
     (
         r"MemoryError|Cannot allocate memory|Unable to allocate|DefaultCPUAllocator: can't allocate",
         "the machine is out of main memory",
-        "lower environment VLLM_CPU_KVCACHE_SPACE (GiB), batch_size or max_model_len; with_stack: false and "
-        "max_iterations keep the profiler small",
+        "lower environment VLLM_CPU_KVCACHE_SPACE (GiB), batch_size or max_model_len; with_stack: false and a lower "
+        "max_iterations reduce the memory of the profiler",
     ),
     (
         r"Address already in use|address already in use|EADDRINUSE|error while attempting to bind",
         "a port that the run needs is in use",
-        "set server.port to 0 (a free one is taken), or end the process that has it (ss -ltnp)",
+        "set server.port to 0 (a free port is chosen), or end the process that uses the port (ss -ltnp lists it)",
     ),
     (
         r"invalid device ordinal|larger than the number of available GPUs|"
@@ -66,36 +66,36 @@ KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
     ),
     (
         r"GatedRepoError|gated repo|401 Client Error|Invalid (?:username|credentials)",
-        "the hub wants a token for this model",
-        "download it first and give its folder; or name HF_TOKEN in environment (nsys and ncu write the environment "
-        "down, so tokens are passed on only if they are named)",
+        "the hub requires a token for this model",
+        "download the model first and give its folder; or name HF_TOKEN in environment (nsys and ncu record the "
+        "environment, so tokens are passed on only if they are named)",
     ),
     (
         r"does not appear to have a file named config\.json|Invalid repository ID|"
         r"is not a local folder and is not a valid model identifier|Can't load the configuration",
-        "the engine finds no such model",
+        "the engine did not find the model",
         "give a folder with config.json, a name on the hub (with network), or random:tiny",
     ),
     (
         r"No module named '(?:vllm|torch|transformers)",
-        "the Python of the run does not have the engine",
-        "name the Python that has it: python: /path/to/venv/bin/python",
+        "the engine is not installed in the Python of the run",
+        "name the Python in which it is installed: python: /path/to/venv/bin/python",
     ),
     (
         r"Not enough allowed NUMA nodes",
-        "vLLM's CPU build wants a NUMA node for each rank",
+        "vLLM's CPU build needs a NUMA node for each rank",
         "set environment VLLM_CPU_OMP_THREADS_BIND, such as '0-3|4-7'",
     ),
     (
         r"torchvision::nms does not exist",
-        "torchvision does not fit torch",
+        "the installed torchvision does not work with the installed torch",
         "pip uninstall torchvision torchaudio torchcodec in the engine's environment",
     ),
     (
         r"longer than the maximum model length|exceeds the (?:model's )?max(?:imum)?[ _]model[ _]len|"
         r"maximum context length",
-        "a prompt is longer than the model takes",
-        "shorten it (input_tokens), or raise max_model_len",
+        "a prompt is longer than the model allows",
+        "shorten the prompt (input_tokens), or raise max_model_len",
     ),
     (
         r"No module named 'flashinfer|(?i:flashinfer).{0,80}(?:not (?:found|installed|available)|failed)",
@@ -104,16 +104,16 @@ KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
     ),
     (
         r"trust_remote_code",
-        "the model brings code of its own",
-        "set engine_args trust_remote_code: true if you trust it",
+        "the model comes with Python code",
+        "set engine_args trust_remote_code: true if you trust this code",
     ),
     (
         r"(?:server|/health).{0,60}(?:did not|not) (?:become|answer|come)|health check timed out",
-        "the server did not come up in time",
-        "raise server.health_timeout_s; experiment.log says how far it came",
+        "the server did not start in time",
+        "raise server.health_timeout_s; experiment.log shows how far the server came",
     ),
 )
-"""Patterns of messages of engines and profilers, with their meaning and advice."""
+"""Patterns of messages of engines and profilers, each with its meaning and advice."""
 
 
 def known(text: str) -> tuple[str, str] | None:
@@ -144,11 +144,11 @@ def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> 
     Parameters
     ----------
     worker : mapping or None
-        The engine script's ``worker.json``, if it came that far.
+        Content of ``worker.json``; None if the engine script did not write it.
     finished : Finished
-        How its process ended.
+        How the engine's process ended.
     log : pathlib.Path
-        Its output.
+        Log with the engine's output.
     """
     error = (worker or {}).get("error") or {}
     output = tail(log)
@@ -163,7 +163,10 @@ def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> 
     words, hint = reason or ("", "")
     advice = error.get("advice") or hint or f"the whole output is in {log.name}"
     if finished.status == -signal.SIGKILL and not reason:
-        advice = "it may have been the system, out of main memory: see dmesg; lower batch_size or max_model_len"
+        advice = (
+            "the system may have killed it because main memory ran out (dmesg shows that): lower batch_size or "
+            "max_model_len"
+        )
     what = f"{words} ({_shorten(message)})" if words else _shorten(message)
     return LaunchError(
         f"the engine failed {when}: {what}", hint=str(advice), log=str(log), stage=finished.last_event.get("event")
@@ -171,7 +174,7 @@ def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> 
 
 
 def _full(log: Path) -> bool:
-    """Whether the disk of the run is nearly full: then the engine may not have been able to write its error."""
+    """Whether the disk of the run is nearly full, so that the engine may not have been able to write its error."""
     try:
         return shutil.disk_usage(log.parent).free < _LEAST_ROOM
     except OSError:
@@ -195,12 +198,12 @@ def _ending(status: int) -> str:
 
 
 def _alarming(output: str) -> str:
-    """Lines with words of alarm; the many others, in which engines list their options, are left out."""
+    """Lines that look like errors; most other lines of an engine only list its options."""
     return "\n".join(line for line in output.splitlines() if _ALARM.search(line))
 
 
 def _last_error(output: str) -> str:
-    """The last line that looks like the message of an exception; if an engine core failed, the line of the cause."""
+    """The last line that looks like an exception's message; if vLLM's engine core failed, the line of the cause."""
     lines = [line.strip() for line in output.splitlines()]
     matching = [line for line in lines if re.search(r"(?:^|[\s\]])[A-Za-z_.]*(?:Error|Exception)(?::| \()", line)]
     causes = [line for line in matching if "Engine core initialization failed" not in line]
@@ -217,12 +220,12 @@ _MOST_WINDOW: Final = 0.5
 
 
 def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Check that a trace holds what the run was to record.
+    """Check that a trace has what the run had to record.
 
     Parameters
     ----------
     trace : Trace
-        What was captured.
+        Trace of the run.
     config : ExperimentConfig
         Configuration of the run.
     worker : mapping, optional
@@ -231,15 +234,15 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     Returns
     -------
     dict
-        ``ranks`` (events of each), ``events_are`` (kernels, or operators on CPU), ``steps`` (of each rank),
-        ``steps_from``, ``step_share`` (of device time, by rank), ``window_share`` (of the profiled stage's time that
-        the trace spans), ``warnings``.
+        ``ranks`` (number of events of each rank), ``events_are`` (kernels, or operators on a CPU), ``steps`` (number of
+        steps of each rank), ``steps_from`` (how steps were recognized), ``step_share`` (share of the events' time in
+        steps, by rank), ``window_share`` (share of the profiled stage's time that the trace spans), ``warnings``.
 
     Raises
     ------
     CaptureError
-        There are no kernels (operators on CPU), those of a rank are missing, or there are no steps where the engine
-        labels them; with the likely cause.
+        There are no kernels (operators on a CPU), a rank has none, or there are no steps although the engine labels
+        them; the error names the likely cause.
     """
     worker = worker or {}
     on_device = config.profile_mode != "ops" and _on_device(trace, worker)
@@ -248,8 +251,8 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     missing = sorted(set(range(config.world_size)) - set(counts))
     if missing:
         raise CaptureError(
-            f"the capture has {_what(on_device=on_device)} of the ranks {listed(sorted(counts))} "
-            f"and none of {listed(missing)}",
+            f"the capture has {_what(on_device=on_device)} of ranks {listed(sorted(counts))}, "
+            f"but none of ranks {listed(missing)}",
             expected=f"all {config.world_size} ranks",
             hint=_why_ranks(config),
             missing=missing,
@@ -298,7 +301,13 @@ def _what(*, on_device: bool) -> str:
 
 
 def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.DataFrame:
-    """Kernels, or outermost operators on CPU; there is at least one."""
+    """Kernels, or outermost operators on a CPU.
+
+    Raises
+    ------
+    CaptureError
+        There are none.
+    """
     try:
         events = analyze.activity(trace)
     except NotCapturedError as error:
@@ -315,18 +324,18 @@ def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.Da
 
 def _why_empty(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> str:
     if config.profile_mode == "ops":
-        return "no step of the engine came into the window: raise max_tokens or ops_options.steps, or lower every"
+        return "no step of the engine was timed: raise max_tokens or ops_options.steps, or lower ops_options.every"
     if config.profile_mode == "torch":
         if on_device and (trace.has("ops") or trace.has("runtime")):
             return (
-                "the torch profiler saw the host only: another profiler (nsys, ncu, a debugger, DCGM) holds CUPTI, or "
-                "torch was built without it"
+                "PyTorch's profiler recorded the host only: another tool (nsys, ncu, a debugger, DCGM) uses CUPTI, or "
+                "PyTorch was built without CUPTI"
             )
-        return "the window held no step: raise max_tokens, or lower warmup and profile_after_s of the server"
+        return "no step ran in the profiled window: raise max_tokens, or lower server.profile_after_s"
     if trace.has("runtime"):
         return (
-            "nsys saw calls but no kernels: its CUPTI is older than the driver; use a newer Nsight Systems, and run no "
-            "other profiler beside it"
+            "nsys recorded calls but no kernels: its CUPTI is older than the driver; use a newer Nsight Systems, and "
+            "run no other profiler at the same time"
         )
     return (
         "nsys followed no process that used the GPU: the workers must be spawned "
@@ -336,14 +345,14 @@ def _why_empty(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> st
 
 def _why_ranks(config: ExperimentConfig) -> str:
     if config.profile_mode == "ops":
-        return "a rank wrote no ops_rankN.json.gz: experiment.log has its words"
+        return "a rank wrote no ops_rankN.json.gz: see its messages in experiment.log"
     if config.profile_mode == "torch":
         return (
-            "the profiler of a rank did not stop in time or failed: experiment.log has its words; with_stack: false "
-            "and a lower max_iterations make it faster"
+            "the profiler of a rank did not stop in time or failed: see its messages in experiment.log; with_stack: "
+            "false and a lower max_iterations make it faster"
         )
     return (
-        "nsys lost the processes of the other ranks: workers must be spawned and not forked "
+        "nsys did not follow the processes of the other ranks: workers must be spawned and not forked "
         "(VLLM_WORKER_MULTIPROC_METHOD=spawn, trace-fork-before-exec)"
     )
 

@@ -1,9 +1,9 @@
 """Finds all processes of a run, also those that left its session; used by the runner, and as a program by its guard.
 
-Engines and profilers start sessions of their own and rename their processes (which wipes the environment that others
-can see), so a process belongs to a run if any of these holds: it descends from one that does, it carries the run's
-mark in its environment, it is in a session of the run, or it writes to the run's log. Only the standard library and
-psutil are imported, so that the guard starts quickly.
+Engines and profilers start new sessions, and they rename their processes, which hides the environment from other
+processes. So a process belongs to a run if one of these holds: it descends from a process of the run, it has the run's
+mark in its environment, it is in a session of the run, or it writes to the run's log. This module imports only the
+standard library and psutil, so that the guard starts quickly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATIENCE_S: Final = 10.0
 _LAST_S: Final = 5.0
 
 Known = dict[int, float]
-"""Start times of processes by their number, because numbers are used again."""
+"""Start times of processes by process id; the start time is needed because the system uses ids again."""
 
 
 class Family:
@@ -32,11 +32,11 @@ class Family:
     Parameters
     ----------
     root : int
-        The first process, which leads a session of its own.
+        Id of the first process, which leads a separate session.
     mark : str
-        Value of the variable ``LLMPROF_RUN_ID`` of its processes.
+        Value of the variable ``LLMPROF_RUN_ID`` in the environment of the processes.
     log : pathlib.Path
-        File that they write to.
+        File to which the processes write.
     """
 
     def __init__(self, root: int, mark: str, log: Path) -> None:
@@ -46,7 +46,7 @@ class Family:
         self.look()
 
     def look(self) -> None:
-        """Remember the descendants that run now; cheap, to be called again and again."""
+        """Remember the descendants that run now; this is cheap and has to be called regularly."""
         parents: dict[int, list[psutil.Process]] = {}
         for process in psutil.process_iter(["ppid"]):
             parents.setdefault(process.info["ppid"], []).append(process)
@@ -62,7 +62,7 @@ class Family:
                 todo.append(child.pid)
 
     def alive(self) -> list[psutil.Process]:
-        """Processes of the run that still run, the first one left out."""
+        """Processes of the run that still run, without the first one."""
         self.look()
         running = []
         for process in psutil.process_iter():
@@ -74,7 +74,7 @@ class Family:
         return running
 
     def end(self, *, patience_s: float = PATIENCE_S) -> list[str]:
-        """End what still runs: by termination first, then by a kill.
+        """End the processes that still run: by termination first, then by a kill.
 
         Returns
         -------
@@ -83,12 +83,12 @@ class Family:
         """
         ended: list[str] = []
         for how, wait in ((signal.SIGTERM, patience_s), (signal.SIGKILL, _LAST_S)):
-            there = self.alive()
-            if not there:
+            running = self.alive()
+            if not running:
                 break
-            ended += [name for process in there if (name := _name(process)) not in ended]
-            send(there, how)
-            psutil.wait_procs(there, timeout=wait)
+            ended += [name for process in running if (name := _name(process)) not in ended]
+            send(running, how)
+            psutil.wait_procs(running, timeout=wait)
         return ended
 
     def _add(self, process: psutil.Process) -> None:
@@ -126,7 +126,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def guard(root: int, mark: str, log: Path) -> None:
-    """Wait for the end of the standard input; if it ends without a message, the runner is gone: end its processes."""
+    """Wait for a message on the standard input; if it ends without one, the runner was killed: end its processes."""
     for how in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(how, signal.SIG_IGN)
     if sys.stdin.buffer.read(1):

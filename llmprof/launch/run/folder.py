@@ -94,19 +94,19 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: ExperimentConfig, root: str | Path | None = None) -> RunFolder:
-        """A new folder ``ROOT/NAME_YYYYmmdd-HHMMSS`` with the configuration in it.
+        """Make a folder ``ROOT/NAME_YYYYmmdd-HHMMSS`` with the configuration in it.
 
         Parameters
         ----------
         config : ExperimentConfig
             Configuration of the run.
         root : path, optional
-            Where; ``config.results_dir`` if not given.
+            Folder in which it is made; ``config.results_dir`` if not given.
 
         Raises
         ------
         OutputError
-            It cannot be written.
+            The folder cannot be written.
         """
         where = Path(root if root is not None else config.results_dir).expanduser().absolute()
         stamp = f"{config.name}_{datetime.now().astimezone():%Y%m%d-%H%M%S}"
@@ -121,7 +121,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """A folder that a run wrote.
+        """Open a folder that a run wrote.
 
         Raises
         ------
@@ -144,7 +144,9 @@ class RunFolder:
 
     @property
     def state(self) -> dict[str, Any]:
-        """``state, stage, pid, started, ended, error``; a run whose process is gone was interrupted.
+        """State of the run: ``state, stage, pid, started, ended, error``.
+
+        If the state is ``running`` but the process has ended, the state is ``interrupted``.
 
         Raises
         ------
@@ -153,19 +155,21 @@ class RunFolder:
         """
         state = files.read_json(self.path / STATE_FILE)
         if not isinstance(state, dict) or "state" not in state:
-            raise ReadError(f"{self.path / STATE_FILE} is damaged", expected="what llmprof wrote", hint="run it again")
+            raise ReadError(
+                f"{self.path / STATE_FILE} is damaged", expected="a mapping with a state", hint="start a new run"
+            )
         if state["state"] == RUNNING and not self.locked:
-            killed = f"the process {state.get('pid')} that ran it is gone"
+            killed = f"the process {state.get('pid')} of the run has ended"
             return {**state, "state": INTERRUPTED, "error": {"type": "Killed", "message": killed}}
         return state
 
     def set_state(self, state: str, *, stage: str, error: dict[str, Any] | None = None) -> None:
-        """Write the state; the time of the start is kept.
+        """Write the state; the start time stays as it was.
 
         Raises
         ------
         OutputError
-            It cannot be written.
+            The state cannot be written.
         """
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         before = files.read_json(self.path / STATE_FILE)
@@ -206,19 +210,19 @@ class RunFolder:
             if not hold(file):
                 state = files.read_json(self.path / STATE_FILE) or {}
                 raise LaunchError(
-                    f"another run is at work in {self.path} (process {state.get('pid', 'unknown')})",
-                    hint="wait for its end, or start a new run, which gets a folder of its own",
+                    f"another process works in {self.path} (process id {state.get('pid', 'unknown')})",
+                    hint="wait for its end, or start a new run, which gets a new folder",
                     path=str(self.path),
                 )
             yield
 
     def part(self, name: str) -> Path:
-        """Folder for the files of one pass of several; it is made if missing.
+        """Folder for the files of one of several passes; it is made if it is missing.
 
         Raises
         ------
         OutputError
-            It cannot be made.
+            The folder cannot be made.
         """
         folder = self.path / name
         try:
@@ -257,14 +261,14 @@ def runs(root: str | Path) -> list[RunFolder]:
 
 
 def clean(root: str | Path, *, states: tuple[str, ...] = (FAILED, INTERRUPTED), match: str = "*") -> list[Path]:
-    """Remove the folders of runs that are in given states; a folder that a process works in is never touched.
+    """Remove the folders of runs in the given states; a folder in which a process works is never removed.
 
     Parameters
     ----------
     root : path
         Folder of run folders.
     states : tuple of str
-        Which of them.
+        States of the runs that are removed.
     match : str
         Only folders whose names match this pattern, such as ``tiny_*``.
 
@@ -285,7 +289,7 @@ _TIMEOUT_S: Final = 20
 
 
 def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Facts about the GPUs and the host of this machine, with those that the engine wrote.
+    """Facts about the GPUs and the host of this machine, and facts that the engine reported.
 
     Parameters
     ----------
@@ -295,9 +299,9 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``gpus`` (a row each; empty where there is no NVIDIA driver), ``driver, cuda_driver, cpu, cores,
-        memory_bytes, kernel, platform`` and of the engine ``engine_platform, engine_devices, peak_memory_bytes``.
-        Sizes in bytes, clocks in MHz, power in W.
+        ``gpus`` (a row for each; empty without an NVIDIA driver), ``driver, cuda_driver, cpu, cores, memory_bytes,
+        kernel, platform``, and from the engine ``engine_platform, engine_devices, peak_memory_bytes``. Sizes are in
+        bytes, clocks in MHz, power in W.
     """
     worker = worker or {}
     facts: dict[str, Any] = {
@@ -337,31 +341,31 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
 def _gpu(nvml: Any, index: int) -> dict[str, Any]:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
 
-    def asked(call: Callable[[], Any]) -> Any:
+    def value_or_none(call: Callable[[], Any]) -> Any:
         try:
             return call()
         except nvml.NVMLError:
             return None
 
-    memory = asked(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    limit = asked(lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle))
-    capability = asked(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    memory = value_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+    limit = value_or_none(lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle))
+    capability = value_or_none(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
     return {
         "index": index,
-        "name": asked(lambda: nvml.nvmlDeviceGetName(handle)),
+        "name": value_or_none(lambda: nvml.nvmlDeviceGetName(handle)),
         "memory_bytes": getattr(memory, "total", None),
         "free_bytes": getattr(memory, "free", None),
         "compute_capability": ".".join(map(str, capability)) if capability else None,
         "power_limit_w": limit / 1000 if limit else None,
-        "max_sm_clock_mhz": asked(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        "sm_clock_mhz": asked(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        "pcie_generation": asked(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
-        "pcie_width": asked(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+        "max_sm_clock_mhz": value_or_none(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "sm_clock_mhz": value_or_none(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+        "pcie_generation": value_or_none(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
+        "pcie_width": value_or_none(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
     }
 
 
 def tool_version(name: str) -> str | None:
-    """Version that ``nsys`` or ``ncu`` prints; None if it is not on PATH or prints none."""
+    """Version that ``nsys`` or ``ncu`` prints; None if the program is not on PATH or prints no version."""
     path = shutil.which(name)
     if path is None:
         return None
@@ -387,15 +391,15 @@ _UNHASHED: Final = {"state.json", "manifest.json", ".lock"}
 
 
 def allowed(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
-    """Variables of an environment that are written down: the known ones of engines, and those that were set.
+    """Environment variables that may be written to a file: known ones of engines, and those of the configuration.
 
     Parameters
     ----------
     environment : mapping
         All variables.
     also : iterable of str
-        Names that the configuration set: they are written down, and their values as far as the rule of
-        :mod:`llmprof.launch.config.options` lets them.
+        Names of variables that the configuration sets. They are always in the result, with their values only if the
+        rules of :mod:`llmprof.launch.config.disclosure` allow it.
     """
     names = set(also)
     return disclosure.environment({
@@ -413,25 +417,25 @@ def write(
     also: Iterable[str] = (),
     worker: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``manifest.json``, last of all files but the state.
+    """Write ``manifest.json``: versions, commands, environment, and the size and SHA-256 of each file.
 
     Parameters
     ----------
     folder : RunFolder
-        A folder with everything else in it.
+        Folder in which all other files but the state are written.
     commands : sequence of mapping
-        ``pass, argv, status, seconds`` of each command that was run.
+        ``pass, argv, status, seconds`` of each command of the run.
     environment : mapping
         Environment of the engine's process.
     also : iterable of str
-        Variables that the configuration set.
+        Names of variables that the configuration sets.
     worker : mapping, optional
         Content of ``worker.json``, which the engine script wrote.
 
     Raises
     ------
     OutputError
-        It cannot be written.
+        The manifest cannot be written.
     """
     worker = worker or {}
     versions = {
@@ -463,7 +467,7 @@ def changed(folder: RunFolder) -> list[str]:
     """
     manifest = files.read_json(folder.manifest)
     if not isinstance(manifest, dict):
-        raise LlmprofError(f"{folder.path.name} has no manifest", hint="the run did not come to its end")
+        raise LlmprofError(f"{folder.path.name} has no manifest", hint="the run did not finish: resume it first")
     return [
         row["name"]
         for row in manifest["files"]

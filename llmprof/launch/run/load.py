@@ -1,4 +1,4 @@
-"""Load of a run: prompts, lengths of prompts and answers, shared prefixes, and arrivals of the requests."""
+"""Load of a run: prompts, lengths of prompts and answers, shared prefixes, and arrival times of the requests."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _normal(chance: random.Random, mean: float, deviation: float) -> Callable[[]
 
 
 def _lognormal(chance: random.Random, mean: float, deviation: float) -> Callable[[], float]:
-    # of a lognormal variable: variance of its logarithm = ln(1 + (deviation / mean)^2)
+    # The logarithm of a lognormal variable has the variance ln(1 + (deviation / mean)^2).
     variance = math.log1p((deviation / mean) ** 2)
     middle = math.log(mean) - variance / 2
     return lambda: chance.lognormvariate(middle, math.sqrt(variance))
@@ -162,17 +162,17 @@ def load(config: ExperimentConfig) -> Load | None:
     if not config.load:
         return None
     file = setting(config, "load", "file")
-    wanted = setting(config, "server", "num_prompts") if config.served else config.batch_size
+    count = setting(config, "server", "num_prompts") if config.served else config.batch_size
     if file is not None:
-        return _of_file(config, Path(file), wanted if "num_prompts" in config.server or not config.served else 0)
+        return _of_file(config, Path(file), count if "num_prompts" in config.server or not config.served else 0)
     distribution = setting(config, "load", "input") or _input_length(config)
     out = setting(config, "load", "output")
     rate = setting(config, "server", "request_rate")
     kind = setting(config, "load", "arrival")
     return Load(
-        lengths(distribution, wanted, config.seed),
-        None if out is None else lengths(out, wanted, config.seed + 1, "output"),
-        arrivals(kind, wanted, rate, config.seed, setting(config, "load", "burst")) if config.served else None,
+        lengths(distribution, count, config.seed),
+        None if out is None else lengths(out, count, config.seed + 1, "output"),
+        arrivals(kind, count, rate, config.seed, setting(config, "load", "burst")) if config.served else None,
     )
 
 
@@ -203,12 +203,12 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
         raise ConfigError(f"{path.name} has no requests", expected="JSON lines or CSV with one request in each line")
     timed = [row[0] for row in rows]
     if any(at is None for at in timed) and any(at is not None for at in timed):
-        raise ConfigError(f"{path.name} has a time in some lines only", expected="a time in each line, or in none")
+        raise ConfigError(f"only some lines of {path.name} have a time", expected="a time in each line, or in none")
     order = sorted(range(len(rows)), key=lambda k: timed[k] or 0.0)
     rows = [rows[k] for k in order]
     texts = [row[2] for row in rows]
     if any(one is None for one in texts) and any(one is not None for one in texts):
-        raise ConfigError(f"{path.name} has a prompt in some lines only", expected="a prompt in each line, or in none")
+        raise ConfigError(f"only some lines of {path.name} have a prompt", expected="a prompt in each line, or in none")
     outputs = [row[3] for row in rows]
     first = rows[0][0] or 0.0
     notes = (f"{len(broken)} broken lines of {path.name} were left out: {_some(broken)}",) if broken else ()
@@ -248,15 +248,15 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
 
 
 def _row(values: Any) -> tuple[float | None, int, str | None, int | None]:
-    """Time, tokens of the prompt (0 with a text), text and tokens of the answer of a request."""
+    """Time, tokens of the prompt (0 if there is a text), text of the prompt and tokens of the answer of a request."""
     if not isinstance(values, Mapping):
         raise ValueError(f"{str(values)[:60]!r} is not a JSON object")
-    at = _first(values, _TIMES)
+    time = _first(values, _TIMES)
     tokens, out = (_count(_first(values, names), names[0]) for names in (_INPUTS, _OUTPUTS))
     text = _prompt_of(values)
     if text is None and not tokens:
         raise ValueError(f"it has neither a length ({', '.join(_INPUTS[:3])}) nor a prompt")
-    return None if at is None else _seconds(at), 0 if text is not None else tokens or 0, text, out
+    return None if time is None else _seconds(time), 0 if text is not None else tokens or 0, text, out
 
 
 def _first(values: Mapping[str, Any], names: tuple[str, ...]) -> Any:
@@ -327,8 +327,8 @@ def texts(config: ExperimentConfig) -> list[str] | None:
         prompts = from_file(Path(config.prompt_file))
     else:
         return None
-    wanted = config.batch_size or len(prompts)
-    return [prompts[i % len(prompts)] for i in range(wanted)]
+    count = config.batch_size or len(prompts)
+    return [prompts[i % len(prompts)] for i in range(count)]
 
 
 def from_file(path: Path) -> list[str]:
@@ -337,9 +337,9 @@ def from_file(path: Path) -> list[str]:
     Parameters
     ----------
     path : pathlib.Path
-        ``.json`` (a list), ``.jsonl`` (one value per line), anything else is text with one prompt per line. Objects are
-        asked for ``prompt``, ``text``, ``instruction``, ``question`` or ``content``, and for the first turn of
-        ``conversations`` or ``messages``.
+        ``.json`` (a list) or ``.jsonl`` (one value per line); any other file is text with one prompt per line. The
+        prompt of an object is its ``prompt``, ``text``, ``instruction``, ``question`` or ``content``, or the first
+        turn of its ``conversations`` or ``messages``.
 
     Raises
     ------
@@ -371,23 +371,23 @@ def synthetic(config: ExperimentConfig, vocabulary: int | None, lengths: list[in
     Parameters
     ----------
     config : ExperimentConfig
-        Says how many and how long.
+        Configuration with the number and the lengths of the prompts.
     vocabulary : int or None
         Size of the model's vocabulary, if it is known.
     lengths : list of int, optional
-        Tokens of each prompt, where a load says them.
+        Tokens of each prompt, if a load has them.
 
     Returns
     -------
     dict
-        For :func:`llmprof.launch.engines._repeat.token_ids`.
+        Argument of :func:`llmprof.launch.engines._job.token_ids`.
     """
     if lengths is None:
         wanted_tokens = config.input_tokens or DEFAULT_INPUT_TOKENS
         low, high = wanted_tokens if isinstance(wanted_tokens, tuple) else (wanted_tokens, wanted_tokens)
         chance = random.Random(config.seed)  # noqa: S311 (no secret)
-        wanted = max(1, config.batch_size, setting(config, "server", "num_prompts") if config.served else 0)
-        lengths = [chance.randint(low, high) for _ in range(wanted)]
+        count = max(1, config.batch_size, setting(config, "server", "num_prompts") if config.served else 0)
+        lengths = [chance.randint(low, high) for _ in range(count)]
     share = setting(config, "load", "shared_prefix")
     return {
         "lengths": lengths,

@@ -171,7 +171,7 @@ def tool(name: str) -> str:
 
 
 def ran(commands: Sequence[Sequence[str]], name: str) -> list[dict[str, Any]]:
-    """Add the command lines of a step that is not a pass, for the manifest."""
+    """Command lines of a step that is not a pass, as rows for the manifest."""
     return [{"pass": name, "argv": list(argv), "status": None, "seconds": None} for argv in commands]
 
 
@@ -261,8 +261,8 @@ def engine(passes: Passes) -> dict[str, Any]:
 def _warn_of_collectives(passes: Passes) -> None:
     if command.asks_for_collectives(passes.config):
         words = (
-            f"ncu was asked for collectives by name ({passes.config.ncu_options['kernel_name']}): a kernel that waits "
-            "for other ranks waits for ever where ncu replays it alone"
+            f"ncu_options.kernel_name names collectives ({passes.config.ncu_options['kernel_name']}): a kernel that "
+            "waits for other ranks waits forever when ncu replays it alone"
         )
         warnings.warn(words, TraceWarning, stacklevel=4)
         passes.note(words)
@@ -278,8 +278,8 @@ def ncu_pass(passes: Passes, trace: Trace | None) -> None:
         profiled = ", ".join(name for name in choice.functions if name not in choice.elsewhere)
         left_out = ", ".join(choice.elsewhere)
         passes.note(
-            f"ncu: {choice.count} launches of {profiled}, which have {choice.share:.0%} of the time of all kernels but "
-            f"collectives{f'; {left_out} run in other steps and were not profiled' if left_out else ''}"
+            f"ncu profiles {choice.count} launches of {profiled}, which take {choice.share:.0%} of the time of all "
+            f"kernels but collectives{f'; not profiled, since they run in other steps: {left_out}' if left_out else ''}"
         )
     elif trace is None:
         passes.note("ncu: the timeline was not imported, so the first launches of any kernel were profiled")
@@ -304,11 +304,11 @@ def _enough_steps(config: ExperimentConfig, choice: profilers.Choice | None) -> 
 
 
 def _profiled(passes: Passes, count: int | None) -> Callable[[], object] | None:
-    """Function to be called regularly, which reports how many launches ncu has profiled."""
+    """Function that reports how many launches ncu has profiled; it has to be called regularly."""
     if passes.progress is None:
         return None
-    wanted = setting(passes.config, "ncu_options", "launch_count") or count or command.DEFAULT_LAUNCHES
-    return Lines(passes.folder.log, b"==PROF== Profiling", "ncu: profiling launches", wanted, passes.progress).read
+    total = setting(passes.config, "ncu_options", "launch_count") or count or command.DEFAULT_LAUNCHES
+    return Lines(passes.folder.log, b"==PROF== Profiling", "ncu: profiling launches", total, passes.progress).read
 
 
 @contextlib.contextmanager

@@ -216,8 +216,8 @@ def run(
                     seconds = time.monotonic() - began
         except TimeoutError:
             raise LaunchError(
-                f"{Path(argv[0]).name} was ended after {timeout_s:g} s, while it was at: {tail.words}",
-                hint="raise timeout_s, or ask for less: fewer tokens, repeats or iterations",
+                f"{Path(argv[0]).name} was ended after {timeout_s:g} s; its last event was: {tail.words}",
+                hint="raise timeout_s, or lower the number of tokens, repeats or iterations",
                 timeout=True,
             ) from None
         tail.read()

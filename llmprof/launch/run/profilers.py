@@ -1,7 +1,7 @@
-"""Work around profilers: reports of nsys, the kernels that ncu profiles again, samples of the host by perf or VTune.
+"""Work around profilers: reports of nsys, the choice of kernels for ncu, samples of the host by perf or VTune.
 
-perf samples by the monotonic clock, whose offset from the epoch is written down when the run starts. So the samples
-share the clock of the timeline and can be cut to a step or to a gap of the device. VTune's report holds sums only.
+perf records times of the monotonic clock, whose offset from the epoch is saved when the run starts. So the samples can
+be put on the clock of the timeline and cut to a step or to an idle gap of the device. VTune's report has only sums.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ _MOST_ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Launches for ncu.
+    """Choice of launches that ncu profiles: a stretch of consecutive launches of some functions.
 
     Attributes
     ----------
     functions : tuple of str
-        The most expensive ones first.
+        Names of the kernels' functions, the most expensive one first.
     skip, count : int
-        Launches of these functions to leave out, and to profile.
+        Number of launches of these functions before the stretch, and in the stretch.
     device : int or None
-        GPU of the rank that they were counted on.
+        GPU of the rank on which the launches were counted.
     steps : int or None
-        Steps of the engine until the last of these launches, where steps are known.
+        Number of engine steps until the end of the stretch, if steps are known.
     share : float
-        Share of the time of all kernels but collectives that the functions in the stretch have.
+        Time of the functions in the stretch as a share of the time of all kernels but collectives.
     elsewhere : tuple of str
-        Functions that are launched outside of the stretch alone, so that they are not profiled.
+        Functions that run only outside of the stretch, so that they are not profiled.
     """
 
     functions: tuple[str, ...]
@@ -62,20 +62,22 @@ class Choice:
 
 
 def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
-    """The most expensive functions of a timeline, and the shortest stretch of launches that has all of them.
+    """Choose the most expensive functions of a timeline, and the shortest stretch of launches that has all of them.
 
-    Collectives are left out: a kernel that waits for other ranks waits for ever when it is replayed. The stretch is
-    the earliest of the shortest ones in one step of the phase (prefill, decode) that takes most of the time: its second
-    one, or with several ranks its first one, since a step under ncu takes many seconds where processes take turns.
+    Collectives are left out: a kernel that waits for other ranks waits forever when it is replayed. The stretch lies in
+    one step of the phase (prefill or decode) that takes the most time; of several shortest stretches it is the first.
+    The step is the second one of its phase. With several ranks it is the first one, because processes take turns under
+    ncu and a step then takes many seconds.
 
     Parameters
     ----------
     trace : Trace
         Timeline of the same program.
     top : int
-        How many functions.
+        Number of functions.
     most : int
-        Most launches; where the functions lie further apart, the stretch with most of their time is taken.
+        Largest number of launches. If the functions lie further apart, the stretch with the most of their time is
+        chosen.
 
     Raises
     ------
@@ -87,7 +89,10 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
     waits = events.filter(pl.col("category") == "collective")["function"].unique()
     alone = events.filter(~pl.col("function").is_in(waits.implode()))
     if not alone.height:
-        raise CaptureError("the timeline has no kernels but collectives, which cannot be replayed alone")
+        raise CaptureError(
+            "all kernels of the timeline are collectives, which ncu cannot replay alone",
+            hint="profile a run on one GPU, whose kernels do not wait for other ranks",
+        )
     chosen = _longest(alone, "function").head(max(1, top))
     cost = dict(chosen.iter_rows())
     rank = _longest(alone, "rank")["rank"][0]
@@ -110,12 +115,12 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
 
 
 def _longest(events: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Total time of each value of a column, the longest first."""
+    """Total time (ns) of each value of a column, the longest first."""
     return events.group_by(by).agg(pl.col("dur_ns").sum()).sort(["dur_ns", by], descending=[True, False])
 
 
 def _steady(sequence: pl.DataFrame, *, place: int) -> tuple[int, int]:
-    """Range of the launches of one step of the longest phase; all launches if steps are not known."""
+    """Range of the launches in one step of the phase with the most time; all launches if steps are not known."""
     known = sequence.with_row_index("launch").filter(pl.col("step").is_not_null())
     if not known.height:
         return 0, sequence.height
@@ -126,7 +131,10 @@ def _steady(sequence: pl.DataFrame, *, place: int) -> tuple[int, int]:
 
 
 def _stretch(functions: list[str], cost: dict[str, int], most: int) -> tuple[int, int]:
-    """Start and length of the shortest stretch with all functions, or of the costliest of at most ``most`` launches."""
+    """Start and length of the shortest stretch with all functions.
+
+    If it would be longer than ``most`` launches, the stretch with the most time of the functions is taken.
+    """
     best: tuple[tuple[float, ...], int, int] | None = None
     last: dict[str, int] = {}
     for end, function in enumerate(functions):
@@ -165,14 +173,15 @@ def write_numbers(metrics: Metrics, folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.DataFrame:
-    """Write ``kernel_comparison.csv``: kernels of the timeline with the figures of ncu.
+    """Write ``kernel_comparison.csv``: kernels of the timeline with the metrics of ncu.
 
     Returns
     -------
     polars.DataFrame
-        ``name, share, total_ns, count, mean_ns`` of the timeline, then of ncu ``launches, ncu_mean_ns, ratio``
-        (to the timeline's launches that they were matched with)``, compute_pct, memory_pct, roof_share, bound,
-        confidence``, null where ncu did not measure it; at most 50 kernels of the timeline, the most expensive first.
+        From the timeline ``name, share, total_ns, count, mean_ns``; from ncu ``launches, ncu_mean_ns, ratio`` (to the
+        times of the matched launches in the timeline), ``compute_pct, memory_pct, roof_share, bound, confidence``,
+        which are null for kernels that ncu did not profile. At most 50 kernels of the timeline, the most expensive
+        first, and all that ncu profiled.
 
     Raises
     ------
@@ -240,17 +249,17 @@ def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
     folder : RunFolder
         Folder with a report, a raw capture, or an export that was copied there.
     log_tail : str
-        What nsys said.
+        End of the output of nsys, for the advice in an error.
 
     Returns
     -------
     Imported
-        Not done if there is only a raw capture (``.qdstrm``) and no importer, or no nsys to export with.
+        ``done`` is False if there is only a raw capture (``.qdstrm``) and no importer, or no nsys for the export.
 
     Raises
     ------
     CaptureError
-        nsys wrote nothing.
+        nsys wrote no report.
     """
     if _there(folder.sqlite):
         return Imported(done=True)
@@ -275,7 +284,7 @@ def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
     if _there(folder.sqlite):
         return Imported(done=True, commands=tuple(commands))
     advice = (
-        f"{sentence}; where Nsight Systems is, run "
+        f"{sentence}; on a machine with Nsight Systems, run "
         f"`nsys export --type=sqlite --output={folder.sqlite.name} {report.name}` "
         "in the run's folder, then `llmprof run --resume` with the folder"
     )
@@ -283,7 +292,7 @@ def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
 
 
 def _report(folder: RunFolder) -> Path | None:
-    """The report; the first one if the capture range was repeated."""
+    """Path of the report; the first one if the capture range was repeated, None if there is none."""
     candidates = [folder.nsys_report, *sorted(folder.path.glob("report.*.nsys-rep"))]
     return next((path for path in candidates if _there(path)), None)
 
@@ -293,7 +302,7 @@ def _there(path: Path) -> bool:
 
 
 def _imported(folder: RunFolder, commands: list[tuple[str, ...]]) -> Path | None:
-    """The report that the importer made of a raw capture; None if there is no importer or it failed."""
+    """Path of the report that the importer made of a raw capture; None if there is no importer or it failed."""
     importer = find_importer()
     if importer is None:
         return None
@@ -302,7 +311,7 @@ def _imported(folder: RunFolder, commands: list[tuple[str, ...]]) -> Path | None
 
 
 def find_importer() -> Path | None:
-    """The importer of raw captures: on PATH, or in the folders of the nsys on PATH."""
+    """Path of the importer of raw captures: on PATH, or in the folders of the nsys on PATH; None if there is none."""
     if (on_path := shutil.which(_IMPORTER)) is not None:
         return Path(on_path)
     nsys = shutil.which("nsys")
@@ -343,8 +352,8 @@ def _ran(argv: list[str], folder: RunFolder, commands: list[tuple[str, ...]], li
 
 def _advice(folder: RunFolder) -> str:
     return (
-        f"this nsys only captures: {folder.qdstrm.name} is its raw data, and {_IMPORTER} (part of the full Nsight "
-        f"Systems) was not found here; copy the folder to where it is, run `{_IMPORTER} -i {folder.qdstrm.name} "
+        f"nsys wrote raw data only ({folder.qdstrm.name}), and {_IMPORTER} (part of the full Nsight Systems) was not "
+        f"found here; copy the folder to a machine that has it, run `{_IMPORTER} -i {folder.qdstrm.name} "
         f"-o {folder.nsys_report.name}`, then `llmprof run --resume` with the folder"
     )
 
@@ -352,14 +361,14 @@ def _advice(folder: RunFolder) -> str:
 def _why(log_tail: str) -> str:
     if "No reports were generated" in log_tail or "capture range" in log_tail.lower():
         return (
-            "the capture range never began: the engine must call cudaProfilerStart, in a process that nsys follows "
+            "the capture range never began: the engine must call cudaProfilerStart in a process that nsys follows "
             "(spawned workers)"
         )
-    return "experiment.log has what nsys said; check that it can write to the folder and supports the driver"
+    return "see the messages of nsys in experiment.log; check that it can write to the folder and supports the driver"
 
 
 HZ: Final = 199
-"""Samples a second of each busy processor: enough for a run of a few seconds, and no multiple of usual timers."""
+"""Samples per second of each busy processor: enough for a run of a few seconds, and no multiple of usual timers."""
 
 _DATA, _RESULT = "perf.data", "vtune"
 _REPORT_S: Final = 600.0
@@ -370,12 +379,12 @@ _GOT: Final = {
 
 
 def wrapped(sampler: str, folder: Path, program: Sequence[str], *, executable: str | None = None) -> list[str]:
-    """The engine's command, wrapped by a sampler.
+    """Command of the engine under a sampler of the CPU.
 
     Parameters
     ----------
     sampler : {"none", "perf", "vtune"}
-        Which one.
+        Name of the sampler.
     folder : pathlib.Path
         Folder of the run.
     program : sequence of str
@@ -386,7 +395,7 @@ def wrapped(sampler: str, folder: Path, program: Sequence[str], *, executable: s
     Returns
     -------
     list of str
-        The command; nothing is started.
+        The command, which is not started here.
     """
     if sampler == "perf":
         options = ["record", "-F", str(HZ), "-g", "-k", "CLOCK_MONOTONIC", "-o", str(folder / _DATA), "--"]
@@ -398,12 +407,17 @@ def wrapped(sampler: str, folder: Path, program: Sequence[str], *, executable: s
 
 
 def start(sampler: str, folder: Path) -> str:
-    """Path of the sampler's program; the offset of its clock from the epoch is written into the run's folder.
+    """Find the program of a sampler, and write the offset of its clock from the epoch into the run's folder.
+
+    Returns
+    -------
+    str
+        Path of the program.
 
     Raises
     ------
     LaunchError
-        It is not on PATH.
+        The program is not on PATH.
     """
     program = shutil.which(sampler)
     if program is None:
@@ -414,7 +428,7 @@ def start(sampler: str, folder: Path) -> str:
 
 
 def finish(sampler: str, folder: Path, note: Callable[[str], None]) -> None:
-    """Have the sampler print its recording; if that fails, a note says why, and the rest of the run is kept."""
+    """Export the recording of a sampler as text; if that fails, a note says why, and the rest of the run is kept."""
     executable = shutil.which(sampler) or sampler
     if sampler == "perf":
         argv = [executable, "script", "-i", str(folder / _DATA)]

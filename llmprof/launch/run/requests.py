@@ -54,20 +54,20 @@ def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``phase`` (``warmup``, ``plain``: without profiler, ``profiled``), ``repeat, request, start_epoch_ns,
-        prompt_tokens, output_tokens``; times in ns: ``ttft_ns`` (to the first token), ``tpot_ns`` (a token after the
-        first: ``decode / (output_tokens - 1)``), ``itl_ns`` (list: from token to token), ``queue_ns, prefill_ns,
-        decode_ns, e2e_ns``, and ``wall_ns`` (of the whole repeat that the request belongs to); ``finish_reason``;
-        ``id`` (as the engine calls it) and ``arrived_ns`` (how long the client held it back for its concurrency). What
-        the engine does not tell is null.
+        prompt_tokens, output_tokens``; times in ns: ``ttft_ns`` (time to first token), ``tpot_ns`` (time per output
+        token after the first: ``decode / (output_tokens - 1)``), ``itl_ns`` (list of the times between two tokens),
+        ``queue_ns, prefill_ns, decode_ns, e2e_ns``, and ``wall_ns`` (duration of the whole repeat); ``finish_reason``;
+        ``id`` (of the engine) and ``arrived_ns`` (time from the arrival to the sending, which the limit of concurrent
+        requests delays). Values that the engine does not report are null.
 
     Raises
     ------
     ReadError
-        The mapping has no list of requests, or a value of one is of another kind.
+        The mapping has no list of requests, or a value of a request has the wrong type.
     """
     requests = worker.get("requests")
     if not isinstance(requests, list) or not all(isinstance(request, Mapping) for request in requests):
-        raise ReadError("the worker's file has no list of requests", expected="worker.json of a llmprof run")
+        raise ReadError("worker.json has no list of requests", expected="the worker.json of a llmprof run")
     walls = {
         (stage.get("name"), stage.get("repeat")): stage.get("dur_ns")
         for stage in worker.get("stages") or []
@@ -77,15 +77,15 @@ def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
         frame = pl.DataFrame([_row(request, walls) for request in requests], schema=_SCHEMA, orient="row")
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
         raise ReadError(
-            f"a request of the worker's file has a value of another kind: {error}",
-            expected="seconds and counts of tokens as numbers",
+            f"a request in worker.json has a value of the wrong type: {error}",
+            expected="times in seconds and counts of tokens, as numbers",
         ) from error
     each = pl.when(pl.col("output_tokens") > 1).then(pl.col("decode_ns") / (pl.col("output_tokens") - 1))
     return frame.with_columns(pl.col("tpot_ns").fill_null(each.round().cast(pl.Int64)))
 
 
 def engine_steps_of(worker: Mapping[str, Any]) -> pl.DataFrame:
-    """Steps of the engine as its worker noted them: the requests that had tokens in each.
+    """Steps of the engine as its worker recorded them: the requests that had tokens in each step.
 
     Parameters
     ----------
@@ -95,9 +95,10 @@ def engine_steps_of(worker: Mapping[str, Any]) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        A row for each request and step: ``phase, step`` (from 0, steps without tokens left out), ``start_epoch_ns,
-        end_epoch_ns`` (of the worker's call), ``engine_id``, ``tokens`` (of the request in the step), ``computed``
-        (that it had before) and ``preempted`` (it was pushed out of the step). Empty where nothing was noted.
+        One row for each request in each step: ``phase, step`` (from 0, without steps that have no tokens),
+        ``start_epoch_ns, end_epoch_ns`` (of the worker's call), ``engine_id``, ``tokens`` (of the request in the step),
+        ``computed`` (tokens of the request before the step) and ``preempted`` (whether the request was preempted in
+        the step). Empty if the worker recorded no steps.
     """
     rows = []
     for number, step in enumerate(worker.get("engine_steps") or ()):
@@ -130,12 +131,12 @@ def _ns(seconds: Any) -> Any:
     if isinstance(seconds, list):
         return [_ns(gap) for gap in seconds]
     if not isinstance(seconds, int | float):  # a text times 10**9 would be a text of gigabytes
-        raise TypeError(f"{type(seconds).__name__} where seconds were expected")
+        raise TypeError(f"a time is {type(seconds).__name__}, not a number of seconds")
     return round(seconds * NS_PER_S)
 
 
 def repeats(frame: pl.DataFrame) -> pl.DataFrame:
-    """Each repeat of each phase: its requests, tokens, rates and mean latencies.
+    """Requests, tokens, rates and mean latencies of each repeat of each phase.
 
     Parameters
     ----------
@@ -146,8 +147,8 @@ def repeats(frame: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``phase, repeat, requests, prompt_tokens, output_tokens, wall_ns``; ``output_tokens_per_s, tokens_per_s,
-        requests_per_s`` (over ``wall_ns``); the means of the latencies over the requests (of ``itl_ns`` over the
-        tokens).
+        requests_per_s`` (divided by ``wall_ns``); and the mean of each latency (ns) over the requests, of ``itl_ns``
+        over the tokens.
     """
     sums = frame.group_by("phase", "repeat").agg(
         pl.len().cast(pl.Int64).alias("requests"),
@@ -173,18 +174,19 @@ def repeats(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def over_repeats(means: Sequence[float]) -> dict[str, float | None]:
-    """Mean, deviation, confidence interval and spread of one figure for each repeat.
+    """Mean, standard deviation, confidence interval and spread of a metric over the repeats.
 
     Parameters
     ----------
     means : sequence of float
-        One figure for each repeat; at least one.
+        Value of the metric in each repeat; at least one.
 
     Returns
     -------
     dict
-        ``mean``; ``std`` (n - 1 in its denominator), ``ci95_low`` and ``ci95_high`` (mean -/+ t * std / sqrt(n)), and
-        ``spread`` (largest minus smallest, as a share of the mean), which are None where there is one repeat.
+        ``mean``; ``std`` (with n - 1 in the denominator), ``ci95_low`` and ``ci95_high``
+        (``mean -/+ t * std / sqrt(n)``, with the 95 % quantile of Student's t), and ``spread`` (largest minus smallest
+        value, as a share of the mean). All but the mean are None for one repeat.
     """
     mean = fmean(means)
     if len(means) < 2:
@@ -196,17 +198,14 @@ def over_repeats(means: Sequence[float]) -> dict[str, float | None]:
 
 
 def noise(means: Sequence[float]) -> float | None:
-    """How far one more repeat may lie from the mean of these: half of the 95 % prediction interval.
-
-    It is t * std * sqrt(1 + 1 / n); None where there is one repeat.
-    """
+    """Half of the 95 % prediction interval for one more repeat: ``t * std * sqrt(1 + 1 / n)``; None for one repeat."""
     if len(means) < 2:
         return None
     return t95(len(means) - 1) * stdev(means) * math.sqrt(1 + 1 / len(means))
 
 
 TOLERANCE = 0.1
-"""Spread over the repeats, as a share of the mean, up to which they agree."""
+"""Largest spread of repeats that agree, as a share of the mean."""
 
 _JUDGED = ("wall_ns", "ttft_ns", "tpot_ns", "e2e_ns")
 _SUMMARY = {
@@ -228,23 +227,23 @@ _OVERHEAD = {
 
 
 def summarize(frame: pl.DataFrame, *, tolerance: float = TOLERANCE) -> pl.DataFrame:
-    """Every metric over the requests and the repeats of each phase; the warm-up does not count.
+    """Statistics of every metric over the requests and the repeats of each phase, without the warm-up.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows of :func:`requests_of`.
     tolerance : float
-        Repeats agree while their largest and smallest figure differ by at most this share of the mean.
+        Repeats agree if their largest and smallest value differ by at most this share of the mean.
 
     Returns
     -------
     polars.DataFrame
         ``phase, metric, unit`` (``ns``, ``tokens/s`` or ``requests/s``); ``mean, std, ci95_low, ci95_high`` over the
-        repeats, each of which is the mean of its requests (std and interval are null for one repeat);
-        ``p50, p90, p99`` over all requests of the phase (of ``itl_ns`` over all tokens; of ``wall_ns`` and the rates
-        over the repeats); ``n`` values behind the percentiles; ``repeats``; ``spread`` (largest minus smallest over
-        mean) and ``agree``. A metric that the engine does not tell has no row.
+        repeats, where the value of a repeat is the mean of its requests (std and interval are null for one repeat);
+        ``p50, p90, p99`` over all requests of the phase (for ``itl_ns`` over all tokens; for ``wall_ns`` and the rates
+        over the repeats); ``n`` (number of values behind the percentiles); ``repeats``; ``spread`` (largest minus
+        smallest value, divided by the mean) and ``agree``. A metric that the engine does not report has no row.
     """
     each = repeats(frame)
     rows = []
@@ -271,9 +270,10 @@ def _unit(metric: str) -> str:
 
 
 def disagreements(summary: pl.DataFrame) -> list[str]:
-    """A sentence for each phase whose repeats disagree, naming the metric that differs most.
+    """A sentence for each phase whose repeats disagree, with the metric that differs most.
 
-    Four metrics count: time of the batch, TTFT, TPOT and end-to-end time. A queue time of microseconds may vary.
+    Four metrics count: time of the batch, TTFT, TPOT and end-to-end time. Others, such as a queue time of microseconds,
+    may vary.
 
     Parameters
     ----------
@@ -294,26 +294,26 @@ def disagreements(summary: pl.DataFrame) -> list[str]:
 
 
 def overhead(frame: pl.DataFrame, *, reference: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Overhead of the profiler: the profiled repeats against repeats without a profiler.
+    """Overhead of the profiler: profiled repeats compared with repeats without a profiler.
 
-    With ``m(phase)`` the mean over the repeats of a phase, each of which is the mean over its requests,
-    ``overhead = m(profiled) / m(plain) - 1``. It is ``clear`` where ``|m(profiled) - m(plain)|`` exceeds the half
-    width of the 95 % prediction interval of one more plain repeat, ``t(n - 1) * std(plain) * sqrt(1 + 1 / n)``.
-    For a rate (per second) a negative overhead is the loss.
+    ``m(phase)`` is the mean over the repeats of a phase, and the value of a repeat is the mean over its requests. Then
+    ``overhead = m(profiled) / m(plain) - 1``. It is ``clear`` if ``|m(profiled) - m(plain)|`` exceeds half of the 95 %
+    prediction interval for one more plain repeat, ``t(n - 1) * std(plain) * sqrt(1 + 1 / n)``. For a rate (per second)
+    an overhead below 0 is a loss.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows of :func:`requests_of` of the profiled run.
     reference : polars.DataFrame, optional
-        Rows of a run in mode ``inference_only``. Without it the plain repeats of the same run are the reference;
-        under nsys and ncu these run beside the tool, so what the tool costs outside its capture is not seen.
+        Rows of a run in mode ``inference_only``. Without it the plain repeats of the same run are the reference. Under
+        nsys and ncu these run with the tool attached, so the cost of the tool outside its capture is not included.
 
     Returns
     -------
     polars.DataFrame
-        ``metric, unit, plain, profiled, overhead`` (share of plain), ``noise`` (half width, in the unit) and
-        ``clear``; the last two are null where there is only one plain repeat.
+        ``metric, unit, plain, profiled, overhead`` (share of plain), ``noise`` (half of the prediction interval, in the
+        unit) and ``clear``; the last two are null if there is only one plain repeat.
 
     Raises
     ------
@@ -347,9 +347,9 @@ def document(worker: Mapping[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``requests`` (rows of :func:`requests_of`), ``repeats``, ``summary``, ``overhead`` (empty where the run
-        has only one kind of repeat), ``warnings`` (sentences), and ``kv_cache`` and ``peak_memory_bytes`` as the
-        worker told them.
+        ``requests`` (rows of :func:`requests_of`), ``repeats``, ``summary``, ``overhead`` (empty if the run has only
+        plain or only profiled repeats), ``warnings`` (sentences), and ``kv_cache`` and ``peak_memory_bytes`` from
+        ``worker.json``.
     """
     frame = requests_of(worker)
     summary = summarize(frame)

@@ -1,4 +1,4 @@
-"""Results of a run: its trace is read and checked, its numbers and its energy are written, its warnings are shown."""
+"""Results of a run: reads and checks its trace, writes its numbers and its energy, and shows its warnings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from llmprof.units import NS_PER_S
 
 COUNTER: Final = "gpu.energy"
 LEAST_SAMPLES: Final = 3
-"""Least samples of each GPU within a repeat: with fewer no energy is given, since the counter moves in steps."""
+"""Least number of samples of each GPU within a repeat. With fewer no energy is given, since the counter moves in
+steps."""
 
 _SCHEMA = {
     "phase": pl.String,
@@ -47,12 +48,12 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
 
     ``joules = sum over the GPUs of E(end) - E(start)``, where ``E`` is the counter of NVML
     (``nvmlDeviceGetTotalEnergyConsumption``, Volta and later), interpolated linearly between two samples. It is the
-    energy of the whole board, including work of others on it.
+    energy of the whole board, including work of other processes.
 
     Parameters
     ----------
     samples : polars.DataFrame
-        ``time_ns`` (epoch), ``device``, ``name``, ``value`` (J), as the monitors write them.
+        Samples of the monitors: ``time_ns`` (since the epoch), ``device``, ``name``, ``value`` (J).
     worker : mapping
         Content of ``worker.json``, which the engine's script wrote: its stages and requests.
 
@@ -60,8 +61,8 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
     -------
     polars.DataFrame
         ``phase`` (``plain``, ``profiled``), ``repeat``, ``joules``, ``watts`` (mean power of all GPUs),
-        ``output_tokens``, ``joules_per_output_token`` (null without tokens), ``devices``, ``samples`` (within the
-        repeat, of the GPU with the fewest). Repeats with fewer than three samples are left out.
+        ``output_tokens``, ``joules_per_output_token`` (null without tokens), ``devices`` (number of GPUs), ``samples``
+        (number of samples within the repeat, of the GPU with the fewest). Repeats with fewer than three are left out.
 
     Raises
     ------
@@ -83,7 +84,7 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
         if stage["name"] not in {"plain", "profiled"}:
             continue
         first, last = stage["start_ns"], stage["start_ns"] + stage["dur_ns"]
-        parts = [_between(one, first, last) for one in counter.partition_by("device")]
+        parts = [_between(device_samples, first, last) for device_samples in counter.partition_by("device")]
         fewest = min(inside for _, inside in parts)
         if fewest < LEAST_SAMPLES:
             continue
@@ -120,20 +121,20 @@ def energy_summary(frame: pl.DataFrame) -> list[dict[str, Any]]:
     return phases
 
 
-def _between(one: pl.DataFrame, first: int, last: int) -> tuple[float, int]:
+def _between(samples_of_device: pl.DataFrame, first: int, last: int) -> tuple[float, int]:
     """Energy of one GPU between two times, and the number of samples in between."""
-    times, values = one["time_ns"].to_list(), one["value"].to_list()
-    inside = sum(first <= at <= last for at in times)
+    times, values = samples_of_device["time_ns"].to_list(), samples_of_device["value"].to_list()
+    inside = sum(first <= time <= last for time in times)
     return _at(times, values, last) - _at(times, values, first), inside
 
 
-def _at(times: list[int], values: list[float], when: int) -> float:
-    """Value at a time, interpolated linearly between the samples; outside of them the nearest one."""
-    after = next((k for k, at in enumerate(times) if at >= when), len(times))
+def _at(times: list[int], values: list[float], at_ns: int) -> float:
+    """Value at a time, interpolated linearly between two samples; before the first and after the last, that sample."""
+    after = next((k for k, time in enumerate(times) if time >= at_ns), len(times))
     if after == 0 or after == len(times):
         return float(values[min(after, len(times) - 1)])
     before = after - 1
-    share = (when - times[before]) / (times[after] - times[before])
+    share = (at_ns - times[before]) / (times[after] - times[before])
     return float(values[before] + share * (values[after] - values[before]))
 
 
@@ -146,8 +147,8 @@ def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
     Returns
     -------
     dict
-        What is in ``nsys_metrics.json``: ``kernels, kernel_time_ns, span_ns, ranks, categories, top_kernels, api,
-        copies``; lists of rows, times in ns.
+        Content of ``nsys_metrics.json``: ``kernels`` (count), ``kernel_time_ns, span_ns``, and lists of rows ``ranks,
+        categories, top_kernels, api, copies``; times in ns.
 
     Raises
     ------
@@ -207,13 +208,17 @@ class Results:
     config : ExperimentConfig
         Configuration of the run.
     folder : RunFolder
-        Where.
+        Folder of the run.
     worker : mapping
         Content of ``worker.json``, which the engine script wrote.
     notes, warned : list of str
-        For the summary; warnings are also shown when all files are written.
+        Notes and warnings for the summary; warnings are also shown after all files are written.
     summary : dict
-        What ``summary.json`` will hold.
+        Values for ``summary.json``.
+    imports : list of tuple of str
+        Command lines that imported the capture.
+    imported : bool
+        Whether the capture is in a form that llmprof can read.
     """
 
     config: ExperimentConfig
@@ -227,12 +232,12 @@ class Results:
     _trace: Trace | None = None
 
     def timeline(self) -> Trace | None:
-        """The trace, imported first if needed; None if it cannot be imported here, or none was recorded.
+        """The trace, imported first if needed; None if it cannot be imported here, or if the mode records none.
 
         Raises
         ------
         CaptureError
-            The profiler wrote nothing, or what it wrote cannot be read.
+            The profiler wrote nothing, or its files cannot be read.
         """
         mode = self.config.profile_mode
         if self._trace is None and mode in TIMELINES:
@@ -251,14 +256,14 @@ class Results:
         return self._trace
 
     def write(self, commands: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> None:
-        """Check the capture and write all files of numbers, the manifest last.
+        """Check the capture and write all result files, the manifest last.
 
         Parameters
         ----------
         commands : sequence of mapping
-            Commands that were run, for the manifest.
+            Commands of the run, for the manifest.
         environment : mapping
-            Environment of the engine.
+            Environment of the engine, for the manifest.
 
         Raises
         ------
@@ -307,7 +312,7 @@ class Results:
         except CaptureError as error:
             if not self.folder.ncu_metrics.is_file():
                 raise
-            self.notes.append(f"the figures of ncu that an earlier attempt read were kept: {error.found}")
+            self.notes.append(f"the metrics of ncu from an earlier attempt were kept: {error.found}")
             return
         rows = profilers.write_numbers(measured, self.folder)
         self.summary["ncu"] = {"launches": len(rows)}
@@ -338,12 +343,12 @@ class Results:
 
 
 def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
-    """Trace of a run as its profiler wrote it.
+    """Trace of a run, without the samples of the monitors.
 
     Raises
     ------
     CaptureError
-        There is none, or it cannot be read.
+        The files of the profiler are missing or cannot be read.
     NotCapturedError
         The run recorded no timeline, or it was not imported.
     """
@@ -360,7 +365,7 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
     except ReadError as error:
         raise CaptureError(
             f"the capture cannot be read: {error.found}",
-            hint="the profiler did not write it to its end; see its messages in experiment.log",
+            hint="the profiler did not finish writing it; see its messages in experiment.log",
         ) from error
 
 
@@ -370,12 +375,12 @@ def metrics(folder: RunFolder) -> Any:
     Returns
     -------
     Metrics
-        Of the launches that ncu profiled.
+        Hardware metrics of the launches that ncu profiled.
 
     Raises
     ------
     CaptureError
-        ncu wrote nothing, or no kernel passed its filter.
+        ncu wrote no report, for example because no kernel passed its filter, or the report cannot be read.
     """
     if not folder.ncu_report.is_file():
         reason = known(failures.tail(folder.log))

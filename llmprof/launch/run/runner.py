@@ -1,4 +1,4 @@
-"""Runner of experiments, which runs the passes of a mode, keeps the state of the folder, and returns the run."""
+"""Runner of experiments: runs the passes of a mode, keeps the state of the folder up to date, and returns the run."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Run:
         return Summary(files.read_json(self.folder.summary) or {})
 
     def __getitem__(self, key: str) -> Any:
-        """``run["status"]`` is the state, any other key is one of the summary."""
+        """``run["status"]`` is the state; any other key is read from the summary."""
         return self.state if key == "status" else self.summary[key]
 
     @functools.cached_property
@@ -95,14 +95,15 @@ class Run:
 
     @functools.cached_property
     def requests(self) -> pl.DataFrame:
-        """Requests, as :func:`llmprof.launch.run.requests.requests_of` gives them."""
+        """Requests of the run, with the columns of :func:`llmprof.launch.run.requests.requests_of`."""
         return requests_of(self.worker)
 
     @functools.cached_property
     def engine_steps(self) -> pl.DataFrame:
-        """Steps of the profiled window as the engine's scheduler made them, as
-        :func:`llmprof.launch.run.requests.engine_steps_of` gives them.
-        """  # noqa: D205
+        """Steps of the profiled window that the engine's scheduler made.
+
+        The columns are those of :func:`llmprof.launch.run.requests.engine_steps_of`.
+        """
         return engine_steps_of(self.worker)
 
     @functools.cached_property
@@ -145,7 +146,7 @@ class Run:
         return f"<Run {self.folder.path.name}: {self.state}>"
 
     def _repr_html_(self) -> str:
-        # imported by name: lower layers do not know the report
+        # imported by name, because this layer must not import the report
         shown: str = import_module("llmprof.report.cards").of_run(self)
         return shown
 
@@ -212,13 +213,13 @@ def _told(error: LlmprofError) -> dict[str, Any]:
 
 
 def _end(folder: RunFolder, state: str, at: At, error: dict[str, Any]) -> None:
-    """Write how the run ended; if a full disk prevents even that, the first error counts."""
+    """Write how the run ended; if a full disk prevents even that, the first error is kept."""
     with contextlib.suppress(LlmprofError):
         folder.set_state(state, stage=at.stage, error=error)
 
 
 _RECORDED: Final = {"import", "ncu", "check", "done"}
-"""Stages after the engine has been recorded."""
+"""Stages in which the engine's part of the run is already recorded."""
 
 _TOOLS: Final = {"nsys": ("nsys",), "nsys_ncu": ("nsys", "ncu"), "ncu": ("ncu",)}
 
@@ -252,7 +253,7 @@ class ExperimentRunner:
         ------
         LaunchError
             The machine cannot run the experiment (the error has the doctor's reason), or the engine or the profiler
-            failed; the error has advice.
+            failed; the error says what to do.
         CaptureError
             The capture is empty or incomplete.
         OutputError
@@ -267,7 +268,7 @@ class ExperimentRunner:
             tool(name)
         if self._check:
             run_passes.ask_doctor(self.config, self._progress)
-        job(self.config, self.config.model)  # an unreadable prompt file is reported before anything starts
+        job(self.config, self.config.model)  # so that an unreadable prompt file is reported before anything starts
         return self.run_in(RunFolder.create(self.config))
 
     def run_in(self, folder: RunFolder) -> Run:
@@ -294,7 +295,7 @@ class ExperimentRunner:
             return self._finish(results, passes, at)
 
     def finish_in(self, folder: RunFolder) -> Run:
-        """Import and check a recorded run, and write its results; a missing pass of ncu is run.
+        """Import and check a recorded run, and write its results; if the pass of ncu is missing, it is run.
 
         Raises
         ------
@@ -335,7 +336,7 @@ class ExperimentRunner:
 
 
 def resume(path: str | os.PathLike[str], *, progress: Progress | None = None, check: bool = True) -> Run:
-    """Resume a run: a finished one stays as it is, a recorded one is imported, any other is run again.
+    """Resume a run: a finished run stays as it is, a recorded run is imported, any other is started again.
 
     Raises
     ------

@@ -61,10 +61,10 @@ def shared_key(config: ExperimentConfig) -> str | None:
     """
     if config.profile_mode in _ALONE:
         return None
-    known = {name: value for name, value in config.to_dict().items() if name not in WORKLOAD}
-    known["server"] = {key: value for key, value in config.server.items() if key not in OF_THE_SERVER}
-    known["shares_prefixes"] = setting(config, "load", "shared_prefix") > 0
-    return json.dumps(known, sort_keys=True, default=str)
+    values = {name: value for name, value in config.to_dict().items() if name not in WORKLOAD}
+    values["server"] = {key: value for key, value in config.server.items() if key not in OF_THE_SERVER}
+    values["shares_prefixes"] = setting(config, "load", "shared_prefix") > 0
+    return json.dumps(values, sort_keys=True, default=str)
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Outcome:
 
 @dataclass
 class Series:
-    """Runs that one start of an engine measures in order, each in its folder.
+    """Runs that one start of an engine measures one after the other, each in its own folder.
 
     Attributes
     ----------
@@ -142,9 +142,9 @@ class Series:
         log = self.home / "experiment.log"
         self._prepare(jobs, argv, run_folder.allowed(environment, config.environment))
         limit = sum(one.timeout_s for one in self.configs) if all(one.timeout_s for one in self.configs) else 0.0
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locks:
             for folder in self.folders:
-                held.enter_context(folder.lock())
+                locks.enter_context(folder.lock())
                 folder.set_state(RUNNING, stage="engine")
             done: process.Finished | None = None
             stopped: LaunchError | None = None
@@ -198,7 +198,7 @@ class Series:
             files.write_json(folder.path / ENGINE_FILE, summary)
 
     def _told(self, what: str, part: int, parts: int) -> None:
-        """Progress of a point: the number of the point, out of how many."""
+        """Report the progress of a point: its number, and the number of points."""
         match = re.match(r"point (\d+) of \d+: ", what)
         words = what[match.end() :] if match else what
         share = f" {part + 1} of {parts}" if parts > 1 else ""
@@ -278,7 +278,7 @@ def _profiled(path: Path) -> bool:
 
 
 def _take_report(home: Path, folder: RunFolder, window: int) -> None:
-    """Copy the report of a window: nsys numbers them in the order of their ends."""
+    """Copy the report of a window; nsys numbers the reports in the order in which their windows end."""
     for suffix, target in ((".nsys-rep", folder.nsys_report), (".qdstrm", folder.qdstrm)):
         if target.exists():
             continue
@@ -305,7 +305,7 @@ def _take_samples(path: Path, folder: RunFolder, worker: Mapping[str, Any]) -> N
 
 
 def groups(configs: Sequence[ExperimentConfig]) -> list[list[int]]:
-    """Positions of configurations that can share an engine, as groups in the order of their first members."""
+    """Groups of configurations that can share an engine, as lists of positions, in the order of their first members."""
     by_key: dict[str, list[int]] = {}
     for place, config in enumerate(configs):
         by_key.setdefault(shared_key(config) or f"alone {place}", []).append(place)

@@ -183,10 +183,11 @@ def test_what_a_user_has_in_hand_stays_while_the_widget_is_drawn_anew(host, samp
     assert shown.problems == []
 
 
-def test_three_runs_are_small_multiples_and_a_pair_is_chosen(host, sample_trace):
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_three_runs_are_small_multiples_and_a_pair_is_chosen(host, sample_trace, theme):
     runs = [sample_trace(f"torch_tp1_{kind}") for kind in ("eager", "cudagraph", "eager")]
     widget = explore.compare(*runs, names=("eager", "graphs", "again"))
-    shown = host(widget, height=1800)
+    shown = host(widget, height=1800, theme=theme)
     page = shown.page
     aligned(shown)
     for title in ("From eager to graphs", "From eager to again"):
@@ -198,6 +199,8 @@ def test_three_runs_are_small_multiples_and_a_pair_is_chosen(host, sample_trace)
     shown.wait(lambda: widget.pair == [1, 2])
     page.get_by_text("A step of decode takes 33.0 ms in again against 3.85 ms in graphs").wait_for()
     page.get_by_role("columnheader", name="graphs").first.wait_for()
+    shown.quiet()
+    assert shown.faults() == []
     assert shown.problems == []
 
 

@@ -50,7 +50,7 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
 
 
 def test_a_finding_is_shown_by_its_button_and_by_keys(notebook):
-    opened = notebook([SETUP, "w = explore.open(trace)\nw"], height=1300)
+    opened = notebook([SETUP, "w = explore.open(trace)\nw"], height=1300, theme="dark")
     buttons = opened.output().get_by_role("button", name="Show me")
     buttons.first.wait_for()
     opened.output().get_by_text("4 x NVIDIA H200").wait_for()
@@ -60,7 +60,13 @@ def test_a_finding_is_shown_by_its_button_and_by_keys(notebook):
     tabs = opened.output().get_by_role("tablist")
     # the kernel has changed the tab already, and the page follows a moment later
     expect(tabs.get_by_role("tab", name="Collectives")).to_have_attribute("aria-selected", "true")
-    tabs.get_by_role("tab", name="Findings").click()
+    back = tabs.get_by_role("tab", name="Findings")
+    back.click()
+    row = opened.python("next(n for n, row in enumerate(w._front.rows) if row['where'] == \"stage = 'gate_up_proj'\")")
+    buttons.nth(row).click()
+    opened.wait("w.titles[w.selected_index] == 'Kernels' and w['kernels'].stage == 'gate_up_proj'")
+    expect(tabs.get_by_role("tab", name="Kernels")).to_have_attribute("aria-selected", "true")
+    back.click()
     expect(buttons.first).to_be_visible()
     buttons.first.focus()
     expect(buttons.first).to_be_focused()

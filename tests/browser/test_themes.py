@@ -7,9 +7,10 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from llmprof import explore, report
+from llmprof import bundled, explore, launch, report
 from llmprof.charts.base.dark import GROUND, in_the_dark
 from llmprof.charts.base.theme import INK, PAPER, WHITE
+from tests.analyze.test_ranks import on_hosts, run_of
 from tests.browser.host import faults, until
 
 SAMPLE, OTHER = "torch_tp4_eager_custom_allreduce", "torch_tp4_eager_nccl"
@@ -20,6 +21,11 @@ WIDGETS = {
     "all_reduce": lambda trace, _other, _notes: explore.all_reduce(trace),
     "kernels": lambda trace, _other, _notes: explore.kernels(trace),
     "compare": lambda trace, other, _notes: explore.compare(trace, other),
+    "ranks": lambda _trace, _other, _notes: explore.ranks(run_of(**on_hosts())),
+    "what_if": lambda trace, _other, _notes: explore.what_if(trace, "no-host-delay"),
+    "requests": lambda _trace, _other, _notes: explore.requests(
+        launch.open_run(bundled.notebook_data("h200") / "served_queue")
+    ),
 }
 LIGHTNESS = """() => {
   // mean lightness of what the widget has drawn: its canvases, or its own ground where it has none

@@ -1,0 +1,184 @@
+"""Explorers without a pointer: from the first Tab to a frame, in light and dark."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmprof import bundled, explore, launch
+from tests.analyze.test_ranks import on_hosts, run_of
+from tests.analyze.test_replay import device_bound
+from tests.browser import drawn
+
+SAMPLE = "torch_tp4_eager_nccl"
+NAME = "(one => one.ariaLabel || one.closest('label')?.innerText || one.textContent)(document.activeElement).trim()"
+
+
+@pytest.fixture(params=["light", "dark"])
+def show(host, request):
+    """Show a widget in one of the themes."""
+    return lambda widget: host(widget, width=1100, height=2000, theme=request.param)
+
+
+def tab_to(shown, words: str) -> None:
+    """Press Tab until the focus is on what is called so, and stands out."""
+    for _ in range(60):
+        shown.page.keyboard.press("Tab")
+        if shown.page.evaluate(NAME).startswith(words):
+            style = "(({ outlineStyle, outlineWidth }) => [outlineStyle, parseFloat(outlineWidth)])"
+            line, width = shown.page.evaluate(f"{style}(getComputedStyle(document.activeElement))")
+            assert line != "none"
+            assert width >= 1
+            return
+    raise AssertionError(f"Tab does not lead to {words!r}")
+
+
+def press(shown, *keys: str) -> None:
+    for key in keys:
+        shown.page.keyboard.press(key)
+
+
+def test_layers(show, sample_trace):
+    widget = explore.layers(sample_trace(SAMPLE))
+    shown = show(widget)
+    drawn.settled(shown, ".lp-layers", rank=0)
+    tab_to(shown, "Show")
+    press(shown, "b")  # the choice that begins so
+    drawn.settled(shown, ".lp-layers", measure="busy")
+    tab_to(shown, "Rank")
+    press(shown, "3")
+    drawn.settled(shown, ".lp-layers", rank=3)
+    tab_to(shown, "Heat map of layers")
+    press(shown, "ArrowRight", "ArrowDown", "Enter")
+    step, layer = shown.wait(lambda: widget.layer is not None and (widget.step, widget.layer))
+    assert set(widget.selected.select("rank", "step", "layer").rows()) == {(3, step, layer)}
+    drawn.settled(shown, ".lp-layers", cell=[3, step, layer, None])
+    tab_to(shown, "Time of each stage")
+    press(shown, "ArrowDown", "Enter")
+    stage = shown.wait(lambda: widget.stage)
+    assert set(widget.selected["stage"]) == {stage}
+    drawn.settled(shown, ".lp-layers", stage=stage)
+    assert shown.problems == []
+
+
+def test_overlap(show, sample_trace):
+    widget = explore.overlap(sample_trace(SAMPLE))
+    shown = show(widget)
+    drawn.settled(shown, ".lp-overlap", "bars", window=None)
+    tab_to(shown, "Compare with")
+    press(shown, "r")
+    against = shown.wait(lambda: widget.against)
+    drawn.settled(shown, ".lp-overlap", "bars", against=against)
+    tab_to(shown, "Parts of the time")
+    press(shown, "ArrowRight", "ArrowRight", "Enter")
+    shown.wait(lambda: widget.step is not None and widget.window)
+    drawn.settled(shown, ".lp-overlap", "bars", window=list(widget.window))
+    whole = widget.window[1] - widget.window[0]
+    tab_to(shown, "Lanes of the window")
+    press(shown, "+")
+    near = shown.wait(lambda: widget.window if widget.window[1] - widget.window[0] < whole else None)
+    drawn.settled(shown, ".lp-overlap", window=list(near))
+    press(shown, "d")
+    shown.wait(lambda: widget.window[0] > near[0])
+    assert 0 < widget.selected.height < widget.trace.kernels.height
+    press(shown, "0")
+    shown.wait(lambda: widget.window is None)
+    drawn.settled(shown, ".lp-overlap", "bars", window=None)
+    assert shown.problems == []
+
+
+def test_collectives(show, sample_trace):
+    widget = explore.all_reduce(sample_trace(SAMPLE))
+    shown = show(widget)
+    drawn.settled(shown, ".lp-collectives", "call")
+    tab_to(shown, "Phase")
+    press(shown, "d")
+    drawn.settled(shown, ".lp-collectives", phase="decode")
+    tab_to(shown, "Wait and transfer over time")
+    press(shown, "ArrowRight", "ArrowRight", "Enter")
+    call = shown.wait(lambda: widget.call is not None and [widget.call])[0]
+    assert set(widget.selected["call"]) == {call}
+    assert widget.selected["rank"].to_list() == [0, 1, 2, 3]
+    drawn.settled(shown, ".lp-collectives", call=call)
+    tab_to(shown, "Next call")
+    press(shown, "Enter")
+    shown.wait(lambda: widget.call not in (None, call))
+    drawn.settled(shown, ".lp-collectives", call=widget.call)
+    assert shown.problems == []
+
+
+def test_ranks(show):
+    widget = explore.ranks(run_of(**on_hosts()))
+    shown = show(widget)
+    drawn.settled(shown, ".lp-ranks", measure="step")
+    tab_to(shown, "Show")
+    press(shown, "w")
+    drawn.settled(shown, ".lp-ranks", measure="wait")
+    tab_to(shown, "Heat map of ranks")
+    press(shown, "ArrowRight", "ArrowDown", "Enter")
+    rank, step = shown.wait(lambda: widget.picked and (widget.picked[0], widget.step))
+    assert widget.selected.select("rank", "step").rows() == [(rank, step)]
+    drawn.settled(shown, ".lp-ranks", picked=[[rank], step])
+    tab_to(shown, "Only the picked ranks")
+    press(shown, "Enter")
+    drawn.settled(shown, ".lp-ranks", ranks=[rank, rank])
+    assert shown.faults() == []
+    assert shown.problems == []
+
+
+def test_what_if(show):
+    widget = explore.what_if(device_bound())
+    shown = show(widget)
+    drawn.settled(shown, ".lp-what_if", changes=[])
+    tab_to(shown, "+ Faster or slower")
+    press(shown, "Enter")
+    drawn.settled(shown, ".lp-what_if", changes=["scale:linear:0.5"])
+    tab_to(shown, "of")
+    press(shown, "n")
+    drawn.settled(shown, ".lp-what_if", changes=["scale:norm:0.5"])
+    tab_to(shown, "takes")
+    press(shown, "ArrowRight")
+    drawn.settled(shown, ".lp-what_if", changes=["scale:norm:0.55"])
+    assert widget.selected["predicted_ns"].to_list() == [51_000 + 26_950]  # of 49 us of norm
+    tab_to(shown, "Remove")
+    press(shown, "Enter")
+    drawn.settled(shown, ".lp-what_if", changes=[])
+    assert shown.faults() == []
+    assert shown.problems == []
+
+
+def test_kernels(show, sample_trace):
+    widget = explore.kernels(sample_trace("torch_tp1_eager"))
+    shown = show(widget)
+    shown.page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
+    tab_to(shown, "Search")
+    shown.page.keyboard.type("norm")
+    shown.wait(lambda: widget.search == "norm" and 0 < widget.table.height < 9)
+    tab_to(shown, "stage")
+    press(shown, "n")
+    stage = shown.wait(lambda: widget.stage)
+    tab_to(shown, "launches")
+    press(shown, "Enter")
+    shown.wait(lambda: widget.sort == "-count")
+    shown.page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
+    shown.quiet()
+    shown.page.get_by_role("grid").focus()
+    press(shown, "ArrowDown", "Enter")
+    shown.wait(lambda: widget.kernel is not None)
+    assert set(widget.selected.select("stage", "name").rows()) == {(stage, widget.kernel)}
+    assert shown.problems == []
+
+
+def test_requests(show):
+    widget = explore.requests(launch.open_run(bundled.notebook_data("h200") / "served_queue"))
+    shown = show(widget)
+    shown.page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
+    tab_to(shown, "end to end")
+    press(shown, "Enter")
+    shown.wait(lambda: widget.sort == "-e2e_ns")
+    shown.quiet()
+    shown.page.get_by_role("grid").focus()
+    press(shown, "ArrowDown", "Enter")
+    picked = shown.wait(lambda: widget.picked is not None and [widget.picked])[0]
+    shown.page.get_by_role("heading", name=f"Request {picked}").wait_for()
+    assert set(widget.selected["request"]) == {picked}
+    assert shown.problems == []

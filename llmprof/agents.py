@@ -186,12 +186,15 @@ class Tools:
 
     def diff(self, a: str, b: str, *, over: float = 0.03) -> dict[str, Any]:
         """Whether b is slower than a: a verdict for each phase, the parts of the difference, and Markdown."""
-        frame = analyze.diff(self.trace(a), self.trace(b))
+        first, second = self.trace(a), self.trace(b)
+        names = (Path(a).name, Path(b).name)
+        frame = analyze.diff(first, second)
+        apart = analyze.diff_context(first, second, names=names)["words"].drop_nulls().to_list()
         parts = frame.filter(pl.col("level") == "part").sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
         return _plain({
             "phases": gate(frame, over=over).to_dicts(),
             "parts": parts.head(20).drop_nulls("delta_ns").to_dicts(),
-            "markdown": markdown(frame, names=(Path(a).name, Path(b).name), over=over),
+            "markdown": markdown(frame, names=names, over=over, apart=apart),
         })  # fmt: skip
 
     def picture(self, path: str, start_ms: float, end_ms: float, *, ranks: list[int] | None = None) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in
+from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in, words_of
 from llmprof.analyze.compare.story import diff_waterfall as diff_waterfall_of
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose
@@ -36,6 +36,7 @@ from llmprof.text import shorten
 from llmprof.units import format_ns
 
 _SOURCE = "llmprof.analyze.diff(a, b)"
+WHOLE = "whole recording"
 _COLUMNS = ("phase", "stage", "category", "a_ns", "b_ns", "delta_ns", "status")
 _ROW = 24
 MIN_PX = 2
@@ -83,27 +84,33 @@ def diff(
     if by_part:
         frame = _parts(frame)
     first, second = (shorten(name, 40) for name in names or names_in(frame))
-    rows = frame.with_columns(pl.col("phase").fill_null("no phase"), row=_row_name(frame))
+    rows = frame.with_columns(pl.col("phase").fill_null(WHOLE), row=_row_name(frame))
     known = rows.drop_nulls("delta_ns")
     if (known["delta_ns"] == 0).all():
         raise nothing("diff", "no time differs in a phase that both traces have", _SOURCE)
     unit = time_unit(number(known["delta_ns"].abs().max()))
-    table = {f"faster in {second}": FASTER, f"slower in {second}": SLOWER, "about the same": SAME}
+    whole = frame["phase"].null_count() == frame.height
+    less, more = ("less time", "more time") if whole else ("faster", "slower")
+    table = {f"{less} in {second}": FASTER, f"{more} in {second}": SLOWER, "about the same": SAME}
     places = {name: i for i, name in enumerate(PHASES)}
     phases = sorted(known["phase"].unique(), key=lambda p: (places.get(p, len(places)), p))
     phases = [phase for phase in phases if (known.filter(phase=phase)["delta_ns"] != 0).any()]
     width = inner() - 24 - min(250, round(max(text_px(row, TEXT_PX) for row in known["row"])))
+    axis = f"change of the time{'' if whole else ' of a step'} ({unit.symbol})"
     panels = []
     for phase in phases:
         part = known.filter(phase=phase)
         a, b = (format_ns(number(part[column].sum())) for column in ("a_ns", "b_ns"))
         head = f"{phase}: {a} in {first}, {b} in {second}"
         panel = _panel(
-            _gather(part, top, by_part=by_part), table, unit, width, (first, second), last=phase == phases[-1]
-        )
+            _gather(part, top, by_part=by_part), table, unit, width, (first, second),
+            title=axis if phase == phases[-1] else None,
+        )  # fmt: skip
         panels.append(panel.properties(title=heading(head)))
     what = "Time from step to step on a rank" if by_part else "Device time a step and rank"
     notes = [f"{what}: {second} minus {first}, in brackets the factor. Each phase has its own axis."]
+    if whole:
+        notes = [f"Sums over the whole recording, a rank: {second} minus {first}, in brackets the factor."]
     if alone := sorted(set(rows["phase"]) - set(known["phase"])):
         notes.append(f"In one trace only, and not compared: {', '.join(alone)}.")
     return finish(
@@ -209,10 +216,11 @@ def _above_each_other(bars: pl.DataFrame) -> pl.DataFrame:
 def _parts(frame: pl.DataFrame) -> pl.DataFrame:
     """Parts of the steps, and the time to the next one, in the columns of events."""
     rows = frame.filter(pl.col("level").is_in(["part", "between"]))
-    part = pl.when(pl.col("level") == "between").then(pl.lit("until the next step")).otherwise("part")
-    idle = pl.col("kind") == "idle"
-    named = pl.when(idle).then(pl.format("idle: {}", part.str.replace("_", " "))).otherwise(part)
-    return rows.with_columns(stage=named, category="kind")
+    named = [
+        "until the next step" if level == "between" else words_of(kind, part)[1]
+        for level, kind, part in rows.select("level", "kind", "part").iter_rows()
+    ]
+    return rows.with_columns(pl.Series("stage", named, dtype=pl.String), category="kind")
 
 
 def _row_name(frame: pl.DataFrame) -> pl.Expr:
@@ -239,7 +247,7 @@ def _gather(rows: pl.DataFrame, top: int, *, by_part: bool) -> pl.DataFrame:
 
 
 def _panel(
-    rows: pl.DataFrame, table: dict[str, str], unit: Unit, width: int, names: tuple[str, str], *, last: bool
+    rows: pl.DataFrame, table: dict[str, str], unit: Unit, width: int, names: tuple[str, str], *, title: str | None
 ) -> alt.LayerChart:
     faster, slower, same = table
     direction = pl.when(pl.col("delta_ns") < 0).then(pl.lit(faster)).otherwise(pl.lit(slower))
@@ -253,7 +261,6 @@ def _panel(
     left, right = (max(map(text_px, part["label"]), default=0) + 12 for part in (less, more))
     per_px = (most - least) / max(200.0, width - left - right)
     scale = alt.Scale(domain=[least - left * per_px, most + right * per_px], nice=False)
-    title = f"change of the time of a step ({unit.symbol})" if last else None
     axis = alt.Axis(title=title, format=NUMBER, tickCount=8)
     x = alt.X("delta:Q", scale=scale, axis=axis)
     sign = pl.when(pl.col("delta") < 0).then(-1).otherwise(1)
@@ -286,5 +293,5 @@ def _headline(rows: pl.DataFrame, phases: list[str], first: str, second: str, *,
         a, b = rows.filter(phase=phase).select(pl.col("a_ns").sum(), pl.col("b_ns").sum()).row(0)
         if a:
             words.append(f"{phase}\u00a0{abs(100 * (b - a) / a):.0f}\u00a0%\u00a0{'more' if b > a else 'less'}")
-    what = "Step time" if by_part else "Device time"
+    what = ("Recorded time" if phases == [WHOLE] else "Step time") if by_part else "Device time"
     return f"{what} of {second} against {first}: {', '.join(words[:3])}" if words else f"{second} against {first}"

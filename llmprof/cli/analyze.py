@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof import analyze, text
 from llmprof.analyze.catalog import Analysis, analyses, views
-from llmprof.analyze.compare.diff import gate, markdown
+from llmprof.analyze.compare.diff import FAILING, gate, markdown
 from llmprof.analyze.findings.document import findings_document, findings_schema
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.replay.what_if import change_of
@@ -197,19 +197,22 @@ def diff(args: Namespace, terminal: Terminal) -> str:
         return _diff_text(frame, names, apart, args, terminal)
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over
     answer = (
-        markdown(frame, names=names, over=over) if args.markdown else _diff_text(frame, names, apart, args, terminal)
+        markdown(frame, names=names, over=over, apart=apart)
+        if args.markdown
+        else _diff_text(frame, names, apart, args, terminal)
     )
     judged = gate(frame, over=over)
-    slower = judged.filter(verdict="slower")
+    failing = judged.filter(pl.col("verdict").is_in(FAILING)).height > 0
     if not args.markdown and not args.json and not args.csv:
         verdicts = {"slower": f"slower in {names[1]}", "faster": f"faster in {names[1]}"}
+        verdicts |= {"longer": f"longer in {names[1]}", "shorter": f"shorter in {names[1]}"}
         verdicts |= {"only in a": f"only in {names[0]}", "only in b": f"only in {names[1]}"}
         words = [
             f"{phase or 'the recording'}: {verdicts.get(verdict, verdict)}"
             for phase, verdict in judged.select("phase", "verdict").iter_rows()
         ]
         answer = f"{answer}\n\nAgainst {over:.1%} allowed: {'; '.join(words) or 'nothing to compare'}"
-    return Failing(answer) if slower.height and args.fail_over is not None else answer
+    return Failing(answer) if failing and args.fail_over is not None else answer
 
 
 def what_if(args: Namespace, terminal: Terminal) -> str:
@@ -259,7 +262,8 @@ def _diff_text(
         lines += [f"    then until the next step {_times(it, names)}" for it in both.iter_rows(named=True)]
     limit = ROWS_SHOWN if args.limit is None else args.limit
     parts, kernels = (frame.filter(level=level) for level in ("part", "kernels"))
-    lines += ["", "Parts, which add up to the step:", *_largest(parts, limit, _PARTS, terminal, names)]
+    whole = "the recording" if "recording" in steps["level"] else "the step"
+    lines += ["", f"Parts, which add up to {whole}:", *_largest(parts, limit, _PARTS, terminal, names)]
     lines += ["", "Events of the device by stage and category, which may overlap:"]
     lines += _largest(kernels, limit, _KERNELS, terminal, names)
     if args.chart:
@@ -314,6 +318,7 @@ def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
     if names[0] == names[1]:
         return frame
     words = {"only_a": f"only in {names[0]}", "only_b": f"only in {names[1]}"}
+    words |= {"more_time": "more time", "less_time": "less time"}
     heads = {
         column: f"{name}{column[1:]}"
         for side, name in zip("ab", names, strict=True)

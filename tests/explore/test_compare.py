@@ -231,7 +231,7 @@ def test_one_rank_of_both(rank: int | None) -> None:
 def test_real_traces_and_their_picture() -> None:
     first, second = sample("torch_tp4_eager_custom_allreduce"), sample("torch_tp4_eager_nccl")
     widget = explore.compare(first, second, names=("custom", "nccl"))
-    assert set(widget.changes["status"]) == set(explorer.STATUSES)
+    assert set(widget.changes["status"]) == set(widget.statuses)
     assert widget.selected.is_empty()
     assert widget._repr_mimebundle_()[0]["image/png"].startswith("iVBOR")
     for by in explorer.ALIGNED:

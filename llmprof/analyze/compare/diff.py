@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.compare.story import run_names
+from llmprof.analyze.compare.story import run_names, words_of
 from llmprof.analyze.compare.times import KEYS, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.arguments import checked
@@ -195,10 +195,17 @@ def diff(
     )  # fmt: skip
 
 
-VERDICTS = ("slower", "within noise", "too few steps", "as fast", "faster", "only in a", "only in b")
-"""Verdicts of :func:`gate` on a phase; only ``slower`` fails."""
+VERDICTS = (
+    "slower", "within noise", "too few steps", "as fast", "faster", "only in a", "only in b", "longer", "as long",
+    "shorter",
+)  # fmt: skip
+"""Verdicts of :func:`gate`; the last three are those of whole recordings."""
+
+FAILING = ("slower", "longer")
+"""Verdicts that fail a gate."""
 
 _MOST_PARTS = 8
+_OF_WHOLE = {"slower": "longer", "as fast": "as long", "faster": "shorter"}
 _ROUNDING = 1e-9
 
 
@@ -219,8 +226,8 @@ def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
         One row for each phase (one in all where whole recordings are compared): ``phase, a_ns, b_ns, change`` (share of
         a), ``low, high`` (95 % interval of it, null where there are too few steps), ``verdict``. A phase is ``slower``
         if its change is more than allowed and the interval excludes 0. A larger change is ``within noise`` if the
-        interval includes 0, and ``too few steps`` if there is no interval. For whole recordings, which have no
-        interval, the change alone decides.
+        interval includes 0, and ``too few steps`` if there is no interval. Whole recordings have no interval; they are
+        ``longer``, ``as long`` or ``shorter``, by the change alone.
 
     Raises
     ------
@@ -258,6 +265,7 @@ def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
         .then(pl.lit("slower"))
         .otherwise(pl.lit("faster"))
     )
+    verdict = pl.when(whole).then(verdict.replace(_OF_WHOLE)).otherwise(verdict)
     return (
         frame.filter(pl.col("level").is_in(["step", "recording"]))
         .with_columns(change=pl.when(pl.col("a_ns") > 0).then(change))
@@ -269,7 +277,9 @@ def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
 
 
 @checked
-def markdown(frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), over: float = 0.03) -> str:
+def markdown(
+    frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), over: float = 0.03, apart: Sequence[str] = ()
+) -> str:
     """A comparison as Markdown, for the comment of a pull request.
 
     Parameters
@@ -280,11 +290,13 @@ def markdown(frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), over: 
         Names of the two runs.
     over : float
         Allowed share, as in :func:`gate`.
+    apart : sequence of str
+        Differences of the runs that limit the comparison: the words of :func:`llmprof.analyze.diff_context`.
 
     Returns
     -------
     str
-        The verdict, a table of the phases, and one of the parts that changed most.
+        The verdict, what is not alike, a table of the phases, and one of the parts that changed most.
 
     Raises
     ------
@@ -292,16 +304,24 @@ def markdown(frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), over: 
         The frame is no comparison of traces.
     """
     judged = gate(frame, over=over)
-    slower = judged.filter(verdict="slower")
+    failing = judged.filter(pl.col("verdict").is_in(FAILING))
     first, second = (_cell(name) for name in names)
-    if slower.height:
-        worst = slower.sort("change", descending=True).row(0, named=True)
-        what = "a step" if worst["phase"] is None else f"a step of {worst['phase']}"
-        title = f"**Slower**: {what} takes {worst['change']:+.1%}, more than the {over:.1%} allowed."
+    whole = judged["verdict"].is_in(list(_OF_WHOLE.values())).any()
+    word = "longer" if whole else "slower"
+    if failing.height:
+        worst = failing.sort("change", descending=True).row(0, named=True)
+        what = "the recording" if whole else f"a step of {worst['phase']}"
+        title = f"**{word.title()}**: {what} takes {worst['change']:+.1%}, more than the {over:.1%} allowed."
     else:
-        title = f"**Not slower** by more than the {over:.1%} allowed."
+        title = f"**Not {word}** by more than the {over:.1%} allowed."
+    if whole:
+        title += (
+            " No steps were compared: how long a recording lasts says nothing of speed unless both did the same work."
+        )
+    unlike = ["", *(f"- Not alike: {_cell(words)}" for words in apart)] if apart else []
     lines = [
         title,
+        *unlike,
         "",
         f"| phase | {first} | {second} | change | 95 % interval | verdict |",
         "|---|--:|--:|--:|--:|---|",
@@ -317,15 +337,21 @@ def markdown(frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), over: 
     parts = frame.filter((pl.col("level") == "part") & (pl.col("delta_ns").abs() > 0))
     parts = parts.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True).head(_MOST_PARTS)
     if parts.height:
-        lines += ["", f"| phase | part | {first} | {second} | difference | of the step |", "|---|---|--:|--:|--:|--:|"]
-        steps = dict(judged.select("phase", "a_ns").iter_rows())
+        lines += [
+            "",
+            f"| phase | part | {first} | {second} | difference | of {'the whole' if whole else 'the step'} |",
+            "|---|---|--:|--:|--:|--:|",
+        ]
+        times = dict(judged.select("phase", "a_ns").iter_rows())
         for row in parts.iter_rows(named=True):
-            of = steps.get(row["phase"])
-            share = format_share(row["delta_ns"] / of) if of else ""
-            label = " ".join(str(row[c]) for c in ("kind", "part") if row[c] is not None)
+            of = times.get(row["phase"])
             sign = "+" if row["delta_ns"] > 0 else "-"
+            share = format_share(row["delta_ns"] / of) if of else ""
+            share = f"+{share}" if share[:1].isdigit() else share
+            label = words_of(row["kind"], row["part"])[1]
+            phase = _cell(row["phase"] or "whole recording")
             lines.append(
-                f"| {_cell(row['phase'] or '')} | {_cell(label)} | {_time(row['a_ns'])} | {_time(row['b_ns'])} | "
+                f"| {phase} | {_cell(label)} | {_time(row['a_ns'])} | {_time(row['b_ns'])} | "
                 f"{sign}{format_ns(abs(row['delta_ns']))} | {share} |"
             )
     return "\n".join(lines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -238,7 +238,8 @@ def diff_words(frame: pl.DataFrame) -> list[str]:
     sentences = []
     for phase in compared_phases(frame):
         parts, total = _phase_of(frame, phase)
-        sentences.append(f"{_change_in_words(total, first, second)} {_parts_in_words(parts, second, phase)}".strip())
+        changed = _parts_in_words(parts, second, phase, _counts(frame) if phase is None else {})
+        sentences.append(f"{_change_in_words(total, first, second)} {changed}".strip())
     for side, name in (("a", first), ("b", second)):
         other = "b" if side == "a" else "a"
         alone = _totals(frame).filter((pl.col(f"{side}_steps") > 0) & (pl.col(f"{other}_steps") == 0))["phase"]
@@ -255,7 +256,7 @@ def diff_words(frame: pl.DataFrame) -> list[str]:
 def _steps_of(phases: Sequence[str]) -> str:
     """Text for the steps of some phases, including unknown ones."""
     known = [phase for phase in phases if phase != "other"]
-    words = [f"steps of {' and '.join(known)}"] if known else []
+    words = [f"steps of {' and '.join([', '.join(known[:-1]), *known[-1:]] if known[1:] else known)}"] if known else []
     return " and ".join([*words, *(["steps whose phase is unknown"] if "other" in phases else [])])
 
 
@@ -263,8 +264,8 @@ def _change_in_words(total: dict[str, Any], first: str, second: str) -> str:
     before, after = total["a_ns"], total["b_ns"]
     if total["level"] == "recording":
         return (
-            f"Not both runs have steps, so whole recordings are compared: {format_ns(before)} in {first}, "
-            f"{format_ns(after)} in {second}. How long a recording lasts says nothing of speed."
+            f"At least one run has no known steps, so whole recordings are compared: {format_ns(before)} in "
+            f"{first}, {format_ns(after)} in {second}. How long a recording lasts says nothing of speed."
         )
     of = "a step whose phase is unknown" if total["phase"] == "other" else f"a step of {total['phase']}"
     what = f"{of[:1].upper()}{of[1:]} takes {format_ns(after)} in {second} against {format_ns(before)} in {first}"
@@ -280,7 +281,21 @@ def _change_in_words(total: dict[str, Any], first: str, second: str) -> str:
     return f"{what}: {size}{doubt}."
 
 
-def _parts_in_words(parts: pl.DataFrame, second: str, phase: str | None) -> str:
+def _counts(frame: pl.DataFrame) -> dict[tuple[str, str], str]:
+    """Kind and part of a whole recording -> words on the number of events: a sum is less where fewer events ran."""
+    if not {"stage", "category", "a_count", "b_count"} <= set(frame.columns):
+        return {}
+    events = (
+        frame.filter(level="kernels").group_by(pl.coalesce("stage", "category")).agg(pl.col("a_count", "b_count").sum())
+    )
+    return {
+        ("compute", part): f" ({b:,.10g} events a rank in place of {a:,.10g})"
+        for part, a, b in events.iter_rows()
+        if a is not None and b is not None and a != b
+    }
+
+
+def _parts_in_words(parts: pl.DataFrame, second: str, phase: str | None, counts: Mapping[tuple[str, str], str]) -> str:
     """The parts that changed most, what became less and what became more."""
     copies = parts.filter(kind="copy")
     if copies.height > 1:
@@ -297,7 +312,7 @@ def _parts_in_words(parts: pl.DataFrame, second: str, phase: str | None) -> str:
     for word, rows in (("Less", sure.filter(pl.col("delta_ns") < 0)), ("More", sure.filter(pl.col("delta_ns") > 0))):
         largest = rows.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True).head(_MOST_SAID)
         texts = [
-            f"{words_of(kind, part)[1]} {format_ns(abs(delta))}"
+            f"{words_of(kind, part)[1]} {format_ns(abs(delta))}{counts.get((kind, part), '')}"
             for kind, part, delta in largest.select("kind", "part", "delta_ns").iter_rows()
         ]
         if texts:
@@ -321,7 +336,8 @@ def diff_context(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) ->
     Returns
     -------
     polars.DataFrame
-        ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill tokens), ``a, b`` (as text;
+        ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill tokens,
+        mixed tokens), ``a, b`` (as text;
         null where unknown), ``same`` (null where one is unknown) and ``words``: what a difference means for the
         comparison, null where there is none.
 
@@ -337,16 +353,18 @@ def diff_context(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) ->
         "profiler": "each costs the run something else",
         "engine": "they may differ in where a step begins",
         "ranks": "a step is the mean of the ranks on each side, and a rank may hold another share of the model",
-        "layers": "layers with the same number are laid side by side, the others stand alone",
+        "layers": "those with the same number are laid side by side, the others stand alone",
         "phases": "those of one run alone are not compared",
         "decode batch": "a decode step does other work",
         "prefill tokens": "a prefill step does other work",
+        "mixed tokens": "a mixed step does other work",
     }
     rows = []
     for what, meaning in meant.items():
         before, after = (side.get(what) for side in sides)
         same = None if before is None or after is None else before == after
-        words = None if same is not False else f"{what}: {before} in {first}, {after} in {second}; {meaning}"
+        called = "layers of a rank" if what == "layers" else what
+        words = None if same is not False else f"{called}: {before} in {first}, {after} in {second}; {meaning}"
         rows.append((what, before, after, same, words))
     return pl.DataFrame(rows, schema=CONTEXT, orient="row")
 
@@ -361,9 +379,11 @@ def _facts(trace: Trace) -> dict[str, str | None]:
         events, step_rows = activity(trace), steps(trace)
     except NotCapturedError:
         return facts
+    if events.height and (events["source"] == "op").all():
+        facts["device"] = "the CPU"
     facts["ranks"] = str(events["rank"].n_unique())
-    layers = attribute(trace)["layer"].drop_nulls()
-    facts["layers"] = str(layers.n_unique()) if layers.len() else None
+    layers = attribute(trace).drop_nulls("layer").group_by("rank").agg(pl.col("layer").n_unique())["layer"]
+    facts["layers"] = str(layers.max()) if layers.len() else None
     own = step_rows.filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
     facts["phases"] = ", ".join(sorted(own["phase"].drop_nulls().unique())) or None
     facts["engine"] = engine_of(own)
@@ -373,6 +393,9 @@ def _facts(trace: Trace) -> dict[str, str | None]:
     ):
         value = own.filter(pl.col("phase") == phase)[column].drop_nulls().mode()
         facts[what] = str(value.min()) if value.len() else None
+    tokens = pl.format("{} of prefill and {} of decode", "context_tokens", "generation_tokens")
+    mixed = own.filter(phase="mixed").select(tokens).to_series().drop_nulls().mode()
+    facts["mixed tokens"] = str(mixed.min()) if mixed.len() else None
     return facts
 
 

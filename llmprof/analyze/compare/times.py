@@ -75,8 +75,9 @@ def diff_times(
         (95 % bootstrap interval of the change: over the repeats where there are two or more on both sides, else
         over the steps of one run, which knows nothing of differences from run to run; null where there is one step),
         ``beyond_noise`` (whether the interval leaves out 0), ``a_steps, b_steps`` (steps of the phase, over ranks and
-        repeats) and ``status`` (faster, slower, same: within the tolerance or the noise; only_a, only_b). By phase:
-        the step, its parts with the largest change first, and the time to the next.
+        repeats) and ``status`` (faster, slower, same: within the tolerance or the noise; only_a, only_b; of whole
+        recordings less_time and more_time in place of faster and slower, since other numbers of kernels may have run).
+        By phase: the step, its parts with the largest change first, and the time to the next.
 
     Raises
     ------
@@ -213,7 +214,7 @@ def _phase(
                 beyond,
                 a[1] if a else 0,
                 b[1] if b else 0,
-                _status(before, after, tolerance, beyond),
+                _status(before, after, tolerance, beyond, whole=phase is None),
             )
         )
     order = {"step": 0, "recording": 0, "part": 1, "between": 2}
@@ -225,14 +226,19 @@ def _phase(
     return sorted(rows, key=place)
 
 
-def _status(before: float | None, after: float | None, tolerance: float, beyond: bool | None) -> str:
+MORE_OR_LESS = {"slower": "more_time", "faster": "less_time"}
+"""Statuses of whole recordings: a sum over one is not faster or slower, as it may hold other numbers of kernels."""
+
+
+def _status(before: float | None, after: float | None, tolerance: float, beyond: bool | None, *, whole: bool) -> str:
     if not after:
         return "only_a" if before else "same"
     if not before:
         return "only_b"
     if beyond is False or abs(after - before) <= tolerance * before:
         return "same"
-    return "slower" if after > before else "faster"
+    status = "slower" if after > before else "faster"
+    return MORE_OR_LESS[status] if whole else status
 
 
 def _interval(a: pl.DataFrame | None, b: pl.DataFrame | None) -> tuple[dict[str, float], dict[str, float]]:
@@ -288,8 +294,8 @@ def diff_events(
         The columns of ``by`` (``phase, stage, category``); ``a_ns, b_ns`` (device time per step and rank, ns),
         ``delta_ns`` (b - a), ``ratio`` (b / a, null where a is 0 or unknown); ``a_count, b_count`` (events per step
         and rank, taken likewise); ``a_steps, b_steps`` (steps of the phase over all ranks); ``status`` (faster,
-        slower, same: b against a; only_a, only_b: no event of the other trace). Times and counts are null where that
-        trace has no step of the phase. By phase, the largest change first.
+        slower, same: b against a; of whole recordings less_time, more_time, same; only_a, only_b: no event of the other
+        trace). Times and counts are null where that trace has no step of the phase. By phase, the largest change first.
 
     Raises
     ------
@@ -310,7 +316,8 @@ def diff_events(
     check_ranks(sides, ranks)
     whole = not all(has_steps(trace) for side in sides for trace in side)
     before, after = (_events(side, keys, whole=whole, ranks=ranks) for side in sides)
-    return diff_of(before, after, tolerance=tolerance, by=keys)
+    rows = diff_of(before, after, tolerance=tolerance, by=keys)
+    return rows.with_columns(pl.col("status").replace(MORE_OR_LESS)) if whole else rows
 
 
 def _events(repeats: Sequence[Trace], keys: list[str], *, whole: bool, ranks: Sequence[int] | None) -> pl.DataFrame:

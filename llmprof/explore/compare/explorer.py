@@ -11,9 +11,10 @@ import traitlets
 
 from llmprof.analyze import attribute, diff_context, diff_events, diff_times, diff_waterfall, diff_words, run_names
 from llmprof.analyze.compare.story import compared_phases, step_parts
+from llmprof.analyze.compare.times import has_steps
 from llmprof.analyze.intervals import union_length
 from llmprof.charts.base import theme
-from llmprof.errors import AnalysisError, ArgumentError, listed
+from llmprof.errors import AnalysisError, ArgumentError, NotCapturedError, listed
 from llmprof.explore.base.messages import Buffers, Row, pack
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
 from llmprof.explore.compare.messages import DETAILS, MESSAGES, PICK, ROWS, STORY, TABLE, TRACKS, Pair
@@ -28,6 +29,8 @@ RowLabels = Mapping[str, Any]
 STATUSES: Final = {
     "slower": "slower",
     "faster": "faster",
+    "more_time": "more time",
+    "less_time": "less time",
     "only_b": "appeared",
     "only_a": "vanished",
     "same": "about the same",
@@ -40,6 +43,7 @@ ALIGNED: Final = (("stage", "name"), ("name",), ("stage", "category"), ("layer",
 NUMBERS: Final = ("a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "a_steps", "b_steps")
 _MOST_KERNELS: Final = 60
 _MOST_TEXT: Final = 400
+_PAIR: Final = 2
 
 
 def arranged(frame: pl.DataFrame, *, search: str, phase: str | None, status: str | None, sort: str) -> pl.DataFrame:
@@ -71,6 +75,21 @@ def counts(frame: pl.DataFrame) -> dict[str, int]:
     """Rows of each status."""
     by_status = dict(frame.group_by("status").len().iter_rows())
     return {status: by_status.get(status, 0) for status in STATUSES}
+
+
+def statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
+    """Statuses that a comparison of two of the runs can have, in words."""
+    stepped = sum(map(_has_steps, runs))
+    without = set() if stepped >= _PAIR else {"slower", "faster"}
+    without |= {"more_time", "less_time"} if stepped == len(runs) else set()
+    return {status: words for status, words in STATUSES.items() if status not in without}
+
+
+def _has_steps(trace: Trace) -> bool:
+    try:
+        return has_steps(trace)
+    except NotCapturedError:
+        return False
 
 
 def matching(labels: RowLabels) -> list[pl.Expr]:
@@ -181,7 +200,7 @@ class Compare(Explorer):
     def __init__(self, *runs: Trace, **traits: Any) -> None:
         self.runs = runs
         self._kept: dict[tuple[Any, ...], pl.DataFrame] = {}
-        super().__init__(runs[0], **traits)
+        super().__init__(runs[0], statuses=statuses_of(runs), **traits)
 
     @traitlets.validate("sort")
     def _known_column(self, proposal: Mapping[str, Any]) -> str:

@@ -118,7 +118,7 @@ export type Traits = {
   search: string;
   sort: string;
   stage: string | null;
-  status: "slower" | "faster" | "only_b" | "only_a" | "same" | null;
+  status: "slower" | "faster" | "more_time" | "less_time" | "only_b" | "only_a" | "same" | null;
   statuses: Record<string, any>;
   step: number | null;
   theme: "auto" | "light" | "dark";

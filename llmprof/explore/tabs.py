@@ -17,7 +17,8 @@ from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError, listed
-from llmprof.explore.base.widget import Explorer, Link, link, show_kept, smaller
+from llmprof.explore.base.png import smaller
+from llmprof.explore.base.widget import Explorer, Link, link, show_kept
 from llmprof.explore.front import Front, filters_of, kernel_of, rows_of, tab_of
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -13,8 +17,10 @@ from llmprof.analyze import attribute, layer_gaps, layers
 from llmprof.errors import NotCapturedError
 from llmprof.explore.layers import explorer as cells_module
 from llmprof.explore.layers.explorer import cells, choices, events_of, kernels_of, stages_of
+from llmprof.explore.layers.picture import GAPS, RAMP, colours
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labels, launches, ops
+from tests.explore.test_png import plain_pixels
 
 
 def run(steps: int = 2, layers: int = 5, slow: tuple[int, int] = (1, 3)) -> Trace:
@@ -173,3 +179,49 @@ def test_measures_of_a_recording(sample_trace, measure) -> None:  # type: ignore
 
 def test_a_picture_for_where_no_kernel_runs() -> None:
     assert explore.layers(run()).picture().startswith(b"\x89PNG")
+    assert explore.layers(Trace({"kernels": run().kernels.clear()})).picture() is None
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, widget: explore.Layers) -> tuple[str, list[np.ndarray]]:
+    """The picture as SVG, and the pixels of its images: the ramps of the phases, then the cells of each rank."""
+    texts = []
+
+    def keep(text: str, *, scale: float) -> bytes:
+        texts.append(text)
+        return b"PNG"
+
+    monkeypatch.setattr("vl_convert.svg_to_png", keep)
+    assert widget.picture() == b"PNG"
+    images = [base64.b64decode(one) for one in re.findall(r"base64,([^\"]+)", texts[0])]
+    return texts[0], [plain_pixels(image) for image in images]
+
+
+def test_the_picture_has_the_colours_of_the_widget_and_says_what_it_leaves_out(monkeypatch) -> None:
+    svg, (mixed, decode, rank) = drawn(monkeypatch, explore.layers(run()))
+    for words in ("Time of each layer", "Colour: from the first start", "rank 0", ">mixed<", ">decode<", ">200 ns<"):
+        assert words in svg
+    assert rank.shape == (5, 2, 3)
+    # layer 3 of step 1 takes 200 ns and is the darkest, the others 100 ns; those of step 0 are all the same
+    bright, dark = [253, 231, 37], [68, 1, 84]
+    assert rank[:, 1].tolist() == [bright, bright, bright, dark, bright]
+    assert rank[:, 0].tolist() == [[33, 145, 140]] * 5
+    assert [ramp[0, [0, -1]].tolist() for ramp in (mixed, decode)] == [[bright, dark]] * 2
+
+    many = pl.concat([run().kernels.with_columns(rank=pl.lit(rank, pl.Int32)) for rank in range(10)])
+    svg, images = drawn(monkeypatch, explore.layers(Trace({**run().tables, "kernels": many})))
+    assert "8 of 10 ranks are shown." in svg
+    svg, images = drawn(monkeypatch, explore.layers(Trace({**run().tables, "kernels": many}), rank=9, measure="gap"))
+    assert "rank 9" in svg
+    assert "rank 0" not in svg
+    assert "Gap to the typical layer" in svg
+    assert images[-1][:, 1].tolist()[3] == [178, 24, 43]
+
+
+def test_colours_of_a_picture_by_hand() -> None:
+    scale = {"low": 1.0, "high": 100.0, "log": True, "diverging": False}
+    known = colours(np.array([[1, 10, 100, 500, np.nan]], np.float32), scale)
+    assert known.tolist() == [[[253, 231, 37], [33, 145, 140], [68, 1, 84], [68, 1, 84], [211, 215, 221]]]
+    source = (Path(cells_module.__file__).parents[1] / "base/js/heat.mjs").read_text("utf-8")
+    for name, ramp in (("VIRIDIS", RAMP[::-1]), ("GAPS", GAPS)):
+        text = re.search(rf"const {name} = (\[.*?\n\]);", source, re.DOTALL)
+        assert json.loads(text[1].replace(",\n]", "]")) == [list(stop) for stop in ramp]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import base64
 import math
-import struct
 import threading
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 import anywidget
-import numpy as np
 import polars as pl
 import traitlets
 
@@ -21,6 +18,7 @@ from llmprof.arguments import described
 from llmprof.charts.base import theme as base_theme
 from llmprof.errors import ArgumentError, LlmprofError
 from llmprof.explore.base.messages import Buffers, Message
+from llmprof.explore.base.png import smaller
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -71,70 +69,6 @@ def link(*widgets: Any) -> Link:
         members.sort(key=lambda widget: widget is not leader)
         links += [traitlets.link((members[0], trait), (other, trait)) for other in members[1:]]
     return Link(links)
-
-
-_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
-_RGB, _RGBA, _SUB = 2, 6, 1
-_LEVEL: Final = 7
-
-
-def smaller(image: bytes) -> bytes:
-    """The same image in fewer bytes.
-
-    The encoder of vl-convert compresses little; images of charts become four to five times smaller. An alpha channel
-    that is fully opaque is dropped. If every row has the filter Sub, this only needs slicing, since the filter treats
-    each channel separately.
-
-    Parameters
-    ----------
-    image : bytes
-        PNG with 8 bits for each channel; other images are returned unchanged.
-
-    Returns
-    -------
-    bytes
-        PNG.
-    """
-    parts = list(_chunks(image))
-    if not parts or parts[0][0] != b"IHDR":
-        return image
-    width, height, depth, colour, *rest = struct.unpack(">IIBBBBB", parts[0][1])
-    if (depth, colour, rest) != (8, _RGBA, [0, 0, 0]):
-        return image
-    try:
-        raw = zlib.decompress(b"".join(data for kind, data in parts if kind == b"IDAT"))
-        rows = np.frombuffer(raw, dtype=np.uint8).reshape(height, 1 + 4 * width)
-    except (zlib.error, ValueError):  # a damaged image is returned unchanged
-        return image
-    pixels = rows[:, 1:].reshape(height, width, 4)
-    alpha = pixels[:, :, 3]
-    opaque = (rows[:, 0] == _SUB).all() and (alpha[:, 0] == 255).all() and not alpha[:, 1:].any()
-    if opaque:
-        colour = _RGB
-        raw = np.concatenate([rows[:, :1], pixels[:, :, :3].reshape(height, 3 * width)], axis=1).tobytes()
-    made = [
-        (b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, *rest)),
-        *((kind, data) for kind, data in parts if kind not in (b"IHDR", b"IDAT", b"IEND")),
-        (b"IDAT", zlib.compress(raw, _LEVEL)),
-        (b"IEND", b""),
-    ]
-    packed = _SIGNATURE + b"".join(_chunk(kind, data) for kind, data in made)
-    return packed if len(packed) < len(image) else image
-
-
-def _chunks(image: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Kind and content of each chunk; nothing if the data are not a PNG."""
-    at = len(_SIGNATURE)
-    if not image.startswith(_SIGNATURE):
-        return
-    while at + 12 <= len(image):
-        (length,) = struct.unpack_from(">I", image, at)
-        yield image[at + 4 : at + 8], image[at + 8 : at + 8 + length]
-        at += 12 + length
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
 PICTURE: Final = "image/png"

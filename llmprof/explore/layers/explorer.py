@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import numpy as np
 import polars as pl
 import traitlets
 
-from llmprof import charts
 from llmprof.analyze.kernels import kernel_summary_of, operators_of
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.layers import Measure as TimeColumn
@@ -19,7 +19,9 @@ from llmprof.analyze.replay.slack import unknown_slack, with_slack
 from llmprof.charts.base.theme import PHASES, STAGES
 from llmprof.explore.base.messages import Message, Record, Row, Scale, array
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
+from llmprof.explore.layers.picture import MOST_RANKS, Panel, picture
 from llmprof.trace import Trace
+from llmprof.units import format_ns
 
 Measure = Literal["time", "busy", "exposed", "gap", "host"]
 
@@ -265,6 +267,18 @@ def cell_of(trace: Trace, *, rank: int, step: int, layer: int, stage: str | None
     return rows.row(0, named=True) if rows.height else None
 
 
+def _panel(head: Mapping[str, Any], values: memoryview) -> Panel:
+    columns = [(first, head["scales"][scale]["phase"]) for first, _, scale in head["columns"]]
+    shape = (len(columns), len(head["layers"]))
+    return Panel(head["rank"], columns, head["layers"], np.frombuffer(values, "<f4").reshape(shape))
+
+
+def _values_of(panels: Sequence[Panel], phase: str | None) -> pl.Series:
+    """Known values of all ranks in a phase (ns)."""
+    parts = [panel.values[[one == phase for _, one in panel.columns]].ravel() for panel in panels]
+    return pl.Series(np.concatenate(parts)).drop_nans().cast(pl.Float64)
+
+
 _MAX_KERNELS = 60
 
 
@@ -295,12 +309,33 @@ class Layers(Explorer):
         return events_of(self.trace, rank=rank, step=self.step, layer=self.layer, stage=self.stage)
 
     def picture(self) -> bytes | None:
-        """PNG image of the heat map of the chosen ranks and phase."""
-        rows = layers_of(self.trace, per="layer")
-        chosen = {"rank": self.rank, "phase": self.phase}
-        rows = rows.filter(*(pl.col(name) == value for name, value in chosen.items() if value is not None))
-        column = {"busy": "busy_ns", "host": "host_dur_ns"}.get(self.measure, "dur_ns")
-        return charts.to_png_bytes(charts.layer_heatmap(rows, value=column))
+        """PNG image of the heat map of the chosen ranks, stage and phase; None if there are no layers."""
+        ranks = choices(self.trace)["ranks"]
+        of = ranks if self.rank is None else [rank for rank in ranks if rank == self.rank]
+        made = [
+            cells(self.trace, measure=self.measure, rank=rank, stage=self.stage, phase=self.phase)
+            for rank in of[:MOST_RANKS]
+        ]
+        panels = [panel for one in made if (panel := _panel(one.head, one.values)).columns]
+        if not panels:
+            return None
+        phases = [scale["phase"] for one in made for scale in one.head["scales"]]
+        diverging = self.measure == "gap"
+        scales = {
+            phase: {**_scale(_values_of(panels, phase), diverging=diverging), "diverging": diverging}
+            for phase in dict.fromkeys(phases)
+        }
+        title, _, _, meaning = MEASURES[self.measure]
+        notes = [f"Colour: {meaning}."]
+        if len(of) > len(made):
+            notes.append(f"{len(made)} of {len(of)} ranks are shown.")
+        if (steps := max(one.head["condensed"] for one in made)) > 1:
+            notes.append(f"A column is the median of up to {steps} steps.")
+        if beyond := [scale["most"] for scale in scales.values() if scale["most"] > scale["high"]]:
+            notes.append(f"≥: the 99th percentile; the greatest value is {format_ns(max(beyond))}.")
+        if missing := sum(one.head["missing"] for one in made):
+            notes.append(f"Grey: not captured ({missing:,} cells).")
+        return picture(panels, scales, f"{title} of {f'{self.stage} in ' if self.stage else ''}each layer", notes)
 
     @answers(CHOICES)
     def _on_choices(self) -> Answer:

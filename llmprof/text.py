@@ -50,6 +50,34 @@ def distinct(names: Iterable[str]) -> list[str]:
     return out
 
 
+def counted(number: float, noun: str) -> str:
+    """A number and its noun.
+
+    Examples
+    --------
+    >>> counted(1, "rank"), counted(1200, "all-reduce"), counted(2, "copy")
+    ('1 rank', '1,200 all-reduces', '2 copies')
+    """
+    if round(number, 1) == 1:
+        return f"{number:,.0f} {noun}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
+    if noun.endswith(("ch", "s", "x")):
+        plural = f"{noun}es"
+    return f"{number:,.0f} {plural}" if float(number).is_integer() else f"{number:,.1f} {plural}"
+
+
+def left_out(number: int, noun: str, which: str = "") -> str:
+    """A sentence that says how many things were left out.
+
+    Examples
+    --------
+    >>> left_out(1, "row", "without a time"), left_out(2000, "damaged packet")
+    ('1 row without a time was left out', '2,000 damaged packets were left out')
+    """
+    words = " ".join(filter(None, [counted(number, noun), which]))
+    return f"{words} {'was' if number == 1 else 'were'} left out"
+
+
 def value(name: str, item: Any) -> str:
     """One value for display, by the name of its column: times, sizes and shares get a unit.
 

@@ -93,7 +93,7 @@ def test_add_a_reader(apply, tmp_path, monkeypatch):
     monkeypatch.setattr(registry, "BUILT_IN", (place, *registry.BUILT_IN))
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "a.ktrace").write_text(RUNS)
-    with pytest.warns(TraceWarning, match=r"a\.ktrace: 1 line\(s\) could not be read"):
+    with pytest.warns(TraceWarning, match=r"a\.ktrace: lines that could not be read: 1"):
         trace = llmprof.read(tmp_path / "run", cache=False)
     assert trace.kernels.height == 12
     assert trace.kernels.row(5, named=True)["dur_ns"] == 9000

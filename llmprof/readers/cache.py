@@ -1,4 +1,4 @@
-"""Cache of parsed traces in the user's cache folder, so that a big trace is parsed only once."""
+"""Cache of parsed traces in the user's cache folder, so that a large trace is parsed only once."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from llmprof.errors import OutputError, ReadError, TraceWarning
 from llmprof.trace import META_FILE, Trace
 
 LIMIT_BYTES = 8 << 30
-"""The oldest entries are removed when the cache grows beyond this."""
+"""Largest size of the cache; beyond it, the entries that were not used for longest are removed."""
 
 LEFT_OVER_S = 3600.0
-"""A folder in writing that did not change for this time was left by a process that has died."""
+"""Time after which an unchanged folder that is still being written counts as left over from a process that died."""
 _EXPORT: Final = ".export"
 
 
@@ -35,27 +35,27 @@ def folder() -> Path:
 
 
 def entry(paths: Sequence[Path], options: Mapping[str, Any]) -> Path:
-    """Folder of one entry.
+    """Folder of the entry of a trace.
 
     Parameters
     ----------
     paths : sequence of pathlib.Path
-        Files that the trace is read from; of a folder, all files in it count.
+        Files or folders from which the trace is read.
     options : mapping
-        Everything else that the content depends on: the reader, its version and package, the wanted tables.
+        All other values on which the trace depends: the reader, its version and package, and the requested tables.
 
     Returns
     -------
     pathlib.Path
-        Its name depends on place, size and time of the files, on the options, and on the versions of llmprof and of
-        its schema.
+        Folder whose name depends on the path, size and time of each file (also of those in the folders), on the
+        options, and on the versions of llmprof and of its schema.
     """
     versions = {"llmprof": llmprof.__version__, "schema": schema.VERSION}
     return folder() / _digest(paths, {**options, **versions})
 
 
 def export_folder(report: Path) -> Path:
-    """Folder for the export of a profiler's report, inside the cache; it counts to its size like a trace."""
+    """Folder inside the cache for the export of a profiler's report; it counts towards the size of the cache."""
     where = folder() / f"{_digest([report], {})}{_EXPORT}"
     _used(where)
     return where
@@ -71,7 +71,7 @@ def _digest(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
 
 
 def _used(where: Path) -> None:
-    """Mark an entry as used now, since the entries that were not used for longest are removed first."""
+    """Mark an entry as used now; the entries that were not used for longest are removed first."""
     with contextlib.suppress(OSError):  # there is no such entry, or the cache is read-only
         os.utime(where)
 
@@ -99,18 +99,18 @@ def store(trace: Trace, where: Path, database: Path | None = None) -> None:
     Parameters
     ----------
     trace : Trace
-        The trace.
+        Trace to store.
     where : pathlib.Path
-        Its entry.
+        Folder of its entry.
     database : pathlib.Path, optional
-        A file in use; the entry of the cache that holds it is kept, too.
+        Database that the trace uses; if it is in the cache, its entry is not removed.
     """
     try:
         where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if where.exists() and load(where) is None:  # damaged, or else it would have been loaded
+        if where.exists() and load(where) is None:  # the entry is damaged
             shutil.rmtree(where, ignore_errors=True)
         trace.save(where)
-        with contextlib.suppress(FileNotFoundError):  # another process is putting its own in the same place
+        with contextlib.suppress(FileNotFoundError):  # another process is writing the same entry
             where.chmod(0o700)
         _prune({where} if database is None else {where, database.parent})
     except (OutputError, OSError) as error:
@@ -154,7 +154,7 @@ def _used_at(path: Path) -> float:
 
 
 def _size(path: Path) -> int:
-    """Bytes of an entry, without files that another process removes meanwhile."""
+    """Size of an entry in bytes, without files that another process is removing."""
     total = 0
     with contextlib.suppress(OSError):
         for file in path.iterdir():

@@ -1,10 +1,10 @@
 """Readers of nvprof: CSV that it printed, and its sessions (SQLite with CUPTI's records).
 
-Units are in a row of their own below the heading, or in each cell (``542.36ms``). Lines that begin with ``=`` are
-messages of nvprof; the output of the program may be between them.
+In CSV, the units are in a separate row below the heading or in each cell (``542.36ms``). Lines that begin with ``=``
+are messages of nvprof, and the output of the program may be between them.
 
-Calls have numbers (``cbid``) instead of names; only numbers whose names are certain are named here. Times are ns
-since the epoch.
+In sessions, calls have numbers (``cbid``) instead of names; only numbers with a certain name get one here. Times of
+sessions are ns since the epoch.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Part, Probe, Reader, Request
 from llmprof.readers.common.summaries import MOST_NS, bytes_of, text_of, trace_of
 from llmprof.storage import sqlite
+from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 
 SUMMARY: Final = ("Time", "Calls", "Avg", "Min", "Max", "Name")
@@ -61,13 +62,13 @@ def read_printed(path: Path) -> Trace:
     Raises
     ------
     ReadError
-        The file holds no table of times.
+        The file has no table of times.
     """
     data, damage = bytes_of(path)
     tables = _tables(rows_of(text_of(data)))
     if not tables:
         raise ReadError(
-            f"{path.name} holds no table of times",
+            f"{path.name} has no table of times",
             expected="a summary, a GPU trace or an API trace of nvprof",
             hint="nvprof --csv --print-gpu-trace --log-file FILE PROGRAM",
         )
@@ -85,9 +86,9 @@ def read_printed(path: Path) -> Trace:
             cells = dict(zip(table.heading, row, strict=True))
             units = dict(zip(table.heading, table.units, strict=True))
             if "Calls" in cells:
-                made = _total(cells, units)
-                rows["total"] += [made] if made else []
-                lost += not made
+                total = _total(cells, units)
+                rows["total"] += [total] if total else []
+                lost += not total
                 continue
             event = _event(cells, units)
             if event is None:
@@ -97,17 +98,17 @@ def read_printed(path: Path) -> Trace:
             rows[kind].append(values)
             devices |= {device} if device else set()
     if lost:
-        notes.append(f"{lost:,} row(s) could not be read and were left out")
+        notes.append(left_out(lost, "row", "that could not be read"))
     frames = {
         "totals": _frame(rows["total"], _TOTALS),
         "kernels": _frame(rows["kernel"], _KERNELS),
         "copies": _frame(rows["copy"], _COPIES),
         "runtime": _frame(rows["call"], _CALLS),
     }
-    held = {name: frame for name, frame in frames.items() if frame.height}
+    recorded = {name: frame for name, frame in frames.items() if frame.height}
     head = {"devices": sorted(devices), "absolute": False}
     events = lost + sum(frame.height for frame in frames.values())
-    return trace_of(path, "nvprof", held, head=head, events=events, notes=notes, damage=damage)
+    return trace_of(path, "nvprof", recorded, head=head, events=events, notes=notes, damage=damage)
 
 
 _TOTALS: Final = {
@@ -144,12 +145,12 @@ def _tables(rows: list[list[str]]) -> list[_Table]:
 
 
 def _are_units(cells: list[str]) -> bool:
-    there = {cell for cell in cells if cell}
-    return bool(there) and there <= {*_FACTORS, *_SIZES, "%", "GB/s", "MB/s", "KB/s", "B/s"}
+    units = {cell for cell in cells if cell}
+    return bool(units) and units <= {*_FACTORS, *_SIZES, "%", "GB/s", "MB/s", "KB/s", "B/s"}
 
 
 def _quantity(cell: str, unit: str, factors: dict[str, float] | dict[str, int]) -> int | None:
-    """Value of a cell in the base unit, by its own unit or that of its column."""
+    """Value of a cell in the base unit; the unit is in the cell, else ``unit`` of its column."""
     match = _CELL.fullmatch(cell)
     factor = factors.get(match[2] or unit) if match else None
     if match is None or factor is None:
@@ -162,7 +163,7 @@ def _quantity(cell: str, unit: str, factors: dict[str, float] | dict[str, int]) 
 
 
 def _total(cells: dict[str, str], units: dict[str, str]) -> dict[str, object] | None:
-    """A row of a summary."""
+    """Values of a row of a summary; None if it has no time or no name."""
     name = cells["Name"]
     times = {
         column: _quantity(cells[source], units[source], _FACTORS)
@@ -184,7 +185,7 @@ def _total(cells: dict[str, str], units: dict[str, str]) -> dict[str, object] | 
 
 
 def _event(cells: dict[str, str], units: dict[str, str]) -> tuple[str, dict[str, object], str] | None:
-    """A row of a trace: its kind, its values and the name of its device."""
+    """Kind, values and device name of a row of a trace; None if it has no time or no name."""
     start = _quantity(cells["Start"], units["Start"], _FACTORS)
     length = _quantity(cells["Duration"], units["Duration"], _FACTORS)
     name = _CORRELATED.sub("", cells["Name"])
@@ -240,7 +241,7 @@ _NAMED_CALLS: Final = {
     ("runtime", 211): "cudaLaunchKernel",
     ("driver", 307): "cuLaunchKernel",
 }
-"""Names of calls by their number in CUPTI's lists of callbacks; only those that were checked."""
+"""Checked names of calls by their number in CUPTI's lists of callbacks."""
 
 # CUPTI's CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind
 _COPY_KINDS: Final = {
@@ -271,17 +272,17 @@ def read_session(path: Path) -> list[Part]:
     Returns
     -------
     list of Part
-        One, with absolute times.
+        One part, with absolute times (ns since the epoch).
 
     Raises
     ------
     ReadError
-        There is neither device work nor a call in it.
+        The session has no kernel, copy or call.
     """
     with sqlite.connect(path) as connection:
-        there = sqlite.tables(connection)
+        columns = sqlite.tables(connection)
     texts = sqlite.read(path, "StringTable", {"_id_": pl.Int64(), "value": pl.String()})
-    session = _Session(path, there, dict(texts.iter_rows()))
+    session = _Session(path, columns, dict(texts.iter_rows()))
     tables = {
         "kernels": session.kernels(),
         "copies": session.copies(),
@@ -292,7 +293,7 @@ def read_session(path: Path) -> list[Part]:
     rows = sum(frame.height for frame in recorded.values())
     if not rows:
         raise ReadError(
-            f"{path.name} holds no kernel, copy or call",
+            f"{path.name} has no kernel, copy or call",
             expected="a session of nvprof with CUDA activity",
             hint="record again with nsys profile -t cuda,nvtx",
         )
@@ -308,22 +309,23 @@ def read_session(path: Path) -> list[Part]:
 
 
 class _Session:
-    """A file with its tables."""
+    """A session: its file, its tables and its texts by identifier."""
 
-    def __init__(self, path: Path, there: dict[str, list[str]], texts: dict[int, str]) -> None:
-        self.path, self.there, self.texts = path, there, texts
+    def __init__(self, path: Path, columns: dict[str, list[str]], texts: dict[int, str]) -> None:
+        self.path, self.columns, self.texts = path, columns, texts
         self.lost = 0
         self.unnamed = 0
 
     def notes(self) -> list[str]:
         """Sentences about content that was lost or is unknown."""
-        out = [f"{self.lost:,} record(s) without a whole time were left out"] if self.lost else []
+        sentences = [left_out(self.lost, "record", "without a complete time")] if self.lost else []
         if self.unnamed:
-            out.append(f"{self.unnamed:,} call(s) have only numbers in the file: they are named by their number")
-        return out
+            calls = counted(self.unnamed, "call")
+            sentences.append(f"the file has only numbers for {calls}: the number is used as the name")
+        return sentences
 
     def _rows(self, table: str, wanted: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
-        if table not in self.there:
+        if table not in self.columns:
             return None
         frame = sqlite.read(self.path, table, wanted)
         missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in frame.columns]
@@ -338,7 +340,7 @@ class _Session:
         return pl.col(column).replace_strict(self.texts, default=default, return_dtype=pl.String)
 
     def kernels(self) -> pl.DataFrame | None:
-        """Kernels, also those that were recorded serially."""
+        """Kernels of both tables: recorded concurrently, or one after the other."""
         numbers = (
             "start", "end", "deviceId", "streamId", "correlationId", "name", "staticSharedMemory",
             "dynamicSharedMemory", *_SESSION_SHAPE,
@@ -400,8 +402,8 @@ class _Session:
             rows = self._rows(table, dict.fromkeys(columns, pl.Int64()))
             if rows is None:
                 continue
-            known = {cbid: name for (of, cbid), name in _NAMED_CALLS.items() if of == api}
-            named = pl.col("cbid").replace_strict(known, default=None, return_dtype=pl.String)
+            names = {cbid: name for (name_api, cbid), name in _NAMED_CALLS.items() if name_api == api}
+            named = pl.col("cbid").replace_strict(names, default=None, return_dtype=pl.String)
             rows = self._timed(rows).with_columns(named=named)
             self.unnamed += rows["named"].null_count()
             name = pl.coalesce("named", pl.format(f"{api} call {{}}", pl.col("cbid").fill_null(-1)))
@@ -414,12 +416,12 @@ class _Session:
         return pl.concat(parts) if parts else None
 
     def markers(self) -> pl.DataFrame | None:
-        """NVTX ranges: the records of begin and end are joined by their number."""
+        """NVTX ranges and marks; the records of begin and end of a range have the same number."""
         columns = {**dict.fromkeys(("flags", "timestamp", "id", "name"), pl.Int64())}
         rows = self._rows("CUPTI_ACTIVITY_KIND_MARKER", columns)
         if rows is None:
             return None
-        # CUpti_ActivityFlag: 1 a mark, 2 begin and 4 end of a range
+        # CUpti_ActivityFlag: 1 is a mark, 2 the begin and 4 the end of a range
         begins = rows.filter(pl.col("flags").cast(pl.Int64) & 2 != 0)
         ends = rows.filter(pl.col("flags").cast(pl.Int64) & 4 != 0).select("id", end="timestamp")
         marks = rows.filter(pl.col("flags").cast(pl.Int64) & 1 != 0).with_columns(end="timestamp")

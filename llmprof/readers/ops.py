@@ -1,7 +1,7 @@
 """Reader of llmprof's timings of operators: calls of layers, modules and functions, steps and collectives.
 
-Each call is a marker of its module; a call without others inside is also an operator. On a GPU a time is the distance
-of two CUDA events on the stream of the model: time of the device, including its waits for the host.
+Each call of a layer or module becomes a marker, and a call without timed calls inside becomes an operator. On a GPU a
+time is the difference of two CUDA events on the model's stream, so it includes the device's waits for the host.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _COLLECTIVES: Final = {
 _ENTRIES: Final = {"at_ns": pl.Int64, "phase": pl.String, "method": pl.String}
 
 _BUS: Final = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
-"""Ratio of bus to algorithm bandwidth: this factor times ``(n - 1) / n`` (nccl-tests, PERFORMANCE.md); else 1."""
+"""Factors of the bus bandwidth of collectives over ``n`` ranks: the algorithm bandwidth times this factor times
+``(n - 1) / n``; for other collectives both bandwidths are equal (nccl-tests, PERFORMANCE.md)."""
 
 
 @dataclass(frozen=True)
@@ -49,21 +50,24 @@ class Timings:
     Attributes
     ----------
     calls : polars.DataFrame
-        A row for each call: ``rank, step, phase, method, held, name`` (path of the module), ``kind`` (model, layer,
-        module, functional, user), ``layer`` (null outside the layers), ``operator`` (the path below the layer),
-        ``start_ns, dur_ns`` (on the timeline of the device; of the host on a CPU), ``host_start_ns, host_dur_ns,
-        behind_ns`` (how long after the host the device ended it), ``nested`` (others were timed inside it),
-        ``outermost`` (it lies in no other but the model), ``shapes`` (JSON), ``bytes_before, bytes_after, values`` (the
-        user's metrics, as JSON).
+        One row for each call: ``rank, step, phase, method, held`` (whether the device waited before the step), ``name``
+        (path of the module), ``kind`` (model, layer, module, functional, user), ``layer`` (null outside the layers),
+        ``operator`` (path below the layer), ``start_ns, dur_ns`` (times of the device; on a CPU of the host),
+        ``host_start_ns, host_dur_ns, behind_ns`` (time from the end on the host to the end on the device), ``nested``
+        (whether other calls were timed inside it), ``outermost`` (whether no other call but the model contains it),
+        ``shapes`` (JSON), ``bytes_before, bytes_after`` (allocated memory), ``values`` (the user's metrics, as JSON).
     steps : polars.DataFrame
-        ``rank, step, label, phase, method, held, start_ns, dur_ns, host_dur_ns, bytes_before, bytes_after``.
+        One row for each timed step: ``rank, step, label, phase, method, held, start_ns, dur_ns, host_dur_ns,
+        bytes_before, bytes_after``.
     collectives : polars.DataFrame
-        ``rank, step, phase, kind, group, world, layer, bytes, start_ns, dur_ns, algorithm_gbps, bus_gbps, waits`` (it
-        was posted, and its time ends when it had been waited for), ``dtype, in_elements, out_elements``.
+        One row for each collective: ``rank, step, phase, kind, group, world, layer, bytes, start_ns, dur_ns,
+        algorithm_gbps, bus_gbps`` (GB/s), ``waits`` (whether it is asynchronous; its time then ends with the wait for
+        it), ``dtype, in_elements, out_elements``.
     entries : polars.DataFrame
-        Begin of every step of the engine, timed or not: ``rank, at_ns, phase, method`` (``none``: not timed).
+        One row for each step of the engine, timed or not: ``rank, at_ns`` (its begin), ``phase, method`` (``none``: not
+        timed).
     ranks : list of dict
-        Metadata of each file.
+        Metadata of the file of each rank.
     """
 
     calls: pl.DataFrame
@@ -74,30 +78,29 @@ class Timings:
 
     @property
     def on_device(self) -> bool:
-        """Whether times are those of a device."""
+        """Whether the times are times of a GPU."""
         return any(one["platform"] == "cuda" for one in self.ranks)
 
 
 def read_timings(path: str | Path) -> Timings:
-    """Timings of operators from the folder of a run, a folder of their files, or one file.
+    """Read timings of operators from the folder of a run, a folder of timing files, or one file.
 
     Parameters
     ----------
     path : path
-        A run in mode ``ops``, or ``ops_rankN.json.gz`` or a folder of such files. Times begin at the first step of any
-        rank.
+        Folder of a run in mode ``ops``, a folder of files ``ops_rankN.json.gz``, or one such file.
 
     Returns
     -------
     Timings
-        Frames over all ranks.
+        Frames over all ranks; times are in ns from the first step of any rank.
 
     Raises
     ------
     ReadError
-        The file does not exist, is damaged, is of another kind, or was written by a newer version.
+        The file does not exist, is damaged, has another format, or was written by a newer version.
     MixedRunsError
-        A rank comes twice, or the files are of different runs.
+        Two files have the same rank, or the files belong to different runs.
     """
     given = Path(path)
     places = [given / "traces", given] if given.is_dir() else []
@@ -119,7 +122,7 @@ def document(path: Path) -> dict[str, Any]:
     Raises
     ------
     ReadError
-        It cannot be read, is cut off, or of another kind or version.
+        The file cannot be read, is cut off, or has another format or version.
     """
     try:
         data = path.read_bytes()
@@ -130,10 +133,10 @@ def document(path: Path) -> dict[str, Any]:
         parsed = json.loads(text)
     except (OSError, EOFError, ValueError, zlib.error, RecursionError) as error:
         raise ReadError(
-            f"{path.name} is damaged: {str(error)[:200]}", expected="the whole file of a run", hint="run it again"
+            f"{path.name} is damaged: {str(error)[:200]}", expected="the complete file of a run", hint="run it again"
         ) from error
     if not isinstance(parsed, dict) or parsed.get("format") != FORMAT:
-        raise ReadError(f"{path.name} holds no timings of operators", expected=f'"format": "{FORMAT}"')
+        raise ReadError(f"{path.name} has no timings of operators", expected=f'"format": "{FORMAT}"')
     if parsed.get("version") != VERSION:
         raise ReadError(
             f"{path.name} has version {parsed.get('version')!r} of its format",
@@ -144,31 +147,33 @@ def document(path: Path) -> dict[str, Any]:
 
 
 def together(parts: Iterable[tuple[Path, Mapping[str, Any]]]) -> Timings:
-    """Frames over the files of one run.
+    """Join the contents of the files of one run.
 
     Raises
     ------
     ReadError
         A file lacks a table or column, or a column has wrong values.
     MixedRunsError
-        A rank comes twice, or the runs have different numbers of ranks.
+        Two files have the same rank, or the files state different numbers of ranks.
     """
     parts = list(parts)
     ranks = [int(content.get("rank", 0)) for _, content in parts]
     if len(set(ranks)) < len(ranks):
-        raise MixedRunsError(f"ranks {listed(sorted(ranks))} come more than once", expected="the files of one run")
+        raise MixedRunsError(
+            f"several files have the same rank; the ranks are {listed(sorted(ranks))}", expected="the files of one run"
+        )
     if len({content.get("world_size", 1) for _, content in parts}) > 1:
-        raise MixedRunsError("the files are of runs with different world sizes", expected="the files of one run")
+        raise MixedRunsError("the files belong to runs with different world sizes", expected="the files of one run")
     frames: dict[str, list[pl.DataFrame]] = {"calls": [], "steps": [], "collectives": [], "entries": []}
     for (path, content), rank in zip(parts, ranks, strict=True):
         try:
-            made = _frames(content)
+            tables_of_file = _frames(content)
         except (pl.exceptions.PolarsError, KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
             raise ReadError(
-                f"{path.name} has tables that make no sense ({type(error).__name__}: {str(error)[:200]})",
+                f"{path.name} has invalid tables ({type(error).__name__}: {str(error)[:200]})",
                 expected="a file as the timer wrote it",
             ) from error
-        for name, frame in made.items():
+        for name, frame in tables_of_file.items():
             frames[name].append(frame.select(pl.lit(rank, dtype=pl.Int32).alias("rank"), pl.all()))
     whole = {name: pl.concat(of_ranks) for name, of_ranks in frames.items()}
     origin = whole["steps"]["start_ns"].min()
@@ -213,12 +218,20 @@ def _calls(content: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFrame:
     frame = _durations(_table(content["calls"], _CALLS))
     frame = frame.with_columns(_as_json(content["calls"][key]).alias(key) for key in ("shapes", "values"))
     layer = pl.col("path").str.extract(rf"^{_escaped(path)}\.(\d+)(?:[./]|$)", 1).cast(pl.Int32) if path else None
-    known = pl.DataFrame({"name": range(len(names)), "path": names, "kind": kinds}, schema_overrides={"name": pl.Int64})
-    known = known.with_columns(layer=pl.lit(None, dtype=pl.Int32) if layer is None else layer)
+    names_by_number = pl.DataFrame(
+        {"name": range(len(names)), "path": names, "kind": kinds}, schema_overrides={"name": pl.Int64}
+    )
+    names_by_number = names_by_number.with_columns(layer=pl.lit(None, dtype=pl.Int32) if layer is None else layer)
     inside = pl.col("path").str.replace(rf"^{_escaped(path)}\.\d+[./]?", "") if path else pl.col("path")
-    known = known.with_columns(operator=pl.when(pl.col("layer").is_null()).then("path").otherwise(inside))
-    known = known.with_columns(operator=pl.when(pl.col("kind") == "layer").then(pl.lit("layer")).otherwise("operator"))
-    frame = frame.join(known, on="name", how="left", maintain_order="left").drop("name").rename({"path": "name"})
+    names_by_number = names_by_number.with_columns(
+        operator=pl.when(pl.col("layer").is_null()).then("path").otherwise(inside)
+    )
+    names_by_number = names_by_number.with_columns(
+        operator=pl.when(pl.col("kind") == "layer").then(pl.lit("layer")).otherwise("operator")
+    )
+    frame = (
+        frame.join(names_by_number, on="name", how="left", maintain_order="left").drop("name").rename({"path": "name"})
+    )
     frame = frame.join(phases, on="step", how="left", maintain_order="left")
     return _nesting(frame).select(
         "step", "phase", "method", "held", "name", "kind", "layer", "operator", "start_ns", "dur_ns", "host_start_ns",
@@ -227,7 +240,7 @@ def _calls(content: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFrame:
 
 
 def _nesting(frame: pl.DataFrame) -> pl.DataFrame:
-    """Which calls have others inside, and which are inside the model only; by the host's clock, on which calls nest."""
+    """Add ``nested`` and ``outermost``, by the times of the host: there an inner call lies within the outer one."""
     rows = frame.with_row_index("_row").with_columns(_end=pl.col("host_start_ns") + pl.col("host_dur_ns"))
     rows = rows.sort("step", "host_start_ns", "_end", descending=[False, False, True])
     inner = rows.filter(pl.col("kind") != "model")

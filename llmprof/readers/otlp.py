@@ -1,4 +1,4 @@
-"""Requests from OpenTelemetry: the spans that vLLM writes of each request, as OTLP in JSON."""
+"""Reader of requests from OpenTelemetry: the spans that vLLM sends for each request, as OTLP in JSON."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _NAMES: Final[dict[str, tuple[str, ...]]] = {
     "decode_ns": ("gen_ai.latency.time_in_model_decode",),
     "e2e_ns": ("gen_ai.latency.e2e",),
 }
-"""Attributes of the span ``llm_request``, as vLLM names them (0.32: ``vllm/tracing/utils.py``, 0.11:
-``vllm/tracing.py``), and the newer names of OpenTelemetry's conventions; times are in seconds."""
+"""Attributes of the span ``llm_request`` by column: vLLM's names (0.32: ``vllm/tracing/utils.py``, 0.11:
+``vllm/tracing.py``) and newer names of OpenTelemetry's conventions. Times are in seconds."""
 
 _TIMES: Final = ("queue_ns", "ttft_ns", "prefill_ns", "decode_ns", "e2e_ns")
 _SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
@@ -41,24 +41,24 @@ _SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
 
 
 def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) -> pl.DataFrame:
-    """Requests of a server that was not started by llmprof, from the OpenTelemetry spans that vLLM sent.
+    """Read the requests of a server that llmprof did not start, from the OpenTelemetry spans that vLLM sent.
 
     Parameters
     ----------
     path : path
-        OTLP in JSON as the file exporter of OpenTelemetry's collector writes it: one request of an exporter a line, or
-        one document (``{"resourceSpans": [{"scopeSpans": [{"spans": [...]}]}]}``).
+        OTLP in JSON, as the file exporter of OpenTelemetry's collector writes it: one document
+        (``{"resourceSpans": [{"scopeSpans": [{"spans": [...]}]}]}``), or one document per line.
     skip_broken : bool
-        Whether lines that are not JSON are left out, such as the last line of a file that is still written.
+        Whether to leave out lines that are not JSON, such as the last line of a file that is still being written.
 
     Returns
     -------
     polars.DataFrame
-        As ``run.requests`` has them: ``phase`` (``profiled``)``, repeat`` (0)``, request`` (by arrival), ``id,
-        start_epoch_ns, prompt_tokens, output_tokens, queue_ns, ttft_ns, prefill_ns, decode_ns, e2e_ns``; null where a
-        span does not say it; ``itl_ns`` is null, spans do not have the times of single tokens. Spans that say no
-        latency are left out, and one that was sent twice counts once. :func:`llmprof.analyze.with_requests` joins them
-        to a trace.
+        One row for each request, with columns of ``run.requests``: ``phase`` (``profiled``), ``repeat`` (0),
+        ``request`` (numbered by arrival), ``id, start_epoch_ns, prompt_tokens, output_tokens, queue_ns, ttft_ns,
+        prefill_ns, decode_ns, e2e_ns, itl_ns``. Values that a span does not have are null; ``itl_ns`` is always null,
+        because spans do not have the times of single tokens. Spans without a latency are left out, and a span that was
+        sent twice counts once. :func:`llmprof.analyze.with_requests` joins the requests to a trace.
 
     Raises
     ------
@@ -88,11 +88,11 @@ def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) ->
     try:
         frame = pl.DataFrame(list(rows.values()), schema_overrides={"id": pl.String}, infer_schema_length=None)
         frame = frame.sort("start_epoch_ns", nulls_last=True).with_row_index("request")
-        known = {"phase": pl.lit("profiled"), "repeat": pl.lit(0)}
-        missing = [known.get(name, pl.lit(None)).alias(name) for name in _SCHEMA if name not in frame.columns]
+        constants = {"phase": pl.lit("profiled"), "repeat": pl.lit(0)}
+        missing = [constants.get(name, pl.lit(None)).alias(name) for name in _SCHEMA if name not in frame.columns]
         return frame.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in _SCHEMA.items())
     except pl.exceptions.PolarsError as error:
-        raise ReadError(f"{file.name} has a span with a value of another kind: {error}") from error
+        raise ReadError(f"{file.name} has a span with a value of the wrong type: {error}") from error
 
 
 def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
@@ -116,7 +116,7 @@ def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
 
 
 def _spans(document: Any) -> Iterator[Mapping[str, Any]]:
-    """Spans of a document, whatever its depth; what has another form is passed over."""
+    """Spans of a document; parts with another structure are skipped."""
     for resource in _list(document, "resourceSpans"):
         for scope in _list(resource, "scopeSpans"):
             yield from (span for span in _list(scope, "spans") if isinstance(span, Mapping))

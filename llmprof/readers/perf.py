@@ -1,10 +1,10 @@
 """Readers of ``perf script`` and of folded stacks (``a;b;c 12``), which many samplers write.
 
-A frame without a symbol gets the name of its library, ``[libcuda.so.1]``.
+The name of a frame without a symbol is that of its library, ``[libcuda.so.1]``.
 
-The fields that ``perf script`` prints differ with its version and options: the thread beside the process, the
-processor, the period and the symbols' offsets may be missing, and without ``-g`` the only frame stands in the line of
-the sample. Lines that are none of this (a header, other events) are counted.
+The fields that ``perf script`` prints depend on its version and options: the thread, the processor, the period and the
+offsets of symbols may be missing. Without ``-g`` the only frame is in the line of the sample. Lines of other kinds (a
+header, other events) are counted.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from llmprof.errors import ReadError
 from llmprof.readers.common.event_stream import Blocks
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.common.summaries import bytes_of, text_of, trace_of
+from llmprof.text import left_out
 from llmprof.trace import Trace
 
 HEAD: Final = (
     r"^(?P<command>\S.*?)\s+(?P<pid>-?\d+)(?:/(?P<tid>-?\d+))?\s+(?:\[(?P<cpu>\d+)\]\s+)?(?:[.dNhH]{4,5}\s+)?"
     r"(?P<seconds>\d{1,10})\.(?P<fraction>\d{1,9}):\s+(?:(?P<period>\d{1,18})\s+)?(?P<event>\S+?):(?:\s(?P<rest>.*))?$"
 )
-"""Line of a sample."""
+"""Pattern of the first line of a sample."""
 
 _SCRIPT_FRAME: Final = (
     r"^\s*(?P<address>[0-9a-fA-F]+)\s+(?P<symbol>.*?)(?:\+0x[0-9a-f]+)?"
@@ -42,20 +43,21 @@ BLOCK_BYTES: Final = 32 << 20
 
 
 def samples(path: Path, block_bytes: int = BLOCK_BYTES) -> tuple[pl.DataFrame, int, int, str]:
-    """Samples of a text.
+    """Read the samples in the output of ``perf script``.
 
     Parameters
     ----------
     path : pathlib.Path
-        Plain or gzip.
+        Text file, plain or gzip.
     block_bytes : int
-        Bytes that are parsed at a time; the result does not depend on it.
+        Number of bytes that are parsed at a time; the result does not depend on it.
 
     Returns
     -------
     tuple of (polars.DataFrame, int, int, str)
-        Columns of the table ``samples`` with times since the clock's start (ns); samples without a stack that were
-        left out; lines that could not be read; why the file ends early.
+        Columns of the table ``samples``, with times in ns since the start of perf's clock; the number of samples that
+        were left out because they have no stack; the number of lines that could not be read; and the reason why the
+        file ends early (empty if it does not).
     """
     blocks = Blocks(path)
     frames, without, odd = [], 0, 0
@@ -68,18 +70,18 @@ def samples(path: Path, block_bytes: int = BLOCK_BYTES) -> tuple[pl.DataFrame, i
 
 
 def _pieces(blocks: Blocks, size: int) -> Iterator[str]:
-    """The text in pieces, cut between samples, where a line is empty."""
-    held = b""
+    """The text in pieces; it is cut at empty lines, which separate samples."""
+    rest = b""
     for block in blocks:
-        held += block
-        if len(held) < size:
+        rest += block
+        if len(rest) < size:
             continue
-        cut = held.rfind(b"\n\n")
+        cut = rest.rfind(b"\n\n")
         if cut > 0:
-            yield _text(held[:cut])
-            held = held[cut:]
-    if held:
-        yield _text(held)
+            yield _text(rest[:cut])
+            rest = rest[cut:]
+    if rest:
+        yield _text(rest)
 
 
 def _text(data: bytes) -> str:
@@ -96,7 +98,7 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
     is_head = pl.col("head").struct.field("event").is_not_null()
     lines = lines.with_columns(is_head=is_head).with_columns(sample=pl.col("is_head").cum_sum())
     heads = lines.filter("is_head").select("sample", "head").unnest("head")
-    # a line that only looks like the start of a sample: the following lines belong to no sample
+    # lines that only look like the start of a sample
     torn = lines.filter(~pl.col("outer") & ~pl.col("is_head")).height
     own = heads.filter(pl.col("rest").str.contains(r"^\s*[0-9a-f]+\s+\S.*\)\s*$")).select("sample", line="rest")
     below = lines.filter("outer").select("sample", "line").filter(pl.col("sample") > 0)
@@ -107,9 +109,9 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
         pl.col("module").replace("[unknown]", None).str.extract(r"([^/]+?)(?: \(deleted\))?$", 1).str.strip_chars("[]")
     )
     unnamed = pl.coalesce(pl.format("[{}]", library), pl.lit("[unknown]"))
-    known = ~pl.col("symbol").is_in(["", "[unknown]"]).fill_null(value=True)
+    has_symbol = ~pl.col("symbol").is_in(["", "[unknown]"]).fill_null(value=True)
     entries = entries.filter(pl.col("address").is_not_null())
-    entries = entries.with_columns(symbol=pl.when(known).then("symbol").otherwise(unnamed))
+    entries = entries.with_columns(symbol=pl.when(has_symbol).then("symbol").otherwise(unnamed))
     odd = torn + lines.filter("outer").height - entries.height + own.height
     stacks = entries.group_by("sample", maintain_order=True).agg(
         stack=pl.col("symbol").reverse().str.join("\n"), name=pl.col("symbol").first(), module=pl.col("module").first()
@@ -117,7 +119,7 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
     clock = pl.col("event").str.contains(_CLOCKS) & pl.col("period").is_not_null()
     whole = heads.join(stacks, on="sample", how="inner", maintain_order="left")
     idle = pl.when(pl.col("pid") == "0").then(pl.lit(IDLE + "\n")).otherwise(pl.lit(""))
-    made = whole.select(
+    samples = whole.select(
         process=pl.col("pid").cast(pl.Int64, strict=False),
         thread=pl.coalesce("tid", "pid").cast(pl.Int64, strict=False),
         time_ns=pl.col("seconds").cast(pl.Int64) * 1_000_000_000
@@ -131,7 +133,7 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
         unit=pl.when(clock).then(pl.lit("ns")).otherwise(pl.lit("samples")),
         cpu=pl.col("cpu").cast(pl.Int32, strict=False),
     )
-    return made, heads.height - made.height, max(0, odd)
+    return samples, heads.height - samples.height, max(0, odd)
 
 
 _HEAD: Final = re.compile(HEAD)
@@ -168,15 +170,15 @@ def _read_script(path: Path, request: Request) -> Trace:
     frame, without, odd, damage = samples(path)
     if not frame.height:
         raise ReadError(
-            f"{path.name} holds no sample with a call stack",
+            f"{path.name} has no sample with a call stack",
             expected="the output of perf script for a recording with call stacks",
             hint="record with perf record -g, then perf script > FILE",
         )
     notes = []
     if without:
-        notes.append(f"{without:,} sample(s) have no call stack and were left out")
+        notes.append(left_out(without, "sample", "without a call stack"))
     if odd:
-        notes.append(f"{odd:,} line(s) are neither a sample nor a frame and were left out")
+        notes.append(left_out(odd, "line", "that could not be read as a sample or a frame"))
     unknown = frame["name"].str.contains(r"^\[[^\]]*\]$").sum() / frame.height
     if unknown > 0.5:
         notes.append(f"{unknown:.0%} of the samples end in a function without a name: the symbols were not found")
@@ -207,7 +209,7 @@ def _read_folded(path: Path, request: Request) -> Trace:
         unit=pl.lit("samples"),
     ).filter(pl.col("value") > 0)
     lost = parsed.height - samples.height
-    notes = [f"{lost:,} line(s) are not a stack with a count and were left out"] if lost else []
+    notes = [left_out(lost, "line", "without a stack and a count")] if lost else []
     return trace_of(path, "folded", {"samples": samples}, events=parsed.height, notes=notes, damage=damage)
 
 

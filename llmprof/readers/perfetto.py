@@ -1,10 +1,10 @@
 """Reader of Perfetto's binary traces (``.pftrace``, ``.perfetto-trace``): track events of any program that writes them.
 
-The file is a protocol buffer: a list of packets. The messages are decoded with the classes of the package ``perfetto``
-(its trace processor, which would have to be downloaded, is not needed); names and tracks are put together here. A file
-that llmprof exported holds its tables as well, and they are read instead of the slices drawn from them. Slices
-of rocprofv3 become kernels, copies and calls by their category, all others markers; counters stay counters. Packets of
-other data sources (ftrace, heap profiles) are counted and left out.
+The file is a protocol buffer: a list of packets. They are decoded with the classes of the package ``perfetto``, and
+their names and tracks are resolved here; Perfetto's trace processor, which would have to be downloaded, is not needed.
+A file that llmprof exported also contains the tables of the trace, which are then read instead of the slices. Slices of
+rocprofv3 become kernels, copies and calls by their category; all other slices become markers. Packets of other data
+sources (ftrace, heap profiles) are counted and left out.
 
 Source of the format: Perfetto's ``trace_packet.proto`` and ``track_event.proto``.
 """
@@ -25,6 +25,7 @@ from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.common.summaries import MOST_NS, bytes_of, trace_of
 from llmprof.storage.parquet import unpacked
+from llmprof.text import left_out
 from llmprof.trace import Trace
 
 _MESSAGES: Final = "perfetto.protos.perfetto.trace.perfetto_trace_pb2"
@@ -37,9 +38,9 @@ _KERNEL: Final = ("kernel", "kernel_dispatch", "gpu_kernel")
 _COPY: Final = ("memory_copy", "memcpy", "gpu_memcpy", "copy")
 _UNITS: Final = {1: "ns", 2: "1", 3: "B"}
 _OWN: Final = 60_451
-"""Field of a packet that holds a piece of the tables of an exported trace.
+"""Number of the field of a packet with a piece of an exported trace's tables.
 
-Perfetto's own fields end below 2,000, and every program passes over a field that it does not know.
+The numbers of Perfetto's fields are below 2,000, and every program skips a field that it does not know.
 """
 
 _PIECE: Final = 1 << 20
@@ -48,31 +49,37 @@ _WIRE_TYPES: Final = (0, 1, 2, 5)
 _MOST_UNPACKED: Final = 1 << 30
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
-        byte = data[at]
-        at += 1
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, position
         shift += 7
         if shift > 63:
             raise IndexError("a number is too long")
 
 
 def _packets(data: bytes) -> Iterator[bytes]:
-    """Packets of a trace; raises IndexError if the file is cut or is not a trace."""
-    at, end = 0, len(data)
-    while at < end:
-        tag, at = _varint(data, at)
+    """Packets of a trace.
+
+    Raises
+    ------
+    IndexError
+        The file is cut off, or is not a trace.
+    """
+    position, end = 0, len(data)
+    while position < end:
+        tag, position = _varint(data, position)
         if tag != _PACKET:
             raise IndexError("the following bytes are not a packet")
-        size, at = _varint(data, at)
-        if at + size > end:
+        size, position = _varint(data, position)
+        if position + size > end:
             raise IndexError("the last packet is cut off")
-        yield data[at : at + size]
-        at += size
+        yield data[position : position + size]
+        position += size
 
 
 def _length(number: int) -> bytes:
@@ -88,16 +95,16 @@ _OWN_TAG: Final = _length(_OWN << 3 | 2)
 
 
 def own_packets(data: bytes) -> Iterator[bytes]:
-    """The packets, with their tags, that carry the tables of a trace at the beginning of an exported file.
+    """Packets, with their tags, for the tables of a trace; they are at the beginning of an exported file.
 
-    The first is empty, so that a reader that looks at the beginning of the file meets a whole packet.
+    The first packet is empty, so that a reader that looks only at the beginning of the file sees a complete packet.
 
     Examples
     --------
     >>> len(b"".join(own_packets(b"abc")))
     15
     """
-    for piece in (b"", *(data[at : at + _PIECE] for at in range(0, len(data), _PIECE))):
+    for piece in (b"", *(data[start : start + _PIECE] for start in range(0, len(data), _PIECE))):
         packet = _OWN_TAG + _length(len(piece)) + piece
         yield bytes([_PACKET]) + _length(len(packet)) + packet
 
@@ -108,13 +115,13 @@ def _own_tables(data: bytes) -> bytes | None:
     for packet in _packets(data):
         if not packet.startswith(_OWN_TAG):
             break
-        size, at = _varint(packet, len(_OWN_TAG))
-        pieces.append(packet[at : at + size])
+        size, position = _varint(packet, len(_OWN_TAG))
+        pieces.append(packet[position : position + size])
     return b"".join(pieces) if pieces else None
 
 
 def _sniff(probe: Probe) -> bool:
-    """Whether the beginning is a list of packets, each of which begins with a field of a protocol buffer."""
+    """Whether a file begins with packets, each of which begins with a field of a protocol buffer."""
     if probe.is_folder or probe.start[:1] != bytes([_PACKET]):
         return False
     seen = 0
@@ -137,7 +144,7 @@ def _messages(path: Path) -> Any:
         return importlib.import_module(_MESSAGES)
     except ImportError as error:
         raise ReadError(
-            f"{path.name} is a binary trace of Perfetto, which needs the package perfetto to be read",
+            f"{path.name} is a binary trace of Perfetto; to read it, the package perfetto is needed",
             expected="the package perfetto, or the trace as JSON",
             hint="pip install 'llmprof[perfetto]'; or convert it: traceconv json FILE FILE.json",
         ) from error
@@ -154,7 +161,7 @@ def _read(path: Path, request: Request) -> Trace:
         if (own := _own_tables(data)) is not None:
             return Trace(*unpacked(own))
     except (IndexError, ReadError) as error:
-        unread = f"its own tables cannot be read ({error}); slices, ranks and calls are derived from the drawn tracks"
+        unread = f"the tables of the exported trace cannot be read ({error}), so the slices of its tracks are read"
     try:
         for packet in _packets(data):
             try:
@@ -167,12 +174,12 @@ def _read(path: Path, request: Request) -> Trace:
     if unread:
         notes.append(unread)
     if damaged:
-        notes.append(f"{damaged:,} packet(s) are damaged and were left out")
+        notes.append(left_out(damaged, "damaged packet"))
     if not tables:
         raise ReadError(
-            f"{path.name} holds no track event",
-            expected="slices, marks or counters of a program",
-            hint="what ftrace and heap profilers record is for Perfetto's own page: ui.perfetto.dev",
+            f"{path.name} has no track event",
+            expected="slices, instants or counters of a program",
+            hint="data of ftrace and heap profilers can be opened in Perfetto's own page: ui.perfetto.dev",
         )
     return trace_of(path, "perfetto", tables, head={"absolute": False}, events=events.count, notes=notes, damage=damage)
 
@@ -198,8 +205,8 @@ class _Events:
         """Add one packet."""
         sequence = packet.trusted_packet_sequence_id
         if packet.sequence_flags & _CLEARED:
-            for known in (self._names, self._categories):
-                known.pop(sequence, None)
+            for names_of in (self._names, self._categories):
+                names_of.pop(sequence, None)
             self._defaults.pop(sequence, None)
         if packet.HasField("interned_data"):
             for name in packet.interned_data.event_names:
@@ -216,37 +223,37 @@ class _Events:
             self._event(packet, packet.track_event, sequence)
         elif kind == "compressed_packets" and not nested:
             unpacked = zlib.decompressobj().decompress(packet.compressed_packets, _MOST_UNPACKED)
-            for one in _packets(unpacked):
-                self.add(messages.TracePacket.FromString(one), messages, nested=True)
+            for inner in _packets(unpacked):
+                self.add(messages.TracePacket.FromString(inner), messages, nested=True)
         elif kind is not None and kind not in {"clock_snapshot", "trace_config", "trace_stats", "trace_uuid"}:
             self.others[kind] += 1
 
     def _event(self, packet: Any, event: Any, sequence: int) -> None:
         track = event.track_uuid if event.HasField("track_uuid") else self._defaults.get(sequence, 0)
-        at = packet.timestamp
-        if not at and event.HasField("timestamp_absolute_us"):
-            at = event.timestamp_absolute_us * 1000
-        if not 0 <= at < MOST_NS:
+        time_ns = packet.timestamp
+        if not time_ns and event.HasField("timestamp_absolute_us"):
+            time_ns = event.timestamp_absolute_us * 1000
+        if not 0 <= time_ns < MOST_NS:
             self.unmatched += 1
             return
         if event.type == _COUNTER:
             value = event.double_counter_value if event.HasField("double_counter_value") else event.counter_value
-            self.samples.append((at, track, self._counted(track, float(value))))
+            self.samples.append((time_ns, track, self._counted(track, float(value))))
             return
         if event.type == _END:
             if not self._open[track]:
                 self.unmatched += 1
                 return
             start, name, category = self._open[track].pop()
-            self.rows.append((track, start, max(0, at - start), name, category))
+            self.rows.append((track, start, max(0, time_ns - start), name, category))
             return
         name = event.name or self._names[sequence].get(event.name_iid, "unnamed")
         categories = [*event.categories, *(self._categories[sequence].get(iid, "") for iid in event.category_iids)]
         category = next((one for one in categories if one), "track event")
         if event.type == _BEGIN:
-            self._open[track].append((at, name, category))
+            self._open[track].append((time_ns, name, category))
         elif event.type == _INSTANT:
-            self.rows.append((track, at, 0, name, category))
+            self.rows.append((track, time_ns, 0, name, category))
 
     def _counted(self, track: int, value: float) -> float:
         """A value in the base unit; increments are added up."""
@@ -264,12 +271,12 @@ class _Events:
         notes = []
         still = sum(map(len, self._open.values()))
         if still:
-            notes.append(f"{still:,} slice(s) have no end and were left out")
+            notes.append(left_out(still, "slice", "without an end"))
         if self.unmatched:
-            notes.append(f"{self.unmatched:,} event(s) have no begin or no time and were left out")
+            notes.append(left_out(self.unmatched, "event", "without a begin or a time"))
         if self.others:
             kinds = ", ".join(f"{kind} {count:,}" for kind, count in self.others.most_common(4))
-            notes.append(f"{self.others.total():,} packet(s) are not track events and were left out ({kinds})")
+            notes.append(left_out(self.others.total(), "packet", f"of other data sources ({kinds})"))
         schema = {"track": pl.UInt64, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String, "domain": pl.String}
         slices = pl.DataFrame(self.rows, schema=schema, orient="row")
         places = [(uuid, *self._thread(uuid)) for uuid in dict.fromkeys(row[0] for row in self.rows)]
@@ -296,18 +303,18 @@ class _Events:
         return {name: frame for name, frame in tables.items() if frame.height}, notes
 
     def _thread(self, uuid: int) -> tuple[int | None, int | None, int | None]:
-        """Process and thread of a track, and its number as a lane of a device."""
+        """Process and thread of a track, and a number for the track that serves as its stream."""
         process = thread = None
         seen = set()
-        at = uuid
-        while at in self._tracks and at not in seen:
-            seen.add(at)
-            track = self._tracks[at]
+        current = uuid
+        while current in self._tracks and current not in seen:
+            seen.add(current)
+            track = self._tracks[current]
             if track.HasField("thread"):
                 process, thread = process or track.thread.pid, thread or track.thread.tid
             if track.HasField("process"):
                 process = process or track.process.pid
-            at = track.parent_uuid
+            current = track.parent_uuid
         return process, thread, self._lanes.setdefault(uuid, len(self._lanes))
 
     def _name(self, uuid: int) -> str:

@@ -1,7 +1,7 @@
-"""Reader of ``.hatchet`` files of Triton Proton: a tree of ranges and kernels with sums of their times.
+"""Reader of ``.hatchet`` files of Triton Proton: a tree of ranges and kernels with their total times.
 
 The file is a JSON list: one or more roots, then facts about the devices. A node with a time and without children is a
-kernel (or an instruction, with ``data="tree"`` of an instrumented kernel); every other node is a range.
+kernel (in an instrumented kernel with ``data="tree"`` it is an instruction); every other node is a range.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.common.summaries import bytes_of, trace_of
+from llmprof.text import left_out
 from llmprof.trace import Trace
 
 _FRAME: Final = re.compile(rb'"frame"\s*:\s*\{')
@@ -44,7 +45,7 @@ def _read(path: Path, request: Request) -> Trace:
             hint="record it again",
         ) from error
     if not isinstance(document, list):
-        raise ReadError(f"{path.name} does not hold a list", expected="a list of trees")
+        raise ReadError(f"{path.name} is not a JSON list", expected="a list of trees")
     trees = [node for node in document if isinstance(node, dict) and isinstance(node.get("frame"), dict)]
     devices = _devices([node for node in document if isinstance(node, dict) and "frame" not in node])
     rows, odd = [], 0
@@ -60,7 +61,7 @@ def _read(path: Path, request: Request) -> Trace:
         "total_ns": pl.Int64, "flops": pl.Float64, "bytes": pl.Float64,
     }  # fmt: skip
     totals = pl.DataFrame(rows, schema=schema, orient="row")
-    notes = [f"{odd:,} leaf node(s) have no time and were left out"] if odd else []
+    notes = [left_out(odd, "leaf node", "without a time")] if odd else []
     head = {"devices": devices, "absolute": False}
     return trace_of(path, "proton", {"totals": totals}, head=head, notes=notes, damage=damage)
 
@@ -79,7 +80,7 @@ def _nodes(tree: dict[str, Any]) -> Iterator[tuple[list[str], dict[str, Any], bo
 
 
 def _row(names: list[str], metrics: dict[str, Any], *, leaf: bool) -> tuple[Any, ...] | None:
-    """Row of a node that has a time."""
+    """Row of a node; None if the node has no time."""
     times = [
         value * _FACTOR[match[1]]
         for key, value in metrics.items()

@@ -24,6 +24,7 @@ from llmprof.readers.common.reader import BY_CONTENT, Part, Probe, Reader, Reque
 from llmprof.readers.registry import claims, knows, refuse_empty, say_what_it_is
 from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, has_timeline, is_run, parallel
 from llmprof.storage import files
+from llmprof.text import counted
 from llmprof.trace import Trace
 
 CACHE_AFTER_S = 1.0
@@ -48,31 +49,33 @@ def read(
     Parameters
     ----------
     path_or_paths : path or iterable of paths
-        A file (Chrome trace JSON, an SQLite export of Nsight Systems, its ``.nsys-rep``), a folder with one file a
-        rank or with Parquet tables of nsys, several of them, a folder that :meth:`Trace.save` wrote, or the folder of
-        a run that llmprof made. Files of Ascend's, ROCm's and NVIDIA's older profilers, of TensorRT, Triton Proton,
-        Perfetto, Linux perf, VTune and PyTorch's memory allocator are recognised by their content, too. Or one file of
-        a monitor: ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat --json``, ``dstat`` (or
-        dool), ``sar`` or ``sadf -d``; its trace has the table ``counters`` only, with the names of llmprof's own
-        monitors, and :func:`llmprof.launch.monitors.counters` puts them on the clock of another trace.
+        Files or folders of one run: Chrome trace JSON, an SQLite export of Nsight Systems or its ``.nsys-rep``, a
+        folder with one file per rank or with Parquet tables of nsys, a folder that :meth:`Trace.save` wrote, or the
+        folder of a run of llmprof. Files of Ascend's, ROCm's and NVIDIA's older profilers, of TensorRT, Triton Proton,
+        Perfetto, Linux perf, VTune and PyTorch's memory allocator are recognised by their content, too. One file of a
+        monitor can also be read: ``nvidia-smi dmon``, ``nvidia-smi --query-gpu --format=csv``, ``gpustat --json``,
+        ``dstat`` (or dool), ``sar`` or ``sadf -d``. Its trace has only the table ``counters``, with the names of
+        llmprof's own monitors, and :func:`llmprof.launch.monitors.counters` puts it on the clock of another trace.
     format : str, optional
-        Name of the format (:func:`llmprof.readers.registry.formats` lists them); found from the content if not given.
+        Name of the format (:func:`llmprof.readers.registry.formats` lists them); recognised by the content if not
+        given.
     tables : iterable of str, or mapping of str to iterable of str, optional
-        Names of the tables to keep, by default all; as a mapping with the columns to keep of each (None for all),
-        beside those that are never null: ``{"kernels": ("stream",), "copies": None}``. Ranks and times are those of
-        the whole trace. An export of Nsight Systems is read that much faster, other formats take less memory.
+        Names of the tables to keep; all if not given. A mapping also selects columns of each table (None for all), as
+        in ``{"kernels": ("stream",), "copies": None}``; columns that are never null are always kept. Ranks and times
+        are those of the whole trace. With fewer tables an export of Nsight Systems is read faster, and other formats
+        take less memory.
     python_functions : bool
-        Keep Python functions (torch's ``with_stack=True``) as operators of kind ``python``: what modules, stacks and
-        flame graphs are made of. Without them the table of operators is smaller.
+        Whether to keep Python functions (``with_stack=True`` of PyTorch) as operators of kind ``python``. Modules,
+        stacks and flame graphs need them; without them the table of operators is smaller.
     cache : bool, optional
-        True stores the parsed trace in the user's cache folder, and loads it from there if the files have not
-        changed; False never does; by default this is done for traces that took longer than a second to parse.
+        True stores the parsed trace in the user's cache folder, and loads it from there as long as the files do not
+        change. False does not use the cache. By default traces that took longer than a second to parse are stored.
     progress : callable, optional
-        Called with the name of a file, the bytes of it that were read, and its size.
+        Called with the name of a file, the number of its bytes that were read, and its size in bytes.
     workers : int, optional
-        Number of processes that share the ranks, or the blocks of one large file, of Chrome traces: by default one a
-        usable core, at most 8, or as the environment variable ``LLMPROF_WORKERS`` says. 1 reads in this process. The
-        trace does not depend on it.
+        Number of processes that read the ranks, or the blocks of one large file, of Chrome traces. By default it is the
+        environment variable ``LLMPROF_WORKERS``, else one for each usable core, at most 8. With 1 this process reads
+        alone. The trace does not depend on it.
 
     Returns
     -------
@@ -84,11 +87,11 @@ def read(
     ReadError
         A file is missing, empty or unreadable.
     UnknownFormatError
-        No reader knows the content, or it is not a trace: files of Nsight Compute are for :func:`llmprof.read_metrics`.
+        No reader knows the content, or it is not a trace; files of Nsight Compute are for :func:`llmprof.read_metrics`.
     MixedRunsError
-        One rank came twice, or the files belong to different runs.
+        Two files have the same rank, or the files belong to different runs.
     LlmprofError
-        ``tables`` names nothing, or a table or column that the schema does not have.
+        ``tables`` is empty, or names a table or column that the schema does not have.
 
     Examples
     --------
@@ -100,7 +103,7 @@ def read(
     given = [path_or_paths] if isinstance(path_or_paths, str | os.PathLike) else list(path_or_paths)
     paths = [capture(Path(p)) for p in given]
     if not paths:
-        raise ReadError("no path was given", expected="a file, a folder or several of them")
+        raise ReadError("no path was given", expected="a file, a folder, or several of them")
     chosen = None if format is None else registry.reader(format)
     with border(", ".join(path.name or str(path) for path in paths[:3])):
         request = Request(wanted, python_functions, progress, helpers.processes(workers))
@@ -117,24 +120,26 @@ def read(
 def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
     """Join a timeline with the samples of the CPU that were recorded at the same time.
 
-    perf samples by the monotonic clock, whose offset from the epoch the run wrote down; VTune's report holds sums only.
+    Times of perf are converted with the offset of its clock from the epoch, which the run saved. VTune's report has
+    only sums.
 
     Parameters
     ----------
     folder : pathlib.Path
         Folder of the run.
     trace : Trace
-        Its timeline.
+        Timeline of the run.
 
     Returns
     -------
     Trace
-        With the table ``samples``; their times are on the clock of the timeline, or null if that has no epoch.
+        The timeline with the table ``samples``. Times of samples are on the clock of the timeline; they are null if its
+        start since the epoch is unknown.
 
     Warns
     -----
     TraceWarning
-        The samples cannot be read; the trace is as it was.
+        The samples cannot be read; the timeline is returned unchanged.
     """
     try:
         return _with_cpu_samples(folder, trace)
@@ -163,21 +168,21 @@ def _with_cpu_samples(folder: Path, trace: Trace) -> Trace:
 
 
 _PLAIN_NAME: Final = re.compile(r"(report|trace|profile|timeline|rank|dp\d|kineto|prof)[\w-]*|[\d_-]*", re.IGNORECASE)
-"""Names of files that do not identify the run."""
+"""Pattern of names of files and folders that do not identify the run."""
 
 
 def name_of(paths: Sequence[Path]) -> str | None:
-    """Name of a run by its path: that of the given folder or file, or of the folder around it.
+    """Name of a run: that of its folder or file, or of a folder above it.
 
     Parameters
     ----------
     paths : sequence of path
-        The trace as it was read.
+        Paths that were read.
 
     Returns
     -------
     str or None
-        One part of a path without its suffixes; None if no part identifies the run.
+        One part of the path without suffixes; None if no part identifies the run.
 
     Examples
     --------
@@ -223,16 +228,22 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
 
 
 def _only_reader(files: Sequence[tuple[Reader, Path]]) -> Reader:
-    """The reader of all the files."""
+    """The one reader of all files.
+
+    Raises
+    ------
+    MixedRunsError
+        The files have different formats, or each of them is a whole trace.
+    """
     readers = {reader.name: reader for reader, _ in files}
     reader = next(iter(readers.values()))
     if len(readers) > 1 or (reader.alone and len(files) > 1):
         raise MixedRunsError(
-            f"the files are of different formats: {listed(sorted(readers))}"
+            f"the files have different formats: {listed(sorted(readers))}"
             if len(readers) > 1
-            else f"there are {len(files)} files of {reader.name}",
-            expected="what one profiler wrote of one run",
-            hint="read each by itself",
+            else f"there are {len(files)} files of format {reader.name}, each of which is a whole trace",
+            expected="the files that one profiler wrote for one run",
+            hint="read each file separately",
             formats=sorted(readers),
         )
     return reader
@@ -255,12 +266,12 @@ def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
     except Exception as error:
         raise ReadError(
             f"the reader {reader.name!r} of {reader.package} failed on {file.name}: {type(error).__name__}: {error}",
-            hint="tell its authors",
+            hint="report this to its authors",
         ) from error
 
 
 def whole_of(reader: Reader, file: Path, request: Request) -> Trace:
-    """Trace of a file, for a reader whose files are whole traces."""
+    """Trace of a file; its reader makes a whole trace of each file."""
     trace = _call(reader, file, request)
     if isinstance(trace, Trace):
         return trace
@@ -275,13 +286,13 @@ def _parts_of_all(reader: Reader, sources: Sequence[Path], request: Request) -> 
             if (parts := _shared_parts(reader, sources, replace(request, workers=1), workers)) is not None:
                 return parts
         except (LlmprofError, MemoryError, *BY_CONTENT):
-            pass  # read one by one, so that the error is that of the first file which has one
+            pass  # read the files one by one, so that the error is that of the first broken file
         request = replace(request, workers=1)
     return [part for file in sources for part in parts_of(reader, file, request)]
 
 
 def _shared_parts(reader: Reader, sources: Sequence[Path], request: Request, workers: int) -> list[Part] | None:
-    """Parts of all files in their order; None if a helper could not read one of them."""
+    """Parts of all files in their order, read by several processes; None if one of them could not read a file."""
     description = {
         "reader": [reader.name, reader.version, reader.package],
         "paths": list(map(str, sources)),
@@ -301,15 +312,17 @@ def _shared_parts(reader: Reader, sources: Sequence[Path], request: Request, wor
     return [part for i in range(len(sources)) for part in own[i]] if len(own) == len(sources) else None
 
 
-def help_read(of: dict[str, Any], share: helpers.Share) -> None:
-    """Work of a helper: reads the files that nobody has taken."""
-    name, version, package = of["reader"]
+def help_read(description: dict[str, Any], share: helpers.Share) -> None:
+    """Work of a helper process: reads files that no other process has taken."""
+    name, version, package = description["reader"]
     reader = registry.reader(name)
     if (reader.version, reader.package) != (version, package):
-        raise ReadError(f"the reader {name!r} is not the same as in the process that started the job")
-    asked = of["asked"] and {table: columns and frozenset(columns) for table, columns in of["asked"].items()}
-    request = Request(Wanted(asked), of["python_functions"])
-    for unit, path in enumerate(map(Path, of["paths"])):
+        raise ReadError(f"the reader {name!r} has another version than in the process that started this one")
+    requested = description["asked"] and {
+        table: columns and frozenset(columns) for table, columns in description["asked"].items()
+    }
+    request = Request(Wanted(requested), description["python_functions"])
+    for unit, path in enumerate(map(Path, description["paths"])):
         if share.take(unit):
             parts = parts_of(reader, path, request)
             share.give(
@@ -328,18 +341,20 @@ def parts_of(reader: Reader, file: Path, request: Request) -> list[Part]:
 
 
 def _wrong(reader: Reader, problem: str, expected: str) -> ReadError:
-    return ReadError(f"the reader {reader.name!r} of {reader.package or 'llmprof'} gave {problem}", expected=expected)
+    return ReadError(
+        f"the reader {reader.name!r} of {reader.package or 'llmprof'} returned {problem}", expected=expected
+    )
 
 
 def _warned(trace: Trace) -> Trace:
-    """Return the trace after warnings about content that was lost or is missing."""
+    """Warn about content that was lost or is missing, and return the trace."""
     for message in trace.coverage.get("warnings", ()):
         warnings.warn(message, TraceWarning, stacklevel=4)  # the caller of read, above the check of its arguments
     return trace
 
 
 def hardware_metrics_only(path: Path) -> bool:
-    """Whether a path holds hardware metrics of Nsight Compute and no timeline.
+    """Whether a path has hardware metrics of Nsight Compute but no timeline.
 
     Parameters
     ----------
@@ -349,8 +364,8 @@ def hardware_metrics_only(path: Path) -> bool:
     Returns
     -------
     bool
-        True for such a file, and for a folder with at least one of them and no trace; False for anything else, and
-        where nothing is.
+        True for a file of Nsight Compute, and for a folder with at least one of them and no trace; False for any other
+        path, also for one that does not exist.
     """
     if not path.exists() or (is_run(path) and has_timeline(path)):
         return False
@@ -365,7 +380,7 @@ def hardware_metrics_only(path: Path) -> bool:
 def _is_profile(path: Path) -> bool:
     try:
         reader = knows(path)
-    except ReadError:  # reading it will raise the error
+    except ReadError:  # the caller raises this error when it reads the file
         return False
     return reader is not None and reader.instead == _METRICS
 
@@ -375,7 +390,7 @@ _METRICS: Final = "llmprof.read_metrics"
 
 
 def files_of(path: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
-    """Files of traces at a path with their readers, in the order of their names."""
+    """Readers and files of the traces at a path, in the order of their names."""
     if not path.exists():
         raise ReadError(f"{path} does not exist", hint="check the path")
     if not path.is_dir():
@@ -393,29 +408,29 @@ def files_of(path: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
 
 
 def _inside(folder: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
-    """Files of traces in a folder; files that stand alone do not belong to the traces of a run."""
+    """Readers and files of the traces in a folder, without files that are whole traces by themselves."""
     suffixes = {suffix for reader in registry.readers() for suffix in reader.suffixes}
     candidates = sorted(p for p in folder.iterdir() if p.is_dir() or p.suffix in suffixes)
-    known = [(reader, path) for path in candidates if (reader := knows(path)) is not None]
+    readable = [(reader, path) for path in candidates if (reader := knows(path)) is not None]
     files: dict[Reader, list[Path]] = {}
-    for reader, path in known:
+    for reader, path in readable:
         if not reader.alone and chosen in (None, reader):
             files.setdefault(reader, []).append(path)
     if not files:
-        others = {f"{path.name} is {reader.what}{_elsewhere(reader)}": None for reader, path in known}
+        others = {f"{path.name} is {reader.what}{_elsewhere(reader)}": None for reader, path in readable}
         raise ReadError(
-            f"{folder} holds no trace among its {sum(p.is_file() for p in candidates)} candidate file(s)",
+            f"{folder} has no trace (llmprof looked at {counted(sum(p.is_file() for p in candidates), 'file')})",
             expected=_expected(),
-            hint=next(iter(others), "pass the folder that holds the profiler's files"),
+            hint=next(iter(others), "pass the folder with the profiler's files"),
         )
     return [(reader, path) for reader, paths in files.items() for path in (reader.choose or list)(paths)]
 
 
 def _elsewhere(reader: Reader) -> str:
-    return f": read it with {reader.instead}" if reader.instead else ": read it by itself"
+    return f": read it with {reader.instead}" if reader.instead else ": read it separately"
 
 
 def _expected() -> str:
-    """The formats that can be read, by name."""
+    """Words that list the names of the formats that can be read."""
     names = listed(reader.name for reader in registry.readers() if reader.read is not None)
     return f"a file or folder in one of the formats {names}"

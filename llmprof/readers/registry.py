@@ -1,6 +1,6 @@
-"""List of the readers by format, and the choice of the reader of a file or folder: by its content, never by its name.
+"""List of the readers, and the choice of a reader for a file or folder, which depends on the content, not the name.
 
-A new format is its own module or folder here, and one line in the list.
+To add a format, add a module or folder here and one line to the list.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ BUILT_IN: Final = (
     "llmprof.readers.torch_memory.reader:READERS",
     "llmprof.readers.perfetto:READER",
 )
-"""Readers of llmprof in the order in which they see a file, written like entry points: ``module:attribute``,
-a reader or several. A file belongs to the first reader that knows it.
+"""List of llmprof's readers. Each line is written like an entry point, ``module:attribute``, and names one reader or
+several. A file is read by the first reader that knows it.
 """
 
 
@@ -47,7 +47,7 @@ def readers() -> tuple[Reader, ...]:
     Returns
     -------
     tuple of Reader
-        Readers in the order in which they see a file.
+        Readers in the order in which they are tried.
 
     Warns
     -----
@@ -76,9 +76,9 @@ def reader(name: str) -> Reader:
     UnknownFormatError
         The format is unknown.
     """
-    for one in readers():
-        if one.name == name:
-            return one
+    for candidate in readers():
+        if candidate.name == name:
+            return candidate
     raise UnknownFormatError(f"there is no format {name!r}", expected=f"one of {listed(formats())}")
 
 
@@ -111,7 +111,7 @@ def detect(path: Path) -> str | None:
     Returns
     -------
     str or None
-        Name of one of :func:`llmprof.readers.registry.readers`, or None if none of them knows the content.
+        Name of the format, or None if no reader knows the content.
 
     Raises
     ------
@@ -123,7 +123,7 @@ def detect(path: Path) -> str | None:
 
 
 def knows(path: Path) -> Reader | None:
-    """First reader that knows a file or folder; None if there is none.
+    """First reader that knows a file or folder; None if no reader does.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def knows(path: Path) -> Reader | None:
     Returns
     -------
     Reader or None
-        A reader of llmprof before one of a plug-in.
+        The reader; those of llmprof come before those of plug-ins.
 
     Raises
     ------
@@ -165,12 +165,12 @@ def knows(path: Path) -> Reader | None:
 
 
 def claims(reader: Reader, probe: Probe) -> bool:
-    """Whether a reader knows a file or folder; a plug-in that fails does not, and is named in a warning."""
+    """Whether a reader knows a file or folder; if a plug-in fails, a warning names it, and the answer is no."""
     if not reader.package:
         return reader.sniff(probe)
     try:
         return bool(reader.sniff(probe))
-    except ReadError:  # of the file, not of the plug-in
+    except ReadError:  # an error of the file, not of the plug-in
         raise
     except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a reading)
         warnings.warn(
@@ -201,15 +201,19 @@ def say_what_it_is(path: Path) -> str:
 
 
 def refuse_empty(path: Path) -> None:
-    """Raise if there is nothing in a file.
+    """Raise if a file is empty.
 
     Raises
     ------
     ReadError
-        The file is empty, or its gzip stream gives no data.
+        The file is empty, or its gzip stream has no data.
     """
     if not path.stat().st_size:
-        raise ReadError(f"{path.name} is empty", expected="a trace", hint="was the profiler killed before it wrote?")
+        raise ReadError(
+            f"{path.name} is empty",
+            expected="a trace",
+            hint="the profiler may have been killed before it wrote the trace: record it again",
+        )
     blocks = Blocks(path, START_BYTES)
     if not any(block.strip() for block in blocks):
         why = f" ({blocks.damage})" if blocks.damage else ""

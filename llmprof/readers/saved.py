@@ -55,7 +55,7 @@ TRACES: Final = "traces"
 CPU_TEXT: Final = "cpu_samples.txt"
 CPU_TABLE: Final = "cpu_samples.csv"
 CPU_CLOCK: Final = "cpu_clock.json"
-"""Samples of the host that a run recorded with its timeline, and the offset of their clock from the epoch."""
+"""Files of a run: samples of the host from perf or VTune, and the offset of perf's clock from the epoch."""
 
 
 def is_run(path: Path) -> bool:
@@ -64,7 +64,7 @@ def is_run(path: Path) -> bool:
 
 
 def has_timeline(path: Path) -> bool:
-    """Whether the folder of a run holds a timeline."""
+    """Whether the folder of a run has a timeline."""
     return (path / SQLITE).exists() or (path / TRACES).exists()
 
 
@@ -94,6 +94,7 @@ def capture(path: Path) -> Path:
     first = next((place for place in (path / SQLITE, path / TRACES) if place.exists()), None)
     if first is None:
         raise NotCapturedError(
-            f"the run {path.name} has no timeline", hint="run it in mode torch, nsys or nsys_ncu, and to its end"
+            f"the run {path.name} has no timeline",
+            hint="run it in mode torch, nsys or nsys_ncu; if it was interrupted, resume it",
         )
     return first

@@ -1,9 +1,8 @@
 """Readers of the exports of ``trtexec``: ``--exportProfile``, ``--exportTimes`` and ``--exportLayerInfo``.
 
-A profile has the sum of the times of each layer; times have the stages of every iteration (enqueue, copy in, compute,
-copy out) on one clock. Shapes, types and tactic of a layer are in the layer information of the engine. It
-is read with a profile if it is in the same folder under the name that ``trt-engine-explorer`` and scripts of
-``trtexec`` give it.
+A profile has the total time of each layer; an export of times has the stages of every iteration (enqueue, copy in,
+compute, copy out) on one clock. The type of a layer comes from the engine's layer information, which is read with a
+profile ``NAME.profile.json`` if ``NAME.graph.json`` is in the same folder, as ``trt-engine-explorer`` names the files.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import polars as pl
 from llmprof.errors import ReadError, UnknownFormatError
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.common.summaries import MOST_NS, bytes_of, trace_of
+from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 
 _PROFILE: Final = re.compile(rb'\[\s*\{\s*"count"\s*:\s*\d+\s*\}')
@@ -30,7 +30,7 @@ _STAGES: Final = (
     ("startComputeMs", "computeMs", "compute", ""),
     ("startD2hMs", "d2hMs", "copy out", "DtoH"),
 )
-"""Start and length of each stage: the length has more digits than the difference of end and start."""
+"""Keys of the start and the length of each stage; the length is more exact than the difference of end and start."""
 
 
 def _document(path: Path) -> tuple[Any, str]:
@@ -46,7 +46,7 @@ def _document(path: Path) -> tuple[Any, str]:
 def _rows(path: Path) -> tuple[list[dict[str, Any]], str]:
     document, damage = _document(path)
     if not isinstance(document, list):
-        raise ReadError(f"{path.name} does not hold a list", expected="the output of trtexec")
+        raise ReadError(f"{path.name} is not a JSON list", expected="the output of trtexec")
     return [row for row in document if isinstance(row, dict)], damage
 
 
@@ -54,12 +54,12 @@ def _read_profile(path: Path, request: Request) -> Trace:
     rows, damage = _rows(path)
     iterations = next((row["count"] for row in rows if isinstance(row.get("count"), int) and "name" not in row), None)
     layers = [row for row in rows if isinstance(row.get("name"), str)]
-    known = _layer_information(path)
+    types = _layer_information(path)
     totals = pl.DataFrame(
         {
             "kind": ["layer"] * len(layers),
             "name": [row["name"] for row in layers],
-            "scope": [known.get(row["name"]) for row in layers],
+            "scope": [types.get(row["name"]) for row in layers],
             "count": [iterations] * len(layers),
             "total_ns": [_ns(row.get("timeMs")) for row in layers],
             "median_ns": [_ns(row.get("medianMs")) for row in layers],
@@ -72,7 +72,7 @@ def _read_profile(path: Path, request: Request) -> Trace:
     whole = totals.filter(pl.col("total_ns").is_not_null())
     notes = [] if iterations is not None else ["the number of iterations is not in the file"]
     if lost := totals.height - whole.height + len(rows) - len(layers) - (iterations is not None):
-        notes.append(f"{lost:,} entry(s) have no name or no time and were left out")
+        notes.append(left_out(lost, "entry", "without a name or a time"))
     return trace_of(path, "trt-profile", {"totals": whole}, events=len(layers), notes=notes, damage=damage)
 
 
@@ -122,14 +122,14 @@ def _read_times(path: Path, request: Request) -> Trace:
             copies.append(moved.select("device", "start_ns", "dur_ns", name=pl.lit(name), kind=pl.lit(copy)))
         else:
             label = pl.format("iteration {}", "iteration")
-            made = stage.with_columns(name=label, domain=pl.lit(name), on_device=pl.lit(value=True))
-            parts.append(made.drop("iteration"))
+            ranges = stage.with_columns(name=label, domain=pl.lit(name), on_device=pl.lit(value=True))
+            parts.append(ranges.drop("iteration"))
     enqueue = spans("startEnqMs", pl.col("endEnqMs") - pl.col("startEnqMs"))
     calls = enqueue.select("start_ns", "dur_ns", name=pl.lit("enqueue"), api=pl.lit("runtime"))
     tables = {"markers": pl.concat(parts), "copies": pl.concat(copies), "runtime": calls}
     lost = frame.height - tables["markers"].height
-    notes = [f"{lost:,} of {frame.height:,} iteration(s) have no times of their computing"] if lost else []
-    notes.append("the file has times of whole iterations: which kernels ran is not in it")
+    notes = [f"the compute time is missing for {lost:,} of {counted(frame.height, 'iteration')}"] if lost else []
+    notes.append("the file has times of whole iterations, not of kernels")
     return trace_of(
         path, "trt-times", tables, head={"absolute": False}, events=frame.height, notes=notes, damage=damage
     )

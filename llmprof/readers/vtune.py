@@ -1,8 +1,8 @@
 """Reader of VTune's CSV reports: hotspots (one row per function) and top-down (one row per frame, indented by depth).
 
 Both come from ``vtune -report hotspots|top-down -r RESULT -format csv``. The separator is a comma unless
-``-csv-delimiter`` says otherwise; times are seconds, with or without an ``s``. A top-down report may lack the
-column of a frame's own time (``-column "CPU Time:Self"`` adds it); it is then the total time less that of the callees.
+``-csv-delimiter`` sets another; times are in seconds, with or without an ``s``. If a top-down report has no column for
+the self time of a frame (``-column "CPU Time:Self"`` adds it), it is the total time minus that of the callees.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.common.summaries import bytes_of, table_of, text_of, trace_of
+from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 
 _SEPARATORS: Final = (",", "\t", ";", "|")
@@ -63,16 +64,16 @@ def _read(path: Path, request: Request) -> Trace:
             expected="the column CPU Time, CPU Time:Self or CPU Time:Total",
             hint="vtune -report hotspots -r RESULT -format csv",
         )
-    # the blanks before a cell are its depth; the table has them stripped
+    # the number of blanks before a cell is its depth; the cells of the table are stripped
     depths, names = _depths(text[text.index(line) :], separator)
     if len(names) != table.height:
-        raise ReadError(f"{path.name} has rows that run over several lines", expected="one line per row")
+        raise ReadError(f"{path.name} has rows of several lines", expected="one line per row")
     rows = table.with_columns(depth=pl.Series(depths, dtype=pl.Int64), frame=pl.Series(names, dtype=pl.String))
     stacked = "Stack" in first
-    notes = [f"{ragged:,} row(s) have too few or too many cells"] if ragged else []
+    notes = [f"the number of cells is wrong in {counted(ragged, 'row')}"] if ragged else []
     own, lost = _own_time(rows, times, stacked=stacked)
     if lost:
-        notes.append(f"{lost:,} row(s) have no time and were left out")
+        notes.append(left_out(lost, "row", "without a time"))
     stacks = _stacks(rows["depth"].to_list(), names) if stacked else names
     samples = rows.select(
         name="frame",
@@ -100,7 +101,7 @@ def _depths(text: str, separator: str) -> tuple[list[int], list[str]]:
 
 
 def _own_time(rows: pl.DataFrame, times: dict[str, str], *, stacked: bool) -> tuple[pl.Series, int]:
-    """Own time of each row, without its callees (ns), and the number of rows without a time."""
+    """Self time of each row, without its callees (ns), and the number of rows without a time."""
 
     def ns(column: str) -> pl.Series:
         seconds = rows[column].str.extract(_NUMBER, 1).cast(pl.Float64, strict=False)
@@ -112,7 +113,7 @@ def _own_time(rows: pl.DataFrame, times: dict[str, str], *, stacked: bool) -> tu
     whole = ns(times.get("total") or times[""])
     if not whole.null_count() < whole.len():
         raise ReadError(
-            "the report gives total times as shares only",
+            "the report has total times only as shares",
             expected="times in seconds",
             hint='vtune -report top-down -r RESULT -format csv -column "CPU Time:Self"',
         )

@@ -150,7 +150,7 @@ def test_perfettos_own_format_without_its_tables_reads_back_by_name_and_time(tmp
     data = bytearray(file.read_bytes())
     data[2000:2200] = bytes(200)
     file.write_bytes(data)
-    with pytest.warns(TraceWarning, match="own tables cannot be read"):
+    with pytest.warns(TraceWarning, match="tables of the exported trace cannot be read"):
         again = llmprof.read(file, cache=False)
     assert again.meta["format"] == "perfetto"
     for table in ("kernels", "copies", "runtime"):

@@ -80,7 +80,7 @@ def test_only_the_table_of_kernels(rank, whole):
 def test_only_the_sums_are_no_trace(rank):
     drop(rank, "*.db", "trace_view.json", "kernel_details.csv", "memory_record.csv", "operator_memory.csv")
     drop(rank, "communication.json")
-    with pytest.raises(ReadError, match="sums without times"):
+    with pytest.raises(ReadError, match="summaries without times"):
         read(rank)
     assert set(ascend.summaries(rank)) == {"step_trace_time", "op_statistic", "communication_matrix"}
 

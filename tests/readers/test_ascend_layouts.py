@@ -56,7 +56,7 @@ def test_sums_of_msprof_analyze_beside_the_ranks_are_no_rank(ranks):
     (sums / "cluster_step_trace_time.csv").write_text("Step,Type,Index,Computing,Overlapped,Free\n,rank,0,1,1,1\n")
     trace = llmprof.read(ranks, cache=False)  # a warning would be an error
     assert trace.ranks == [0, 1]
-    with pytest.raises(ReadError, match="sums without times"):
+    with pytest.raises(ReadError, match="summaries without times"):
         read(sums / "cluster_analysis.db")
 
 
@@ -96,7 +96,7 @@ def test_a_folder_that_was_exported_without_a_known_file_says_so(tmp_path):
     found = tmp_path / "x_ascend_pt" / OUTPUT
     found.mkdir(parents=True)
     (found / "notes.txt").write_text("nothing")
-    with pytest.raises(ReadError, match="x_ascend_pt was exported, but holds no known file"):
+    with pytest.raises(ReadError, match="x_ascend_pt was exported, but has no known file"):
         llmprof.read(found.parent)
 
 

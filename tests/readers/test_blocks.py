@@ -83,7 +83,7 @@ def test_something_else_behind_the_stream(tmp_path):
     for rest in (b"x", b"\x1f", b"text that follows", b"\0\0x"):
         found, blocks = read(write(tmp_path / "file", gzip.compress(b"content") + rest))
         assert found == b"content"
-        assert blocks.damage == "the gzip stream is followed by something else"
+        assert blocks.damage == "other data follow the gzip stream"
 
 
 def test_a_member_that_begins_at_the_end_of_a_read(tmp_path, monkeypatch):

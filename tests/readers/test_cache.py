@@ -222,7 +222,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path, monkeypatch):
         place.mkdir(parents=True)
         (place / "kernels.parquet").write_bytes(b"half")
     os.utime(old, (0, 0))
-    with pytest.warns(TraceWarning, match="holds no event"):
+    with pytest.warns(TraceWarning, match="has no event"):
         llmprof.read(tmp_path / "t.json", cache=True)
     assert not old.exists()
     assert new.exists()

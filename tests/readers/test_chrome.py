@@ -163,7 +163,7 @@ def test_an_event_whose_time_is_no_time_is_left_out_and_counted(read, ts):
     part = read((text + json.dumps(kernel("a")) + "]").encode())
     assert names(part) == ["a"]
     assert part.coverage["skipped"] == {"event without a time or name": 1}
-    assert "1 event(s) without a time or name" in " ".join(part.losses())
+    assert "1 event without a time or name" in " ".join(part.losses())
 
 
 @pytest.mark.parametrize("dur", ["null", '"x"', "-5", "1e300", '"nan"', str(2**70)])

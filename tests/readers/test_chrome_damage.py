@@ -186,7 +186,7 @@ def test_truncated_gzip_keeps_what_came_before(tmp_path):
         part = read_one(path, block_bytes=1000)
         assert names(part) == whole_events(there)
         assert part.coverage["truncated"] == "the gzip stream ends early"
-        with pytest.warns(TraceWarning, match="the gzip stream ends early; .* bytes in about .* were lost"):
+        with pytest.warns(TraceWarning, match="the gzip stream ends early; .* bytes .about .* were lost"):
             llmprof.read(path, cache=False)
 
 
@@ -228,7 +228,7 @@ def test_something_behind_the_gzip_stream_is_said(tmp_path):
     path = write(tmp_path / "trace.json.gz", gzip.compress(text_of(kernels(5))) + b"something else")
     part = read_one(path)
     assert len(names(part)) == 5
-    assert "followed by something else" in part.coverage["truncated"]
+    assert "other data follow" in part.coverage["truncated"]
 
 
 # --- damage inside

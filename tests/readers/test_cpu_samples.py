@@ -84,7 +84,7 @@ def test_recursion_counts_once(tmp_path):
 
 def test_folded_stacks_by_hand(tmp_path):
     path = write(tmp_path, "python;main;forward 12\npython;main 3\nno count here\npython;[kernel] 0\n", "out.folded")
-    with pytest.warns(TraceWarning, match=r"2 line\(s\) are not a stack with a count"):
+    with pytest.warns(TraceWarning, match=r"2 lines without a stack and a count"):
         trace = llmprof.read(path, format="folded")
     assert trace.samples.select("name", "stack", "value", "unit", "time_ns").rows() == [
         ("forward", "python\nmain\nforward", 12, "samples", None),
@@ -118,8 +118,8 @@ def test_what_is_no_sample_is_counted(tmp_path):
     with pytest.warns(TraceWarning) as caught:
         trace = llmprof.read(write(tmp_path, text))
     said = " ".join(str(w.message) for w in caught)
-    assert "1 sample(s) have no call stack" in said
-    assert "2 line(s) are neither a sample nor a frame" in said
+    assert "1 sample without a call stack" in said
+    assert "2 lines that could not be read as a sample or a frame" in said
     assert trace.samples.height == 3
 
 
@@ -185,7 +185,7 @@ Total,10.0s,0s,
 
 
 def test_hotspots_of_vtune_by_hand(tmp_path):
-    with pytest.warns(TraceWarning, match=r"1 row\(s\) have no time"):
+    with pytest.warns(TraceWarning, match=r"1 row without a time"):
         trace = llmprof.read(write(tmp_path, HOTSPOTS, "hotspots.csv"))
     assert trace.meta["format"] == "vtune"
     assert trace.samples.select("name", "stack", "module", "value", "unit").rows() == [
@@ -216,7 +216,7 @@ def test_without_own_times_they_are_what_the_callees_leave(tmp_path):
 
 def test_shares_alone_are_refused_with_the_option_that_gives_times(tmp_path):
     text = "Function Stack,CPU Time:Total,Module\nTotal,100.0%,\n main,80.0%,app\n"
-    with pytest.raises(ReadError, match=r"shares only.*CPU Time:Self"):
+    with pytest.raises(ReadError, match=r"only as shares.*CPU Time:Self"):
         llmprof.read(write(tmp_path, text, "topdown.csv"))
 
 

@@ -124,7 +124,7 @@ def test_dmon_with_date_and_time_has_a_local_clock(tmp_path):
 
 
 def test_dmon_without_times_is_numbered(tmp_path):
-    trace = read(write(tmp_path / "dmon.txt", DMON_PLAIN.encode()), "holds no times")
+    trace = read(write(tmp_path / "dmon.txt", DMON_PLAIN.encode()), "has no times")
     assert trace.meta["clock"] == NUMBERED
     assert trace.meta["start_local"] is None
     assert values(trace, "gpu.utilization", 0) == [(0, 7), (S, 9)]
@@ -133,23 +133,23 @@ def test_dmon_without_times_is_numbered(tmp_path):
 
 
 def test_dmon_with_times_only_goes_on_over_midnight(tmp_path):
-    trace = read(write(tmp_path / "dmon.txt", DMON_TIMES.encode()), "holds no date")
+    trace = read(write(tmp_path / "dmon.txt", DMON_TIMES.encode()), "has no date")
     assert trace.meta["clock"] == TIME_OF_DAY
     assert trace.meta["start_local"] == "23:59:59.000"
     assert values(trace, "gpu.utilization") == [(0, 17), (2 * S, 15)]
 
 
 def test_dmon_as_csv(tmp_path):
-    trace = read(write(tmp_path / "dmon.csv", DMON_CSV.encode()), "holds no times")
+    trace = read(write(tmp_path / "dmon.csv", DMON_CSV.encode()), "has no times")
     assert values(trace, "gpu.power") == [(0, 64), (S, 65)]
 
 
 def test_dmon_that_is_cut_keeps_whole_lines(tmp_path):
-    trace = read(write(tmp_path / "dmon.txt", DMON.encode()[:-20]), "1 line(s) or value(s) could not be read")
+    trace = read(write(tmp_path / "dmon.txt", DMON.encode()[:-20]), "lines or values that could not be read: 1")
     assert values(trace, "gpu.power") == [(0, 401), (0, 76)]
 
 
-@pytest.mark.parametrize(("name", "seconds", "warned"), [("dmon.txt", 5, ()), ("dmon.csv", 2, ("holds no times",))])
+@pytest.mark.parametrize(("name", "seconds", "warned"), [("dmon.txt", 5, ()), ("dmon.csv", 2, ("has no times",))])
 def test_dmon_of_a_real_gpu(name, seconds, warned):
     trace = read(FILES / name, *warned)
     assert values(trace, "gpu.power") == [(i * S, 78) for i in range(seconds)]
@@ -184,13 +184,13 @@ def test_query_gpu_with_units(tmp_path):
 
 
 def test_query_gpu_without_units_or_index(tmp_path):
-    trace = read(write(tmp_path / "gpu.csv", NOUNITS.encode()), "holds no index")
+    trace = read(write(tmp_path / "gpu.csv", NOUNITS.encode()), "has no index")
     assert values(trace, "gpu.memory_used", 0) == [(0, 1024 * MIB), (S, 1024 * MIB)]
     assert values(trace, "gpu.power", 1) == [(1_000_000, 60)]
 
 
 def test_query_gpu_without_timestamp(tmp_path):
-    trace = read(write(tmp_path / "gpu.csv", b"index, utilization.gpu [%]\n0, 45 %\n0, 46 %\n"), "holds no times")
+    trace = read(write(tmp_path / "gpu.csv", b"index, utilization.gpu [%]\n0, 45 %\n0, 46 %\n"), "has no times")
     assert values(trace, "gpu.utilization", 0) == [(0, 45), (S, 46)]
 
 
@@ -220,7 +220,7 @@ def test_gpustat_with_an_offset_is_on_the_epoch(tmp_path):
 
 def test_gpustat_that_is_cut(tmp_path):
     text = gpustat(1) + gpustat(2)[:-30]
-    trace = read(write(tmp_path / "gpustat.json", text.encode()), "1 line(s) or value(s) could not be read")
+    trace = read(write(tmp_path / "gpustat.json", text.encode()), "lines or values that could not be read: 1")
     assert values(trace, "gpu.utilization") == [(0, 45)]
 
 
@@ -255,7 +255,7 @@ def test_dstat_in_another_zone_is_local(tmp_path):
 def test_a_cell_that_is_no_number_costs_no_row_of_sar_and_no_share(tmp_path):
     whole = (FILES / "sar.txt").read_text()
     text = whole.replace("36.73      0.00      0.00     29.59", "36.73      0.00      0.00     x")
-    trace = read(write(tmp_path / "sar.txt", text.encode()), "1 line(s) or value(s) could not be read")
+    trace = read(write(tmp_path / "sar.txt", text.encode()), "lines or values that could not be read: 1")
     assert values(trace, "cpu.system.0") == values(read(FILES / "sar.txt"), "cpu.system.0")
     assert values(trace, "cpu.system.1") == values(read(FILES / "sar.txt"), "cpu.system.1")
     assert len(values(trace, "cpu.utilization.0")) == 1  # of the other sample: without idle time it is unknown
@@ -285,7 +285,9 @@ def test_a_sample_of_dstat_that_begins_with_a_minus_is_no_title(tmp_path):
 @pytest.mark.parametrize("stray", ['"Author:","x"', '"Dstat 0.8.0 CSV output"'])
 def test_samples_where_titles_should_be_are_counted_as_lost(tmp_path, stray):
     lines = (FILES / "dstat_epoch.csv").read_text().splitlines()
-    trace = read(write(tmp_path / "dstat.csv", "\n".join([*lines[:-1], stray, lines[-1]]).encode()), "1 line(s)")
+    trace = read(
+        write(tmp_path / "dstat.csv", "\n".join([*lines[:-1], stray, lines[-1]]).encode()), "could not be read: 1"
+    )
     assert len(values(trace, "cpu.user")) == 1
 
 
@@ -304,7 +306,7 @@ def test_dool_of_one_processor_and_all():
 
 
 def test_dstat_text_has_no_year():
-    trace = read(FILES / "dstat.txt", "holds no year")
+    trace = read(FILES / "dstat.txt", "has no year")
     assert (trace.meta["clock"], trace.meta["start_local"]) == (TIME_OF_DAY, "13:08:34.000")
     assert values(trace, "cpu.user.0") == [(0, 80), (S, 36)]
     assert values(trace, "cpu.utilization") == [(0, 51), (S, 51)]
@@ -313,7 +315,7 @@ def test_dstat_text_has_no_year():
 
 
 def test_dool_text_with_colours():
-    trace = read(FILES / "dool.txt", "holds no year")
+    trace = read(FILES / "dool.txt", "has no year")
     assert values(trace, "cpu.system") == [(0, 30), (S, 13)]
     assert values(trace, "load.1min") == [(0, 1.15), (S, 1.15)]
 
@@ -321,7 +323,7 @@ def test_dool_text_with_colours():
 def test_dstat_without_times(tmp_path):
     lines = (FILES / "dstat_epoch.csv").read_text().splitlines()
     data = "\n".join(line.rpartition(",")[0] if i > 3 else line for i, line in enumerate(lines))
-    trace = read(write(tmp_path / "d.csv", data.encode()), "holds no times")
+    trace = read(write(tmp_path / "d.csv", data.encode()), "has no times")
     assert values(trace, "cpu.user") == [(0, 100), (S, 76.5)]
 
 
@@ -352,7 +354,7 @@ DSTAT_OLD = """\
 
 
 def test_pcp_dstat_names_its_groups_twice(tmp_path):
-    trace = read(write(tmp_path / "d.csv", PCP.encode()), "holds no times")
+    trace = read(write(tmp_path / "d.csv", PCP.encode()), "has no times")
     assert values(trace, "cpu.user") == [(0, 9.608)]
     assert values(trace, "disk.written") == [(0, 32768)]
 
@@ -403,7 +405,9 @@ def test_sar_dates(tmp_path, date, start):
 
 @pytest.mark.parametrize("date", ["11/12/26", "2026年11月21日"])
 def test_sar_whose_date_is_uncertain(tmp_path, date):
-    trace = read(write(tmp_path / "sar.txt", sar(date, "11:59:59 PM", "12:00:01 AM")), "does not say its date")
+    trace = read(
+        write(tmp_path / "sar.txt", sar(date, "11:59:59 PM", "12:00:01 AM")), "the date in sar.txt is ambiguous"
+    )
     assert (trace.meta["clock"], trace.meta["start_local"]) == (TIME_OF_DAY, "23:59:59.000")
     assert values(trace, "cpu.utilization") == [(0, 12.5), (2 * S, 12.5)]
 
@@ -483,7 +487,7 @@ def test_a_heading_without_samples_is_an_error(tmp_path, content, kind):
 
 def test_two_monitors_are_read_each_by_itself(tmp_path):
     files = [write(tmp_path / name, DMON.encode()) for name in ("a.txt", "b.txt")]
-    with pytest.raises(MixedRunsError, match=r"2 files of dmon.*each by itself"):
+    with pytest.raises(MixedRunsError, match=r"2 files of format dmon.*read each file separately"):
         llmprof.read(files)
 
 

@@ -157,11 +157,11 @@ def test_a_report_without_samples(report, monkeypatch):
 
 def test_without_the_package_and_other_files(report, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ncu_report", None)
-    with pytest.raises(ReadError, match="ncu-report is not here"):
+    with pytest.raises(ReadError, match="ncu-report has to be installed"):
         llmprof.read_source(report)
     other = tmp_path / "a.csv"
     other.write_text('"ID","Process ID","Kernel Name"\n')
-    with pytest.raises(UnknownFormatError, match="pages in CSV hold no instructions"):
+    with pytest.raises(UnknownFormatError, match="pages in CSV have no instructions"):
         llmprof.read_source(other)
 
 

@@ -83,6 +83,6 @@ def test_work_that_names_no_process_is_of_the_process_that_launched_it(tmp_path)
         ],
         **NO_COPIES,
     )  # fmt: skip
-    with pytest.warns(TraceWarning, match="they belong to the process whose call launched them"):
+    with pytest.warns(TraceWarning, match="it is that of the call with the same correlation"):
         trace = llmprof.read(path, cache=False)
     assert trace.kernels.select("rank", "correlation").sort("correlation").rows() == [(1, 21), (0, 22), (0, 23)]

@@ -143,11 +143,11 @@ def test_ranks_of_one_run_go_together_and_others_do_not(tmp_path):
         (b"", "damaged"),
         (b"{}", "no timings"),
         (gzip.compress(b'{"format":"llmprof-ops","version":1}', mtime=0)[:-9], "damaged"),
-        (gzip.compress(b'{"format":"llmprof-ops","version":1}', mtime=0), "make no sense"),
+        (gzip.compress(b'{"format":"llmprof-ops","version":1}', mtime=0), "invalid tables"),
         (gzip.compress(b'{"format":"llmprof-ops","version":9}', mtime=0), "version 9"),
-        (json.dumps(document(calls={})).encode(), "make no sense"),
-        (json.dumps(document(names=[])).encode(), "make no sense"),
-        (json.dumps(document(steps=document()["steps"] | {"step": ["a", None]})).encode(), "make no sense"),
+        (json.dumps(document(calls={})).encode(), "invalid tables"),
+        (json.dumps(document(names=[])).encode(), "invalid tables"),
+        (json.dumps(document(steps=document()["steps"] | {"step": ["a", None]})).encode(), "invalid tables"),
     ],
 )
 def test_broken_files(tmp_path, content, words):

@@ -102,9 +102,9 @@ def test_what_is_open_unmatched_or_of_others_is_said(tmp_path, trace):
     with pytest.warns(TraceWarning) as caught:
         llmprof.read(write(tmp_path, trace.SerializeToString()))
     said = " ".join(str(one.message) for one in caught)
-    assert "1 slice(s) have no end" in said
-    assert "1 event(s) have no begin" in said
-    assert "1 packet(s) are not track events and were left out (ftrace_events 1)" in said
+    assert "1 slice without an end" in said
+    assert "1 event without a begin" in said
+    assert "1 packet of other data sources (ftrace_events 1) was left out" in said
 
 
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
@@ -144,5 +144,5 @@ def test_other_files_are_not_taken_for_one(tmp_path, data):
 def test_without_the_package_the_way_is_said(tmp_path, trace, monkeypatch):
     path = write(tmp_path, trace.SerializeToString())
     monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace.perfetto_trace_pb2", None)
-    with pytest.raises(ReadError, match=r"needs the package perfetto.*traceconv json"):
+    with pytest.raises(ReadError, match=r"the package perfetto is needed.*traceconv json"):
         llmprof.read(path)

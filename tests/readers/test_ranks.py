@@ -47,7 +47,7 @@ def test_what_the_file_says_comes_before_its_name(tmp_path):
 def test_files_that_say_no_rank_are_numbered_and_said(tmp_path):
     for name in ("a.json", "b.json"):
         write(tmp_path / name, text_of([kernel(name)]))
-    with pytest.warns(TraceWarning, match=r"[ab]\.json does not say its rank; it is taken as rank [01]"):
+    with pytest.warns(TraceWarning, match=r"[ab]\.json does not state its rank; it is read as rank [01]"):
         trace = read(tmp_path)
     assert trace.kernels.select("rank", "name").rows() == [(0, "a.json"), (1, "b.json")]
 
@@ -71,7 +71,7 @@ def test_two_copies_of_one_rank(tmp_path):
     write(tmp_path / "copy.json", (tmp_path / "rank0.json").read_bytes())
     with pytest.raises(MixedRunsError) as caught:
         read(tmp_path)
-    assert "rank 0 comes twice, in copy.json and rank0.json" in str(caught.value)
+    assert "copy.json and rank0.json both have rank 0" in str(caught.value)
     assert caught.value.facts["rank"] == 0
     assert [path.rpartition("/")[2] for path in caught.value.facts["files"]] == ["copy.json", "rank0.json"]
 
@@ -87,7 +87,7 @@ def test_engines_side_by_side_are_replicas(tmp_path):
     """vLLM's data parallelism of a dense model: an engine a replica, and each calls its rank 0."""
     engine_file(tmp_path, "rank0.1.json", [kernel("late", ts=2)], process=300)
     engine_file(tmp_path, "rank0.2.json", [kernel("early", ts=1)], process=200)
-    with pytest.warns(TraceWarning, match=r"rank 0 comes 2 times, .* taken as 2 replicas .* ranks 0 to 1"):
+    with pytest.warns(TraceWarning, match=r"rank 0 is in 2 recordings .* read as 2 replicas .* ranks 0 to 1"):
         trace = read(tmp_path)
     assert trace.ranks == [0, 1]
     assert trace.kernels.select("rank", "name").sort("rank").rows() == [(0, "early"), (1, "late")]
@@ -99,7 +99,7 @@ def test_the_front_end_of_replicas_is_none_of_them(tmp_path):
     for process in (200, 300):
         engine_file(tmp_path, f"rank0.{process}.json", [kernel(str(process), ts=1)], process=process)
     write(tmp_path / "api.json", text_of([op(ts=0, dur=9)], baseTimeNanoseconds=1_000_000_000))
-    with pytest.warns(TraceWarning, match="taken as 2 replicas"):
+    with pytest.warns(TraceWarning, match="read as 2 replicas"):
         trace = read(tmp_path)
     assert [(one["rank"], one["file"]) for one in trace.meta["ranks"]] == [
         (-1, "api.json"), (0, "rank0.200.json"), (1, "rank0.300.json"),
@@ -110,7 +110,7 @@ def test_the_front_end_of_replicas_is_none_of_them(tmp_path):
 def test_replicas_of_several_ranks_are_numbered_on(tmp_path):
     for process, rank in ((10, 0), (11, 1), (20, 0), (21, 1)):
         engine_file(tmp_path, f"{process}_rank{rank}.json", [kernel(str(process))], process=process, rank=rank, world=2)
-    with pytest.warns(TraceWarning, match=r"each of 2 ranks comes 2 times"):
+    with pytest.warns(TraceWarning, match=r"each of 2 ranks is in 2 recordings"):
         trace = read(tmp_path)
     rows = trace.kernels.select("rank", "name").sort("rank").rows()
     assert rows == [(0, "10"), (1, "11"), (2, "20"), (3, "21")]
@@ -128,7 +128,7 @@ def test_two_recordings_of_one_process_or_of_two_times_are_no_replicas(tmp_path,
     engine_file(tmp_path, "rank0.1.json", [kernel(ts=1)], process=200)
     base = 1_000_000_000 if process == 200 else 9_000_000_000
     engine_file(tmp_path, "rank0.2.json", [second], process=process, base=base)
-    with pytest.raises(MixedRunsError, match="rank 0 comes twice"):
+    with pytest.raises(MixedRunsError, match="both have rank 0"):
         read(tmp_path)
 
 

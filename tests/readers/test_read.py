@@ -137,7 +137,7 @@ def test_another_database_is_named(tmp_path):
 
 def test_a_folder_without_a_trace(tmp_path):
     write(tmp_path / "notes.txt", b"these are notes")
-    with pytest.raises(ReadError, match="holds no trace among its 1 candidate file"):
+    with pytest.raises(ReadError, match=r"has no trace .*looked at 1 file"):
         read(tmp_path)
 
 
@@ -168,7 +168,7 @@ def test_long_keys_before_the_events(tmp_path):
 
 @pytest.mark.parametrize("text", [b'{"traceEvents": []}', b"[]", b"[ ]\n"])
 def test_no_events_is_said(tmp_path, text):
-    with pytest.warns(TraceWarning, match=r"trace\.json holds no event: was the profiler ever active\?"):
+    with pytest.warns(TraceWarning, match=r"trace\.json has no event: was the profiler ever active\?"):
         trace = read(write(tmp_path / "trace.json", text))
     assert trace.tables == {}
     with pytest.raises(NotCapturedError, match="this capture holds no kernels"):
@@ -230,7 +230,9 @@ def test_recorded_but_none_is_an_empty_table(tmp_path):
 
 def test_losses_are_warned_of_and_kept(tmp_path):
     path = write(tmp_path / "trace.json", text_of([kernel("a"), kernel("b")])[:-30])
-    with pytest.warns(TraceWarning, match="the file ends inside the list of events; .* bytes in about 1 event"):
+    with pytest.warns(
+        TraceWarning, match=r"the file ends inside the list of events; .* bytes .about 1 event.* were lost"
+    ):
         trace = read(path)
     assert trace.kernels["name"].to_list() == ["a"]
     assert trace.coverage["lost_pieces"] == 1

@@ -87,7 +87,7 @@ def test_files_of_nsight_compute_are_pointed_to_their_function(tmp_path):
     assert detect(path) == "ncu"
     with pytest.raises(UnknownFormatError, match=r"raw\.csv is CSV or a report .*read it with llmprof\.read_metrics"):
         llmprof.read(path)
-    with pytest.raises(ReadError, match=r"holds no trace .*read it with llmprof\.read_metrics"):
+    with pytest.raises(ReadError, match=r"has no trace .*read it with llmprof\.read_metrics"):
         llmprof.read(tmp_path)
     report = write(tmp_path / "x.ncu-rep", b"NVR\0rest")
     with pytest.raises(UnknownFormatError, match=r"llmprof\.read_metrics"):
@@ -96,7 +96,7 @@ def test_files_of_nsight_compute_are_pointed_to_their_function(tmp_path):
 
 def test_a_folder_with_the_files_of_a_monitor_only(tmp_path):
     write(tmp_path / "gpu.txt", b"# gpu   pwr\n# Idx   W\n    0   50\n")
-    with pytest.raises(ReadError, match=r"gpu\.txt is what nvidia-smi dmon printed: read it by itself"):
+    with pytest.raises(ReadError, match=r"gpu\.txt is output of nvidia-smi dmon: read it separately"):
         llmprof.read(tmp_path)
 
 
@@ -226,8 +226,8 @@ def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path):
     ("old", "new", "why"),
     [
         ("    rank = int", "    rank = 1 / 0 + int", "failed on one.acme: ZeroDivisionError"),
-        ("    return [Part", "    return 5\n    return [Part", "gave a int; expected a list of Part"),
-        ('suffixes=(".acme",)', "alone=True", "gave parts.*; expected a Trace"),
+        ("    return [Part", "    return 5\n    return [Part", "returned a int; expected a list of Part"),
+        ('suffixes=(".acme",)', "alone=True", "returned parts.*; expected a Trace"),
     ],
 )
 def test_a_plugin_that_fails_while_reading_is_named(install, tmp_path, old, new, why):

@@ -169,5 +169,5 @@ def test_engines_of_a_server_are_replicas(served: Trace) -> None:
 
 
 def test_a_server_with_replicas_says_so_when_it_is_read() -> None:
-    with pytest.warns(TraceWarning, match="rank 0 comes 2 times, .* 2 replicas"):
+    with pytest.warns(TraceWarning, match="rank 0 is in 2 recordings .* 2 replicas"):
         llmprof.read(HERE / "torch_dp2_served", cache=False)

@@ -65,7 +65,8 @@ from llmprof.notebook.prose.timeline import (
     of_timeline,
     of_watched_rank,
 )
-from llmprof.notebook.prose.words import counted, joined, listed, or_why_not, say, what_ran
+from llmprof.notebook.prose.words import joined, listed, or_why_not, say, what_ran
+from llmprof.text import counted
 
 __all__ = [
     "compared",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from llmprof import analyze, bundled
 from llmprof.analyze.findings.facts import facts_in_words, on_host
 from llmprof.errors import LlmprofError
+from llmprof.text import counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -66,22 +67,6 @@ def or_why_not(show: Callable[[], Any]) -> Any:
         return show()
     except LlmprofError as error:
         return say(f"*Not to be had from this recording: {error}*")
-
-
-def counted(number: float, noun: str) -> str:
-    """A number and its noun.
-
-    Examples
-    --------
-    >>> counted(1, "rank"), counted(1200, "all-reduce"), counted(2, "copy")
-    ('1 rank', '1,200 all-reduces', '2 copies')
-    """
-    if round(number, 1) == 1:
-        return f"{number:,.0f} {noun}"
-    plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
-    if noun.endswith(("ch", "s", "x")):
-        plural = f"{noun}es"
-    return f"{number:,.0f} {plural}" if float(number).is_integer() else f"{number:,.1f} {plural}"
 
 
 def joined(words: Sequence[object]) -> str:

@@ -1,4 +1,4 @@
-"""Readers of Huawei Ascend recordings: the output of torch_npu, msprof and MindSpore, as text or databases."""
+"""Reader of recordings of Huawei's Ascend NPUs: the output of torch_npu, msprof and MindSpore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counters and memory of an Ascend device: frequency, HBM, LLC, QoS, links, allocations, in base units."""
+"""Counters and memory of an Ascend device in base units: frequency, HBM, LLC, QoS, links, allocations."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _UNITS: Final = {
     "%": (1.0, "%"),
     "us": (1000.0, "ns"),
 }
-"""Factor and base unit of the units that stand in the names of series; msprof counts in powers of 1024."""
+"""Factor and base unit for each unit in the names of series; msprof's prefixes are powers of 1024."""
 
 
 def of_timeline(timeline: Timeline) -> pl.DataFrame | None:
-    """The counters of timeline files as the table ``counters``.
+    """The counters of timeline files as the table ``counters``; None if there are none.
 
-    Rates of hits, which msprof writes as fractions although it calls them per cent, become per cent.
+    msprof writes hit rates as fractions although it names the unit per cent; here they become per cent.
     """
     samples = timeline.counters
     if not samples.height:
@@ -62,24 +62,24 @@ def of_database(db: Database) -> pl.DataFrame | None:
                 ).drop_nulls(["time_ns", "value", "name"])
             )  # fmt: skip
 
-    at = ("deviceId", "timestampNs")
-    add(db.read("AICORE_FREQ", at, ("freq",)), pl.lit("AI Core Freq"), pl.col("freq") * 1e6, "Hz")
+    keys = ("deviceId", "timestampNs")
+    add(db.read("AICORE_FREQ", keys, ("freq",)), pl.lit("AI Core Freq"), pl.col("freq") * 1e6, "Hz")
     for column, word in (("ddr", "DDR"), ("hbm", "HBM")):
         who = db.named("type").replace({"app": "APP", "device": "Device"})
-        add(db.read("NPU_MEM", (*at, "type"), (column,)), pl.format(f"{{}}/{word}", who), pl.col(column), "B")
+        add(db.read("NPU_MEM", (*keys, "type"), (column,)), pl.format(f"{{}}/{word}", who), pl.col(column), "B")
     way = db.named("type").str.to_titlecase()
     add(
-        db.read("HBM", (*at, "hbmId", "type"), ("bandwidth",)),
+        db.read("HBM", (*keys, "hbmId", "type"), ("bandwidth",)),
         pl.format("HBM {}/{}", "hbmId", way),
         pl.col("bandwidth"),
         "B/s",
     )
     way = db.named("mode").str.to_titlecase()
-    llc = db.read("LLC", (*at, "llcId", "mode"), ("hitRate", "throughput"))
+    llc = db.read("LLC", (*keys, "llcId", "mode"), ("hitRate", "throughput"))
     add(llc, pl.format("LLC {} {}/Throughput", "llcId", way), pl.col("throughput"), "B/s")
     add(llc, pl.format("LLC {} {}/Hit Rate", "llcId", way), pl.col("hitRate"), "%")
     add(
-        db.read("NPU_MODULE_MEM", (*at, "moduleId"), ("totalReserved",)),
+        db.read("NPU_MODULE_MEM", (*keys, "moduleId"), ("totalReserved",)),
         pl.format(
             "module memory {}",
             pl.col("moduleId").replace_strict(db.enum("ENUM_MODULE"), default="unknown", return_dtype=pl.String),
@@ -88,27 +88,32 @@ def of_database(db: Database) -> pl.DataFrame | None:
         "B",
     )
     for column, word in (("l2BufferBwLevel", "L2 Buffer Bw Level"), ("mataBwLevel", "Mata Bw Level")):
-        add(db.read("SOC_BANDWIDTH_LEVEL", at, (column,)), pl.lit(word), pl.col(column), None)
+        add(db.read("SOC_BANDWIDTH_LEVEL", keys, (column,)), pl.lit(word), pl.col(column), None)
     for column, word in (
         ("readBwLevel", "read_bandwidth"), ("writeBwLevel", "write_band_width"), ("readOstLevel", "read_ost"),
         ("writeOstLevel", "write_ost"),
     ):  # fmt: skip
-        add(db.read("ACC_PMU", (*at, "accId"), (column,)), pl.format(f"{word} acc {{}}", "accId"), pl.col(column), None)
+        add(
+            db.read("ACC_PMU", (*keys, "accId"), (column,)),
+            pl.format(f"{word} acc {{}}", "accId"),
+            pl.col(column),
+            None,
+        )
     add(
-        db.read("QOS", (*at, "eventName"), ("bandwidth",)),
+        db.read("QOS", (*keys, "eventName"), ("bandwidth",)),
         pl.format("QoS {}", db.named("eventName")),
         pl.col("bandwidth"),
         None,
     )
-    add(db.read("DDR", at, ("read",)), pl.lit("DDR/Read"), pl.col("read"), "B/s")
-    add(db.read("DDR", at, ("write",)), pl.lit("DDR/Write"), pl.col("write"), "B/s")
+    add(db.read("DDR", keys, ("read",)), pl.lit("DDR/Read"), pl.col("read"), "B/s")
+    add(db.read("DDR", keys, ("write",)), pl.lit("DDR/Write"), pl.col("write"), "B/s")
     for column, word in (("txThroughput", "Tx"), ("rxThroughput", "Rx")):
-        add(db.read("HCCS", at, (column,)), pl.lit(f"HCCS/{word}"), pl.col(column), "B/s")
+        add(db.read("HCCS", keys, (column,)), pl.lit(f"HCCS/{word}"), pl.col(column), "B/s")
     return pl.concat(parts).sort("time_ns", maintain_order=True) if parts else None
 
 
 def operator_memory(path: Path) -> pl.DataFrame:
-    """The allocations and releases of ``operator_memory.csv`` as the table ``memory``."""
+    """The allocations and releases in ``operator_memory.csv`` as the table ``memory`` (bytes, absolute times in ns)."""
     raw = files.read(path)
     device = _device(raw)
     size = files.size_bytes(raw, "size")
@@ -131,7 +136,7 @@ def operator_memory(path: Path) -> pl.DataFrame:
 
 
 def memory_record(path: Path) -> pl.DataFrame:
-    """Samples of allocators of ``memory_record.csv``, by component (PTA, GE, APP, WORKSPACE)."""
+    """The samples of allocators in ``memory_record.csv`` as the table ``memory``, by component (PTA, GE, APP, …)."""
     raw = files.read(path)
     return raw.select(
         device=_device(raw),
@@ -146,7 +151,7 @@ def memory_record(path: Path) -> pl.DataFrame:
 
 
 def module_memory(path: Path) -> pl.DataFrame:
-    """Memory of the parts of CANN of ``npu_module_mem.csv``, as counters."""
+    """Memory of CANN's modules from ``npu_module_mem.csv``, as counters."""
     raw = files.read(path)
     return raw.select(
         device=_device(raw),

@@ -1,4 +1,4 @@
-"""The two kinds of files of Ascend's tools: CSV as typed columns and SQLite databases."""
+"""Files of Ascend's tools: CSV as columns with types, and SQLite databases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ABSENT: Final = ("", "N/A", "NA", "None", "nan", "NULL")
 
 NS_PER_UNIT: Final = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 BYTES_PER_UNIT: Final = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
-"""msprof counts in powers of 1024: 2,160,232 KB of its text are 2,212,077,568 bytes of its database."""
+"""Bytes by unit, powers of 1024 in msprof: 2,160,232 KB in its text are 2,212,077,568 bytes in its database."""
 
 _MOST_NS: Final = 2**61
 """Largest number (ns) that counts as a time."""
@@ -26,7 +26,7 @@ _HEADING: Final = re.compile(r"^\s*(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Every cell of a CSV file as stripped text; null for a missing value.
+    """Read a CSV file with every cell as stripped text, or null for a missing value.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ def read(path: Path) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        Columns named by :func:`heading` of the file's headings; of two columns with the same name the first is kept.
+        Columns with names that :func:`heading` makes; of two columns with the same name the first is kept.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def time_ns(frame: pl.DataFrame, *stems: str) -> pl.Expr:
         for unit, factor in NS_PER_UNIT.items():
             if f"{stem}_{unit}" in frame.columns:
                 return ns_of_text(pl.col(f"{stem}_{unit}"), factor)
-        if stem in frame.columns:  # the versions of 2023 do not say the unit of start times: us, or ns since the epoch
+        if stem in frame.columns:  # versions of 2023 do not write the unit of start times: us, or ns since the epoch
             scaled_ns = ns_of_text(pl.col(stem))
             whole_ns = pl.col(stem).str.extract(r"^\s*(\d{18,19})\s*$", 1).cast(pl.Int64, strict=False)
             return pl.coalesce(whole_ns, scaled_ns)
@@ -155,11 +155,11 @@ def ns_of_text(value: pl.Expr, factor: int = 1000) -> pl.Expr:
 
 
 TABLES: Final = ("TASK", "PYTORCH_API", "CANN_API", "COMMUNICATION_OP", "COMPUTE_TASK_INFO", "AICORE_FREQ", "NPU_MEM")
-"""A database that has at least one of these tables is a recording."""
+"""Tables of recordings: a database with at least one of them is a recording."""
 
 
 class Database:
-    """One database file: the tables that it has, and their columns with texts in place of identifiers."""
+    """A database file, with the columns of its tables and the texts of identifiers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -173,15 +173,16 @@ class Database:
         """Columns of a table; a missing column is all null. None if the table is missing."""
         if table not in self.columns:
             return None
-        wanted: dict[str, pl.DataType] = dict.fromkeys(whole, pl.Int64())
-        wanted |= dict.fromkeys(numbers, pl.Float64())
-        wanted |= dict.fromkeys(texts, pl.String())
-        there = {c: t for c, t in wanted.items() if c in self.columns[table]}
-        if not there:
+        types: dict[str, pl.DataType] = dict.fromkeys(whole, pl.Int64())
+        types |= dict.fromkeys(numbers, pl.Float64())
+        types |= dict.fromkeys(texts, pl.String())
+        existing = {c: t for c, t in types.items() if c in self.columns[table]}
+        if not existing:
             return None
-        frame = sqlite.read(self.path, table, there)
+        frame = sqlite.read(self.path, table, existing)
         return frame.select(
-            pl.col(c).cast(t, strict=False) if c in there else pl.lit(None, dtype=t).alias(c) for c, t in wanted.items()
+            pl.col(c).cast(t, strict=False) if c in existing else pl.lit(None, dtype=t).alias(c)
+            for c, t in types.items()
         )
 
     @property
@@ -218,7 +219,9 @@ def is_database(path: Path) -> bool:
 
 
 def communication_times(path: Path) -> pl.DataFrame | None:
-    """HCCL's own times of each call and the hash of its group, from ``analysis.db``; None if it has no times."""
+    """Times of each call by HCCL's own analysis (ns) and the hash of its group, from ``analysis.db``; None if it has
+    none.
+    """  # noqa: D205
     db = Database(path)
     columns = {
         "transit_time": "ascend_transit_ns", "wait_time": "ascend_wait_ns",

@@ -1,4 +1,4 @@
-"""Folders of torch_npu, msprof and MindSpore: the files of each rank, sorted by their content."""
+"""Folders of torch_npu, msprof and MindSpore: the files of each rank by the kind of their content."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llmprof.storage import sqlite
 
 OUTPUT: Final = ("ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output")
 CLUSTER: Final = ("cluster_analysis_output", "cluster_analysis")
-"""Folders into which msprof-analyze writes sums over the ranks."""
+"""Folders in which msprof-analyze writes summaries over the ranks."""
 
 _RANK_FOLDER: Final = re.compile(r"_ascend_(?:pt|ms)$|^PROF_\w+$", re.IGNORECASE)
 _RAW: Final = re.compile(r"^(?:PROF_\w+|FRAMEWORK)$")
@@ -70,7 +70,7 @@ EXPORT_HINT: Final = (
 
 @dataclass(slots=True)
 class RankFolder:
-    """Files of a rank by their content, and the other files in its folder."""
+    """Files of a rank by kind, and facts about the rank from other files in its folder."""
 
     path: Path
     files: dict[str, list[Path]] = field(default_factory=lambda: defaultdict(list))
@@ -79,7 +79,7 @@ class RankFolder:
 
 
 def kind_of(path: Path) -> str | None:
-    """Kind of a file, by its content: ``timeline``, ``kernels``, ``database`` …; None for other files."""
+    """Kind of a file by its content, such as ``timeline``, ``kernels`` or ``database``; None for other files."""
     probe = Probe(path)
     try:
         start = probe.start
@@ -109,7 +109,7 @@ def _database_kind(path: Path) -> str | None:
 def _json_kind(text: bytes, probe: Probe) -> str | None:
     if text[:1] == b"[":
         return TIMELINE if b'"ph"' in text and _names_layers(probe) else None
-    if _EXPORTED.search(text):  # written by llmprof: the same rows as Kineto would write them
+    if _EXPORTED.search(text):  # llmprof exported this file, in the form of PyTorch's profiler
         return None
     if b'"traceEvents"' in text:
         return TIMELINE if _LAYERS.search(text) else None
@@ -119,7 +119,7 @@ def _json_kind(text: bytes, probe: Probe) -> str | None:
 
 
 def _names_layers(probe: Probe) -> bool:
-    """Whether the first or last MiB of a list of events name a layer of the NPU; the names may stand anywhere."""
+    """Whether the first or the last 4 MiB of a list of events name a layer of the NPU; the names may be anywhere."""
     for text in probe.growing():
         if _LAYERS.search(text, max(0, len(text) - 2 * START_BYTES)):
             return True
@@ -134,7 +134,7 @@ def _names_layers(probe: Probe) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder was written by one of these tools, or holds such folders; exported or not."""
+    """Whether one of these tools wrote a folder, or the folder has such folders; whether they were exported or not."""
     if _RANK_FOLDER.search(path.name) or path.name in OUTPUT:
         return True
     return any(
@@ -146,7 +146,7 @@ def is_folder(path: Path) -> bool:
 
 
 def find(path: Path) -> tuple[list[RankFolder], list[str]]:
-    """Find the ranks below a path, and note the folders that were never exported.
+    """Find the files of all ranks below a path.
 
     Parameters
     ----------
@@ -156,12 +156,12 @@ def find(path: Path) -> tuple[list[RankFolder], list[str]]:
     Returns
     -------
     tuple of (list of RankFolder, list of str)
-        One entry per rank in the order of their names, and the notes.
+        One entry per rank in the order of the folders' names, and notes on folders that were never exported.
 
     Raises
     ------
     ReadError
-        There is nothing to read. If the folder holds raw data, the message says how to export them.
+        There is nothing to read. If the folder has raw data, the message says how to export them.
     """
     if not path.is_dir():
         kind = kind_of(path)
@@ -174,24 +174,24 @@ def find(path: Path) -> tuple[list[RankFolder], list[str]]:
     ranks: list[RankFolder] = []
     raw: list[Path] = []
     _search(path, ranks, raw, 0)
-    notes = [f"{folder.name} was never exported and is left out" for folder in raw]
+    notes = [f"{folder.name} was never exported, so it is left out" for folder in raw]
     if not ranks:
         if held := [own.name for own in (path, *raw) for name in OUTPUT if (own / name).is_dir() or own.name == name]:
             raise ReadError(
-                f"{held[0]} was exported, but holds no known file",
+                f"{held[0]} was exported, but has no known file",
                 expected="trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json",
                 hint="export it again: " + EXPORT_HINT.format(folder=held[0]).removeprefix("export it first: "),
             )
         if raw or any(_RAW.match(entry.name) for entry in path.iterdir()):
             raise ReadError(
-                f"{path.name} holds only raw data of the profiler, which no reader but its own knows",
+                f"{path.name} has only raw data of the profiler, which only the profiler can read",
                 expected=f"the folder {OUTPUT[0]} or {OUTPUT[1]}, or a database",
                 hint=EXPORT_HINT.format(folder=path.name),
             )
         raise ReadError(
-            f"{path.name} holds no files of torch_npu, msprof or MindSpore",
+            f"{path.name} has no files of torch_npu, msprof or MindSpore",
             expected="trace_view.json, kernel_details.csv, ascend_pytorch_profiler*.db or msprof*.json",
-            hint="pass the folder *_ascend_pt, or the one that holds those of all ranks",
+            hint="pass the folder *_ascend_pt, or the folder with those of all ranks",
         )
     return ranks, notes
 
@@ -237,12 +237,12 @@ def _take(folder: RankFolder, path: Path) -> None:
         ):
             folder.files[kind].append(entry)
     whole = [p for p in folder.files.get(TIMELINE, ()) if p.name.startswith(("trace_view", "msprof"))]
-    if whole:  # the others hold parts of the same recording
+    if whole:  # the other files have parts of the same recording
         folder.files[TIMELINE] = whole
 
 
 def _read_head(folder: RankFolder, path: Path) -> None:
-    """Facts about the rank in profiler_info, profiler_metadata and info.json."""
+    """Add facts about the rank from profiler_info, profiler_metadata and info.json."""
     for entry in sorted(path.glob("profiler_info*.json")):
         if folder.rank is None and (match := re.search(r"profiler_info_(\d+)", entry.name)):
             folder.rank = int(match[1])
@@ -287,7 +287,7 @@ def _options(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """Content of a JSON file; empty if it is not valid, since the rest can be read without it."""
+    """Content of a JSON file; empty if the file is invalid, since other files can be read without it."""
     try:
         document = json.loads(path.read_bytes())
     except (OSError, ValueError):

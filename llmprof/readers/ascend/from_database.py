@@ -34,14 +34,14 @@ def read(
     path : pathlib.Path
         ``ascend_pytorch_profiler_*.db``, ``ascend_mindspore_profiler_*.db`` or ``msprof_*.db``.
     analysis : pathlib.Path, optional
-        ``analysis.db`` in the same folder: names of groups and HCCL's own times.
+        ``analysis.db`` in the same folder, with names of groups and times by HCCL's own analysis.
     python_functions : bool
-        Keep Python functions as operators of kind ``python``.
+        Whether to keep Python functions as operators of kind ``python``.
 
     Returns
     -------
     tuple of (dict, dict, dict)
-        Frames by table without ``rank`` and with absolute times (ns); facts about the run; and the coverage.
+        Frames by table, without ``rank`` and with absolute times (ns); facts about the run; and the coverage.
 
     Raises
     ------
@@ -63,8 +63,8 @@ def read(
         out["memory"] = allocations
     if (samples := counters.of_database(db)) is not None:
         out["counters"] = samples
-    known = {"TASK", "PYTORCH_API", "CANN_API", "COMMUNICATION_OP"}
-    if missing := sorted(known - set(db.columns)):
+    usual = {"TASK", "PYTORCH_API", "CANN_API", "COMMUNICATION_OP"}
+    if missing := sorted(usual - set(db.columns)):
         notes.append(f"it has no {', '.join(missing)}: that level of profiling does not record them")
     counted = [c for c in db.columns if c in TABLES or c in ("COMMUNICATION_TASK_INFO", "MEMORY_RECORD", "OP_MEMORY")]
     with sqlite.connect(path) as connection:
@@ -294,7 +294,7 @@ def _with_facts(db: Database, tasks: pl.DataFrame) -> pl.DataFrame:
         info = info.drop([c for c in info.columns if c.startswith("ascend_") and not info[c].count()])
         tasks = tasks.join(info, on="globalTaskId", how="left", maintain_order="left")
     scheduled = db.read("COMMUNICATION_SCHEDULE_TASK_INFO", ("globalTaskId", "name"))
-    if scheduled is not None and scheduled.height:  # AI CPUs: they start a collective's pieces
+    if scheduled is not None and scheduled.height:  # tasks of AI CPUs that start the pieces of collectives
         scheduled = scheduled.unique("globalTaskId", keep="first").select(
             "globalTaskId", _scheduler=db.named("name").fill_null("unnamed")
         )

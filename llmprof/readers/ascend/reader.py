@@ -1,4 +1,4 @@
-"""Reader of recordings of Huawei's Ascend NPUs: the output of torch_npu, msprof and MindSpore, as text or databases."""
+"""Reader of the output of torch_npu, msprof and MindSpore for Huawei's Ascend NPUs, as text or databases."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from llmprof.readers.common.reader import Part, Probe, Reader, Request
 from llmprof.storage.parquet import META_FILE
 
 _WANTED = ("kernels", "ops", "runtime", "collectives", "memory")
-"""Tables for which the text output is read where the database lacks them."""
+"""Tables for which the text output is read if the database does not have them."""
 
 _SUMMARIES = ("op_statistic", "api_statistic", "step_trace_time", "operator_details", "data_preprocess")
 _NO_TRACE = (*_SUMMARIES, folder.MATRIX, "l2_cache")
 
 
 def _sniff(probe: Probe) -> bool:
-    """Whether torch_npu, msprof or MindSpore wrote a file or folder; exported or not."""
+    """Whether torch_npu, msprof or MindSpore wrote a file or folder, whether it was exported or not."""
     if probe.is_folder:  # a saved trace may have any name
         return not (probe.path / META_FILE).exists() and folder.is_folder(probe.path)
     return folder.kind_of(probe.path) is not None
@@ -37,12 +37,12 @@ def read(path: Path, *, python_functions: bool = True, progress: Progress | None
     Parameters
     ----------
     path : pathlib.Path
-        A folder ``*_ascend_pt`` or ``*_ascend_ms``, one of several ranks, an exported ``PROF_*``, or a single file:
-        timeline JSON, a CSV of kernels or of memory, ``communication.json`` or a database.
+        A folder ``*_ascend_pt`` or ``*_ascend_ms``, a folder with those of several ranks, an exported ``PROF_*``, or
+        a single file: timeline JSON, a CSV of kernels or of memory, ``communication.json`` or a database.
     python_functions : bool
-        Keep Python functions (``with_stack=True``) as operators of kind ``python``.
+        Whether to keep Python functions (``with_stack=True``) as operators of kind ``python``.
     progress : callable, optional
-        Called with a file's name, the bytes read so far and its size.
+        Called with the name of a file, the number of bytes read so far, and its size in bytes.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def read(path: Path, *, python_functions: bool = True, progress: Progress | None
     Raises
     ------
     ReadError
-        No file can be read: the error names the files, and for raw data the command that exports them.
+        No file can be read; the error names the files, and for raw data the command that exports them.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def read(path: Path, *, python_functions: bool = True, progress: Progress | None
     if len(parts) > 1 or notes or failed:
         sizes = [part.head.get("world_size") for part in parts]
         world = max([size for size in sizes if isinstance(size, int)], default=None)
-        for part in parts if world else ():  # a ring names neighbours only: ranks may differ in it
+        for part in parts if world else ():  # in a ring a rank names only its neighbours, so ranks may differ
             part.head["world_size"] = world
     return parts
 
@@ -117,10 +117,10 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
     if not frames:
         only = sorted(rank.files)
         raise ReadError(
-            f"{rank.path.name} holds {', '.join(only) or 'no file that can be read'}"
-            + (": sums without times, which are not a trace" if only else ""),
+            f"{rank.path.name} has {', '.join(only) or 'no file that can be read'}"
+            + (": these are summaries without times of events, not a trace" if only else ""),
             expected="a timeline, a table of kernels or a database",
-            hint="llmprof.readers.ascend.summaries(path) reads sums as frames" if only else "export it again",
+            hint="llmprof.readers.ascend.summaries(path) reads summaries as frames" if only else "export it again",
         )
     if rank.rank is not None:
         head["rank"] = rank.rank

@@ -1,4 +1,4 @@
-"""CSV and JSON files beside a timeline: details of single kernels and calls, and the sums that the tools write."""
+"""CSV and JSON files in addition to a timeline: details of kernels and collective calls, and the tools' summaries."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def kernels(path: Path) -> pl.DataFrame:
     Parameters
     ----------
     path : pathlib.Path
-        The file.
+        CSV file.
 
     Returns
     -------
     polars.DataFrame
-        ``device, stream, task_id, start_ns, dur_ns, name, task_type``, those of
-        :data:`~llmprof.readers.ascend.tables.DETAILS` and the counters of the cores: ``ascend_aic_mac_ratio`` …
-        (shares from 0 to 1), ``ascend_aic_mac_time_ns`` …, ``ascend_cube_utilization_pct``.
+        One row for each kernel or call: ``device, stream, task_id, start_ns, dur_ns, name, task_type``, the columns of
+        :data:`~llmprof.readers.ascend.tables.DETAILS`, and counters of the cores such as ``ascend_aic_mac_ratio``
+        (a share from 0 to 1), ``ascend_aic_mac_time_ns`` and ``ascend_cube_utilization_pct``.
 
     Raises
     ------
@@ -49,9 +49,9 @@ def kernels(path: Path) -> pl.DataFrame:
     start = files.time_ns(raw, "start_time", "task_start_time", "start_timestamp", "task_start")
     if name is None or raw.select(start).to_series().null_count() == raw.height > 0:
         raise ReadError(
-            f"{path.name} says no names or no start times of kernels; its headings are {raw.columns[:12]}",
+            f"{path.name} has no names or no start times of kernels; its headings are {raw.columns[:12]}",
             expected="the columns Name and Start Time(us), or Op Name and Task Start Time(us)",
-            hint="the start times are missing where msprof could not read the device's clock: export again",
+            hint="start times are missing if msprof could not read the device's clock: export it again",
         )
     pmu = [c for c in raw.columns if pl.Series([c]).str.contains(_PMU)[0] and c not in _TAKEN]
     frame = raw.select(
@@ -92,7 +92,7 @@ def _counters(raw: pl.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, 
 
 
 def is_call(frame: pl.DataFrame) -> pl.Series:
-    """Rows that are collective calls: their core is HCCL or COMMUNICATION."""
+    """Whether each row is a collective call: by its type (HCCL, COMMUNICATION) or its name."""
     return frame.select(
         pl.col("task_type").str.contains("(?i)^(?:hccl|communication|comm)$").fill_null(value=False)
         | tables.is_call(pl.col("name"))
@@ -120,8 +120,8 @@ def communication(path: Path) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``name, group, start_ns, dur_ns, ascend_transit_ns, ascend_wait_ns, ascend_synchronization_ns,
-        ascend_idle_ns``, one row per call; ``Total Op Info`` is left out.
+        One row for each call: ``name, group, start_ns, dur_ns, ascend_transit_ns, ascend_wait_ns,
+        ascend_synchronization_ns, ascend_idle_ns``; the entry ``Total Op Info`` is left out.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def communication(path: Path) -> pl.DataFrame:
         if not isinstance(times, dict) or not isinstance(times.get("Start Timestamp(us)"), int | float):
             continue
         name, _, group = label.partition("@")
-        # a float of epoch us is exact to a quarter of a us: enough to tell calls with the same name apart, no more
+        # a float of us since the epoch is exact to a quarter of a us, which is enough to tell calls of one name apart
         start = round(times["Start Timestamp(us)"] * 1000)
         rows.append((name, group or None, start, *(_ms(times.get(key)) for key in _COMMUNICATION_TIMES)))
     schema = {"name": pl.String, "group": pl.String, "start_ns": pl.Int64}
@@ -166,13 +166,13 @@ def _calls(path: Path) -> Iterator[tuple[str, str, str, Any]]:
 
 
 def matrix(path: Path) -> pl.DataFrame:
-    """Transfers between pairs of ranks, of ``communication_matrix.json``.
+    """Transfers between pairs of ranks, from ``communication_matrix.json``.
 
     Returns
     -------
     polars.DataFrame
-        ``step, kind, name`` (the class, such as ``allreduce-top1``), ``group, src_rank, dst_rank, link, bytes``
-        (decimal MB of the file times 1e6), ``transit_ns, gb_per_s, op_name``.
+        One row for each pair: ``step, kind, name`` (class of calls, such as ``allreduce-top1``), ``group, src_rank,
+        dst_rank, link, bytes`` (MB of the file times 1e6), ``transit_ns, gb_per_s, op_name``.
 
     Raises
     ------
@@ -202,12 +202,12 @@ def matrix(path: Path) -> pl.DataFrame:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Content of a JSON file that holds an object.
+    """Content of a JSON file with an object.
 
     Raises
     ------
     ReadError
-        It is missing, invalid or something else.
+        The file is missing or invalid, or is not an object.
     """
     try:
         document = msgspec.json.decode(path.read_bytes())
@@ -216,12 +216,12 @@ def json_object(path: Path) -> dict[str, Any]:
             f"{path.name} is not valid JSON: {error}", hint="the export may have been interrupted: export it again"
         ) from error
     if not isinstance(document, dict):
-        raise ReadError(f"{path.name} holds no object", expected="a JSON object as torch_npu writes it")
+        raise ReadError(f"{path.name} is not a JSON object", expected="a JSON object as torch_npu writes it")
     return document
 
 
 def operators(path: Path) -> pl.DataFrame:
-    """Operators of ``operator_details.csv``. They have durations but no start times, so they are a table of their own.
+    """Operators of ``operator_details.csv``, which have durations but no start times.
 
     Returns
     -------
@@ -252,17 +252,17 @@ _STEP_COLUMNS: Final = (
 
 
 def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
-    """Sums of a folder or of a single file of torch_npu, msprof or MindSpore.
+    """Read the summaries in a folder, or in a single file, of torch_npu, msprof or MindSpore.
 
     Parameters
     ----------
     path : path
-        A folder of one rank or of several, or one file.
+        Folder of one rank or of several ranks, or one file.
 
     Returns
     -------
     dict of str to polars.DataFrame
-        The tables that were written, each with ``rank`` first (null if unknown); times in ns, sizes in bytes:
+        The summaries that exist, each with ``rank`` as its first column (null if unknown); times in ns, sizes in bytes:
 
         - ``step_trace_time``: ``step, computing_ns, communication_not_overlapped_ns, overlapped_ns,
           communication_ns, free_ns, stage_ns, bubble_ns, preparing_ns`` …;
@@ -276,7 +276,7 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
     Raises
     ------
     ReadError
-        There is no such file, or none of them can be read.
+        There is no summary, or none can be read.
     """
     ranks, _ = folder.find(Path(path))
     frames_of: dict[str, list[pl.DataFrame]] = {}
@@ -295,7 +295,7 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
             frames_of.setdefault(name, []).append(frame)
     if not frames_of:
         raise ReadError(
-            f"{Path(path).name} holds no sums of the profiler",
+            f"{Path(path).name} has no summaries of the profiler",
             expected=f"some of {listed(sorted(_READERS))}, or analysis.db",
             hint="llmprof.read reads the trace itself",
         )
@@ -303,7 +303,7 @@ def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
 
 
 def step_trace_time(path: Path) -> pl.DataFrame:
-    """Steps of ``step_trace_time.csv``, or ranks and steps of a cluster's."""
+    """Steps of ``step_trace_time.csv``, or ranks and steps of ``cluster_step_trace_time.csv``."""
     raw = files.read(path)
     cluster = [
         files.text(raw, "type").alias("type"),
@@ -353,7 +353,7 @@ def _communication(path: Path) -> pl.DataFrame:
 
 
 def cluster_communication(path: Path) -> pl.DataFrame:
-    """Calls of ``cluster_communication.json``, which holds the entries of all ranks."""
+    """Calls of ``cluster_communication.json``, which has the entries of all ranks."""
     rows = []
     for group, by_step in json_object(path).items():
         for step, by_call in by_step.items() if isinstance(by_step, dict) else ():
@@ -398,7 +398,7 @@ _READERS: Final[dict[str, Callable[[Path], pl.DataFrame]]] = {
 
 
 def _of_database(path: Path) -> dict[str, pl.DataFrame]:
-    """Sums of ``analysis.db``."""
+    """Summaries of ``analysis.db``."""
     db = Database(path)
     out: dict[str, pl.DataFrame] = {}
     steps = db.read("StepTraceTime", numbers=_STEP_COLUMNS, texts=("step",))

@@ -1,7 +1,7 @@
 """Builds the tables of the schema from the layers of an Ascend recording, read from text or a database.
 
-A device stream holds more than kernels: copies, waits for events and notifies, and the pieces of collective calls.
-Tasks that compute are kernels, and so is each collective call, as one row; all other tasks go into the table ``tasks``.
+A device stream has not only kernels, but also copies, waits for events and notifies, and pieces of collective calls.
+Tasks that compute become kernels, and so does each collective call, as one row; other tasks go to the table ``tasks``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import polars as pl
 from llmprof import names
 
 NO_ID: Final = 0xFFFF_FFFF
-"""The value that msprof writes for a missing identifier."""
+"""Value that msprof writes for a missing identifier."""
 
 EVENT_WAIT, EVENT_RECORD, NOTIFY_WAIT, NOTIFY_RECORD = "event_wait", "event_record", "notify_wait", "notify_record"
 KERNEL, COPY, TRANSFER, CONTROL = "kernel", "copy", "transfer", "control"
@@ -44,22 +44,22 @@ _COMMUNICATION: Final = r"(?i)^hcom_|(?:^|/)(?:all_?reduce|all_?gather|reduce_?s
 """Names of collective calls: HCCL's own, and MindSpore's operators."""
 
 LEVELS: Final = {"acl": "AscendCL", "node": "Node", "model": "Model", "hccl": "Hccl", "runtime": "Runtime"}
-"""Prefix that msprof's text gives to the calls of each level; its database gives none."""
+"""Prefix of the names of calls by level, which only the text output has; databases of msprof have no prefix."""
 
 GC: Final = "GC"
-"""Name of Python's garbage collections, where torch_npu records them (``gc_detect_threshold``)."""
+"""Name of Python's garbage collections, if torch_npu records them (``gc_detect_threshold``)."""
 
 _OPERATOR: Final = (
     r"^\w[\w.]*::|^aclnn|^acl_|^autograd::|Backward\d*$|^empty_tensor|^record_event|^wait_event|^destroy_event|^Hccl|"
     r"^(?:detach_?|contiguous_\w+|format_\w+|\w*memRepoint)$|^[A-Z][A-Za-z0-9]+$"
 )
-"""Names of operators of the host; the ranges that the program set itself (``record_function``) look the same."""
+"""Pattern of the names of host operators; it separates them from ranges that the program set (``record_function``)."""
 
 
 def kind(name: pl.Expr, task_type: pl.Expr) -> pl.Expr:
     """Kind of each device task: event_wait, event_record, notify_wait, notify_record, transfer, copy, control, kernel.
 
-    A task of a compute type is a kernel whatever its name.
+    A task whose type is one of computing tasks is a kernel for any name but that of an event or a notify.
     """
     both = (name, task_type.fill_null(""))
     by_pattern = [
@@ -72,17 +72,17 @@ def kind(name: pl.Expr, task_type: pl.Expr) -> pl.Expr:
 
 
 def is_call(name: pl.Expr) -> pl.Expr:
-    """Whether a name is that of a whole collective call, not of a piece of one."""
+    """Whether a name is that of a whole collective call, not of a piece of a call."""
     return name.str.contains(_COMMUNICATION)
 
 
 def is_range(name: pl.Expr) -> pl.Expr:
-    """Whether a host event is a range that the program set rather than an operator."""
+    """Whether a host event is a range that the program set, rather than an operator."""
     return ~name.str.contains(_OPERATOR) | (name == GC)
 
 
 def copy_kind(task_type: pl.Expr, launched_by: pl.Expr) -> pl.Expr:
-    """Direction of a copy, by the call that launched it, else by the engine that moved it, else unknown."""
+    """Direction of a copy, from the call that launched it, else from the engine that ran it, else unknown."""
     by = launched_by.fill_null("").str.to_lowercase()
     return (
         pl.when(by.str.contains("host_to_device|h2d|hosttodevice"))
@@ -109,7 +109,7 @@ TASKS: Final = {
     "correlation": pl.Int64,
     "op_id": pl.Int64,
 }
-"""Columns of device tasks that both forms (text and database) give; further columns begin with ``ascend_``."""
+"""Columns of device tasks that are in both forms (text and database); further columns begin with ``ascend_``."""
 
 CALLS: Final = {
     "device": pl.Int32,
@@ -162,11 +162,11 @@ DETAILS: Final = {
 
 
 WHOLE_GROUPS: Final = tuple(2**n for n in range(1, 16))
-"""Numbers of ranks, named from 0 on without a gap, that are taken as a whole group."""
+"""Numbers of ranks that are read as a whole group, if a recording names that many ranks from 0 on without a gap."""
 
 
 def typed(frame: pl.DataFrame | None, columns: Mapping[str, type[pl.DataType]]) -> pl.DataFrame:
-    """The frame with all of the given columns, cast to their types; the vendor's own columns stay."""
+    """The frame with all of the given columns, cast to their types, and its columns that begin with ``ascend_``."""
     if frame is None:
         return pl.DataFrame(schema=dict(columns))
     kept = [c for c in frame.columns if c not in columns and c.startswith("ascend_")]
@@ -190,13 +190,13 @@ def device_tables(
     Parameters
     ----------
     tasks : polars.DataFrame or None
-        Columns of :data:`TASKS`; None where tasks of the device were not recorded.
+        Columns of :data:`TASKS`; None if device tasks were not recorded.
     calls : polars.DataFrame or None
         Columns of :data:`CALLS`.
     pieces : polars.DataFrame or None
         Columns of :data:`PIECES`; matched to tasks by stream and start.
     launches : polars.DataFrame, optional
-        ``correlation, launched_by``: the host's name of the launching call, which tells the direction of copies.
+        ``correlation, launched_by``: name of the host call that launched the work, which shows a copy's direction.
 
     Returns
     -------
@@ -207,13 +207,13 @@ def device_tables(
         return {}
     calls, pieces = typed(calls, CALLS), typed(pieces, PIECES)
     calls = _with_streams(calls, pieces)
-    known = typed(tasks, TASKS).with_columns(kind=kind(pl.col("name"), pl.col("task_type")))
-    known = _with_calls(_with_pieces(known, pieces), calls)
-    wraps = _wraps(known, calls)
-    known = known.with_columns(kind=pl.when(wraps).then(pl.lit(CONTROL)).otherwise("kind"))
-    details = [c for c in known.columns if c.startswith("ascend_")]
+    rows = typed(tasks, TASKS).with_columns(kind=kind(pl.col("name"), pl.col("task_type")))
+    rows = _with_calls(_with_pieces(rows, pieces), calls)
+    wraps = _wraps(rows, calls)
+    rows = rows.with_columns(kind=pl.when(wraps).then(pl.lit(CONTROL)).otherwise("kind"))
+    details = [c for c in rows.columns if c.startswith("ascend_")]
     core = pl.col("ascend_core") if "ascend_core" in details else pl.col("task_type")
-    kernels = known.filter(pl.col("kind") == KERNEL).select(
+    kernels = rows.filter(pl.col("kind") == KERNEL).select(
         "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id",
         core.fill_null(pl.col("task_type")).alias("ascend_core"), pl.col("task_id").alias("ascend_task_id"),
         *(c for c in details if c != "ascend_core"),
@@ -225,10 +225,10 @@ def device_tables(
     kernels = pl.concat([kernels, whole], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
     order = [c for c in DETAILS if c in kernels.columns]
     kernels = kernels.select(pl.exclude(order), *order).filter(pl.col("start_ns").is_not_null())
-    rest = known.filter(~pl.col("kind").is_in([KERNEL, COPY]))
+    rest = rows.filter(~pl.col("kind").is_in([KERNEL, COPY]))
     out = {
         "kernels": kernels,
-        "copies": _copies(known.filter(pl.col("kind") == COPY), launches),
+        "copies": _copies(rows.filter(pl.col("kind") == COPY), launches),
         "collectives": _collectives(calls),
         "tasks": rest.select(
             "device", "stream", "start_ns", "dur_ns", "name", "kind", "correlation", "op_id", "collective", "group",
@@ -246,7 +246,7 @@ def _with_streams(calls: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
     named = pieces.drop_nulls("collective").sort("start_ns")
     if not (named.height and calls.height):
         return calls
-    # a ring or a partial mesh names neighbours only: with 8 ranks, one of them names 0 to 4
+    # in a ring or a partial mesh a rank names only its neighbours: with 8 ranks, one of them names 0 to 4
     ranks = pl.concat([pl.col("src_rank"), pl.col("dst_rank")]).drop_nulls().unique()
     complete = (ranks.len() == ranks.max() + 1) & ranks.len().is_in(WHOLE_GROUPS)
     count = pl.when(complete).then(ranks.len()).cast(pl.Int32)
@@ -261,7 +261,7 @@ def _with_streams(calls: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
-    """Tasks with the facts about the pieces of calls that they are; pieces without a task are added."""
+    """Tasks, with facts about those that are pieces of calls; pieces without a task are added."""
     columns = [c for c in PIECES if c not in ("device", "stream", "start_ns", "dur_ns", "name", "task_id")]
     keys = ["stream", "start_ns"]
     facts = pieces.filter(pl.col("stream").is_not_null()).unique(keys, keep="first", maintain_order=True)
@@ -285,7 +285,7 @@ def _with_pieces(tasks: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
 
 
 def _with_calls(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
-    """Tasks with the correlation and the operator of the call that they are pieces of, where they have none."""
+    """Tasks, with correlation and operator of the call to which a piece belongs, if the task has none."""
     chosen_rows = calls.select("name", _correlation="correlation", _op="op_id").unique("name", keep="none")
     rows = tasks.join(chosen_rows, left_on="collective", right_on="name", how="left", maintain_order="left")
     return rows.with_columns(
@@ -294,7 +294,7 @@ def _with_calls(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def _wraps(tasks: pl.DataFrame, calls: pl.DataFrame) -> pl.Expr:
-    """Tasks that only launch others (a whole FFTS+ context or collective call), which are in the table already."""
+    """Whether a task only launches other tasks (of an FFTS+ context or a collective call), which are in the table."""
     has_context = pl.col("context").is_not_null() & (pl.col("context") != NO_ID)
     inner = tasks.filter(has_context & (pl.col("kind") == KERNEL)).select("stream", "task_id").unique()
     numbers = inner.with_columns(_wrapped=pl.lit(value=True))
@@ -323,14 +323,14 @@ def _copies(tasks: pl.DataFrame, launches: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _collectives(calls: pl.DataFrame) -> pl.DataFrame:
-    """Collective calls with their sizes. HCCL counts what a rank sends, or for a reduce_scatter what it receives."""
+    """Collective calls with their sizes; HCCL's count is what a rank sends, for a reduce_scatter what it receives."""
     name = pl.col("name")
     gets = name.str.contains(r"(?i)reduce_?scatter|receive")
     is_known = name.str.contains(r"(?i)all_?reduce|all_?gather|broadcast|reduce|send|receive")
     extra = [c for c in calls.columns if c.startswith("ascend_")]
     calls = calls.with_columns(kind=names.collective_kinds(calls["name"]))
     sent, got = pl.when(is_known & ~gets).then("count"), pl.when(gets).then("count")
-    # the elements of all ranks together at the larger end of the call
+    # The size is that of the larger end of the call, with the elements of all ranks.
     parts = pl.when(pl.col("kind").is_in(["all_gather", "reduce_scatter"])).then("world").otherwise(1)
     size = (pl.when(is_known | gets).then("count") * parts * names.element_bytes(pl.col("dtype"))).cast(pl.Int64)
     return calls.select(

@@ -16,7 +16,7 @@ from llmprof.readers.ascend import counters, summaries, tables, timeline
 from llmprof.readers.ascend.tables import Frames, device_tables
 
 _NEAR_NS: Final = 2
-"""A CSV rounds its starts to a thousandth of a us; the timeline keeps another digit or so."""
+"""Largest difference of equal start times in ns: CSV rounds them to a thousandth of a us, the timeline does not."""
 
 
 def read(
@@ -32,14 +32,14 @@ def read(
     files : mapping of str to sequence of pathlib.Path
         Files by their kind (see :mod:`~llmprof.readers.ascend.folder`).
     python_functions : bool
-        Keep Python functions as operators of kind ``python``.
+        Whether to keep Python functions as operators of kind ``python``.
     progress : callable, optional
-        Called with a file's name, the bytes read so far and its size.
+        Called with the name of a file, the number of bytes read so far, and its size in bytes.
 
     Returns
     -------
     tuple of (dict, dict)
-        Frames by table without ``rank``, absolute times; and the coverage.
+        Frames by table, without ``rank`` and with absolute times (ns); and the coverage.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def _host(source: timeline.Timeline) -> Frames:
     calls = pl.concat([source.layer("cann"), queue], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
     if calls.height:
         own = events["process"].drop_nulls().unique()
-        if own.len() == 1:  # the layer CANN has a process number of its own, but its threads are those of the process
+        if own.len() == 1:  # the layer CANN has another process number, but its threads are those of the process
             calls = calls.with_columns(process=pl.lit(own[0], dtype=pl.Int64))
         out["runtime"] = calls.select(
             "process", "thread", "start_ns", "dur_ns", "name", api=pl.lit("runtime"), correlation="connection",
@@ -259,17 +259,17 @@ def _unless_placeholder(value: pl.Expr) -> pl.Expr:
 
 
 def _links(source: timeline.Timeline, ops: pl.DataFrame | None) -> pl.DataFrame:
-    """Operators that launched device work, by flows: stream (null for a collective call), start and operator."""
+    """Operators that launched device work, from flows: stream (null for a collective call), start and operator."""
     schema = {"stream": pl.Int64, "start_ns": pl.Int64, "op_id": pl.Int64}
     if ops is None or not source.flows.height:
         return pl.DataFrame(schema=schema)
-    # the identifier is the start on the device: of two flows with the same start neither can be matched
+    # The identifier of a flow is the start on the device, so two flows with the same start cannot be matched.
     sources = source.flows.filter("is_source").select("id", "thread", "start_ns").unique("id", keep="none")
     processes = source.layer("communication")["process"].unique()
     targets = source.flows.filter(~pl.col("is_source")).select(
         "id", "start_ns", stream=pl.when(~pl.col("process").is_in(processes.implode())).then("thread")
     )
-    # if two operators begin at the same time, the inner one is shorter
+    # Of two operators that begin at the same time, the shorter one is inside the other.
     begin = ops.filter(pl.col("kind") == "op").sort("dur_ns").unique(["thread", "start_ns"], keep="first")
     sources = sources.join(begin.select("thread", "start_ns", "op_id"), on=["thread", "start_ns"])
     linked = targets.join(sources.select("id", "op_id"), on="id", maintain_order="left")
@@ -308,9 +308,9 @@ def _with_listed(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFra
     """Calls of the timeline, and calls that only the CSV lists."""
     if listed is None:
         return calls
-    known = calls.select("name", "start_ns").sort("start_ns")
+    known_calls = calls.select("name", "start_ns").sort("start_ns")
     near = listed.sort("start_ns").join_asof(
-        known.with_columns(_known=pl.lit(value=True)),
+        known_calls.with_columns(_known=pl.lit(value=True)),
         on="start_ns",
         by="name",
         strategy="nearest",
@@ -322,7 +322,7 @@ def _with_listed(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFra
 
 
 def _with_communication_times(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFrame:
-    """Calls with their group and times from communication.json; if there are no calls, those that it lists."""
+    """Calls with their group and times from communication.json; if there are no calls, those in communication.json."""
     if listed is None or not listed.height:
         return calls
     if not calls.height:
@@ -347,7 +347,7 @@ def _launches(calls: pl.DataFrame | None) -> pl.DataFrame | None:
 
 
 def launched_by(calls: pl.DataFrame) -> pl.DataFrame:
-    """Name of each launch on the host: the queue item that held the call (``Dequeue@…``), else the call itself.
+    """Name of each launch on the host: the queue item that contains the call (``Dequeue@…``), else the call itself.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Reads the timeline JSON of torch_npu, msprof and MindSpore into columns, with exact times.
 
-The layers are processes of a Chrome trace, told apart by the names of the processes: Python, CANN, Ascend Hardware,
-HCCL or Communication, Overlap Analysis, and counters.
+The layers of a recording are processes of a Chrome trace. The name of a process says which layer it is: Python, CANN,
+Ascend Hardware, HCCL or Communication, Overlap Analysis, and counters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LAYERS: Final[tuple[tuple[str, str], ...]] = (
     ("msproftx", r"mstx|msproftx|^pytorch profiler tx"),
     ("host", r"^python|^pytorch|^torch|^mindspore|^host"),
 )
-"""Layers by the name of their process (any case)."""
+"""Layers, and patterns of the names of their processes (in any case)."""
 
 
 class _Event(msgspec.Struct, gc=False):
@@ -51,7 +51,7 @@ def _arg(*names: str) -> Any:
 
 
 class Args(msgspec.Struct, gc=False):
-    """Arguments of the events of every layer; their types differ from version to version."""
+    """Arguments of the events of all layers; their types depend on the version."""
 
     connection: Any = _arg("connection_id")
     queue: Any = _arg("correlation_id")
@@ -125,9 +125,9 @@ def read(paths: Sequence[Path], *, python_functions: bool = True, progress: Prog
     paths : sequence of pathlib.Path
         ``trace_view.json``, ``msprof*.json``, ``task_time*.json``, ``hccl*.json`` or ``step_trace*.json``.
     python_functions : bool
-        Keep the events of Python functions, which are most of a trace with stacks.
+        Whether to keep the events of Python functions, which are most of a trace with stacks.
     progress : callable, optional
-        Called with a file's name, the bytes read so far and its size.
+        Called with the name of a file, the number of bytes read so far, and its size in bytes.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def read(paths: Sequence[Path], *, python_functions: bool = True, progress: Prog
     Raises
     ------
     ReadError
-        A file cannot be read, is empty, or holds no whole event.
+        A file cannot be read, is empty, or has no complete event.
     UnknownFormatError
         A file is not a Chrome trace.
     """
@@ -190,7 +190,7 @@ def _read(path: Path, *, python_functions: bool, progress: Progress | None) -> T
             progress(path.name, stream.blocks.read_bytes, path.stat().st_size)
     if not total and (stream.lost_pieces or stream.truncated):
         raise ReadError(
-            f"{path.name} holds no whole event: {stream.truncated or 'it is not valid JSON'}",
+            f"{path.name} has no complete event: {stream.truncated or 'it is not valid JSON'}",
             hint="export it again: torch_npu.profiler.profiler.analyse, or msprof --export=on",
         )
     coverage = {
@@ -242,7 +242,7 @@ def _layers(processes: dict[int, str]) -> pl.DataFrame:
 
 
 def _layer_of_events() -> pl.Expr:
-    """Layer of events whose process has no name, as when a file lost its end, where the names stand."""
+    """Layer of events whose process has no name, as in a file that lost its end, where the names are."""
     return (
         pl.when(pl.col("task_type").is_not_null())
         .then(pl.lit("device"))
@@ -280,7 +280,7 @@ def _spans(events: list[_Event]) -> pl.DataFrame:
 
 
 def _samples(events: list[_Event]) -> pl.DataFrame:
-    """Counters: a row for each number of each event."""
+    """Counters, with one row for each number of each event."""
     try:
         values_of = _OBJECTS.decode(b"[" + b",".join(event.args for event in events) + b"]")
     except BAD_JSON:
@@ -337,7 +337,7 @@ def _object(args: msgspec.Raw) -> dict[str, Any]:
 
 
 def _decimals(raws: list[msgspec.Raw]) -> pl.Series:
-    """Numbers as their digits, since a float would round nanoseconds. No value of JSON holds a line break."""
+    """Numbers as text, since a float would round nanoseconds; line breaks separate them, as no JSON number has one."""
     lines = b"\n".join(raws).decode("ascii", "replace").split("\n") if raws else []
     digits = pl.Series(lines, dtype=pl.String).str.strip_chars(' "\t\\')
     digits = digits.str.strip_suffix("\\t").str.strip_chars()

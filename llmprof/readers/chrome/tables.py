@@ -57,8 +57,8 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
         Frames by table, without ``rank``; tables that were not recorded are missing.
     """
     by_kind = {kind: _named(frame, texts) for kind, frame in frames.items()}
-    told = _told_apart(by_kind.pop("process", None), process_names)
-    for kind, frame in told.items():
+    uncategorized = _told_apart(by_kind.pop("process", None), process_names)
+    for kind, frame in uncategorized.items():
         by_kind[kind] = pl.concat([by_kind[kind], frame], how="diagonal_relaxed") if kind in by_kind else frame
     queue = _of_queue(by_kind.pop("queue", None))
     tasks = queue.pop("tasks", None)
@@ -95,16 +95,18 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
 
 
 def _with_waits(calls: pl.DataFrame | None, markers: pl.DataFrame) -> pl.DataFrame | None:
-    """Calls of the runtime with the streams and the record of the event that the profiler's markers of waits name."""
+    """Runtime calls, with the streams and the event record that the profiler's wait markers name."""
     if calls is None:
         return None
     kind, none = pl.col("sync_kind"), (-1, 2**32 - 1)
-    known = {c: pl.when(~pl.col(c).is_in(none)).then(c) for c in ("stream", "wait_on_stream", "wait_on_record")}
+    stream_ids = {c: pl.when(~pl.col(c).is_in(none)).then(c) for c in ("stream", "wait_on_stream", "wait_on_record")}
     waits = markers.filter(kind.is_not_null() & pl.col("correlation").is_not_null()).select(
         "correlation",
-        torch_waiting_stream=pl.when(kind == "Stream Wait Event").then(known["stream"]),
-        torch_awaited_stream=pl.when(kind == "Stream Sync").then(known["stream"]).otherwise(known["wait_on_stream"]),
-        torch_awaited_call=known["wait_on_record"],
+        torch_waiting_stream=pl.when(kind == "Stream Wait Event").then(stream_ids["stream"]),
+        torch_awaited_stream=pl.when(kind == "Stream Sync")
+        .then(stream_ids["stream"])
+        .otherwise(stream_ids["wait_on_stream"]),
+        torch_awaited_call=stream_ids["wait_on_record"],
     )
     return calls.join(waits.unique("correlation"), on="correlation", how="left", maintain_order="left")
 
@@ -123,14 +125,14 @@ def _of_queue(queue: pl.DataFrame | None) -> Frames:
 
 
 def _lanes(frame: pl.DataFrame) -> pl.DataFrame:
-    """Graph events with a null stream: with annotations, PyTorch puts them on lanes, which are not streams."""
+    """Events with a null stream in CUDA graphs: if there are annotations, PyTorch puts them on lanes, not streams."""
     in_graph = pl.col("graph_node").is_not_null()
     lane = pl.when(in_graph).then(pl.col("stream")).cast(pl.Int64)
     return frame.with_columns(stream=pl.when(~in_graph).then("stream"), torch_lane=lane)
 
 
 def _collectives(kernels: pl.DataFrame | None) -> pl.DataFrame | None:
-    """Kernels that the profiler describes as collectives; None where it describes none."""
+    """Kernels that the profiler describes as collectives; None if it describes none."""
     if kernels is None or "collective" not in kernels.columns:
         return None
     described = kernels.filter(pl.col("collective").is_not_null() | pl.col("in_elements").is_not_null())
@@ -183,8 +185,8 @@ def _told_apart(events: pl.DataFrame | None, process_names: Mapping[int, str]) -
 
 
 def _concat(*frames: pl.DataFrame | None) -> pl.DataFrame | None:
-    there = [frame for frame in frames if frame is not None]
-    return pl.concat(there, how="diagonal_relaxed") if len(there) > 1 else there[0] if there else None
+    present = [frame for frame in frames if frame is not None]
+    return pl.concat(present, how="diagonal_relaxed") if len(present) > 1 else present[0] if present else None
 
 
 def _with(frame: pl.DataFrame | None, **columns: pl.Expr) -> pl.DataFrame | None:
@@ -192,7 +194,7 @@ def _with(frame: pl.DataFrame | None, **columns: pl.Expr) -> pl.DataFrame | None
 
 
 def described(copies: pl.DataFrame | None) -> pl.DataFrame | None:
-    """Copies with their kind and the memory at both ends, if their names or their direction tell it."""
+    """Copies with their kind and the kind of memory at both ends, as far as their name or direction shows them."""
     if copies is None:
         return None
     rows = [(name, *_describe(name)) for name in copies["name"].unique()]
@@ -257,7 +259,7 @@ _OPTIONS: Final = ("record_shapes", "with_stack", "profile_memory", "with_flops"
 
 
 def base_ns(head: Mapping[str, msgspec.Raw]) -> int:
-    """Absolute time that the times of the document count from (ns since the epoch); 0 if it does not say."""
+    """Origin of the times in the document (ns since the epoch); 0 if the document does not state it."""
     base = _decoded(head, "baseTimeNanoseconds")
     try:
         epoch_ns = int(base)

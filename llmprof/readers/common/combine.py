@@ -16,15 +16,15 @@ FRONT_END = -1
 
 
 def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
-    """Rank of each part.
+    """Assign a rank to each part.
 
-    A part without a device and without a rank, among parts with ranks, is a front end: the process that drives the
+    A part without device work and without a rank, among parts with ranks, is a front end: the process that drives the
     workers.
 
     Parameters
     ----------
     parts : sequence of Part
-        One for each file.
+        One part for each file.
 
     Returns
     -------
@@ -34,30 +34,30 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
     Raises
     ------
     MixedRunsError
-        A rank came twice.
+        Two parts have the same rank.
     """
-    known = [part.rank for part in parts]
+    stated = [part.rank for part in parts]
     if len(parts) == 1:
-        return [known[0] if known[0] is not None else 0], []
+        return [stated[0] if stated[0] is not None else 0], []
     replicas = _replicas(parts)
     if replicas is not None:
         return replicas
     some_device = any(part.on_device for part in parts)
-    complete = {rank for rank in known if rank is not None} == set(range(world_size_of(parts) or -1))
+    complete = {rank for rank in stated if rank is not None} == set(range(world_size_of(parts) or -1))
     ranks: list[int] = []
     warnings: list[str] = []
-    for part, rank in zip(parts, known, strict=True):
-        twin = rank is not None and known.count(rank) > 1 and not part.says_rank
+    for part, rank in zip(parts, stated, strict=True):
+        twin = rank is not None and stated.count(rank) > 1 and not part.says_rank
         if not part.on_device and (rank is None or twin) and (some_device or complete):
             ranks.append(FRONT_END)
             continue
         if rank is None:
-            rank = next(n for n in range(len(parts) * 2) if n not in known and n not in ranks)
-            warnings.append(f"{part.path.name} does not say its rank; it is taken as rank {rank}")
+            rank = next(n for n in range(len(parts) * 2) if n not in stated and n not in ranks)
+            warnings.append(f"{part.path.name} does not state its rank; it is read as rank {rank}")
         if rank in ranks:
             other = parts[ranks.index(rank)].path
             raise MixedRunsError(
-                f"rank {rank} comes twice, in {other.name} and {part.path.name}",
+                f"{other.name} and {part.path.name} both have rank {rank}",
                 expected="one file per rank",
                 hint="pass the files of one profiling window of one run",
                 rank=rank,
@@ -68,10 +68,11 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
 
 
 def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
-    """Ranks of engines that ran side by side, each of which counts its own from 0; None unless they are such.
+    """Ranks of several engines that ran at the same time and each count their ranks from 0; None for other files.
 
-    With data parallelism of a dense model vLLM starts an engine a replica, and their files name the same ranks. They
-    come from different processes that were recorded at the same time; copies of a file or two windows do not.
+    With data parallelism of a dense model, vLLM starts one engine for each replica, and their files have the same
+    ranks. Such files come from different processes that were recorded at the same time. This is not so for copies of a
+    file, or for files of two profiling windows.
     """
     by_rank: dict[int, list[Part]] = {}
     some_device = any(part.on_device for part in parts)
@@ -95,10 +96,10 @@ def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
         same.sort(key=lambda part: (min(part.processes()), part.path.name))
     world, count = len(by_rank), counts.pop()
     place = {id(part): rank + world * i for rank, same in by_rank.items() for i, part in enumerate(same)}
-    names = "rank 0 comes" if world == 1 else f"each of {world} ranks comes"
+    names = "rank 0" if world == 1 else f"each of {world} ranks"
     return [place.get(id(part), FRONT_END) for part in parts], [
-        f"{names} {count} times, from processes that ran at the same time: taken as {count} replicas (data parallel) "
-        f"and numbered on, ranks 0 to {world * count - 1}"
+        f"{names} is in {count} recordings of processes that ran at the same time: they are read as {count} replicas "
+        f"(data parallel), as ranks 0 to {world * count - 1}"
     ]
 
 
@@ -114,9 +115,9 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
     sizes = {size: p.path.name for p in workers if (size := world_size_of([p])) is not None}
     if len(sizes) > 1:
         raise MixedRunsError(
-            f"the files are of runs with different world sizes: {listed(sizes)}",
+            f"the files belong to runs with different world sizes: {listed(sizes)}",
             expected="the ranks of one run",
-            hint="read each run by itself and compare them with llmprof.analyze.diff",
+            hint="read each run separately and compare them with llmprof.analyze.diff",
             world_sizes=sizes,
         )
     spans = sorted((span, p.path.name) for p in workers if (span := p.span_ns()) is not None)
@@ -127,9 +128,9 @@ def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
             raise MixedRunsError(
                 f"{name} begins {(start - last[0]) / 1e9:.3f} s after {last[1]} ended",
                 expected="ranks whose recordings overlap in time",
-                hint="these look like different runs or profiling windows: read each by itself"
+                hint="these look like different runs or profiling windows: read each file separately"
                 if len(clocks) == 1
-                else "some of the files say what their times count from (baseTimeNanoseconds) and some do not",
+                else "only some of the files state the origin of their times (baseTimeNanoseconds)",
                 files=[last[1], name],
             )
         last = (end, name) if last is None else max(last, (end, name))
@@ -143,7 +144,7 @@ def world_size_of(parts: Sequence[Part]) -> int | None:
 
 
 _EPOCH_NS = 946_684_800_000_000_000
-"""2000-01-01 in ns: an earlier absolute time counts from the host's boot, not from the epoch."""
+"""2000-01-01 in ns since the epoch; earlier absolute times count from the boot of the host, not from the epoch."""
 
 
 class Combined(NamedTuple):
@@ -155,26 +156,27 @@ class Combined(NamedTuple):
 
 
 def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Combined:
-    """One trace of the parts of a run.
+    """Join the parts of a run to one trace.
 
     Parameters
     ----------
     parts : sequence of Part
-        One for each file or process, with absolute times; their frames are moved out of them.
+        One part for each file or process, with absolute times. The frames are taken out of the parts.
     fmt : str
         Name of the format, for the trace's metadata.
     wanted : Wanted, optional
-        Tables and columns to keep; the others are used only for the start of the trace.
+        Tables and columns to keep; all others are used only to find the start of the trace.
 
     Returns
     -------
     Combined
-        Tables, metadata and coverage; ``coverage["warnings"]`` says what is missing or was lost, in words.
+        Tables with times in ns from the start of the trace, metadata, and coverage; ``coverage["warnings"]`` has
+        sentences about content that is missing or was lost.
 
     Raises
     ------
     MixedRunsError
-        A rank came twice, or the files belong to different runs.
+        Two parts have the same rank, or the files belong to different runs.
     """
     ranks, warnings = assign(parts)
     check_one_run(parts, ranks)
@@ -192,7 +194,7 @@ def origin_of(parts: Sequence[Part]) -> int:
 def describe(
     parts: Sequence[Part], ranks: Sequence[int], warnings: Sequence[str], fmt: str, *, with_calls: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metadata and coverage of the trace that parts make; of their tables only numbers of rows are looked at.
+    """Metadata and coverage of the trace of some parts; only the numbers of rows of their tables are used.
 
     Parameters
     ----------
@@ -303,12 +305,12 @@ def _no_device(parts: Sequence[Part], *, launches: bool) -> list[str]:
     """A warning if there was a device of which nothing was recorded."""
     if launches:
         return [
-            "there are kernel launches but no kernels: the device side was not recorded "
-            "(CUPTI was taken by another profiler, or the recording ended before the device had finished)"
+            "there are kernel launches but no kernels: the device was not recorded "
+            "(another profiler used CUPTI, or the recording ended before the device finished)"
         ]
     if any(part.head.get("device_count") or part.head.get("backend") == "nccl" for part in parts):
         return [
-            "the run had a device but the recording holds no device events: "
+            "the run had a device but the recording has no device events: "
             "the device (ProfilerActivity.CUDA, or NPU) was not among the profiler's activities"
         ]
     return []

@@ -1,6 +1,6 @@
 """Stream of the events of a Chrome trace document, batch by batch, and the keys around them.
 
-A trace is one JSON document of up to many gigabytes; memory is bounded by the size of a block.
+A trace is one JSON document that may have many gigabytes; only one block of it is in memory at a time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from llmprof.readers.common.repair import (
 from llmprof.text import plain
 
 BLOCK_BYTES = 4 << 20
-"""Bytes decoded at a time: few enough that the decoded objects stay in the caches of the CPU."""
+"""Number of bytes that are decoded at a time, so few that the decoded objects stay in the caches of the CPU."""
 
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -42,7 +42,7 @@ _RESCUE_BYTES = 4 << 10
 
 
 def _start(text: bytes) -> str:
-    """First words of a file for a message."""
+    """First words of a file, for an error message."""
     return plain(text[:40].decode("utf-8", "replace").partition("\n")[0])
 
 
@@ -52,16 +52,16 @@ class Blocks:
     Parameters
     ----------
     path : pathlib.Path
-        File, gzip (of any number of members) or not.
+        File, plain or gzip with any number of members.
     block_bytes : int
-        Most bytes of a block.
+        Largest number of bytes in a block.
 
     Attributes
     ----------
     read_bytes : int
-        Bytes of the file consumed so far.
+        Number of bytes of the file that were read so far.
     damage : str
-        Why the content ends early, or empty.
+        Reason why the content ends early; empty if it is complete.
     """
 
     def __init__(self, path: Path, block_bytes: int = BLOCK_BYTES) -> None:
@@ -92,7 +92,7 @@ class Blocks:
 
     def _gunzip(self, file: BinaryIO) -> Iterator[bytes]:
         data = b""
-        begin, given = 0, 0  # of the current member: its place in the file and the bytes that it gave
+        begin, given = 0, 0  # place of the current member in the file, and the number of bytes decompressed from it
         engine = isal_zlib.decompressobj(wbits=31)
         while True:
             data = data or self._read(file, _COMPRESSED_BYTES)
@@ -124,15 +124,15 @@ class Blocks:
         while len(rest) < len(GZIP_MAGIC) and (more := self._read(file, _COMPRESSED_BYTES)):
             rest = (rest + more).lstrip(b"\0")
         if rest and not rest.startswith(GZIP_MAGIC):
-            self.damage = "the gzip stream is followed by something else"
+            self.damage = "other data follow the gzip stream"
             return b""
         return rest
 
     def _rescue(self, file: BinaryIO, begin: int, given: int) -> Iterator[bytes]:
-        """The bytes that a damaged or cut member still gives after those given so far.
+        """The bytes that can still be decompressed from a damaged or cut member.
 
-        A decoder loses the output of the call that meets the damage, and a fast decoder reads ahead. That of the
-        standard library can be copied, so it approaches the damage in small steps, the last of them byte by byte.
+        A decoder loses the output of the call that reaches the damage, and a fast decoder reads ahead. The decoder of
+        the standard library can be copied, so it can go up to the damage in small steps, at last byte by byte.
         """
         file.seek(begin)
         engine = zlib.decompressobj(wbits=31)
@@ -166,7 +166,7 @@ EVENTS: Final = "traceEvents"
 _EVENTS_KEY: Final = re.compile(rb'"traceEvents"\s*:\s*\[')
 _LEADING: Final = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r\n]*")
 MOST_EVENT_BYTES: Final = 32 << 20
-"""Reading stops at a larger event, so memory stays bounded whatever a file expands to."""
+"""Largest size of an event; reading stops at a larger one, so that memory stays bounded for any file."""
 _READ_BYTES: Final = 512 << 10
 _MOST_HEADER_BYTES: Final = 64 << 20
 _SECOND_LOOK_BYTES: Final = 4 << 20
@@ -182,24 +182,24 @@ class EventStream:
     Parameters
     ----------
     path : pathlib.Path
-        File in Chrome trace JSON: an object with ``traceEvents`` or a bare list, gzip or plain.
+        File in Chrome trace JSON: an object with ``traceEvents`` or a plain list, gzip or not.
     block_bytes : int
-        Bytes decoded at a time.
+        Number of bytes that are decoded at a time.
 
     Attributes
     ----------
     head : dict
-        Keys of the document besides ``traceEvents``, as raw JSON; complete once the events were consumed.
+        Keys of the document besides ``traceEvents``, as raw JSON; complete after all events were read.
     total_bytes : int
-        Bytes of the decompressed document so far.
+        Size of the decompressed document so far.
     truncated : str
-        Why the document ends early, or empty.
+        Reason why the document ends early; empty if it is complete.
     lost_bytes, lost_pieces : int
-        Bytes and pieces (of about one event) that could not be decoded.
+        Number of bytes, and of pieces of about one event, that could not be decoded.
     repaired : bool
-        Whether NaN, control characters or invalid UTF-8 were replaced on the way.
+        Whether NaN, control characters or invalid UTF-8 were replaced.
     ending : bool
-        Whether the file was read to its end, so that only the rest of the text must be decoded.
+        Whether the file was read to its end, so that only the rest of the text must still be decoded.
     """
 
     def __init__(self, path: Path, block_bytes: int = BLOCK_BYTES) -> None:
@@ -246,7 +246,7 @@ class EventStream:
                 self.truncated = f"one event is larger than {MOST_EVENT_BYTES >> 20} MiB, and reading stopped at it"
                 self._lose(size)
                 return
-            needed = max(self._block_bytes, min(2 * size, MOST_EVENT_BYTES + 1))  # an event may be a large one
+            needed = max(self._block_bytes, min(2 * size, MOST_EVENT_BYTES + 1))  # the next event may be large
             if events:
                 yield events
         self.truncated = self.blocks.damage
@@ -265,7 +265,7 @@ class EventStream:
             yield block
 
     def _open(self, blocks: Iterator[bytes]) -> bytes:
-        """Read up to the first event; returns the text of the list that was read."""
+        """Read up to the first event; returns the text of the list of events that was read so far."""
         text, searched, most = b"", 0, _MOST_HEADER_BYTES
         for block in blocks:
             text += block
@@ -284,7 +284,7 @@ class EventStream:
         return self._open_damaged(text)
 
     def _open_damaged(self, text: bytes) -> bytes:
-        """Like :meth:`_open`, for a document whose first keys are damaged, or that is not a trace."""
+        """Like :meth:`_open`, for a document that has damaged keys before the events, or that is not a trace."""
         match = _EVENTS_KEY.search(text)
         begin = _LEADING.match(text).end()  # type: ignore[union-attr]
         if match and text[begin : begin + 1] == b"{":
@@ -322,7 +322,7 @@ class EventStream:
             return None
 
     def _take(self, text: bytes, decode: Decode) -> tuple[list[Any], bytes]:
-        """Events of all complete pieces of the text, and the rest of the text."""
+        """All complete events of the text, and the rest of the text."""
         text = _after_comma(text)
         cut = last_cut(text, self._separator)
         if cut is not None:
@@ -418,7 +418,7 @@ class EventStream:
             yield bytes(more).strip().removeprefix(b"[").removesuffix(b"]")
 
     def _decode(self, text: bytes, decode: Decode) -> list[Any]:
-        """Decode the content of a list, repaired if needed; else keep the pieces that decode and count the others."""
+        """Decode the content of a list, repaired if needed; if that fails, keep the events that can be decoded."""
         try:
             return decode(b"[" + text + b"]")
         except BAD_JSON:
@@ -428,7 +428,7 @@ class EventStream:
         return events
 
     def _salvage(self, text: bytes, end: int, decode: Decode) -> tuple[list[Any], bytes]:
-        """Events that can be saved from a damaged text up to a place, and the text to try again with the next block."""
+        """Events that can be decoded in a damaged text up to ``end``, and the text to try again with the next block."""
         damaged, rest = text[:end].rstrip().removesuffix(b","), text[end:]
         cleaned = clean(damaged)
         for attempt in (cleaned, clean_elements(cleaned)):
@@ -453,5 +453,5 @@ class EventStream:
 
 
 def _after_comma(text: bytes) -> bytes:
-    """Text from the next event on, if a block ended between an event and the comma after it."""
+    """The text without the comma of an event whose comma came in the next block."""
     return text.lstrip().removeprefix(b",")

@@ -21,6 +21,7 @@ from llmprof import communication, schema
 from llmprof.errors import LlmprofError, ReadError, listed
 from llmprof.progress import Progress
 from llmprof.readers.common.event_stream import Blocks
+from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 
 _RANK_IN_NAME = (
@@ -30,12 +31,12 @@ _RANK_IN_NAME = (
 )
 
 MOST_RANKS = 1 << 17
-"""More ranks than any run has; a larger number in a file is not believed, and no memory is allocated by it."""
+"""Largest accepted number of ranks; a larger number in a file is ignored, so that it cannot cost memory."""
 
 
 @dataclass(slots=True)
 class Part:
-    """Frames of one file, without the ``rank`` column and with absolute times in ns."""
+    """Tables of one file, without the column ``rank`` and with absolute times in ns, and facts about the file."""
 
     path: Path
     tables: dict[str, pl.DataFrame]
@@ -54,7 +55,7 @@ class Part:
 
     @property
     def rank(self) -> int | None:
-        """Rank by the content of the file, else by its name, else None; a front end has none."""
+        """Rank that the file states, else the rank in its name, else None; a front end has no rank."""
         if self.head.get("front_end"):
             return None
         rank = self.head.get("rank")
@@ -67,7 +68,7 @@ class Part:
 
     @property
     def on_device(self) -> bool:
-        """Whether the file has device work."""
+        """Whether the file has kernels or copies."""
         return any(self.tables[t].height for t in ("kernels", "copies") if t in self.tables)
 
     def span_ns(self) -> tuple[int, int] | None:
@@ -78,8 +79,8 @@ class Part:
             if "start_ns" in frame.columns and frame.height
         ]
         if not spans:
-            there = [self.tables[name] for name in ("samples", "memory") if name in self.tables]
-            sampled = [frame["time_ns"].drop_nulls() for frame in there if "time_ns" in frame.columns]
+            tables = [self.tables[name] for name in ("samples", "memory") if name in self.tables]
+            sampled = [frame["time_ns"].drop_nulls() for frame in tables if "time_ns" in frame.columns]
             spans = [(times.min(), times.max()) for times in sampled if times.len()]
         return (min(s[0] for s in spans), max(s[1] for s in spans)) if spans else None
 
@@ -89,13 +90,13 @@ class Part:
         return {name: frame.height for name, frame in self.tables.items()}
 
     def processes(self) -> set[int]:
-        """Processes of the host that its events are of."""
+        """Ids of the host processes that the events belong to."""
         tables = [self.tables[name] for name in ("ops", "runtime", "markers") if name in self.tables]
         numbers = [frame["process"].drop_nulls().unique() for frame in tables if "process" in frame.columns]
         return {number for column in numbers for number in column if number > 0}
 
     def launches(self) -> bool:
-        """Whether it has calls that launch kernels."""
+        """Whether the file has calls that launch kernels."""
         calls = self.tables.get("runtime")
         return calls is not None and bool(calls["name"].str.contains("(?i)launch").any())
 
@@ -105,30 +106,31 @@ class Part:
         out += [f"{name}: {note}" for note in c.get("notes", [])]
         if reason := c.get("truncated") or ("parts of it are not valid JSON" if c.get("lost_bytes") else ""):
             out.append(
-                f"{name}: {reason}; {c.get('lost_bytes', 0):,} of {c.get('bytes', 0):,} bytes in about "
-                f"{c.get('lost_pieces', 0):,} event(s) were lost, {c.get('events', 0):,} events were read"
+                f"{name}: {reason}; {c.get('lost_bytes', 0):,} of {c.get('bytes', 0):,} bytes (about "
+                f"{counted(c.get('lost_pieces', 0), 'event')}) were lost, and {counted(c.get('events', 0), 'event')} "
+                f"{'was' if c.get('events') == 1 else 'were'} read"
             )
         if c.get("unread_bytes"):
             out.append(f"{name}: the last {c['unread_bytes']:,} bytes of the file could not be read")
         if c.get("repaired"):
             out.append(f"{name}: NaN, control characters or invalid UTF-8 were replaced")
         if c.get("wrong_types"):
-            out.append(f"{name}: {c['wrong_types']:,} field(s) of a wrong type were left out")
+            out.append(f"{name}: {left_out(c['wrong_types'], 'field', 'of a wrong type')}")
         for key in ("rank", "world_size"):
             number = self.head.get(key)
             if isinstance(number, int) and number > MOST_RANKS:
-                out.append(f"{name} says {key.replace('_', ' ')} {number:,}, which no run has: it is not believed")
+                out.append(f"{name} states the {key.replace('_', ' ')} {number:,}, which is too large: it is ignored")
         if lost := c.get("skipped", {}).get(NO_TIME):
-            out.append(f"{name}: {lost:,} event(s) without a time or name were left out")
+            out.append(f"{name}: {left_out(lost, 'event', 'without a time or name')}")
         if "events" in c and not c["events"]:
-            out.append(f"{name} holds no event: was the profiler ever active?")
+            out.append(f"{name} has no event: was the profiler ever active?")
         elif "events" in c and not c.get("kept"):
             out.append(f"{name}: none of its {c['events']:,} events belongs to a table")
         return out
 
 
 NO_TIME = "event without a time or name"
-"""Reason for which an event is left out."""
+"""Reason for leaving out an event, as a key of ``coverage["skipped"]``."""
 
 
 Tables = str | Iterable[str] | Mapping[str, Iterable[str] | None]
@@ -136,30 +138,30 @@ Tables = str | Iterable[str] | Mapping[str, Iterable[str] | None]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Tables and columns to keep. :attr:`asked` has the wanted tables with their columns; None for all columns."""
+    """Tables and columns that the caller of :func:`llmprof.read` wants to keep."""
 
     asked: Mapping[str, frozenset[str] | None] | None = None
-    """Columns by table; None: everything."""
+    """Columns by table, where None means all columns of a table; None instead of the mapping means all tables."""
 
     @classmethod
     def of(cls, tables: Tables | None) -> Wanted:
-        """The tables and columns that the argument ``tables`` of :func:`llmprof.read` names.
+        """Tables and columns in the argument ``tables`` of :func:`llmprof.read`.
 
         Raises
         ------
         LlmprofError
-            The argument names no table, or a table or column that the schema lacks.
+            The argument is empty, or names a table or column that the schema does not have.
         """
         if tables is None:
             return cls()
         if isinstance(tables, str):
             tables = (tables,)
-        given = tables if isinstance(tables, Mapping) else dict.fromkeys(tables)
-        if not given:
+        columns_by_table = tables if isinstance(tables, Mapping) else dict.fromkeys(tables)
+        if not columns_by_table:
             raise LlmprofError("tables= is empty", expected=f"some of {listed(schema.TABLES)}")
-        if unknown := [name for name in given if name not in schema.TABLES]:
+        if unknown := [name for name in columns_by_table if name not in schema.TABLES]:
             raise LlmprofError(f"there is no table {listed(unknown)}", expected=f"some of {listed(schema.TABLES)}")
-        asked = {name: None if columns is None else frozenset(columns) for name, columns in given.items()}
+        asked = {name: None if columns is None else frozenset(columns) for name, columns in columns_by_table.items()}
         for name, columns in asked.items():
             known = schema.TABLES[name].schema
             if unknown := sorted(
@@ -183,7 +185,7 @@ class Wanted:
         return None if self.asked is None else self.asked[table]
 
     def narrowed(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
-        """Frame with the columns that are needed or may not be null."""
+        """The frame with the needed columns and those that are never null."""
         columns = self.columns_of(table)
         if columns is None:
             return frame
@@ -191,13 +193,13 @@ class Wanted:
         return frame.select(c for c in frame.columns if c in columns or c in needed)
 
     def with_sources(self) -> Wanted:
-        """The tables that must be read for it: collectives are found among kernels and operators."""
+        """The tables that have to be read: for collectives, also kernels and operators."""
         if self.asked is None or "collectives" not in self.asked:
             return self
         asked = dict(self.asked)
         for name, columns in communication.SOURCES.items():
-            known = asked.get(name, frozenset())
-            asked[name] = None if known is None else known | columns
+            columns_of_table = asked.get(name, frozenset())
+            asked[name] = None if columns_of_table is None else columns_of_table | columns
         return Wanted(asked)
 
     def part_of(self, trace: Trace, *, database: Path | None = None) -> Trace:
@@ -221,7 +223,7 @@ class Wanted:
         }
 
     def listed(self) -> dict[str, list[str] | None] | None:
-        """Needed tables as lists, for the coverage and the key of the cache."""
+        """Needed tables and columns as lists, for the coverage and the key of the cache."""
         if self.asked is None:
             return None
         return {
@@ -230,13 +232,13 @@ class Wanted:
 
 
 START_BYTES: Final = 64 << 10
-"""Bytes of the beginning of a file that a reader gets first."""
+"""Number of bytes at the beginning of a file that a reader gets first."""
 
 _MOST_BYTES: Final = 16 << 20
 
 
 class Probe:
-    """A file or folder that is shown to each reader in turn; its beginning is read once.
+    """A file or folder that each reader inspects in turn; its beginning is read only once.
 
     Parameters
     ----------
@@ -260,7 +262,7 @@ class Probe:
         return b"" if self.is_folder else self._first(START_BYTES)[:START_BYTES]
 
     def growing(self) -> Iterator[bytes]:
-        """The beginning of a file, 64 KiB longer each time, up to its end or 16 MiB."""
+        """The beginning of a file, each time with 64 KiB more, up to its end or 16 MiB."""
         size = START_BYTES
         while not self.is_folder:
             yield self._first(size)[:size]
@@ -285,7 +287,7 @@ class Request:
     python_functions: bool = True
     """Whether to keep the Python functions of ``with_stack=True``."""
     progress: Progress | None = None
-    """To be called while reading."""
+    """Called during reading with the name of a file, the bytes that were read, and its size."""
     workers: int = 1
     """Number of processes that may share the reading of one file."""
 
@@ -294,14 +296,14 @@ class Request:
 class Reader:
     """Reader of one format.
 
-    A reader is the constant ``READER`` in the module that reads the format, and one line in
-    :mod:`llmprof.readers.registry`; another package names it in the group ``llmprof.readers`` of its entry points.
+    A reader is a constant ``READER`` in the module that reads the format; :mod:`llmprof.readers.registry` has one line
+    for it. Another package names its reader in the group ``llmprof.readers`` of its entry points.
     """
 
     name: str
     """Name of the format: ``meta["format"]`` of its traces, and ``format=`` of :func:`llmprof.read`."""
     version: int
-    """Raised whenever the same file would give other frames: part of the cache's key."""
+    """Version of the reader, a part of the cache's key; raise it whenever the same file would give other frames."""
     what: str
     """Description of the format, which can follow "a file of": ``Chrome trace JSON (PyTorch profiler)``."""
     sniff: Callable[[Probe], bool]
@@ -391,8 +393,8 @@ def border(what: str) -> Iterator[None]:
     except BY_CONTENT as error:
         message = str(error).strip().splitlines()
         raise ReadError(
-            f"{what} holds something that its reader does not understand "
+            f"{what} has content that its reader does not understand "
             f"({type(error).__name__}{f': {message[0][:200]}' if message else ''})",
-            expected="a file as its profiler wrote it",
-            hint="record or export it again; if it is as the profiler wrote it, send a copy made by llmprof redact",
+            expected="the file that a profiler wrote",
+            hint="record or export it again; if nothing changed the file, send us a copy that llmprof redact made",
         ) from error

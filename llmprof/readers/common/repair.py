@@ -13,7 +13,7 @@ import msgspec
 _FIRST_KEY: Final = re.compile(rb'\s*(?:\{\s*\}\s*,\s*)*\{\s*("(?:[^"\\]++|\\.)*+")\s*:', re.DOTALL)
 _SEPARATOR: Final = rb"\}\s*,\s*(?=\{\s*%s)"
 ANY_SEPARATOR: Final = re.compile(rb'\}[^{}"]*,[^{}"]*(?=\{)')
-"""Separator of any two objects in the text, whether they are events or parts of one."""
+"""Pattern of a separator of any two objects, which may be events or parts of an event."""
 
 _BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\]]', re.DOTALL)
 _COMMA_OR_BRACKET: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\],]', re.DOTALL)
@@ -21,23 +21,23 @@ _TAIL_BYTES: Final = 64 << 10
 
 
 class Cut(NamedTuple):
-    """A separator of two events: the end of the first and the beginning of the next."""
+    """Place of a separator of two events: the end of the first and the beginning of the second."""
 
     end: int
     next: int
 
 
 class Scan(NamedTuple):
-    """Result of an exact scan of a list's text; ``None`` where the text has no such place."""
+    """Result of an exact scan of a list's text; ``None`` if the text has no such place."""
 
     last_end: int | None
-    """End of the last whole event."""
+    """End of the last complete event."""
     list_end: int | None
     """Place of the bracket that closes the list."""
 
 
 def separator(text: bytes) -> re.Pattern[bytes]:
-    """Pattern of the separators in a list, whose events mostly begin with the same key as the first."""
+    """Pattern of the separators in a list; most events begin with the same key as the first event."""
     match = _FIRST_KEY.match(text)
     return re.compile(_SEPARATOR % re.escape(match[1])) if match else ANY_SEPARATOR
 
@@ -56,7 +56,7 @@ def last_cut(text: bytes, pattern: re.Pattern[bytes]) -> Cut | None:
 
 
 def scan(text: bytes) -> Scan:
-    """Follow every bracket outside strings from the beginning of a list's content: exact, and slow."""
+    """Find the ends of events by counting all brackets outside strings, which is exact but slow."""
     depth, last_end = 0, None
     for match in _BRACKET.finditer(text):
         byte = match[0]
@@ -92,7 +92,7 @@ def pieces(text: bytes, pattern: re.Pattern[bytes]) -> list[tuple[int, int]]:
 
 
 Decode = Callable[[bytes], list[Any]]
-"""Turns the bytes of a JSON list into events; raises one of :data:`BAD_JSON`."""
+"""Function that decodes the bytes of a JSON list to events; it raises one of :data:`BAD_JSON`."""
 
 BAD_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -107,7 +107,7 @@ _ESCAPE: Final = re.compile(
 )
 _CONTROL_TO_SPACE: Final = bytes(max(c, 32) for c in range(256))
 WHITE_SPACE: Final = bytes(0x20 if c in b"\t\r\n" else c for c in range(256))
-"""Translation of line ends and tabs to spaces, as :func:`clean` makes it."""
+"""Table for ``bytes.translate`` that turns line ends and tabs into spaces, as :func:`clean` does."""
 _LIST_END: Final = re.compile(rb'\}\s*,?\s*\](?=\s*(?:,\s*"|\}?\s*$))')
 _ERROR_BYTE: Final = re.compile(r"\(byte (\d+)\)")
 _MOST_JOINED: Final = 8
@@ -119,18 +119,18 @@ class Salvage:
 
     events: list[Any] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
-    """Sizes of the pieces, of about one event, that do not decode."""
+    """Sizes of the pieces, of about one event, that cannot be decoded."""
     rest: bytes | None = None
-    """Text after the end of the list, if it ended."""
+    """Text after the end of the list; None if the list does not end in the text."""
     tail: bytes = b""
-    """The last piece, if it seems to go on behind the text."""
+    """The last piece, if its event seems to continue after the text."""
 
 
 def clean(text: bytes) -> bytes:
     """Turn JSON as real profilers write it into valid JSON.
 
-    Gives UTF-8 without control characters, null for NaN and infinities, backslashes (of Windows paths) doubled where
-    they escape nothing, a replacement character for half a surrogate pair.
+    The result is UTF-8 without control characters. NaN and infinities become null, backslashes that escape nothing
+    (in Windows paths) are doubled, and a replacement character replaces half a surrogate pair.
     """
     text = text.decode("utf-8", errors="replace").encode().translate(_CONTROL_TO_SPACE)
     text = _NAN_MEMBER.sub(rb"\1null", text)
@@ -149,12 +149,12 @@ def clean_elements(text: bytes) -> bytes:
 
 
 def salvage(text: bytes, pattern: re.Pattern[bytes], decode: Decode) -> Salvage:
-    """Decode every event of a damaged list that decodes by itself.
+    """Decode every event of a damaged list that is intact.
 
     Parameters
     ----------
     text : bytes
-        Content of a list, without its brackets; may go on behind its end.
+        Content of a list, without its brackets; it may also have text after the list.
     pattern : re.Pattern
         Separator of the events.
     decode : callable
@@ -214,14 +214,14 @@ def _look_closer(piece: bytes, pattern: re.Pattern[bytes], decode: Decode, out: 
 
 
 def list_end(error: BaseException) -> int | None:
-    """Place of the text that follows the list, if the decoder complains about that text."""
+    """Place of the text after the list, if the decoder's error is about that text; else None."""
     message = str(error)
     match = _ERROR_BYTE.search(message) if "trailing characters" in message else None
     return int(match[1]) - 1 if match else None
 
 
 def is_wrong_cut(error: BaseException, size: int) -> bool:
-    """Whether the error is at the very end of the text, as it is when an event was cut."""
+    """Whether the error is at the very end of the text, as for an event that was cut."""
     message = str(error)
     if "truncated" in message:
         return True
@@ -230,9 +230,9 @@ def is_wrong_cut(error: BaseException, size: int) -> bool:
 
 
 def closing(text: bytes, is_rest: Callable[[bytes], bool], begin: int = 0) -> int | None:
-    """Place of the bracket that closes a list: the first one whose following text may come after a list.
+    """Place of the bracket that closes a list: the first one after which the text can be the rest of the document.
 
-    Exact wherever the rest is undamaged: inside an event, more brackets close than open on the way to the end.
+    The place is exact if the rest is undamaged: after a bracket inside an event, more brackets close than open.
     """
     for match in _LIST_END.finditer(text, begin):
         if is_rest(text[match.end() :]):
@@ -258,7 +258,7 @@ def _goes_on(text: bytes, decode: Decode) -> bool:
 def _halve(
     text: bytes, places: list[tuple[int, int]], first: int, stop: int, decode: Decode
 ) -> list[tuple[int, int, list[Any] | None]]:
-    """Decode pieces together; if that fails, decode each half by itself, down to single pieces."""
+    """Decode pieces together; if that fails, decode each half separately, down to single pieces."""
     events = _try(decode, text[places[first][0] : places[stop - 1][1]])
     if events is not None or stop - first == 1:
         return [(first, stop, events)]
@@ -276,7 +276,7 @@ _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class ListDecoder(Generic[Kind]):
-    """Decoder of lists of objects of one kind.
+    """Decoder of lists of objects of one class.
 
     Attributes
     ----------
@@ -319,9 +319,9 @@ def _object(text: msgspec.Raw) -> dict[str, Any]:
 
 
 def fit(kind: type[Kind], text: msgspec.Raw | bytes) -> tuple[Kind, int]:
-    """An object of a kind, and the number of its fields that do not fit.
+    """Decode an object of a class; returns it, and the number of fields that have a wrong type.
 
-    Numbers written as text count as numbers; a field that does not fit keeps its default.
+    Numbers that are written as text are accepted; a field with a wrong type keeps its default.
     """
     out = kind()
     try:

@@ -1,4 +1,4 @@
-"""Helpers of readers of text: the content of a file as text, CSV tables as columns of text, and a trace of one part."""
+"""Functions for readers of text: the content of a file as text, CSV as columns of text, and the trace of one file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from llmprof.readers.common.reader import Part
 from llmprof.trace import Trace
 
 MOST_TEXT_BYTES: Final = 1 << 30
-"""Most bytes of a report that is read as a whole."""
+"""Largest size of a report, since reports are read as a whole."""
 
 MOST_NS: Final = 2**62
-"""Later times are not accepted."""
+"""Largest accepted time in ns."""
 
 
 def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
@@ -27,7 +27,7 @@ def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
     Raises
     ------
     ReadError
-        The file cannot be read, or holds more than ``most`` bytes.
+        The file cannot be read, or has more than ``most`` bytes.
     """
     blocks, held, size = Blocks(path), [], 0
     for block in blocks:
@@ -35,7 +35,7 @@ def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
         size += len(block)
         if size > most:
             raise ReadError(
-                f"{path.name} holds more than {most >> 20} MiB",
+                f"{path.name} has more than {most >> 20} MiB",
                 expected="a report of a profiler",
                 hint="export a part of the recording",
             )
@@ -49,19 +49,19 @@ def text_of(data: bytes) -> str:
 
 
 def table_of(text: str, *, separator: str = ",") -> tuple[pl.DataFrame, int]:
-    """Rows of CSV with a heading, all cells as text, and how many rows are too short or too long.
+    """Rows of CSV with a heading, all cells as text.
 
-    Empty cells are null. A row with more cells than the heading loses them, one with fewer is filled with nulls.
+    Empty cells are null. Surplus cells of a row are dropped, and missing cells are null.
 
     Returns
     -------
     tuple of (polars.DataFrame, int)
-        Columns by the names of the heading; the count of ragged rows.
+        Columns named by the heading, and the number of rows that are too short or too long.
 
     Raises
     ------
     ReadError
-        The file has no line of headings.
+        The text has no heading.
     """
     import csv
 
@@ -94,7 +94,7 @@ def trace_of(
     notes: list[str] | None = None,
     damage: str = "",
 ) -> Trace:
-    """Make the trace of one file that stands alone.
+    """Make the trace of one file that is a whole trace.
 
     Parameters
     ----------
@@ -111,12 +111,12 @@ def trace_of(
     notes : list of str, optional
         Sentences about content that was lost or is unusual.
     damage : str
-        Why the content ends early.
+        Reason why the content ends early; empty if it is complete.
 
     Returns
     -------
     Trace
-        Of one rank.
+        Trace of one rank.
     """
     kept = sum(frame.height for frame in tables.values())
     notes = [*(notes or []), *([f"the file ends early: {damage}"] if damage else [])]

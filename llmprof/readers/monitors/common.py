@@ -1,4 +1,4 @@
-"""Parts that the readers of monitors share: text of a file, base units, clocks, and the trace of its samples."""
+"""Code that the readers of monitors share: text of a file, base units, clocks, and the trace of the samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from llmprof.trace import Trace
 EPOCH: Final = "epoch"
 LOCAL: Final = "local time of an unknown zone"
 TIME_OF_DAY: Final = "local time of an unknown date and zone"
-NUMBERED: Final = "order of the samples: the file holds no times"
+NUMBERED: Final = "order of the samples: the file has no times"
 
 DAY_NS: Final = 86_400_000_000_000
 _MOST_NS: Final = 2**62
@@ -51,7 +51,7 @@ _FACTORS: Final[dict[str, tuple[str, float]]] = {
 
 
 def text_of(path: Path) -> str:
-    """Text of a file, plain or gzip: UTF-8, or UTF-16 if it begins with the mark of that (redirected in PowerShell).
+    """Text of a file, plain or gzip: UTF-8, or UTF-16 with its mark (as PowerShell redirects output).
 
     Raises
     ------
@@ -64,15 +64,15 @@ def text_of(path: Path) -> str:
         size += len(block)
         if size > _MOST_TEXT_BYTES:
             raise ReadError(
-                f"{path.name} holds more than {_MOST_TEXT_BYTES >> 20} MiB of text",
+                f"{path.name} has more than {_MOST_TEXT_BYTES >> 20} MiB of text",
                 expected="the output of a monitor",
-                hint="cut it into files of a day each",
+                hint="cut it into files of one day each",
             )
     return summaries.text_of(b"".join(blocks))
 
 
 def number(text: str) -> float | None:
-    """A number as monitors write it, also a hexadecimal mask; None for other text (``-``, ``[N/A]``)."""
+    """A number as monitors write it, also a hexadecimal bit mask; None for other text (``-``, ``[N/A]``)."""
     try:
         value = float(int(text, 16)) if text.startswith("0x") else float(text)
     except ValueError:
@@ -81,7 +81,7 @@ def number(text: str) -> float | None:
 
 
 def base(unit: str) -> tuple[str, float]:
-    """Base unit of a unit and the factor to it; an unknown unit stays as it is."""
+    """Base unit of a unit, and the factor from the unit to it; an unknown unit stays as it is."""
     return _FACTORS.get(unit, (unit or "1", 1.0))
 
 
@@ -106,7 +106,7 @@ class Days:
 
 
 def csv_rows(lines: Iterable[str], samples: Samples) -> Iterator[list[str]]:
-    """Rows of CSV, one per line: no monitor breaks a cell over lines, so an open quote costs one row only."""
+    """Rows of CSV, one per line: no monitor writes a cell over several lines, so an open quote costs only one row."""
     for line in lines:
         try:
             yield next(csv.reader([line]), [])
@@ -120,7 +120,7 @@ class Samples:
     def __init__(self) -> None:
         self._rows: list[tuple[int, int | None, str, float, str]] = []
         self.lost = 0
-        """Lines or values that could not be read."""
+        """Number of lines or values that could not be read."""
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -149,12 +149,12 @@ class Samples:
         notes: Sequence[str] = (),
         skipped: Mapping[str, int] | None = None,
     ) -> Trace:
-        """The trace of one file: counters of rank -1, with times from the first sample on.
+        """Make the trace of one file: counters of rank -1, with times in ns from the first sample on.
 
         Parameters
         ----------
         path : pathlib.Path
-            File that was read.
+            File of the samples.
         kind : str
             Name of the format.
         clock : str
@@ -169,9 +169,9 @@ class Samples:
         Returns
         -------
         Trace
-            Its only table is ``counters``. ``meta`` has ``start_epoch_ns`` (None unless the clock is the epoch),
-            ``clock``, and ``start_local``: the local date and time of the first sample; only the time if the file has
-            no date, None if it has neither.
+            A trace whose only table is ``counters``. ``meta`` has ``start_epoch_ns`` (None unless the clock is the
+            epoch), ``clock``, and ``start_local``: the local date and time of the first sample, only the time if the
+            file has no date, or None if it has neither.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class Samples:
         first = min(row[0] for row in self._rows)
         warnings = [
             *notes,
-            *([f"{path.name}: {self.lost:,} line(s) or value(s) could not be read"] if self.lost else []),
+            *([f"{path.name}: lines or values that could not be read: {self.lost:,}"] if self.lost else []),
         ]
         meta: dict[str, Any] = {
             "format": kind,

@@ -26,7 +26,7 @@ from llmprof.units import NS_PER_S
 
 
 class Column(NamedTuple):
-    """Counter of a column, its unit, and by how much a ``k`` multiplies in text."""
+    """Counter of a column, its unit, and the factor of a ``k`` after a number in text."""
 
     counter: str
     unit: str
@@ -56,7 +56,7 @@ _WHOLE: Final = {"total cpu usage", "total usage", "dsk/total", "net/total", "io
 
 
 def plain(text: str) -> str:
-    """Text of a terminal without colours, and with ASCII characters for the lines that dool draws."""
+    """Terminal output without colours, and with ASCII characters for the lines that dool draws."""
     return _ESCAPES.sub("", text).translate(_BOXES)
 
 
@@ -68,12 +68,13 @@ def column(group: str, name: str) -> Column | None:
     group : str
         Title of the group (``total cpu usage``, ``dsk/sda``).
     name : str
-        Title of the column (``usr``), with the group's before a colon where there are several of a kind.
+        Title of the column (``usr``); if there are several groups of a kind, the group's title and a colon are before
+        it.
 
     Returns
     -------
     Column or None
-        The counter; that of one disk or processor has its name at the end: ``disk.read.sda``.
+        The counter; the name of a single disk or processor is at its end: ``disk.read.sda``.
     """
     group, name = group.strip().lower(), name.rpartition(":")[2].strip().lower()
     if name in {"time", "date/time", "epoch"}:
@@ -99,7 +100,7 @@ _TEXT_NUMBER: Final = re.compile(r"(-?\d+(?:\.\d*)?)([BkKMGTP]?)")
 _POWERS: Final = {"": 0, "B": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 _TITLE_RULE: Final = re.compile(r"-{2,}|\s+-?|-\s+")
 _DIGIT: Final = re.compile(r"\b(?!\d+m\b)\d")
-"""A figure; the titles 1m, 5m and 15m are none."""
+"""Pattern of a digit of a number; the digits in the titles 1m, 5m and 15m do not match."""
 _TIMES: Final = ("%d-%m %H:%M:%S", "%b-%d %H:%M:%S")
 _HEAD_DATE: Final = re.compile(r"(\d{2} \w{3} \d{4} \d{2}:\d{2}:\d{2})(?: (\w+))?")
 
@@ -116,15 +117,15 @@ def read_dstat(path: Path) -> Trace:
     Parameters
     ----------
     path : pathlib.Path
-        The file of ``--output``, or what was printed.
+        The file of ``--output``, or the printed text.
 
     Returns
     -------
     Trace
-        Table ``counters`` only; ``cpu.utilization`` is the time neither idle nor waiting for a disk. The first row of
-        a recording counts from the start of the machine and is left out. Times are since the epoch if there is a
-        column ``epoch`` (``-T``) or the heading says UTC; else they are local. Without a year (text) the date
-        is unknown, and without a column of times samples are placed one second apart.
+        A trace with the table ``counters``; ``cpu.utilization`` is the share of time neither idle nor waiting for a
+        disk. The first row of a recording is the mean since the start of the machine and is left out. Times are since
+        the epoch if there is a column ``epoch`` (``-T``) or the heading names UTC; otherwise they are local. Printed
+        text has no year, so its date is unknown. Without a column of times, samples are placed one second apart.
 
     Raises
     ------
@@ -144,14 +145,14 @@ def read_dstat(path: Path) -> Trace:
             continue
         _put(samples, row, time_ns)
     if clock == NUMBERED:
-        notes.append(f"{path.name} holds no times: its samples were placed one second apart; record with dstat -T")
+        notes.append(f"{path.name} has no times: its samples were placed one second apart; record with dstat -T")
     if clock == TIME_OF_DAY:
-        notes.append(f"{path.name} holds no year; record with dstat -T")
+        notes.append(f"{path.name} has no year; record with dstat -T")
     return samples.trace(path, "dstat", clock=clock, notes=notes, skipped={"row since the start of the machine": 1})
 
 
 def _begin(text: str) -> tuple[datetime | None, str | None]:
-    """Local time at which the recording began, and its zone, by the heading of a CSV."""
+    """Local time at which the recording began and its time zone, from the heading of a CSV."""
     match = _HEAD_DATE.search(text[:4096])
     try:
         return (datetime.strptime(match[1], "%d %b %Y %H:%M:%S"), match[2]) if match else (None, None)
@@ -244,14 +245,14 @@ def _put(samples: Samples, row: _Row, time_ns: int) -> None:
     not_busy: dict[str, float] = {}
     idle_known = set[str]()
     for group, name, cell in zip(row.groups, row.names, row.cells, strict=True):
-        known = column(group, name)
+        counter = column(group, name)
         written = _TEXT_NUMBER.fullmatch(cell)
-        if known is None or written is None:
+        if counter is None or written is None:
             continue
-        value = float(written[1]) * known.thousand ** _POWERS[written[2]]
-        samples.add(time_ns, known.counter, value, known.unit)
-        head, _, part = known.counter.removeprefix("cpu.").partition(".")
-        if known.counter.startswith("cpu.") and head in {"idle", "iowait"}:
+        value = float(written[1]) * counter.thousand ** _POWERS[written[2]]
+        samples.add(time_ns, counter.counter, value, counter.unit)
+        head, _, part = counter.counter.removeprefix("cpu.").partition(".")
+        if counter.counter.startswith("cpu.") and head in {"idle", "iowait"}:
             not_busy[part] = not_busy.get(part, 0) + value
             idle_known |= {part} if head == "idle" else set()
     for part in idle_known:
@@ -291,7 +292,7 @@ _SYSSTAT_WHOLE: Final = {"all", "-1"}
 
 
 def put(samples: Samples, names: Sequence[str], cells: Sequence[str], time_ns: int) -> None:
-    """Add the counters of one line: a name and a cell for each column, the first of which may name a device."""
+    """Add the counters of one line; there is a name and a cell for each column, and the first may name a device."""
     key = _KEYS.get(names[0])
     part = cells[0] if key and cells[0] not in _SYSSTAT_WHOLE else ""
     not_busy = 0.0
@@ -331,15 +332,15 @@ def read_sar(path: Path) -> Trace:
     Parameters
     ----------
     path : pathlib.Path
-        Its text, of any sections (``-u``, ``-r``, ``-d``, ``-n DEV``, ``-A``).
+        Its text, with any sections (``-u``, ``-r``, ``-d``, ``-n DEV``, ``-A``).
 
     Returns
     -------
     Trace
-        Table ``counters`` only; ``cpu.utilization`` is the time neither idle nor waiting for a disk. The time of a
-        sample is the end of its interval, as sar writes it. Times are local, in a zone that the file does not state;
-        the date is unknown if day and month could be swapped (``11/12/26``). A device has its name at the end of
-        the counter (``disk.read.sda``). Averages are left out.
+        A trace with the table ``counters``; ``cpu.utilization`` is the share of time neither idle nor waiting for a
+        disk. The time of a sample is the end of its interval, as sar writes it. Times are local, and the file does not
+        state their time zone; the date is unknown if day and month could be swapped (``11/12/26``). The name of a
+        device is at the end of the counter (``disk.read.sda``). Averages are left out.
 
     Raises
     ------
@@ -355,21 +356,21 @@ def read_sar(path: Path) -> Trace:
             days.clear()
             clock = TIME_OF_DAY if midnight is None else clock
             continue
-        at = _LINE.match(line)
-        if at is None or "RESTART" in line:
+        time = _LINE.match(line)
+        if time is None or "RESTART" in line:
             samples.lost += line[:1].isdigit() and "RESTART" not in line
             continue
-        cells = at[5].split()
+        cells = time[5].split()
         if not any(figure(cell) is not None for cell in cells):
             names = cells
         elif len(cells) != len(names):
             samples.lost += 1
         else:
             samples.lost += sum(figure(cell) is None for cell in cells[1:])
-            hour = int(at[1]) % 12 + (12 if at[4] == "PM" else 0) if at[4] else int(at[1])
-            time_ns = days[tuple(names)].ns((hour * 3600 + int(at[2]) * 60 + int(at[3])) * NS_PER_S)
+            hour = int(time[1]) % 12 + (12 if time[4] == "PM" else 0) if time[4] else int(time[1])
+            time_ns = days[tuple(names)].ns((hour * 3600 + int(time[2]) * 60 + int(time[3])) * NS_PER_S)
             put(samples, names, cells, (midnight or 0) + time_ns)
-    notes = [f"{path.name} does not say its date for certain; print with S_TIME_FORMAT=ISO"]
+    notes = [f"the date in {path.name} is ambiguous; print with S_TIME_FORMAT=ISO"]
     return samples.trace(path, "sar", clock=clock, notes=notes if clock == TIME_OF_DAY else [])
 
 
@@ -401,13 +402,14 @@ def read_sadf(path: Path) -> Trace:
     Parameters
     ----------
     path : pathlib.Path
-        Its lines, of any activities, one after another.
+        Its text, with any activities one after another.
 
     Returns
     -------
     Trace
-        Table ``counters`` only, named as those of ``sar``. Times are since the epoch if the file has UTC (the
-        default) or seconds (``-U``), else local (``-T``). The time of a sample is the end of its interval.
+        A trace with the table ``counters``, with the names of :func:`read_sar`. Times are since the epoch if the file
+        has UTC (the default) or seconds (``-U``), otherwise local (``-T``). The time of a sample is the end of its
+        interval.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Readers of monitors: recognises the monitor that wrote a text; reads those of GPUs (``nvidia-smi``, ``gpustat``)."""
+"""Readers of monitors: finds out which monitor wrote a text, and reads those of GPUs (``nvidia-smi``, ``gpustat``)."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ _COLUMNS: Final[dict[str, tuple[str, str]]] = {
     "pviol": ("gpu.power_violation", "%"),
     "tviol": ("gpu.thermal_violation", "1"),
 }
-"""Column -> counter and unit; MB of memory means MiB. Other columns keep their name and the written unit."""
+"""Counters and units by column; MB of memory means MiB. Other columns keep their name and the written unit."""
 
 _UNITS: Final = {unit: unit for unit in ("%", "W", "C", "MHz", "MB/s", "GB/s", "KB/s", "mW")} | {"MB": "MiB"}
 _IDX: Final = {"Idx", "idx"}
 _PLACE: Final = {"Date", "Time", "gpu"}
 _NOTES: Final = {
-    NUMBERED: "holds no times: its samples were placed one second apart; record with dmon -o DT",
-    TIME_OF_DAY: "holds no date, only times of day; record with dmon -o DT",
+    NUMBERED: "has no times: its samples were placed one second apart; record with dmon -o DT",
+    TIME_OF_DAY: "has no date, only times of day; record with dmon -o DT",
 }
 
 
@@ -65,14 +65,14 @@ def read_dmon(path: Path) -> Trace:
     Parameters
     ----------
     path : pathlib.Path
-        Its output; headings may be repeated, columns may be any (``-s``).
+        Its output, with any columns (``-s``); headings may be repeated.
 
     Returns
     -------
     Trace
-        Table ``counters`` only, with one row for each number of a device, time and column. Times are local, in a zone
-        that the file does not state; without ``-o D`` the date is unknown, and without ``-o T`` samples are placed
-        one second apart, which is the program's default.
+        A trace with the table ``counters``, which has one row for each device, time and column. Times are local, and
+        the file does not state their time zone. Without ``-o D`` the date is unknown. Without ``-o T`` samples are
+        placed one second apart, which is the program's default.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def _clock(names: list[str]) -> str:
 
 
 def _time_ns(row: dict[str, str], clock: str, days: Days, turn: int) -> int | None:
-    """Time of a row; None where it cannot be read."""
+    """Time of a row; None if it cannot be read."""
     if clock == NUMBERED:
         return turn * NS_PER_S
     try:
@@ -167,14 +167,15 @@ def read_query_gpu(path: Path) -> Trace:
     Parameters
     ----------
     path : pathlib.Path
-        Its CSV with the heading; any fields.
+        Its CSV with the heading and any fields.
 
     Returns
     -------
     Trace
-        Table ``counters`` only. Times are local, in a zone that the file does not state; without the field
-        ``timestamp`` the samples are placed one second apart. Devices are those of the field ``index``, else they
-        are numbered in the order in which their ``uuid``, bus or serial number come; null where there is neither.
+        A trace with the table ``counters``. Times are local, and the file does not state their time zone; without the
+        field ``timestamp`` the samples are placed one second apart. The device is the field ``index``. Without it,
+        devices are numbered in the order in which their ``uuid``, bus or serial number appear; without these it is
+        null.
 
     Raises
     ------
@@ -205,9 +206,9 @@ def read_query_gpu(path: Path) -> Trace:
             if counter := _counter(field, units.get(field, "")):
                 samples.add(time_ns, counter, *_value(field, text, units.get(field, "")), device)
     if "timestamp" not in names:
-        notes.append(f"{path.name} holds no times: its samples were placed one second apart; query timestamp as well")
+        notes.append(f"{path.name} has no times: its samples were placed one second apart; query timestamp as well")
     if order:
-        notes.append(f"{path.name} holds no index: its devices are numbered as they come; query index as well")
+        notes.append(f"{path.name} has no index: devices are numbered as they appear; query index as well")
     clock = LOCAL if "timestamp" in names else NUMBERED
     return samples.trace(path, "query-gpu", clock=clock, devices=[p for p in products.values() if p], notes=notes)
 
@@ -264,8 +265,8 @@ def read_gpustat(path: Path) -> Trace:
     Returns
     -------
     Trace
-        Table ``counters`` only. Times are local, in a zone that the file does not state, unless ``query_time`` has an
-        offset.
+        A trace with the table ``counters``. Times are since the epoch if ``query_time`` has an offset; otherwise they
+        are local, and the file does not state their time zone.
 
     Raises
     ------
@@ -295,11 +296,11 @@ def read_gpustat(path: Path) -> Trace:
 
 def _documents(text: str, samples: Samples) -> list[dict[str, Any]]:
     """The JSON documents of a file; a cut document counts as lost."""
-    decoder, at, out = json.JSONDecoder(), 0, list[Any]()
-    while begin := _BEGIN.search(text, at):
-        at = begin.start()
+    decoder, position, out = json.JSONDecoder(), 0, list[Any]()
+    while begin := _BEGIN.search(text, position):
+        position = begin.start()
         try:
-            document, at = decoder.raw_decode(text, at)
+            document, position = decoder.raw_decode(text, position)
         except json.JSONDecodeError:
             samples.lost += 1
             break
@@ -354,10 +355,10 @@ def _reader(name: str, what: str, read: Callable[[Path], Trace]) -> Reader:
 
 
 READERS: Final = (
-    _reader("dmon", "what nvidia-smi dmon printed", read_dmon),
-    _reader("query-gpu", "what nvidia-smi --query-gpu --format=csv printed", read_query_gpu),
-    _reader("gpustat", "what gpustat --json printed", read_gpustat),
-    _reader("dstat", "what dstat or dool printed or wrote", host.read_dstat),
-    _reader("sar", "what sar printed", host.read_sar),
-    _reader("sadf", "what sadf -d printed", host.read_sadf),
+    _reader("dmon", "output of nvidia-smi dmon", read_dmon),
+    _reader("query-gpu", "output of nvidia-smi --query-gpu --format=csv", read_query_gpu),
+    _reader("gpustat", "output of gpustat --json", read_gpustat),
+    _reader("dstat", "output of dstat or dool", host.read_dstat),
+    _reader("sar", "output of sar", host.read_sar),
+    _reader("sadf", "output of sadf -d", host.read_sadf),
 )

@@ -1,4 +1,4 @@
-"""Frames of one page of Nsight Compute: the raw page (one row per launch) or the details page (one row per metric)."""
+"""Reads a page of Nsight Compute: the raw page (one row per launch) or the details page (one row per metric)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ROW: Final = re.compile(r'"\d+","\d+","|"","","')
 _ROW_PLAIN: Final = re.compile(r"\d+,\d+,|,,")
 _TOOL: Final = re.compile(r"==(PROF|WARNING|ERROR|LOG)==")
 _LINE_BREAK: Final = "\x1e"
-"""Stands for a line break inside a record while records are parsed together."""
+"""Character that replaces a line break inside a record while records are parsed together."""
 
 _TOOLS_KEPT: Final = 20
 _LONGEST: Final = 60_000
-"""Most characters of a row whose quotes are open: then no more lines are added to it. csv has a limit as well."""
+"""Number of characters of a row with open quotes above which no more lines are added to it; csv has a limit, too."""
 
 
 @dataclass
@@ -34,17 +34,17 @@ class Segment:
     open_rows: list[int] = field(default_factory=list)
     """Numbers of the rows whose quotes do not close."""
     quoted: bool = True
-    """Whether every cell is in quotes, as the profiler writes it; programs that rewrote the file may not."""
+    """Whether every cell is in quotes, as the profiler writes it; other programs may have rewritten the file."""
 
     @property
     def is_long(self) -> bool:
-        """Whether it is the details page (one row per metric); else it is the raw page (one row per launch)."""
+        """Whether this is the details page (one row per metric) and not the raw page (one row per launch)."""
         return "Metric Name" in self.header
 
 
 @dataclass
 class Pages:
-    """Pages of a text, the messages that ncu printed between them, and how many lines were neither."""
+    """Pages of a text, the messages of ncu between them, and the number of all other lines."""
 
     segments: list[Segment] = field(default_factory=list)
     tool_lines: list[str] = field(default_factory=list)
@@ -52,10 +52,10 @@ class Pages:
 
 
 def split(text: str) -> Pages:
-    """Pages of a text.
+    """Split a text into pages.
 
-    A row begins with the numbers of launch and process. Another line continues a row whose quotes are open (the text of
-    a rule), or was printed by the program or by ncu itself.
+    A row begins with the numbers of launch and process. Any other line continues a row with open quotes (the text of a
+    rule), or is output of the program or of ncu.
     """
     pages = Pages()
     records: list[str] = []
@@ -86,7 +86,7 @@ def split(text: str) -> Pages:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """Lines of a text. A heading that follows a row cut in its middle (from a second run) gets a line of its own."""
+    """Lines of a text; if a heading (of a second run) follows a cut row on the same line, the line is split."""
     for line in text.lstrip("\ufeff").replace("\r\n", "\n").split("\n"):
         header = _HEADER.search(line)
         if header and header.start():
@@ -107,7 +107,7 @@ def _row_start(line: str, *, quoted: bool, is_open: bool) -> int | None:
 
 
 _BROKEN: Final = ["?"]
-"""Placeholder of a row that cannot be parsed; it has no launch number, so it counts as broken."""
+"""Row that replaces one that cannot be parsed; it has no launch number, so it counts as broken."""
 
 
 def _cells(record: str) -> list[str]:
@@ -118,7 +118,7 @@ def _cells(record: str) -> list[str]:
 
 
 def _close(segment: Segment | None, records: list[str]) -> None:
-    """Parse the records of a segment that ended."""
+    """Parse the records of a segment that has ended."""
     if segment is None:
         return
     segment.open_rows = [i for i, record in enumerate(records) if record.count('"') % 2]
@@ -145,10 +145,10 @@ _NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
 
 
 def base_unit(unit: str) -> tuple[str, float]:
-    """Base unit of a unit, and the factor from the unit to it.
+    """Base unit of a unit, and the factor from the unit to the base unit.
 
-    Sizes become bytes (``B``), times nanoseconds (``ns``), frequencies ``Hz``, anything per time ``…/s``; prefixes are
-    decimal, as Nsight Compute's are. No unit is ``1``. An unknown unit stays as it is.
+    Sizes become bytes (``B``), times nanoseconds (``ns``), frequencies ``Hz``, and rates ``…/s``. Prefixes are decimal,
+    as in Nsight Compute. A missing unit is ``1``. An unknown unit stays as it is.
 
     >>> base_unit("Kbyte/block"), base_unit("cycle/nsecond"), base_unit("usecond")
     (('B/block', 1000.0), ('Hz', 1000000000.0), ('ns', 1000.0))
@@ -187,13 +187,13 @@ def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
     Parameters
     ----------
     frame : polars.DataFrame
-        ``raw, unit`` as text, and other columns.
+        ``raw`` and ``unit`` as text, and other columns.
 
     Returns
     -------
     polars.DataFrame
-        The other columns, and ``unit``; ``value``, null for text, NaN and infinity; ``text``, if the cell is not a
-        number, or is more than a number.
+        The other columns; ``unit`` (the base unit); ``value``, which is null for text, NaN and infinity; and ``text``,
+        the cell if it is not a number or has more than a number.
     """
     raw = pl.col("raw").str.strip_chars()
     number = raw.str.extract(rf"^({_NUMBER})\s*(?:\(.*\))?$", 1).str.replace_all(",", "")
@@ -227,7 +227,7 @@ LAUNCH: Final = {
     "Device": "device",
     "CC": "compute_capability",
 }
-"""Columns that identify the launch of a row -> their names here."""
+"""Names here of the columns that identify the launch of a row."""
 
 _OTHER: Final = ("Host Name", "Kernel Time", "Device Name")
 _NUMBERS: Final = ("id", "process", "context", "stream", "device")
@@ -236,7 +236,7 @@ _RULE: Final = ("Rule Name", "Rule Type", "Rule Description", "Estimated Speedup
 
 @dataclass
 class Part:
-    """Launches of one run from one page; ``launch`` numbers them from 0 in order."""
+    """Launches of one run from one page; ``launch`` is their number, from 0 in the order of the page."""
 
     source: str
     launches: pl.DataFrame
@@ -251,14 +251,14 @@ class Part:
 
 
 def part_of(segment: Segment, source: str) -> Iterator[Part]:
-    """Parts of a page, one for each run: a new run begins where the numbers of the launches begin again.
+    """Parts of a page, one for each run; a new run begins where the launch numbers start again.
 
     Parameters
     ----------
     segment : Segment
-        Heading and rows.
+        Heading and rows of the page.
     source : str
-        Where it comes from.
+        Name of the file or page.
     """
     part = _long(segment, source) if segment.is_long else _wide(segment, source)
     runs = part.launches.select(run=(pl.col("id") < pl.col("id").shift(1)).fill_null(value=False).cum_sum())["run"]
@@ -278,7 +278,7 @@ def part_of(segment: Segment, source: str) -> Iterator[Part]:
 
 
 def launch_frame(rows: list[dict[str, object]]) -> pl.DataFrame:
-    """Launches with the column types of a part."""
+    """Frame of launches with the column types of a part."""
     return _typed(pl.DataFrame(rows, schema=dict.fromkeys(("launch", *LAUNCH.values()), pl.String), strict=False))
 
 
@@ -302,7 +302,7 @@ def _wide(segment: Segment, source: str) -> Part:
             continue
         if len(row) < n or i in is_open:
             cut += 1
-            # the last cell may be half a number; it is certain only if its quotes close
+            # The last cell may be half a number, unless its quotes close.
             row = row[:-1] if i in is_open or not segment.quoted else row
             if len(row) <= len([c for c in header if c in LAUNCH or c in _OTHER]):
                 continue
@@ -311,7 +311,7 @@ def _wide(segment: Segment, source: str) -> Part:
     frame = frame.with_row_index("launch")
     names = [c for c in header if c not in LAUNCH and c not in _OTHER and c]
     long = frame.select("launch", *names).unpivot(names, index="launch", variable_name="metric", value_name="raw")
-    long = long.with_columns(pl.col("raw").cast(pl.String))  # without a column it would have no type
+    long = long.with_columns(pl.col("raw").cast(pl.String))  # if there are no columns, it has no type
     long = long.filter(pl.col("raw").str.strip_chars() != "").sort("launch", maintain_order=True)
     unit_of = pl.DataFrame(
         {"metric": header, "unit": units or [""] * n}, schema={"metric": pl.String, "unit": pl.String}
@@ -325,8 +325,8 @@ def _wide(segment: Segment, source: str) -> Part:
 
 def _long(segment: Segment, source: str) -> Part:
     header = distinct(segment.header)
-    at = {name: header.index(name) for name in header}
-    value, rule = at.get("Metric Value", len(header)), at.get("Rule Name")
+    position_of = {name: header.index(name) for name in header}
+    value, rule = position_of.get("Metric Value", len(header)), position_of.get("Rule Name")
     is_open = set(segment.open_rows)
     kept, cut, broken = [], 0, 0
     for i, row in enumerate(segment.rows):
@@ -341,15 +341,15 @@ def _long(segment: Segment, source: str) -> Part:
             continue
         kept.append([*row, *[None] * (len(header) - len(row))])
     frame = pl.DataFrame(kept, schema=dict.fromkeys(header, pl.String), orient="row")
-    keys = [c for c in LAUNCH if c in at]
+    keys = [c for c in LAUNCH if c in position_of]
     frame = frame.with_columns(restart=_restarts(frame))
     launches = frame.select("restart", *keys).unique(maintain_order=True).with_row_index("launch")
     frame = frame.join(launches, on=["restart", *keys], how="left", maintain_order="left", nulls_equal=True)
     for name in ("Metric Unit", *_RULE):
         if name not in frame.columns:
             frame = frame.with_columns(pl.lit(None, dtype=pl.String).alias(name))
-    section = pl.col("Section Name").replace("", None) if "Section Name" in at else pl.lit(None, pl.String)
-    if "Body Item Label" in at:
+    section = pl.col("Section Name").replace("", None) if "Section Name" in position_of else pl.lit(None, pl.String)
+    if "Body Item Label" in position_of:
         label = pl.col("Body Item Label").replace("", None)
         section = pl.when(label.is_not_null()).then(pl.concat_str(section, label, separator=": ")).otherwise(section)
     frame = frame.with_columns(section=section)
@@ -372,13 +372,13 @@ def _long(segment: Segment, source: str) -> Part:
 
 
 def _restarts(frame: pl.DataFrame) -> pl.Series:
-    """How often the numbers of the launches began again so far, which means another run in the same file."""
+    """Number of times that the launch numbers started again so far; each time a new run begins in the file."""
     number = frame["ID"].cast(pl.Int64, strict=False)
     return (number < number.shift(1)).fill_null(value=False).cum_sum()
 
 
 def _mend(row: list[str], header: list[str]) -> list[str]:
-    """Join the text of a rule that was badly quoted and so split at its commas."""
+    """Join the text of a rule that was split at its commas because its quotes are wrong."""
     text = header.index("Rule Description") if "Rule Description" in header else len(header) - 1
     after = len(header) - text - 1
     if len(row) <= len(header):
@@ -395,7 +395,7 @@ def _launches(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def no_rules() -> pl.DataFrame:
-    """No results of rules."""
+    """Empty frame for results of rules."""
     texts = dict.fromkeys(("section", "rule", "kind", "text"), pl.String())
     return pl.DataFrame(
         schema={"launch": pl.Int32(), **texts, "estimated_speedup_pct": pl.Float64(), "speedup_scope": pl.String()}

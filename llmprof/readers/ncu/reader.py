@@ -19,21 +19,22 @@ from llmprof.names import kernels
 from llmprof.readers.common.reader import Probe, Reader, border
 from llmprof.readers.ncu import report
 from llmprof.readers.ncu.pages import LAUNCH, Pages, Part, part_of, split
+from llmprof.text import counted, left_out
 
 HEAD: Final = 1 << 16
 _PIECE: Final = 1 << 14
-"""Compressed bytes that are read at a time; they may expand to a thousand times as many."""
+"""Number of compressed bytes that are read at a time; they may expand to a thousand times as many."""
 UTF16: Final = (b"\xff\xfe", b"\xfe\xff")
 EXPECTED: Final = "CSV of ncu --csv --page raw or --page details, or an .ncu-rep report"
 MOST_BYTES: Final = 1 << 30
-"""Pages and reports that expand to more are refused."""
+"""Largest decompressed size of a page or report; larger ones are refused."""
 _REPORT: Final = b"NVR\x00"
 _GZIP: Final = b"\x1f\x8b"
 _XZ: Final = b"\xfd7zXZ\x00"
 
 
 def kind(start: bytes) -> str | None:
-    """``report``, ``csv``, or None for anything else, by the first bytes (decompressed)."""
+    """Kind of a file by its first bytes (decompressed): ``report``, ``csv``, or None for other files."""
     if start.startswith(_REPORT):
         return "report"
     text = start if not start.startswith(UTF16) else start.replace(b"\0", b"")
@@ -72,23 +73,29 @@ def content(path: Path) -> tuple[bytes, bool]:
 
 
 def _decompress(data: bytes) -> tuple[bytes, bool]:
-    """Decompress gzip or xz data member by member, up to a damage; other data stay as they are."""
+    """Decompress gzip or xz data member by member, up to the first damage; other data stay as they are.
+
+    Returns
+    -------
+    tuple of (bytes, bool)
+        The data, and whether they are complete.
+    """
     out = bytearray()
     while data.startswith((_GZIP, _XZ)):
         stream = zlib.decompressobj(31) if data.startswith(_GZIP) else lzma.LZMADecompressor()
-        for at in range(0, len(data), _PIECE):  # in pieces, so that the content before the damage is kept
+        for start in range(0, len(data), _PIECE):  # in pieces, so that the content before a damage is kept
             try:
-                out += stream.decompress(data[at : at + _PIECE])
+                out += stream.decompress(data[start : start + _PIECE])
             except (zlib.error, lzma.LZMAError):
                 return bytes(out), False
             if len(out) > MOST_BYTES:
                 raise ReadError(
-                    f"it expands to more than {MOST_BYTES >> 20} MiB",
+                    f"the decompressed file is larger than {MOST_BYTES >> 20} MiB",
                     expected=EXPECTED,
                     hint="profile fewer kernels or fewer metrics at a time",
                 )
             if stream.eof:
-                data = stream.unused_data + data[at + _PIECE :]
+                data = stream.unused_data + data[start + _PIECE :]
                 break
         else:
             return bytes(out), False
@@ -98,29 +105,29 @@ def _decompress(data: bytes) -> tuple[bytes, bool]:
 
 
 def is_text_page(printed: str) -> bool:
-    """Whether a text is a page that ncu prints for people, without ``--csv``."""
+    """Whether a text is a page that ncu prints without ``--csv``."""
     return "Section: " in printed and "Metric Name" in printed
 
 
 def text(data: bytes) -> str:
-    """Text of a file: UTF-8, or UTF-16 if it begins with the mark of that (redirected in PowerShell)."""
+    """Text of a file: UTF-8, or UTF-16 with its mark (as PowerShell redirects output)."""
     return data.decode("utf-16" if data.startswith(UTF16) else "utf-8", errors="replace")
 
 
 _TOLERANCE: Final = 1e-3
-"""Pages round: details.csv has two digits after the point."""
+"""Relative tolerance of equal values, since pages are rounded: details.csv has two digits after the point."""
 
 _DIFFERENT: Final = 0.05
-"""Share of common metrics that may differ between two pages of the same launches (rounding of very small values)."""
+"""Largest share of common metrics that differ between two pages of the same launches; small values are rounded."""
 
 _SAME: Final = ("id", "grid", "block", "_base")
 
 
 def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
-    """Metrics of all parts, with launches numbered over all of them.
+    """Join the metrics of all parts, and number all launches.
 
-    Two parts are of the same launches if process, number, name, grid and block agree and no more than a few of
-    their common metrics differ; otherwise they are of different runs.
+    Two parts have the same launches if process, number, name, grid and block agree and at most a few of their common
+    metrics differ; otherwise they belong to different runs.
     """
     runs: list[Part] = []
     for part in parts:
@@ -159,7 +166,7 @@ def _named(part: Part) -> pl.DataFrame:
 
 
 def _match(run: Part, part: Part) -> pl.DataFrame | None:
-    """Pairs of the same launch in a part and in a run: ``launch, launch_run``; None if they are of different runs."""
+    """Numbers of each launch in a part and in a run (``launch, launch_run``); None if they are different runs."""
     if not run.launches.height or not part.launches.height:
         return None
     processes = [set(p.launches["process"].drop_nulls().to_list()) for p in (run, part)]
@@ -186,7 +193,7 @@ def _match(run: Part, part: Part) -> pl.DataFrame | None:
 
 
 def _joined(run: Part, part: Part, matched: pl.DataFrame) -> Part:
-    """A run with the metrics that a further page of its launches adds."""
+    """A run with the metrics that another page of the same launches adds."""
     more = part.launches.join(matched, on="launch", how="left", maintain_order="left")
     first_free = (run.launches["launch"].max() or 0) + 1  # type: ignore[operator]
     fresh = pl.col("launch_run").is_null()
@@ -213,9 +220,9 @@ def _joined(run: Part, part: Part, matched: pl.DataFrame) -> Part:
 
 
 def _filled(launches: pl.DataFrame, other: pl.DataFrame, matched: pl.DataFrame) -> pl.DataFrame:
-    """Launches with the facts that only the other page has (a report has no process)."""
-    known = other.join(matched, on="launch").drop("launch").rename({"launch_run": "launch"})
-    out = launches.join(known, on="launch", how="left", suffix="_other", maintain_order="left")
+    """Launches, with facts that only the other page has (a report has no process)."""
+    facts = other.join(matched, on="launch").drop("launch").rename({"launch_run": "launch"})
+    out = launches.join(facts, on="launch", how="left", suffix="_other", maintain_order="left")
     return out.select("launch", *(pl.coalesce(c, f"{c}_other").alias(c) for c in LAUNCH.values()))
 
 
@@ -224,13 +231,14 @@ _NO_PERMISSION: Final = "ERR_NVGPUCTRPERM"
 
 
 def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Metrics:
-    """Hardware metrics of kernel launches from files of Nsight Compute.
+    """Read hardware metrics of kernel launches from files of Nsight Compute.
 
-    The content decides, not the name: CSV of the raw page (``ncu --csv --page raw``, one row per launch), CSV of the
-    details page (``--page details``, one row per metric, with rules), both with any other output in between, as they
-    are or compressed with gzip or xz; and ``.ncu-rep`` reports, through the package ``ncu-report`` or else the
-    ``ncu`` on the path. Files of the same launches, such as two pages of one report, are put together; another run
-    in the same file or in a further one gets launches of its own (``Metrics.kernels`` says the ``run``).
+    The content of a file decides how it is read, not its name. It can be CSV of the raw page (``ncu --csv --page raw``,
+    one row per launch) or of the details page (``--page details``, one row per metric, with rules), also with other
+    output in between; or an ``.ncu-rep`` report, which is opened with the package ``ncu-report`` or else with the
+    ``ncu`` on PATH. All may be compressed with gzip or xz. Files of the same launches, such as two pages of one report,
+    are joined. Another run, in the same file or in another one, has its own launches (column ``run`` of
+    ``Metrics.kernels``).
 
     Every number is in base units: bytes (``B``), nanoseconds (``ns``), ``Hz``, ``%``, ``1``, their quotients
     (``B/cycle``), and rates per second (``B/s``).
@@ -238,7 +246,7 @@ def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     Parameters
     ----------
     path : path or iterable of paths
-        Files; or a folder, of which all CSV files of Nsight Compute are read, or its reports if there are none.
+        Files, or a folder. From a folder all CSV files of Nsight Compute are read, or its reports if it has no CSV.
 
     Returns
     -------
@@ -248,7 +256,7 @@ def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     Raises
     ------
     ReadError
-        A file is missing or unreadable, is a report that nothing here can open, or holds no results.
+        A file is missing or unreadable, has no results, or is a report that no program here can open.
     UnknownFormatError
         A file is not from Nsight Compute.
 
@@ -280,7 +288,7 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         chosen = [p for p in inside if kinds[p] == "csv"] or [p for p in inside if kinds[p] == "report"]
         if not chosen:
             raise UnknownFormatError(
-                f"{path} holds no file of Nsight Compute", expected="CSV of ncu --csv, or .ncu-rep", path=str(path)
+                f"{path} has no file of Nsight Compute", expected="CSV of ncu --csv, or .ncu-rep", path=str(path)
             )
         yield from chosen
 
@@ -288,7 +296,7 @@ def _files(paths: list[Path]) -> Iterator[Path]:
 def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
     data, whole = content(path)
     if not whole:
-        _warn(f"{path.name}: the compressed file ends early; the part before its end was read")
+        _warn(f"{path.name}: the compressed file ends early; its content up to there was read")
     if kind(data[:HEAD]) == "report":
         yield from report.read(path, data, lambda text, name: _pages(split(text), name, coverage))
         return
@@ -298,7 +306,7 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
     pages = split(page)
     if not pages.segments and is_text_page(page):
         raise UnknownFormatError(
-            f"{path} is a page that ncu prints for people",
+            f"{path} is a page that ncu printed without --csv",
             expected=EXPECTED,
             hint="export it with ncu --import FILE.ncu-rep --csv --page raw --print-units base",
             path=str(path),
@@ -320,9 +328,9 @@ def _pages(pages: Pages, name: str, coverage: dict[str, Any], path: Path | None 
     coverage["cut_rows"] += cut
     coverage["broken_rows"] += broken
     if cut:
-        _warn(f"{name}: {cut} row(s) are cut off; their complete values were kept")
+        _warn(f"{name}: the end is missing in {counted(cut, 'row')}; the complete values before it were kept")
     if broken:
-        _warn(f"{name}: {broken} row(s) could not be read and were left out")
+        _warn(f"{name}: {left_out(broken, 'row', 'that could not be read')}")
     if any(p.no_units for p in parts):
         _warn(f"{name}: the row with units is missing, so the numbers are as written; record with --print-units base")
     if errors:
@@ -336,18 +344,18 @@ def _refuse(pages: Pages, errors: list[str], where: str) -> None:
     wording = "\n".join(pages.tool_lines)
     if _NO_PERMISSION in wording:
         raise ReadError(
-            f"{where} holds no results: the profiler may not read the hardware counters ({_NO_PERMISSION})",
+            f"{where} has no results: the profiler may not read the hardware counters ({_NO_PERMISSION})",
             hint="have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN",
             path=where,
         )
     if _NO_KERNELS in wording:
         raise ReadError(
-            f"{where} holds no results: no kernels were profiled",
+            f"{where} has no results: no kernels were profiled",
             hint="check --kernel-name, --launch-skip and --target-processes all",
             path=where,
         )
     if errors:
-        raise ReadError(f"{where} holds no results: {errors[-1]}", hint="run the profiler again", path=where)
+        raise ReadError(f"{where} has no results: {errors[-1]}", hint="run the profiler again", path=where)
     raise UnknownFormatError(f"{where} is not a file of Nsight Compute", expected=EXPECTED, path=where)
 
 

@@ -1,4 +1,4 @@
-"""``.ncu-rep`` reports, through NVIDIA's ``ncu-report`` package or the ``ncu`` on the path."""
+"""Reads ``.ncu-rep`` reports with NVIDIA's package ``ncu-report``, or with the ``ncu`` on PATH."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _URL_LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
 
 
 def read(path: Path, data: bytes, pages: Callable[[str, str], list[Part]]) -> Iterator[Part]:
-    """Parts of a report.
+    """Read the parts of a report.
 
     Parameters
     ----------
     path : pathlib.Path
-        Where the report is.
+        Path of the report.
     data : bytes
-        Its content, decompressed.
+        Content of the report, decompressed.
     pages : callable
-        Makes parts of the text of a page.
+        Function of the text and the name of a page that returns its parts.
 
     Raises
     ------
     ReadError
-        Neither the package nor ncu is here, or the report is damaged.
+        Neither the package nor ncu is installed, or the report is damaged.
     """
     ncu = shutil.which("ncu")
     try:
@@ -46,8 +46,8 @@ def read(path: Path, data: bytes, pages: Callable[[str, str], list[Part]]) -> It
     except ImportError as error:
         if ncu is None:
             raise ReadError(
-                f"{path} is an Nsight Compute report, and neither the package ncu-report nor ncu is here to open it",
-                hint="pip install 'llmprof[ncu]', or export it where it was recorded: "
+                f"{path} is an Nsight Compute report; to open it, the package ncu-report or ncu has to be installed",
+                hint="pip install 'llmprof[ncu]', or export it on the machine that recorded it: "
                 "ncu --import FILE --csv --page raw --print-units base > raw.csv",
                 path=str(path),
             ) from error
@@ -100,7 +100,7 @@ def _ranges(library: Any, report: Path, path: Path) -> Iterator[Part]:
             metrics += [(launch, name, m.unit(), _of(m)) for name, m in values.items() if m is not None]
             rules += [rule for result in action.rule_results_as_dicts() if (rule := _rule(result, launch))]
     if not launches:
-        raise ReadError(f"{path} holds no results, or is damaged", hint="record it again", path=str(path))
+        raise ReadError(f"{path} has no results, or is damaged", hint="record it again", path=str(path))
     raw = pl.DataFrame(metrics, schema=["launch", "metric", "unit", "raw"], orient="row")
     valued = in_base_units(raw.filter(pl.col("raw") != ""))
     without = raw.filter(pl.col("raw") == "").select(
@@ -128,7 +128,7 @@ def _launch(library: Any, action: Any, values: dict[str, Any], launch: int) -> d
         return f"({', '.join(str(int(float(s))) for s in sides if s)})" if all(sides) else None
 
     major, minor = (written(f"device__attribute_compute_capability_{part}") for part in ("major", "minor"))
-    known: dict[str, object] = {
+    facts: dict[str, object] = {
         "id": str(launch),
         "kernel_name": action.name(library.IAction.NameBase_DEMANGLED),
         "context": written("launch__context_id"),
@@ -138,11 +138,11 @@ def _launch(library: Any, action: Any, values: dict[str, Any], launch: int) -> d
         "block": size("block"),
         "compute_capability": f"{major}.{minor}" if major and minor else None,
     }
-    return {"launch": str(launch), **dict.fromkeys(LAUNCH.values()), **known}
+    return {"launch": str(launch), **dict.fromkeys(LAUNCH.values()), **facts}
 
 
 def _of(metric: Any) -> str:
-    """Value of a metric as text; empty if the report has none, for which ``value()`` would give 0."""
+    """Value of a metric as text; empty if the report has no value, where ``value()`` would return 0."""
     has_value = getattr(metric, "has_value", None)
     return "" if has_value is not None and not has_value() else _written(metric.value())
 

@@ -21,7 +21,7 @@ _WANTED: Final = re.compile(
     r"inst_executed|thread_inst_executed|smsp__pcsamp_sample_count|smsp__pcsamp_warps_issue_stalled_\w+"
 )
 _NO_TEXT: Final = ("", "???")
-"""Value in the report for an instruction without a text."""
+"""Values in the report for an instruction without a text."""
 
 _SCHEMA: Final = {
     "kernel_id": pl.Int32(), "kernel_name": pl.String(), "address": pl.Int64(), "sass": pl.String(),
@@ -50,11 +50,11 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     Raises
     ------
     ReadError
-        The file cannot be read, or the package ``ncu-report`` is not here.
+        The file cannot be read, or the package ``ncu-report`` is not installed.
     UnknownFormatError
         The file is not a report.
     NotCapturedError
-        The report holds no data of single instructions.
+        The report has no data of single instructions.
 
     Examples
     --------
@@ -66,14 +66,14 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     if kind(data[:HEAD]) != "report":
         raise UnknownFormatError(
             f"{file.name} is not a report of Nsight Compute",
-            expected="an .ncu-rep file: pages in CSV hold no instructions",
+            expected="an .ncu-rep file: pages in CSV have no instructions",
             path=str(file),
         )
     try:
         library = importlib.import_module("ncu_report")
     except ImportError as error:
         raise ReadError(
-            f"{file.name} is an Nsight Compute report, and the package ncu-report is not here to open it",
+            f"{file.name} is an Nsight Compute report; to open it, the package ncu-report has to be installed",
             hint="pip install 'llmprof[ncu]'",
             path=str(file),
         ) from error
@@ -84,7 +84,7 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     instructions = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
     if instructions.is_empty():
         raise NotCapturedError(
-            f"{file.name} holds no data of single instructions",
+            f"{file.name} has no data of single instructions",
             hint="record with ncu --set full, or --section SourceCounters",
         )
     return instructions
@@ -117,9 +117,9 @@ def _instructions(action: Any, kernel_id: int, name: str) -> pl.DataFrame:
     frame = pl.DataFrame(rows, schema={"pc": pl.UInt64, "metric": pl.String, "value": pl.Float64}, orient="row")
     places = [(pc, *_place(action, pc)) for pc in frame["pc"].unique().sort().to_list()]
     types = {"pc": pl.UInt64, "sass": pl.String, "ptx": pl.String, "file": pl.String, "line": pl.Int32}
-    known = pl.DataFrame(places, schema=types, orient="row")
+    instructions = pl.DataFrame(places, schema=types, orient="row")
     return (
-        frame.join(known, on="pc", how="left", maintain_order="left")
+        frame.join(instructions, on="pc", how="left", maintain_order="left")
         .with_columns(
             kernel_id=pl.lit(kernel_id, pl.Int32),
             kernel_name=pl.lit(name),

@@ -14,6 +14,7 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import MOST_RANKS, Wanted
 from llmprof.readers.nsys.files import is_nvprof, open_tables
+from llmprof.text import counted, left_out
 
 _RANKS: Final = {
     "RANK": "WORLD_SIZE",
@@ -26,11 +27,11 @@ _RANKS: Final = {
     "FLUX_TASK_RANK": "FLUX_JOB_SIZE",
     "SLURM_PROCID": "SLURM_NTASKS",
 }
-"""Variables in which launchers (torchrun, Open MPI, PMI, MVAPICH, jsrun, PALS, Flux, Slurm) give a process its rank,
-and those with the number of ranks; the first that is set is taken."""
+"""Environment variables in which launchers (torchrun, Open MPI, PMI, MVAPICH, jsrun, PALS, Flux, Slurm) give a process
+its rank, and those with the number of ranks; the first variable that is set counts."""
 
 _NODES: Final = ("NODE_RANK", "GROUP_RANK", "SLURM_NODEID", "MACHINE_RANK")
-"""Variables with the number of the node."""
+"""Environment variables with the number of the node."""
 
 _VARIABLE: Final = re.compile(
     rf'^({"|".join([*_RANKS, *(w for w in _RANKS.values() if w), *_NODES])})="?(\d{{1,7}})"?$'
@@ -40,12 +41,12 @@ _NODE_ARGUMENT: Final = re.compile(r"^--(?:node|machine)[-_]rank(?:=(\d{1,5}))?$
 EVENTS: Final = {
     "cuda": "cuda", "nvtxevents": "nvtx", "osruntime": "osrt", "openacc": "openacc", "openmp": "openmp",
 }  # fmt: skip
-"""Value of ``CAPTURE_EVENT_TYPE`` -> the word after ``nsys profile --trace``."""
+"""Word after ``nsys profile --trace`` for each value of ``CAPTURE_EVENT_TYPE``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """Known facts about a capture; old exports have none."""
+    """Facts about a capture; old exports state none."""
 
     traced: frozenset[str] | None = None
     """Traced APIs, as named by ``nsys profile --trace``; None if the export does not state them."""
@@ -71,7 +72,7 @@ class Capture:
 
     @property
     def world(self) -> int | None:
-        """Number of ranks, by the variable that belongs to that of the rank."""
+        """Number of ranks, from the variable of the launcher that gives the rank."""
         rank = self.rank
         world = None if rank is None else self.numbers.get(_RANKS[rank[1]])
         return world if world is not None and rank is not None and rank[0] < world < MOST_RANKS else None
@@ -95,19 +96,19 @@ Pairs = Callable[[str], pl.DataFrame | None]
 def read_capture(pairs: Pairs, report: str) -> Capture:
     """Read the tables ``META_DATA_CAPTURE`` and ``TARGET_INFO_SYSTEM_ENV``.
 
-    Only those variables of the environment are read that number a process: others may hold secrets.
+    Of the environment, only variables that number a process are read, because others may have secrets.
 
     Parameters
     ----------
     pairs : callable
-        Gives the names and values of a table.
+        Function that returns the names and values of a table.
     report : str
         Name of the report that was exported; empty if unknown.
 
     Returns
     -------
     Capture
-        The known facts.
+        The facts.
     """
     facts = list(_rows(pairs("META_DATA_CAPTURE")))
     system = dict(_rows(pairs("TARGET_INFO_SYSTEM_ENV")))
@@ -145,7 +146,7 @@ def _node(arguments: list[str]) -> int | None:
 
 
 NEWEST_SCHEMA = (3, 25)
-"""Newest schema that was tested; a newer one is read with a warning."""
+"""Newest schema that was tested; newer ones are read with a warning."""
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -158,7 +159,7 @@ WAITS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 RECORDS = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 
 PUSH_POP, START_END, MARK, DOMAIN = 59, 60, 34, 75
-# 70 and 71 are events of merged nvtxt files
+# 70 and 71 are events from merged nvtxt files
 STYLES = {PUSH_POP: "PushPop", START_END: "StartEnd", MARK: "Mark", 70: "PushPop", 71: "StartEnd"}
 RANGES = tuple(STYLES)
 
@@ -168,28 +169,28 @@ KERNEL_COLUMNS = {
     "registersPerThread": "registers",
 }  # fmt: skip
 _TYPES = dict.fromkeys(("deviceId", *(c for c in KERNEL_COLUMNS if c[:4] in ("grid", "bloc", "regi"))), pl.Int32())
-"""Columns that our schema keeps in four bytes, read with their types."""
+"""Types of columns that have four bytes in our schema."""
 MOST_NS = 2**61
-"""Larger times are not accepted; the sum of two accepted ones fits into an int64."""
+"""Largest accepted time in ns, so that the sum of two times fits into an int64."""
 OWNERS = {
     KERNEL: "globalPid", GRAPH: "globalPid", MEMCPY: "globalPid", MEMSET: "globalPid",
     MEMORY: "globalPid", RUNTIME: "globalTid", NVTX: "globalTid", "PROFILER_OVERHEAD": "globalTid",
 }  # fmt: skip
-"""Tables of events -> the column with the process or thread that they belong to."""
+"""Column with the process or thread of the events, by table."""
 LIBRARIES = {
     "os": re.compile(r"OSRT_API"),
     "openacc": re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_\w+"),
     "openmp": re.compile(r"OPENMP_EVENT_KIND_\w+"),
     "mpi": re.compile(r"MPI_\w+_EVENTS"),
 }
-"""Tables of library calls on the host -> name of the library in our schema; they belong to a thread."""
+"""Patterns of the tables with library calls on the host, by the name of the library in our schema."""
 _OPEN = {"NVTX_EVENTS", MEMORY}
-"""Tables whose rows need no end."""
+"""Tables with rows that need no end."""
 TIMES = {"start_ns": "start_ns", "dur_ns": "dur_ns", "time_ns": "time_ns"}
 
 
 class Export:
-    """An export: its tables, and frames of them with a column ``pid`` (nsys's global process id)."""
+    """An export and its tables, which are read as frames with a column ``pid`` (nsys's global process id)."""
 
     def __init__(self, path: Path, wanted: Wanted) -> None:
         self.path = path
@@ -223,7 +224,8 @@ class Export:
             )
         if KERNEL not in self.columns and GRAPH in self.columns:
             self.notes.append(
-                "CUDA graphs were recorded as wholes, their kernels are not in it; record with --cuda-graph-trace=node"
+                "each launch of a CUDA graph was recorded as a whole, without its kernels; record with "
+                "--cuda-graph-trace=node"
             )
 
     def _pairs(self, table: str) -> dict[str, str]:
@@ -234,15 +236,14 @@ class Export:
         rows = self._read("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
         start = 0 if rows is None or not rows.height else int(rows.item(0, 0) or 0)
         if not 0 <= start < MOST_NS:
-            self.note(f"its capture states the start {start} ns, which is not a valid time: times count from its start")
+            self.note(f"the capture states the start {start} ns, which is not a valid time: times count from 0")
             return 0
         return start
 
     def _read(self, table: str, *wanted: str, text: tuple[str, ...] = ()) -> pl.DataFrame | None:
         """Columns of a table; a missing column is null. None if the table or its first column is missing.
 
-        In tables of events, rows without a time are left out, and rows without an end or a process get one; both are
-        noted.
+        In tables of events, rows without a time are left out, and a missing end or process is filled in; notes say so.
         """
         types = {name: _TYPES.get(name, pl.Int64()) for name in wanted} | dict.fromkeys(text, pl.String())
         return self._rows(table, types)
@@ -266,21 +267,22 @@ class Export:
         before = frame.height
         frame = frame.filter(pl.col("start").is_between(-MOST_NS, MOST_NS))
         if lost := before - frame.height:
-            self.note(f"{lost:,} row(s) of {table} have no start that is a time and were left out")
+            self.note(left_out(lost, "row", f"of {table} without a valid start"))
         if "end" in frame.columns:
             frame = frame.with_columns(pl.when(pl.col("end").is_between(-MOST_NS, MOST_NS)).then("end").alias("end"))
             if table not in _OPEN and (endless := frame["end"].null_count()):
-                self.note(f"{endless:,} row(s) of {table} have no end: they are read as of no duration")
+                self.note(f"the end is missing in {counted(endless, 'row')} of {table}: the duration is read as 0")
                 frame = frame.with_columns(pl.col("end").fill_null(pl.col("start")))
-        whom = owner(table)
-        if whom in frame.columns and (strays := frame[whom].null_count()):
-            if whom == "globalPid" and "correlationId" in frame.columns and not self._only_process:
+        owner_column = owner(table)
+        if owner_column in frame.columns and (strays := frame[owner_column].null_count()):
+            if owner_column == "globalPid" and "correlationId" in frame.columns and not self._only_process:
                 frame = self._owned_by_call(frame, table)
-                strays = frame[whom].null_count()
-            whose = "the only one in the file" if self._only_process else "one of their own"
+                strays = frame[owner_column].null_count()
+            assumed = "the only process in the file" if self._only_process else "a separate process"
             if strays:
-                self.note(f"{strays:,} row(s) of {table} name no process ({whom}) and are assigned to {whose}")
-            frame = frame.with_columns(pl.col(whom).fill_null(self._only_process))
+                rows = counted(strays, "row")
+                self.note(f"the process ({owner_column}) is missing in {rows} of {table}: {assumed} is assumed")
+            frame = frame.with_columns(pl.col(owner_column).fill_null(self._only_process))
         return frame
 
     def _owned_by_call(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
@@ -293,9 +295,10 @@ class Export:
         before = frame["globalPid"].null_count()
         rows = frame.join(owners, on="correlationId", how="left", maintain_order="left")
         rows = rows.with_columns(globalPid=pl.coalesce("globalPid", "_pid")).drop("_pid")
-        if told := before - rows["globalPid"].null_count():
+        if filled := before - rows["globalPid"].null_count():
             self.note(
-                f"{told:,} row(s) of {table} name no process: they belong to the process whose call launched them"
+                f"the process is missing in {counted(filled, 'row')} of {table}: it is that of the call with the same "
+                "correlation"
             )
         return rows
 
@@ -304,9 +307,9 @@ class Export:
         """Global identifier of the process of all events that name one; 0 if there are several or none."""
         processes: set[int] = set()
         for table, columns in self.columns.items():
-            if (whom := owner(table)) in columns:
-                pid = (pl.col(whom) // (1 << 24)) * (1 << 24)
-                rows = self._tables.read(table, {whom: pl.Int64()})
+            if (owner_column := owner(table)) in columns:
+                pid = (pl.col(owner_column) // (1 << 24)) * (1 << 24)
+                rows = self._tables.read(table, {owner_column: pl.Int64()})
                 processes |= set(rows.select(pid.unique()).to_series().drop_nulls())
         return processes.pop() if len(processes) == 1 else 0
 
@@ -327,13 +330,13 @@ class Export:
                 self.note("StringIds has no column value: names are unknown")
             rows = rows.drop_nulls("id")
             if again := rows.height - rows["id"].n_unique():
-                self.note(f"{again:,} identifier(s) of StringIds come twice: the first text of each was taken")
+                self.note(f"StringIds has {counted(again, 'duplicate identifier')}: the first text of each is used")
                 rows = rows.unique("id", keep="first", maintain_order=True)
             self._strings = rows
         return self._strings
 
     def _texts(self, frame: pl.DataFrame, *ids: str, cut: str = "") -> pl.DataFrame:
-        """Add ``name``: the text of the first id column that has one, without a part that matches ``cut``; or null."""
+        """Add ``name``: the text of the first id column that has one, without a part that matches ``cut``, or null."""
         value = pl.col("value").str.replace(cut, "") if cut else pl.col("value")
         for column in (c for c in ids if c in frame.columns):
             more = "name" in frame.columns
@@ -356,7 +359,7 @@ class Export:
         if not nameless:
             return frame
         if default:
-            self.note(f"{nameless:,} row(s) are called {default!r}: StringIds has no text for them")
+            self.note(f"StringIds has no text for the name in {counted(nameless, 'row')}: it is {default!r}")
         return frame.with_columns(pl.col("name").fill_null(default))
 
     def _times(self, frame: pl.DataFrame) -> pl.DataFrame:
@@ -366,14 +369,14 @@ class Export:
 
 
 def owner(table: str) -> str:
-    """Column of a table of events with the process or thread that they belong to; empty for other tables."""
+    """Column with the process or thread of the events in a table; empty for tables of other data."""
     if any(pattern.fullmatch(table) for pattern in LIBRARIES.values()):
         return "globalTid"
     return OWNERS.get(table, "")
 
 
 def rename(frame: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:
-    """The columns that the frame has of those in ``names``, under their new names."""
+    """Those columns in ``names`` that the frame has, under their new names."""
     return frame.select(pl.col(old).alias(new) for old, new in names.items() if old in frame.columns)
 
 
@@ -383,7 +386,7 @@ def with_columns_of(frame: pl.DataFrame, columns: tuple[str, ...]) -> pl.DataFra
 
 
 def threads(frame: pl.DataFrame) -> pl.DataFrame:
-    """Parts of nsys's global thread id: 16 bits host, 24 bits process, 24 bits thread."""
+    """Add ``pid, process, thread`` from nsys's global thread id: 16 bits host, 24 bits process, 24 bits thread."""
     tid = pl.col("globalTid")
     return frame.with_columns(
         pid=(tid // (1 << 24)) * (1 << 24), process=(tid // (1 << 24)) % (1 << 24), thread=tid % (1 << 24)

@@ -18,17 +18,17 @@ from llmprof.errors import NotCapturedError, OutputError, ReadError
 from llmprof.storage import sqlite
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
-"""Reports of nsys; before version 2021.4 they ended in the second."""
+"""Suffixes of reports of nsys; the second one is that of versions before 2021.4."""
 
 FOLDER_ENDINGS: Final = {"_pqtdir": "parquet", "_arwdir": "arrow"}
-"""How nsys ends the name of an export that is a folder, and what its files are."""
+"""Kind of the files in a folder that nsys exported, by the end of the folder's name."""
 
 ARROW_SUFFIX: Final = ".arrows"
-"""Ending of an export that holds all of its tables as Arrow streams, one after another."""
+"""Suffix of an export with all tables as Arrow streams, one after another."""
 
 _PLACES: Final = ("opt/nvidia/nsight-systems*/*/bin/nsys", "opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
                   "usr/local/cuda*/bin/nsys", "opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin/nsys")  # fmt: skip
-"""Where NVIDIA's installers put nsys."""
+"""Patterns of the places where NVIDIA's installers put nsys."""
 
 
 class Tables(Protocol):
@@ -118,29 +118,30 @@ _TABLE_NAMES: Final = (
     re.compile(rb"table_name\0+(.)\0\0\0([A-Za-z]\w*)\0", re.DOTALL),
     re.compile(rb"(.)\0\0\0([A-Za-z]\w*)\0+\n\0\0\0table_name", re.DOTALL),
 )
-"""The name of a table with its length before it; nsys writes it after its key or before it."""
+"""Patterns of the name of a table after its length; nsys writes the name after or before its key."""
 
 
 def _streams(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Name and bytes of each Arrow stream; nsys writes the name of the table into the metadata of its schema.
+    """Name and bytes of each Arrow stream; the name of the table is in the metadata of the stream's schema.
 
-    A stream is messages (a mark, the length of a flatbuffer, the flatbuffer, a body whose length the flatbuffer
-    says) up to one of length 0: https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format.
+    A stream is a list of messages up to one of length 0. A message is a mark, the length of a flatbuffer, the
+    flatbuffer, and a body whose length is in the flatbuffer:
+    https://arrow.apache.org/docs/format/Columnar.html#ipc-streaming-format.
     """
-    at = begin = 0
-    while at + 8 <= len(data) and data[at : at + 4] == _CONTINUES:
-        size = struct.unpack_from("<i", data, at + 4)[0]
-        message, at = at + 8, at + 8 + max(size, 0)
+    position = begin = 0
+    while position + 8 <= len(data) and data[position : position + 4] == _CONTINUES:
+        size = struct.unpack_from("<i", data, position + 4)[0]
+        message, position = position + 8, position + 8 + max(size, 0)
         if size > 0:
-            at += _body_length(data, message, size)
+            position += _body_length(data, message, size)
             continue
-        head = data[begin : min(begin + _MOST_SCHEMA_BYTES, at)]
+        head = data[begin : min(begin + _MOST_SCHEMA_BYTES, position)]
         matching = [
             match for pattern in _TABLE_NAMES if (match := pattern.search(head)) and match[1][0] == len(match[2])
         ]
         if matching:
-            yield matching[0][2].decode(), data[begin:at]
-        begin = at
+            yield matching[0][2].decode(), data[begin:position]
+        begin = position
 
 
 def _body_length(data: bytes, at: int, size: int) -> int:
@@ -200,7 +201,7 @@ def is_arrow_export(start: bytes) -> bool:
 
 
 def is_nvprof(tables: Collection[str]) -> bool:
-    """Whether the tables of a database are those of nvprof (``.nvvp``), which came before nsys."""
+    """Whether the tables of a database are those of nvprof (``.nvvp``), the predecessor of nsys."""
     return {"StringTable", "CUPTI_ACTIVITY_KIND_DRIVER"} <= set(tables) and "StringIds" not in tables
 
 
@@ -212,7 +213,7 @@ def is_nsys_sqlite(path: Path) -> bool:
 
 
 def find_nsys() -> str | None:
-    """The ``nsys`` on PATH, else the newest that NVIDIA's installers put in their usual places; None without one."""
+    """The ``nsys`` on PATH, else the newest one in the usual places of NVIDIA's installers; None if there is none."""
     on_path = shutil.which("nsys")
     if on_path is not None:
         return on_path
@@ -221,14 +222,14 @@ def find_nsys() -> str | None:
 
 
 def export(report: Path, folder: Path) -> Path:
-    """Export a report to SQLite with the ``nsys`` on PATH, or where NVIDIA's installers put it.
+    """Export a report to SQLite with the ``nsys`` that :func:`find_nsys` finds.
 
     Parameters
     ----------
     report : pathlib.Path
         A ``.nsys-rep`` or ``.qdrep`` file.
     folder : pathlib.Path
-        Where to write.
+        Folder for the SQLite file.
 
     Returns
     -------
@@ -240,17 +241,17 @@ def export(report: Path, folder: Path) -> Path:
     NotCapturedError
         ``nsys`` is not installed.
     ReadError
-        It could not export the report.
+        ``nsys`` could not export the report.
     OutputError
         The folder cannot be written.
     """
     nsys = find_nsys()
     if nsys is None:
         raise NotCapturedError(
-            f"{report.name} is in the profiler's own format, and there is no nsys on PATH "
+            f"{report.name} is a report that only nsys can open, and there is no nsys on PATH "
             "or in the folders of its installers",
             hint="install Nsight Systems (package nsight-systems-cli of NVIDIA, or with the CUDA toolkit), "
-            f"or export it where nsys is: nsys export --type sqlite {report.name}",
+            f"or export the report on a machine with nsys: nsys export --type sqlite {report.name}",
         )
     target = folder / f"{report.stem}.sqlite"
     try:

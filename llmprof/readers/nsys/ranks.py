@@ -1,9 +1,9 @@
-"""Assigns ranks to several reports of Nsight Systems of one run: one report for each process or node.
+"""Assigns ranks to several reports of Nsight Systems of one run, which has one report for each process or node.
 
 ``mpirun … nsys profile -o r%q{RANK} python train.py`` writes one report per rank, ``nsys profile torchrun …`` one per
-node with several ranks. The rank of each is found from the best evidence that all reports have: the names of their
-processes (vLLM's workers, MPI's marks), the environment or the arguments that were recorded, then the numbers in their
-names; the order of the names is the last resort, with a warning.
+node with several ranks. Ranks come from the best evidence that all reports have: first the names of their processes
+(vLLM's workers, MPI's marks), then the recorded environment or arguments, then the numbers in the names of the files.
+The order of the names is the last resort, and gives a warning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _File(NamedTuple):
 
 
 class _Order(NamedTuple):
-    """An order of the reports, and the evidence for it."""
+    """An order of the reports: their numbers, the evidence for them, and whether it is certain."""
 
     numbers: list[int]
     source: str
@@ -50,9 +50,8 @@ def settle(parts: Sequence[Part]) -> None:
     Parameters
     ----------
     parts : sequence of Part
-        The parts of all reports; ``rank``, ``front_end``, ``world_size``, ``rank_from`` and ``node`` of their heads are
-        changed.
-        Uncertain ranks give a note in the coverage of the first.
+        The parts of all reports. ``rank``, ``front_end``, ``world_size``, ``rank_from`` and ``node`` of their heads are
+        changed; if ranks are uncertain, the coverage of the first part gets a note.
     """
     files = _files(parts)
     if len(files) < 2:
@@ -77,11 +76,12 @@ def settle(parts: Sequence[Part]) -> None:
                 part.head |= {"rank": first + place, "rank_from": f"{order.source}, then {DEVICES}"}
     if order is not None and not order.sure:
         notes.append(
-            f"no report states its rank: {len(files)} reports are ranks by {order.source}, from {files[0].path.name} on"
+            f"no report states its rank: the ranks of {len(files)} reports, {files[0].path.name} and others, are "
+            f"assigned by {order.source}"
         )
-    known = {file.capture.world for file in files} - {None}
+    worlds = {file.capture.world for file in files} - {None}
     least = 1 + max((part.head["rank"] for part in workers), default=0)
-    world = known.pop() if len(known) == 1 else None
+    world = worlds.pop() if len(worlds) == 1 else None
     for part in parts:
         part.head["world_size"] = max(least, world or 0)
     _number_nodes(files)
@@ -90,9 +90,9 @@ def settle(parts: Sequence[Part]) -> None:
 
 
 def _number_nodes(files: Sequence[_File]) -> None:
-    """Give the ranks the number of their node: that of their host in the order of the ranks, else the recorded one.
+    """Number the nodes of the ranks: in the order of the ranks if all hosts are known, else as they were recorded.
 
-    Names of hosts are used to tell them apart and are not passed on.
+    Names of hosts are only compared with each other, and are not kept.
     """
     by_rank = sorted(files, key=lambda file: min(part.head["rank"] for part in file.workers))
     hosts = list(dict.fromkeys(file.capture.host for file in by_rank))
@@ -112,13 +112,13 @@ def _files(parts: Sequence[Part]) -> list[_File]:
 
 
 def _capture(part: Part) -> Capture:
-    """Facts about the capture of a part; one that was kept in a file has them as a mapping."""
-    known = part.head.get("capture", Capture())
-    return msgspec.convert(known, Capture) if isinstance(known, dict) else known
+    """Facts about the capture of a part; if the part was saved to a file, they are a mapping."""
+    capture = part.head.get("capture", Capture())
+    return msgspec.convert(capture, Capture) if isinstance(capture, dict) else capture
 
 
 def _only_main_processes(files: Sequence[_File]) -> None:
-    """If no report has device work, the process with most events of each report is a rank; its helpers are not."""
+    """If no report has device work, take only the process with the most events of each report as a rank."""
     if any(part.on_device for file in files for part in file.workers):
         return
     for file in files:
@@ -130,21 +130,21 @@ def _only_main_processes(files: Sequence[_File]) -> None:
 
 
 def _of_processes(files: Sequence[_File]) -> _Order:
-    """Ranks of reports of one process each."""
+    """Ranks of reports that each have one process."""
     stated = [file.capture.rank for file in files]
-    known = [rank for rank in stated if rank is not None]
-    if len({number for number, _ in known}) == len(files):
-        return _Order([number for number, _ in known], f"recorded environment ({known[0][1]})", sure=True)
+    ranks = [rank for rank in stated if rank is not None]
+    if len({number for number, _ in ranks}) == len(files):
+        return _Order([number for number, _ in ranks], f"recorded environment ({ranks[0][1]})", sure=True)
     return _by_names(files)
 
 
 def _of_nodes(files: Sequence[_File]) -> _Order:
-    """Order of reports of several processes each."""
-    wanted: tuple[tuple[str, Callable[[Capture], int | None]], ...] = (
+    """Order of reports that each have several processes."""
+    evidence: tuple[tuple[str, Callable[[Capture], int | None]], ...] = (
         ("number of the node in the recorded environment or command", lambda capture: capture.node),
         ("recorded environment", lambda capture: None if capture.rank is None else capture.rank[0]),
     )
-    for source, number in wanted:
+    for source, number in evidence:
         numbers = [n for file in files if (n := number(file.capture)) is not None]
         if len(set(numbers)) == len(files):
             return _Order(numbers, source, sure=True)
@@ -181,8 +181,8 @@ def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
     Returns
     -------
     tuple of (list of int, bool) or None
-        A number for each name, and whether it is surely a rank: a word before it says so, or the numbers run from 0
-        without a gap. None if the names differ in more than one number.
+        A number for each name, and whether it is certainly a rank: a word before it says so, or the numbers run from 0
+        without a gap. None if the names differ in other ways than one number.
 
     Examples
     --------
@@ -206,12 +206,12 @@ def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
 
 
 def _clocks(files: Sequence[_File]) -> list[str]:
-    """Notes on the clocks: each session states its start by the clock of its own host."""
+    """Notes on the clocks: the start time of each session is that of the clock of its host."""
     hosts = {file.capture.host for file in files}
     if len(hosts) == 1 and "" not in hosts:
         return []
-    where = "hosts that they do not name" if "" in hosts else f"{len(hosts)} hosts"
+    where = "hosts without a name" if "" in hosts else f"{len(hosts)} hosts"
     return [
-        f"the reports are of {where}: times of different ranks agree as well as the hosts' clocks did when the "
-        "sessions began"
+        f"the reports come from {where}: times of different ranks agree only as well as the clocks of the hosts did "
+        "when the sessions began"
     ]

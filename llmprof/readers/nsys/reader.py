@@ -1,6 +1,6 @@
 """Reader of Nsight Systems exports (SQLite, Parquet, Arrow; schema 2.9 or newer): one part per process with events.
 
-Any table may be missing, and columns differ between versions, so only existing tables and columns are read.
+Any table may be missing, and columns depend on the version, so only existing tables and columns are read.
 Times are ns from the start of the capture; ``TARGET_INFO_SESSION_START_TIME`` gives the epoch.
 """
 
@@ -57,7 +57,7 @@ _SOURCES = {
     "markers": (NVTX, "PROFILER_OVERHEAD"),
     "memory": (MEMORY,),
 }
-"""Table of a trace -> tables of an export that it is made of. Their processes and times count for the whole trace."""
+"""Tables of an export from which each table of a trace is made; their processes and times count for the whole trace."""
 
 
 def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
@@ -68,14 +68,14 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
     path : pathlib.Path
         Output of ``nsys export --type sqlite`` (a file) or ``--type parquetdir`` (a folder).
     wanted : Wanted, optional
-        The tables and columns to read. Of other tables that exist, only the times and processes are read: ranks and
-        the start of the trace do not depend on the choice.
+        Tables and columns to read. From other tables only times and processes are read, so that ranks and the start of
+        the trace do not depend on the choice.
 
     Returns
     -------
     list of Part
-        One for each process with device work, in the order of their devices, then one (rank -1) for all other
-        processes that called CUDA or set NVTX ranges; with absolute times.
+        One part for each process with device work, in the order of the devices, then one part (rank -1) for all other
+        processes that called CUDA or set NVTX ranges; with absolute times (ns).
 
     Raises
     ------
@@ -99,7 +99,7 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
         parts.append(Part(path=path, tables=tables, head=head, coverage=coverage))
     if not parts:
         raise ReadError(
-            f"{path.name} holds no kernel, copy, CUDA call or NVTX range",
+            f"{path.name} has no kernel, copy, CUDA call or NVTX range",
             expected="an export with CUDA or NVTX activity",
             hint="record with nsys profile -t cuda,nvtx and check that the capture range was reached",
         )
@@ -107,7 +107,7 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
 
 
 def _by_rank(frames: dict[str, pl.DataFrame | None], ranks: Mapping[int, int]) -> dict[int, dict[str, pl.DataFrame]]:
-    """Tables of each rank; the frames are moved out, so that at most one is in memory twice."""
+    """Tables of each rank; frames are removed from ``frames``, so that at most one is in memory twice."""
     order = sorted(set(ranks.values()), key=lambda r: (r < 0, r))
     processes = {rank: [pid for pid, r in ranks.items() if r == rank] for rank in order}
     tables: dict[int, dict[str, pl.DataFrame]] = {rank: {} for rank in order}
@@ -123,10 +123,10 @@ class _Export(DeviceTables, HostTables):
     """One export: its frames with a column ``pid`` (nsys's global process id), and facts about the run."""
 
     rank_from = DEVICES
-    """How the ranks were found."""
+    """Evidence for the ranks."""
 
     def frame(self, table: str) -> pl.DataFrame | None:
-        """Frame of a table; if the table is not needed, only its times, devices and processes."""
+        """Frame of a table; if the table is not requested, only its times, devices and processes."""
         if table not in self.wanted:
             of_libraries = [t for t in self.columns for p in LIBRARIES.values() if p.fullmatch(t)]
             return self._skeleton(*_SOURCES[table], *(of_libraries if table == "runtime" else ()))
@@ -163,21 +163,21 @@ class _Export(DeviceTables, HostTables):
         return pl.concat(frames, how="diagonal_relaxed") if frames else None
 
     def recorded(self) -> set[str]:
-        """Tables that were recorded, with or without rows: those in the file, and those that nsys was to record."""
-        asked, there = self.capture.asked, self.columns.keys()
-        device = bool(there & {KERNEL, GRAPH, MEMCPY, MEMSET})
+        """Tables that were recorded, with or without rows: those in the file, and those that nsys had to record."""
+        was_traced, tables = self.capture.asked, self.columns.keys()
+        device = bool(tables & {KERNEL, GRAPH, MEMCPY, MEMSET})
         recorded = {
-            "kernels": bool(there & {KERNEL, GRAPH}) or bool(asked("cuda") and device),
-            "copies": bool(there & {MEMCPY, MEMSET}) or bool(asked("cuda") and device),
-            "runtime": bool(asked("cuda")),
-            "markers": bool(asked("nvtx")),
+            "kernels": bool(tables & {KERNEL, GRAPH}) or bool(was_traced("cuda") and device),
+            "copies": bool(tables & {MEMCPY, MEMSET}) or bool(was_traced("cuda") and device),
+            "runtime": bool(was_traced("cuda")),
+            "markers": bool(was_traced("nvtx")),
             "memory": self.capture.memory,
         }
         recorded["collectives"] = recorded["kernels"]
         return {name for name, was in recorded.items() if was}
 
     def ranks(self, processes: pl.Series, frames: dict[str, pl.DataFrame | None]) -> dict[int, int]:
-        """Rank of each process: by the name of the worker, by an MPI mark, else by the order of its devices."""
+        """Rank of each process, from the name of the worker or an MPI mark, else from the order of the devices."""
         work = [f.select("pid", "device") for n in ("kernels", "copies") if (f := frames[n]) is not None]
         if not work:
             return {pid: i for i, pid in enumerate(processes.to_list())}
@@ -186,15 +186,15 @@ class _Export(DeviceTables, HostTables):
         )
         order = on_device["pid"].to_list()
         stated = self._ranks_by_name(frames["markers"])
-        known = [stated.get(pid) for pid in order]
+        numbers = [stated.get(pid) for pid in order]
         recorded = self.capture.rank
-        if None not in known and len(set(known)) == len(known):
+        if None not in numbers and len(set(numbers)) == len(numbers):
             self.rank_from = PROCESSES
         elif len(order) == 1 and recorded is not None:
-            known, self.rank_from = [recorded[0]], f"recorded environment ({recorded[1]})"
+            numbers, self.rank_from = [recorded[0]], f"recorded environment ({recorded[1]})"
         else:
-            known = list(range(len(order)))
-        ranks = {pid: rank for pid, rank in zip(order, known, strict=True) if rank is not None}
+            numbers = list(range(len(order)))
+        ranks = {pid: rank for pid, rank in zip(order, numbers, strict=True) if rank is not None}
         return ranks | {pid: -1 for pid in processes.to_list() if pid not in ranks}
 
     def _ranks_by_name(self, markers: pl.DataFrame | None) -> dict[int, int]:
@@ -292,23 +292,23 @@ def _database(path: Path, request: Request) -> Path | None:
 
 
 def _exported(file: Path, request: Request) -> Path:
-    """The SQLite export of a report, made once and kept in the cache; other files as they are."""
+    """The SQLite export of a report, which is made once and kept in the cache; other files are returned unchanged."""
     if file.suffix not in REPORT_SUFFIXES:
         return file
     folder = cache.export_folder(file)
-    made = folder / f"{file.stem}.sqlite"
-    if not made.exists():
+    exported = folder / f"{file.stem}.sqlite"
+    if not exported.exists():
         size = file.stat().st_size
         if request.progress is not None:
             request.progress(f"{file.name} (nsys export)", 0, size)
         export(file, folder)
         if request.progress is not None:
             request.progress(f"{file.name} (nsys export)", size, size)
-    return made
+    return exported
 
 
 def _choose(files: list[Path]) -> list[Path]:
-    """One of a report and its exports: the SQLite file, else a folder, else the Arrow streams, else the report."""
+    """For each recording, one of its files: the SQLite file, else a folder, else Arrow streams, else the report."""
     best: dict[str, tuple[int, Path]] = {}
     for path in files:
         name = _recording(path)
@@ -320,7 +320,7 @@ def _choose(files: list[Path]) -> list[Path]:
 
 
 def _recording(path: Path) -> str:
-    """Name of the report that an export was made of."""
+    """Name of the report from which an export was made."""
     if not path.is_dir():
         return path.stem
     ending = next((ending for ending in FOLDER_ENDINGS if path.name.endswith(ending)), "")

@@ -1,4 +1,4 @@
-"""Tables of the device in an export of Nsight Systems: kernels, copies, memory, counters."""
+"""Tables of an export of Nsight Systems: kernels, copies, memory and counters; calls and ranges of the host."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from llmprof.readers.nsys.export import (
     threads,
     with_columns_of,
 )
+from llmprof.text import left_out
 
 _SHARED_MEMORY = ("staticSharedMemory", "dynamicSharedMemory")
 # CUPTI's CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind, as nsys numbers them in ENUM_CUDA_MEMCPY_OPER and
@@ -45,38 +46,38 @@ class DeviceTables(Export):
     """Frames of device work."""
 
     def _kernel_rows(self) -> pl.DataFrame | None:
-        wanted = ["start", "end", "deviceId", "globalPid"]
+        columns = ["start", "end", "deviceId", "globalPid"]
         for old, new in KERNEL_COLUMNS.items():
             if self.wanted.has("kernels", new):
-                wanted.append(old)
+                columns.append(old)
         if self.wanted.has("kernels", "shared_bytes"):
-            wanted += _SHARED_MEMORY
+            columns += _SHARED_MEMORY
         # current versions of nsys write a full name for every kernel; the short name is read if it is missing
         names = [c for c in ("demangledName", "shortName") if c in self.columns.get(KERNEL, [])]
-        frame = self._read(KERNEL, *wanted, *names[:1])
+        frame = self._read(KERNEL, *columns, *names[:1])
         if frame is None:
             return None
         frame = self._texts(frame, *names[:1])
         if names[1:] and frame["name"].null_count():
             del frame
-            rows = self._rows(KERNEL, dict.fromkeys([*wanted, *names], pl.Int64()))
+            rows = self._rows(KERNEL, dict.fromkeys([*columns, *names], pl.Int64()))
             if rows is None:
                 return None
             frame = self._texts(rows, *names)
         return self.without_gaps(frame, "unnamed kernel")
 
     def kernels(self) -> pl.DataFrame | None:
-        """Kernels; if CUDA graphs were traced as wholes, one row for each launch of a graph."""
+        """Kernels; if only whole CUDA graphs were traced, one row for each launch of a graph."""
         frame = self._kernel_rows()
         graphs = self._read(GRAPH, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
         if frame is None and graphs is None:
             return None
         parts = []
         if frame is not None:
-            asked = [c for c in _SHARED_MEMORY if c in frame.columns]
-            if shared := [c for c in asked if c in self.columns[KERNEL]]:
+            memory_columns = [c for c in _SHARED_MEMORY if c in frame.columns]
+            if shared := [c for c in memory_columns if c in self.columns[KERNEL]]:
                 frame = frame.with_columns(shared_bytes=pl.sum_horizontal(pl.col(shared).fill_null(0)))
-            frame = frame.drop(asked)
+            frame = frame.drop(memory_columns)
             parts.append(frame)
         if graphs is not None and graphs.height:
             graphs = graphs.with_columns(name=pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(-1)))
@@ -152,7 +153,7 @@ class DeviceTables(Export):
         )
 
     def counters(self) -> pl.DataFrame | None:
-        """Samples of GPU metrics by device; the low byte of the type names it."""
+        """Samples of GPU metrics by device; the device is the low byte of the type."""
         frame = self._read("GPU_METRICS", "timestamp", "typeId", "metricId", "value")
         names = self._read("TARGET_INFO_GPU_METRICS", "metricId", "typeId", text=("metricName",))
         if frame is None or names is None:
@@ -160,7 +161,7 @@ class DeviceTables(Export):
         before = frame.height
         frame = frame.filter(pl.col("timestamp").is_between(-MOST_NS, MOST_NS) & pl.col("value").is_not_null())
         if lost := before - frame.height:
-            self.note(f"{lost:,} row(s) of GPU_METRICS have no time or no value and were left out")
+            self.note(left_out(lost, "row", "of GPU_METRICS without a time or a value"))
         frame = frame.join(names.unique(["typeId", "metricId"]), on=["typeId", "metricId"], how="left")
         return frame.select(
             device=(pl.col("typeId") & 0xFF).cast(pl.Int32, strict=False),
@@ -176,18 +177,18 @@ def _memory_kind(column: str) -> pl.Expr:
 
 _WAIT_COLUMNS = ("nsys_waiting_stream", "nsys_awaited_stream", "nsys_awaited_call")
 _NO_STREAM = 2**32 - 1
-"""Value of CUPTI for "no stream" or "no event" (CUPTI_SYNCHRONIZATION_INVALID_VALUE)."""
+"""CUPTI's value for "no stream" or "no event" (CUPTI_SYNCHRONIZATION_INVALID_VALUE)."""
 _OS_CALL = 27
-"""Class of events that are calls of the operating system."""
+"""Class of the events that are calls of the operating system."""
 _API_VERSION = r"_v\d{4}$"
-"""Suffix that nsys removes from the names of API calls; ``_v11060`` and ``_v2`` stay in its summaries, and here."""
+"""Pattern of a suffix of API calls that nsys's summaries remove, and so do we; ``_v11060`` and ``_v2`` stay."""
 
 
 class HostTables(Export):
     """Frames of host work."""
 
     def runtime(self) -> pl.DataFrame | None:
-        """CUDA runtime and driver calls, and calls of the operating system and other libraries that were traced."""
+        """Calls of the CUDA runtime and driver, and traced calls of the operating system and other libraries."""
         calls = self._read(RUNTIME, "start", "end", "eventClass", "globalTid", "correlationId", "nameId")
         parts = []
         if calls is not None:
@@ -203,7 +204,7 @@ class HostTables(Export):
         if not parts:
             return None
         whole = threads(self._times(pl.concat(parts, how="diagonal_relaxed")))
-        # a separate event class marks calls that a wrapper library reported in addition to CUPTI: the same call twice
+        # A separate event class marks calls that a wrapper library reported, which CUPTI reported as well.
         columns = {"correlationId": "correlation"}
         if "eventClass" in self.columns.get(RUNTIME, []):
             columns["eventClass"] = "nsys_event_class"
@@ -211,20 +212,21 @@ class HostTables(Export):
         return rename(whole, columns)
 
     def _with_waits(self, calls: pl.DataFrame) -> pl.DataFrame:
-        """Add to calls what they wait for, if CUPTI recorded it: streams, and the call that recorded the event.
+        """Add to waiting calls what they wait for, if CUPTI recorded it: streams, and the call that recorded the event.
 
-        The name of a call tells its kind, because versions of nsys number the kinds of synchronisation differently.
+        The kind of a call is taken from its name, because versions of nsys number the kinds of synchronisation
+        differently.
         """
         waits = self._read(WAITS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
         if waits is None or not waits.height:
             return calls
         key = ["globalPid", "correlationId"]
         calls = calls.with_columns(globalPid=(pl.col("globalTid") // (1 << 24)) * (1 << 24))
-        known = [pl.when(pl.col(c) != _NO_STREAM).then(c).alias(c) for c in ("streamId", "eventId")]
+        valid_ids = [pl.when(pl.col(c) != _NO_STREAM).then(c).alias(c) for c in ("streamId", "eventId")]
         on_stream, of_stream = pl.col("name").str.contains("StreamWaitEvent"), pl.col("name").str.contains("StreamSync")
         of_event = pl.col("name").str.contains("EventSync")
         waits = (
-            waits.with_columns(known)
+            waits.with_columns(valid_ids)
             .join(calls.select(*key, "name", "start"), on=key)
             .filter(on_stream | of_stream | of_event)
             .with_columns(
@@ -260,8 +262,8 @@ class HostTables(Export):
         calls = self._named(calls, *ids, default="unnamed call")
         if len(lines) == 2:
             file = self._texts(calls.select("srcFile"), "srcFile")["name"]
-            at = pl.format("{}@{}:{}", "name", file, pl.col("lineNo").cast(pl.String).fill_null(""))
-            calls = calls.with_columns(name=pl.when(file.is_not_null()).then(at).otherwise("name")).drop(lines)
+            with_line = pl.format("{}@{}:{}", "name", file, pl.col("lineNo").cast(pl.String).fill_null(""))
+            calls = calls.with_columns(name=pl.when(file.is_not_null()).then(with_line).otherwise("name")).drop(lines)
         return calls.drop(ids)
 
     def markers(self) -> pl.DataFrame | None:
@@ -293,9 +295,9 @@ class HostTables(Export):
         if events is None:
             return None
         if "eventType" not in self.columns["NVTX_EVENTS"]:
-            self.note("NVTX_EVENTS has no column eventType: which of its rows are ranges is unknown, none was read")
-        elif untold := events["eventType"].null_count():
-            self.note(f"{untold:,} row(s) of NVTX_EVENTS have no known kind and were left out")
+            self.note("NVTX_EVENTS has no column eventType, so it is unknown which rows are ranges: none was read")
+        elif unknown := events["eventType"].null_count():
+            self.note(left_out(unknown, "row", "of NVTX_EVENTS without a known kind"))
         events = self._named(with_columns_of(events, ("textId", "domainId", "endGlobalTid")), "textId", default="")
         events = threads(events.with_columns(name=pl.coalesce("text", "name")))
         domains = (
@@ -306,7 +308,7 @@ class HostTables(Export):
         ranges = events.filter(pl.col("eventType").is_in(RANGES)).join(
             domains, on=["pid", "domainId"], how="left", maintain_order="left"
         )
-        # a range that was open when the capture stopped has no end: it reaches to the last one known
+        # A range that was open when the capture stopped has no end; its end is the last known time.
         last = pl.max_horizontal(pl.col("end").max(), pl.col("start").max())
         is_mark = pl.col("eventType") == MARK
         ranges = ranges.with_columns(end=pl.when(is_mark).then("start").otherwise(pl.coalesce("end", last)))

@@ -1,8 +1,8 @@
-"""Reader of the CSV of rocprofv3: one file for each kind of event and process, in a folder of the host.
+"""Reader of the CSV of rocprofv3, which writes one file for each process and kind of event, in a folder of the host.
 
-Columns differ between versions, and the kind of a file is known by its columns. Times are ns of one clock. Grids are
-written in work items and converted to blocks. Files of one process (``123_kernel_trace.csv``,
-``123_hip_api_trace.csv``) belong together; their agents are numbered over the processors and devices of the host.
+Columns depend on the version; the kind of a file follows from its columns. Times are ns of one clock. The grids in the
+files count work items and are converted to blocks. The files of one process have the same beginning of their names
+(``123_kernel_trace.csv``, ``123_hip_api_trace.csv``); the numbers of agents count the host's processors and devices.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Part
 from llmprof.readers.common.summaries import MOST_NS, bytes_of, table_of, text_of
+from llmprof.text import counted
 
 _START, _END = "Start_Timestamp", "End_Timestamp"
 _KINDS: Final = {
@@ -26,7 +27,7 @@ _KINDS: Final = {
     "totals": {"Name", "Calls", "TotalDurationNs"},
     "counters": {"Counter_Name", "Counter_Value", "Kernel_Name"},
 }
-"""Columns by which the kind of a file is known, the most specific first."""
+"""Columns that identify each kind of file, the most specific kind first."""
 
 _DIRECTIONS: Final = {
     "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD", "HOST_TO_HOST": "HtoH",
@@ -40,14 +41,14 @@ _PROCESS: Final = re.compile(
 
 def kind_of(heading: list[str]) -> str | None:
     """Kind of a file by its columns; None if it is not a file of rocprofv3."""
-    there = set(heading)
-    if "Counter_Name" in there:
-        return "counters" if _KINDS["counters"] <= there else None
-    return next((kind for kind, columns in _KINDS.items() if columns <= there), None)
+    names = set(heading)
+    if "Counter_Name" in names:
+        return "counters" if _KINDS["counters"] <= names else None
+    return next((kind for kind, columns in _KINDS.items() if columns <= names), None)
 
 
 def files(folder: Path) -> dict[str, list[Path]]:
-    """Files of rocprofv3 in a folder by the process that their names state."""
+    """Files of rocprofv3 in a folder, by the process in their names."""
     by_process: dict[str, list[Path]] = defaultdict(list)
     for path in sorted(folder.glob("*.csv")):
         if (match := _PROCESS.fullmatch(path.name)) and heading_of(path) is not None:
@@ -56,7 +57,7 @@ def files(folder: Path) -> dict[str, list[Path]]:
 
 
 def heading_of(path: Path) -> str | None:
-    """Kind of a file by its first line."""
+    """Kind of a file by its first line; None if it is not a file of rocprofv3."""
     try:
         with path.open("rb") as file:
             line = file.readline(1 << 14)
@@ -71,12 +72,12 @@ def cells_of(line: bytes) -> list[str]:
 
 
 def part(paths: list[Path]) -> Part:
-    """The part of a trace from the files of one process.
+    """Read the files of one process.
 
     Raises
     ------
     ReadError
-        None of them holds an event with a time.
+        No file has an event with a time.
     """
     tables: dict[str, list[pl.DataFrame]] = defaultdict(list)
     notes: list[str] = []
@@ -86,21 +87,22 @@ def part(paths: list[Path]) -> Part:
         size += len(data)
         raw, ragged = _frame(data)
         kind = kind_of(raw.columns)
+        where = "" if path == paths[0] else f"{path.name}: "  # the first file's name is before all notes of the part
         if kind is None:
-            notes.append(f"{path.name} is not a file of rocprofv3 and was left out")
+            notes.append(f"{where}the file is not from rocprofv3, so it is left out")
             continue
         events += raw.height
-        made = _READ[kind](raw)
-        lost = raw.height - sum(frame.height for frame in made.values())
+        frames_of = _READ[kind](raw)
+        lost = raw.height - sum(frame.height for frame in frames_of.values())
         if lost or ragged:
-            notes.append(f"{path.name}: {max(lost, ragged):,} row(s) have no complete time or too few cells")
+            notes.append(f"{where}times or cells are missing in {counted(max(lost, ragged), 'row')}")
         if damage:
-            notes.append(f"{path.name} ends early: {damage}")
-        for table, frame in made.items():
+            notes.append(f"{where}the file ends early: {damage}")
+        for table, frame in frames_of.items():
             tables[table].append(frame)
     if not tables:
         raise ReadError(
-            f"{paths[0].name} holds no event",
+            f"{paths[0].name} has no event",
             expected="CSV of rocprofv3",
             hint="rocprofv3 --sys-trace --output-format csv -- PROGRAM",
         )
@@ -111,7 +113,7 @@ def part(paths: list[Path]) -> Part:
 
 
 def _frame(data: bytes) -> tuple[pl.DataFrame, int]:
-    """Cells as text: by the fast parser if every row is complete, else row by row."""
+    """Cells as text, and the number of ragged rows; the fast parser is used if every row is complete."""
     try:
         return pl.read_csv(data, infer_schema=False, encoding="utf8"), 0
     except pl.exceptions.PolarsError:
@@ -119,18 +121,18 @@ def _frame(data: bytes) -> tuple[pl.DataFrame, int]:
 
 
 def _int(raw: pl.DataFrame, *names: str) -> pl.Expr:
-    there = next((name for name in names if name in raw.columns), None)
-    if there is None:
+    column = next((name for name in names if name in raw.columns), None)
+    if column is None:
         return pl.lit(None, dtype=pl.Int64)
-    return pl.col(there).str.strip_chars().cast(pl.Int64, strict=False)
+    return pl.col(column).str.strip_chars().cast(pl.Int64, strict=False)
 
 
 def _agent(raw: pl.DataFrame, *names: str) -> pl.Expr:
-    """Number of an agent, which newer versions write as ``Agent 4``."""
-    there = next((name for name in names if name in raw.columns), None)
-    if there is None:
+    """Number of an agent; newer versions write it as ``Agent 4``."""
+    column = next((name for name in names if name in raw.columns), None)
+    if column is None:
         return pl.lit(None, dtype=pl.Int32)
-    return pl.col(there).str.extract(r"(\d{1,4})\s*$", 1).cast(pl.Int32, strict=False)
+    return pl.col(column).str.extract(r"(\d{1,4})\s*$", 1).cast(pl.Int32, strict=False)
 
 
 def _timed(frame: pl.DataFrame) -> pl.DataFrame:
@@ -219,7 +221,13 @@ def _totals(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Counters of kernels. Older versions write no times, and without times they cannot be put on a timeline."""
+    """Counters of kernels.
+
+    Raises
+    ------
+    ReadError
+        The file has no times, which older versions do not write.
+    """
     if _START not in raw.columns:
         raise ReadError(
             "the file of counters has no times",

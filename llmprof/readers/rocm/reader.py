@@ -1,7 +1,7 @@
 """Readers of ROCm's profilers: CSV of rocprofv3 (a file or a folder), databases of rpd and rocprofv3.
 
-In databases of both, the tables are named ``rocpd_…``. rpd has one set of them; rocprofv3 adds an identifier of the
-recording to each name, so one file may hold several recordings. Times are ns of one clock of the host.
+Databases of both have tables ``rocpd_…``. rpd has one set of tables; rocprofv3 adds an identifier of the recording to
+each name, so one file may have several recordings. Times are ns of one clock of the host.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from llmprof.readers.common.reader import Part, Probe, Reader, Request
 from llmprof.readers.common.summaries import MOST_NS
 from llmprof.readers.rocm import printed
 from llmprof.storage import sqlite
+from llmprof.text import left_out
 
 _OF_RPD: Final = {"rocpd_op", "rocpd_api", "rocpd_string"}
 _OF_ROCPD: Final = re.compile(r"rocpd_kernel_dispatch(_\w+)?")
@@ -30,7 +31,7 @@ _COPY: Final = r"^(?:Copy|FillBuffer)"
 
 
 def is_database(path: Path) -> bool:
-    """Whether an SQLite file is of rpd or rocprofv3."""
+    """Whether rpd or rocprofv3 wrote an SQLite file."""
     with sqlite.connect(path) as connection:
         names = set(sqlite.tables(connection))
     return names >= _OF_RPD or any(_OF_ROCPD.fullmatch(name) for name in names)
@@ -47,20 +48,20 @@ def read_database(path: Path) -> list[Part]:
     Raises
     ------
     ReadError
-        The database holds no event.
+        The database has no event.
     """
     with sqlite.connect(path) as connection:
-        there = sqlite.tables(connection)
-    if set(there) >= _OF_RPD:
-        return [_part(path, _rpd(path, there), {"absolute": False})]
-    matches = [match for name in sorted(there) if (match := _OF_ROCPD.fullmatch(name))]
-    return [_rocpd(path, there, match[1] or "") for match in matches]
+        columns_of = sqlite.tables(connection)
+    if set(columns_of) >= _OF_RPD:
+        return [_part(path, _rpd(path, columns_of), {"absolute": False})]
+    matches = [match for name in sorted(columns_of) if (match := _OF_ROCPD.fullmatch(name))]
+    return [_rocpd(path, columns_of, match[1] or "") for match in matches]
 
 
 def _part(path: Path, tables: dict[str, pl.DataFrame], head: dict[str, object]) -> Part:
     events = sum(frame.height for frame in tables.values())
     if not events:
-        raise ReadError(f"{path.name} holds no event", expected="a recording of rpd or rocprofv3")
+        raise ReadError(f"{path.name} has no event", expected="a recording of rpd or rocprofv3")
     whole = {name: _timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()}
     kept = sum(frame.height for frame in whole.values())
     lost = events - kept
@@ -69,7 +70,7 @@ def _part(path: Path, tables: dict[str, pl.DataFrame], head: dict[str, object]) 
         "events": events,
         "kept": kept,
         "bytes": path.stat().st_size,
-        "notes": [f"{lost:,} event(s) without a whole time were left out"] if lost else [],
+        "notes": [left_out(lost, "event", "without a complete time")] if lost else [],
     }
     return Part(path, whole, dict(head), coverage)
 
@@ -81,20 +82,20 @@ def _timed(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _read(
-    path: Path, there: dict[str, list[str]], table: str, *columns: str, texts: tuple[str, ...] = ()
+    path: Path, columns_of: dict[str, list[str]], table: str, *columns: str, texts: tuple[str, ...] = ()
 ) -> pl.DataFrame:
     """Columns of a table; a missing column is null, and a missing table has no rows."""
-    wanted: dict[str, pl.DataType] = {**dict.fromkeys(columns, pl.Int64()), **dict.fromkeys(texts, pl.String())}
-    if table not in there:
-        return pl.DataFrame(schema=wanted)
-    frame = sqlite.read(path, table, wanted)
+    types: dict[str, pl.DataType] = {**dict.fromkeys(columns, pl.Int64()), **dict.fromkeys(texts, pl.String())}
+    if table not in columns_of:
+        return pl.DataFrame(schema=types)
+    frame = sqlite.read(path, table, types)
     return frame.with_columns(
-        pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in frame.columns
-    ).select(list(wanted))
+        pl.lit(None, dtype=dtype).alias(name) for name, dtype in types.items() if name not in frame.columns
+    ).select(list(types))
 
 
-def _names(path: Path, there: dict[str, list[str]], table: str = "rocpd_string") -> dict[int, str]:
-    return dict(_read(path, there, table, "id", texts=("string",)).drop_nulls().iter_rows())
+def _names(path: Path, columns_of: dict[str, list[str]], table: str = "rocpd_string") -> dict[int, str]:
+    return dict(_read(path, columns_of, table, "id", texts=("string",)).drop_nulls().iter_rows())
 
 
 def _named(column: str, names: dict[int, str]) -> pl.Expr:
@@ -102,19 +103,21 @@ def _named(column: str, names: dict[int, str]) -> pl.Expr:
     return pl.when(name != "").then(name)
 
 
-def _rpd(path: Path, there: dict[str, list[str]]) -> dict[str, pl.DataFrame]:
-    names = _names(path, there)
-    calls = _read(path, there, "rocpd_api", "id", "pid", "tid", "start", "end", "apiName_id", "args_id")
+def _rpd(path: Path, columns_of: dict[str, list[str]]) -> dict[str, pl.DataFrame]:
+    names = _names(path, columns_of)
+    calls = _read(path, columns_of, "rocpd_api", "id", "pid", "tid", "start", "end", "apiName_id", "args_id")
     calls = calls.with_columns(name=_named("apiName_id", names), args=_named("args_id", names))
-    links = _read(path, there, "rocpd_api_ops", "api_id", "op_id").unique("op_id", keep="first", maintain_order=True)
-    ops = _read(path, there, "rocpd_op", "id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
+    links = _read(path, columns_of, "rocpd_api_ops", "api_id", "op_id").unique(
+        "op_id", keep="first", maintain_order=True
+    )
+    ops = _read(path, columns_of, "rocpd_op", "id", "gpuId", "queueId", "start", "end", "description_id", "opType_id")
     ops = ops.with_columns(description=_named("description_id", names), type=_named("opType_id", names))
     ops = ops.join(links.rename({"op_id": "id", "api_id": "correlation"}), on="id", how="left", maintain_order="left")
     shapes = _read(
-        path, there, "rocpd_kernelapi", "api_ptr_id", "gridX", "gridY", "gridZ", "workgroupX", "workgroupY",
+        path, columns_of, "rocpd_kernelapi", "api_ptr_id", "gridX", "gridY", "gridZ", "workgroupX", "workgroupY",
         "workgroupZ", "groupSegmentSize", "kernelName_id", texts=("stream",),
     ).rename({"api_ptr_id": "correlation"})  # fmt: skip
-    moves = _read(path, there, "rocpd_copyapi", "api_ptr_id", "size", "kind", texts=("stream",))
+    moves = _read(path, columns_of, "rocpd_copyapi", "api_ptr_id", "size", "kind", texts=("stream",))
     moves = moves.rename({"api_ptr_id": "correlation"})
     is_copy = pl.col("type").str.contains(_COPY).fill_null(value=False)
     shared = {
@@ -162,7 +165,7 @@ def _rpd(path: Path, there: dict[str, list[str]]) -> dict[str, pl.DataFrame]:
             name=pl.coalesce("args", "name"), domain=pl.lit("roctx"), on_device=pl.lit(value=False),
         ),
     }  # fmt: skip
-    samples = _read(path, there, "rocpd_monitor", "deviceId", "start", texts=("monitorType", "value"))
+    samples = _read(path, columns_of, "rocpd_monitor", "deviceId", "start", texts=("monitorType", "value"))
     if samples.height:
         tables["counters"] = samples.select(
             device=pl.col("deviceId").cast(pl.Int32, strict=False), time_ns="start",
@@ -171,19 +174,19 @@ def _rpd(path: Path, there: dict[str, list[str]]) -> dict[str, pl.DataFrame]:
     return tables
 
 
-def _rocpd(path: Path, there: dict[str, list[str]], of: str) -> Part:
+def _rocpd(path: Path, columns_of: dict[str, list[str]], of: str) -> Part:
     """One recording of rocprofv3."""
-    names = _names(path, there, f"rocpd_string{of}")
-    symbols = _read(path, there, f"rocpd_info_kernel_symbol{of}", "id", texts=("display_name", "kernel_name"))
+    names = _names(path, columns_of, f"rocpd_string{of}")
+    symbols = _read(path, columns_of, f"rocpd_info_kernel_symbol{of}", "id", texts=("display_name", "kernel_name"))
     called = dict(symbols.select("id", pl.coalesce("display_name", "kernel_name")).drop_nulls().iter_rows())
     agents = _read(
-        path, there, f"rocpd_info_agent{of}", "id", "type_index", "logical_index",
+        path, columns_of, f"rocpd_info_agent{of}", "id", "type_index", "logical_index",
         texts=("type", "name", "product_name"),
     ).filter(pl.col("type") == "GPU")  # fmt: skip
     number = dict(agents.select("id", pl.coalesce("type_index", "logical_index")).drop_nulls().iter_rows())
-    processes = _pairs(_read(path, there, f"rocpd_info_process{of}", "id", "pid"))
-    threads = _pairs(_read(path, there, f"rocpd_info_thread{of}", "id", "tid"))
-    correlations = _read(path, there, f"rocpd_event{of}", "id", "correlation_id", "stack_id")
+    processes = _pairs(_read(path, columns_of, f"rocpd_info_process{of}", "id", "pid"))
+    threads = _pairs(_read(path, columns_of, f"rocpd_info_thread{of}", "id", "tid"))
+    correlations = _read(path, columns_of, f"rocpd_event{of}", "id", "correlation_id", "stack_id")
     joined = dict(
         correlations.select("id", pl.coalesce(pl.col("correlation_id").replace(0, None), "stack_id"))
         .drop_nulls()
@@ -194,8 +197,8 @@ def _rocpd(path: Path, there: dict[str, list[str]], of: str) -> Part:
         return pl.col(column).replace_strict(by, default=None, return_dtype=pl.Int64)
 
     kernels = _read(
-        path, there, f"rocpd_kernel_dispatch{of}", "agent_id", "kernel_id", "stream_id", "start", "end", "event_id",
-        "group_segment_size", *(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in "xyz"),
+        path, columns_of, f"rocpd_kernel_dispatch{of}", "agent_id", "kernel_id", "stream_id", "start", "end",
+        "event_id", "group_segment_size", *(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in "xyz"),
     )  # fmt: skip
     grid: dict[str, pl.Expr] = {}
     for axis in "xyz":
@@ -203,14 +206,14 @@ def _rocpd(path: Path, there: dict[str, list[str]], of: str) -> Part:
         grid[f"grid_{axis}"] = pl.when(group > 0).then((size + group - 1) // group)
         grid[f"block_{axis}"] = group
     copies = _read(
-        path, there, f"rocpd_memory_copy{of}", "start", "end", "name_id", "dst_agent_id", "src_agent_id", "size",
+        path, columns_of, f"rocpd_memory_copy{of}", "start", "end", "name_id", "dst_agent_id", "src_agent_id", "size",
         "stream_id", "event_id",
     )  # fmt: skip
     ends = {
         end: pl.when(pl.col(f"{end}_agent_id").is_in(list(number))).then(pl.lit("D")).otherwise(pl.lit("H"))
         for end in ("src", "dst")
     }
-    regions = _read(path, there, f"rocpd_region{of}", "pid", "tid", "start", "end", "name_id", "event_id")
+    regions = _read(path, columns_of, f"rocpd_region{of}", "pid", "tid", "start", "end", "name_id", "event_id")
     calls = regions.select(
         process=number_of("pid", processes), thread=number_of("tid", threads), start_ns="start", end="end",
         name=_named("name_id", names).fill_null("unnamed call"), correlation=number_of("event_id", joined),

@@ -1,8 +1,8 @@
 """Reads plain data from a pickle without unpickling it.
 
 A pickle is a program, and unpickling it can run any code. ``torch.cuda.memory._dump_snapshot`` writes a tree of
-dictionaries, lists, tuples, texts and numbers, which needs some thirty of the operations. The interpreter here knows
-only these: an operation that names or calls a class or a function, or refers to an outside object, is refused.
+dictionaries, lists, tuples, texts and numbers, which needs about thirty operations. The interpreter here knows only
+these. It refuses operations that name or call a class or a function, or that refer to an object outside the file.
 
 Source of the operations: CPython's ``pickletools`` (protocols 2 to 5).
 """
@@ -30,7 +30,7 @@ _REFUSED: Final = {
 
 
 def data_of(pickled: bytes) -> Any:
-    """Dictionaries, lists, tuples, texts and numbers of a pickle.
+    """Read the dictionaries, lists, tuples, texts and numbers of a pickle.
 
     Parameters
     ----------
@@ -40,20 +40,20 @@ def data_of(pickled: bytes) -> Any:
     Returns
     -------
     object
-        The tree; parts of it may be the same object.
+        The data; the same object may occur several times in them.
 
     Raises
     ------
     ReadError
-        It is cut off, or holds more than plain data.
+        The pickle is cut off, or has more than plain data.
     """
     try:
         return _run(pickled)
     except (IndexError, struct.error, KeyError, TypeError, UnicodeDecodeError) as error:
         raise ReadError(
             f"the pickle is cut off or damaged ({type(error).__name__}: {error})",
-            expected="what torch.cuda.memory._dump_snapshot wrote",
-            hint="dump it again, or copy it again",
+            expected="the file that torch.cuda.memory._dump_snapshot wrote",
+            hint="write it again, or copy it again",
         ) from error
 
 
@@ -174,11 +174,11 @@ def _refusal(op: int) -> ReadError:
     what = _REFUSED.get(chr(op))
     if what is None:
         return ReadError(
-            f"the pickle is damaged, or of a kind that plain data does not need (operation {op:#04x})",
+            f"the pickle is damaged, or has an operation that plain data do not need ({op:#04x})",
             expected="dictionaries, lists, texts and numbers, as torch.cuda.memory._dump_snapshot writes them",
         )
     return ReadError(
-        f"the pickle holds {what}: unpickling it could run anything, so it is refused",
+        f"the pickle has {what}: unpickling it could run any code, so it is refused",
         expected="dictionaries, lists, texts and numbers, as torch.cuda.memory._dump_snapshot writes them",
         hint="a file that a stranger gave you may be an attack: do not open it with pickle.load either",
     )

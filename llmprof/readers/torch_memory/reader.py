@@ -1,12 +1,12 @@
 """Readers of PyTorch's memory: snapshots of its allocator (pickle or JSON), and memory timelines of its profiler.
 
-``torch.cuda.memory._record_memory_history()`` keeps the last events; ``_dump_snapshot`` writes them with the state at
-that moment. The allocated memory at an earlier time is computed backwards from that state, less all later events. So
-of memory that was allocated before the history began the sum is known, and also the blocks, if they still exist or
+``torch.cuda.memory._record_memory_history()`` keeps the last events; ``_dump_snapshot`` writes them together with the
+state at that moment. The allocated memory at an earlier time is that of the state, minus all later events. So the total
+of the memory that was allocated before the history began is known. Its blocks are known, too, if they still exist or
 were released within the history.
 
-The history has requested sizes; a block is up to 512 bytes larger, a large block up to 2 MiB. The state has both, and
-their difference is a counter.
+Sizes in the history are those that were requested; a block is up to 512 bytes larger, a large block up to 2 MiB. The
+state has both sizes, and their difference is a counter.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.readers.common.summaries import MOST_NS, bytes_of, trace_of
 from llmprof.readers.torch_memory.plain import data_of
+from llmprof.text import left_out
 from llmprof.trace import Trace
 
 _ACTIONS: Final = {"alloc": 1, "free_requested": -1, "free": -1}
-"""Events that change the allocated memory; memory that was given back counts as free at once, as in
+"""Events that change the allocated memory, with their sign. Released memory counts as free at once, as in
 ``torch.cuda.memory_allocated``."""
 
 _SEGMENTS: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
@@ -41,7 +42,7 @@ Tables = dict[str, pl.DataFrame]
 
 
 def is_snapshot(document: object) -> bool:
-    """Whether data are a snapshot."""
+    """Whether a document is a snapshot."""
     return isinstance(document, dict) and isinstance(document.get("segments"), list)
 
 
@@ -56,12 +57,12 @@ def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
     Returns
     -------
     tuple of (dict, list of str, int)
-        ``memory`` and ``counters`` with absolute times, notes on what is missing, and the count of events.
+        ``memory`` and ``counters`` with absolute times (ns), notes on what is missing, and the number of events.
 
     Raises
     ------
     ReadError
-        There is neither a history nor a segment.
+        The snapshot has neither events nor segments.
     """
     segments = [s for s in document["segments"] if isinstance(s, dict) and _natural(s.get("total_size"))]
     traces = document.get("device_traces")
@@ -70,14 +71,14 @@ def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
     devices |= {place for place, trace in enumerate(traces) if isinstance(trace, list) and trace}
     if not devices:
         raise ReadError(
-            "the snapshot holds no segment and no event",
+            "the snapshot has no segment and no event",
             expected="a snapshot of a process that used the device",
-            hint="call torch.cuda.memory._record_memory_history() before the work, and dump after it",
+            hint="call torch.cuda.memory._record_memory_history() before the work, and write the snapshot after it",
         )
     notes: list[str] = []
     if not any(isinstance(trace, list) and trace for trace in traces):
         notes.append(
-            "the snapshot has no history: only the memory held when it was taken is known; "
+            "the snapshot has no history: only the memory at the time of the snapshot is known; "
             "call torch.cuda.memory._record_memory_history() first"
         )
     texts = _Stacks()
@@ -88,9 +89,9 @@ def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
         frame, count, timed = _memory(trace, mine, texts)
         events += count
         if lost := len(trace) - count:
-            notes.append(f"{lost:,} event(s) of device {device} are not as torch writes them and were left out")
+            notes.append(left_out(lost, "event", f"of device {device} in an unknown form"))
         if not timed and count:
-            notes.append(f"the events of device {device} have no times: they are a nanosecond apart, in their order")
+            notes.append(f"the events of device {device} have no times: they are placed one nanosecond apart")
         here = pl.lit(device, dtype=pl.Int32).alias("device")
         frames.append(frame.with_columns(here, on_device=pl.lit(value=True)))
         counters.append(_counters(mine, frame["time_ns"].to_list()[-1]).with_columns(here))
@@ -116,8 +117,8 @@ def _blocks(segments: list[dict[str, Any]]) -> Iterator[tuple[int | None, dict[s
 
 def _asked(block: Mapping[str, Any]) -> int:
     """Requested bytes, which the history counts."""
-    asked = block.get("requested_size")
-    return int(asked) if _natural(asked) and asked else int(block["size"])
+    requested = block.get("requested_size")
+    return int(requested) if _natural(requested) and requested else int(block["size"])
 
 
 class _Stacks:
@@ -130,15 +131,15 @@ class _Stacks:
         """Frames, one per line, the outermost first; None without frames."""
         if not isinstance(frames, list) or not frames:
             return None
-        known = self._known.get(id(frames))
-        if known is None:
+        entry = self._known.get(id(frames))
+        if entry is None:
             lines = [
                 f"{frame.get('filename') or '??'}({frame.get('line')}): {frame.get('name') or '??'}"
                 for frame in reversed(frames)
                 if isinstance(frame, dict)
             ]
-            known = self._known[id(frames)] = (frames, "\n".join(lines).replace("\0", "") or None)
-        return known[1]
+            entry = self._known[id(frames)] = (frames, "\n".join(lines).replace("\0", "") or None)
+        return entry[1]
 
 
 def _memory(trace: list[Any], segments: list[dict[str, Any]], texts: _Stacks) -> tuple[pl.DataFrame, int, bool]:
@@ -159,10 +160,10 @@ def _memory(trace: list[Any], segments: list[dict[str, Any]], texts: _Stacks) ->
             open_blocks[address] = size
         elif sign < 0 and address is not None and open_blocks.pop(address, None) is None:
             before.append((address, size, None, event.get("stream")))
-        at = event["time_us"] * 1000 if timed else number
+        time_ns = event["time_us"] * 1000 if timed else number
         rows.append(
             (
-                at,
+                time_ns,
                 sign * size if sign else None,
                 address,
                 _SEGMENTS[action] * size if action in _SEGMENTS else None,
@@ -176,12 +177,12 @@ def _memory(trace: list[Any], segments: list[dict[str, Any]], texts: _Stacks) ->
     for address, block, segment in _blocks(segments):
         if block.get("state") in _LIVE[:1] and (address is None or address not in open_blocks):
             before.append((address, _asked(block), texts.text(block.get("frames")), segment.get("stream")))
-    held = [
+    blocks_before = [
         (start, size, address, None, "held", _integer(stream), stack, None) for address, size, stack, stream in before
     ]
     reserved = sum(int(s["total_size"]) for s in segments) - sum(row[3] or 0 for row in rows)
     first = (start, None, None, max(0, reserved), "held", None, None, None)
-    frame = pl.DataFrame([first, *held, *rows], schema=_SCHEMA, orient="row")
+    frame = pl.DataFrame([first, *blocks_before, *rows], schema=_SCHEMA, orient="row")
     return (
         frame.with_columns(
             allocated_bytes=pl.col("bytes").fill_null(0).cum_sum(),
@@ -202,7 +203,7 @@ def _pool(value: object) -> str | None:
     return None if not pair or not any(pair) else ".".join(str(part) for part in pair[:2])
 
 
-def _counters(segments: list[dict[str, Any]], at: int) -> pl.DataFrame:
+def _counters(segments: list[dict[str, Any]], time_ns: int) -> pl.DataFrame:
     """Counters of the state when the snapshot was taken."""
     live = free = split = largest = rounding = waiting = 0
     for segment in segments:
@@ -226,7 +227,7 @@ def _counters(segments: list[dict[str, Any]], at: int) -> pl.DataFrame:
         "memory: rounding of blocks": (float(rounding), "B"),
     }
     return pl.DataFrame(
-        [(at, name, value, unit) for name, (value, unit) in values.items()],
+        [(time_ns, name, value, unit) for name, (value, unit) in values.items()],
         schema={"time_ns": pl.Int64, "name": pl.String, "value": pl.Float64, "unit": pl.String},
         orient="row",
     )
@@ -284,8 +285,8 @@ def _read_timeline(path: Path, request: Request) -> Trace:
         tables, lost = _sums(*document)
     else:
         tables, lost = _events(document)
-    notes = [f"{lost:,} row(s) are not as torch writes them and were left out"] if lost else []
-    notes.append("a memory timeline names categories, not operators or addresses, and no device")
+    notes = [left_out(lost, "row", "in an unknown form")] if lost else []
+    notes.append("a memory timeline has categories, but no operators, addresses or devices")
     return trace_of(path, "torch-memory-timeline", tables, notes=notes, damage=damage)
 
 

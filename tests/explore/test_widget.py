@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from types import SimpleNamespace
 
+import anywidget
 import numpy as np
 import polars as pl
 import pytest
@@ -197,3 +198,14 @@ def test_functions_are_loaded_when_they_are_asked_for():
     assert set(explore.__all__) <= set(dir(explore))
     with pytest.raises(AttributeError, match="no attribute 'heatmap'"):
         _ = explore.heatmap
+
+
+def test_no_trait_hides_what_a_widget_can_do(sample_trace):
+    explorers = [explore.timeline, explore.layers, explore.overlap, explore.all_reduce, explore.kernels]
+    explorers += [explore.what_if, explore.ranks, lambda trace: explore.compare(trace, trace)]
+    can = {name for name in dir(anywidget.AnyWidget) if name not in anywidget.AnyWidget.class_traits()}
+    for make in explorers:
+        widget = make(sample_trace("torch_tp1_eager"))
+        assert can.isdisjoint(widget.class_trait_names())
+        widget.close()
+        assert widget.comm is None

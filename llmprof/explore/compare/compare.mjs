@@ -67,7 +67,7 @@ function render({ model, el }) {
       set({ pair: label === "from" ? [Number(text), b] : [a, Number(text)], picked: null });
     });
   const [fromRun, toRun] = [runs("from"), runs("to")];
-  const phases = labelled("phase", [], "", (text) => set({ phase: text, place: null, close: null, picked: null }));
+  const phases = labelled("phase", [], "", (text) => set({ phase: text, place: null, zoom: null, picked: null }));
   const ofRank = labelled("rank", [], "", (text) => set({ rank: text === "" ? null : Number(text) }));
   /** @param {Story} msg */
   const showRuns = (msg) => {
@@ -208,9 +208,9 @@ function render({ model, el }) {
       if (lane === "idle") return colours().cause[label] ?? colours().part.unexplained;
       return colours().part[label] ?? colours().stage[label] ?? colours().category[label] ?? colours().stage.other;
     },
-    go: (close) => {
-      if (aligned) aligned.window = close ?? aligned.whole; // at once: the next key counts from what is asked for now
-      set({ close });
+    go: (zoom) => {
+      if (aligned) aligned.window = zoom ?? aligned.whole; // at once: the next key counts from what is asked for now
+      set({ zoom });
       tracks.redraw();
     },
   });
@@ -218,7 +218,7 @@ function render({ model, el }) {
   // counted from what is asked for, not from what is drawn: a second click may come before the picture of the first
   const step = () => model.get("place") ?? aligned?.place ?? 0;
   /** @param {number} number */
-  const stepTo = (number) => aligned && set({ place: Math.max(0, Math.min(number, aligned.places - 1)), close: null });
+  const stepTo = (number) => aligned && set({ place: Math.max(0, Math.min(number, aligned.places - 1)), zoom: null });
   const number = h("input", {
     type: "number",
     min: "0",
@@ -230,14 +230,14 @@ function render({ model, el }) {
   const after = labelledButton("›", "Next step", () => stepTo(step() + 1));
   const choose = h("span", { class: "lp-label" }, h("span", { text: "step" }), before, number, after, of);
   const alignedAt = labelled("aligned at", [], "", (text) =>
-    set({ layer: text === "" ? null : Number(text), close: null }),
+    set({ layer: text === "" ? null : Number(text), zoom: null }),
   );
   const zooms = [
     labelledButton("+", "Zoom in (+)", () => tracks.zoom(0.5)),
     labelledButton("−", "Zoom out (-)", () => tracks.zoom(2)),
     labelledButton("◀", "Earlier (a)", () => tracks.pan(-0.5)),
     labelledButton("▶", "Later (d)", () => tracks.pan(0.5)),
-    labelledButton("All", "The whole step (0)", () => set({ close: null, layer: null })),
+    labelledButton("All", "The whole step (0)", () => set({ zoom: null, layer: null })),
   ];
   const showStep = () => {
     if (aligned && !inHand(choose) && number.value !== String(step())) number.value = String(step());
@@ -252,7 +252,7 @@ function render({ model, el }) {
     fill(control, aligned.place === null ? null : choose, aligned.layers.length ? alignedAt.el : null, zooms);
   };
   const loadTracks = async () => {
-    const args = { ...chosen_pair(), place: model.get("place"), layer: model.get("layer"), window: model.get("close") };
+    const args = { ...chosen_pair(), place: model.get("place"), layer: model.get("layer"), window: model.get("zoom") };
     try {
       const { msg, buffers } = await ask(model, "tracks", args);
       const sides = msg.sides.map((side) => ({
@@ -269,7 +269,7 @@ function render({ model, el }) {
         origin: msg.place === null ? "the first event" : layer,
       };
       // the next key counts from what has been asked for meanwhile
-      if (String(model.get("close")) !== String(args.window)) aligned.window = model.get("close") ?? msg.whole;
+      if (String(model.get("zoom")) !== String(args.window)) aligned.window = model.get("zoom") ?? msg.whole;
       drawControl();
       tracks.redraw();
       el.dataset.tracks = JSON.stringify(args);
@@ -501,7 +501,7 @@ function render({ model, el }) {
     later(show);
   });
   model.on("change:pair change:phase change:rank", () => later(story, loadTracks));
-  model.on("change:place change:layer change:close", () => {
+  model.on("change:place change:layer change:zoom", () => {
     showStep();
     later(loadTracks);
   });

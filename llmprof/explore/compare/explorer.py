@@ -191,7 +191,7 @@ class Compare(Explorer):
     place = traitlets.Int(default_value=None, allow_none=True, min=0).tag(sync=True)
     """Step of the phase that the timelines show, counted from 0; the most typical one if None."""
 
-    close: Any = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
+    zoom: Any = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
     """Part of the timelines in view, in ns from the point where they are aligned; the whole step if None."""
 
     statuses = traitlets.Dict(STATUSES).tag(sync=True)

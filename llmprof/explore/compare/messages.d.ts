@@ -106,7 +106,6 @@ export type Messages = {
 export type Traits = {
   busy: string;
   by: ("stage" | "category" | "layer" | "name")[];
-  close: [number, number] | null;
   colours: Record<string, any>;
   layer: number | null;
   names: string[];
@@ -124,6 +123,7 @@ export type Traits = {
   theme: "auto" | "light" | "dark";
   tolerance: number;
   window: [number, number] | null;
+  zoom: [number, number] | null;
 };
 
 export type Model = AnyModel<Traits, Messages>;

@@ -2,6 +2,7 @@
 import { textWidth } from "../base/js/canvas.mjs";
 import { formatBytes, formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import {
+  PLOT_TEXT,
   plotAxes,
   plotLine,
   plotLinear,
@@ -155,9 +156,9 @@ function callSizeLabels(context, sizes, area, now, { slot, at }) {
   sizes.forEach((row, i) => {
     const lines = [callSize(row), several ? (row.algorithm ?? "") : ""];
     lines.forEach((text, k) => {
-      const half = textWidth(context, text, 11) / 2;
+      const half = textWidth(context, text, PLOT_TEXT) / 2;
       if (2 * half <= slot - 4 || (k === 0 && i % Math.ceil((2 * half + 6) / slot) === 0))
-        plotText(context, text, at(i), area.bottom + 6 + 14 * k, now.muted, { size: 11, align: "center", base: "top" });
+        plotText(context, text, at(i), area.bottom + 6 + 14 * k, now.muted, { align: "center", base: "top" });
     });
   });
   const base = Math.round(area.bottom) + 0.5;
@@ -270,7 +271,7 @@ export function callBandwidth({ view, colour }) {
           area.right,
           y.to(peak) + 9,
           now.ink,
-          { size: 11, align: "right" },
+          { align: "right" },
         );
       }
       /** @type {Mark<{row: Size, name: string, value: number}>[]} */

@@ -306,7 +306,6 @@ export function callRanks({ call, close, colour }) {
           to + 6,
           y + 14,
           now.ink,
-          { size: 11 },
         );
         return { x: from, y, w: Math.max(2, to - from), h: 28, data: row };
       });

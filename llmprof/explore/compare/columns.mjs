@@ -35,7 +35,7 @@ export function compareColumns(by, names, model, largest) {
     el.style.background = colours[kind][row[kind]] ?? colours[kind].other;
     return h("span", { class: "lp-key" }, el, h("span", { text: row[kind] ?? "other" }));
   };
-  const texts = { layer: 64, stage: 138, category: 126, name: 300 };
+  const texts = { layer: 64, stage: 138, category: 126, name: 240 };
   /** @type {(name: Label) => Column} */
   const label = (name) => ({
     name,
@@ -72,7 +72,7 @@ export function compareColumns(by, names, model, largest) {
   });
   return [
     ...COMPARE_LABELS.filter((name) => by.includes(name)).map(label),
-    { name: "status", title: "verdict", width: 126, cell: word },
+    { name: "status", title: "verdict", width: 120, cell: word },
     time("a_ns", names[0]),
     time("b_ns", names[1]),
     { name: "delta_ns", title: "change", tip: "by its size", number: true, width: 216, cell: bar },

@@ -139,7 +139,7 @@ function cellStages(rows, { fills, chosen, colours, pick }) {
           plotLine(context, [x, y + 1], [x, y + line - 1], now.ink, { width: 2 });
           text = Math.max(end, x);
         }
-        plotText(context, formatNs(row.dur_ns), text + 5, y + line / 2, now.ink, { size: 11 });
+        plotText(context, formatNs(row.dur_ns), text + 5, y + line / 2, now.ink);
         return { x: 0, y, w: width, h: line, data: row };
       });
     },

@@ -193,7 +193,7 @@ function drawLane(context, area, y, lane, side, i, now, marks, lanes, fill) {
     context.fillRect(x, top, w > 3 ? w - 0.5 : w, tall);
     const text = which ? side.names[which[k]] : "";
     if (text && w > 60)
-      plotText(context, fitText(context, text, 11, w - 8), x + 4, y + LANE / 2, inkOn(fill(kind, now)), { size: 11 });
+      plotText(context, fitText(context, text, PLOT_TEXT, w - 8), x + 4, y + LANE / 2, inkOn(fill(kind, now)));
     const data = {
       title: which ? `${title}, ${kind}` : title,
       name: text,

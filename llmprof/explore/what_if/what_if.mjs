@@ -230,7 +230,7 @@ function stepTimes({ rows }) {
         );
         context.fillStyle = now.muted;
         context.fillRect(left, y, Math.max(1, recorded - left), LINE - 3);
-        plotText(context, formatNs(row.recorded_ns), recorded + 6, y + LINE / 2 - 1, now.muted, { size: 11 });
+        plotText(context, formatNs(row.recorded_ns), recorded + 6, y + LINE / 2 - 1, now.muted);
         const middle = y + LINE + LINE / 2 - 1;
         context.fillStyle = now.accent;
         context.fillRect(left, y + LINE, Math.max(1, predicted - left), LINE - 3);
@@ -240,7 +240,6 @@ function stepTimes({ rows }) {
             plotLine(context, [end, middle - 4], [end, middle + 4], now.ink, { width: 1.5 });
         }
         plotText(context, formatNs(row.predicted_ns), Math.max(predicted, high) + 6, middle, now.ink, {
-          size: 11,
           bold: true,
         });
         return { x: 2, y: y - 2, w: width - 4, h: 2 * LINE, data: row };

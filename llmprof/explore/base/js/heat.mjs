@@ -347,9 +347,11 @@ function layerPhases(context, area, head, w, colours) {
     const colour = colours[phase ?? ""] ?? "#9AA5B1";
     context.fillStyle = colour;
     context.fillRect(area.left + from * w, area.top - 20, (i - from) * w - (w > 4 ? 1 : 0), 16);
-    const text = [phase ?? "", (phase ?? "").slice(0, 1)].find((t) => textWidth(context, t, 11) + 4 <= (i - from) * w);
+    const text = [phase ?? "", (phase ?? "").slice(0, 1)].find(
+      (t) => textWidth(context, t, PLOT_TEXT) + 4 <= (i - from) * w,
+    );
     const middle = area.left + ((from + i) / 2) * w;
-    if (text) plotText(context, text, middle, area.top - 12, inkOn(colour), { size: 11, align: "center" });
+    if (text) plotText(context, text, middle, area.top - 12, inkOn(colour), { align: "center" });
     from = i;
   }
 }

@@ -164,6 +164,7 @@ def test_the_front_page_says_that_there_is_no_clock():
 @needs_report
 def test_a_report_has_its_hot_lines(run, tmp_path):
     assert "miniWeather_mpi_openacc.F90" in run("findings", str(REPORT))[1]
+    assert next(line for line in run("info", str(REPORT))[1].splitlines() if "Metrics" in line).endswith(" by name")
     assert run("report", str(REPORT), "-o", str(tmp_path / "r"))[0] == 0
     assert "miniWeather_mpi_openacc.F90" in (tmp_path / "r" / "hot_lines.csv").read_text()
 

@@ -145,6 +145,9 @@ def communication_times(timings: Timings) -> pl.DataFrame:
     return grouped.drop("_step_ns").sort("rank", "phase", "step_ns", descending=[False, False, True])
 
 
+_FEWEST_FOR_AN_INTERVAL: Final = 6
+
+
 def timing_overhead(timings: Timings) -> pl.DataFrame:
     """Time from step to step of decode, by the method of timing: what the timing itself costs.
 
@@ -160,8 +163,9 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
         ``rank, method`` (``none`` first), ``steps, median_ns, mean_ns, low_ns, high_ns`` (quartiles), ``overhead`` (the
         median over the timed steps of the ratio between a step and the mean of the untimed steps on both sides of it,
         less one, so that drift affects both) with ``overhead_low, overhead_high`` (its 95 % interval, of the sign
-        test); null for ``none``, and where nothing was left untimed. A step right after another method is left out
-        where methods come in blocks, and so is one whose next step is no decode.
+        test, null below 6 timed steps, where no interval is that sure); null for ``none``, and where nothing was left
+        untimed. A step right after another method is left out where methods come in blocks, and so is one whose next
+        step is no decode.
     """
     same = pl.col("method") == pl.col("method").shift().over("rank")
     blocks = all(min((n for _, n in one["options"].get("cycle") or ()), default=1) > 1 for one in timings.ranks)
@@ -179,7 +183,8 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
         steps=pl.len().cast(pl.Int64), median_ns=time.median(), mean_ns=time.mean(), low_ns=time.quantile(0.25),
         high_ns=time.quantile(0.75), overhead=pl.col("_more").median(), _sorted=pl.col("_more").drop_nulls().sort(),
     )  # fmt: skip
-    # of n values the median lies between those at n / 2 -+ 0.98 sqrt(n) in 95 of 100 cases (normal limit)
+    # of n values the median lies between those at n / 2 -+ 0.98 sqrt(n) in 95 of 100 cases (normal limit); between the
+    # least and the largest of n it lies in 1 - 2 ** (1 - n), which is less for fewer than 6
     count, values = pl.col("_sorted").list.len().cast(pl.Float64), pl.col("_sorted")
     reach = 0.98 * count.sqrt()
     low = (count / 2 - reach).floor().clip(0).cast(pl.Int64)
@@ -187,6 +192,8 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
     grouped = grouped.with_columns(
         overhead_low=values.list.get(low, null_on_oob=True), overhead_high=values.list.get(high, null_on_oob=True)
     )
+    few = pl.col("_sorted").list.len() < _FEWEST_FOR_AN_INTERVAL
+    grouped = grouped.with_columns(pl.when(~few).then(name).name.keep() for name in ("overhead_low", "overhead_high"))
     return grouped.drop("_sorted").sort("rank", pl.col("method") != "none", "method")
 
 

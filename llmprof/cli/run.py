@@ -235,8 +235,10 @@ def run(args: Namespace, terminal: Terminal) -> str:
         if args.dry_run:
             return commands_of(config, json=args.json)
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
-    files = _operators(done, terminal) if done.config.profile_mode == "ops" else []
-    files += _files(done, terminal) if args.report else []
+    files: list[tuple[str, Path]] = []
+    if args.report:
+        files += _operators(done, terminal) if done.config.profile_mode == "ops" else []
+        files += _files(done, terminal)
     if args.json:
         return to_json(
             {"folder": done.folder.path, "state": done.state, "summary": done.summary, "files": [p for _, p in files]}

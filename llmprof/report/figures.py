@@ -347,11 +347,11 @@ def figure(subject: object, drawing: Drawing) -> Figure:
         spec, small = vega.twice(draw)
     except LlmprofError as error:
         captured = isinstance(error, AnalysisError)
-        return Figure(name, shows, absent=Absent(shows, captured=captured, found=_reason(error), hint=error.hint))
+        return Figure(name, shows, absent=Absent(shows, captured=captured, found=reason(error), hint=error.hint))
     return Figure(name, shows, spec=spec, small=small, note=notes[0])
 
 
-def _reason(error: LlmprofError) -> str:
+def reason(error: LlmprofError) -> str:
     """Reason of an error without the names of functions, which a reader of a report does not call."""
     why = str(error.facts.get("why", error.found))
     return "there is none in this recording" if why == NO_ROWS else why

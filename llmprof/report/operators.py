@@ -16,7 +16,7 @@ from llmprof.errors import AnalysisError, ReadError
 from llmprof.launch import Run
 from llmprof.progress import Progress
 from llmprof.readers.ops import Timings, read_timings
-from llmprof.report.figures import Drawing, Drawn, figure
+from llmprof.report.figures import Drawing, Drawn, figure, reason
 from llmprof.report.page import Absent, Column, Section, Table
 from llmprof.storage import files
 from llmprof.units import format_ns, format_share
@@ -94,7 +94,7 @@ def write_operators(
         try:
             written.append(save(draw(timings), where / f"{name}.png"))
         except AnalysisError as error:
-            missing[name] = error.found
+            missing[name] = reason(error)
     return [*written, files.write(where / "README.md", _readme(timings, written, missing))]
 
 
@@ -178,8 +178,8 @@ def _readme(timings: Timings, written: list[Path], missing: Mapping[str, str]) -
     lines = [
         f"# Timings of operators: {about['model']}",
         "",
-        f"{timings.steps.height} steps on {about['ranks']} rank(s), timed by {clock}; "
-        f"{timings.calls.height:,} calls and {timings.collectives.height:,} collectives.",
+        f"{text.counted(timings.steps.height, 'step')} on {text.counted(about['ranks'], 'rank')}, timed by {clock}; "
+        f"{text.counted(timings.calls.height, 'call')} and {text.counted(timings.collectives.height, 'collective')}.",
         "Times on a GPU are those of the device from one event to the next: waiting for the host is part of them, "
         "unless the steps were held (`hold`).",
         "",
@@ -206,13 +206,15 @@ def _readme(timings: Timings, written: list[Path], missing: Mapping[str, str]) -
 
 def _cost(row: Mapping[str, Any]) -> str:
     """Sentence on the cost of timing for a decode step; an interval that includes zero shows no cost."""
-    low, high = row["overhead_low"], row["overhead_high"]
+    low, high, steps = row["overhead_low"], row["overhead_high"], text.counted(row["steps"], "step")
     method, more = row["method"], format_share(row["overhead"])
     what = f"A decode step that is timed by {method} takes {more} more than one that is not"
+    if low is None:
+        return f"{what} (rank {row['rank']}, {steps} against their neighbours: too few for an interval)."
     if low <= 0 <= high:
         what = f"Decode steps that are timed by {method} and those that are not differ by no more than chance does"
     return (
-        f"{what} (rank {row['rank']}, {row['steps']} steps against their neighbours, 95 % interval "
+        f"{what} (rank {row['rank']}, {steps} against their neighbours, 95 % interval "
         f"{format_share(low)} to {format_share(high)})."
     )
 

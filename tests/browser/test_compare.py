@@ -210,10 +210,11 @@ def test_runs_that_differ_are_laid_side_by_side_as_far_as_they_can_be(host, shar
     aligned(shown)
     shown.page.get_by_text("Only moe has steps of mixed: they are not compared.").wait_for()
     shown.page.get_by_text("What differs between the runs").click()
-    shown.page.get_by_text("layers: 48 in moe, 28 in dense; layers with the same number").wait_for()
+    layers = shown.page.get_by_text("layers of a rank: 48 in moe, 28 in dense; those with the same number")
+    layers.wait_for()
     shown.page.get_by_role("combobox", name="phase").select_option("mixed")
     shown.page.get_by_text("dense shares no mixed with moe.").wait_for()
-    expect(shown.page.get_by_text("layers: 48 in moe, 28 in dense; layers with the same number")).to_be_visible()
+    expect(layers).to_be_visible()
     assert shown.problems == []
 
 

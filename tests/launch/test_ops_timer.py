@@ -352,19 +352,34 @@ def test_a_cycle_of_methods_and_what_each_costs(clock):
     """Steps of 10 ms, of 11 where they are timed: 10 %, from the steps that follow one of their own method."""
     root = model(clock, layers=1)
     timer = OpsTimer(TORCH, root, {"cycle": [["none", 3], ["events", 3]], "memory": "off"}, cuda=False)
-    for _ in range(12):
+    for _ in range(24):
         timer.begin_step("execute", "decode")
         clock.now += 11_000_000 if timer.timing else 10_000_000
     timer.end_step()
     found = overhead(timer.entries)
     assert {how: row["median_ns"] for how, row in found.items()} == {"none": 10_000_000, "events": 11_000_000}
-    assert found["none"]["steps"] == 4  # two blocks of three, each without its first
+    assert found["none"]["steps"] == 8  # four blocks of three, each without its first
     from llmprof.analyze.operator_times import timing_overhead
 
     shown = timing_overhead(frames(result_of(timer) | {"world_size": 1}))
     assert shown["method"].to_list() == ["none", "events"]
     assert shown["overhead"].to_list() == [None, pytest.approx(0.1)]
     assert shown.select("overhead_low", "overhead_high").row(1) == pytest.approx((0.1, 0.1))
+
+
+@pytest.mark.parametrize(("timed", "known"), [(5, False), (6, True)])
+def test_few_steps_have_no_interval(clock, timed, known):
+    """The median of five lies outside their range in one case of 16: no interval of 95 % there."""
+    from llmprof.analyze.operator_times import timing_overhead
+
+    timer = OpsTimer(TORCH, model(clock, layers=1), {"every": 2, "steps": timed, "memory": "off"}, cuda=False)
+    for _ in range(2 * timed + 1):
+        timer.begin_step("execute_decode", "decode")
+        clock.now += 11_000_000 if timer.timing else 10_000_000
+    timer.end_step()
+    row = timing_overhead(frames(result_of(timer) | {"world_size": 1})).row(1, named=True)
+    assert (row["steps"], row["overhead"]) == (timed, pytest.approx(0.1))
+    assert (row["overhead_low"] is not None, row["overhead_high"] is not None) == (known, known)
 
 
 def test_the_cost_of_timing_is_seen_though_the_run_drifts(clock):

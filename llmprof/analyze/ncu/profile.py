@@ -123,11 +123,12 @@ def facts(metrics: Metrics) -> list[tuple[str, str]]:
     devices = ", ".join(sorted(set(launches["device_name"].drop_nulls().to_list())))
     sections = metrics.metrics["section"].drop_nulls().n_unique()
     processes = launches.select("run", "process").unique().height
+    where = f", in {sections:,} sections of the details page" if sections else ""
     rows = [
         ("Device", devices or "not named in these metrics"),
         ("Launches", f"{launches.height:,} of {launches['kernel_name'].n_unique():,} kernels"),
         ("Processes", f"{processes:,}" if processes > 1 else ""),
-        ("Metrics", f"{metrics.metrics['metric'].n_unique():,} by name, in {sections:,} sections of the details page"),
+        ("Metrics", f"{metrics.metrics['metric'].n_unique():,} by name{where}"),
         ("Rules", f"{metrics.rules.height:,} results of the profiler's own rules"),
         ("Files", f"{metrics.coverage.get('files', 0):,}"),
     ]

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -114,7 +115,7 @@ class TestAnalyze:
         top = analyze.findings(llmprof.read(saved)).row(0, named=True)
         assert out.startswith(f"All shares are of one time, {top['denominator']}.\n1. {top['title']} [")
         assert f"   Try: {top['suggestion']}" in out
-        assert f"   See: llmprof analyze --what {top['evidence']}" in out
+        assert f"   See: llmprof analyze {shlex.quote(str(saved))} --what {top['evidence']}" in out
 
     def test_the_limit_says_what_is_left(self, run, saved):
         out = run("analyze", saved, "--what", "events", "--limit", "5")[1]

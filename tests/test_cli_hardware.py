@@ -12,6 +12,7 @@ import pytest
 import llmprof
 from llmprof import bundled, explore
 from llmprof.analyze.findings.document import findings_schema
+from llmprof.analyze.ncu.profile import limits
 from llmprof.cli import main
 from llmprof.explore.served import Wanted, page
 from llmprof.launch.run import process
@@ -79,7 +80,13 @@ def test_findings_and_analyze_say_the_same(run):
     assert run("findings", SAMPLE)[1] == run("analyze", SAMPLE)[1]
     out = run("findings", SAMPLE)[1]
     assert out.startswith("All shares are of one time, the 842 us of the 24 profiled launches.")
-    assert "See: llmprof analyze --what speed-of-light" in out
+    assert f"See: llmprof analyze {SAMPLE} --what speed-of-light" in out
+    # what info says of a kernel is what findings say of it
+    limited = re.findall(r"is (\w+), limited by (\w+)", out)
+    told = dict(limits(llmprof.read_metrics(FOLDER)).select("kernel_name", "bound").iter_rows())
+    assert len(limited) == 7
+    for name, bound in limited:
+        assert {b for full, b in told.items() if name in full} == {bound}
     document = json.loads(run("findings", SAMPLE, "--json")[1])
     jsonschema.validate(document, findings_schema(), cls=jsonschema.Draft202012Validator)
     assert document["trace"]["profiler"] == "ncu"

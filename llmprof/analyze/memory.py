@@ -24,6 +24,9 @@ _PLACE: Final = ["rank", "device", "on_device"]
 _COMPONENTS: Final = ("operators", "PTA")
 """Components of an NPU's memory that belong to PyTorch's allocator: events of operators, or else its samples."""
 
+_OF_GRAPH_ENGINE: Final = "cann::"
+"""Prefix of operators whose rows count the allocator of CANN's graph engine (GE), and not PyTorch's."""
+
 _LASTING: Final = (
     (
         "KV cache",
@@ -151,6 +154,8 @@ def timeline(trace: Trace) -> pl.DataFrame:
         there = rows["ascend_component"].unique().to_list()
         chosen = next((name for name in _COMPONENTS if name in there), None)
         rows = rows.filter(pl.col("ascend_component") == chosen) if chosen is not None else rows
+        if "ascend_operator" in rows.columns:
+            rows = rows.filter(~pl.col("ascend_operator").str.starts_with(_OF_GRAPH_ENGINE).fill_null(value=False))
     rows = rows.sort(*_PLACE, "time_ns", nulls_last=True, maintain_order=True)
     summed = pl.col("bytes").fill_null(0).cum_sum().over(_PLACE)
     reported = pl.col("allocated_bytes").count().over(_PLACE) > 0

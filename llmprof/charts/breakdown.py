@@ -48,6 +48,7 @@ def breakdown(
     color: str = "stage",
     value: str | None = None,
     min_share: Share = 0.04,
+    work: str = "kernels and copies",
     title: str | None = None,
 ) -> alt.VConcatChart:
     """Stacked bars of device time: as a share, and in absolute time.
@@ -65,6 +66,8 @@ def breakdown(
         Column of time (ns); by default ``total_ns``, ``busy_ns`` or ``dur_ns``, whichever the frame has.
     min_share : float
         Parts that are smaller than this share in every bar are merged into ``other (n)``; a second panel shows them.
+    work : {"kernels and copies", "operators"}
+        What the rows are: events of a device, or operators of the host in their place.
     title : str, optional
         Title of the chart; by default it says what is shown.
 
@@ -84,6 +87,9 @@ def breakdown(
     """
     check_choice(rows, ("phase", "rank", "step"), chart="breakdown", option="rows")
     check_choice(color, ("stage", "category"), chart="breakdown", option="color")
+    check_choice(work, ("kernels and copies", "operators"), chart="breakdown", option="work")
+    on_host = work == "operators"
+    time = "operator time" if on_host else "device time"
     column = value or next((c for c in _VALUES if c in frame.columns), _VALUES[-1])
     require(frame, (rows, color, column), chart="breakdown", made_by=_SOURCE)
     sums = _sums(frame, rows, color, column)
@@ -98,18 +104,20 @@ def breakdown(
     smaller, _ = _gathered(small, min_share, "smaller")
     inside = _palette(color, smaller, MISSING) if smaller["part"].n_unique() > 1 else {}
     table = _merged(color, palette, inside)
-    panels = [_shares(stack(parts, palette, unit), table, y, width, "Share of device time")]
+    panels = [_shares(stack(parts, palette, unit), table, y, width, f"Share of {time}")]
     if inside:
         gathered = next(name for name in palette if name not in sums["part"].unique())
         panels.append(_shares(stack(smaller, inside, unit), table, y, width, f"What is in {gathered}"))
-    bars = layered(*stacked_bars(parts, table, width=width, title="device time", unit=unit, inside=False))
-    panels.append(bars.properties(width=width, height=26 * len(order), title=heading("Device time")))
+    bars = layered(*stacked_bars(parts, table, width=width, title=time, unit=unit, inside=False))
+    panels.append(bars.properties(width=width, height=26 * len(order), title=heading(time.capitalize())))
     chart = compose.rows(*panels, spacing=20)
     unattributed = frame[color].null_count()
     notes = ["Kernels and copies on the device, added up; work on two streams at once counts twice."]
+    if on_host:
+        notes = ["Operators on the host, added up; work on two threads at once counts twice."]
     if unattributed:
         notes.append(f"{unattributed:,} rows without a {color} count as other.")
-    return finish(chart, title or _headline(parts, rows), " ".join(notes))
+    return finish(chart, title or _headline(parts, rows, time), " ".join(notes))
 
 
 def _sums(frame: pl.DataFrame, rows: str, by: str, column: str) -> pl.DataFrame:
@@ -183,11 +191,11 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
     return layered(*marks).properties(width=width, height=height, title=heading(title))
 
 
-def _headline(parts: pl.DataFrame, rows: str) -> str:
+def _headline(parts: pl.DataFrame, rows: str, time: str) -> str:
     """Sentence on the part that is largest over all bars, with its share of each bar."""
     named = parts.filter(~pl.col("gathered"))
     if named.is_empty():
-        return "Where the device time goes"
+        return f"Where the {time} goes"
     sums = named.group_by("part").agg(pl.col("ns").sum())
     top = sums.sort("ns", "part", descending=[True, False])["part"][0]
     shares = named.filter(part=top).sort("row_ns", descending=True)
@@ -197,7 +205,7 @@ def _headline(parts: pl.DataFrame, rows: str) -> str:
         figures = f"{spread(lowest, highest)}, by {rows}"
     else:
         figures = ", ".join(f"{row} {percent(share)}" for row, share in shares.select("row", "share").iter_rows())
-    return f"{top} is the largest part of the device time: {figures}"
+    return f"{top} is the largest part of the {time}: {figures}"
 
 
 _OVERLAP_SOURCE = "llmprof.analyze.overlap(trace)"

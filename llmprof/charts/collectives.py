@@ -147,6 +147,12 @@ def _histogram(bins: pl.DataFrame, x: alt.X, fill: str, unit: Unit) -> alt.Chart
     return drawn
 
 
+def _table(rows: pl.DataFrame) -> dict[str, str]:
+    """Colours of what is known of the calls: durations alone where no call could be matched over the ranks."""
+    split = rows.drop_nulls(["wait_ns", "transfer_ns"]).height > 0
+    return _TABLE if split else {"duration": DURATION}
+
+
 def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
     """Median and spread of durations and transfers, by bytes of the call."""
     known = rows.drop_nulls("bytes")
@@ -177,7 +183,7 @@ def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
     )
     tips = [alt.Tooltip("size:N"), alt.Tooltip("measure:N")]
     tips += [alt.Tooltip("label:N", title="median"), alt.Tooltip("kernels:Q")]
-    shade, y = colour("measure", _TABLE), alt.Y("median:Q", scale=scale, axis=axis)
+    shade, y = colour("measure", _table(rows)), alt.Y("median:Q", scale=scale, axis=axis)
     marks = [
         base.mark_rule(strokeWidth=2.5).encode(
             y=alt.Y("low:Q", scale=scale), y2=alt.Y2("high:Q"), color=shade, tooltip=tips
@@ -211,6 +217,6 @@ def _by_rank(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.LayerChart:
     sums = source.group_by("rank").agg(pl.col(column).sum().alias(name) for name, column in columns.items())
     named = sums.sort("rank").with_columns(row=pl.format("rank {}", "rank"))
     long = named.unpivot(list(columns), index="row", variable_name="part", value_name="ns")
-    marks = stacked_bars(long, _TABLE, width=_half(), title="time of all calls", inside=split)
+    marks = stacked_bars(long, _table(rows), width=_half(), title="time of all calls", inside=split)
     height = max(_HEIGHT, 26 * sums.height)
     return layered(*marks, beside("By rank")).properties(width=_half(), height=height)

@@ -269,11 +269,19 @@ def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConc
     sums = sums.with_columns(row=row, at=pl.col("phase").replace_strict({p: i for i, p in enumerate(order)}))
     palette = colours("path", sums["part"].unique())
     plot = inner() - 20 - round(max(text_px(name, TEXT_PX) * 1.06 for name in sums["row"]))
-    bars = layered(*stacked_bars(sums.sort("at", "part"), palette, width=plot, title="time of a step"))
-    chart = bars.properties(width=plot, height=34 * len(order), title=heading("Mean step of each phase, by part"))
+    bars = layered(
+        *stacked_bars(sums.sort("at", "part"), palette, width=plot, title="time" if whole else "time of a step")
+    )
+    chart = bars.properties(
+        width=plot,
+        height=34 * len(order),
+        title=heading("The recording, by part" if whole else "Mean step of each phase, by part"),
+    )
     notes = [
-        "Each part is what the next one waited for longest; the parts of a step add up to the time from the end of the "
-        "step before to its own end.",
+        "Each part is what the next one waited for longest"
+        + (
+            "." if whole else "; the parts of a step add up to the time from the end of the step before to its own end."
+        ),
         "Making something faster that is not on the path changes nothing; unexplained: nothing recorded leads to it.",
     ]
     return finish(compose.rows(chart), title or _pace(rows), notes)

@@ -226,6 +226,7 @@ REASONS = {
 """Reasons for which warps wait, and their colours."""
 
 _MIN_SHARE, _MAX_ROWS, _MAX_NAME, _ROW = 0.1, 16, 34, 27
+_MAX_NAME_NARROW = 14
 _LEAST = 1e-4
 
 
@@ -289,7 +290,7 @@ def _named(valid: pl.DataFrame) -> pl.DataFrame:
     has = [name for name in ("stage", "kernel_name") if name in valid.columns]
     texts = {"stage": pl.col("stage")}
     if "kernel_name" in has:
-        function = names_kernels.function(valid["kernel_name"].fill_null("unnamed"))
+        function = names_kernels.displayed(valid["kernel_name"])
         texts["kernel_name"] = pl.lit(function)
     launch = pl.format("launch {}", "kernel_id")
     bar = pl.concat_str([texts[name] for name in has], separator=": ", ignore_nulls=True) if has else launch
@@ -315,7 +316,8 @@ def _bars(states: pl.DataFrame) -> pl.DataFrame:
         bars = bars.sort("ns", descending=True, maintain_order=True)
     alone = pl.col("bar").n_unique().over("stage") == 1
     name = pl.when((pl.col("stage") != "") & alone).then("stage").otherwise("bar")
-    short = bars.select(name)[:, 0].map_elements(lambda text: shorten(text, _MAX_NAME), return_dtype=pl.String)
+    most = _MAX_NAME_NARROW if is_narrow() else _MAX_NAME
+    short = bars.select(name)[:, 0].map_elements(lambda text: shorten(text, most), return_dtype=pl.String)
     nth = pl.int_range(1, pl.len() + 1).over("row")
     once = pl.when(nth == 1).then("row").otherwise(pl.format("{} ({})", "row", nth))
     return bars.with_columns(row=short).with_columns(row=once)

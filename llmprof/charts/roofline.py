@@ -198,7 +198,7 @@ def roofline(
     require(frame, _COLUMNS, chart="roofline", made_by=_SOURCE)
     by, missing = ("stage", "other") if "stage" in frame.columns else ("bound", "unknown")
     named = frame.with_columns(
-        function=kernels.function(frame["kernel_name"].fill_null("unnamed")),
+        function=kernels.displayed(frame["kernel_name"]),
         group=pl.col(by).fill_null(missing),
         drawable=pl.all_horizontal(((pl.col(c) > 0) & pl.col(c).is_finite()).fill_null(value=False) for c in _RATES),
     )

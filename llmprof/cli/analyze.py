@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,7 +68,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     if args.what == "findings" and not columns:
         if alone and not frame.height:
             return nothing_found(open_profile(args.paths), terminal)
-        return findings_text(kept, terminal.width)
+        return findings_text(kept, terminal.width, args.paths)
     shown = columns or (_shown(view, frame, args.by) if view is not None else None)
     lines = [text.table(kept, width=terminal.width, columns=shown)] if frame.height else ["no rows"]
     if kept.height < frame.height:
@@ -129,8 +130,9 @@ OF_REQUESTS: Final = "requests"
 """Evidence of findings about requests, which are not about the time of a step."""
 
 
-def findings_text(findings: pl.DataFrame, width: int | None) -> str:
-    """Findings as numbered paragraphs."""
+def findings_text(findings: pl.DataFrame, width: int | None, paths: Sequence[str | Path] = ()) -> str:
+    """Findings as numbered paragraphs; ``paths`` is what the commands to see more are given."""
+    asked = " ".join(["llmprof analyze", *(shlex.quote(text.plain(str(path))) for path in paths)])
     if not findings.height:
         return "No rule found anything worth saying in this capture."
     whole = findings.filter(pl.col("evidence") != OF_REQUESTS)
@@ -148,7 +150,7 @@ def findings_text(findings: pl.DataFrame, width: int | None) -> str:
             if words:
                 sentence = words
                 if label == "See: ":
-                    seen = "analyze.requests(run)" if of_requests else f"llmprof analyze --what {_view_of(words)}"
+                    seen = "analyze.requests(run)" if of_requests else f"{asked} --what {_view_of(words)}"
                     sentence = f"{seen}{_place(row)}"
                 out.append(wrapped(label + sentence, width, " " * len(number), " " * len(number)))
     return "\n".join(out)
@@ -177,7 +179,11 @@ def findings(args: Namespace, terminal: Terminal) -> str:
         return findings_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
     on_workers({"findings": {}}, trace, args, terminal)
-    return to_json(findings_document(trace)) if args.json else findings_text(analyze.findings(trace), terminal.width)
+    return (
+        to_json(findings_document(trace))
+        if args.json
+        else findings_text(analyze.findings(trace), terminal.width, args.paths)
+    )
 
 
 def diff(args: Namespace, terminal: Terminal) -> str:

@@ -120,7 +120,7 @@ def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
     found = one.findings
     if args.json:
         return to_json(hardware_findings_document(one.metrics, found))
-    return findings_text(found, terminal.width) if found.height else nothing_found(one, terminal)
+    return findings_text(found, terminal.width, args.paths) if found.height else nothing_found(one, terminal)
 
 
 def nothing_found(one: Profile, terminal: Terminal) -> str:
@@ -148,6 +148,8 @@ def report_of_profile(args: Namespace, terminal: Terminal) -> str:
         return to_json({"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs})
     findings = written.findings
     top = (
-        findings_text(findings.head(MOST_FINDINGS), terminal.width) if findings.height else nothing_found(one, terminal)
+        findings_text(findings.head(MOST_FINDINGS), terminal.width, args.paths)
+        if findings.height
+        else nothing_found(one, terminal)
     )
     return f"{top}\n\n{paths_of(written)}"

@@ -74,7 +74,7 @@ def report(args: Namespace, terminal: Terminal) -> str:
         every = {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
         return to_json(every)
     try:
-        top = findings_text(analyze.findings(trace).head(MOST_FINDINGS), terminal.width)
+        top = findings_text(analyze.findings(trace).head(MOST_FINDINGS), terminal.width, args.paths)
     except NotCapturedError as error:
         top = wrapped(f"No findings: {text.plain(error)}", terminal.width, "", "")
     return f"{top}\n\n{paths_of(written)}"

@@ -315,7 +315,7 @@ def _capture(done: Run, terminal: Terminal) -> str:
         top = analyze.findings(trace, requests=joined).head(MOST_FINDINGS)
     except LlmprofError as error:
         return wrapped(f"No findings: {error}", terminal.width, "", "")
-    return findings_text(top, terminal.width) if top.height else ""
+    return findings_text(top, terminal.width, [done.folder.path]) if top.height else ""
 
 
 def _cost(row: dict[str, Any]) -> str:

@@ -141,8 +141,8 @@ def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
         _section(
             "speed_of_light",
             "Which kernels take the time, and what limits them?",
-            "A kernel is limited by the side that is at 60 % of its peak or more, else by latency. Limits are those of "
-            "its longest launch.",
+            "A kernel is limited by the side that is at 60 % of its peak or more, else by latency. Of several limits "
+            "of its launches, the one with most of their time is named.",
             KERNELS,
             one,
             _table("limits of kernels", "limits", "Kernels by their time", _LIMITS, lambda: limits(metrics)),

@@ -289,6 +289,14 @@ def test_between_operators() -> None:
     texts = findings(host).select("title", "detail", "suggestion")
     assert not any("device" in text for row in texts.rows() for text in row)
     assert the(together(QUIET), "between_operators") is None
+    # torch can record its Python functions; another runtime's profile cannot
+    assert "with_stack=True" in found["suggestion"]
+    other = the(
+        Trace({"ops": ops([("fc1_kernel_time", n * 50_000, 20_000, n) for n in range(3)])}), "between_operators"
+    )
+    assert other is not None
+    assert "perf record -g" in other["suggestion"]
+    assert "Python" not in f"{other['detail']} {other['suggestion']}"
 
 
 def test_copies() -> None:
@@ -438,6 +446,13 @@ def test_heaviest_stage() -> None:
     alone = the(together(decode(["acme"] * 5)), "heaviest_stage")
     assert alone is not None
     assert "compute of kernels of no known kind, most of it acme, 100.0 %" in alone["title"]
+    assert " of this kind in " in alone["detail"]
+    name = f"void acme<{', '.join(['float'] * 30)}>(int)"
+    cut = the(together(decode([name] * 5)), "heaviest_stage")
+    assert cut is not None
+    assert "most of it void acme<float, " in cut["title"]
+    assert ", float>(int), 100.0 %" in cut["title"]
+    assert "…" in cut["title"]
 
 
 def test_unnamed_time() -> None:
@@ -445,6 +460,13 @@ def test_unnamed_time() -> None:
     assert found is not None
     assert found["share_of_time"] == pytest.approx(1.0)
     assert "(25 events)" in found["title"]
+    # two streams at once: 50 us of the device's time, not 100
+    both = pl.concat([kernels(["acme"], start=0, dur=LONG), kernels(["acme"], start=0, dur=LONG, first=9, stream=8)])
+    twice = the(
+        Trace({"kernels": pl.concat([both, kernels(["acme"], start=10 * LONG, dur=LONG, first=20)])}), "unnamed_time"
+    )
+    assert twice is not None
+    assert twice["figure"] == 2 * LONG
     assert found["gain_ns"] == 0
     assert the(together(QUIET), "unnamed_time") is None
 

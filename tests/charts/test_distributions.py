@@ -58,6 +58,7 @@ def test_unmatched_calls_are_durations_only() -> None:
     assert "no call could be matched over the ranks" in said
     assert "waiting for" not in said
     assert {row["part"] for row in specs.rows(chart, "bar", "part")} == {"duration"}
+    assert "transfer" not in str([unit["encoding"].get("color") for unit in specs.marks(chart.to_dict())])
     half = frames.called().with_columns(pl.when(pl.col("call") % 2 == 0).then(pl.col("wait_ns", "transfer_ns")))
     assert "known for 912 of 1,824 kernels" in " ".join(specs.texts(charts.all_reduce(half)))
 
@@ -161,3 +162,11 @@ def test_the_critical_path_is_a_mean_step_of_each_phase() -> None:
     assert "55 % of the critical path is compute" in said
     with pytest.raises(AnalysisError, match="the frame has no rows"):
         charts.critical_path(frames.path().clear())
+
+
+def test_the_critical_path_of_a_recording_without_steps_is_of_no_step() -> None:
+    whole = frames.path().with_columns(phase=pl.lit(None, pl.String), step=pl.lit(None, pl.Int32))
+    said = " ".join(specs.texts(charts.critical_path(whole)))
+    assert "The recording, by part" in said
+    assert "a step" not in said
+    assert "Mean step" not in said

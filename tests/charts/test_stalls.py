@@ -68,7 +68,7 @@ def test_without_names_a_bar_is_a_launch() -> None:
 def test_kernels_of_one_stage_are_told_apart() -> None:
     frame = frames.stalled().with_columns(stage=pl.lit("attention"))
     rows = bars(frame)["row"].unique()
-    assert "attention: device_kernel" in rows
+    assert "attention: FlashAttnFwdSm90" in rows
     assert rows.len() == 7
     same = frames.stalled().with_columns(
         stage=pl.lit(None, pl.String), kernel_name=pl.format("f{}{}", pl.lit("x" * 60), pl.col("kernel_id"))
@@ -78,7 +78,13 @@ def test_kernels_of_one_stage_are_told_apart() -> None:
 
 def test_names_of_functions_without_stages() -> None:
     rows = set(bars(frames.stalled().drop("stage"))["row"])
-    assert {"device_kernel", "rotary_embedding_kernel"} <= rows
+    assert {"FlashAttnFwdSm90", "rotary_embedding_kernel"} <= rows
+
+
+def test_bars_are_wide_enough_on_a_telephone() -> None:
+    with charts.narrow():
+        spec = charts.stalls(frames.stalled().drop("stage")).to_dict()
+    assert spec["vconcat"][0]["width"] >= 100
 
 
 def test_only_the_longest_are_shown() -> None:

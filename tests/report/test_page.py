@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from llmprof import analyze, report
-from llmprof.report import figures, page
+from llmprof.report import cards, figures, page
 from llmprof.report.page import Figure, Section, Table
 from llmprof.trace import Trace
 
@@ -154,6 +154,27 @@ def test_without_launches_the_delay_is_absent_and_not_zero(small):
     assert absent is not None
     assert not absent.captured
     assert "host activity (torch: ProfilerActivity.CUDA" in absent.hint
+
+
+def test_a_chart_in_which_everything_is_other_is_left_out(small):
+    unknown = small.tables["kernels"].with_columns(name=pl.lit("acme"), op_id=None, correlation=None)
+    trace = Trace({"kernels": unknown})
+    for drawing, reason in ((figures.BREAKDOWN, "known stage"), (figures.CATEGORIES, "known category")):
+        absent = figures.figure(trace, drawing).absent
+        assert absent is not None
+        assert absent.captured
+        assert reason in absent.found
+        assert figures.figure(small, drawing).absent is None
+
+
+def test_operators_of_a_run_on_the_cpu_are_no_kernels(sample_trace):
+    trace = sample_trace("torch_cpu_tp2_layer_annotations")
+    for drawing in (figures.BREAKDOWN, figures.CATEGORIES):
+        spec = figures.figure(trace, drawing).spec
+        assert "Operators on the host" in spec
+        assert "operator time" in spec
+        assert "device time" not in spec.lower()
+    assert cards.shares(analyze.coverage(trace))["measure"].to_list() == ["step", "stage", "category"]
 
 
 def test_one_rank_has_no_collectives_to_show(small):

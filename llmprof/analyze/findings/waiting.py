@@ -218,8 +218,14 @@ def between_operators(scope: Scope) -> Measure | None:
         return None
     gaps = scope.idle
     rank, window = worst(gaps)
-    words = {"count": f"{gaps.height / scope.parts:,.0f}", "median": format_ns(middle(gaps, "dur_ns"))}
-    return Measure(scope.time("idle"), words, rank=rank, window_ns=window)
+    of_torch = bool(scope.events["name"].str.starts_with("aten::").any())
+    words = {
+        "count": f"{gaps.height / scope.parts:,.0f}",
+        "median": format_ns(middle(gaps, "dur_ns")),
+        "doing": "Python, or work" if of_torch else "work",
+    }
+    advice = None if of_torch else "Sample the host's CPU (perf record -g) to see what runs there."
+    return Measure(scope.time("idle"), words, rank=rank, window_ns=window, suggestion=advice)
 
 
 def share_in_graphs(scope: Scope) -> float:

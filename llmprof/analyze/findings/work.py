@@ -6,6 +6,9 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze.findings.scope import Measure, Scope, amount, middle, most, total, worst
+from llmprof.analyze.intervals import union_length
+from llmprof.analyze.steps.summary import LANE
+from llmprof.text import shorten
 from llmprof.units import format_bytes, format_ns, format_share
 
 SHORT_KERNEL_NS = 5_000
@@ -118,11 +121,12 @@ def heaviest_stage(scope: Scope) -> Measure | None:
     name, share = most(rows, "name")
     rank, window = worst(rows)
     words = {
-        "stage": f"kernels of no known kind, most of it {name[:60]}" if stage == "other" and name else stage,
+        "stage": f"kernels of no known kind, most of it {shorten(name, 60)}" if stage == "other" and name else stage,
+        "group": "stage" if bool((rows["stage"] == stage).any()) and stage != "other" else "kind",
         "of_compute": format_share(ns / whole),
         "next": f"; then {', '.join(following)}" if following else "",
         "compute": format_share(whole / scope.span_ns),
-        "kernel": f"{name[:100]}{'…' if name and len(name) > 100 else ''} ({format_share(share)} of it)",
+        "kernel": f"{shorten(name or 'a kernel without a name', 100)} ({format_share(share)} of it)",
         "kernels": _counted(rows.height / scope.parts, "operator" if scope.on_host else "kernel"),
     }
     column = "stage" if bool((rows["stage"] == stage).any()) else "category"
@@ -230,10 +234,10 @@ def unnamed(scope: Scope) -> Measure | None:
     words = {
         "count": f"{missing.height:,}",
         "of_events": format_share(total(missing, "dur_ns") / max(1.0, total(scope.events, "dur_ns"))),
-        "name": f"{name[:100]}{'…' if name and len(name) > 100 else ''} ({format_share(share)})",
+        "name": f"{shorten(name or 'an event without a name', 100)} ({format_share(share)})",
     }
     return Measure(
-        min(total(missing, "dur_ns"), scope.span_ns),
+        min(float(union_length(missing, LANE)["busy_ns"].sum()), scope.span_ns),
         words,
         gain_ns=0.0,
         where="stage IS NULL OR stage = 'other'",

@@ -100,27 +100,40 @@ _UNPLACED: Final = {
 }
 
 
-def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
-    """A row for each kernel that takes enough of the time."""
-    longest = pl.col("duration_ns")
+def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
+    """The limit that most of the time of a kernel's launches has.
 
-    def middle(column: str) -> pl.Expr:
-        return pl.col(column).median()
+    Parameters
+    ----------
+    speed : polars.DataFrame
+        As :func:`~llmprof.analyze.speed_of_light` gives it.
 
+    Returns
+    -------
+    polars.DataFrame
+        One row for each kernel, the one with the most time under its limit first: ``kernel_name, bound, bound_ns``
+        (time of the launches with this limit)``, memory_level, stall`` (of the longest of them)``, compute_pct,
+        memory_pct, roof_share, stall_share`` (their medians).
+    """
     by_time = speed.sort("duration_ns", descending=True, nulls_last=True)
-    whole = by_time.group_by("kernel_name", maintain_order=True).agg(
-        ns=longest.sum(), launches=pl.len(), bounds=pl.col("bound").n_unique()
-    )
-    typical = (
+    return (
         by_time.group_by("kernel_name", "bound", maintain_order=True)
         .agg(
-            longest.sum().alias("bound_ns"),
+            pl.col("duration_ns").sum().alias("bound_ns"),
             *(pl.col(name).first() for name in ("memory_level", "stall")),
-            *(middle(name) for name in ("compute_pct", "memory_pct", "roof_share", "stall_share")),
+            *(pl.col(name).median() for name in ("compute_pct", "memory_pct", "roof_share", "stall_share")),
         )
         .sort("bound_ns", descending=True, maintain_order=True)
         .unique("kernel_name", keep="first", maintain_order=True)
     )
+
+
+def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
+    """A row for each kernel that takes enough of the time."""
+    whole = speed.group_by("kernel_name", maintain_order=True).agg(
+        ns=pl.col("duration_ns").sum(), launches=pl.len(), bounds=pl.col("bound").n_unique()
+    )
+    typical = typical_limit(speed)
     large = whole.filter(pl.col("ns") >= _LEAST_SHARE * total)
     joined = large.join(typical, on="kernel_name", nulls_equal=True).sort("ns", descending=True, maintain_order=True)
     return [_limit(row, total) for row in joined.iter_rows(named=True)]

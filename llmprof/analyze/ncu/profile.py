@@ -8,7 +8,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.ncu.findings import hardware_findings, short_name
+from llmprof.analyze.ncu.findings import hardware_findings, short_name, typical_limit
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
 from llmprof.metrics.data import Metrics
@@ -73,13 +73,14 @@ class Profile:
 
 
 def limits(metrics: Metrics) -> pl.DataFrame:
-    """Kernels by their time, with the limit of their longest launches.
+    """Kernels by their time, with the limit that most of their time has.
 
     Returns
     -------
     polars.DataFrame
         ``kernel_name, count, total_ns, share`` (of all launches)``, median_ns, min_ns, max_ns, bound, compute_pct,
-        memory_pct, roof_share, stall``; the last five of the longest launch.
+        memory_pct, roof_share, stall``; the last five of the launches with the limit that most of its
+        time has (``stall`` of the longest of them, the shares as medians).
 
     Raises
     ------
@@ -92,9 +93,10 @@ def limits(metrics: Metrics) -> pl.DataFrame:
     ('nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_TNT', 2, 'compute')
     """
     length = pl.col("duration_ns")
+    speed = speed_of_light(metrics)
+    limit = typical_limit(speed).select("kernel_name", "bound", "compute_pct", "memory_pct", "roof_share", "stall")
     return (
-        speed_of_light(metrics)
-        .sort(length, descending=True, nulls_last=True)
+        speed.sort(length, descending=True, nulls_last=True)
         .group_by("kernel_name", maintain_order=True)
         .agg(
             pl.len().alias("count"),
@@ -102,12 +104,8 @@ def limits(metrics: Metrics) -> pl.DataFrame:
             median_ns=length.median(),
             min_ns=length.min(),
             max_ns=length.max(),
-            bound=pl.col("bound").first(),
-            compute_pct=pl.col("compute_pct").first(),
-            memory_pct=pl.col("memory_pct").first(),
-            roof_share=pl.col("roof_share").first(),
-            stall=pl.col("stall").first(),
         )
+        .join(limit, on="kernel_name", how="left", nulls_equal=True, maintain_order="left")
         .sort("total_ns", descending=True, maintain_order=True)
         .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
         .select(

@@ -208,6 +208,28 @@ def test_host_bound_names_the_ranks() -> None:
     assert "on every rank the next kernel" in found["title"]
 
 
+@pytest.mark.parametrize(("call", "said"), [("hipModuleLoadData", True), ("hipMalloc", False)])
+def test_loading_the_code_of_kernels_is_told_from_launching(call: str, said: bool) -> None:
+    tables = decode([GEMM] * 3, steps=1, pause=150_000, lead=10_000)
+    first = tables["runtime"].row(0, named=True)
+    loading = launches(tables["kernels"].head(1), lead=-60_000, dur=120_000).with_columns(name=pl.lit(call))
+    assert loading["start_ns"][0] > first["start_ns"]
+    found = the(together(tables | {"runtime": pl.concat([tables["runtime"], loading])}), "host_bound")
+    assert found is not None
+    assert call in found["suggestion"]
+    assert ("warm up before the profiler starts" in found["suggestion"]) is said
+
+
+def test_a_label_of_a_step_without_work_is_no_scope() -> None:
+    """One label, and all kernels were launched outside of it."""
+    run = kernels(["acme"] * 5, start=500_000, dur=LONG)
+    trace = Trace(
+        {"kernels": run, "runtime": launches(run, lead=9), "markers": labels([("ProfilerStep#1", 9_000_000, 1_000)])}
+    )
+    found = findings(trace)
+    assert found["scope"].unique().to_list() == ["whole recording"]
+
+
 def test_nobody_who_replays_graphs_is_told_to_use_them() -> None:
     tables = decode([GEMM] * 11, pause=150_000, lead=10_000)
     tables["runtime"] = tables["runtime"].with_columns(name=pl.lit("hipGraphLaunch"))
@@ -252,7 +274,7 @@ def test_unexplained_idle() -> None:
     by_time = {**blind, "markers": labels([(DECODE, 1_000_000 + n * 2_050_000, 9) for n in range(6)], on_device=True)}
     found = the(together(by_time), "unexplained_idle")
     assert found is not None
-    assert "in 0.0 % of the time the next event had been launched already" in found["detail"]
+    assert "when the next events were launched is not known" in found["detail"]
     assert the(together(QUIET), "unexplained_idle") is None
 
 
@@ -467,6 +489,7 @@ def test_unnamed_time() -> None:
     )
     assert twice is not None
     assert twice["figure"] == 2 * LONG
+    assert the(Trace({"kernels": kernels(["acme"])}), "unnamed_time")["title"].endswith("(1 event).")
     assert found["gain_ns"] == 0
     assert the(together(QUIET), "unnamed_time") is None
 

@@ -113,7 +113,7 @@ RULES: tuple[Rule, ...] = (
         "unexplained_idle",
         waiting.unexplained,
         "{time} of {part} ({share}) the device is idle and nothing recorded says why.",
-        "{pauses} in {part}; in {launched} of the time the next event had been launched already.",
+        "{pauses} in {part}; {launched}.",
         "Record the host's calls of all threads ({record_host}), and look for other processes "
         "on the device and for events that the profiler dropped.",
         "idle",
@@ -230,8 +230,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "unnamed_time",
         work.unnamed,
-        "{time} of {part} ({share}) is compute without a known stage: {of_events} of the time of all events ({count} "
-        "events).",
+        "{time} of {part} ({share}) is compute without a known stage: {of_events} of the time of all events ({count}).",
         "Longest in sum is {name}. Shares by stage leave it out.",
         'Teach llmprof the kernels: llmprof.names.register("attention", r"name of yours").',
         "attribute",

@@ -235,7 +235,8 @@ def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
     """
     step_rows, recorded = steps(trace), recorded_windows(trace)
     recorded_ns = int(recorded["dur_ns"].sum())
-    if not step_rows.height and step is None:
+    ran = step_rows["start_ns"].null_count() < step_rows.height  # a label may hold no work of a device
+    if not ran and step is None:
         return Scope(trace, "whole recording", None, recorded, recorded_ns)
     windows = step_windows(trace)
     if step is not None:
@@ -259,9 +260,10 @@ def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame)
     Returns
     -------
     tuple of (str, polars.DataFrame or None)
-        ``steady decode steps`` if every rank has some, else ``steps``, else ``whole recording``.
+        ``steady decode steps`` if every rank has some, else ``steps``, else (no step has work on a device)
+        ``whole recording``.
     """
-    if not step_rows.height:
+    if step_rows["start_ns"].null_count() == step_rows.height:
         return "whole recording", None
     every = _with_work(step_rows, windows)
     if steady.height and steady["rank"].n_unique() == every["rank"].n_unique():

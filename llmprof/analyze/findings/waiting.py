@@ -40,6 +40,10 @@ _DOING = (
         " This call compiles operators while the step waits: torch.npu.set_compile_mode(jit_compile=False) takes "
         "compiled ones.",
     ),
+    (
+        "(?i)ModuleLoad|LibraryLoad|ModuleGet",
+        " This call loads the code of kernels, once for each module: warm up before the profiler starts.",
+    ),
 )
 """Advice by the call in which the launching thread spends most time."""
 
@@ -179,8 +183,10 @@ def unexplained(scope: Scope) -> Measure | None:
         return None
     rank, window = worst(gaps)
     launched = total(gaps.filter(pl.col("cause") == "queued"), "dur_ns")
+    share = format_share(launched / max(1.0, total(gaps, "dur_ns")))
+    known = f"in {share} of the time the next event had been launched already"
     words = {
-        "launched": format_share(launched / max(1.0, total(gaps, "dur_ns"))),
+        "launched": known if launched else "when the next events were launched is not known",
         "pauses": counted(gaps.height / scope.parts, "pause"),
     }
     where = "cause = 'unknown' OR (cause = 'queued' AND held_kind IS NULL)"

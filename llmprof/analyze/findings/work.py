@@ -232,7 +232,7 @@ def unnamed(scope: Scope) -> Measure | None:
     name, share = most(missing, "name")
     rank, window = worst(missing)
     words = {
-        "count": f"{missing.height:,}",
+        "count": _counted(missing.height, "event"),
         "of_events": format_share(total(missing, "dur_ns") / max(1.0, total(scope.events, "dur_ns"))),
         "name": f"{shorten(name or 'an event without a name', 100)} ({format_share(share)})",
     }

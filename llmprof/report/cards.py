@@ -18,7 +18,7 @@ from markupsafe import Markup
 from llmprof import analyze, schema
 from llmprof.analyze import catalog
 from llmprof.analyze.findings.facts import facts_in_words
-from llmprof.errors import LlmprofError
+from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.text import plain, shorten
 from llmprof.units import format_bytes, format_ns, format_share
 
@@ -150,6 +150,14 @@ def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
         rank=pl.col("rank").sort_by("share", nulls_last=True).first(),
         of=pl.col("of").first(),
     )
+
+
+def some_known(frame: pl.DataFrame, column: str) -> pl.DataFrame:
+    """The frame, unless its stage or category is ``other`` in all rows: a chart of it would have one colour."""
+    if frame.height and frame.filter(pl.col(column).is_not_null() & (pl.col(column) != "other")).is_empty():
+        hints = {"stage": "stages are parts of a transformer's layers", "category": "categories follow from names"}
+        raise AnalysisError(f"no event has a known {column}", hint=hints[column])
+    return frame
 
 
 def version(key: str, value: Any) -> str:

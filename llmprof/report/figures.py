@@ -145,23 +145,16 @@ class Drawing:
 def breakdown(trace: Trace) -> Drawn:
     """Device time of each phase by stage."""
     frame = _without_empty_steps(analyze.attribute(trace))
-    named = _named(frame, "stage", "no event has a known stage", "stages are parts of the layers of a transformer")
+    named = cards.some_known(frame, "stage")
     return charts.breakdown(named, work=cards.work(trace)), ""
 
 
 def breakdown_by_category(trace: Trace) -> Drawn:
     """Device time of each rank by category of kernel."""
     frame = analyze.kernel_summary(trace, by=("rank",))
-    frame = _named(frame, "category", "no event has a known category", "categories follow from names of kernels")
+    frame = cards.some_known(frame, "category")
     frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "kernel_summary.csv")
     return charts.breakdown(frame, rows="rank", color="category", work=cards.work(trace)), note
-
-
-def _named(frame: pl.DataFrame, column: str, why_not: str, hint: str) -> pl.DataFrame:
-    """The frame, unless all of it is ``other``: a chart of it would have one colour."""
-    if frame.height and frame.filter(pl.col(column).is_not_null() & (pl.col(column) != "other")).is_empty():
-        raise AnalysisError(why_not, hint=hint)
-    return frame
 
 
 def layer_heatmap(trace: Trace) -> Drawn:

@@ -194,13 +194,13 @@ def test_replicas_are_numbered_on(tmp_path):
             text = path.read_text().replace(f'"pid": {100 + rank}', f'"pid": {100 + rank + 10 * late}')
             text = text.replace('"distributedInfo"', '"baseTimeNanoseconds": 1700000000000000000, "distributedInfo"')
             path.rename(folder / f"{name}{rank}.json").write_text(text)
-    with pytest.warns(llmprof.errors.TraceWarning, match=r"taken as 2 replicas"):
+    with pytest.warns(llmprof.errors.TraceWarning, match=r"read as 2 replicas"):
         many = llmprof.convert(folder, tmp_path / "out", client=False)
-    with pytest.warns(llmprof.errors.TraceWarning, match=r"taken as 2 replicas"):
+    with pytest.warns(llmprof.errors.TraceWarning, match=r"read as 2 replicas"):
         trace = llmprof.read(folder, cache=False)
     assert many.ranks == [0, 1, 2, 3]
     same(many, trace)
-    with pytest.warns(llmprof.errors.TraceWarning, match=r"taken as 2 replicas"):
+    with pytest.warns(llmprof.errors.TraceWarning, match=r"read as 2 replicas"):
         same(llmprof.convert(folder, tmp_path / "out", client=False), trace)
 
 

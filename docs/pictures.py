@@ -1,7 +1,8 @@
 """Pictures of the explorers for the README and the tour: ``python docs/pictures.py [--to FOLDER] [NAME ...]``.
 
 Each is a screenshot of the live widget in Chromium on a bundled sample, light, and dark where the name ends in
-``_dark``. Look at each before it is committed.
+``_dark``. Look at each before it is committed, with its colours reduced to 256 of which the legends' are exact. The
+picture of the findings is cut from what ``tests/browser/test_open.py`` keeps of a real JupyterLab.
 """
 
 from __future__ import annotations
@@ -109,8 +110,9 @@ def what_if(host: Callable[..., Host]) -> Host:
     shown.page.get_by_role("button", name="+ No rank late").click()
     shown.wait(lambda: len(widget.changes) == 1)
     shown.page.get_by_role("button", name="+ Faster or slower").click()
-    shown.wait(lambda: len(widget.changes) == 2)
-    return _drawn(shown)
+    shown.page.get_by_text("changes.scale(").wait_for()
+    shown.quiet()
+    return shown
 
 
 def critical_path(host: Callable[..., Host]) -> Host:

@@ -37,6 +37,7 @@ demo: setup ## read a bundled TP=4 vLLM trace: notebook, report, PNGs and CSVs i
 	@$(BIN)/python -m llmprof demo --output $(DEMO)
 
 test: setup engine browser web lint ## linters, types, layers, then all tests
+	@$(BIN)/python -m compileall -q llmprof # once, not in each process of the tests, where PYTHONDONTWRITEBYTECODE is set
 	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup $(PYTEST)
 
 engine: $(ENGINE)/.installed ## vLLM's CPU build and transformers in .venv-vllm, for the tests that run them

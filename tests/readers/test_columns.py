@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from decimal import Decimal
 
@@ -13,7 +14,18 @@ from hypothesis import strategies as st
 
 from llmprof.readers.chrome import columns
 from llmprof.readers.chrome.columns import Texts, ids, integers
-from llmprof.readers.chrome.events import EXACT_US, MOST_NS, Event, OpArgs, in_ns, loses_digits, times
+from llmprof.readers.chrome.events import (
+    EXACT_US,
+    MOST_NS,
+    Event,
+    EventDecoder,
+    OpArgs,
+    in_ns,
+    in_one_form,
+    loses_digits,
+    times,
+)
+from llmprof.readers.chrome.tables import tables
 from llmprof.readers.common.repair import ListDecoder, fit, objects
 from tests.readers.traces import decimal_ns
 
@@ -81,7 +93,7 @@ def test_texts_are_kept_once():
 
 
 def ns(values, base=0):
-    frame = in_ns(pl.DataFrame(times("start", values)), base)
+    (frame,) = in_ns([pl.DataFrame(times("start", values))], base)
     assert frame.columns == ["start_ns"]
     assert frame.dtypes == [pl.Int64]
     return frame["start_ns"].to_list()
@@ -167,9 +179,9 @@ def test_texts_that_are_no_time_are_null(text):
 
 def test_the_base_is_added_to_starts_and_not_to_durations():
     frame = pl.DataFrame(times("start", [5, None]) | times("dur", [7, None]) | {"name": pl.Series([0, 1])})
-    assert in_ns(frame, 100).rows() == [(5100, 7000, 0), (None, 0, 1)]
+    assert in_ns([frame], 100)[0].rows() == [(5100, 7000, 0), (None, 0, 1)]
     frame = pl.DataFrame(times("start", [msgspec.Raw(b"5.5")]) | times("dur", [msgspec.Raw(b"-7")]))
-    assert in_ns(frame, 100).rows() == [(5600, 0)]
+    assert in_ns([frame], 100)[0].rows() == [(5600, 0)]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +255,9 @@ ARGUMENTS = {
     "one text many times": [_op(i, _DIMS, str(i + 1)) for i in range(40)],
     "two texts in turn": [_op(i, (_DIMS, _LISTS)[i % 2], str(i + 1)) for i in range(40)],
     "without shapes": [f'{{"External id": {i},"Input Dims": [],"Ev Idx": {i + 1}}}' for i in range(100)],
+    "without the number of the event": [
+        f'{{"External id": {i},"Input type": ["é, 5}}"],"Input Dims": [[{i % 2}]]}}' for i in range(40)
+    ],
     "one whose number is not the last": [_op(i, _DIMS, "4") for i in range(40)] + [_BUFFERS],
 }
 
@@ -284,6 +299,40 @@ def test_arguments_that_repeat_are_those_decoded_one_by_one(texts):
 )
 def test_other_arguments_are_left_to_the_decoder(texts):
     assert columns.repeated([msgspec.Raw(text.encode()) for text in texts]) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[32, 0], [], [[-1, 18446744073709551615]]]",
+        '["long int", "a, b", [1], "]"]',
+        "[[1,2],  [3]]",
+        '["\\u00e9", "é", "\\"", "\x7f"]',
+        "[1234567890123456789012345, 1.0, 1e3, -0, true, null]",
+        "[]",
+    ],
+)
+def test_lists_are_written_as_by_json(text):
+    known = Texts()
+    frames = {"op": pl.DataFrame({"shapes": known.codes("shapes", [text.encode()])})}
+    assert tables(frames, {}, known)["ops"]["shapes"].to_list() == [json.dumps(msgspec.json.decode(text))]
+
+
+def test_events_of_pieces_get_their_times_in_one_form():
+    decoder = EventDecoder()
+    before = decoder(
+        b'[{"ph": "X", "cat": "kernel", "name": "a", "ts": 1.5, "dur": 2}, {"ph": "i", "ts": 4}, {"ph": "s"}]'
+    )
+    assert decoder.forms == {"number"}
+    assert in_one_form(before) == before
+    after = decoder(b'[{"ph": "X", "ts": 1700000000000000.123, "dur": 0.5}, {"ph": "C", "ts": 1700000000000001}]')
+    assert decoder.forms == {"number", "text"}
+    events = in_one_form(before + after)
+    ts = times("start", [e.ts for e in events if e.ts is not None])
+    assert ts["start_ns"].to_list() == [1500, 4000, 1_700_000_000_000_000_123, 1_700_000_000_000_001_000]
+    assert times("dur", [events[0].dur, events[3].dur])["dur_ns"].to_list() == [2000, 500]
+    assert (events[0].cat, events[0].name) == ("kernel", "a")
+    assert [e.cat.phase for e in (events[1], events[2], events[4])] == ["i", "s", "C"]
 
 
 def test_wholes_and_fractions_in_any_order_are_times():

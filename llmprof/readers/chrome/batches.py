@@ -15,7 +15,7 @@ import polars as pl
 from llmprof.readers.chrome import columns
 from llmprof.readers.chrome import events as kinds
 from llmprof.readers.chrome.columns import Texts, ids
-from llmprof.readers.chrome.events import COMPLETE, PHASES, in_ns
+from llmprof.readers.chrome.events import OtherPhase, in_ns
 from llmprof.readers.common.reader import MOST_RANKS, NO_TIME
 from llmprof.readers.common.repair import ListDecoder
 
@@ -162,11 +162,12 @@ class Batches:
         batch = Batch(unit, total=len(events))
         skipped: Counter[str] = Counter()
         groups: dict[str, list[Any]] = defaultdict(list)
-        append = _Appending(self._kinds, groups)
+        others: dict[str, list[Any]] = defaultdict(list)
+        append = _Appending(self._kinds, groups, others)
         wrong = self._wrong_types()
-        for event in [e for e in events if type(e) in COMPLETE]:
+        for event in events:
             append[event.cat](event)
-        self._add_others([e for e in events if type(e) not in COMPLETE], groups, batch, skipped)
+        self._add_others(others, groups, batch, skipped)
         self._take_modules(groups, batch)
         for kind, group in groups.items():
             if kind in _COLUMNS:
@@ -192,22 +193,22 @@ class Batches:
             else:
                 groups[_PYTHON] = [e for e in functions if e.name is None or not e.name.startswith(_MODULE)]
 
-    def _add_others(self, events: list[Any], groups: dict[str, list[Any]], batch: Batch, skipped: Counter[str]) -> None:
-        counts: Counter[type[Any]] = Counter(map(type, events))
-        for kind, count in counts.items():
-            phase = PHASES.get(kind, "")
-            if phase in ("C", "M", "i", "I"):
-                group = [e for e in events if type(e) is kind]
-                if phase == "C":
-                    groups["counter"] += group
-                    batch.kept += count
-                    continue
-                if phase == "M":
-                    batch.process_names += self._names_of([e for e in group if e.name == "process_name"])
-                elif memory := [e for e in group if e.name == "[memory]"]:
-                    groups["memory"] += memory
-                    count -= len(memory)
-            skipped[_LEFT_OUT.get(phase, f"ph {phase!r}")] += count
+    def _add_others(
+        self, others: dict[str, list[Any]], groups: dict[str, list[Any]], batch: Batch, skipped: Counter[str]
+    ) -> None:
+        """Add the events of other phases than that of complete events; ``others`` has them by phase."""
+        for phase, events in others.items():
+            left_out = len(events)
+            if phase == "C":
+                groups["counter"] += events
+                batch.kept += left_out
+                continue
+            if phase == "M":
+                batch.process_names += self._names_of([e for e in events if e.name == "process_name"])
+            elif phase in ("i", "I") and (memory := [e for e in events if e.name == "[memory]"]):
+                groups["memory"] += memory
+                left_out -= len(memory)
+            skipped[_LEFT_OUT.get(phase, f"ph {phase!r}")] += left_out
 
     def _names_of(self, events: list[Any]) -> list[tuple[int, str]]:
         """Processes and their names."""
@@ -237,28 +238,47 @@ class Batches:
             self.skipped.update(batch.skipped)
             for kind in list(batch.frames):
                 by_kind[kind].append(batch.frames.pop(kind))
+        alike = [
+            (kind, pl.concat(list(group)))
+            for kind in list(by_kind)
+            for _, group in itertools.groupby(by_kind.pop(kind), key=lambda frame: frame.schema)
+        ]
+        converted: dict[str, list[pl.DataFrame]] = defaultdict(list)
+        for (kind, _), frame in zip(alike, in_ns([frame for _, frame in alike], base_ns), strict=True):
+            converted[kind].append(frame)
+        del alike
         out = {}
-        for kind in list(by_kind):
-            alike = itertools.groupby(by_kind.pop(kind), key=lambda frame: frame.schema)
-            frame = pl.concat([in_ns(pl.concat(list(group)), base_ns) for _, group in alike], how="diagonal_relaxed")
-            at = "time_ns" if "time_ns" in frame.columns else "start_ns"
-            out[kind] = frame.filter(pl.col(at).is_not_null() & (pl.col("name") != self.texts.code_of_none("name")))
+        for kind in list(converted):
+            frame = pl.concat(converted.pop(kind), how="diagonal_relaxed")
+            out[kind] = self._complete(frame)
             if kind != "counter":  # if one event has several rows
                 self.skipped[NO_TIME] += frame.height - out[kind].height
                 self.kept += out[kind].height
         return out
 
+    def _complete(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """The events that have a time and a name."""
+        at, nameless = "time_ns" if "time_ns" in frame.columns else "start_ns", self.texts.code_of_none("name")
+        if not frame[at].null_count() and not (frame["name"] == nameless).any():
+            return frame
+        return frame.filter(pl.col(at).is_not_null() & (pl.col("name") != nameless))
 
-class _Appending(dict[str | None, Callable[[Any], None]]):
-    """For each category, the function that appends an event to the group of its kind."""
 
-    def __init__(self, kinds: _Kinds, groups: dict[str, list[Any]]) -> None:
+class _Appending(dict[str | OtherPhase | None, Callable[[Any], None]]):
+    """For each category, the function that appends an event to the group of its kind, or to those of its phase."""
+
+    def __init__(self, kinds: _Kinds, groups: dict[str, list[Any]], others: dict[str, list[Any]]) -> None:
         super().__init__()
         self._kinds = kinds
         self._groups = groups
+        self._others = others
 
-    def __missing__(self, category: str | None) -> Callable[[Any], None]:
-        self[category] = append = self._groups[self._kinds[category]].append
+    def __missing__(self, category: str | OtherPhase | None) -> Callable[[Any], None]:
+        if isinstance(category, OtherPhase):
+            group = self._others[category.phase]
+        else:
+            group = self._groups[self._kinds[category]]
+        self[category] = append = group.append
         return append
 
 

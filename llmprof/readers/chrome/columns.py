@@ -219,8 +219,7 @@ class Repeated(NamedTuple):
 
 
 _FIRST_MEMBER: Final = re.compile(rb'\{\s*"[Ee]xternal id": ?(?=\d)')
-_LAST_MEMBER: Final = re.compile(rb',\s*"Ev Idx": ?\d*')
-_LAST_BYTES: Final = len(b', "Ev Idx": ')
+_LAST_KEY: Final = '"Ev Idx":'
 _APART: Final = b"\x1f"
 """No JSON holds this character."""
 _TIMES_EACH: Final = 4
@@ -244,33 +243,46 @@ def repeated(texts: Sequence[msgspec.Raw]) -> Repeated | None:
     first = _FIRST_MEMBER.match(bytes(texts[0]))
     if first is None:
         return None
-    written = _APART.join(texts).split(_APART)  # faster than bytes() of each
-    if len(written) != len(texts):
-        return None
-    known = _Codes()
-    numbers, rows = [], []
-    for text in written:
-        end = text.find(b",")
-        numbers.append(text[:end])
-        rows.append(known[text[end : text.rfind(b",") + _LAST_BYTES]])
-    if len(known) * _TIMES_EACH > len(rows):
-        return None
-    cut = {code for text, code in known.items() if not _LAST_MEMBER.fullmatch(text, text.rfind(b","))}
-    bodies = [b"{}" if code in cut else b"{" + text[1 : text.rfind(b",")] + b"}" for text, code in known.items()]
-    for place in [i for i, code in enumerate(rows) if code in cut] if cut else ():  # other members are the last ones
-        rows[place] = len(bodies)
-        bodies.append(b"{" + written[place].partition(b",")[2])
-    if len(bodies) * _TIMES_EACH > len(rows):
-        return None
     try:
-        distinct = _OP_ARGS.decode(b"[" + b",".join(bodies) + b"]")
-        members = pl.Series(numbers, dtype=pl.Binary).cast(pl.String)
-        op_ids = members.str.strip_prefix(first[0].decode()).cast(pl.Int64)
+        written = pl.Series([_APART.join(texts)], dtype=pl.Binary).cast(pl.String).str.split(_APART.decode()).explode()
+        if written.len() != len(texts):
+            return None
+        apart = _numbers_apart(written, first[0].decode())
+        alike = apart.group_by("shared", maintain_order=True).agg("row")
+        if alike.height * _TIMES_EACH > apart.height or alike["shared"].null_count():
+            return None
+        distinct = _OP_ARGS.decode(b"[" + b",".join(map(_closed, alike["shared"])) + b"]")
     except (*UNFIT, pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError):
         return None
-    if len(distinct) != len(bodies) or any(args.op_id is not None for args in distinct):
+    if len(distinct) != alike.height or any(args.op_id is not None for args in distinct):
         return None
-    return Repeated(distinct, pl.Series(rows, dtype=pl.UInt32), op_ids)
+    places = alike.with_row_index("place").select("place", "row").explode("row").sort("row")["place"]
+    return Repeated(distinct, places, apart["op_id"])
+
+
+def _numbers_apart(texts: pl.Series, before: str) -> pl.DataFrame:
+    """For each text its ``row``, the ``op_id`` that follows its beginning, and the members ``shared`` with others.
+
+    A last member that is the event's number is cut off, which leaves the comma before it.
+    """
+    text, comma, last = pl.col("text").cast(pl.Binary), pl.col("comma"), pl.col("last")
+    places = pl.DataFrame({"text": texts}).select(
+        "text",
+        comma=pl.col("text").str.find(",", literal=True),
+        last=pl.col("text").str.find(_LAST_KEY, literal=True),
+    )
+    is_last = ~text.bin.slice(last).bin.contains(b",")
+    rest = pl.when(is_last).then(last - comma - 1)
+    return places.select(
+        row=pl.int_range(pl.len(), dtype=pl.UInt32),
+        op_id=text.bin.head(comma).cast(pl.String).str.strip_prefix(before).cast(pl.Int64),
+        shared=text.bin.slice(comma + 1, rest),
+    )
+
+
+def _closed(shared: bytes) -> bytes:
+    """Shared members as an object."""
+    return b"{" + shared if shared.endswith(b"}") else b"{" + shared.rstrip().removesuffix(b",") + b"}"
 
 
 def python_functions(texts: Texts, events: list[Any], args: list[kinds.Args]) -> Columns:

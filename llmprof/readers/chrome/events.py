@@ -10,9 +10,10 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+from collections import defaultdict
 from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
-from typing import Any, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 import polars as pl
@@ -38,10 +39,11 @@ def loses_digits(us: Sequence[int | float | None]) -> bool:
     if float not in map(type, us):
         return False
     try:
-        largest = pl.Series(us, dtype=pl.Float64).abs().max()
+        column = pl.Series(us, dtype=pl.Float64)
+        least, largest = column.min(), column.max()
     except (TypeError, OverflowError):  # an integer of many digits
-        largest = None
-    if isinstance(largest, float) and largest < EXACT_US:
+        least = largest = None
+    if isinstance(least, float) and isinstance(largest, float) and least > -EXACT_US and largest < EXACT_US:
         return False
     return any(type(v) is float and not -EXACT_US < v < EXACT_US for v in us)
 
@@ -79,15 +81,26 @@ _FIRST: Final = 64
 """Values of a column that are looked at before it is tried as whole numbers: a failed attempt takes long."""
 
 
-def in_ns(frame: pl.DataFrame, base_ns: int) -> pl.DataFrame:
+def in_ns(frames: Sequence[pl.DataFrame], base_ns: int) -> list[pl.DataFrame]:
     """The columns of times as int64 ns: starts from the base, durations not below zero.
 
-    A value that is not a number, or is above :data:`MOST_NS`, becomes null; a null duration counts as zero.
+    A value that is not a number, or is above :data:`MOST_NS`, becomes null; a null duration counts as zero. Frames with
+    the same columns of times are converted together.
     """
-    return frame.select(
-        _in_ns(column, dtype, base_ns) if column.endswith(("_us", "_ns")) else pl.col(column)
-        for column, dtype in frame.schema.items()
-    )
+    alike: dict[tuple[tuple[str, pl.DataType], ...], list[int]] = defaultdict(list)
+    for place, frame in enumerate(frames):
+        alike[tuple((c, d) for c, d in frame.schema.items() if c.endswith(("_us", "_ns")))].append(place)
+    out = list(frames)
+    for columns, places in alike.items():
+        both = [pl.concat([frames[place][column] for place in places], rechunk=True) for column, _ in columns]
+        ns = pl.DataFrame(both).select(_in_ns(column, dtype, base_ns) for column, dtype in columns)
+        begin = 0
+        for place in places:
+            here = ns.slice(begin, frames[place].height)
+            begin += here.height
+            converted = {column: here.to_series(i) for i, (column, _) in enumerate(columns)}
+            out[place] = pl.DataFrame([converted.get(column.name, column) for column in frames[place]])
+    return out
 
 
 def _in_ns(column: str, dtype: pl.DataType, base_ns: int) -> pl.Expr:
@@ -129,12 +142,28 @@ def _exact(text: bytes) -> int | None:
         return None
 
 
+class OtherPhase(NamedTuple):
+    """Stands in place of the category of an event that is not a complete one: its phase (``ph``)."""
+
+    phase: str
+
+
 Id = int | str | None
 _NOTHING: Final = msgspec.Raw(b"{}")
 
 
+class OtherEvent(msgspec.Struct, gc=False):
+    """An instant, counter or metadata event with its time as a number (us); its category is of no use."""
+
+    name: str | None = None
+    pid: Id = None
+    tid: Id = None
+    ts: int | float | None = None
+    args: msgspec.Raw = _NOTHING
+
+
 class Event(msgspec.Struct, gc=False):
-    """An event with its times as numbers (us)."""
+    """A complete event, which has a begin and a duration, with its times as numbers (us)."""
 
     cat: str | None = None
     name: str | None = None
@@ -145,8 +174,18 @@ class Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = _NOTHING
 
 
+class OtherExactEvent(msgspec.Struct, gc=False):
+    """An instant, counter or metadata event with its time as the text of the file."""
+
+    name: str | None = None
+    pid: Id = None
+    tid: Id = None
+    ts: msgspec.Raw = msgspec.Raw(b"")
+    args: msgspec.Raw = _NOTHING
+
+
 class ExactEvent(msgspec.Struct, gc=False):
-    """An event with its times as the text of the file."""
+    """A complete event with its times as the text of the file."""
 
     cat: str | None = None
     name: str | None = None
@@ -160,29 +199,41 @@ class ExactEvent(msgspec.Struct, gc=False):
 class Ignored(msgspec.Struct, gc=False):
     """Event that no table uses; its fields are not decoded."""
 
+    cat: ClassVar[OtherPhase] = OtherPhase("")
+    ts: ClassVar[None] = None
+
 
 class _Phase(msgspec.Struct, gc=False):
     ph: Any = None
 
 
 def _of_phases(base: type[msgspec.Struct], phases: str) -> dict[str, Any]:
-    name = base.__name__
-    return {ph: msgspec.defstruct(f"{name}_{ph}", [], bases=(base,), tag_field="ph", tag=ph, gc=False) for ph in phases}
+    """A class for each phase; in place of a category, those of other events than complete ones have the phase."""
+    return {
+        ph: msgspec.defstruct(
+            f"{base.__name__}_{ph}",
+            [],
+            bases=(base,),
+            namespace=None if ph == COMPLETE else {"cat": OtherPhase(ph)},
+            tag_field="ph",
+            tag=ph,
+            gc=False,
+        )
+        for ph in phases
+    }
+
+
+COMPLETE: Final = "X"
+"""Phase of complete events: with a begin and a duration."""
 
 
 def _decoder_of(*classes: Any) -> msgspec.json.Decoder[list[Any]]:
     return msgspec.json.Decoder(list[functools.reduce(operator.or_, classes)])  # type: ignore[misc]
 
 
-_EVENTS: Final = _of_phases(Event, "XiICM")
-_EXACT_EVENTS: Final = _of_phases(ExactEvent, "XiICM")
+_EVENTS: Final = _of_phases(Event, COMPLETE) | _of_phases(OtherEvent, "iICM")
+_EXACT_EVENTS: Final = _of_phases(ExactEvent, COMPLETE) | _of_phases(OtherExactEvent, "iICM")
 _IGNORED: Final = _of_phases(Ignored, "stfbneBESTFpPNODVvRc(),=")
-
-PHASES: Final[dict[Any, str]] = {kind: ph for kinds in (_EVENTS, _EXACT_EVENTS, _IGNORED) for ph, kind in kinds.items()}
-"""Phase (``ph``) of each class of events; an event of another phase is an :class:`Ignored`."""
-
-COMPLETE: Final = (_EVENTS["X"], _EXACT_EVENTS["X"])
-"""Classes of complete events: with a begin and a duration."""
 
 _FAST_DECODER: Final = _decoder_of(*_EVENTS.values(), *_IGNORED.values())
 _EXACT_DECODER: Final = _decoder_of(*_EXACT_EVENTS.values(), *_IGNORED.values())
@@ -195,12 +246,14 @@ def in_one_form(events: list[Any]) -> list[Any]:
     classes = set(map(type, events))
     if classes.isdisjoint(_EVENTS.values()) or classes.isdisjoint(_EXACT_EVENTS.values()):
         return events
-    return [_exact_form(event) if isinstance(event, Event) else event for event in events]
+    return [_exact_form(event) if isinstance(event, Event | OtherEvent) else event for event in events]
 
 
-def _exact_form(event: Event) -> ExactEvent:
-    exact: ExactEvent = _EXACT_EVENTS[PHASES[type(event)]](event.cat, event.name, event.pid, event.tid, args=event.args)
-    exact.ts, exact.dur = msgspec.Raw(msgspec.json.encode(event.ts)), msgspec.Raw(msgspec.json.encode(event.dur))
+def _exact_form(event: Event | OtherEvent) -> ExactEvent | OtherExactEvent:
+    phase = COMPLETE if isinstance(event, Event) else event.cat.phase  # type: ignore[attr-defined]
+    values = {name: getattr(event, name) for name in event.__struct_fields__}
+    texts = {name: msgspec.Raw(msgspec.json.encode(values[name])) for name in ("ts", "dur") if name in values}
+    exact: ExactEvent | OtherExactEvent = _EXACT_EVENTS[phase](**values | texts)
     return exact
 
 
@@ -211,12 +264,15 @@ class EventDecoder:
     ----------
     exact : bool
         Whether times are now kept as text.
+    forms : set of str
+        Forms of the times of all events so far: ``number``, ``text``.
     wrong_types : int
         Fields and events that were dropped because of their type.
     """
 
     def __init__(self) -> None:
         self.exact = False
+        self.forms: set[str] = set()
         self.wrong_types = 0
 
     def __call__(self, text: bytes) -> list[Any]:
@@ -227,8 +283,10 @@ class EventDecoder:
             except msgspec.ValidationError:
                 pass
             else:
-                if not loses_digits([e.ts for e in events if type(e) is COMPLETE[0]]):
+                if not loses_digits([e.ts for e in events]):
+                    self.forms.add("number")
                     return events
+        self.forms.add("text")
         try:
             events = _EXACT_DECODER.decode(text)
         except msgspec.ValidationError:

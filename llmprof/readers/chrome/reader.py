@@ -167,7 +167,9 @@ class _Reading:
 
         path = self.stream.path
         for events in self.stream.batches(decode):
-            for label, some in split(in_one_form(events)).items():
+            if len(self.decoder.forms) > 1:
+                events = in_one_form(events)
+            for label, some in split(events).items():
                 self.by_label[label].add(some, self.unit)
             if self._progress is not None:
                 self._progress(path.name, self.stream.blocks.read_bytes, path.stat().st_size)

@@ -226,12 +226,18 @@ def _types(value: bytes | None) -> str | None:
 def _json_list(value: bytes | None, of_object: Callable[[dict[str, Any]], Any]) -> str | None:
     if value is None:
         return None
+    if _AS_DUMPED.fullmatch(value):
+        return value.decode("ascii")
     document = msgspec.json.decode(value)
     if not isinstance(document, list):
         return None
     if any(isinstance(entry, dict) for entry in document):
         document = [of_object(entry) for entry in document if isinstance(entry, dict)]
     return json.dumps(document)
+
+
+_AS_DUMPED: Final = re.compile(rb'\[(?:[\[\]]|, |(?:0|-?[1-9]\d{0,17})(?!\d)|"[ !#-\[\]-~]*")*+')
+"""Valid JSON of lists, whole numbers and texts in ASCII that ``json.dumps`` would write the same."""
 
 
 def _annotation(value: Any) -> str | None:

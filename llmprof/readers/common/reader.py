@@ -73,8 +73,8 @@ class Part:
 
     def span_ns(self) -> tuple[int, int] | None:
         """First start and last end of the events in the file (absolute ns); None if it is empty."""
-        spans = [
-            frame.select(pl.col("start_ns").min(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
+        spans: list[tuple[Any, Any]] = [
+            (frame["start_ns"].min(), (frame["start_ns"] + frame["dur_ns"]).max())
             for frame in self.tables.values()
             if "start_ns" in frame.columns and frame.height
         ]

@@ -4,7 +4,7 @@
 >>> trace = llmprof.sample("torch_tp4_eager_nccl")  # or llmprof.read("folder of rank files")
 >>> overlap = llmprof.analyze.overlap(trace)
 
-Everything loads on first use, so that ``import llmprof`` costs next to nothing.
+Modules are imported at their first use, so that ``import llmprof`` takes almost no time.
 """
 
 from __future__ import annotations
@@ -106,5 +106,5 @@ def load_ipython_extension(shell: object) -> None:
     """Add the cell magic ``%%profile``: ``%load_ext llmprof``."""
     import importlib
 
-    # by name, so that nothing that imports llmprof for its version depends on IPython
+    # imported by name, so that an import of llmprof for its version does not need IPython
     importlib.import_module("llmprof.notebook.cell").register(shell)

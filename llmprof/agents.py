@@ -28,7 +28,7 @@ __all__ = ["Tools", "server"]
 
 SAMPLE: Final = "sample:"
 MOST_ROWS: Final = 1_000
-"""Most rows of one answer, even if a caller gives a higher limit."""
+"""Largest number of rows in an answer, even if a caller gives a higher limit."""
 
 _MOST_LISTED, _MOST_ENTRIES, _MOST_DEPTH, _KEPT_TRACES = 200, 20_000, 3, 2
 
@@ -43,8 +43,8 @@ class Tools:
     Parameters
     ----------
     folders : iterable of path
-        Folders that may be read, with their content; the bundled samples may be read, too. Links that lead out of
-        them are refused.
+        Folders whose content may be read; the bundled samples may be read, too. Links that lead out of the folders are
+        refused.
 
     Raises
     ------
@@ -61,7 +61,7 @@ class Tools:
         self.folders = [Path(folder).expanduser().resolve() for folder in folders]
         for folder in self.folders:
             if not folder.is_dir():
-                raise LlmprofError(f"there is no folder {folder}", expected="folders that hold traces")
+                raise LlmprofError(f"there is no folder {folder}", expected="folders with traces")
         self._traces: OrderedDict[tuple[Any, ...], Trace] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -92,34 +92,34 @@ class Tools:
                 self._look(entry, depth + 1, files)
 
     def inside(self, path: str) -> Path:
-        """Path of a file or folder inside of the folders; a relative path is looked for in each.
+        """Path of a file or folder in the folders of the server; a relative path is looked up in each of them.
 
         Raises
         ------
         RefusedError
-            The path lies outside of the folders, or holds a link that leads out of them.
+            The path is outside of the folders, or is a folder with a link that leads out of them.
         LlmprofError
             There is no such file or folder.
         """
-        asked = Path(path)
-        places = [asked] if asked.is_absolute() else [folder / asked for folder in self.folders]
+        requested = Path(path)
+        places = [requested] if requested.is_absolute() else [folder / requested for folder in self.folders]
         allowed = [real for place in places if self._holds(real := place.resolve())]
         if not allowed:
             raise RefusedError(
-                f"{path!r} lies outside the folders of this server",
+                f"{path!r} is outside the folders of this server",
                 expected="a path in one of them, or sample:NAME",
-                hint="ask for traces() to see what is there",
+                hint="traces() lists the traces that can be read",
             )
-        there = [real for real in allowed if real.exists()]
-        if not there:
-            raise LlmprofError(f"there is no {path!r}", hint="ask for traces() to see what is there")
-        if there[0].is_dir():
-            for count, entry in enumerate(there[0].rglob("*")):
+        existing = [real for real in allowed if real.exists()]
+        if not existing:
+            raise LlmprofError(f"there is no {path!r}", hint="traces() lists the traces that can be read")
+        if existing[0].is_dir():
+            for count, entry in enumerate(existing[0].rglob("*")):
                 if count >= _MOST_ENTRIES:
-                    raise RefusedError(f"{path!r} holds more than {_MOST_ENTRIES:,} files", hint="name a folder in it")
+                    raise RefusedError(f"{path!r} has more than {_MOST_ENTRIES:,} files", hint="name a folder in it")
                 if entry.is_symlink() and not self._holds(entry.resolve()):
-                    raise RefusedError(f"{path!r} holds a link that leads outside the folders of this server")
-        return there[0]
+                    raise RefusedError(f"{path!r} has a link that leads outside the folders of this server")
+        return existing[0]
 
     def _holds(self, path: Path) -> bool:
         return any(path == folder or folder in path.parents for folder in self.folders)
@@ -140,7 +140,7 @@ class Tools:
             return self._traces[key]
 
     def info(self, path: str) -> dict[str, Any]:
-        """What a trace holds: device, ranks, versions, tables with their rows and columns, what was lost."""
+        """Facts about a trace: device, ranks, versions, tables with their rows and columns, and what was lost."""
         trace = self.trace(path)
         meta = trace.meta
         low, high = trace.span_ns
@@ -169,11 +169,11 @@ class Tools:
         self, path: str, what: str, *, ranks: list[int] | None = None, sort: str | None = None, limit: int = 50
     ) -> dict[str, Any]:
         """Rows of one analysis (``info`` lists the analyses), sorted by a column if one is named, largest first."""
-        known = {name: view for name, view in views().items() if not view.needs}
-        if what not in known:
-            raise AnalysisError(f"there is no analysis {what!r}", expected=f"one of {', '.join(known)}")
+        allowed = {name: view for name, view in views().items() if not view.needs}
+        if what not in allowed:
+            raise AnalysisError(f"there is no analysis {what!r}", expected=f"one of {', '.join(allowed)}")
         trace = self.trace(path)
-        frame = pl.DataFrame(known[what].function(trace.select(ranks=ranks) if ranks else trace))
+        frame = pl.DataFrame(allowed[what].function(trace.select(ranks=ranks) if ranks else trace))
         if sort is not None:
             if sort not in frame.columns:
                 raise AnalysisError(f"{what} has no column {sort!r}", expected=f"one of {listed(frame.columns)}")
@@ -261,11 +261,11 @@ def server(folders: Iterable[Path]) -> Any:
     except ImportError as error:
         raise LlmprofError("the server needs the package mcp", hint="pip install 'llmprof[mcp]'") from error
     tools = Tools(folders)
-    made = MCPServer("llmprof", instructions=_ABOUT, version=__version__, log_level="WARNING")
+    mcp_server = MCPServer("llmprof", instructions=_ABOUT, version=__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
     def explained(ask: Callable[..., Any]) -> Callable[..., Any]:
-        """Turn errors of llmprof into answers, which say what is wrong and what to do."""
+        """Turn errors of llmprof into answers that say what is wrong and what to do."""
 
         @functools.wraps(ask)
         def answer(*args: Any, **given: Any) -> Any:
@@ -281,7 +281,7 @@ def server(folders: Iterable[Path]) -> Any:
         return tools.traces()
 
     def info(path: str) -> dict[str, Any]:
-        """What a trace holds: device, ranks, tables with their columns, analyses that can be asked, what was lost."""
+        """Facts about a trace: device, ranks, tables with their columns, the analyses that it allows, what was lost."""
         return tools.info(path)
 
     def findings(path: str) -> dict[str, Any]:
@@ -307,6 +307,6 @@ def server(folders: Iterable[Path]) -> Any:
         return Image(data=tools.picture(path, start_ms, end_ms, ranks=ranks), format="png")
 
     for tool in (traces, info, findings, analyze, sql, diff):
-        made.tool(annotations=reads)(explained(tool))
-    made.tool(annotations=reads, structured_output=False)(explained(picture))
-    return made
+        mcp_server.tool(annotations=reads)(explained(tool))
+    mcp_server.tool(annotations=reads, structured_output=False)(explained(picture))
+    return mcp_server

@@ -1,15 +1,15 @@
 """Checks of the arguments of public functions, made from their annotations.
 
-:func:`checked` refuses an argument of a wrong kind, with an error that names the argument and the expected kind::
+:func:`checked` refuses an argument of the wrong kind with an error that names the argument and the expected kind::
 
     >>> from llmprof import analyze
     >>> analyze.overlap("trace.json")
     Traceback (most recent call last):
     llmprof.errors.ArgumentError: overlap() got the string 'trace.json' as trace; expected a Trace; read it first: ...
 
-The packages of llmprof check all functions that they export (:mod:`llmprof.lazy`), so a function needs annotations and
-nothing else. Runtime type checkers (typeguard, beartype) name types instead of what to do, do not know
-windows or names of columns, and refuse numpy's numbers.
+The packages of llmprof check all functions that they export (:mod:`llmprof.lazy`); a function needs only annotations.
+Runtime type checkers (typeguard, beartype) do not serve here: their errors name types but no remedy, they have no kinds
+for windows and names of columns, and they refuse numpy's numbers.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def refuse_unknown(names: Iterable[str], known: Collection[str], argument: str) 
     Raises
     ------
     AnalysisError
-        Some are not among them.
+        A column does not exist.
     """
     if unknown := [name for name in names if name not in known]:
         raise AnalysisError(
@@ -165,7 +165,7 @@ def kind_of(annotation: Any) -> Kind:
 
 
 def _made_of(origin: Any, inside: tuple[Any, ...]) -> Kind:
-    """The kind of an annotation with something in brackets, or of a union."""
+    """The kind of an annotation with parameters in brackets, or of a union."""
     if origin is Annotated:
         return next((note for note in inside[1:] if isinstance(note, Kind)), kind_of(inside[0]))
     if origin in (typing.Union, types.UnionType):
@@ -211,7 +211,7 @@ def _one_of(values: tuple[Any, ...]) -> Kind:
 
 
 def _container(origin: type, inside: tuple[Any, ...]) -> Kind:
-    """The kind of a sequence, mapping, set or tuple of something; the items of an iterator are not checked."""
+    """The kind of a sequence, mapping, set or tuple; the items of an iterator are not checked."""
     if issubclass(origin, Mapping):
         keys, values = (kind_of(one) for one in (*inside, Any, Any)[:2])
         return Kind(
@@ -219,7 +219,7 @@ def _container(origin: type, inside: tuple[Any, ...]) -> Kind:
             lambda value: (
                 isinstance(value, Mapping)
                 and (
-                    getattr(value, "loads_values", False)  # looking at them would load them
+                    getattr(value, "loads_values", False)  # checking the values would load them
                     or all(keys.accepts(key) and values.accepts(item) for key, item in value.items())
                 )
             ),
@@ -247,9 +247,9 @@ def _container(origin: type, inside: tuple[Any, ...]) -> Kind:
     return Kind(words if each is _ANYTHING else f"{words} of {plural}", accepts)
 
 
-def _public_name(of: type) -> str:
-    package = of.__module__.partition(".")[0]
-    return of.__name__ if package in ("llmprof", "builtins", "pathlib") else f"{package}.{of.__name__}"
+def _public_name(kind: type) -> str:
+    package = kind.__module__.partition(".")[0]
+    return kind.__name__ if package in ("llmprof", "builtins", "pathlib") else f"{package}.{kind.__name__}"
 
 
 def _with_article(name: str) -> str:
@@ -274,26 +274,26 @@ def _short(text: str) -> str:
 
 
 def _advice(kind: Kind, value: Any) -> str:
-    """Advice for an argument of a wrong kind, if there is an obvious one."""
+    """Advice for an argument of the wrong kind, if there is an obvious one."""
     is_path = isinstance(value, str | os.PathLike)
     name, package = type(value).__name__, type(value).__module__.partition(".")[0]
     if "Trace" in kind.words:
         if is_path:
             return f"read it first: llmprof.read({_short(repr(os.fspath(value)))})"
         if name in ("Run", "Metrics") and package == "llmprof":
-            return "a run has one: run.trace" if name == "Run" else "read the timeline: llmprof.read(path)"
+            return "pass the trace of the run: run.trace" if name == "Run" else "read the timeline: llmprof.read(path)"
     if "Metrics" in kind.words:
         if is_path:
             return f"read it first: llmprof.read_metrics({_short(repr(os.fspath(value)))})"
         if name == "Run":
-            return "a run under ncu has them: run.metrics"
+            return "pass the metrics of the run (mode ncu): run.metrics"
     if "polars.DataFrame" in kind.words:
         if package == "pandas":
             return "convert it first: polars.from_pandas(frame)"
         if name == "LazyFrame":
             return "collect it first: frame.collect()"
         if name == "Trace":
-            return "pass what an analysis makes of the trace; the docstring says which"
+            return "pass the frame that an analysis of the trace returns; the docstring names the analysis"
     return ""
 
 
@@ -327,14 +327,14 @@ class _Checks:
         return kind_of(annotation)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-        """Bind and check the arguments; returns them as the function gets them.
+        """Bind and check the arguments; returns them converted for the function.
 
         Raises
         ------
         ArgumentError
-            One is missing, not known, or of the wrong kind.
+            An argument is missing, unknown, or of the wrong kind.
         AnalysisError
-            One is of the right kind, but its value is impossible.
+            An argument is of the right kind, but its value is impossible.
         """
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -371,20 +371,20 @@ class _Checks:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The function with a check of its arguments before each call.
+    """Check the arguments of a function before each call.
 
     Parameters
     ----------
     function : callable
-        Its annotations are the kinds of its arguments. :data:`Columns`, :data:`Window`, :data:`NotNegative`,
+        Function whose annotations are the kinds of its arguments. :data:`Columns`, :data:`Window`, :data:`NotNegative`,
         :data:`AtLeastOne` and :data:`Share` are narrower than a type. Arguments that are left out, and annotations that
         only type checkers can resolve, are not checked.
 
     Returns
     -------
     callable
-        Raises :class:`~llmprof.errors.ArgumentError` for an argument of a wrong kind, one that is missing or not
-        known, and :class:`~llmprof.errors.AnalysisError` for a value that cannot be.
+        The function. It raises :class:`~llmprof.errors.ArgumentError` for an argument that is missing, unknown or of
+        the wrong kind, and :class:`~llmprof.errors.AnalysisError` for an impossible value.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Bundled data: the sample traces that come with llmprof, and the folders of its other data.
 
-Each is a folder of ``sample_traces/`` with the profiler's own files, or a whole run folder of ``llmprof run``, and a
-``sample.json`` that says what ran, where the files come from, their licence and their sha256. An installed package has
-the files of two samples; all are in the repository. The environment variable ``LLMPROF_SAMPLES`` names another folder.
+A sample is a folder in ``sample_traces/`` with the files of a profiler, or with the run folder of ``llmprof run``. Its
+``sample.json`` says what ran, where the files come from, their licence and their sha256. An installed package has the
+files of two samples; the repository has all. The environment variable ``LLMPROF_SAMPLES`` names another folder.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class SampleFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What ``sample.json`` says of a sample.
+    """Content of ``sample.json``.
 
-    ``measured`` holds seconds that the run itself measured: ``plain_s`` without the profiler, ``profiled_s`` with it,
-    and ``stop_profile_s`` for writing the trace; None where nothing was measured.
+    ``measured`` has times in seconds that the run itself measured: ``plain_s`` without the profiler, ``profiled_s``
+    with it, and ``stop_profile_s`` for writing the trace; None if nothing was measured.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def folder_of(name: str, variable: str) -> Path:
-    """A folder of bundled data: beside the package in a checkout, inside it when installed.
+    """Path of a folder of bundled data: next to the package in a checkout, inside the package if it is installed.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def folder_of(name: str, variable: str) -> Path:
     Raises
     ------
     LlmprofError
-        The variable names no folder, or the package is not whole.
+        The variable names no folder, or the package is incomplete.
     """
     package = Path(__file__).resolve().parent
     named = os.environ.get(variable)
@@ -95,18 +95,18 @@ def folder_of(name: str, variable: str) -> Path:
 
 
 def samples_folder() -> Path:
-    """Folder of the samples.
+    """Path of the folder with the samples.
 
     Raises
     ------
     LlmprofError
-        There is none.
+        There is no such folder.
     """
     return folder_of("sample_traces", ENVIRONMENT_VARIABLE)
 
 
 def notebook_data(name: str) -> Path:
-    """A folder of results that the notebooks explain.
+    """Path of a folder with results that the notebooks explain.
 
     Parameters
     ----------
@@ -116,11 +116,11 @@ def notebook_data(name: str) -> Path:
     Raises
     ------
     LlmprofError
-        It is not installed.
+        The folder is not installed.
     """
     folder = folder_of("notebooks", "LLMPROF_NOTEBOOKS") / "data" / name
     if not folder.is_dir():
-        raise LlmprofError(f"there are no results {name!r} of the notebooks", hint="install llmprof anew")
+        raise LlmprofError(f"there are no results {name!r} for the notebooks", hint="install llmprof again")
     return folder
 
 
@@ -137,7 +137,7 @@ def describe(name: str) -> Sample:
     LlmprofError
         There is no such sample.
     ReadError
-        Its ``sample.json`` is damaged.
+        The ``sample.json`` of the sample is damaged.
     """
     folder = samples_folder()
     if name not in (names := _names(folder)):
@@ -156,14 +156,14 @@ def describe(name: str) -> Sample:
 
 
 def files(name: str) -> list[Path]:
-    """Trace files of a sample, in the order of the ranks; of a run folder those in ``traces``.
+    """Trace files of a sample, in the order of the ranks; for a run folder, the files in ``traces``.
 
     Raises
     ------
     LlmprofError
-        There is no such sample.
+        There is no such sample, or its files are not installed.
     ReadError
-        A file is missing or does not have the size it should.
+        A file is missing or has the wrong size.
     """
     folder = samples_folder() / name
     listed = describe(name).files
@@ -173,7 +173,7 @@ def files(name: str) -> list[Path]:
         size = path.stat().st_size if path.is_file() else None
         if size is None and not is_here(name):
             raise LlmprofError(
-                f"the sample {name!r} is not among those that were installed",
+                f"the files of the sample {name!r} are not installed",
                 expected=f"one of {', '.join(filter(is_here, _names(samples_folder())))}",
                 hint=f"clone the repository of llmprof and set {ENVIRONMENT_VARIABLE} to its folder sample_traces",
             )
@@ -188,7 +188,7 @@ def files(name: str) -> list[Path]:
 
 
 def is_here(name: str) -> bool:
-    """Whether the files of a sample are on this machine, and not only its description."""
+    """Whether the files of a sample are on this machine, in addition to its description."""
     return any(path.name != HEAD_FILE for path in (samples_folder() / name).iterdir())
 
 
@@ -261,9 +261,9 @@ def sample(name: str) -> Trace:
     Raises
     ------
     LlmprofError
-        There is no such sample (the message has the nearest names), or it is no trace.
+        There is no such sample (the message has the nearest names), or it is not a trace.
     ReadError
-        Its files are not as they should be.
+        A file is missing or damaged.
 
     Examples
     --------
@@ -272,7 +272,7 @@ def sample(name: str) -> Trace:
     """
     if describe(name).profiler == _METRICS_PROFILER:
         raise LlmprofError(
-            f"the sample {name!r} holds metrics of single kernels, not a trace",
+            f"the sample {name!r} has metrics of single kernels, and is not a trace",
             hint="open it with llmprof.sample_metrics",
         )
     return read(files(name))
@@ -296,7 +296,7 @@ def sample_metrics(name: str) -> Metrics:
     LlmprofError
         There is no such sample, or it is a trace.
     ReadError
-        Its files are not as they should be.
+        A file is missing or damaged.
 
     Examples
     --------
@@ -315,22 +315,21 @@ _GENERATOR = "ascend_synthetic.py"
 
 
 def synthetic_npu(variant: str, folder: Path) -> Path:
-    """Make a synthetic recording of a DeepSeek-V3-like model on two Ascend NPUs: nothing in it was measured.
+    """Make a synthetic recording of a DeepSeek-V3-like model on two Ascend NPUs; nothing in it was measured.
 
     Parameters
     ----------
     variant : str
-        One of :data:`SYNTHETIC_VARIANTS`: ``baseline``; ``split``, the AllReduce after the experts as ReduceScatter and
-        a later AllGather; ``micro_batch``, each batch in two halves on two streams; ``both``.
+        One of :data:`SYNTHETIC_VARIANTS`: ``baseline``; ``split``, where a ReduceScatter and a later AllGather replace
+        the AllReduce after the experts; ``micro_batch``, where each batch runs in two halves on two streams; ``both``.
     folder : pathlib.Path
-        Where to write, a folder of its own: two ranks ``*_ascend_pt``, and ``truth.json`` with the layer and stage of
-        every kernel and the overlap of every step. Where the durations come from stands in
-        ``sample_traces/ascend_synthetic.py``.
+        New folder for the recording: two ranks ``*_ascend_pt``, and ``truth.json`` with the layer and stage of every
+        kernel and the overlap of every step. ``sample_traces/ascend_synthetic.py`` says where the durations come from.
 
     Returns
     -------
     pathlib.Path
-        The folder, for :func:`llmprof.read`.
+        The folder, which :func:`llmprof.read` can read.
 
     Raises
     ------
@@ -349,7 +348,7 @@ def synthetic_npu(variant: str, folder: Path) -> Path:
     if done.returncode:
         raise LlmprofError(
             f"the synthetic recording could not be written to {folder}: {(done.stderr.splitlines() or ['?'])[-1]}",
-            hint="name a folder that can be written",
+            hint="choose a folder that can be written",
         )
     return folder
 

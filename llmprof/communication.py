@@ -1,7 +1,7 @@
-"""Builds the table of collectives of a trace, from the profiler's descriptions and from the names of kernels.
+"""Builds the table of collectives of a trace from the profiler's descriptions and from the names of kernels.
 
-Readers record the descriptions only. Names depend on the patterns of :mod:`llmprof.names`, which a process can
-extend, so they are applied when a trace is asked for its collectives.
+Readers keep only the descriptions. Names depend on the patterns in :mod:`llmprof.names`, which a process can extend, so
+they are applied when the collectives of a trace are used.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SOURCES: Final[dict[str, frozenset[str]]] = {
     "kernels": frozenset({"device", "stream", "correlation", "op_id"}),
     "ops": frozenset({"op_id"}),
 }
-"""Tables and their nullable columns that collectives are found in."""
+"""Tables in which collectives are found, and the nullable columns that are needed for it."""
 
 _KEY: Final = ["rank", "stream", "start_ns", "name"]
 _SHARED: Final = ["rank", "device", "stream", "start_ns", "dur_ns", "name", "correlation", "op_id"]
@@ -34,22 +34,22 @@ _HOST_OPS: Final = r"^_C::shm_(?:allreduce|all_gather|gather|send_tensor_list|re
 def collectives(tables: Mapping[str, pl.DataFrame], device_ranks: Collection[int] = ()) -> pl.DataFrame | None:
     """The table of collectives.
 
-    A rank whose profiler wrote a track of collective calls (Ascend) has those. On another rank they are the kernels
-    that the profiler describes as collectives and those whose names say that they are; on a rank without kernels
-    the operators of CPU backends.
+    If the profiler of a rank wrote a track of collective calls (Ascend), these are its collectives. On other ranks they
+    are the kernels that the profiler describes as collectives, and kernels with the name of a collective. On a rank
+    without kernels they are operators of CPU backends.
 
     Parameters
     ----------
     tables : mapping of str to polars.DataFrame
-        ``kernels``, ``ops`` and ``collectives`` as they were recorded, as far as they were.
+        The recorded tables among ``kernels``, ``ops`` and ``collectives``.
     device_ranks : collection of int
-        Ranks that recorded kernels, even if none of them is in ``kernels``. Their operators do not count as
+        Ranks that recorded kernels, even if ``kernels`` has none of them. Operators of these ranks do not count as
         communication.
 
     Returns
     -------
     polars.DataFrame or None
-        Rows of the schema's table; None where neither collectives nor kernels nor operators were recorded.
+        The schema's table ``collectives``; None if neither collectives nor kernels nor operators were recorded.
     """
     if not tables.keys() & {"collectives", "kernels", "ops"}:
         return None
@@ -95,16 +95,16 @@ def _of_operators(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def _patterns() -> list[tuple[str, str]]:
-    """Patterns of kernels as far as they decide which are collectives."""
+    """Those patterns of kernel names that decide which kernels are collectives."""
     patterns = names.patterns()
     last = max(i for i, (category, _) in enumerate(patterns) if category == "collective")
     return patterns[: last + 1]
 
 
 def _described(rows: pl.DataFrame) -> pl.DataFrame:
-    """Kind, algorithm and size of each row where they are null.
+    """Fill in kind, algorithm and size of each row if they are null.
 
-    The kind follows from the collective's own name where the profiler wrote one, else from the kernel's.
+    The kind follows from the name of the collective if the profiler wrote one, else from the name of the kernel.
     """
     distinct = rows.select("recorded_as", "name").unique()
     own = distinct.select(own=pl.coalesce("recorded_as", "name"))["own"]

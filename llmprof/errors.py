@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 
 def listed(items: Iterable[object]) -> str:
-    """Things as a sentence names them: joined by commas, none as ``none``.
+    """Items joined by commas for a sentence; ``none`` if there are no items.
 
     >>> listed(["prefill", "decode"]), listed([]), listed((0, 1))
     ('prefill, decode', 'none', '0, 1')
@@ -43,7 +43,7 @@ class LlmprofError(Exception):
 
 
 class ArgumentError(LlmprofError, TypeError):
-    """An argument is of a kind that the function does not take; the message names both."""
+    """An argument has a kind that the function does not accept; the message names both kinds."""
 
 
 class ReadError(LlmprofError):
@@ -55,7 +55,7 @@ class UnknownFormatError(ReadError):
 
 
 class MixedRunsError(ReadError):
-    """The files given together do not belong to one run, or one rank came twice."""
+    """The files do not belong to one run, or two of them have the same rank."""
 
 
 class SchemaError(LlmprofError):
@@ -63,11 +63,11 @@ class SchemaError(LlmprofError):
 
 
 class NotCapturedError(LlmprofError):
-    """The capture does not hold what was asked for; the hint names the profiler option."""
+    """The capture does not have the requested data; the hint names the profiler option that records them."""
 
 
 class AnalysisError(LlmprofError):
-    """The data are there but do not allow the analysis that was asked for."""
+    """The data exist but do not allow the requested analysis."""
 
 
 class OutputError(LlmprofError):
@@ -75,7 +75,7 @@ class OutputError(LlmprofError):
 
 
 class ConfigError(LlmprofError):
-    """The description of a run is wrong: an unknown key, a wrong type, or options that do not go together."""
+    """The description of a run is wrong: an unknown key, a wrong type, or options that contradict each other."""
 
 
 class LaunchError(LlmprofError):
@@ -83,7 +83,7 @@ class LaunchError(LlmprofError):
 
 
 class CaptureError(LaunchError):
-    """The profiler ran, but what it recorded is empty or incomplete."""
+    """The profiler ran, but its recording is empty or incomplete."""
 
 
 class ClusterError(LlmprofError):
@@ -91,8 +91,8 @@ class ClusterError(LlmprofError):
 
 
 class TraceWarning(UserWarning):
-    """Something in a trace was lost, repaired or looks wrong; the reading went on."""
+    """A part of a trace was lost, was repaired or looks wrong; the rest was read."""
 
 
 class PluginWarning(UserWarning):
-    """A plug-in of another package cannot be used, or is in the way of another reader; the rest works."""
+    """A plug-in of another package cannot be used, or reads the same files as another reader; the rest works."""

@@ -1,7 +1,7 @@
 """Peaks of devices as their vendors state them: dense arithmetic, memory and links, with a source for every number.
 
-``None`` means that the vendor's document does not state it, or that documents disagree. Rates of arithmetic are dense:
-where a data sheet only gives the number with 2:4 sparsity, half of it is written here and the source says so. If the
+``None`` means that no document of the vendor states a number, or that documents disagree. Rates of arithmetic are
+dense: if a data sheet only gives the number with 2:4 sparsity, half of it is used here, and the source says so. If the
 clock is lower under load, the reachable rate is lower in the same proportion.
 """
 
@@ -19,7 +19,7 @@ from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, listed
 
 TYPES: Final = ("bf16", "fp16", "fp8", "int8", "tf32", "fp32")
-"""Types of numbers for which peaks are given; all but fp32 are of the tensor (matrix) units."""
+"""Types of numbers with peaks; all but that of fp32 are peaks of the tensor (matrix) units."""
 
 _NOISE: Final = re.compile(r"\b(?:nvidia|amd|huawei|geforce|tesla|instinct|graphics)\b|\(r\)|\(tm\)")
 
@@ -33,21 +33,21 @@ class Device:
     name : str
         Short name.
     pattern : str
-        Regular expression that the names of profilers match, in lower case and without the vendor.
+        Regular expression for the device's name in profiles, in lower case and without the vendor.
     flop_per_s : mapping of str to float or None
         Dense operations per second of each of :data:`TYPES`; a fused multiply-add is two.
     memory_bytes_per_s, memory_bytes : float or None
         Bandwidth and size of the device memory (decimal units, as vendors count).
     link_bytes_per_s : float or None
-        NVLink (or Infinity Fabric) bandwidth, both directions together; 0 where there is none.
+        NVLink (or Infinity Fabric) bandwidth, both directions together; 0 if the device has no such links.
     multiprocessors : int or None
-        SMs, compute units or AI cores.
+        Number of SMs, compute units or AI cores.
     cache_bytes : float or None
         Size of the last cache before the device memory, which all multiprocessors share.
     host_link_bytes_per_s : float or None
         PCIe bandwidth, both directions together.
     sources : mapping of str to str
-        Document for each number that is known, by ``flop_per_s`` type or field.
+        Document of each known number, by type of number (for ``flop_per_s``) or by field.
     """
 
     name: str
@@ -73,8 +73,8 @@ class Device:
             raise LlmprofError(f"there is no type {dtype!r}", expected=f"one of {listed(TYPES)}")
         value = self.flop_per_s.get(dtype)
         if value is None:
-            known = [t for t in TYPES if self.flop_per_s.get(t)]
-            raise LlmprofError(f"no peak of {dtype} is stated for {self.name}", expected=f"one of {listed(known)}")
+            stated = [t for t in TYPES if self.flop_per_s.get(t)]
+            raise LlmprofError(f"no peak of {dtype} is stated for {self.name}", expected=f"one of {listed(stated)}")
         return value
 
 
@@ -92,7 +92,7 @@ def _device(
     cache_mib: float | None = None,
     pcie_gb_per_s: float | None = None,
 ) -> Device:
-    """A device in the units of data sheets, with one source for all numbers that ``sources`` does not name."""
+    """Make a device from numbers in the units of data sheets; ``source`` is that of all numbers not in ``sources``."""
     rate, size, link, pcie = (None if n is None else n * 1e9 for n in (gb_per_s, gb, link_gb_per_s, pcie_gb_per_s))
     cache = None if cache_mib is None else cache_mib * 2**20
     rest = {
@@ -103,10 +103,10 @@ def _device(
         "cache_bytes": cache,
         "host_link_bytes_per_s": pcie,
     }
-    known = [*tflops, *(quantity for quantity, number in rest.items() if number is not None)]
+    stated = [*tflops, *(quantity for quantity, number in rest.items() if number is not None)]
     peaks = {dtype: tflops[dtype] * 1e12 if dtype in tflops else None for dtype in TYPES}
-    named = {quantity: (sources or {}).get(quantity, source) for quantity in known}
-    return Device(name, pattern, peaks, rate, size, link, multiprocessors, named, cache, pcie)
+    source_of = {quantity: (sources or {}).get(quantity, source) for quantity in stated}
+    return Device(name, pattern, peaks, rate, size, link, multiprocessors, source_of, cache, pcie)
 
 
 _HALF = "; tensor rates are half of those with sparsity"
@@ -220,9 +220,9 @@ DEVICES: Final[tuple[Device, ...]] = (
     _device("MI325X", r"mi325x(?: oam)?", tflops=_CDNA3, gb_per_s=6000, gb=256, link_gb_per_s=896,
             multiprocessors=304, source="AMD Instinct MI325X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),
     # There are no public data sheets of the 910B and 910C; these are the figures of Huawei's own simulator. Its bf16 is
-    # that of the CANN files: cores x 4,096 multiply-adds a cycle x cube_freq (24 x 1.8 GHz, 20 x 1.8, 20 x 1.5); its
-    # fp16 and int8 are those of the product pages, at a higher clock. What it calls fp32 of the cube is not IEEE fp32,
-    # so fp32 is that of the vector cores. A 910B4 sits on boards with HCCS and with PCIe only: no link is stated
+    # that of the CANN files: cores x 4,096 multiply-adds per cycle x cube_freq (24 x 1.8 GHz, 20 x 1.8, 20 x 1.5); its
+    # fp16 and int8 are those of the product pages, at a higher clock. Its fp32 of the cube is not IEEE fp32, so fp32 is
+    # that of the vector cores. The 910B4 is on boards with HCCS and on boards with PCIe only, so no link is stated
     _device("Ascend 910B2", r"ascend ?910b2c?", tflops={"bf16": 353.9, "fp16": 376, "int8": 752, "fp32": 11},
             gb_per_s=1600, gb=68.719476736, link_gb_per_s=392, multiprocessors=24, cache_mib=192,
             source=f"{_MSMODELING}: A2_376T_64G",
@@ -253,7 +253,7 @@ DEVICES: Final[tuple[Device, ...]] = (
             sources={"multiprocessors": f"{_CANN}/Ascend910_9362.ini"}),
 )
 # fmt: on
-"""Devices that are known."""
+"""The devices with known peaks."""
 
 
 @checked
@@ -263,18 +263,18 @@ def device(name: str | Device) -> Device:
     Parameters
     ----------
     name : str
-        Name as profilers write it (``NVIDIA H200``, ``NVIDIA A100-SXM4-80GB``, ``Tesla T4``) or the short one of
-        :data:`DEVICES`. A device is returned as it is.
+        Name as profilers write it (``NVIDIA H200``, ``NVIDIA A100-SXM4-80GB``, ``Tesla T4``), or a short name in
+        :data:`DEVICES`. A :class:`Device` is returned unchanged.
 
     Returns
     -------
     Device
-        Its peaks.
+        The device with its peaks.
 
     Raises
     ------
     LlmprofError
-        The device is unknown, or the name fits several, or it is a part of one (MIG).
+        The device is unknown, the name fits several devices, or it is a part of a device (MIG).
 
     Examples
     --------
@@ -284,16 +284,16 @@ def device(name: str | Device) -> Device:
     if isinstance(name, Device):
         return name
     plain = _plain(name)
-    for known in DEVICES:
-        if plain == _plain(known.name) or re.fullmatch(known.pattern, plain):
-            return known
-    names = {_plain(known.name): known.name for known in DEVICES}
+    for candidate in DEVICES:
+        if plain == _plain(candidate.name) or re.fullmatch(candidate.pattern, plain):
+            return candidate
+    names = {_plain(candidate.name): candidate.name for candidate in DEVICES}
     near = [n for p, n in names.items() if plain and (p.startswith(plain) or plain.startswith(p))]
     near += [names[p] for p in difflib.get_close_matches(plain, list(names), n=4, cutoff=0.5)]
     raise LlmprofError(
         f"the peaks of the device {name!r} are not known",
-        expected=f"one of {list(dict.fromkeys(near)) or [known.name for known in DEVICES]}",
-        hint="pass a llmprof.hardware.Device of your own, with the numbers of its data sheet",
+        expected=f"one of {list(dict.fromkeys(near)) or [candidate.name for candidate in DEVICES]}",
+        hint="pass a llmprof.hardware.Device with the numbers of the data sheet",
         near=list(dict.fromkeys(near)),
     )
 
@@ -308,19 +308,19 @@ def table() -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``device, quantity, value, unit, source``; value and source are null where no number is stated.
+        ``device, quantity, value, unit, source``; value and source are null if no document states a number.
     """
     rows: list[tuple[str, str, float | None, str, str | None]] = []
-    for known in DEVICES:
-        numbers: list[tuple[str, float | None, str]] = [(t, known.flop_per_s.get(t), "FLOP/s") for t in TYPES]
+    for each in DEVICES:
+        numbers: list[tuple[str, float | None, str]] = [(t, each.flop_per_s.get(t), "FLOP/s") for t in TYPES]
         numbers += [
-            ("memory_bytes_per_s", known.memory_bytes_per_s, "B/s"),
-            ("memory_bytes", known.memory_bytes, "B"),
-            ("link_bytes_per_s", known.link_bytes_per_s, "B/s"),
-            ("multiprocessors", known.multiprocessors, "1"),
-            ("cache_bytes", known.cache_bytes, "B"),
-            ("host_link_bytes_per_s", known.host_link_bytes_per_s, "B/s"),
+            ("memory_bytes_per_s", each.memory_bytes_per_s, "B/s"),
+            ("memory_bytes", each.memory_bytes, "B"),
+            ("link_bytes_per_s", each.link_bytes_per_s, "B/s"),
+            ("multiprocessors", each.multiprocessors, "1"),
+            ("cache_bytes", each.cache_bytes, "B"),
+            ("host_link_bytes_per_s", each.host_link_bytes_per_s, "B/s"),
         ]
-        rows += [(known.name, what, value, unit, known.sources.get(what)) for what, value, unit in numbers]
+        rows += [(each.name, what, value, unit, each.sources.get(what)) for what, value, unit in numbers]
     schema = {"device": pl.String, "quantity": pl.String, "value": pl.Float64, "unit": pl.String, "source": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")

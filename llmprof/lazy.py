@@ -12,7 +12,7 @@ __all__ = ["Later", "attach", "put_off", "put_off_iri_grammars"]
 
 
 class Later:
-    """A module that is imported when something of it is first used.
+    """A module that is imported at the first use of one of its attributes.
 
     Parameters
     ----------
@@ -37,23 +37,23 @@ def attach(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
 
-    A public name may be the name of a submodule, too (``charts.timeline`` is a function, its code lies in the folder
-    ``charts/timeline``): importing the submodule leaves the public name alone. The arguments of public functions are
-    checked (:mod:`llmprof.arguments`); the same functions taken from the modules that define them check nothing.
+    A public name may also be the name of a submodule: ``charts.timeline`` is a function, and its code is in the folder
+    ``charts/timeline``. An import of the submodule does not change the public name. The arguments of public functions
+    are checked (:mod:`llmprof.arguments`), but not if a function is imported from the module that defines it.
 
     Parameters
     ----------
     package : str
         Name of the package, its ``__name__``.
     homes : mapping of str to str or None
-        For each public name the module that defines it; None where the name is that of a public submodule.
+        The module that defines each public name; None if the name is that of a public submodule.
     extra : str, optional
-        The extra of llmprof that the modules need; an import that fails for want of a library names it.
+        The extra of llmprof that the modules need; the error of a failed import names it.
 
     Returns
     -------
     tuple of callable
-        To be assigned to ``__getattr__`` and ``__dir__`` of the package.
+        Functions for ``__getattr__`` and ``__dir__`` of the package.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def attach(
             super().__setattr__(name, value)
 
         def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
-            return import_module, (package,)  # a function that uses it can be sent to a worker
+            return import_module, (package,)  # so that functions that use the package can be sent to a worker
 
     def find(name: str) -> object:
         if name not in homes:
@@ -88,7 +88,7 @@ def attach(
             from llmprof.arguments import checked
 
             value = checked(value)
-        setattr(sys.modules[package], name, value)  # the next use finds it there
+        setattr(sys.modules[package], name, value)  # so that the next use does not call this function
         return value
 
     def listed() -> list[str]:
@@ -99,10 +99,10 @@ def attach(
 
 
 def put_off_iri_grammars() -> None:
-    """Make the import of ``jsonschema``, and so of Altair, nbformat and mcp, cheap beside a Jupyter server.
+    """Make the import of ``jsonschema``, and so of Altair, nbformat and mcp, fast where Jupyter is installed.
 
-    Jupyter's servers install ``rfc3987_syntax``. jsonschema imports it for formats that none of their schemas has,
-    and its import builds 38 parsers, which takes three times as long as the rest of Altair
+    Jupyter's servers install ``rfc3987_syntax``. jsonschema imports it for formats that these schemas do not use. The
+    import builds 38 parsers, which takes three times as long as the rest of Altair
     (https://github.com/python-jsonschema/jsonschema/issues/1428).
 
     Examples
@@ -113,17 +113,17 @@ def put_off_iri_grammars() -> None:
 
 
 def put_off(name: str, *functions: str) -> None:
-    """Put off the import of a library until something of it is used.
+    """Put off the import of a library until one of its functions is called or another attribute is used.
 
-    A module of this name stands in for it. ``from library import function`` then imports nothing; a call of the
-    function, or any other attribute, does. A library that is not installed, or is imported already, is left alone.
+    Until then another module with the same name takes its place, so ``from library import function`` does not import
+    the library. Nothing happens for a library that is not installed or is already imported.
 
     Parameters
     ----------
     name : str
         Name of the package or module.
     functions : str
-        Functions that others take from it when they are imported themselves.
+        Functions that other modules import from the library when they are imported.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Timing operations of your own inside a model that runs in mode ``ops``: a name around a block of code.
+"""Times blocks of your code inside a model that runs in mode ``ops``, under a name that you choose.
 
-It needs Python alone, so code that runs inside the engine can import it there; outside a timed step it does nothing.
+The module needs only Python, so code inside the engine can import it. Outside a timed step it does nothing.
 """
 
 from __future__ import annotations
@@ -14,17 +14,18 @@ _WORKER = "llmprof_worker"
 
 
 def time(name: str) -> AbstractContextManager[None]:
-    """Time what is done inside, under a name.
+    """Time the code inside a ``with`` block.
 
     Parameters
     ----------
     name : str
-        The operation is called so in the timings, with kind ``user``.
+        Name of the block in the timings, where its kind is ``user``.
 
     Returns
     -------
     context manager
-        It does nothing where no timing is open, or where this step or layer is not sampled.
+        Context manager for the block. It does nothing if no step is being timed, or if this step or layer is not
+        sampled.
 
     Examples
     --------
@@ -39,6 +40,6 @@ def time(name: str) -> AbstractContextManager[None]:
 
 
 def _timers() -> list[Any]:
-    """Timers whose window is open in this process: at most one, in the module that a run gives to the workers."""
+    """Timers of the current step in this process, at most one; they are in the module that a run gives to workers."""
     active: list[Any] = getattr(sys.modules.get(_WORKER), "ACTIVE", [])
     return active

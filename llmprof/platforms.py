@@ -1,8 +1,8 @@
 """Platforms: the vendor of a trace's devices, and its words for runtime, graphs, communication library and cores.
 
-Findings, hints and charts use these words, so that the findings of an NPU recording use the words of its own tools. The
-platform is found from the device, the versions and the names of the runtime calls in a trace; without any of them the
-words are those that hold for every device.
+Findings, hints and charts use these words, so that findings about an NPU name the tools of the NPU. The platform
+follows from the device, the versions and the names of the runtime calls in a trace. If a trace has none of them, the
+words are those that are right for every device.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Platform:
     device : str
         Word for a device: GPU, NPU or device.
     words : mapping of str to str
-        What sentences are filled in with: ``device, runtime, graph, graphs, communication, core, gemm`` and the longer
-        ones of advice, ``use_graphs, compile, fuse, fuse_communication, pin, record_host, ahead``.
+        Words for sentences: ``device, runtime, graph, graphs, communication, core, gemm``, and parts of advice:
+        ``use_graphs, compile, fuse, fuse_communication, pin, record_host, ahead``.
     recorded_by : mapping of str to str
-        How to record a table, where the advice differs from that of the schema.
+        Advice on how to record a table, if it differs from that of the schema.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class Platform:
     recorded_by: Mapping[str, str] = field(default_factory=dict)
 
     def how_to_record(self, table: str) -> str:
-        """How to record a table of the schema on this platform.
+        """Advice on how to record a table of the schema on this platform.
 
         Examples
         --------
@@ -76,7 +76,7 @@ _UNKNOWN_WORDS: Final = {
 }
 
 UNKNOWN: Final = Platform("unknown", "device", _UNKNOWN_WORDS)
-"""Words that hold for every device."""
+"""Platform with words that are right for every device."""
 
 NVIDIA: Final = Platform(
     "nvidia",
@@ -175,19 +175,19 @@ _BACKENDS: Final = {"hccl": ASCEND}
 
 @checked
 def platform_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> Platform:
-    """Platform of a trace, by the name of its device, its versions, its format, or the names of its runtime calls.
+    """Platform of a trace, from the name of its device, its versions, its format, or the names of its runtime calls.
 
     Parameters
     ----------
     meta : mapping
         ``format, device, versions`` and ``ranks`` of a trace.
     tables : mapping of str to polars.DataFrame
-        Its tables; of ``runtime`` the names are looked at.
+        Tables of the trace; only the names in ``runtime`` are used.
 
     Returns
     -------
     Platform
-        :data:`UNKNOWN` if nothing identifies it.
+        The platform; :data:`UNKNOWN` if nothing identifies it.
 
     Examples
     --------
@@ -199,8 +199,8 @@ def platform_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> 
     ranks = [rank for rank in meta.get("ranks") or () if isinstance(rank, Mapping)]
     names = [meta.get("device"), *(name for rank in ranks for name in rank.get("devices") or ())]
     devices = pl.Series([str(name) for name in names if name], dtype=pl.String)
-    if (named := _first(devices, _DEVICES)) is not None:
-        return named
+    if (by_device := _first(devices, _DEVICES)) is not None:
+        return by_device
     versions = " ".join(str(key) for key in meta.get("versions") or ())
     for platform, key in ((AMD, "hip_"), (ASCEND, "cann"), (NVIDIA, "cuda_"), (NVIDIA, "cupti_")):
         if key in versions:
@@ -208,8 +208,8 @@ def platform_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> 
     for rank in ranks:
         if rank.get("backend") in _BACKENDS:
             return _BACKENDS[rank["backend"]]
-    if (known := _FORMATS.get(str(meta.get("format")))) is not None:
-        return known
+    if (by_format := _FORMATS.get(str(meta.get("format")))) is not None:
+        return by_format
     calls = tables.get("runtime")
     if calls is None or "name" not in calls.columns:
         return UNKNOWN

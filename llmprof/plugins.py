@@ -1,11 +1,11 @@
-"""Plug-ins: the lists of llmprof's own records, and the records that other packages add through entry points.
+"""Plug-ins: lists of llmprof's records, and records that other packages add through entry points.
 
 A package names its additions in its ``pyproject.toml``::
 
     [project.entry-points."llmprof.readers"]
     acme = "acme_llmprof:READER"
 
-One that cannot be loaded is named in a warning, and everything else works.
+If a plug-in cannot be loaded, a warning names it, and everything else works.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def load(group: str) -> tuple[Plugin, ...]:
     Returns
     -------
     tuple of Plugin
-        In the order of their names.
+        The plug-ins in the order of their names.
 
     Warns
     -----
     PluginWarning
-        One of them cannot be loaded; it is left out.
+        A plug-in cannot be loaded; it is left out.
     """
     plugins = []
     points = importlib.metadata.entry_points(group=group)
@@ -82,12 +82,12 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
     group : str
         Group of entry points.
     kind : type
-        What an entry point must refer to: one of it, or a list or tuple of it.
+        Type of the records; an entry point refers to one record, or to a list or tuple of records.
 
     Returns
     -------
     list of (Plugin, record)
-        In the order of :func:`load`.
+        The records in the order of :func:`load`.
     """
     taken: list[tuple[Plugin, T]] = []
     for plugin in load(group):
@@ -111,12 +111,13 @@ def at(place: Place) -> Any:
 
 
 def listed(places: Iterable[Place], kind: type[T]) -> tuple[T, ...]:
-    """The records of llmprof itself, from a list of places written as an entry point is: ``module:attribute``.
+    """The records of llmprof itself, from a list of their places.
 
     Parameters
     ----------
     places : iterable of str
-        Where the records are; an attribute is one record, or a list or tuple of them.
+        Places in the form of entry points, ``module:attribute``; an attribute is one record, or a list or tuple of
+        records.
     kind : type
         Type of the records.
 
@@ -128,7 +129,7 @@ def listed(places: Iterable[Place], kind: type[T]) -> tuple[T, ...]:
     Raises
     ------
     TypeError
-        A place holds something else.
+        An object at a place has another type.
     """
     taken: list[T] = []
     for place in places:
@@ -141,7 +142,7 @@ def listed(places: Iterable[Place], kind: type[T]) -> tuple[T, ...]:
 
 
 def added(group: str, kind: type[T], known: Iterable[T], name: Callable[[T], str], what: str) -> list[tuple[Plugin, T]]:
-    """The records that plug-ins add, without those whose name is taken.
+    """The records that plug-ins add, without those whose name is already taken.
 
     Parameters
     ----------
@@ -152,14 +153,14 @@ def added(group: str, kind: type[T], known: Iterable[T], name: Callable[[T], str
     known : iterable
         Records of llmprof itself.
     name : callable
-        Name of a record.
+        Function that returns the name of a record.
     what : str
-        What such a name names, for the warning: ``format``.
+        Noun for the warning that says what the name is a name of, such as ``format``.
 
     Returns
     -------
     list of (Plugin, record)
-        Those with a name of their own.
+        Records with a new name.
     """
     owners = {name(record): "llmprof" for record in known}
     out: list[tuple[Plugin, T]] = []

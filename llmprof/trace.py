@@ -1,4 +1,4 @@
-"""The trace of a run: frames of one schema, metadata of the run, and the coverage of the reading."""
+"""The trace of a run: frames of one schema, metadata of the run, and counts of what was read and lost."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ __all__ = ["META_FILE", "Trace"]
 class Trace:
     """Frames of one run, one for each table of the schema.
 
-    A table that was recorded but has no rows is an empty frame; one that was not recorded raises
-    :class:`~llmprof.errors.NotCapturedError` when it is asked for. A trace does not change: the methods
-    that narrow it return a new one, and its frames, ``meta`` and ``coverage`` are copies that the caller may change
-    (copies of frames share their columns, so they cost nothing).
+    A table that was recorded without rows is an empty frame; access to a table that was not recorded raises
+    :class:`~llmprof.errors.NotCapturedError`. A trace does not change: methods that select a part return a new trace,
+    and its frames, ``meta`` and ``coverage`` are copies that the caller may change (copies of frames share their
+    columns, so they cost nothing).
 
     Parameters
     ----------
     tables : mapping of str to polars.DataFrame
         Frames by table name; a missing table counts as not recorded. The tables of a dataset
-        (:func:`llmprof.open`) are loaded when they are asked for.
+        (:func:`llmprof.open`) are loaded at their first use.
     meta : mapping
         Facts about the run: ``format``, ``start_epoch_ns``, ``device``, ``world_size``, ``versions``, ``clock`` and
         ``ranks`` (a list with one mapping per rank).
@@ -65,7 +65,7 @@ class Trace:
             else {name: schema.conform(frame, name, asked.get(name)).clone() for name, frame in tables.items()}
         )
         self._database = database
-        self._results: Any = None  # what analyses keep: llmprof.analyze.catalog
+        self._results: Any = None  # results that analyses keep: llmprof.analyze.catalog
         self._collectives: tuple[int, pl.DataFrame | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -103,7 +103,7 @@ class Trace:
 
     @property
     def ops(self) -> pl.DataFrame:
-        """Operators (and Python functions, if they were asked for) on the host."""
+        """Operators (and Python functions, if they were recorded and read) on the host."""
         return self.table("ops")
 
     @property
@@ -115,9 +115,9 @@ class Trace:
     def collectives(self) -> pl.DataFrame:
         """Collective and point-to-point communication, one row for each call and rank.
 
-        Besides the collectives that the profiler describes, it has kernels that are collectives by their names, by
-        the patterns of :mod:`llmprof.names` at the time of the call; if the trace was read in part (``tables=``), at
-        the time of reading.
+        These are the collectives that the profiler describes, and kernels whose names match patterns of
+        :mod:`llmprof.names`. The patterns are those at the time of the call, or at the time of reading if only a part
+        of the trace was read (``tables=``).
         """
         return self.table("collectives")
 
@@ -138,7 +138,7 @@ class Trace:
 
     @property
     def totals(self) -> pl.DataFrame:
-        """Sums of times that the profiler itself computed, by name."""
+        """Total times by name that the profiler itself computed."""
         return self.table("totals")
 
     @checked
@@ -148,7 +148,7 @@ class Trace:
         Raises
         ------
         NotCapturedError
-            The capture does not hold this table, or the table was not among those that were read.
+            The capture does not have this table, or the table was not read.
         """
         if name not in schema.TABLES:
             raise LlmprofError(f"there is no table {name!r}", expected=f"one of {listed(schema.TABLES)}")
@@ -158,7 +158,7 @@ class Trace:
         if self.asked is not None and name not in self.asked:
             raise NotCapturedError(
                 f"this trace was read without its {name}",
-                expected=f"one of those asked for: {listed(sorted(self.asked))}",
+                expected=f"one of the tables that were read: {listed(sorted(self.asked))}",
                 hint=f"read the file again with {name!r} among tables=, or without tables=",
                 table=name,
             )
@@ -181,7 +181,7 @@ class Trace:
         return platform_of(self._meta, self._tables)
 
     def _frame(self, name: str) -> pl.DataFrame | None:
-        """Frame of a table, None if it was not recorded."""
+        """Frame of a table; None if it was not recorded."""
         if name != "collectives" or self.asked is not None:
             return self._tables.get(name)
         version = names.version()
@@ -191,7 +191,7 @@ class Trace:
 
     @property
     def asked(self) -> dict[str, list[str] | None] | None:
-        """Tables that :func:`llmprof.read` was asked for, with their columns (None: all); None if all were read."""
+        """Tables in ``tables=`` of :func:`llmprof.read`, with their columns (None: all); None if all were read."""
         asked: dict[str, list[str] | None] | None = copy.deepcopy(self._coverage.get("asked"))
         return asked
 
@@ -202,23 +202,23 @@ class Trace:
 
     @property
     def tables(self) -> dict[str, pl.DataFrame]:
-        """The recorded tables by name; those of a dataset are loaded, all of them."""
+        """The recorded tables by name; all tables of a dataset are loaded."""
         return {name: frame.clone() for name in schema.TABLES if (frame := self._frame(name)) is not None}
 
     @property
     def recorded(self) -> dict[str, pl.DataFrame]:
-        """The recorded tables: those of :attr:`tables`, but only the collectives that the profiler recorded."""
+        """The recorded tables as in :attr:`tables`, but with only those collectives that the profiler recorded."""
         return {name: frame.clone() for name, frame in self._tables.items()}
 
     @property
     def table_names(self) -> list[str]:
-        """Names of the recorded tables, in the order of the schema; nothing is loaded for it."""
+        """Names of the recorded tables, in the order of the schema; no table is loaded."""
         has_collectives = self.asked is None and not {"kernels", "ops"}.isdisjoint(self._tables)
         return [name for name in schema.TABLES if name in self._tables or (name == "collectives" and has_collectives)]
 
     @property
     def rows(self) -> dict[str, int]:
-        """Number of rows of each recorded table; of a dataset as many collectives as there were when it was made.
+        """Number of rows of each recorded table; for collectives of a dataset, the number when it was made.
 
         Examples
         --------
@@ -231,17 +231,17 @@ class Trace:
         return {name: self._height(name) for name in self.table_names}
 
     def _height(self, name: str) -> int:
-        """Number of rows of a table, 0 if it was not recorded; no other table is made for it."""
+        """Number of rows of a table; 0 if it was not recorded. No other table is loaded."""
         tables = self._tables
         if not isinstance(tables, Deferred):
             return 0 if (frame := self._frame(name)) is None else frame.height
         if name == "collectives" and name in self.table_names:
-            return sum(one.collectives for one in tables.partitions)
+            return sum(partition.collectives for partition in tables.partitions)
         return tables.rows(name) if name in self.table_names else 0
 
     @checked
     def scan(self, name: str) -> pl.LazyFrame:
-        """A table as a lazy frame: of a dataset only those rows and columns are read that the query needs.
+        """A table as a lazy frame; from a dataset only the rows and columns that the query needs are read.
 
         Parameters
         ----------
@@ -251,12 +251,12 @@ class Trace:
         Returns
         -------
         polars.LazyFrame
-            The columns of the table. Collectives, which are found among the kernels, are loaded at once.
+            The columns of the table. Collectives are loaded at once, because they are found among the kernels.
 
         Raises
         ------
         NotCapturedError
-            The capture does not hold this table.
+            The capture does not have this table.
         """
         if isinstance(self._tables, Deferred) and name in self._tables and name != "collectives":
             return self._tables.scan(name)
@@ -264,7 +264,7 @@ class Trace:
 
     @property
     def device_ranks(self) -> list[int]:
-        """Ranks whose recording holds kernels, also outside of this part of the trace."""
+        """Ranks whose recording has kernels, also outside of this part of the trace."""
         stated = {rank["rank"] for rank in self._meta.get("ranks", ()) if rank.get("kernels")}
         if isinstance(self._tables, Deferred):
             return sorted(stated | self._tables.ranks_with("kernels"))
@@ -273,27 +273,27 @@ class Trace:
 
     @checked
     def sql(self, query: str, *, on: Literal["tables", "file"] = "tables") -> pl.DataFrame:
-        """Result of one SQL query, which may only read.
+        """Result of one SQL query that only reads.
 
         Parameters
         ----------
         query : str
-            One ``SELECT`` over the recorded tables, in the dialect of Polars; ``SHOW TABLES`` lists them. A column that
-            has the name of a keyword is quoted: ``"group"``.
+            One ``SELECT`` over the recorded tables, in the dialect of Polars; ``SHOW TABLES`` lists them. Quote a
+            column that has the name of a keyword: ``"group"``.
         on : {"tables", "file"}
-            What is queried: the tables of the trace, or the SQLite file that it was read from, with the tables of its
-            profiler (:func:`llmprof.storage.sqlite.tables` lists them) in the dialect of SQLite. The tables of a
-            dataset stream: only what the query needs is read, and not all of it is in memory at once.
+            ``tables`` queries the tables of the trace; those of a dataset are streamed, so only a part is in memory.
+            ``file`` queries the SQLite file from which the trace was read, with the profiler's tables
+            (:func:`llmprof.storage.sqlite.tables` lists them) and in the dialect of SQLite.
 
         Returns
         -------
         polars.DataFrame
-            Columns as the query names them.
+            The columns that the query names.
 
         Raises
         ------
         AnalysisError
-            The query is not valid for the tables, or does something else than read.
+            The query is not valid for the tables, or does not only read.
         NotCapturedError
             ``on="file"``, and the trace was not read from one SQLite file.
         ReadError
@@ -307,7 +307,7 @@ class Trace:
         ['count']
         """
         if on == "tables" and isinstance(self._tables, Deferred):
-            words = query.lower()  # collectives are found among all kernels: only where the query asks for them
+            words = query.lower()  # finding collectives needs all kernels, so they are found only if the query has them
             asked = [name for name in self.table_names if name != "collectives" or name in words]
             return sqlite.sql_query({name: self.scan(name) for name in asked}, query)
         if on == "tables":
@@ -328,7 +328,7 @@ class Trace:
     def span_ns(self) -> tuple[int, int]:
         """First start and last end of all kernels, copies, calls, operators and markers (ns).
 
-        If the trace has none of them: the first and last sample of call stacks or of memory.
+        If the trace has none of them, the times of the first and last sample of call stacks or of memory.
         """
         return span_of(self._tables)
 
@@ -341,7 +341,7 @@ class Trace:
         steps: int | Iterable[int] | None = None,
         tables: str | Iterable[str] | None = None,
     ) -> Trace:
-        """Part of the trace. Of a dataset only this part is ever loaded.
+        """Part of the trace; from a dataset only this part is loaded.
 
         Parameters
         ----------
@@ -351,15 +351,15 @@ class Trace:
             Keep events that start in ``[start_ns, end_ns)``, in ns from the start of the trace. A device event is kept
             by its own start, so its launch may be outside.
         steps : int or iterable of int, optional
-            Steps to keep (:func:`llmprof.analyze.steps` numbers them): their kernels and copies, and what the host does
-            from their labels to the next ones.
+            Steps to keep (:func:`llmprof.analyze.steps` numbers them): their kernels and copies, and events of the host
+            from their labels to the next labels.
         tables : str or iterable of str, optional
-            Tables to keep, as :func:`llmprof.read` takes them.
+            Names of the tables to keep.
 
         Returns
         -------
         Trace
-            With the same time origin.
+            The part, with the same origin of times.
 
         Raises
         ------
@@ -372,23 +372,23 @@ class Trace:
         >>> llmprof.sample("torch_tp1_eager").select(tables="copies").table_names
         ['copies']
         """
-        wanted = None if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
-        if wanted and (missing := [rank for rank in wanted if rank not in self.ranks]):
+        chosen = None if ranks is None else [ranks] if isinstance(ranks, int) else list(ranks)
+        if chosen and (missing := [rank for rank in chosen if rank not in self.ranks]):
             raise AnalysisError(
                 f"the ranks {listed(missing)} are not in the trace", expected=f"some of {listed(self.ranks)}"
             )
         part = self
-        if wanted is not None or window is not None:
-            kept = narrowed(self._tables, wanted, window)
+        if chosen is not None or window is not None:
+            kept = narrowed(self._tables, chosen, window)
             part = Trace(kept, self._meta, self._coverage, database=self._database)
         if steps is not None:
-            # imported by name: lower layers do not know the analyses
-            whole = self if wanted is None else self.select(ranks=wanted)
+            # imported by name, because this layer must not import the analyses
+            whole = self if chosen is None else self.select(ranks=chosen)
             part = import_module("llmprof.analyze.steps.steps").of_steps(part, whole, steps)
         return part if tables is None else part._with_tables([tables] if isinstance(tables, str) else list(tables))
 
     def _with_tables(self, names: list[str]) -> Trace:
-        """The trace with some of its tables."""
+        """The trace with only some of its tables."""
         if unknown := sorted(set(names) - set(schema.TABLES)) or (["none"] if not names else []):
             raise LlmprofError(f"there is no table {unknown}", expected=f"some of {listed(schema.TABLES)}")
         coverage = self._coverage | {"asked": dict.fromkeys(sorted(names))}
@@ -399,19 +399,19 @@ class Trace:
 
     @checked
     def redact(self, names: Pseudonyms | None = None) -> Trace:
-        """The trace with pseudonyms for texts that identify people and machines, or are secrets.
+        """The trace with pseudonyms for texts that identify people or machines, or that are secrets.
 
-        For a file to share, redact the profiler's own file: :func:`llmprof.redaction.redact`.
+        To share a file, redact the file of the profiler instead: :func:`llmprof.redaction.redact`.
 
         Parameters
         ----------
         names : Pseudonyms, optional
-            The pseudonyms that replace texts; with a random key if not given.
+            Pseudonyms that replace texts; new ones with a random key if not given.
 
         Returns
         -------
         Trace
-            With the same rows and times, and only the metadata that the schema needs.
+            A trace with the same rows and times, and only the metadata that the schema needs.
         """
         names = Pseudonyms() if names is None else names
         return Trace(*names.trace(self._tables, self._meta, self._coverage))
@@ -420,12 +420,12 @@ class Trace:
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write the trace as Parquet, one file per table, and ``llmprof.json``.
 
-        The folder appears whole or not at all; a folder with a saved trace and nothing else is replaced.
+        The folder appears complete or not at all; a folder that has only a saved trace is replaced.
 
         Parameters
         ----------
         folder : path
-            Where to write; its parent is made if missing.
+            Folder to write; missing folders above it are made.
 
         Returns
         -------
@@ -435,7 +435,7 @@ class Trace:
         Raises
         ------
         OutputError
-            The folder cannot be written, or holds something else than a saved trace.
+            The folder cannot be written, or has other files than a saved trace.
         """
         target = Path(folder)
         parquet.write(self._tables, self._meta, self._coverage, target)
@@ -449,13 +449,13 @@ class Trace:
         Raises
         ------
         ReadError
-            The folder holds no saved trace, one of another schema version, or one that is damaged.
+            The folder has no saved trace, or the trace is damaged or has another schema version.
         """
         return cls(*parquet.load(Path(folder)))
 
     @property
     def name(self) -> str | None:
-        """Name of the run, by the folder or file that was read; None if unknown.
+        """Name of the run, from the folder or file that was read; None if unknown.
 
         Examples
         --------
@@ -489,10 +489,10 @@ class Trace:
         lo, hi = self.span_ns
         device = self._meta.get("device") or "unknown device"
         ranks = sum(rank >= 0 for rank in self.ranks)  # the host's counters have rank -1
-        return f"<Trace {ranks} rank(s), {(hi - lo) / 1e6:,.1f} ms, {text.plain(device)}: {rows}>"
+        return f"<Trace {text.counted(ranks, 'rank')}, {(hi - lo) / 1e6:,.1f} ms, {text.plain(device)}: {rows}>"
 
     def _repr_html_(self) -> str:
-        # imported by name: lower layers do not know the report
+        # imported by name, because this layer must not import the report
         shown: str = import_module("llmprof.report.cards").of_trace(self)
         return shown
 

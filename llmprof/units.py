@@ -1,4 +1,4 @@
-"""Units and how they are written for people."""
+"""Units, and text for times, sizes and shares."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ NS_PER_S = 1_000_000_000
 
 _TIMES = ((1, "ns"), (NS_PER_US, "us"), (NS_PER_MS, "ms"), (NS_PER_S, "s"))
 _LEAST_SHARE = 0.0005
-"""Smaller shares would be written as ``0.0 %``, which says that there is nothing."""
+"""Smaller shares would be written as ``0.0 %``, which means that there is nothing."""
 _SIZES = ((1, "B"), (2**10, "KiB"), (2**20, "MiB"), (2**30, "GiB"), (2**40, "TiB"))
 
 
 @checked
 def format_ns(ns: float | None, digits: int = 3) -> str:
-    """Duration with the unit that fits it: ``4.20 us``, ``58.1 ms``; ``unknown`` for None and NaN."""
+    """Text of a duration in ns, with a fitting unit: ``4.20 us``, ``58.1 ms``; ``unknown`` for None and NaN."""
     return _with_unit(ns, _TIMES, 1000, digits)
 
 
 @checked
 def format_bytes(n: float | None, digits: int = 3) -> str:
-    """Size with a binary unit: ``28.0 KiB``; ``unknown`` for None and NaN."""
+    """Text of a size in bytes, with a binary unit: ``28.0 KiB``; ``unknown`` for None and NaN."""
     return _with_unit(n, _SIZES, 1024, digits)
 
 
 @checked
 def format_share(share: float | None) -> str:
-    """Share of one as a percentage.
+    """Text of a share (1 is the whole) as a percentage.
 
     Examples
     --------

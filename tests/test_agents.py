@@ -78,7 +78,7 @@ def test_paths_outside_are_refused(folder, path):
 
 
 def test_absolute_paths_outside_are_refused_even_where_they_exist(folder):
-    with pytest.raises(RefusedError, match="lies outside the folders of this server"):
+    with pytest.raises(RefusedError, match="is outside the folders of this server"):
         Tools([folder]).trace(str(folder.parent / "secret.json"))
 
 
@@ -133,7 +133,7 @@ def test_a_client_of_the_protocol_asks_the_command(folder):
             assert (image.content[0].type, image.content[0].mime_type) == ("image", "image/png")
             refused = await client.call_tool("info", {"path": "/etc/passwd"})
             assert refused.is_error
-            assert "lies outside the folders of this server" in refused.content[0].text
+            assert "is outside the folders of this server" in refused.content[0].text
 
     # a thread of its own: a browser test before this one may have left an event loop running in this one
     with ThreadPoolExecutor(1) as pool:

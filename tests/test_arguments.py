@@ -215,7 +215,7 @@ def test_explorers_name_what_they_do_not_take(trace, name):
         (lambda t: analyze.findings("run.json"), r"string 'run.json' as trace; .*Trace; read it first: llmprof.read"),
         (lambda t: analyze.overlap(Path("a.json")), "read it first: llmprof.read"),
         (lambda t: analyze.stalls("a.ncu-rep"), "llmprof.read_metrics"),
-        (charts.breakdown, "got a Trace as frame; expected a polars.DataFrame; pass what an analysis"),
+        (charts.breakdown, "got a Trace as frame; expected a polars.DataFrame; pass the frame that an analysis"),
         (lambda t: charts.breakdown(t.kernels.lazy()), "collect it first"),
         (lambda t: charts.breakdown(pd.DataFrame({"x": [1]})), "polars.from_pandas"),
         (lambda t: analyze.overlap(), r"missing a required argument: 'trace'; expected its arguments: trace, by"),

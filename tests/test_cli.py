@@ -308,7 +308,7 @@ class TestRedact:
         clean.write_text('{"traceEvents": []}')
         code, out, _ = run("redact", str(clean), "-o", str(copy))
         assert code == 0
-        assert out.startswith("nothing was found")
+        assert out.startswith("nothing had to be removed")
         assert json.loads(copy.read_text()) == {"traceEvents": []}
 
     def test_a_check_lists_what_would_be_removed(self, run, trace, tmp_path):

@@ -53,4 +53,4 @@ def test_a_slower_run_ends_with_exit_code_1(capsys):
 def test_a_share_that_is_none_is_refused(capsys):
     with pytest.raises(SystemExit):
         main.main(["diff", GRAPHS, EAGER, "--fail-over", "much"])
-    assert "is no share; write 3% or 0.03" in capsys.readouterr().err
+    assert "is not a share; write 3% or 0.03" in capsys.readouterr().err

@@ -91,8 +91,8 @@ class TestOptions:
         [
             (["--model", "m", "--engine-arg", "x"], "--engine-arg 'x' has no value"),
             (["--model", "m", "--env", "=x"], "--env '=x' has no value"),
-            (["--model", "m", "--input-tokens", "many"], "is no length"),
-            (["--model", "m", "--input-tokens", "1:2:3"], "is no length"),
+            (["--model", "m", "--input-tokens", "many"], "is not a length"),
+            (["--model", "m", "--input-tokens", "1:2:3"], "is not a length"),
             (["--model", "m", "--ncu-option", "launches=3"], "unknown key 'launches'"),
             (["--max-tokens", "3"], "names no model"),
             (["--config", "/nowhere/run.yaml"], "cannot be read"),
@@ -362,7 +362,7 @@ class TestRunsAndDoctor:
         (-0.013, False, "no measurable overhead (-1.3 % for a batch, within the noise of the repeats)"),
         (0.5, False, "+50.0 % time for a batch, which is not beyond the noise of the repeats"),
         (0.5, True, "+50.0 % time for a batch"),
-        (0.5, None, "its cost is not known: one repeat without it does not tell the noise (--repeat 3 does)"),
+        (0.5, None, "its cost is not known: the noise cannot be seen from one repeat without it (--repeat 3 helps)"),
     ],
     ids=["none", "noise", "clear", "one"],
 )
@@ -384,5 +384,5 @@ def test_a_configuration_to_start_from(run, tmp_path):
     path = tmp_path / "mine.yaml"
     assert run("config", "--init", str(path))[1] == f"wrote {path}; llmprof run --config {path}\n"
     code, _, err = run("config", "--init", str(path))
-    assert (code, "is there already" in err) == (2, True)
+    assert (code, "already exists" in err) == (2, True)
     assert "# engine" in run("run", "--config", str(path), "--dry-run")[1]

@@ -191,7 +191,7 @@ def test_a_head_that_is_damaged_is_said_so(copied, change):
 def test_metrics_of_kernels_are_a_sample_too():
     metrics = llmprof.sample_metrics("ncu_tp1_eager")
     assert metrics.kernels.height == 24
-    with pytest.raises(LlmprofError, match=r"holds metrics of single kernels.*sample_metrics"):
+    with pytest.raises(LlmprofError, match=r"has metrics of single kernels.*sample_metrics"):
         llmprof.sample("ncu_tp1_eager")
     with pytest.raises(LlmprofError, match=r"is a trace.*llmprof\.sample\("):
         llmprof.sample_metrics("torch_pp2_eager")

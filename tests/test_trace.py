@@ -88,7 +88,7 @@ def test_span_goes_from_the_first_start_to_the_last_end(trace):
 
 
 def test_repr_says_what_is_there(trace):
-    assert repr(trace) == "<Trace 2 rank(s), 0.0 ms, H200: kernels 3, copies 0, counters 2>"
+    assert repr(trace) == "<Trace 2 ranks, 0.0 ms, H200: kernels 3, copies 0, counters 2>"
 
 
 # --- narrowing

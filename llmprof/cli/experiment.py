@@ -1,4 +1,4 @@
-"""``llmprof experiment``: bandwidth of the hardware, length of the prompt, parallelism, and a watch over time."""
+"""``llmprof experiment``: bandwidth of the hardware, length of the prompt, parallelism, and changes over time."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ WATCHED = ("bandwidth", "sequence_length", "parallelism")
 
 
 def add_experiment_options(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the options of the experiments."""
+    """Add the options of the experiments to a parser."""
     parser.add_argument("name", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}")
-    parser.add_argument("--spec", type=json.loads, default=None, metavar="JSON", help="bandwidth: what is measured")
+    parser.add_argument("--spec", type=json.loads, default=None, metavar="JSON", help="bandwidth: sizes and types")
     parser.add_argument("--cases", type=Path, metavar="FILE", help="YAML with lengths, batches and outputs")
-    parser.add_argument("--trace", action="store_true", help="also a torch trace of each point")
+    parser.add_argument("--trace", action="store_true", help="also record a torch trace of each point")
     parser.add_argument("--layouts", default="1x1", metavar="TPxPP", help="layouts of devices, such as 1x1,2x1,1x2")
-    words = "threshold of a grade, such as tp_efficiency=0.8:0.6; may be given several times"
+    words = "thresholds of the grades, such as tp_efficiency=0.8:0.6; may be given several times"
     parser.add_argument("--grade", action="append", default=[], metavar="NAME=GOOD:FAIR", help=words)
     words = "watch: the experiment that is repeated (default: bandwidth)"
     parser.add_argument("--of", choices=WATCHED, default="bandwidth", metavar="NAME", help=words)
-    parser.add_argument("--runs", type=int, default=1, metavar="N", help="watch: runs to add")
-    parser.add_argument("--every", type=float, default=0.0, metavar="S", help="watch: seconds from run to run")
-    parser.add_argument("--least-change", type=float, default=0.05, metavar="X", help="watch: least change that counts")
+    parser.add_argument("--runs", type=int, default=1, metavar="N", help="watch: number of runs to add")
+    parser.add_argument("--every", type=float, default=0.0, metavar="S", help="watch: seconds between two runs")
+    parser.add_argument("--least-change", type=float, default=0.05, metavar="X", help="watch: smaller changes are none")
     parser.add_argument("--nodes", type=int, metavar="N", help="bandwidth: print the command line for several nodes")
-    parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True, help="ask the doctor first")
+    parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True, help="check the machine first")
     add_config_options(parser)
 
 
@@ -115,7 +115,7 @@ def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
     def measure() -> dict[str, list[float]]:
         return measures[args.of](args, folder, terminal)
 
-    # each experiment has a history of its own: another one has other figures
+    # each experiment has a separate history, since the measured values differ
     path = folder / ("history.parquet" if args.of == "bandwidth" else f"history_{args.of}.parquet")
     verdicts = watch(measure, path, runs=args.runs, every_s=args.every, least_change=args.least_change, label=args.of)
     worse = verdicts.filter(pl.col("verdict") == "worse")
@@ -124,7 +124,7 @@ def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
 
 
 def _bandwidth_values(args: Namespace, folder: Path, terminal: Terminal) -> dict[str, list[float]]:
-    """Seconds of the repeats of each figure of the hardware."""
+    """Times (s) of the repeats of each measurement of the hardware."""
     document = _bandwidth(args, folder, terminal).document
     values: dict[str, list[float]] = {}
     for row in [*document["memory"], *document["matmul"], *document["all_reduce"]]:
@@ -135,7 +135,7 @@ def _bandwidth_values(args: Namespace, folder: Path, terminal: Terminal) -> dict
 
 
 def _point_values(args: Namespace, folder: Path, terminal: Terminal) -> dict[str, list[float]]:
-    """Seconds of prefill and of a decode step in each repeat of each point, measured anew in a folder of their own."""
+    """Times (s) of prefill and of a decode step in each repeat of each point, measured again in a new folder."""
     place = folder / "watch" / f"{time.strftime('%Y%m%d-%H%M%S')}_{time.monotonic_ns() % 10**6:06d}"
     place.mkdir(parents=True)
     _points(args, place, _layouts(args.layouts), terminal)

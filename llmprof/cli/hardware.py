@@ -41,7 +41,7 @@ def is_profile(paths: Sequence[str]) -> bool:
 
 
 def open_profile(paths: Sequence[str]) -> Profile:
-    """Read the metrics at the paths, and find the one report that can hold samples of instructions."""
+    """Read the metrics at the paths, and find the report that may have samples of instructions."""
     named = places(paths)
     return Profile(ncu.read_metrics(named), _report(named), " ".join(paths))
 
@@ -54,8 +54,8 @@ def _report(named: Sequence[Path]) -> Path | None:
 
 def info_of_profile(args: Namespace, terminal: Terminal) -> str:
     """Summarise hardware metrics: facts, kernels by time, and what is not recorded."""
-    one = open_profile(args.paths)
-    metrics = one.metrics
+    measured = open_profile(args.paths)
+    metrics = measured.metrics
     try:
         kernels = profile.limits(metrics)
         why = ""
@@ -93,7 +93,7 @@ def view_of_profile(args: Namespace) -> pl.DataFrame:
     Raises
     ------
     AnalysisError
-        The view is of a timeline, or was given what it does not take.
+        The view needs a timeline, or got an option that it does not accept.
     """
     if args.by or args.rank:
         raise AnalysisError(f"{args.what} takes no --by and no --rank", expected="a view of a trace with them")
@@ -116,16 +116,16 @@ def findings_of_profile(args: Namespace, terminal: Terminal) -> str:
     """Print the findings of hardware metrics as sentences or JSON."""
     from llmprof.cli.analyze import findings_text
 
-    one = open_profile(args.paths)
-    found = one.findings
+    measured = open_profile(args.paths)
+    findings = measured.findings
     if args.json:
-        return to_json(hardware_findings_document(one.metrics, found))
-    return findings_text(found, terminal.width, args.paths) if found.height else nothing_found(one, terminal)
+        return to_json(hardware_findings_document(measured.metrics, findings))
+    return findings_text(findings, terminal.width, args.paths) if findings.height else nothing_found(measured, terminal)
 
 
-def nothing_found(one: Profile, terminal: Terminal) -> str:
+def nothing_found(measured: Profile, terminal: Terminal) -> str:
     """Say why hardware metrics have no findings."""
-    if one.metrics.kernels["duration_ns"].count():
+    if measured.metrics.kernels["duration_ns"].count():
         return "No rule found anything worth saying in these metrics."
     words = "No findings: the metrics hold no duration of any launch. Record them with ncu --section SpeedOfLight."
     return wrapped(words, terminal.width, "", "")
@@ -137,19 +137,19 @@ def report_of_profile(args: Namespace, terminal: Terminal) -> str:
     from llmprof.cli.make import MOST_FINDINGS, is_page, paths_of
     from llmprof.report import hardware as pages
 
-    one = open_profile(args.paths)
+    measured = open_profile(args.paths)
     if args.model:
         raise LlmprofError("--model needs a timeline, and these are hardware metrics", hint="leave it out")
     if is_page(args.output):
-        file = files.write(Path(args.output), pages.profile_html(one, title=args.title))
+        file = files.write(Path(args.output), pages.profile_html(measured, title=args.title))
         return to_json({"index": file}) if args.json else text.pairs([("Report", str(file))], indent="")
-    written = pages.write_profile(one, args.output, title=args.title, progress=terminal.progress)
+    written = pages.write_profile(measured, args.output, title=args.title, progress=terminal.progress)
     if args.json:
         return to_json({"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs})
     findings = written.findings
     top = (
         findings_text(findings.head(MOST_FINDINGS), terminal.width, args.paths)
         if findings.height
-        else nothing_found(one, terminal)
+        else nothing_found(measured, terminal)
     )
     return f"{top}\n\n{paths_of(written)}"

@@ -27,9 +27,9 @@ _COMMANDS: Final = {
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
 }
-"""Commands by the module that has their functions; it is imported when the command runs."""
+"""Functions of the commands, by their module, which is imported when the command runs."""
 _TELLING = ("convert", "demo", "experiment", "replay", "run", "sweep")
-"""Commands that take minutes: they show their progress even if stderr is no terminal."""
+"""Commands that take minutes, and show their progress even if stderr is not a terminal."""
 
 
 class ProgressLine:
@@ -51,7 +51,7 @@ class ProgressLine:
         self._shown, self._last, self._at = "", "", 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Say what is being done and how far it is."""
+        """Show the current task and its progress."""
         now = time.monotonic()
         if self._live:
             if what == self._last and now - self._at < self.EVERY_S:
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             _show_warnings(progress)
             out = _run(args, progress)
         progress.clear()
-        if out or args.command != "mcp":  # its output belongs to the protocol
+        if out or args.command != "mcp":  # the output of mcp belongs to the protocol
             _print(out)
     except BrokenPipeError:
         _close_stdout()
@@ -139,12 +139,12 @@ def _run(args: argparse.Namespace, progress: ProgressLine | _Silent) -> str:
     command: Callable[[argparse.Namespace, Terminal], str] = getattr(
         importlib.import_module(f"llmprof.cli.{module}"), args.command
     )
-    told = progress if isinstance(progress, ProgressLine) else None
-    return command(args, Terminal(_width(), told, lambda words: _say(words, progress)))
+    progress_line = progress if isinstance(progress, ProgressLine) else None
+    return command(args, Terminal(_width(), progress_line, lambda words: _say(words, progress)))
 
 
 def _say(words: str, progress: ProgressLine | _Silent) -> None:
-    """Print at once, for a command that goes on."""
+    """Print at once, for a command that continues."""
     progress.clear()
     _print(words)
 
@@ -164,7 +164,7 @@ def _print(words: str) -> None:
     except OSError as error:
         _close_stdout()
         raise OutputError(
-            f"the output cannot be written: {error.strerror or error}", hint="free space where it is redirected to"
+            f"the output cannot be written: {error.strerror or error}", hint="free disk space, or redirect it elsewhere"
         ) from error
 
 
@@ -182,12 +182,12 @@ class _Silent:
 
 def _progress(args: argparse.Namespace) -> ProgressLine | _Silent:
     live = sys.stderr.isatty()
-    wanted = args.progress if args.progress is not None else live or args.command in _TELLING
-    return ProgressLine(sys.stderr, live=live) if wanted else _Silent()
+    shown = args.progress if args.progress is not None else live or args.command in _TELLING
+    return ProgressLine(sys.stderr, live=live) if shown else _Silent()
 
 
 def _width() -> int | None:
-    """Width of the terminal in columns; None if the output is a file or a pipe, in which nothing is cut."""
+    """Width of the terminal in columns; None if the output is a file or a pipe, where nothing is cut."""
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
         return max(40, shutil.get_terminal_size().columns)
     return None
@@ -217,7 +217,7 @@ _Options = Callable[[argparse.ArgumentParser], None]
 
 
 def parser(command: str | None = None) -> argparse.ArgumentParser:
-    """Parser of all commands, with the options of all or of one command: some options import much of the package."""
+    """Parser of all commands, with the options of one command or of all; some options import much of the package."""
 
     def named(*names: str) -> bool:
         return command is None or command in names
@@ -227,7 +227,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         prog=_NAME,
         description="Where the time of an LLM inference run goes.",
         epilog="PATH is a file, a folder with a file for each rank, the folder of a run, or sample:NAME. "
-        f"{_NAME} COMMAND --help says more.",
+        f"{_NAME} COMMAND --help shows the options of a command.",
     )
     top.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
@@ -246,9 +246,9 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         "paths", nargs="+", metavar="PATH", help="file, folder with a file for each rank, run folder, or sample:NAME"
     )
     some = argparse.ArgumentParser(add_help=False)
-    some.add_argument("paths", nargs="*", metavar="PATH", help="the same as of info")
+    some.add_argument("paths", nargs="*", metavar="PATH", help="a trace, as for info")
     reading = _reading()
-    add("info", "info", "what a trace holds", paths, reading, shared)
+    add("info", "info", "device, ranks, tables and steps of a trace", paths, reading, shared)
     add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared, options=_analyze)
     sub = add("report", "report", "write an HTML report with charts and tables", paths, reading, shared)
     sub.add_argument(
@@ -259,45 +259,45 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         help="folder, or x.html (default: %(default)s)",
     )
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
-    sub.add_argument("--model", metavar="NAME", help="what ran: a name of theory's catalogue, or a config.json")
+    sub.add_argument("--model", metavar="NAME", help="model of the trace: a name in theory --list, or a config.json")
     add("findings", "findings", "what takes the time, and what to try", some, reading, shared, options=_findings)
     sub = add("mcp", "mcp", "answer the questions of an agent about traces (Model Context Protocol)", shared)
     sub.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="folders that may be read")
     words = "write a trace for Perfetto, speedscope, Excel or data frames"
     add("export", "export", words, paths, reading, shared, options=_export)
-    add("convert", "convert", "make a dataset of the files of many ranks", paths, shared, options=_convert)
-    add("diff", "diff", "compare two traces: what got faster, what slower", reading, shared, options=_diff)
-    words = "the step time that a recording would have with changes"
+    add("convert", "convert", "make a dataset from the files of many ranks", paths, shared, options=_convert)
+    add("diff", "diff", "compare two traces: what became faster or slower", reading, shared, options=_diff)
+    words = "predict the step time that a recording would have with changes"
     add("what-if", "what_if", words, reading, shared, options=_what_if)
-    words = "a script that runs operators of a recording alone, and how they compare with it"
+    words = "write a script that runs operators of a recording alone, and compare their times with the recording"
     add("replay", "replay", words, paths, reading, shared, options=_replay)
     add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared, options=_exploring)
     _launching(add, shared, named)
-    words = "what a model costs on a device, and a trace against its bound"
+    words = "least time and memory of a model on a device, and how close a trace comes to it"
     add("theory", "theory", words, reading, shared, options=_theory)
-    sub = add("notebook", "notebook", "run a notebook on a trace of yours", shared)
-    sub.add_argument("name", metavar="NAME", help="name of a notebook, such as 01_gpu_timeline, or the path of one")
+    sub = add("notebook", "notebook", "run a notebook on your trace", shared)
+    sub.add_argument("name", metavar="NAME", help="name of a notebook, such as 01_gpu_timeline, or its path")
     sub.add_argument("-p", "--parameter", action="append", metavar="KEY=VALUE", help="parameter, such as trace=PATH")
     sub.add_argument("-o", "--output", default=".", metavar="DIR", help="folder for the result (default: here)")
     sub.add_argument(
-        "--over", nargs="+", metavar="RUN", help="run folders, or a folder of them: once for each, and an index page"
+        "--over", nargs="+", metavar="RUN", help="run it once for each of these run folders, and write an index page"
     )
     sub = add("redact", "redact", "copy a profile without secrets, users, hosts and paths", shared)
     sub.add_argument("file", metavar="FILE", help="trace, export of nsys, CSV of ncu, output of a monitor, or a folder")
     sub.add_argument("-o", "--output", metavar="COPY", help="file or folder to write; it must not exist")
     sub.add_argument("--check", action="store_true", help="only list what would be removed, with an example of each")
-    sub.add_argument("--key-file", metavar="FILE", help="key of the pseudonyms, to get the same ones in several copies")
+    sub.add_argument("--key-file", metavar="FILE", help="key of the pseudonyms, for equal pseudonyms in several copies")
     add("samples", "samples", "list the sample traces", shared)
-    sub = add("demo", "demo", "notebook and report of a bundled TP=4 trace, and what they find", shared)
+    sub = add("demo", "demo", "write notebook and report of a bundled TP=4 trace, and show their findings", shared)
     sub.add_argument("-o", "--output", default="demo", metavar="DIR", help="folder to write (default: %(default)s)")
     sub.add_argument("--notebook", default="01_gpu_timeline", metavar="NAME", help=argparse.SUPPRESS)
     return top
 
 
 def _exploring(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--metrics", action="append", metavar="FILE", help="what ncu measured; may be given several times")
+    sub.add_argument("--metrics", action="append", metavar="FILE", help="metrics of ncu; may be given several times")
     sub.add_argument("--compare", metavar="PATH", help="another trace, to compare with")
-    sub.add_argument("--finding", type=int, metavar="N", help="begin at the place of the N-th finding")
+    sub.add_argument("--finding", type=int, metavar="N", help="open the explorers at the N-th finding")
     sub.add_argument("--port", type=int, default=0, metavar="N", help="port on this machine (default: a free one)")
     opened = argparse.BooleanOptionalAction
     sub.add_argument("--browser", action=opened, default=True, help="open a browser tab (default: yes)")
@@ -305,13 +305,13 @@ def _exploring(sub: argparse.ArgumentParser) -> None:
 
 def _convert(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "-o", "--output", required=True, metavar="FOLDER", help="the dataset; the same call goes on with it"
+        "-o", "--output", required=True, metavar="FOLDER", help="folder of the dataset; the same command continues it"
     )
-    sub.add_argument("--format", metavar="NAME", help="format of the files; found from their content if not given")
-    sub.add_argument("--workers", type=int, metavar="N", help="processes of this machine (default: one a core)")
+    sub.add_argument("--format", metavar="NAME", help="format of the files; recognised by their content if not given")
+    sub.add_argument("--workers", type=int, metavar="N", help="processes on this machine (default: one per core)")
     sub.add_argument("--cluster", metavar="ADDRESS", help="scheduler of a Dask cluster instead: tcp://host:8786")
     sub.add_argument(
-        "--unrelated-clocks", action="store_true", help="the clocks of the ranks have nothing to do with each other"
+        "--unrelated-clocks", action="store_true", help="the ranks have unrelated clocks, which cannot be compared"
     )
 
 
@@ -319,37 +319,37 @@ def _launching(
     add: Callable[..., argparse.ArgumentParser], shared: argparse.ArgumentParser, named: Callable[..., bool]
 ) -> None:
     checked, reported = argparse.BooleanOptionalAction, argparse.BooleanOptionalAction
-    run = add("run", "run", "run a model under a profiler and read what it recorded", shared)
+    run = add("run", "run", "run a model under a profiler and read the recording", shared)
     sweep = add("sweep", "sweep", "run every combination of parameters and compare them", shared)
     sweep.add_argument("--parameter-sweep", metavar="TEXT", help='such as "batch_size:1,2,4;max_tokens:100,200"')
     if named("sweep"):
         from llmprof.batch import PRESETS
 
         sweep.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
-    sweep.add_argument("--fresh-engine", action="store_true", help="start the engine for each point")
+    sweep.add_argument("--fresh-engine", action="store_true", help="start the engine again for each point")
     sweep.add_argument("--shuffle", action="store_true", help="measure the points in a random order, against drift")
     for sub in (run, sweep):
-        sub.add_argument("--check", action=checked, default=True, help="ask the doctor first (default: yes)")
+        sub.add_argument("--check", action=checked, default=True, help="check the machine first (default: yes)")
         sub.add_argument("--dry-run", action="store_true", help="print the command lines and start nothing")
-        sub.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with an interrupted one")
+        sub.add_argument("--resume", type=Path, metavar="FOLDER", help="continue the interrupted run in this folder")
         sub.add_argument("--report", action=reported, default=True, help="write report and charts (default: yes)")
-    sub = add("runs", "runs", "list the runs in a folder, with what went wrong", shared)
+    sub = add("runs", "runs", "list the runs in a folder with their states and errors", shared)
     sub.add_argument("folder", nargs="?", default="results", metavar="DIR", help="folder (default: %(default)s)")
-    sub.add_argument("--clean", action="store_true", help="remove those that failed or were interrupted")
+    sub.add_argument("--clean", action="store_true", help="remove runs that failed or were interrupted")
     sub.add_argument("--match", default="*", metavar="PATTERN", help="only folders whose names match, such as 'tiny_*'")
     sub.add_argument(
-        "--state", action="append", choices=("failed", "interrupted"), help="with --clean: only these (default: both)"
+        "--state", action="append", choices=("failed", "interrupted"), help="only runs in this state (default: all)"
     )
-    sub = add("config", "config", "a commented configuration to start from", shared)
+    sub = add("config", "config", "print a commented configuration to start from", shared)
     sub.add_argument("--init", nargs="?", const="default.yaml", metavar="FILE", help="write it (default: %(const)s)")
     doctor = add("doctor", "doctor", "check whether this machine can run an experiment", shared)
-    doctor.add_argument("--self-test", action="store_true", help="time a known kernel by the timer and by the profiler")
+    doctor.add_argument("--self-test", action="store_true", help="time a known kernel with timer and profiler")
     if named("run", "sweep", "doctor"):
         from llmprof.cli.run import add_config_options
 
         for sub in (run, sweep, doctor):
             add_config_options(sub)
-    words = "what the hardware reaches, and how a model scales with length and devices"
+    words = "measure the bandwidth of the hardware, and how a model scales with length and devices"
     add("experiment", "experiment", words, shared, options=_experiment)
 
 
@@ -373,16 +373,17 @@ def _shared() -> argparse.ArgumentParser:
         "--progress",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="say on stderr what is being done (default: on a terminal)",
+        help="show progress on stderr (default: on a terminal)",
     )
     return shared
 
 
 def _reading() -> argparse.ArgumentParser:
     reading = argparse.ArgumentParser(add_help=False)
-    reading.add_argument("--format", metavar="NAME", help="format of the files; found from their content if not given")
-    reading.add_argument("--no-cache", action="store_true", help="parse anew, and keep nothing in the cache")
-    words = "processes that read files, or analyse the ranks of a dataset (default: one a core where it is large)"
+    words = "format of the files; recognised by their content if not given"
+    reading.add_argument("--format", metavar="NAME", help=words)
+    reading.add_argument("--no-cache", action="store_true", help="parse the files, and store nothing in the cache")
+    words = "processes that read files, or analyse the ranks of a dataset (default: one per core for large ones)"
     reading.add_argument("--workers", type=int, metavar="N", help=words)
     return reading
 
@@ -401,20 +402,22 @@ def _analyze(sub: argparse.ArgumentParser) -> None:
         "--rank", type=int, action="append", metavar="N", help="only this rank; may be given several times"
     )
     sub.add_argument("--by", metavar="COLUMNS", help="columns to group by (overlap, kernels); stage or layer (layers)")
-    sub.add_argument("--model", metavar="NAME", help="bound: what ran, a name of theory's catalogue or a config.json")
+    sub.add_argument(
+        "--model", metavar="NAME", help="bound: model of the trace, a name in theory --list or config.json"
+    )
     sub.add_argument("--columns", metavar="COLUMNS", help="columns to show, separated by commas, or all")
-    sub.add_argument("--sort", metavar="COLUMN", help="largest of this column first")
+    sub.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first")
     sub.add_argument("--ascending", action="store_true", help="with --sort: smallest first")
     _output(sub)
 
 
 def _diff(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("a", metavar="A", help="reference: file, folder or sample:NAME")
-    sub.add_argument("b", metavar="B", help="what is compared with it")
+    sub.add_argument("b", metavar="B", help="trace that is compared with the reference")
     sub.add_argument(
-        "--tolerance", type=float, default=0.05, metavar="X", help="change that counts as none (default: 0.05)"
+        "--tolerance", type=float, default=0.05, metavar="X", help="smaller changes count as none (default: 0.05)"
     )
-    sub.add_argument("--chart", type=Path, metavar="FILE", help="draw it into a .png, .svg or .html file")
+    sub.add_argument("--chart", type=Path, metavar="FILE", help="draw the comparison into a .png, .svg or .html file")
     sub.add_argument(
         "--fail-over",
         type=_share,
@@ -457,7 +460,7 @@ def _share(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no share; write 3% or 0.03")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write 3% or 0.03")
     return value
 
 
@@ -468,11 +471,11 @@ def _export(sub: argparse.ArgumentParser) -> None:
     sub.epilog = "forms:\n" + "\n".join(
         f"  {name:<11} {what}{': ' + ', '.join(ends) if ends else ''}" for name, (what, ends) in FORMS.items()
     )
-    sub.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write; its end says the form")
+    sub.add_argument("-o", "--output", required=True, metavar="FILE", help="file to write; its suffix gives the form")
     sub.add_argument(
-        "--as", dest="form", choices=list(FORMS), metavar="FORM", help="form, where the end does not say it"
+        "--as", dest="form", choices=list(FORMS), metavar="FORM", help="form, if the suffix does not give it"
     )
-    sub.add_argument("--window", type=_window, metavar="FROM:TO", help="only what starts in it, in ms: 12.5:14")
+    sub.add_argument("--window", type=_window, metavar="FROM:TO", help="only events that start in it, in ms: 12.5:14")
     sub.add_argument("--redact", action="store_true", help="write pseudonyms for people, machines and secrets")
 
 
@@ -484,7 +487,7 @@ def _window(text: str) -> tuple[int, int]:
     except (ValueError, OverflowError):
         window = (1, 0)
     if not colon or window[1] <= window[0]:
-        raise argparse.ArgumentTypeError(f"{text!r} is no window; write FROM:TO in ms, such as 12.5:14")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a window; write FROM:TO in ms, such as 12.5:14")
     return window
 
 

@@ -47,7 +47,7 @@ OF_REPORTS: Final[dict[str, dict[str, Any]]] = {
     "launch_delay": {},
     "coverage": {},
 }
-"""Analyses that reports draw and that each rank of a dataset can do by itself, with their options."""
+"""Analyses of reports that can be computed for each rank of a dataset separately, with their options."""
 LEAST_KEY_BYTES = 8
 
 
@@ -64,7 +64,7 @@ def report(args: Namespace, terminal: Terminal) -> str:
     target, named = Path(args.output), shlex.join(args.paths)
     if is_page(args.output):
         if model is not None:
-            raise LlmprofError("one file has no room for the join with a model", hint="name a folder: -o report")
+            raise LlmprofError("a report with a model needs several files", hint="name a folder: -o report")
         page = reports.html(trace, title=args.title, progress=terminal.progress, path=named)
         file = files.write(target, page)
         return to_json({"index": file}) if args.json else text.pairs([("Report", str(file))], indent="")
@@ -159,7 +159,7 @@ def parameter(item: str) -> tuple[str, Any]:
 _OPENING: Final = ("info", "findings", "report", "explore")
 """Commands that open any sample."""
 NCU: Final = "Nsight Compute"
-"""Profiler of the samples that hold hardware metrics."""
+"""Profiler of the samples with hardware metrics."""
 
 
 def samples(args: Namespace, terminal: Terminal) -> str:
@@ -211,12 +211,12 @@ def redact(args: Namespace, terminal: Terminal) -> str:
             return to_json({"file": args.file, "would_remove": rows_of(to_remove)})
         return text.table(to_remove, width=terminal.width) if to_remove.height else "nothing in it would be removed"
     if args.output is None:
-        raise LlmprofError("no name for the copy was given", expected="-o COPY, or --check to list what is removed")
+        raise LlmprofError("no name for the copy was given", expected="-o COPY, or --check for a list of removed texts")
     copy = Path(args.output)
     removed = redaction.redact(args.file, copy, key=_key(args.key_file))
     if args.json:
         return to_json({"copy": copy, "removed": rows_of(removed)})
-    table = text.table(removed, width=terminal.width) if removed.height else "nothing was found that had to be removed"
+    table = text.table(removed, width=terminal.width) if removed.height else "nothing had to be removed"
     return f"{table}\nCopy  {text.plain(copy)}"
 
 
@@ -237,11 +237,11 @@ HOST: Final = "127.0.0.1"
 NEEDED: Final = ("voila", "ipywidgets", "anywidget", "ipykernel", "psutil")
 _START_S: Final = 60.0
 _SAID: Final = 2_000
-"""Most characters of the server's log in an error message."""
+"""Largest number of characters of the server's log in an error message."""
 
 
 def convert(args: Namespace, terminal: Terminal) -> str:
-    """Make a dataset of the files of many ranks."""
+    """Make a dataset from the files of many ranks."""
     from llmprof.dataset import convert as to_dataset
     from llmprof.dataset.cluster import local
 
@@ -278,7 +278,7 @@ def explore(args: Namespace, terminal: Terminal) -> str:
 
     alone = is_profile(args.paths)
     if alone and args.compare:
-        raise LlmprofError("hardware metrics have no timeline to compare", hint="compare them with llmprof diff A B")
+        raise LlmprofError("hardware metrics have no timeline to compare", hint="use llmprof diff A B for them")
     if alone:
         launches_in_a_row(open_profile(args.paths).metrics)  # errors appear here and not in the browser
     for paths in ([] if alone else args.paths, [args.compare] if args.compare else []):
@@ -312,7 +312,7 @@ def explore(args: Namespace, terminal: Terminal) -> str:
 
 
 def command(port: int) -> list[str]:
-    """Command line of the server, which listens on this machine only and asks for the token in ``JUPYTER_TOKEN``."""
+    """Command line of the server, which listens only on this machine and requires the token in ``JUPYTER_TOKEN``."""
     from llmprof import explore as package
 
     notebook = Path(str(package.__file__)).with_name("explore.ipynb")
@@ -324,7 +324,7 @@ def command(port: int) -> list[str]:
 
 
 def _templates() -> str:
-    """``JUPYTER_PATH`` with the folder of our page template, which loads nothing from the network."""
+    """``JUPYTER_PATH`` with the folder of our page template, which needs no network."""
     from llmprof import explore as package
 
     ours = Path(str(package.__file__)).with_name("jupyter")
@@ -337,7 +337,7 @@ def check_installed() -> None:
     Raises
     ------
     LlmprofError
-        One is missing; the message says how to install it.
+        A package is missing; the message says how to install it.
     """
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
@@ -365,7 +365,7 @@ def _port(wished: int) -> int:
     Raises
     ------
     LlmprofError
-        It is in use, or no port.
+        The port is in use, or the number is not one of a port.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -374,7 +374,7 @@ def _port(wished: int) -> int:
         except (OSError, OverflowError) as error:
             raise LlmprofError(
                 f"port {wished} cannot be used: {getattr(error, 'strerror', None) or error}",
-                hint="choose another one with --port, or none",
+                hint="choose another port with --port, or leave the option out",
             ) from error
         port: int = probe.getsockname()[1]
     return port

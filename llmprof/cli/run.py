@@ -36,36 +36,36 @@ def share(text: str) -> float:
 
 _PLAIN: tuple[tuple[str, Any, str, str], ...] = (
     ("max_tokens", int, "N", "tokens to generate for each prompt"),
-    ("temperature", float, "X", "0 takes the likeliest token"),
-    ("top_p", float, "X", "share of the probability that is sampled from"),
-    ("n", int, "N", "answers to each prompt"),
-    ("batch_size", int, "N", "prompts at once"),
+    ("temperature", float, "X", "sampling temperature; 0 chooses the likeliest token"),
+    ("top_p", float, "X", "sample from the likeliest tokens with this share of the probability"),
+    ("n", int, "N", "number of answers to each prompt"),
+    ("batch_size", int, "N", "number of prompts that run at once"),
     ("tensor_parallel_size", int, "N", "ranks that share each layer"),
     ("pipeline_parallel_size", int, "N", "ranks that share the layers"),
     ("dtype", str, "NAME", "type of the weights, such as bfloat16"),
-    ("max_model_len", int, "N", "longest prompt and answer together"),
-    ("warmup", int, "N", "runs before anything is measured"),
+    ("max_model_len", int, "N", "largest number of tokens of a prompt and its answer together"),
+    ("warmup", int, "N", "runs before the first measured one"),
     ("repeat", int, "N", "measured runs without profiler"),
-    ("until", share, "SHARE", "repeat until the mean is known to this share of it, such as 3%%"),
-    ("most_repeats", int, "N", "most repeats with --until"),
+    ("until", share, "SHARE", "repeat until the mean is known within this share, such as 3%%"),
+    ("most_repeats", int, "N", "largest number of repeats with --until"),
     ("seed", int, "N", "seed of weights, prompts and sampling"),
     ("max_iterations", int, "N", "steps of the engine that are profiled, 0 for all"),
     ("timeout_s", float, "S", "longest time of one pass"),
-    ("monitor_hz", float, "HZ", "samples a second of GPU, CPU and memory, 0 for none"),
+    ("monitor_hz", float, "HZ", "samples per second of GPU, CPU and memory, 0 for none"),
     ("cpu_sampler", str, "NAME", "sample call stacks of the host: none, perf or vtune"),
-    ("python", str, "FILE", "interpreter that has the engine"),
-    ("results_dir", str, "DIR", "folder of the run folders"),
+    ("python", str, "FILE", "Python interpreter in which the engine is installed"),
+    ("results_dir", str, "DIR", "folder for the run folders"),
     ("experiment_name", str, "NAME", "name of the experiment"),
 )
 _SWITCHES = (
     ("served", "profile a server under load instead of one batch"),
-    ("eager", "without CUDA graphs and compilation"),
-    ("ignore_eos", "generate max_tokens whatever the model says"),
-    ("plain", "also measure without profiler, for the overhead"),
+    ("eager", "run without CUDA graphs and compilation"),
+    ("ignore_eos", "generate max_tokens tokens even after an end token"),
+    ("plain", "also measure without profiler, to know its overhead"),
     ("with_stack", "record Python stacks (large, slow)"),
     ("record_shapes", "record shapes of the operators"),
     ("layer_annotations", "label each layer in the trace"),
-    ("profile_memory", "record what is allocated and freed"),
+    ("profile_memory", "record allocations and releases of memory"),
     ("memory_snapshot", "write a snapshot of PyTorch's allocator"),
 )
 _MAPPINGS = (
@@ -92,7 +92,7 @@ _MAPPINGS = (
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Give a parser the options of a configuration; options that are not given stay None."""
     what = parser.add_argument_group("what to run")
-    what.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file; options go over it")
+    what.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file; options override it")
     what.add_argument("--model", metavar="NAME", help="folder, hub name, or random:NAME (random weights)")
     what.add_argument("--prompt", action="append", metavar="TEXT", help="prompt; may be given several times")
     what.add_argument("--prompt-file", metavar="FILE", help="file with one prompt in each line, or JSON lines")
@@ -141,7 +141,7 @@ _SIZED = {
     "profile_steps": "timed steps, spread over the generation",
     "num_tokens": "output tokens of a request",
     "warmup_steps": "warm-up runs",
-    "max_seq_len": "longest prompt and answer together",
+    "max_seq_len": "largest number of tokens of a prompt and its answer together",
 }
 
 
@@ -191,7 +191,7 @@ def lengths(text: str) -> int | tuple[int, int]:
     """Convert ``64`` to 64 and ``32:128`` to (32, 128)."""
     parts = text.split(":")
     if len(parts) > 2 or not all(part.isdigit() for part in parts):
-        raise ConfigError(f"--input-tokens {text!r} is no length", expected="N, or LOW:HIGH")
+        raise ConfigError(f"--input-tokens {text!r} is not a length", expected="N, or LOW:HIGH")
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
@@ -284,11 +284,11 @@ def _requests(done: Run) -> str:
     rows = []
     for row in summarize(done.requests).iter_rows(named=True):
         if row["metric"] in _SHOWN:
-            say = format_ns if row["unit"] == "ns" else _rate
-            known = row["ci95_low"] is not None
-            spread = f"± {say((row['ci95_high'] - row['ci95_low']) / 2)}" if known else ""
-            tail = say(row["p99"]) if row["n"] > 1 else ""
-            rows.append((row["phase"], _NAMES[row["metric"]], say(row["mean"]), spread, say(row["p50"]), tail))
+            as_text = format_ns if row["unit"] == "ns" else _rate
+            has_interval = row["ci95_low"] is not None
+            spread = f"± {as_text((row['ci95_high'] - row['ci95_low']) / 2)}" if has_interval else ""
+            tail = as_text(row["p99"]) if row["n"] > 1 else ""
+            rows.append((row["phase"], _NAMES[row["metric"]], as_text(row["mean"]), spread, as_text(row["p50"]), tail))
     if not rows:
         return ""
     columns = ("phase", "metric", "mean", "95 % interval", "median", "p99")
@@ -327,7 +327,7 @@ def _cost(row: dict[str, Any]) -> str:
     if clear is False:
         return f"{more} time for a batch, which is not beyond the noise of the repeats"
     if clear is None:
-        return "its cost is not known: one repeat without it does not tell the noise (--repeat 3 does)"
+        return "its cost is not known: the noise cannot be seen from one repeat without it (--repeat 3 helps)"
     return f"{more} time for a batch"
 
 
@@ -362,9 +362,7 @@ def config(args: Namespace, terminal: Terminal) -> str:
         return text_of
     path = Path(args.init)
     if path.exists():
-        raise ConfigError(
-            f"{path} is there already", expected="a new file", hint="choose another name with --init FILE"
-        )
+        raise ConfigError(f"{path} already exists", expected="a new file", hint="choose another name with --init FILE")
     files.write(path, text_of)
     return to_json({"file": path}) if args.json else f"wrote {path}; llmprof run --config {shlex.quote(str(path))}"
 
@@ -418,7 +416,7 @@ def doctor(args: Namespace, terminal: Terminal) -> str:
 
 
 def _self_test(args: Namespace) -> str:
-    """Agreement of the timer of operators with PyTorch's profiler on a known kernel."""
+    """Compare the timer of operators with PyTorch's profiler on a known kernel."""
     from llmprof.experiments.self_test import self_test
 
     test = self_test(**({"python": args.python} if args.python else {}))
@@ -426,7 +424,7 @@ def _self_test(args: Namespace) -> str:
         return to_json(test)
     kind = "CUDA events" if test["platform"] == "cuda" else "the clock of the host (there is no GPU)"
     if test["difference"] is None:
-        return f"PyTorch's profiler saw no kernel, so nothing can be compared; {kind} say {test['timed_us']:.1f} us"
+        return f"PyTorch's profiler recorded no kernel, so nothing can be compared; {kind}: {test['timed_us']:.1f} us"
     verdict = "agree" if test["agrees"] else "do NOT agree"
     return (
         f"A product of {test['n']} × {test['n']} matrices takes {test['timed_us']:.1f} us by {kind} and "
@@ -474,7 +472,7 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
 
 
 def _with_intervals(comparison: pl.DataFrame) -> pl.DataFrame:
-    """Format the means of a comparison with half of their 95 % interval; a cost within the noise is called so."""
+    """Format the means of a comparison with half of their 95 % interval; words say if a cost is within the noise."""
     from llmprof.report.sweep import overhead_in_words, with_interval
 
     rows = comparison.to_dicts()

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from llmprof.theory import Profile
 
 _OPTIONS = (
-    ("--batch-size", "batch_size", int, 1, "requests at once"),
-    ("--seq-len", "seq_len", int, 1024, "prompt tokens of each"),
-    ("--generate-len", "generate_len", int, 128, "output tokens of each"),
+    ("--batch-size", "batch_size", int, 1, "number of concurrent requests"),
+    ("--seq-len", "seq_len", int, 1024, "prompt tokens of each request"),
+    ("--generate-len", "generate_len", int, 128, "output tokens of each request"),
     ("--tp", "tp_size", int, 1, "tensor-parallel size"),
     ("--pp", "pp_size", int, 1, "pipeline-parallel size"),
     ("--dp", "dp_size", int, 1, "data-parallel size"),
-    ("--sp", "sp_size", int, 1, "sequence-parallel size: 1 or as --tp"),
-    ("--dtype", "dtype", str, None, "weights: bf16, fp16, fp8, int8, int4, fp32"),
-    ("--kv-cache-dtype", "kv_cache_dtype", str, None, "KV cache: bf16, fp16, fp8, int8"),
+    ("--sp", "sp_size", int, 1, "sequence-parallel size: 1, or the same as --tp"),
+    ("--dtype", "dtype", str, None, "type of the weights: bf16, fp16, fp8, int8, int4, fp32"),
+    ("--kv-cache-dtype", "kv_cache_dtype", str, None, "type of the KV cache: bf16, fp16, fp8, int8"),
     ("--flops-efficiency", "flops_efficiency", float, 1.0, "share of the arithmetic peak that is reached"),
     ("--hbm-efficiency", "hbm_efficiency", float, 1.0, "share of the memory bandwidth that is reached"),
     ("--intra-node-efficiency", "intra_node_efficiency", float, 1.0, "share of the links that is reached"),
@@ -40,7 +40,7 @@ _JOINED = ["phase", "stage", "measured", "least", "efficiency", "mfu", "mbu", "g
 
 def add_theory_options(sub: argparse.ArgumentParser) -> None:
     """Add the options of the command to its parser."""
-    sub.add_argument("model", nargs="?", metavar="MODEL", help="name of the catalogue, config.json, or its folder")
+    sub.add_argument("model", nargs="?", metavar="MODEL", help="name in --list, config.json, or its folder")
     sub.add_argument("--gpu", metavar="NAME", help="device (H200, a100-sxm-40gb …), or a YAML file with its numbers")
     for flag, name, kind, default, words in _OPTIONS:
         shown = f"{words} (default: {default})" if default is not None else words
@@ -50,8 +50,8 @@ def add_theory_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--predict", action="store_true", help="add times predicted by the calibration of the device")
     sub.add_argument("--trace", nargs="+", metavar="PATH", help="join a trace of this model with its least times")
     sub.add_argument("--csv", metavar="FILE", help="write the table of components (or of the join); - prints it")
-    sub.add_argument("--charts", type=Path, metavar="DIR", help="draw the charts into PNG files of this folder")
-    sub.add_argument("--list", action="store_true", help="list the models and devices that are known")
+    sub.add_argument("--charts", type=Path, metavar="DIR", help="draw the charts into PNG files in this folder")
+    sub.add_argument("--list", action="store_true", help="list the known models and devices")
 
 
 def theory(args: Namespace, terminal: Terminal) -> str:
@@ -59,7 +59,7 @@ def theory(args: Namespace, terminal: Terminal) -> str:
     if args.list:
         return _listed(args)
     if not args.model:
-        raise LlmprofError("no model is given", expected="llmprof theory MODEL --gpu NAME", hint="--list names them")
+        raise LlmprofError("no model is given", expected="llmprof theory MODEL --gpu NAME", hint="--list shows models")
     return _joined(args, terminal) if args.trace else _profiled(args, terminal)
 
 
@@ -80,7 +80,7 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
     from llmprof.theory.profiler import machine_for
 
     if not args.gpu:
-        raise LlmprofError("no device is given", expected="--gpu NAME, such as --gpu H200", hint="--list names them")
+        raise LlmprofError("no device is given", expected="--gpu NAME, such as --gpu H200", hint="--list shows devices")
     options = {name: getattr(args, name) for _, name, _, _, _ in _OPTIONS}
     profile = theories.profile(args.model, args.gpu, mode=args.mode, expert_parallel=args.expert_parallel, **options)
     summary = profile.summary()
@@ -149,7 +149,7 @@ def _fits(profile: Profile) -> str:
 
 
 def _components(components: pl.DataFrame) -> pl.DataFrame:
-    """The table of components for people."""
+    """The table of components with numbers as text."""
     from llmprof.theory.familiar import quantity, seconds
 
     share = pl.col("latency_s") / pl.col("latency_s").sum().over("phase")

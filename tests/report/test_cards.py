@@ -24,7 +24,7 @@ def test_a_trace_says_ranks_steps_coverage_and_what_to_ask(sample_trace):
         assert words in shown
     bundle = sample_trace("torch_tp4_eager_nccl")._repr_mimebundle_()
     assert bundle["text/html"] == shown
-    assert bundle["text/plain"].startswith("<Trace 4 rank(s)")
+    assert bundle["text/plain"].startswith("<Trace 4 ranks")
 
 
 def test_warnings_and_names_are_escaped():
@@ -83,6 +83,6 @@ def test_findings_are_sentences_and_a_frame(sample_trace):
 def test_explorers_say_what_they_show_where_no_widget_can(sample_trace, name):
     widget = getattr(llmprof.explore, name)(sample_trace("torch_tp1_eager"), rank=0, window=[0, 1_000_000])
     data = widget._repr_mimebundle_()[0]
-    assert data["text/plain"].startswith(f"<{type(widget).__name__} of Trace 1 rank(s)")
+    assert data["text/plain"].startswith(f"<{type(widget).__name__} of Trace 1 rank")
     assert "0 ns to 1.00 ms" in data["text/plain"] or "to 1 ms" in data["text/plain"]
     assert "0x" not in data["text/plain"]

@@ -181,7 +181,7 @@ def test_an_endless_view_is_not_looked_at(tmp_path):
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
         connection.execute(f"CREATE VIEW NVTX_EVENTS AS SELECT x AS start, x AS end FROM ({ENDLESS})")
-    with pytest.raises(ReadError, match="holds no kernel"):
+    with pytest.raises(ReadError, match="has no kernel"):
         llmprof.read(path, cache=False)
 
 

@@ -51,19 +51,19 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 
 def counted(number: float, noun: str) -> str:
-    """A number and its noun.
+    """A number, to a tenth, and its noun.
 
     Examples
     --------
-    >>> counted(1, "rank"), counted(1200, "all-reduce"), counted(2, "copy")
-    ('1 rank', '1,200 all-reduces', '2 copies')
+    >>> counted(1, "rank"), counted(1200, "all-reduce"), counted(2, "copy"), counted(44.52, "pause")
+    ('1 rank', '1,200 all-reduces', '2 copies', '44.5 pauses')
     """
     if round(number, 1) == 1:
         return f"{number:,.0f} {noun}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
     if noun.endswith(("ch", "s", "x")):
         plural = f"{noun}es"
-    return f"{number:,.0f} {plural}" if float(number).is_integer() else f"{number:,.1f} {plural}"
+    return f"{number:,.0f} {plural}" if float(round(number, 1)).is_integer() else f"{number:,.1f} {plural}"
 
 
 def left_out(number: int, noun: str, which: str = "") -> str:

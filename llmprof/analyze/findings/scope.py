@@ -58,12 +58,6 @@ def total(frame: pl.DataFrame, column: str) -> float:
     return float(frame[column].cast(pl.Float64).sum())
 
 
-def counted(number: float, noun: str) -> str:
-    """A number and its noun: ``1 pause``, ``44.5 pauses``, ``270 pauses``."""
-    text = amount(number)
-    return f"{text} {noun}{'' if text == '1' else 's'}"
-
-
 def amount(number: float) -> str:
     """A number to a tenth: ``1``, ``44.5``."""
     return f"{number:,.0f}" if round(number, 1).is_integer() else f"{number:,.1f}"

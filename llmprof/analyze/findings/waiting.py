@@ -5,11 +5,12 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.findings.scope import Measure, Scope, counted, largest, middle, most, total, worst
+from llmprof.analyze.findings.scope import Measure, Scope, largest, middle, most, total, worst
 from llmprof.analyze.idle import idle, launch_delay
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.ranks import late_groups_of, latest_group, rank_groups
+from llmprof.text import counted
 from llmprof.units import format_bytes, format_ns, format_share
 
 LATE = ("host_bound", "launch")

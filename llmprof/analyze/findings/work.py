@@ -8,7 +8,7 @@ from llmprof import names
 from llmprof.analyze.findings.scope import Measure, Scope, amount, middle, most, total, worst
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.steps.summary import LANE
-from llmprof.text import shorten
+from llmprof.text import counted, shorten
 from llmprof.units import format_bytes, format_ns, format_share
 
 SHORT_KERNEL_NS = 5_000
@@ -101,10 +101,6 @@ def _moved(scope: Scope, name: str) -> tuple[str, str]:
     return size, memory
 
 
-def _counted(number: float, noun: str) -> str:
-    return f"{number:,.0f} {noun}{'' if round(number) == 1 else 's'}"
-
-
 def heaviest_stage(scope: Scope) -> Measure | None:
     """The stage with the most compute time."""
     compute = scope.times.filter(pl.col("kind") == "compute")
@@ -127,7 +123,7 @@ def heaviest_stage(scope: Scope) -> Measure | None:
         "next": f"; then {', '.join(following)}" if following else "",
         "compute": format_share(whole / scope.span_ns),
         "kernel": f"{shorten(name or 'a kernel without a name', 100)} ({format_share(share)} of it)",
-        "kernels": _counted(rows.height / scope.parts, "operator" if scope.on_host else "kernel"),
+        "kernels": counted(round(rows.height / scope.parts), "operator" if scope.on_host else "kernel"),
     }
     column = "stage" if bool((rows["stage"] == stage).any()) else "category"
     weights = bool((rows["category"] == "linear").any()) or stage in ("experts", "lm_head")
@@ -232,7 +228,7 @@ def unnamed(scope: Scope) -> Measure | None:
     name, share = most(missing, "name")
     rank, window = worst(missing)
     words = {
-        "count": _counted(missing.height, "event"),
+        "count": counted(missing.height, "event"),
         "of_events": format_share(total(missing, "dur_ns") / max(1.0, total(scope.events, "dur_ns"))),
         "name": f"{shorten(name or 'an event without a name', 100)} ({format_share(share)})",
     }

@@ -84,7 +84,10 @@ def test_calls_that_repeat_evenly_do_not_tell_by_how_many_they_are_shifted() -> 
     other = [(1, n * 100 * US + 9 * MS, n * 100 * US + 9 * MS + 20 * US) for n in range(55)]
     found = collectives(calls([*rows, *other]))
     assert found["wait_ns"].null_count() == found.height
-    assert "ends and number of these calls agree with those of no other rank (1)" in found["unmatched"].to_list()
+    assert (
+        "ends and number of these calls agree with those of no other rank (compared with rank 1)"
+        in found["unmatched"].to_list()
+    )
 
 
 def test_a_group_that_the_recording_names_but_whose_calls_do_not_overlap() -> None:

@@ -114,8 +114,8 @@ def test_trtllm_serve_gets_its_window_by_the_environment(site, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "found"),
     [
-        ({"layer_annotations": True}, "layer_annotations is vLLM's"),
-        ({"memory_snapshot": True}, "memory_snapshot is vLLM's"),
+        ({"layer_annotations": True}, "layer_annotations works with the engine vllm only"),
+        ({"memory_snapshot": True}, "memory_snapshot works with the engine vllm only"),
         ({"tensor_parallel_size": 4}, "needs 4 GPUs"),
     ],
 )

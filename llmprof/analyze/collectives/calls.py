@@ -166,8 +166,8 @@ def _match(ends: pl.DataFrame, matches: Matches, *, synchronises: bool) -> None:
             itself = Pair(own.select("_row", "call").with_columns(difference=pl.lit(0, dtype=pl.Int64)), Clock(), 0.0)
             reason = None
             if not pairs and not alone:
-                others = ", ".join(str(rank) for rank in sorted(set(rows["rank"].unique()) - {reference}))
-                reason = f"ends and number of these calls agree with those of no other rank ({others})"
+                others = ", ".join(f"rank {rank}" for rank in sorted(set(rows["rank"].unique()) - {reference}))
+                reason = f"ends and number of these calls agree with those of no other rank (compared with {others})"
             members = {reference: itself, **pairs}
             matches.add(dict(sorted(members.items())), reference, "group" if trusted else "ends", reason)
 

@@ -66,6 +66,18 @@ def counted(number: float, noun: str) -> str:
     return f"{number:,.0f} {plural}" if float(round(number, 1)).is_integer() else f"{number:,.1f} {plural}"
 
 
+def joined(words: Sequence[object]) -> str:
+    """Words separated by commas, the last by *and*.
+
+    Examples
+    --------
+    >>> joined([0, 1, 2])
+    '0, 1 and 2'
+    """
+    texts = [str(word) for word in words]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
+
+
 def left_out(number: int, noun: str, which: str = "") -> str:
     """A sentence that says how many things were left out.
 

@@ -8,6 +8,9 @@ from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.trace import Trace
 
+OF_OPERATORS = "summed time of outermost operators"
+"""What the shares are of where only the host was recorded."""
+
 _MEASURES = {
     "step": pl.col("step").is_not_null(),
     "stage": pl.col("stage").is_not_null() & (pl.col("stage") != "other"),
@@ -49,7 +52,7 @@ def coverage(trace: Trace) -> pl.DataFrame:
     """
     events = attribute(trace)
     on_cpu = events.height > 0 and (events["source"] == "op").all()
-    of = "summed time of outermost operators" if on_cpu else "summed time of kernels and copies"
+    of = OF_OPERATORS if on_cpu else "summed time of kernels and copies"
     parts = []
     for measure, covered in _MEASURES.items():
         parts.append(

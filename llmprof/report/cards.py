@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from llmprof import analyze, schema
 from llmprof.analyze import catalog
+from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.analyze.findings.facts import facts_in_words
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.text import plain, shorten
@@ -142,7 +143,7 @@ def shares(coverage: pl.DataFrame | None) -> pl.DataFrame:
             schema={"measure": pl.String, "share": pl.Float64, "least": pl.Float64, "rank": pl.Int32, "of": pl.String}
         )
     whole = pl.col("total_ns").sum()
-    if coverage["of"][0] == "summed time of outermost operators":  # each is an operator, and was not launched
+    if coverage["of"][0] == OF_OPERATORS:  # each is an operator, and was not launched
         coverage = coverage.filter(~pl.col("measure").is_in(["launch", "operator"]))
     return coverage.group_by("measure", maintain_order=True).agg(
         share=pl.when(whole > 0).then(pl.col("covered_ns").sum() / whole),

@@ -11,6 +11,7 @@ from llmprof.analyze.activity import activity
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, NotCapturedError, listed
+from llmprof.text import joined
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -256,7 +257,7 @@ def diff_words(frame: pl.DataFrame) -> list[str]:
 def _steps_of(phases: Sequence[str]) -> str:
     """Text for the steps of some phases, including unknown ones."""
     known = [phase for phase in phases if phase != "other"]
-    words = [f"steps of {' and '.join([', '.join(known[:-1]), *known[-1:]] if known[1:] else known)}"] if known else []
+    words = [f"steps of {joined(known)}"] if known else []
     return " and ".join([*words, *(["steps whose phase is unknown"] if "other" in phases else [])])
 
 
@@ -336,10 +337,9 @@ def diff_context(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) ->
     Returns
     -------
     polars.DataFrame
-        ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill tokens,
-        mixed tokens), ``a, b`` (as text;
-        null where unknown), ``same`` (null where one is unknown) and ``words``: what a difference means for the
-        comparison, null where there is none.
+        ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill tokens, mixed tokens),
+        ``a, b`` (as text; null where unknown), ``same`` (null where one is unknown) and ``words``: what a difference
+        means for the comparison, null where there is none.
 
     Examples
     --------

@@ -112,7 +112,7 @@ def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         One row for each kernel, the one with the most time under its limit first: ``kernel_name, bound, bound_ns``
-        (time of the launches with this limit)``, memory_level, stall`` (of the longest of them)``, compute_pct,
+        (time of the launches with this limit), ``memory_level, stall`` (of the longest of them) and ``compute_pct,
         memory_pct, roof_share, stall_share`` (their medians).
     """
     by_time = speed.sort("duration_ns", descending=True, nulls_last=True)

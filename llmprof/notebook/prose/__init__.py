@@ -65,8 +65,8 @@ from llmprof.notebook.prose.timeline import (
     of_timeline,
     of_watched_rank,
 )
-from llmprof.notebook.prose.words import joined, listed, or_why_not, say, what_ran
-from llmprof.text import counted
+from llmprof.notebook.prose.words import listed, or_why_not, say, what_ran
+from llmprof.text import counted, joined
 
 __all__ = [
     "compared",

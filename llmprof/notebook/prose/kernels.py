@@ -13,8 +13,8 @@ from llmprof.analyze.roofline import AT_ROOF, coverage_of
 from llmprof.errors import LlmprofError
 from llmprof.hardware import Device, device
 from llmprof.metrics.data import Metrics
-from llmprof.notebook.prose.words import joined, number
-from llmprof.text import counted
+from llmprof.notebook.prose.words import number
+from llmprof.text import counted, joined
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns, format_share
 

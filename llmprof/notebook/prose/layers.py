@@ -9,8 +9,8 @@ import polars as pl
 
 from llmprof import analyze, names
 from llmprof.analyze.findings.facts import on_host
-from llmprof.notebook.prose.words import events_called, joined, kind_in_words, number
-from llmprof.text import counted
+from llmprof.notebook.prose.words import events_called, kind_in_words, number
+from llmprof.text import counted, joined
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 

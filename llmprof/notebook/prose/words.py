@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from llmprof import analyze, bundled
 from llmprof.analyze.findings.facts import facts_in_words, on_host
 from llmprof.errors import LlmprofError
-from llmprof.text import counted
+from llmprof.text import counted, joined
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -67,18 +67,6 @@ def or_why_not(show: Callable[[], Any]) -> Any:
         return show()
     except LlmprofError as error:
         return say(f"*Not to be had from this recording: {error}*")
-
-
-def joined(words: Sequence[object]) -> str:
-    """Words separated by commas, the last by *and*.
-
-    Examples
-    --------
-    >>> joined([0, 1, 2])
-    '0, 1 and 2'
-    """
-    texts = [str(word) for word in words]
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:

@@ -150,6 +150,7 @@ def put_off(name: str, *functions: str) -> None:
 
     stand_in = PutOff(name)
     stand_in.__spec__ = spec
+    stand_in.__file__ = spec.origin  # hypothesis and inspect ask it of every module
     if spec.submodule_search_locations is not None:
         stand_in.__path__ = spec.submodule_search_locations
     for function in functions:

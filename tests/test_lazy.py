@@ -49,6 +49,12 @@ def test_any_other_attribute_imports_it(library):
         _ = module.nothing
 
 
+def test_who_asks_for_its_file_does_not_import_it(library, tmp_path):
+    put_off(library, "twice")
+    assert importlib.import_module(library).__file__ == str(tmp_path / library / "__init__.py")
+    assert not is_imported(library)
+
+
 def test_its_modules_can_be_imported(library):
     put_off(library, "twice")
     assert importlib.import_module(f"{library}.part").WORD == "part"

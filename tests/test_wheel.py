@@ -7,13 +7,9 @@ import subprocess
 import sys
 import venv
 import zipfile
-from collections.abc import Collection
-from importlib.metadata import Distribution, PackagePath, PathDistribution, distribution
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("wheel")]
 
@@ -34,62 +30,18 @@ def wheel(tmp_path_factory, root) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def asked_for(requires: list[str], extras: Collection[str]) -> list[Distribution]:
-    """What requirements ask for, and what that asks for, as it is installed beside the tests."""
-    found, seen, left = [], set(), [(requires, extras)]
-    while left:
-        requires, extras = left.pop()
-        for requirement in map(Requirement, requires):
-            if requirement.marker and not any(requirement.marker.evaluate({"extra": one}) for one in ("", *extras)):
-                continue
-            known = (canonicalize_name(requirement.name), frozenset(requirement.extras))
-            installed = distribution(requirement.name)
-            assert requirement.specifier.contains(installed.version, prereleases=True), (requirement, installed.version)
-            if known not in seen:
-                seen.add(known)
-                found.append(installed)
-                left.append((installed.requires or [], requirement.extras))
-    return found
-
-
-def environment(folder: Path, wheel: Path, *extras: str) -> Path:
-    """Folder of the commands of an environment that has nothing but the wheel and what its metadata ask for.
-
-    The wheel is installed; the libraries are links to those of the tests' own environment, into which pip has
-    installed what the same metadata ask for: to unpack a hundred wheels takes longer than all that is tested here.
-    """
+def environment(folder: Path, wanted: str | Path) -> Path:
+    """Folder of the commands of an environment that has nothing but what is wanted and what that asks for."""
     venv.create(folder, symlinks=True)
-    (site,) = folder.glob("lib/python*/site-packages")
-    (info,) = (path for path in zipfile.Path(wheel).iterdir() if path.name.endswith(".dist-info"))
-    requires = PathDistribution(info).requires
-    assert requires
-    for library in asked_for(requires, extras):
-        for file in library.files or ():
-            _link(site, file, Path(str(library.locate_file(file))))
+    # pip of the tests' own environment; Python compiles the few modules of hundreds that the commands import
     pip = [sys.executable, "-m", "pip", "--python", folder / "bin/python", "install", "--quiet", "--no-compile"]
-    run(*pip, "--no-index", "--no-deps", wheel, cwd=folder)
+    run(*pip, wanted, cwd=folder)
     return folder / "bin"
-
-
-def _link(site: Path, file: PackagePath, target: Path) -> None:
-    """Link a file of a library, or the folder at the top of site-packages in which it lies; commands are left out."""
-    top = file.parts[0]
-    if top != "..":
-        if top == "__pycache__":
-            return
-        link, target = site / top, target.parents[len(file.parts) - 2] if len(file.parts) > 1 else target
-    else:
-        link = Path(os.path.normpath(site / file))
-        if "bin" in link.relative_to(site.parents[2]).parts:
-            return
-        link.parent.mkdir(parents=True, exist_ok=True)
-    if not link.is_symlink():
-        link.symlink_to(target.resolve())
 
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    return environment(tmp_path_factory.mktemp("environment"), wheel, "notebook")
+    return environment(tmp_path_factory.mktemp("environment"), f"{wheel}[notebook]")
 
 
 def test_the_wheel_holds_the_notebooks_and_two_samples(wheel, root):

@@ -1,6 +1,6 @@
 """Entries of the glossary: metrics that matter for the kernels of LLM inference.
 
-The texts are written for this toolkit; each source names NVIDIA's documentation of the metric.
+The texts were written for llmprof. Each source names the part of NVIDIA's documentation that describes the metric.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Entry(NamedTuple):
     """Entry of a metric, or of a family of metrics with the same meaning."""
 
     names: tuple[str, ...]
-    """Names without rollup and submetric; ``*`` stands for any text."""
+    """Names of metrics without rollup and submetric; ``*`` stands for any text."""
     labels: tuple[str, ...]
-    """Names on the details page."""
+    """Names of the same metrics on the details page of Nsight Compute."""
     title: str
     meaning: str
     good: str
@@ -35,10 +35,10 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ("gpu__time_duration",),
         ("Duration",),
         "duration",
-        "Time of the kernel on the GPU, measured while it ran alone and with the profiler's clocks and caches, so it "
-        "differs from the timeline's.",
-        "Near the timeline's duration. Much longer: clocks were locked to base (--clock-control base) or caches were "
-        "emptied before the run.",
+        "Time of the kernel on the GPU. It was measured while the kernel ran alone, with the profiler's clocks and "
+        "caches, so it differs from the kernel's time in the timeline.",
+        "Near the duration in the timeline. Much longer: the profiler locked the clocks to base (--clock-control "
+        "base) or emptied the caches before the kernel.",
         "Profile with --clock-control none; compare kernels by their share of the timeline, not by this time.",
         _SECTIONS + ", GPU Speed Of Light Throughput",
     ),
@@ -48,10 +48,10 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "use of the SMs",
         "The busiest part of the SMs (an arithmetic pipe, the issue slots ...) in percent of its peak; the breakdown "
         "tells which part it is.",
-        "Above 80 %: near the limit of the device. 60 to 80 %: the likely limit. Below 60 %, with memory as low too: "
-        "latency.",
-        "High: do less arithmetic or use faster units (tensor cores, lower precision). Low in both: see the warp "
-        "states, the occupancy, and whether the grid fills the GPU.",
+        "Above 80 %: the kernel is near the limit of the device. 60 to 80 %: compute is the likely limit. Below 60 %, "
+        "and memory below 60 % too: latency is the limit.",
+        "High: do less arithmetic or use faster units (tensor cores, lower precision). Low, and memory low too: see "
+        "the warp states and the occupancy, and check whether the grid fills the GPU.",
         _SECTIONS + ", GPU Speed Of Light Throughput",
     ),
     Entry(
@@ -60,33 +60,33 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "use of the memory system",
         "The busiest part of the memory system, L1 and shared memory included, in percent of its peak. A GEMM that "
         "feeds the tensor cores from shared memory is high here without touching the DRAM much.",
-        "For kernels that move data, above 80 %. For GEMMs it says little; look at DRAM and L2 by themselves.",
-        "See which level is busy (dram__throughput, lts__throughput, l1tex__throughput) before doing anything.",
+        "Kernels that move data: above 80 %. For GEMMs the figure says little; look at DRAM and L2 separately.",
+        "First see which level is busy: dram__throughput, lts__throughput or l1tex__throughput.",
         _SECTIONS + ", GPU Speed Of Light Throughput",
     ),
     Entry(
         ("dram__throughput", "gpu__dram_throughput"),
         ("DRAM Throughput",),
         "use of the device memory",
-        "Traffic of the device memory in percent of what it can keep up. What limits decoding, where all weights and "
-        "the KV cache are read for each token.",
+        "Traffic of the device memory in percent of the peak that it can sustain. It is what limits decoding: each "
+        "step reads all weights and the KV cache.",
         "Kernels that stream data (GEMMs of decode, norms, attention of decode): 80 to 92 % is as good as it gets. "
         "Prefill GEMMs: below 50 % is normal.",
-        "High: move fewer bytes: quantized weights or KV cache, larger batches (weights are read once for all "
-        "requests), fused kernels. Low although the kernel is limited by memory: more bytes under way (wider loads, "
-        "more warps, asynchronous copies), a grid that fills the GPU.",
+        "High: move fewer bytes by quantizing weights or the KV cache, by larger batches (weights are read once for "
+        "all requests), or by fusing kernels. Low although memory limits the kernel: keep more bytes in flight (wider "
+        "loads, more warps, asynchronous copies) and fill the GPU with a larger grid.",
         _SECTIONS + ", GPU Speed Of Light Throughput",
     ),
     Entry(
         ("dram__bytes_read", "dram__bytes_write", "dram__bytes", "dram__sectors_read", "dram__sectors_write"),
         ("Memory Workload Analysis: Memory Throughput", "DRAM Bandwidth"),
         "traffic of the device memory",
-        "Bytes (or sectors of 32 bytes) that went between L2 and device memory. Writes count when they leave L2, so "
-        "the end of a result may still be in L2 when the kernel ends and is not counted.",
-        "Reads near the size of the inputs read once (for a GEMM 2 bytes x (M K + K N) in BF16). Several times that: "
-        "the cache does not hold what is read again.",
-        "Too much: tiles that reuse more, another order of tiles (swizzle), fusion. The profiler empties the caches "
-        "before each pass; --cache-control none shows what L2 keeps from the kernel before.",
+        "Bytes (or sectors of 32 bytes) that went between L2 and device memory. Writes count when they leave L2. The "
+        "last part of a result may still be in L2 when the kernel ends; it is not counted.",
+        "Reads near the size of the inputs read once (for a GEMM 2 bytes x (M K + K N) in BF16). Several times as "
+        "many: data that are read again have already left the cache.",
+        "Too many: choose tiles that reuse more data, another order of tiles (swizzle), or fuse kernels. The profiler "
+        "empties the caches before each pass; with --cache-control none, L2 keeps data of the previous kernel.",
         _GUIDE + "Memory Tables, Device Memory",
     ),
     Entry(
@@ -101,8 +101,8 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "clocks",
         "Cycles of the unit's clock; per second it is the frequency at which the kernel ran.",
         "SM near the boost clock of the device; a GEMM at its power limit runs 10 to 25 % below it.",
-        "Low: power or thermal limit, or locked clocks (--clock-control none leaves them alone). Peaks of data sheets "
-        "are at the boost clock.",
+        "Low: a power or thermal limit, or clocks that the profiler locked (--clock-control none leaves them alone). "
+        "Data sheets give peaks at the boost clock.",
         _GUIDE + "Clock Control",
     ),
     Entry(
@@ -110,18 +110,19 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ("L2 Cache Throughput",),
         "use of the L2 cache",
         "The busiest part of L2 in percent of its peak.",
-        "Below 60 % unless the data fit into L2; small norms and activations on data that the kernel before left in "
-        "L2 are limited here.",
-        "High: larger tiles, multicast between blocks of a cluster (TMA), fusion of neighbouring kernels.",
+        "Below 60 %, unless the data fit into L2. L2 is the limit of small norms and activations whose input the "
+        "previous kernel left in L2.",
+        "High: use larger tiles or multicast between blocks of a cluster (TMA), or fuse neighbouring kernels.",
         _MEMORY + "L2 Cache",
     ),
     Entry(
         ("lts__t_sectors", "lts__t_requests", "lts__t_bytes", "lts__t_sectors_op_*", "lts__t_sectors_srcunit_*"),
         (),
         "traffic of the L2 cache",
-        "Sectors of 32 bytes (requests, bytes) that L2 handled. srcunit tells who asked (tex: the SMs; ltcfabric: the "
-        "other half of L2), op what for.",
-        "Near the bytes that the SMs have to read; large srcunit_ltcfabric means data that lie in the far half.",
+        "Sectors of 32 bytes (requests, bytes) that L2 handled. srcunit names the requester (tex: the SMs; ltcfabric: "
+        "the other half of L2), op the operation.",
+        "Near the bytes that the SMs have to read. A large srcunit_ltcfabric means that much of the data is in the "
+        "other half of L2.",
         "Four sectors per request are best: access whole lines of 128 bytes.",
         _MEMORY + "L2 Cache",
     ),
@@ -129,11 +130,12 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ("lts__t_sector_hit_rate", "lts__t_sector_op_*_hit_rate"),
         ("L2 Hit Rate",),
         "L2 hit rate",
-        "Share of sectors that L2 had. Each half of L2 counts, and so do writes, which nearly always hit.",
-        "GEMMs: above 60 to 70 % (tiles share inputs). Kernels that read everything once: about half or less, and "
-        "nothing is wrong with it.",
-        "Low in a GEMM: order tiles so that neighbours run together, larger tiles. Set the access window "
-        "(persisting L2) for small data that are read again and again.",
+        "Share of the requested sectors that were in L2. Both halves of L2 count, and so do writes, which nearly "
+        "always hit.",
+        "GEMMs: above 60 to 70 % (tiles share inputs). Kernels that read everything once: about half or less, which "
+        "is normal.",
+        "Low in a GEMM: order the tiles so that neighbours run at the same time, or use larger tiles. Set the access "
+        "window (persisting L2) for small data that are read many times.",
         _MEMORY + "L2 Cache",
     ),
     Entry(
@@ -150,19 +152,20 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ("l1tex__t_sector_hit_rate", "l1tex__t_sector_pipe_*_hit_rate"),
         ("L1/TEX Hit Rate",),
         "L1 hit rate",
-        "Share of sectors of global and local accesses that L1 had. TMA does not go through L1.",
+        "Share of the sectors of global and local accesses that were in L1. TMA does not go through L1.",
         "0 % is right for kernels that load with TMA or read everything once.",
-        "Matters only if long_scoreboard is the top stall and data are read again: then keep them in shared memory.",
+        "It matters only if long_scoreboard is the top stall and the kernel reads data more than once: keep those "
+        "data in shared memory.",
         _MEMORY + "L1/TEX Cache",
     ),
     Entry(
         ("l1tex__t_sectors*", "l1tex__t_requests*", "l1tex__t_bytes*"),
         (),
         "traffic of the L1 cache",
-        "Sectors of 32 bytes (requests of a warp, bytes) that the tag stage of L1 looked up, by what asked (pipe), for "
-        "which memory (mem) and what for (op).",
-        "Sectors by requests: 4 where a warp reads 4 bytes per thread in order, 16 where it reads 16 bytes per thread.",
-        "More sectors per request than the threads need: neighbouring threads should read neighbouring addresses. Many "
+        "Sectors of 32 bytes (requests of a warp, bytes) that the tag stage of L1 looked up, by pipe (pipe), memory "
+        "space (mem) and operation (op).",
+        "Sectors per request: 4 if each thread of a warp reads the next 4 bytes, 16 if each reads the next 16 bytes.",
+        "More sectors per request than the threads need: let neighbouring threads read neighbouring addresses. Many "
         "requests: read 8 or 16 bytes per thread.",
         _MEMORY + "L1/TEX Cache",
     ),
@@ -171,8 +174,9 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         (),
         "traffic between SMs and L2",
         "Bytes that the SMs wrote to L2, or read from it.",
-        "Writes: the size of the result. More: spilled registers, partial sums (split-K), results written twice.",
-        "Reads many times the inputs are the rule in a GEMM; larger tiles and multicast reduce them.",
+        "Writes: the size of the result. More than that: spilled registers, partial sums (split-K), or results that "
+        "are written twice.",
+        "A GEMM normally reads its inputs many times from L2; larger tiles and multicast reduce these reads.",
         _MEMORY + "L2 Cache",
     ),
     Entry(
@@ -184,8 +188,9 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ),
         (),
         "shared-memory bank conflicts",
-        "Additional passes (wavefronts) because threads of a warp wanted different words of one of the 32 banks.",
-        "0, or few beside all shared-memory wavefronts.",
+        "Additional passes (wavefronts) because threads of a warp accessed different words of the same bank, of which "
+        "there are 32.",
+        "0, or few compared with all shared-memory wavefronts.",
         "Pad rows, swizzle the layout (as CUTLASS and TMA do), read 16 bytes per thread, use ldmatrix.",
         _MEMORY + "Shared Memory",
     ),
@@ -198,7 +203,8 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         "coalescing of global accesses",
         "Whether the threads of a warp use all of the 32 bytes of each sector that they fetch.",
         "32 bytes per sector; no excessive sectors.",
-        "Neighbouring threads read neighbouring addresses; change the layout of the data; go through shared memory.",
+        "Let neighbouring threads read neighbouring addresses, change the layout of the data, or load through shared "
+        "memory.",
         _SOURCE_METRICS,
     ),
     Entry(
@@ -210,20 +216,21 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ),
         (),
         "use of the tensor cores",
-        "Share of the time in which the tensor cores worked (cycles), or instructions that they got.",
-        "Large GEMMs of prefill: 80 to 90 % of elapsed. Small ones: what the grid allows. Decode GEMMs: a few percent, "
-        "because memory is the limit.",
-        "Low in prefill: the grid does not fill the GPU evenly (waves per SM), tiles do not fit the shape, the "
-        "pipeline is not fed (long_scoreboard, barrier), or the kernel does not use tensor cores at all (alignment, "
-        "type).",
+        "Share of the cycles in which the tensor cores worked, or the number of instructions issued to them.",
+        "Large GEMMs of prefill: 80 to 90 % of elapsed. Small GEMMs: as much as the grid allows. Decode GEMMs: a few "
+        "percent, because memory is the limit.",
+        "Low in prefill: the grid does not fill the GPU evenly (waves per SM), the tiles do not fit the shape, the "
+        "operands arrive too late (long_scoreboard, barrier), or the kernel does not use tensor cores at all "
+        "(alignment, type).",
         _PIPES,
     ),
     Entry(
         ("sm__ops_path_tensor_*",),
         (),
         "operations of the tensor cores",
-        "Multiplications and additions that the tensor cores did, by type of input and result; a multiply-add is two.",
-        "2 M N K for a GEMM. More: tiles are padded beyond the shape (or, in causal attention, half-empty).",
+        "Multiplications and additions that the tensor cores did, by type of input and result. A multiply-add counts "
+        "as two.",
+        "2 M N K for a GEMM. More than that: tiles reach beyond the shape or, in causal attention, are half empty.",
         "Choose tiles that divide the shape; pad the batch to a multiple of the tile.",
         _GUIDE + "Metrics Structure; Metrics Reference, Overview",
     ),
@@ -235,10 +242,10 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ),
         (),
         "FP instructions of threads",
-        "Additions, multiplications and fused multiply-adds outside the tensor cores, by thread, without those that a "
-        "predicate switched off. f: FP32, h: FP16, d: FP64; fma counts as two operations.",
-        "Small beside the tensor operations in a GEMM; in norms and activations it is all the arithmetic there is.",
-        "High FP32 in a GEMM: it does not use the tensor cores. Unfused add and mul: let the compiler fuse them.",
+        "Additions, multiplications and fused multiply-adds outside the tensor cores, counted per thread, without "
+        "those that a predicate switched off. f: FP32, h: FP16, d: FP64. An fma counts as two operations.",
+        "GEMMs: few compared with the operations of the tensor cores. Norms and activations: all of their arithmetic.",
+        "Much FP32 in a GEMM: it does not use the tensor cores. Separate add and mul: let the compiler fuse them.",
         _GUIDE + "Roofline Charts",
     ),
     Entry(
@@ -246,9 +253,10 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ("Achieved Occupancy", "Achieved Active Warps Per SM"),
         "achieved occupancy",
         "Warps that were resident on an SM, in percent of the most that it can hold.",
-        "Near the theoretical occupancy. Kernels that stream data need some 50 % or asynchronous copies; tuned GEMMs "
-        "and attention run best at 10 to 25 %.",
-        "Far below the theoretical one: uneven blocks, a grid of less than one wave, or blocks that end early.",
+        "Near the theoretical occupancy. Kernels that stream data need about 50 %, or asynchronous copies. Tuned "
+        "GEMMs and attention run best at 10 to 25 %.",
+        "Far below the theoretical occupancy: blocks take unequal times, or the grid has fewer blocks than fit on the "
+        "GPU at once.",
         _SECTIONS + ", Occupancy",
     ),
     Entry(
@@ -259,46 +267,49 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ),
         ("Theoretical Occupancy", "Theoretical Active Warps per SM"),
         "theoretical occupancy",
-        "Warps that fit on an SM by registers, shared memory, block size and barriers.",
-        "No aim in itself: enough to hide latency. See achieved occupancy.",
-        "See which limit (launch__occupancy_limit_*) is the smallest, and whether more warps would help: they do where "
-        "long_scoreboard or wait is the top stall.",
+        "Warps that fit on an SM, given the registers, shared memory and barriers of a block and its size.",
+        "High enough to hide latency; more is not better in itself. See achieved occupancy.",
+        "See which limit (launch__occupancy_limit_*) is the smallest. More warps help if long_scoreboard or wait is "
+        "the top stall.",
         _SECTIONS + ", Occupancy",
     ),
     Entry(
         ("launch__occupancy_limit_registers",),
         ("Block Limit Registers",),
         "occupancy limit: registers",
-        "Blocks that fit on an SM by their registers.",
-        "Not the smallest limit, unless the kernel is a GEMM or attention that keeps accumulators in registers.",
-        "Fewer registers per thread (__launch_bounds__, --maxrregcount, smaller tiles); beware of spilling.",
+        "Blocks whose registers fit on an SM.",
+        "Not the smallest of the limits, unless the kernel is a GEMM or attention that keeps accumulators in "
+        "registers.",
+        "Use fewer registers per thread (__launch_bounds__, --maxrregcount, smaller tiles), but beware of spilling.",
         _LAUNCH,
     ),
     Entry(
         ("launch__occupancy_limit_shared_mem",),
         ("Block Limit Shared Mem",),
         "occupancy limit: shared memory",
-        "Blocks that fit on an SM by their shared memory.",
+        "Blocks whose shared memory fits on an SM.",
         "1 in pipelined GEMMs and attention, by design.",
-        "Fewer pipeline stages or smaller tiles, if more blocks would help.",
+        "If more blocks would help: use fewer pipeline stages or smaller tiles.",
         _LAUNCH,
     ),
     Entry(
         ("launch__occupancy_limit_warps", "launch__occupancy_limit_blocks", "launch__occupancy_limit_barriers"),
         ("Block Limit Warps", "Block Limit SM", "Block Limit Barriers"),
         "occupancy limit: warps, blocks, barriers",
-        "Blocks that fit on an SM by their warps, by the number of blocks or by their barriers.",
-        "The warp limit is the smallest: then the block size alone sets the occupancy.",
-        "Block limit smallest: use larger blocks.",
+        "Blocks that fit on an SM, given its limits of warps, blocks and barriers.",
+        "The limit of warps is the smallest of all: then registers and shared memory do not lower the occupancy.",
+        "The limit of blocks is the smallest: use larger blocks.",
         _LAUNCH,
     ),
     Entry(
         ("launch__registers_per_thread", "launch__registers_per_thread_allocated"),
         ("Registers Per Thread",),
         "registers per thread",
-        "Registers of 32 bits that each thread has; 255 at most, and an SM has 65,536.",
-        "Up to 32: any occupancy. 168 with 384 threads: one block an SM, usual for GEMMs.",
-        "High with low occupancy and latency stalls: smaller tiles, __launch_bounds__. At 255: look for spilling.",
+        "Registers of 32 bits that each thread has, at most 255. An SM has 65,536.",
+        "Up to 32: registers do not limit the occupancy. 168 with 384 threads per block: one block fits on an SM, "
+        "which is usual for GEMMs.",
+        "High, with low occupancy and latency stalls: use smaller tiles or __launch_bounds__. At 255: look for "
+        "spilling.",
         _LAUNCH,
     ),
     Entry(
@@ -311,28 +322,28 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ),
         ("Local Memory Spilling Requests", "Local Memory Spilling Request Overhead"),
         "register spilling",
-        "Accesses to local memory, most of them because registers did not suffice.",
+        "Accesses to local memory, most of them because the registers did not suffice.",
         "0 in the inner loop.",
-        "Smaller tiles, fewer live values, no arrays with an index known only at run time.",
+        "Use smaller tiles, keep fewer values live, and avoid arrays whose index is known only at run time.",
         _SOURCE_METRICS,
     ),
     Entry(
         ("launch__shared_mem_per_block*", "launch__shared_mem_config_size"),
         ("Dynamic Shared Memory Per Block", "Static Shared Memory Per Block", "Shared Memory Configuration Size"),
         "shared memory per block",
-        "Shared memory of a block: static, dynamic, and what the driver adds.",
-        "Up to 227 KB a block on Hopper; what a deep pipeline needs.",
-        "See the occupancy limit before making it smaller.",
+        "Shared memory of a block: static, dynamic, and the part that the driver adds.",
+        "As much as its pipeline needs; up to 227 KB per block on Hopper.",
+        "Look at the occupancy limit before you make it smaller.",
         _LAUNCH,
     ),
     Entry(
         ("launch__waves_per_multiprocessor",),
         ("Waves Per SM",),
         "waves",
-        "How often the grid fills the GPU at this occupancy; a fraction at the end is a tail in which SMs are idle.",
-        "Just below a whole number, or so many that the tail does not matter (above some 5).",
-        "Below 1: a larger grid (split-K, smaller tiles). Just above a whole number: other tiles, or a persistent "
-        "kernel with even shares (stream-K).",
+        "How often the grid fills the GPU at this occupancy. A fraction means that SMs are idle in the last wave.",
+        "Just below a whole number, or so many waves that the last one does not matter (above about 5).",
+        "Below 1: use a larger grid (split-K, smaller tiles). Just above a whole number: use other tiles, or a "
+        "persistent kernel that divides the work evenly (stream-K).",
         _LAUNCH,
     ),
     Entry(
@@ -340,45 +351,48 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ("Grid Size", "Block Size", "Threads", "# SMs", "Cluster Size"),
         "launch configuration",
         "Blocks of the grid, threads of a block, clusters of blocks, SMs of the device.",
-        "At least one block an SM; block sizes in multiples of 32, usually 128 to 512.",
-        "Fewer blocks than SMs leaves SMs idle: smaller tiles, split the reduction, batch more.",
+        "At least one block per SM, and block sizes that are multiples of 32, usually 128 to 512.",
+        "Fewer blocks than SMs leave SMs idle: use smaller tiles, split the reduction, or batch more requests.",
         _LAUNCH,
     ),
     Entry(
         ("smsp__issue_active", "sm__issue_active", "smsp__issue_inst0", "sm__inst_issued"),
         ("One or More Eligible", "No Eligible", "Issue Slots Busy", "Issued Warp Per Scheduler"),
         "issue slots",
-        "Share of cycles in which a scheduler issued an instruction (inst0, No Eligible: none).",
-        "Above 60 % for arithmetic outside the tensor cores. A tensor-core GEMM is fine at 15 to 25 %: one instruction "
-        "does very much.",
-        "Low without a busy pipe or memory: more ready warps: occupancy, independent work in a thread, fewer stalls.",
+        "Share of the cycles in which a scheduler issued an instruction (inst0 and No Eligible: in which it issued "
+        "none).",
+        "Arithmetic outside the tensor cores: above 60 %. A GEMM on tensor cores: 15 to 25 %, because one instruction "
+        "does much work.",
+        "Low, and neither a pipe nor memory is busy: more warps must be ready. Raise the occupancy, give a thread "
+        "independent instructions, or reduce the stalls.",
         _SECTIONS + ", Scheduler Statistics",
     ),
     Entry(
         ("smsp__warps_eligible", "smsp__warps_active"),
         ("Eligible Warps Per Scheduler", "Active Warps Per Scheduler"),
         "warps of a scheduler",
-        "Warps that a scheduler has (active), and that could issue in a cycle (eligible).",
-        "At least one eligible in most cycles.",
-        "Many active and few eligible: see the stall reasons. Few active: see the occupancy.",
+        "Warps that a scheduler has (active), and those of them that can issue an instruction in a cycle (eligible).",
+        "At least one eligible warp in most cycles.",
+        "Many active warps but few eligible ones: see the stall reasons. Few active warps: see the occupancy.",
         _SECTIONS + ", Scheduler Statistics",
     ),
     Entry(
         ("smsp__average_warp_latency_per_inst_issued", "smsp__average_warps_active_per_inst_executed"),
         ("Warp Cycles Per Issued Instruction", "Warp Cycles Per Executed Instruction"),
         "cycles between instructions",
-        "Cycles between two instructions of a warp; the stall reasons divide them up.",
-        "As many as there are active warps of a scheduler, or fewer: then latency is hidden.",
-        "Attack the largest stall reason.",
+        "Cycles between two instructions of a warp. The stall reasons say what these cycles were spent on.",
+        "No more than the active warps of a scheduler: then latency is hidden.",
+        "Reduce the largest stall.",
         _SECTIONS + ", Warp State Statistics",
     ),
     Entry(
         ("smsp__thread_inst_executed_per_inst_executed", "smsp__thread_inst_executed_pred_on_per_inst_executed"),
         ("Avg. Active Threads Per Warp", "Avg. Not Predicated Off Threads Per Warp"),
         "threads of a warp at work",
-        "Threads of 32 that take part in an instruction (and are not switched off by a predicate).",
+        "Threads, of the 32 of a warp, that take part in an instruction (pred_on: and that no predicate switched off).",
         "Above 28.",
-        "Low: branches that split warps, blocks whose size is no multiple of 32, tails of rows shorter than a warp.",
+        "Low: look for branches that split warps, for block sizes that are no multiple of 32, and for rows whose end "
+        "fills only a part of a warp.",
         _SECTIONS + ", Warp State Statistics",
     ),
     Entry(
@@ -391,9 +405,10 @@ ENTRIES: Final[tuple[Entry, ...]] = (
             "Issued Ipc Active",
         ),
         "instructions",
-        "Instructions of warps that were executed (issued: with repetitions); per cycle the IPC of an SM, 4 at most.",
+        "Instructions that warps executed (issued: repetitions included). Per cycle it is the IPC of an SM, at most 4.",
         "Issued close to executed. The IPC says little for tensor-core kernels.",
-        "Many instructions for few bytes or operations: vectorise accesses, hoist index arithmetic, unroll.",
+        "Many instructions for few bytes or operations: vectorise accesses, move index arithmetic out of loops, and "
+        "unroll them.",
         _SECTIONS + ", Instruction Statistics",
     ),
     Entry(
@@ -405,10 +420,11 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ),
         (),
         "use of the other pipes",
-        "Instructions, or busy time, of one pipe: alu (integers, compares), fma (FP32), fp64, xu (exp, rsqrt, "
-        "conversions), lsu (memory), uniform (once for a warp), cbu (branches), tma.",
-        "The pipe that does the work is the busiest. alu above fma: index arithmetic dominates.",
-        "xu high in attention or activations: approximate exponentials, fewer conversions.",
+        "Instructions or busy cycles of one pipe: alu (integers, comparisons), fma (FP32), fp64, xu (exp, rsqrt, "
+        "conversions), lsu (memory), uniform (once per warp), cbu (branches), tma (bulk copies).",
+        "The pipe that does the kernel's own arithmetic is the busiest. If alu is above fma, index arithmetic "
+        "dominates.",
+        "High xu in attention or activations: approximate the exponentials, or convert types less often.",
         _PIPES,
     ),
     Entry(
@@ -420,18 +436,18 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         ),
         ("Branch Efficiency", "Branch Instructions", "Avg. Divergent Branches"),
         "branches",
-        "Branches, and how many split a warp.",
+        "Branch instructions, and how many of them split a warp.",
         "Efficiency near 100 %.",
-        "Let threads of a warp decide alike: sort work, pad, predicate short branches.",
+        "Let all threads of a warp take the same branch: sort or pad the work, and predicate short branches.",
         _SECTIONS + ", Source Counters",
     ),
     Entry(
         ("smsp__pcsamp_*",),
         (),
         "warp samples",
-        "Samples of what warps did at regular intervals; a reason after issue_stalled_ is one of the warp states.",
-        "Enough samples (thousands) for shares to mean something.",
-        "Compare shares, not counts; see the explanation of the state.",
+        "Samples of the state of warps, taken at regular intervals. The word after issue_stalled_ is the warp state.",
+        "Thousands of samples; with fewer, the shares mean little.",
+        "Compare shares, not counts. The entry of each warp state explains it.",
         _STALL_SOURCE,
     ),
     Entry(
@@ -439,17 +455,17 @@ ENTRIES: Final[tuple[Entry, ...]] = (
         (),
         "traffic to other devices",
         "Bytes over NVLink (received, sent) or PCIe while the kernel ran.",
-        "0 in compute kernels; collectives cannot be profiled with replay, so their traffic is not seen here.",
-        "Bytes over PCIe in a compute kernel: data in host memory; copy them first.",
+        "0 in compute kernels. Kernel replay cannot profile collectives, so their traffic is missing here.",
+        "Bytes over PCIe in a compute kernel: it reads data in host memory. Copy them to the device first.",
         _GUIDE + "Metrics Decoder",
     ),
     Entry(
         ("profiler__*",),
         (),
         "the profiler's own figures",
-        "Passes that were needed, memory that was saved and restored, samples that were dropped.",
+        "The number of passes, the memory that the profiler saved and restored, and the samples that it dropped.",
         "No dropped samples; few passes.",
-        "Many passes make counters of different passes differ by a few percent: collect fewer sections.",
+        "Counters of different passes can differ by a few percent. If there are many passes, collect fewer sections.",
         _GUIDE + "Kernel Replay",
     ),
 )

@@ -259,7 +259,9 @@ def server(folders: Iterable[Path]) -> Any:
         from mcp.server.mcpserver.exceptions import ToolError
         from mcp.types import ToolAnnotations
     except ImportError as error:
-        raise LlmprofError("the server needs the package mcp", hint="pip install 'llmprof[mcp]'") from error
+        raise LlmprofError(
+            "the server needs the package mcp, which is not installed", hint="pip install 'llmprof[mcp]'"
+        ) from error
     tools = Tools(folders)
     mcp_server = MCPServer("llmprof", instructions=_ABOUT, version=__version__, log_level="WARNING")
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)

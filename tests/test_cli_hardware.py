@@ -113,7 +113,7 @@ def test_what_needs_a_timeline_names_the_commands_that_do_not(run, tmp_path):
         code, _, err = run(*words)
         assert code == 2
         assert "holds hardware metrics of single launches and no timeline" in err
-        assert "llmprof info, findings, analyze, report, explore and diff take it by itself" in err
+        assert "give this file alone to llmprof info, findings, analyze, report, explore or diff" in err
 
 
 def test_diff_of_two_profiles(run):

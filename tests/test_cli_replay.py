@@ -20,7 +20,7 @@ def test_script_and_results(path, tmp_path, capsys):
     script = tmp_path / "replay.py"
     assert main(["replay", path, "--operator", "mm", "-o", str(script)]) == 0
     told = capsys.readouterr().out
-    assert "aten::mm [[4, 8], [8, 2]], 1 calls" in told
+    assert "aten::mm [[4, 8], [8, 2]], 1 call\n" in told
     assert "--results results.json" in told
     key = next(line.split("'")[1] for line in script.read_text().splitlines() if "key='" in line)
     times = {"calls": 9, "median_ns": 3_900.0, "low_ns": 3_800.0, "high_ns": 4_000.0}

@@ -41,7 +41,7 @@ def test_a_recording_without_steps_is_not_called_one(run, tmp_path) -> None:
     llmprof.Trace({"kernels": pl.DataFrame(rows)}).save(tmp_path / "one")
     code, out, _ = run(str(tmp_path / "one"), "scale:some_kernel:0.5")
     assert code == 0
-    assert "  the recording, which has no steps: 4.00 us -> 2.00 us (2.00 times as fast; 1 rank(s))" in out.splitlines()
+    assert "  the recording, which has no steps: 4.00 us -> 2.00 us (2.00 times as fast; 1 rank)" in out.splitlines()
 
 
 def test_what_is_not_replayed_is_said(run, tmp_path) -> None:

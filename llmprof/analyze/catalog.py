@@ -361,7 +361,7 @@ def _guarded(function: Callable[..., pl.DataFrame], package: str) -> Callable[..
         except Exception as error:
             raise AnalysisError(
                 f"the analysis {function.__name__!r} of {package} failed: {type(error).__name__}: {error}",
-                hint="tell its authors",
+                hint="report this to its authors",
             ) from error
 
     return call

@@ -133,7 +133,7 @@ def scale(what: str, factor: float) -> Change:
         For :func:`what_if`.
     """
     if not factor >= 0:
-        raise AnalysisError(f"a factor of {factor}", expected="0 or more: 0.5 makes it twice as fast")
+        raise AnalysisError(f"the factor is {factor}", expected="0 or more: 0.5 makes it twice as fast")
 
     def apply(plan: Plan, trace: Trace) -> None:
         if what == "host":
@@ -274,7 +274,7 @@ def transfer(*, bandwidth: float | None = None, latency: float | None = None, li
     all_to_all, 1 for others.
     """
     if like is None and bandwidth is None and latency is None:
-        raise AnalysisError("transfer() without a change", expected="bandwidth=, latency= or like=")
+        raise AnalysisError("transfer() got no change", expected="bandwidth=, latency= or like=")
 
     def apply(plan: Plan, trace: Trace) -> None:
         rows = calls_of_rows(plan, trace)
@@ -437,7 +437,7 @@ def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
         For :func:`what_if`.
     """
     if n < 1:
-        raise AnalysisError(f"a group of {n} ranks", expected="1 or more")
+        raise AnalysisError(f"the group has {n} ranks", expected="1 or more")
 
     def apply(plan: Plan, trace: Trace) -> None:
         calls = collectives(trace) if plan.collectives().any() else pl.DataFrame()

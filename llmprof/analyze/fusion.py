@@ -101,7 +101,11 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
     True
     """
     if not trace.has("kernels"):
-        raise NotCapturedError("the trace has no kernels", hint=trace.platform.how_to_record("kernels"))
+        raise NotCapturedError(
+            "this capture holds no kernels",
+            hint=f"record it with {trace.platform.how_to_record('kernels')}",
+            table="kernels",
+        )
     events = chains(trace, most_ns)
     linked = events.filter(pl.col("chain").is_not_null())
     if linked.is_empty():

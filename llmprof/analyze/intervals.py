@@ -229,9 +229,7 @@ def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
         It lacks some.
     """
     if missing := [c for c in (*columns, *INTERVAL) if c not in frame.columns]:
-        raise AnalysisError(
-            f"the frame lacks the columns {listed(missing)}", expected=f"some of {listed(frame.columns)}"
-        )
+        raise AnalysisError(f"the frame has no columns {listed(missing)}", expected=f"some of {listed(frame.columns)}")
     return frame
 
 

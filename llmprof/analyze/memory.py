@@ -110,7 +110,7 @@ def memory(
     [12]
     """
     if per not in PER:
-        raise AnalysisError(f"per is {per!r}, which is not known", expected=f"one of {listed(PER)}")
+        raise AnalysisError(f"per={per!r} is not known", expected=f"one of {listed(PER)}")
     if at_ns is not None and per != "holder":
         raise AnalysisError("at_ns= belongs to per='holder'", expected=f"at_ns=None with per={per!r}")
     rows = timeline(trace)

@@ -99,7 +99,9 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     """
     ops = trace.ops.filter(pl.col("kind") == "op").with_columns(pl.col("thread").fill_null(-1))
     if ops.is_empty():
-        raise NotCapturedError("the trace has no operators of the host", hint=trace.platform.how_to_record("ops"))
+        raise NotCapturedError(
+            "this capture holds no operators", hint=f"record it with {trace.platform.how_to_record('ops')}", table="ops"
+        )
     missing = [pl.lit(None, dtype=pl.String).alias(name) for name in _ARGUMENTS if name not in ops.columns]
     known = ops.with_columns(missing).filter(pl.col("name").is_in(list(OPERATORS)))
     known = known.select("rank", "thread", "start_ns", "dur_ns", pl.col("name").alias("operator"), *_ARGUMENTS)

@@ -224,7 +224,7 @@ def against_trace(timings: Timings, trace: Trace) -> pl.DataFrame:
     end = pl.col("start_ns") + pl.col("dur_ns")
     events = attribute(trace).filter(pl.col("source") == "kernel").sort("rank", "start_ns")
     if events.is_empty():
-        raise NotCapturedError("the trace has no kernels", hint="record with profile_mode torch or nsys")
+        raise NotCapturedError("this capture holds no kernels", hint="record it with profile_mode torch or nsys")
     events = events.with_columns(_before=end.cum_max().shift().over("rank", "device", "stream"), _end=end).drop_nulls(
         ["layer", "step"]
     )

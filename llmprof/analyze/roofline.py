@@ -116,7 +116,7 @@ def roofline_join(
     True
     """
     if per not in ("stage", "layer", "step"):
-        raise AnalysisError(f"per is {per!r}, which is not known", expected="'stage', 'layer' or 'step'")
+        raise AnalysisError(f"per={per!r} is not known", expected="'stage', 'layer' or 'step'")
     read = shape(model)
     events = attribute(trace).filter(pl.col("step").is_not_null())
     formats = (dtype, kv_cache_dtype)
@@ -205,7 +205,7 @@ def _machine(
         raise AnalysisError(
             f"the ranks of the trace have {listed(counts)} layers in a step, {read.name} has {total}",
             expected="a model of as many layers",
-            hint="is it the model that ran?",
+            hint="pass the model that ran",
         )
     ranks = int(trace.meta.get("world_size") or len(trace.ranks) or 1)
     tp = tp_size or max(1, ranks // pp_size)

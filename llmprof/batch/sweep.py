@@ -77,7 +77,8 @@ def store(state: Mapping[str, Any], folder: Path) -> None:
     except OSError as error:
         work.unlink(missing_ok=True)
         raise OutputError(
-            f"cannot write {path}: {error.strerror or error}", hint="choose a writable folder with free space"
+            f"cannot write {path}: {error.strerror or error}",
+            hint="choose a folder that can be written and has free space",
         ) from error
 
 

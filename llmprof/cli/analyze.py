@@ -44,11 +44,11 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or CSV."""
     _name_at_the_end(args)
     view = views().get(args.what)
-    alone = view is None or is_profile(args.paths)
-    if alone:
+    of_profile = view is None or is_profile(args.paths)
+    if of_profile:
         frame = view_of_profile(args)
     else:
-        assert view is not None  # noqa: S101 - what is no view of a trace is one of a profile
+        assert view is not None  # noqa: S101 - a name that is no view of a trace is a view of a profile
         trace = open_trace(args.paths, args, terminal)
         if missing := [rank for rank in args.rank or () if rank not in trace.ranks]:
             raise LlmprofError(f"there is no rank {missing[0]}", expected=f"one of {listed(trace.ranks)}")
@@ -66,7 +66,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     limit = ROWS_SHOWN if args.limit is None else args.limit
     kept = frame.head(limit) if limit else frame
     if args.what == "findings" and not columns:
-        if alone and not frame.height:
+        if of_profile and not frame.height:
             return nothing_found(open_profile(args.paths), terminal)
         return findings_text(kept, terminal.width, args.paths)
     shown = columns or (_shown(view, frame, args.by) if view is not None else None)
@@ -78,7 +78,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
 
 
 def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -> pl.DataFrame:
-    """Compute a view; ``--rank`` filters its rows, so that waiting for the other ranks stays known."""
+    """Compute a view of all ranks, then keep the rows of ``--rank``: waiting for other ranks needs their kernels."""
     options = dict(view.options) | _by(view, args.by) | _needed(view, args)
     frame = on_workers({view.name: options}, trace, args, terminal).get(view.name)
     if frame is None:
@@ -94,9 +94,9 @@ def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | N
     """Choose the columns of a table: those of the view, with those of ``--by`` after the rank; None shows all."""
     names = [name for name in view.columns if name in frame.columns]
     if names and by and view.grouped_by == "by":
-        behind = int(names[0] == "rank")
+        place = int(names[0] == "rank")
         groups = [name.strip() for name in by.split(",")]
-        names[behind:behind] = [name for name in groups if name in frame.columns and name not in names]
+        names[place:place] = [name for name in groups if name in frame.columns and name not in names]
     return names or None
 
 
@@ -112,8 +112,8 @@ def _by(view: Analysis, by: str | None) -> dict[str, Any]:
     if not by:
         return {}
     if not view.grouped_by:
-        takers = ", ".join(one.view for one in analyses() if one.grouped_by)
-        raise AnalysisError(f"{view.name} takes no --by", expected=f"--by with one of {takers}")
+        grouped = ", ".join(entry.view for entry in analyses() if entry.grouped_by)
+        raise AnalysisError(f"{view.view} takes no --by", expected=f"--by with one of {grouped}")
     return {view.grouped_by: by if view.grouped_by == "per" else tuple(name.strip() for name in by.split(","))}
 
 
@@ -131,27 +131,27 @@ OF_REQUESTS: Final = "requests"
 
 
 def findings_text(findings: pl.DataFrame, width: int | None, paths: Sequence[str | Path] = ()) -> str:
-    """Findings as numbered paragraphs; ``paths`` is what the commands to see more are given."""
-    asked = " ".join(["llmprof analyze", *(shlex.quote(text.plain(str(path))) for path in paths)])
+    """Findings as numbered paragraphs; ``paths`` are the arguments of the commands that show the evidence."""
+    command = " ".join(["llmprof analyze", *(shlex.quote(text.plain(str(path))) for path in paths)])
     if not findings.height:
-        return "No rule found anything worth saying in this capture."
-    whole = findings.filter(pl.col("evidence") != OF_REQUESTS)
-    of = whole["denominator"].unique().to_list() if "denominator" in findings.columns else []
-    out = [wrapped(f"All shares are of one time, {of[0]}.", width, "", "")] if len(of) == 1 and of[0] else []
+        return "No rule found anything worth saying in this recording."
+    of_steps = findings.filter(pl.col("evidence") != OF_REQUESTS)
+    times = of_steps["denominator"].unique().to_list() if "denominator" in findings.columns else []
+    out = [wrapped(f"All shares are of one time, {times[0]}.", width, "", "")] if len(times) == 1 and times[0] else []
     for row in findings.iter_rows(named=True):
         number = f"{row['order']}. "
         of_requests = row["evidence"] == OF_REQUESTS
-        what = "their time to the first token" if of_requests else "the time"
-        about = f"[{row['severity']}, {format_share(row['share_of_time'])} of {what}]"
-        out.append(wrapped(f"{row['title']} {about}", width, number, " " * len(number)))
+        whole = "their time to the first token" if of_requests else "the time"
+        weight = f"[{row['severity']}, {format_share(row['share_of_time'])} of {whole}]"
+        out.append(wrapped(f"{row['title']} {weight}", width, number, " " * len(number)))
         labelled = [(row["detail"], ""), (row["suggestion"], "Try: "), (row.get("prediction"), "Gain: ")]
         labelled.append((row["evidence"], "See: "))
         for words, label in labelled:
             if words:
                 sentence = words
                 if label == "See: ":
-                    seen = "analyze.requests(run)" if of_requests else f"{asked} --what {_view_of(words)}"
-                    sentence = f"{seen}{_place(row)}"
+                    see = "analyze.requests(run)" if of_requests else f"{command} --what {_view_of(words)}"
+                    sentence = f"{see}{_place(row)}"
                 out.append(wrapped(label + sentence, width, " " * len(number), " " * len(number)))
     return "\n".join(out)
 
@@ -164,9 +164,10 @@ def _place(row: Mapping[str, Any]) -> str:
 
 
 def _view_of(name: str) -> str:
-    """Translate the name of an analysis into its name on the command line."""
+    """Translate the name of an analysis into the name of its view on the command line."""
     of_profile = name.replace("_", "-")
-    return next((one.view for one in analyses() if one.name == name), of_profile if of_profile in VIEWS else name)
+    view = next((entry.view for entry in analyses() if entry.name == name), None)
+    return view or (of_profile if of_profile in VIEWS else name)
 
 
 def findings(args: Namespace, terminal: Terminal) -> str:
@@ -192,20 +193,20 @@ def diff(args: Namespace, terminal: Terminal) -> str:
         return _diff_reports(args, terminal)
     a, b = (open_trace([path], args, terminal) for path in (args.a, args.b))
     names = _names(args.a, args.b)
-    called = {"a_run": pl.lit(names[0]), "b_run": pl.lit(names[1])}
-    frame = analyze.diff(a, b, tolerance=args.tolerance).with_columns(**called)
+    runs = {"a_run": pl.lit(names[0]), "b_run": pl.lit(names[1])}
+    frame = analyze.diff(a, b, tolerance=args.tolerance).with_columns(**runs)
     if args.chart:
         from llmprof import charts
 
         charts.save(charts.diff(frame, names=names), args.chart)
-    apart = analyze.diff_context(a, b, names=names)["words"].drop_nulls().to_list()
+    unlike = analyze.diff_context(a, b, names=names)["words"].drop_nulls().to_list()
     if args.fail_over is None and not args.markdown:
-        return _diff_text(frame, names, apart, args, terminal)
+        return _diff_text(frame, names, unlike, args, terminal)
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over
     answer = (
-        markdown(frame, names=names, over=over, apart=apart)
+        markdown(frame, names=names, over=over, apart=unlike)
         if args.markdown
-        else _diff_text(frame, names, apart, args, terminal)
+        else _diff_text(frame, names, unlike, args, terminal)
     )
     judged = gate(frame, over=over)
     failing = judged.filter(pl.col("verdict").is_in(FAILING)).height > 0
@@ -222,9 +223,9 @@ def diff(args: Namespace, terminal: Terminal) -> str:
 
 
 def what_if(args: Namespace, terminal: Terminal) -> str:
-    """Predict the step time that a recording would have with changes."""
-    made = [change_of(words) for words in args.changes]
-    frame = analyze.what_if(open_trace([args.path], args, terminal), *made)
+    """Predict the time of a step with changes that were not made in the recording."""
+    changes = [change_of(words) for words in args.changes]
+    frame = analyze.what_if(open_trace([args.path], args, terminal), *changes)
     if args.csv or args.json:
         return to_csv(frame, args.csv) if args.csv else to_json(rows_of(frame))
     lines = [f"With {frame['changes'][0] or 'no change'}:" if frame.height else "No step was recorded."]
@@ -232,24 +233,24 @@ def what_if(args: Namespace, terminal: Terminal) -> str:
         recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in _PREDICTED)
         between = f", {low} to {high}" if low != high else ""
         if row["phase"] is None:
-            what, steps = f"the recording, which has no steps: {recorded}", f"{row['steps']} rank(s)"
+            what, steps = f"the recording, which has no steps: {recorded}", text.counted(row["steps"], "rank")
         else:
             what = f"{row['phase']}: {recorded} a step"
             steps = "one step" if row["steps"] == 1 else f"median of {row['steps']} steps"
         lines.append(f"  {what} -> {predicted}{between} ({row['speedup']:.2f} times as fast; {steps})")
-    told = "; ".join(one.unknown for one in made)
-    more = frame["unknown"][0].removeprefix(told).removeprefix("; ") if frame.height else ""
-    return "\n".join([*lines, *(f"Not known: {words}." for words in (*(one.unknown for one in made), more) if words)])
+    unknown = [change.unknown for change in changes]
+    more = frame["unknown"][0].removeprefix("; ".join(unknown)).removeprefix("; ") if frame.height else ""
+    return "\n".join([*lines, *(f"Not known: {words}." for words in (*unknown, more) if words)])
 
 
 _PREDICTED = ("recorded", "predicted", "low", "high")
 
 DEFAULT_OVER = 0.03
-"""Share that ``--markdown`` allows if ``--fail-over`` is not given."""
+"""Largest change that ``--markdown`` allows if ``--fail-over`` is not given, as a share."""
 
 
 def _diff_text(
-    frame: pl.DataFrame, names: tuple[str, str], apart: list[str], args: Namespace, terminal: Terminal
+    frame: pl.DataFrame, names: tuple[str, str], unlike: list[str], args: Namespace, terminal: Terminal
 ) -> str:
     if args.csv or args.json:
         kept = frame.head(args.limit) if args.limit else frame
@@ -257,7 +258,7 @@ def _diff_text(
     steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
     lines = [
         *_runs(args, names),
-        *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in apart),
+        *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in unlike),
         *(wrapped(words, terminal.width, "", "") for words in analyze.diff_words(frame)),
     ]
     lines.append("")
@@ -265,11 +266,11 @@ def _diff_text(
         lines.append(_change(row, names))
         between = frame.filter(pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"])))
         both = between.filter(pl.col("delta_ns").is_not_null())
-        lines += [f"    then until the next step {_times(it, names)}" for it in both.iter_rows(named=True)]
+        lines += [f"    then until the next step {_times(time, names)}" for time in both.iter_rows(named=True)]
     limit = ROWS_SHOWN if args.limit is None else args.limit
     parts, kernels = (frame.filter(level=level) for level in ("part", "kernels"))
-    whole = "the recording" if "recording" in steps["level"] else "the step"
-    lines += ["", f"Parts, which add up to {whole}:", *_largest(parts, limit, _PARTS, terminal, names)]
+    total = "the recording" if "recording" in steps["level"] else "the step"
+    lines += ["", f"Parts, which add up to {total}:", *_largest(parts, limit, _PARTS, terminal, names)]
     lines += ["", "Events of the device by stage and category, which may overlap:"]
     lines += _largest(kernels, limit, _KERNELS, terminal, names)
     if args.chart:
@@ -296,7 +297,7 @@ def _diff_reports(args: Namespace, terminal: Terminal) -> str:
     both = frame.filter(pl.col("delta_ns").is_not_null())
     total = both.select(pl.col("a_ns").sum(), pl.col("b_ns").sum()).row(0, named=True)
     lines = _runs(args, names)
-    lines.append(f"{both.height:,} launches of both together: {_times(total, names)}")
+    lines.append(f"{text.counted(both.height, 'launch')} of both together: {_times(total, names)}")
     return "\n".join([*lines, "", *_largest(frame, limit, _LAUNCHES, terminal, names)])
 
 
@@ -315,12 +316,12 @@ def _largest(
 
 
 def _runs(args: Namespace, names: tuple[str, str]) -> list[str]:
-    """Say what each run is called and where it is."""
+    """Say which name stands for which path."""
     return [f"{name}: {text.plain(path)}" for name, path in zip(names, (args.a, args.b), strict=True)]
 
 
 def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
-    """Replace a and b in the columns of a comparison by the names of the runs."""
+    """Replace a and b by the names of the runs, in the names of columns and in ``status``."""
     if names[0] == names[1]:
         return frame
     words = {"only_a": f"only in {names[0]}", "only_b": f"only in {names[1]}"}
@@ -339,7 +340,7 @@ def _change(row: dict[str, Any], names: tuple[str, str]) -> str:
     for side, other in (("a", "b"), ("b", "a")):
         if not row[f"{side}_steps"]:
             count = row[f"{other}_steps"]
-            steps = "" if row["phase"] is None else f" ({count} step{'s' if count != 1 else ''})"
+            steps = "" if row["phase"] is None else f" ({text.counted(count, 'step')})"
             return f"  {row['phase'] or 'the whole recording'}: only in {names[other == 'b']}{steps}"
     noise = ""
     if row["low_ns"] is not None and row["beyond_noise"]:
@@ -359,7 +360,7 @@ def _signed(ns: float) -> str:
 
 
 def _names(a: str, b: str) -> tuple[str, str]:
-    """Names of two runs: the last part of their paths in which they differ."""
+    """Names of two runs: the last parts of their paths that differ."""
     parts = [
         [path.removeprefix(SAMPLE)] if path.startswith(SAMPLE) else [p for p in Path(path).parts if p != "/"]
         for path in (a, b)

@@ -1,4 +1,4 @@
-"""``llmprof replay``: runs operators of a recording alone, and compares them with the recording."""
+"""``llmprof replay``: runs operators of a recording alone, and compares their times with the recorded ones."""
 
 from __future__ import annotations
 
@@ -17,27 +17,31 @@ _TIMES = ("recorded_ns", "warm_ns", "in_turn_ns", "weights_cold_ns", "cold_ns")
 def add_replay_options(sub: ArgumentParser) -> None:
     """Add the options of ``replay``."""
     sub.add_argument("--operator", metavar="NAME", help="part of the operator's name, such as rms_norm")
-    sub.add_argument("--kernel", metavar="NAME", help="part of the name of a kernel that it launched")
-    sub.add_argument("--layer", type=int, metavar="N", help="only operators that were called in this layer")
-    sub.add_argument("--phase", metavar="NAME", help="only operators that were called in this phase, such as decode")
+    sub.add_argument("--kernel", metavar="NAME", help="part of the name of a kernel that the operator launched")
+    sub.add_argument("--layer", type=int, metavar="N", help="only calls in this layer")
+    sub.add_argument("--phase", metavar="NAME", help="only calls in this phase, such as decode")
     sub.add_argument(
-        "--top", type=int, default=1, metavar="N", help="how many, the longest first (default: %(default)s)"
+        "--top", type=int, default=1, metavar="N", help="number of operators, the longest first (default: %(default)s)"
     )
-    sub.add_argument("-o", "--output", metavar="FILE", help="where to write the script; printed if not given")
-    sub.add_argument("--run", action="store_true", help="run it on this machine and compare")
+    sub.add_argument("-o", "--output", metavar="FILE", help="file for the script; without it, the script is printed")
+    sub.add_argument("--run", action="store_true", help="run the script here and compare its times with the recording")
     sub.add_argument(
-        "--results", metavar="FILE", help="compare what the script wrote, on whatever machine (its --json)"
+        "--results",
+        metavar="FILE",
+        help="compare results that the script wrote with --json, here or elsewhere",
     )
-    sub.add_argument("--python", metavar="FILE", help="interpreter that has PyTorch, and vLLM for its operators")
-    sub.add_argument("--device", choices=("cuda", "cpu"), help="where to run it (default: a GPU, if there is one)")
+    sub.add_argument("--python", metavar="FILE", help="Python that has PyTorch and, for operators of vLLM, vLLM")
     sub.add_argument(
-        "--seconds", type=float, default=0.5, metavar="S", help="how long to time each one (default: %(default)s)"
+        "--device", choices=("cuda", "cpu"), help="device for the script (default: a GPU, if there is one)"
+    )
+    sub.add_argument(
+        "--seconds", type=float, default=0.5, metavar="S", help="time to measure each operator (default: %(default)s)"
     )
     sub.add_argument("--csv", metavar="FILE", help="write the comparison to a CSV file; - prints it")
 
 
 def replay(args: Namespace, terminal: Terminal) -> str:
-    """Write the script of operators of a recording, or compare what it measured."""
+    """Write a script that runs operators of a recording alone, or compare its times with the recorded ones."""
     trace = open_trace(args.paths, args, terminal)
     top = 200 if args.results and args.top == 1 else args.top
     made = replay_operators(
@@ -46,7 +50,7 @@ def replay(args: Namespace, terminal: Terminal) -> str:
     if args.output:
         made.write(args.output)
     if not (args.run or args.results):
-        return _told(args.output, made.operators) if args.output else made.script.rstrip()
+        return _written(args.output, made.operators) if args.output else made.script.rstrip()
     if args.results:
         frame = made.compare(args.results)
     else:
@@ -56,11 +60,11 @@ def replay(args: Namespace, terminal: Terminal) -> str:
     return compared(frame, terminal.width)
 
 
-def _told(file: str, operators: pl.DataFrame) -> str:
-    """Text on the written script, and on the next commands."""
-    lines = [f"{operators.height} operator(s) in {file}:"]
+def _written(file: str, operators: pl.DataFrame) -> str:
+    """Say which operators the script runs, and which commands come next."""
+    lines = [f"{text.counted(operators.height, 'operator')} in {file}:"]
     for row in operators.iter_rows(named=True):
-        lines.append(f"  {row['operator']} {text.shorten(row['shapes'], 80)}, {row['count']} calls")
+        lines.append(f"  {row['operator']} {text.shorten(row['shapes'], 80)}, {text.counted(row['count'], 'call')}")
         lines += [f"    {words}" for words in (row["assumed"] or "").split("; ") if words]
     return "\n".join([*lines, f"Run it where the hardware is: python {file} --json results.json", _THEN])
 

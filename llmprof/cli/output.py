@@ -37,7 +37,7 @@ class Terminal:
     say: Callable[[str], None] | None = None
 
     def tell(self, words: str) -> None:
-        """Print something before the command ends."""
+        """Print words before the command ends."""
         if self.say is not None:
             self.say(words)
 
@@ -67,20 +67,20 @@ def _finite(value: object) -> object:
 
 
 def to_csv(frame: pl.DataFrame, file: str) -> str:
-    """The frame as CSV in a file, or as text for ``-``."""
+    """Write a frame to a CSV file and say so; for ``-``, return the CSV itself."""
     if file == "-":
         return text.csv(frame).rstrip("\n")
     files.write(Path(file), text.csv(frame))
-    return f"{frame.height:,} rows in {file}"
+    return f"{text.counted(frame.height, 'row')} in {file}"
 
 
 def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
     """Wrap words to a width; ``first`` and ``rest`` are the indents of the first and of the other lines."""
     if width is None:
         return first + text.plain(words)
-    together = _UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", text.plain(words))
+    unbroken = _UNIT.sub("\\1\N{NO-BREAK SPACE}\\2", text.plain(words))
     lines = textwrap.fill(
-        together, max(40, width), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+        unbroken, max(40, width), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
     )
     return lines.replace("\N{NO-BREAK SPACE}", " ")
 
@@ -94,10 +94,10 @@ SAMPLE = "sample:"
 
 def places(paths: Sequence[str]) -> list[Path]:
     """Resolve the paths of a command; ``sample:NAME`` becomes the files of the sample."""
-    named: list[Path] = []
+    resolved: list[Path] = []
     for path in paths:
-        named += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [Path(path)]
-    return named
+        resolved += bundled.files(path.removeprefix(SAMPLE)) if path.startswith(SAMPLE) else [Path(path)]
+    return resolved
 
 
 def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Trace:
@@ -107,23 +107,24 @@ def open_trace(paths: Sequence[str], args: Namespace, terminal: Terminal) -> Tra
         raise LlmprofError(
             f"{alone[0].name} holds hardware metrics of single launches and no timeline",
             expected="a recording of a timeline",
-            hint="llmprof info, findings, analyze, report, explore and diff take it by itself",
+            hint="give this file alone to llmprof info, findings, analyze, report, explore or diff",
         )
     cache = False if getattr(args, "no_cache", False) else None
-    form, workers = getattr(args, "format", None), getattr(args, "workers", None)
-    return read(files, format=form, cache=cache, progress=reading(terminal), workers=workers)
+    format_name, workers = getattr(args, "format", None), getattr(args, "workers", None)
+    return read(files, format=format_name, cache=cache, progress=reading(terminal), workers=workers)
 
 
 MANY_ROWS: Final = 2_000_000
-"""Rows of a dataset from which on several processes are faster, although they have to be started."""
+"""A dataset with at least this number of rows is analysed faster by several processes, although they must start."""
 
 
 def on_workers(
     analyses: Mapping[str, Mapping[str, Any]], trace: Trace, args: Namespace, terminal: Terminal
 ) -> dict[str, pl.DataFrame]:
-    """Analyse a dataset rank by rank, on several processes if it is large or ``--workers`` says so.
+    """Analyse a dataset rank by rank, in several processes if it is large or ``--workers`` says so.
 
-    The results are kept with the trace, so that what is made of it finds them; empty for a trace that is no dataset.
+    The trace keeps the results for later calls of the same analyses. For a trace that is no dataset, nothing is
+    computed, and the result is empty.
     """
     if not isinstance(trace._tables, Deferred):
         return {}

@@ -213,7 +213,7 @@ def _distributed() -> Any:
         return import_module("dask.distributed")
     except ModuleNotFoundError as error:
         raise ClusterError(
-            f"work on several processes needs {error.name}, which is not installed",
+            f"work in several processes needs the package {error.name}, which is not installed",
             hint="pip install 'llmprof[scale]', or pass client=False for this process alone",
         ) from error
 

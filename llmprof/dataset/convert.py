@@ -122,7 +122,8 @@ def convert(
             else:
                 done[source.path] = result
         if not done:
-            raise ReadError(f"none of {len(sources)} file(s) could be read: {failed[0].why}")
+            which = "the file cannot be read" if len(sources) == 1 else f"none of {len(sources):,} files can be read"
+            raise ReadError(f"{which}: {failed[0].why}")
         made = [partition for source in sources for partition in done.get(source.path, ())]
         manifest = _manifest(made, failed, team, place, clocks)
     write_manifest(place, manifest)
@@ -348,7 +349,8 @@ def _manifest(
     formats = {str(one.head.get("format")) for one in made}
     if len(formats) > 1:
         raise MixedRunsError(
-            f"the files are of different formats: {listed(sorted(formats))}", hint="convert each by itself"
+            f"the files are of different formats: {listed(sorted(formats))}",
+            hint="convert the files of each format separately",
         )
     first = made[0]
     if "whole_meta" in first.head:

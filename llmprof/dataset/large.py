@@ -148,7 +148,7 @@ def large_run(
     """
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise OutputError(f"{target} exists and is not an empty folder", hint="choose a new one")
+        raise OutputError(f"{target} exists and is not an empty folder", hint="choose another folder")
     base = _base(repeat, tensor_parallel)
     draw = random.Random(seed)  # noqa: S311 - nothing secret
     groups = -(-ranks // tensor_parallel)

@@ -23,6 +23,7 @@ from llmprof.progress import Progress
 from llmprof.storage import deferred
 from llmprof.storage.deferred import Deferred
 from llmprof.storage.places import Place
+from llmprof.text import counted
 from llmprof.trace import Trace
 
 APART: Final[dict[str, tuple[str, ...]]] = {
@@ -275,7 +276,7 @@ class _Work:
         """Results of each rank, in the order of the ranks."""
         if not every:
             return {}
-        what = f"analysing {len(self.trace.ranks):,} rank(s)"
+        what = f"analysing {counted(len(self.trace.ranks), 'rank')}"
         results: dict[int, Found] = {}
         things = [(rank, None if more is None else more.get(rank)) for rank in self.trace.ranks]
         for (rank, _), result in self.team.each(
@@ -284,7 +285,7 @@ class _Work:
             if isinstance(result, Lost):
                 raise ClusterError(
                     f"rank {rank} could not be analysed: {result}",
-                    hint="fewer workers with more memory each, or fewer columns and steps: trace.select(…)",
+                    hint="use fewer workers with more memory each, or select fewer tables and steps: trace.select(…)",
                 )
             results[rank] = result
         return dict(sorted(results.items()))
@@ -371,7 +372,7 @@ def _or_raise(asked: Asked, parts: Mapping[int, Found], frame: pl.DataFrame | No
     if frame is not None:
         return frame
     absent = [found.absent[asked] for found in parts.values() if asked in found.absent]
-    raise absent[0] if absent else AnalysisError(f"the dataset has no rank for {asked.name}")
+    raise absent[0] if absent else AnalysisError(f"no rank of the dataset has a result of {asked.name}")
 
 
 def _written(tables: Deferred) -> str:

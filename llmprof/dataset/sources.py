@@ -59,8 +59,8 @@ def sources_of(
     if len(readers) > 1 or (any(one.alone for one in readers.values()) and len(sources) > 1):
         raise MixedRunsError(
             f"the files are of different formats, or stand alone: {listed(sorted(readers))}",
-            expected="what one profiler wrote of one run",
-            hint="convert each by itself",
+            expected="the files that one profiler wrote for one run",
+            hint="convert the files of each format separately",
             formats=sorted(readers),
         )
     return sources

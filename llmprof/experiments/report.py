@@ -343,7 +343,7 @@ def write_report(
 
 
 def _bandwidth(measured: Bandwidth, grades: Mapping[str, tuple[float, float]]) -> list[str]:
-    lines = [f"## What the hardware reaches: {measured.device}, {measured.document['world']} rank(s)", ""]
+    lines = [f"## What the hardware reaches: {measured.device}, {text.counted(measured.document['world'], 'rank')}", ""]
     if measured.document["platform"] != "cuda":
         lines += ["Measured on a CPU: these figures say nothing about a GPU.", ""]
     lines += [_table(measured.memory), "", _table(measured.matmul), ""]

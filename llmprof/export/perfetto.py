@@ -60,7 +60,8 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
         from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
     except ImportError as error:
         raise LlmprofError(
-            "Perfetto's format needs the package perfetto", hint="pip install 'llmprof[export]', or write Chrome JSON"
+            "Perfetto's format needs the package perfetto, which is not installed",
+            hint="pip install 'llmprof[export]', or write Chrome JSON",
         ) from error
     rows = _lanes(_slices(trace, added))
     base = int(trace.meta.get("start_epoch_ns") or 0)

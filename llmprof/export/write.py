@@ -92,7 +92,9 @@ def write_excel(frames: dict[str, pl.DataFrame], file: Path) -> int:
     try:
         import xlsxwriter
     except ImportError as error:
-        raise LlmprofError("Excel needs the package xlsxwriter", hint="pip install 'llmprof[export]'") from error
+        raise LlmprofError(
+            "Excel needs the package xlsxwriter, which is not installed", hint="pip install 'llmprof[export]'"
+        ) from error
     # names of kernels stay text, whatever they begin with
     options = {"strings_to_formulas": False, "strings_to_urls": False, "nan_inf_to_errors": True}
     written = 0
@@ -318,11 +320,11 @@ def export(
     target = Path(file)
     chosen = form_of(target) if form is None else form
     if target.exists():
-        raise OutputError(f"{target} exists already", hint="choose another name, or remove it")
+        raise OutputError(f"{target} already exists", hint="choose another name, or remove it")
     copy = trace.redact() if redact else trace
     part = copy if window is None else copy.select(window=window)
     if window is not None and not any(frame.height for frame in part.tables.values()):
-        raise AnalysisError("nothing starts in the window", expected=f"within {trace.span_ns} (ns)")
+        raise AnalysisError("nothing starts in the window", expected=f"a window within {trace.span_ns} ns")
     temporary = target.with_name(f".{target.name}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -345,7 +347,7 @@ def export(
         temporary.rename(target)
     except OSError as error:
         raise OutputError(
-            f"cannot write {target}: {error.strerror or error}", hint="choose a writable place"
+            f"cannot write {target}: {error.strerror or error}", hint="choose a folder that can be written"
         ) from error
     finally:
         if temporary.is_dir():

@@ -190,7 +190,9 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
             path=target,
         ) from error
     except DeadKernelError as error:
-        raise LlmprofError(f"the kernel that ran {source.stem} died", hint="was it out of memory?") from error
+        raise LlmprofError(
+            f"the kernel that ran {source.stem} died", hint="it may have run out of memory: see the kernel's messages"
+        ) from error
     except OSError as error:
         raise files.refused(target, error) from error
     finally:

@@ -63,7 +63,9 @@ def read_results(path: Path | str) -> dict[str, Any]:
     except OSError as error:
         raise ReadError(f"{file.name} cannot be read: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ReadError(f"{file.name} is no JSON: {error}", expected="the file of a replay script's --json") from error
+        raise ReadError(
+            f"{file.name} is not valid JSON: {error}", expected="the file of a replay script's --json"
+        ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT or document.get("version") != 1:
         raise ReadError(f"{file.name} holds no results of a replay", expected=f'"format": "{FORMAT}", "version": 1')
     rows = document.get("operators")

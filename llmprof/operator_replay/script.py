@@ -158,7 +158,7 @@ def replay(
     NotCapturedError
         The trace has no operators.
     AnalysisError
-        Nothing has such a name, or what has it cannot be run alone, with the reason.
+        No operator meets the conditions, or none that does can be run alone; the message says why.
 
     Examples
     --------
@@ -207,7 +207,7 @@ def chosen(
     Raises
     ------
     AnalysisError
-        Nothing has such a name, or what has it cannot be run alone, with the reason.
+        No operator meets the conditions, or none that does can be run alone; the message says why.
     """
     if not 1 <= top <= _MOST:
         raise AnalysisError(f"top is {top}", expected=f"1 to {_MOST}")
@@ -220,22 +220,22 @@ def chosen(
         rows = rows.filter(pl.col("layers").str.split(",").list.contains(str(layer)))
     if phase is not None:
         rows = rows.filter(pl.col("phases").str.split(",").list.contains(phase))
-    asked = [
+    conditions = [
         f"{name} {value!r}"
         for name, value in (("operator", operator), ("kernel", kernel), ("layer", layer), ("phase", phase))
         if value is not None
     ]
     if rows.is_empty():
         raise AnalysisError(
-            f"nothing in this recording has {' and '.join(asked) or 'an operator'}",
-            hint="llmprof analyze PATH --what replayable lists what there is",
+            f"nothing in this recording has {' and '.join(conditions) or 'an operator'}",
+            hint="llmprof analyze PATH --what replayable lists the operators of the recording",
         )
     can = rows.filter("can")
     if can.is_empty():
         first = rows.row(0, named=True)
         raise AnalysisError(
             f"{first['operator'] or (first['kernels'] or '')[:80]} cannot be run alone: {first['why']}",
-            hint="llmprof analyze PATH --what replayable lists what can",
+            hint="llmprof analyze PATH --what replayable lists the operators that can be run alone",
         )
     return can.head(top)
 

@@ -144,7 +144,7 @@ def _messages(path: Path) -> Any:
         return importlib.import_module(_MESSAGES)
     except ImportError as error:
         raise ReadError(
-            f"{path.name} is a binary trace of Perfetto; to read it, the package perfetto is needed",
+            f"{path.name} is a binary trace of Perfetto; it needs the package perfetto, which is not installed",
             expected="the package perfetto, or the trace as JSON",
             hint="pip install 'llmprof[perfetto]'; or convert it: traceconv json FILE FILE.json",
         ) from error

@@ -189,7 +189,9 @@ def _loaded(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise ReadError(f"{path.name} of the run is damaged: {error}", expected="what llmprof wrote") from error
+        raise ReadError(
+            f"{path.name} of the run is damaged: {error}", expected="the file as llmprof wrote it"
+        ) from error
 
 
 def _measured(value: Any, ledger: Ledger, place: str, key: str = "", depth: int = 0) -> Any:
@@ -250,7 +252,9 @@ def _config(path: Path, ledger: Ledger) -> str:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
-        raise ReadError(f"{path.name} of the run is damaged: {error}", expected="what llmprof wrote") from error
+        raise ReadError(
+            f"{path.name} of the run is damaged: {error}", expected="the file as llmprof wrote it"
+        ) from error
     values = values if isinstance(values, dict) else {}
     for key in values.keys() - _CONFIG_KEYS:
         ledger.leave_out(path.name, "options that may hold texts of the run", example=key)
@@ -267,7 +271,9 @@ def _monitors(source: Path, target: Path, ledger: Ledger) -> None:
     try:
         frame = pl.read_parquet(source)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise ReadError(f"{source.name} of the run is damaged: {error}", expected="what llmprof wrote") from error
+        raise ReadError(
+            f"{source.name} of the run is damaged: {error}", expected="the file as llmprof wrote it"
+        ) from error
     with writing(target):
         ledger.names.frame(frame.select(c for c in columns if c in frame.columns)).write_parquet(target)
 
@@ -376,7 +382,7 @@ def _redact(source: Path, target: Path, names: Pseudonyms) -> Ledger:
     if not source.exists():
         raise ReadError(f"{source} does not exist", expected="a profiler's file or folder", hint="check the path")
     if target.exists() or target.is_symlink():
-        raise OutputError(f"{target} exists", hint="choose another name: a copy never replaces a file")
+        raise OutputError(f"{target} already exists", hint="choose another name: a copy never replaces a file")
     try:
         work = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}-", dir=target.parent))
     except OSError as error:

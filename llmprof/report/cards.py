@@ -20,7 +20,7 @@ from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.analyze.findings.facts import facts_in_words
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.text import plain, shorten
+from llmprof.text import counted, plain, shorten
 from llmprof.units import format_bytes, format_ns, format_share
 
 if TYPE_CHECKING:
@@ -118,7 +118,10 @@ def reading(trace: Trace) -> list[tuple[str, str]]:
         out.append(("Left aside on purpose", words))
     lost = coverage.get("lost_bytes", 0)
     out.append(
-        ("Lost to damage", f"{lost:,} bytes, about {coverage.get('lost_pieces', 0):,} event(s)" if lost else "nothing")
+        (
+            "Lost to damage",
+            f"{counted(lost, 'byte')}, about {counted(coverage.get('lost_pieces', 0), 'event')}" if lost else "nothing",
+        )
     )
     return out
 
@@ -441,5 +444,5 @@ def of_findings(findings: pl.DataFrame) -> str:
         f"{len(rows)} findings" if len(rows) != 1 else "One finding",
         f"Shares of the time are of the {scopes[0]}." if len(scopes) == 1 and scopes[0] else "",
         findings=rows,
-        facts=[] if rows else [("", "No rule found anything worth saying in this capture.")],
+        facts=[] if rows else [("", "No rule found anything worth saying in this recording.")],
     )

@@ -371,7 +371,7 @@ def _drawn(subject: object, drawing: Drawing) -> Drawn:
     except Exception as error:
         raise AnalysisError(
             f"the figure {drawing.name!r} of {drawing.package} failed: {type(error).__name__}: {error}",
-            hint="tell its authors",
+            hint="report this to its authors",
         ) from error
 
 
@@ -480,7 +480,7 @@ def _flame(trace: Trace) -> Drawn:
 def _totals(trace: Trace) -> Drawn:
     totals = analyze.totals(trace)
     if not totals.height:
-        raise AnalysisError("the summary holds no row", hint="was the profiler active?")
+        raise AnalysisError("the summary holds no row", hint="check that the profiler was active")
     kinds = totals.group_by("kind").agg(pl.col("total_ns").sum())
     on_device = kinds.filter(pl.col("kind").is_in(["kernel", "layer"]))
     kind = (on_device if on_device.height else kinds).sort("total_ns", "kind", descending=[True, False])["kind"][0]

@@ -246,7 +246,9 @@ def read_device(path: str | Path) -> hardware.Device:
     try:
         import yaml
     except ImportError as error:
-        raise LlmprofError("reading YAML needs pyyaml", hint="pip install 'llmprof[launch]'") from error
+        raise LlmprofError(
+            "YAML needs the package pyyaml, which is not installed", hint="pip install 'llmprof[launch]'"
+        ) from error
     try:
         values = yaml.safe_load(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -331,7 +331,9 @@ def calibrate(
         import numpy as np
         from scipy.optimize import least_squares
     except ImportError as error:
-        raise LlmprofError("fitting needs scipy", hint="pip install 'llmprof[theory]'") from error
+        raise LlmprofError(
+            "a fit needs the package scipy, which is not installed", hint="pip install 'llmprof[theory]'"
+        ) from error
     if not observations:
         raise LlmprofError("there is nothing to calibrate on", expected="measured steps or stages")
     bad = [

@@ -104,7 +104,7 @@ def test_clip_keeps_the_other_columns_and_names_the_window() -> None:
 def test_errors_say_what_is_wrong() -> None:
     with pytest.raises(AnalysisError, match="overlap"):
         intervals.clip(one((0, 1)), one((0, 5), (4, 6)))
-    with pytest.raises(AnalysisError, match=r"lacks the columns rank"):
+    with pytest.raises(AnalysisError, match=r"has no columns rank"):
         intervals.union_length(one((0, 1)), ["rank"])
 
 

@@ -172,4 +172,4 @@ def test_threads_of_a_cluster_do_the_same(run, tmp_path):
     assert_frame_equal(found, analyze.findings(whole))
     assert_frame_equal(by_address, analyze.collectives(whole))
     assert told[0] == ("converting files", 0, 3)
-    assert ("analysing 3 rank(s)", 3, 3) in told
+    assert ("analysing 3 ranks", 3, 3) in told

@@ -234,7 +234,7 @@ def test_names_of_files_say_the_form_and_nothing_is_written_over(tmp_path):
         export(one_rank(), tmp_path / "x.txt")
     file = export(one_rank(), tmp_path / "deep" / "x.json")
     before = file.read_bytes()
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         export(one_rank(), file)
     assert file.read_bytes() == before
     assert set(FORMS) == {"chrome", "perfetto", "speedscope", "csv", "parquet", "excel"}

@@ -46,7 +46,9 @@ def test_a_whole_capture_is_described():
 
 @pytest.mark.parametrize("mode", ["torch", "nsys"])
 def test_a_missing_rank_is_an_error_with_its_cause(mode):
-    with pytest.raises(CaptureError, match=r"kernels of ranks 0, 1, but none of ranks 2, 3; expected all 4") as caught:
+    with pytest.raises(
+        CaptureError, match=r"kernels of ranks 0 and 1, but none of ranks 2 and 3; expected kernels of all 4 ranks"
+    ) as caught:
         check(whole(2), config(tensor_parallel_size=4, profile_mode=mode), CUDA)
     assert caught.value.facts["missing"] == [2, 3]
     assert ("spawned" in caught.value.hint) is (mode == "nsys")

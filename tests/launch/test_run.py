@@ -299,12 +299,12 @@ def test_an_interrupted_run_is_run_again_in_its_folder(stand_ins):
 
 def test_a_capture_that_failed_its_check_is_checked_again_without_the_engine(stand_ins):
     stand_ins.how(sample="torch_tp4_eager_nccl", ranks=2)
-    with pytest.raises(CaptureError, match="none of ranks 2, 3") as caught:
+    with pytest.raises(CaptureError, match="none of ranks 2 and 3") as caught:
         ExperimentRunner(stand_ins.config(tensor_parallel_size=4)).run()
     folder = open_run(caught.value.facts["folder"]).folder
     assert folder.state["state"] == "failed"
     stand_ins.how(fail="start", says="must not run")
-    with pytest.raises(CaptureError, match="none of ranks 2, 3"):
+    with pytest.raises(CaptureError, match="none of ranks 2 and 3"):
         resume(folder.path)
 
 

@@ -83,8 +83,8 @@ def test_events_where_the_profiler_saw_nothing():
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("{", "is no JSON"),
-        ("[" * 100_000, "is no JSON"),
+        ("{", "is not valid JSON"),
+        ("[" * 100_000, "is not valid JSON"),
         ("[]", "holds no results"),
         ('{"format": "llmprof operator replay", "version": 2}', "holds no results"),
         ('{"format": "llmprof operator replay", "version": 1, "operators": [1]}', "holds no operators"),

@@ -157,7 +157,7 @@ def test_a_report_without_samples(report, monkeypatch):
 
 def test_without_the_package_and_other_files(report, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ncu_report", None)
-    with pytest.raises(ReadError, match="ncu-report has to be installed"):
+    with pytest.raises(ReadError, match="needs the package ncu-report, which is not installed"):
         llmprof.read_source(report)
     other = tmp_path / "a.csv"
     other.write_text('"ID","Process ID","Kernel Name"\n')

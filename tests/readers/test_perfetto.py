@@ -144,5 +144,5 @@ def test_other_files_are_not_taken_for_one(tmp_path, data):
 def test_without_the_package_the_way_is_said(tmp_path, trace, monkeypatch):
     path = write(tmp_path, trace.SerializeToString())
     monkeypatch.setitem(sys.modules, "perfetto.protos.perfetto.trace.perfetto_trace_pb2", None)
-    with pytest.raises(ReadError, match=r"the package perfetto is needed.*traceconv json"):
+    with pytest.raises(ReadError, match=r"needs the package perfetto, which is not installed.*traceconv json"):
         llmprof.read(path)

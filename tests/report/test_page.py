@@ -195,7 +195,7 @@ def test_losses_and_missing_ranks_stand_at_the_top(small):
     parsed = Parsed(report.html(Trace(small.tables, meta, coverage)))
     assert "Ranks 2-3 of 4 are missing: waiting for them cannot be seen." in parsed.text
     assert "rank1.json: the file ends inside an event; 1,234 bytes were lost." in parsed.text
-    assert "1,234 bytes, about 1 event(s)" in parsed.text
+    assert "1,234 bytes, about 1 event" in parsed.text
     order = [parsed.text.index(words) for words in ("are missing", "What takes the time")]
     assert order == sorted(order)
 

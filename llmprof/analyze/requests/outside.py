@@ -108,7 +108,7 @@ def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
     if late is None:
         raise NotCapturedError(
             "none of the requests was served while the trace was recorded",
-            hint="are the spans and the trace of one run, of one machine?",
+            hint="pass the spans and the trace of one run on one machine",
         )
     if abs(late) > MOST_APART_NS:
         raise AnalysisError(

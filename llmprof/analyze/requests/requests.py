@@ -249,7 +249,7 @@ def _named(noted: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
     if not request_of:
         raise AnalysisError(
             "no request of the client is among those of the engine's scheduler",
-            hint="the identifiers do not match: tell the authors of llmprof, with worker.json",
+            hint="the identifiers do not match: report this to the authors of llmprof, with worker.json",
         )
     prompts = dict(told.select("request", "prompt_tokens").iter_rows())
     rows = noted.filter(pl.col("engine_id").is_in(list(request_of))).with_columns(

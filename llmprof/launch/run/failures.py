@@ -12,10 +12,11 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import analyze
-from llmprof.errors import CaptureError, LaunchError, NotCapturedError, listed
+from llmprof.errors import CaptureError, LaunchError, NotCapturedError
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines import engine
 from llmprof.launch.run.process import Finished
+from llmprof.text import counted, joined
 from llmprof.trace import Trace
 
 KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
@@ -251,9 +252,8 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     missing = sorted(set(range(config.world_size)) - set(counts))
     if missing:
         raise CaptureError(
-            f"the capture has {_what(on_device=on_device)} of ranks {listed(sorted(counts))}, "
-            f"but none of ranks {listed(missing)}",
-            expected=f"all {config.world_size} ranks",
+            f"the capture has {_what(on_device=on_device)} of {_ranks(sorted(counts))}, but none of {_ranks(missing)}",
+            expected=f"{_what(on_device=on_device)} of all {config.world_size} ranks",
             hint=_why_ranks(config),
             missing=missing,
         )
@@ -262,7 +262,7 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     labelled = engine(config.engine, served=config.served).labels_steps
     if not steps.height and labelled:
         raise CaptureError(
-            f"the capture has {events.height} {_what(on_device=on_device)}, but no step of the engine",
+            f"the capture has {counted(events.height, _what(on_device=on_device)[:-1])}, but no step of the engine",
             expected="steps labelled execute_… by vLLM 0.11 or newer, or repeated kernels",
             hint="the profiled window may lie outside the requests: check server.profile_after_s and max_iterations",
         )
@@ -296,6 +296,10 @@ def _on_device(trace: Trace, worker: Mapping[str, Any]) -> bool:
     return platform == "cuda" if platform else trace.has("kernels") or trace.has("runtime")
 
 
+def _ranks(ranks: list[int]) -> str:
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {joined(ranks)}"
+
+
 def _what(*, on_device: bool) -> str:
     return "kernels" if on_device else "operators"
 
@@ -306,7 +310,7 @@ def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.Da
     Raises
     ------
     CaptureError
-        There are none.
+        The capture has no kernel, or no operator.
     """
     try:
         events = analyze.activity(trace)

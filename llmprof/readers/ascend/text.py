@@ -56,23 +56,22 @@ def read(
     if kernels is None and source is None:  # level 0 of msprof: names and types of tasks, without their inputs
         kernels = _all(summaries.kernels, files.get("task_time", ()), notes)
     listed = _all(summaries.communication, files.get("communication", ()), notes)
-    used = [_all(counters.operator_memory, files.get("operator_memory", ()), notes)]
-    used += [_all(counters.memory_record, files.get("memory_record", ()), notes)]
+    allocations = _all(counters.operator_memory, files.get("operator_memory", ()), notes)
+    records = _all(counters.memory_record, files.get("memory_record", ()), notes)
     modules = _all(counters.module_memory, files.get("module_memory", ()), notes)
     caches = _all(summaries.l2_cache, files.get("l2_cache", ()), notes)
-    if source is None and all(frame is None for frame in (kernels, listed, modules, *used)):
+    if source is None and all(frame is None for frame in (kernels, listed, modules, allocations, records)):
         raise ReadError(
             f"nothing could be read: {'; '.join(notes) or 'there is no file of the profiler'}",
-            expected="trace_view.json, kernel_details.csv or others that torch_npu or msprof exports",
+            expected="trace_view.json, kernel_details.csv or another file that torch_npu or msprof exports",
             hint="export again: torch_npu.profiler.profiler.analyse(folder), or msprof --export=on --output=folder",
         )
     out = _tables(source, kernels, listed, caches)
-    there = [frame for frame in used if frame is not None]
-    if there:
-        out["memory"] = pl.concat(there, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
-    samples = [
-        frame for frame in (None if source is None else counters.of_timeline(source), modules) if frame is not None
-    ]
+    memory = [frame for frame in (allocations, records) if frame is not None]
+    if memory:
+        out["memory"] = pl.concat(memory, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
+    of_timeline = None if source is None else counters.of_timeline(source)
+    samples = [frame for frame in (of_timeline, modules) if frame is not None]
     if samples and sum(frame.height for frame in samples):
         out["counters"] = pl.concat(samples, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
     coverage: dict[str, Any] = {"events": 0, "kept": 0, "notes": notes} | ({} if source is None else source.coverage)
@@ -83,7 +82,7 @@ def read(
 
 
 def _tried(read_one: Any, notes: list[str]) -> Any:
-    """Result of a reading function; if it fails, None, and a note says why."""
+    """Result of a function that reads files. If it raises ReadError: None, and the reason is added to the notes."""
     try:
         return read_one()
     except ReadError as error:
@@ -92,6 +91,7 @@ def _tried(read_one: Any, notes: list[str]) -> Any:
 
 
 def _all(read_one: Any, paths: Sequence[Path], notes: list[str]) -> pl.DataFrame | None:
+    """Rows of all files of one kind; None if no file could be read."""
     frames = [frame for path in paths if (frame := _tried(lambda path=path: read_one(path), notes)) is not None]
     return pl.concat(frames, how="diagonal_relaxed") if frames else None
 
@@ -102,6 +102,7 @@ def _tables(
     listed: pl.DataFrame | None,
     caches: pl.DataFrame | None,
 ) -> Frames:
+    """Join what the timeline and the CSV files say about kernels, collective calls and their pieces."""
     if kernels is not None and caches is not None:
         kernels = kernels.join(caches, on=["stream", "task_id"], how="left", maintain_order="left")
     listed_calls = None
@@ -163,9 +164,9 @@ def _host(source: timeline.Timeline) -> Frames:
     queue = events.filter(pl.col("cat").is_in(["enqueue", "dequeue"])).with_columns(level=pl.lit("queue"))
     calls = pl.concat([source.layer("cann"), queue], how="diagonal_relaxed").sort("start_ns", maintain_order=True)
     if calls.height:
-        own = events["process"].drop_nulls().unique()
-        if own.len() == 1:  # the layer CANN has another process number, but its threads are those of the process
-            calls = calls.with_columns(process=pl.lit(own[0], dtype=pl.Int64))
+        processes = events["process"].drop_nulls().unique()
+        if processes.len() == 1:  # the layer CANN has another process number, but its threads are those of the process
+            calls = calls.with_columns(process=pl.lit(processes[0], dtype=pl.Int64))
         out["runtime"] = calls.select(
             "process", "thread", "start_ns", "dur_ns", "name", api=pl.lit("runtime"), correlation="connection",
             ascend_level=pl.coalesce("level", pl.col("name").str.extract(r"^(\w+)@").str.to_lowercase()),
@@ -175,22 +176,22 @@ def _host(source: timeline.Timeline) -> Frames:
 
 
 def as_lists(value: pl.Expr, *, numbers: bool = False) -> pl.Expr:
-    """``"2,3;4"`` as the JSON list ``[[2, 3], [4]]`` (of texts if they are not numbers); null stays null."""
+    """Convert ``"2,3;4"`` to the JSON list ``[[2, 3], [4]]``; without ``numbers``, to lists of texts."""
 
-    def one(text: str) -> str:
+    def as_json(text: str) -> str:
         parts = [part.strip() for part in text.split(";")]
         if not numbers:
             return json.dumps(parts)
         return json.dumps([[int(n) for n in re.findall(r"\d+", part)] for part in parts])
 
     filled = pl.when(value != "").then(value)
-    return filled.map_batches(lambda texts: _each(texts, one), return_dtype=pl.String)
+    return filled.map_batches(lambda texts: _each(texts, as_json), return_dtype=pl.String)
 
 
-def _each(values: pl.Series, one: Any) -> pl.Series:
+def _each(values: pl.Series, function: Any) -> pl.Series:
     """Apply a function once to each distinct text."""
     distinct = values.drop_nulls().unique()
-    table = dict(zip(distinct.to_list(), map(one, distinct.to_list()), strict=True))
+    table = dict(zip(distinct.to_list(), map(function, distinct.to_list()), strict=True))
     return values.replace_strict(table, default=None, return_dtype=pl.String)
 
 
@@ -234,17 +235,16 @@ def _communication(source: timeline.Timeline) -> tuple[pl.DataFrame, pl.DataFram
         )
     elif lanes.height:
         pieces = pieces.with_columns(_lane=pl.lit(lanes["_lane"][0], dtype=pl.Int64))
-    within = calls.select("_lane", "start_ns", pl.col("name").alias("collective")).sort("start_ns")
+    latest = calls.select("_lane", "start_ns", pl.col("name").alias("collective")).sort("start_ns")
     pieces = pieces.sort("start_ns", maintain_order=True).join_asof(
-        within, on="start_ns", by="_lane", strategy="backward", check_sortedness=False
+        latest, on="start_ns", by="_lane", strategy="backward", check_sortedness=False
     )
-    none = pl.col("dst_rank") == tables.NO_ID
     return calls.drop("_lane"), pieces.select(
         "start_ns", "dur_ns", "name", "collective",
         stream="hccl_stream",
         plane=pl.col("thread_name").str.extract(r"(?i)plane\s*(\d+)").cast(pl.Int32),
         src_rank=pl.when(pl.col("src_rank") != tables.NO_ID).then("src_rank").cast(pl.Int32, strict=False),
-        dst_rank=pl.when(~none).then("dst_rank").cast(pl.Int32, strict=False),
+        dst_rank=pl.when(pl.col("dst_rank") != tables.NO_ID).then("dst_rank").cast(pl.Int32, strict=False),
         bytes="size",
         link=_unless_placeholder(pl.col("link")),
         transport=_unless_placeholder(pl.col("transport")),
@@ -259,7 +259,7 @@ def _unless_placeholder(value: pl.Expr) -> pl.Expr:
 
 
 def _links(source: timeline.Timeline, ops: pl.DataFrame | None) -> pl.DataFrame:
-    """Operators that launched device work, from flows: stream (null for a collective call), start and operator."""
+    """Operators that launched device work, according to flows: stream (null for a collective call), start, operator."""
     schema = {"stream": pl.Int64, "start_ns": pl.Int64, "op_id": pl.Int64}
     if ops is None or not source.flows.height:
         return pl.DataFrame(schema=schema)
@@ -281,7 +281,7 @@ def _linked(frame: pl.DataFrame, links: pl.DataFrame) -> pl.DataFrame:
 
 
 def _detailed(tasks: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
-    """Tasks with the details of the CSV; kernels that only the CSV lists are added."""
+    """Tasks with their details from the CSV file, and the kernels that only the CSV file lists."""
     if kernels is None:
         return tasks
     facts = [c for c in kernels.columns if c.startswith("ascend_")]
@@ -305,7 +305,7 @@ def _of_details(listed: pl.DataFrame | None) -> pl.DataFrame:
 
 
 def _with_listed(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFrame:
-    """Calls of the timeline, and calls that only the CSV lists."""
+    """Calls of the timeline, and calls that only the CSV file lists."""
     if listed is None:
         return calls
     known_calls = calls.select("name", "start_ns").sort("start_ns")
@@ -322,7 +322,7 @@ def _with_listed(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFra
 
 
 def _with_communication_times(calls: pl.DataFrame, listed: pl.DataFrame | None) -> pl.DataFrame:
-    """Calls with their group and times from communication.json; if there are no calls, those in communication.json."""
+    """Calls with their group and times from communication.json; without calls, the rows of communication.json."""
     if listed is None or not listed.height:
         return calls
     if not calls.height:
@@ -347,7 +347,7 @@ def _launches(calls: pl.DataFrame | None) -> pl.DataFrame | None:
 
 
 def launched_by(calls: pl.DataFrame) -> pl.DataFrame:
-    """Name of each launch on the host: the queue item that contains the call (``Dequeue@…``), else the call itself.
+    """Name of what launched each task: the queue item that contains the call (``Dequeue@…``), else the call itself.
 
     Parameters
     ----------

@@ -73,7 +73,7 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
         library = importlib.import_module("ncu_report")
     except ImportError as error:
         raise ReadError(
-            f"{file.name} is an Nsight Compute report; to open it, the package ncu-report has to be installed",
+            f"{file.name} is an Nsight Compute report; it needs the package ncu-report, which is not installed",
             hint="pip install 'llmprof[ncu]'",
             path=str(file),
         ) from error

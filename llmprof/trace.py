@@ -308,8 +308,8 @@ class Trace:
         """
         if on == "tables" and isinstance(self._tables, Deferred):
             words = query.lower()  # finding collectives needs all kernels, so they are found only if the query has them
-            asked = [name for name in self.table_names if name != "collectives" or name in words]
-            return sqlite.sql_query({name: self.scan(name) for name in asked}, query)
+            tables = [name for name in self.table_names if name != "collectives" or name in words]
+            return sqlite.sql_query({name: self.scan(name) for name in tables}, query)
         if on == "tables":
             return sqlite.sql_query(self.tables, query)
         if self._database is None:

@@ -202,8 +202,8 @@ def device_events(trace: Trace) -> pl.DataFrame:
         events = _ops_as_activity(trace.ops)
     else:
         way = f"record {trace.platform.how_to_record('kernels')}, and check that the window covers some steps"
-        there = [(table, view) for table, view in _ELSEWHERE.items() if trace.has(table)]
-        alternatives = " and ".join(f"{table} (analyze.{view}, --what {view})" for table, view in there)
+        other_tables = [(table, view) for table, view in _ELSEWHERE.items() if trace.has(table)]
+        alternatives = " and ".join(f"{table} (analyze.{view}, --what {view})" for table, view in other_tables)
         raise NotCapturedError(
             "this capture holds no kernels, copies or operators",
             hint=f"it holds {alternatives}; for the others {way}" if alternatives else way,
@@ -293,8 +293,8 @@ def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:
     frame = events.select("rank", "op_id", "launch_start_ns", "launch_thread", "replayed").with_row_index("_row")
     open_ = frame.filter(~pl.col("replayed"))
     key = ["rank", "op_id"]
-    asked = calls.join(open_.select(key).unique(), on=key, how="semi")
-    by_id = _of_calls(asked).unique(key, keep="last", maintain_order=True)
+    launching = calls.join(open_.select(key).unique(), on=key, how="semi")
+    by_id = _of_calls(launching).unique(key, keep="last", maintain_order=True)
     rows = open_.join(by_id.select(*key, "category", known=pl.lit(value=True)), on=key, how="left")
     rest = rows.filter(pl.col("known").is_null() & pl.col("launch_start_ns").is_not_null())
     if by_id.height:  # joined by identifier: an event without one was launched outside of operators

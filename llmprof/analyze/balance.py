@@ -187,8 +187,8 @@ def _rows_of(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
     empty = pl.DataFrame(schema={"rank": pl.Int32, **numbers})
     if not trace.has("ops"):
         return empty
-    wanted = calls.select("rank", "op_id").drop_nulls().unique()
-    ops = trace.ops.join(wanted, on=["rank", "op_id"], how="semi").filter(pl.col("shapes").str.contains(_TWO))
+    operators = calls.select("rank", "op_id").drop_nulls().unique()
+    ops = trace.ops.join(operators, on=["rank", "op_id"], how="semi").filter(pl.col("shapes").str.contains(_TWO))
     if not ops.height:
         return empty
     shapes = ops.select("shapes", "name").unique().with_columns(

@@ -52,7 +52,7 @@ def coverage(trace: Trace) -> pl.DataFrame:
     """
     events = attribute(trace)
     on_cpu = events.height > 0 and (events["source"] == "op").all()
-    of = OF_OPERATORS if on_cpu else "summed time of kernels and copies"
+    denominator = OF_OPERATORS if on_cpu else "summed time of kernels and copies"
     parts = []
     for measure, covered in _MEASURES.items():
         parts.append(
@@ -67,7 +67,8 @@ def coverage(trace: Trace) -> pl.DataFrame:
     return (
         pl.concat(parts)
         .with_columns(
-            share=pl.when(pl.col("total_ns") > 0).then(pl.col("covered_ns") / pl.col("total_ns")), of=pl.lit(of)
+            share=pl.when(pl.col("total_ns") > 0).then(pl.col("covered_ns") / pl.col("total_ns")),
+            of=pl.lit(denominator),
         )
         .select("rank", "measure", "share", "covered_ns", "total_ns", "events", "missing_events", "of")
         .sort("rank", maintain_order=True)

@@ -180,8 +180,8 @@ def _present(trace: Trace, where: Where | None) -> None:
     for name in ("rank", "step", "layer"):
         value = (where or {}).get(name)
         if value is not None and value not in events[name]:
-            there: list[int] = events[name].drop_nulls().unique().sort().to_list()
-            known = f"one from {there[0]} to {there[-1]}" if there else f"nothing: no {name} is known"
+            numbers: list[int] = events[name].drop_nulls().unique().sort().to_list()
+            known = f"one from {numbers[0]} to {numbers[-1]}" if numbers else f"nothing: no {name} is known"
             raise AnalysisError(f"where: there is no {name} {value}", expected=known, argument="where")
 
 

@@ -151,8 +151,8 @@ def timeline(trace: Trace) -> pl.DataFrame:
     """
     rows = trace.memory.with_columns(device=pl.when("on_device").then("device"))
     if "ascend_component" in rows.columns and rows["ascend_component"].count():
-        there = rows["ascend_component"].unique().to_list()
-        chosen = next((name for name in _COMPONENTS if name in there), None)
+        components = rows["ascend_component"].unique().to_list()
+        chosen = next((name for name in _COMPONENTS if name in components), None)
         rows = rows.filter(pl.col("ascend_component") == chosen) if chosen is not None else rows
         if "ascend_operator" in rows.columns:
             rows = rows.filter(~pl.col("ascend_operator").str.starts_with(_OF_GRAPH_ENGINE).fill_null(value=False))

@@ -101,23 +101,25 @@ _GROUPS: Final = pl.Schema({
 })  # fmt: skip
 
 
-def _add(places: dict[int, dict[str, Any]], source: str, told: Mapping[int, Mapping[str, Any]]) -> None:
+def _add(places: dict[int, dict[str, Any]], source: str, recorded: Mapping[int, Mapping[str, Any]]) -> None:
     """Add values from a source if nothing is known yet, and if the source has them for every rank."""
     for name in ("node", *DIMENSIONS):
-        if all(name in told.get(rank, {}) for rank in places) and not any(name in place for place in places.values()):
+        if all(name in recorded.get(rank, {}) for rank in places) and not any(
+            name in place for place in places.values()
+        ):
             for rank, place in places.items():
-                place[name] = (told[rank][name], source)
+                place[name] = (recorded[rank][name], source)
 
 
-def _recorded(told: Mapping[str, Any]) -> dict[str, Any]:
+def _recorded(entry: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
-    if (node := told.get("node", told.get("host"))) is not None:
+    if (node := entry.get("node", entry.get("host"))) is not None:
         out["node"] = str(node)
-    return out | {name: value for name in DIMENSIONS if isinstance(value := told.get(name), int)}
+    return out | {name: value for name in DIMENSIONS if isinstance(value := entry.get(name), int)}
 
 
-def _in_file(told: Mapping[str, Any]) -> dict[str, Any]:
-    name = str(told.get("file", ""))
+def _in_file(entry: Mapping[str, Any]) -> dict[str, Any]:
+    name = str(entry.get("file", ""))
     out: dict[str, Any] = {dimension.lower(): int(number) for dimension, number in _IN_FILE.findall(name)}
     host = _HOST_IN_FILE.fullmatch(name.removesuffix(".gz"))
     if host and not _NAME_OF_A_RANK.match(host[1]):
@@ -125,15 +127,15 @@ def _in_file(told: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _in_groups(told: Mapping[str, Any]) -> dict[str, Any]:
+def _in_groups(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Place of the rank in the process group whose description names a dimension."""
     out: dict[str, Any] = {}
-    groups, described = told.get("groups", {}), told.get("group_descriptions", {})
+    groups, described = entry.get("groups", {}), entry.get("group_descriptions", {})
     for group, text in described.items() if isinstance(described, dict) else ():
         members = groups.get(group)
         for name, pattern in _IN_DESCRIPTION.items():
-            if name not in out and pattern.search(str(text)) and isinstance(members, list) and told["rank"] in members:
-                out[name] = members.index(told["rank"])
+            if name not in out and pattern.search(str(text)) and isinstance(members, list) and entry["rank"] in members:
+                out[name] = members.index(entry["rank"])
     return out
 
 
@@ -171,11 +173,11 @@ def rank_steps(trace: Trace) -> pl.DataFrame:
     >>> analyze.rank_steps(ranks).group_by("rank").len().sort("rank")["len"].to_list()
     [12, 12, 12, 12]
     """
-    there = steps(trace).filter(pl.col("dur_ns").is_not_null())
-    there = there.select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
+    timed = steps(trace).filter(pl.col("dur_ns").is_not_null())
+    timed = timed.select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     parts = overlap(trace, by=("rank", "step")).select("rank", "step", "exposed_communication_ns", "idle_ns")
-    try_calls = collectives(trace).drop_nulls("step") if there.height else None
-    rows = there.join(parts, on=["rank", "step"], how="left", maintain_order="left")
+    try_calls = collectives(trace).drop_nulls("step") if timed.height else None
+    rows = timed.join(parts, on=["rank", "step"], how="left", maintain_order="left")
     if try_calls is None:
         return rows.with_columns(step_ns=pl.lit(0), wait_ns=pl.lit(0)).select(list(_STEPS)).cast(_STEPS)
     waits = try_calls.group_by("rank", "step").agg(

@@ -179,8 +179,8 @@ def diff_waterfall(
         note += f" The axis begins at {format_ns(least_ns)}."
     first, second = (shorten(name, 30) for name in names_in(frame))
     own = phase or next(iter(compared_phases(frame)), None)
-    of = f"A step of {own}" if own else "The recording"
-    change = f"{of}: {data['text'][0]} in {first}, {data['text'][-1]} in {second}"
+    subject = f"A step of {own}" if own else "The recording"
+    change = f"{subject}: {data['text'][0]} in {first}, {data['text'][-1]} in {second}"
     return finish(compose.rows(panel), title or change, note)
 
 

@@ -173,9 +173,9 @@ def _panel(cells: pl.DataFrame, rank: int, shade: alt.Color, plot: int, *, left:
     layer_axis = alt.Axis(title="layer" if left else None, values=every, ticks=False, labelPadding=6)
     y = alt.Y("layer:O", sort=None, axis=layer_axis, scale=alt.Scale(domain=layers, padding=0))
     tips = [alt.Tooltip("step:O"), alt.Tooltip("phase:N"), alt.Tooltip("layer:O"), alt.Tooltip("time:Q", format=NUMBER)]
-    there = cells.filter(pl.col("time").is_not_null()).drop("rank")
+    timed = cells.filter(pl.col("time").is_not_null()).drop("rank")
     gone = cells.filter(pl.col("time").is_null()).select("step", "layer")
-    marks: list[alt.Chart] = [alt.Chart(inline(there)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
+    marks: list[alt.Chart] = [alt.Chart(inline(timed)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
     if gone.height:
         base = alt.Chart(inline(gone)).encode(x=x, y=y)
         marks += [base.mark_rect(color=MISSING), base.mark_text(text="×", color=MUTED, fontSize=LABEL_PX)]

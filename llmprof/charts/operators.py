@@ -60,8 +60,8 @@ def layer_performance_heatmap(timings: Timings) -> Any:
     )
     height = 28 * rows["row"].n_unique()
     least = int(rows.select(pl.col("count").min()).item())
-    of = f"Median of {least} or more calls each; phases: {', '.join(phases)}"
-    return finish(chart.properties(width=inner() - 120, height=height), "Time of each layer", of)
+    subtitle = f"Median of {least} or more calls each; phases: {', '.join(phases)}"
+    return finish(chart.properties(width=inner() - 120, height=height), "Time of each layer", subtitle)
 
 
 def operation_time_distribution(timings: Timings) -> Any:

@@ -141,10 +141,10 @@ def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) ->
     tips = [alt.Tooltip("ranks:N", title="rank"), alt.Tooltip("step:O"), alt.Tooltip("phase:N")]
     tips += [alt.Tooltip("node:N")] if "node" in cells.columns else []
     tips.append(alt.Tooltip("time:Q", format=NUMBER))
-    there, gone = cells.filter(pl.col("time").is_not_null()), cells.filter(pl.col("time").is_null())
-    marks: list[alt.Chart] = [alt.Chart(inline(there)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
-    if gone.height:
-        marks.append(alt.Chart(inline(gone.select("step", "row"))).mark_rect(color=MISSING).encode(x=x, y=y))
+    timed, missing = cells.filter(pl.col("time").is_not_null()), cells.filter(pl.col("time").is_null())
+    marks: list[alt.Chart] = [alt.Chart(inline(timed)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
+    if missing.height:
+        marks.append(alt.Chart(inline(missing.select("step", "row"))).mark_rect(color=MISSING).encode(x=x, y=y))
     marks += phase_strip(cells, x, plot / len(steps))
     if nodes is not None:
         marks += _borders(nodes, y, plot)

@@ -141,8 +141,8 @@ def sweep_latency(
     AnalysisError
         A column is missing, or no point has a latency.
     """
-    wanted = [f"{name}_ns" for name in _LATENCIES]
-    require(frame, ["label", *wanted], chart="sweep_latency", made_by=_SOURCE)
+    columns = [f"{name}_ns" for name in _LATENCIES]
+    require(frame, ["label", *columns], chart="sweep_latency", made_by=_SOURCE)
     shown = [name for name in _LATENCIES if number(frame[f"{name}_ns"].max()) > 0]
     if not shown:
         raise nothing("sweep_latency", "no point has a latency", _SOURCE)

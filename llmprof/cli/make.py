@@ -287,7 +287,7 @@ def explore(args: Namespace, terminal: Terminal) -> str:
     metrics = [str(path.resolve()) for path in places([*(args.paths if alone else []), *(args.metrics or [])])]
     if metrics:
         read_metrics(metrics)
-    wanted = Wanted(
+    page = Wanted(
         [] if alone else _files(args.paths),
         _files([args.compare] if args.compare else []),
         metrics,
@@ -299,7 +299,7 @@ def explore(args: Namespace, terminal: Terminal) -> str:
     port = _port(args.port)
     token = secrets.token_urlsafe(24)
     address = f"http://{HOST}:{port}/?token={token}"
-    environment = os.environ | wanted.environment() | {"JUPYTER_TOKEN": token, "JUPYTER_PATH": _templates()}
+    environment = os.environ | page.environment() | {"JUPYTER_TOKEN": token, "JUPYTER_PATH": _templates()}
     with tempfile.TemporaryDirectory(prefix="llmprof-explore-") as folder:
         log = Path(folder) / "voila.log"
         greeter = threading.Thread(target=_greet, args=(address, port, args, terminal), daemon=True)

@@ -223,8 +223,8 @@ def _made(source: Source, place: Place) -> list[Partition] | str:
     try:
         with fetched(source) as path, border(source.name):
             key = key_of(path, seen.partition("-")[2])
-            if (there := _again(place, key, source, seen)) is not None:
-                return there
+            if (partitions := _again(place, key, source, seen)) is not None:
+                return partitions
             parts, whole = _parts(path, source)
             made = []
             for index, part in enumerate(parts):

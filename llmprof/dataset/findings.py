@@ -129,7 +129,7 @@ def choice(first: Mapping[str, pl.DataFrame | None]) -> tuple[str, pl.DataFrame 
 def joined(
     trace: Trace,
     chosen: tuple[str, pl.DataFrame | None],
-    found: Mapping[str, pl.DataFrame | None],
+    results: Mapping[str, pl.DataFrame | None],
     calls: pl.DataFrame | None,
 ) -> pl.DataFrame:
     """Findings from the results of all ranks.
@@ -140,7 +140,7 @@ def joined(
         The dataset.
     chosen : tuple of (str, polars.DataFrame or None)
         The representative part of the run and its steps, from :func:`choice`.
-    found : mapping of str to polars.DataFrame or None
+    results : mapping of str to polars.DataFrame or None
         Results of :data:`FIRST`, :data:`OF_SCOPE`, :data:`OF_RANK` and ``launch_delay`` over the ranks.
     calls : polars.DataFrame or None
         The matched calls.
@@ -150,26 +150,26 @@ def joined(
     polars.DataFrame
         As :func:`llmprof.analyze.findings` returns them.
     """
-    tables: dict[str, Any] = {name: found.get(of) for name, of in _TABLES.items()}
+    tables: dict[str, Any] = {name: results.get(result) for name, result in _TABLES.items()}
     # one row for each rank in a table that no rule looks at, so that it has the ranks of the dataset
-    there = pl.Series(trace.ranks, dtype=pl.Int32)
-    tables["counters"] = pl.DataFrame({"rank": there}).with_columns(time_ns=0, name=pl.lit(""), value=0.0)
+    ranks = pl.Series(trace.ranks, dtype=pl.Int32)
+    tables["counters"] = pl.DataFrame({"rank": ranks}).with_columns(time_ns=0, name=pl.lit(""), value=0.0)
     # a trace with the tables that the rules look into; all other results are stored with it here
     small = Trace({name: frame for name, frame in tables.items() if frame is not None}, trace.meta, trace.coverage)
     kept: list[tuple[Any, pl.DataFrame | None, dict[str, Any]]] = [
         (collectives, calls, {}),
-        (launch_delay, found.get("launch_delay"), {}),
-        (layers, found.get("layer_times"), {"per": "layer"}),
+        (launch_delay, results.get("launch_delay"), {}),
+        (layers, results.get("layer_times"), {"per": "layer"}),
     ]
     for function, frame, options in kept:
         if frame is not None:
             catalog.keep(small, function, frame, **options)
     texts = pl.col(pl.Categorical).cast(pl.String)
-    windows, events, gaps = (found[name] for name in ("scope_windows", "scope_events", "scope_idle"))
-    recorded = found["recorded_windows"]
+    windows, events, gaps = (results[name] for name in ("scope_windows", "scope_events", "scope_idle"))
+    recorded = results["recorded_windows"]
     assert windows is not None and recorded is not None  # noqa: S101, PT018 - choice looked at them
     scope = Scope(small, *chosen, windows, int(recorded["dur_ns"].sum()))
-    hosts = found["scope_hosts"]
+    hosts = results["scope_hosts"]
     on_host = hosts is not None and hosts["events"].sum() > 0 and hosts["events"].sum() == hosts["operators"].sum()
     cut = None if gaps is None else gaps.with_columns(texts)
     if cut is not None:
@@ -177,7 +177,7 @@ def joined(
     scope.__dict__.update(  # set cached properties, which would otherwise read the whole trace
         events=None if events is None else events.with_columns(texts),
         idle=cut,
-        times=found["scope_times"],
+        times=results["scope_times"],
         on_host=on_host,
     )
     return ranked(scope, whole=trace)

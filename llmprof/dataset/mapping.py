@@ -164,10 +164,10 @@ def map(  # noqa: A001
     True
     """
     name = analysis if isinstance(analysis, str) else getattr(analysis, "__name__", "")
-    wanted = catalog.analysis(name)
+    entry = catalog.analysis(name)
     if not isinstance(trace._tables, Deferred):
-        return wanted.function(trace, **options)
-    (frame,) = several({wanted.name: options}, trace, client=client, progress=progress).values()
+        return entry.function(trace, **options)
+    (frame,) = several({entry.name: options}, trace, client=client, progress=progress).values()
     return frame
 
 
@@ -298,9 +298,9 @@ class _Work:
             frame = part.frames.get(asked)
             if frame is not None:
                 shifts = [
-                    pl.col(column) + before[of]
-                    for column, of in NUMBERED.get(asked.name, {}).items()
-                    if before[of] and column in frame.columns
+                    pl.col(column) + before[counted_rows]
+                    for column, counted_rows in NUMBERED.get(asked.name, {}).items()
+                    if before[counted_rows] and column in frame.columns
                 ]
                 frames.append(frame.with_columns(shifts) if shifts else frame)
             for name, count in part.counts.items():
@@ -395,8 +395,8 @@ def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[As
     tables, meta, _ = _opened(view.root, view.written)
     part = tables.narrow(ranks=[rank], window=view.window, tables=view.tables)
     own = {**meta, "ranks": [one for one in meta.get("ranks", ()) if one.get("rank") == rank]}
-    asked = {} if view.asked is None else {"asked": dict.fromkeys(view.asked)}
-    trace = Trace(part, own, {"files": [], "warnings": [], **asked})
+    tables_read = {} if view.asked is None else {"asked": dict.fromkeys(view.asked)}
+    trace = Trace(part, own, {"files": [], "warnings": [], **tables_read})
     if calls is not None:
         catalog.keep(trace, collectives, calls)
     results = Found()
@@ -405,7 +405,7 @@ def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[As
             results.frames[one] = _function(one.name)(trace, **dict(one.options))
         except NotCapturedError as error:
             results.absent[one] = error
-    numbered = {of for one in every for of in NUMBERED.get(one.name, {}).values()}
+    numbered = {column for one in every for column in NUMBERED.get(one.name, {}).values()}
     try:
         if "events" in numbered:
             results.counts["events"] = attribute(trace).height
@@ -413,8 +413,8 @@ def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[As
             gaps = idle(trace)["gap"].max()
             results.counts["gaps"] = gaps + 1 if isinstance(gaps, int) else 0
         if "windows" in numbered:
-            (of,) = (one for one in every if one.name == "scope_windows")
-            results.counts["windows"] = results.frames[of].height
+            (windows,) = (one for one in every if one.name == "scope_windows")
+            results.counts["windows"] = results.frames[windows].height
     except LlmprofError:
         pass
     return results

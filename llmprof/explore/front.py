@@ -55,24 +55,24 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         What is shown.
     show : callable
         Called with the row of a finding whose button was pressed.
-    found : polars.DataFrame, optional
+    findings : polars.DataFrame, optional
         Findings of hardware metrics, in place of those of :func:`llmprof.analyze.findings`.
     """
 
     def __init__(
-        self, trace: Trace, show: Callable[[Mapping[str, Any]], None], found: pl.DataFrame | None = None
+        self, trace: Trace, show: Callable[[Mapping[str, Any]], None], findings: pl.DataFrame | None = None
     ) -> None:
         super().__init__()
         self._show = show
         self.rows: list[dict[str, Any]] = []
         self.buttons: list[Any] = []
         try:
-            self.rows = (analyze.findings(trace) if found is None else found).to_dicts()
+            self.rows = (analyze.findings(trace) if findings is None else findings).to_dicts()
             note = "" if self.rows else "No rule found anything worth saying in this recording."
         except LlmprofError as error:
             note = str(error)
         facts = analyze.run_facts(trace)
-        if found is not None:  # hardware metrics have neither steps nor an engine
+        if findings is not None:  # hardware metrics have neither steps nor an engine
             facts = facts.filter(pl.col("what") == "device")
             note = f"{note} {PROFILE_NOTE}".strip()
         head = ipywidgets.HTML(_head(trace.name, facts, self.rows, note))

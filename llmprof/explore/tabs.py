@@ -112,11 +112,11 @@ def _other(given: Given) -> Trace:
     return given.other
 
 
-def _labelled(trace: Trace, of: str = "") -> list[Stage]:
+def _labelled(trace: Trace, suffix: str = "") -> list[Stage]:
     return [
-        (f"reading the device's events{of}", lambda: analyze.activity(trace)),
-        (f"finding steps{of}", lambda: analyze.steps(trace)),
-        (f"naming layers and stages{of}", lambda: analyze.attribute(trace)),
+        (f"reading the device's events{suffix}", lambda: analyze.activity(trace)),
+        (f"finding steps{suffix}", lambda: analyze.steps(trace)),
+        (f"naming layers and stages{suffix}", lambda: analyze.attribute(trace)),
     ]
 
 
@@ -400,7 +400,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
     def _show_or_say(self, panel: Panel) -> None:
         try:
             if panel is FINDINGS:
-                self._front = Front(self._given.trace, self._show_finding, found=self._given.profile)
+                self._front = Front(self._given.trace, self._show_finding, findings=self._given.profile)
                 self._box(panel).children = [self._front]
             else:
                 self._place(panel)

@@ -167,8 +167,8 @@ def magic(shell: Any, line: str, cell: str) -> Any:
     LaunchError
         torch is not installed in this kernel.
     """
-    name, wanted = _options(line)
-    profiler, wait = _profiler(wanted)
+    name, flags = _options(line)
+    profiler, wait = _profiler(flags)
     code, last = _compiled(shell, cell)
     wait()
     try:
@@ -179,7 +179,7 @@ def magic(shell: Any, line: str, cell: str) -> Any:
             finally:
                 wait()
     finally:
-        shell.push({name: _read(profiler, stacks="--stack" in wanted)})
+        shell.push({name: _read(profiler, stacks="--stack" in flags)})
 
 
 def _compiled(shell: Any, cell: str) -> tuple[CodeType, CodeType | None]:
@@ -212,7 +212,7 @@ def _options(line: str) -> tuple[str, set[str]]:
     return (names[0] if names else DEFAULT_NAME), flags
 
 
-def _profiler(wanted: set[str]) -> tuple[Any, Callable[[], None]]:
+def _profiler(flags: set[str]) -> tuple[Any, Callable[[], None]]:
     """The profiler of a cell, and a function that waits until the device has finished its work."""
     try:
         import torch.profiler  # type: ignore[import-not-found, unused-ignore]
@@ -224,9 +224,9 @@ def _profiler(wanted: set[str]) -> tuple[Any, Callable[[], None]]:
     kinds, make = torch.profiler.ProfilerActivity, torch.profiler.profile
     options: dict[str, Any] = {
         "activities": [kinds.CPU],
-        "record_shapes": "--no-shapes" not in wanted,
-        "with_stack": "--stack" in wanted,
-        "profile_memory": "--memory" in wanted,
+        "record_shapes": "--no-shapes" not in flags,
+        "with_stack": "--stack" in flags,
+        "profile_memory": "--memory" in flags,
     }
     if "acc_events" in inspect.signature(make).parameters:  # without it, newer versions warn
         options["acc_events"] = True

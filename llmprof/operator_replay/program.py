@@ -31,10 +31,10 @@ def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str
     out = []
     for world in sorted({one.world for one in operators}):
         mine = [one for one in operators if one.world == world]
-        there = torch.cuda.device_count() if args.device.startswith("cuda") else world
-        if world < 2 or there < world:
+        devices = torch.cuda.device_count() if args.device.startswith("cuda") else world
+        if world < 2 or devices < world:
             why = (
-                f"the recording has {world} ranks, and {there} devices are here"
+                f"the recording has {world} ranks, and {devices} devices are here"
                 if world > 1
                 else "its ranks are not recorded"
             )

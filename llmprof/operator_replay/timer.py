@@ -163,19 +163,19 @@ class Bench:
         packet = getattr(getattr(self.torch.ops, namespace), name)
         for overload in packet.overloads():
             function = getattr(packet, overload)
-            wanted = function._schema.arguments
-            if len(wanted) == len(operator.arguments) and all(map(_fits, operator.arguments, wanted)):
-                positional = sum(not one.kwarg_only for one in wanted)
-                return function, [one.name for one in wanted], positional
+            parameters = function._schema.arguments
+            if len(parameters) == len(operator.arguments) and all(map(_fits, operator.arguments, parameters)):
+                positional = sum(not one.kwarg_only for one in parameters)
+                return function, [one.name for one in parameters], positional
         raise ValueError(f"no form of {operator.name} takes {len(operator.arguments)} such arguments")
 
     def callable(self, operator: Operator) -> Callable[[list[Any]], Any]:
         """Function that calls the operator with its arguments."""
         function, names, positional = self.bound(operator)
-        wanted = function._schema.arguments  # type: ignore[attr-defined]
+        parameters = function._schema.arguments  # type: ignore[attr-defined]
         defaults = [
             one.default_value if given is None and not _optional(one) else None
-            for given, one in zip(operator.arguments, wanted)  # noqa: B905
+            for given, one in zip(operator.arguments, parameters)  # noqa: B905
         ]
 
         def call(made: list[Any]) -> Any:
@@ -347,14 +347,14 @@ def _repeated(torch: Any, some: Any, count: int) -> Any:
     return some if some.numel() >= count else some.repeat(math.ceil(count / some.numel()))[:count].contiguous()
 
 
-def _optional(wanted: Any) -> bool:
-    return str(wanted.type).startswith("Optional")
+def _optional(parameter: Any) -> bool:
+    return str(parameter.type).startswith("Optional")
 
 
-def _fits(given: Any, wanted: Any) -> bool:
-    kind = str(wanted.type)
+def _fits(given: Any, parameter: Any) -> bool:
+    kind = str(parameter.type)
     if given is None:
-        return _optional(wanted) or bool(wanted.has_default_value())
+        return _optional(parameter) or bool(parameter.has_default_value())
     if isinstance(given, Tensor):
         return "Tensor" in kind and "List" not in kind
     if isinstance(given, list):

@@ -324,11 +324,11 @@ class _Session:
             sentences.append(f"the file has only numbers for {calls}: the number is used as the name")
         return sentences
 
-    def _rows(self, table: str, wanted: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
+    def _rows(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
         if table not in self.columns:
             return None
-        frame = sqlite.read(self.path, table, wanted)
-        missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in wanted.items() if name not in frame.columns]
+        frame = sqlite.read(self.path, table, types)
+        missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in types.items() if name not in frame.columns]
         return frame.with_columns(missing)
 
     def _timed(self, frame: pl.DataFrame) -> pl.DataFrame:

@@ -293,27 +293,27 @@ class _Copier:
         ids = [i for i, column in enumerate(kept) if column in _STRING_IDS]
         cursor = self.old.execute(f"SELECT {listed} FROM {table}")  # noqa: S608
         for rows in _batches(cursor):
-            wanted = self._wanted(name, kept, rows)
+            rows_kept = self._wanted(name, kept, rows)
             for i in ids:
-                self.used.update(value for row in wanted if isinstance(value := _number(row[i]), int))
+                self.used.update(value for row in rows_kept if isinstance(value := _number(row[i]), int))
             with writing(self.target):
                 self.new.executemany(
-                    insert, [tuple(make(v) for make, v in zip(clean, row, strict=True)) for row in wanted]
+                    insert, [tuple(make(v) for make, v in zip(clean, row, strict=True)) for row in rows_kept]
                 )
 
     def _wanted(self, name: str, columns: list[str], rows: list[Row]) -> list[Row]:
         if name == "StringIds" and "id" in columns:
             column = columns.index("id")
-            wanted = [row for row in rows if _number(row[column]) in self.used]
+            rows_kept = [row for row in rows if _number(row[column]) in self.used]
         elif name in _ABOUT:
             if not {"name", "value"} <= set(columns):
                 return []
             key, value = columns.index("name"), columns.index("value")
-            wanted = [row for row in rows if _kept_pair(name, row[key], row[value])]
+            rows_kept = [row for row in rows if _kept_pair(name, row[key], row[value])]
         else:
             return rows
-        self.ledger.leave_out(name, "rows that no analysis needs", len(rows) - len(wanted))
-        return wanted
+        self.ledger.leave_out(name, "rows that no analysis needs", len(rows) - len(rows_kept))
+        return rows_kept
 
     def _cleaner(self, table: str, column: str) -> Callable[[object], object]:
         if table == "PROCESSES" and column == "name":
@@ -386,8 +386,8 @@ def _clean_frame(frame: pl.DataFrame, name: str, used: set[int], ledger: Ledger)
         if not {"name", "value"} <= set(frame.columns):
             return frame.clear()
         frame = frame.select(pl.col("name", "value").cast(pl.String, strict=False))
-        wanted = [_kept_pair(name, key, value) for key, value in frame.rows()]
-        return frame.filter(pl.Series(wanted, dtype=pl.Boolean))
+        kept = [_kept_pair(name, key, value) for key, value in frame.rows()]
+        return frame.filter(pl.Series(kept, dtype=pl.Boolean))
     for column in frame.columns:
         series = frame[column]
         if column in _STRING_IDS and series.dtype.is_integer():

@@ -315,10 +315,10 @@ def of_trace(trace: Trace) -> str:
 def _first_findings(trace: Trace) -> list[dict[str, Any]]:
     """First findings, each with the expression that opens its place in the explorer."""
     try:
-        found = analyze.findings(trace)
+        findings = analyze.findings(trace)
     except LlmprofError:
         return []
-    rows = found.head(_MOST_FINDINGS).select("order", "title").to_dicts()
+    rows = findings.head(_MOST_FINDINGS).select("order", "title").to_dicts()
     return [row | {"show": f"explore.open(trace).show_finding({row['order']})"} for row in rows]
 
 
@@ -354,19 +354,19 @@ def _coverage(trace: Trace) -> Rows | None:
         (MEASURES.get(measure, measure), format_share(share), format_share(least))
         for measure, share, least in explained.select("measure", "share", "least").iter_rows()
     ]
-    of = explained["of"][0] if explained.height else ""
-    return Rows("Coverage: how much of the time has …", ("", "share", "worst rank"), rows, f"Of the {of}.")
+    denominator = explained["of"][0] if explained.height else ""
+    return Rows("Coverage: how much of the time has …", ("", "share", "worst rank"), rows, f"Of the {denominator}.")
 
 
 def _questions(trace: Trace) -> list[tuple[str, str]]:
     """The first analyses of the catalogue for what was recorded."""
-    asked = [(f"analyze.{one.name}(trace)", one.question) for one in catalog.analyses() if one.section]
+    questions = [(f"analyze.{one.name}(trace)", one.question) for one in catalog.analyses() if one.section]
     if not any(trace.has(name) for name in ("kernels", "copies", "ops")):
         return [("trace.tables", "What was recorded?")]
     if not trace.has("collectives"):
-        asked = [pair for pair in asked if "collective" not in pair[0]]
+        questions = [pair for pair in questions if "collective" not in pair[0]]
     first = ("analyze.findings(trace)", "What takes the time, and what can be done about it?")
-    others = [pair for pair in asked if pair[0] != first[0]][:_QUESTIONS]
+    others = [pair for pair in questions if pair[0] != first[0]][:_QUESTIONS]
     return [
         first,
         *others,

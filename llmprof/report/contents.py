@@ -75,7 +75,7 @@ def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) 
         return [plugins.at(analysis.table)(frame, what)]
     except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a report)
         failed = f"the table of {analysis.name!r} of {analysis.package} failed: {type(error).__name__}: {error}"
-        return [Absent(analysis.help, captured=True, found=failed, hint="tell its authors")]
+        return [Absent(analysis.help, captured=True, found=failed, hint="report this to its authors")]
 
 
 def steps_table(steps: pl.DataFrame, _what: str = "") -> Table:
@@ -147,12 +147,12 @@ def kernels_table(kernels: pl.DataFrame, what: str = "kernels and copies") -> Ta
 _MOST_CHAINS: Final = 12
 
 
-def fusion_table(found: pl.DataFrame, _what: str = "") -> Table | Absent:
+def fusion_table(chains_found: pl.DataFrame, _what: str = "") -> Table | Absent:
     """The chains of short kernels that would save most, or the sentence that there are none."""
-    if not found.height:
+    if not chains_found.height:
         words = "no short kernels always follow each other on a stream"
         return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
-    best = found.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
+    best = chains_found.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
     known = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
     rows = best.select(
         "phase",
@@ -175,11 +175,19 @@ def fusion_table(found: pl.DataFrame, _what: str = "") -> Table | Absent:
         Column("gain_ns", "gain a step", "time"),
         Column("gain_share", "of the step", "share"),
     )
-    number = f"{rows.height} of {found.height:,}" if found.height > rows.height else f"All {found.height}"
-    chains = f"{number} chains" if found.height > 1 else "The only chain"
+    number = (
+        f"{rows.height} of {chains_found.height:,}"
+        if chains_found.height > rows.height
+        else f"All {chains_found.height}"
+    )
+    chains = f"{number} chains" if chains_found.height > 1 else "The only chain"
     caption = f"{chains} of short kernels, by what one kernel in its place would gain"
     note = "A dash: not replayed, or not known." if rows["gain_ns"].null_count() else ""
-    rest = "" if rows.height == found.height else f" {found.height - rows.height} more are in fusion_candidates.csv."
+    rest = (
+        ""
+        if rows.height == chains_found.height
+        else f" {chains_found.height - rows.height} more are in fusion_candidates.csv."
+    )
     return Table("fusion_candidates", caption, columns, rows, sortable=True, note=(note + rest).strip())
 
 
@@ -225,8 +233,8 @@ def contents(
     """
     tell = progress or _silent
     results: dict[str, pl.DataFrame | Absent] = {}
-    asked = [analysis for analysis in analyses() if not analysis.only_with or trace.has(analysis.only_with)]
-    reported = [analysis for analysis in asked if analysis.reported]
+    possible = [analysis for analysis in analyses() if not analysis.only_with or trace.has(analysis.only_with)]
+    reported = [analysis for analysis in possible if analysis.reported]
     for done, analysis in enumerate(reported):
         tell(f"analysing: {analysis.name}", done, len(reported))
         results[analysis.name] = run(analysis, trace)
@@ -236,11 +244,11 @@ def contents(
     if drawn is not None:
         for given in [one for section in first for one in section.figures]:
             drawn(given)
-    wanted: dict[str, Drawing] = {}
-    for drawing in (drawing for analysis in asked for drawing in drawings(analysis)):
-        wanted.setdefault(drawing.name, drawing)
-    for done, drawing in enumerate(wanted.values()):
-        tell(f"drawing: {drawing.shows}", done, len(wanted))
+    to_draw: dict[str, Drawing] = {}
+    for drawing in (drawing for analysis in possible for drawing in drawings(analysis)):
+        to_draw.setdefault(drawing.name, drawing)
+    for done, drawing in enumerate(to_draw.values()):
+        tell(f"drawing: {drawing.shows}", done, len(to_draw))
         figures[drawing.name] = figure(trace, drawing)
         if drawn is not None:
             drawn(figures[drawing.name])

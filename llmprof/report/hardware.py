@@ -103,11 +103,11 @@ def advice(metrics: Metrics) -> pl.DataFrame:
         ``kernel_name, count`` (launches with the same advice)``, section, rule, text, estimated_speedup_pct,
         speedup_scope``; the last three of the launch with the largest estimate.
     """
-    of = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns")
+    durations = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns")
     estimate = pl.col("estimated_speedup_pct").fill_null(0.0) * pl.col("duration_ns").fill_null(0.0)
     return (
         metrics.rules.filter(pl.col("kind") != "INF")
-        .join(of, on="kernel_id", how="left")
+        .join(durations, on="kernel_id", how="left")
         .sort(pl.col("speedup_scope") != "global", estimate, descending=[False, True], nulls_last=True)
         .group_by("kernel_name", "section", "rule", "speedup_scope", maintain_order=True)
         .agg(pl.col("kernel_id").n_unique().alias("count"), pl.col("text", "estimated_speedup_pct").first())

@@ -87,10 +87,10 @@ def write_operators(
         files.write_json(where / "comprehensive_report.json", whole),
     ]
     missing: dict[str, str] = {}
-    wanted = {**CHARTS, **(charts or {})}
-    for done, (name, draw) in enumerate(wanted.items()):
+    functions = {**CHARTS, **(charts or {})}
+    for done, (name, draw) in enumerate(functions.items()):
         if progress is not None:
-            progress(f"drawing {name}", done, len(wanted))
+            progress(f"drawing {name}", done, len(functions))
         try:
             written.append(save(draw(timings), where / f"{name}.png"))
         except AnalysisError as error:

@@ -188,14 +188,14 @@ def page(contents: Contents) -> str:
     library = vega.library()
     scripts = f"{vega.source_hash(library)} {vega.source_hash(script)}"
     known = "denominator" in contents.findings.columns
-    of = contents.findings["denominator"].unique().to_list() if known else []
+    denominators = contents.findings["denominator"].unique().to_list() if known else []
     return render(
         "page.html",
         contents=contents,
         policy=Markup(_POLICY.format(scripts=scripts)),  # noqa: S704
         css=files("llmprof.report").joinpath("page.css").read_text("utf-8"),
         missing_findings=next((absent for absent in contents.absent if absent.part == "findings"), None),
-        denominator=of[0] if len(of) == 1 else None,
+        denominator=denominators[0] if len(denominators) == 1 else None,
         shown=[section for section in contents.sections if section.shows],
         left_out=[section for section in contents.sections if not section.shows],
         places={row["order"]: place_of(row, contents.sections) for row in contents.findings.iter_rows(named=True)},
@@ -232,12 +232,12 @@ def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
         Id of a figure, a table or a section; None if the page does not show it.
     """
     evidence = str(row["evidence"])
-    wanted = [_FIGURES.get(evidence, evidence)]
+    figures = [_FIGURES.get(evidence, evidence)]
     if evidence == "activity":
-        wanted.append("idle")
+        figures.append("idle")
     if evidence == "attribute":
         column = str(row["where"]).partition(" ")[0]
-        wanted = [_OF_CONDITION.get(column, "breakdown"), "breakdown", "kernels"]
+        figures = [_OF_CONDITION.get(column, "breakdown"), "breakdown", "kernels"]
     ids: dict[str, str] = {}
     for section in sections:
         for block in section.blocks:
@@ -245,7 +245,7 @@ def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
                 ids.setdefault(block.name, f"figure-{block.name}")
             elif isinstance(block, Table):
                 ids.setdefault(block.name, f"table-{block.name}")
-    for name in wanted:
+    for name in figures:
         if name in ids:
             return ids[name]
     return next((section.anchor for section in sections if section.shows and evidence in section.evidence), None)

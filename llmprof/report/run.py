@@ -103,8 +103,8 @@ def _load_of(run: Run) -> str:
     rate = setting(config, "server", "request_rate")
     most = setting(config, "server", "max_concurrency")
     came = f"{rate:g} a second" if rate else "all at once"
-    of = {name: value for name, value in config.load.items() if name != "file"}
-    more = "".join(f", {name} {value}" for name, value in of.items())
+    options = {name: value for name, value in config.load.items() if name != "file"}
+    more = "".join(f", {name} {value}" for name, value in options.items())
     return f"{setting(config, 'server', 'num_prompts')}, {came}, at most {most or 'any number'} at a time{more}"
 
 

@@ -133,8 +133,8 @@ def write_sweep(
 
 
 def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:
-    there = [column for column in _COLUMNS if column.key in comparison.columns]
-    shown = [column for column in there if comparison[column.key].null_count() < comparison.height]
+    compared = [column for column in _COLUMNS if column.key in comparison.columns]
+    shown = [column for column in compared if comparison[column.key].null_count() < comparison.height]
     chosen: list[Column] = [
         Column(name, name.replace("_", " "), "number" if comparison.schema[name].is_numeric() else "text")
         for name in parameters

@@ -139,7 +139,7 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def read(path: PathLike, table: str, wanted: Mapping[str, pl.DataType] | Sequence[str]) -> pl.DataFrame:
+def read(path: PathLike, table: str, columns_read: Mapping[str, pl.DataType] | Sequence[str]) -> pl.DataFrame:
     """Columns of a table as a frame.
 
     Parameters
@@ -148,21 +148,21 @@ def read(path: PathLike, table: str, wanted: Mapping[str, pl.DataType] | Sequenc
         An SQLite file.
     table : str
         Name of a table.
-    wanted : mapping of str to polars.DataType, or sequence of str
+    columns_read : mapping of str to polars.DataType, or sequence of str
         Columns and their types (Int64 for a sequence). A value that does not fit its type is cast by SQLite, or becomes
         null. Columns that the table lacks are left out.
 
     Returns
     -------
     polars.DataFrame
-        The columns that exist, in the order wanted; rows in the order of the file.
+        The columns that exist, in the order of ``columns_read``; rows in the order of the file.
 
     Raises
     ------
     ReadError
         The file cannot be read, or has no such table.
     """
-    types = dict(wanted) if isinstance(wanted, Mapping) else dict.fromkeys(wanted, pl.Int64())
+    types = dict(columns_read) if isinstance(columns_read, Mapping) else dict.fromkeys(columns_read, pl.Int64())
     with connect(path) as connection:
         stored = connection.execute(
             "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND name = ?", (table,)

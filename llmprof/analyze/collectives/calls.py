@@ -297,8 +297,8 @@ def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> Pair |
         count = min(own.height - first, reference.height - of_first)
         if count < max(CLOCK_CALLS, own.height // 2):
             continue
-        part, of = own.slice(first, count), reference.slice(of_first, count)
-        ordered = part.select("_row", "start", "end", call=of["call"], of=of["end"], at=of["start"])
+        part, others = own.slice(first, count), reference.slice(of_first, count)
+        ordered = part.select("_row", "start", "end", call=others["call"], of=others["end"], at=others["start"])
         if (clock := _clock(ordered, limit)) is not None:
             agreeing.append(_paired(ordered, clock))
     if len(agreeing) != 1:
@@ -367,11 +367,13 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """
     if not trace.has("ops") or not frame["bytes"].is_null().any():
         return frame.with_columns(_NO_INPUTS)
-    wanted = frame.filter(pl.col("bytes").is_null() & pl.col("op_id").is_not_null()).select("rank", "op_id").unique()
+    without_bytes = (
+        frame.filter(pl.col("bytes").is_null() & pl.col("op_id").is_not_null()).select("rank", "op_id").unique()
+    )
     calls = (
         trace.ops.select("rank", "op_id", "name", "shapes", "dtypes")
-        .filter(pl.col("op_id").is_in(wanted["op_id"].unique().implode()))
-        .join(wanted, on=["rank", "op_id"], how="semi", maintain_order="left")
+        .filter(pl.col("op_id").is_in(without_bytes["op_id"].unique().implode()))
+        .join(without_bytes, on=["rank", "op_id"], how="semi", maintain_order="left")
         .filter(
             pl.col("shapes").str.contains(_SHAPES)
             & ~pl.col("shapes").str.contains(r"\d{19}")

@@ -344,9 +344,9 @@ def markdown(
         ]
         times = dict(judged.select("phase", "a_ns").iter_rows())
         for row in parts.iter_rows(named=True):
-            of = times.get(row["phase"])
+            step_ns = times.get(row["phase"])
             sign = "+" if row["delta_ns"] > 0 else "-"
-            share = format_share(row["delta_ns"] / of) if of else ""
+            share = format_share(row["delta_ns"] / step_ns) if step_ns else ""
             share = f"+{share}" if share[:1].isdigit() else share
             label = words_of(row["kind"], row["part"])[1]
             phase = _cell(row["phase"] or "whole recording")

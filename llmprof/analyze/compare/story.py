@@ -155,7 +155,7 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
     )
     bars = bars.filter((pl.col("delta_ns") != 0) | (pl.col("group") == "unexplained"))
     sums = [float(own[side].sum()) for side in ("a_ns", "b_ns")]
-    left = [_tidy(total[side] - of, longer) for side, of in zip(("a_ns", "b_ns"), sums, strict=True)]
+    left = [_tidy(total[side] - drawn, longer) for side, drawn in zip(("a_ns", "b_ns"), sums, strict=True)]
     names = names_in(frame)
     table: list[tuple[object, ...]] = [("total", names[0], None, total["a_ns"], None, total["a_ns"], None)]
     table += bars.iter_rows()
@@ -169,9 +169,9 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
     return pl.DataFrame(out, schema=WATERFALL, orient="row")
 
 
-def _tidy(ns: float, of: float) -> float:
+def _tidy(ns: float, scale: float) -> float:
     """A remainder that is only floating-point rounding counts as 0."""
-    return 0.0 if abs(ns) <= 1e-6 * of else ns
+    return 0.0 if abs(ns) <= 1e-6 * scale else ns
 
 
 def words_of(kind: str | None, part: str | None) -> tuple[str, str]:
@@ -268,8 +268,8 @@ def _change_in_words(total: dict[str, Any], first: str, second: str) -> str:
             f"At least one run has no known steps, so whole recordings are compared: {format_ns(before)} in "
             f"{first}, {format_ns(after)} in {second}. How long a recording lasts says nothing of speed."
         )
-    of = "a step whose phase is unknown" if total["phase"] == "other" else f"a step of {total['phase']}"
-    what = f"{of[:1].upper()}{of[1:]} takes {format_ns(after)} in {second} against {format_ns(before)} in {first}"
+    step = "a step whose phase is unknown" if total["phase"] == "other" else f"a step of {total['phase']}"
+    what = f"{step[:1].upper()}{step[1:]} takes {format_ns(after)} in {second} against {format_ns(before)} in {first}"
     if before == after:
         return f"{what}: the same."
     more = "more" if after > before else "less"

@@ -88,14 +88,14 @@ def findings_document(trace: Trace) -> dict[str, Any]:
     }
 
 
-def hardware_findings_document(metrics: Metrics, found: pl.DataFrame) -> dict[str, Any]:
+def hardware_findings_document(metrics: Metrics, rows: pl.DataFrame) -> dict[str, Any]:
     """Findings of hardware metrics as the same document.
 
     Parameters
     ----------
     metrics : Metrics
         Hardware metrics.
-    found : polars.DataFrame
+    rows : polars.DataFrame
         Its findings: rows of :func:`llmprof.analyze.hardware_findings`.
 
     Returns
@@ -117,7 +117,7 @@ def hardware_findings_document(metrics: Metrics, found: pl.DataFrame) -> dict[st
             "span_ns": int(launches["duration_ns"].sum() or 0),
             "warnings": [str(words) for words in metrics.coverage.get("warnings", [])],
         },
-        "findings": found.select(list(SCHEMA)).to_dicts(),
+        "findings": rows.select(list(SCHEMA)).to_dicts(),
     }
 
 

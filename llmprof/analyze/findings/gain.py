@@ -53,15 +53,15 @@ def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Ga
     """
     changes = [item.change if item.ns >= NOTHING * scope.span_ns else "" for item in measures]
     replays: dict[str, pl.DataFrame | LlmprofError] = {}
-    asked = tuple(sorted({change for change in changes if change}))
+    predicted = tuple(sorted({change for change in changes if change}))
     pairs = zip(measures, changes, strict=True)
     named = tuple(sorted({item.rank for item, change in pairs if change and item.rank is not None}))
     words = ""
-    if asked:
+    if predicted:
         try:
-            replays, words = replayed(trace, asked, named), replayed_part(trace, named).words
+            replays, words = replayed(trace, predicted, named), replayed_part(trace, named).words
         except LlmprofError as error:
-            replays = dict.fromkeys(asked, error)
+            replays = dict.fromkeys(predicted, error)
     gains = [
         _gain(scope, item, change, None if change is None else replays.get(change))
         for item, change in zip(measures, changes, strict=True)

@@ -15,6 +15,7 @@ from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import LANE, recorded_windows, steady_state, step_windows, time_parts
 from llmprof.errors import AnalysisError
 from llmprof.platforms import Platform
+from llmprof.text import counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -144,15 +145,15 @@ class Scope:
     def denominator(self) -> str:
         """Denominator of every share, in words and numbers."""
         ranks = self.windows["rank"].n_unique()
-        of = f"on {ranks} rank{'s' if ranks > 1 else ''}" if self.steps is not None or ranks > 1 else "on the only rank"
+        where = f"on {counted(ranks, 'rank')}" if self.steps is not None or ranks > 1 else "on the only rank"
         if self.steps is None:
-            return f"recorded time, host and device: {format_ns(self.span_ns / self.parts)} {of}"
+            return f"recorded time, host and device: {format_ns(self.span_ns / self.parts)} {where}"
         number = self.windows["step"].n_unique()
         one = self.words if self.words.startswith("step ") else f"1 {self.words.removesuffix('s')}"
         what = f"{number} {self.words}, which are" if number > 1 else f"{one}, which is"
         share = format_share(self.span_ns / max(1, self.recorded_ns))
         mean = format_ns(self.span_ns / self.parts)
-        return f"time from step to step: {mean} on average {of} over {what} {share} of the recorded time"
+        return f"time from step to step: {mean} on average {where} over {what} {share} of the recorded time"
 
     @cached_property
     def platform(self) -> Platform:
@@ -273,9 +274,9 @@ def _with_work(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 def _only(every: pl.DataFrame, step: int) -> pl.DataFrame:
     chosen = every.filter(pl.col("step") == step)
     if chosen.is_empty():
-        there = every["step"].unique().sort().to_list()
+        numbers = every["step"].unique().sort().to_list()
         raise AnalysisError(
             f"there is no step {step} with device work",
-            expected=f"one from {there[0]} to {there[-1]}" if there else "a trace with steps",
+            expected=f"one from {numbers[0]} to {numbers[-1]}" if numbers else "a trace with steps",
         )
     return chosen

@@ -271,10 +271,10 @@ def _host_words(scope: Scope, bound: list[int]) -> str:
     rows = scope.within(layers(scope.trace, per="layer")).filter(pl.col("host_dur_ns").is_not_null())
     if not rows.height:
         return ""
-    here = middle(rows.filter(pl.col("rank").is_in(bound)), "host_dur_ns")
-    there = middle(rows.filter(~pl.col("rank").is_in(bound)), "host_dur_ns")
-    text = f" The host side takes {format_ns(here)} a layer"
-    return text + (f", that of the other ranks {format_ns(there)}." if there is not None else ".")
+    late = middle(rows.filter(pl.col("rank").is_in(bound)), "host_dur_ns")
+    others = middle(rows.filter(~pl.col("rank").is_in(bound)), "host_dur_ns")
+    text = f" The host side takes {format_ns(late)} a layer"
+    return text + (f", that of the other ranks {format_ns(others)}." if others is not None else ".")
 
 
 def _ranks(ranks: list[int], all_ranks: int) -> str:

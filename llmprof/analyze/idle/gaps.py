@@ -301,15 +301,15 @@ def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFram
     at = "launch_start_ns"
     nothing = pl.repeat(value=False, n=queued.height, eager=True)
     last_wait = waits[at].gather(last_before(queued, waits, ["rank", "_thread"], at=at))
-    asked = queued.filter(last_wait.is_not_null())
-    if not asked.height:
+    after_wait = queued.filter(last_wait.is_not_null())
+    if not after_wait.height:
         return nothing
     # the events of one launch follow each other on a stream: their launch counts once
     lane = ["rank", "stream"]
     launches = events.select(*lane, at).filter(
         pl.col(at).is_not_null() & pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in (*lane, at))
     )
-    earlier = asked.select(*lane, pl.col(at) - 1)
+    earlier = after_wait.select(*lane, pl.col(at) - 1)
     last = launches[at].gather(last_before(earlier, launches, lane, at=at))
     since = (last_wait.drop_nulls() >= last).fill_null(value=False)
     return nothing.scatter(last_wait.is_not_null().arg_true().filter(since), values=True)

@@ -126,7 +126,7 @@ def _places(frame: pl.DataFrame) -> pl.DataFrame:
         "stretch",
         "lead",
         angles=at_rotation,
-        **{name: pl.when(of).then("row") for name, of in (candidates | last).items()},
+        **{name: pl.when(condition).then("row") for name, condition in (candidates | last).items()},
     )
     bounds = rows.group_by("stretch", maintain_order=True).agg(
         pl.col("lead").first(),
@@ -337,8 +337,8 @@ def beside(events: pl.DataFrame) -> pl.DataFrame:
     layered = pl.col("layer").is_not_null()
     streams = events.select("rank", "stream").filter(events["layer"].is_not_null()).unique()
     free = ~layered & pl.col("reason").is_null() & (pl.col("stage") == "other") & (pl.col("source") == "kernel")
-    wanted = events.select(free & pl.col("step").is_not_null() & pl.col("category").is_in(_BESIDE)).to_series()
-    lanes = events.select("rank", "stream").filter(wanted).unique()
+    candidates = events.select(free & pl.col("step").is_not_null() & pl.col("category").is_in(_BESIDE)).to_series()
+    lanes = events.select("rank", "stream").filter(candidates).unique()
     if not lanes.join(streams, on=["rank", "stream"], how="anti", nulls_equal=True).height:
         return events
     at = pl.col("start_ns")
@@ -353,7 +353,7 @@ def beside(events: pl.DataFrame) -> pl.DataFrame:
     begin, end = pl.col("at").min().over(of_layer), pl.col("at").max().over(of_layer)
     main = main.with_columns(attended=attended, until=2 * end - begin).drop_nulls("at").sort("at")
     key = ["rank", "step"]
-    side = events.filter(wanted).join(streams, on=["rank", "stream"], how="anti", nulls_equal=True)
+    side = events.filter(candidates).join(streams, on=["rank", "stream"], how="anti", nulls_equal=True)
     side = side.select("event", *key, "stream", "category", at=at).drop_nulls("at").sort("at")
     placed = side.join_asof(
         main.select(*key, "at", "attended", "until", "layer", "confidence"), on="at", by=key, strategy="backward",

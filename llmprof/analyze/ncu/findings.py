@@ -78,12 +78,12 @@ def hardware_findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -
     total = float(speed["duration_ns"].sum()) if speed.height else 0.0
     rows: list[dict[str, Any]] = []
     if total > 0:
-        of = f"the {format_ns(total)} of the {speed.height} profiled launches"
-        of = of.replace("the 1 profiled launches", "the one profiled launch")
+        denominator = f"the {format_ns(total)} of the {speed.height} profiled launches"
+        denominator = denominator.replace("the 1 profiled launches", "the one profiled launch")
         rows = [*_limited(speed, total), *_estimated(metrics, speed, total)]
         if source is not None:
             rows += _hot_lines(source, speed, total)
-        rows = [_UNPLACED | row | {"denominator": of} for row in rows]
+        rows = [_UNPLACED | row | {"denominator": denominator} for row in rows]
     frame = pl.DataFrame(rows, schema={name: dtype for name, dtype in SCHEMA.items() if name != "order"})
     last = pl.col("rule") != "limited_kernel"
     ranked = frame.sort(last, "share_of_time", descending=[False, True], maintain_order=True)

@@ -136,16 +136,16 @@ def _of_rank(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Matches of the launches of one process among the kernels of one rank."""
     ours, theirs = _kinds(launches, kernels)
     ids, events = ours["kernel_id"].to_list(), theirs["event"].to_list()
-    wanted, there = _text(ours["kind"]), _text(theirs["kind"])
+    launch_kinds, event_kinds = _text(ours["kind"]), _text(theirs["kind"])
     rows: list[tuple[int, int, str, float, int]] = []
     at, last = 0, 0
-    while at < len(wanted):
-        length = max(1, _longest(wanted, at, there))
-        stretch = wanted[at : at + length]
-        place = there.find(stretch, last)
-        place = there.find(stretch) if place < 0 else place
-        places = _count(there, stretch)
-        in_sequence = length >= _LEAST_SEQUENCE or (length == len(wanted) and places == 1)
+    while at < len(launch_kinds):
+        length = max(1, _longest(launch_kinds, at, event_kinds))
+        stretch = launch_kinds[at : at + length]
+        place = event_kinds.find(stretch, last)
+        place = event_kinds.find(stretch) if place < 0 else place
+        places = _count(event_kinds, stretch)
+        in_sequence = length >= _LEAST_SEQUENCE or (length == len(launch_kinds) and places == 1)
         sure = (1.0 if places == 1 else _REPEATED) if in_sequence else _BY_ORDER
         match = "sequence" if in_sequence else "order"
         rows += [(ids[at + i], events[place + i], match, sure, places) for i in range(length)]
@@ -183,24 +183,24 @@ def _text(kinds: pl.Series) -> str:
     return "".join(chr(_FIRST + kind) for kind in kinds)
 
 
-def _longest(wanted: str, at: int, there: str) -> int:
+def _longest(launch_kinds: str, at: int, event_kinds: str) -> int:
     """Length of the longest stretch from a place that occurs anywhere, by bisection, since its prefixes occur, too."""
-    least, most = 0, len(wanted) - at
+    least, most = 0, len(launch_kinds) - at
     while least < most:
         middle = (least + most + 1) // 2
-        if wanted[at : at + middle] in there:
+        if launch_kinds[at : at + middle] in event_kinds:
             least = middle
         else:
             most = middle - 1
     return least
 
 
-def _count(there: str, stretch: str) -> int:
+def _count(event_kinds: str, stretch: str) -> int:
     """Places of a stretch, overlapping ones too."""
-    count, place = 0, there.find(stretch)
+    count, place = 0, event_kinds.find(stretch)
     while place >= 0:
         count += 1
-        place = there.find(stretch, place + 1)
+        place = event_kinds.find(stretch, place + 1)
     return count
 
 
@@ -322,8 +322,8 @@ def ncu_command(
 
 def _chosen(events: pl.DataFrame, kernel: str | int | None, where: dict[str, int | str | None]) -> pl.DataFrame:
     """Requested events of one rank and step, without collectives."""
-    asked = {"kernel": kernel, **where}
-    wording = ", ".join(f"{name} {value!r}" for name, value in asked.items() if value is not None)
+    conditions = {"kernel": kernel, **where}
+    wording = ", ".join(f"{name} {value!r}" for name, value in conditions.items() if value is not None)
     rows = events.filter([pl.col(name) == value for name, value in where.items() if value is not None] or True)
     if isinstance(kernel, int):
         rows = rows.filter(pl.col("event") == kernel)

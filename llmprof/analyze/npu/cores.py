@@ -63,8 +63,8 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
         op_type=_or_null(kernels, "ascend_op_type"),
         core=_or_null(kernels, "ascend_core"),
     ).unique(_KEY, keep="first", maintain_order=True)
-    wanted = [c for c in by if c not in ("op_type", "core")]
-    events = labelled(trace, wanted or ["category"]).filter(
+    labels = [c for c in by if c not in ("op_type", "core")]
+    events = labelled(trace, labels or ["category"]).filter(
         (pl.col("source") == "kernel") & (pl.col("category") != "collective")
     )
     events = events.join(facts, on=_KEY, how="left", maintain_order="left", nulls_equal=True)
@@ -126,14 +126,14 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
     """
     kernels = trace.table("kernels")
     keys = ["op_type", "core"]
-    told = {"op_type": pl.coalesce(_or_null(kernels, "ascend_op_type"), _type_of_call(), "name"),
+    columns = {"op_type": pl.coalesce(_or_null(kernels, "ascend_op_type"), _type_of_call(), "name"),
             "core": _or_null(kernels, "ascend_core")}  # fmt: skip
     if shapes:
         for column in _FORMS:
-            told[column] = _or_null(kernels, f"ascend_{column}")
+            columns[column] = _or_null(kernels, f"ascend_{column}")
             keys.append(column)
     return (
-        kernels.select("dur_ns", **told)
+        kernels.select("dur_ns", **columns)
         .group_by(keys)
         .agg(
             count=pl.len(),

@@ -258,10 +258,10 @@ def _synchronising(recorded: Recording) -> Edges:
     if len(within):
         lag = time[2 * call[within] + 1] - time[2 * within + 1]
         edges.append(_edges(2 * within + 1, 2 * call[within] + 1, lag, SYNCHRONISE, BY_TIMES))
-    source, target, told = _awaited(rows, waits)
+    source, target, is_recorded = _awaited(rows, waits)
     late = time[source] < time[target - 1]
     lag = time[target] - np.where(late, time[target - 1], time[source])
-    edges.append(_edges(source, target, lag, SYNCHRONISE, np.where(told, BY_RECORD, BY_TIMES)))
+    edges.append(_edges(source, target, lag, SYNCHRONISE, np.where(is_recorded, BY_RECORD, BY_TIMES)))
     return _joined(*edges)
 
 
@@ -372,10 +372,10 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
     if not first.height or not arrivals.height:
         return _none()
     # a step that began before the result of the one before it had arrived shows how far the scheduler runs ahead
-    there = first.sort("time").join_asof(
-        arrivals.select("time", there=pl.col("output").cum_max()), on="time", check_sortedness=False
+    latest = first.sort("time").join_asof(
+        arrivals.select("time", newest=pl.col("output").cum_max()), on="time", check_sortedness=False
     )
-    ahead = int(there.select((pl.col("step") - pl.col("there")).max()).item() or 1)
+    ahead = int(latest.select((pl.col("step") - pl.col("newest")).max()).item() or 1)
     matched = first.with_columns(output=pl.col("step") - ahead).join(
         arrivals.select("output", "arrival", arrived="time"), on="output"
     )
@@ -391,9 +391,10 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
         least_gap=pl.min_horizontal("gap", quick[0]), least_lag=pl.min_horizontal("lag", quick[1])
     )
     # of the two, the one closer to the usual delay explains the beginning of the step
-    told = pl.col("lag") - pl.col("least_lag") <= pl.col("gap") - pl.col("least_gap")
+    by_scheduler = pl.col("lag") - pl.col("least_lag") <= pl.col("gap") - pl.col("least_gap")
     matched = matched.with_columns(
-        delay=pl.when(told).then("lag").otherwise("least_lag"), own_gap=pl.when(told).then("least_gap").otherwise("gap")
+        delay=pl.when(by_scheduler).then("lag").otherwise("least_lag"),
+        own_gap=pl.when(by_scheduler).then("least_gap").otherwise("gap"),
     )
     row = matched["row"].to_numpy().astype(np.int64)
     weight[2 * row] = matched["own_gap"].to_numpy()

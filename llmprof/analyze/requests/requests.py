@@ -127,16 +127,16 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
         raise NotCapturedError(f"the run has no {phase} requests with times", hint="run it in mode torch or nsys")
     members, steps = _joined(run, phase)
     epoch = _epoch(run.trace)
-    asked = rows_of_phase.select(
+    timed = rows_of_phase.select(
         *("request", "id", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens"),
         worst_gap_ns=pl.col("itl_ns").list.max(),
         start_ns=pl.col("start_epoch_ns") - epoch,
     ).with_columns(end_ns=pl.col("start_ns") + pl.col("e2e_ns"), first_token_ns=pl.col("start_ns") + pl.col("ttft_ns"))
     own = _own(members, steps)
-    rows = asked.join(own, on="request", how="inner").sort("start_ns", "request")
-    if rows.height < asked.height:
+    rows = timed.join(own, on="request", how="inner").sort("start_ns", "request")
+    if rows.height < timed.height:
         warnings.warn(
-            f"{asked.height - rows.height} of {asked.height} requests are left out: the engine that noted steps had "
+            f"{timed.height - rows.height} of {timed.height} requests are left out: the engine that noted steps had "
             "none of their tokens. Of several engines side by side (data_parallel_size) only the first one notes them",
             TraceWarning,
             stacklevel=2,
@@ -233,9 +233,11 @@ def _as_traced(trace: Trace) -> pl.DataFrame:
     return after.with_columns(tokens, step=pl.col("trace_step")).select(*_STEPS)
 
 
-def _named(noted: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
+def _named(noted: pl.DataFrame, requests_of_phase: pl.DataFrame) -> pl.DataFrame:
     """Notes with the request of each; vLLM's worker adds to the identifier that the client sees."""
-    known: dict[str, int] = {str(name): int(request) for request, name, _ in told.iter_rows() if name is not None}
+    known: dict[str, int] = {
+        str(name): int(request) for request, name, _ in requests_of_phase.iter_rows() if name is not None
+    }
     longest = sorted(known, key=len, reverse=True)
 
     def find(name: str) -> int | None:
@@ -251,7 +253,7 @@ def _named(noted: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
             "no request of the client is among those of the engine's scheduler",
             hint="the identifiers do not match: report this to the authors of llmprof, with worker.json",
         )
-    prompts = dict(told.select("request", "prompt_tokens").iter_rows())
+    prompts = dict(requests_of_phase.select("request", "prompt_tokens").iter_rows())
     rows = noted.filter(pl.col("engine_id").is_in(list(request_of))).with_columns(
         request=pl.col("engine_id").replace_strict(request_of, return_dtype=pl.Int64)
     )
@@ -408,8 +410,8 @@ def _busy(times: pl.Series, steps: pl.DataFrame, kind: pl.Expr) -> pl.Series:
     sums = steps.select(
         when=pl.col("start_ns"), end_ns=pl.col("end_ns"), of_kind=kind, before=dur.cum_sum() - dur, dur=dur
     ).sort("when")
-    asked = pl.DataFrame({"when": times.cast(pl.Int64)}).with_row_index("place").sort("when")
-    met = asked.join_asof(sums, on="when", strategy="backward").sort("place")
+    moments = pl.DataFrame({"when": times.cast(pl.Int64)}).with_row_index("place").sort("when")
+    met = moments.join_asof(sums, on="when", strategy="backward").sort("place")
     inside = pl.min_horizontal("when", "end_ns") - (pl.col("end_ns") - pl.col("dur"))
     value = pl.col("before") + pl.when(pl.col("of_kind")).then(inside).otherwise(0)
     return met.select(value.fill_null(0).cast(pl.Int64).alias(times.name))[times.name]

@@ -255,7 +255,7 @@ def _where_they_help(labels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame
     return pl.concat([host, device])
 
 
-def of_steps(part: Trace, whole: Trace, wanted: int | Iterable[int]) -> Trace:
+def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int]) -> Trace:
     """Part of a trace in some steps; :meth:`llmprof.Trace.select` calls it.
 
     Of the device it holds the kernels and copies of the steps, and rows of other tables that start between the first
@@ -268,7 +268,7 @@ def of_steps(part: Trace, whole: Trace, wanted: int | Iterable[int]) -> Trace:
         The trace to take the rows from.
     whole : Trace
         The trace with all of its steps; :func:`steps` numbers them there.
-    wanted : int or iterable of int
+    steps_kept : int or iterable of int
         Numbers of steps.
 
     Returns
@@ -281,15 +281,15 @@ def of_steps(part: Trace, whole: Trace, wanted: int | Iterable[int]) -> Trace:
     AnalysisError
         No rank has one of the steps.
     """
-    numbers = sorted({wanted} if isinstance(wanted, int) else set(wanted))
+    numbers = sorted({steps_kept} if isinstance(steps_kept, int) else set(steps_kept))
     each = [whole] if len(whole.ranks) < MANY_RANKS else [whole.select(ranks=rank) for rank in whole.ranks]
     rows = pl.concat([steps(one) for one in each])
     step = pl.col("step").is_in(numbers)
     key = ["rank", "stream", "start_ns", "name"]
     events = pl.concat([events_with_steps(one).filter(step).select(key) for one in each]).unique()
     if missing := sorted(set(numbers) - set(rows["step"])):
-        there = rows["step"].unique().sort().to_list()
-        known = f"some from {there[0]} to {there[-1]}" if there else "a trace with steps"
+        recorded = rows["step"].unique().sort().to_list()
+        known = f"some from {recorded[0]} to {recorded[-1]}" if recorded else "a trace with steps"
         raise AnalysisError(f"the steps {listed(missing)} are not in the trace", expected=known)
     host_end = pl.coalesce(
         pl.col("host_start_ns").shift(-1).over("rank"), pl.col("host_start_ns") + pl.col("host_dur_ns")

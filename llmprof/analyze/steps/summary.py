@@ -252,9 +252,9 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     texts = [pl.col(column).cast(pl.Categorical) for column in ("category", "stage", "source", "name")]
     rows = events.select(*LANE, "start_ns", "dur_ns", *texts)
     distinct = rows["category"].unique().drop_nulls()
-    of = {kind: distinct.filter(distinct.cast(pl.String).is_in(list(categories))).implode()
+    names_of = {kind: distinct.filter(distinct.cast(pl.String).is_in(list(categories))).implode()
           for kind, categories in (("communication", COMMUNICATION), ("copy", COPY))}  # fmt: skip
-    communication, copy = (pl.col("category").is_in(of[kind]).fill_null(value=False) for kind in of)
+    communication, copy = (pl.col("category").is_in(names_of[kind]).fill_null(value=False) for kind in names_of)
     unnamed = pl.col("stage").is_null() | (pl.col("stage") == "other")
     by_kernels = pl.lit("kernels that copy").cast(pl.Categorical)
     moved = pl.when(pl.col("source") == "kernel").then(by_kernels).otherwise("name")

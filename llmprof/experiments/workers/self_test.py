@@ -40,12 +40,12 @@ def main() -> int:
                 began = time.perf_counter_ns()
                 a @ b
                 timed.append((time.perf_counter_ns() - began) / 1e3)
-    wanted = "DeviceType.CUDA" if cuda else "DeviceType.CPU"
+    device_type = "DeviceType.CUDA" if cuda else "DeviceType.CPU"
     name = None if cuda else "aten::matmul"
     seen = [
         float(one.device_time if cuda else one.cpu_time)
         for one in profile.events()
-        if str(one.device_type) == wanted and (one.name == name if name else "emset" not in one.name)
+        if str(one.device_type) == device_type and (one.name == name if name else "emset" not in one.name)
     ]
     summary = {
         "platform": place, "n": n, "timed_us": statistics.median(timed),

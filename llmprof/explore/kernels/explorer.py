@@ -307,12 +307,12 @@ class Kernels(Explorer):
 
     @answers(PICK)
     def _on_pick(self, view: RowLabels, row: int) -> Answer:
-        asked = View.of(view)
-        frame = self._rows(asked)
+        table_view = View.of(view)
+        frame = self._rows(table_view)
         if 0 <= row < frame.height:
             picked = frame.row(row, named=True)
             with self.hold_sync():
-                self.of = {label: picked[label] for label in asked.by if picked[label] is not None}
+                self.of = {label: picked[label] for label in table_view.by if picked[label] is not None}
                 self.kernel = picked["name"]
         return {}, []
 

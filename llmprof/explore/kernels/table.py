@@ -50,13 +50,13 @@ class View:
     window: Window | None = None
 
     @classmethod
-    def of(cls, asked: Mapping[str, Any]) -> View:
+    def of(cls, message: Mapping[str, Any]) -> View:
         """View that the browser requested; unknown labels are left out."""
-        where = {label: value for label in FILTERS if (value := asked.get(label)) is not None}
-        by = tuple(label for label in SPLITS if label in asked.get("by", ()))
-        window = asked.get("window") if asked.get("in_window") else None
+        where = {label: value for label in FILTERS if (value := message.get(label)) is not None}
+        by = tuple(label for label in SPLITS if label in message.get("by", ()))
+        window = message.get("window") if message.get("in_window") else None
         ends = (float(window[0]), float(window[1])) if window else None
-        return cls(where, by, str(asked.get("search", "")), str(asked.get("sort", "-total_ns")), ends)
+        return cls(where, by, str(message.get("search", "")), str(message.get("sort", "-total_ns")), ends)
 
     @property
     def key(self) -> tuple[Any, ...]:

@@ -131,8 +131,8 @@ def choices(trace: Trace) -> dict[str, Any]:
 
 def gaps_of(trace: Trace, measure: str, stage: str | None) -> pl.DataFrame:
     """Rows of ``layer_gaps`` with ``value``, the column of the measure (ns)."""
-    _, asked, column, _ = MEASURES[measure]
-    return layer_gaps(trace, stage=stage, measure=asked).with_columns(value=pl.col(column).cast(pl.Float64))
+    _, name, column, _ = MEASURES[measure]
+    return layer_gaps(trace, stage=stage, measure=name).with_columns(value=pl.col(column).cast(pl.Float64))
 
 
 def cells(
@@ -311,10 +311,10 @@ class Layers(Explorer):
     def picture(self) -> bytes | None:
         """PNG image of the heat map of the chosen ranks, stage and phase; None if there are no layers."""
         ranks = choices(self.trace)["ranks"]
-        of = ranks if self.rank is None else [rank for rank in ranks if rank == self.rank]
+        ranks_drawn = ranks if self.rank is None else [rank for rank in ranks if rank == self.rank]
         made = [
             cells(self.trace, measure=self.measure, rank=rank, stage=self.stage, phase=self.phase)
-            for rank in of[:MOST_RANKS]
+            for rank in ranks_drawn[:MOST_RANKS]
         ]
         panels = [panel for one in made if (panel := _panel(one.head, one.values)).columns]
         if not panels:
@@ -327,8 +327,8 @@ class Layers(Explorer):
         }
         title, _, _, meaning = MEASURES[self.measure]
         notes = [f"Colour: {meaning}."]
-        if len(of) > len(made):
-            notes.append(f"{len(made)} of {len(of)} ranks are shown.")
+        if len(ranks_drawn) > len(made):
+            notes.append(f"{len(made)} of {len(ranks_drawn)} ranks are shown.")
         if (steps := max(one.head["condensed"] for one in made)) > 1:
             notes.append(f"A column is the median of up to {steps} steps.")
         if beyond := [scale["most"] for scale in scales.values() if scale["most"] > scale["high"]]:

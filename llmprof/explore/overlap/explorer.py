@@ -175,10 +175,10 @@ def aligned(window: Span, mine: tuple[Trace, int], theirs: tuple[Trace, int], st
     spans = [step_window(trace, rank=rank, step=step) if step is not None else None for trace, rank in (mine, theirs)]
     if None in spans:
         spans = [span_of(trace, rank) for trace, rank in (mine, theirs)]
-    here, there = spans
-    if here is None or there is None:
+    own, other = spans
+    if own is None or other is None:
         return None
-    return window[0] + there[0] - here[0], window[1] + there[0] - here[0]
+    return window[0] + other[0] - own[0], window[1] + other[0] - own[0]
 
 
 def events_in(trace: Trace, rank: int, window: Span) -> pl.DataFrame:
@@ -375,8 +375,8 @@ class Overlap(Explorer):
         """Parts that one of the traces has, in order; only these are in the legend."""
         traces = [trace for trace in (self.trace, self.other) if trace is not None and not activity(trace).is_empty()]
         sums = [overlap_of_trace(trace, by=("rank",), waits=True).select(pl.sum(*_USED)) for trace in traces]
-        there = pl.concat(sums).select(**PARTS).sum().row(0, named=True) if sums else {}
-        return [name for name in PARTS if name in ("compute", "idle") or there.get(name)]
+        sums_of_parts = pl.concat(sums).select(**PARTS).sum().row(0, named=True) if sums else {}
+        return [name for name in PARTS if name in ("compute", "idle") or sums_of_parts.get(name)]
 
     def _sides(self) -> list[Shown]:
         """The visible sides, from the traits."""
@@ -445,8 +445,8 @@ class Overlap(Explorer):
         buffers: Buffers = []
         for side in sides:
             head, packed = lanes(*side, pixels=max(50, min(_PIXELS, int(pixels))))
-            of = "other trace" if side[0] is self.other else ""
-            message["sides"].append({**head, "of": of, "first": len(buffers)})
+            label = "other trace" if side[0] is self.other else ""
+            message["sides"].append({**head, "of": label, "first": len(buffers)})
             buffers += packed
         return message, buffers
 

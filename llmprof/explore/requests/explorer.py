@@ -176,13 +176,13 @@ class Requests(Explorer):
 
     @answers(TABLE)
     def _on_table(self, sort: str, count: int) -> Answer:
-        there = [name for name in PARTS if self.frame[name].max() not in (None, 0)]
+        parts = [name for name in PARTS if self.frame[name].max() not in (None, 0)]
         longest = self.frame["e2e_ns"].max()
         return {
             "rows": self._block(sort, 0, count),
             "total": self.frame.height,
             "longest": int(longest) if isinstance(longest, int) else 0,
-            "parts": [{"name": name, "words": WORDS[name], "colour": COLOURS[name]} for name in there],
+            "parts": [{"name": name, "words": WORDS[name], "colour": COLOURS[name]} for name in parts],
             "title": analyze.slowest(self.frame)["title"] if self.frame.height else "",
         }, []
 

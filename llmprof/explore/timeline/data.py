@@ -109,10 +109,10 @@ class TimelineData:
                 self._find(say)
 
     def _find(self, say: Callable[[str], None]) -> None:
-        wanted = {(row.kind, row.rank): row for row in self.drawn if row.kind in timeline_rows.KINDS}
+        listed_rows = {(row.kind, row.rank): row for row in self.drawn if row.kind in timeline_rows.KINDS}
         try:
             for kind, of_rank in timeline_rows.found_rows(self.trace, self.keys, self.names, say):
-                for (row_kind, rank), row in wanted.items():
+                for (row_kind, rank), row in listed_rows.items():
                     if row_kind == kind:
                         row.lanes = of_rank.get(rank, [])
                         row.note = "" if row.count else timeline_rows.empty_note(kind, unfinished=False)

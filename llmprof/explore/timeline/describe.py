@@ -90,14 +90,16 @@ def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | N
     return [float(start), float(start + max(dur, 1))]
 
 
-def _narrowed(frame: pl.DataFrame, column: str, value: int | None, asked: Mapping[str, int | None]) -> pl.DataFrame:
-    there: Sequence[int] = frame[column].drop_nulls().unique().sort().to_list()
-    if not there:
+def _narrowed(
+    frame: pl.DataFrame, column: str, value: int | None, conditions: Mapping[str, int | None]
+) -> pl.DataFrame:
+    numbers: Sequence[int] = frame[column].drop_nulls().unique().sort().to_list()
+    if not numbers:
         raise AnalysisError(f"no {column} was found in this trace")
-    if value is not None and value not in there:
-        words = ", ".join(f"{name} {number}" for name, number in asked.items() if number is not None)
-        raise AnalysisError(f"there is no {words}", expected=f"a {column} from {there[0]} to {there[-1]}")
-    return frame.filter(pl.col(column) == (there[0] if value is None else value))
+    if value is not None and value not in numbers:
+        words = ", ".join(f"{name} {number}" for name, number in conditions.items() if number is not None)
+        raise AnalysisError(f"there is no {words}", expected=f"a {column} from {numbers[0]} to {numbers[-1]}")
+    return frame.filter(pl.col(column) == (numbers[0] if value is None else value))
 
 
 FLOWS = 40

@@ -62,7 +62,7 @@ class Keys:
 
     def codes(self, kind: str, values: pl.Series) -> pl.Series:
         """Number of the colour of each name; the number of ``other`` if a name is null or unknown."""
-        known = {name: number for (of, name), number in self._numbers.items() if of == kind}
+        known = {name: number for (kind_of_name, name), number in self._numbers.items() if kind_of_name == kind}
         rest = known.get("other", 0)
         return values.replace_strict(known, default=rest, return_dtype=pl.UInt8).fill_null(rest).alias("code")
 
@@ -285,15 +285,15 @@ def _host_colours(table: str, kinds: pl.Series, keys: Keys) -> pl.Series:
     grey = (frame["name"].hash(0) % keys.greys).cast(pl.Int64)
     if table == "ops":
         categories = names.categories(kinds)
-        of = [f"host {g}" if c == "other" else c for g, c in zip(grey, categories, strict=True)]
+        colours = [f"host {g}" if c == "other" else c for g, c in zip(grey, categories, strict=True)]
     elif table in CALLS:
-        of = [f"host {g}" for g in grey]
+        colours = [f"host {g}" for g in grey]
     elif table == "runtime":
         waits = frame.select(is_synchronising(pl.col("name"))).to_series()
-        of = ["waits for the device" if w else f"host {g}" for w, g in zip(waits, grey, strict=True)]
+        colours = ["waits for the device" if w else f"host {g}" for w, g in zip(waits, grey, strict=True)]
     else:
-        of = ["marker"] * kinds.len()
-    return keys.codes("category", pl.Series(of, dtype=pl.String))
+        colours = ["marker"] * kinds.len()
+    return keys.codes("category", pl.Series(colours, dtype=pl.String))
 
 
 KINDS = {"steps": "Steps", "layers": "Layers", "collectives": "Collectives", "idle": "Idle"}

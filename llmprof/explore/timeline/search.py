@@ -99,13 +99,13 @@ class Search:
         rows = self._data.rows
         ranks = sorted({rows[number].rank for number in hits["row"].unique()})
         kinds = PLACES.get(where)
-        wanted = [
+        rows_shown = [
             number
             for number, row in enumerate(rows)
             if (kinds is None or row.kind in kinds) and (rank is None or row.rank == rank)
         ]
         if kinds is not None or rank is not None:
-            hits = hits.filter(pl.col("row").is_in(wanted))
+            hits = hits.filter(pl.col("row").is_in(rows_shown))
         if window is not None:
             hits = hits.filter(pl.col("start") < window[1], pl.col("start") + pl.col("dur") > window[0])
         column, down = (sort if sort in ORDERS else "start").removeprefix("-"), sort.startswith("-")
@@ -133,13 +133,13 @@ class Search:
         if key == self._text:
             return self._hits
         names = self._data.names
-        wanted = np.array([key[0] in full.casefold() or key[0] in short.casefold()
+        matching = np.array([key[0] in full.casefold() or key[0] in short.casefold()
                            for full, short in zip(names.full, names.short, strict=True)], dtype=bool)  # fmt: skip
-        self._names = np.flatnonzero(wanted).tolist() if key[0] else []
+        self._names = np.flatnonzero(matching).tolist() if key[0] else []
         parts = [pl.DataFrame(schema=_HITS)]
         if self._names:
             parts += [
-                _matches(lane, wanted, number, level)
+                _matches(lane, matching, number, level)
                 for number, row in enumerate(self._data.rows)
                 if row.kind != PATH_KIND  # whose parts are named as the events that they are
                 for level, lane in enumerate(row.lanes)
@@ -149,8 +149,8 @@ class Search:
         return self._hits
 
 
-def _matches(lane: Lane, wanted: np.ndarray, row: int, level: int) -> pl.DataFrame:
-    at = np.flatnonzero(wanted[lane.name])
+def _matches(lane: Lane, matching: np.ndarray, row: int, level: int) -> pl.DataFrame:
+    at = np.flatnonzero(matching[lane.name])
     start = lane.start[at]
     place = {"row": np.full(len(at), row), "level": np.full(len(at), level)}
     columns = {"start": start, "dur": lane.end[at] - start, "name": lane.name[at], **place, "at": at}

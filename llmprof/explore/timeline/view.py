@@ -65,12 +65,12 @@ def view(
     """
     lo, hi = _widened(window)
     columns = int(min(MOST_COLUMNS, max(1, round(width * (hi - lo) / max(window[1] - window[0], 1e-9)))))
-    wanted = [
+    lanes_shown = [
         (number, level, lane) for number in rows for level, lane in enumerate(data.row(number, filled=False).lanes)
     ]
     room = ROOM_PX
     while True:
-        chosen = [_choose(lane, lo, hi, columns, room) for _, _, lane in wanted]
+        chosen = [_choose(lane, lo, hi, columns, room) for _, _, lane in lanes_shown]
         of_events = sum(len(events) for events, _ in chosen) * BYTES_EVENT
         of_bins = sum(binned for _, binned in chosen) * 2 * columns
         if of_events + of_bins <= LIMIT:
@@ -84,7 +84,7 @@ def view(
     busy: list[NDArray[np.uint8]] = []
     main: list[NDArray[np.uint8]] = []
     at = 0
-    for (number, level, lane), (events, binned) in zip(wanted, chosen, strict=True):
+    for (number, level, lane), (events, binned) in zip(lanes_shown, chosen, strict=True):
         if binned:
             bins = lane.bins(lo, hi, columns, by)
             busy.append(bins[0])
@@ -296,12 +296,12 @@ def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[Place], lis
     for rank in ranks:
         mine = [(number, row) for number, row in enumerate(data.drawn) if row.rank == rank and row.count]
         busiest = next(number for number, row in mine if row.kind == "stream")
-        wanted = (
+        strips = (
             (steps, [number for number, row in mine if row.kind == "steps"]),
             (stream, [busiest]),
             (lost, [number for number, row in mine if row.kind in ("collectives", "idle")]),
         )
-        parts = [(high, numbers) for high, numbers in wanted if high and numbers]
+        parts = [(high, numbers) for high, numbers in strips if high and numbers]
         height = sum(high + 1 for high, _ in parts) + 8
         if y + height > MOST_HEIGHT and any(label.rank >= 0 for label in labels):
             break

@@ -157,10 +157,10 @@ def ncu_options(config: ExperimentConfig) -> dict[str, Any]:
     return options
 
 
-def setting(config: ExperimentConfig, of: str, key: str) -> Any:
+def setting(config: ExperimentConfig, group: str, key: str) -> Any:
     """Value of a key of ``server``, ``load`` or ``ncu_options``, or its default."""
-    known = {"server": SERVER, "ncu_options": NCU, "load": LOAD}[of]
-    return getattr(config, of).get(key, known[key][1])
+    known = {"server": SERVER, "ncu_options": NCU, "load": LOAD}[group]
+    return getattr(config, group).get(key, known[key][1])
 
 
 def _check_prompts(config: ExperimentConfig) -> None:

@@ -113,14 +113,14 @@ class Record:
         if counts["queries"]:
             self.document["prefix_cache"][phase] = counts
 
-    def held(self, phase: str, repeat: int, rates: Mapping[str, float | None], asked: float) -> None:
+    def held(self, phase: str, repeat: int, rates: Mapping[str, float | None], requested: float) -> None:
         """Record the rates of requests, arrivals and answers (1/s); a note says if the server did not hold the rate."""
         loads = self.document["load"] or []
-        self.document["load"] = [*loads, {"phase": phase, "repeat": repeat, "asked_per_s": asked or None, **rates}]
+        self.document["load"] = [*loads, {"phase": phase, "repeat": repeat, "asked_per_s": requested or None, **rates}]
         answered = rates["answered_per_s"]
-        if asked and answered is not None and answered < _HELD * asked:
+        if requested and answered is not None and answered < _HELD * requested:
             self.note(
-                f"the server answered {answered:.3g} requests per second of the requested {asked:.3g} "
+                f"the server answered {answered:.3g} requests per second of the requested {requested:.3g} "
                 f"({phase}): it is saturated, or max_concurrency holds requests back"
             )
 
@@ -359,11 +359,11 @@ def take_traces(record: Record) -> None:
     here = record.home / "traces"
     if record.out == record.home or not here.is_dir():
         return
-    there = record.out / "traces"
-    there.mkdir(exist_ok=True)
+    folder = record.out / "traces"
+    folder.mkdir(exist_ok=True)
     for path in sorted(here.iterdir()):
         with contextlib.suppress(FileNotFoundError):
-            shutil.move(path, there / path.name)
+            shutil.move(path, folder / path.name)
 
 
 def drop_traces(record: Record) -> None:
@@ -421,20 +421,20 @@ def turns(job: Mapping[str, Any], record: Record, phase: str, least: int) -> Ite
         )
 
 
-def token_ids(wanted: Mapping[str, Any]) -> list[list[int]]:
+def token_ids(prompts: Mapping[str, Any]) -> list[list[int]]:
     """Token ids of synthetic prompts, which all differ; the same seed gives the same prompts.
 
     Parameters
     ----------
-    wanted : mapping
+    prompts : mapping
         ``lengths``, the tokens of each prompt; ``shared``, the length of the prefix that the prompt shares with others;
         ``groups``, the number of different prefixes; ``first`` and ``last``, the range of the ids; ``seed``.
     """
-    chance = random.Random(wanted["seed"])  # noqa: S311 (no secret)
-    first, last = wanted["first"], wanted["last"]
-    longest = max(wanted["shared"], default=0)
-    beginnings = [[chance.randrange(first, last) for _ in range(longest)] for _ in range(wanted["groups"])]
+    chance = random.Random(prompts["seed"])  # noqa: S311 (no secret)
+    first, last = prompts["first"], prompts["last"]
+    longest = max(prompts["shared"], default=0)
+    beginnings = [[chance.randrange(first, last) for _ in range(longest)] for _ in range(prompts["groups"])]
     return [
         beginnings[k % len(beginnings)][:shared] + [chance.randrange(first, last) for _ in range(length - shared)]
-        for k, (length, shared) in enumerate(zip(wanted["lengths"], wanted["shared"]))  # noqa: B905
+        for k, (length, shared) in enumerate(zip(prompts["lengths"], prompts["shared"]))  # noqa: B905
     ]

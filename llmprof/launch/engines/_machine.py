@@ -248,9 +248,11 @@ def gpu_names() -> list[str] | None:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [name for _, _, name in rows]
-    wanted = [one.strip() for one in chosen.split(",") if one.strip()]
-    named = [next((n for i, u, n in rows if one == i or (len(one) > 3 and u.startswith(one))), None) for one in wanted]
-    return [name for name in named if name is not None] if any(named) or not wanted else None
+    identifiers = [one.strip() for one in chosen.split(",") if one.strip()]
+    named = [
+        next((n for i, u, n in rows if one == i or (len(one) > 3 and u.startswith(one))), None) for one in identifiers
+    ]
+    return [name for name in named if name is not None] if any(named) or not identifiers else None
 
 
 def cpu_name() -> str:

@@ -209,7 +209,7 @@ _WRITE_TRACE_S = 1800.0
 _END_S = 20.0
 
 
-def free_port(wanted: int) -> int:
+def free_port(port: int) -> int:
     """Check that a port is free; for 0, choose a free port.
 
     Raises
@@ -220,10 +220,10 @@ def free_port(wanted: int) -> int:
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((HOST, wanted))
+            probe.bind((HOST, port))
         except OSError as error:
             why = error.strerror or str(error)
-            raise Refused(f"port {wanted} cannot be used: {why}", "choose another server port, or 0") from error
+            raise Refused(f"port {port} cannot be used: {why}", "choose another server port, or 0") from error
         return int(probe.getsockname()[1])
 
 

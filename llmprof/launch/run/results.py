@@ -185,9 +185,9 @@ def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
     return numbers
 
 
-def _rows(of: Any, trace: Trace) -> list[dict[str, Any]] | None:
+def _rows(analysis: Any, trace: Trace) -> list[dict[str, Any]] | None:
     try:
-        rows: list[dict[str, Any]] = of(trace).head(_TOP).to_dicts()
+        rows: list[dict[str, Any]] = analysis(trace).head(_TOP).to_dicts()
     except NotCapturedError:
         return None
     return rows

@@ -161,14 +161,16 @@ class Wanted:
             raise LlmprofError("tables= is empty", expected=f"some of {listed(schema.TABLES)}")
         if unknown := [name for name in columns_by_table if name not in schema.TABLES]:
             raise LlmprofError(f"there is no table {listed(unknown)}", expected=f"some of {listed(schema.TABLES)}")
-        asked = {name: None if columns is None else frozenset(columns) for name, columns in columns_by_table.items()}
-        for name, columns in asked.items():
+        columns_asked = {
+            name: None if columns is None else frozenset(columns) for name, columns in columns_by_table.items()
+        }
+        for name, columns in columns_asked.items():
             known = schema.TABLES[name].schema
             if unknown := sorted(
                 c for c in columns or () if c not in known and not c.startswith(schema.VENDOR_PREFIXES)
             ):
                 raise LlmprofError(f"table {name} has no column {listed(unknown)}", expected=f"some of {listed(known)}")
-        return cls(asked)
+        return cls(columns_asked)
 
     def __contains__(self, table: str) -> bool:
         return self.asked is None or table in self.asked

@@ -46,8 +46,8 @@ def read(path: Path, data: bytes, pages: Callable[[str, str], list[Part]]) -> It
     except ImportError as error:
         if ncu is None:
             raise ReadError(
-                f"{path} is an Nsight Compute report; it needs the package ncu-report or the program ncu, and neither is "
-                "installed",
+                f"{path} is an Nsight Compute report; it needs the package ncu-report or the program ncu, and "
+                "neither is installed",
                 hint="pip install 'llmprof[ncu]', or export it on the machine that recorded it: "
                 "ncu --import FILE --csv --page raw --print-units base > raw.csv",
                 path=str(path),

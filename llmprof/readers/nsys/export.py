@@ -240,12 +240,12 @@ class Export:
             return 0
         return start
 
-    def _read(self, table: str, *wanted: str, text: tuple[str, ...] = ()) -> pl.DataFrame | None:
+    def _read(self, table: str, *columns: str, text: tuple[str, ...] = ()) -> pl.DataFrame | None:
         """Columns of a table; a missing column is null. None if the table or its first column is missing.
 
         In tables of events, rows without a time are left out, and a missing end or process is filled in; notes say so.
         """
-        types = {name: _TYPES.get(name, pl.Int64()) for name in wanted} | dict.fromkeys(text, pl.String())
+        types = {name: _TYPES.get(name, pl.Int64()) for name in columns} | dict.fromkeys(text, pl.String())
         return self._rows(table, types)
 
     def _rows(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame | None:

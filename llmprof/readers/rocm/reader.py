@@ -174,19 +174,19 @@ def _rpd(path: Path, columns_of: dict[str, list[str]]) -> dict[str, pl.DataFrame
     return tables
 
 
-def _rocpd(path: Path, columns_of: dict[str, list[str]], of: str) -> Part:
+def _rocpd(path: Path, columns_of: dict[str, list[str]], suffix: str) -> Part:
     """One recording of rocprofv3."""
-    names = _names(path, columns_of, f"rocpd_string{of}")
-    symbols = _read(path, columns_of, f"rocpd_info_kernel_symbol{of}", "id", texts=("display_name", "kernel_name"))
+    names = _names(path, columns_of, f"rocpd_string{suffix}")
+    symbols = _read(path, columns_of, f"rocpd_info_kernel_symbol{suffix}", "id", texts=("display_name", "kernel_name"))
     called = dict(symbols.select("id", pl.coalesce("display_name", "kernel_name")).drop_nulls().iter_rows())
     agents = _read(
-        path, columns_of, f"rocpd_info_agent{of}", "id", "type_index", "logical_index",
+        path, columns_of, f"rocpd_info_agent{suffix}", "id", "type_index", "logical_index",
         texts=("type", "name", "product_name"),
     ).filter(pl.col("type") == "GPU")  # fmt: skip
     number = dict(agents.select("id", pl.coalesce("type_index", "logical_index")).drop_nulls().iter_rows())
-    processes = _pairs(_read(path, columns_of, f"rocpd_info_process{of}", "id", "pid"))
-    threads = _pairs(_read(path, columns_of, f"rocpd_info_thread{of}", "id", "tid"))
-    correlations = _read(path, columns_of, f"rocpd_event{of}", "id", "correlation_id", "stack_id")
+    processes = _pairs(_read(path, columns_of, f"rocpd_info_process{suffix}", "id", "pid"))
+    threads = _pairs(_read(path, columns_of, f"rocpd_info_thread{suffix}", "id", "tid"))
+    correlations = _read(path, columns_of, f"rocpd_event{suffix}", "id", "correlation_id", "stack_id")
     joined = dict(
         correlations.select("id", pl.coalesce(pl.col("correlation_id").replace(0, None), "stack_id"))
         .drop_nulls()
@@ -197,7 +197,7 @@ def _rocpd(path: Path, columns_of: dict[str, list[str]], of: str) -> Part:
         return pl.col(column).replace_strict(by, default=None, return_dtype=pl.Int64)
 
     kernels = _read(
-        path, columns_of, f"rocpd_kernel_dispatch{of}", "agent_id", "kernel_id", "stream_id", "start", "end",
+        path, columns_of, f"rocpd_kernel_dispatch{suffix}", "agent_id", "kernel_id", "stream_id", "start", "end",
         "event_id", "group_segment_size", *(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in "xyz"),
     )  # fmt: skip
     grid: dict[str, pl.Expr] = {}
@@ -206,14 +206,14 @@ def _rocpd(path: Path, columns_of: dict[str, list[str]], of: str) -> Part:
         grid[f"grid_{axis}"] = pl.when(group > 0).then((size + group - 1) // group)
         grid[f"block_{axis}"] = group
     copies = _read(
-        path, columns_of, f"rocpd_memory_copy{of}", "start", "end", "name_id", "dst_agent_id", "src_agent_id", "size",
-        "stream_id", "event_id",
+        path, columns_of, f"rocpd_memory_copy{suffix}", "start", "end", "name_id", "dst_agent_id", "src_agent_id",
+        "size", "stream_id", "event_id",
     )  # fmt: skip
     ends = {
         end: pl.when(pl.col(f"{end}_agent_id").is_in(list(number))).then(pl.lit("D")).otherwise(pl.lit("H"))
         for end in ("src", "dst")
     }
-    regions = _read(path, columns_of, f"rocpd_region{of}", "pid", "tid", "start", "end", "name_id", "event_id")
+    regions = _read(path, columns_of, f"rocpd_region{suffix}", "pid", "tid", "start", "end", "name_id", "event_id")
     calls = regions.select(
         process=number_of("pid", processes), thread=number_of("tid", threads), start_ns="start", end="end",
         name=_named("name_id", names).fill_null("unnamed call"), correlation=number_of("event_id", joined),

@@ -215,7 +215,7 @@ def _counters(segments: list[dict[str, Any]], time_ns: int) -> pl.DataFrame:
             split += sum(inactive)
         live += sum(size for state, size, _ in states if state == _LIVE[0])
         waiting += sum(size for state, size, _ in states if state in _LIVE[1:])
-        rounding += sum(size - asked for state, size, asked in states if state == _LIVE[0])
+        rounding += sum(size - requested for state, size, requested in states if state == _LIVE[0])
     values = {
         "memory: segments": (float(len(segments)), "1"),
         "memory: reserved": (float(sum(int(s["total_size"]) for s in segments)), "B"),

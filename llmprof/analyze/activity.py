@@ -62,9 +62,11 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     )
     frame = frame.with_columns(solid=pl.col("solid") & ~pl.col("softmax"))
     lane = ["rank", "stream"]
-    at = pl.when("solid").then("at")
+    solid_at = pl.when("solid").then("at")
     frame = frame.with_columns(
-        before=at.forward_fill().over(lane), after=at.backward_fill().over(lane), linear=pl.col("category") == "linear"
+        before=solid_at.forward_fill().over(lane),
+        after=solid_at.backward_fill().over(lane),
+        linear=pl.col("category") == "linear",
     )
     chosen_rows = frame.filter(
         pl.col("softmax")
@@ -303,8 +305,8 @@ def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:
     if rest.height:
         points = rest.select("_row", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))
         around = _of_calls(calls.join(points.select("rank", "thread").unique(), on=["rank", "thread"], how="semi"))
-        at = innermost(points, around, ["rank", "thread"], at="launch_start_ns", name="_call")
-        parts.append(at.select("_row", category=pl.lit(around["category"]).gather(pl.col("_call"))))
+        enclosing = innermost(points, around, ["rank", "thread"], at="launch_start_ns", name="_call")
+        parts.append(enclosing.select("_row", category=pl.lit(around["category"]).gather(pl.col("_call"))))
     joined = frame.select("_row").join(pl.concat(parts), on="_row", how="left", maintain_order="left")
     return joined["category"].alias("of_operator")
 

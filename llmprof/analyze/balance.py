@@ -62,10 +62,10 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     events = attribute(trace)
     ways = pl.col("stage").replace_strict(_WAYS, default=None, return_dtype=pl.String)
     every = events.filter(pl.col("category") == "collective").with_columns(way=ways)
-    known = every.filter(pl.col("way").is_not_null() & pl.col("step").is_not_null() & pl.col("layer").is_not_null())
-    if not known.height:
+    in_layers = every.filter(pl.col("way").is_not_null() & pl.col("step").is_not_null() & pl.col("layer").is_not_null())
+    if not in_layers.height:
         return pl.DataFrame(schema=_EXCHANGE)
-    sends = _exchanges(trace, every, known)
+    sends = _exchanges(trace, every, in_layers)
     rows = sends.group_by("rank", "turn", maintain_order=True).agg(
         pl.col("step", "phase", "layer").first(),
         pl.col("call").min().alias("exchange"),
@@ -106,7 +106,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _exchanges(trace: Trace, every: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+def _exchanges(trace: Trace, every: pl.DataFrame, in_layers: pl.DataFrame) -> pl.DataFrame:
     """Calls that exchange tokens, with sizes and the number of the exchange (a dispatch and its combine) on the rank.
 
     A rank without requests makes the same calls in passes of padding, which have no step. They match calls that another
@@ -118,7 +118,7 @@ def _exchanges(trace: Trace, every: pl.DataFrame, known: pl.DataFrame) -> pl.Dat
     )
     labels = every.select(*key, "dur_ns", "op_id").unique(key, keep="first")
     calls = calls.join(labels, on=key, how="left", maintain_order="left")
-    own = known.select(*key, "step", "phase", own_layer="layer", own_way="way").unique(key, keep="first")
+    own = in_layers.select(*key, "step", "phase", own_layer="layer", own_way="way").unique(key, keep="first")
     calls = calls.join(own, on=key, how="left", maintain_order="left")
     of_call = (
         calls.drop_nulls(["call", "own_way"])

@@ -126,10 +126,12 @@ def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
     rows = captured(trace, captures).filter(pl.col("confidence").is_not_null())
     key = ["rank", "stream", "start_ns", "name"]
     place = activity(trace).filter(pl.col("source") == "kernel").select("event", *key)
-    known = place.join(rows.drop("rank", "name", "graph", "reason"), on="event").drop("event").unique(key, keep="first")
+    of_capture = (
+        place.join(rows.drop("rank", "name", "graph", "reason"), on="event").drop("event").unique(key, keep="first")
+    )
     sizes = {f"{side}_{axis}": (side, place) for side in ("grid", "block") for place, axis in enumerate("xyz")}
-    known = known.rename({c: CAPTURED + c for c in (*CONTENT, "confidence")})
-    kernels = trace.kernels.join(known, on=key, how="left", nulls_equal=True, maintain_order="left")
+    of_capture = of_capture.rename({c: CAPTURED + c for c in (*CONTENT, "confidence")})
+    kernels = trace.kernels.join(of_capture, on=key, how="left", nulls_equal=True, maintain_order="left")
     given = {
         column: pl.coalesce(column, _size(pl.col(CAPTURED + side), place)) for column, (side, place) in sizes.items()
     }
@@ -244,9 +246,9 @@ def replays(trace: Trace) -> pl.DataFrame:
             for t in ("kernels", "copies")
             if trace.has(t) and "graph_node" in trace.table(t).columns
         ]
-        known = pl.concat(nodes).unique(["rank", "stream", "start_ns", "name"], keep="first")
+        replayed = pl.concat(nodes).unique(["rank", "stream", "start_ns", "name"], keep="first")
         events = events.join(
-            known, on=["rank", "stream", "start_ns", "name"], how="left", nulls_equal=True, maintain_order="left"
+            replayed, on=["rank", "stream", "start_ns", "name"], how="left", nulls_equal=True, maintain_order="left"
         )
     else:
         place = {"graph_node": pl.lit(None, dtype=pl.Int64)}

@@ -279,8 +279,8 @@ def transfer(*, bandwidth: float | None = None, latency: float | None = None, li
     def apply(plan: Plan, trace: Trace) -> None:
         rows = calls_of_rows(plan, trace)
         new = new_transfer(rows, bandwidth, latency, like)
-        known = new.filter(pl.col("new_ns").is_not_null())
-        if not known.height:
+        changed = new.filter(pl.col("new_ns").is_not_null())
+        if not changed.height:
             raise AnalysisError(
                 "no collective of this recording can be given another transfer time",
                 expected="matched collectives whose size is known"
@@ -289,8 +289,8 @@ def transfer(*, bandwidth: float | None = None, latency: float | None = None, li
             )
         dur = plan.own_duration()
         chosen = np.zeros(len(dur), dtype=bool)
-        row = known["row"].to_numpy()
-        dur[row] = known["new_ns"].to_numpy()
+        row = changed["row"].to_numpy()
+        dur[row] = changed["new_ns"].to_numpy()
         chosen[row] = True
         plan.set_duration(chosen, dur)
 

@@ -209,9 +209,9 @@ def _tensors(shapes: str | None, dtypes: str | None) -> set[tuple[tuple[int, ...
     out = set()
     for size, kind in zip(sizes, types, strict=False) if isinstance(sizes, list) and isinstance(types, list) else ():
         whole = isinstance(size, list) and len(size) > 1 and all(isinstance(n, int) and 0 < n < 1 << 32 for n in size)
-        known = DTYPES.get(kind) if isinstance(kind, str) else None
-        if whole and known and "int" not in known[0]:
-            out.add((tuple(size), math.prod(size) * known[1]))
+        dtype = DTYPES.get(kind) if isinstance(kind, str) else None
+        if whole and dtype and "int" not in dtype[0]:
+            out.add((tuple(size), math.prod(size) * dtype[1]))
     return out
 
 

@@ -69,10 +69,10 @@ def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | No
         _shift=span.cum_sum().shift(1, fill_value=0) - pl.col("first_ns")
     )
     of_run = groups.select("_group", "_shift", "_run").explode("_run").sort("_run")
-    at = rows["_run"]
-    shift = of_run["_shift"].gather(at)
+    run = rows["_run"]
+    shift = of_run["_shift"].gather(run)
     rows = rows.select(
-        of_run["_group"].gather(at).alias("_group"),
+        of_run["_group"].gather(run).alias("_group"),
         pl.col("_start") + shift,
         pl.col("_end") + shift,
         *kept,
@@ -93,10 +93,10 @@ def merged(line: Line) -> pl.DataFrame:
 
 def off_line(intervals: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.DataFrame:
     """Intervals of the line (``_group, _start, _end``) back in their groups: ``<by...>, start_ns, dur_ns``."""
-    at = intervals["_group"]
+    group = intervals["_group"]
     return intervals.select(
-        *(line.groups[key].gather(at) for key in by),
-        (pl.col("_start") - line.groups["_shift"].gather(at)).alias("start_ns"),
+        *(line.groups[key].gather(group) for key in by),
+        (pl.col("_start") - line.groups["_shift"].gather(group)).alias("start_ns"),
         (pl.col("_end") - pl.col("_start")).alias("dur_ns"),
     )
 
@@ -139,10 +139,10 @@ def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> l
     if not keys:
         return [groups[value].head(1).new_from_index(0, frame.height) for value in values]
     rows = frame.select(*keys, pl.struct(keys).rle_id().alias("_run"))
-    at = rows["_run"]
+    run = rows["_run"]
     first = rows.filter((pl.col("_run") != pl.col("_run").shift(1)).fill_null(value=True))
     joined = first.join(groups, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return [joined[value].gather(at) for value in values]
+    return [joined[value].gather(run) for value in values]
 
 
 def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *, at: str) -> pl.Series:
@@ -393,8 +393,8 @@ def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFr
     # the gap after each union, by the number of the union; none after the last one of a group
     inner = between["_follows"].shift(-1, fill_value=False)
     gap = union.select(pl.when(inner).then(inner.cum_sum() - 1)).to_series()
-    at = opens.cum_sum() - 1
-    ends = rows.select(gap=gap.gather(at), row="row", _last=pl.col("_end") == union["_until"].gather(at))
+    gap_row = opens.cum_sum() - 1
+    ends = rows.select(gap=gap.gather(gap_row), row="row", _last=pl.col("_end") == union["_until"].gather(gap_row))
     between = between.filter("_follows")
     placed = off_line(between, line, by).with_columns(between["next"])
     return placed, ends.filter(pl.col("_last") & pl.col("gap").is_not_null()).drop("_last")
@@ -473,16 +473,18 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> 
     ).filter(pl.col("_first") < pl.col("_stop"))
     if (cut["_stop"] - cut["_first"] > 1).any():
         cut = cut.with_columns(_first=pl.int_ranges("_first", "_stop")).explode("_first")
-    at = cut["_first"]
-    low, high = pl.max_horizontal("_from", starts.gather(at)), pl.min_horizontal("_to", ends.gather(at))
-    cut = cut.select("row", start_ns=low - pl.col("_shift"), dur_ns=high - low, window=line.rows["window"].gather(at))
+    window_row = cut["_first"]
+    low, high = pl.max_horizontal("_from", starts.gather(window_row)), pl.min_horizontal("_to", ends.gather(window_row))
+    cut = cut.select(
+        "row", start_ns=low - pl.col("_shift"), dur_ns=high - low, window=line.rows["window"].gather(window_row)
+    )
     return frame[cut["row"]].with_columns(cut["start_ns"], cut["dur_ns"], cut["window"])
 
 
 def _covered_until(union: pl.DataFrame, points: pl.Series) -> pl.Series:
     """Time that the union covers before each point of the line."""
-    at = pl.Series(np.searchsorted(union["_start"].to_numpy(), points.to_numpy(), side="right")) - 1
-    here = union.select(pl.col("_start", "_end", "_before").gather(at.clip(lower_bound=0)))
+    row = pl.Series(np.searchsorted(union["_start"].to_numpy(), points.to_numpy(), side="right")) - 1
+    here = union.select(pl.col("_start", "_end", "_before").gather(row.clip(lower_bound=0)))
     return (
         here.with_columns(points.alias("_point"))
         .select(pl.col("_before") + pl.min_horizontal("_point", "_end") - pl.col("_start"))

@@ -181,8 +181,8 @@ def _present(trace: Trace, where: Where | None) -> None:
         value = (where or {}).get(name)
         if value is not None and value not in events[name]:
             numbers: list[int] = events[name].drop_nulls().unique().sort().to_list()
-            known = f"one from {numbers[0]} to {numbers[-1]}" if numbers else f"nothing: no {name} is known"
-            raise AnalysisError(f"where: there is no {name} {value}", expected=known, argument="where")
+            expected = f"one from {numbers[0]} to {numbers[-1]}" if numbers else f"nothing: no {name} is known"
+            raise AnalysisError(f"where: there is no {name} {value}", expected=expected, argument="where")
 
 
 def conditions(where: Where | None, window: Window | None) -> list[pl.Expr]:
@@ -413,12 +413,12 @@ def ops_to_kernels_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     texts = ["op", "shapes", "dtypes", "kernel", "category", "match"]
     launched = operators_of(events.filter(pl.col("source") != "op"), ops)
     if "captured_op" in launched.columns:
-        known = pl.col("captured_op").is_not_null()
+        captured = pl.col("captured_op").is_not_null()
         launched = launched.with_columns(
             op=pl.coalesce("captured_op", "op"),
-            shapes=pl.when(known).then("captured_shapes").otherwise("shapes"),
-            dtypes=pl.when(~known).then("dtypes"),
-            match=pl.when(known).then(pl.lit("capture")).otherwise("match"),
+            shapes=pl.when(captured).then("captured_shapes").otherwise("shapes"),
+            dtypes=pl.when(~captured).then("dtypes"),
+            match=pl.when(captured).then(pl.lit("capture")).otherwise("match"),
         )
     summary = (
         launched.rename({"name": "kernel"})
@@ -466,14 +466,14 @@ def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
         return rows.drop("_row")
     rest = by_id.filter(pl.col("op").is_null()).drop("op", "shapes", "dtypes")
     launches = rest.with_columns(thread=pl.col("launch_thread").fill_null(-1))
-    at = innermost(
+    enclosing = innermost(
         launches.filter(pl.col("launch_start_ns").is_not_null()),
         ops,
         ["rank", "thread"],
         at="launch_start_ns",
         name="_op",
     )
-    by_time = rest.join(at.select("_row", "_op"), on="_row", how="left", maintain_order="left").join(
+    by_time = rest.join(enclosing.select("_row", "_op"), on="_row", how="left", maintain_order="left").join(
         ops.select("shapes", "dtypes", op="name").with_row_index("_op"), on="_op", how="left", maintain_order="left"
     )
     by_time = by_time.drop("_op").with_columns(match=pl.when(pl.col("op").is_not_null()).then(pl.lit("time")))

@@ -215,9 +215,11 @@ def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     except NotCapturedError:
         flows = _flows(rows.clear(), _PLACE).drop("net_bytes")
     out = peaks.join(flows, on=_PLACE, how="left", nulls_equal=True)
-    known = _holders(trace, rows, None).filter(pl.col("part").ne_missing("before the recording"))
-    known = known.filter(pl.col("part").is_not_null()).group_by(_PLACE).agg(known_share=pl.col("share").sum())
-    out = out.join(known, on=_PLACE, how="left", nulls_equal=True)
+    with_holder = _holders(trace, rows, None).filter(pl.col("part").ne_missing("before the recording"))
+    with_holder = (
+        with_holder.filter(pl.col("part").is_not_null()).group_by(_PLACE).agg(known_share=pl.col("share").sum())
+    )
+    out = out.join(with_holder, on=_PLACE, how="left", nulls_equal=True)
     counts = ("allocations", "allocated_bytes", "releases", "released_bytes", "largest_bytes")
     return out.with_columns(pl.col("known_share", *counts).fill_null(0)).sort(*_PLACE, nulls_last=True)
 

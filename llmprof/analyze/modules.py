@@ -109,9 +109,9 @@ def _layers(calls: pl.DataFrame) -> pl.DataFrame:
     holds = frame["attends"]
     parent = frame["parent"]
     for level in range(int(frame["depth"].max() or 0), 0, -1):  # type: ignore[arg-type]
-        at = (frame["depth"] == level) & holds & parent.is_not_null()
-        if at.any():
-            rows = parent.filter(at).unique()
+        in_parent = (frame["depth"] == level) & holds & parent.is_not_null()
+        if in_parent.any():
+            rows = parent.filter(in_parent).unique()
             holds = holds.scatter(rows.cast(pl.Int64).to_list(), True)
     has_children = pl.Series(range(frame.height), dtype=pl.UInt32).is_in(parent.drop_nulls().unique().implode())
     single = pl.col("own_role").is_null() & pl.col("path").is_null() & has_children & ~pl.col("is_block")

@@ -45,9 +45,9 @@ def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.Da
         pl.Series("stop", points["from_"].search_sorted(spans["to"], side="right"), dtype=pl.Int64),
     ).filter(pl.col("first") < pl.col("stop"))
     pairs = spans.select("outer", "to", at=pl.int_ranges("first", "stop")).explode("at")
-    at = pairs["at"]
+    point_row = pairs["at"]
     return (
-        pairs.with_columns(points["inner"].gather(at), points["to"].gather(at).alias("inner_to"))
+        pairs.with_columns(points["inner"].gather(point_row), points["to"].gather(point_row).alias("inner_to"))
         .filter(pl.col("inner_to") <= pl.col("to"))
         .select("inner", "outer")
     )

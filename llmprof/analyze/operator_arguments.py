@@ -120,8 +120,8 @@ def recorded_call(
     >>> call.arguments[0].shape, call.arguments[1].strides
     ((4, 8), (1, 8))
     """
-    known = OPERATORS.get(operator)
-    if known is None:
+    replayable = OPERATORS.get(operator)
+    if replayable is None:
         raise AnalysisError(reason(operator))
     sizes, types = _listed(shapes), _listed(dtypes)
     if sizes is None or types is None:
@@ -131,28 +131,28 @@ def recorded_call(
     steps, values = _listed(strides), _listed(inputs)
     steps = steps if steps is not None and len(steps) == len(sizes) else None
     values = values if values is not None and len(values) == len(sizes) else None
-    assumed = [known.assumed] if known.assumed else []
+    assumed = [replayable.assumed] if replayable.assumed else []
     out: list[Argument] = []
     for place, (size, kind) in enumerate(zip(sizes, types, strict=True)):
         step = None if steps is None else steps[place]
         value = None if values is None else values[place]
-        out.append(_argument(_Recorded(place, size, kind, step, value), known, usual_dtype))
+        out.append(_argument(_Recorded(place, size, kind, step, value), replayable, usual_dtype))
     if steps is None:
         assumed.append("strides were not recorded: tensors are taken to be contiguous")
         if operator in _OF_WEIGHTS:
-            out, assumed[-1] = _transposed(out, known), assumed[-1] + ", and a weight to be transposed"
+            out, assumed[-1] = _transposed(out, replayable), assumed[-1] + ", and a weight to be transposed"
     if any(isinstance(one, tuple) and one and isinstance(one[0], Tensor) for one in out):
         assumed.append(f"types in a list of tensors are not recorded: taken to be {usual_dtype}")
-    out = _numbers_for_scalars(out) if known.kind == "elementwise" else out
-    out, fewer = _fewer_pages(out, known)
+    out = _numbers_for_scalars(out) if replayable.kind == "elementwise" else out
+    out, fewer = _fewer_pages(out, replayable)
     assumed += fewer
-    out = [_content(known, place, out) for place in range(len(out))]
+    out = [_content(replayable, place, out) for place in range(len(out))]
     total = sum(one.bytes for one in _tensors(out))
     if total > MOST_BYTES:
         raise AnalysisError(f"its arguments take {format_bytes(total)}, more than {format_bytes(MOST_BYTES)}")
     if not any(True for _ in _tensors(out)):
         raise AnalysisError("none of its arguments was recorded as a tensor")
-    return Call(operator, known, tuple(out), tuple(assumed))
+    return Call(operator, replayable, tuple(out), tuple(assumed))
 
 
 _OF_WEIGHTS: Final = ("aten::mm", "aten::addmm", "aten::matmul")
@@ -178,7 +178,7 @@ class _Recorded(NamedTuple):
     value: Any
 
 
-def _argument(recorded: _Recorded, known: Replayable, usual_dtype: str) -> Argument:
+def _argument(recorded: _Recorded, replayable: Replayable, usual_dtype: str) -> Argument:
     place, size, kind, step, value = recorded
     if kind == "TensorList" or (_is_list(kind) and kind) or (_is_list(size) and any(map(_is_list, size))):
         if not _is_list(size) or not all(map(_is_list, size)):
@@ -194,8 +194,8 @@ def _argument(recorded: _Recorded, known: Replayable, usual_dtype: str) -> Argum
     if kind not in ("Scalar", "ScalarList", ""):
         return _tensor(place, size, _dtype(place, kind), step)
     number = _value(value)
-    if number is None and place in known.usual:
-        return known.usual[place]
+    if number is None and place in replayable.usual:
+        return replayable.usual[place]
     if number is None and kind:
         raise AnalysisError(f"the value of argument {place} was not recorded", hint="record with torch 2.1 or later")
     return number
@@ -206,10 +206,10 @@ def _is_list(value: Any) -> bool:
 
 
 def _dtype(place: int, kind: Any) -> str:
-    known = DTYPES.get(kind) if isinstance(kind, str) else None
-    if known is None:
+    dtype = DTYPES.get(kind) if isinstance(kind, str) else None
+    if dtype is None:
         raise AnalysisError(f"argument {place} has the unknown element type {str(kind)[:40]!r}")
-    return known[0]
+    return dtype[0]
 
 
 def _tensor(place: int, size: Any, dtype: str, step: Any) -> Tensor:
@@ -257,11 +257,11 @@ def _number(text: str) -> int | float | None:
     return float(text) if _FLOAT.fullmatch(text) else None
 
 
-def _transposed(arguments: list[Argument], known: Replayable) -> list[Argument]:
+def _transposed(arguments: list[Argument], replayable: Replayable) -> list[Argument]:
     """Weights of a linear layer, whose product is called with the transposed weight."""
     return [
         replace(one, strides=(1, one.shape[0]))
-        if isinstance(one, Tensor) and place in known.stored and len(one.shape) == 2
+        if isinstance(one, Tensor) and place in replayable.stored and len(one.shape) == 2
         else one
         for place, one in enumerate(arguments)
     ]
@@ -276,10 +276,10 @@ def _numbers_for_scalars(arguments: list[Argument]) -> list[Argument]:
     ]
 
 
-def _fewer_pages(arguments: list[Argument], known: Replayable) -> tuple[list[Argument], list[str]]:
+def _fewer_pages(arguments: list[Argument], replayable: Replayable) -> tuple[list[Argument], list[str]]:
     """Caches with as many pages as fit the limit."""
     fewer = 0
-    for place in known.pages:
+    for place in replayable.pages:
         cache = arguments[place] if place < len(arguments) else None
         if isinstance(cache, Tensor) and cache.bytes > MOST_CACHE_BYTES and cache.shape[0] > 1:
             page = max(1, cache.bytes // cache.shape[0])
@@ -288,16 +288,16 @@ def _fewer_pages(arguments: list[Argument], known: Replayable) -> tuple[list[Arg
         return arguments, []
     made = [
         replace(one, shape=(min(fewer, one.shape[0]), *one.shape[1:]))
-        if isinstance(one, Tensor) and place in known.pages
+        if isinstance(one, Tensor) and place in replayable.pages
         else one
         for place, one in enumerate(arguments)
     ]
     return made, [f"the cache has {fewer:,} pages here, fewer than in the recording"]
 
 
-def _content(known: Replayable, place: int, arguments: list[Argument]) -> Argument:
+def _content(replayable: Replayable, place: int, arguments: list[Argument]) -> Argument:
     """An argument with the values that its tensor must hold."""
-    one, rule = arguments[place], known.holds.get(place)
+    one, rule = arguments[place], replayable.holds.get(place)
     if not isinstance(one, Tensor) or rule is None:
         return one
     kind, *given = rule

@@ -103,19 +103,23 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
             "this capture holds no operators", hint=f"record it with {trace.platform.how_to_record('ops')}", table="ops"
         )
     missing = [pl.lit(None, dtype=pl.String).alias(name) for name in _ARGUMENTS if name not in ops.columns]
-    known = ops.with_columns(missing).filter(pl.col("name").is_in(list(OPERATORS)))
-    known = known.select("rank", "thread", "start_ns", "dur_ns", pl.col("name").alias("operator"), *_ARGUMENTS)
+    calls_on_host = ops.with_columns(missing).filter(pl.col("name").is_in(list(OPERATORS)))
+    calls_on_host = calls_on_host.select(
+        "rank", "thread", "start_ns", "dur_ns", pl.col("name").alias("operator"), *_ARGUMENTS
+    )
     events = attribute(trace)
     if events.is_empty() or (events["source"] == "op").all():
-        return _on_host(known), events.clear().with_columns(op=pl.lit(None, dtype=pl.String))
+        return _on_host(calls_on_host), events.clear().with_columns(op=pl.lit(None, dtype=pl.String))
     events = events.with_row_index("_event")
     launches = events.filter(pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed").fill_null(value=False))
     points = launches.select(
         "_event", "rank", thread=pl.col("launch_thread").fill_null(-1), start_ns="launch_start_ns", dur_ns=pl.lit(0)
     )
-    pairs = inside(points, known, ["rank", "thread"])
+    pairs = inside(points, calls_on_host, ["rank", "thread"])
     pairs = pairs.select(
-        "outer", points["_event"].gather(pairs["inner"]), known["start_ns"].gather(pairs["outer"]).alias("_start")
+        "outer",
+        points["_event"].gather(pairs["inner"]),
+        calls_on_host["start_ns"].gather(pairs["outer"]).alias("_start"),
     )
     innermost = pairs.sort("_start", "outer").unique("_event", keep="last")
     own = innermost["outer"].unique()
@@ -125,7 +129,7 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
         time_ns=pl.col("dur_ns").sum(), kernels=pl.col("name").unique(maintain_order=True),
         layer=pl.col("layer").drop_nulls().first(), phase=pl.col("phase").drop_nulls().first(),
     )  # fmt: skip
-    made = known.with_row_index("outer").join(calls, on="outer", how="inner", maintain_order="right")
+    made = calls_on_host.with_row_index("outer").join(calls, on="outer", how="inner", maintain_order="right")
     made = made.drop("outer", "thread", "start_ns").rename({"dur_ns": "host_ns"})
     rest = events.filter(~pl.col("_event").is_in(innermost["_event"].implode())).drop("_event")
     return made, operators_of(rest, ops.with_columns(missing)) if rest.height else rest.with_columns(
@@ -133,10 +137,10 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
 
 
-def _on_host(known: pl.DataFrame) -> pl.DataFrame:
+def _on_host(calls: pl.DataFrame) -> pl.DataFrame:
     """Calls on a CPU: those of operators that contain no other such operator."""
-    outer = parents(known, ["rank", "thread"]).drop_nulls().unique()
-    inner = known.with_row_index("_row").filter(~pl.col("_row").is_in(outer.implode()))
+    outer = parents(calls, ["rank", "thread"]).drop_nulls().unique()
+    inner = calls.with_row_index("_row").filter(~pl.col("_row").is_in(outer.implode()))
     nothing = {"kernels": pl.List(pl.String()), "layer": pl.Int32(), "phase": pl.String()}
     return inner.drop("_row", "thread", "start_ns").with_columns(
         time_ns=pl.col("dur_ns"), **{name: pl.lit(None, dtype=dtype) for name, dtype in nothing.items()}

@@ -122,11 +122,11 @@ def communication_times(timings: Timings) -> pl.DataFrame:
     """
     keys = ["rank", "phase", "group", "kind", "bytes"]
     own = {one["rank"]: len(one["layers"]) for one in timings.ranks}
-    at = ["rank", "phase"]
+    of_phase = ["rank", "phase"]
     detailed = timings.calls.filter((pl.col("kind") == "layer") & pl.col("nested"))
-    pairs = detailed.group_by(at).agg(_pairs=pl.struct("step", "layer").n_unique())
-    steps = timings.steps.group_by(at).agg(_steps=pl.len(), _step_ns=pl.col("dur_ns").median())
-    rows = timings.collectives.join(pairs, on=at, how="left").join(steps, on=at, how="left")
+    pairs = detailed.group_by(of_phase).agg(_pairs=pl.struct("step", "layer").n_unique())
+    steps = timings.steps.group_by(of_phase).agg(_steps=pl.len(), _step_ns=pl.col("dur_ns").median())
+    rows = timings.collectives.join(pairs, on=of_phase, how="left").join(steps, on=of_phase, how="left")
     layers = pl.col("rank").replace_strict(own, default=1, return_dtype=pl.Int64)
     # a call outside the layers stands for itself, one inside for those of the layers that were not sampled
     weight = pl.when(pl.col("layer").is_not_null() & pl.col("_pairs").is_not_null()).then(
@@ -140,7 +140,7 @@ def communication_times(timings: Timings) -> pl.DataFrame:
         a_step=(pl.col("_weight") / pl.col("_steps")).sum(),
         step_ns=(pl.col("dur_ns") * pl.col("_weight") / pl.col("_steps")).sum(), _step_ns=pl.col("_step_ns").first(),
     )  # fmt: skip
-    fits = pl.col("step_ns").sum().over(at) <= pl.col("_step_ns")
+    fits = pl.col("step_ns").sum().over(of_phase) <= pl.col("_step_ns")
     grouped = grouped.with_columns(share=pl.when(fits).then(pl.col("step_ns") / pl.col("_step_ns")))
     return grouped.drop("_step_ns").sort("rank", "phase", "step_ns", descending=[False, False, True])
 

@@ -100,8 +100,8 @@ def with_waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     if calls.is_empty():
         return events
     keys = ["rank", "start_ns", "name"]
-    known = collectives(trace).filter(pl.col("wait_ns").is_not_null()).select(*keys, _wait="wait_ns").unique(keys)
-    calls = calls.join(known, on=keys, how="inner", maintain_order="left")
+    matched = collectives(trace).filter(pl.col("wait_ns").is_not_null()).select(*keys, _wait="wait_ns").unique(keys)
+    calls = calls.join(matched, on=keys, how="inner", maintain_order="left")
     transfers = calls.with_columns(communicates=pl.lit("transfer", dtype=_COMMUNICATES)).drop("_wait")
     waits = calls.filter(pl.col("_wait") > 0).with_columns(
         dur_ns=pl.min_horizontal("_wait", "dur_ns"), communicates=pl.lit("wait", dtype=_COMMUNICATES)

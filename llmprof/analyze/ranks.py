@@ -264,8 +264,12 @@ def late_groups_of(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     """
     late = lateness(calls).filter(pl.col("late_ns").is_not_null())
     late = late.select("call", "rank", "late_ns", "last_rank", "wait_ns")
-    known = groups.select("node", *DIMENSIONS)
-    parted = [by for by in known.columns if 1 < known[by].drop_nulls().n_unique() < known[by].drop_nulls().len()]
+    dimensions = groups.select("node", *DIMENSIONS)
+    parted = [
+        by
+        for by in dimensions.columns
+        if 1 < dimensions[by].drop_nulls().n_unique() < dimensions[by].drop_nulls().len()
+    ]
     every = [_late_by(late, groups, by) for by in parted]
     return pl.concat([pl.DataFrame(schema=_LATE), *every])
 

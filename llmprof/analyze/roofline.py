@@ -169,14 +169,14 @@ def coverage_of(joined: pl.DataFrame) -> dict[str, float]:
     work = joined.filter(pl.col("stage") != IDLE)
     device = int(work["measured_ns"].sum())
     explained = int(work.filter("explained")["measured_ns"].sum())
-    known = work.group_by("rank", "step").agg(pl.col("context_from").first() != "unknown")["context_from"]
+    context_known = work.group_by("rank", "step").agg(pl.col("context_from").first() != "unknown")["context_from"]
     faster = (work["bound_ns"] - work["measured_ns"] > 2000).sum()
     return {
         "device_ns": device,
         "explained_ns": explained,
         "explained_share": explained / device if device else 0.0,
         "idle_ns": int(joined.filter(pl.col("stage") == IDLE)["measured_ns"].sum()),
-        "contexts_known_share": float(known.mean() or 0.0) if known.len() else 0.0,  # type: ignore[arg-type]
+        "contexts_known_share": float(context_known.mean() or 0.0) if context_known.len() else 0.0,  # type: ignore[arg-type]
         "below_bound": int(faster),
     }
 
@@ -257,12 +257,12 @@ def _expected(
     """Work and least time of each stage of each layer of each step; equal batches are computed once."""
     ranks = _layers_of_ranks(events)
     firsts = _first_layers(ranks, len(read.layers), machine.plan)
-    known: dict[Batch, pl.DataFrame] = {}
+    stages_of: dict[Batch, pl.DataFrame] = {}
     for batch, _ in batch_of.values():
-        if batch not in known:
-            known[batch] = _stages(read, machine, batch)
-    numbers = {batch: n for n, batch in enumerate(known)}
-    table = pl.concat([frame.with_columns(batch=pl.lit(numbers[b])) for b, frame in known.items()])
+        if batch not in stages_of:
+            stages_of[batch] = _stages(read, machine, batch)
+    numbers = {batch: n for n, batch in enumerate(stages_of)}
+    table = pl.concat([frame.with_columns(batch=pl.lit(numbers[b])) for b, frame in stages_of.items()])
     which = pl.DataFrame(
         [(rank, step, firsts.get(rank, 0), ranks.get(rank, len(read.layers)), numbers[batch])
          for (rank, step), (batch, _) in batch_of.items()],
@@ -351,9 +351,9 @@ def _rolled(joined: pl.DataFrame, by: Per) -> pl.DataFrame:
     keys = ["rank", "step", "phase", *(["stage"] if by == "stage" else [])]
     first = pl.col("tokens", "requests", "context_from").first()
     sums = pl.col("flops", "memory_bytes", "message_bytes", "bound_ns", "measured_ns", "kernels", "waits_ns").sum()
-    known = pl.col("bound").sort_by("bound_ns", descending=True, nulls_last=True).drop_nulls().first()
+    longest_bound = pl.col("bound").sort_by("bound_ns", descending=True, nulls_last=True).drop_nulls().first()
     known_work = (pl.col("measured_ns") * pl.col("explained")).sum() * 2 >= pl.col("measured_ns").sum()
-    rolled = joined.group_by(keys).agg(first, sums, known.alias("bound"), explained=known_work)
+    rolled = joined.group_by(keys).agg(first, sums, longest_bound.alias("bound"), explained=known_work)
     empty = {"layer": pl.lit(None, dtype=pl.Int32)}
     if by == "step":
         empty["stage"] = pl.lit(None, dtype=pl.String)
@@ -434,7 +434,7 @@ def stage_observations(
     read = shape(model)
     joined = roofline_join(trace, read, device, tp_size=tp_size)
     rank = joined["rank"].min()
-    known = {step: batch for (r, step), (batch, _) in batches(steps(trace)).items() if r == rank and len(batch) == 1}
+    batch_of = {step: batch for (r, step), (batch, _) in batches(steps(trace)).items() if r == rank and len(batch) == 1}
     waited = pl.col("stage") == "all_reduce"
     joined = joined.with_columns(
         measured_ns=pl.when(waited).then(pl.col("measured_ns").min().over("step", "stage")).otherwise("measured_ns")
@@ -444,16 +444,16 @@ def stage_observations(
         (pl.col("rank") == rank)
         & pl.col("explained")
         & ~pl.col("stage").is_in([IDLE, *left_out])
-        & pl.col("step").is_in(list(known))
+        & pl.col("step").is_in(list(batch_of))
         & (pl.col("measured_ns") > 0)
     )
-    near = {step: round(sum(part.context for part in batch) / _NEAR) for step, batch in known.items()}
+    near = {step: round(sum(part.context for part in batch) / _NEAR) for step, batch in batch_of.items()}
     rows = rows.with_columns(near=pl.col("step").replace_strict(near, return_dtype=pl.Int64))
     groups = rows.group_by("phase", "tokens", "requests", "near", "stage", maintain_order=True).agg(
         pl.col("measured_ns").median(), step=pl.col("step").sort().get(pl.len() // 2)
     )
     plan = Plan(tp=tp_size)
     return [
-        Observation(read, plan, known[row["step"]], "stage", row["measured_ns"] / 1e9, row["stage"], weight)
+        Observation(read, plan, batch_of[row["step"]], "stage", row["measured_ns"] / 1e9, row["stage"], weight)
         for row in groups.iter_rows(named=True)
     ]

@@ -127,10 +127,10 @@ def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
 def _launched(trace: Trace, spans: pl.DataFrame, paths: pl.DataFrame) -> pl.DataFrame:
     """Kernels with the stack of the operator that they came from."""
     events = activity(trace).filter(pl.col("op_id").is_not_null() & (pl.col("source") != "op"))
-    known = spans.filter((pl.col("kind") == "op") & pl.col("op_id").is_not_null())
-    known = known.unique(["rank", "op_id"], keep="first", maintain_order=True).join(paths, on="span")
+    operators = spans.filter((pl.col("kind") == "op") & pl.col("op_id").is_not_null())
+    operators = operators.unique(["rank", "op_id"], keep="first", maintain_order=True).join(paths, on="span")
     rows = events.select("rank", "op_id", "name", value="dur_ns").join(
-        known.select("rank", "op_id", "thread", "stack"), on=["rank", "op_id"]
+        operators.select("rank", "op_id", "thread", "stack"), on=["rank", "op_id"]
     )
     if not rows.height:
         raise NotCapturedError(

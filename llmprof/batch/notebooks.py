@@ -77,8 +77,10 @@ def notebooks_over(
     """
     check_installed()
     source = find(name)
-    if parameter not in (known := parameters_of(source)):
-        raise LlmprofError(f"{source.stem} has no parameter {parameter!r}", expected=f"one of {', '.join(known)}")
+    if parameter not in (parameter_names := parameters_of(source)):
+        raise LlmprofError(
+            f"{source.stem} has no parameter {parameter!r}", expected=f"one of {', '.join(parameter_names)}"
+        )
     chosen = _names([run for path in runs for run in runs_in(Path(path))])
     if not chosen:
         raise LlmprofError("there is no run to execute the notebook for", expected="run folders or traces")

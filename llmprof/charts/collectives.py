@@ -155,15 +155,15 @@ def _table(rows: pl.DataFrame) -> dict[str, str]:
 
 def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
     """Median and spread of durations and transfers, by bytes of the call."""
-    known = rows.drop_nulls("bytes")
-    if known.is_empty():
+    sized = rows.drop_nulls("bytes")
+    if sized.is_empty():
         note = alt.Chart(constant({})).mark_text(fontSize=12, color=INK)
         missing = note.encode(text=alt.TextValue("bytes were not captured"))
         return layered(missing, beside("By size")).properties(width=_half(), height=_HEIGHT)
-    share = "" if known.height == rows.height else f", known for {percent(100 * known.height / rows.height)}"
-    if known["bytes"].n_unique() > _MAX_SIZES:
-        known = known.with_columns(bytes=pl.lit(2.0).pow(pl.col("bytes").clip(1).log(2).floor()))
-    data = pl.concat([_spread(known, "duration", "dur_ns"), _spread(known, "transfer", "transfer_ns")])
+    share = "" if sized.height == rows.height else f", known for {percent(100 * sized.height / rows.height)}"
+    if sized["bytes"].n_unique() > _MAX_SIZES:
+        sized = sized.with_columns(bytes=pl.lit(2.0).pow(pl.col("bytes").clip(1).log(2).floor()))
+    data = pl.concat([_spread(sized, "duration", "dur_ns"), _spread(sized, "transfer", "transfer_ns")])
     data = data.sort("bytes", "measure")
     unit = time_unit(number(data["median"].median()))
     data = data.with_columns(

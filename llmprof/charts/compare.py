@@ -85,21 +85,21 @@ def diff(
         frame = _parts(frame)
     first, second = (shorten(name, 40) for name in names or names_in(frame))
     rows = frame.with_columns(pl.col("phase").fill_null(WHOLE), row=_row_name(frame))
-    known = rows.drop_nulls("delta_ns")
-    if (known["delta_ns"] == 0).all():
+    compared = rows.drop_nulls("delta_ns")
+    if (compared["delta_ns"] == 0).all():
         raise nothing("diff", "no time differs in a phase that both traces have", _SOURCE)
-    unit = time_unit(number(known["delta_ns"].abs().max()))
+    unit = time_unit(number(compared["delta_ns"].abs().max()))
     whole = frame["phase"].null_count() == frame.height
     less, more = ("less time", "more time") if whole else ("faster", "slower")
     table = {f"{less} in {second}": FASTER, f"{more} in {second}": SLOWER, "about the same": SAME}
     places = {name: i for i, name in enumerate(PHASES)}
-    phases = sorted(known["phase"].unique(), key=lambda p: (places.get(p, len(places)), p))
-    phases = [phase for phase in phases if (known.filter(phase=phase)["delta_ns"] != 0).any()]
-    width = inner() - 24 - min(250, round(max(text_px(row, TEXT_PX) for row in known["row"])))
+    phases = sorted(compared["phase"].unique(), key=lambda p: (places.get(p, len(places)), p))
+    phases = [phase for phase in phases if (compared.filter(phase=phase)["delta_ns"] != 0).any()]
+    width = inner() - 24 - min(250, round(max(text_px(row, TEXT_PX) for row in compared["row"])))
     axis = f"change of the time{'' if whole else ' of a step'} ({unit.symbol})"
     panels = []
     for phase in phases:
-        part = known.filter(phase=phase)
+        part = compared.filter(phase=phase)
         a, b = (format_ns(number(part[column].sum())) for column in ("a_ns", "b_ns"))
         head = f"{phase}: {a} in {first}, {b} in {second}"
         panel = _panel(
@@ -111,10 +111,10 @@ def diff(
     notes = [f"{what}: {second} minus {first}, in brackets the factor. Each phase has its own axis."]
     if whole:
         notes = [f"Sums over the whole recording, a rank: {second} minus {first}, in brackets the factor."]
-    if alone := sorted(set(rows["phase"]) - set(known["phase"])):
+    if alone := sorted(set(rows["phase"]) - set(compared["phase"])):
         notes.append(f"In one trace only, and not compared: {', '.join(alone)}.")
     return finish(
-        compose.rows(*panels, spacing=20), title or _headline(known, phases, first, second, by_part=by_part), notes
+        compose.rows(*panels, spacing=20), title or _headline(compared, phases, first, second, by_part=by_part), notes
     )
 
 

@@ -61,12 +61,12 @@ def panels_of(frame: pl.DataFrame) -> list[str]:
 
 def lines_of(frame: pl.DataFrame) -> pl.DataFrame:
     """Samples with the name of their ``line``: the GPU or other device, or the host; devices first."""
-    known = frame.filter(pl.col("value").is_finite())
-    if "device" not in known.columns:
-        known = known.with_columns(device=pl.lit(None, pl.Int32))
-    what = "GPU" if known["name"].str.starts_with("gpu.").any() else "device"
+    finite = frame.filter(pl.col("value").is_finite())
+    if "device" not in finite.columns:
+        finite = finite.with_columns(device=pl.lit(None, pl.Int32))
+    what = "GPU" if finite["name"].str.starts_with("gpu.").any() else "device"
     line = pl.when(pl.col("device").is_null()).then(pl.lit("host")).otherwise(pl.format(f"{what} {{}}", "device"))
-    return known.with_columns(line=line).sort("device", "time_ns", nulls_last=True, maintain_order=True)
+    return finite.with_columns(line=line).sort("device", "time_ns", nulls_last=True, maintain_order=True)
 
 
 def scale_of(rows: pl.DataFrame) -> Scale:

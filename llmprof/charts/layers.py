@@ -78,22 +78,22 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
         raise nothing("layer_heatmap", "a layer has several rows in a step", _SOURCE)
     rows, ranks, left_out = ranks_shown(rows, MAX_RANKS)
     rows, condensed = _columns(rows, value)
-    known = rows[value].drop_nulls()
-    cap = end_of_scale(known)
+    times = rows[value].drop_nulls()
+    cap = end_of_scale(times)
     unit = time_unit(cap)
     cells = _grid(rows, value).with_columns((pl.col(value) / unit.ns).alias("time"))
     across = 1 if len(ranks) == 1 or (is_narrow() and len(ranks) <= 4) else 2 if len(ranks) <= 8 or is_narrow() else 4
     plot = (inner() - (0 if is_narrow() else 90)) // across - _AXIS
-    shade = colour_of_time(known, cap, unit, rows["layer"].n_unique())
+    shade = colour_of_time(times, cap, unit, rows["layer"].n_unique())
     panels = [
         _panel(cells.filter(rank=rank), rank, shade, plot, left=i % across == 0, low=i + across >= len(ranks))
         for i, rank in enumerate(ranks)
     ]
     lines = rows_of(panels, across, spacing=_AXIS)
     notes = [f"Colour: {_MEANING[value]}."]
-    if beyond := known.filter(known > cap).len():
-        longest = format_ns(number(known.max()))
-        notes.append(f"Darkest: {format_ns(cap)} and more ({beyond:,} of {known.len():,} cells, up to {longest}).")
+    if beyond := times.filter(times > cap).len():
+        longest = format_ns(number(times.max()))
+        notes.append(f"Darkest: {format_ns(cap)} and more ({beyond:,} of {times.len():,} cells, up to {longest}).")
     if gaps := cells["time"].null_count():
         notes.append(f"Grey and crossed: not captured ({gaps:,} of {cells.height:,} cells).")
     return finish(
@@ -103,16 +103,16 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
     )
 
 
-def end_of_scale(known: pl.Series) -> float:
+def end_of_scale(times: pl.Series) -> float:
     """End of the scale of colours (ns): the longest time, or the 99th percentile if that is far below."""
-    longest, nearly = number(known.max()), number(known.quantile(0.99))
+    longest, nearly = number(times.max()), number(times.quantile(0.99))
     return nearly if 0 < 1.5 * nearly < longest else longest
 
 
-def colour_of_time(known: pl.Series, cap: float, unit: Unit, rows: int, *, offset: int = 18) -> alt.Color:
+def colour_of_time(times: pl.Series, cap: float, unit: Unit, rows: int, *, offset: int = 18) -> alt.Color:
     """Colour of the field ``time``, logarithmic if its end is far above its middle; ``rows``: height of its legend."""
-    least, small = number(known.min()), is_narrow()
-    log = least > 0 and cap > 8 * number(known.median())
+    least, small = number(times.min()), is_narrow()
+    log = least > 0 and cap > 8 * number(times.median())
     kind: Literal["log", "linear"] = "log" if log else "linear"
     domain = [least / unit.ns, cap / unit.ns]
     scale = alt.Scale(scheme="viridis", reverse=True, type=kind, domain=domain, clamp=True, nice=False)

@@ -91,10 +91,10 @@ def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
             line = base.mark_line(interpolate="step-after", color=DURATION, strokeDash=[4, 3], size=1.4)
             marks.append(line.encode(x=x, y=alt.Y("reserved:Q", title=symbol)))
         peak = part.row(int(number(part["allocated_bytes"].arg_max())), named=True)
-        at = pl.DataFrame(
+        at_peak = pl.DataFrame(
             {"t": [(peak["time_ns"] - first) / unit.ns], "v": [peak["allocated_bytes"] / size], "label": ["peak"]}
         )
-        dot = alt.Chart(inline(at))
+        dot = alt.Chart(inline(at_peak))
         marks.append(dot.mark_point(filled=True, color=INK, size=40).encode(x=alt.X("t:Q"), y=alt.Y("v:Q")))
         text = f"{where}: at most {format_bytes(peak['allocated_bytes'])}"
         panels.append(layered(*marks).properties(width=inner() - 60, height=150, title=heading(text)))

@@ -130,9 +130,9 @@ def compute_vs_communication(timings: Timings) -> Any:
     if timings.steps.is_empty():
         raise nothing("compute_vs_communication", "no step was timed", _SOURCE)
     steps = timings.steps.group_by("rank", "phase").agg(step=pl.col("dur_ns").median())
-    known = pl.col("share").is_not_null().all()
+    shares_known = pl.col("share").is_not_null().all()
     calls = communication_times(timings).group_by("rank", "phase")
-    comm = calls.agg(comm=pl.col("step_ns").sum(), known=known)
+    comm = calls.agg(comm=pl.col("step_ns").sum(), known=shares_known)
     rows = steps.join(comm, on=["rank", "phase"], how="left")
     rows = rows.with_columns(pl.col("comm").fill_null(0.0), pl.col("known").fill_null(value=True))
     unit = time_unit(float(rows["step"].max()))  # type: ignore[arg-type]

@@ -81,8 +81,8 @@ def rank_heatmap(
     if frame[value].drop_nulls().is_empty():
         raise nothing("rank_heatmap", f"{value} is not known of any step", _SOURCE)
     cells, size, width = _cells(frame, value)
-    known = cells["ns"].drop_nulls()
-    cap = end_of_scale(known)
+    times = cells["ns"].drop_nulls()
+    cap = end_of_scale(times)
     unit = time_unit(cap)
     nodes = None if groups is None else groups.select(row=pl.col("rank") // size * size, node="node").drop_nulls()
     cells = cells.with_columns(time=pl.col("ns") / unit.ns, ranks=_named(size, number(frame["rank"].max())))
@@ -100,7 +100,7 @@ def rank_heatmap(
         notes.append(f"Grey: not known ({gaps:,} of {cells.height:,} cells).")
     chart = _drawn(
         cells.drop("ns"),
-        colour_of_time(known, cap, unit, 24, offset=_OFFSET if named else 18),
+        colour_of_time(times, cap, unit, 24, offset=_OFFSET if named else 18),
         nodes if lined else None,
     )
     return finish(chart, title or _headline(frame, value), notes)

@@ -180,10 +180,10 @@ def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VCo
 
 def _phases(recorded: list[str]) -> dict[str, tuple[str, str]]:
     """Name and colour of each phase, in order."""
-    known = {phase: shown for phase, shown in _REQUEST_LATENCY_PHASES.items() if phase in recorded}
+    named = {phase: shown for phase, shown in _REQUEST_LATENCY_PHASES.items() if phase in recorded}
     spare = ("#009E73", "#CC79A7", "#8B6F47", "#56B4E9")
     others = sorted(set(recorded) - set(_REQUEST_LATENCY_PHASES))
-    return known | {phase: (phase, spare[i % len(spare)]) for i, phase in enumerate(others)}
+    return named | {phase: (phase, spare[i % len(spare)]) for i, phase in enumerate(others)}
 
 
 def _values(rows: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -436,12 +436,12 @@ def _bars(shown: pl.DataFrame, first: int) -> pl.DataFrame:
     names = list(_TABLE)
     bars = []
     for row in shown.iter_rows(named=True):
-        at = min(row["start_ns"], row["first_step_ns"]) - first
+        start = min(row["start_ns"], row["first_step_ns"]) - first
         parts = [row["queue_prefill_ns"], row["queue_decode_ns"], row["queue_other_ns"]]
         parts += [row["first_token_ns"] - row["first_step_ns"], row["end_ns"] - row["first_token_ns"]]
         for name, part in zip(names, parts, strict=True):
             if part > 0:
                 text = format_ns(part)
-                bars.append((f"request {row['request']}", name, at, at + part, text, row["reason"]))
-            at += max(0, part)
+                bars.append((f"request {row['request']}", name, start, start + part, text, row["reason"]))
+            start += max(0, part)
     return pl.DataFrame(bars, schema=["row", "part", "start", "end", "long", "reason"], orient="row")

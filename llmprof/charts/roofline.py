@@ -75,12 +75,12 @@ def derived(rows: pl.DataFrame) -> Roofs:
     is the bandwidth itself if launches of two intensities agree on it, or if its launch stays below the peak of its
     type.
     """
-    known = rows.drop_nulls(["roof_flop_per_s", "dtype"]).filter(pl.col("roof_flop_per_s") > 0)
+    with_roof = rows.drop_nulls(["roof_flop_per_s", "dtype"]).filter(pl.col("roof_flop_per_s") > 0)
     slope = pl.col("roof_flop_per_s") / pl.col("arithmetic_intensity")
-    steepest = number(known.select(slope.max()).item())
-    flat = known.filter(slope < steepest * (1 - _EXACT)).group_by("dtype").agg(pl.col("roof_flop_per_s").max())
+    steepest = number(with_roof.select(slope.max()).item())
+    flat = with_roof.filter(slope < steepest * (1 - _EXACT)).group_by("dtype").agg(pl.col("roof_flop_per_s").max())
     peaks = {str(dtype): float(rate) for dtype, rate in flat.sort("dtype").iter_rows()}
-    top = known.filter(slope >= steepest * (1 - _EXACT))
+    top = with_roof.filter(slope >= steepest * (1 - _EXACT))
     roofs = top.select("dtype", "roof_flop_per_s").rows()
     below = any(rate < peaks.get(dtype, 0.0) * (1 - _EXACT) for dtype, rate in roofs)
     rates = [rate for _, rate in roofs]
@@ -112,11 +112,11 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
         if last > first:
             start, end = plane.at(first, first * roofs.bandwidth), plane.at(last, last * roofs.bandwidth)
             angle = math.degrees(math.atan2(end[1] - start[1], end[0] - start[0]))
-            at = (start[0] + (end[0] - start[0]) * 0.4, start[1] + (end[1] - start[1]) * 0.4)
+            start_of_name = (start[0] + (end[0] - start[0]) * 0.4, start[1] + (end[1] - start[1]) * 0.4)
             marks.append(segment((*start, *end), MUTED, 1.5))
             name = f"memory: {roofs.bandwidth / 1e12:,.4g} TB/s"
             lean = math.radians(angle)
-            above = (at[0] + 9 * math.sin(lean), at[1] - 9 * math.cos(lean))
+            above = (start_of_name[0] + 9 * math.sin(lean), start_of_name[1] - 9 * math.cos(lean))
             marks.append(_name(name, above, align="center", baseline="middle", angle=angle % 360))
             half = text_px(name, TEXT_PX) / 2
             ends = [(above[0] + s * half * math.cos(lean), above[1] + s * half * math.sin(lean)) for s in (-1, 1)]
@@ -134,14 +134,14 @@ def segment(ends: Segment, colour: str, width: float) -> alt.Chart:
 
 def _name(
     text: str,
-    at: tuple[float, float],
+    corner: tuple[float, float],
     *,
     align: Literal["right", "center"],
     baseline: Literal["bottom", "middle"],
     angle: float = 0,
 ) -> alt.Chart:
     mark = alt.Chart(constant({})).mark_text(align=align, baseline=baseline, angle=angle, fontSize=TEXT_PX, color=MUTED)
-    named: alt.Chart = mark.encode(x=alt.XValue(at[0]), y=alt.YValue(at[1]), text=alt.TextValue(text))
+    named: alt.Chart = mark.encode(x=alt.XValue(corner[0]), y=alt.YValue(corner[1]), text=alt.TextValue(text))
     return named
 
 
@@ -207,8 +207,8 @@ def roofline(
         raise nothing("roofline", "no launch has floating-point operations and memory traffic", _SOURCE)
     rows = rows.with_columns(label=pl.col("group" if by == "stage" else "function"))
     present = rows["group"].unique().sort().to_list()
-    known = {name: shade for name, shade in BOUNDS.items() if name in present}
-    table = colours("stage", present) if by == "stage" else known | {n: REST for n in present if n not in known}
+    listed = {name: shade for name, shade in BOUNDS.items() if name in present}
+    table = colours("stage", present) if by == "stage" else listed | {n: REST for n in present if n not in listed}
     roofs = derived(rows) if peaks is None else given(hardware.device(peaks), rows)
     plane = _plane(rows, roofs)
     drawn, taken = lines(roofs, plane)
@@ -291,7 +291,7 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
         seen.add(label)
         own = around(*point, radius)
         # A text keeps away from other kernels, so that it is clear whose it is.
-        near = [(name == label, around(*at, r if name == label else r + _APART)) for name, at, r in points]
+        near = [(name == label, around(*middle, r if name == label else r + _APART)) for name, middle, r in points]
         others = [box for same, box in near if not (same and box.meets(own))]
         text = shorten(label, _MAX_LABEL)
         size = (text_px(text, TEXT_PX), TEXT_PX + 2.0)
@@ -303,10 +303,10 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
         if ends:
             marks.append(segment(ends, INK, 0.8))
             taken += along(ends[:2], ends[2:])
-        at = {"x": alt.XValue((box.left + box.right) / 2), "y": alt.YValue((box.top + box.bottom) / 2)}
+        middle = {"x": alt.XValue((box.left + box.right) / 2), "y": alt.YValue((box.top + box.bottom) / 2)}
         written = alt.Chart(inline(pl.DataFrame({"label": [text]})))
         marks.append(
-            written.mark_text(baseline="middle", fontSize=TEXT_PX, color=INK).encode(text=alt.Text("label:N"), **at)
+            written.mark_text(baseline="middle", fontSize=TEXT_PX, color=INK).encode(text=alt.Text("label:N"), **middle)
         )
     return marks
 
@@ -314,9 +314,9 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
 def _headline(rows: pl.DataFrame) -> str:
     """The name on which most time is spent, and how near its launches come to their roof."""
     share, ns = pl.col("roof_share"), pl.col("duration_ns")
-    known = share.is_not_null() & share.is_finite()
+    finite = share.is_not_null() & share.is_finite()
     sums = rows.group_by("label").agg(
-        ns=ns.sum(), reached=(share * ns).filter(known).sum() / ns.filter(known).sum(), known=known.any()
+        ns=ns.sum(), reached=(share * ns).filter(finite).sum() / ns.filter(finite).sum(), known=finite.any()
     )
     top = sums.sort("ns", "label", descending=[True, False]).row(0, named=True)
     name = shorten(top["label"], _MAX_NAME)

@@ -311,13 +311,13 @@ def sweep_scaling(
     """
     require(frame, ["label", "output_tokens_per_s"], chart="sweep_scaling", made_by=_SOURCE)
     names = swept(frame, parameters)
-    known = frame.filter(pl.col("output_tokens_per_s") > 0)
-    numbers = [name for name in names if frame.schema[name].is_numeric() and known[name].n_unique() > 1]
+    measured = frame.filter(pl.col("output_tokens_per_s") > 0)
+    numbers = [name for name in names if frame.schema[name].is_numeric() and measured[name].n_unique() > 1]
     ordered = [over] if over else [*(name for name in _PREFERRED if name in numbers), *numbers]
     scaled = next((name for name in ordered if name in numbers), None)
     if scaled is None:
         raise nothing("sweep_scaling", "no parameter is a number with two values that ran", _SOURCE)
-    shared = axes(known.sort(scaled), [scaled, *(name for name in names if name != scaled)])
+    shared = axes(measured.sort(scaled), [scaled, *(name for name in names if name != scaled)])
     data = _speedups(shared.data, scaled)
     plot = (inner() + _SWEEP_SCALING_SPACE) // (1 if is_narrow() else 2) - _SWEEP_SCALING_SPACE - 50
     words = scaled.replace("_", " ")
@@ -349,16 +349,16 @@ def _speedups(data: pl.DataFrame, scaled: str) -> pl.DataFrame:
     value, rate = pl.col(scaled), pl.col("output_tokens_per_s")
     ratio = rate / rate.sort_by(value).first().over("series")
     ideal = value / value.min().over("series")
-    known = {f"output_tokens_per_s_ci95_{end}" for end in ("low", "high")} <= set(data.columns)
-    low, high = (pl.col(f"output_tokens_per_s_ci95_{end}") if known else pl.lit(None) for end in ("low", "high"))
+    has_interval = {f"output_tokens_per_s_ci95_{end}" for end in ("low", "high")} <= set(data.columns)
+    low, high = (pl.col(f"output_tokens_per_s_ci95_{end}") if has_interval else pl.lit(None) for end in ("low", "high"))
     # the ends of the interval of a ratio, from those of both means; a mean whose interval reaches 0 has none
-    least, most = (end.sort_by(value).first().over("series") for end in (low, high)) if known else (low, high)
+    least, most = (end.sort_by(value).first().over("series") for end in (low, high)) if has_interval else (low, high)
     return data.with_columns(
         speedup=ratio,
         ideal=ideal,
         efficiency=100 * ratio / ideal,
-        speedup_low=pl.when(low > 0).then(low / most) if known else pl.lit(None, pl.Float64),
-        speedup_high=pl.when(least > 0).then(high / least) if known else pl.lit(None, pl.Float64),
+        speedup_low=pl.when(low > 0).then(low / most) if has_interval else pl.lit(None, pl.Float64),
+        speedup_high=pl.when(least > 0).then(high / least) if has_interval else pl.lit(None, pl.Float64),
     )
 
 

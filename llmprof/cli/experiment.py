@@ -142,8 +142,8 @@ def _point_values(args: Namespace, folder: Path, terminal: Terminal) -> dict[str
     values: dict[str, list[float]] = {}
     for path in sorted(place.glob("latency_analysis_*.json")):
         for row in json.loads(path.read_text("utf-8"))["rows"]:
-            at = f"tp{row['tp']}_pp{row['pp']}_{row['prompt']}x{row['batch']}x{row['out']}_s"
+            point = f"tp{row['tp']}_pp{row['pp']}_{row['prompt']}x{row['batch']}x{row['out']}_s"
             for phase in ("prefill", "decode_step"):
                 if row.get(f"{phase}_s") is not None:
-                    values.setdefault(f"{phase}_{at}", []).append(row[f"{phase}_s"])
+                    values.setdefault(f"{phase}_{point}", []).append(row[f"{phase}_s"])
     return values

@@ -67,7 +67,7 @@ def _listed(args: Namespace) -> str:
     from llmprof import hardware
     from llmprof import theory as theories
 
-    devices = [known.name for known in hardware.DEVICES]
+    devices = [device.name for device in hardware.DEVICES]
     if args.json:
         return to_json({"models": list(theories.names()), "devices": devices})
     return text.pairs([("Models", ", ".join(theories.names())), ("Devices", ", ".join(devices))], indent="")
@@ -214,8 +214,8 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         pl.Series([format_ns(v) for v in each[0] - each[1]], dtype=pl.String).alias("gap"),
         "why",
     )
-    known = format_share(coverage["explained_share"])
-    words = f"Mean of a step and rank. Theory knows {known} of the device time, and the contexts of "
+    explained = format_share(coverage["explained_share"])
+    words = f"Mean of a step and rank. Theory knows {explained} of the device time, and the contexts of "
     words += f"{format_share(coverage['contexts_known_share'])} of the steps."
     parts = [text.table(table, columns=_JOINED), "", wrapped(words, terminal.width, "", "")]
     return "\n".join([*parts, *(f"Chart  {path}" for path in drawn)])

@@ -107,10 +107,10 @@ def convert(
     sources = sources_of(paths, format, python_functions=python_functions, clocks=clocks)
     _check_replaceable(place, sources)
     place.clean()
-    known = _known(place)
+    converted = _known(place)
     done: dict[str, list[Partition]] = {}
     for source in sources:
-        partitions = known.get(source.path, [])
+        partitions = converted.get(source.path, [])
         if partitions and len(partitions) == partitions[0].of and partitions[0].stamp == stamp(source):
             done[source.path] = partitions
     left = [source for source in sources if source.path not in done]

@@ -190,10 +190,10 @@ def read_truth(folder: str | os.PathLike[str]) -> Truth:
     ReadError
         The folder holds no such run.
     """
-    known = files.read_json(Path(folder) / TRUTH)
-    if not isinstance(known, dict) or not known.get("synthetic"):
+    stored = files.read_json(Path(folder) / TRUTH)
+    if not isinstance(stored, dict) or not stored.get("synthetic"):
         raise ReadError(f"{folder} is not a synthetic run", expected=f"a folder with {TRUTH}")
-    return Truth(**known)
+    return Truth(**stored)
 
 
 @lru_cache(maxsize=1)

@@ -201,9 +201,9 @@ def _crossing(rows: pl.DataFrame, key: list[str]) -> pl.Series:
     crosses = []
     stack: list[int] = []
     last: Any = None
-    for *at, start, end in rows.select(*key, "start_ns", "_end").iter_rows():
-        if at != last:
-            stack, last = [], at
+    for *track, start, end in rows.select(*key, "start_ns", "_end").iter_rows():
+        if track != last:
+            stack, last = [], track
         while stack and stack[-1] <= start:
             stack.pop()
         crosses.append(bool(stack) and end > stack[-1])

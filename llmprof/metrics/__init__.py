@@ -132,7 +132,7 @@ def _find(key: str, label: str) -> Entry | None:
     """Entry for a name, found by its label, then by the exact name, then by the longest pattern."""
     best: tuple[int, Entry] | None = None
     for entry in ENTRIES:
-        if label.lower() in (known.lower() for known in entry.labels) or key in entry.names:
+        if label.lower() in (name.lower() for name in entry.labels) or key in entry.names:
             return entry
         for pattern in entry.names:
             if "*" not in pattern or not re.fullmatch(re.escape(pattern).replace(r"\*", r"\w*"), key):

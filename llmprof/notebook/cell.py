@@ -60,7 +60,7 @@ def told(name: str) -> Iterator[Progress | None]:
 
     handle: Any = DisplayHandle()  # type: ignore[no-untyped-call]
     begun = time.monotonic()
-    shown, at = "", 0.0
+    shown, shown_at = "", 0.0
 
     def show(words: str, bar: str = "", *, first: bool = False) -> None:
         text = f"{name}: {words} ({time.monotonic() - begun:.0f} s)"
@@ -68,10 +68,10 @@ def told(name: str) -> Iterator[Progress | None]:
         (handle.display if first else handle.update)(bundle)
 
     def tell(what: str, done: int, total: int) -> None:
-        nonlocal shown, at
+        nonlocal shown, shown_at
         now = time.monotonic()
-        if what != shown or now - at >= EVERY_S:
-            shown, at = what, now
+        if what != shown or now - shown_at >= EVERY_S:
+            shown, shown_at = what, now
             bar = f'<progress max="{total}" value="{done}" aria-hidden="true"></progress> ' if total > 1 else ""
             show(f"{what}{f', {done:,} of {total:,}' if total > 1 else ''}", bar)
 

@@ -50,11 +50,13 @@ def find(name: str) -> Path:
         return path
     if path.name == name:
         folder = notebooks_folder()
-        known = sorted(p.stem for p in folder.glob("*.ipynb"))
-        if (stem := name.removesuffix(".ipynb")) in known:
+        notebooks = sorted(p.stem for p in folder.glob("*.ipynb"))
+        if (stem := name.removesuffix(".ipynb")) in notebooks:
             return folder / f"{stem}.ipynb"
-        near = difflib.get_close_matches(stem, known, n=3, cutoff=0.4)
-        raise LlmprofError(f"there is no notebook {name!r}", expected=f"one of {', '.join(near or known) or 'none'}")
+        near = difflib.get_close_matches(stem, notebooks, n=3, cutoff=0.4)
+        raise LlmprofError(
+            f"there is no notebook {name!r}", expected=f"one of {', '.join(near or notebooks) or 'none'}"
+        )
     raise ReadError(f"there is no notebook at {path}", hint="give the name of a notebook or the path of one")
 
 
@@ -148,12 +150,13 @@ def parameters_of(notebook: Path) -> list[str]:
 
 
 def _check_parameters(source: Path, given: Mapping[str, Any]) -> None:
-    known = parameters_of(source)
+    parameter_names = parameters_of(source)
     for name in given:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+        if name not in parameter_names:
+            near = difflib.get_close_matches(name, parameter_names, n=3, cutoff=0.4)
             raise LlmprofError(
-                f"{source.stem} has no parameter {name!r}", expected=f"one of {', '.join(near or known) or 'none'}"
+                f"{source.stem} has no parameter {name!r}",
+                expected=f"one of {', '.join(near or parameter_names) or 'none'}",
             )
 
 

@@ -104,12 +104,12 @@ def compare(operators: pl.DataFrame, results: Mapping[str, Any], *, device: str 
     ReadError
         The results hold none of the operators.
     """
-    known = {row["key"]: row for row in operators.iter_rows(named=True) if row["key"]}
+    row_of = {row["key"]: row for row in operators.iter_rows(named=True) if row["key"]}
     ran = str(results.get("device") or "") or None
     rows = [
-        _row(known[key], result, ran, device, on_device=bool(results.get("cuda")))
+        _row(row_of[key], result, ran, device, on_device=bool(results.get("cuda")))
         for result in results["operators"]
-        if isinstance(key := result.get("key"), str) and key in known
+        if isinstance(key := result.get("key"), str) and key in row_of
     ]
     if not rows:
         raise ReadError(

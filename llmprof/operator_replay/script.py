@@ -169,10 +169,10 @@ def replay(
     'Runs operators of a recording alone'
     """
     rows = chosen(trace, operator=operator, kernel=kernel, layer=layer, phase=phase, top=top)
-    known = trace.meta.get("device")
+    device = trace.meta.get("device")
     world = trace.meta.get("world_size")
     text = written(rows, world=world if isinstance(world, int) else 1)
-    return Replay(text, rows, known if isinstance(known, str) else None)
+    return Replay(text, rows, device if isinstance(device, str) else None)
 
 
 def chosen(

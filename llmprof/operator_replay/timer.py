@@ -386,12 +386,12 @@ def _read(events: list[dict[str, Any]], name: str, plans: dict[str, Any], *, cud
     sums, host = [0.0] * len(marks), [0.0] * len(marks)
     names: list[set[str]] = [set() for _ in marks]
     for event in whole:
-        category, at = event.get("cat", ""), float(event["ts"])
+        category, start = event.get("cat", ""), float(event["ts"])
         if not (category.startswith("cuda_") or category == "cpu_op"):
             continue
-        place = bisect.bisect_right(starts, at) - 1
+        place = bisect.bisect_right(starts, start) - 1
         mark = marks[max(0, place)]
-        if place < 0 or at > starts[place] + float(mark["dur"]) or event["tid"] != mark["tid"]:
+        if place < 0 or start > starts[place] + float(mark["dur"]) or event["tid"] != mark["tid"]:
             continue
         if category == "cpu_op":
             if event["name"] == name:

@@ -294,8 +294,8 @@ class _Events:
             "markers": rows.filter(~(kernel | copy | call)).select(*host, "domain", on_device=pl.lit(value=False)),
         }
         counters = [
-            (at, self._name(track), value, self._unit(track))
-            for at, track, value in self.samples
+            (time, self._name(track), value, self._unit(track))
+            for time, track, value in self.samples
             if math.isfinite(value)
         ]
         columns = {"time_ns": pl.Int64, "name": pl.String, "value": pl.Float64, "unit": pl.String}

@@ -232,11 +232,11 @@ def process_name(text: str, ledger: Ledger, place: str) -> str:
         return text
     if match := re.fullmatch(r"thread (\d+) \((.*)\)", text, re.DOTALL):
         return f"thread {match[1]} ({process_name(match[2], ledger, place)})"
-    known = re.search(
+    allowed = re.search(
         r"(?i)(?:VLLM::)?(?:Worker|EngineCore)[A-Za-z0-9_]{0,24}|MPI Rank \d+|\bpython[\d.]*(?=\s|$)", text
     )
     ledger.leave_out(place, "names of processes", example=text)
-    return known[0] if known else ledger.names.name("process", text)
+    return allowed[0] if allowed else ledger.names.name("process", text)
 
 
 def _cleaned(value: Any, ledger: Ledger, place: str, depth: int = 0) -> Any:

@@ -106,11 +106,11 @@ def steps_table(steps: pl.DataFrame, _what: str = "") -> Table:
         Column("host", "host time", "time"),
     )
     sources = steps["source"].unique().sort()
-    known = "Known from " + ", ".join(_SOURCES.get(source, source) for source in sources) + "."
+    note = "Known from " + ", ".join(_SOURCES.get(source, source) for source in sources) + "."
     caption = (
         "Steps by phase: medians over steps and ranks; device time is from the first kernel to the end of the last"
     )
-    return Table("steps", caption, columns, rows, note=known)
+    return Table("steps", caption, columns, rows, note=note)
 
 
 _SOURCES = {
@@ -153,7 +153,7 @@ def fusion_table(chains_found: pl.DataFrame, _what: str = "") -> Table | Absent:
         words = "no short kernels always follow each other on a stream"
         return Absent("chains of kernels that would be one", captured=True, found=words, hint="")
     best = chains_found.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
-    known = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
+    named = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
     rows = best.select(
         "phase",
         "length",
@@ -162,7 +162,7 @@ def fusion_table(chains_found: pl.DataFrame, _what: str = "") -> Table | Absent:
         "bytes_saved",
         "gain_ns",
         "kernels",
-        chain=pl.when(known).then(pl.format("{}: {}", "fusion", "categories")).otherwise("categories"),
+        chain=pl.when(named).then(pl.format("{}: {}", "fusion", "categories")).otherwise("categories"),
         launches=pl.col("a_step") * (pl.col("length") - 1),
         gain_share=pl.col("gain_ns") / pl.col("recorded_ns"),
     )
@@ -193,8 +193,8 @@ def fusion_table(chains_found: pl.DataFrame, _what: str = "") -> Table | Absent:
 
 def _ran(trace: Trace, more: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Facts about what ran (model, engine, batch, step time) that the run has not stated already."""
-    known = {"Device", *(name for name, _ in more)}
-    return [pair for pair in facts_in_words(analyze.run_facts(trace)) if pair[0] not in known]
+    repeated = {"Device", *(name for name, _ in more)}
+    return [pair for pair in facts_in_words(analyze.run_facts(trace)) if pair[0] not in repeated]
 
 
 def contents(

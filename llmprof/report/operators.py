@@ -150,8 +150,8 @@ def communication_report(timings: Timings) -> dict[str, Any]:
         count=pl.col("count").sum(), total_ns=pl.col("total_ns").sum(),
         algorithm_gbps=pl.col("algorithm_gbps").median(), bus_gbps=pl.col("bus_gbps").median(),
     ).sort("kind")  # fmt: skip
-    known = pl.col("share").is_not_null().all()
-    shares = rows.group_by("rank", "phase").agg(pl.when(known).then(pl.col("share").sum()))
+    shares_known = pl.col("share").is_not_null().all()
+    shares = rows.group_by("rank", "phase").agg(pl.when(shares_known).then(pl.col("share").sum()))
     return {
         "total_ns": int(rows["total_ns"].sum()),
         "share": shares["share"].mean(),

@@ -187,8 +187,8 @@ def page(contents: Contents) -> str:
     script = files("llmprof.report").joinpath("page.js").read_text("utf-8")
     library = vega.library()
     scripts = f"{vega.source_hash(library)} {vega.source_hash(script)}"
-    known = "denominator" in contents.findings.columns
-    denominators = contents.findings["denominator"].unique().to_list() if known else []
+    has_denominator = "denominator" in contents.findings.columns
+    denominators = contents.findings["denominator"].unique().to_list() if has_denominator else []
     return render(
         "page.html",
         contents=contents,

@@ -60,8 +60,8 @@ def facts(run: Run) -> list[tuple[str, str]]:
         out.append(("Start of the engine", words))
     for phase in (run.summary.get("energy") or {}).get("phases") or ():
         if phase["phase"] == "plain":
-            known = "" if phase["ci95_low"] is None else f" ± {(phase['ci95_high'] - phase['ci95_low']) / 2:.2g}"
-            figure = f"{phase['joules_per_output_token']:.3g}{known} J an output token, {phase['watts']:.0f} W"
+            interval = "" if phase["ci95_low"] is None else f" ± {(phase['ci95_high'] - phase['ci95_low']) / 2:.2g}"
+            figure = f"{phase['joules_per_output_token']:.3g}{interval} J an output token, {phase['watts']:.0f} W"
             out.append(("Energy", figure))
     for phase, counts in (worker.get("prefix_cache") or {}).items():
         if phase != "warmup" and counts.get("hits") is not None:

@@ -92,8 +92,8 @@ class Matches:
         self.calls = highest + 1 if isinstance(highest, int) else self.calls
         for rank, pair in members.items():
             if rank != reference and pair.clock is not None:
-                known = self.clocks.get((reference, rank))
-                if known is None or known[1] < pair.calls.height:
+                clock = self.clocks.get((reference, rank))
+                if clock is None or clock[1] < pair.calls.height:
                     self.clocks[reference, rank] = (pair.clock, pair.calls.height)
 
 

@@ -220,8 +220,8 @@ def _recorded(trace: Trace) -> pl.DataFrame:
             algorithm=names.collective_algorithms(added["name"]),
             on_device=pl.col("source") != "op",
         )
-        known = [c for c in rows.columns if c in added.columns]
-        rows = pl.concat([rows, added.select(known)], how="diagonal_relaxed")
+        shared = [c for c in rows.columns if c in added.columns]
+        rows = pl.concat([rows, added.select(shared)], how="diagonal_relaxed")
     rows = rows.join(place, on=key, how="left", nulls_equal=True, maintain_order="left")
     return rows.with_columns(kind=_called()).drop("said")
 

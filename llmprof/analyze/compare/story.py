@@ -256,8 +256,8 @@ def diff_words(frame: pl.DataFrame) -> list[str]:
 
 def _steps_of(phases: Sequence[str]) -> str:
     """Text for the steps of some phases, including unknown ones."""
-    known = [phase for phase in phases if phase != "other"]
-    words = [f"steps of {joined(known)}"] if known else []
+    named = [phase for phase in phases if phase != "other"]
+    words = [f"steps of {joined(named)}"] if named else []
     return " and ".join([*words, *(["steps whose phase is unknown"] if "other" in phases else [])])
 
 

@@ -132,9 +132,9 @@ def check_ranks(sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None) -
     AnalysisError
         There is such a rank, or none is named.
     """
-    known = sorted({rank for side in sides for trace in side for rank in trace.ranks if rank >= 0})
-    if ranks is not None and (not ranks or set(ranks) - set(known)):
-        raise AnalysisError(f"the ranks {listed(ranks)} are not in the traces", expected=f"some of {listed(known)}")
+    recorded = sorted({rank for side in sides for trace in side for rank in trace.ranks if rank >= 0})
+    if ranks is not None and (not ranks or set(ranks) - set(recorded)):
+        raise AnalysisError(f"the ranks {listed(ranks)} are not in the traces", expected=f"some of {listed(recorded)}")
 
 
 def of_ranks(frame: pl.DataFrame, ranks: Sequence[int] | None) -> pl.DataFrame:

@@ -416,7 +416,7 @@ def _sentence(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str 
     gain = measure.ns if measure.gain_ns is None else measure.gain_ns
     first, last = measure.window_ns or (None, None)
     title = rule.title.format(**words)
-    known = predicted if isinstance(predicted, Gain) else None
+    known_gain = predicted if isinstance(predicted, Gain) else None
     return {
         "rule": rule.name,
         "severity": "info" if rule.info else severity,
@@ -425,12 +425,12 @@ def _sentence(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str 
         "unit": "ns a rank" if scope.steps is None else "ns a step",
         "share_of_time": share,
         "gain_ns": min(gain, measure.ns) / scope.parts,
-        "predicted_ns": known and known.ns,
-        "predicted_low_ns": known and known.low_ns,
-        "predicted_high_ns": known and known.high_ns,
-        "predicted_tokens_per_s": known and known.tokens_per_s,
-        "change": known and measure.change,
-        "prediction": known.words if known is not None else predicted,
+        "predicted_ns": known_gain and known_gain.ns,
+        "predicted_low_ns": known_gain and known_gain.low_ns,
+        "predicted_high_ns": known_gain and known_gain.high_ns,
+        "predicted_tokens_per_s": known_gain and known_gain.tokens_per_s,
+        "change": known_gain and measure.change,
+        "prediction": known_gain.words if known_gain is not None else predicted,
         "scope": scope.words,
         "denominator": scope.denominator,
         "evidence": rule.evidence,

@@ -247,11 +247,11 @@ def share_in_graphs(scope: Scope) -> float:
 
 def doing_words(gaps: pl.DataFrame) -> str:
     """Text for the call or function in which the launching thread spent most of some gaps."""
-    known = gaps.filter(pl.col("doing").is_not_null())
-    if not known.height or total(known, "dur_ns") < total(gaps, "dur_ns") / 2:
+    with_activity = gaps.filter(pl.col("doing").is_not_null())
+    if not with_activity.height or total(with_activity, "dur_ns") < total(gaps, "dur_ns") / 2:
         return "code that was not recorded"
-    name, share = most(known, "doing")
-    kind = known.filter(pl.col("doing") == name)["doing_kind"][0]
+    name, share = most(with_activity, "doing")
+    kind = with_activity.filter(pl.col("doing") == name)["doing_kind"][0]
     short = name if len(name) <= 80 else name[:79] + "…"
     what = {"range": f"the range {short}", "python": f"the Python function {short}"}
     return f"{what.get(kind, short)} ({format_share(share)})"
@@ -391,7 +391,7 @@ def exposed_communication(scope: Scope) -> Measure | None:
     calls = scope.begun(collectives(scope.trace))
     if not transfer or not calls.height:
         return None
-    known = calls["wait_ns"].is_not_null().any()
+    waits_known = calls["wait_ns"].is_not_null().any()
     why = calls["unmatched"].drop_nulls().mode().sort()
     kinds = (
         calls.with_columns(pl.col("kind").fill_null("other"))
@@ -399,14 +399,14 @@ def exposed_communication(scope: Scope) -> Measure | None:
         .agg(pl.col("dur_ns").sum())
         .sort("dur_ns", "kind", descending=[True, False])
     )
-    everything = total(calls, "transfer_ns") if known else total(calls, "dur_ns")
+    everything = total(calls, "transfer_ns") if waits_known else total(calls, "dur_ns")
     rank, window = worst(calls.with_columns(dur_ns=pl.coalesce("transfer_ns", "dur_ns")))
     words = {
-        "what": "Transfer" if known else "Communication (transfer, and waiting that cannot be told from it)",
+        "what": "Transfer" if waits_known else "Communication (transfer, and waiting that cannot be told from it)",
         "hidden": format_share(max(0.0, 1 - transfer / everything) if everything else None),
         "kinds": ", ".join(kind.replace("_", "-") for kind in kinds["kind"].head(2)),
         "calls": f"{calls.height / scope.parts:,.0f}",
-        "why": "" if known or not why.len() else f" Waiting is not known: {why[0]}.",
+        "why": "" if waits_known or not why.len() else f" Waiting is not known: {why[0]}.",
     }
     advice = None if scope.events["layer"].is_not_null().any() else _NO_LAYERS
     return Measure(transfer, words, rank=rank, window_ns=window, suggestion=advice)

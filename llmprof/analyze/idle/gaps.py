@@ -117,11 +117,11 @@ def idle_of(
     calls = calls.select("rank", "start_ns", "dur_ns", "name", _thread="thread").hstack(call_kinds(calls["name"]))
     rows, syncs = _with_sync(rows, calls)
     parts = _parts(rows, calls)
-    known = parts["_cause"] != CAUSES.index("unknown")
-    done = doing(parts.filter(known).select("rank", "start_ns", "dur_ns", thread="_thread"), spans)
+    explained = parts["_cause"] != CAUSES.index("unknown")
+    done = doing(parts.filter(explained).select("rank", "start_ns", "dur_ns", thread="_thread"), spans)
     held = _held(parts, events, calls, waits)
-    of_part = known.cum_sum() - 1
-    row = of_part.set(~known, None)
+    of_part = explained.cum_sum() - 1
+    row = of_part.set(~explained, None)
     sync_row = parts["_sync"].set(parts["_cause"] != CAUSES.index("sync"), None)
     after, following = parts["_after"], parts["_next"]
     return parts.select(
@@ -187,11 +187,11 @@ def _with_sync(rows: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, p
     syncs = syncs.sort("rank", "_thread", "start_ns", "_call_end", descending=[False, False, False, True])
     reach = pl.col("_call_end").cum_max().shift(1).over("rank", "_thread")
     syncs = syncs.filter(reach.is_null() | (pl.col("_call_end") > reach))
-    at = last_before(rows, syncs, ["rank", "_thread"], at="start_ns")
+    row = last_before(rows, syncs, ["rank", "_thread"], at="start_ns")
     return rows.with_columns(
-        at.alias("_sync"),
-        syncs["start_ns"].gather(at).alias("_call_start"),
-        syncs["_call_end"].gather(at).alias("_call_end"),
+        row.alias("_sync"),
+        syncs["start_ns"].gather(row).alias("_call_start"),
+        syncs["_call_end"].gather(row).alias("_call_end"),
     ), syncs
 
 
@@ -207,8 +207,8 @@ def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     delay = delay.fill_null(0)
     # a call that waits for its own work (cudaMemcpy) does not launch for its whole duration
     waits = calls.filter("synchronises").select("rank", "_thread", launch_start_ns="start_ns")
-    at = last_before(rows, waits, ["rank", "_thread"], at="launch_start_ns")
-    waiting = (waits["launch_start_ns"].gather(at) == rows["launch_start_ns"]).fill_null(value=False)
+    wait_row = last_before(rows, waits, ["rank", "_thread"], at="launch_start_ns")
+    waiting = (waits["launch_start_ns"].gather(wait_row) == rows["launch_start_ns"]).fill_null(value=False)
     late = begin.clip(start, end)
     at_work = pl.when(~waiting).then("_launch_end")
     until = pl.max_horizontal(begin + delay, at_work)
@@ -280,8 +280,8 @@ def _longest_call(queued: pl.DataFrame, holding: pl.DataFrame) -> tuple[pl.Serie
     # few calls hold the device, and they are long: the last to begin before the part, and the longest within it
     end = holding.select(pl.col("start_ns") + pl.col("dur_ns")).to_series()
     names, lengths = [], []
-    for at in ("start_ns", "_end"):
-        call = last_before(queued, holding.rename({"start_ns": at}), ["rank"], at=at)
+    for time in ("start_ns", "_end"):
+        call = last_before(queued, holding.rename({"start_ns": time}), ["rank"], at=time)
         begin, until = holding["start_ns"].gather(call), end.gather(call)
         within = pl.min_horizontal(pl.col("_end"), until) - pl.max_horizontal(pl.col("start_ns"), begin)
         lengths.append(queued.select(pl.when(call.is_not_null()).then(within).alias("length")).to_series())
@@ -318,8 +318,8 @@ def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFram
 def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> pl.Series:
     """The same from recorded device queues: the stream was in a wait for most of the part."""
     recorded = waits.select("rank", "stream", "start_ns", _end="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns"))
-    at = last_before(queued, recorded, ["rank", "stream"], at="_end")
-    begin, until = recorded["start_ns"].gather(at), recorded["_until"].gather(at)
+    row = last_before(queued, recorded, ["rank", "stream"], at="_end")
+    begin, until = recorded["start_ns"].gather(row), recorded["_until"].gather(row)
     shared = pl.min_horizontal("_end", until) - pl.max_horizontal("start_ns", begin)
     waited = pl.lit(begin).is_not_null() & (shared >= HELD_SHARE * pl.col("dur_ns"))
     return queued.select(waited.fill_null(value=False)).to_series()

@@ -174,9 +174,9 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     most = sums.sort("_window", "dur_ns", "_activity", descending=[False, True, False])
     most = most.filter((pl.col("_window") != pl.col("_window").shift(1)).fill_null(value=True))
     most = pl.concat([most, inside.filter(~several)])
-    at, none = most["_window"], pl.repeat(None, windows.height, eager=True)
-    most_of = none.cast(pl.UInt32).scatter(at, most["_activity"])
-    inside_ns = none.cast(pl.Int64).scatter(at, most["dur_ns"])
+    window, none = most["_window"], pl.repeat(None, windows.height, eager=True)
+    most_of = none.cast(pl.UInt32).scatter(window, most["_activity"])
+    inside_ns = none.cast(pl.Int64).scatter(window, most["dur_ns"])
     return windows.with_columns(
         activities["name"].gather(most_of).alias("doing"),
         activities["kind"].gather(most_of).alias("doing_kind"),
@@ -222,11 +222,11 @@ def _meets(spans: pl.DataFrame, line: Line, by: list[str]) -> pl.Series:
     low, high = pl.col("first_ns") + pl.col("_shift"), pl.col("last_ns") + pl.col("_shift")
     placed = place(spans, line.groups.with_columns(_low=low, _high=high), by)
     begins, ends = union["_start"].to_numpy(), union["_end"].to_numpy()
-    known = placed["_from"].is_not_null()
+    placed_rows = placed["_from"].is_not_null()
     first, last = placed["_from"].fill_null(0).to_numpy(), placed["_to"].fill_null(0).to_numpy()
     after = np.searchsorted(ends, first, side="right")  # the first interval that ends after the start
     meets = (after < union.height) & (begins[np.minimum(after, union.height - 1)] < last)
-    return pl.Series(meets) & known
+    return pl.Series(meets) & placed_rows
 
 
 @per_trace

@@ -363,8 +363,8 @@ def _stream_launched_before(events: pl.DataFrame, attends: pl.Series, streams: p
         return nothing
     frame = events.select("rank", "launch_thread", "launch_start_ns", row=pl.int_range(pl.len()))
     frame = frame.with_columns(at=pl.when(attends.fill_null(value=False)).then(events["stream"]))
-    known = pl.col("rank").is_in(several.implode()) & pl.col("launch_start_ns").is_not_null()
-    order = frame.filter(known).sort("rank", "launch_thread", "launch_start_ns", "row")
+    launched = pl.col("rank").is_in(several.implode()) & pl.col("launch_start_ns").is_not_null()
+    order = frame.filter(launched).sort("rank", "launch_thread", "launch_start_ns", "row")
     order = order.select("row", launched_after=pl.col("at").forward_fill().over("rank", "launch_thread"))
     joined = frame.select(pl.col("row").cast(pl.Int64)).join(
         order.with_columns(pl.col("row").cast(pl.Int64)), on="row", how="left", maintain_order="left"

@@ -128,9 +128,11 @@ def _last_gemms(stretches: pl.DataFrame) -> pl.DataFrame:
         "usual_end", pl.when(inner).then(pl.col("gemm_count") - pl.col("qkv")), pl.col("usual_count") - pl.col("qkv")
     ).clip(0)
     # a norm after the activation is not the one between attention and feed-forward part
-    known = (pl.col("out_gemms") < pl.coalesce("first_activation", "first_expert", "gemm_count")).fill_null(value=False)
+    plausible = (pl.col("out_gemms") < pl.coalesce("first_activation", "first_expert", "gemm_count")).fill_null(
+        value=False
+    )
     return stretches.with_columns(
-        out_gemms=pl.when(known).then("out_gemms").otherwise(1),
+        out_gemms=pl.when(plausible).then("out_gemms").otherwise(1),
         last_gemm=pl.when("has_attention").then(pl.coalesce("seen", pl.min_horizontal(guess, "gemm_count"))),
         confidence=pl.when(~pl.col("has_attention"))
         .then(None)

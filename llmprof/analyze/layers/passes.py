@@ -132,21 +132,21 @@ def judge(named: pl.DataFrame, sequence: pl.DataFrame, engine: pl.DataFrame | No
     passes = passes.with_columns(reason=reason)
     named = named.join(passes.select("group", "rank", "step", "reason"), on="group", how="left", maintain_order="left")
     named = _without_unlike(named)
-    known = pl.col("reason").is_null()
+    placed = pl.col("reason").is_null()
     collective = pl.col("category") == "collective"
     return named.select(
         "event",
-        layer=pl.when(known).then("layer"),
+        layer=pl.when(placed).then("layer"),
         stage=pl.when((pl.col("reason") == "no step") & pl.col("stage").is_in(["embedding", "prepare_inputs"]))
         .then(None)  # the rest of a layer whose beginning was not recorded
-        .when(known | collective | (pl.col("reason") == "no step"))
+        .when(placed | collective | (pl.col("reason") == "no step"))
         .then("stage")
         .when(pl.col("reason") == "draft model")
         .then(stage("draft"))
         .when(pl.col("category").is_in(_SAY_THEIR_STAGE))
         .then(pl.col("category").cast(pl.String).cast(STAGE, strict=False))
         .otherwise(stage("other")),
-        confidence=pl.when(known).then("confidence"),
+        confidence=pl.when(placed).then("confidence"),
         reason="reason",
     )
 
@@ -306,14 +306,14 @@ def by_captures(events: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
         *key, *(pl.col(f"{CAPTURED}{c}").alias(f"_{c}") for c in ("layer", "stage", "confidence"))
     )
     events = events.join(rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left")
-    known = pl.col("_stage").is_not_null() & (pl.col("_stage") != "other")
+    by_module = pl.col("_stage").is_not_null() & (pl.col("_stage") != "other")
     sure = pl.when(pl.col("_layer").is_not_null()).then("_confidence")
     return events.with_columns(
-        layer=pl.when(known).then("_layer").otherwise("layer"),
-        stage=pl.when(known).then("_stage").otherwise("stage"),
-        confidence=pl.when(known).then(sure).otherwise("confidence"),
-        evidence=pl.when(known).then(pl.lit("module", dtype=EVIDENCE)).otherwise("evidence"),
-        reason=pl.when(~known).then("reason"),
+        layer=pl.when(by_module).then("_layer").otherwise("layer"),
+        stage=pl.when(by_module).then("_stage").otherwise("stage"),
+        confidence=pl.when(by_module).then(sure).otherwise("confidence"),
+        evidence=pl.when(by_module).then(pl.lit("module", dtype=EVIDENCE)).otherwise("evidence"),
+        reason=pl.when(~by_module).then("reason"),
     ).drop("_layer", "_stage", "_confidence")
 
 

@@ -341,20 +341,20 @@ def beside(events: pl.DataFrame) -> pl.DataFrame:
     lanes = events.select("rank", "stream").filter(candidates).unique()
     if not lanes.join(streams, on=["rank", "stream"], how="anti", nulls_equal=True).height:
         return events
-    at = pl.col("start_ns")
+    time = pl.col("start_ns")
     if {"launch_start_ns", "replayed"} <= set(events.columns):
         # the order of launches if each kernel of the step has its own, otherwise the order on the device
         launched = (~pl.col("replayed") & pl.col("launch_start_ns").is_not_null()) | (pl.col("source") != "kernel")
         events = events.with_columns(_eager=launched.all().over("rank", "step"))
-        at = pl.when("_eager").then("launch_start_ns").otherwise("start_ns")
-    main = events.filter(layered & (pl.col("source") == "kernel")).with_columns(at=at)
+        time = pl.when("_eager").then("launch_start_ns").otherwise("start_ns")
+    main = events.filter(layered & (pl.col("source") == "kernel")).with_columns(at=time)
     attended = pl.col("at").filter(pl.col("stage") == "attention").min().over("rank", "step", "layer")
     of_layer = ["rank", "step", "layer"]
     begin, end = pl.col("at").min().over(of_layer), pl.col("at").max().over(of_layer)
     main = main.with_columns(attended=attended, until=2 * end - begin).drop_nulls("at").sort("at")
     key = ["rank", "step"]
     side = events.filter(candidates).join(streams, on=["rank", "stream"], how="anti", nulls_equal=True)
-    side = side.select("event", *key, "stream", "category", at=at).drop_nulls("at").sort("at")
+    side = side.select("event", *key, "stream", "category", at=time).drop_nulls("at").sort("at")
     placed = side.join_asof(
         main.select(*key, "at", "attended", "until", "layer", "confidence"), on="at", by=key, strategy="backward",
         check_sortedness=False,

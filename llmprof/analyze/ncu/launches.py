@@ -138,18 +138,18 @@ def _of_rank(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     ids, events = ours["kernel_id"].to_list(), theirs["event"].to_list()
     launch_kinds, event_kinds = _text(ours["kind"]), _text(theirs["kind"])
     rows: list[tuple[int, int, str, float, int]] = []
-    at, last = 0, 0
-    while at < len(launch_kinds):
-        length = max(1, _longest(launch_kinds, at, event_kinds))
-        stretch = launch_kinds[at : at + length]
+    launch, last = 0, 0
+    while launch < len(launch_kinds):
+        length = max(1, _longest(launch_kinds, launch, event_kinds))
+        stretch = launch_kinds[launch : launch + length]
         place = event_kinds.find(stretch, last)
         place = event_kinds.find(stretch) if place < 0 else place
         places = _count(event_kinds, stretch)
         in_sequence = length >= _LEAST_SEQUENCE or (length == len(launch_kinds) and places == 1)
         sure = (1.0 if places == 1 else _REPEATED) if in_sequence else _BY_ORDER
         match = "sequence" if in_sequence else "order"
-        rows += [(ids[at + i], events[place + i], match, sure, places) for i in range(length)]
-        at, last = at + length, place + length
+        rows += [(ids[launch + i], events[place + i], match, sure, places) for i in range(length)]
+        launch, last = launch + length, place + length
     schema = {name: _SCHEMA[name] for name in ("kernel_id", "event", "match", "confidence", "candidates")}
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     frame = frame.join(ours.select("kernel_id", "agrees", "sure", no_grid=pl.col("grid").is_null()), on="kernel_id")
@@ -168,8 +168,8 @@ def _kinds(launches: pl.DataFrame, kernels: pl.DataFrame) -> tuple[pl.DataFrame,
     ours, theirs = [], []
     rest, others, number = launches.with_row_index("_at"), kernels.with_row_index("_at"), 0
     for agrees, sure, columns in _LEVELS:
-        known = rest.drop_nulls(columns).join(others, on=columns, how="semi")
-        kinds = known.select(columns).unique(maintain_order=True).with_row_index("kind", offset=number)
+        matching = rest.drop_nulls(columns).join(others, on=columns, how="semi")
+        kinds = matching.select(columns).unique(maintain_order=True).with_row_index("kind", offset=number)
         number += kinds.height
         level = {"agrees": pl.lit(agrees), "sure": pl.lit(sure)}
         ours.append(rest.join(kinds, on=columns, how="inner").with_columns(**level))
@@ -183,12 +183,12 @@ def _text(kinds: pl.Series) -> str:
     return "".join(chr(_FIRST + kind) for kind in kinds)
 
 
-def _longest(launch_kinds: str, at: int, event_kinds: str) -> int:
+def _longest(launch_kinds: str, first: int, event_kinds: str) -> int:
     """Length of the longest stretch from a place that occurs anywhere, by bisection, since its prefixes occur, too."""
-    least, most = 0, len(launch_kinds) - at
+    least, most = 0, len(launch_kinds) - first
     while least < most:
         middle = (least + most + 1) // 2
-        if launch_kinds[at : at + middle] in event_kinds:
+        if launch_kinds[first : first + middle] in event_kinds:
             least = middle
         else:
             most = middle - 1

@@ -192,9 +192,9 @@ def launch_path(trace: Trace) -> pl.DataFrame:
         nothing = {"operator": pl.lit(None, dtype=pl.String), "operator_start_ns": pl.lit(None, dtype=pl.Int64)}
         rows = rows.with_columns(**nothing)
     else:
-        known = ops.drop_nulls("op_id").unique(["rank", "op_id"], keep="first", maintain_order=True)
-        known = known.select("rank", "op_id", operator="name", operator_start_ns="start_ns")
-        rows = rows.join(known, on=["rank", "op_id"], how="left", maintain_order="left")
+        operators = ops.drop_nulls("op_id").unique(["rank", "op_id"], keep="first", maintain_order=True)
+        operators = operators.select("rank", "op_id", operator="name", operator_start_ns="start_ns")
+        rows = rows.join(operators, on=["rank", "op_id"], how="left", maintain_order="left")
     level = pl.col("ascend_level") if "ascend_level" in calls.columns else pl.lit(None, dtype=pl.String)
     queue = pl.col("ascend_queue_id") if "ascend_queue_id" in calls.columns else pl.lit(None, dtype=pl.Int64)
     calls = calls.with_columns(_level=level, _queue=queue)
@@ -205,15 +205,15 @@ def launch_path(trace: Trace) -> pl.DataFrame:
     put = put.drop_nulls("_queue").unique(["rank", "_queue"], keep="first", maintain_order=True)
     put = put.select("rank", dequeue__queue="_queue", enqueue_start_ns="start_ns")
     rows = rows.join(put, on=["rank", "dequeue__queue"], how="left", maintain_order="left")
-    at = {layer: pl.col(f"{layer}_start_ns") for layer in _PATH}
+    start_of = {layer: pl.col(f"{layer}_start_ns") for layer in _PATH}
     return rows.select(
         "rank", "step", "event", "stream", "name", "category", "operator", "call",
         *(f"{layer}_start_ns" for layer in _PATH), "start_ns", "dur_ns",
-        to_queue_ns=at["enqueue"] - at["operator"],
-        in_queue_ns=at["dequeue"] - at["enqueue"],
-        to_launch_ns=at["launch"] - pl.coalesce(at["dequeue"], at["operator"]),
-        to_device_ns=pl.col("start_ns") - at["launch"],
-        delay_ns=pl.col("start_ns") - at["operator"],
+        to_queue_ns=start_of["enqueue"] - start_of["operator"],
+        in_queue_ns=start_of["dequeue"] - start_of["enqueue"],
+        to_launch_ns=start_of["launch"] - pl.coalesce(start_of["dequeue"], start_of["operator"]),
+        to_device_ns=pl.col("start_ns") - start_of["launch"],
+        delay_ns=pl.col("start_ns") - start_of["operator"],
     )  # fmt: skip
 
 

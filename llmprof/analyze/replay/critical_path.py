@@ -114,11 +114,11 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     last = ends.sort("end_ns").group_by("step", maintain_order=True).last().sort("end_ns")
     path, kind, evidence = nodes_on_path(built, last)
     begin, pieces = _begin(built, last), []
-    at = np.maximum.accumulate(built.time[path])
+    times = np.maximum.accumulate(built.time[path])
     for step, end in last.select("step", "end_ns").iter_rows():
         if end <= begin:  # no time of its own
             continue
-        low, high = np.searchsorted(at, begin, side="right"), np.searchsorted(at, end, side="left")
+        low, high = np.searchsorted(times, begin, side="right"), np.searchsorted(times, end, side="left")
         pieces.append(
             _pieces(built, path[max(low - 1, 0) : high + 1], kind, evidence, begin=begin, until=end).with_columns(
                 step=pl.lit(step, dtype=pl.Int32)
@@ -284,10 +284,10 @@ def _followed(before: Ints, jump: Ints, node: int) -> Ints:
 
 def _pieces(built: Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int, until: int) -> pl.DataFrame:
     """Pieces between the nodes of a path."""
-    at = np.minimum(np.maximum.accumulate(np.maximum(built.time[path], begin)), until)
-    node, start, end = path[1:], at[:-1], at[1:]
+    times = np.minimum(np.maximum.accumulate(np.maximum(built.time[path], begin)), until)
+    node, start, end = path[1:], times[:-1], times[1:]
     if built.time[path[0]] > begin:  # nothing leads to the first node: the time before it is unknown
-        node, start, end = path, np.append(begin, at[:-1]), at
+        node, start, end = path, np.append(begin, times[:-1]), times
     rest = np.minimum(built.rest[node], end - start)
     if len(node) and node[0] == path[0] and built.time[path[0]] > begin:
         rest = rest.copy()
@@ -304,14 +304,14 @@ def _pieces(built: Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int,
         dur_ns=pl.Series(end - start),
         rest=pl.Series(rest),
     )
-    known = base.with_columns(part=_part(), dur_ns=pl.col("dur_ns") - pl.col("rest"))
+    explained = base.with_columns(part=_part(), dur_ns=pl.col("dur_ns") - pl.col("rest"))
     unknown = base.filter(pl.col("rest") > 0).with_columns(
         part=pl.lit("unexplained"),
         evidence=pl.lit(None, dtype=pl.String),
         start_ns=pl.col("start_ns") + pl.col("dur_ns") - pl.col("rest"),
         dur_ns="rest",
     )
-    return pl.concat([known, unknown]).filter(pl.col("dur_ns") > 0).sort("start_ns")
+    return pl.concat([explained, unknown]).filter(pl.col("dur_ns") > 0).sort("start_ns")
 
 
 def _part() -> pl.Expr:

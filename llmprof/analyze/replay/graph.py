@@ -223,8 +223,8 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
     """Edges from the start of a collective on every rank to its end on every rank."""
     rows, time = recorded.rows, recorded.time
     calls = collectives(trace)
-    known = pl.col("call").is_not_null() & pl.col("wait_ns").is_not_null()
-    calls = calls.filter(known).select(
+    matched = pl.col("call").is_not_null() & pl.col("wait_ns").is_not_null()
+    calls = calls.filter(matched).select(
         "rank", "call", "name", "dur_ns", start_ns=pl.col("start_ns") - pl.col("clock_offset_ns").fill_null(0)
     )
     member = calls.join(
@@ -298,11 +298,11 @@ def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]
         best[here] = ended[last]
         awaited[here] = stream["row"].to_numpy()[last]
     # a thread that only waits may get results long after they arrived
-    known = (awaited >= 0) & ((best >= begin) | ~waits["launches"].to_numpy())
+    ordered = (awaited >= 0) & ((best >= begin) | ~waits["launches"].to_numpy())
     return (
-        2 * awaited[known] + 1,
-        2 * waits["row"].to_numpy()[known].astype(np.int64) + 1,
-        waits["recorded"].to_numpy()[known],
+        2 * awaited[ordered] + 1,
+        2 * waits["row"].to_numpy()[ordered].astype(np.int64) + 1,
+        waits["recorded"].to_numpy()[ordered],
     )
 
 

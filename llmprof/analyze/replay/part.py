@@ -135,7 +135,9 @@ def _some_steps(trace: Trace) -> Part:
         return Part(trace)
     first = (len(numbers) - count) // 2
     part = trace.select(steps=numbers[first : first + count])
-    at = pl.coalesce("host_start_ns", "start_ns").alias("_at")
-    both = steps(part).select("rank", "step", at).join(labels.select("rank", at, number="step"), on=["rank", "_at"])
+    start = pl.coalesce("host_start_ns", "start_ns").alias("_at")
+    both = (
+        steps(part).select("rank", "step", start).join(labels.select("rank", start, number="step"), on=["rank", "_at"])
+    )
     words = f"only {count:,} of {len(numbers):,} steps were replayed, since there are more than {MOST_EVENTS:,} events"
     return Part(part, words, both.select("rank", "step", "number"))

@@ -252,10 +252,10 @@ def _covered(start: Ints, end: Ints) -> Callable[[Ints], Ints]:
     own = np.maximum(last - np.maximum(begin, np.append(begin[:1], last[:-1])), 0)
     before = np.append(0, np.cumsum(own))
 
-    def inside(at: Ints) -> Ints:
-        place = np.searchsorted(begin, at, side="right")
+    def inside(time: Ints) -> Ints:
+        place = np.searchsorted(begin, time, side="right")
         # of what began before, the interval that reaches furthest covers all from this time to its end
-        beyond = np.where(place > 0, np.maximum(last[np.maximum(place - 1, 0)] - at, 0), 0)
+        beyond = np.where(place > 0, np.maximum(last[np.maximum(place - 1, 0)] - time, 0), 0)
         return np.asarray(before[place] - beyond, dtype=np.int64)
 
     return inside

@@ -61,8 +61,8 @@ def slack(trace: Trace) -> pl.DataFrame:
         .when(pl.col("start_ns") < pl.col("until_ns"))
         .then(pl.lit(apart))
     )
-    known = pl.col("unknown").is_null()
-    return free.with_columns(pl.when(known).then(name).alias(name) for name in _SLACK).drop("until_ns")
+    replayed = pl.col("unknown").is_null()
+    return free.with_columns(pl.when(replayed).then(name).alias(name) for name in _SLACK).drop("until_ns")
 
 
 _SLACK: Final = ("slack_ns", "pace_slack_ns")
@@ -129,9 +129,9 @@ def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
     True
     """
     free, keys = slack(trace), list(by)
-    known = ["rank", "step", "name", "layer", "stage"]
-    if wrong := [key for key in keys if key not in known]:
-        raise AnalysisError(f"there is no column {wrong[0]!r} to group by", expected=f"some of {listed(known)}")
+    columns = ["rank", "step", "name", "layer", "stage"]
+    if wrong := [key for key in keys if key not in columns]:
+        raise AnalysisError(f"there is no column {wrong[0]!r} to group by", expected=f"some of {listed(columns)}")
     on_device = pl.col("part").is_in(["compute", "copy", "transfer"]) & pl.col("event").is_not_null()
     path = critical_path(trace).filter(on_device).group_by("event").agg(path_ns=pl.col("dur_ns").sum())
     return (

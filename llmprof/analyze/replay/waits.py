@@ -165,12 +165,12 @@ def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
     ).filter(pl.col("place").is_not_null())  # fmt: skip
     rank, chain, before, end, row = (ends[c].to_numpy() for c in ("rank", "chain", "issued", "time", "row"))
     place = matched["place"].to_numpy().astype(np.int64)
-    own_rank, own_chain, own_issue, at = (matched[c].to_numpy() for c in ("rank", "chain", "issued", "time"))
+    own_rank, own_chain, own_issue, time = (matched[c].to_numpy() for c in ("rank", "chain", "issued", "time"))
     awaited = np.full(len(place), -1, dtype=np.int64)
     looking = np.ones(len(place), dtype=bool)
     for back in range(MOST_CANDIDATES):
         other = np.maximum(place - back, 0)
-        looking &= (place >= back) & (rank[other] == own_rank) & (at - end[other] <= MOST_WAIT_NS)
+        looking &= (place >= back) & (rank[other] == own_rank) & (time - end[other] <= MOST_WAIT_NS)
         fits = looking & (chain[other] != own_chain) & (before[other] <= own_issue)
         awaited[fits] = row[other[fits]]
         looking &= ~fits

@@ -98,13 +98,13 @@ def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
             "the trace does not say when it was recorded", hint="record it again, or read the original"
         )
     steps = _steps(trace)
-    known = requests.drop_nulls(["start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns"])
-    at = known.with_columns(
+    complete = requests.drop_nulls(["start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns"])
+    timed = complete.with_columns(
         queued=pl.col("start_epoch_ns") + pl.col("queue_ns") - int(epoch),
         first=pl.col("start_epoch_ns") + pl.col("ttft_ns") - int(epoch),
         last=pl.col("start_epoch_ns") + pl.col("e2e_ns") - int(epoch),
     ).sort("start_epoch_ns")
-    late = _apart(at, steps)
+    late = _apart(timed, steps)
     if late is None:
         raise NotCapturedError(
             "none of the requests was served while the trace was recorded",
@@ -117,8 +117,10 @@ def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
             hint="they are of different machines or runs: nothing was joined",
             apart_ns=abs(late),
         )
-    notes = pl.DataFrame(_noted(at, steps, int(epoch)), schema=_NOTES, orient="row").sort("step", maintain_order=True)
-    joined = at.filter(pl.col("id").is_in(notes["engine_id"].unique().implode())).drop("queued", "first", "last")
+    notes = pl.DataFrame(_noted(timed, steps, int(epoch)), schema=_NOTES, orient="row").sort(
+        "step", maintain_order=True
+    )
+    joined = timed.filter(pl.col("id").is_in(notes["engine_id"].unique().implode())).drop("queued", "first", "last")
     return TracedRequests(trace, joined, notes, requests.height - joined.height, abs(late))
 
 
@@ -140,14 +142,14 @@ def _steps(trace: Trace) -> pl.DataFrame:
     )
 
 
-def _apart(at: pl.DataFrame, steps: pl.DataFrame) -> int | None:
+def _apart(timed: pl.DataFrame, steps: pl.DataFrame) -> int | None:
     """Delay of the requests' clock, as near to 0 as possible; None if no request was served during the trace.
 
     A request whose first step was k left the queue before k began and had its first token after k ended, so the delay
     of its clock is between the two differences. The delay that fits the most requests is taken.
     """
     prefills = steps.filter(pl.col("context_tokens") > 0)
-    pairs = at.select("queued", "first").gather_every(max(1, at.height // _MOST_ASKED)).rows()
+    pairs = timed.select("queued", "first").gather_every(max(1, timed.height // _MOST_ASKED)).rows()
     edges: list[tuple[int, int]] = []
     for queued, first in pairs:
         spans = prefills.select(low=queued - pl.col("begin"), high=first - pl.col("end"))
@@ -178,12 +180,12 @@ def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return out
 
 
-def _noted(at: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[Any, ...]]:
+def _noted(timed: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[Any, ...]]:
     """Scheduler notes that are reconstructed from the times of the requests."""
     rows = steps.rows(named=True)
     room = [row["context_tokens"] for row in rows]
     notes: list[tuple[Any, ...]] = []
-    for request in at.sort("first").iter_rows(named=True):
+    for request in timed.sort("first").iter_rows(named=True):
         begin, until, last = request["queued"] - MOST_APART_NS, request["first"] + MOST_APART_NS, request["last"]
         own = [
             k for k, row in enumerate(rows) if row["begin"] >= begin and row["end"] <= until and row["context_tokens"]

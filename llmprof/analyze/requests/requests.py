@@ -235,16 +235,16 @@ def _as_traced(trace: Trace) -> pl.DataFrame:
 
 def _named(noted: pl.DataFrame, requests_of_phase: pl.DataFrame) -> pl.DataFrame:
     """Notes with the request of each; vLLM's worker adds to the identifier that the client sees."""
-    known: dict[str, int] = {
+    number_of: dict[str, int] = {
         str(name): int(request) for request, name, _ in requests_of_phase.iter_rows() if name is not None
     }
-    longest = sorted(known, key=len, reverse=True)
+    longest = sorted(number_of, key=len, reverse=True)
 
     def find(name: str) -> int | None:
         bare = re.sub(r"^\d+_(?=cmpl-|chatcmpl-)", "", name)
-        if bare in known:
-            return known[bare]
-        return next((known[one] for one in longest if bare.startswith(f"{one}-")), None)
+        if bare in number_of:
+            return number_of[bare]
+        return next((number_of[one] for one in longest if bare.startswith(f"{one}-")), None)
 
     names = noted["engine_id"].unique().to_list()
     request_of = {name: request for name in names if (request := find(name)) is not None}

@@ -176,12 +176,12 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
     sizes = _batch(events.filter("embeds"), trace, rank)
     bounds = bounds.sort("i").join_asof(sizes.sort("i"), on="i", strategy="forward")
     prefill = pl.col("length") > 1
-    known = pl.col("length").is_not_null()
+    length_known = pl.col("length").is_not_null()
     counts = bounds.select(
-        context_requests=pl.when(prefill).then("batch").when(known).then(0),
-        context_tokens=pl.when(prefill).then(pl.col("batch") * pl.col("length")).when(known).then(0),
-        generation_requests=pl.when(known & ~prefill).then("batch").when(known).then(0),
-        generation_tokens=pl.when(known & ~prefill).then("batch").when(known).then(0),
+        context_requests=pl.when(prefill).then("batch").when(length_known).then(0),
+        context_tokens=pl.when(prefill).then(pl.col("batch") * pl.col("length")).when(length_known).then(0),
+        generation_requests=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
+        generation_tokens=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
     )
     return (
         bounds.hstack(counts)
@@ -266,11 +266,11 @@ def _first_step(events: pl.DataFrame, later: pl.DataFrame) -> pl.DataFrame:
     """Bounds with that of the first step: the first event, or later if something long comes before its embedding."""
     opening = events.filter(pl.col("gap") == 0)
     begin = opening.filter("embeds")["i"].max()
-    first, at = events.head(1), events[int(begin)] if isinstance(begin, int) else events.head(1)
-    starts = pl.concat([at["start_ns"], later["start_ns"]])
+    first, begun = events.head(1), events[int(begin)] if isinstance(begin, int) else events.head(1)
+    starts = pl.concat([begun["start_ns"], later["start_ns"]])
     typical = starts.diff().median()
-    if isinstance(typical, int | float) and at["start_ns"][0] - first["start_ns"][0] > _LEAD * typical:
-        first = at
+    if isinstance(typical, int | float) and begun["start_ns"][0] - first["start_ns"][0] > _LEAD * typical:
+        first = begun
     return pl.concat([first, later])
 
 

@@ -289,8 +289,8 @@ def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int]) -> Trac
     events = pl.concat([events_with_steps(one).filter(step).select(key) for one in each]).unique()
     if missing := sorted(set(numbers) - set(rows["step"])):
         recorded = rows["step"].unique().sort().to_list()
-        known = f"some from {recorded[0]} to {recorded[-1]}" if recorded else "a trace with steps"
-        raise AnalysisError(f"the steps {listed(missing)} are not in the trace", expected=known)
+        expected = f"some from {recorded[0]} to {recorded[-1]}" if recorded else "a trace with steps"
+        raise AnalysisError(f"the steps {listed(missing)} are not in the trace", expected=expected)
     host_end = pl.coalesce(
         pl.col("host_start_ns").shift(-1).over("rank"), pl.col("host_start_ns") + pl.col("host_dur_ns")
     )
@@ -304,14 +304,14 @@ def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int]) -> Trac
     part = part.select(window=(both["from_ns"].min() or 0, both["until_ns"].max() or 0))  # type: ignore[arg-type]
     tables = {}
     for name, frame in part.recorded.items():
-        at = "start_ns" if "start_ns" in frame.columns else "time_ns"
+        time = "start_ns" if "start_ns" in frame.columns else "time_ns"
         if name in ("kernels", "copies"):
             tables[name] = frame.join(events, on=key, how="semi", nulls_equal=True, maintain_order="left")
         elif "on_device" in frame.columns:
             projected, shown = frame.filter("on_device"), frame.filter(~pl.col("on_device"))
-            tables[name] = pl.concat([_within(projected, device, at), _within(shown, host, at)])
+            tables[name] = pl.concat([_within(projected, device, time), _within(shown, host, time)])
         else:
-            tables[name] = _within(frame, device if name in ("tasks", "counters") else host, at)
+            tables[name] = _within(frame, device if name in ("tasks", "counters") else host, time)
     return Trace(tables, part.meta, part.coverage)
 
 

@@ -352,17 +352,17 @@ def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
 def _idle(trace: Trace, windows: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:
     """Idle time of the windows by cause."""
     parts = clip(idle(trace).select(*LANE, "start_ns", "dur_ns", part="cause"), windows, LANE)
-    known = parts.group_by("window", "part").agg(ns=pl.col("dur_ns").sum())
+    explained = parts.group_by("window", "part").agg(ns=pl.col("dur_ns").sum())
     whole = windows.with_row_index("window").select("window", "dur_ns")
     rest = (
         whole.join(lengths.select("window", "busy"), on="window", how="left")
-        .join(known.group_by("window").agg(known=pl.col("ns").sum()), on="window", how="left")
+        .join(explained.group_by("window").agg(known=pl.col("ns").sum()), on="window", how="left")
         .select(
             "window",
             part=pl.lit(IDLE_NOT_RECORDED),
             ns=pl.col("dur_ns") - pl.col("busy").fill_null(0) - pl.col("known").fill_null(0),
         )
     )
-    return pl.concat([known.select("window", "part", "ns"), rest.cast({"ns": pl.Int64})]).with_columns(
+    return pl.concat([explained.select("window", "part", "ns"), rest.cast({"ns": pl.Int64})]).with_columns(
         kind=pl.lit("idle")
     )

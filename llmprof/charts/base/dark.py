@@ -137,12 +137,12 @@ def notebook_style() -> str:
     """
     named = [value for value in vars(palette).values() if isinstance(value, str | Mapping)]
     texts = [text for value in named for text in ([value] if isinstance(value, str) else value.values())]
-    known = {text.upper() for text in [*texts, *NEUTRAL, *_OTHERS] if _COLOUR.fullmatch(f'"{text}"')}
+    colours = {text.upper() for text in [*texts, *NEUTRAL, *_OTHERS] if _COLOUR.fullmatch(f'"{text}"')}
     rgb = ", ".join(str(int(PAPER[i : i + 2], 16)) for i in (1, 3, 5))
     dark_page = ':is(body[data-jp-theme-light="false"], body.vscode-dark, body.vscode-high-contrast)'
     ours = f'{dark_page} .vega-embed svg.marks:is([style*="{rgb}"], [style*="{PAPER}" i])'
     rules = [f"{ours} {{ background-color: {GROUND} !important }}"]
-    for colour in sorted(known):
+    for colour in sorted(colours):
         if (dark := in_the_dark(colour)) == colour:
             continue
         rules += [f'{ours} [{kind}="{colour}" i] {{ {kind}: {dark} }}' for kind in ("fill", "stroke")]

@@ -178,9 +178,9 @@ def log_axis(domain: tuple[float, float], title: str | None, *, labels: bool = T
     )
 
 
-def rule(x: alt.X, at: float) -> alt.Chart:
+def rule(x: alt.X, value: float) -> alt.Chart:
     """Dashed vertical line at a value."""
-    data = constant({"start": at})
+    data = constant({"start": value})
     line: alt.Chart = alt.Chart(data).mark_rule(color=INK, strokeDash=[4, 2], strokeWidth=1.5).encode(x=x)
     return line
 

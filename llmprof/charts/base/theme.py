@@ -144,9 +144,9 @@ def colours(kind: str, present: Iterable[str]) -> dict[str, str]:
         Hexadecimal colour by name.
     """
     table, names = _TABLES[kind], set(present)
-    known = {name: colour for name, colour in table.items() if name in names}
+    listed = {name: colour for name, colour in table.items() if name in names}
     new = {name: _SPARE[i % len(_SPARE)] for i, name in enumerate(sorted(names - set(table)))}
-    return known | new
+    return listed | new
 
 
 def ink_on(colour: str) -> str:

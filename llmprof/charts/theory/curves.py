@@ -297,7 +297,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     ).filter(pl.col("end") > pl.col("start"))
     share = (100 * pl.col("bound_ns") / pl.col("measured_ns")).fill_nan(0.0)
     of_it = "" if is_narrow() else " of it least time"
-    known = pl.when(pl.col("bound_ns") > 0).then(
+    factor = pl.when(pl.col("bound_ns") > 0).then(
         pl.concat_str(
             pl.lit(", "),
             share.map_elements(percent, return_dtype=pl.String),
@@ -308,7 +308,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
         "stage",
         end=pl.col("measured_ns") / unit.ns,
         label=pl.concat_str(
-            pl.col("measured_ns").map_elements(format_ns, return_dtype=pl.String), known.fill_null(pl.lit(""))
+            pl.col("measured_ns").map_elements(format_ns, return_dtype=pl.String), factor.fill_null(pl.lit(""))
         ),
     )
     order = shown["stage"].to_list()
@@ -332,17 +332,17 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
 def _legend(table: dict[str, str]) -> alt.LayerChart:
     """Colours of the reasons in one row."""
     marks: list[alt.Chart] = []
-    at, line = 6.0, 0
+    x, line = 6.0, 0
     for name, shade in table.items():
         wide = 30 + 6.4 * len(name)
-        if is_narrow() and at > 6 and at + wide > inner() - 120:
-            at, line = 6.0, line + 1
+        if is_narrow() and x > 6 and x + wide > inner() - 120:
+            x, line = 6.0, line + 1
         down = alt.YValue(8 + 18 * line)
         square = alt.Chart(constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
-        marks.append(square.encode(x=alt.XValue(at), y=down))
+        marks.append(square.encode(x=alt.XValue(x), y=down))
         text = alt.Chart(constant({})).mark_text(align="left", baseline="middle", fontSize=TEXT_PX, color=INK)
-        marks.append(text.encode(x=alt.XValue(at + 11), y=down, text=alt.TextValue(name)))
-        at += wide
+        marks.append(text.encode(x=alt.XValue(x + 11), y=down, text=alt.TextValue(name)))
+        x += wide
     return layered(*marks).properties(width=inner() - 120, height=16 + 18 * line)
 
 

@@ -161,14 +161,14 @@ def _text(rows: pl.DataFrame, x: float, *, ink: str = INK, bold: bool = False) -
 def _key(width: float) -> alt.LayerChart:
     """Legend of the colours, at the upper right."""
     marks: list[alt.Chart] = []
-    at = width - 420.0
+    x = width - 420.0
     for name, shade in BOUNDS.items():
         label = {"none": "no least time"}.get(name, f"bound by {name}" if name == "compute" else name)
         square = alt.Chart(constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
-        marks.append(square.encode(x=alt.XValue(at), y=alt.YValue(-6)))
+        marks.append(square.encode(x=alt.XValue(x), y=alt.YValue(-6)))
         text = alt.Chart(constant({})).mark_text(align="left", baseline="middle", fontSize=TEXT_PX, color=INK)
-        marks.append(text.encode(x=alt.XValue(at + 11), y=alt.YValue(-6), text=alt.TextValue(label)))
-        at += 34 + 6.6 * len(label)
+        marks.append(text.encode(x=alt.XValue(x + 11), y=alt.YValue(-6), text=alt.TextValue(label)))
+        x += 34 + 6.6 * len(label)
     return layered(*marks)
 
 

@@ -61,13 +61,13 @@ def smaller(image: bytes) -> bytes:
 
 def _chunks(image: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Kind and content of each chunk; nothing if the data are not a PNG."""
-    at = len(_SIGNATURE)
+    offset = len(_SIGNATURE)
     if not image.startswith(_SIGNATURE):
         return
-    while at + 12 <= len(image):
-        (length,) = struct.unpack_from(">I", image, at)
-        yield image[at + 4 : at + 8], image[at + 8 : at + 8 + length]
-        at += 12 + length
+    while offset + 12 <= len(image):
+        (length,) = struct.unpack_from(">I", image, offset)
+        yield image[offset + 4 : offset + 8], image[offset + 8 : offset + 8 + length]
+        offset += 12 + length
 
 
 def png_of(pixels: NDArray[np.uint8]) -> bytes:

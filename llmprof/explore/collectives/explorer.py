@@ -193,14 +193,14 @@ def spread(rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None)
         rows = rows.filter(pl.col("rank").is_in(list(ranks)))
     last = (pl.col("last_rank") == pl.col("rank")).sum()
     of_rank = rows.group_by("rank").agg(pl.col(column).median().alias("ns"), last=last).sort("rank")
-    known = of_rank.drop_nulls("ns")
-    if known.is_empty():
+    timed = of_rank.drop_nulls("ns")
+    if timed.is_empty():
         return [], of_rank.height
-    low, high = (float(value) for value in known.select(pl.col("ns").min(), high=pl.col("ns").max()).row(0))
+    low, high = (float(value) for value in timed.select(pl.col("ns").min(), high=pl.col("ns").max()).row(0))
     width = _round_width((high - low) / (MAX_BINS - 1))
     first = int(low // width)
     placed = (
-        known.with_columns(bin=(pl.col("ns") // width).cast(pl.Int64))
+        timed.with_columns(bin=(pl.col("ns") // width).cast(pl.Int64))
         .group_by("bin")
         .agg(pl.col("rank").sort(), pl.col("last").sum())
     )
@@ -210,7 +210,7 @@ def spread(rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None)
         members, times = own.get(place, ([], 0))
         edges = {"low_ns": place * width, "high_ns": (place + 1) * width}
         bins.append({**edges, "ranks": members, "words": ranges(members) if members else "", "last": times})
-    return bins, of_rank.height - known.height
+    return bins, of_rank.height - timed.height
 
 
 def _round_width(least: float) -> float:

@@ -204,9 +204,11 @@ class Compare(Explorer):
 
     @traitlets.validate("sort")
     def _known_column(self, proposal: Mapping[str, Any]) -> str:
-        known = ["phase", "stage", "category", "layer", "name", "status", *NUMBERS]
-        if proposal["value"].lstrip("-") not in known:
-            raise traitlets.TraitError(f"sort is {proposal['value']!r}; expected one of {listed(known)}, with - or not")
+        columns = ["phase", "stage", "category", "layer", "name", "status", *NUMBERS]
+        if proposal["value"].lstrip("-") not in columns:
+            raise traitlets.TraitError(
+                f"sort is {proposal['value']!r}; expected one of {listed(columns)}, with - or not"
+            )
         return str(proposal["value"])
 
     @traitlets.validate("pair")

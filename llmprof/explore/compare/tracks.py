@@ -134,8 +134,8 @@ def _inside(window: Sequence[float], whole: tuple[float, float]) -> tuple[float,
 
 
 def _rank(run: Aligned) -> int | None:
-    known = sorted(rank for rank in run.trace.device_ranks or run.trace.ranks if rank >= 0)
-    return run.rank if run.rank in known else next(iter(known), None)
+    ranks = sorted(rank for rank in run.trace.device_ranks or run.trace.ranks if rank >= 0)
+    return run.rank if run.rank in ranks else next(iter(ranks), None)
 
 
 def _steps(run: Aligned, phase: str | None) -> pl.DataFrame:
@@ -208,11 +208,11 @@ def _waits(run: Aligned, inside: pl.Expr) -> pl.DataFrame:
     """Waiting inside collectives, drawn over them; collectives with unknown waiting are marked."""
     calls = collectives(run.trace).filter(inside)
     unknown = calls.filter(pl.col("wait_ns").is_null())
-    known = calls.filter(pl.col("wait_ns") > 0)
+    waiting = calls.filter(pl.col("wait_ns") > 0)
     lane = pl.lit(2, dtype=pl.Int32).alias("lane")
     return pl.concat(
         [
-            known.select(
+            waiting.select(
                 lane, "start_ns", dur_ns="wait_ns", label=pl.lit("waiting"), name=pl.lit("waiting for a rank")
             ),
             unknown.select(lane, "start_ns", "dur_ns", "name", label=pl.lit("communication")),

@@ -197,8 +197,8 @@ def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
     if not trace.has("kernels") or events.is_empty():
         return []
     key = ["rank", "stream", "start_ns", "name"]
-    known = trace.kernels.select(*key, *_GRID).drop_nulls(["grid_x"]).unique(key, keep="first")
-    rows = events.select(*key, "dur_ns").join(known, on=key, nulls_equal=True)
+    with_grid = trace.kernels.select(*key, *_GRID).drop_nulls(["grid_x"]).unique(key, keep="first")
+    rows = events.select(*key, "dur_ns").join(with_grid, on=key, nulls_equal=True)
     triple = [
         pl.format("{} x {} x {}", *(pl.col(f"{side}_{axis}").fill_null(1) for axis in "xyz")).alias(side)
         for side in ("grid", "block")
@@ -320,8 +320,8 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
     out: dict[str, Any] = {"launches": launches.select(columns).to_dicts(), "note": profile.note}
     if launches.is_empty():
         return out
-    known = launches.filter(pl.col("kernel_id") == (-1 if kernel_id is None else kernel_id))
-    row = (known if known.height else launches).row(0, named=True)
+    matching = launches.filter(pl.col("kernel_id") == (-1 if kernel_id is None else kernel_id))
+    row = (matching if matching.height else launches).row(0, named=True)
     number = row["kernel_id"]
     share = row["roof_share"]
     row["roof_pct"] = 100 * share if share is not None else None

@@ -191,15 +191,15 @@ def cells(
     return Cells(head, array(values, "f4"), array(full["outlier"].fill_null(value=False), "u1"))
 
 
-def _scale(known: pl.Series, *, diverging: bool) -> dict[str, Any]:
+def _scale(values: pl.Series, *, diverging: bool) -> dict[str, Any]:
     """Ends of the colour scale: without the last 1 % of values if these are far away; logarithmic if necessary."""
-    if known.is_empty():
+    if values.is_empty():
         return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}
-    size = known.abs() if diverging else known
+    size = values.abs() if diverging else values
     most, nearly = _number(size.max()), _number(size.quantile(0.99))
     high = nearly if 0 < 1.5 * nearly < most else most
-    least = -high if diverging else _number(known.min())
-    log = not diverging and least > 0 and high > 8 * _number(known.median())
+    least = -high if diverging else _number(values.min())
+    log = not diverging and least > 0 and high > 8 * _number(values.median())
     return {"low": least, "high": high or 1.0, "most": most, "log": log}
 
 

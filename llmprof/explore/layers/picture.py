@@ -81,8 +81,8 @@ def svg(panels: Sequence[Panel], scales: Scales, title: str, notes: Sequence[str
     for phase, scale in scales.items():
         parts += _key(phase, scale, y)
         y += 18
-    for at in range(0, len(panels), across):
-        beside = panels[at : at + across]
+    for first in range(0, len(panels), across):
+        beside = panels[first : first + across]
         for i, panel in enumerate(beside):
             parts += _panel(panel, scales, i * (wide + GAP), y, wide)
         y += HEAD + max(_row(panel) * len(panel.layers) for panel in beside) + FOOT
@@ -100,9 +100,9 @@ def colours(values: NDArray[np.float32], scale: dict[str, Any]) -> NDArray[np.ui
     else:
         share = (values - low) / (high - low)
     ramp = GAPS if scale["diverging"] else RAMP
-    at = np.clip(np.nan_to_num(share), 0, 1) * (len(ramp) - 1)
+    shade = np.clip(np.nan_to_num(share), 0, 1) * (len(ramp) - 1)
     stops = np.arange(len(ramp))
-    mixed = np.stack([np.interp(at, stops, [stop[c] for stop in ramp]) for c in range(3)], axis=-1)
+    mixed = np.stack([np.interp(shade, stops, [stop[c] for stop in ramp]) for c in range(3)], axis=-1)
     none = [int(MISSING[i : i + 2], 16) for i in (1, 3, 5)]
     return np.where(np.isnan(values)[..., None], none, np.rint(mixed)).astype(np.uint8)
 

@@ -163,8 +163,8 @@ def step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
 def steps_window(trace: Trace, *, rank: int, first: int, last: int) -> Span | None:
     """Span from the start of one step to the end of another; of one step if only that ran; None if neither ran."""
     windows = [step_window(trace, rank=rank, step=step) for step in (first, last)]
-    known = [span for span in windows if span is not None]
-    return (min(span[0] for span in known), max(span[1] for span in known)) if known else None
+    spans = [span for span in windows if span is not None]
+    return (min(span[0] for span in spans), max(span[1] for span in spans)) if spans else None
 
 
 def aligned(window: Span, mine: tuple[Trace, int], theirs: tuple[Trace, int], step: int | None = None) -> Span | None:
@@ -219,8 +219,8 @@ def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[s
     events = events_in(trace, rank, window)
     cut = events.select("stream", "class", "name", "start_ns", "dur_ns").with_columns(_cut(window))
     calls = with_waits(trace, events).drop_nulls("communicates").with_columns(_cut(window))
-    known = {kind: merge(calls.filter(pl.col("communicates") == kind)) for kind in ("wait", "transfer")}
-    made = [_class_lane(name, rows, window, pixels) for name, rows in _classes(cut, known, window).items()]
+    matched = {kind: merge(calls.filter(pl.col("communicates") == kind)) for kind in ("wait", "transfer")}
+    made = [_class_lane(name, rows, window, pixels) for name, rows in _classes(cut, matched, window).items()]
     names = cut["name"].unique(maintain_order=True)
     for (stream,), rows in cut.sort("stream", nulls_last=True).group_by("stream", maintain_order=True):
         made.append(_stream_lane(stream, rows, names, window, pixels))
@@ -241,7 +241,7 @@ def _cut(window: Span) -> list[pl.Expr]:
     return [begin.alias("start_ns"), (end.clip(first, last) - begin).alias("dur_ns")]
 
 
-def _classes(cut: pl.DataFrame, known: dict[str, pl.DataFrame], window: Span) -> dict[str, pl.DataFrame]:
+def _classes(cut: pl.DataFrame, matched: dict[str, pl.DataFrame], window: Span) -> dict[str, pl.DataFrame]:
     """Disjoint intervals of compute, of communication without and with concurrent compute, of copies, and of idle time.
 
     Communication without compute is waiting, transfer, or unknown (if the collective could not be matched). Empty lanes
@@ -250,10 +250,10 @@ def _classes(cut: pl.DataFrame, known: dict[str, pl.DataFrame], window: Span) ->
     union = {name: merge(cut.filter(pl.col("class") == name)) for name in CLASSES}
     whole = pl.DataFrame({"start_ns": [window[0]], "dur_ns": [window[1] - window[0]]})
     exposed = {
-        "exposed waiting": _without(known["wait"], union["compute"], window),
-        "exposed transfer": _without(known["transfer"], pl.concat([union["compute"], known["wait"]]), window),
+        "exposed waiting": _without(matched["wait"], union["compute"], window),
+        "exposed transfer": _without(matched["transfer"], pl.concat([union["compute"], matched["wait"]]), window),
         "exposed, wait unknown": _without(
-            union["communication"], pl.concat([union["compute"], known["transfer"]]), window
+            union["communication"], pl.concat([union["compute"], matched["transfer"]]), window
         ),
     }
     return {

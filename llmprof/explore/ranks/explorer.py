@@ -132,12 +132,12 @@ def cells(
 
 def _ends(values: pl.Series) -> dict[str, Any]:
     """Ends of the colour scale of a phase, without the last 1 % of values if these are far away."""
-    known = values.drop_nulls()
-    if known.is_empty():
+    present = values.drop_nulls()
+    if present.is_empty():
         return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}
-    low, most, nearly = (float(v or 0.0) for v in (known.min(), known.max(), known.quantile(0.99)))  # type: ignore[arg-type]
+    low, most, nearly = (float(v or 0.0) for v in (present.min(), present.max(), present.quantile(0.99)))  # type: ignore[arg-type]
     high = nearly if 0 < 1.5 * nearly < most else most
-    return {"low": low, "high": high or 1.0, "most": most, "log": low > 0 and high > 8 * float(known.median() or 0.0)}  # type: ignore[arg-type]
+    return {"low": low, "high": high or 1.0, "most": most, "log": low > 0 and high > 8 * float(present.median() or 0.0)}  # type: ignore[arg-type]
 
 
 class Ranks(Explorer):

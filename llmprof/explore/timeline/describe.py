@@ -51,21 +51,21 @@ def pick(data: TimelineData, row: int, level: int, time: float, reach: float) ->
     if not 0 <= level < len(lanes) or not len(lanes[level]):
         return None
     lane = lanes[level]
-    at = lane.at(time)
-    if at is None:
+    span = lane.at(time)
+    if span is None:
         first, stop = lane.within(time - reach, time + reach)
         if stop <= first:
             return None
-        at = first + int(np.argmax(lane.end[first:stop] - lane.start[first:stop]))
-    return hit(data, row, level, at)
+        span = first + int(np.argmax(lane.end[first:stop] - lane.start[first:stop]))
+    return hit(data, row, level, span)
 
 
 def neighbour(data: TimelineData, row: int, level: int, number: int, by: int) -> Hit | None:
     """Span before (-1) or after (1) another one of its lane."""
     lane = data.row(row).lanes[level]
     places = np.flatnonzero(lane.id == number)
-    at = int(places[0 if by < 0 else -1]) + by if len(places) else -1
-    return hit(data, row, level, at) if 0 <= at < len(lane) else None
+    span = int(places[0 if by < 0 else -1]) + by if len(places) else -1
+    return hit(data, row, level, span) if 0 <= span < len(lane) else None
 
 
 def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | None) -> list[float]:
@@ -131,45 +131,45 @@ def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | 
     AnalysisError
         The row has no such span.
     """
-    at = data.row(row)
+    drawn = data.row(row)
     span = locate(data, row, number)
     if span is None:
-        raise AnalysisError(f"row {row} ({at.label}) has no span {number}")
-    source = data.events if at.kind == "stream" and not data.found else data.frame(at.kind)
+        raise AnalysisError(f"row {row} ({drawn.label}) has no span {number}")
+    source = data.events if drawn.kind == "stream" and not data.found else data.frame(drawn.kind)
     record = source.row(number, named=True)
     facts = [("duration", format_ns(record.get("dur_ns"))), ("start", f"{record.get('start_ns') or 0:,} ns")]
     target = None
-    if at.kind == "stream":
+    if drawn.kind == "stream":
         facts = [*facts, *_device_facts(data, record, metrics)]
         flows = _launch_of(data, record, row, span)
-    elif at.kind in HOST:
+    elif drawn.kind in HOST:
         facts = [
             *facts,
             *_source(record),
             *_pairs(record, {"api": "API", "domain": "domain", "shapes": "shapes", "dtypes": "types"}),
         ]
-        flows = _launched_by(data, record, at, row, span) if at.kind != "markers" else []
-    elif at.kind == PATH_KIND:
+        flows = _launched_by(data, record, drawn, row, span) if drawn.kind != "markers" else []
+    elif drawn.kind == PATH_KIND:
         facts = [*facts, *path_facts(source, number)]
         flows, target = [], _target(data, record)
     else:
         facts = [*facts, *_found_facts(record)]
         flows = []
     words = [list(fact) for fact in facts]
-    return {"hit": span, "facts": words, "flows": flows, "target": target, "kind": at.kind, "label": at.label}
+    return {"hit": span, "facts": words, "flows": flows, "target": target, "kind": drawn.kind, "label": drawn.label}
 
 
 def place(data: TimelineData, row: int, number: int) -> dict[str, Any]:
     """Rank, step, layer and stage of a span, as far as they are known."""
-    at = data.row(row)
-    if at.kind == REQUEST_KIND:
-        step = data.frame(at.kind)["step"][number]
+    drawn = data.row(row)
+    if drawn.kind == REQUEST_KIND:
+        step = data.frame(drawn.kind)["step"][number]
         return {} if step is None else {"step": step}
-    if at.kind in HOST or at.kind == "counter" or (at.kind == "stream" and not data.found):
-        return {"rank": at.rank}
-    record = data.frame(at.kind).row(number, named=True)
-    known = {name: record.get(name) for name in ("step", "layer", "stage") if record.get(name) is not None}
-    return {"rank": record["rank"] if at.kind == PATH_KIND else at.rank, **known}
+    if drawn.kind in HOST or drawn.kind == "counter" or (drawn.kind == "stream" and not data.found):
+        return {"rank": drawn.rank}
+    record = data.frame(drawn.kind).row(number, named=True)
+    labels = {name: record.get(name) for name in ("step", "layer", "stage") if record.get(name) is not None}
+    return {"rank": record["rank"] if drawn.kind == PATH_KIND else drawn.rank, **labels}
 
 
 def _device_facts(data: TimelineData, record: Mapping[str, Any], metrics: pl.DataFrame | None) -> list[Fact]:
@@ -224,10 +224,10 @@ def _calls(data: TimelineData, record: Mapping[str, Any]) -> list[Fact]:
         return facts
     for kind, label in (("modules", "module"), ("python", "Python")):
         row = _host_row(data, kind, record["rank"], record.get("launch_thread"))
-        inside = [(lane, at) for lane in (row[1].lanes if row else []) if (at := lane.at(launch)) is not None]
+        inside = [(lane, span) for lane in (row[1].lanes if row else []) if (span := lane.at(launch)) is not None]
         if inside:
-            lane, at = inside[-1]
-            facts.append((label, data.names.full[int(lane.name[at])].removeprefix("nn.Module: ")))
+            lane, span = inside[-1]
+            facts.append((label, data.names.full[int(lane.name[span])].removeprefix("nn.Module: ")))
     return facts
 
 
@@ -292,17 +292,17 @@ def _launch_of(data: TimelineData, record: Mapping[str, Any], row: int, span: Hi
     return [[{"row": host[0], "level": level, "time": launch}, _end(row, span["level"], record["start_ns"])]]
 
 
-def _launched_by(data: TimelineData, record: Mapping[str, Any], at: Row, row: int, span: Hit) -> list[Any]:
+def _launched_by(data: TimelineData, record: Mapping[str, Any], drawn: Row, row: int, span: Hit) -> list[Any]:
     """Arrows to the device events that a host call, or an operator, launched."""
     if not data.found:
         return []
-    events = data.frame("stream").filter(pl.col("rank") == at.rank)
-    if at.kind == "runtime" and record["correlation"] is not None:
+    events = data.frame("stream").filter(pl.col("rank") == drawn.rank)
+    if drawn.kind == "runtime" and record["correlation"] is not None:
         launched = events.filter(pl.col("correlation") == record["correlation"])
     else:
         until = record["start_ns"] + record["dur_ns"]
         inside = pl.col("launch_start_ns").is_between(record["start_ns"], until, closed="left")
-        launched = events.filter(inside & (pl.col("source") != "op"), pl.col("launch_thread").eq_missing(at.thread))
+        launched = events.filter(inside & (pl.col("source") != "op"), pl.col("launch_thread").eq_missing(drawn.thread))
     streams = {(r.rank, r.stream): n for n, r in enumerate(data.rows) if r.kind == "stream"}
     flows = []
     for event in launched.head(FLOWS).iter_rows(named=True):
@@ -325,11 +325,11 @@ def _target(data: TimelineData, record: Mapping[str, Any]) -> Hit | None:
         if (host := _host_row(data, kind, rank, record["thread"])) is None:
             continue
         number, row = host
-        inside = [(n, lane, at) for n, lane in enumerate(row.lanes) if (at := lane.at(time)) is not None]
+        inside = [(n, lane, span) for n, lane in enumerate(row.lanes) if (span := lane.at(time)) is not None]
         named = [one for one in inside if data.names.full[int(one[1].name[one[2]])] == record["name"]]
         if inside:
-            level, _, at = (named or inside)[-1]
-            return hit(data, number, level, at)
+            level, _, span = (named or inside)[-1]
+            return hit(data, number, level, span)
     return None
 
 

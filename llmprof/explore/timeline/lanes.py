@@ -143,7 +143,7 @@ class Lane:
 
     def _until(self, edges: Floats, begun: Ints, paint: _Paint) -> Floats:
         """Time of each colour (columns) before each edge (rows), before which ``begun`` spans begin."""
-        at, code = np.arange(len(edges)), paint.few[1]
+        column, code = np.arange(len(edges)), paint.few[1]
         block = begun // BLOCK
         total = paint.sums[block]
         between = block[:, None] * BLOCK + np.arange(BLOCK - 1)
@@ -154,7 +154,7 @@ class Lane:
         total += some.reshape(total.shape)
         last = np.maximum(begun - 1, 0)
         beyond = np.where(begun > 0, np.maximum(self.end[last] - edges, 0.0), 0.0)
-        total[at, code[last]] -= beyond
+        total[column, code[last]] -= beyond
         return total
 
 

@@ -62,9 +62,9 @@ class Keys:
 
     def codes(self, kind: str, values: pl.Series) -> pl.Series:
         """Number of the colour of each name; the number of ``other`` if a name is null or unknown."""
-        known = {name: number for (kind_of_name, name), number in self._numbers.items() if kind_of_name == kind}
-        rest = known.get("other", 0)
-        return values.replace_strict(known, default=rest, return_dtype=pl.UInt8).fill_null(rest).alias("code")
+        number_of = {name: number for (kind_of_name, name), number in self._numbers.items() if kind_of_name == kind}
+        rest = number_of.get("other", 0)
+        return values.replace_strict(number_of, default=rest, return_dtype=pl.UInt8).fill_null(rest).alias("code")
 
     def described(self) -> list[dict[str, str]]:
         """Kind, name and colour of each number."""
@@ -375,13 +375,13 @@ def _collectives(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]
         "rank", "id", "start_ns", dur_ns="wait_ns", name=pl.format("{}: waits for rank {}", name, "last_rank"),
         part=pl.lit("waiting for the last rank"),
     )  # fmt: skip
-    known = pl.col("wait_ns").is_not_null()
-    rest = frame.filter(~known | (pl.col("transfer_ns") > 0)).select(
+    matched = pl.col("wait_ns").is_not_null()
+    rest = frame.filter(~matched | (pl.col("transfer_ns") > 0)).select(
         "rank", "id",
         start_ns=pl.col("start_ns") + pl.col("wait_ns").fill_null(0),
         dur_ns=pl.coalesce("transfer_ns", "dur_ns"),
         name=name,
-        part=pl.when(known).then(pl.lit("transfer")).otherwise(pl.lit("transfer and waiting")),
+        part=pl.when(matched).then(pl.lit("transfer")).otherwise(pl.lit("transfer and waiting")),
     )  # fmt: skip
     both = pl.concat([wait, rest]).sort("rank", "start_ns", maintain_order=True)
     return _by_rank(both.with_columns(keys.codes("collective", both["part"])), texts)

@@ -57,8 +57,8 @@ class Search:
             return {"count": 0, "index": -1, "hit": None, "names": []}
         if index is None:
             index = int(hits["start"].search_sorted(after, side="left"))
-        row, level, at = hits.select("row", "level", "at").row(index % hits.height)
-        chosen = hit(self._data, row, level, at)
+        row, level, span = hits.select("row", "level", "at").row(index % hits.height)
+        chosen = hit(self._data, row, level, span)
         return {"count": hits.height, "index": index % hits.height, "hit": chosen, "names": self._names}
 
     def listed(
@@ -122,8 +122,8 @@ class Search:
             "sum_ns": float(hits["dur"].sum()),
             "ranks": ranks,
             "rows": [
-                {"hit": hit(self._data, row, level, at), "rank": rows[row].rank, "label": rows[row].label}
-                for row, level, at in some.select("row", "level", "at").iter_rows()
+                {"hit": hit(self._data, row, level, span), "rank": rows[row].rank, "label": rows[row].label}
+                for row, level, span in some.select("row", "level", "at").iter_rows()
             ],
         }
 
@@ -150,8 +150,8 @@ class Search:
 
 
 def _matches(lane: Lane, matching: np.ndarray, row: int, level: int) -> pl.DataFrame:
-    at = np.flatnonzero(matching[lane.name])
-    start = lane.start[at]
-    place = {"row": np.full(len(at), row), "level": np.full(len(at), level)}
-    columns = {"start": start, "dur": lane.end[at] - start, "name": lane.name[at], **place, "at": at}
+    spans = np.flatnonzero(matching[lane.name])
+    start = lane.start[spans]
+    place = {"row": np.full(len(spans), row), "level": np.full(len(spans), level)}
+    columns = {"start": start, "dur": lane.end[spans] - start, "name": lane.name[spans], **place, "at": spans}
     return pl.DataFrame(columns, schema_overrides=_HITS)

@@ -109,18 +109,18 @@ def _called(data: TimelineData, row: Row, events: pl.DataFrame) -> pl.DataFrame:
     """Events that a thread launched, with the spans of its row that were open then."""
     own = events.filter(rank=row.rank).filter(pl.col("launch_thread").eq_missing(row.thread))
     own = own.drop_nulls("launch_start_ns")
-    at = own["launch_start_ns"].to_numpy()
-    frames = [_open(data, row, level, at) for level in range(len(row.lanes))]
+    times = own["launch_start_ns"].to_numpy()
+    frames = [_open(data, row, level, times) for level in range(len(row.lanes))]
     named = own.with_columns(frame.alias(f"frame {level}") for level, frame in enumerate(frames))
     stack = pl.concat_list(*(f"frame {level}" for level in range(len(frames))), pl.col("name").fill_null("?"))
     return named.select("rank", thread=pl.col("launch_thread"), value="dur_ns", stack=stack.list.drop_nulls())
 
 
-def _open(data: TimelineData, row: Row, level: int, at: np.ndarray) -> pl.Series:
+def _open(data: TimelineData, row: Row, level: int, times: np.ndarray) -> pl.Series:
     """Name of the span of a level that is open at each time; null where there is none."""
     lane = row.lanes[level]
-    before = np.searchsorted(lane.start, at, "right") - 1
-    known = np.maximum(before, 0)
-    inside = (before >= 0) & (at < lane.end[known])
-    texts = pl.Series(data.names.full, dtype=pl.String).gather(lane.name[known])
+    before = np.searchsorted(lane.start, times, "right") - 1
+    span = np.maximum(before, 0)
+    inside = (before >= 0) & (times < lane.end[span])
+    texts = pl.Series(data.names.full, dtype=pl.String).gather(lane.name[span])
     return pl.select(pl.when(pl.Series(inside)).then(texts)).to_series()

@@ -83,20 +83,20 @@ def view(
     parts: list[tuple[Lane, NDArray[np.int64]]] = []
     busy: list[NDArray[np.uint8]] = []
     main: list[NDArray[np.uint8]] = []
-    at = 0
+    first = 0
     for (number, level, lane), (events, binned) in zip(lanes_shown, chosen, strict=True):
         if binned:
             bins = lane.bins(lo, hi, columns, by)
             busy.append(bins[0])
             main.append(bins[1])
         if binned or len(events):
-            lanes.append([number, level, at, len(events), len(busy) - 1 if binned else -1])
+            lanes.append([number, level, first, len(events), len(busy) - 1 if binned else -1])
             parts.append((lane, events))
-            at += len(events)
+            first += len(events)
     samples: list[NDArray[np.float64]] = []
     for number in rows:
         if data.row(number, filled=False).samples is not None:
-            lanes.append([number, 0, at, 0, len(samples)])
+            lanes.append([number, 0, first, 0, len(samples)])
             samples.append(_samples(data.row(number, filled=False), lo, hi, columns))
     message = {"window": [lo, hi], "columns": columns, "lanes": lanes}
     return message, [
@@ -258,8 +258,8 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
             parts.append(_line(most[inside], row, y, high))
             continue
         if binned >= 0:
-            at = slice(binned * columns, (binned + 1) * columns)
-            parts += _bins(busy[at][inside], main[at][inside], y, high, colours)
+            columns_of_lane = slice(binned * columns, (binned + 1) * columns)
+            parts += _bins(busy[columns_of_lane][inside], main[columns_of_lane][inside], y, high, colours)
         for i in range(first, first + count):
             left = (message["window"][0] + float(start[i]) - window[0]) * scale
             a, b = max(0.0, left), min(float(wide), left + float(dur[i]) * scale)
@@ -362,8 +362,8 @@ def _axis(window: Sequence[float], bottom: int) -> Iterator[str]:
     digits = max(3, 1 + len(str(int(window[1] / max(window[1] - window[0], 1)))))
     for tenth in range(0, 11, 2):
         x = GUTTER + (WIDTH - GUTTER) * tenth / 10
-        at = window[0] + (window[1] - window[0]) * tenth / 10
-        side, text = "start" if tenth < 10 else "end", format_ns(at, digits + 1)
+        time = window[0] + (window[1] - window[0]) * tenth / 10
+        side, text = "start" if tenth < 10 else "end", format_ns(time, digits + 1)
         yield f'<path d="M{x:.1f} {HEAD - 8}V{bottom}" stroke="{RULE}" stroke-width="0.6"/>'
         yield _text(x + (3 if tenth < 10 else -3), 14, text, anchor=side)
 
@@ -407,11 +407,11 @@ def _line(values: np.ndarray, row: Row, y: float, height: float) -> str:
     every = row.samples[1] if row.samples is not None else values
     least = min(0.0, float(np.nanmin(every)))
     span = max(float(np.nanmax(every)) - least, 1e-12)
-    known = np.flatnonzero(np.isfinite(values))
-    up = [f"L{GUTTER + n * COLUMN_PX} {y + height * (1 - (values[n] - least) / span):.1f}" for n in known]
+    finite = np.flatnonzero(np.isfinite(values))
+    up = [f"L{GUTTER + n * COLUMN_PX} {y + height * (1 - (values[n] - least) / span):.1f}" for n in finite]
     if not up:
         return ""
-    first, last = (GUTTER + int(known[n]) * COLUMN_PX for n in (0, -1))
+    first, last = (GUTTER + int(finite[n]) * COLUMN_PX for n in (0, -1))
     return f'<path d="M{first} {y + height}{"".join(up)}L{last} {y + height}Z" fill="{COUNTED}"/>'
 
 

@@ -36,14 +36,14 @@ def config_of(name: str) -> dict[str, Any]:
         The catalogue has no such model.
     """
     short = name.removeprefix(PREFIX)
-    known = {entry.lower(): entry for entry in NAMES}
-    known_name = known.get(short.lower())
+    name_of = {entry.lower(): entry for entry in NAMES}
+    known_name = name_of.get(short.lower())
     if known_name is None:
-        near = difflib.get_close_matches(short.lower(), known, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(short.lower(), name_of, n=1, cutoff=0.5)
         raise ConfigError(
             f"there is no model {PREFIX}{short}",
             expected=f"one of {', '.join(NAMES)}",
-            hint=f"did you mean {PREFIX}{known[near[0]]}?" if near else "or give a folder with a config.json",
+            hint=f"did you mean {PREFIX}{name_of[near[0]]}?" if near else "or give a folder with a config.json",
             known=NAMES,
         )
     return catalog.config_of(known_name)

@@ -93,11 +93,11 @@ def check_together(config: ExperimentConfig) -> None:
     """
     _check_prompts(config)
     _check_engine(config)
-    for name, known in (("server", SERVER), ("ncu_options", NCU), ("load", LOAD)):
+    for name, group_options in (("server", SERVER), ("ncu_options", NCU), ("load", LOAD)):
         given = getattr(config, name)
-        refuse_unknown(given, known, name)
+        refuse_unknown(given, group_options, name)
         for key, value in given.items():
-            number = checked(value, known[key][0], f"{name}.{key}")
+            number = checked(value, group_options[key][0], f"{name}.{key}")
             least = "at least 0" if key in _MAY_BE_0 else "more than 0"
             if isinstance(number, int | float) and (number < 0 or (number == 0 and key not in _MAY_BE_0)):
                 raise ConfigError(f"{name}.{key} is {number}", expected=least, key=f"{name}.{key}")
@@ -159,8 +159,8 @@ def ncu_options(config: ExperimentConfig) -> dict[str, Any]:
 
 def setting(config: ExperimentConfig, group: str, key: str) -> Any:
     """Value of a key of ``server``, ``load`` or ``ncu_options``, or its default."""
-    known = {"server": SERVER, "ncu_options": NCU, "load": LOAD}[group]
-    return getattr(config, group).get(key, known[key][1])
+    group_options = {"server": SERVER, "ncu_options": NCU, "load": LOAD}[group]
+    return getattr(config, group).get(key, group_options[key][1])
 
 
 def _check_prompts(config: ExperimentConfig) -> None:

@@ -475,6 +475,6 @@ def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None
     ArgumentError
         ``config`` or ``facts`` has the wrong type.
     """
-    known = gather(config) if facts is None else facts
-    rows = [finding for check in CHECKS for finding in check(known, config)]
+    gathered = gather(config) if facts is None else facts
+    rows = [finding for check in CHECKS for finding in check(gathered, config)]
     return pl.DataFrame(rows, schema=dict.fromkeys(_COLUMNS, pl.String), orient="row")

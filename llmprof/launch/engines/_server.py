@@ -124,18 +124,18 @@ class _Seen:
             self._count = count
 
     def values(self) -> dict[str, Any]:
-        at, count = self._at, self._usage.get("completion_tokens", self._count)
-        if not at:
+        times, count = self._at, self._usage.get("completion_tokens", self._count)
+        if not times:
             raise RuntimeError("the server sent no token")
         return {
             "id": self._id,
             "start_ns": self.start_ns,
             "prompt_tokens": self._usage.get("prompt_tokens"),
             "output_tokens": count,
-            "ttft_s": at[0] - self._began,
-            "tpot_s": (at[-1] - at[0]) / (count - 1) if count > 1 else None,
-            "itl_s": [b - a for a, b in zip(at, at[1:])],  # noqa: B905, RUF007
-            "e2e_s": at[-1] - self._began,
+            "ttft_s": times[0] - self._began,
+            "tpot_s": (times[-1] - times[0]) / (count - 1) if count > 1 else None,
+            "itl_s": [b - a for a, b in zip(times, times[1:])],  # noqa: B905, RUF007
+            "e2e_s": times[-1] - self._began,
             "finish_reason": self._finish,
             "text": "".join(self._texts),
             "tokens": self._tokens,
@@ -173,7 +173,7 @@ async def load(
             return {**await completion(port, body), "arrived_s": waited}
 
     now = time.perf_counter()
-    tasks = [asyncio.ensure_future(one(body, now + at)) for body, at in zip(bodies, arrive)]  # noqa: B905
+    tasks = [asyncio.ensure_future(one(body, now + start)) for body, start in zip(bodies, arrive)]  # noqa: B905
     try:
         return list(await asyncio.gather(*tasks))
     finally:
@@ -184,10 +184,10 @@ async def load(
 def arrivals(count: int, rate: float, seed: int) -> list[float]:
     """Arrival times of requests (s, from the first): exponential gaps (Poisson), or all at once for rate 0."""
     chance = random.Random(seed)  # noqa: S311 (no secret)
-    times, at = [], 0.0
+    times, arrival = [], 0.0
     for _ in range(count):
-        times.append(at)
-        at += chance.expovariate(rate) if rate else 0.0
+        times.append(arrival)
+        arrival += chance.expovariate(rate) if rate else 0.0
     return times
 
 

@@ -211,9 +211,9 @@ def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
             "torch_profiler_dump_cuda_time_total": False,  # it would print a table into the log, which takes seconds
             "ignore_frontend": True,  # the process of the frontend runs no part of the model
         }
-    known = fields_of(folder / "config" / "profiler.py", "ProfilerConfig")
-    _check_iterations(job, record, known is None or "max_iterations" in known)
-    return {"profiler_config": {name: value for name, value in options.items() if known is None or name in known}}
+    fields = fields_of(folder / "config" / "profiler.py", "ProfilerConfig")
+    _check_iterations(job, record, fields is None or "max_iterations" in fields)
+    return {"profiler_config": {name: value for name, value in options.items() if fields is None or name in fields}}
 
 
 def _by_environment(job: Mapping[str, Any], record: Record) -> None:
@@ -244,8 +244,8 @@ def cuda_profiler_is_known() -> bool:
     return "VLLM_TORCH_CUDA_PROFILE" in (vllm_folder() / "envs.py").read_text(encoding="utf-8")
 
 
-def _check_iterations(job: Mapping[str, Any], record: Record, known: bool) -> None:
-    if job["max_iterations"] and not known:
+def _check_iterations(job: Mapping[str, Any], record: Record, supported: bool) -> None:
+    if job["max_iterations"] and not supported:
         record.note("max_iterations ignored: this version of vLLM records the whole window")
 
 

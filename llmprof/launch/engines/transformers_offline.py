@@ -119,12 +119,12 @@ def annotate(torch: Any, model: Any, *, nvtx: bool) -> int:
 def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers: Any, device: str) -> Any:
     """The model with its weights or with random weights; a note names options that transformers does not know."""
     dtype = "auto" if job["dtype"] == "auto" else getattr(torch, job["dtype"])
-    known = set(inspect.signature(transformers.PreTrainedModel.from_pretrained).parameters) | {"attn_implementation"}
-    dropped = sorted(set(job["engine_args"]) - known)
+    accepted = set(inspect.signature(transformers.PreTrainedModel.from_pretrained).parameters) | {"attn_implementation"}
+    dropped = sorted(set(job["engine_args"]) - accepted)
     for name in dropped:
         record.note(f"engine option {name} ignored: transformers does not know it")
     record.document["dropped_engine_args"] = dropped
-    options = {name: value for name, value in job["engine_args"].items() if name in known}
+    options = {name: value for name, value in job["engine_args"].items() if name in accepted}
     auto = transformers.AutoModelForCausalLM
     if job["random_weights"]:
         config = transformers.AutoConfig.from_pretrained(job["model"])

@@ -242,10 +242,10 @@ def _rank(trace: Trace) -> pl.Expr:
     if not work:
         return pl.lit(-1, pl.Int32)
     owners = pl.concat(work).drop_nulls().unique().group_by("device").agg(pl.col("rank"))
-    known = dict(
+    rank_of = dict(
         owners.filter(pl.col("rank").list.len() == 1).select("device", pl.col("rank").list.first()).iter_rows()
     )
-    return pl.col("device").replace_strict(known, default=-1, return_dtype=pl.Int32).fill_null(-1)
+    return pl.col("device").replace_strict(rank_of, default=-1, return_dtype=pl.Int32).fill_null(-1)
 
 
 def _epoch_ns(samples: Trace, zone: str | None, date: dt.date | None) -> int:

@@ -202,7 +202,7 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
     if not rows:
         raise ConfigError(f"{path.name} has no requests", expected="JSON lines or CSV with one request in each line")
     timed = [row[0] for row in rows]
-    if any(at is None for at in timed) and any(at is not None for at in timed):
+    if any(time is None for time in timed) and any(time is not None for time in timed):
         raise ConfigError(f"only some lines of {path.name} have a time", expected="a time in each line, or in none")
     order = sorted(range(len(rows)), key=lambda k: timed[k] or 0.0)
     rows = [rows[k] for k in order]

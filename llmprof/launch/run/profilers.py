@@ -121,12 +121,12 @@ def _longest(events: pl.DataFrame, by: str) -> pl.DataFrame:
 
 def _steady(sequence: pl.DataFrame, *, place: int) -> tuple[int, int]:
     """Range of the launches in one step of the phase with the most time; all launches if steps are not known."""
-    known = sequence.with_row_index("launch").filter(pl.col("step").is_not_null())
-    if not known.height:
+    in_steps = sequence.with_row_index("launch").filter(pl.col("step").is_not_null())
+    if not in_steps.height:
         return 0, sequence.height
-    phase = _longest(known, "phase")["phase"][0]
-    steps = known.filter(pl.col("phase") == phase)["step"].unique().sort()
-    chosen = known.filter(pl.col("step") == steps[min(place, len(steps) - 1)])["launch"]
+    phase = _longest(in_steps, "phase")["phase"][0]
+    steps = in_steps.filter(pl.col("phase") == phase)["step"].unique().sort()
+    chosen = in_steps.filter(pl.col("step") == steps[min(place, len(steps) - 1)])["launch"]
     return int(chosen[0]), int(chosen[-1]) + 1
 
 
@@ -139,7 +139,7 @@ def _stretch(functions: list[str], cost: dict[str, int], most: int) -> tuple[int
     last: dict[str, int] = {}
     for end, function in enumerate(functions):
         last[function] = end
-        inside = {name: at for name, at in last.items() if at > end - most}
+        inside = {name: place for name, place in last.items() if place > end - most}
         start = min(inside.values())
         score = (-sum(cost[name] for name in inside), end - start)
         if best is None or score < best[0]:

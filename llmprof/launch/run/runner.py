@@ -188,23 +188,23 @@ def kept(folder: RunFolder) -> Iterator[At]:
     At
         Object to be called with the name of each stage.
     """
-    at = At(folder)
-    at("start")
+    stage = At(folder)
+    stage("start")
     try:
-        yield at
+        yield stage
     except KeyboardInterrupt:
-        _end(folder, INTERRUPTED, at, {"type": "KeyboardInterrupt", "message": "interrupted"})
+        _end(folder, INTERRUPTED, stage, {"type": "KeyboardInterrupt", "message": "interrupted"})
         raise
     except LlmprofError as error:
-        _end(folder, FAILED, at, _told(error))
+        _end(folder, FAILED, stage, _told(error))
         error.facts.setdefault("folder", str(folder.path))
         raise
     except OSError as error:
-        _end(folder, FAILED, at, {"type": type(error).__name__, "message": str(error)})
+        _end(folder, FAILED, stage, {"type": type(error).__name__, "message": str(error)})
         raise files.refused(Path(str(error.filename or folder.path)), error) from error
     except BaseException as error:
         details = {"type": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()[-4000:]}
-        _end(folder, FAILED, at, details)
+        _end(folder, FAILED, stage, details)
         raise
 
 
@@ -212,10 +212,10 @@ def _told(error: LlmprofError) -> dict[str, Any]:
     return {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
 
 
-def _end(folder: RunFolder, state: str, at: At, error: dict[str, Any]) -> None:
+def _end(folder: RunFolder, state: str, stage: At, error: dict[str, Any]) -> None:
     """Write how the run ended; if a full disk prevents even that, the first error is kept."""
     with contextlib.suppress(LlmprofError):
-        folder.set_state(state, stage=at.stage, error=error)
+        folder.set_state(state, stage=stage.stage, error=error)
 
 
 _RECORDED: Final = {"import", "ncu", "check", "done"}
@@ -279,20 +279,20 @@ class ExperimentRunner:
         LlmprofError
             As :meth:`run`, or another process works in the folder.
         """
-        with folder.lock(), kept(folder) as at:
+        with folder.lock(), kept(folder) as stage:
             folder.clear()
-            at("model")
+            stage("model")
             passes = Passes(self.config, folder, self._model(folder), self._progress)
-            at("engine")
+            stage("engine")
             worker = run_passes.engine(passes)
             results = Results(self.config, folder, worker, passes.notes)
             if self.config.profile_mode == "nsys_ncu":
-                at("import")
+                stage("import")
                 self._say("importing the timeline")
                 trace = results.timeline()
-                at("ncu")
+                stage("ncu")
                 run_passes.ncu_pass(passes, trace)
-            return self._finish(results, passes, at)
+            return self._finish(results, passes, stage)
 
     def finish_in(self, folder: RunFolder) -> Run:
         """Import and check a recorded run, and write its results; if the pass of ncu is missing, it is run.
@@ -302,26 +302,26 @@ class ExperimentRunner:
         LlmprofError
             As :meth:`run`.
         """
-        with folder.lock(), kept(folder) as at:
+        with folder.lock(), kept(folder) as stage:
             gather(folder)
             passes = Passes(self.config, folder, self.config.model, self._progress)
             passes.recall()
             results = Results(self.config, folder, files.read_json(folder.worker) or {}, passes.notes)
             if self.config.profile_mode == "nsys_ncu" and not folder.ncu_report.is_file():
                 passes.model = self._model(folder)
-                at("ncu")
+                stage("ncu")
                 run_passes.ncu_pass(passes, results.timeline())
-            return self._finish(results, passes, at)
+            return self._finish(results, passes, stage)
 
-    def _finish(self, results: Results, passes: Passes, at: At) -> Run:
-        at("import")
+    def _finish(self, results: Results, passes: Passes, stage: At) -> Run:
+        stage("import")
         self._say("reading the capture")
         trace = results.timeline() if results.imported else None
-        at("check")
+        stage("check")
         self._say("checking the capture and writing numbers")
         results.write([*passes.commands, *ran(results.imports, "import")], passes.environment)
         del trace
-        at("done", UNIMPORTED if not results.imported else FINISHED)
+        stage("done", UNIMPORTED if not results.imported else FINISHED)
         results.say()
         return Run(results.folder, self.config)
 

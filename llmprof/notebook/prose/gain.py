@@ -52,12 +52,12 @@ def of_pace(path: pl.DataFrame) -> list[str]:
 
 def of_predictions(findings: pl.DataFrame) -> list[str]:
     """Predictions of the replay for the findings: the remedy that gains most, and losses whose remedy gains little."""
-    known = findings.filter(pl.col("predicted_ns").is_not_null())
-    if known.is_empty():
+    predicted = findings.filter(pl.col("predicted_ns").is_not_null())
+    if predicted.is_empty():
         return ["No finding of this recording has a remedy that a replay could make."]
-    best = known.sort("predicted_ns", descending=True).row(0, named=True)
+    best = predicted.sort("predicted_ns", descending=True).row(0, named=True)
     sentences = [f"The most is predicted for `{best['change']}` ({best['rule']}). {best['prediction']}"]
-    hidden = known.filter(
+    hidden = predicted.filter(
         (pl.col("gain_ns") > 2 * pl.col("predicted_ns").clip(0)) & (pl.col("share_of_time") > _NOTHING)
     )
     sentences += [
@@ -115,10 +115,10 @@ def of_decision(rows: pl.DataFrame) -> list[str]:
     list of str
         Sentences.
     """
-    known = rows.filter(pl.col("gain_ns").is_not_null())
-    if known.is_empty():
+    predicted = rows.filter(pl.col("gain_ns").is_not_null())
+    if predicted.is_empty():
         return ["None of these changes can be made in this recording."]
-    best = known.sort("gain_ns", "low_ns", descending=[True, False]).row(0, named=True)
+    best = predicted.sort("gain_ns", "low_ns", descending=[True, False]).row(0, named=True)
     where = f"of a {best['phase']} step" if best["phase"] else "of the recording"
     if best["gain_ns"] < _NOTHING * best["recorded_ns"]:
         return [f"None of these changes gains 1 % {where}: look for what sets the pace instead."]
@@ -126,7 +126,7 @@ def of_decision(rows: pl.DataFrame) -> list[str]:
         f"The most is gained by “{best['change']}”: {format_ns(best['recorded_ns'])} {where} become "
         f"{format_ns(best['predicted_ns'])} ({format_ns(best['low_ns'])} to {format_ns(best['high_ns'])})."
     ]
-    vain = known.filter(pl.col("gain_ns") < _NOTHING * pl.col("recorded_ns"))["change"].to_list()
+    vain = predicted.filter(pl.col("gain_ns") < _NOTHING * pl.col("recorded_ns"))["change"].to_list()
     if vain:
         sentences.append(f"Nothing is gained alone by {', '.join(f'“{one}”' for one in vain)}.")
     return sentences

@@ -54,11 +54,11 @@ def matched_calls(trace: Trace, kind: str | None = None) -> pl.DataFrame:
     0
     """
     calls = analyze.collectives(trace)
-    known = calls.filter(pl.col("wait_ns").is_not_null() & (pl.col("ranks_seen") > 1))
-    if kind is None and known.height:
-        sums = known.group_by("kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", "kind", descending=[True, False])
+    matched = calls.filter(pl.col("wait_ns").is_not_null() & (pl.col("ranks_seen") > 1))
+    if kind is None and matched.height:
+        sums = matched.group_by("kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", "kind", descending=[True, False])
         kind = sums["kind"][0]
-    return known.filter(pl.col("kind") == kind) if kind else known.clear()
+    return matched.filter(pl.col("kind") == kind) if kind else matched.clear()
 
 
 def late_rank(calls: pl.DataFrame) -> dict[str, Any] | None:
@@ -113,8 +113,8 @@ def of_communication(trace: Trace) -> list[str]:
         return ["Communication was not recorded."]
     if not calls.height:
         return ["The trace has no communication between ranks."]
-    known = matched_calls(trace)
-    v = late_rank(known)
+    matched = matched_calls(trace)
+    v = late_rank(matched)
     if v is None:
         kinds = [kind_in_words(kind) for kind in calls["kind"].unique().sort()]
         why = calls["unmatched"].drop_nulls().mode().sort()
@@ -123,12 +123,12 @@ def of_communication(trace: Trace) -> list[str]:
             f"{many}; how much of it is waiting cannot be told{f': {why[0]}' if why.len() else ''}.",
             "So nothing can be said of the link between the ranks either.",
         ]
-    kind = kind_in_words(known["kind"][0])
+    kind = kind_in_words(matched["kind"][0])
     several = v["late_share"] < 0.6
     sentences = [
         f"Rank **{v['late_rank']}** arrives last in {format_share(v['late_share'])} of the {kind}s"
         + (
-            f", so lateness is spread over {ranks_in_words(known['last_rank'].drop_nulls().unique().to_list())}."
+            f", so lateness is spread over {ranks_in_words(matched['last_rank'].drop_nulls().unique().to_list())}."
             if several
             else "."
         )
@@ -138,7 +138,7 @@ def of_communication(trace: Trace) -> list[str]:
         f"takes **{format_ns(v['median_transfer_ns'])}** (median), where their durations suggest "
         f"{format_ns(v['median_duration_ns'])}."
     )
-    offset = number(known["clock_offset_ns"].abs().max())
+    offset = number(matched["clock_offset_ns"].abs().max())
     if offset > 0:
         sentences.append(f"The clocks of the ranks were corrected by up to {format_ns(offset)}.")
     elif v["end_spread_ns"] <= TOGETHER_NS:
@@ -159,13 +159,13 @@ def of_the_cause(trace: Trace) -> list[str]:
     []
     """
     try:
-        known = matched_calls(trace)
+        matched = matched_calls(trace)
     except LlmprofError:
         return []
-    v = late_rank(known)
+    v = late_rank(matched)
     if v is None:
         return []
-    late, kind = v["late_rank"], kind_in_words(known["kind"][0])
+    late, kind = v["late_rank"], kind_in_words(matched["kind"][0])
     if v["others_waiting"] >= MOSTLY:
         sentences = [f"So the link between the ranks is not what takes the time of the {kind}s: waiting is."]
     elif v["others_waiting"] <= LITTLE:
@@ -182,7 +182,7 @@ def of_the_cause(trace: Trace) -> list[str]:
             f"A trace of rank {first['rank']} alone would show {format_share(first['share'])} of the time in "
             "communication, and send you to look at the link."
         )
-    kernels = known["name"].drop_nulls().unique().sort()
+    kernels = matched["name"].drop_nulls().unique().sort()
     if trace.has("kernels") and kernels.len() and not kernels.str.contains(r"(?i)[nr]ccl|hcom|hccl").any():
         short = kernels[0].removeprefix("void ").split("<")[0].split("(")[0]
         sentences.append(

@@ -148,11 +148,11 @@ def what_ran(trace: Trace, *, sample: str = "") -> list[str]:
         f"The trace has {counted(len(ranks), 'rank')} and covers {format_ns(high - low)}, with {joined(tables)}; "
         f"it was recorded by {made_by}."
     ]
-    known = [f"{what.lower()} {value}" for what, value in facts.items() if "unknown" not in value]
-    known += [value.partition(", ")[2] for value in facts.values() if value.startswith("name unknown, ")]
+    stated = [f"{what.lower()} {value}" for what, value in facts.items() if "unknown" not in value]
+    stated += [value.partition(", ")[2] for value in facts.values() if value.startswith("name unknown, ")]
     missing = [what.lower() for what, value in facts.items() if "unknown" in value]
-    if known:
-        sentences.append(f"It says: {'; '.join(known)}.")
+    if stated:
+        sentences.append(f"It says: {'; '.join(stated)}.")
     if missing:
         sentences.append(f"It does not say: {', '.join(missing)}.")
     return sentences

@@ -165,11 +165,13 @@ class Wanted:
             name: None if columns is None else frozenset(columns) for name, columns in columns_by_table.items()
         }
         for name, columns in columns_asked.items():
-            known = schema.TABLES[name].schema
+            columns_known = schema.TABLES[name].schema
             if unknown := sorted(
-                c for c in columns or () if c not in known and not c.startswith(schema.VENDOR_PREFIXES)
+                c for c in columns or () if c not in columns_known and not c.startswith(schema.VENDOR_PREFIXES)
             ):
-                raise LlmprofError(f"table {name} has no column {listed(unknown)}", expected=f"some of {listed(known)}")
+                raise LlmprofError(
+                    f"table {name} has no column {listed(unknown)}", expected=f"some of {listed(columns_known)}"
+                )
         return cls(columns_asked)
 
     def __contains__(self, table: str) -> bool:

@@ -144,10 +144,10 @@ def _streams(data: bytes) -> Iterator[tuple[str, bytes]]:
         begin = position
 
 
-def _body_length(data: bytes, at: int, size: int) -> int:
+def _body_length(data: bytes, offset: int, size: int) -> int:
     """Field ``bodyLength`` (the fourth) of the flatbuffer ``Message``."""
     try:
-        table = at + struct.unpack_from("<I", data, at)[0]
+        table = offset + struct.unpack_from("<I", data, offset)[0]
         fields = table - struct.unpack_from("<i", data, table)[0]
         place = (
             struct.unpack_from("<H", data, fields + 4 + 2 * 3)[0]
@@ -157,7 +157,9 @@ def _body_length(data: bytes, at: int, size: int) -> int:
         return max(0, int(struct.unpack_from("<q", data, table + place)[0])) if place else 0
     except struct.error as error:
         raise ReadError(
-            f"the Arrow file is damaged at byte {at:,}", expected=f"a message of {size:,} bytes", hint="export it again"
+            f"the Arrow file is damaged at byte {offset:,}",
+            expected=f"a message of {size:,} bytes",
+            hint="export it again",
         ) from error
 
 

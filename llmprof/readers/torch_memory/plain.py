@@ -61,7 +61,7 @@ def _run(pickled: bytes) -> Any:  # noqa: C901, PLR0912, PLR0915 (one branch an 
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
-    at, end = 0, len(pickled)
+    offset, end = 0, len(pickled)
 
     def text(start: int, size: int) -> str:
         if start + size > end:
@@ -75,33 +75,33 @@ def _run(pickled: bytes) -> Any:  # noqa: C901, PLR0912, PLR0915 (one branch an 
         return items
 
     while True:
-        op = pickled[at]
-        at += 1
+        op = pickled[offset]
+        offset += 1
         if op == 0x94:  # MEMOIZE
             memo[len(memo)] = stack[-1]
         elif op == 0x68:  # BINGET
-            stack.append(memo[pickled[at]])
-            at += 1
+            stack.append(memo[pickled[offset]])
+            offset += 1
         elif op == 0x6A:  # LONG_BINGET
-            stack.append(memo[_U32.unpack_from(pickled, at)[0]])
-            at += 4
+            stack.append(memo[_U32.unpack_from(pickled, offset)[0]])
+            offset += 4
         elif op == 0x8C:  # SHORT_BINUNICODE
-            size = pickled[at]
-            stack.append(text(at + 1, size))
-            at += 1 + size
+            size = pickled[offset]
+            stack.append(text(offset + 1, size))
+            offset += 1 + size
         elif op == 0x4B:  # BININT1
-            stack.append(pickled[at])
-            at += 1
+            stack.append(pickled[offset])
+            offset += 1
         elif op == 0x4D:  # BININT2
-            stack.append(_U16.unpack_from(pickled, at)[0])
-            at += 2
+            stack.append(_U16.unpack_from(pickled, offset)[0])
+            offset += 2
         elif op == 0x4A:  # BININT
-            stack.append(_I32.unpack_from(pickled, at)[0])
-            at += 4
+            stack.append(_I32.unpack_from(pickled, offset)[0])
+            offset += 4
         elif op == 0x8A:  # LONG1
-            size = pickled[at]
-            stack.append(int.from_bytes(pickled[at + 1 : at + 1 + size], "little", signed=True))
-            at += 1 + size
+            size = pickled[offset]
+            stack.append(int.from_bytes(pickled[offset + 1 : offset + 1 + size], "little", signed=True))
+            offset += 1 + size
         elif op == 0x28:  # MARK
             marks.append(len(stack))
         elif op == 0x7D:  # EMPTY_DICT
@@ -132,26 +132,26 @@ def _run(pickled: bytes) -> Any:  # noqa: C901, PLR0912, PLR0915 (one branch an 
         elif op in (0x88, 0x89):  # NEWTRUE, NEWFALSE
             stack.append(op == 0x88)
         elif op == 0x47:  # BINFLOAT
-            stack.append(_F64.unpack_from(pickled, at)[0])
-            at += 8
+            stack.append(_F64.unpack_from(pickled, offset)[0])
+            offset += 8
         elif op == 0x58:  # BINUNICODE
-            size = _U32.unpack_from(pickled, at)[0]
-            stack.append(text(at + 4, size))
-            at += 4 + size
+            size = _U32.unpack_from(pickled, offset)[0]
+            stack.append(text(offset + 4, size))
+            offset += 4 + size
         elif op == 0x8D:  # BINUNICODE8
-            size = _U64.unpack_from(pickled, at)[0]
-            stack.append(text(at + 8, size))
-            at += 8 + size
+            size = _U64.unpack_from(pickled, offset)[0]
+            stack.append(text(offset + 8, size))
+            offset += 8 + size
         elif op == 0x71:  # BINPUT
-            memo[pickled[at]] = stack[-1]
-            at += 1
+            memo[pickled[offset]] = stack[-1]
+            offset += 1
         elif op == 0x72:  # LONG_BINPUT
-            memo[_U32.unpack_from(pickled, at)[0]] = stack[-1]
-            at += 4
+            memo[_U32.unpack_from(pickled, offset)[0]] = stack[-1]
+            offset += 4
         elif op == 0x95:  # FRAME
-            at += 8
+            offset += 8
         elif op == 0x80:  # PROTO
-            at += 1
+            offset += 1
         elif op == 0x2E:  # STOP
             return stack[-1]
         else:

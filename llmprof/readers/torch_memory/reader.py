@@ -293,9 +293,9 @@ def _read_timeline(path: Path, request: Request) -> Trace:
 def _sums(times: list[Any], sizes: list[Any]) -> tuple[dict[str, pl.DataFrame], int]:
     """Read ``[times in us, sizes by category]``; the first size is always 0."""
     whole = [
-        (at * 1000, *row[1:9])
-        for at, row in zip(times, sizes, strict=False)
-        if _whole(at) and at * 1000 < MOST_NS and isinstance(row, list) and len(row) == 9 and all(map(_whole, row))
+        (time * 1000, *row[1:9])
+        for time, row in zip(times, sizes, strict=False)
+        if _whole(time) and time * 1000 < MOST_NS and isinstance(row, list) and len(row) == 9 and all(map(_whole, row))
     ]
     schema = {"time_ns": pl.Int64, **dict.fromkeys(_CATEGORIES, pl.Int64)}
     frame = pl.DataFrame(whole, schema=schema, orient="row")

@@ -169,7 +169,7 @@ def _made_of(origin: Any, inside: tuple[Any, ...]) -> Kind:
     if origin is Annotated:
         return next((note for note in inside[1:] if isinstance(note, Kind)), kind_of(inside[0]))
     if origin in (typing.Union, types.UnionType):
-        return _any_of([kind_of(one) for one in inside])
+        return _any_of([kind_of(argument) for argument in inside])
     if origin is Literal:
         return _one_of(inside)
     if origin in _SIMPLE:
@@ -213,7 +213,7 @@ def _one_of(values: tuple[Any, ...]) -> Kind:
 def _container(origin: type, inside: tuple[Any, ...]) -> Kind:
     """The kind of a sequence, mapping, set or tuple; the items of an iterator are not checked."""
     if issubclass(origin, Mapping):
-        keys, values = (kind_of(one) for one in (*inside, Any, Any)[:2])
+        keys, values = (kind_of(argument) for argument in (*inside, Any, Any)[:2])
         return Kind(
             "a mapping",
             lambda value: (
@@ -225,7 +225,7 @@ def _container(origin: type, inside: tuple[Any, ...]) -> Kind:
             ),
         )
     if origin is tuple and inside and inside[-1] is not Ellipsis:
-        parts = [kind_of(one) for one in inside]
+        parts = [kind_of(argument) for argument in inside]
         return Kind(
             f"({', '.join(part.words for part in parts)})",
             lambda value: (

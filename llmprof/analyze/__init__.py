@@ -241,7 +241,7 @@ else:
         if not name.startswith("_") and name not in {module.name for module in pkgutil.iter_modules(__path__)}:
             from llmprof.analyze.catalog import analyses
 
-            for one in analyses():
-                if one.name == name:
-                    return one.function
+            for entry in analyses():
+                if entry.name == name:
+                    return entry.function
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -82,7 +82,7 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
     ('nvjet_tst', 'aten::mm', '[[4, 8], [8, 8]]', 0.9)
     """
     several = [captures] if isinstance(captures, Trace) else list(captures)
-    if not any(recorded_graphs(one) for one in several):
+    if not any(recorded_graphs(capture) for capture in several):
         raise AnalysisError(
             "no graph was captured in these traces",
             expected="calls of cudaStreamBeginCapture (hipStreamBeginCapture) and launches after them",

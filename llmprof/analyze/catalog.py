@@ -284,15 +284,15 @@ def analyses() -> tuple[Analysis, ...]:
         A plug-in cannot be loaded, is not an analysis, or has the name or the view of another one.
     """
     own = plugins.listed(BUILT_IN, Analysis)
-    others = plugins.added(plugins.ANALYSES, Analysis, own, lambda one: one.name, "analysis")
+    others = plugins.added(plugins.ANALYSES, Analysis, own, lambda added: added.name, "analysis")
     out = list(own)
-    for plugin, one in others:
-        if any(one.view == other.view for other in out):
+    for plugin, added in others:
+        if any(added.view == other.view for other in out):
             plugins.left_out(
-                f"{plugin.name!r} of {plugin.package}", plugins.ANALYSES, f"the view {one.view!r} is taken"
+                f"{plugin.name!r} of {plugin.package}", plugins.ANALYSES, f"the view {added.view!r} is taken"
             )
             continue
-        out.append(replace(one, function=_guarded(one.function, plugin.package), package=plugin.package))
+        out.append(replace(added, function=_guarded(added.function, plugin.package), package=plugin.package))
     return tuple(out)
 
 
@@ -302,7 +302,7 @@ def views() -> dict[str, Analysis]:
     >>> list(views())[:3]
     ['findings', 'steps', 'steady']
     """
-    return {one.view: one for one in analyses()}
+    return {entry.view: entry for entry in analyses()}
 
 
 def analysis(name: str) -> Analysis:
@@ -318,10 +318,12 @@ def analysis(name: str) -> Analysis:
     >>> analysis("steady_state").view
     'steady'
     """
-    for one in analyses():
-        if name in (one.name, one.view):
-            return one
-    raise LlmprofError(f"there is no analysis {name!r}", expected=f"one of {listed([one.name for one in analyses()])}")
+    for entry in analyses():
+        if name in (entry.name, entry.view):
+            return entry
+    raise LlmprofError(
+        f"there is no analysis {name!r}", expected=f"one of {listed([entry.name for entry in analyses()])}"
+    )
 
 
 def markdown() -> str:
@@ -333,8 +335,8 @@ def markdown() -> str:
         Markdown: a table of llmprof's own analyses.
     """
     rows = [
-        f"| {one.question} | `analyze.{one.name}` | `{' --'.join([one.view, *one.needs])}` | {one.help} |"
-        for one in plugins.listed(BUILT_IN, Analysis)
+        f"| {entry.question} | `analyze.{entry.name}` | `{' --'.join([entry.view, *entry.needs])}` | {entry.help} |"
+        for entry in plugins.listed(BUILT_IN, Analysis)
     ]
     head = [
         "# Analyses",

@@ -117,7 +117,7 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
     ]
     names = ("gain_ns", "gain_low_ns", "gain_high_ns", "recorded_ns")
     candidates = candidates.with_columns(
-        pl.Series(name, [one.get(name) for one in gains], dtype=pl.Float64) for name in names
+        pl.Series(name, [gain.get(name) for gain in gains], dtype=pl.Float64) for name in names
     )
     return candidates.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items())
 

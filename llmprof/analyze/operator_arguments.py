@@ -141,13 +141,13 @@ def recorded_call(
         assumed.append("strides were not recorded: tensors are taken to be contiguous")
         if operator in _OF_WEIGHTS:
             out, assumed[-1] = _transposed(out, replayable), assumed[-1] + ", and a weight to be transposed"
-    if any(isinstance(one, tuple) and one and isinstance(one[0], Tensor) for one in out):
+    if any(isinstance(argument, tuple) and argument and isinstance(argument[0], Tensor) for argument in out):
         assumed.append(f"types in a list of tensors are not recorded: taken to be {usual_dtype}")
     out = _numbers_for_scalars(out) if replayable.kind == "elementwise" else out
     out, fewer = _fewer_pages(out, replayable)
     assumed += fewer
     out = [_content(replayable, place, out) for place in range(len(out))]
-    total = sum(one.bytes for one in _tensors(out))
+    total = sum(argument.bytes for argument in _tensors(out))
     if total > MOST_BYTES:
         raise AnalysisError(f"its arguments take {format_bytes(total)}, more than {format_bytes(MOST_BYTES)}")
     if not any(True for _ in _tensors(out)):
@@ -186,8 +186,8 @@ def _argument(recorded: _Recorded, replayable: Replayable, usual_dtype: str) -> 
         steps = step if _is_list(step) and len(step) == len(size) else [None] * len(size)
         kinds = kind if _is_list(kind) and len(kind) == len(size) else [None] * len(size)
         return tuple(
-            _tensor(place, shape, usual_dtype if one is None else _dtype(place, one), stride)
-            for shape, one, stride in zip(size, kinds, steps, strict=True)
+            _tensor(place, shape, usual_dtype if dtype is None else _dtype(place, dtype), stride)
+            for shape, dtype, stride in zip(size, kinds, steps, strict=True)
         )
     if not isinstance(kind, str):
         raise AnalysisError(f"the type of argument {place} is {str(kind)[:40]!r}")
@@ -228,7 +228,7 @@ def _tensor(place: int, size: Any, dtype: str, step: Any) -> Tensor:
 def _whole(values: Any) -> tuple[int, ...] | None:
     if not _is_list(values) or len(values) > _MOST_AXES:
         return None
-    fit = all(isinstance(one, int) and not isinstance(one, bool) and 0 <= one <= _LARGEST for one in values)
+    fit = all(isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST for value in values)
     return tuple(values) if fit else None
 
 
@@ -260,19 +260,20 @@ def _number(text: str) -> int | float | None:
 def _transposed(arguments: list[Argument], replayable: Replayable) -> list[Argument]:
     """Weights of a linear layer, whose product is called with the transposed weight."""
     return [
-        replace(one, strides=(1, one.shape[0]))
-        if isinstance(one, Tensor) and place in replayable.stored and len(one.shape) == 2
-        else one
-        for place, one in enumerate(arguments)
+        replace(argument, strides=(1, argument.shape[0]))
+        if isinstance(argument, Tensor) and place in replayable.stored and len(argument.shape) == 2
+        else argument
+        for place, argument in enumerate(arguments)
     ]
 
 
 def _numbers_for_scalars(arguments: list[Argument]) -> list[Argument]:
     """Replace tensors without axes by numbers if another argument has axes: Python numbers are recorded this way."""
-    if not any(isinstance(one, Tensor) and one.shape for one in arguments):
+    if not any(isinstance(argument, Tensor) and argument.shape for argument in arguments):
         return arguments
     return [
-        (0.5 if one.dtype in _FLOATS else 1) if isinstance(one, Tensor) and not one.shape else one for one in arguments
+        (0.5 if argument.dtype in _FLOATS else 1) if isinstance(argument, Tensor) and not argument.shape else argument
+        for argument in arguments
     ]
 
 
@@ -287,29 +288,29 @@ def _fewer_pages(arguments: list[Argument], replayable: Replayable) -> tuple[lis
     if not fewer:
         return arguments, []
     made = [
-        replace(one, shape=(min(fewer, one.shape[0]), *one.shape[1:]))
-        if isinstance(one, Tensor) and place in replayable.pages
-        else one
-        for place, one in enumerate(arguments)
+        replace(argument, shape=(min(fewer, argument.shape[0]), *argument.shape[1:]))
+        if isinstance(argument, Tensor) and place in replayable.pages
+        else argument
+        for place, argument in enumerate(arguments)
     ]
     return made, [f"the cache has {fewer:,} pages here, fewer than in the recording"]
 
 
 def _content(replayable: Replayable, place: int, arguments: list[Argument]) -> Argument:
     """An argument with the values that its tensor must hold."""
-    one, rule = arguments[place], replayable.holds.get(place)
-    if not isinstance(one, Tensor) or rule is None:
-        return one
+    argument, rule = arguments[place], replayable.holds.get(place)
+    if not isinstance(argument, Tensor) or rule is None:
+        return argument
     kind, *given = rule
     if kind == "ones":
-        return replace(one, holds=("filled", 1))
+        return replace(argument, holds=("filled", 1))
     if kind == "fa3_metadata":
-        return replace(one, holds=("fa3_metadata",))
+        return replace(argument, holds=("fa3_metadata",))
     other = arguments[given[0]] if given[0] < len(arguments) else None
     if kind in ("value", "below_value"):
         if not isinstance(other, int):
             raise AnalysisError(f"the value of argument {given[0]} was not recorded")
-        return replace(one, holds=("filled" if kind == "value" else "below", other))
+        return replace(argument, holds=("filled" if kind == "value" else "below", other))
     if not isinstance(other, Tensor) or not other.shape:
         raise AnalysisError(f"argument {given[0]} was not recorded as a tensor")
     axis = 0
@@ -324,16 +325,16 @@ def _content(replayable: Replayable, place: int, arguments: list[Argument]) -> A
     size = other.shape[axis]
     if kind == "ends":
         longest = arguments[given[1]]
-        return replace(one, holds=("ends", size, longest if isinstance(longest, int) else 0))
+        return replace(argument, holds=("ends", size, longest if isinstance(longest, int) else 0))
     if kind == "slots":
         size *= other.shape[1] if len(other.shape) > 1 else 1
-        if one.elements > size:
+        if argument.elements > size:
             raise AnalysisError(f"argument {place} has more places than the cache of argument {given[0]}")
-    if kind in ("below", "pages") and one.elements and not size:
+    if kind in ("below", "pages") and argument.elements and not size:
         raise AnalysisError(f"argument {given[0]} is empty, and argument {place} points into it")
-    return replace(one, holds=(kind, size))
+    return replace(argument, holds=(kind, size))
 
 
 def _tensors(arguments: Sequence[Argument]) -> list[Tensor]:
-    flat = [part for one in arguments for part in (one if isinstance(one, tuple) else (one,))]
-    return [one for one in flat if isinstance(one, Tensor)]
+    flat = [part for argument in arguments for part in (argument if isinstance(argument, tuple) else (argument,))]
+    return [argument for argument in flat if isinstance(argument, Tensor)]

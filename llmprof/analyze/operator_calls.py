@@ -76,7 +76,7 @@ def replayable(trace: Trace) -> pl.DataFrame:
     if rows := [row for row in rows if row.height]:
         lists = {"kernels": "\n", "layers": ",", "phases": ","}
         joined = [pl.col(name).cast(pl.List(pl.String)).list.join(sign) for name, sign in lists.items()]
-        frame = frame.with_columns(one.replace("", None) for one in joined)
+        frame = frame.with_columns(column.replace("", None) for column in joined)
     return frame.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items()).sort(
         "total_ns", "operator", "shapes", descending=[True, False, False], nulls_last=True
     )

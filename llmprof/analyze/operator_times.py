@@ -76,7 +76,7 @@ def operator_times(timings: Timings) -> pl.DataFrame:
     steps = timings.steps.group_by("rank", "phase", "method", "held").agg(
         _steps=pl.len(), _step_ns=pl.col("dur_ns").median()
     )
-    own = {one["rank"]: len(one["layers"]) for one in timings.ranks}
+    own = {facts["rank"]: len(facts["layers"]) for facts in timings.ranks}
     inside = calls.filter(pl.col("layer").is_not_null()).group_by(keys).agg(
         _detailed=pl.struct("step", "layer").n_unique()
     )  # fmt: skip
@@ -121,7 +121,7 @@ def communication_times(timings: Timings) -> pl.DataFrame:
         calls waited for another rank longer than the rest). No row on one device: there is no communication.
     """
     keys = ["rank", "phase", "group", "kind", "bytes"]
-    own = {one["rank"]: len(one["layers"]) for one in timings.ranks}
+    own = {facts["rank"]: len(facts["layers"]) for facts in timings.ranks}
     of_phase = ["rank", "phase"]
     detailed = timings.calls.filter((pl.col("kind") == "layer") & pl.col("nested"))
     pairs = detailed.group_by(of_phase).agg(_pairs=pl.struct("step", "layer").n_unique())
@@ -168,7 +168,7 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
         step is no decode.
     """
     same = pl.col("method") == pl.col("method").shift().over("rank")
-    blocks = all(min((n for _, n in one["options"].get("cycle") or ()), default=1) > 1 for one in timings.ranks)
+    blocks = all(min((n for _, n in facts["options"].get("cycle") or ()), default=1) > 1 for facts in timings.ranks)
     rows = timings.entries.sort("rank", "at_ns").with_columns(
         step_ns=pl.col("at_ns").shift(-1).over("rank") - pl.col("at_ns"),
         then=pl.col("phase").shift(-1).over("rank"),

@@ -74,7 +74,9 @@ def rank_groups(
     for name, size in (("ranks_per_node", ranks_per_node), ("tp", tp), ("pp", pp)):
         if size is not None and size < 1:
             raise ArgumentError(f"{name} is {size}", expected="a number of ranks, at least 1")
-    facts = {one["rank"]: one for one in trace.meta.get("ranks", []) if isinstance(one, dict) and "rank" in one}
+    facts = {
+        entry["rank"]: entry for entry in trace.meta.get("ranks", []) if isinstance(entry, dict) and "rank" in entry
+    }
     ranks = [rank for rank in trace.ranks if rank >= 0]
     places: dict[int, dict[str, Any]] = {rank: {} for rank in ranks}
     for source, read in (("recording", _recorded), ("file name", _in_file), ("process groups", _in_groups)):

@@ -306,9 +306,18 @@ def _stages(read: Shape, machine: Machine, batch: Batch) -> pl.DataFrame:
 def _summed(machine: Machine, work: list[Operator]) -> pl.DataFrame:
     """Work and least time of each stage of some operators."""
     rows = []
-    for one in work:
-        time = machine.time(one)
-        rows.append((one.stage, one.flops, time.memory_bytes, one.message_bytes, time.latency_s * 1e9, time.bound))
+    for operator in work:
+        time = machine.time(operator)
+        rows.append(
+            (
+                operator.stage,
+                operator.flops,
+                time.memory_bytes,
+                operator.message_bytes,
+                time.latency_s * 1e9,
+                time.bound,
+            )
+        )
     names = ("stage", "flops", "memory_bytes", "message_bytes", "bound_ns", "bound")
     frame = pl.DataFrame(rows, schema={name: COLUMNS[name] for name in names}, orient="row")
     return (

@@ -154,7 +154,7 @@ def measures(run: Run) -> dict[str, Any]:
         ends = ("ci95_low", "ci95_high")
         measured |= {f"{name}_{end}": rows[name][end] for name in INTERVALS if name in rows for end in ends}
     measured["overhead"], measured["overhead_clear"] = _overhead(run.requests)
-    used = {one["phase"]: one for one in (run.summary.get("energy") or {}).get("phases") or ()}
+    used = {energy["phase"]: energy for energy in (run.summary.get("energy") or {}).get("phases") or ()}
     measured["joules_per_output_token"] = (used.get(measured["measured"]) or {}).get("joules_per_output_token")
     peaks = run.worker.get("peak_memory_bytes") or {}
     measured["peak_memory_bytes"] = max(peaks.values(), default=None)

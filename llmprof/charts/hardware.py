@@ -36,12 +36,14 @@ def hardware_peaks(memory: pl.DataFrame, matmul: pl.DataFrame) -> Any:
     require(memory, ("kind", "gb_per_s", "peak_gb_per_s"), chart="hardware_peaks", made_by=made)
     if memory.is_empty() and matmul.is_empty():
         raise nothing("hardware_peaks", "nothing was measured", made)
-    one = memory.group_by("kind", maintain_order=True).agg(pl.col("gb_per_s").min(), pl.col("peak_gb_per_s").first())
+    slowest = memory.group_by("kind", maintain_order=True).agg(
+        pl.col("gb_per_s").min(), pl.col("peak_gb_per_s").first()
+    )
     rates = matmul.group_by("dtype", maintain_order=True).agg(
         pl.col("tflop_per_s").max(), pl.col("peak_tflop_per_s").first()
     )
     parts = [
-        _beside_peak(one.rename({"kind": "name", "gb_per_s": "value", "peak_gb_per_s": "peak"}), "GB/s"),
+        _beside_peak(slowest.rename({"kind": "name", "gb_per_s": "value", "peak_gb_per_s": "peak"}), "GB/s"),
         _beside_peak(rates.rename({"dtype": "name", "tflop_per_s": "value", "peak_tflop_per_s": "peak"}), "TFLOP/s"),
     ]
     words = "Bars: measured (the slowest device; the best size of product); ticks: stated by the vendor"

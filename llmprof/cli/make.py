@@ -267,7 +267,7 @@ def convert(args: Namespace, terminal: Terminal) -> str:
     ranks = [rank for rank in trace.ranks if rank >= 0]
     rows = sum(rows for name, rows in trace.rows.items() if name != "collectives")
     pairs = [("Dataset", args.output), ("Ranks", f"{len(ranks):,}"), ("Rows", f"{rows:,}")]
-    pairs += [("Left out", f"{one['file']}: {text.plain(one['why'])}") for one in failed]
+    pairs += [("Left out", f"{file['file']}: {text.plain(file['why'])}") for file in failed]
     return text.pairs([*pairs, ("Next", f"llmprof findings {args.output}")], indent="")
 
 

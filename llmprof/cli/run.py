@@ -99,7 +99,7 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--input-tokens", metavar="N", help="synthetic prompts of N tokens, or LOW:HIGH")
     what.add_argument("--profile-mode", choices=MODES, metavar="MODE", help=f"one of {', '.join(MODES)}")
     _add_sizes(parser)
-    names = sorted({one.name for one in engines()})
+    names = sorted({entry.name for entry in engines()})
     what.add_argument("--engine", choices=names, metavar="NAME", help=" or ".join(names))
     what.add_argument("--all-reduce", choices=("auto", "nccl", "custom"), metavar="KIND", help="auto, nccl or custom")
     for name, kind, metavar, words in _PLAIN:
@@ -123,7 +123,7 @@ def _default(name: str) -> str:
 def _usual() -> dict[str, Any]:
     from llmprof.launch import ExperimentConfig
 
-    return {one.name: one.default for one in dataclasses.fields(ExperimentConfig)}
+    return {option.name: option.default for option in dataclasses.fields(ExperimentConfig)}
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +131,7 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
     from llmprof.launch.config.ops import SIZES
 
     sizes = parser.add_argument_group("timing of operators (mode ops)")
-    words = [f"{name}: {one['steps']} timed steps of {one['max_tokens']} tokens" for name, one in SIZES.items()]
+    words = [f"{name}: {size['steps']} timed steps of {size['max_tokens']} tokens" for name, size in SIZES.items()]
     sizes.add_argument("--size", choices=tuple(SIZES), metavar="NAME", help="; ".join(words))
     for flag, what in _SIZED.items():
         sizes.add_argument(f"--{flag.replace('_', '-')}", type=int, metavar="N", help=what)

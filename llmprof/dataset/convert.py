@@ -206,9 +206,9 @@ def _known(place: Place) -> dict[str, list[Partition]]:
     """Existing complete partitions, by the file that they were made from."""
     by_source: dict[str, list[Partition]] = {}
     for name in place.names():
-        if name.startswith(_PARTITION) and (one := read_partition(place, name)) is not None:
-            by_source.setdefault(one.source, []).append(one)
-    return {source: sorted(some, key=lambda one: one.index) for source, some in by_source.items()}
+        if name.startswith(_PARTITION) and (partition := read_partition(place, name)) is not None:
+            by_source.setdefault(partition.source, []).append(partition)
+    return {source: sorted(some, key=lambda partition: partition.index) for source, some in by_source.items()}
 
 
 def _made(source: Source, place: Place) -> list[Partition] | str:
@@ -246,7 +246,11 @@ def _again(place: Place, key: str, source: Source, seen: str) -> list[Partition]
     partitions = [read_partition(place, f"{_PARTITION}{key}-{index}") for index in range(first.of)]
     if None in partitions:
         return None
-    renamed = [msgspec.structs.replace(one, source=source.path, stamp=seen) for one in partitions if one is not None]
+    renamed = [
+        msgspec.structs.replace(partition, source=source.path, stamp=seen)
+        for partition in partitions
+        if partition is not None
+    ]
     return renamed
 
 
@@ -394,9 +398,9 @@ def _manifest(
     )
 
 
-def _renumbered(one: tuple[Partition, int], place: Place) -> Partition:
+def _renumbered(numbered: tuple[Partition, int], place: Place) -> Partition:
     """A partition with its rank among the others. Runs on a worker."""
-    partition, rank = one
+    partition, rank = numbered
     held = deferred.Deferred(place, (partition,), 0, tuple(partition.tables))
     number = pl.lit(rank, dtype=pl.Int32)
     frames = {name: held[name].with_columns(rank=number) for name in partition.tables}

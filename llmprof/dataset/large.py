@@ -293,7 +293,7 @@ def _write(rank: int, truth: Truth, folder: str) -> None:
     base = _base(truth.repeat, truth.tensor_parallel)
     group = rank // truth.tensor_parallel
     members = [group * truth.tensor_parallel + i for i in range(truth.tensor_parallel)]
-    members = [one for one in members if one < truth.ranks]
+    members = [member for member in members if member < truth.ranks]
     warp = _warp(base, late_ns=truth.late_ns[rank], wait_ns=_late_in(truth, members), slower=truth.slower[group])
     starts = warp(base.starts)
     lengths = np.where(base.lengths < 0, -1, warp(base.starts + base.lengths) - starts)
@@ -309,7 +309,9 @@ def _write(rank: int, truth: Truth, folder: str) -> None:
     ).item()
     text = text.replace(_GROUP, f"tp{group}").replace(_MEMBERS, json.dumps(members))
     head = dict(base.head)
-    head["deviceProperties"] = [{**one, "name": f"{one['name']} (synthetic run)"} for one in head["deviceProperties"]]
+    head["deviceProperties"] = [
+        {**member, "name": f"{member['name']} (synthetic run)"} for member in head["deviceProperties"]
+    ]
     head["distributedInfo"] = {
         "backend": "nccl",
         "rank": rank,

@@ -344,7 +344,7 @@ def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:
         yield Asked("recorded_calls")
     elif name in NEEDS:
         yield Asked("recorded_calls")
-        yield from (Asked(one) for one in NEEDS[name])
+        yield from (Asked(needed) for needed in NEEDS[name])
 
 
 def _after(name: str, options: Mapping[str, Any]) -> bool:
@@ -377,7 +377,7 @@ def _or_raise(asked: Asked, parts: Mapping[int, Found], frame: pl.DataFrame | No
 
 def _written(tables: Deferred) -> str:
     """Names of the partitions, which change with their content."""
-    return str(hash(tuple(one.folder for one in tables.partitions)))
+    return str(hash(tuple(partition.folder for partition in tables.partitions)))
 
 
 @functools.lru_cache(maxsize=2)

@@ -53,10 +53,10 @@ def sources_of(
         if not place.is_local:
             sources += [Source(url, chosen, python_functions, clocks) for url in _remote(place)]
             continue
-        for one, file in reading.files_of(capture(place.path), reader):
-            readers[one.name] = one
-            sources.append(Source(str(file.resolve()), one.name, python_functions, clocks))
-    if len(readers) > 1 or (any(one.alone for one in readers.values()) and len(sources) > 1):
+        for claimed_by, file in reading.files_of(capture(place.path), reader):
+            readers[claimed_by.name] = claimed_by
+            sources.append(Source(str(file.resolve()), claimed_by.name, python_functions, clocks))
+    if len(readers) > 1 or (any(claimed_by.alone for claimed_by in readers.values()) and len(sources) > 1):
         raise MixedRunsError(
             f"the files are of different formats, or stand alone: {listed(sorted(readers))}",
             expected="the files that one profiler wrote for one run",
@@ -67,7 +67,7 @@ def sources_of(
 
 
 def _remote(place: Place) -> list[str]:
-    suffixes = {suffix for one in registry.readers() for suffix in one.suffixes}
+    suffixes = {suffix for reader in registry.readers() for suffix in reader.suffixes}
     inside = [place.at(name) for name in place.names() if Path(name).suffix in suffixes]
     if inside and inside != [place.root]:
         return inside

@@ -29,8 +29,8 @@ def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str
     """Run the collectives in separate processes, and read the results of rank 0."""
     torch = importlib.import_module("torch")
     out = []
-    for world in sorted({one.world for one in operators}):
-        mine = [one for one in operators if one.world == world]
+    for world in sorted({operator.world for operator in operators}):
+        mine = [operator for operator in operators if operator.world == world]
         devices = torch.cuda.device_count() if args.device.startswith("cuda") else world
         if world < 2 or devices < world:
             why = (
@@ -38,7 +38,7 @@ def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str
                 if world > 1
                 else "its ranks are not recorded"
             )
-            out += [{"key": one.key, "operator": one.name, "error": why} for one in mine]
+            out += [{"key": operator.key, "operator": operator.name, "error": why} for operator in mine]
             continue
         with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
             free.bind(("127.0.0.1", 0))
@@ -65,7 +65,7 @@ def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str
                 out += json.loads(file.read_text())["operators"]
             else:
                 why = f"the ranks ended with {', '.join(map(str, failed))}"
-                out += [{"key": one.key, "operator": one.name, "error": why} for one in mine]
+                out += [{"key": operator.key, "operator": operator.name, "error": why} for operator in mine]
     return out
 
 
@@ -79,8 +79,8 @@ def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str,
         torch.cuda.set_device(rank)
     distributed.init_process_group("nccl" if cuda else "gloo", rank=rank, world_size=world)
     bench, out = Bench(f"cuda:{rank}" if cuda else "cpu", args.seconds), []
-    for one in (one for one in operators if one.world == world):
-        flat = [x for given in one.arguments for x in (given if isinstance(given, list) else [given])]
+    for operator in (operator for operator in operators if operator.world == world):
+        flat = [x for given in operator.arguments for x in (given if isinstance(given, list) else [given])]
         tensor = bench.tensor(next(x for x in flat if isinstance(x, Tensor)))
         reduce, how = _all_reduce(torch, distributed, tensor, cuda=cuda)
         times: list[float] = []
@@ -95,7 +95,15 @@ def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str,
                 took = float(time.perf_counter_ns() - start)
             times += [took] if number >= 10 else []
         times_by_clock = {"profiler": {"calls": 0}, "clock": summary(times), "host": {"calls": 0}}
-        out.append({"key": one.key, "operator": one.name, "modes": {"warm": times_by_clock}, "kernels": [], "how": how})
+        out.append(
+            {
+                "key": operator.key,
+                "operator": operator.name,
+                "modes": {"warm": times_by_clock},
+                "kernels": [],
+                "how": how,
+            }
+        )
     distributed.destroy_process_group()
     return out
 
@@ -122,31 +130,31 @@ def main(operators: list[Operator]) -> int:
     parser.add_argument("--first", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        rows = _rank([one for one in operators if one.collective], args)
+        rows = _rank([operator for operator in operators if operator.collective], args)
         if not int(os.environ["RANK"]):
             _save(args, "", rows)
         return 0
-    alone = [one for one in operators if not one.collective]
+    alone = [operator for operator in operators if not operator.collective]
     rows = json.loads(Path(args.json).read_text())["operators"] if args.first and args.json else []
     bench = Bench(args.device, args.seconds)
     for number in range(args.first, len(alone)):
-        one = alone[number]
-        row: dict[str, Any] = {"key": one.key, "operator": one.name}
+        operator = alone[number]
+        row: dict[str, Any] = {"key": operator.key, "operator": operator.name}
         if time.perf_counter() - _BEGAN > args.limit:
             row["error"] = "not begun: no time was left"
         else:
             try:
-                row |= bench.run(one)
+                row |= bench.run(operator)
             except _FAILURES as error:
                 row["error"] = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:300]
         rows.append(row)
-        _tell(one, row)
+        _tell(operator, row)
         _save(args, bench.name, rows)
         if "CUDA error" in row.get("error", "") and args.json and number + 1 < len(alone):  # the device is lost here
             rest = args.limit - (time.perf_counter() - _BEGAN)
             again = ["--device", args.device, "--seconds", str(args.seconds), "--limit", str(rest), "--json", args.json]
             os.execv(sys.executable, [sys.executable, sys.argv[0], *again, "--first", str(number + 1)])  # noqa: S606
-    collectives = [one for one in operators if one.collective]
+    collectives = [operator for operator in operators if operator.collective]
     if collectives:
         _save(args, bench.name, rows + _ranks(collectives, args))
     return 0

@@ -322,7 +322,7 @@ def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:
 def _expression(argument: Argument) -> str:
     """An argument as a Python expression."""
     if isinstance(argument, Tensor):
-        holds = "" if argument.holds == ("random",) else "".join(f", {one!r}" for one in argument.holds)
+        holds = "" if argument.holds == ("random",) else "".join(f", {value!r}" for value in argument.holds)
         return f"Tensor({argument.shape!r}, {argument.strides!r}, {argument.dtype!r}{holds})"
     if isinstance(argument, tuple):
         return f"[{', '.join(map(_expression, argument))}]"

@@ -129,15 +129,15 @@ class Bench:
     def arguments(self, operator: Operator) -> list[Any]:
         """Arguments of an operator."""
         made: list[Any] = []
-        for one in operator.arguments:
-            if isinstance(one, Tensor):
-                made.append(None if one.holds == "fa3_metadata" else self.tensor(one))
-            elif isinstance(one, list) and one and isinstance(one[0], Tensor):
-                made.append([self.tensor(part) for part in one])
+        for argument in operator.arguments:
+            if isinstance(argument, Tensor):
+                made.append(None if argument.holds == "fa3_metadata" else self.tensor(argument))
+            elif isinstance(argument, list) and argument and isinstance(argument[0], Tensor):
+                made.append([self.tensor(part) for part in argument])
             else:
-                made.append(one)
-        for place, one in enumerate(operator.arguments):
-            if isinstance(one, Tensor) and one.holds == "fa3_metadata":
+                made.append(argument)
+        for place, argument in enumerate(operator.arguments):
+            if isinstance(argument, Tensor) and argument.holds == "fa3_metadata":
                 made[place] = self._fa3_metadata(made)
         return made
 
@@ -165,8 +165,8 @@ class Bench:
             function = getattr(packet, overload)
             parameters = function._schema.arguments
             if len(parameters) == len(operator.arguments) and all(map(_fits, operator.arguments, parameters)):
-                positional = sum(not one.kwarg_only for one in parameters)
-                return function, [one.name for one in parameters], positional
+                positional = sum(not parameter.kwarg_only for parameter in parameters)
+                return function, [parameter.name for parameter in parameters], positional
         raise ValueError(f"no form of {operator.name} takes {len(operator.arguments)} such arguments")
 
     def callable(self, operator: Operator) -> Callable[[list[Any]], Any]:
@@ -259,8 +259,8 @@ class Bench:
             kind = torch.bfloat16 if self.cuda else torch.float32
             self.other = [torch.randn(size, 512, device=self.device).to(kind) for size in (8, 512)]
         few, many = self.other
-        for one in (few @ many, many @ many, torch.softmax(many.float(), -1), many.sort(-1).values):
-            one.cumsum(-1)
+        for result in (few @ many, many @ many, torch.softmax(many.float(), -1), many.sort(-1).values):
+            result.cumsum(-1)
         torch.nn.functional.layer_norm(many, (512,))
         torch.topk(many, 8)
         torch.nn.functional.gelu(few)
@@ -271,8 +271,8 @@ class Bench:
         self.flush()
         if after is not None:
             after()
-        for place, one in enumerate(made):
-            for part in one if isinstance(one, list) else [one]:
+        for place, argument in enumerate(made):
+            for part in argument if isinstance(argument, list) else [argument]:
                 own = place not in operator.stored and isinstance(part, self.torch.Tensor)
                 if own and not any(step == 0 and size > 1 for size, step in zip(part.shape, part.stride())):  # noqa: B905
                     part.copy_(part.clone())
@@ -304,7 +304,7 @@ class Bench:
     def _clocked(self, call: Callable[[], Any], before: Callable[[], None] | None, calls: int) -> list[float]:
         """Times in ns by events of the device, less those of an empty pair; by the clock on a CPU."""
         if self.cuda:
-            return [max(0.0, one - self.floor_ns) for one in self.events([call] * calls, before)]
+            return [max(0.0, time_ns - self.floor_ns) for time_ns in self.events([call] * calls, before)]
         times = []
         for _ in range(calls):
             if before is not None:
@@ -334,9 +334,9 @@ def _ends(total: int, parts: int, most: int) -> list[int]:
     """Ends of parts that add up to a total: as many as possible have the greatest length, the others have length 1."""
     ends, left = [0], total
     for after in range(parts - 1, -1, -1):
-        one = min(most or -(-left // (after + 1)), max(0, left - after)) if after else left
-        ends.append(ends[-1] + one)
-        left -= one
+        size = min(most or -(-left // (after + 1)), max(0, left - after)) if after else left
+        ends.append(ends[-1] + size)
+        left -= size
     return ends
 
 
@@ -397,9 +397,9 @@ def _read(events: list[dict[str, Any]], name: str, plans: dict[str, Any], *, cud
             if event["name"] == name:
                 host[place] = max(host[place], float(event["dur"]) * 1e3)
             continue
-        for one in work.get(event.get("args", {}).get("correlation", -1), ()):
-            sums[place] += float(one["dur"]) * 1e3
-            names[place].add(one["name"])
+        for kernel in work.get(event.get("args", {}).get("correlation", -1), ()):
+            sums[place] += float(kernel["dur"]) * 1e3
+            names[place].add(kernel["name"])
     for place, mark in enumerate(marks):
         mode = out[mark["name"].split(":")[1]]
         took = sums[place] if cuda else host[place]

@@ -79,7 +79,7 @@ class Timings:
     @property
     def on_device(self) -> bool:
         """Whether the times are times of a GPU."""
-        return any(one["platform"] == "cuda" for one in self.ranks)
+        return any(facts["platform"] == "cuda" for facts in self.ranks)
 
 
 def read_timings(path: str | Path) -> Timings:
@@ -271,7 +271,7 @@ def _collectives(content: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFra
 
 
 def _as_json(values: list[Any]) -> pl.Series:
-    return pl.Series([None if one is None else json.dumps(one) for one in values], dtype=pl.String)
+    return pl.Series([None if value is None else json.dumps(value) for value in values], dtype=pl.String)
 
 
 def _escaped(path: str) -> str:

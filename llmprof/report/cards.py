@@ -360,7 +360,7 @@ def _coverage(trace: Trace) -> Rows | None:
 
 def _questions(trace: Trace) -> list[tuple[str, str]]:
     """The first analyses of the catalogue for what was recorded."""
-    questions = [(f"analyze.{one.name}(trace)", one.question) for one in catalog.analyses() if one.section]
+    questions = [(f"analyze.{entry.name}(trace)", entry.question) for entry in catalog.analyses() if entry.section]
     if not any(trace.has(name) for name in ("kernels", "copies", "ops")):
         return [("trace.tables", "What was recorded?")]
     if not trace.has("collectives"):

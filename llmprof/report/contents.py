@@ -46,10 +46,10 @@ def sections(
             members.setdefault(analysis.anchor, []).append(analysis)
     out = []
     for anchor, joined in members.items():
-        opened = next((one.section for one in joined if not isinstance(one.section, str)), None)
-        blocks = [block for one in joined for block in _tables(one, frames.get(one.name), what)]
-        drawn = [figures[drawing.name] for one in joined for drawing in drawings(one)]
-        evidence = tuple(one.name for one in joined if one.reported)
+        opened = next((member.section for member in joined if not isinstance(member.section, str)), None)
+        blocks = [block for member in joined for block in _tables(member, frames.get(member.name), what)]
+        drawn = [figures[drawing.name] for member in joined for drawing in drawings(member)]
+        evidence = tuple(member.name for member in joined if member.reported)
         head = (opened.question, opened.words) if opened is not None else (joined[0].question, "")
         if opened is not None and opened.without is not None and not _has_rows(frames.get(opened.without.analysis)):
             head = (opened.without.question, opened.without.words)

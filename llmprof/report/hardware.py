@@ -46,9 +46,9 @@ STALLS = Drawing("stalls", "what the warps wait for", lambda one: (charts.stalls
 
 
 def _section(
-    anchor: str, question: str, words: str, drawing: Drawing | None, one: Profile, *tables: Table | Absent
+    anchor: str, question: str, words: str, drawing: Drawing | None, profile: Profile, *tables: Table | Absent
 ) -> Section:
-    drawn = [figure(one, drawing)] if drawing is not None else []
+    drawn = [figure(profile, drawing)] if drawing is not None else []
     return Section(anchor, question, words, [*drawn, *tables], (anchor,))
 
 
@@ -115,13 +115,13 @@ def advice(metrics: Metrics) -> pl.DataFrame:
     )
 
 
-def _lines(one: Profile) -> pl.DataFrame:
-    lines = analyze.hot_lines(one.source).filter(pl.col("samples") > 0)
+def _lines(profile: Profile) -> pl.DataFrame:
+    lines = analyze.hot_lines(profile.source).filter(pl.col("samples") > 0)
     files = pl.Series("source", [file_name(path) for path in lines["file"]], dtype=pl.String)
     return lines.with_columns(files).sort("samples", descending=True, maintain_order=True)
 
 
-def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
+def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
     """Contents of the report of hardware metrics.
 
     Parameters
@@ -136,7 +136,7 @@ def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
     Contents
         Findings and their sections; in place of data that the metrics lack there is the reason.
     """
-    metrics = one.metrics
+    metrics = profile.metrics
     sections = [
         _section(
             "speed_of_light",
@@ -144,7 +144,7 @@ def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
             "A kernel is limited by the side that is at 60 % of its peak or more, else by latency. Of several limits "
             "of its launches, the one with most of their time is named.",
             KERNELS,
-            one,
+            profile,
             _table("limits of kernels", "limits", "Kernels by their time", _LIMITS, lambda: limits(metrics)),
         ),
         _section(
@@ -152,21 +152,21 @@ def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
             "How near do the kernels come to the roofs of the device?",
             "Under the slope the memory is the limit, under a flat line the arithmetic.",
             ROOFLINE,
-            one,
+            profile,
         ),
         _section(
             "stalls",
             "What do the warps wait for?",
             "Shares of the warp cycles in which a warp could not issue, by reason.",
             STALLS,
-            one,
+            profile,
         ),
         _section(
             "rules",
             "What does the profiler itself advise?",
             "Estimates for the whole kernel (global) come before those for one unit of it (local).",
             None,
-            one,
+            profile,
             _table("results of rules", "rules", "Advice of Nsight Compute", _RULES, lambda: advice(metrics)),
         ),
         _section(
@@ -174,8 +174,8 @@ def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
             "Which lines of the source are hot?",
             "Lines by the samples of their warps.",
             None,
-            one,
-            _table("hot lines", "hot_lines", "Lines by samples", _LINES, lambda: _lines(one)),
+            profile,
+            _table("hot lines", "hot_lines", "Lines by samples", _LINES, lambda: _lines(profile)),
         ),
     ]
     makers: dict[str, Callable[[], pl.DataFrame]] = {
@@ -183,8 +183,8 @@ def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
         "speed_of_light": lambda: analyze.speed_of_light(metrics),
         "stalls": lambda: analyze.stalls(metrics),
         "rules": lambda: advice(metrics),
-        "hot_lines": lambda: _lines(one),
-        "findings": lambda: one.findings,
+        "hot_lines": lambda: _lines(profile),
+        "findings": lambda: profile.findings,
     }
     made = {name: attempt(name, make) for name, make in makers.items()}
     frames = {name: frame for name, frame in made.items() if isinstance(frame, pl.DataFrame)}
@@ -202,12 +202,12 @@ def profile_contents(one: Profile, *, title: str | None = None) -> Contents:
         sections=by_share(sections, frames.get("findings", pl.DataFrame())),
         frames=frames,
         absent=absent,
-        path=one.name,
+        path=profile.name,
         of_trace=False,
     )
 
 
-def profile_html(one: Profile, *, title: str | None = None) -> str:
+def profile_html(profile: Profile, *, title: str | None = None) -> str:
     """The report of hardware metrics as one HTML document.
 
     Parameters
@@ -217,11 +217,11 @@ def profile_html(one: Profile, *, title: str | None = None) -> str:
     title : str, optional
         Heading.
     """
-    return page(profile_contents(one, title=title))
+    return page(profile_contents(profile, title=title))
 
 
 def write_profile(
-    one: Profile, folder: str | os.PathLike[str], *, title: str | None = None, progress: Progress | None = None
+    profile: Profile, folder: str | os.PathLike[str], *, title: str | None = None, progress: Progress | None = None
 ) -> Report:
     """Write the report of hardware metrics.
 
@@ -246,4 +246,4 @@ def write_profile(
     OutputError
         The folder cannot be written.
     """
-    return write_contents(profile_contents(one, title=title), folder, progress=progress)
+    return write_contents(profile_contents(profile, title=title), folder, progress=progress)

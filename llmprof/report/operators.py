@@ -159,7 +159,7 @@ def communication_report(timings: Timings) -> dict[str, Any]:
         "count of all: it is too large where the timed ones wait for another rank longer than the rest, and null where "
         "it would be above 1",
         "share_by_phase": shares.sort("rank", "phase").to_dicts(),
-        "seen": {str(one["rank"]): one.get("collectives_seen", {}) for one in timings.ranks},
+        "seen": {str(facts["rank"]): facts.get("collectives_seen", {}) for facts in timings.ranks},
         "by_type": {row.pop("kind"): row for row in kinds.to_dicts()},
         "by_size": rows.to_dicts(),
     }
@@ -169,7 +169,7 @@ def _about(timings: Timings) -> dict[str, Any]:
     first = timings.ranks[0]
     keys = ("model", "platform", "device", "clock", "torch", "options", "world_size", "tensor_parallel_size")
     shared = {key: first.get(key) for key in (*keys, "pipeline_parallel_size", "clock_uncertainty_ns")}
-    return shared | {"ranks": len(timings.ranks), "notes": [note for one in timings.ranks for note in one["notes"]]}
+    return shared | {"ranks": len(timings.ranks), "notes": [note for facts in timings.ranks for note in facts["notes"]]}
 
 
 def _readme(timings: Timings, written: list[Path], missing: Mapping[str, str]) -> str:

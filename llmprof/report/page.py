@@ -200,7 +200,7 @@ def page(contents: Contents) -> str:
         left_out=[section for section in contents.sections if not section.shows],
         places={row["order"]: place_of(row, contents.sections) for row in contents.findings.iter_rows(named=True)},
         library=library,
-        dark=Markup(json.dumps(dark_colours(spec for one in contents.figures for spec in (one.spec, one.small)))),  # noqa: S704
+        dark=Markup(json.dumps(dark_colours(spec for f in contents.figures for spec in (f.spec, f.small)))),  # noqa: S704
         script=script,
     )
 
@@ -271,10 +271,10 @@ def by_share(sections: Sequence[Section], findings: pl.DataFrame) -> list[Sectio
     shares: dict[str, float] = {}
     for row in findings.iter_rows(named=True):
         place = place_of(row, sections)
-        anchor = next((one.anchor for one in sections if place in _ids(one)), None)
+        anchor = next((section.anchor for section in sections if place in _ids(section)), None)
         if anchor is not None:
             shares[anchor] = max(shares.get(anchor, 0.0), float(row["share_of_time"]))
-    return sorted(sections, key=lambda one: -shares.get(one.anchor, 0.0))
+    return sorted(sections, key=lambda section: -shares.get(section.anchor, 0.0))
 
 
 def _ids(section: Section) -> set[str]:
@@ -411,7 +411,7 @@ def _environment() -> jinja2.Environment:
         "cell_class": _CLASSES.__getitem__,
         "figure": lambda value, kind: _WRITERS[kind](value),
         "figure_of": figure_of,
-        "packed": lambda one: vega.packed(one.spec, one.small),
+        "packed": lambda figure: vega.packed(figure.spec, figure.small),
         "head_class": lambda kind: "" if kind == "name" else _CLASSES[kind],
         "sentence": sentence,
         "share": lambda value: format_share(float(value) if isinstance(value, int | float) else None),

@@ -111,10 +111,10 @@ def packed(spec: str, small: str = "") -> str:
     out: dict[str, Any] = {"tables": tables}
     for key, text in (("wide", spec), ("narrow", small)):
         if text:
-            one = json.loads(text)
-            sets = one.get("datasets", {})
+            chart = json.loads(text)
+            sets = chart.get("datasets", {})
             tables |= {name: _columns(rows) for name, rows in sets.items() if name not in tables}
-            out[key] = one | {"datasets": list(sets)}
+            out[key] = chart | {"datasets": list(sets)}
     return safe_json(out)
 
 

@@ -367,7 +367,7 @@ def ranked(scope: Scope, requests: pl.DataFrame | None = None, *, whole: Trace |
     """
     measures = [(rule, measure) for rule in RULES if (measure := _measured(rule, scope)) is not None]
     losses = [pair for pair in measures if not pair[0].info]
-    predicted = gains_of(scope, [one for _, one in losses], scope.trace if whole is None else whole)
+    predicted = gains_of(scope, [change for _, change in losses], scope.trace if whole is None else whole)
     gains = dict(zip((rule.name for rule, _ in losses), predicted, strict=True))
     rows = [_sentence(rule, measure, scope, gains.get(rule.name)) for rule, measure in measures]
     frame = pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"})

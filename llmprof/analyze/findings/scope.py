@@ -149,8 +149,8 @@ class Scope:
         if self.steps is None:
             return f"recorded time, host and device: {format_ns(self.span_ns / self.parts)} {where}"
         number = self.windows["step"].n_unique()
-        one = self.words if self.words.startswith("step ") else f"1 {self.words.removesuffix('s')}"
-        what = f"{number} {self.words}, which are" if number > 1 else f"{one}, which is"
+        single = self.words if self.words.startswith("step ") else f"1 {self.words.removesuffix('s')}"
+        what = f"{number} {self.words}, which are" if number > 1 else f"{single}, which is"
         share = format_share(self.span_ns / max(1, self.recorded_ns))
         mean = format_ns(self.span_ns / self.parts)
         return f"time from step to step: {mean} on average {where} over {what} {share} of the recorded time"

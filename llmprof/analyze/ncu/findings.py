@@ -152,9 +152,9 @@ def _limit(row: dict[str, Any], total: float) -> dict[str, Any]:
         limit = f"limited by latency: it reaches {compute:.0f} % of the peak of compute and {memory:.0f} % of memory's"
     else:
         limit = "whose limit is not known from these metrics"
-    one = row["launches"] == 1
+    single = row["launches"] == 1
     detail = [
-        "One launch." if one else f"{row['launches']} launches, {format_ns(row['ns'] / row['launches'])} on average."
+        "One launch." if single else f"{row['launches']} launches, {format_ns(row['ns'] / row['launches'])} on average."
     ]
     if row["bounds"] > 1:
         detail.append(f"The limit is that of the launches with {format_ns(row['bound_ns'])} of it.")

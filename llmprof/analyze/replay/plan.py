@@ -264,7 +264,9 @@ def _covered(start: Ints, end: Ints) -> Callable[[Ints], Ints]:
 def times_of(plans: list[Plan]) -> Ints:
     """Times of all nodes (rows) under several plans of one graph (columns), in ns: scheduled at once."""
     each = [plan.chains() for plan in plans]
-    columns = {name: np.stack([getattr(one, name) for one in each], axis=1) for name in ("weight", "origin", "delay")}
+    columns = {
+        name: np.stack([getattr(chains, name) for chains in each], axis=1) for name in ("weight", "origin", "delay")
+    }
     return earliest(replace(each[0], **columns))
 
 

@@ -423,7 +423,7 @@ def _behind(joined: pl.DataFrame, members: pl.DataFrame) -> pl.Series:
     rows: list[tuple[Any, ...]] = prefills.rows()
     lists = []
     for request, start, first in joined.select("request", "start_ns", "first_step_ns").iter_rows():
-        others = [one for one, begin, end in rows if one != request and begin < first and end > start]
+        others = [other for other, begin, end in rows if other != request and begin < first and end > start]
         lists.append(list(dict.fromkeys(others)))
     return pl.Series("behind", lists, dtype=pl.List(pl.Int64))
 

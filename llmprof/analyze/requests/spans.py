@@ -109,7 +109,7 @@ def first_token_finding(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[
     own = name == "its own prefill"
     worst = frame.sort("ttft_ns", descending=True).row(0, named=True)
     others = ", ".join(f"{other} {format_ns(ns)}" for other, ns in parts.items() if other != name and ns > 0)
-    numbers = ", ".join(str(one) for one in slow["requests"])
+    numbers = ", ".join(str(number) for number in slow["requests"])
     count = len(slow["requests"])
     return {
         "rule": FIRST_TOKENS,

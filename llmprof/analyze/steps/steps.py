@@ -283,10 +283,10 @@ def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int]) -> Trac
     """
     numbers = sorted({steps_kept} if isinstance(steps_kept, int) else set(steps_kept))
     each = [whole] if len(whole.ranks) < MANY_RANKS else [whole.select(ranks=rank) for rank in whole.ranks]
-    rows = pl.concat([steps(one) for one in each])
+    rows = pl.concat([steps(trace) for trace in each])
     step = pl.col("step").is_in(numbers)
     key = ["rank", "stream", "start_ns", "name"]
-    events = pl.concat([events_with_steps(one).filter(step).select(key) for one in each]).unique()
+    events = pl.concat([events_with_steps(trace).filter(step).select(key) for trace in each]).unique()
     if missing := sorted(set(numbers) - set(rows["step"])):
         recorded = rows["step"].unique().sort().to_list()
         expected = f"some from {recorded[0]} to {recorded[-1]}" if recorded else "a trace with steps"

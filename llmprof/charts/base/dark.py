@@ -118,9 +118,9 @@ def _replaced(value: Any, table: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return table.get(value, value)
     if isinstance(value, Mapping):
-        return {name: _replaced(one, table) for name, one in value.items()}
+        return {name: _replaced(item, table) for name, item in value.items()}
     if isinstance(value, list):
-        return [_replaced(one, table) for one in value]
+        return [_replaced(item, table) for item in value]
     return value
 
 

@@ -364,7 +364,7 @@ def work(rank: int, world: int, spec: Mapping[str, Any], out: str, address: str)
             "p2p_ranks": functools.partial(bench.p2p_ranks, dist),
             "all_reduce": functools.partial(bench.all_reduce, dist, cpu_group),
         }
-        for name in [one for one in together if one.removesuffix("_ranks") in parts]:
+        for name in [part for part in together if part.removesuffix("_ranks") in parts]:
             had = torch.tensor([int(name in kept.parts)])
             dist.all_reduce(had, op=dist.ReduceOp.MIN, group=cpu_group)
             if not had.item():  # if one rank lacks a part, all ranks measure it again
@@ -382,7 +382,7 @@ class Kept:
     """
 
     def __init__(self, path: Path, torch: Any, spec: Mapping[str, Any], world: int) -> None:
-        names = [one["name"] for one in device_facts(torch)]
+        names = [facts["name"] for facts in device_facts(torch)]
         key = json.dumps([dict(spec), world, names, str(torch.__version__)], sort_keys=True)
         self.path = path
         self.document: dict[str, Any] = {"key": key, "parts": {}, "notes": [], "seconds": 0.0, "finished": False}

@@ -43,9 +43,9 @@ def main() -> int:
     device_type = "DeviceType.CUDA" if cuda else "DeviceType.CPU"
     name = None if cuda else "aten::matmul"
     seen = [
-        float(one.device_time if cuda else one.cpu_time)
-        for one in profile.events()
-        if str(one.device_type) == device_type and (one.name == name if name else "emset" not in one.name)
+        float(event.device_time if cuda else event.cpu_time)
+        for event in profile.events()
+        if str(event.device_type) == device_type and (event.name == name if name else "emset" not in event.name)
     ]
     summary = {
         "platform": place, "n": n, "timed_us": statistics.median(timed),

@@ -267,7 +267,7 @@ def _type(kind: inspect.Type, records: dict[str, str]) -> str:
         case inspect.LiteralType(values=values):
             return " | ".join(json.dumps(value) for value in values)
         case inspect.UnionType(types=types):
-            return " | ".join(_type(one, records) for one in types)
+            return " | ".join(_type(member, records) for member in types)
         case inspect.ListType(item_type=item) | inspect.VarTupleType(item_type=item):
             inner = _type(item, records)
             return f"({inner})[]" if " | " in inner else f"{inner}[]"

@@ -363,11 +363,11 @@ class AllReduce(Explorer):
         ``late_ns`` is the time from the start of the first rank to the start of this rank. Where ranks are picked, only
         theirs.
         """
-        one = self.call is not None
+        of_call = self.call is not None
         rows = call_of(self.trace, self.call).drop("aligned_ns") if self.call is not None else self._rows()
         if self.picked:
             rows = rows.filter(pl.col("rank").is_in(list(self.picked)))
-        return rows if one or self.rank is None else rows.filter(pl.col("rank") == self.rank)
+        return rows if of_call or self.rank is None else rows.filter(pl.col("rank") == self.rank)
 
     def timeline(self) -> Timeline:
         """The picked ranks alone in a timeline, at the window that is shown.

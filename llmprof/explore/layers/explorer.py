@@ -165,9 +165,11 @@ def cells(
     phases = columns["phase"].unique().to_list()
     phases.sort(key=lambda p: (list(PHASES).index(p) if p in PHASES else len(PHASES), p or ""))
     columns = columns.with_columns(scale=pl.col("phase").map_elements(phases.index, pl.Int64, skip_nulls=False))
-    one = placed.group_by("column", "layer").agg(pl.col("value").median(), pl.col("outlier").any())
+    by_layer = placed.group_by("column", "layer").agg(pl.col("value").median(), pl.col("outlier").any())
     levels = rows.select("layer").unique().sort("layer")
-    full = columns.select("column", "phase").join(levels, how="cross").join(one, on=["column", "layer"], how="left")
+    full = (
+        columns.select("column", "phase").join(levels, how="cross").join(by_layer, on=["column", "layer"], how="left")
+    )
     full = full.sort("column", "layer")
     head = {
         "measure": measure,
@@ -177,7 +179,7 @@ def cells(
         "columns": columns.sort("column").select("first", "last", "scale").rows(),
         "layers": levels["layer"].to_list(),
         "condensed": size,
-        "outliers": int(one["outlier"].sum()),
+        "outliers": int(by_layer["outlier"].sum()),
         "missing": full["value"].null_count(),
         "steps": first_last,
         "diverging": measure == "gap",
@@ -275,7 +277,9 @@ def _panel(head: Mapping[str, Any], values: memoryview) -> Panel:
 
 def _values_of(panels: Sequence[Panel], phase: str | None) -> pl.Series:
     """Known values of all ranks in a phase (ns)."""
-    parts = [panel.values[[one == phase for _, one in panel.columns]].ravel() for panel in panels]
+    parts = [
+        panel.values[[phase_of_column == phase for _, phase_of_column in panel.columns]].ravel() for panel in panels
+    ]
     return pl.Series(np.concatenate(parts)).drop_nans().cast(pl.Float64)
 
 

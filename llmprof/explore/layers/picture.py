@@ -120,7 +120,7 @@ def _panel(panel: Panel, scales: Scales, x: float, y: float, wide: float) -> Ite
     of_column = [phase for _, phase in panel.columns]
     pixels = np.empty((count, len(panel.layers), 3), np.uint8)
     for phase in dict.fromkeys(of_column):
-        chosen = np.array([one == phase for one in of_column])
+        chosen = np.array([phase_of_column == phase for phase_of_column in of_column])
         pixels[chosen] = colours(panel.values[chosen], scales[phase])
     image = base64.b64encode(png_of(pixels.transpose(1, 0, 2))).decode("ascii")
     yield (

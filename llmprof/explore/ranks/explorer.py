@@ -112,10 +112,10 @@ def cells(
     )
     columns = columns.join(numbers, on="phase", nulls_equal=True).sort("column")
     per_rank = placed.group_by("rank", "row", "column").agg(pl.col("value").median())
-    one = per_rank.group_by("row", "column").agg(pl.col("value").max())
+    slowest = per_rank.group_by("row", "column").agg(pl.col("value").max())
     bands = placed.group_by("row").agg(first=pl.col("rank").min(), last=pl.col("rank").max()).sort("row")
     full = columns.select("column", "phase").join(bands.select("row"), how="cross")
-    full = full.join(one, on=["row", "column"], how="left").sort("column", "row")
+    full = full.join(slowest, on=["row", "column"], how="left").sort("column", "row")
     head = {
         "measure": measure,
         "title": title,

@@ -326,7 +326,9 @@ def _target(data: TimelineData, record: Mapping[str, Any]) -> Hit | None:
             continue
         number, row = host
         inside = [(n, lane, span) for n, lane in enumerate(row.lanes) if (span := lane.at(time)) is not None]
-        named = [one for one in inside if data.names.full[int(one[1].name[one[2]])] == record["name"]]
+        named = [
+            candidate for candidate in inside if data.names.full[int(candidate[1].name[candidate[2]])] == record["name"]
+        ]
         if inside:
             level, _, span = (named or inside)[-1]
             return hit(data, number, level, span)

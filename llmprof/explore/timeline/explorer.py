@@ -194,7 +194,7 @@ class Timeline(Explorer):
             self.span_rows = streams or None
             if rank is not None:
                 now = self.arrangement or {}
-                shown = [one for one in now.get("hidden", []) if one != rank]
+                shown = [hidden_rank for hidden_rank in now.get("hidden", []) if hidden_rank != rank]
                 self.arrangement = {**now, "open": sorted({*(now.get("open") or []), rank}), "hidden": shown}
                 self.rank = rank
             if window is None:

@@ -436,4 +436,7 @@ def request_rows(frame: pl.DataFrame, keys: Keys, names: Names) -> list[Row]:
     )
     order = made.group_by("request").agg(pl.col("start_ns").min()).sort("start_ns", "request")["request"]
     parts = made.sort("start_ns", maintain_order=True).partition_by("request", as_dict=True)
-    return [Row(REQUEST_KIND, REQUEST_GROUP, f"request {one}", spans(parts[one,], slack=1 << 62)) for one in order]
+    return [
+        Row(REQUEST_KIND, REQUEST_GROUP, f"request {request}", spans(parts[request,], slack=1 << 62))
+        for request in order
+    ]

@@ -266,7 +266,7 @@ class WhatIf(Explorer):
     @property
     def made(self) -> list[Change]:
         """Changes that can be made of this recording, as :func:`llmprof.analyze.what_if` takes them."""
-        return [change_of(one.change) for one in self._made(self.changes) if not one.error]
+        return [change_of(change.change) for change in self._made(self.changes) if not change.error]
 
     @property
     def selected(self) -> pl.DataFrame:
@@ -276,21 +276,21 @@ class WhatIf(Explorer):
     @property
     def python(self) -> str:
         """Python that gives ``selected`` for a ``trace``."""
-        return _python([one.change for one in self._made(self.changes) if not one.error])
+        return _python([change.change for change in self._made(self.changes) if not change.error])
 
     @property
     def command(self) -> str:
         """Command that prints the same for a ``PATH``."""
-        return _command([one.change for one in self._made(self.changes) if not one.error])
+        return _command([change.change for change in self._made(self.changes) if not change.error])
 
     def picture(self) -> bytes | None:
         """PNG image: the recorded and the predicted time of a step of each phase; None if no step was recorded."""
         made = self._made(self.changes)
-        good = [one.change for one in made if not one.error]
+        good = [change.change for change in made if not change.error]
         frame = self._predicted(good, made)
         if frame.is_empty():
             return None
-        changes = [one.words for one in made if not one.error]
+        changes = [change.words for change in made if not change.error]
         title = in_words(frame, len(good)).removesuffix(f" {_ADD}")
         return to_png_bytes(step_times(frame, title=title, changes=changes), scale=1.25)
 
@@ -303,7 +303,7 @@ class WhatIf(Explorer):
             graph(self.trace)
         except LlmprofError as error:
             return {"offers": [], "works": [], "why": str(error)}, []
-        offered = [_plain(one) for one in offers(self.trace)]
+        offered = [_plain(offer) for offer in offers(self.trace)]
         return {"offers": offered, "works": works(self.trace), "why": ""}, []
 
     @answers(PREDICT)
@@ -324,9 +324,9 @@ class WhatIf(Explorer):
         try:
             return analyze.what_if(self.trace, *(change_of(text) for text in good))
         except AnalysisError as error:
-            for one in made:
-                if one.change in good:
-                    one.error = f"not together with the others: {error}"
+            for change in made:
+                if change.change in good:
+                    change.error = f"not together with the others: {error}"
             good.clear()
             return analyze.what_if(self.trace)
 

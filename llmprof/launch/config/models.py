@@ -73,7 +73,7 @@ def resolve(name: str, folder: str | Path) -> Path:
     """
     if name.startswith(PREFIX):
         config = config_of(name)
-        target = Path(folder) / next(one for one in NAMES if one.lower() == name.removeprefix(PREFIX).lower())
+        target = Path(folder) / next(entry for entry in NAMES if entry.lower() == name.removeprefix(PREFIX).lower())
         try:
             target.mkdir(parents=True, exist_ok=True)
             (target / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

@@ -160,6 +160,6 @@ def check_ops(config: ExperimentConfig) -> None:
             "or choose profile_mode torch or nsys, which see the kernels of graphs",
         )
     if not engine(config.engine, served=config.served).timer:
-        able = sorted({one.name for one in engines() if one.timer and not one.served})
+        able = sorted({entry.name for entry in engines() if entry.timer and not entry.served})
         what = f"a served run of {config.engine}" if config.served else f"the engine {config.engine}"
         raise ConfigError(f"{what} cannot time operators", hint=f"run {' or '.join(able)} with served: false")

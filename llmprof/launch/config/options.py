@@ -185,7 +185,7 @@ def _check_engine(config: ExperimentConfig) -> None:
         raise ConfigError(f"model is {config.model!r}", expected="a folder, a name on the hub, or random:tiny")
     chosen = engine(config.engine, served=config.served)
     if chosen.most_ranks is not None and config.world_size > chosen.most_ranks:
-        others = ", ".join(sorted({one.name for one in engines() if one.most_ranks is None}))
+        others = ", ".join(sorted({entry.name for entry in engines() if entry.most_ranks is None}))
         raise ConfigError(
             f"the engine {chosen.name} cannot use {config.world_size} ranks",
             expected="one" if chosen.most_ranks == 1 else f"at most {chosen.most_ranks}",

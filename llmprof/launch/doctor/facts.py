@@ -278,7 +278,7 @@ def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Int
         return Interpreter(error=f"there is no program {config.python}")
     try:
         finished = subprocess.run(  # noqa: S603
-            [python, "-c", _ASK, *dict.fromkeys(name for one in engines() for name in one.packages)],
+            [python, "-c", _ASK, *dict.fromkeys(name for entry in engines() for name in entry.packages)],
             capture_output=True,
             text=True,
             errors="replace",

@@ -49,20 +49,20 @@ def engine(name: str, *, served: bool = False) -> Engine:
     ConfigError
         No engine has this name, or the engine has no server.
     """
-    named = [one for one in engines() if one.name == name]
+    named = [entry for entry in engines() if entry.name == name]
     if not named:
-        names = sorted({one.name for one in engines()})
+        names = sorted({entry.name for entry in engines()})
         near = difflib.get_close_matches(name, names, 1)
         raise ConfigError(
             f"there is no engine {name!r}",
             expected=f"one of {', '.join(names)}",
             hint=f"did you mean {near[0]}?" if near else "",
         )
-    for one in named:
-        if one.served == served:
-            return one
+    for entry in named:
+        if entry.served == served:
+            return entry
     if served:
-        others = ", ".join(sorted({one.name for one in engines() if one.served}))
+        others = ", ".join(sorted({entry.name for entry in engines() if entry.served}))
         raise ConfigError(f"the engine {name} has no server", hint=f"choose engine {others} for served runs")
     raise ConfigError(f"the engine {name} runs as a server only", hint="set served: true")
 

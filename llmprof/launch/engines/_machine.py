@@ -248,9 +248,10 @@ def gpu_names() -> list[str] | None:
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [name for _, _, name in rows]
-    identifiers = [one.strip() for one in chosen.split(",") if one.strip()]
+    identifiers = [identifier.strip() for identifier in chosen.split(",") if identifier.strip()]
     named = [
-        next((n for i, u, n in rows if one == i or (len(one) > 3 and u.startswith(one))), None) for one in identifiers
+        next((n for i, u, n in rows if identifier == i or (len(identifier) > 3 and u.startswith(identifier))), None)
+        for identifier in identifiers
     ]
     return [name for name in named if name is not None] if any(named) or not identifiers else None
 

@@ -81,9 +81,9 @@ async def _stream_of(reader: asyncio.StreamReader) -> Any:
                 raise RuntimeError(f"the server answered {status}: {rest.decode('utf-8', 'replace')[:500]}")
             continue
         *lines, rest = rest.split(b"\n")
-        for one in lines:
-            if one.startswith(b"data:") and one[5:].strip() != b"[DONE]":
-                yield json.loads(one[5:])
+        for event_line in lines:
+            if event_line.startswith(b"data:") and event_line[5:].strip() != b"[DONE]":
+                yield json.loads(event_line[5:])
         if not part:
             return
 
@@ -196,8 +196,8 @@ def achieved(requests: Sequence[Mapping[str, Any]], arrive: Sequence[float]) -> 
 
     They are None if there are fewer than two requests or no time between them.
     """
-    ends = sorted(one["start_ns"] / 1e9 + one["e2e_s"] for one in requests)
-    starts = [one["start_ns"] / 1e9 - one["arrived_s"] for one in requests]
+    ends = sorted(request["start_ns"] / 1e9 + request["e2e_s"] for request in requests)
+    starts = [request["start_ns"] / 1e9 - request["arrived_s"] for request in requests]
     spans = {"arrived_per_s": arrive[-1] - arrive[0], "answered_per_s": ends[-1] - min(starts)}
     counts = {"arrived_per_s": len(requests) - 1, "answered_per_s": len(requests)}
     return {name: counts[name] / spans[name] if len(requests) > 1 and spans[name] > 0 else None for name in spans}

@@ -81,13 +81,13 @@ def tensors(value: Any) -> list[Any]:
         return [value]
     if isinstance(value, Mapping):
         value = list(value.values())
-    return [tensor for one in value for tensor in tensors(one)] if isinstance(value, list | tuple) else []
+    return [tensor for item in value for tensor in tensors(item)] if isinstance(value, list | tuple) else []
 
 
 def shapes_of(args: Any, kwargs: Any) -> list[list[int]]:
     """Shapes of the tensors among the arguments."""
-    shapes = [list(one.shape) for one in args if hasattr(one, "shape")]
-    return shapes + [list(one.shape) for one in kwargs.values() if hasattr(one, "shape")]
+    shapes = [list(argument.shape) for argument in args if hasattr(argument, "shape")]
+    return shapes + [list(argument.shape) for argument in kwargs.values() if hasattr(argument, "shape")]
 
 
 def resident_bytes() -> int | None:

@@ -347,8 +347,8 @@ class OpsTimer:
         """
         end = self.mark()
         self.live.mark, self.live.limit, self.live.at = end, self.live.nothing_ns, time.perf_counter_ns()
-        both = [one for part in moved for one in part]
-        counts = [sum(int(one.numel()) for one in part) for part in moved]
+        both = [tensor for part in moved for tensor in part]
+        counts = [sum(int(tensor.numel()) for tensor in part) for part in moved]
         (name, world), (begin, host) = group, since
         self.collectives.append((
             self.step, kind, kind, name, world, begin, end, host, time.perf_counter_ns(),
@@ -447,7 +447,7 @@ class OpsTimer:
         """Number of marks that a timed step is likely to need, so that their events are made before the step."""
         detailed = len(_some(self._own, self.options["operator_layers"], 0, 0))
         outside, _, inside, _ = self._wraps[False]
-        below = max((len(one) for one in inside.values()), default=0) + 4
+        below = max((len(modules) for modules in inside.values()), default=0) + 4
         return 4 + 2 * (len(outside) + len(self.layers) + detailed * below)
 
     def anchor(self) -> None:
@@ -461,7 +461,7 @@ class OpsTimer:
             event.synchronize()
             after = time.perf_counter_ns()
             tries.append((after - before, event, (before + after) // 2))
-        width, event, middle_ns = min(tries, key=lambda one: one[0])
+        width, event, middle_ns = min(tries, key=lambda attempt: attempt[0])
         self.anchors.append((event, middle_ns, width))
 
     def host_times(self, marks: Sequence[tuple[int, Any]]) -> dict[int, int]:

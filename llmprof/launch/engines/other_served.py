@@ -168,7 +168,7 @@ def _serve(
                     with record.stage("stop_profile"):
                         server.command(stop)
                 take_traces(record)
-            record.outputs([one["text"] for one in answers], [one["tokens"] for one in answers])
+            record.outputs([answer["text"] for answer in answers], [answer["tokens"] for answer in answers])
 
         each_point(job, record, point)
     finally:
@@ -210,8 +210,8 @@ class _Load:
             with self._record.stage(phase, repeat=i, total=least, message=f"{len(bodies)} requests"):
                 most = self._job["server"]["max_concurrency"]
                 answers = asyncio.run(load(self._server.port, bodies, arrive, concurrency=most))
-            for k, one in enumerate(answers):
-                values = {name: value for name, value in one.items() if name not in {"text", "tokens"}}
+            for k, answer in enumerate(answers):
+                values = {name: value for name, value in answer.items() if name not in {"text", "tokens"}}
                 self._record.request(phase, i, k, **values)
             if phase != "warmup":
                 self._record.held(phase, i, achieved(answers, arrive), self._job["server"]["request_rate"])

@@ -318,7 +318,7 @@ class _Run:
         All requests of a batch get their tokens at the same times; a request ends with its last token.
         """
         ends = self._end_ids()
-        count = next((i + 1 for i, one in enumerate(output) if one in ends), len(output))
+        count = next((i + 1 for i, token in enumerate(output) if token in ends), len(output))
         times = self.steps.ended_ns[:count]
         first, last = (times[0], times[-1]) if times else (None, None)
         gaps = [(b - a) / 1e9 for a, b in zip(times, times[1:])]  # noqa: B905, RUF007

@@ -149,7 +149,11 @@ def _prefix_cache(llm: Any) -> dict[str, float]:
         metrics = llm.get_metrics()
     except (AttributeError, AssertionError):  # this version has no metrics, or its statistics are off
         return {}
-    return {one.name: float(one.value) for one in metrics if "prefix_cache" in one.name and hasattr(one, "value")}
+    return {
+        metric.name: float(metric.value)
+        for metric in metrics
+        if "prefix_cache" in metric.name and hasattr(metric, "value")
+    }
 
 
 def _profile(job: Mapping[str, Any], record: Record, llm: Any, *, on: bool) -> None:
@@ -168,8 +172,8 @@ def _time_operators(job: Mapping[str, Any], record: Record, llm: Any, *, on: boo
         if beside:
             llm.stop_profile()
         of_ranks = llm.collective_rpc("llmprof_ops_stop")
-        record.document["ops"] = sorted(of_ranks, key=lambda one: one["rank"])
-        for note in dict.fromkeys(note for one in of_ranks for note in one["notes"]):
+        record.document["ops"] = sorted(of_ranks, key=lambda rank: rank["rank"])
+        for note in dict.fromkeys(note for rank in of_ranks for note in rank["notes"]):
             record.note(note)
         return
     options = {**job["ops"], "folder": str(record.out / "traces")}
@@ -180,8 +184,8 @@ def _time_operators(job: Mapping[str, Any], record: Record, llm: Any, *, on: boo
 
 def _times(output: Any) -> dict[str, Any]:
     """Times of a request as vLLM reports them. The arrival is wall-clock time, the others are on the engine's clock."""
-    tokens = sum(len(one.token_ids) for one in output.outputs)
-    longest = max(len(one.token_ids) for one in output.outputs)
+    tokens = sum(len(part.token_ids) for part in output.outputs)
+    longest = max(len(part.token_ids) for part in output.outputs)
     record: dict[str, Any] = {
         "id": getattr(output, "request_id", None),
         "prompt_tokens": len(output.prompt_token_ids) if output.prompt_token_ids is not None else None,

@@ -160,7 +160,7 @@ class _Client:
             record.engine_steps("profiled", steps[0] if steps and isinstance(steps[0], list) else [])
             if job["memory_snapshot"]:
                 record.snapshots([str(path) for path in self._rpc("llmprof_memory", record.snapshot_path)])
-        record.outputs([one["text"] for one in answers], [one["tokens"] for one in answers])
+        record.outputs([answer["text"] for answer in answers], [answer["tokens"] for answer in answers])
         self._cache()
         facts = [fact for fact in self._rpc("llmprof_facts") if isinstance(fact, dict)]
         if facts:
@@ -190,8 +190,8 @@ class _Client:
                 self._server.command("/reset_prefix_cache")
             with self._record.stage(phase, repeat=i, total=least, message=f"{len(bodies)} requests"):
                 answers = asyncio.run(self._load(bodies, arrive, profile_after if i == 0 else 0.0))
-            for k, one in enumerate(answers):
-                values = {name: value for name, value in one.items() if name not in {"text", "tokens"}}
+            for k, answer in enumerate(answers):
+                values = {name: value for name, value in answer.items() if name not in {"text", "tokens"}}
                 self._record.request(phase, i, k, **values)
             if phase != "warmup":
                 self._record.held(phase, i, achieved(answers, arrive), self._job["server"]["request_rate"])

@@ -105,8 +105,8 @@ class LlmprofWorker:
         torch = _torch()
         cuda = torch.cuda.is_available()
         caches: dict[int, int] = {}
-        for one in _tensors(getattr(self.model_runner, "kv_caches", None)):
-            storage = one.untyped_storage()
+        for tensor in _tensors(getattr(self.model_runner, "kv_caches", None)):
+            storage = tensor.untyped_storage()
             caches[storage.data_ptr()] = storage.nbytes()
         return {
             "rank": int(self.rank),
@@ -121,7 +121,9 @@ class LlmprofWorker:
 def _scheduled(scheduled: Any) -> tuple[dict[str, int], dict[str, int], list[str]]:
     """Tokens of each request in a step, its earlier tokens, and the requests that were preempted in the step."""
     tokens = dict(getattr(scheduled, "num_scheduled_tokens", None) or {})
-    done = {one.req_id: one.num_computed_tokens for one in getattr(scheduled, "scheduled_new_reqs", None) or ()}
+    done = {
+        request.req_id: request.num_computed_tokens for request in getattr(scheduled, "scheduled_new_reqs", None) or ()
+    }
     cached = getattr(scheduled, "scheduled_cached_reqs", None)
     if cached is not None and hasattr(cached, "req_ids"):
         done.update(zip(cached.req_ids, cached.num_computed_tokens))  # noqa: B905 (the engine's Python may be old)
@@ -133,4 +135,4 @@ def _tensors(value: Any) -> list[Any]:
         return [value]
     if isinstance(value, dict):
         value = list(value.values())
-    return [tensor for one in value for tensor in _tensors(one)] if isinstance(value, list | tuple) else []
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, list | tuple) else []

@@ -108,7 +108,7 @@ class Sampler:
         if self._given is not None:
             self._sources = list(self._given)
         else:
-            opened = [one.open(Watched(self._visible, self._processes)) for one in monitors()]
+            opened = [monitor.open(Watched(self._visible, self._processes)) for monitor in monitors()]
             self._own_notes += [why for _, why in opened if why]
             self._sources = [source for source, _ in opened if source is not None]
         self._thread = threading.Thread(target=self._run, name="llmprof monitors", daemon=True)

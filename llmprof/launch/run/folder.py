@@ -450,7 +450,7 @@ def write(
     }
     summary = {
         "versions": versions,
-        "commands": [dict(one) for one in commands],
+        "commands": [dict(command) for command in commands],
         "environment": allowed(environment, also),
         "files": [_hashed(path, folder.path) for path in _contents(folder.path)],
     }

@@ -85,8 +85,8 @@ def lengths(distribution: str | int, count: int, seed: int, what: str = "input")
     chance = random.Random(seed)  # noqa: S311 (no secret)
     draw: Callable[[], float]
     try:
-        values = [float(one) for one in (numbers if kind in KINDS else [kind, *numbers])]
-        wrong = not all(math.isfinite(one) and one >= 0 for one in values) or values[0] < 1
+        values = [float(value) for value in (numbers if kind in KINDS else [kind, *numbers])]
+        wrong = not all(math.isfinite(value) and value >= 0 for value in values) or values[0] < 1
         if wrong:
             raise ValueError(distribution)
         if kind in {"normal", "lognormal"} and len(values) == 2:
@@ -207,16 +207,16 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
     order = sorted(range(len(rows)), key=lambda k: timed[k] or 0.0)
     rows = [rows[k] for k in order]
     texts = [row[2] for row in rows]
-    if any(one is None for one in texts) and any(one is not None for one in texts):
+    if any(value is None for value in texts) and any(value is not None for value in texts):
         raise ConfigError(f"only some lines of {path.name} have a prompt", expected="a prompt in each line, or in none")
     outputs = [row[3] for row in rows]
     first = rows[0][0] or 0.0
     notes = (f"{len(broken)} broken lines of {path.name} were left out: {_some(broken)}",) if broken else ()
     return Load(
         [row[1] for row in rows],
-        [config.max_tokens if one is None else one for one in outputs] if any(outputs) else None,
+        [config.max_tokens if value is None else value for value in outputs] if any(outputs) else None,
         None if rows[0][0] is None else [((row[0] or 0.0) - first) * scale for row in rows],
-        None if texts[0] is None else [str(one) for one in texts],
+        None if texts[0] is None else [str(value) for value in texts],
         notes,
     )
 

@@ -53,7 +53,7 @@ class Summary(dict[str, Any]):
 def _attributes(value: Any) -> Any:
     if isinstance(value, dict):
         return Summary(value)
-    return [_attributes(one) for one in value] if isinstance(value, list) else value
+    return [_attributes(item) for item in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)

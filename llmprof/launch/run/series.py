@@ -177,7 +177,7 @@ class Series:
             self.notes += [note for note in notes if note not in self.notes]
             jobs.append(made)
         # all points share one model: another model would need another engine
-        return [one | {"model": jobs[0]["model"]} for one in jobs]
+        return [each_job | {"model": jobs[0]["model"]} for each_job in jobs]
 
     def _prepare(self, jobs: Sequence[Mapping[str, Any]], argv: list[str], environment: Mapping[str, str]) -> None:
         """Give each point a folder inside the engine's, a script that repeats it alone, and a record of its engine."""

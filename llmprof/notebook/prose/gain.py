@@ -128,5 +128,5 @@ def of_decision(rows: pl.DataFrame) -> list[str]:
     ]
     vain = predicted.filter(pl.col("gain_ns") < _NOTHING * pl.col("recorded_ns"))["change"].to_list()
     if vain:
-        sentences.append(f"Nothing is gained alone by {', '.join(f'“{one}”' for one in vain)}.")
+        sentences.append(f"Nothing is gained alone by {', '.join(f'“{change}”' for change in vain)}.")
     return sentences

@@ -315,7 +315,7 @@ def of_decode_steps(before: dict[str, Any] | None, after: dict[str, Any] | None)
     )
     faster = before["step_ms"] / after["step_ms"]
     pace = f"{faster:.1f} times as fast" if faster >= 1 else f"{1 / faster:.1f} times slower"
-    step, idle = after["step_ms"], [format_share(one["idle_share"]) for one in (after, before)]
+    step, idle = after["step_ms"], [format_share(side["idle_share"]) for side in (after, before)]
     out = [
         f"{kernel_counts}, and {calls}: a decode step takes {format_ns(step * 1e6)} instead of "
         f"{format_ns(before['step_ms'] * 1e6)} ({pace}), and the device is idle in {idle[0]} of it instead of "

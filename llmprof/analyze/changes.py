@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.replay.graph import COLLECTIVE, SCHEDULED, SYNCHRONISE
+from llmprof.analyze.replay.graph import COLLECTIVE, LOADING, SCHEDULED, SYNCHRONISE
 from llmprof.analyze.replay.plan import Plan, calls_of_rows, new_transfer
 from llmprof.analyze.roofline import roofline_join
 from llmprof.errors import AnalysisError, listed
@@ -187,7 +187,7 @@ def run_ahead() -> Change:
     """
 
     def apply(plan: Plan, trace: Trace) -> None:
-        waits = np.isin(plan.built.kind, (SYNCHRONISE, SCHEDULED))
+        waits = np.isin(plan.built.kind, (LOADING, SYNCHRONISE, SCHEDULED))
         if not waits.any():
             raise AnalysisError(
                 "nothing in this recording is known to wait for the device",

@@ -21,6 +21,7 @@ from llmprof.analyze.replay.graph import (
     EVIDENCE,
     HANDED_OVER,
     LAUNCH,
+    LOADING,
     SCHEDULED,
     STREAM_WAIT,
     SYNCHRONISE,
@@ -32,7 +33,7 @@ from llmprof.analyze.replay.recording import recording
 from llmprof.analyze.replay.schedule import NEVER, Chains, earliest, latest
 from llmprof.analyze.replay.slack import known_slack, unknown_slack
 from llmprof.analyze.replay.waits import from_calls, recorded_waits
-from llmprof.analyze.replay.what_if import median_rank, replayed
+from llmprof.analyze.replay.what_if import median_rank, moved_in_words, replayed
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels
@@ -455,6 +456,75 @@ def test_without_a_late_rank_nobody_waits() -> None:
     # rank 0: 10 to 30, gap 1, transfer 5, gap 1, norm 10: 10 to 47 = 37 us; rank 1 as recorded: 70 to 106 = 36 us
     assert got["predicted_ns"].to_list() == [36.5 * US]
     assert got["recorded_ns"].to_list() == [(96 + 36) / 2 * US]
+
+
+def code_loaded(*, recorded: bool, device_idle: bool = False) -> Trace:
+    """One all-reduce, in which rank 0 waits 19 ms for rank 1; then each rank launches a kernel for the first time.
+
+    Before this the host needs 1.998 ms. On rank 0 it also waits until its all-reduce has ended, and launches 0.095 ms
+    after that. ``device_idle``: rank 0's host takes as long as before, but its device was idle long before the launch.
+    """
+    late = 2_000 if device_idle else 20_000
+    work = [
+        (0, 7, 1_005, late - 1_000, NCCL_ALL_REDUCE, 1), (0, 7, 20_105, 1_000, "sample", 2),
+        (1, 7, late, 5, NCCL_ALL_REDUCE, 1), (1, 7, late + 2_002, 1_000, "sample", 2),
+    ]  # fmt: skip
+    calls = [
+        (0, 1_000, 2, CALL, 1), (0, 20_100, 2, CALL, 2), (1, late - 5, 4, CALL, 1), (1, late + 1_997, 2, CALL, 2),
+    ]  # fmt: skip
+    if recorded:
+        calls += [(0, 3_000, 17_100, "cuKernelSetAttribute", None), (1, late + 1_990, 1, "cuKernelSetAttribute", None)]
+    kernels = device(work)
+    table = kernels.filter(pl.col("name") == NCCL_ALL_REDUCE).with_columns(
+        kind=pl.lit("all_reduce"), evidence=pl.lit("metadata"), bytes_source=pl.lit("metadata"),
+        on_device=pl.lit(value=True), world=pl.lit(2, dtype=pl.Int32), bytes=pl.lit(1_000_000, dtype=pl.Int64),
+        group=pl.lit("tp"),
+    )  # fmt: skip
+    return Trace({"kernels": kernels, "runtime": host(calls), "collectives": table}, {"world_size": 2})
+
+
+@pytest.mark.parametrize(("recorded", "call"), [(False, CALL), (True, "cuKernelSetAttribute")])
+def test_a_host_that_loads_code_waits_for_its_device(recorded: bool, call: str) -> None:
+    trace = code_loaded(recorded=recorded)
+    built = graph(trace)
+    assert edges_of(built, LOADING) == [(NCCL_ALL_REDUCE, call, 95, "assumed")]
+    plan = Plan(built, "middle")
+    assert (plan.times() == built.time).all()
+    changes.balance().apply(plan, trace)
+    first = built.events.filter((pl.col("rank") == 0) & (pl.col("name") == "sample"))["row"][0]
+    # rank 0's all-reduce ends at 1.010 ms. Without a recorded call the host needs 1.998 ms from 1.002, and launches at
+    # 3.000; the recorded call begins at 3.000 and takes its own time, that of the fastest tenth of its name
+    own = int(built.events.filter(pl.col("name") == "cuKernelSetAttribute")["dur_ns"].quantile(0.1) or 0)
+    assert plan.times()[2 * first] == 3_005 * US + min(own, 10_000)
+
+
+def test_a_slow_host_without_work_on_its_device_waits_for_nothing() -> None:
+    built = graph(code_loaded(recorded=False, device_idle=True))
+    assert edges_of(built, LOADING) == []
+
+
+def test_time_that_moves_from_the_step_before_is_said() -> None:
+    """The first step waits 60 us in an all-reduce. Without it only the end of this step moves."""
+    waits = two_ranks()
+    more = device([(rank, 7, 200, 10, GEMM, 4) for rank in (0, 1)])
+    kernels = pl.concat([waits.kernels.select(more.columns), more])
+    calls = host([(rank, 190, 2, CALL, 4) for rank in (0, 1)])
+    runtime = pl.concat([waits.runtime.select(calls.columns), calls])
+    starts = pl.concat([step_labels([0, 180], 175, rank) for rank in (0, 1)])
+    trace = Trace(
+        {"kernels": kernels, "runtime": runtime, "collectives": waits.collectives, "markers": starts}, {"world_size": 2}
+    )
+    found = what_if(trace, changes.balance())
+    # both steps end at 106 and 210 us: 104. Without waiting rank 0's first ends at 47: 163; the median is 133.5
+    assert found.select("recorded_ns", "predicted_ns").row(0) == (104 * US, 133.5 * US)
+    assert found["moved"].to_list() == [1]
+    assert moved_in_words(found.row(0, named=True)) == (
+        "1 of 2 decode steps are longer only because the step before them ends earlier; "
+        "they end no later than recorded."
+    )
+    unchanged = what_if(trace).row(0, named=True)
+    assert unchanged["moved"] == 0
+    assert moved_in_words(unchanged) == ""
 
 
 def test_another_link_changes_the_transfer_alone() -> None:

@@ -15,6 +15,7 @@ from llmprof.analyze.replay.graph import (
     COLLECTIVE,
     EVIDENCE,
     LAUNCH,
+    LOADING,
     SCHEDULED,
     STREAM_WAIT,
     SYNCHRONISE,
@@ -329,7 +330,7 @@ def _part() -> pl.Expr:
         .then(pl.lit("stream wait"))
         .when(device)
         .then(pl.lit("device gap"))
-        .when(kind == SYNCHRONISE)
+        .when(kind.is_in([LOADING, SYNCHRONISE]))
         .then(pl.lit("synchronise"))
         .when(kind == SCHEDULED)
         .then(pl.lit("scheduler"))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import is_synchronising
+from llmprof.analyze.replay.loading import first_launches, loading_calls
 from llmprof.analyze.replay.recording import Recording, Rows, clock_offsets, recording
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints
 from llmprof.analyze.replay.waits import MOST_AFTER_NS, USUAL_GAP_NS, awaited_last, from_calls, recorded_waits
@@ -36,11 +37,11 @@ LEAST_SAMPLES: Final = 20
 """Least number of gaps between back-to-back kernels for a median."""
 
 EDGE_KINDS: Final = (
-    "launch", "synchronise", "collective", "assumed_wait", "handed_over", "scheduled", "stream_wait",
+    "launch", "synchronise", "collective", "assumed_wait", "handed_over", "scheduled", "stream_wait", "code_loading",
 )  # fmt: skip
 """Kinds of edges between chains, by their code in :attr:`Graph.kind`."""
 
-LAUNCH, SYNCHRONISE, COLLECTIVE, ASSUMED, HANDED_OVER, SCHEDULED, STREAM_WAIT = range(7)
+LAUNCH, SYNCHRONISE, COLLECTIVE, ASSUMED, HANDED_OVER, SCHEDULED, STREAM_WAIT, LOADING = range(8)
 
 EVIDENCE: Final = ("recorded", "matched", "assumed")
 """Evidence of an edge, by its code in :attr:`Graph.evidence`: the recording names both ends; calls of several ranks
@@ -143,8 +144,12 @@ def graph(trace: Trace) -> Graph:
         )
     waits, streams = _synchronising(recorded), _edges(*recorded_waits(trace, recorded), STREAM_WAIT)
     streams = _joined(streams, _edges(*from_calls(trace, recorded), ASSUMED, BY_TIMES))
-    edges = _joined(_launches(recorded, streams), _collectives(trace, recorded), waits, streams)
+    loading = _edges(*loading_calls(recorded), LOADING, BY_TIMES)
+    edges = _joined(_launches(recorded, streams), _collectives(trace, recorded), waits, streams, loading)
     weight = _weights(recorded, edges)
+    unrecorded, least = first_launches(recorded)
+    weight[unrecorded.target] = least
+    edges = _joined(edges, _edges(*unrecorded, LOADING, BY_TIMES))
     edges = _joined(edges, _handed_over(recorded, weight, waits), _scheduled(trace, recorded, weight, waits))
     late = _unexplained(recorded, weight, edges)
     edges = _joined(edges, _edges(*awaited_last(recorded, late), ASSUMED, BY_TIMES))

@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import bus_factor, collectives
-from llmprof.analyze.replay.graph import COLLECTIVE, HANDED_OVER, LAUNCH, SCHEDULED, Graph
+from llmprof.analyze.replay.graph import COLLECTIVE, HANDED_OVER, LAUNCH, LOADING, SCHEDULED, Graph
 from llmprof.analyze.replay.recording import Rows
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, earliest
 from llmprof.errors import AnalysisError
@@ -179,7 +179,9 @@ class Plan:
             within[first] += 1
             within[last + 1] -= 1
         call = self.built.source // 2
-        edges = (self.built.kind == LAUNCH) & (np.cumsum(within[:-1]) > 0)[call]
+        inside = np.cumsum(within[:-1]) > 0
+        self.kept &= ~((self.built.kind == LOADING) & inside[self.built.target // 2])
+        edges = (self.built.kind == LAUNCH) & inside[call]
         self.delay[edges] = 0
         edges_of_first = edges & np.isin(call, calls["first"].to_numpy())
         self.delay[edges_of_first] = self.weight[2 * call[edges_of_first] + 1]
@@ -279,7 +281,7 @@ def periods(built: Graph, times: Ints) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``rank, step, phase, period_ns``; where a recording has no steps, one row per rank without a phase.
+        ``rank, step, phase, period_ns, end_ns``; where a recording has no steps, one row per rank without a phase.
     """
     work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row", "start_ns")
     if work["step"].null_count() == work.height:
@@ -297,7 +299,7 @@ def periods(built: Graph, times: Ints) -> pl.DataFrame:
     return (
         spans.with_columns(period_ns=pl.col("end") - pl.when(alone).then(pl.col("begin")).otherwise(before))
         .filter(pl.col("period_ns").is_not_null())
-        .select("rank", "step", "phase", "period_ns")
+        .select("rank", "step", "phase", "period_ns", end_ns="end")
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import polars as pl
 
@@ -29,6 +29,7 @@ _SCHEMA = {
     "gain_low_ns": pl.Float64(),
     "gain_high_ns": pl.Float64(),
     "speedup": pl.Float64(),
+    "moved": pl.UInt32(),
     "changes": pl.String(),
     "unknown": pl.String(),
 }
@@ -58,8 +59,9 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
         one before them), ``recorded_ns, predicted_ns`` (median time of a step, from the end of the one before to its
         own end on the devices), ``low_ns, high_ns`` (between the lowest and the highest guess, with the 95 % interval
         of the median over the steps, the noise of this recording), ``gain_ns`` (recorded minus predicted),
-        ``gain_low_ns, gain_high_ns`` (by the guesses: both sides have the same noise), ``speedup``, ``changes`` and
-        ``unknown`` (what the prediction cannot know, in words).
+        ``gain_low_ns, gain_high_ns`` (by the guesses: both sides have the same noise), ``speedup``, ``moved`` (steps
+        that are predicted longer, though they end no later: the step before them ends earlier, and what sets their own
+        end stays), ``changes`` and ``unknown`` (what the prediction cannot know, in words).
 
     Raises
     ------
@@ -77,7 +79,9 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     levels = [f"{level}_ns" for level in LEVELS]
     part = replayed_part(trace)
     [rows] = _periods(part.trace, [_plans(part.trace, made)])
-    recorded = rows.group_by("phase").agg(pl.len().alias("steps"), pl.col("recorded_ns", *levels).median())
+    recorded = rows.group_by("phase").agg(
+        pl.len().alias("steps"), pl.col("recorded_ns", *levels).median(), moved=pl.col("moved").sum()
+    )
     least, most, middle = pl.min_horizontal(levels), pl.max_horizontal(levels), pl.col("middle_ns")
     return (
         recorded.join(_noise(rows, levels), on="phase", nulls_equal=True)
@@ -107,6 +111,27 @@ def _not_replayed(part: Part) -> list[str]:
         if unmatched.len():
             reasons.append(f"what ranks wait for of each other, so each is replayed alone: {unmatched[0]}")
     return reasons
+
+
+def moved_in_words(row: Mapping[str, Any]) -> str:
+    """Why a phase is predicted longer, if its steps end no later than recorded.
+
+    Parameters
+    ----------
+    row : mapping
+        A row of :func:`what_if`.
+
+    Returns
+    -------
+    str
+        A sentence; empty if the phase is not longer, or for another reason.
+    """
+    if row["gain_ns"] >= 0 or not row["moved"] or row["phase"] is None:
+        return ""
+    return (
+        f"{row['moved']} of {row['steps']} {row['phase']} steps are longer only because the step before them ends "
+        "earlier; they end no later than recorded."
+    )
 
 
 def _noise(rows: pl.DataFrame, levels: list[str]) -> pl.DataFrame:
@@ -179,7 +204,7 @@ def replayed(
             plans[text] = _plans(part.trace, (change_of(text),))
         except LlmprofError as error:
             out[text] = error
-    results = [part.numbered(rows) for rows in _periods(part.trace, list(plans.values()))]
+    results = [part.numbered(rows.drop("moved")) for rows in _periods(part.trace, list(plans.values()))]
     return out | dict(zip(plans, results, strict=True))
 
 
@@ -201,13 +226,20 @@ def _periods(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
         return []
     built = graph(trace)
     recorded = periods(built, built.time).rename({"period_ns": "recorded_ns"})
+    middle = LEVELS.index("middle")
     times = times_of([plan for plans in groups for plan in plans])
     out, column = [], 0
     for plans in groups:
-        each = [periods(built, times[:, column + n])["period_ns"] for n in range(len(plans))]
+        each = [periods(built, times[:, column + n]) for n in range(len(plans))]
         column += len(plans)
+        by_level = [each[min(n, len(each) - 1)] for n in range(len(LEVELS))]
+        moved = (pl.col("middle_ns") > pl.col("recorded_ns")) & (by_level[middle]["end_ns"] <= pl.col("end_ns"))
         out.append(
-            recorded.with_columns(each[min(n, len(each) - 1)].alias(f"{level}_ns") for n, level in enumerate(LEVELS))
+            recorded.with_columns(
+                one["period_ns"].alias(f"{level}_ns") for level, one in zip(LEVELS, by_level, strict=True)
+            )
+            .with_columns(moved=moved)
+            .drop("end_ns")
         )
     return out
 

@@ -15,7 +15,7 @@ from llmprof.analyze.changes import Change
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.replay.plan import Plan
-from llmprof.analyze.replay.what_if import change_of
+from llmprof.analyze.replay.what_if import change_of, moved_in_words
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.charts.base.theme import PHASES
 from llmprof.errors import AnalysisError, LlmprofError
@@ -312,7 +312,7 @@ class WhatIf(Explorer):
         good = [one.change for one in made if not one.error]
         frame = self._predicted(good, made)
         return {
-            "rows": frame.drop("changes", "unknown").to_dicts(),
+            "rows": frame.drop("moved", "changes", "unknown").to_dicts(),
             "made": [_plain(one) for one in made],
             "words": in_words(frame, len(good)),
             "python": _python(good),
@@ -353,7 +353,8 @@ def in_words(frame: pl.DataFrame, changes: int) -> str:
         return f"{what} stays at {recorded}: something else sets its pace (analyze.critical_path says what)."
     between = f" ({low} to {high})" if low != high else ""
     word = "less" if share > 0 else "more"
-    return f"{what}: {recorded} recorded, {predicted} predicted{between}, {format_share(abs(share))} {word}."
+    said = f"{what}: {recorded} recorded, {predicted} predicted{between}, {format_share(abs(share))} {word}."
+    return " ".join(filter(None, (said, moved_in_words(row))))
 
 
 _ADD: Final = "Add a change to see what it would bring."

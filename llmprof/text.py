@@ -122,7 +122,13 @@ def head(name: str) -> str:
     return name.removesuffix("_ns").removesuffix("_gbps") + (" GB/s" if name.endswith("_gbps") else "")
 
 
-def table(frame: pl.DataFrame, *, width: int | None = None, columns: Sequence[str] | None = None) -> str:
+def table(
+    frame: pl.DataFrame,
+    *,
+    width: int | None = None,
+    columns: Sequence[str] | None = None,
+    longest: int | None = None,
+) -> str:
     """A frame as an aligned table.
 
     Parameters
@@ -134,6 +140,8 @@ def table(frame: pl.DataFrame, *, width: int | None = None, columns: Sequence[st
         and named under the table. None: nothing is cut.
     columns : sequence of str, optional
         Columns to show, in this order; all if not given.
+    longest : int, optional
+        Most characters of a text, which is shortened in the middle. None: only ``width`` limits it.
 
     Returns
     -------
@@ -143,6 +151,8 @@ def table(frame: pl.DataFrame, *, width: int | None = None, columns: Sequence[st
     names = [name for name in (columns or frame.columns) if name in frame.columns]
     cells = {name: [value(name, item) for item in frame[name]] for name in names}
     numeric = {name for name in names if frame.schema[name].is_numeric()}
+    if longest is not None:
+        cells |= {name: [shorten(cell, longest) for cell in cells[name]] for name in names if name not in numeric}
     widths = {name: max([len(head(name)), *map(len, cells[name])]) for name in names}
     left_out = _fit(widths, [name for name in names if name not in numeric], width) if width else []
     shown = [name for name in names if name not in left_out]

@@ -117,6 +117,35 @@ class TestAnalyze:
         assert f"   Try: {top['suggestion']}" in out
         assert f"   See: llmprof analyze {shlex.quote(str(saved))} --what {top['evidence']}" in out
 
+    def test_a_pipe_has_names_that_can_be_read_and_files_have_them_whole(self, run, tmp_path):
+        small, name = build(), f"gemm<{'int, ' * 300}>(Params)"
+        kernels = small.kernels.with_columns(name=pl.lit(name))
+        saved = str(type(small)({"kernels": kernels}, small.meta).save(tmp_path / "t"))
+        out = run("analyze", saved, "--what", "kernels", "--columns", "name,count")[1]
+        assert max(map(len, out.splitlines())) < output.LONGEST_NAME + 20
+        assert "gemm<int, " in out
+        assert ">(Params)" in out
+        assert name in run("analyze", saved, "--what", "kernels", "--csv", "-")[1]
+        assert json.loads(run("analyze", saved, "--what", "kernels", "--json")[1])[0]["name"] == name
+
+    def test_a_finding_about_requests_names_the_command_that_shows_them(self):
+        row = {
+            "order": 1,
+            "severity": "info",
+            "share_of_time": 0.5,
+            "denominator": None,
+            "title": "Late.",
+            "detail": "",
+        }
+        rows = pl.DataFrame([row | {"suggestion": "", "evidence": cli_analyze.OF_REQUESTS}])
+        said = cli_analyze.findings_text(rows, None, ["my run"])
+        assert said.splitlines()[-1] == "   See: llmprof explore 'my run', tab Requests"
+
+    def test_causes_are_words_in_the_table_of_a_comparison(self):
+        rows = pl.DataFrame({"part": ["host_bound", "launch"], "a_ns": [1, 2], "status": ["same", "only_b"]})
+        assert cli_analyze._called(rows, ("x", "y"))["part"].to_list() == ["host-bound", "launch"]
+        assert cli_analyze._called(rows, ("x", "x"))["part"].to_list() == ["host-bound", "launch"]
+
     def test_the_limit_says_what_is_left(self, run, saved):
         out = run("analyze", saved, "--what", "events", "--limit", "5")[1]
         assert out.splitlines()[-1] == "5 of 126 rows; --limit 0 shows all, --csv FILE writes them"

@@ -45,6 +45,13 @@ def test_unknown_is_explained():
     assert lines == ["wait", "   -", "5 ns", "(-: none, or not known from this capture)"]
 
 
+def test_a_text_has_a_longest_length_where_the_table_has_no_width():
+    frame = pl.DataFrame({"name": ["n" * 300 + "end", "k"], "count": [10**9, 1]})
+    [heads, long, short] = text.table(frame, longest=20).splitlines()
+    assert long.split() == [f"{'n' * 12}…{'n' * 4}end", "1,000,000,000"]
+    assert len(heads) == len(long) == len(short) == 20 + 2 + 13
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_is_wider_than_asked_for(width):
     frame = pl.DataFrame(

@@ -16,7 +16,7 @@ from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import FAILING, gate, markdown
 from llmprof.analyze.findings.document import findings_document, findings_schema
 from llmprof.analyze.ncu.hardware import VIEWS
-from llmprof.analyze.replay.what_if import change_of
+from llmprof.analyze.replay.what_if import change_of, moved_in_words
 from llmprof.cli.hardware import (
     findings_of_profile,
     info_of_profile,
@@ -25,7 +25,18 @@ from llmprof.cli.hardware import (
     open_profile,
     view_of_profile,
 )
-from llmprof.cli.output import SAMPLE, Failing, Terminal, on_workers, open_trace, rows_of, to_csv, to_json, wrapped
+from llmprof.cli.output import (
+    LONGEST_NAME,
+    SAMPLE,
+    Failing,
+    Terminal,
+    on_workers,
+    open_trace,
+    rows_of,
+    to_csv,
+    to_json,
+    wrapped,
+)
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -70,11 +81,17 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
             return nothing_found(open_profile(args.paths), terminal)
         return findings_text(kept, terminal.width, args.paths)
     shown = columns or (_shown(view, frame, args.by) if view is not None else None)
-    lines = [text.table(kept, width=terminal.width, columns=shown)] if frame.height else ["no rows"]
+    lines = [_table(kept, terminal, shown)] if frame.height else ["no rows"]
     if kept.height < frame.height:
         order = ", the longest" if view is not None and view.largest_first and not args.sort else ""
         lines.append(f"{kept.height:,} of {frame.height:,} rows{order}; --limit 0 shows all, --csv FILE writes them")
     return "\n".join(lines)
+
+
+def _table(frame: pl.DataFrame, terminal: Terminal, columns: Sequence[str] | None = None) -> str:
+    """A table as wide as the terminal; in a pipe it has all columns, with names of at most :data:`LONGEST_NAME`."""
+    longest = LONGEST_NAME if terminal.width is None else None
+    return text.table(frame, width=terminal.width, columns=columns, longest=longest)
 
 
 def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -> pl.DataFrame:
@@ -132,7 +149,7 @@ OF_REQUESTS: Final = "requests"
 
 def findings_text(findings: pl.DataFrame, width: int | None, paths: Sequence[str | Path] = ()) -> str:
     """Findings as numbered paragraphs; ``paths`` are the arguments of the commands that show the evidence."""
-    command = " ".join(["llmprof analyze", *(shlex.quote(text.plain(str(path))) for path in paths)])
+    arguments = " ".join(shlex.quote(text.plain(str(path))) for path in paths)
     if not findings.height:
         return "No rule found anything worth saying in this recording."
     of_steps = findings.filter(pl.col("evidence") != OF_REQUESTS)
@@ -150,8 +167,10 @@ def findings_text(findings: pl.DataFrame, width: int | None, paths: Sequence[str
             if words:
                 sentence = words
                 if label == "See: ":
-                    see = "analyze.requests(run)" if of_requests else f"{command} --what {_view_of(words)}"
-                    sentence = f"{see}{_place(row)}"
+                    see = f"analyze {arguments} --what {_view_of(words)}"
+                    if of_requests:
+                        see = f"explore {arguments}, tab Requests"
+                    sentence = f"llmprof {see}{_place(row)}"
                 out.append(wrapped(label + sentence, width, " " * len(number), " " * len(number)))
     return "\n".join(out)
 
@@ -238,6 +257,7 @@ def what_if(args: Namespace, terminal: Terminal) -> str:
             what = f"{row['phase']}: {recorded} a step"
             steps = "one step" if row["steps"] == 1 else f"median of {row['steps']} steps"
         lines.append(f"  {what} -> {predicted}{between} ({row['speedup']:.2f} times as fast; {steps})")
+    lines += [f"  {words}" for row in frame.iter_rows(named=True) if (words := moved_in_words(row))]
     unknown = [change.unknown for change in changes]
     more = frame["unknown"][0].removeprefix("; ".join(unknown)).removeprefix("; ") if frame.height else ""
     return "\n".join([*lines, *(f"Not known: {words}." for words in (*unknown, more) if words)])
@@ -309,7 +329,7 @@ def _largest(
     kept = kept.head(limit) if limit else kept
     if not kept.height:
         return ["no rows"]
-    lines = [text.table(_called(kept.select(columns), names), width=terminal.width)]
+    lines = [_table(_called(kept.select(columns), names), terminal)]
     if kept.height < frame.height:
         lines.append(f"{kept.height:,} of {frame.height:,} rows, the largest changes; --limit 0 shows all")
     return lines
@@ -321,7 +341,9 @@ def _runs(args: Namespace, names: tuple[str, str]) -> list[str]:
 
 
 def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
-    """Replace a and b by the names of the runs, in the names of columns and in ``status``."""
+    """Replace a and b by the names of the runs, in the names of columns and in ``status``; causes become words."""
+    if "part" in frame.columns:
+        frame = frame.with_columns(pl.col("part").replace("host_bound", "host-bound"))
     if names[0] == names[1]:
         return frame
     words = {"only_a": f"only in {names[0]}", "only_b": f"only in {names[1]}"}

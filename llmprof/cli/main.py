@@ -187,7 +187,7 @@ def _progress(args: argparse.Namespace) -> ProgressLine | _Silent:
 
 
 def _width() -> int | None:
-    """Width of the terminal in columns; None if the output is a file or a pipe, where nothing is cut."""
+    """Width of the terminal, or COLUMNS; None if the output is a file or a pipe, where no column is left out."""
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
         return max(40, shutil.get_terminal_size().columns)
     return None
@@ -391,20 +391,19 @@ def _reading() -> argparse.ArgumentParser:
 def _analyze(sub: argparse.ArgumentParser) -> None:
     from llmprof.analyze.catalog import views
     from llmprof.analyze.ncu.hardware import VIEWS
+    from llmprof.cli.output import TABLES
 
     by_name = {name: view.help for name, view in views().items()} | {name: view.help for name, view in VIEWS.items()}
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
-    sub.epilog = "analyses:\n" + "\n".join(f"  {name:<13} {words}" for name, words in by_name.items())
+    sub.epilog = f"{TABLES}\n\nanalyses:\n" + "\n".join(f"  {name:<13} {words}" for name, words in by_name.items())
     sub.add_argument(
         "--what", choices=list(by_name), default="findings", metavar="NAME", help="analysis (default: findings)"
     )
-    sub.add_argument(
-        "--rank", type=int, action="append", metavar="N", help="only this rank; may be given several times"
-    )
+    words = "only this rank; may be given several times"
+    sub.add_argument("--rank", type=int, action="append", metavar="N", help=words)
     sub.add_argument("--by", metavar="COLUMNS", help="columns to group by (overlap, kernels); stage or layer (layers)")
-    sub.add_argument(
-        "--model", metavar="NAME", help="bound: model of the trace, a name in theory --list or config.json"
-    )
+    words = "bound: model of the trace, a name in theory --list or config.json"
+    sub.add_argument("--model", metavar="NAME", help=words)
     sub.add_argument("--columns", metavar="COLUMNS", help="columns to show, separated by commas, or all")
     sub.add_argument("--sort", metavar="COLUMN", help="sort by this column, largest first")
     sub.add_argument("--ascending", action="store_true", help="with --sort: smallest first")
@@ -497,4 +496,4 @@ def _findings(sub: argparse.ArgumentParser) -> None:
 
 def _output(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--limit", type=int, metavar="N", help="rows to show (default: 20 in a table), 0 for all")
-    sub.add_argument("--csv", metavar="FILE", help="write all columns to a CSV file; - prints them")
+    sub.add_argument("--csv", metavar="FILE", help="write all columns to a CSV file, no name cut; - prints them")

@@ -27,6 +27,15 @@ from llmprof.storage import files
 from llmprof.storage.deferred import Deferred
 from llmprof.trace import Trace
 
+LONGEST_NAME: Final = 100
+"""Most characters of a text in a table that is written to a file or a pipe: names of kernels may have 1,500."""
+
+TABLES: Final = (
+    "Tables are as wide as the terminal, or COLUMNS=N; in a file or a pipe they have all columns\n"
+    f"and at most {LONGEST_NAME} characters of a name. --csv and --json give names whole."
+)
+"""Text of ``--help`` about the width of tables."""
+
 
 @dataclass(frozen=True, slots=True)
 class Terminal:

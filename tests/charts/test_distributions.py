@@ -83,10 +83,11 @@ def test_idle_time_by_cause_and_rank() -> None:
     bars = pl.DataFrame(specs.rows(chart, "bar", "part"))
     expected = frame.group_by("rank", "cause").agg(ns=pl.col("dur_ns").sum(), gaps=pl.len().cast(pl.Int64))
     for rank, cause, ns, gaps in expected.iter_rows():
-        (row,) = bars.filter(row=f"rank {rank}", part=cause).iter_rows(named=True)
+        (row,) = bars.filter(row=f"rank {rank}", part=cause.replace("_", "-")).iter_rows(named=True)
         assert (row["ns"], row["gaps"]) == (ns, gaps)
     scale = next(u["encoding"]["color"]["scale"] for u in specs.marks(chart.to_dict()) if "color" in u["encoding"])
-    assert scale["domain"] == list(CAUSES)
+    assert scale["domain"] == ["host-bound", *(cause for cause in CAUSES if cause != "host_bound")]
+    assert scale["range"] == list(CAUSES.values())
     bins = specs.rows(chart, "rect", "cause", "n")
     assert sum(row["n"] for row in bins) == 2 * frame.height  # once as a number, once as time
     assert sum(row["sum_ns"] for row in bins) == 2 * frame["dur_ns"].sum()
@@ -94,7 +95,7 @@ def test_idle_time_by_cause_and_rank() -> None:
 
 def test_idle_explains_the_causes_that_occur() -> None:
     said = " ".join(specs.texts(charts.idle(frames.idled().filter(pl.col("cause") != "sync"))))
-    assert "host_bound: the host launched the next kernel too late" in said
+    assert "host-bound: the host launched the next kernel too late" in said
     assert "sync:" not in said
     assert "no stream of the device" in said
     unknown = charts.idle(frames.idled().with_columns(cause=pl.lit(None, pl.String)))

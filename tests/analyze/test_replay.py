@@ -568,7 +568,7 @@ def test_a_change_that_matches_nothing_says_so(change: changes.Change, message: 
 def test_a_factor_below_nothing_is_refused() -> None:
     with pytest.raises(AnalysisError, match="factor"):
         changes.scale("norm", -1)
-    with pytest.raises(AnalysisError, match="group of 0"):
+    with pytest.raises(AnalysisError, match="group has 0 ranks"):
         changes.tensor_parallel(0)
 
 

@@ -111,7 +111,7 @@ def test_a_large_cache_gets_fewer_pages():
         (None, '["float", "float"]', None, "shapes were not recorded"),
         ("[[4, 8]", '["float", "float"]', None, "shapes were not recorded"),
         ('"(4, 8)"', '["float", "float"]', None, "shapes were not recorded"),
-        ("[" * 3000 + "]" * 3000, '["float"]', None, "shapes were not recorded"),
+        ("[" * 3000 + "]" * 3000, '["float"]', None, "shapes were not recorded|has no shape"),
         ('["4, 8", [8, 2]]', '["float", "float"]', None, "has no shape but '4, 8'"),
         ("[[-4, 8], [8, 2]]", '["float", "float"]', None, "has no shape"),
         ("[[true, 8], [8, 2]]", '["float", "float"]', None, "has no shape"),

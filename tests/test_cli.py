@@ -92,7 +92,7 @@ class TestAnalyze:
         assert len(found) == expected.height
         file = tmp_path / "out.csv"
         code, out, _ = run("analyze", saved, "--what", what, "--csv", str(file))
-        assert out == f"{expected.height:,} rows in {file}\n"
+        assert out == f"{expected.height:,} {'row' if expected.height == 1 else 'rows'} in {file}\n"
         assert pl.read_csv(file).columns == expected.columns
 
     @pytest.mark.parametrize("what", NOT_RECORDED)

@@ -12,6 +12,8 @@ import polars as pl
 from llmprof.units import format_bytes, format_ns, format_share
 
 UNKNOWN = "-"
+CAUSES_IN_WORDS = {"host_bound": "host-bound"}
+"""What charts and tables write for a cause of idle time, where it is not the value in the frame."""
 _GAP = "  "
 _NARROWEST = 12
 _NUMBERS_THAT_NAME = {"rank", "step", "layer", "stream", "device", "call", "thread", "process", "event", "correlation"}

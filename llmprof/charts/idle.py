@@ -41,12 +41,10 @@ from llmprof.charts.base.theme import (
     text_px,
     time_unit,
 )
+from llmprof.text import CAUSES_IN_WORDS
 from llmprof.units import format_ns
 
 _SOURCE = "llmprof.analyze.idle(trace)"
-_WORDS = {"host_bound": "host-bound"}
-"""Words for causes in the chart, where they are not the values in the frame."""
-
 _MEANING = {
     "host-bound": "the host launched the next kernel too late",
     "launch": "the launching call was at work",
@@ -85,8 +83,9 @@ def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("cause").fill_null("unknown"))
     if rows.is_empty():
         raise nothing("idle", "no gap is longer than zero", _SOURCE)
-    palette = {_WORDS.get(cause, cause): shade for cause, shade in colours("cause", rows["cause"].unique()).items()}
-    rows = rows.with_columns(pl.col("cause").replace(_WORDS))
+    shades = colours("cause", rows["cause"].unique())
+    palette = {CAUSES_IN_WORDS.get(cause, cause): shade for cause, shade in shades.items()}
+    rows = rows.with_columns(pl.col("cause").replace(CAUSES_IN_WORDS))
     sums = rows.group_by("rank", part="cause").agg(ns=pl.col("dur_ns").sum(), gaps=pl.len()).sort("rank")
     sums = sums.with_columns(row=pl.format("rank {}", "rank"))
     bars = layered(*stacked_bars(sums, palette, width=_plot(), title="idle time", extra=("gaps",)))

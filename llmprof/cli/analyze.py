@@ -343,7 +343,7 @@ def _runs(args: Namespace, names: tuple[str, str]) -> list[str]:
 def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
     """Replace a and b by the names of the runs, in the names of columns and in ``status``; causes become words."""
     if "part" in frame.columns:
-        frame = frame.with_columns(pl.col("part").replace("host_bound", "host-bound"))
+        frame = frame.with_columns(pl.col("part").replace(text.CAUSES_IN_WORDS))
     if names[0] == names[1]:
         return frame
     words = {"only_a": f"only in {names[0]}", "only_b": f"only in {names[1]}"}

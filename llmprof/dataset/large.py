@@ -310,7 +310,7 @@ def _write(rank: int, truth: Truth, folder: str) -> None:
     text = text.replace(_GROUP, f"tp{group}").replace(_MEMBERS, json.dumps(members))
     head = dict(base.head)
     head["deviceProperties"] = [
-        {**member, "name": f"{member['name']} (synthetic run)"} for member in head["deviceProperties"]
+        {**device, "name": f"{device['name']} (synthetic run)"} for device in head["deviceProperties"]
     ]
     head["distributedInfo"] = {
         "backend": "nccl",

@@ -70,6 +70,8 @@ def first_launches(recorded: Recording) -> tuple[Pairs, Ints]:
 
 def _awaited(recorded: Recording, row: Ints, begin: Ints, end: Ints) -> Ints:
     """The work before ``begin`` that ended last on each row's rank; -1 if it did not end just before ``end``."""
+    if not len(row):
+        return row
     issued = pl.coalesce("launch_start_ns", "start_ns")
     work = recorded.rows.filter(pl.col("where") == "device").select(
         "rank", work=pl.col("row").cast(pl.Int64), issued=issued, ended=pl.col("start_ns") + pl.col("dur_ns")

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
 import traceback
@@ -17,7 +18,9 @@ _TAIL = 64 * 1024
 _TRACEBACK = 4000
 _LINE = 500
 _CONSEQUENCES = ("BrokenPipeError", "ConnectionResetError", "EOFError", "asyncio.exceptions.CancelledError")
-_ERROR_LINE = r"(?m)(?:^|[\s\]])((?:[A-Za-z_]+\.)*[A-Z]\w*(?:Error|Exception|Exit): .+)$"
+_ERROR_LINE = re.compile(r"(?:^|[\s\]])((?:[A-Za-z_]+\.)*[A-Z]\w*(?:Error|Exception|Exit): .+)$")
+_NO_ERROR = re.compile(r"^(?:\([^)]*\)\s*)?(?:WARNING|INFO|DEBUG)\b")
+_DEAD_WORKER = re.compile(r"Worker proc (\S+) died unexpectedly \(exit code: -(\d+)\)")
 
 _MEMORY = (
     "there is not enough memory: lower gpu_memory_utilization if other processes use the device, lower max_model_len "
@@ -70,6 +73,16 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         "this version of vLLM cannot profile on a CPU: choose profile_mode inference_only, or another version",
     ),
     (
+        r"worker \S+ was ended by sigkill",
+        "the system may have killed it because main memory ran out (dmesg shows that): lower batch_size, max_model_len "
+        "or the memory of the KV cache",
+    ),
+    (
+        r"worker \S+ was ended by sig(?:segv|abrt|bus|ill|fpe)",
+        "the worker crashed in native code: run again, and with PYTHONFAULTHANDLER=1 in environment, which writes into "
+        "the log where it crashed",
+    ),
+    (
         r"no module named '",
         "install the missing package into the environment of the engine, or set python to another interpreter",
     ),
@@ -115,7 +128,7 @@ def failure(error: BaseException, log: str) -> dict[str, Any]:
     message = str(error) or type(error).__name__
     hint: str | None = error.advice if isinstance(error, Refused) else None
     if not hint and isinstance(error, Exception):
-        causes = errors_in(log)
+        causes = dead_workers(log) + errors_in(log)
         hint = advice(_messages(error)) or advice("\n".join(causes))
         cause = causes[0] if causes else None
         if cause and cause not in message:
@@ -139,9 +152,25 @@ def _messages(error: BaseException | None) -> str:
 
 
 def errors_in(log: str) -> list[str]:
-    """Lines with errors in a log, without those that are only consequences. The first line is usually the cause."""
-    lines = [line.strip()[:_LINE] for line in re.findall(_ERROR_LINE, log)]
+    """Lines with errors in a log, without those that are only consequences. The first line is usually the cause.
+
+    An engine also writes the tracebacks of exceptions that it survived; their lines are warnings, and are left out.
+    """
+    matches = (_ERROR_LINE.search(line) for line in log.splitlines() if not _NO_ERROR.match(line))
+    lines = [match[1].strip()[:_LINE] for match in matches if match]
     return [line for line in lines if not line.startswith(_CONSEQUENCES)]
+
+
+def dead_workers(log: str) -> list[str]:
+    """Workers of vLLM that a signal ended, as its log names them; their own output says nothing of it."""
+    return [f"its worker {name} was ended by {_signal(int(number))}" for name, number in _DEAD_WORKER.findall(log)]
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 class OwnLog:

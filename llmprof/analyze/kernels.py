@@ -347,7 +347,7 @@ ANALYSIS = Analysis(
     grouped_by="by",
     reported=True,
     section=Section(
-        "kernels", "Which kernels are hot?", "Sums over all ranks and steps. A collective's time holds its waiting."
+        "kernels", "Which {event}s are hot?", "Sums over all ranks and steps. A collective's time holds its waiting."
     ),
     table="llmprof.report.contents:kernels_table",
 )

@@ -267,8 +267,8 @@ ANALYSIS = Analysis(
     section=Section(
         "communication",
         "How much of the communication is waiting?",
-        "A collective ends when its last rank has arrived: on all the others its kernel mostly waits. Communication is "
-        "hidden while compute runs beside it.",
+        "A collective ends when its last rank has arrived: on all the others its {event} mostly waits. Communication "
+        "is hidden while compute runs beside it.",
         Without(
             "collectives",
             "What runs at the same time?",

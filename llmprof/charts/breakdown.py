@@ -233,7 +233,7 @@ PARTS: dict[str, str] = {
 _ROW, _NAME_PX = 34, 76
 
 
-def overlap(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str | None = None) -> alt.VConcatChart:
     """Bars of each rank: compute alone, hidden communication, exposed communication, exposed copies, idle.
 
     If the frame divides exposed communication into waiting for the last rank and transfer, so does the chart. The parts
@@ -243,6 +243,8 @@ def overlap(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChar
     ----------
     frame : polars.DataFrame
         Rows of ``overlap(trace, waits=True)``, by rank and optionally by step or phase.
+    work : {"kernels and copies", "operators"}
+        What ran: events of a device, or operators of the host in their place.
     title : str, optional
         Title of the chart; by default it says what is shown.
 
@@ -260,6 +262,7 @@ def overlap(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChar
     --------
     >>> chart = charts.overlap(analyze.overlap(trace, by=("rank",), waits=True))
     """
+    check_choice(work, ("kernels and copies", "operators"), chart="overlap", option="work")
     require(frame, _COLUMNS, chart="overlap", made_by=_OVERLAP_SOURCE)
     phase = pl.col("phase").fill_null("no phase") if "phase" in frame.columns else pl.lit("")
     columns = [*_COLUMNS[1:], *(column for column in EXPOSED if column in frame.columns)]
@@ -275,7 +278,7 @@ def overlap(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChar
     plot, panels = inner() - _NAME_PX, []
     for name in phases:
         rows = parts.filter(phase=name)
-        axis = "device time" if name == phases[-1] else None
+        axis = ("operator time" if work == "operators" else "device time") if name == phases[-1] else None
         panel = layered(*stacked_bars(rows, table, width=plot, title=axis, unit=unit))
         panel = panel.properties(width=plot, height=_ROW * rows["row"].n_unique())
         panels.append(panel.properties(title=heading(name)) if name else panel)

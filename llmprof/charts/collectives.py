@@ -52,7 +52,7 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
     """Three views of a collective: distribution, by size, and wait against transfer by rank.
 
     The wait of a rank is the time from its own start to the start of the last rank in the same call; the rest of its
-    kernel is the transfer. Calls that could not be matched over the ranks have neither, and count only in the
+    time in the call is the transfer. Calls that could not be matched over the ranks have neither, and count only in the
     distribution of durations.
 
     Parameters
@@ -88,12 +88,12 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
     chart = compose.rows(_distributions(rows, matched), *lower, spacing=40)
     notes = [
         "Wait: from a rank's own start until the last rank has started the same call.",
-        "Transfer: the rest of the kernel.",
+        "Transfer: the rest of the call.",
     ]
     if matched.is_empty():
         notes = ["Wait and transfer are unknown: no call could be matched over the ranks. Only durations are shown."]
     elif matched.height < rows.height:
-        notes.append(f"Both are known for {matched.height:,} of {rows.height:,} kernels.")
+        notes.append(f"Both are known for {matched.height:,} of {rows.height:,} calls.")
     return finish(chart, title or _headline(rows, matched, kind), " ".join(notes))
 
 
@@ -109,7 +109,7 @@ def _half() -> int:
 def _headline(rows: pl.DataFrame, matched: pl.DataFrame, kind: str) -> str:
     name = kind.replace("_", "-").capitalize()
     if matched.is_empty():
-        return f"{name}: a kernel takes {format_ns(number(rows['dur_ns'].median()))} (median)"
+        return f"{name}: a call takes {format_ns(number(rows['dur_ns'].median()))} (median)"
     wait, transfer = number(matched["wait_ns"].sum()), number(matched["transfer_ns"].sum())
     median = format_ns(number(matched["transfer_ns"].median()))
     share = percent(100 * wait / max(1.0, wait + transfer))
@@ -117,7 +117,7 @@ def _headline(rows: pl.DataFrame, matched: pl.DataFrame, kind: str) -> str:
 
 
 def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChart:
-    times = [("dur_ns", "Duration of a kernel, waiting included", rows, DURATION)]
+    times = [("dur_ns", "Duration of a call, waiting included", rows, DURATION)]
     if matched["transfer_ns"].gt(0).any():
         times.append(("transfer_ns", "Transfer alone", matched, COMMUNICATION))
     every = pl.concat([source.select(ns=column) for column, _, source, _ in times]).filter(pl.col("ns") > 0)
@@ -139,9 +139,9 @@ def _histogram(bins: pl.DataFrame, x: alt.X, fill: str, unit: Unit) -> alt.Chart
     tips = [
         alt.Tooltip("start:Q", title=f"from ({unit.symbol})", format=",.4~r"),
         alt.Tooltip("end:Q", title=f"to ({unit.symbol})", format=",.4~r"),
-        alt.Tooltip("n:Q", title="kernels"),
+        alt.Tooltip("n:Q", title="calls"),
     ]
-    y = alt.Y("n:Q", title="kernels", axis=alt.Axis(tickCount=3, format=NUMBER))
+    y = alt.Y("n:Q", title="calls", axis=alt.Axis(tickCount=3, format=NUMBER))
     bars = alt.Chart(inline(bins)).mark_rect(color=fill, stroke=PAPER, strokeWidth=0.5)
     drawn: alt.Chart = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2Datum(0), tooltip=tips)
     return drawn
@@ -182,7 +182,7 @@ def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
         xOffset=alt.XOffset("measure:N", sort=None, scale=beside_each_other),
     )
     tips = [alt.Tooltip("size:N"), alt.Tooltip("measure:N")]
-    tips += [alt.Tooltip("label:N", title="median"), alt.Tooltip("kernels:Q")]
+    tips += [alt.Tooltip("label:N", title="median"), alt.Tooltip("calls:Q")]
     shade, y = colour("measure", _table(rows)), alt.Y("median:Q", scale=scale, axis=axis)
     marks = [
         base.mark_rule(strokeWidth=2.5).encode(
@@ -205,7 +205,7 @@ def _spread(rows: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
         median=pl.col(column).median(),
         low=pl.col(column).quantile(0.1, "linear"),
         high=pl.col(column).quantile(0.9, "linear"),
-        kernels=pl.len(),
+        calls=pl.len(),
     )
 
 

@@ -174,7 +174,7 @@ def overlap(trace: Trace) -> Drawn:
     if not frame.height:
         frame = analyze.overlap(trace, by=("rank",), waits=True)
     frame, note = fewer_ranks(frame, frame["phase"].n_unique() if "phase" in frame.columns else 1, 64, "overlap.csv")
-    return charts.overlap(frame), note
+    return charts.overlap(frame, work=cards.work(trace)), note
 
 
 MANY_RANKS: Final = 8
@@ -273,7 +273,8 @@ def layer_timeline(trace: Trace) -> Drawn:
     layer, low, high = middle
     seen = events.filter((pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low))
     seen, note = fewer_ranks(seen, 1, 8, "the trace")
-    title = f"Layer {layer} of that step: {format_ns(high - low)} from its first kernel to its last"
+    event = "operator" if cards.work(trace) == "operators" else "kernel"
+    title = f"Layer {layer} of that step: {format_ns(high - low)} from its first {event} to its last"
     return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
 
 

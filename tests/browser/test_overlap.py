@@ -44,6 +44,20 @@ def drag(shown, canvas, a: tuple[float, float], b: tuple[float, float]) -> None:
     shown.page.mouse.up()
 
 
+def test_a_recording_without_steps_shows_its_whole_overlap(notebook):
+    setup = (
+        "import llmprof\nimport polars as pl\nfrom llmprof import explore\n"
+        "kernels = llmprof.sample('torch_tp1_eager').kernels\n"
+        "trace = llmprof.Trace({'kernels': kernels.with_columns(name=pl.lit('gemm'))})"
+    )
+    shown = notebook([setup, "w = explore.overlap(trace)\nw"], width=1250, height=1500)
+    settled(shown)
+    shown.output().get_by_text("Whole recording, which has no steps").wait_for()
+    steps(shown).hover(position=bar(shown, 0, count=1))
+    shown.output().get_by_text("the whole recording, which has no steps, rank 0", exact=True).wait_for()
+    shown.shot("overlap-no-steps", shown.output())
+
+
 def test_gestures_end_in_frames(notebook):
     shown = notebook([SETUP, "w = explore.overlap(trace, other=other)\nw"], width=1250, height=1500)
     settled(shown)

@@ -41,7 +41,7 @@ def test_medians_by_size() -> None:
     small = frame.filter(bytes=28_672)
     transfer = next(row for row in points if row["bytes"] == 28_672 and row["measure"] == "transfer")
     assert transfer["median"] * 1_000 == pytest.approx(small["transfer_ns"].median())
-    assert transfer["kernels"] == small.height
+    assert transfer["calls"] == small.height
 
 
 def test_many_sizes_are_powers_of_two() -> None:
@@ -60,7 +60,7 @@ def test_unmatched_calls_are_durations_only() -> None:
     assert {row["part"] for row in specs.rows(chart, "bar", "part")} == {"duration"}
     assert "transfer" not in str([unit["encoding"].get("color") for unit in specs.marks(chart.to_dict())])
     half = frames.called().with_columns(pl.when(pl.col("call") % 2 == 0).then(pl.col("wait_ns", "transfer_ns")))
-    assert "known for 912 of 1,824 kernels" in " ".join(specs.texts(charts.all_reduce(half)))
+    assert "known for 912 of 1,824 calls" in " ".join(specs.texts(charts.all_reduce(half)))
 
 
 def test_unknown_bytes_are_not_captured() -> None:

@@ -54,6 +54,17 @@ def test_lanes_of_a_window() -> None:
     assert np.frombuffer(buffers[stream["buffers"][2]], "u1").tolist() == [1, 2]
 
 
+def test_a_recording_without_steps_has_one_bar() -> None:
+    bars = step_bars(trace(), rank=0)
+    assert bars.select("first", "last", "phase", "start_ns", "end_ns").rows() == [(-1, -1, None, 100, 195)]
+    [bar] = bars.select("total_ns", *PARTS).iter_rows(named=True)
+    # idle is [180, 190): compute [100, 140) and [160, 180) of which 20 beside communication, [140, 160) exposed, a copy
+    assert (bar["total_ns"], bar["compute"], bar["hidden communication"], bar["idle"]) == (95, 40, 20, 10)
+    assert (bar["exposed, wait unknown"], bar["exposed copy"]) == (20, 5)
+    assert step_bars(trace(), rank=0, phase="decode").is_empty()
+    assert step_bars(trace(), rank=7).is_empty()
+
+
 def test_fuller_lanes_are_shares_of_pixels() -> None:
     head, buffers = lanes(trace(), 0, (100, 200), pixels=1)
     lane = next(one for one in head["lanes"] if one["name"] == "stream 7")
@@ -181,10 +192,12 @@ def test_without_events_there_is_nothing_to_choose() -> None:
         explore.overlap(Trace({}))._on_choices()
 
 
-def test_a_trace_without_steps_has_lanes_and_no_bars() -> None:
+def test_a_trace_without_steps_has_lanes_and_one_bar_that_is_no_step() -> None:
     shown = explore.overlap(Trace({"kernels": kernels(["one", "two"])}))
-    _, buffers = shown._on_bars(rank=0, phase=None, against="")
-    assert all(len(buffer) == 0 for buffer in buffers)
+    _, (first, *_) = shown._on_bars(rank=0, phase=None, against="")
+    assert np.frombuffer(first, "<f8").tolist() == [-1]
+    shown._on_steps(rank=0, first=-1, last=-1)
+    assert (shown.step, shown.window) == (None, None)
     assert shown._on_lanes(rank=0, **ALL)[0]["sides"][0]["lanes"][0]["count"] == 1
 
 

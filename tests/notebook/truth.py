@@ -26,6 +26,7 @@ from llmprof import analyze
 from llmprof.analyze.catalog import analyses
 from llmprof.analyze.findings.scope import scope_of
 from llmprof.errors import LlmprofError
+from llmprof.report.contents import named
 from llmprof.trace import Trace
 
 FORBIDDEN = (
@@ -233,8 +234,10 @@ def contradictions(recording: Recording, text: str, *, figures: bool = True) -> 
     text = re.sub(r"(?s)\*Not to be had from this recording:.*?\*", "", text)
     text = re.sub(r"\*Nothing says that[^*]*\*", "", text)
     text = re.sub(r"Nothing to show:[^.\n]*", "", text)  # it names what is not there
-    for method in (*HEADINGS, *(one.section.words for one in analyses() if not isinstance(one.section, str))):
-        text = text.replace(re.sub(r"\s+", " ", method).strip(), "")
+    methods = [one.section.words for one in analyses() if not isinstance(one.section, str)]
+    for what in ("kernels and copies", "operators"):
+        for method in (*HEADINGS, *(named(words, what) for words in methods)):
+            text = text.replace(re.sub(r"\s+", " ", method).strip(), "")
     for said in sentences(text):
         out += [f"{why}: {said[:300]}" for why in _faults(recording, said, figures=figures)]
     return out

@@ -15,6 +15,7 @@ from llmprof import analyze, report
 from llmprof.report import cards, figures, page
 from llmprof.report.page import Figure, Section, Table
 from llmprof.trace import Trace
+from tests.charts import specs
 
 
 class Parsed(HTMLParser):
@@ -174,6 +175,11 @@ def test_operators_of_a_run_on_the_cpu_are_no_kernels(sample_trace):
         assert "Operators on the host" in spec
         assert "operator time" in spec
         assert "device time" not in spec.lower()
+    drawn = (figures.OVERLAP, figures.STEP_TIMELINE, figures.LAYER_TIMELINE, figures.ALL_REDUCE)
+    for drawing in drawn:
+        words = " ".join(specs.texts_of(json.loads(figures.figure(trace, drawing).spec))).lower()
+        assert not re.search(r"\b(device time|streams?|kernels?)\b", words), drawing
+    assert '"thread ' in figures.figure(trace, figures.STEP_TIMELINE).spec
     assert cards.shares(analyze.coverage(trace))["measure"].to_list() == ["step", "stage", "category"]
 
 

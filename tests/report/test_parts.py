@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import altair as alt
 import polars as pl
@@ -337,6 +338,16 @@ def test_sections_ask_what_the_recording_can_answer(small):
     assert "waiting" in full["communication"]
     assert "No steps were found" in bare["steps"]
     assert "ollecti" not in bare["communication"]
+    # a run on the CPU has operators and threads, with tables that say so
+    on_host = contents.sections(drawn, frames | {"kernel_summary": analyze.kernel_summary(small)}, "operators")
+    said = " ".join(f"{one.question} {one.words}" for one in on_host)
+    assert "Which operators are hot?" in said
+    for anchor in ("steps", "kernels", "communication", "layers", "timeline"):
+        [one] = [one for one in on_host if one.anchor == anchor]
+        assert "{" not in one.question + one.words
+        assert not re.search(r"\b(kernels?|streams?|device time)\b", one.question + one.words)
+        heads = {column.head for block in one.blocks if isinstance(block, Table) for column in block.columns}
+        assert not {"kernel", "device time"} & heads
 
 
 @pytest.mark.parametrize(

@@ -448,7 +448,7 @@ ANALYSIS = Analysis(
     section=Section(
         "timeline",
         "What does one step look like?",
-        "One lane for each stream, grey where nothing runs on it. Point at a bar to see its kernel and length.",
+        "One lane for each {stream}, grey where nothing runs on it. Point at a bar to see its {event} and length.",
     ),
     figures=("llmprof.report.figures:STEP_TIMELINE", "llmprof.report.figures:LAYER_TIMELINE"),
 )

@@ -267,7 +267,7 @@ ANALYSIS = Analysis(
     section=Section(
         "layers",
         "Which layers take the time?",
-        "A layer reaches from its first kernel to its last. Even rows are the normal case; a dark row is a layer that "
+        "A layer reaches from its first {event} to its last. Even rows are the normal case; a dark row is a layer that "
         "differs, a dark column a step that was held up.",
     ),
     figures=("llmprof.report.figures:LAYERS",),

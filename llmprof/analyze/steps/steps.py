@@ -339,11 +339,11 @@ ANALYSIS = Analysis(
         "steps",
         "Where does a step go?",
         "A step is one forward pass over one batch; in training, one iteration. Its time is summed over {events}, so "
-        "work on two streams at once counts twice.",
+        "work on two {stream}s at once counts twice.",
         Without(
             "steps",
-            "Where does the device time go?",
-            "No steps were found, so these are sums over the recording. Work on two streams at once counts twice.",
+            "Where does the {time} go?",
+            "No steps were found, so these are sums over the recording. Work on two {stream}s at once counts twice.",
         ),
     ),
     table="llmprof.report.contents:steps_table",

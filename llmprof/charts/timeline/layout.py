@@ -85,7 +85,9 @@ def _covered(end: pl.Expr) -> pl.Expr:
     return (end - pl.max_horizontal("from_ns", before)).clip(0).sum()
 
 
-def place_lanes(lanes: pl.DataFrame, lane: str, order: list[str], *, rows: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+def place_lanes(
+    lanes: pl.DataFrame, lane: str, order: list[str], *, rows: int, stream: str = "stream"
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Vertical places of the lanes and of the strips above each rank.
 
     Returns
@@ -102,7 +104,7 @@ def place_lanes(lanes: pl.DataFrame, lane: str, order: list[str], *, rows: int) 
         columns = group.select("key", "busy", "crowded").iter_rows()
         for key, busy, crowded in sorted(columns, key=lambda row: _lane_order(row[0], order)):
             height = THIN if lane != "stream" else SPARSE_LANE if busy < SPARSE else TALL if crowded else LANE
-            placed.append((rank, key, crowded, lane_label(key, lane), y, y + height))
+            placed.append((rank, key, crowded, lane_label(key, lane, stream), y, y + height))
             y += height + GAP
         heads.append((rank, f"rank {rank}", top, y - GAP))
         y += SPACE
@@ -114,10 +116,10 @@ def place_lanes(lanes: pl.DataFrame, lane: str, order: list[str], *, rows: int) 
     )
 
 
-def lane_label(key: str | None, lane: str) -> str:
-    """Name of a lane, as written beside it."""
+def lane_label(key: str | None, lane: str, stream: str = "stream") -> str:
+    """Name of a lane, as written beside it; ``stream`` is the word for one, which may be a thread of the host."""
     if lane == "stream":
-        return "host" if key is None else f"stream {key}"
+        return "host" if key is None else f"{stream} {key}"
     return shorten(key or "none", 20)
 
 

@@ -36,7 +36,7 @@ _SOURCE = "llmprof.analyze.attribute(trace)"
 _COLUMNS = ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer")
 MAX_RANKS = 16
 _GREY = {
-    "stream": "Light grey: nothing ran on the stream.",
+    "stream": "Light grey: nothing ran on the {stream}.",
     "stage": "A lane is a stage.",
     "category": "A lane is a kernel category.",
 }
@@ -96,16 +96,18 @@ def timeline(
     if hi <= lo or events.is_empty():
         raise nothing("timeline", f"no event lies between {lo:,} and {hi:,} ns", _SOURCE)
     events = events.with_columns(key=pl.col(lane).cast(pl.String))
-    labels = [layout.lane_label(key, lane) for key in events["key"].unique()]
+    on_host = "source" in events.columns and (events["source"] == "op").all()
+    stream = "thread" if on_host else "stream"  # operators of the host stand in for a device
+    labels = [layout.lane_label(key, lane, stream) for key in events["key"].unique()]
     plot = inner() - 12 - round(max(text_px(label, TEXT_PX) for label in (*labels, "rank 00")))
     view = layout.Window(lo, hi, time_unit(hi - lo), plot)
     palette = colours(color, events[color].unique())
     seen = layout.survey(events, view, max_bars)
     order = list(STAGES if lane == "stage" else CATEGORIES)
-    lanes, heads = layout.place_lanes(seen, lane, order, rows=2)
+    lanes, heads = layout.place_lanes(seen, lane, order, rows=2, stream=stream)
     layers = layout.layers(events, heads, view)
     if layers is None:
-        lanes, heads = layout.place_lanes(seen, lane, order, rows=1)
+        lanes, heads = layout.place_lanes(seen, lane, order, rows=1, stream=stream)
     keyed = events.join(lanes.drop("label"), on=["rank", "key"], nulls_equal=True)
     few, many = keyed.filter(~pl.col("crowded")), keyed.filter("crowded")
     x = alt.Scale(domain=[0, (hi - lo) / view.unit.ns], nice=False, zero=False)
@@ -126,7 +128,9 @@ def timeline(
         parts.append(draw.bars(shown, color, palette, tips))
     chart = layered(*parts, draw.names(lanes, heads)).properties(width=plot, height=bottom)
     first, *more = _counts(few.height, many.height, frame.height, lanes, format_ns(width))
-    return finish(chart, title or _headline(events, color, hi - lo), [f"{_GREY[lane]} {first}", *more, note])
+    return finish(
+        chart, title or _headline(events, color, hi - lo), [f"{_GREY[lane].format(stream=stream)} {first}", *more, note]
+    )
 
 
 def _counts(few: int, many: int, total: int, lanes: pl.DataFrame, width: str) -> list[str]:

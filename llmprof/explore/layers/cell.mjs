@@ -119,7 +119,7 @@ function cellStages(rows, { fills, chosen, colours, pick }) {
         plotLine(context, [x, 0], [x, rows.length * line], now.faint);
         plotText(context, plotLabel(tick), x, rows.length * line + 4, now.muted, { align: "center", base: "top" });
       }
-      plotText(context, `device time (${unit.symbol})`, (left + width - 66) / 2, rows.length * line + 22, now.muted, {
+      plotText(context, `time (${unit.symbol})`, (left + width - 66) / 2, rows.length * line + 22, now.muted, {
         align: "center",
         base: "top",
       });

@@ -71,7 +71,8 @@ export function overlapBars({ shown, colours, fill, pick }) {
       /** @param {string} name */
       const get = (name) => side.rows.get(name, row);
       const [first, last, total] = [get("first"), get("last"), get("total_ns")];
-      const where = first === last ? `step ${first}` : `steps ${first} to ${last} (means)`;
+      const some = first === last ? `step ${first}` : `steps ${first} to ${last} (means)`;
+      const where = first < 0 ? "the whole recording, which has no steps" : some;
       const head = `${side.label ? `${side.label}: ` : ""}${where}, rank ${side.rank}`;
       /** @type {(part: string) => [string, string]} */
       const line = (part) => [part, `${formatNs(get(part))} (${formatShare(get(part) / total)})`];
@@ -112,7 +113,8 @@ function drawBarsOf(context, now, view, side, area, fill) {
   const { unit, most, window, parts, share } = view;
   const n = side.rows.length;
   const y = plotLinear([0, most], [area.bottom, area.top]);
-  const what = share ? "share of the step's device time (%)" : `device time of a step (${unit.symbol})`;
+  const whole = n > 0 && side.rows.get("first", 0) < 0;
+  const what = share ? "share of the time (%)" : `time of ${whole ? "the recording" : "a step"} (${unit.symbol})`;
   const title = `${side.label ? `${side.label}: ` : ""}rank ${side.rank}, ${what}`;
   plotAxes(context, area, now, { y: { scale: y, ticks: plotTicks(0, most, 4), title } });
   if (!n) {
@@ -142,13 +144,13 @@ function drawBarsOf(context, now, view, side, area, fill) {
       context.fillRect(x + gap / 2, area.bottom + 1, wide, 3);
     }
     if (row % every === 0)
-      plotText(context, String(get("first")), x + slot / 2, area.bottom + 6, now.muted, {
+      plotText(context, whole ? "all" : String(get("first")), x + slot / 2, area.bottom + 6, now.muted, {
         align: "center",
         base: "top",
       });
     marks.push({ x, y: area.top, w: slot, h: area.bottom - area.top, data: { side, row } });
   }
-  if (side === view.sides[view.sides.length - 1]) {
+  if (side === view.sides[view.sides.length - 1] && !whole) {
     plotText(context, "step", (area.left + area.right) / 2, area.bottom + 23, now.muted, {
       align: "center",
       base: "top",

@@ -128,11 +128,16 @@ def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFr
     """Bars of the steps of a rank.
 
     ``first, last`` (steps), ``phase, start_ns, end_ns`` (on the device), ``total_ns`` and the parts of the bar (ns).
-    With more than ``MAX_BARS`` steps, consecutive steps share a bar, which shows their means.
+    With more than ``MAX_BARS`` steps, consecutive steps share a bar, which shows their means. A rank without steps has
+    one bar, of its whole recording, with -1 in ``first, last``.
     """
     where = steps(trace).select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     rows = overlap_of_trace(trace, waits=True).filter(pl.col("rank") == rank, pl.col("step").is_not_null())
     rows = rows.join(where, on=["rank", "step"], how="left", maintain_order="left")
+    if rows.is_empty():
+        first, last = span_of(trace, rank) or (0, 0)
+        whole = overlap_of_trace(trace, by=("rank",), waits=True).filter(pl.col("rank") == rank)
+        rows = whole.with_columns(step=pl.lit(-1, pl.Int32), phase=pl.lit(None, pl.String), start_ns=first, end_ns=last)
     if phase is not None:
         rows = rows.filter(pl.col("phase") == phase)
     size = max(1, -(-rows.height // MAX_BARS))

@@ -61,12 +61,15 @@ function render({ model, el }) {
         return { label: side.label, rank: side.rank, rows };
       });
       says.error("");
+      const whole = bars[0]?.rows.length && bars[0].rows.get("first", 0) < 0;
+      upper.head.textContent = whole ? "Whole recording, which has no steps" : "Steps";
       barsPanel.redraw();
       root.dataset.bars = JSON.stringify(args);
     } catch (error) {
       says.failed(error);
     }
   };
+  const upper = plotPart("Steps");
   const sums = h("div", {});
   let width = 0; // for which the lanes were asked; a hidden tab has none
   const loadLanes = async () => {
@@ -193,7 +196,7 @@ function render({ model, el }) {
     key();
     model.on("change:theme", key);
     const bar = h("div", { class: "lp-bar" }, selects.rank.el, selects.against.el, selects.phase.el, selects.bars.el);
-    const upper = plotPart("Steps", legend, barsPanel.el);
+    fill(upper.el, upper.head, legend, barsPanel.el);
     const lower = plotPart("Window", zooms, lanesPanel.el);
     fill(root, bar, says.el, upper.el, lower.el, h("div", { class: "lp-part" }, sums));
     loadBars();

@@ -277,11 +277,16 @@ def test_a_cpu_is_seen_from_the_version_and_gets_its_own_environment(tmp_path):
 
 
 def test_a_pipeline_on_a_cpu_is_not_eager(tmp_path):
-    ran = StandInVllm(tmp_path, "0.32.0+cpu").run(pipeline_parallel_size=2)
+    engine = StandInVllm(tmp_path, "0.32.0+cpu")
+    ran = engine.run(pipeline_parallel_size=2)
     (llm,) = ran.called("LLM")
     assert llm["values"]["enforce_eager"] is False
     assert llm["values"]["compilation_config"] == {"mode": 2, "backend": "eager"}
     assert "TORCHDYNAMO_DISABLE" not in llm["environment"]
+    assert len(ran.called("start_profile")) == 1, "a second session can crash a worker"
+    assert any("the profiler was not warmed up" in note for note in ran.worker["notes"])
+    plain = engine.run(pipeline_parallel_size=2, warmup=0)
+    assert not any("not warmed up" in note for note in plain.worker["notes"])
 
 
 @pytest.mark.parametrize(

@@ -216,6 +216,23 @@ def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
     return {"profiler_config": {name: value for name, value in options.items() if fields is None or name in fields}}
 
 
+def warms_profiler(job: Mapping[str, Any], record: Record) -> bool:
+    """Whether PyTorch's profiler is started once before the measurement, since its first start is slow.
+
+    It is not for a pipeline on a CPU: freeing the result of an earlier session can crash its first worker there (seen
+    with vLLM 0.32 and PyTorch 2.13).
+    """
+    if job["profiler"] != "torch" or not job["warmup"]:
+        return False
+    if record.document["platform"] == "cpu" and job["pipeline_parallel_size"] > 1:
+        record.note(
+            "the profiler was not warmed up, since a second session can crash a pipeline on a CPU; its first start "
+            "lengthens the first profiled request"
+        )
+        return False
+    return True
+
+
 def _by_environment(job: Mapping[str, Any], record: Record) -> None:
     variables = (vllm_folder() / "envs.py").read_text(encoding="utf-8")
     if job["profiler"] == "cuda":

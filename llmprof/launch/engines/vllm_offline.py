@@ -16,6 +16,7 @@ from llmprof.launch.engines._vllm import (
     extension,
     place,
     profiler_options,
+    warms_profiler,
 )
 
 
@@ -65,7 +66,7 @@ def _annotate(job: Mapping[str, Any], record: Record, llm: Any) -> None:
 
 def _warm_profiler(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:
     """Start and stop PyTorch's profiler once: its first start is slow and would lengthen the first request."""
-    if job["profiler"] != "torch" or not job["warmup"]:
+    if not warms_profiler(job, record):
         return
     own = _own_options(llm)
     prompt = (job["prompts"] or [{"prompt_token_ids": ids} for ids in _token_prompts(job)])[:1]

@@ -23,6 +23,7 @@ from llmprof.launch.engines._vllm import (
     place,
     profiler_options,
     vllm_folder,
+    warms_profiler,
 )
 
 _NAME = "model"
@@ -131,7 +132,7 @@ class _Client:
         if job["layer_annotations"]:
             self._rpc("llmprof_annotate", *(["1"] if job["profiler"] == "cuda" else []))
             record.note("names of modules are in the trace; they cost time")
-        if job["profiler"] == "torch" and job["warmup"]:
+        if warms_profiler(job, record):
             with record.stage("warm_profiler"):
                 self._switch(on=True)
                 asyncio.run(load(self._server.port, [{**self._bodies[0], "max_tokens": 2}], [0.0], concurrency=1))

@@ -220,6 +220,25 @@ def test_loading_the_code_of_kernels_is_told_from_launching(call: str, said: boo
     assert ("warm up before the profiler starts" in found["suggestion"]) is said
 
 
+@pytest.mark.parametrize(("call", "other"), [("cudaFree", True), ("hipMalloc", True), ("cudaEventQuery", False)])
+def test_a_host_that_is_in_another_call_is_not_told_to_launch_less(call: str, other: bool) -> None:
+    tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=10_000)
+    # each call begins when the device is idle already: it waits for nothing, although cudaFree may
+    calls = launches(tables["kernels"].head(3), lead=-60_000, dur=110_000).with_columns(name=pl.lit(call))
+    found = the(together(tables | {"runtime": pl.concat([tables["runtime"], calls])}), "host_bound")
+    assert found is not None
+    assert found["suggestion"].startswith(f"Fewer launches do not shorten {call} (") is other
+    assert ("Take the memory before the step" in found["suggestion"]) is other
+    assert "one pause" not in found["suggestion"]
+    alone = the(together(tables | {"runtime": pl.concat([tables["runtime"], calls.head(1)])}), "host_bound")
+    assert alone is not None
+    assert "Fewer launches" not in alone["suggestion"]  # one pause of three
+    pair = decode([GEMM] * 2, steps=1, pause=150_000, lead=10_000)
+    once = the(together(pair | {"runtime": pl.concat([pair["runtime"], calls.head(1)])}), "host_bound")
+    assert once is not None
+    assert ("Most of it is one pause" in once["suggestion"]) is other
+
+
 def test_a_label_of_a_step_without_work_is_no_scope() -> None:
     """One label, and all kernels were launched outside of it."""
     run = kernels(["acme"] * 5, start=500_000, dur=LONG)

@@ -84,7 +84,8 @@ def host_bound(scope: Scope) -> Measure | None:
         where="cause IN ('host_bound', 'launch')",
         rank=rank,
         window_ns=window,
-        suggestion=advice + next((more for p, more in _DOING if pl.Series([doing]).str.contains(p)[0]), ""),
+        suggestion=_in_another_call(gaps)
+        or advice + next((more for p, more in _DOING if pl.Series([doing]).str.contains(p)[0]), ""),
         change="scale:host:0.5"
         if replayed >= IN_GRAPHS
         else "no-host-delay:decode"
@@ -130,6 +131,27 @@ _ADVICE_FOR_CALLS = (
     ("(?i)module|library", "Load the code before the step: one warm-up run with the same shapes."),
     ("(?i)graph", "Build the graphs before the step, and replay them."),
 )
+
+
+_SET_UP = (_ADVICE_FOR_CALLS[1], (_DOING[1][0], _DOING[1][1].strip()))
+"""Advice by calls that are neither launches nor waits."""
+
+MOSTLY = 0.5
+"""With at least this share of the time of some gaps, a call or a pause is most of it."""
+
+
+def _in_another_call(gaps: pl.DataFrame) -> str:
+    """Advice if calls that take memory or load code, and not launches, hold the host for at least half of some gaps."""
+    known = gaps.filter(pl.col("doing").is_not_null())
+    call, _ = most(known, "doing") if known.height else ("", 0.0)
+    inside = known.filter((pl.col("doing") == call) & (pl.col("doing_kind") == "call"))
+    share = total(inside, "dur_ns") / max(1.0, total(gaps, "dur_ns"))
+    advice = next((text for pattern, text in _SET_UP if pl.Series([call]).str.contains(pattern)[0]), None)
+    if share < MOSTLY or advice is None:
+        return ""
+    once = float(inside["dur_ns"].max() or 0) >= MOSTLY * total(inside, "dur_ns")  # type: ignore[arg-type]
+    words = f"Fewer launches do not shorten {call} ({format_share(share)}). {advice}"
+    return words + (" Most of it is one pause: if it comes only once, start the profiler after it." if once else "")
 
 
 def device_held(scope: Scope) -> Measure | None:

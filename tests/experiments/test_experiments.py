@@ -356,18 +356,18 @@ def test_the_timer_agrees_with_the_profiler_on_a_known_kernel(engine_python):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 def test_a_reduced_sequence_length_and_parallelism(engine_python, tmp_path):
+    """Two real ranks; one rank is in saved points, and in the real sweep of tests/launch/test_real_runs.py."""
     from llmprof.launch import ExperimentConfig
 
-    frames = []
-    for tp in (1, 2):
-        config = ExperimentConfig(
-            model="random:tiny", python=engine_python, results_dir=str(tmp_path), repeat=2, tensor_parallel_size=tp,
-            timeout_s=1500, eager=True, environment={"OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        folder = tmp_path / f"tp{tp}"
-        frames.append(run_points(config, folder, lengths=[16, 32], batches=[1], outputs=[4], check=False))
-    points = pl.concat(frames)
+    config = ExperimentConfig(
+        model="random:tiny", python=engine_python, results_dir=str(tmp_path), repeat=2, tensor_parallel_size=2,
+        timeout_s=1500, eager=True, environment={"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},
+    )  # fmt: skip
+    measured = run_points(config, tmp_path / "tp2", lengths=[16, 32], batches=[1], outputs=[4], check=False)
+    assert measured["repeats"].to_list() == [2, 2]
+    assert (measured["decode_step_s"] > 0).all()
+    one = points_file(tmp_path, {"prompt": 16, "out": 4}, {"prompt": 32, "out": 4})
+    points = read_points(one, tmp_path / "tp2" / "points.json")
     assert points.select("tp", "prompt").rows() == [(1, 16), (1, 32), (2, 16), (2, 32)]
-    assert (points["decode_step_s"] > 0).all()
     assert parallelism(points).height == 4
     assert sequence_length(points).height == 4

@@ -24,6 +24,8 @@ from llmprof.launch.run import folder as run_folder
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")]
 
 OUTPUT = 5
+CORE_WITHIN = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""vLLM's core runs in the process of the script: importing vLLM (12 s) is most of what a process costs here."""
 
 
 @pytest.fixture(scope="module")
@@ -90,36 +92,8 @@ def check_steps(trace, requests) -> None:
         assert mine["generation_tokens"].sum() == requests.height * (OUTPUT - 1)
 
 
-@pytest.mark.parametrize(
-    ("values", "ranks"),
-    [
-        pytest.param(
-            {
-                "prompt": ["Where does the time go?", "In waiting."],
-                "input_tokens": None,
-                "engine_args": {"frob": 1, "kv_cache_memory_bytes": 2**26},
-            },
-            1,
-            id="one rank",
-        ),
-        pytest.param({"tensor_parallel_size": 2, "layer_annotations": True}, 2, id="two ranks"),
-        pytest.param(
-            {
-                "served": True,
-                "server": {"num_prompts": 4, "max_concurrency": 2, "health_timeout_s": 1000},
-                "input_tokens": None,
-                "load": {"input": "16:40"},
-            },
-            1,
-            id="served",
-        ),
-        pytest.param({"pipeline_parallel_size": 2, "eager": None}, 2, id="pipeline"),
-        pytest.param({"engine": "transformers"}, 1, id="transformers"),
-    ],
-)
-def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, values, ranks):
-    said = []
-    run = ExperimentRunner(config(**values), progress=lambda *what: said.append(what[0])).run()
+def check_run(run, ranks):
+    """What holds for a run of any engine; returns its trace and the labelled events."""
     assert run.state == "finished"
     capture = run.summary["capture"]
     assert sorted(capture["ranks"]) == [str(rank) for rank in range(ranks)]
@@ -131,7 +105,6 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     for (rank,), rows in labelled.group_by("rank"):
         assert {"attention", "norm", "qkv_proj"} <= set(rows["stage"]), rank
     assert analyze.findings(trace).height
-    assert trace.counters.height, "the monitors ran beside it"
     profiled = run.requests.filter(phase="profiled")
     assert set(profiled["output_tokens"]) == {OUTPUT}
     assert run.requests.filter(phase="plain").height == profiled.height
@@ -141,19 +114,43 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
         assert joined["request"].to_list() == profiled["request"].to_list()
         assert (joined["unexplained_ns"].abs() <= 0.01 * joined["e2e_ns"]).all(), "parts add up to the latency"
         assert joined["steps"].to_list() == [OUTPUT] * joined.height
+    check_worker(run.worker)
+    assert run.folder.output.stat().st_size > 0
+    assert run_folder.changed(run.folder) == []
+    return trace, labelled
+
+
+@pytest.mark.parametrize(
+    ("values", "ranks"),
+    [
+        pytest.param({"tensor_parallel_size": 2, "layer_annotations": True}, 2, id="two ranks"),
+        pytest.param(
+            {
+                "served": True,
+                "server": {"num_prompts": 4, "max_concurrency": 2, "health_timeout_s": 1000},
+                "input_tokens": None,
+                "load": {"input": "16:40"},
+            },
+            1,
+            id="served",
+        ),
+        pytest.param({"pipeline_parallel_size": 2, "eager": None, "environment": CORE_WITHIN}, 2, id="pipeline"),
+        pytest.param({"engine": "transformers"}, 1, id="transformers"),
+    ],
+)
+def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, values, ranks):
+    said = []
+    run = ExperimentRunner(config(**values), progress=lambda *what: said.append(what[0])).run()
+    trace, labelled = check_run(run, ranks)
+    assert trace.counters.height, "the monitors ran beside it"
+    profiled = run.requests.filter(phase="profiled")
     if run.config.served:
         assert profiled["prompt_tokens"].n_unique() > 1, "distinct prompts"
         for one in run.worker["requests"]:
             assert one["ttft_s"] + sum(one["itl_s"]) == pytest.approx(one["e2e_s"])
         assert run.worker["kv_cache"]["tokens"] > 0
-    check_worker(run.worker)
     if "pipeline_parallel_size" not in values:
         check_steps(trace, profiled)
-    if "engine_args" in values:
-        assert run.worker["dropped_engine_args"] == ["frob"]
-        cache = run.worker["kv_cache"]
-        assert cache["bytes"] == 2**26
-        assert cache["tokens"] == cache["blocks"] * cache["block_size"]
     if "tensor_parallel_size" in values:
         assert sorted(run.worker["peak_memory_bytes"]) == ["0", "1"]
         assert set(labelled.filter(category="collective")["rank"]) == {0, 1}
@@ -161,35 +158,48 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     if run.config.engine == "transformers":
         assert all(one["itl_s"] for one in run.worker["requests"])
         assert set(labelled["layer"].drop_nulls()) == {0, 1, 2, 3}
-    assert run.folder.output.stat().st_size > 0
-    assert run_folder.changed(run.folder) == []
     assert "checking the machine" in said
     assert commands_with(str(tmp_path)) == []
     assert writing_to(tmp_path) == []
 
 
-def test_a_real_sweep_of_six_points_starts_the_engine_once(config, tmp_path):
-    grid = {"batch_size": [1, 2, 3], "max_tokens": [2, 4]}
-    done = BatchRunner(config(), check=False).run_parameter_sweep(grid)
-    assert done.comparison["state"].to_list() == ["finished"] * 6
+def test_a_real_sweep_starts_the_engine_once_and_its_points_are_runs(config, tmp_path):
+    """On one rank; the last point is checked as a run by itself is."""
+    base = config(
+        prompt=["Where does the time go?", "In waiting."],
+        input_tokens=None,
+        engine_args={"frob": 1, "kv_cache_memory_bytes": 2**26},
+        environment={"OMP_NUM_THREADS": "1"},  # threads that spin for each other take a busy machine's time
+    )
+    grid = {"batch_size": [1, 2], "max_tokens": [2, OUTPUT]}
+    done = BatchRunner(base, check=False).run_parameter_sweep(grid)
+    assert done.comparison["state"].to_list() == ["finished"] * 4
     assert [path.name for path in done.folder.glob("engine-*")] == ["engine-1"]
-    starts = {open_run(run).worker["stages"][1]["start_ns"] for run in done.runs}
-    assert len(starts) == 1
-    for run, tokens in zip(done.runs, [2, 4] * 3, strict=True):
-        found = open_run(run)
-        assert set(found.requests.filter(phase="profiled")["output_tokens"]) == {tokens}
-        assert analyze.steps(found.trace).filter(pl.col("phase") != "empty").height == tokens
+    runs = [open_run(run) for run in done.runs]
+    assert len({run.worker["stages"][1]["start_ns"] for run in runs}) == 1
+    for run, (batch, tokens) in zip(runs, [(1, 2), (1, OUTPUT), (2, 2), (2, OUTPUT)], strict=True):
+        profiled = run.requests.filter(phase="profiled")
+        assert (profiled.height, set(profiled["output_tokens"])) == (batch, {tokens})
+        assert analyze.steps(run.trace).filter(pl.col("phase") != "empty").height == tokens
+        assert run.worker["dropped_engine_args"] == ["frob"]
+        cache = run.worker["kv_cache"]
+        assert cache["bytes"] == 2**26
+        assert cache["tokens"] == cache["blocks"] * cache["block_size"]
+    trace, _ = check_run(runs[3], 1)
+    check_steps(trace, runs[3].requests.filter(phase="profiled"))
+    assert commands_with(str(tmp_path)) == []
     assert writing_to(tmp_path) == []
 
 
 def test_an_interrupt_leaves_no_process_of_a_real_engine(config, tmp_path):
-    """vLLM renames its workers and gives them sessions of their own; all of them end."""
+    """vLLM renames its processes and gives them sessions of their own; all of them end."""
     code = """
 import json, sys
 from llmprof.launch import ExperimentConfig, ExperimentRunner
 ExperimentRunner(ExperimentConfig.from_dict(json.loads(sys.argv[1])), check=False).run()
 """
-    values = config(tensor_parallel_size=2, repeat=100_000, max_tokens=64).to_dict()
+    core_beside = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}  # script, core and worker: a chain of three processes
+    values = config(repeat=100_000, max_tokens=64, environment=core_beside).to_dict()
     runner = subprocess.Popen(
         [sys.executable, "-c", code, json.dumps(values)], stderr=subprocess.PIPE, text=True, start_new_session=True
     )

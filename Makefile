@@ -36,7 +36,8 @@ $(STAMP): pyproject.toml
 demo: setup ## read a bundled TP=4 vLLM trace: notebook, report, PNGs and CSVs in demo/, findings printed
 	@$(BIN)/python -m llmprof demo --output $(DEMO)
 
-test: setup engine browser web lint ## linters, types, layers, then all tests
+test: setup ## linters, types, layers, then all tests
+	@$(MAKE) --no-print-directory --jobs=4 engine browser web lint # together: three of them mostly wait for the network
 	@$(BIN)/python -m compileall -q llmprof # once, not in each process of the tests, where PYTHONDONTWRITEBYTECODE is set
 	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup $(PYTEST)
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
+from llmprof.analyze.groups import groups_of, of_groups
 from llmprof.errors import AnalysisError, listed
 
 LOWEST = pl.lit(-(2**63), dtype=pl.Int64)
@@ -50,34 +51,50 @@ def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | No
         The intervals in order.
     """
     by, kept = list(by), dict(keep or {})
-    rows = need(frame, by).select(
-        *by,
-        pl.col("start_ns").cast(pl.Int64).alias("_start"),
-        end_of().alias("_end"),
-        # if rows are nearly in order, there are far fewer runs of one key than rows
-        (pl.struct(by).rle_id() if by else pl.lit(0, dtype=pl.UInt32)).alias("_run"),
-        **kept,
-    )
-    bounds = (pl.col("_start").min().alias("first_ns"), pl.col("_end").max().alias("last_ns"))
-    runs = rows.group_by(pl.col("_run").set_sorted()).agg(pl.col(by).first(), *bounds)
-    together = (pl.col("first_ns").min(), pl.col("last_ns").max(), pl.col("_run"))
-    groups = (
-        runs.group_by(by).agg(*together).sort(by, nulls_last=True) if by else runs.with_columns(pl.concat_list("_run"))
-    )
-    span = pl.col("last_ns") - pl.col("first_ns") + 1
-    groups = groups.with_row_index("_group").with_columns(
-        _shift=span.cum_sum().shift(1, fill_value=0) - pl.col("first_ns")
-    )
-    of_run = groups.select("_group", "_shift", "_run").explode("_run").sort("_run")
-    run = rows["_run"]
-    shift = of_run["_shift"].gather(run)
-    rows = rows.select(
-        of_run["_group"].gather(run).alias("_group"),
-        pl.col("_start") + shift,
-        pl.col("_end") + shift,
-        *kept,
-    )
-    return Line(rows if rows["_start"].is_sorted() else rows.sort("_start", maintain_order=True), groups.drop("_run"))
+    start, end = _times(need(frame, by))
+    if end.null_count():  # intervals whose times are unknown are on no line
+        frame = frame.filter(end.is_not_null())
+        start, end = _times(frame)
+    begins, keys, number = groups_of(frame, by)
+    if not len(begins):
+        nothing = {"_group": pl.UInt32, "_start": pl.Int64, "_end": pl.Int64}
+        bounds = {"_group": pl.UInt32, "first_ns": pl.Int64, "last_ns": pl.Int64, "_shift": pl.Int64}
+        rows = pl.DataFrame(schema=nothing).hstack(_kept(frame, kept))
+        return Line(rows, keys.hstack(pl.DataFrame(schema=bounds)))
+    starts, ends = start.to_numpy(), end.to_numpy()
+    first, last = np.minimum.reduceat(starts, begins), np.maximum.reduceat(ends, begins)
+    if number is not None:
+        order = np.argsort(number, kind="stable")
+        of_group = np.searchsorted(number[order], np.arange(keys.height))
+        first, last = np.minimum.reduceat(first[order], of_group), np.maximum.reduceat(last[order], of_group)
+    shift = np.append(0, (last - first + 1).cumsum()[:-1]) - first
+    groups = keys.hstack([
+        pl.Series("_group", np.arange(keys.height, dtype=np.uint32)),
+        pl.Series("first_ns", first), pl.Series("last_ns", last), pl.Series("_shift", shift),
+    ])  # fmt: skip
+    number = np.arange(len(begins), dtype=np.uint32) if number is None else number
+    lengths = np.diff(begins, append=frame.height)
+    moved = np.repeat(shift[number], lengths)
+    starts = starts + moved
+    rows = pl.DataFrame([
+        pl.Series("_group", np.repeat(number, lengths)), pl.Series("_start", starts), pl.Series("_end", ends + moved)
+    ])  # fmt: skip
+    rows = rows.hstack(_kept(frame, kept))
+    in_order = (starts[1:] >= starts[:-1]).all()
+    return Line(rows if in_order else rows.sort("_start", maintain_order=True), groups)
+
+
+def _kept(frame: pl.DataFrame, kept: dict[str, pl.Expr]) -> pl.DataFrame:
+    """Further columns, with a row for each row of the frame, also where they are constants."""
+    return frame.select("start_ns", **kept)[list(kept)] if kept else pl.DataFrame()
+
+
+def _times(frame: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
+    """Start and end of each interval (ns)."""
+    start, length = frame["start_ns"].cast(pl.Int64), frame["dur_ns"].cast(pl.Int64)
+    if (length.min() or 0) < 0:  # type: ignore[operator]
+        length = length.clip(0)
+    return start, start + length
 
 
 def merged(line: Line) -> pl.DataFrame:
@@ -85,139 +102,67 @@ def merged(line: Line) -> pl.DataFrame:
 
     Kept columns have the values of the first interval of each union.
     """
-    rows = line.rows.filter(pl.col("_end") > pl.col("_start")).with_columns(_reach=pl.col("_end").cum_max())
-    opens = rows.select(pl.col("_start") > pl.col("_reach").shift(1, fill_value=LOWEST)).to_series()
-    ends = rows["_reach"].filter(opens.shift(-1, fill_value=True))
-    return rows.filter(opens).drop("_reach").with_columns(ends.alias("_end"))
+    rows, opens, until = _unions(line)
+    union = rows[opens]
+    return union.replace_column(union.get_column_index("_end"), pl.Series("_end", until))
+
+
+def _unions(line: Line) -> tuple[pl.DataFrame, np.ndarray, np.ndarray]:
+    """Rows that are not empty, those of them that open a union (by number), and the end of each union."""
+    rows = line.rows
+    lasts = rows["_end"] > rows["_start"]
+    rows = rows if lasts.all() else rows.filter(lasts)
+    if not rows.height:
+        return rows, np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64)
+    reach = np.maximum.accumulate(rows["_end"].to_numpy())
+    opens = np.append(0, np.flatnonzero(rows["_start"].to_numpy()[1:] > reach[:-1]) + 1)
+    return rows, opens.astype(np.uint32), reach[np.append(opens[1:], rows.height) - 1]
 
 
 def off_line(intervals: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.DataFrame:
     """Intervals of the line (``_group, _start, _end``) back in their groups: ``<by...>, start_ns, dur_ns``."""
-    group = intervals["_group"]
-    return intervals.select(
-        *(line.groups[key].gather(group) for key in by),
-        (pl.col("_start") - line.groups["_shift"].gather(group)).alias("start_ns"),
-        (pl.col("_end") - pl.col("_start")).alias("dur_ns"),
-    )
+    at, start = intervals["_group"], intervals["_start"]
+    keys = line.groups[[*by, "_shift"]][at]
+    return keys.drop("_shift").hstack([
+        (start - keys["_shift"]).alias("start_ns"), (intervals["_end"] - start).alias("dur_ns")
+    ])  # fmt: skip
 
 
-def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+class Placed(NamedTuple):
+    """Other intervals on a line: ``known`` is whether their group is on it; where it is not, the times are 0."""
+
+    start: np.ndarray
+    end: np.ndarray
+    shift: np.ndarray
+    known: np.ndarray
+
+
+def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Placed:
     """Put other intervals onto the line, cut to ``_low <= t <= _high`` of their group.
-
-    Returns
-    -------
-    polars.DataFrame
-        The rows of ``frame`` in order with ``_shift, _from, _to``, null where there is no such group.
-    """
-    shift, low, high = of_groups(need(frame, by), groups.select(*by, "_shift", "_low", "_high"), by)
-    cut = {"_from": pl.col("start_ns").cast(pl.Int64), "_to": end_of()}
-    return frame.with_columns(
-        shift.alias("_shift"), *((expr + shift).clip(low, high).alias(name) for name, expr in cut.items())
-    )
-
-
-def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> list[pl.Series]:
-    """Values of the group of each row; null if there is no such group.
-
-    Rows of one group are mostly consecutive, so a key is looked up once for each run of equal keys, not for each row.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows with the columns of ``by``.
+        ``start_ns, dur_ns`` (ns) and the columns of ``by``.
     groups : polars.DataFrame
-        One row for each group: the columns of ``by`` and the values; without ``by`` a single row.
+        The groups of a line with the columns ``_low, _high``, times on the line.
     by : sequence of str
         Keys of the groups; null is a key like any other.
 
     Returns
     -------
-    list of polars.Series
-        One for each further column of ``groups``, in the order of the rows of ``frame``.
+    Placed
+        In the order of the rows of ``frame``.
     """
-    keys, values = list(by), [column for column in groups.columns if column not in by]
-    if not keys:
-        return [groups[value].head(1).new_from_index(0, frame.height) for value in values]
-    rows = frame.select(*keys, pl.struct(keys).rle_id().alias("_run"))
-    run = rows["_run"]
-    first = rows.filter((pl.col("_run") != pl.col("_run").shift(1)).fill_null(value=True))
-    joined = first.join(groups, on=keys, how="left", nulls_equal=True, maintain_order="left")
-    return [joined[value].gather(run) for value in values]
-
-
-def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *, at: str) -> pl.Series:
-    """For each point, the last mark of its group that is not after it.
-
-    Parameters
-    ----------
-    points : polars.DataFrame
-        Moments in the column ``at`` (ns, null for none) and the columns of ``by``, in any order.
-    marks : polars.DataFrame
-        Moments in the column ``at`` (ns, not null) and the columns of ``by``, in any order.
-    by : sequence of str
-        Columns that divide both frames into groups; rows with a null there belong to no group.
-    at : str
-        Column of the moments.
-
-    Returns
-    -------
-    polars.Series
-        Row numbers in ``marks`` (u32), null if no mark comes before; of several marks at one moment the last row.
-    """
-    place = np.full(points.height, -1, dtype=np.int64)
-    rows, times, of_key = _by_key(marks, by, at)
-    order, keys, bounds = _runs(points, by)
-    moments = points[at].fill_null(0).to_numpy()
-    moments = moments if order is None else moments[order]
-    for key, begin, end in zip(keys, bounds[:-1], bounds[1:], strict=True):
-        if key in of_key:
-            first, stop = of_key[key]
-            before = np.searchsorted(times[first:stop], moments[begin:end], side="right")
-            place[begin:end] = np.where(before > 0, before + (first - 1), -1)
-    if order is not None:
-        placed, place = place, np.empty_like(place)
-        place[order] = placed
-    known = pl.Series(place >= 0) & points[at].is_not_null()
-    marked = place if rows is None else rows[place]
-    return pl.Series("mark", marked.astype(np.uint32)).set(~known, None)
-
-
-_Key = tuple[object, ...]
-
-_FEW_RUNS = 1 / 16
-"""With more runs of equal keys than this share of the rows, the rows are ordered by key."""
-
-
-def _by_key(
-    marks: pl.DataFrame, by: Sequence[str], at: str
-) -> tuple[np.ndarray | None, np.ndarray, dict[_Key, tuple[int, int]]]:
-    """Rows of marks by key and moment (None if they are in this order), their moments, and the part of each key."""
-    order, keys, bounds = _runs(marks, by)
-    times = marks[at].to_numpy()
-    later = times[1:] >= times[:-1]
-    later[[bound - 1 for bound in bounds[1:-1]]] = True
-    if order is not None or len(set(keys)) < len(keys) or not later.all():
-        order = marks.select(pl.arg_sort_by(*by, at, maintain_order=True)).to_series().to_numpy()
-        _, keys, bounds = _runs(marks.select(by)[order], by, few=1)
-        times = times[order]
-    parts = zip(keys, bounds[:-1], bounds[1:], strict=True)
-    return order, times, {key: (first, stop) for key, first, stop in parts if None not in key}
-
-
-def _runs(
-    frame: pl.DataFrame, by: Sequence[str], few: float = _FEW_RUNS
-) -> tuple[np.ndarray | None, list[_Key], list[int]]:
-    """Runs of equal keys: order of the rows in which there are few (None for that of the frame), keys and bounds."""
-    if not by or not frame.height:
-        return None, [()] * min(1, frame.height), [0, frame.height][: 1 + min(1, frame.height)]
-    keys, order = frame.select(by), None
-    run = keys.select(pl.struct(by).rle_id() if len(by) > 1 else pl.col(by).rle_id()).to_series().to_numpy()
-    if run[-1] > max(64, few * len(run)):
-        order = keys.select(pl.arg_sort_by(*by, maintain_order=True)).to_series().to_numpy()
-        keys = keys[order]
-        run = keys.select(pl.struct(by).rle_id()).to_series().to_numpy()
-    begins = np.concatenate([[0], np.flatnonzero(run[1:] != run[:-1]) + 1])
-    return order, keys[begins].rows(), [*begins.tolist(), len(run)]
+    values = of_groups(need(frame, by), groups.select(*by, "_shift", "_low", "_high"), by)
+    times = _times(frame)
+    known = np.ones(frame.height, dtype=np.bool_)
+    if values[0].null_count() or times[1].null_count():
+        known = (values[0].is_not_null() & times[1].is_not_null()).to_numpy()
+        values, times = [value.fill_null(0) for value in values], (times[0].fill_null(0), times[1].fill_null(0))
+    shift, low, high = (value.to_numpy() for value in values)
+    start, end = ((np.clip(time.to_numpy() + shift, low, high)) * known for time in times)
+    return Placed(start, end, shift, known)
 
 
 def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
@@ -275,8 +220,9 @@ def union_lengths(frame: pl.DataFrame, by: Sequence[str] = (), **subsets: pl.Exp
         reach = pl.when(pl.col(name)).then(end).otherwise(LOWEST).cum_max().shift(1, fill_value=LOWEST)
         new = (end - pl.max_horizontal(start, reach)).clip(lower_bound=0)
         added.append(pl.when(pl.col(name)).then(new).otherwise(0).alias(name))
-    sums = line.rows.select(pl.col("_group").set_sorted(), *added).group_by("_group").agg(pl.col(names).sum())
-    return line.groups.join(sums, on="_group", maintain_order="left").select(*by, "first_ns", "last_ns", *names)
+    sums = line.rows.lazy().select(pl.col("_group").set_sorted(), *added).group_by("_group").agg(pl.col(names).sum())
+    out = line.groups.lazy().join(sums, on="_group", maintain_order="left")
+    return out.select(*by, "first_ns", "last_ns", *names).collect()
 
 
 def union_length(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
@@ -361,9 +307,17 @@ def gaps(frame: pl.DataFrame, by: Sequence[str] = (), **following: pl.Expr) -> p
     """
     line = lay(frame, by, following)
     union = merged(line)
-    between = union.with_columns(_start=pl.col("_end").shift(1), _end=pl.col("_start"))
-    between = between.filter(pl.col("_group") == pl.col("_group").shift(1))
-    return off_line(between, line, by).with_columns(between.select(*following))
+    between = _between(union)
+    return off_line(between, line, by).hstack(between.select(*following))
+
+
+def _between(union: pl.DataFrame) -> pl.DataFrame:
+    """Time between unions of the same group: the row of the later one, with other times."""
+    group, until = union["_group"].to_numpy(), union["_end"].to_numpy()
+    at = np.flatnonzero(group[1:] == group[:-1]).astype(np.uint32)
+    between = union[at + 1]
+    between.replace_column(between.get_column_index("_end"), between["_start"].alias("_end"))
+    return between.replace_column(between.get_column_index("_start"), pl.Series("_start", until[at]))
 
 
 def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -383,21 +337,17 @@ def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFr
         ``gap, row``: for each gap by its row the intervals that end where it begins, at least one, in order.
     """
     line = lay(frame, by, {"row": pl.int_range(pl.len(), dtype=pl.UInt32)})
-    rows = line.rows.filter(pl.col("_end") > pl.col("_start")).with_columns(_reach=pl.col("_end").cum_max())
-    opens = rows.select(pl.col("_start") > pl.col("_reach").shift(1, fill_value=LOWEST)).to_series()
-    union = rows.filter(opens).with_columns(rows["_reach"].filter(opens.shift(-1, fill_value=True)).alias("_until"))
-    follows = (pl.col("_group") == pl.col("_group").shift(1)).fill_null(value=False)
-    between = union.select(
-        "_group", _start=pl.col("_until").shift(1), _end=pl.col("_start"), next="row", _follows=follows
-    )
-    # the gap after each union, by the number of the union; none after the last one of a group
-    inner = between["_follows"].shift(-1, fill_value=False)
-    gap = union.select(pl.when(inner).then(inner.cum_sum() - 1)).to_series()
-    gap_row = opens.cum_sum() - 1
-    ends = rows.select(gap=gap.gather(gap_row), row="row", _last=pl.col("_end") == union["_until"].gather(gap_row))
-    between = between.filter("_follows")
-    placed = off_line(between, line, by).with_columns(between["next"])
-    return placed, ends.filter(pl.col("_last") & pl.col("gap").is_not_null()).drop("_last")
+    rows, opens, until = _unions(line)
+    union = rows[opens]
+    between = _between(union.replace_column(union.get_column_index("_end"), pl.Series("_end", until)))
+    # the gap after each union; none after the last one of a group
+    group = union["_group"].to_numpy()
+    inner = group[1:] == group[:-1]
+    gap = np.append(np.where(inner, inner.cumsum() - 1, -1), np.full(min(1, len(group)), -1))
+    of_row = np.repeat(np.arange(len(opens)), np.diff(opens, append=rows.height))
+    last = np.flatnonzero((rows["_end"].to_numpy() == until[of_row]) & (gap[of_row] >= 0))
+    ends = {"gap": gap[of_row[last]].astype(np.uint32), "row": rows["row"].to_numpy()[last]}
+    return off_line(between, line, by).hstack([between["row"].alias("next")]), pl.DataFrame(ends)
 
 
 def length_within(
@@ -425,12 +375,18 @@ def length_within(
     union = merged(line)
     if union.is_empty():
         return need(windows, by).with_columns(pl.lit(0, dtype=pl.Int64).alias(name))
-    length = pl.col("_end") - pl.col("_start")
-    union = union.with_columns(_before=length.cum_sum() - length)
-    bounds = union.group_by("_group").agg(_low=pl.col("_start").min(), _high=pl.col("_end").max())
-    placed = place(windows.select(*by, *INTERVAL), line.groups.join(bounds, on="_group"), by)
-    covered = [_covered_until(union, placed[side].fill_null(0)) for side in ("_from", "_to")]
-    return windows.with_columns((covered[1] - covered[0]).alias(name))
+    group, start, end = (union[column].to_numpy() for column in ("_group", "_start", "_end"))
+    before = np.append(0, (end - start).cumsum()[:-1])
+    first = np.append(0, np.flatnonzero(group[1:] != group[:-1]) + 1)
+    last = np.append(first[1:], len(group)) - 1
+    bounds = {"_group": group[first], "_low": start[first], "_high": end[last]}
+    placed = place(windows, line.groups.join(pl.DataFrame(bounds), on="_group"), by)
+    covered = []
+    for points in (placed.start, placed.end):
+        at = np.maximum(np.searchsorted(start, points, side="right") - 1, 0)
+        covered.append(before[at] + np.minimum(points, end[at]) - start[at])
+    within = pl.Series(name, covered[1] - covered[0])
+    return windows.with_columns(within)
 
 
 def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
@@ -458,35 +414,24 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> 
     """
     numbered = need(windows, by).select(*by, *INTERVAL).with_row_index("window").filter(pl.col("dur_ns") > 0)
     line = lay(numbered, by, {"window": pl.col("window")})
-    starts, ends = line.rows["_start"], line.rows["_end"]
-    if (ends.shift(1) > starts).any():
+    starts, ends = line.rows["_start"].to_numpy(), line.rows["_end"].to_numpy()
+    if (ends[:-1] > starts[1:]).any():
         raise AnalysisError("two windows of one group overlap", expected="windows that do not overlap")
-    if starts.is_empty():
+    if not len(starts):
         return need(frame, by).clear().with_columns(pl.lit(0, dtype=pl.UInt32).alias("window"))
     bounds = {"_low": pl.col("first_ns") + pl.col("_shift"), "_high": pl.col("last_ns") + pl.col("_shift")}
-    placed = place(need(frame, by).select(*by, *INTERVAL), line.groups.with_columns(**bounds), by)
-    cut = placed.select(pl.int_range(pl.len(), dtype=pl.UInt32).alias("row"), "_shift", "_from", "_to")
-    cut = cut.filter(pl.col("_from") < pl.col("_to"))
-    cut = cut.with_columns(
-        pl.Series("_first", np.searchsorted(ends.to_numpy(), cut["_from"].to_numpy(), side="right")),
-        pl.Series("_stop", np.searchsorted(starts.to_numpy(), cut["_to"].to_numpy(), side="left")),
-    ).filter(pl.col("_first") < pl.col("_stop"))
-    if (cut["_stop"] - cut["_first"] > 1).any():
-        cut = cut.with_columns(_first=pl.int_ranges("_first", "_stop")).explode("_first")
-    window_row = cut["_first"]
-    low, high = pl.max_horizontal("_from", starts.gather(window_row)), pl.min_horizontal("_to", ends.gather(window_row))
-    cut = cut.select(
-        "row", start_ns=low - pl.col("_shift"), dur_ns=high - low, window=line.rows["window"].gather(window_row)
-    )
-    return frame[cut["row"]].with_columns(cut["start_ns"], cut["dur_ns"], cut["window"])
-
-
-def _covered_until(union: pl.DataFrame, points: pl.Series) -> pl.Series:
-    """Time that the union covers before each point of the line."""
-    row = pl.Series(np.searchsorted(union["_start"].to_numpy(), points.to_numpy(), side="right")) - 1
-    here = union.select(pl.col("_start", "_end", "_before").gather(row.clip(lower_bound=0)))
-    return (
-        here.with_columns(points.alias("_point"))
-        .select(pl.col("_before") + pl.min_horizontal("_point", "_end") - pl.col("_start"))
-        .to_series()
+    placed = place(need(frame, by), line.groups.with_columns(**bounds), by)
+    first = np.searchsorted(ends, placed.start, side="right")
+    count = np.searchsorted(starts, placed.end, side="left") - first
+    row = np.flatnonzero((placed.start < placed.end) & (count > 0))
+    at = first[row]
+    if (count[row] > 1).any():  # an interval has a row for each window
+        several = count[row]
+        at = np.repeat(at - (several.cumsum() - several), several) + np.arange(several.sum())
+        row = np.repeat(row, several)
+    low, high = np.maximum(placed.start[row], starts[at]), np.minimum(placed.end[row], ends[at])
+    return frame[row.astype(np.uint32)].with_columns(
+        pl.Series("start_ns", low - placed.shift[row]),
+        pl.Series("dur_ns", high - low),
+        line.rows["window"][pl.Series(at.astype(np.uint32))],
     )

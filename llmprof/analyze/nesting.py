@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 
-from llmprof.analyze.intervals import Line, last_before, lay
+from llmprof.analyze.groups import last_before
+from llmprof.analyze.intervals import Line, lay
 
 
 def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -78,7 +81,7 @@ def innermost(points: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str], *, a
     """
     after = _changes(spans, by)
     last = last_before(points, after.rename({"_time": at}), by, at=at)
-    return points.with_columns(after["_inner"].gather(last).alias(name))
+    return points.with_columns(after["_inner"][last].alias(name))
 
 
 def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
@@ -107,15 +110,22 @@ def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Moments at which the innermost span changes, in order: ``_group, <by...>, _time, _inner`` (null for none)."""
     edges, line = _nested(spans, by)
-    last = edges.filter((pl.col("_at") != pl.col("_at").shift(-1)).fill_null(value=True))
-    inner = pl.when(pl.col("_turn") == 1).then("_span").otherwise("_parent").alias("_inner")
-    group = last["_group"]
-    return last.select(
-        "_group",
-        *(line.groups[key].gather(group) for key in by),
-        _time=pl.col("_at") - line.groups["_shift"].gather(group),
-        _inner=inner,
-    )
+    at = edges.at
+    last = np.flatnonzero(np.append(at[1:] != at[:-1], len(at) > 0))
+    inner = np.where(edges.begins[last], edges.span[last], edges.parent[last])
+    group = pl.Series("_group", edges.group[last])
+    of_group = line.groups[[*by, "_shift"]][group]
+    return of_group[list(by)].hstack([
+        group,
+        pl.Series("_time", at[last] - of_group["_shift"].to_numpy()),
+        _rows("_inner", inner),
+    ])  # fmt: skip
+
+
+def _rows(name: str, rows: np.ndarray) -> pl.Series:
+    """Row numbers (u32), null where they are negative."""
+    none = rows < 0
+    return pl.Series(name, rows.astype(np.uint32)).set(pl.Series(none), None)
 
 
 def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
@@ -134,33 +144,49 @@ def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
         Row numbers (u32) in the order of ``spans``.
     """
     edges, _ = _nested(spans, by)
-    direct = edges.filter(pl.col("_turn") == 1).select("_span", "_parent")
-    rows = pl.DataFrame({"_span": pl.int_range(spans.height, dtype=pl.UInt32, eager=True)})
-    return rows.join(direct, on="_span", how="left", maintain_order="left")["_parent"].alias("parent")
+    parent = np.full(spans.height, -1)
+    parent[edges.span[edges.begins]] = edges.parent[edges.begins]
+    return _rows("parent", parent)
 
 
-def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[pl.DataFrame, Line]:
-    """Begins and ends of spans in order, and the line of all groups.
+class _Edges(NamedTuple):
+    """Begins and ends of spans in order; ``span`` and ``parent`` are rows of the spans, -1 for no parent."""
 
-    The columns are ``_group``, ``_at`` (position on the line), ``_turn`` (1 for a begin, -1 for an end), ``_span`` and
-    ``_parent`` (rows of the span and of the span directly around it).
-    """
-    numbered = spans.select(*by, "start_ns", "dur_ns", _span=pl.int_range(pl.len(), dtype=pl.UInt32))
-    line = lay(numbered.filter(pl.col("dur_ns") > 0), by, {"_span": pl.col("_span")})
-    rows = line.rows.with_row_index("_number")
-    size, turn = pl.col("_end") - pl.col("_start"), pl.lit(1, dtype=pl.Int32)
+    group: np.ndarray
+    at: np.ndarray
+    begins: np.ndarray
+    span: np.ndarray
+    parent: np.ndarray
+
+
+def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[_Edges, Line]:
+    """Begins and ends of spans in order of their position on the line of all groups."""
+    line = lay(spans, by, {"_span": pl.int_range(pl.len(), dtype=pl.UInt32)})
+    start, end = line.rows["_start"].to_numpy(), line.rows["_end"].to_numpy()
+    some = np.flatnonzero(end > start)
+    start, end = start[some], end[some]
+    count = len(some)
+    size = end - start
     # At one moment spans end before others begin; the longer of two begins first and ends last, and of two that are
     # the same the first: begins stand in the order of their rows, ends against it.
-    begins = rows.select("_group", "_number", "_span", _at="_start", _turn=turn, _order=_LONGEST - size)
-    stops = rows.reverse().select("_group", "_number", "_span", _at="_end", _turn=-turn, _order=size - _LONGEST)
-    edges = pl.concat([begins, stops]).sort("_at", "_order", maintain_order=True).with_row_index("_edge")
-    edges = edges.with_columns(_depth=pl.col("_turn").cum_sum())  # 0 where a group ends
-    opened = edges.filter(pl.col("_turn") == 1).select("_depth", "_edge", "_number", "_span")
-    inner = opened.select("_edge", "_number", _depth=pl.col("_depth") - 1)
-    outer = opened.select("_edge", "_depth", _parent="_span")
-    within = inner.join_asof(outer, on="_edge", by="_depth", strategy="backward", check_sortedness=False)
-    parent = within.sort("_number")["_parent"].gather(edges["_number"])
-    return edges.select("_group", "_at", "_turn", "_span", parent), line
+    at = np.concatenate([start, end[::-1]])
+    turn = np.concatenate([_LONGEST - size, size[::-1] - _LONGEST])
+    order = np.lexsort((turn, at))
+    begins = order < count
+    number = np.where(begins, order, 2 * count - 1 - order)
+    depth = np.where(begins, 1, -1).cumsum()  # 0 where a group ends
+    # the span around another one is the last to begin before it that is less deep by one
+    opened = np.flatnonzero(begins)
+    key = depth[opened] * (2 * count + 1) + opened
+    by_depth = np.argsort(key, kind="stable")
+    outer = np.searchsorted(key[by_depth], key - (2 * count + 1)) - 1
+    around = by_depth[np.maximum(outer, 0)] if count else outer
+    known = (outer >= 0) & (depth[opened][around] == depth[opened] - 1) if count else outer >= 0
+    row = line.rows["_span"].to_numpy()[some].astype(np.int64)
+    parent = np.full(count, -1)
+    parent[number[opened]] = np.where(known, row[number[opened]][around], -1)
+    group = line.rows["_group"].to_numpy()[some]
+    return _Edges(group[number], at[order], begins, row[number], parent[number]), line
 
 
 _LONGEST = 1 << 62

@@ -8,8 +8,9 @@ from typing import Any
 
 import polars as pl
 
+from llmprof.analyze.groups import last_before
 from llmprof.analyze.idle import idle
-from llmprof.analyze.intervals import clip, last_before
+from llmprof.analyze.intervals import clip
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import LANE, recorded_windows, steady_state, step_windows, time_parts

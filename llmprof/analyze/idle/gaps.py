@@ -10,8 +10,9 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.groups import first_of_runs, last_before, of_groups
 from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, doing, host_spans
-from llmprof.analyze.intervals import gaps, gaps_between, last_before, length_within, of_groups
+from llmprof.analyze.intervals import gaps, gaps_between, length_within
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.steps.steps import device_events_with_steps
 from llmprof.arguments import NotNegative
@@ -117,26 +118,36 @@ def idle_of(
     calls = calls.select("rank", "start_ns", "dur_ns", "name", _thread="thread").hstack(call_kinds(calls["name"]))
     rows, syncs = _with_sync(rows, calls)
     parts = _parts(rows, calls)
-    explained = parts["_cause"] != CAUSES.index("unknown")
-    done = doing(parts.filter(explained).select("rank", "start_ns", "dur_ns", thread="_thread"), spans)
-    held = _held(parts, events, calls, waits)
-    of_part = explained.cum_sum() - 1
-    row = of_part.set(~explained, None)
-    sync_row = parts["_sync"].set(parts["_cause"] != CAUSES.index("sync"), None)
-    after, following = parts["_after"], parts["_next"]
-    return parts.select(
-        "rank", "device", "gap", "step", "in_step", "start_ns", "dur_ns", "gap_ns",
-        pl.Series(CAUSES).gather(parts["_cause"]).alias("cause"),
-        *(done[column].gather(row) for column in ("doing", "doing_kind", "doing_share")),
-        *held,
-        events["name"].gather(after).alias("after_name"),
-        events["stream"].gather(after).alias("after_stream"),
-        events["event"].gather(following).alias("next_event"),
-        events["name"].gather(following).alias("next_name"),
-        events["stream"].gather(following).alias("next_stream"),
-        "launch_start_ns",
-        syncs["name"].gather(sync_row).alias("sync_name"),
-    )  # fmt: skip
+    cause = parts["_cause"].to_numpy()
+    of_known = np.flatnonzero(cause != CAUSES.index("unknown"))
+    done = doing(parts[["rank", "start_ns", "dur_ns", "_thread"]][of_known].rename({"_thread": "thread"}), spans)
+    done = done[["doing", "doing_kind", "doing_share"]][_numbers(of_known, parts.height)]
+    queued = np.flatnonzero(cause == CAUSES.index("queued"))
+    held = _held(parts[queued], events, calls, waits)[_numbers(queued, parts.height)]
+    synced = pl.Series(cause == CAUSES.index("sync"))
+    before = events[["name", "stream"]][parts["_after"]]
+    following = events[["event", "name", "stream"]][parts["_next"]]
+    return parts[["rank", "device", "gap", "step", "in_step", "start_ns", "dur_ns", "gap_ns"]].hstack([
+        pl.Series("cause", CAUSES)[cause],
+        *done.get_columns(),
+        *held.get_columns(),
+        before["name"].alias("after_name"),
+        before["stream"].alias("after_stream"),
+        following["event"].alias("next_event"),
+        following["name"].alias("next_name"),
+        following["stream"].alias("next_stream"),
+        parts["launch_start_ns"],
+        syncs["name"][parts["_sync"].set(~synced, None)].alias("sync_name"),
+    ])  # fmt: skip
+
+
+def _numbers(rows: np.ndarray, height: int) -> pl.Series:
+    """For each row of a frame its number among some of them; null for the others."""
+    numbers = np.zeros(height, dtype=np.uint32)
+    numbers[rows] = np.arange(len(rows), dtype=np.uint32)
+    among = np.zeros(height, dtype=np.bool_)
+    among[rows] = True
+    return pl.Series(numbers).set(pl.Series(~among), None)
 
 
 CAUSES = ("unknown", "sync", "host_bound", "launch", "queued")
@@ -147,21 +158,29 @@ def _gaps_with_launches(events: pl.DataFrame, min_ns: int) -> pl.DataFrame:
     """Gaps with the launch of the event that ends each; ``_next`` and ``_after`` are rows of ``events``."""
     rows, ends = gaps_between(events, ["rank", "device"])
     after = _ended_before(rows, ends, events)
-    # an operator in place of device work has no launch
-    launched = pl.when(pl.col("source") != "op")
-    following = events.select(
+    following = events[["step", "launch_start_ns", "launch_end_ns", "launch_thread", "source"]][rows["next"]]
+    launched = pl.when(pl.col("source") != "op")  # an operator in place of device work has no launch
+    following = following.select(
         "step",
         launch_start_ns=launched.then("launch_start_ns"),
         _launch_end=launched.then("launch_end_ns"),
         _thread=launched.then("launch_thread").fill_null(-1),
-    )[rows["next"]]
-    rows = rows.hstack(following).with_row_index("gap").with_columns(after)
-    begun = events.filter(pl.col("step").is_not_null()).group_by("rank", "step").agg(_begun=pl.col("start_ns").min())
-    (begins,) = of_groups(rows, begun, ["rank", "step"])
-    return rows.select(
+    )
+    rows = rows.hstack(following).with_row_index("gap").hstack([after])
+    (begins,) = of_groups(rows, _begun(events), ["rank", "step"])
+    rows = rows.select(
         "gap", "rank", "device", "step", "start_ns", "launch_start_ns", "_launch_end", "_thread", "_after",
         in_step=begins <= pl.col("start_ns"), gap_ns="dur_ns", _end=pl.col("start_ns") + pl.col("dur_ns"), _next="next",
-    ).filter(pl.col("gap_ns") >= min_ns)  # fmt: skip
+    )  # fmt: skip
+    return rows.filter(pl.col("gap_ns") >= min_ns) if min_ns else rows
+
+
+def _begun(events: pl.DataFrame) -> pl.DataFrame:
+    """``rank, step, begun``: when each step begins on the device."""
+    runs = first_of_runs(events, ["rank", "step"])
+    first = np.minimum.reduceat(events["start_ns"].to_numpy(), runs) if len(runs) else np.empty(0, dtype=np.int64)
+    steps = events[["rank", "step"]][runs].hstack([pl.Series("begun", first)]).filter(pl.col("step").is_not_null())
+    return steps.group_by("rank", "step").agg(pl.col("begun").min())
 
 
 def _ended_before(rows: pl.DataFrame, ends: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
@@ -169,14 +188,11 @@ def _ended_before(rows: pl.DataFrame, ends: pl.DataFrame, events: pl.DataFrame) 
     if ends.height == rows.height:
         return ends["row"].alias("_after")
     # if several end at once, the one on the stream of the next event
-    stream, event = events["stream"], events["event"]
-    alike = (ends["gap"] == ends["gap"].shift(1)).fill_null(value=False)
-    several = alike | alike.shift(-1, fill_value=False)
-    some = ends.filter(several)
-    own = stream.gather(some["row"]) == stream.gather(rows["next"].gather(some["gap"]))
-    some = some.with_columns(event.gather(some["row"]).alias("event"), own.fill_null(value=False).alias("own"))
-    some = some.sort("gap", ~pl.col("own"), "event").unique("gap", keep="first", maintain_order=True)
-    return pl.concat([ends.filter(~several), some.select(ends.columns)]).sort("gap")["row"].alias("_after")
+    gap, row = ends["gap"].to_numpy(), ends["row"]
+    own = (events["stream"][row] == events["stream"][rows["next"]][ends["gap"]]).fill_null(value=False).to_numpy()
+    order = np.lexsort((events["event"][row].to_numpy(), ~own, gap))
+    first: pl.Series = row[order[first_of_runs(ends[["gap"]][order], ["gap"])]]
+    return first.alias("_after")
 
 
 def _with_sync(rows: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -187,142 +203,159 @@ def _with_sync(rows: pl.DataFrame, calls: pl.DataFrame) -> tuple[pl.DataFrame, p
     syncs = syncs.sort("rank", "_thread", "start_ns", "_call_end", descending=[False, False, False, True])
     reach = pl.col("_call_end").cum_max().shift(1).over("rank", "_thread")
     syncs = syncs.filter(reach.is_null() | (pl.col("_call_end") > reach))
-    row = last_before(rows, syncs, ["rank", "_thread"], at="start_ns")
-    return rows.with_columns(
-        row.alias("_sync"),
-        syncs["start_ns"].gather(row).alias("_call_start"),
-        syncs["_call_end"].gather(row).alias("_call_end"),
-    ), syncs
+    at = last_before(rows, syncs, ["rank", "_thread"], at="start_ns")
+    call = syncs[["start_ns", "_call_end"]][at]
+    return rows.hstack([at.alias("_sync"), call["start_ns"].alias("_call_start"), call["_call_end"]]), syncs
 
 
 def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     """Gaps in parts: before the launching call, the launch itself, and after it; ``_cause`` is a number."""
-    begin, start, end = pl.col("launch_start_ns"), pl.col("start_ns"), pl.col("_end")
+    begin, known = _filled(rows["launch_start_ns"])
+    start, end = rows["start_ns"].to_numpy(), rows["_end"].to_numpy()
+    launches = known & (begin >= start)
+    seen = np.flatnonzero(launches & (begin <= end))
     usual = (
-        rows.filter((begin >= start) & (begin <= end))
+        rows[["rank"]][seen]
+        .hstack([pl.Series("usual", (end - begin)[seen])])
         .group_by("rank")
-        .agg(_usual=(end - begin).median().clip(0, LAUNCH_NS).cast(pl.Int64))
+        .agg(pl.col("usual").median().clip(0, LAUNCH_NS).cast(pl.Int64))
     )
-    (delay,) = of_groups(rows, usual, ["rank"])
-    delay = delay.fill_null(0)
+    delay, _ = _filled(of_groups(rows, usual, ["rank"])[0])
     # a call that waits for its own work (cudaMemcpy) does not launch for its whole duration
     waits = calls.filter("synchronises").select("rank", "_thread", launch_start_ns="start_ns")
-    wait_row = last_before(rows, waits, ["rank", "_thread"], at="launch_start_ns")
-    waiting = (waits["launch_start_ns"].gather(wait_row) == rows["launch_start_ns"]).fill_null(value=False)
-    late = begin.clip(start, end)
-    at_work = pl.when(~waiting).then("_launch_end")
-    until = pl.max_horizontal(begin + delay, at_work)
-    until = pl.when((begin >= start) & (end - begin <= LONG_LAUNCH * delay)).then(end).otherwise(until).clip(late, end)
-    waited = (pl.col("_call_end") >= start) & (pl.col("_call_end") <= begin)
+    at = last_before(rows, waits, ["rank", "_thread"], at="launch_start_ns")
+    waited_since, waits_at_all = _filled(waits["launch_start_ns"][at])
+    launch_end, ended = _filled(rows["_launch_end"])
+    at_work = ended & ~(waits_at_all & known & (waited_since == begin))
+    late = np.where(known, np.clip(begin, start, end), start)
+    until = np.where(at_work, np.maximum(begin + delay, launch_end), begin + delay)
+    until = np.where(launches & (end - begin <= LONG_LAUNCH * delay), end, until)
+    until = np.where(known, np.clip(until, late, end), start)
     # without the call the host would have been ahead by the time that it waited
-    ahead = pl.when(waited).then((start + pl.col("_call_end") - pl.col("_call_start")).clip(start, late))
-    synced, known = ahead.fill_null(start), begin.is_not_null()
-    bounds = rows.select(
-        start.alias("begin"), synced.alias("synced"), late.fill_null(start).alias("late"),
-        until.fill_null(start).alias("until"), end.alias("end"), known.alias("known"),
-    )  # fmt: skip
-    begins, sync_ends, lates, launched, ends, of_known = (column.to_numpy() for column in bounds)
+    (call_start, _), (call_end, called) = _filled(rows["_call_start"]), _filled(rows["_call_end"])
+    waited = known & called & (call_end >= start) & (call_end <= begin)
+    synced = np.where(waited, np.clip(start + call_end - call_start, start, late), start)
     edges = (
-        (begins, np.where(of_known, begins, ends)),  # the launch is unknown: the whole gap is one part
-        (begins, sync_ends),
-        (sync_ends, lates),
-        (lates, launched),
-        (launched, ends),
+        (start, np.where(known, start, end)),  # the launch is unknown: the whole gap is one part
+        (start, synced),
+        (synced, late),
+        (late, until),
+        (until, end),
     )
-    kept = [np.flatnonzero((last > first) & (of_known | (i == 0))) for i, (first, last) in enumerate(edges)]
+    kept = [np.flatnonzero((last > first) & (known | (i == 0))) for i, (first, last) in enumerate(edges)]
     number = np.concatenate([row * len(CAUSES) + i for i, row in enumerate(kept)])
     order = np.argsort(number, kind="stable")  # by gap, then in the order of the parts
     first = np.concatenate([first[row] for row, (first, _) in zip(kept, edges, strict=True)])[order]
     last = np.concatenate([last[row] for row, (_, last) in zip(kept, edges, strict=True)])[order]
     gap, cause = np.divmod(number[order], len(CAUSES))
-    of_gap = rows.drop("start_ns", "_launch_end", "_call_start", "_call_end", "_end")[gap]
-    return of_gap.with_columns(_cause=cause.astype(np.uint8), start_ns=first, dur_ns=last - first)
+    of_gap = rows[_OF_GAP][gap.astype(np.uint32)]
+    columns = {"_cause": cause.astype(np.uint8), "start_ns": first, "dur_ns": last - first}
+    return of_gap.hstack([pl.Series(name, values) for name, values in columns.items()])
+
+
+_OF_GAP = (
+    "gap",
+    "rank",
+    "device",
+    "step",
+    "launch_start_ns",
+    "_thread",
+    "_after",
+    "in_step",
+    "gap_ns",
+    "_next",
+    "_sync",
+)
+
+
+def _filled(column: pl.Series) -> tuple[np.ndarray, np.ndarray]:
+    """Values with 0 in place of null, and which of them are known."""
+    if not column.null_count():
+        return column.to_numpy(), np.ones(column.len(), dtype=np.bool_)
+    return column.fill_null(0).to_numpy(), column.is_not_null().to_numpy()
+
+
+_HOLDS = ("call", "graph", "event", "copy", "stream")
+"""What holds a queued event, from the strongest evidence to the weakest."""
 
 
 def _held(
-    parts: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame | None = None
-) -> list[pl.Series]:
-    """``held_by, held_kind``: what queued events waited for, from the strongest evidence to the weakest."""
-    queued = parts.filter(pl.col("_cause") == CAUSES.index("queued"))
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    queued = queued.select(
-        "rank", "start_ns", "dur_ns", "launch_start_ns", "_thread", "_after",
-        events["stream"].gather(queued["_next"]).alias("stream"), _end=end,
-    )  # fmt: skip
-    call, in_call = _longest_call(queued, calls.filter("holds"))
+    queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame, waits: pl.DataFrame | None = None
+) -> pl.DataFrame:
+    """``held_by, held_kind``: what queued events waited for."""
+    start, length = queued["start_ns"], queued["dur_ns"]
+    queued = queued[["rank", "start_ns", "dur_ns", "launch_start_ns", "_thread"]].hstack([
+        events["stream"][queued["_next"]].alias("stream"), (start + length).alias("_end"), queued["_after"]
+    ])  # fmt: skip
+    holding = calls.filter("holds")
+    call, in_call = _longest_call(queued, holding)
     had_to_wait = _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
-    before = events.select("stream", "source", "name", "launch_start_ns", pl.col("launch_thread").fill_null(-1))
-    before = before[queued["_after"]]
-    same_launch = pl.col("launch_start_ns").eq(before["launch_start_ns"])
-    same_launch &= pl.col("_thread").eq(before["launch_thread"])
-    on_stream = pl.col("stream").eq(before["stream"])
-    by_call = in_call >= HELD_SHARE * pl.col("dur_ns")
-    behind = pl.when(before["source"] == "copy").then(pl.lit("copy")).otherwise(pl.lit("stream"))
-    kind = (
-        pl.when(by_call)
-        .then(pl.lit("call"))
-        .when(same_launch)
-        .then(pl.lit("graph"))
-        .when(had_to_wait)
-        .then(pl.lit("event"))
-        .when(on_stream & (pl.col("dur_ns") <= DISPATCH_NS))
-        .then(behind)
+    before = events[["stream", "source", "name", "launch_start_ns", "launch_thread"]][queued["_after"]]
+    (begin, known), (begun_before, known_before) = (
+        _filled(queued["launch_start_ns"]),
+        _filled(before["launch_start_ns"]),
     )
-    by = pl.when(kind == "call").then(call).when(kind.is_not_null()).then(before["name"])
-    held = queued.select(held_by=by, held_kind=kind)
-    is_queued = parts["_cause"] == CAUSES.index("queued")
-    row = (is_queued.cum_sum().cast(pl.Int64) - 1).set(~is_queued, None)
-    return [held[column].gather(row) for column in held.columns]
+    thread_before = before["launch_thread"].fill_null(-1).to_numpy()
+    same_launch = known & known_before & (begin == begun_before) & (queued["_thread"].to_numpy() == thread_before)
+    (stream, on_stream), (stream_before, on_stream_before) = _filled(queued["stream"]), _filled(before["stream"])
+    same_stream = on_stream & on_stream_before & (stream == stream_before)
+    lengths = length.to_numpy()
+    behind = same_stream & (lengths <= DISPATCH_NS)
+    copies = (before["source"] == "copy").to_numpy()
+    evidence = (in_call >= np.maximum(HELD_SHARE * lengths, 1), same_launch, had_to_wait, behind & copies, behind)
+    kind = np.select(evidence, range(len(_HOLDS)), default=len(_HOLDS))
+    by_call = pl.Series(kind == _HOLDS.index("call"))
+    by = holding["name"][call].zip_with(by_call, before["name"])
+    unknown = pl.Series(kind == len(_HOLDS))
+    row = pl.int_range(queued.height, dtype=pl.UInt32, eager=True).set(unknown, None)
+    return pl.DataFrame([by[row].alias("held_by"), pl.Series("held_kind", [*_HOLDS, None])[kind]])
 
 
-def _longest_call(queued: pl.DataFrame, holding: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
-    """Name of the host call that holds the device for most of each part, and the length of this time (ns)."""
+def _longest_call(queued: pl.DataFrame, holding: pl.DataFrame) -> tuple[pl.Series, np.ndarray]:
+    """Row of the host call that holds the device for most of each part, and the length of this time (ns), 0 if none."""
     # few calls hold the device, and they are long: the last to begin before the part, and the longest within it
-    end = holding.select(pl.col("start_ns") + pl.col("dur_ns")).to_series()
-    names, lengths = [], []
-    for time in ("start_ns", "_end"):
-        call = last_before(queued, holding.rename({"start_ns": time}), ["rank"], at=time)
-        begin, until = holding["start_ns"].gather(call), end.gather(call)
-        within = pl.min_horizontal(pl.col("_end"), until) - pl.max_horizontal(pl.col("start_ns"), begin)
-        lengths.append(queued.select(pl.when(call.is_not_null()).then(within).alias("length")).to_series())
-        names.append(holding["name"].gather(call))
-    both = pl.DataFrame({"name": names[1], "before": names[0], "length": lengths[1], "length_before": lengths[0]})
-    first = (pl.col("length_before") > 0) & (pl.col("length_before") >= pl.col("length"))
-    longest = both.select(
-        pl.when(first).then("before").otherwise("name").alias("call"),
-        pl.when(first).then("length_before").when(pl.col("length") > 0).then("length").alias("in_call"),
-    )
-    return longest["call"], longest["in_call"]
+    begins = holding["start_ns"]
+    ends = begins + holding["dur_ns"]
+    start, end = queued["start_ns"].to_numpy(), queued["_end"].to_numpy()
+    rows, lengths = [], []
+    for at in ("start_ns", "_end"):
+        row = last_before(queued, holding[["rank", "start_ns"]].rename({"start_ns": at}), ["rank"], at=at)
+        (begin, known), (until, _) = _filled(begins[row]), _filled(ends[row])
+        lengths.append(np.where(known, np.minimum(end, until) - np.maximum(start, begin), 0))
+        rows.append(row)
+    first = (lengths[0] > 0) & (lengths[0] >= lengths[1])
+    return rows[0].zip_with(pl.Series(first), rows[1]), np.maximum(np.where(first, *lengths), 0)
 
 
-def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) -> pl.Series:
+def _told_to_wait(queued: pl.DataFrame, events: pl.DataFrame, calls: pl.DataFrame) -> np.ndarray:
     """Whether the stream of each part got an event wait since its last launch."""
+    told = np.zeros(queued.height, dtype=np.bool_)
     waits = calls.filter("waits").select("rank", "_thread", launch_start_ns="start_ns")
     at = "launch_start_ns"
-    nothing = pl.repeat(value=False, n=queued.height, eager=True)
-    last_wait = waits[at].gather(last_before(queued, waits, ["rank", "_thread"], at=at))
-    after_wait = queued.filter(last_wait.is_not_null())
-    if not after_wait.height:
-        return nothing
+    if not waits.height:
+        return told
+    last_wait, known = _filled(waits[at][last_before(queued, waits, ["rank", "_thread"], at=at)])
+    asked = np.flatnonzero(known)
+    if not len(asked):
+        return told
     # the events of one launch follow each other on a stream: their launch counts once
     lane = ["rank", "stream"]
-    launches = events.select(*lane, at).filter(
-        pl.col(at).is_not_null() & pl.any_horizontal(pl.col(c).ne_missing(pl.col(c).shift(1)) for c in (*lane, at))
-    )
-    earlier = after_wait.select(*lane, pl.col(at) - 1)
-    last = launches[at].gather(last_before(earlier, launches, lane, at=at))
-    since = (last_wait.drop_nulls() >= last).fill_null(value=False)
-    return nothing.scatter(last_wait.is_not_null().arg_true().filter(since), values=True)
+    launches = events[[*lane, at]]
+    launches = launches[first_of_runs(launches, [*lane, at])].filter(pl.col(at).is_not_null())
+    earlier = queued[[*lane, at]][asked].with_columns(pl.col(at) - 1)
+    last, launched = _filled(launches[at][last_before(earlier, launches, lane, at=at)])
+    told[asked] = launched & (last_wait[asked] >= last)
+    return told
 
 
-def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> pl.Series:
+def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> np.ndarray:
     """The same from recorded device queues: the stream was in a wait for most of the part."""
-    recorded = waits.select("rank", "stream", "start_ns", _end="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns"))
-    row = last_before(queued, recorded, ["rank", "stream"], at="_end")
-    begin, until = recorded["start_ns"].gather(row), recorded["_until"].gather(row)
-    shared = pl.min_horizontal("_end", until) - pl.max_horizontal("start_ns", begin)
-    waited = pl.lit(begin).is_not_null() & (shared >= HELD_SHARE * pl.col("dur_ns"))
-    return queued.select(waited.fill_null(value=False)).to_series()
+    recorded = waits.select("rank", "stream", _end="start_ns", _until=pl.col("start_ns") + pl.col("dur_ns"))
+    at = last_before(queued, recorded, ["rank", "stream"], at="_end")
+    (begin, known), (until, _) = _filled(recorded["_end"][at]), _filled(recorded["_until"][at])
+    start, end = queued["start_ns"].to_numpy(), queued["_end"].to_numpy()
+    shared = np.minimum(end, until) - np.maximum(start, begin)
+    return np.asarray(known & (shared >= HELD_SHARE * queued["dur_ns"].to_numpy()))
 
 
 ANALYSIS = Analysis(

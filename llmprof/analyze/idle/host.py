@@ -145,7 +145,6 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         ``doing_kind`` (call, op, python, range) and ``doing_share`` (of the window).
     """
     by = ["rank", "thread"]
-    numbered = windows.with_row_index("_window")
     nothing = {
         "doing": pl.lit(None, dtype=pl.String),
         "doing_kind": pl.lit(None, dtype=pl.String),
@@ -156,32 +155,46 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     spans = _meeting(spans, windows, by)
     pieces = innermost_pieces(spans, by)
     # a thread that launches for several devices has windows of all at the same time: one round for each device
-    order = numbered.select("_window", *by, "start_ns", "dur_ns").sort(*by, "start_ns")
-    before = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over(by)
-    cuts, rest = [], order
-    while rest.height:
-        free = rest.select(before.is_null() | (pl.col("start_ns") >= before)).to_series()
-        # windows that overlap an earlier one go to the next round
-        now, rest = (rest, rest.clear()) if free.all() else (rest.filter(free), rest.filter(~free))
-        cut = clip(pieces, now.select(*by, "start_ns", "dur_ns"), by)
-        cuts.append(cut.select(now["_window"].gather(cut["window"]), "span", "dur_ns"))
-    inside, (activity_of, activities) = pl.concat(cuts), _activities(spans)
-    inside = inside.select("_window", activity_of.gather(inside["span"]).alias("_activity"), "dur_ns")
-    inside = inside if inside["_window"].is_sorted() else inside.sort("_window", maintain_order=True)
-    same = inside.select((pl.col("_window") == pl.col("_window").shift(1)).fill_null(value=False)).to_series()
-    several = same | same.shift(-1, fill_value=False)
-    sums = inside.filter(several).group_by("_window", "_activity").agg(pl.col("dur_ns").sum())
-    most = sums.sort("_window", "dur_ns", "_activity", descending=[False, True, False])
-    most = most.filter((pl.col("_window") != pl.col("_window").shift(1)).fill_null(value=True))
-    most = pl.concat([most, inside.filter(~several)])
-    window, none = most["_window"], pl.repeat(None, windows.height, eager=True)
-    most_of = none.cast(pl.UInt32).scatter(window, most["_activity"])
-    inside_ns = none.cast(pl.Int64).scatter(window, most["dur_ns"])
-    return windows.with_columns(
-        activities["name"].gather(most_of).alias("doing"),
-        activities["kind"].gather(most_of).alias("doing_kind"),
-        pl.when(pl.col("dur_ns") > 0).then(inside_ns / pl.col("dur_ns")).alias("doing_share"),
-    )
+    line = lay(windows, by, {"_window": pl.int_range(pl.len(), dtype=pl.UInt32)})
+    window, start, end = (line.rows[column].to_numpy() for column in ("_window", "_start", "_end"))
+    cuts = []
+    while len(window):
+        free = start >= np.append(start[0], np.maximum.accumulate(end)[:-1])
+        now = window[free]  # windows that overlap an earlier one go to the next round
+        cut = clip(pieces, windows[[*by, "start_ns", "dur_ns"]][now], by)
+        cuts.append((now[cut["window"].to_numpy()], cut["span"].to_numpy(), cut["dur_ns"].to_numpy()))
+        window, start, end = window[~free], start[~free], end[~free]
+    of_window, span, length = (np.concatenate(columns) for columns in zip(*cuts, strict=True))
+    activity_of, activities = _activities(spans)
+    longest, activity, inside = _longest(of_window, activity_of.to_numpy()[span], length)
+    share = np.full(windows.height, np.nan)
+    chosen = np.zeros(windows.height, dtype=np.uint32)
+    known = np.zeros(windows.height, dtype=np.bool_)
+    share[longest], chosen[longest], known[longest] = inside, activity, True
+    whole = windows["dur_ns"].to_numpy()
+    share = np.divide(share, whole, out=share, where=whole > 0)
+    most = activities[pl.Series(chosen).set(pl.Series(~known), None)]
+    return windows.hstack([
+        most["name"].alias("doing"),
+        most["kind"].alias("doing_kind"),
+        pl.Series("doing_share", share).set(pl.Series(~known | (whole <= 0)), None),
+    ])  # fmt: skip
+
+
+def _longest(window: np.ndarray, activity: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each window with any time: its number, its longest activity (of equals the first) and the time of this one.
+
+    The three arrays are pieces of windows: number of the window, number of the activity, length (ns).
+    """
+    order = np.lexsort((activity, window))
+    window, activity, length = window[order], activity[order], length[order]
+    begins = np.flatnonzero(np.append(True, (window[1:] != window[:-1]) | (activity[1:] != activity[:-1])))
+    if not len(window):
+        return window, activity, length
+    window, activity, length = window[begins], activity[begins], np.add.reduceat(length, begins)
+    order = np.lexsort((-length, window))  # stable: of equals the first activity
+    first = order[np.flatnonzero(np.append(True, window[1:] != window[:-1]))]
+    return window[first], activity[first], length[first]
 
 
 def _activities(spans: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
@@ -222,11 +235,9 @@ def _meets(spans: pl.DataFrame, line: Line, by: list[str]) -> pl.Series:
     low, high = pl.col("first_ns") + pl.col("_shift"), pl.col("last_ns") + pl.col("_shift")
     placed = place(spans, line.groups.with_columns(_low=low, _high=high), by)
     begins, ends = union["_start"].to_numpy(), union["_end"].to_numpy()
-    placed_rows = placed["_from"].is_not_null()
-    first, last = placed["_from"].fill_null(0).to_numpy(), placed["_to"].fill_null(0).to_numpy()
-    after = np.searchsorted(ends, first, side="right")  # the first interval that ends after the start
-    meets = (after < union.height) & (begins[np.minimum(after, union.height - 1)] < last)
-    return pl.Series(meets) & placed_rows
+    after = np.searchsorted(ends, placed.start, side="right")  # the first interval that ends after the start
+    meets = (after < union.height) & (begins[np.minimum(after, union.height - 1)] < placed.end)
+    return pl.Series(meets & placed.known)
 
 
 @per_trace

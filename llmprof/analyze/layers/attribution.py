@@ -23,7 +23,7 @@ from llmprof import names
 from llmprof.analyze import nesting
 from llmprof.analyze.activity import EVIDENCE, activity
 from llmprof.analyze.catalog import Analysis, Section, per_trace
-from llmprof.analyze.intervals import of_groups
+from llmprof.analyze.groups import of_groups
 from llmprof.analyze.layers.ends import find_layer_ends
 from llmprof.analyze.layers.passes import REASONS, by_captures, by_modules, convolves, judge, starts_of_passes
 from llmprof.analyze.layers.stages import STAGE, beside, name_stages, stage

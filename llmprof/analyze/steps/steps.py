@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof.analyze.activity import activity, device_events
 from llmprof.analyze.catalog import Analysis, Section, Without, per_trace
-from llmprof.analyze.intervals import last_before, of_groups
+from llmprof.analyze.groups import last_before, of_groups
 from llmprof.analyze.steps import labels as steps_labels
 from llmprof.analyze.steps.labels import NO_STEPS, infer
 from llmprof.errors import AnalysisError, listed

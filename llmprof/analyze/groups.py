@@ -1,0 +1,159 @@
+"""Groups of rows with equal keys: rows mostly stand in runs of one key, so a key is looked up once for each run.
+
+Keys are columns such as rank, thread or step; null is a key like any other. Nothing here loops over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+
+
+def first_of_runs(frame: pl.DataFrame, by: Sequence[str]) -> np.ndarray:
+    """First row of each run of rows with equal keys; null is a key like any other."""
+    if not frame.height:
+        return np.empty(0, dtype=np.int64)
+    changes = np.zeros(frame.height - 1, dtype=np.bool_)
+    others = []
+    for column in map(frame.get_column, by):
+        if column.dtype.is_integer() and not column.null_count():
+            values = column.to_numpy()
+            changes |= values[1:] != values[:-1]
+        else:
+            others.append(column)
+    if others:
+        for run in pl.select(pl.lit(column).rle_id().alias(column.name) for column in others):
+            numbers = run.to_numpy()
+            changes |= numbers[1:] != numbers[:-1]
+    return np.append(0, np.flatnonzero(changes) + 1)
+
+
+def groups_of(frame: pl.DataFrame, by: Sequence[str]) -> tuple[np.ndarray, pl.DataFrame, np.ndarray | None]:
+    """Runs of equal keys and the groups that they belong to, in the order of the keys, nulls last.
+
+    Returns
+    -------
+    tuple
+        First row of each run; the keys of the groups; and for each run the number of its group, None where the runs are
+        the groups.
+    """
+    begins = first_of_runs(frame, by)
+    if not by:
+        return begins, pl.DataFrame(height=len(begins)), None
+    keys = frame[list(by)][begins]
+    ordered = keys.with_row_index("_run").sort(by, nulls_last=True, maintain_order=True)
+    first = first_of_runs(ordered, by)
+    order = ordered["_run"].to_numpy()
+    if len(first) == len(begins) and (order[1:] > order[:-1]).all():
+        return begins, keys, None
+    number = np.empty(len(begins), dtype=np.uint32)
+    number[order] = np.repeat(np.arange(len(first), dtype=np.uint32), np.diff(first, append=len(begins)))
+    return begins, ordered.drop("_run")[first], number
+
+
+def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> list[pl.Series]:
+    """Values of the group of each row; null if there is no such group.
+
+    Rows of one group are mostly consecutive, so a key is looked up once for each run of equal keys, not for each row.
+
+    Parameters
+    ----------
+    frame : polars.DataFrame
+        Rows with the columns of ``by``.
+    groups : polars.DataFrame
+        One row for each group: the columns of ``by`` and the values; without ``by`` a single row.
+    by : sequence of str
+        Keys of the groups; null is a key like any other.
+
+    Returns
+    -------
+    list of polars.Series
+        One for each further column of ``groups``, in the order of the rows of ``frame``.
+    """
+    keys, values = list(by), [column for column in groups.columns if column not in by]
+    if not keys:
+        return [groups[value].head(1).new_from_index(0, frame.height) for value in values]
+    begins = first_of_runs(frame, keys)
+    joined = frame[keys][begins].join(groups, on=keys, how="left", nulls_equal=True, maintain_order="left")
+    run = np.repeat(np.arange(len(begins), dtype=np.uint32), np.diff(begins, append=frame.height))
+    return joined[values][pl.Series(run)].get_columns()
+
+
+def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *, at: str) -> pl.Series:
+    """For each point, the last mark of its group that is not after it.
+
+    Parameters
+    ----------
+    points : polars.DataFrame
+        Moments in the column ``at`` (ns, null for none) and the columns of ``by``, in any order.
+    marks : polars.DataFrame
+        Moments in the column ``at`` (ns, not null) and the columns of ``by``, in any order.
+    by : sequence of str
+        Columns that divide both frames into groups; rows with a null there belong to no group.
+    at : str
+        Column of the moments.
+
+    Returns
+    -------
+    polars.Series
+        Row numbers in ``marks`` (u32), null if no mark comes before; of several marks at one moment the last row.
+    """
+    place = np.full(points.height, -1, dtype=np.int64)
+    rows, times, of_key = _by_key(marks, by, at)
+    order, keys, bounds = _runs(points, by)
+    times_of_points = points[at]
+    unknown = times_of_points.null_count() > 0
+    moments = (times_of_points.fill_null(0) if unknown else times_of_points).to_numpy()
+    moments = moments if order is None else moments[order]
+    for key, begin, end in zip(keys, bounds[:-1], bounds[1:], strict=True):
+        if key in of_key:
+            first, stop = of_key[key]
+            before = np.searchsorted(times[first:stop], moments[begin:end], side="right")
+            place[begin:end] = np.where(before > 0, before + (first - 1), -1)
+    if order is not None:
+        placed, place = place, np.empty_like(place)
+        place[order] = placed
+    none = place < 0
+    if unknown:
+        none |= times_of_points.is_null().to_numpy()
+    marked = pl.Series("mark", (place if rows is None or not len(rows) else rows[place]).astype(np.uint32))
+    return marked.set(pl.Series(none), None) if none.any() else marked
+
+
+_Key = tuple[object, ...]
+
+_FEW_RUNS = 1 / 16
+"""With more runs of equal keys than this share of the rows, the rows are ordered by key."""
+
+
+def _by_key(
+    marks: pl.DataFrame, by: Sequence[str], at: str
+) -> tuple[np.ndarray | None, np.ndarray, dict[_Key, tuple[int, int]]]:
+    """Rows of marks by key and moment (None if they are in this order), their moments, and the part of each key."""
+    order, keys, bounds = _runs(marks, by)
+    times = marks[at].to_numpy()
+    later = times[1:] >= times[:-1]
+    later[[bound - 1 for bound in bounds[1:-1]]] = True
+    if order is not None or len(set(keys)) < len(keys) or not later.all():
+        order = marks.select(pl.arg_sort_by(*by, at, maintain_order=True)).to_series().to_numpy()
+        _, keys, bounds = _runs(marks.select(by)[order], by, few=1)
+        times = times[order]
+    parts = zip(keys, bounds[:-1], bounds[1:], strict=True)
+    return order, times, {key: (first, stop) for key, first, stop in parts if None not in key}
+
+
+def _runs(
+    frame: pl.DataFrame, by: Sequence[str], few: float = _FEW_RUNS
+) -> tuple[np.ndarray | None, list[_Key], list[int]]:
+    """Runs of equal keys: order of the rows in which there are few (None for that of the frame), keys and bounds."""
+    if not by or not frame.height:
+        return None, [()] * min(1, frame.height), [0, frame.height][: 1 + min(1, frame.height)]
+    keys, order = frame[list(by)], None
+    begins = first_of_runs(keys, by)
+    if len(begins) > max(64, few * frame.height):
+        order = keys.select(pl.arg_sort_by(*by, maintain_order=True)).to_series().to_numpy()
+        keys = keys[order]
+        begins = first_of_runs(keys, by)
+    return order, keys[begins].rows(), [*begins.tolist(), frame.height]

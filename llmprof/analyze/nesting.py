@@ -171,17 +171,24 @@ def _nested(spans: pl.DataFrame, by: Sequence[str]) -> tuple[_Edges, Line]:
     # the same the first: begins stand in the order of their rows, ends against it.
     at = np.concatenate([start, end[::-1]])
     turn = np.concatenate([_LONGEST - size, size[::-1] - _LONGEST])
-    order = np.lexsort((turn, at))
+    order = np.argsort(at, kind="stable")
+    same = at[order[1:]] == at[order[:-1]]
+    if same.any():
+        tied = np.flatnonzero(np.append(same, False) | np.append(False, same))
+        of_tied = order[tied]
+        order[tied] = of_tied[np.lexsort((turn[of_tied], at[of_tied]))]
     begins = order < count
     number = np.where(begins, order, 2 * count - 1 - order)
     depth = np.where(begins, 1, -1).cumsum()  # 0 where a group ends
     # the span around another one is the last to begin before it that is less deep by one
     opened = np.flatnonzero(begins)
-    key = depth[opened] * (2 * count + 1) + opened
-    by_depth = np.argsort(key, kind="stable")
+    deep = depth[opened]
+    key = deep * (2 * count + 1) + opened
+    # numpy sorts small numbers in a time that is linear in their count
+    by_depth = np.argsort(deep.astype(np.uint16) if count and deep.max() < 2**16 else deep, kind="stable")
     outer = np.searchsorted(key[by_depth], key - (2 * count + 1)) - 1
     around = by_depth[np.maximum(outer, 0)] if count else outer
-    known = (outer >= 0) & (depth[opened][around] == depth[opened] - 1) if count else outer >= 0
+    known = (outer >= 0) & (deep[around] == deep - 1) if count else outer >= 0
     row = line.rows["_span"].to_numpy()[some].astype(np.int64)
     parent = np.full(count, -1)
     parent[number[opened]] = np.where(known, row[number[opened]][around], -1)

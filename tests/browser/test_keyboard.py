@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from llmprof import bundled, explore, launch
+from llmprof.explore.layers import explorer
 from tests.analyze.test_ranks import on_hosts, run_of
 from tests.analyze.test_replay import device_bound
 from tests.browser import drawn
+from tests.browser.host import PATIENCE_S
 
 SAMPLE = "torch_tp4_eager_nccl"
 NAME = "(one => one.ariaLabel || one.closest('label')?.innerText || one.textContent)(document.activeElement).trim()"
+
+SAID = "document.activeElement.closest('.lp-panel').querySelector('[aria-live]').textContent"
 
 
 @pytest.fixture(params=["light", "dark"])
@@ -35,6 +41,28 @@ def tab_to(shown, words: str) -> None:
 def press(shown, *keys: str) -> None:
     for key in keys:
         shown.page.keyboard.press(key)
+
+
+def test_layers_stay_at_a_bar_while_slack_is_found(show, sample_trace, monkeypatch):
+    """Slack comes later than the rest of a cell; who is at a bar of its stages then stays there."""
+    known = threading.Event()
+    monkeypatch.setattr(explorer, "unknown_slack", lambda trace: known.wait(PATIENCE_S) and "It is not known here.")
+    widget = explore.layers(sample_trace(SAMPLE), rank=3)
+    shown = show(widget)
+    drawn.settled(shown, ".lp-layers", rank=3)
+    tab_to(shown, "Heat map of layers")
+    press(shown, "ArrowRight", "ArrowDown", "Enter")
+    shown.page.wait_for_function("document.querySelector('.lp-layers')?.dataset.cell")
+    tab_to(shown, "Time of each stage")
+    press(shown, "ArrowDown", "ArrowDown")
+    at = shown.page.evaluate(SAID)
+    assert at
+    known.set()
+    shown.page.get_by_text("It is not known here.").wait_for()
+    assert shown.page.evaluate(SAID) == at
+    press(shown, "Enter")
+    assert at.startswith(shown.wait(lambda: widget.stage))
+    assert shown.problems == []
 
 
 def test_layers(show, sample_trace):

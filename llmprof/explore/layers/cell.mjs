@@ -1,6 +1,6 @@
 // What is inside a cell of the heat map: its stages beside the typical layer, its kernels and operators.
 import { textWidth } from "../base/js/canvas.mjs";
-import { h } from "../base/js/dom.mjs";
+import { fill, h } from "../base/js/dom.mjs";
 import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import {
   PLOT_TEXT,
@@ -72,17 +72,48 @@ export function slackWords(ns) {
 }
 
 /**
- * Elements that show a cell, and the panel among them.
+ * Stages of a cell as they are shown: they stay in the page while only what stands beside them changes, so that who
+ * uses them by the keyboard stays at a bar.
+ * @typedef {object} Kept
+ * @property {string} key
+ * @property {string | null} stage
+ * @property {import("../base/js/plot.mjs").Panel} panel
+ * @property {HTMLElement} left
+ * @property {HTMLElement} columns
+ */
+
+/**
  * @param {Inside} msg
  * @param {Options} options
+ * @param {Kept | null} before
+ * @returns {Kept}
  */
-export function cellParts(msg, options) {
+function keptStages(msg, options, before) {
+  const key = JSON.stringify([msg.rank, msg.step, msg.layer, msg.stages]);
+  const stage = msg.stage ?? null;
+  if (before?.key === key) {
+    if (before.stage !== stage) before.panel.redraw();
+    return { ...before, stage };
+  }
+  const panel = cellStages(msg.stages, options);
+  const left = plotPart("Stages: bar this layer, line the typical one", panel.el).el;
+  return { key, stage, panel, left, columns: h("div", { class: "lp-columns" }) };
+}
+
+/**
+ * Elements that show a cell, and the stages among them.
+ * @param {Inside} msg
+ * @param {Options} options
+ * @param {Kept | null} [before]  the stages that are in the page
+ * @returns {{parts: (HTMLElement | null)[], kept: Kept | null}}
+ */
+export function cellParts(msg, options, before = null) {
   const { cell } = msg;
   if (!cell) {
     const text = `Rank ${msg.rank} has no layer ${msg.layer} in step ${msg.step}.`;
-    return { parts: [h("p", { class: "lp-note", text })], panel: null };
+    return { parts: [h("p", { class: "lp-note", text })], kept: null };
   }
-  const panel = cellStages(msg.stages, options);
+  const kept = keptStages(msg, options, before);
   const unknown = options.slackless || "The recording does not show all that waits for it.";
   const note =
     options.slackless !== null && typeof msg.slack_ns !== "number"
@@ -91,12 +122,8 @@ export function cellParts(msg, options) {
   const table = plotTable(CELL_COLUMNS, msg.kernels, { caption: "Kernels and operators of the cell" });
   const shown = msg.kernels.length;
   const cut = msg.more ? ` (the longest ${shown} of ${shown + msg.more})` : "";
-  const left = plotPart("Stages: bar this layer, line the typical one", panel.el);
-  const right = plotPart(`Kernels and operators${cut}`, table);
-  return {
-    parts: [plotPart(cellTitle({ ...msg, cell })).el, note, h("div", { class: "lp-columns" }, left.el, right.el)],
-    panel,
-  };
+  fill(kept.columns, kept.left, plotPart(`Kernels and operators${cut}`, table).el);
+  return { parts: [plotPart(cellTitle({ ...msg, cell })).el, note, kept.columns], kept };
 }
 
 /**

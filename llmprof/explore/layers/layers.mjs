@@ -11,7 +11,7 @@ import { cellParts } from "./cell.mjs";
 function render({ model, el }) {
   const root = h("div", { class: "lp-layers" });
   el.append(root);
-  const theme = followTheme(root, model, () => [heat, stages].forEach((panel) => panel?.redraw()));
+  const theme = followTheme(root, model, () => [heat, stages?.panel].forEach((panel) => panel?.redraw()));
   const says = status(model, root);
   const bar = h("div", { class: "lp-bar" });
   const note = h("p", { class: "lp-note" });
@@ -137,8 +137,8 @@ function render({ model, el }) {
     return null;
   };
 
-  /** @type {ReturnType<typeof cellParts>["panel"]} */
-  let stages = null; // the panel of the cell that is shown
+  /** @type {import("./cell.mjs").Kept | null} */
+  let stages = null; // of the cell that is shown
   /** @type {string | null} why the slack is unknown; null until it was looked for, empty where it is known */
   let slackless = null;
   let slackAsked = false;
@@ -155,15 +155,16 @@ function render({ model, el }) {
   };
   /** @param {import("./messages").Messages["cell"]["answers"]} msg */
   const drawDetail = (msg) => {
-    stages?.stop();
-    const { parts, panel } = cellParts(msg, {
+    const options = {
       slackless,
       fills: model.get("colours").stage,
       chosen: () => model.get("stage"),
       colours: () => theme.now(),
-      pick: (stage) => set({ stage: model.get("stage") === stage ? null : stage }),
-    });
-    stages = panel;
+      pick: (/** @type {string} */ stage) => set({ stage: model.get("stage") === stage ? null : stage }),
+    };
+    const { parts, kept } = cellParts(msg, options, stages);
+    if (stages && kept?.panel !== stages.panel) stages.panel.stop();
+    stages = kept;
     fill(detail, parts);
     findSlack();
     root.dataset.cell = JSON.stringify([msg.rank, msg.step, msg.layer, msg.stage]);
@@ -245,7 +246,7 @@ function render({ model, el }) {
     theme.stop();
     says.stop();
     heat.stop();
-    stages?.stop();
+    stages?.panel.stop();
   };
 }
 

@@ -88,16 +88,18 @@ def many(count=40, **more):
     return [*events, {"ph": "M", "name": "process_name", "pid": 9, "args": {"name": "late"}}], more
 
 
-def alike(path, helped, wants, block_bytes=500, **options):
+def alike(path, helped, *shares, block_bytes=500, **options):
+    """The parts of a file as one process reads it, which are those of each share of the work."""
     alone = chrome.read(path, block_bytes=block_bytes)
-    helped(wants, **options)
-    together = chrome.read(path, block_bytes=block_bytes, workers=2)
-    assert len(alone) == len(together)
-    for a, b in zip(alone, together, strict=True):
-        assert same(a.tables, b.tables)
-        assert [f.schema for f in a.tables.values()] == [f.schema for f in b.tables.values()]
-        assert list(a.tables) == list(b.tables)
-        assert (a.head, a.coverage) == (b.head, b.coverage)
+    for wants in shares:
+        helped(wants, **options)
+        together = chrome.read(path, block_bytes=block_bytes, workers=2)
+        assert len(alone) == len(together)
+        for a, b in zip(alone, together, strict=True):
+            assert same(a.tables, b.tables)
+            assert [f.schema for f in a.tables.values()] == [f.schema for f in b.tables.values()]
+            assert list(a.tables) == list(b.tables)
+            assert (a.head, a.coverage) == (b.head, b.coverage)
     return alone
 
 
@@ -112,59 +114,54 @@ SHARES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
-def test_blocks_of_a_file_give_the_same_part_whoever_reads_them(tmp_path, helped, wants, packed):
+def test_blocks_of_a_file_give_the_same_part_whoever_reads_them(tmp_path, helped, packed):
     events, _ = many()
     text = text_of(events, baseTimeNanoseconds=10**18)
     path = write(tmp_path / ("t.json.gz" if packed else "t.json"), gzip.compress(text) if packed else text)
-    (part,) = alike(path, helped, wants)
+    (part,) = alike(path, helped, *SHARES.values())
     assert part.tables["kernels"].height == 80  # the odd ones are of a process that is a device
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
 @pytest.mark.parametrize("late", [5, 20, 39])
-def test_times_that_need_their_digits_from_some_block_on(tmp_path, helped, wants, late):
+def test_times_that_need_their_digits_from_some_block_on(tmp_path, helped, late):
     """From the first time that a float64 cannot tell, all later ones are read as text."""
     events, _ = many()
     events[5 * late + 3]["ts"] = 1_773_709_679_450_123.457
     events[5 * 39 + 3]["ts"] = 7.0004996
-    alike(write(tmp_path / "t.json", text_of(events)), helped, wants)
+    alike(write(tmp_path / "t.json", text_of(events)), helped, *SHARES.values())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
 @pytest.mark.parametrize("damage", [b'"ts": ', b"NaN", b'{"ph": "X"', b"\xff"], ids=["lost key", "NaN", "cut", "bytes"])
 @pytest.mark.parametrize("at", [0.3, 0.95])
-def test_a_damaged_file_is_repaired_as_one_process_does(tmp_path, helped, wants, damage, at):
+def test_a_damaged_file_is_repaired_as_one_process_does(tmp_path, helped, damage, at):
     text = text_of(many()[0])
     place = text.index(b'"ts": ', int(len(text) * at))
     path = write(tmp_path / "t.json", text[:place] + damage + text[place + 6 :])
-    (part,) = alike(path, helped, wants)
+    (part,) = alike(path, helped, *SHARES.values())
     assert part.coverage["lost_bytes"] or part.coverage["repaired"] or part.coverage["skipped"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
-def test_a_cut_file_and_long_keys_after_the_events(tmp_path, helped, wants):
+def test_a_cut_file_and_long_keys_after_the_events(tmp_path, helped):
     text = text_of(many()[0])
-    alike(write(tmp_path / "cut.json", text[:-2000]), helped, wants)
+    alike(write(tmp_path / "cut.json", text[:-2000]), helped, *SHARES.values())
     frames = {str(i): {"name": "}, {" * 5, "list": [{"a": i}, {"b": ["]}"]}]} for i in range(50)}
     document = {"before": frames, "traceEvents": many()[0], "after": frames, "baseTimeNanoseconds": 10**18}
-    (part,) = alike(write(tmp_path / "keys.json", json.dumps(document).encode()), helped, wants)
+    (part,) = alike(write(tmp_path / "keys.json", json.dumps(document).encode()), helped, *SHARES.values())
     assert part.tables["kernels"]["start_ns"].min() >= 10**18
 
 
-@pytest.mark.parametrize("wants", SHARES.values(), ids=SHARES)
-def test_merged_ranks_and_fields_of_a_wrong_type(tmp_path, helped, wants):
+def test_merged_ranks_and_fields_of_a_wrong_type(tmp_path, helped):
     events, _ = many()
     for i, one in enumerate(events):
         if "ts" in one:
             one["pid"] = f"[TP{i % 3:02d}] {one['pid']}"
     events[50]["dur"] = {"no": "number"}
     events[90]["args"] = {"correlation": [1], "stream": {}}
-    parts = alike(write(tmp_path / "t.json", text_of(events)), helped, wants)
+    parts = alike(write(tmp_path / "t.json", text_of(events)), helped, *SHARES.values())
     assert len(parts) == 3
     assert sum(part.coverage["wrong_types"] for part in parts) >= 1
 
@@ -174,7 +171,7 @@ def test_merged_ranks_and_fields_of_a_wrong_type(tmp_path, helped, wants):
 @IN_FOLDER
 def test_any_document(tmp_path, helped, text, block_bytes, odd):
     path = write(tmp_path / "t.json", text)
-    alike(path, helped, lambda unit: unit % odd == 0, block_bytes)
+    alike(path, helped, lambda unit: unit % odd == 0, block_bytes=block_bytes)
 
 
 def test_a_helper_that_dies_leaves_its_blocks_to_the_others(tmp_path, helped):

@@ -80,6 +80,20 @@ def joined(words: Sequence[object]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
 
 
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """Text for some ranks, by their numbers.
+
+    Examples
+    --------
+    >>> ranks_in_words([3]), ranks_in_words([0, 1, 2]), ranks_in_words(list(range(64)))
+    ('rank 3', 'ranks 0, 1 and 2', 'ranks 0 to 63')
+    """
+    first, last = min(ranks), max(ranks)
+    if len(ranks) > 3 and last - first + 1 == len(ranks):
+        return f"ranks {first} to {last}"
+    return f"rank{'' if len(ranks) == 1 else 's'} {joined(sorted(ranks))}"
+
+
 def left_out(number: int, noun: str, which: str = "") -> str:
     """A sentence that says how many things were left out.
 

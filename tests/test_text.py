@@ -116,3 +116,16 @@ def test_sequences_for_terminals_are_shown_and_not_sent():
         assert text.plain(sequence).isprintable()
     trace = llmprof.Trace({}, {"device": "\x1b[31mGPU"})
     assert repr(trace).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([2], "rank 2"),
+        ([1, 0], "ranks 0 and 1"),
+        (list(range(8)), "ranks 0 to 7"),
+        ([0, 2, 3, 5], "ranks 0, 2, 3 and 5"),
+    ],
+)
+def test_ranks_in_words(ranks, words):
+    assert text.ranks_in_words(ranks) == words

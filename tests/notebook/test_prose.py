@@ -7,7 +7,6 @@ import pytest
 
 import llmprof
 from llmprof.notebook import prose
-from llmprof.notebook.prose import words
 from llmprof.trace import Trace
 from tests.samples import sample
 
@@ -44,18 +43,6 @@ class TestWords:
     )
     def test_numbers_of_things(self, number, noun, text):
         assert prose.counted(number, noun) == text
-
-    @pytest.mark.parametrize(
-        ("ranks", "text"),
-        [
-            ([2], "rank 2"),
-            ([1, 0], "ranks 0 and 1"),
-            (list(range(8)), "ranks 0 to 7"),
-            ([0, 2, 3, 5], "ranks 0, 2, 3 and 5"),
-        ],
-    )
-    def test_ranks(self, ranks, text):
-        assert words.ranks_in_words(ranks) == text
 
     def test_why_not(self):
         def refuse() -> None:

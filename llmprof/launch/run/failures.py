@@ -16,7 +16,7 @@ from llmprof.errors import CaptureError, LaunchError, NotCapturedError
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines import engine
 from llmprof.launch.run.process import Finished
-from llmprof.text import counted, joined
+from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
 
 KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
@@ -247,13 +247,14 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     """
     worker = worker or {}
     on_device = config.profile_mode != "ops" and _on_device(trace, worker)
+    event = _event(on_device=on_device)
     events = _events(trace, config, on_device=on_device)
     counts = dict(events.group_by("rank").len().sort("rank").iter_rows())
     missing = sorted(set(range(config.world_size)) - set(counts))
     if missing:
         raise CaptureError(
-            f"the capture has {_what(on_device=on_device)} of {_ranks(sorted(counts))}, but none of {_ranks(missing)}",
-            expected=f"{_what(on_device=on_device)} of all {config.world_size} ranks",
+            f"the capture has {event}s of {ranks_in_words(sorted(counts))}, but none of {ranks_in_words(missing)}",
+            expected=f"{event}s of all {config.world_size} ranks",
             hint=_why_ranks(config),
             missing=missing,
         )
@@ -262,7 +263,7 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     labelled = engine(config.engine, served=config.served).labels_steps
     if not steps.height and labelled:
         raise CaptureError(
-            f"the capture has {counted(events.height, _what(on_device=on_device)[:-1])}, but no step of the engine",
+            f"the capture has {counted(events.height, event)}, but no step of the engine",
             expected="steps labelled execute_… by vLLM 0.11 or newer, or repeated kernels",
             hint="the profiled window may lie outside the requests: check server.profile_after_s and max_iterations",
         )
@@ -282,7 +283,7 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
         warned.append(f"the trace spans only {window:.0%} of the profiled time{bound}")
     return {
         "ranks": counts,
-        "events_are": _what(on_device=on_device),
+        "events_are": f"{event}s",
         "steps": dict(steps.group_by("rank").len().sort("rank").iter_rows()),
         "steps_from": sources,
         "step_share": shares,
@@ -296,12 +297,8 @@ def _on_device(trace: Trace, worker: Mapping[str, Any]) -> bool:
     return platform == "cuda" if platform else trace.has("kernels") or trace.has("runtime")
 
 
-def _ranks(ranks: list[int]) -> str:
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {joined(ranks)}"
-
-
-def _what(*, on_device: bool) -> str:
-    return "kernels" if on_device else "operators"
+def _event(*, on_device: bool) -> str:
+    return "kernel" if on_device else "operator"
 
 
 def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.DataFrame:
@@ -321,7 +318,7 @@ def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.Da
     rows = events.filter((pl.col("source") == ("kernel" if on_device else "op")) & (pl.col("rank") >= 0))
     if not rows.height:
         raise CaptureError(
-            f"the capture has no {_what(on_device=on_device)}", hint=_why_empty(trace, config, on_device=on_device)
+            f"the capture has no {_event(on_device=on_device)}s", hint=_why_empty(trace, config, on_device=on_device)
         )
     return rows
 

@@ -11,8 +11,8 @@ from llmprof.analyze.findings.scope import scope_of, total
 from llmprof.analyze.steps.summary import time_parts
 from llmprof.errors import LlmprofError
 from llmprof.notebook.prose.timeline import LATER_NS, SOON_NS
-from llmprof.notebook.prose.words import kind_in_words, number, ranks_in_words
-from llmprof.text import counted, joined
+from llmprof.notebook.prose.words import kind_in_words, number
+from llmprof.text import counted, joined, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns, format_share
 

@@ -11,8 +11,8 @@ from llmprof import analyze
 from llmprof.analyze.findings.facts import on_host
 from llmprof.analyze.findings.scope import scope_of, total
 from llmprof.errors import LlmprofError
-from llmprof.notebook.prose.words import events_called, listed, number, ranks_in_words
-from llmprof.text import counted, joined
+from llmprof.notebook.prose.words import events_called, listed, number
+from llmprof.text import counted, joined, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 

@@ -69,20 +69,6 @@ def or_why_not(show: Callable[[], Any]) -> Any:
         return say(f"*Not to be had from this recording: {error}*")
 
 
-def ranks_in_words(ranks: Sequence[int]) -> str:
-    """Text for some ranks, by their numbers.
-
-    Examples
-    --------
-    >>> ranks_in_words([3]), ranks_in_words([0, 1, 2]), ranks_in_words(list(range(64)))
-    ('rank 3', 'ranks 0, 1 and 2', 'ranks 0 to 63')
-    """
-    first, last = min(ranks), max(ranks)
-    if len(ranks) > 3 and last - first + 1 == len(ranks):
-        return f"ranks {first} to {last}"
-    return f"rank{'' if len(ranks) == 1 else 's'} {joined(sorted(ranks))}"
-
-
 def kind_in_words(kind: str | None) -> str:
     """A kind of collective as people write it.
 

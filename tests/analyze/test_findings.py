@@ -239,6 +239,88 @@ def test_a_host_that_is_in_another_call_is_not_told_to_launch_less(call: str, ot
     assert ("Most of it is one pause" in once["suggestion"]) is other
 
 
+def ranges(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
+    """Ranges of the thread that launches."""
+    return labels(rows).with_columns(thread=pl.lit(1, dtype=pl.Int64))
+
+
+@pytest.mark.parametrize(
+    ("inside", "words"),
+    [(100, "the range sample (93.3 %)"), (60, "code that was not recorded")],
+)
+def test_the_range_around_a_step_is_not_what_the_host_does(inside: int, words: str) -> None:
+    """Of the 150 us before each kernel 140 are before its launch, and 60 or 100 of them in a range."""
+    tables = decode([GEMM] * 4, steps=3, pause=150_000, lead=10_000)
+    starts = tables["kernels"]["start_ns"].to_list()
+    steps = [(DECODE, starts[n] - 10_001, 640_000) for n in (0, 4, 8)]
+    samples = [("sample", start + 55_000, inside * 1000) for n, start in enumerate(starts) if n % 4 < 3]
+    around = [("generate", 0, 10_000_000)]
+    found = the(together(tables | {"markers": ranges(steps + samples)}), "host_bound")
+    assert found is not None
+    assert found["title"].endswith(f"the launching thread was longest in {words}.")
+    short = [(name, start, 1000) for name, start, _ in steps]
+    found = the(together(tables | {"markers": ranges(around + short + samples)}), "host_bound")
+    assert found is not None
+    assert found["title"].endswith(f"the launching thread was longest in {words}.")
+
+
+def test_numbered_ranges_are_one() -> None:
+    tables = decode([GEMM] * 4, steps=3, pause=150_000, lead=10_000)
+    starts = enumerate(tables["kernels"]["start_ns"].to_list())
+    marks = [(f"write {n}", start + 55_000, 100_000) for n, start in starts if n % 4 < 3]
+    found = the(
+        together(tables | {"markers": pl.concat([tables["markers"], ranges(marks)], how="diagonal")}), "host_bound"
+    )
+    assert found is not None
+    assert "longest in ranges such as write " in found["title"]
+    assert found["title"].endswith("(93.3 %).")
+
+
+OF_PROGRAMS = {
+    "unknown": (["jacobi_kernel"], {}, False),
+    "kernels of torch": (["void at::native::vectorized_elementwise_kernel<4>"], {}, True),
+    "a compiled kernel of torch": (["triton_poi_fused_add_3"], {}, True),
+    "a kernel written in Triton, as JAX may": (["triton_softmax"], {}, False),
+    "operators of torch": (["jacobi_kernel"], {"ops": ops([("aten::mm", 0, 10, 1)])}, True),
+    "operators of another framework": (["jacobi_kernel"], {"ops": ops([("MatMul_kernel_time", 0, 10, 1)])}, False),
+    "ranges of torch": (["jacobi_kernel"], {"markers": labels([("aten::add, seq = 3", 0, 10)])}, True),
+    "ranges of another program": (["jacobi_kernel"], {"markers": labels([("std::sort", 0, 10)])}, False),
+}
+
+
+@pytest.mark.parametrize("program", OF_PROGRAMS)
+def test_advice_fits_the_recorded_program(program: str) -> None:
+    names, tables, torch = OF_PROGRAMS[program]
+    run = kernels(names * 20, start=1_000_000, dur=1_000, pause=99_000)
+    calls = launches(run, lead=10_000)
+    waits = launches(run.head(10), lead=-500, dur=60_000).with_columns(name=pl.lit("cudaStreamSynchronize"))
+    trace = together({"kernels": run, "runtime": pl.concat([calls, waits])} | tables, device="NVIDIA H200")
+    advice = dict(findings(trace).select("rule", "suggestion").iter_rows())
+    assert {"host_bound", "synchronisation", "short_kernels"} <= set(advice)
+    words = " ".join(advice.values())
+    assert ("torch.compile" in words) is torch
+    assert (".item()" in advice["synchronisation"]) is torch
+    if not torch:
+        assert "torch" not in words
+        assert "norm and rope" not in words
+
+
+@pytest.mark.parametrize(
+    ("table", "call", "other"),
+    [("runtime", "pwrite", True), ("markers", "MPI_Sendrecv", True), ("markers", "prepare", False),
+     ("runtime", "cuEventQuery", False)],
+)  # fmt: skip
+def test_a_host_in_files_or_messages_is_not_told_to_launch_less(table: str, call: str, other: bool) -> None:
+    run = kernels(["jacobi_kernel"] * 4, start=1_000_000, dur=LONG, pause=150_000)
+    inside = launches(run.head(3), lead=-60_000, dur=110_000).with_columns(name=pl.lit(call))
+    marks = ranges([(call, start, 110_000) for start in inside["start_ns"]])
+    tables = {"kernels": run, "runtime": launches(run, lead=10_000), "markers": labels([])}
+    tables[table] = pl.concat([tables[table], inside if table == "runtime" else marks], how="diagonal")
+    found = the(together(tables), "host_bound")
+    assert found is not None
+    assert found["suggestion"].startswith(f"Fewer launches do not shorten {call} (") is other
+
+
 def test_a_label_of_a_step_without_work_is_no_scope() -> None:
     """One label, and all kernels were launched outside of it."""
     run = kernels(["acme"] * 5, start=500_000, dur=LONG)

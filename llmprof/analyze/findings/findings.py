@@ -35,6 +35,8 @@ class Rule:
     info: bool = False
     last: bool = False
     """Whether it is about labels and not about the run; such findings come last."""
+    any_program: str = ""
+    """Suggestion if nothing recorded shows PyTorch, where the usual one names its functions or parts of a model."""
 
 
 RULES: tuple[Rule, ...] = (
@@ -90,6 +92,8 @@ RULES: tuple[Rule, ...] = (
         "that the host can launch ahead.",
         "idle",
         0.005,
+        any_program="Find where the program makes this call, and leave it out where the host does not need the result "
+        "at once (asynchronous copies, events between streams), so that the host can launch ahead.",
     ),
     Rule(
         "exposed_communication",
@@ -165,6 +169,7 @@ RULES: tuple[Rule, ...] = (
         "Fuse them ({fuse}) or raise the batch, so that a launch does more work.",
         "attribute",
         0.0,
+        any_program="Fuse them with their neighbours, or give each more work.",
     ),
     Rule(
         "split_k",
@@ -206,6 +211,7 @@ RULES: tuple[Rule, ...] = (
         "Look for uneven sharding, experts or stages, and for a slower or throttled {device}.",
         "overlap",
         0.02,
+        any_program="Look for an uneven division of the work, and for a slower or throttled {device}.",
     ),
     Rule(
         "heaviest_stage",
@@ -417,6 +423,7 @@ def _sentence(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str 
     first, last = measure.window_ns or (None, None)
     title = rule.title.format(**words)
     known_gain = predicted if isinstance(predicted, Gain) else None
+    usual = rule.suggestion if scope.of_torch else rule.any_program or rule.suggestion
     return {
         "rule": rule.name,
         "severity": "info" if rule.info else severity,
@@ -439,7 +446,7 @@ def _sentence(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str 
         "start_ns": first,
         "end_ns": last,
         "detail": rule.detail.format(**words),
-        "suggestion": (measure.suggestion or rule.suggestion).format(**words),
+        "suggestion": (measure.suggestion or usual).format(**words),
     }
 
 

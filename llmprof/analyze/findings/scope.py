@@ -20,6 +20,13 @@ from llmprof.text import counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
+_TORCH = {
+    "ops": r"^(?:aten|c10d|c10|prims|npu|vllm|_C\w*|sgl_kernel|torch\w*|autograd)::|^nn\.Module|\.py\(\d+\)|^torch\b",
+    "markers": r"^(?:aten|c10d|prims|autograd|vllm)::|^ProfilerStep#|^nn\.Module|^Optimizer\.\w+#|^DataLoader",
+    "kernels": r"\b(?:at|c10|vllm|sgl_kernel|flashinfer)::|^triton_(?:poi|red|per|tem)_|\bat_cuda_detail\b",
+}
+"""Names that only programs of PyTorch write, by table."""
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -166,6 +173,20 @@ class Scope:
         """Whether operators of the host take the place of device events."""
         events = attribute(self.trace)
         return events.height > 0 and bool((events["source"] == "op").all())
+
+    @cached_property
+    def of_torch(self) -> bool:
+        """Whether anything recorded shows a program of PyTorch, for advice that names its functions.
+
+        Evidence: operators, labels of steps, ranges of its own names, and kernels and runtime calls in its namespaces.
+        """
+        if self.steps is not None and bool(self.steps["source"].is_in(["vllm", "sglang", "profiler_step"]).any()):
+            return True
+        return any(
+            bool(self.trace.table(table)["name"].unique().str.contains(pattern).any())
+            for table, pattern in _TORCH.items()
+            if self.trace.has(table)
+        )
 
     @cached_property
     def events(self) -> pl.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.findings.host import advice_for, calls_advice, doing_advice, doing_words, in_another_call
 from llmprof.analyze.findings.scope import Measure, Scope, largest, middle, most, total, worst
 from llmprof.analyze.idle import idle, launch_delay
 from llmprof.analyze.idle.host import call_kinds
@@ -33,20 +34,10 @@ _EAGER = (
     "Launch more work with each call: {compile}, fused operators, a larger batch, or {graphs} where shapes repeat. "
     "The thread is longest in {doing}; the profiler's own overhead is part of it.{ahead}"
 )
-
-
-_DOING = (
-    (
-        "(?i)aclopCompile",
-        " This call compiles operators while the step waits: torch.npu.set_compile_mode(jit_compile=False) takes "
-        "compiled ones.",
-    ),
-    (
-        "(?i)ModuleLoad|LibraryLoad|ModuleGet",
-        " This call loads the code of kernels, once for each module: warm up before the profiler starts.",
-    ),
+_EAGER_ANY_PROGRAM = (
+    "Launch more work with each call: fewer and larger kernels, or {graphs} where the same launches repeat. The thread "
+    "is longest in {doing}; the profiler's own overhead is part of it."
 )
-"""Advice by the call in which the launching thread spends most time."""
 
 
 def host_bound(scope: Scope) -> Measure | None:
@@ -67,8 +58,9 @@ def host_bound(scope: Scope) -> Measure | None:
     replayed = share_in_graphs(scope)
     steps = scope.steps
     engine = steps is not None and bool(steps["source"].is_in(["vllm", "sglang"]).any())
-    advice = _GRAPHS if replayed >= IN_GRAPHS else _EAGER_ENGINE if engine else _EAGER
-    doing = doing_words(gaps)
+    eager = _EAGER_ENGINE if engine else _EAGER if scope.of_torch else _EAGER_ANY_PROGRAM
+    advice = _GRAPHS if replayed >= IN_GRAPHS else eager
+    doing = doing_words(scope, gaps)
     words = {
         "who": _ranks(bound, by_rank.height),
         "host": _host_words(scope, bound),
@@ -84,8 +76,7 @@ def host_bound(scope: Scope) -> Measure | None:
         where="cause IN ('host_bound', 'launch')",
         rank=rank,
         window_ns=window,
-        suggestion=_in_another_call(gaps)
-        or advice + next((more for p, more in _DOING if pl.Series([doing]).str.contains(p)[0]), ""),
+        suggestion=in_another_call(scope, gaps) or advice + doing_advice(scope, doing),
         change="scale:host:0.5"
         if replayed >= IN_GRAPHS
         else "no-host-delay:decode"
@@ -101,7 +92,11 @@ def synchronisation(scope: Scope) -> Measure | None:
         return None
     call, _ = most(gaps, "sync_name")
     rank, window = worst(gaps)
-    words = {"call": call, "pauses": counted(gaps.height / scope.parts, "such pause"), "doing": doing_words(gaps)}
+    words = {
+        "call": call,
+        "pauses": counted(gaps.height / scope.parts, "such pause"),
+        "doing": doing_words(scope, gaps),
+    }
     return Measure(
         scope.time("idle", "sync"),
         words,
@@ -117,43 +112,6 @@ def _without(call: str | None) -> str | None:
     return f"without-call:^{call}$" if call is not None and call.isidentifier() else None
 
 
-_ADVICE_FOR_CALLS = (
-    (
-        "(?i)memcpy",
-        "A blocking copy keeps the stream from going on: copy from and to pinned memory with non_blocking=True, on a "
-        "stream of its own, and take .item(), .cpu() and .tolist() out of the step.",
-    ),
-    (
-        "(?i)alloc|free|hostregister",
-        "Take the memory before the step: warm up with the largest batch, and keep blocks in the allocator's cache "
-        "instead of giving them back.",
-    ),
-    ("(?i)module|library", "Load the code before the step: one warm-up run with the same shapes."),
-    ("(?i)graph", "Build the graphs before the step, and replay them."),
-)
-
-
-_SET_UP = (_ADVICE_FOR_CALLS[1], (_DOING[1][0], _DOING[1][1].strip()))
-"""Advice by calls that are neither launches nor waits."""
-
-MOSTLY = 0.5
-"""With at least this share of the time of some gaps, a call or a pause is most of it."""
-
-
-def _in_another_call(gaps: pl.DataFrame) -> str:
-    """Advice if calls that take memory or load code, and not launches, hold the host for at least half of some gaps."""
-    known = gaps.filter(pl.col("doing").is_not_null())
-    call, _ = most(known, "doing") if known.height else ("", 0.0)
-    inside = known.filter((pl.col("doing") == call) & (pl.col("doing_kind") == "call"))
-    share = total(inside, "dur_ns") / max(1.0, total(gaps, "dur_ns"))
-    advice = next((text for pattern, text in _SET_UP if pl.Series([call]).str.contains(pattern)[0]), None)
-    if share < MOSTLY or advice is None:
-        return ""
-    once = float(inside["dur_ns"].max() or 0) >= MOSTLY * total(inside, "dur_ns")  # type: ignore[arg-type]
-    words = f"Fewer launches do not shorten {call} ({format_share(share)}). {advice}"
-    return words + (" Most of it is one pause: if it comes only once, start the profiler after it." if once else "")
-
-
 def device_held(scope: Scope) -> Measure | None:
     """Idle time with launched work while a call of the host holds the device."""
     gaps = _idle(scope, "queued").filter(pl.col("held_kind") == "call")
@@ -161,7 +119,6 @@ def device_held(scope: Scope) -> Measure | None:
         return None
     call, share = most(gaps, "held_by")
     rank, window = worst(gaps)
-    advice = next((text for pattern, text in _ADVICE_FOR_CALLS if pl.Series([call]).str.contains(pattern)[0]), None)
     words = {
         "call": call,
         "by_call": format_share(share),
@@ -170,7 +127,13 @@ def device_held(scope: Scope) -> Measure | None:
     }
     where = "cause = 'queued' AND held_kind = 'call'"
     return Measure(
-        total(gaps, "dur_ns"), words, where=where, rank=rank, window_ns=window, suggestion=advice, change=_without(call)
+        total(gaps, "dur_ns"),
+        words,
+        where=where,
+        rank=rank,
+        window_ns=window,
+        suggestion=advice_for(call, calls_advice(scope)) or None,
+        change=_without(call),
     )
 
 
@@ -265,18 +228,6 @@ def share_in_graphs(scope: Scope) -> float:
     calls = scope.trace.runtime.select("rank", "name", launch_start_ns="start_ns")
     replays = calls.filter(call_kinds(calls["name"])["replays"]).select("rank", "launch_start_ns")
     return kernels.join(replays.unique(), on=["rank", "launch_start_ns"], how="semi").height / kernels.height
-
-
-def doing_words(gaps: pl.DataFrame) -> str:
-    """Text for the call or function in which the launching thread spent most of some gaps."""
-    with_activity = gaps.filter(pl.col("doing").is_not_null())
-    if not with_activity.height or total(with_activity, "dur_ns") < total(gaps, "dur_ns") / 2:
-        return "code that was not recorded"
-    name, share = most(with_activity, "doing")
-    kind = with_activity.filter(pl.col("doing") == name)["doing_kind"][0]
-    short = name if len(name) <= 80 else name[:79] + "…"
-    what = {"range": f"the range {short}", "python": f"the Python function {short}"}
-    return f"{what.get(kind, short)} ({format_share(share)})"
 
 
 def _idle(scope: Scope, *causes: str) -> pl.DataFrame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names
+from llmprof.analyze.findings.host import advice_for
 from llmprof.analyze.findings.scope import Measure, Scope, amount, middle, most, total, worst
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.steps.summary import LANE
@@ -57,6 +58,24 @@ _DEVICE_COPY_ADVICE = (
     "Look for the operators that copy (contiguous, to, cat, index_copy): change of layout or type that a neighbouring "
     "kernel could do while it reads."
 )
+_COPY_ADVICE_OF_ANY_PROGRAM = (
+    (
+        "(?i)pageable",
+        "Use pinned memory and asynchronous copies: copies from pageable memory go through a buffer and cannot run "
+        "beside compute.",
+    ),
+    (
+        "(?i)HtoD|HostToDevice|host.to.device",
+        "Keep what is copied again and again on the device, or fetch it on a stream of its own while other work runs.",
+    ),
+    (
+        "(?i)DtoH|DeviceToHost|device.to.host",
+        "Copy results on a stream of their own while other work runs, and copy less of them.",
+    ),
+    _COPY_ADVICE[3],
+    ("", "Look for changes of layout or type that a neighbouring kernel could do while it reads."),
+)
+"""The same if nothing recorded shows PyTorch; an empty pattern is for the rest."""
 
 
 def copies(scope: Scope) -> Measure | None:
@@ -71,7 +90,8 @@ def copies(scope: Scope) -> Measure | None:
     rank, window = worst(shown if shown.height else events)
     size, memory = _moved(scope, name) if of_name.height and "copies" in scope.trace.table_names else ("", "")
     what = f"{name}{memory}"
-    advice = next((text for p, text in _COPY_ADVICE if pl.Series([what]).str.contains(p)[0]), _DEVICE_COPY_ADVICE)
+    table = (*_COPY_ADVICE, ("", _DEVICE_COPY_ADVICE)) if scope.of_torch else _COPY_ADVICE_OF_ANY_PROGRAM
+    advice = advice_for(what, table)
     words = {
         "name": what,
         "by_name": format_share(share),

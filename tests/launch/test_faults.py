@@ -145,6 +145,22 @@ def test_options_that_an_engine_mentions_are_no_errors(tmp_path):
         assert error.hint == "the whole output is in experiment.log"
 
 
+@pytest.mark.parametrize(
+    ("last", "found"),
+    [("RuntimeError: cancelled", "RuntimeError: cancelled"), ("INFO bye", "exit status 1")],
+)
+def test_an_exception_that_the_engine_survived_is_no_cause(tmp_path, last, found):
+    log = tmp_path / "experiment.log"
+    log.write_text(
+        f"{last}\n"
+        "(MainProcess pid=7) WARNING 11-23 09:25:14 [base.py:380] ValueError: Tokenizer not available\n"
+        "WARNING 11-23 09:25:14 OSError: x does not appear to have a file named config.json\n"
+    )
+    error = failures.failure(None, process.Finished(1, 1.0, (), {"event": "init"}), log)
+    assert error.found == f"the engine failed while it started: {found}"
+    assert error.hint == "the whole output is in experiment.log"
+
+
 def test_advice_of_the_engine_script_goes_first(stand_ins):
     stand_ins.how(fail="explained", says="CUDA out of memory", advice="buy a larger GPU")
     assert fails(stand_ins).hint == "buy a larger GPU"

@@ -154,11 +154,16 @@ def _messages(error: BaseException | None) -> str:
 def errors_in(log: str) -> list[str]:
     """Lines with errors in a log, without those that are only consequences. The first line is usually the cause.
 
-    An engine also writes the tracebacks of exceptions that it survived; their lines are warnings, and are left out.
+    Those of exceptions that the engine survived are left out, too.
     """
-    matches = (_ERROR_LINE.search(line) for line in log.splitlines() if not _NO_ERROR.match(line))
+    matches = (_ERROR_LINE.search(line) for line in log.splitlines() if not is_survived(line))
     lines = [match[1].strip()[:_LINE] for match in matches if match]
     return [line for line in lines if not line.startswith(_CONSEQUENCES)]
+
+
+def is_survived(line: str) -> bool:
+    """Whether a line of a log is of a warning: an engine writes tracebacks of exceptions that it survived as such."""
+    return _NO_ERROR.match(line) is not None
 
 
 def dead_workers(log: str) -> list[str]:

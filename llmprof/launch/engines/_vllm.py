@@ -217,7 +217,7 @@ def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
 
 
 def warms_profiler(job: Mapping[str, Any], record: Record) -> bool:
-    """Whether PyTorch's profiler is started once before the measurement, since its first start is slow.
+    """Whether PyTorch's profiler is started once before the measurement, since its first start is slow; notes why not.
 
     It is not for a pipeline on a CPU: freeing the result of an earlier session can crash its first worker there (seen
     with vLLM 0.32 and PyTorch 2.13).

@@ -15,6 +15,7 @@ from llmprof import analyze
 from llmprof.errors import CaptureError, LaunchError, NotCapturedError
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines import engine
+from llmprof.launch.engines._machine import is_survived
 from llmprof.launch.run.process import Finished
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
@@ -200,12 +201,12 @@ def _ending(status: int) -> str:
 
 def _alarming(output: str) -> str:
     """Lines that look like errors; most other lines of an engine only list its options."""
-    return "\n".join(line for line in output.splitlines() if _ALARM.search(line))
+    return "\n".join(line for line in output.splitlines() if _ALARM.search(line) and not is_survived(line))
 
 
 def _last_error(output: str) -> str:
     """The last line that looks like an exception's message; if vLLM's engine core failed, the line of the cause."""
-    lines = [line.strip() for line in output.splitlines()]
+    lines = [line.strip() for line in output.splitlines() if not is_survived(line)]
     matching = [line for line in lines if re.search(r"(?:^|[\s\]])[A-Za-z_.]*(?:Error|Exception)(?::| \()", line)]
     causes = [line for line in matching if "Engine core initialization failed" not in line]
     return (causes or matching or [""])[-1]

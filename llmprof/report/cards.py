@@ -55,6 +55,29 @@ def work(trace: Trace) -> str:
     )
 
 
+def named(words: str, what: str) -> str:
+    """Text with the words for what was recorded: work on a device, or operators of the host in its place.
+
+    Parameters
+    ----------
+    words : str
+        Text with ``{event}``, ``{events}``, ``{stream}`` and ``{time}`` for these words.
+    what : str
+        What :func:`work` returns.
+
+    Returns
+    -------
+    str
+        The text; other braces stay.
+    """
+    on_host = what == "operators"
+    names = {"{events}": what, "{event}": "operator" if on_host else "kernel"}
+    names |= {"{stream}": "thread" if on_host else "stream", "{time}": "operator time" if on_host else "device time"}
+    for place, name in names.items():
+        words = words.replace(place, name)
+    return words
+
+
 def facts(trace: Trace) -> list[tuple[str, str]]:
     """Facts about the run as names and values; unknown values say so."""
     low, high = trace.span_ns

@@ -53,32 +53,9 @@ def sections(
         head = (opened.question, opened.words) if opened is not None else (joined[0].question, "")
         if opened is not None and opened.without is not None and not _has_rows(frames.get(opened.without.analysis)):
             head = (opened.without.question, opened.without.words)
-        question, words = (named(part, what) for part in head)
+        question, words = (cards.named(part, what) for part in head)
         out.append(Section(anchor, question, words, [*blocks, *drawn], evidence))
     return out
-
-
-def named(words: str, what: str) -> str:
-    """Text with the words for what was recorded: work on a device, or operators of the host in its place.
-
-    Parameters
-    ----------
-    words : str
-        Text with ``{event}``, ``{events}``, ``{stream}`` and ``{time}`` for these words.
-    what : str
-        As of :func:`sections`.
-
-    Returns
-    -------
-    str
-        The text; other braces stay.
-    """
-    on_host = what == "operators"
-    names = {"{events}": what, "{event}": "operator" if on_host else "kernel"}
-    names |= {"{stream}": "thread" if on_host else "stream", "{time}": "operator time" if on_host else "device time"}
-    for place, name in names.items():
-        words = words.replace(place, name)
-    return words
 
 
 def _has_rows(frame: pl.DataFrame | Absent | None) -> bool:
@@ -124,14 +101,14 @@ def steps_table(steps: pl.DataFrame, what: str = "kernels and copies") -> Table:
         Column("steps", "steps", "number"),
         Column("context_tokens", "prompt tokens", "number"),
         Column("generation_requests", "decode requests", "number"),
-        Column("median", named("{time}", what), "time"),
+        Column("median", cards.named("{time}", what), "time"),
         Column("least", "least", "time"),
         Column("most", "most", "time"),
         Column("host", "host time", "time"),
     )
     sources = steps["source"].unique().sort()
     note = "Known from " + ", ".join(_SOURCES.get(source, source) for source in sources) + "."
-    caption = named(
+    caption = cards.named(
         "Steps by phase: medians over steps and ranks; {time} is from the first {event} to the end of the last", what
     )
     return Table("steps", caption, columns, rows, note=note)
@@ -150,7 +127,7 @@ def kernels_table(kernels: pl.DataFrame, what: str = "kernels and copies") -> Ta
     """The kernels with the largest sums."""
     top = kernels.head(MOST_KERNELS)
     columns = (
-        Column("name", named("{event}", what), "name"),
+        Column("name", cards.named("{event}", what), "name"),
         Column("category", "category", "chip"),
         Column("count", "runs", "number"),
         Column("total_ns", "total", "time"),

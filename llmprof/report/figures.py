@@ -273,8 +273,8 @@ def layer_timeline(trace: Trace) -> Drawn:
     layer, low, high = middle
     seen = events.filter((pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low))
     seen, note = fewer_ranks(seen, 1, 8, "the trace")
-    event = "operator" if cards.work(trace) == "operators" else "kernel"
-    title = f"Layer {layer} of that step: {format_ns(high - low)} from its first {event} to its last"
+    words = f"Layer {layer} of that step: {format_ns(high - low)} from its first {{event}} to its last"
+    title = cards.named(words, cards.work(trace))
     return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
 
 

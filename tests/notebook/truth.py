@@ -26,7 +26,7 @@ from llmprof import analyze
 from llmprof.analyze.catalog import analyses
 from llmprof.analyze.findings.scope import scope_of
 from llmprof.errors import LlmprofError
-from llmprof.report.contents import named
+from llmprof.report.cards import named
 from llmprof.trace import Trace
 
 FORBIDDEN = (

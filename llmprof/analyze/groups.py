@@ -81,6 +81,13 @@ def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> l
     return joined[values][pl.Series(run)].get_columns()
 
 
+def row_numbers(rows: np.ndarray, name: str = "") -> pl.Series:
+    """Numbers of rows (u32), null where they are negative."""
+    none = rows < 0
+    numbers = pl.Series(name, np.where(none, 0, rows).astype(np.uint32))  # Polars checks the bounds of nulls, too
+    return numbers.set(pl.Series(none), None) if none.any() else numbers
+
+
 def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *, at: str) -> pl.Series:
     """For each point, the last mark of its group that is not after it.
 
@@ -115,11 +122,11 @@ def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *,
     if order is not None:
         placed, place = place, np.empty_like(place)
         place[order] = placed
-    none = place < 0
     if unknown:
-        none |= times_of_points.is_null().to_numpy()
-    marked = pl.Series("mark", (place if rows is None or not len(rows) else rows[place]).astype(np.uint32))
-    return marked.set(pl.Series(none), None) if none.any() else marked
+        place[times_of_points.is_null().to_numpy()] = -1
+    if rows is not None and len(rows):
+        place = np.where(place < 0, place, rows[place])
+    return row_numbers(place, "mark")
 
 
 _Key = tuple[object, ...]

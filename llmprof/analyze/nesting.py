@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.groups import last_before
+from llmprof.analyze.groups import last_before, row_numbers
 from llmprof.analyze.intervals import Line, lay
 
 
@@ -118,14 +118,8 @@ def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     return of_group[list(by)].hstack([
         group,
         pl.Series("_time", at[last] - of_group["_shift"].to_numpy()),
-        _rows("_inner", inner),
+        row_numbers(inner, "_inner"),
     ])  # fmt: skip
-
-
-def _rows(name: str, rows: np.ndarray) -> pl.Series:
-    """Row numbers (u32), null where they are negative."""
-    none = rows < 0
-    return pl.Series(name, rows.astype(np.uint32)).set(pl.Series(none), None)
 
 
 def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
@@ -146,7 +140,7 @@ def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
     edges, _ = _nested(spans, by)
     parent = np.full(spans.height, -1)
     parent[edges.span[edges.begins]] = edges.parent[edges.begins]
-    return _rows("parent", parent)
+    return row_numbers(parent, "parent")
 
 
 class _Edges(NamedTuple):

@@ -112,7 +112,7 @@ def doing_words(scope: Scope, gaps: pl.DataFrame) -> str:
     code that was not recorded.
     """
     whole = max(1.0, total(gaps, "dur_ns"))
-    around = (pl.col("doing_kind") == "range") & pl.col("doing").is_in(_around_steps(scope).implode())
+    around = (pl.col("doing_kind") == "range") & pl.col("doing").is_in(scope.around_steps.implode())
     label = (pl.col("doing_kind") != "call") & pl.col("doing").str.contains(labels.ANY)
     below = gaps.filter(pl.col("doing").is_not_null() & ~around & ~label)
     if not below.height:
@@ -129,17 +129,3 @@ def doing_words(scope: Scope, gaps: pl.DataFrame) -> str:
     if unknown <= inside:
         return words
     return f"{UNRECORDED} ({format_share(unknown)})" + (f", then {words}" if inside >= LEAST_NAMED else "")
-
-
-def _around_steps(scope: Scope) -> pl.Series:
-    """Names of ranges of the host in which a whole step of their rank lies, as it ran on a device."""
-    nothing = pl.Series("name", dtype=pl.String)
-    if scope.steps is None or not scope.trace.has("markers"):
-        return nothing
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    ranges = scope.trace.markers.filter(~pl.col("on_device")).select("rank", "name", "start_ns", range_end=end)
-    begun = scope.windows.select("rank", "start_ns", step_end=end).sort("start_ns")
-    following = ranges.sort("start_ns").join_asof(
-        begun, on="start_ns", by="rank", strategy="forward", check_sortedness=False
-    )
-    return following.filter(pl.col("step_end") <= pl.col("range_end"))["name"].unique()

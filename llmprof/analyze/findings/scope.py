@@ -189,6 +189,19 @@ class Scope:
         )
 
     @cached_property
+    def around_steps(self) -> pl.Series:
+        """Names of ranges of the host in which a whole step of their rank lies, as it ran on a device."""
+        if self.steps is None or not self.trace.has("markers"):
+            return pl.Series("name", dtype=pl.String)
+        end = pl.col("start_ns") + pl.col("dur_ns")
+        ranges = self.trace.markers.filter(~pl.col("on_device")).select("rank", "name", "start_ns", range_end=end)
+        begun = self.windows.select("rank", "start_ns", step_end=end).sort("start_ns")
+        following = ranges.sort("start_ns").join_asof(
+            begun, on="start_ns", by="rank", strategy="forward", check_sortedness=False
+        )
+        return following.filter(pl.col("step_end") <= pl.col("range_end"))["name"].unique()
+
+    @cached_property
     def events(self) -> pl.DataFrame:
         """Labelled device events of the windows, cut to the windows; ``window`` is the row number of the window."""
         return clip(attribute(self.trace), self.windows, LANE)

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.catalog import Analysis, Section, per_trace
-from llmprof.analyze.groups import first_of_runs, last_before, of_groups
+from llmprof.analyze.groups import first_of_runs, last_before, of_groups, row_numbers
 from llmprof.analyze.idle.host import HOST_SPANS, call_kinds, doing, host_spans
 from llmprof.analyze.intervals import gaps, gaps_between, length_within
 from llmprof.analyze.operator_times import refuse_samples
@@ -143,11 +143,9 @@ def idle_of(
 
 def _numbers(rows: np.ndarray, height: int) -> pl.Series:
     """For each row of a frame its number among some of them; null for the others."""
-    numbers = np.zeros(height, dtype=np.uint32)
-    numbers[rows] = np.arange(len(rows), dtype=np.uint32)
-    among = np.zeros(height, dtype=np.bool_)
-    among[rows] = True
-    return pl.Series(numbers).set(pl.Series(~among), None)
+    numbers = np.full(height, -1)
+    numbers[rows] = np.arange(len(rows))
+    return row_numbers(numbers)
 
 
 CAUSES = ("unknown", "sync", "host_bound", "launch", "queued")

@@ -9,6 +9,7 @@ import polars as pl
 
 from llmprof.analyze.activity import LAUNCHES_GRAPH
 from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.groups import row_numbers
 from llmprof.analyze.intervals import Line, clip, lay, merged, place
 from llmprof.analyze.nesting import innermost, innermost_pieces
 from llmprof.analyze.steps.steps import device_events_with_steps
@@ -168,16 +169,15 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     activity_of, activities = _activities(spans)
     longest, activity, inside = _longest(of_window, activity_of.to_numpy()[span], length)
     share = np.full(windows.height, np.nan)
-    chosen = np.zeros(windows.height, dtype=np.uint32)
-    known = np.zeros(windows.height, dtype=np.bool_)
-    share[longest], chosen[longest], known[longest] = inside, activity, True
+    chosen = np.full(windows.height, -1)
+    share[longest], chosen[longest] = inside, activity
     whole = windows["dur_ns"].to_numpy()
     share = np.divide(share, whole, out=share, where=whole > 0)
-    most = activities[pl.Series(chosen).set(pl.Series(~known), None)]
+    most = activities[row_numbers(chosen)]
     return windows.hstack([
         most["name"].alias("doing"),
         most["kind"].alias("doing_kind"),
-        pl.Series("doing_share", share).set(pl.Series(~known | (whole <= 0)), None),
+        pl.Series("doing_share", share).set(pl.Series((chosen < 0) | (whole <= 0)), None),
     ])  # fmt: skip
 
 

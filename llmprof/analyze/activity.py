@@ -10,14 +10,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from llmprof import names
 from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.groups import distinct_keys
+from llmprof.analyze.intervals import lay
 from llmprof.analyze.modules import modules_of
 from llmprof.analyze.nesting import innermost
 from llmprof.errors import NotCapturedError
-from llmprof.names.operators import by_distinct
+from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.trace import Trace
 
 _SOFTMAX = r"(?i)softmax"
@@ -37,14 +40,16 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     Parameters
     ----------
     events : polars.DataFrame
-        ``rank, stream, start_ns, name, source, category`` of device events, in any order.
+        ``rank, stream, start_ns, name, source, category`` of device events, in any order; their names once more as
+        ``coded`` (Categorical), if they are at hand.
 
     Returns
     -------
     polars.Series or None
         True for the two matrix products, the softmax and the kernels between them; None if there is no such attention.
     """
-    distinct = events["name"].cast(pl.Categorical).unique().cast(pl.String)
+    coded = events["coded"] if "coded" in events.columns else events["name"].cast(pl.Categorical)
+    distinct = coded[one_of_each(coded.to_physical())].cast(pl.String)
     softmaxes = distinct.filter(distinct.str.contains(_SOFTMAX) & ~distinct.str.contains(_BACKWARD))
     if not softmaxes.len():
         return None
@@ -214,6 +219,16 @@ def device_events(trace: Trace) -> pl.DataFrame:
     return events.with_row_index("event")
 
 
+def coded_names(trace: Trace) -> pl.Series:
+    """Names of :func:`device_events` as numbers (Categorical), which take less time to tell apart than text."""
+    return _coded_names(trace).to_series()
+
+
+@per_trace
+def _coded_names(trace: Trace) -> pl.DataFrame:
+    return device_events(trace).select(pl.col("name").cast(pl.Categorical))
+
+
 def _of(trace: Trace, table: str) -> pl.DataFrame:
     """Rows of kernels or copies. The category of a copy follows from its kind; that of a kernel is added later."""
     frame = trace.table(table)
@@ -235,13 +250,19 @@ def _of(trace: Trace, table: str) -> pl.DataFrame:
 def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add ``category`` and ``category_by``: of kernels by module, operator and name, of copies by their kind."""
     is_copy = pl.col("source") == "copy"
-    named = names.named_categories(events["name"]).cast(CATEGORY)
+    coded = coded_names(trace)
+    named = names.named_categories(coded).cast(CATEGORY)
     events = events.with_columns(
+        coded=coded,
         named=pl.when(~is_copy).then(named),
         of_operator=pl.coalesce("captured", operator_categories(events, trace)),
         copied="category",
     )
-    operator = names.decides(pl.col("of_operator"), pl.col("named")) & ~is_copy
+    by_operator = names.decides(pl.col("of_operator"), pl.col("named")) & ~is_copy
+    if events["of_operator"].null_count() == events.height:
+        by_operator = pl.lit(value=False)
+    events = events.with_columns(by_operator=by_operator)
+    operator = pl.col("by_operator")
     category = pl.when(operator).then("of_operator").otherwise(pl.coalesce("named", "copied"))
     by = (
         pl.when(is_copy)
@@ -290,25 +311,28 @@ def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:
         Categories; null if the operator is unknown, does several things, or replays a graph.
     """
     calls = _operator_calls(trace)
+    none = pl.Series("of_operator", [None], dtype=CATEGORY).new_from_index(0, events.height)
     if calls is None:
-        return pl.Series("of_operator", [None], dtype=CATEGORY).new_from_index(0, events.height)
+        return none
     frame = events.select("rank", "op_id", "launch_start_ns", "launch_thread", "replayed").with_row_index("_row")
     open_ = frame.filter(~pl.col("replayed"))
     key = ["rank", "op_id"]
-    launching = calls.join(open_.select(key).unique(), on=key, how="semi")
-    by_id = _of_calls(launching).unique(key, keep="last", maintain_order=True)
+    launching = calls.join(distinct_keys(open_, key), on=key, how="semi")
+    by_id = _of_calls(launching)
+    if _repeats(by_id, "op_id"):
+        by_id = by_id.unique(key, keep="last", maintain_order=True)
     rows = open_.join(by_id.select(*key, "category", known=pl.lit(value=True)), on=key, how="left")
     rest = rows.filter(pl.col("known").is_null() & pl.col("launch_start_ns").is_not_null())
     if by_id.height:  # joined by identifier: an event without one was launched outside of operators
         rest = rest.filter(pl.col("op_id").is_not_null())
-    parts = [rows.filter("known").select("_row", "category")]
+    known = rows.filter("known")
+    of_operator = none.scatter(known["_row"], known["category"])
     if rest.height:
         points = rest.select("_row", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))
         around = _of_calls(calls.join(points.select("rank", "thread").unique(), on=["rank", "thread"], how="semi"))
         enclosing = innermost(points, around, ["rank", "thread"], at="launch_start_ns", name="_call")
-        parts.append(enclosing.select("_row", category=pl.lit(around["category"]).gather(pl.col("_call"))))
-    joined = frame.select("_row").join(pl.concat(parts), on="_row", how="left", maintain_order="left")
-    return joined["category"].alias("of_operator")
+        of_operator = of_operator.scatter(enclosing["_row"], around["category"].gather(enclosing["_call"]))
+    return of_operator
 
 
 def _operator_calls(trace: Trace) -> pl.DataFrame | None:
@@ -345,17 +369,21 @@ def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     calls = trace.runtime.select("rank", "correlation", "start_ns", "dur_ns", "name", launch_thread="thread")
     calls = calls.filter(pl.col("correlation").is_not_null())
     kinds = by_distinct(calls["name"], _launching)
-    calls = (
-        calls.select(
-            "rank", "correlation", "launch_thread", launch_start_ns="start_ns",
-            launch_end_ns=pl.col("start_ns") + pl.col("dur_ns"), launches=kinds > 0, graph=kinds > 1,
-        )
-        .sort("launches", "launch_start_ns", descending=[True, False], maintain_order=True)
-        .unique(["rank", "correlation"], keep="first", maintain_order=True)
-        .drop("launches")
+    key = ["rank", "correlation"]
+    calls = calls.select(
+        *key, "launch_thread", launch_start_ns="start_ns",
+        launch_end_ns=pl.col("start_ns") + pl.col("dur_ns"), launches=kinds > 0, graph=kinds > 1,
     )  # fmt: skip
-    events = events.join(calls, on=["rank", "correlation"], how="left", maintain_order="left")
+    if _repeats(calls, "correlation"):
+        calls = calls.sort("launches", "launch_start_ns", descending=[True, False], maintain_order=True)
+        calls = calls.unique(key, keep="first", maintain_order=True)
+    events = events.join(calls.drop("launches"), on=key, how="left", maintain_order="left")
     return events.with_columns(replayed=pl.col("replayed") | pl.col("graph").fill_null(value=False)).drop("graph")
+
+
+def _repeats(calls: pl.DataFrame, number: str) -> bool:
+    """Whether a rank has two calls with one number; a look is faster than removing what is rarely there."""
+    return calls.group_by("rank").agg(repeats=pl.col(number).n_unique() < pl.len())["repeats"].any()
 
 
 @lru_cache(maxsize=64)
@@ -382,9 +410,9 @@ def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
     ops = ops.filter(pl.col("kind") == "op").sort(
         "rank", "thread", "start_ns", "dur_ns", descending=[False, False, False, True], maintain_order=True
     )
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    before = end.cum_max().shift(1).over("rank", "thread")
-    return ops.filter(before.is_null() | (pl.col("start_ns") >= before))
+    line = lay(ops.with_columns(pl.col("dur_ns").fill_null(0)), ["rank", "thread"]).rows
+    reach = np.maximum.accumulate(line["_end"].to_numpy())
+    return ops.filter(np.append(True, line["_start"].to_numpy()[1:] >= reach[:-1])[: ops.height])
 
 
 def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:

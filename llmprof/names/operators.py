@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+import numpy as np
 import polars as pl
 
 DOMAIN: Final = "module"
@@ -172,15 +173,32 @@ def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series
         One value for each name, in the same order; null for a null name.
     """
     coded = names.cast(pl.Categorical)
-    distinct = coded.drop_nulls().unique()
-    values = meaning(tuple(distinct.cast(pl.String).to_list()))
-    if distinct.is_empty():
-        return values.extend_constant(None, names.len())
-    codes = distinct.to_physical()
-    rows = pl.int_range(codes.len(), dtype=pl.UInt32, eager=True)
-    highest = int(codes.cast(pl.UInt32).max())  # type: ignore[arg-type]
-    row_of_code = rows.clear().extend_constant(None, highest + 1)
-    return values.gather(row_of_code.scatter(codes, rows).gather(coded.to_physical()))
+    if coded.null_count() == coded.len():
+        return meaning(()).extend_constant(None, coded.len())
+    codes = coded.to_physical()
+    rows = one_of_each(codes)
+    values = meaning(tuple(coded[rows].cast(pl.String).to_list()))
+    row_of_code = np.zeros(int(codes.max()) + 1, dtype=np.uint32)  # type: ignore[arg-type]
+    row_of_code[codes[rows].to_numpy()] = np.arange(len(rows), dtype=np.uint32)
+    numbers = pl.Series(row_of_code[codes.fill_null(0).to_numpy()])
+    return values.gather(numbers.set(codes.is_null(), None) if codes.null_count() else numbers)
+
+
+def contains(names: pl.Series, pattern: str) -> pl.Series:
+    """Whether each name matches a regular expression, which is looked for once in each distinct name."""
+    return by_distinct(names, lambda distinct: pl.Series(distinct, dtype=pl.String).str.contains(pattern))
+
+
+def one_of_each(codes: pl.Series) -> np.ndarray:
+    """A row for each distinct number (from 0, not far more than there are rows), in the order of the numbers."""
+    rows = np.arange(codes.len())
+    if codes.null_count():
+        rows, codes = rows[codes.is_not_null().to_numpy()], codes.drop_nulls()
+    if not len(rows):
+        return rows
+    row_of = np.full(int(codes.max()) + 1, -1)  # type: ignore[arg-type]
+    row_of[codes.to_numpy()] = rows
+    return row_of[row_of >= 0]
 
 
 @lru_cache(maxsize=64)

@@ -203,23 +203,6 @@ def test_last_before_equals_looking_at_every_mark(data: Rows, raw: Rows) -> None
     assert groups.last_before(points, marks, BY, at="start_ns").to_list() == expected
 
 
-def test_last_before_a_moment_that_is_not_known() -> None:
-    points = pl.DataFrame({"rank": [0, 0], "at": [None, 7]})
-    marks = pl.DataFrame({"rank": [1, 0], "at": [1, 5]})
-    assert groups.last_before(points, marks, ["rank"], at="at").to_list() == [None, 1]
-    assert groups.last_before(points, marks.clear(), ["rank"], at="at").to_list() == [None, None]
-
-
-def test_values_of_groups_are_looked_up_once_a_run() -> None:
-    of_rank = pl.DataFrame({"rank": [0, None], "size": [10, 20], "name": ["a", "b"]})
-    frame = pl.DataFrame({"rank": [0, 0, None, 3, 0]})
-    size, name = groups.of_groups(frame, of_rank, ["rank"])
-    assert size.to_list() == [10, 10, 20, None, 10]
-    assert name.to_list() == ["a", "a", "b", None, "a"]
-    (all_in_one,) = groups.of_groups(frame, pl.DataFrame({"size": [4]}), [])
-    assert all_in_one.to_list() == [4] * 5
-
-
 def test_intervals_at_unknown_times_are_left_out() -> None:
     frame = frame_of([(0, 0, 0, 5), (0, 0, 10, 5)]).with_columns(start_ns=pl.Series([0, None], dtype=pl.Int64))
     assert intervals.union_length(frame, BY).rows() == [(0, 0, 5)]

@@ -17,13 +17,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import lru_cache
 
+import numpy as np
 import polars as pl
 
 from llmprof import names
 from llmprof.analyze import nesting
-from llmprof.analyze.activity import EVIDENCE, activity
+from llmprof.analyze.activity import EVIDENCE, activity, coded_names
 from llmprof.analyze.catalog import Analysis, Section, per_trace
-from llmprof.analyze.groups import of_groups
+from llmprof.analyze.groups import first_of_runs, is_sorted, of_groups
 from llmprof.analyze.layers.ends import find_layer_ends
 from llmprof.analyze.layers.passes import REASONS, by_captures, by_modules, convolves, judge, starts_of_passes
 from llmprof.analyze.layers.stages import STAGE, beside, name_stages, stage
@@ -119,7 +120,8 @@ def attribute(trace: Trace) -> pl.DataFrame:
     """
     events = events_with_steps(trace)
     engine = steps(trace).filter(pl.col("source").is_in(_ENGINES)).select("rank", "step")
-    attributed = _with_modules(label(events, _described_kinds(events, trace), engine), trace)
+    labelled_events = label(events, _described_kinds(events, trace), engine, coded_names(trace))
+    attributed = _with_modules(labelled_events, trace)
     return by_captures(attributed, trace.kernels) if trace.has("kernels") else attributed
 
 
@@ -208,7 +210,12 @@ def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | Non
     return events.join(rows, on=key, nulls_equal=True).select("event", "kind") if rows.height else None
 
 
-def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None, engine: pl.DataFrame | None = None) -> pl.DataFrame:
+def label(
+    events: pl.DataFrame,
+    kinds: pl.DataFrame | None = None,
+    engine: pl.DataFrame | None = None,
+    coded: pl.Series | None = None,
+) -> pl.DataFrame:
     """Layer, stage and confidence of events that have a step.
 
     Parameters
@@ -219,13 +226,15 @@ def label(events: pl.DataFrame, kinds: pl.DataFrame | None = None, engine: pl.Da
         ``event, kind`` of collectives whose name does not say their kind.
     engine : polars.DataFrame, optional
         ``rank, step`` of the steps that an engine labelled.
+    coded : polars.Series, optional
+        Names of the events (Categorical), if they are at hand.
 
     Returns
     -------
     polars.DataFrame
         The frame with ``layer, stage, confidence, reason``.
     """
-    roles = _roles(events, kinds)
+    roles = _roles(events, kinds, events["name"].cast(pl.Categorical) if coded is None else coded)
     no_step = pl.when(pl.col("step").is_null()).then(pl.lit("no step", dtype=REASONS))
     # events launched before the recording began have no step, but a place among the others of their stream
     with_steps = roles.filter(pl.col("attends") & pl.col("step").is_not_null())["rank"].unique()
@@ -255,27 +264,24 @@ def _stage_outside() -> pl.Expr:
     )
 
 
-def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
+def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None, coded: pl.Series) -> pl.DataFrame:
     """Role of each event in a layer, and the sequence that it belongs to.
 
     Patterns are matched once for each distinct name. Names are joined by number, and categories and stages are numbers
     until the end: with text, ten million events take three times as long.
     """
     launches = [c for c in ("launch_thread", "launch_start_ns") if c in events.columns]
-    events = (
-        _on_streams(events)
-        .select(
-            "event",
-            "rank",
-            "stream",
-            "start_ns",
-            "step",
-            *launches,
-            pl.col("source").cast(_SOURCES),
-            pl.col("category").cast(pl.Enum(names.CATEGORIES)),
-            pl.col("name").cast(pl.Categorical),
-        )
-        .with_columns(_name=pl.col("name").to_physical())
+    events = _on_streams(events).select(
+        "event",
+        "rank",
+        "stream",
+        "start_ns",
+        "step",
+        *launches,
+        pl.col("source").cast(_SOURCES),
+        pl.col("category").cast(pl.Enum(names.CATEGORIES)),
+        name=coded,
+        _name=coded.to_physical(),
     )
     number = pl.col("_name").cast(pl.Int64) * len(names.CATEGORIES) + pl.col("category").to_physical()
     key = events.select(number * len(_SOURCES.categories) + pl.col("source").to_physical()).to_series()
@@ -289,7 +295,8 @@ def _roles(events: pl.DataFrame, kinds: pl.DataFrame | None) -> pl.DataFrame:
         roles = roles.join(rows, on="event", how="left", maintain_order="left")
         roles = roles.with_columns(kind=pl.coalesce("said", "kind")).drop("said")
     streams = (
-        roles.group_by("rank", "stream")
+        roles.filter(pl.col("attends") | pl.col("backward"))
+        .group_by("rank", "stream")
         .agg(n=pl.col("attends").sum(), backward=pl.col("backward").any())
         .filter((pl.col("n") > 0) & ~pl.col("backward").any().over("rank"))
     )
@@ -377,10 +384,14 @@ def _stretches(sequence: pl.DataFrame) -> tuple[pl.DataFrame, list[int]]:
 
     Ranks whose GEMMs are not recognised (hardly any follow most attentions) are returned separately and have no rows.
     """
-    frame = sequence.sort("rank", "sequence", "step", "start_ns", "event").with_columns(row=pl.int_range(pl.len()))
-    changed = pl.any_horizontal(pl.col(c) != pl.col(c).shift(1) for c in ("rank", "sequence", "step"))
-    frame = frame.with_columns(first=changed.fill_null(value=True))
-    frame = frame.with_columns(gemm=pl.col("gemm") & ~_of_angles())
+    key = ("rank", "sequence", "step")
+    order = (*key, "start_ns", "event")
+    frame = sequence if is_sorted(sequence, order) else sequence.sort(order)
+    begins = np.zeros(frame.height, dtype=np.bool_)
+    begins[first_of_runs(frame, key)] = True
+    frame = frame.with_columns(pl.Series("first", begins), row=pl.int_range(pl.len()))
+    if frame["rotates"].any():
+        frame = frame.with_columns(gemm=pl.col("gemm") & ~_of_angles())
     mark = pl.when("attends").then(1).when(pl.col("gemm") | pl.col("first")).then(2)
     before = mark.forward_fill().shift(1)
     frame = frame.with_columns(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
 from llmprof.analyze import nesting
+from llmprof.analyze.groups import Grouped, first_of_runs
 
 _MOST = 0.5
 """A property of more than this share of a rank's layers counts as a property of its model."""
+
+_MOST_OF_A_PRODUCT = 3
+"""The product of gate and up projection has at most this number of kernels."""
 
 
 def find_layer_ends(frame: pl.DataFrame) -> pl.DataFrame:
@@ -27,40 +32,45 @@ def find_layer_ends(frame: pl.DataFrame) -> pl.DataFrame:
         layer), ``lead`` (rows between a layer's end and its next GEMM, as in most layers of the step), ``qkv`` (GEMMs
         before an attention, as in most layers of the rank) and ``confidence``.
     """
-    stretches = frame.group_by("stretch", maintain_order=True).agg(
-        pl.col("group", "rank").first(),
-        has_attention=pl.col("attention_start").first(),
-        gemms_before=pl.col("gemms").first() - pl.col("gemm").first(),
-        attentions=pl.col("attentions").first(),
-        first_row=pl.col("row").first(),
-    )
+    begins = first_of_runs(frame, ["stretch"])
+    stretches = frame.select(
+        "stretch",
+        "group",
+        "rank",
+        "attentions",
+        has_attention="attention_start",
+        gemms_before=pl.col("gemms") - pl.col("gemm"),
+        first_row="row",
+    )[begins]
     frame = frame.with_columns(
         gemm_no=pl.col("gemms") - nesting.column(stretches, "gemms_before", "stretch"),
+        latent_rank=pl.col("latent").any().over("rank") if frame["latent"].any() else pl.lit(value=False),
     )
-    category, n = pl.col("category"), pl.col("gemm_no")
-    frame = frame.with_columns(latent_rank=pl.col("latent").any().over("rank"), bends=_bends())
-    experts, activates = category == "moe_experts", (category == "activation") | pl.col("bends")
-    ends_attention = category.is_in(["norm", "collective", "moe_routing"]) | pl.col("adds")
-    counts = frame.group_by("stretch", maintain_order=True).agg(
-        gemm_count=n.max(),
-        activation_at=n.filter(activates).max(),
-        first_activation=n.filter(activates).min(),
-        first_expert=n.filter(experts).min(),
-        last_expert=n.filter(experts).max(),
-        out_gemms=n.filter(ends_attention & (n > 0)).min(),
-        chosen=n.filter(pl.col("chooses") & (n > 0)).min(),
+    frame = frame.with_columns(bends=_bends() if frame["bends"].any() else pl.lit(value=False))
+    category, after_gemm = pl.col("category"), pl.col("gemm_no") > 0
+    chosen = frame.select(
+        activates=(category == "activation") | pl.col("bends"),
+        experts=category == "moe_experts",
+        ends_attention=after_gemm & (category.is_in(["norm", "collective", "moe_routing"]) | pl.col("adds")),
+        chooses=after_gemm & pl.col("chooses"),
     )
-    frame = frame.with_columns(
-        nesting.column(counts, "activation_at", "stretch").alias("activation_at"),
-    )
-    stretches = stretches.join(counts, on="stretch", maintain_order="left", how="left").with_columns(
-        gated_apart=_up_after_activation(frame),
+    # the number of GEMMs never falls in a stretch: the first row has the least, the last row the most
+    groups, gemm_no = Grouped(frame["stretch"], len(begins)), frame["gemm_no"]
+    stretches = stretches.with_columns(
+        gemm_count=gemm_no.gather(np.append(begins[1:], frame.height) - 1),
+        activation_at=groups.last(gemm_no, chosen["activates"]),
+        first_activation=groups.first(gemm_no, chosen["activates"]),
+        first_expert=groups.first(gemm_no, chosen["experts"]),
+        last_expert=groups.last(gemm_no, chosen["experts"]),
+        out_gemms=groups.first(gemm_no, chosen["ends_attention"]),
+        chosen=groups.first(gemm_no, chosen["chooses"]),
         is_last=(pl.col("group") != pl.col("group").shift(-1)).fill_null(value=True),
         layer=pl.col("attentions")
         - pl.col("attentions").first().over("group")
         + pl.col("has_attention").first().over("group").cast(pl.Int32)
         - 1,
     )
+    stretches = stretches.with_columns(gated_apart=_up_after_activation(frame, stretches))
     # a choice among values before the experts chooses them; one after the last GEMM of a layer is sampling
     experts_begin = pl.coalesce("first_expert", pl.col("activation_at") + 1)
     routed = pl.col("has_attention") & (pl.col("chosen") < experts_begin)
@@ -81,27 +91,19 @@ def _bends() -> pl.Expr:
     return pl.col("bends") & ~whole & (pl.col("gemm_no") > 0)
 
 
-def _up_after_activation(frame: pl.DataFrame) -> pl.Series:
+def _up_after_activation(frame: pl.DataFrame, stretches: pl.DataFrame) -> pl.Series:
     """Whether, in each stretch, the gate's activation comes before the up projection, because the two are separate.
 
     Then the element-wise product of both follows the GEMM after the activation, and not a norm or a collective.
     """
-    after = pl.col("activation_at") + 1
-    between = (pl.col("gemm_no") == after) & ~pl.col("gemm") & (pl.col("category") != "linear")
+    after = nesting.column(stretches, "activation_at", "stretch") + 1
+    between = frame.filter((pl.col("gemm_no") == after) & ~pl.col("gemm") & (pl.col("category") != "linear"))
     ends_part = pl.col("category").is_in(["norm", "collective", "moe_routing"]) | pl.col("adds")
-    seen = (
-        frame.select(
-            "stretch",
-            between=between,
-            multiplies=between & pl.col("multiplies"),
-            ends_part=between & ends_part,
-            goes_on=pl.col("gemm_no") > after,
-        )
-        .group_by("stretch", maintain_order=True)
-        .agg(pl.col("between").sum(), pl.col("multiplies", "ends_part", "goes_on").any())
-    )
-    return seen.select(
-        pl.col("multiplies") & ~pl.col("ends_part") & (pl.col("between") <= 3) & pl.col("goes_on")
+    seen = between.group_by("stretch").agg(pl.col("multiplies").any(), rows=pl.len(), ends_part=ends_part.any())
+    apart = seen.filter(pl.col("multiplies") & ~pl.col("ends_part") & (pl.col("rows") <= _MOST_OF_A_PRODUCT))
+    goes_on = pl.col("gemm_count") > pl.col("activation_at") + 1
+    return stretches.select(
+        pl.col("stretch").is_in(apart["stretch"].implode()) & goes_on.fill_null(value=False)
     ).to_series()
 
 
@@ -158,30 +160,26 @@ def _end_rows(frame: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFrame:
         & same_stretch
         & (pl.col("gemm").shift(1) | before.is_in(["linear", "collective", "moe_routing"]))
     )
+    groups, row = Grouped(frame["stretch"], stretches.height), frame["row"]
     at_end = pl.col("gemm_no") == pl.col("last_gemm")
+    chosen = frame.select(
+        at_end=at_end,
+        closes=at_end & closes,
+        norm=at_end & (pl.col("category") == "norm"),
+        next_gemm=pl.col("gemm") & (pl.col("gemm_no") == pl.col("last_gemm") + 1),
+    )
     # the next layer begins with its norm, even if a collective comes between that and the next GEMM
-    norms = frame.group_by("stretch", maintain_order=True).agg(
-        norm_row=pl.col("row").filter(at_end & (pl.col("category") == "norm")).min()
-    )
-    norm_row = nesting.column(norms, "norm_row", "stretch")
-    own = at_end & closes & (pl.col("row") < norm_row).fill_null(value=True)
-    next_gemm = pl.col("row").filter(pl.col("gemm") & (pl.col("gemm_no") == pl.col("last_gemm") + 1)).min()
-    ends = (
-        frame.with_columns(own=own)
-        .group_by("stretch", maintain_order=True)
-        .agg(end_row=pl.col("row").filter("own").max(), next_gemm=next_gemm)
-    )
-    stretches = stretches.join(ends, on="stretch", how="left", maintain_order="left").with_columns(
-        end_row=pl.when("has_attention").then(pl.coalesce("end_row", "first_row")),
-    )
-    # the results of the chosen experts are weighted and added after their last GEMM
-    last = frame.filter(pl.col("gemm_no") == pl.col("last_gemm")).group_by("stretch", maintain_order=True)
-    added = last.agg(added=pl.col("row").filter(pl.col("adds")).min(), root=pl.col("row").filter("roots").min())
-    stretches = stretches.join(added, on="stretch", how="left", maintain_order="left")
-    weighted = pl.col("chosen").is_not_null() & (pl.col("added") < pl.col("root")).fill_null(value=True)
+    norm_row = groups.first(row, chosen["norm"])
+    own = chosen["closes"] & (row < norm_row.gather(groups.of_row)).fill_null(value=True)
     stretches = stretches.with_columns(
-        end_row=pl.when(weighted & pl.col("added").is_not_null()).then("added").otherwise("end_row")
-    ).drop("added", "root")
+        end_row=groups.last(row, own), next_gemm=groups.first(row, chosen["next_gemm"])
+    ).with_columns(end_row=pl.when("has_attention").then(pl.coalesce("end_row", "first_row")))
+    if stretches["chosen"].null_count() < stretches.height:
+        # the results of the chosen experts are weighted and added after their last GEMM
+        added = groups.first(row, chosen["at_end"] & frame["adds"])
+        root = groups.first(row, chosen["at_end"] & frame["roots"])
+        weighted = pl.col("chosen").is_not_null() & (added < root).fill_null(value=True) & added.is_not_null()
+        stretches = stretches.with_columns(end_row=pl.when(weighted).then(added).otherwise("end_row"))
     stretches = _with_norm_at_end(frame, stretches)
     inner = pl.col("has_attention") & ~pl.col("is_last")
     lead = (pl.col("next_gemm") - pl.col("end_row") - 1).filter(inner).drop_nulls()
@@ -196,45 +194,50 @@ def _with_norm_at_end(frame: pl.DataFrame, stretches: pl.DataFrame) -> pl.DataFr
 
     Models that norm the output of a block before they add it (Gemma, OLMo 2) have this norm, and then the next layer's.
     """
-    frame = frame.with_columns(end_row=nesting.column(stretches, "end_row", "stretch"))
-    row = pl.col("row")
-    after = frame.filter((pl.col("gemm_no") == pl.col("last_gemm")) & (row > pl.col("end_row")))
-    if not after.height:
+    needed = frame.select(
+        "stretch", "row", "gemm_no", "last_gemm", "category", "roots", "fuses_add", "powers", "multiplies", "adds"
+    )
+    end_row = nesting.column(stretches, "end_row", "stretch")
+    after = needed.filter((pl.col("gemm_no") == pl.col("last_gemm")) & (pl.col("row") > end_row))
+    groups, row, roots, far = Grouped(after["stretch"], stretches.height), after["row"], after["roots"], 1 << 40
+    first = groups.first(row, roots)
+    if first.null_count() == first.len():
         return stretches
-    after = after.with_columns(first=row.filter("roots").min().over("stretch"))
-    units = after.group_by("stretch", maintain_order=True).agg(
-        second=row.filter(pl.col("roots") & (row > pl.col("first"))).min(),
-        fused=pl.col("fuses_add").filter("roots").first(),
-        whole=(pl.col("category") == "norm").filter("roots").first(),
+    of_first = first.gather(groups.of_row)
+    later = row > of_first
+    second = groups.first(row, roots & later)
+    between = later & (row < second.fill_null(far).gather(groups.of_row))
+    squares = groups.first(row, between & after["powers"])
+    own = between & (row < squares.fill_null(far).gather(groups.of_row))
+    units = pl.DataFrame(
+        {
+            "first": first,
+            "second": second,
+            "fused": groups.first(after["fuses_add"], roots),
+            "whole": groups.first(after["category"] == "norm", roots),
+            "scaled": groups.last(row, own & after["multiplies"]),
+            "added_before": groups.first(row, after["adds"] & (row < of_first)).is_not_null(),
+            "added_after": groups.first(row, after["adds"] & own),
+            "seen": groups.first(row, row.is_not_null()),
+        }
     )
-    after = after.join(units, on="stretch", how="left", maintain_order="left")
-    between = (row > pl.col("first")) & (row < pl.coalesce("second", (1 << 40)))
-    squares = row.filter(between & pl.col("powers")).min()
-    after = after.with_columns(squares=squares.over("stretch"))
-    copies, adds = pl.col("category") == "copy", pl.col("adds")
-    own = between & (row < pl.coalesce("squares", "second", (1 << 40)))
-    units = units.join(
-        after.group_by("stretch", maintain_order=True).agg(
-            pl.col("first").first(),
-            scaled=row.filter(own & pl.col("multiplies")).max(),
-            added_before=(adds & (row < pl.col("first"))).any(),
-            added_after=row.filter(adds & own).min(),
-        ),
-        on="stretch",
-        how="left",
-        maintain_order="left",
-    )
-    end = pl.when("whole").then("first").otherwise(pl.coalesce("scaled", "first"))
     first_of_two = pl.col("second").is_not_null() & ~pl.col("fused")
     added_later = pl.col("added_after").is_not_null() & ~pl.col("added_before") & ~pl.col("fused")
-    units = units.with_columns(end=end, own=first_of_two | added_later)
-    stretches = stretches.join(units.select("stretch", "end", "own"), on="stretch", how="left", maintain_order="left")
+    stretches = stretches.hstack(
+        units.select(
+            end=pl.when("whole").then("first").otherwise(pl.coalesce("scaled", "first")),
+            own=pl.when(pl.col("seen").is_not_null()).then(first_of_two | added_later),
+        )
+    )
     inner = pl.col("has_attention") & ~pl.col("is_last")
     usual = (pl.col("own").filter(inner).mean() > _MOST).over("rank")
-    mine = (usual & pl.col("has_attention") & pl.col("own")).fill_null(value=False)
+    mine = stretches.select((usual & pl.col("has_attention") & pl.col("own")).fill_null(value=False)).to_series()
+    if not mine.any():
+        return stretches.drop("end", "own")
+    copies, adds = pl.col("category") == "copy", pl.col("adds")
     ends = stretches.select("stretch", end=pl.when(mine).then("end"))
     # the conversion and the addition that follow it belong to it
-    tail = after.join(ends, on="stretch", how="left", maintain_order="left").filter(row > pl.col("end"))
+    tail = after.join(ends, on="stretch", how="left", maintain_order="left").filter(pl.col("row") > pl.col("end"))
     tail = tail.with_columns(
         nth=pl.int_range(pl.len()).over("stretch"), kind=pl.when(copies).then(1).when(adds).then(2)
     )

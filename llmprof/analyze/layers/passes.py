@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import polars as pl
 
 from llmprof import names
+from llmprof.analyze import nesting
 from llmprof.analyze.activity import CAPTURED, EVIDENCE
 from llmprof.analyze.layers.stages import STAGE, stage
 
@@ -110,14 +113,25 @@ def judge(named: pl.DataFrame, sequence: pl.DataFrame, engine: pl.DataFrame | No
         mains=pl.col("main").sum().over(key),
         earliest=pl.col("group").filter(pl.col("layers") > 0).min().over(key),
     )
-    by_engine = pl.lit(value=False)
-    if engine is not None:
-        passes = passes.join(engine.with_columns(engine=pl.lit(value=True)), on=["rank", "step"], how="left")
-        by_engine = pl.col("engine").fill_null(value=False)
+    if engine is None:
+        passes = passes.with_columns(engine=pl.lit(value=False))
+    else:
+        known = engine.with_columns(engine=pl.lit(value=True))
+        passes = passes.join(known, on=["rank", "step"], how="left", maintain_order="left")
+    passes = passes.with_columns(reason=_reason())
+    named = named.with_columns(nesting.column(passes, c, "group").alias(c) for c in ("rank", "step", "reason"))
+    named = _without_unlike(named)
+    return named.select("event", *_of_passes())
+
+
+@cache
+def _reason() -> pl.Expr:
+    """Why the events of a pass have no layer."""
+    by_engine = pl.col("engine").fill_null(value=False)
     drafts = (pl.col("mains") == 1) & (pl.col("earliest") == pl.col("first_main"))
     # events launched before the recording began are the end of one pass or of several
     whole = pl.col("step") >= 0
-    reason = (
+    return (
         pl.when((pl.col("convolutions") > _MOST_CONVOLUTIONS) & ~by_engine)
         .then(pl.lit("convolutions: an image model", dtype=REASONS))
         .when(whole & (pl.col("with_layers") > 1) & drafts & ~pl.col("main") & (pl.col("group") > pl.col("first_main")))
@@ -129,15 +143,15 @@ def judge(named: pl.DataFrame, sequence: pl.DataFrame, engine: pl.DataFrame | No
         .when(pl.col("step") < 0)
         .then(pl.lit("no step", dtype=REASONS))
     )
-    passes = passes.with_columns(reason=reason)
-    named = named.join(passes.select("group", "rank", "step", "reason"), on="group", how="left", maintain_order="left")
-    named = _without_unlike(named)
+
+
+@cache
+def _of_passes() -> tuple[pl.Expr, ...]:
+    """``layer, stage, confidence, reason``; without what the reason rules out."""
     placed = pl.col("reason").is_null()
     collective = pl.col("category") == "collective"
-    return named.select(
-        "event",
-        layer=pl.when(placed).then("layer"),
-        stage=pl.when((pl.col("reason") == "no step") & pl.col("stage").is_in(["embedding", "prepare_inputs"]))
+    named = (
+        pl.when((pl.col("reason") == "no step") & pl.col("stage").is_in(["embedding", "prepare_inputs"]))
         .then(None)  # the rest of a layer whose beginning was not recorded
         .when(placed | collective | (pl.col("reason") == "no step"))
         .then("stage")
@@ -145,9 +159,13 @@ def judge(named: pl.DataFrame, sequence: pl.DataFrame, engine: pl.DataFrame | No
         .then(stage("draft"))
         .when(pl.col("category").is_in(_SAY_THEIR_STAGE))
         .then(pl.col("category").cast(pl.String).cast(STAGE, strict=False))
-        .otherwise(stage("other")),
-        confidence=pl.when(placed).then("confidence"),
-        reason="reason",
+        .otherwise(stage("other"))
+    )
+    return (
+        pl.when(placed).then("layer").alias("layer"),
+        named.alias("stage"),
+        pl.when(placed).then("confidence").alias("confidence"),
+        pl.col("reason"),
     )
 
 

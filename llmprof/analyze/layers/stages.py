@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import polars as pl
 
 from llmprof import names
 from llmprof.analyze import nesting
+from llmprof.analyze.groups import Grouped, distinct_keys
 
 _IN_LAYER = (
     "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "gate_up_proj", "activation", "down_proj",
@@ -25,11 +28,13 @@ _MOST_OF_ANGLES = 4
 _PLACE = pl.Enum(["body", "prologue", "after", "before"])
 
 
+@cache
 def stage(name: str) -> pl.Expr:
     """A stage as a literal."""
     return pl.lit(name, dtype=STAGE)
 
 
+@cache
 def _place(name: str) -> pl.Expr:
     return pl.lit(name, dtype=_PLACE)
 
@@ -51,22 +56,7 @@ def name_stages(frame: pl.DataFrame) -> pl.DataFrame:
     place = pl.col("place")
     in_next = place == "prologue"
     layer = pl.when(place == "body").then("layer").when(in_next).then(pl.col("layer") + 1)
-    named = (
-        pl.when(pl.col("category") == "collective")
-        .then(_collective())
-        .when((pl.col("source") == "copy") & (pl.col("category").shift(-1) == "collective"))
-        .then(pl.col("kind").shift(-1))
-        .when(_copied_back())
-        .then(pl.col("kind").shift(1))
-        .when(place == "body")
-        .then(_body())
-        .when(in_next)
-        .then(_prologue())
-        .when(place == "after")
-        .then(_after())
-        .otherwise(_before())
-    )
-    stages = _with_what_follows(frame.select("stretch", "place", "prepares", "attends", stage=named))
+    stages = _with_what_follows(frame.select("stretch", "place", "prepares", "attends", stage=_stages()))
     # a layer's confidence also applies to its prologue, which is in the stretch before it
     next_confidence = pl.when(pl.col("layer") < 0).then(1.0).otherwise("confidence")
     return frame.select(
@@ -76,6 +66,27 @@ def name_stages(frame: pl.DataFrame) -> pl.DataFrame:
         stages,
         pl.when(place == "body").then("confidence").when(in_next).then(next_confidence).alias("confidence"),
         category="category",
+    )
+
+
+@cache  # building an expression this large takes as long as evaluating it for thousands of rows
+def _stages() -> pl.Expr:
+    """Stage of each row, by its place."""
+    place = pl.col("place")
+    return (
+        pl.when(pl.col("category") == "collective")
+        .then(_collective())
+        .when((pl.col("source") == "copy") & (pl.col("category").shift(-1) == "collective"))
+        .then(pl.col("kind").shift(-1))
+        .when(_copied_back())
+        .then(pl.col("kind").shift(1))
+        .when(place == "body")
+        .then(_body())
+        .when(place == "prologue")
+        .then(_prologue())
+        .when(place == "after")
+        .then(_after())
+        .otherwise(_before())
     )
 
 
@@ -101,38 +112,36 @@ def _places(frame: pl.DataFrame) -> pl.DataFrame:
     first_qkv = pl.col("gemm_count") - pl.col("qkv") + 1
     projected_in = (category == "linear") & (pl.col("gemm_no") < first_qkv) & ~pl.col("has_attention")
     before_qkv, projected = pl.col("gemm_no") < first_qkv, pl.col("gemm_no") == pl.col("gemm_count")
-    # other rows are null: the minimum of a column is faster than a filter in each group
-    at_rotation = pl.when("rotates").then("row")
-    turned = at_rotation.max().over("stretch") if frame["rotates"].any() else pl.lit(None, dtype=pl.Int64)
-    candidates = {
+    groups = Grouped(frame["stretch"], frame["stretch"][-1] + 1)
+    turned = groups.last(frame["row"], frame["rotates"])
+    after_turn = row > pl.lit(turned).gather(pl.col("stretch"))
+    firsts = {
         "qkv_row": pl.col("gemm") & (pl.col("gemm_no") == first_qkv),
         "gathered": (category == "collective") & before_qkv,
         "norm_row": (category == "norm") & before_qkv,
         "embeds_row": pl.col("embeds"),
         "embedding": category == "embedding",
         "projected_in": projected_in,
-        "norm_after_angles": (category == "norm") & (row > turned),
-        "power_after_angles": pl.col("powers") & (row > turned),
+        "norm_after_angles": (category == "norm") & after_turn,
+        "power_after_angles": pl.col("powers") & after_turn,
         "angles_begin": pl.col("single") & ~pl.col("gemm"),
         "first_norm_qk": projected & category.is_in(["norm", "other", "elementwise"]) & ~pl.col("prepares"),
+        "angles": pl.col("rotates"),
     }
-    last = {
+    lasts = {
         "embedded": (category == "embedding") & before_qkv,
         "last_rope": category == "rope",
         "cached": category == "kv_cache_write",
         "last_compute": ~category.is_in(["copy", "kv_cache_write"]),
     }
-    rows = frame.select(
-        "stretch",
-        "lead",
-        angles=at_rotation,
-        **{name: pl.when(condition).then("row") for name, condition in (candidates | last).items()},
-    )
-    bounds = rows.group_by("stretch", maintain_order=True).agg(
-        pl.col("lead").first(),
-        pl.col("angles", *candidates).min(),
-        pl.col(*last).max(),
-        angles_end=pl.col("angles").max(),
+    chosen = frame.select(**(firsts | lasts))
+    bounds = pl.DataFrame(
+        {
+            "lead": groups.first(frame["lead"], frame["row"].is_not_null()),
+            **{name: groups.first(frame["row"], chosen[name]) for name in firsts},
+            **{name: groups.last(frame["row"], chosen[name]) for name in lasts},
+            "angles_end": turned,
+        }
     )
     bounds = bounds.with_columns(
         # images have a convolution or a projection of their patches in place of a look-up
@@ -335,11 +344,12 @@ def beside(events: pl.DataFrame) -> pl.DataFrame:
         The frame, in its order.
     """
     layered = pl.col("layer").is_not_null()
-    streams = events.select("rank", "stream").filter(events["layer"].is_not_null()).unique()
+    lane = ["rank", "stream"]
+    streams = distinct_keys(events.select(lane).filter(events["layer"].is_not_null()), lane)
     free = ~layered & pl.col("reason").is_null() & (pl.col("stage") == "other") & (pl.col("source") == "kernel")
     candidates = events.select(free & pl.col("step").is_not_null() & pl.col("category").is_in(_BESIDE)).to_series()
-    lanes = events.select("rank", "stream").filter(candidates).unique()
-    if not lanes.join(streams, on=["rank", "stream"], how="anti", nulls_equal=True).height:
+    lanes = distinct_keys(events.select(lane).filter(candidates), lane)
+    if not lanes.join(streams, on=lane, how="anti", nulls_equal=True).height:
         return events
     time = pl.col("start_ns")
     if {"launch_start_ns", "replayed"} <= set(events.columns):
@@ -353,7 +363,7 @@ def beside(events: pl.DataFrame) -> pl.DataFrame:
     begin, end = pl.col("at").min().over(of_layer), pl.col("at").max().over(of_layer)
     main = main.with_columns(attended=attended, until=2 * end - begin).drop_nulls("at").sort("at")
     key = ["rank", "step"]
-    side = events.filter(candidates).join(streams, on=["rank", "stream"], how="anti", nulls_equal=True)
+    side = events.filter(candidates).join(streams, on=lane, how="anti", nulls_equal=True)
     side = side.select("event", *key, "stream", "category", at=time).drop_nulls("at").sort("at")
     placed = side.join_asof(
         main.select(*key, "at", "attended", "until", "layer", "confidence"), on="at", by=key, strategy="backward",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.idle.host import is_synchronising
+from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.replay.loading import first_launches, loading_calls
 from llmprof.analyze.replay.recording import Recording, Rows, clock_offsets, recording
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints
@@ -251,7 +251,7 @@ def _collectives(trace: Trace, recorded: Recording) -> Edges:
 def _synchronising(recorded: Recording) -> Edges:
     """Edges from the end of work on a device to the end of the host's calls that waited for it."""
     rows, time, call, own = recorded.rows, recorded.time, recorded.call, recorded.own
-    waits = rows.filter((pl.col("where") == "host") & is_synchronising(pl.col("name"))).select(
+    waits = rows.filter((pl.col("where") == "host") & call_kinds(rows["name"])["synchronises"]).select(
         "row", "rank", "launches", "start_ns", "awaited_stream", end_ns=pl.col("start_ns") + pl.col("dur_ns"),
         noted=pl.coalesce(pl.col("awaited_ns"), "start_ns"),
         recorded=pl.col("wait_recorded").fill_null(value=False) | pl.col("name").str.contains(WAITS_FOR_ALL),

@@ -10,6 +10,7 @@ import polars as pl
 from llmprof.analyze.replay.recording import Recording
 from llmprof.analyze.replay.schedule import NEVER, Ints
 from llmprof.analyze.replay.waits import Pairs
+from llmprof.names.operators import contains
 
 LOADS_CODE: Final = r"(?i)^(?:cuda|hip|cu|mu|musa)(?:kernel|func|library|module)"
 """Names of calls that may load the code of a kernel (CUDA C++ Programming Guide, "Lazy Loading": loading a kernel may
@@ -25,7 +26,8 @@ it is 0.05 to 0.15 ms after waits of 1 to 45 ms."""
 
 def loading_calls(recorded: Recording) -> Pairs:
     """Pairs from the end of the work that a recorded call waited for to the end of this call."""
-    calls = recorded.rows.filter(pl.col("launches").fill_null(value=False) & pl.col("name").str.contains(LOADS_CODE))
+    loads = contains(recorded.rows["name"], LOADS_CODE)
+    calls = recorded.rows.filter(pl.col("launches").fill_null(value=False) & loads)
     row = calls["row"].to_numpy().astype(np.int64)
     row = row[recorded.end[row] - recorded.start[row] >= recorded.own[row] + LEAST_WAIT_NS]
     awaited = _awaited(recorded, row, recorded.start[row], recorded.end[row])

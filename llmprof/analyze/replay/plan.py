@@ -16,6 +16,7 @@ from llmprof.analyze.replay.graph import COLLECTIVE, HANDED_OVER, LAUNCH, LOADIN
 from llmprof.analyze.replay.recording import Rows
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints, earliest
 from llmprof.errors import AnalysisError
+from llmprof.names.operators import contains
 from llmprof.trace import Trace
 
 Level = Literal["low", "middle", "high"]
@@ -206,7 +207,7 @@ class Plan:
 
     def before(self, rows: Rows, pattern: str) -> Rows:
         """Events whose name matches a pattern and that are directly before one of some events in their chain."""
-        named = self.events["name"].str.contains(pattern).fill_null(value=False).to_numpy() & rows
+        named = contains(self.events["name"], pattern).fill_null(value=False).to_numpy() & rows
         chain = self.events["chain"].to_numpy()
         out = np.zeros(len(rows), dtype=bool)
         out[:-1] = named[1:] & (chain[1:] == chain[:-1])

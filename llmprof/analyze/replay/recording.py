@@ -10,7 +10,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.idle.host import is_synchronising
+from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.replay.schedule import NEVER, Ints
 from llmprof.trace import Trace
@@ -87,7 +87,7 @@ def _events(trace: Trace) -> pl.DataFrame:
         threads = device.select("rank", thread="launch_thread").unique()
         launching = calls.join(threads, on=["rank", "thread"], how="semi", nulls_equal=True)
         # the chain of a thread that only waits for results (such as vLLM's for its output) consists of these calls
-        waiting = calls.filter(is_synchronising(pl.col("name"))).join(
+        waiting = calls.filter(call_kinds(calls["name"])["synchronises"]).join(
             threads, on=["rank", "thread"], how="anti", nulls_equal=True
         )
         calls = pl.concat([launching.with_columns(launches=True), waiting.with_columns(launches=False)])

@@ -9,6 +9,7 @@ import polars as pl
 
 from llmprof.analyze.replay.recording import Recording, clock_offsets, with_recorded_waits
 from llmprof.analyze.replay.schedule import Ints
+from llmprof.names.operators import contains
 from llmprof.trace import Trace
 
 MOST_AFTER_NS: Final = 5_000
@@ -102,7 +103,7 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
     nothing = pl.Series([], dtype=pl.Int64)
     if not trace.has("runtime"):
         return _pairs(recorded, nothing, nothing, MOST_WAIT_NS)
-    calls = trace.runtime.filter(pl.col("name").str.contains(f"{RECORDS}|{WAITS}"))
+    calls = trace.runtime.filter(contains(trace.runtime["name"], f"{RECORDS}|{WAITS}"))
     streams_known = pl.any_horizontal(pl.col("waiting_stream", "awaited_stream").is_not_null())
     calls = (
         with_recorded_waits(calls)

@@ -278,8 +278,8 @@ def layer_timeline(trace: Trace) -> Drawn:
     return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
 
 
-BREAKDOWN = Drawing("breakdown", "device time by phase and stage", breakdown)
-CATEGORIES = Drawing("categories", "device time by rank and category of kernel", breakdown_by_category)
+BREAKDOWN = Drawing("breakdown", "time by phase and stage", breakdown)
+CATEGORIES = Drawing("categories", "time by rank and category", breakdown_by_category)
 LAYERS = Drawing("layers", "time of every layer in every step", layer_heatmap)
 RANK_STEPS = Drawing("rank_steps", "time of every step on every rank", rank_steps)
 RANK_WAITS = Drawing("rank_waits", "waiting of every rank in every step", rank_waits)

@@ -143,7 +143,7 @@ def test_findings_come_with_figure_evidence_and_advice(small):
 def test_what_was_not_captured_is_said_with_its_option():
     text = Parsed(report.html(Trace({}))).text
     assert "Not captured: findings. This capture holds no kernels, copies or operators. To have it, record" in text
-    assert "Not captured: device time by phase and stage; device time by rank and category of kernel." in text
+    assert "Not captured: time by phase and stage; time by rank and category." in text
     assert "Not captured: time of each kernel." in text
     assert "no rank" in text
     assert not re.search(r"\b0(\.0)? ?(%|ns|us|ms)", text)

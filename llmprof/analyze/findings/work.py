@@ -56,7 +56,7 @@ _COPY_ADVICE = (
 )
 _DEVICE_COPY_ADVICE = (
     "Look for the operators that copy (contiguous, to, cat, index_copy): change of layout or type that a neighbouring "
-    "kernel could do while it reads."
+    "operation could do while it reads."
 )
 _COPY_ADVICE_OF_ANY_PROGRAM = (
     (
@@ -73,7 +73,7 @@ _COPY_ADVICE_OF_ANY_PROGRAM = (
         "Copy results on a stream of their own while other work runs, and copy less of them.",
     ),
     _COPY_ADVICE[3],
-    ("", "Look for changes of layout or type that a neighbouring kernel could do while it reads."),
+    ("", "Look for changes of layout or type that a neighbouring operation could do while it reads."),
 )
 """The same if nothing recorded shows PyTorch; an empty pattern is for the rest."""
 

@@ -244,6 +244,18 @@ def ranges(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
     return labels(rows).with_columns(thread=pl.lit(1, dtype=pl.Int64))
 
 
+@pytest.mark.parametrize(("name", "compiles"), [("executor_utils::Nvrtc::CompileProgram", True), ("forward", False)])
+def test_a_host_that_compiles_kernels_is_told_to_warm_up(name: str, compiles: bool) -> None:
+    """The host is late for 140 us of each pause of 150, and longest in the range."""
+    tables = decode([GEMM] * 4, steps=1, pause=150_000, lead=10_000)
+    rows = [(name, start - 140_000, 100_000) for start in tables["kernels"]["start_ns"].to_list()[1:]]
+    found = the(together(tables | {"markers": ranges(rows)}), "host_bound")
+    assert found is not None
+    assert found["title"].endswith(f"the range {name} (93.3 %).")
+    assert found["suggestion"].startswith(f"Fewer launches do not shorten {name} (93.3 %). This compiles") is compiles
+    assert ("warm up with the same shapes" in found["suggestion"]) is compiles
+
+
 @pytest.mark.parametrize(
     ("inside", "words"),
     [(100, "the range sample (93.3 %)"), (60, "code that was not recorded")],

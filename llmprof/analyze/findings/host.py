@@ -28,6 +28,10 @@ DOING = (
         "(?i)ModuleLoad|LibraryLoad|ModuleGet",
         " This call loads the code of kernels, once for each module: warm up before the profiler starts.",
     ),
+    (
+        "(?i)nvrtc|hiprtc|CompileProgram|cuLink(?:Create|Add|Complete)|compile_fx|async_compile",
+        " This compiles kernels, once for each shape: warm up with the same shapes before the profiler starts.",
+    ),
 )
 """Advice by the call in which the launching thread spends most time."""
 
@@ -87,14 +91,15 @@ def doing_advice(scope: Scope, doing: str) -> str:
 
 
 def in_another_call(scope: Scope, gaps: pl.DataFrame) -> str:
-    """Advice if one call that launches nothing (memory, code, files, MPI) takes at least half of some gaps."""
+    """Advice if one call or range that launches nothing (memory, code, files, MPI) takes at least half of some gaps."""
     known = gaps.filter(pl.col("doing").is_not_null())
     if not known.height:
         return ""
     call, _ = most(known, "doing")
     inside = known.filter(pl.col("doing") == call)
     share = total(inside, "dur_ns") / max(1.0, total(gaps, "dur_ns"))
-    set_up = advice_for(call, (calls_advice(scope)[1], DOING[1])).strip() if inside["doing_kind"][0] == "call" else ""
+    of_calls = (calls_advice(scope)[1], DOING[1]) if inside["doing_kind"][0] == "call" else ()
+    set_up = advice_for(call, (*of_calls, DOING[2])).strip()
     elsewhere = (pl.col("doing_kind") == "call") & ~pl.col("doing").str.contains(OF_A_DEVICE)
     elsewhere |= pl.col("doing").str.contains(MPI) & pl.col("doing_kind").is_in(["call", "range"])
     if share < MOSTLY or not (set_up or inside.select(elsewhere.any()).item()):

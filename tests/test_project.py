@@ -69,6 +69,13 @@ def test_what_is_installed_is_within_the_bounds(requirements):
         assert requirement.specifier.contains(installed, prereleases=True), (str(requirement), installed)
 
 
+@pytest.mark.xdist_group("held together")
+def test_tests_of_a_group_run_in_one_process(request):
+    """xdist deals tests to its processes by their ids, to which it has added their groups."""
+    grouped = request.config.getoption("loadgroup", default=False)  # a process of pytest --dist=loadgroup
+    assert request.node.nodeid.endswith("@held together") is grouped
+
+
 def test_an_extra_repeats_the_bounds_of_another(project):
     extras = project["project"]["optional-dependencies"]
     bounds: dict[str, set[str]] = {}

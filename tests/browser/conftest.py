@@ -47,8 +47,9 @@ KERNELS = "/api/kernels?"
 is in the list before it has the time of its last activity."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All browser tests are slow, and share one JupyterLab: one process runs them."""
+    """All browser tests are slow, and share one JupyterLab: one process runs them. xdist reads the mark after this."""
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slow)

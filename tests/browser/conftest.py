@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from jupyter_client import BlockingKernelClient
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Error, Locator, Page, expect, sync_playwright
 
 from tests.browser.host import PATIENCE_S, SLOW, Host, artefacts, faults
 
@@ -217,49 +218,111 @@ class Notebook:
         return faults(self.page, selector)
 
 
+class Desk:
+    """JupyterLab in a page that stays open: notebooks are opened and closed in it, one after the other.
+
+    Loading JupyterLab is most of what a notebook costs a browser.
+    """
+
+    def __init__(self, lab: Lab, browser: Browser) -> None:
+        self.lab, self.browser = lab, browser
+        self.page: Page | None = None
+        self.shown: Notebook | None = None
+        self._ended: list[str] = []
+        """Kernels that were ended: what the page still asks of them is no problem of the notebook after."""
+
+    def show(self, path: str, shown: Notebook) -> None:
+        """Open a notebook; its problems are those of the page from now on."""
+        self.shown = shown
+        if self.page is None:
+            self.page = self._new_page()
+            self.page.goto(f"{self.lab.url}/doc/tree/{path}?reset", timeout=START_S * 1000)
+            self.page.wait_for_function("globalThis.jupyterapp?.shell.currentWidget", timeout=START_S * 1000)
+        else:
+            self.page.evaluate("path => void jupyterapp.commands.execute('docmanager:open', { path })", path)
+        shown.page = self.page
+
+    def _new_page(self) -> Page:
+        page = patient(self.browser.new_page())
+        page.on("pageerror", lambda error: self.shown.problems.append(str(error)))
+        page.on("console", self._keep)
+        page.on("request", lambda request: request.url.startswith(("http://127.0.0.1", "data:", "blob:"))
+                or self.shown.asked.add(request.url))  # fmt: skip
+        return page
+
+    def _keep(self, message: ConsoleMessage) -> None:
+        if not any(kernel in message.text + message.location.get("url", "") for kernel in self._ended):
+            _keep(self.shown.problems, message)
+
+    def clear(self) -> None:
+        """Close the notebook and end its kernel: one that nobody asks any more keeps its memory."""
+        if kernel := self.page.evaluate("jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.id"):
+            self._ended.append(kernel)
+        self.page.evaluate(SHUT_DOWN)
+        self.page.evaluate("for (const one of [...jupyterapp.shell.widgets('main')]) one.dispose()")
+        self.page.locator(".jp-Notebook").wait_for(state="detached")
+        self.page.mouse.move(0, 0)
+
+    def leave(self) -> None:
+        """Close the page: the next notebook is opened in a new one."""
+        if self.page is not None:
+            with contextlib.suppress(Error):  # it may have crashed
+                self.page.evaluate(SHUT_DOWN)
+            self.page.close()
+            self.page = None
+
+
 @pytest.fixture(scope="session")
-def lab_context(browser: Browser) -> Iterator[BrowserContext]:
-    """What the pages of JupyterLab share: its scripts are fetched and compiled once."""
-    context = browser.new_context()
-    yield context
-    context.close()
+def desk(lab: Lab, browser: Browser) -> Iterator[Desk]:
+    """JupyterLab in a page, for one notebook after the other."""
+    desk = Desk(lab, browser)
+    yield desk
+    desk.leave()
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Note in a test that it failed."""
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
 
 
 @pytest.fixture
-def notebook(lab: Lab, lab_context: BrowserContext) -> Iterator[Callable[..., Notebook]]:
-    """Open a notebook made of cells and run them all."""
-    opened: list[tuple[Page, BlockingKernelClient]] = []
+def notebook(lab: Lab, desk: Desk, request: pytest.FixtureRequest) -> Iterator[Callable[..., Notebook]]:
+    """Open a notebook made of cells and run them all; one at a time."""
+    opened: list[BlockingKernelClient] = []
 
     def open_notebook(
         cells: list[str], *, width: int = 1400, height: int = 1000, theme: str = "light", reduced_motion: bool = True
     ) -> Notebook:
+        assert not opened, "one notebook at a time"
         name = f"test-{time.time_ns()}.ipynb"
         kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
         content = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells], metadata=kernel)
         nbformat.write(content, lab.notebooks / name)
-        page = patient(lab_context.new_page())
+        shown = Notebook(None, BlockingKernelClient())
+        desk.show(name, shown)
+        page = shown.page
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(reduced_motion="reduce" if reduced_motion else "no-preference")
-        shown = Notebook(page, BlockingKernelClient())
-        page.on("pageerror", lambda error: shown.problems.append(str(error)))
-        page.on("console", lambda message: _keep(shown.problems, message))
-        page.on("request", lambda request: request.url.startswith(("http://127.0.0.1", "data:", "blob:"))
-                or shown.asked.add(request.url))  # fmt: skip
-        page.goto(f"{lab.url}/doc/tree/{name}?reset", timeout=START_S * 1000)
         page.locator(".jp-Notebook .jp-CodeCell").first.wait_for(timeout=START_S * 1000)
         page.evaluate(
             "theme => jupyterapp.commands.execute('apputils:change-theme', {theme})",
             {"light": "JupyterLab Light", "dark": "JupyterLab Dark"}[theme],
         )
+        page.wait_for_function(
+            "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'", timeout=START_S * 1000
+        )
         kernel_id = lab.kernel(name)
         shown.client.load_connection_file(str(lab.runtime / f"kernel-{kernel_id}.json"))
         shown.client.hb_channel.time_to_dead = START_S  # a busy machine is no dead kernel
         shown.client.start_channels()
-        opened.append((page, shown.client))
+        opened.append(shown.client)
         shown.client.wait_for_ready(timeout=START_S)
-        page.wait_for_function(
-            "jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'", timeout=START_S * 1000
-        )
         page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
         page.wait_for_function(
             """count => [...document.querySelectorAll('.jp-Notebook .jp-CodeCell .jp-InputArea-prompt')]
@@ -270,10 +333,12 @@ def notebook(lab: Lab, lab_context: BrowserContext) -> Iterator[Callable[..., No
         return shown
 
     yield open_notebook
-    for page, client in opened:
+    for client in opened:
         client.stop_channels()
-        page.evaluate(SHUT_DOWN)  # a kernel that nobody asks any more keeps its memory
-        page.close()
+    if request.node.stash.get(FAILED, False):
+        desk.leave()  # nobody knows what it left there
+    elif opened:
+        desk.clear()
 
 
 def _keep(problems: list[str], message: ConsoleMessage) -> None:

@@ -10,7 +10,8 @@ SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('to
 CELLS = [SETUP, "timeline = explore.timeline(trace)\ntimeline", "layers = explore.layers(trace)\nlayers"]
 
 
-def test_pictures_are_seen_until_the_cells_run_again(notebook):
+def test_pictures_are_seen_until_the_cells_run_again(desk, notebook):
+    desk.leave()  # a page whose address is that of the notebook: it is loaded again
     shown = notebook(CELLS, height=2400)
     page = shown.page
     for nth, root in ((1, ".lpt"), (2, ".lp-layers")):

@@ -123,7 +123,9 @@ def check_run(run, ranks):
 @pytest.mark.parametrize(
     ("values", "ranks"),
     [
-        pytest.param({"tensor_parallel_size": 2, "layer_annotations": True}, 2, id="two ranks"),
+        pytest.param(
+            {"tensor_parallel_size": 2, "layer_annotations": True, "environment": CORE_WITHIN}, 2, id="two ranks"
+        ),
         pytest.param(
             {
                 "served": True,

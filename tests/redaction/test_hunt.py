@@ -39,6 +39,8 @@ def _places() -> list[Path]:
         p for p in files if p.name not in _ALONE and p.suffix not in {".py", ".md"} and "steps_h200" not in p.parts
     ]
     files = [p for p in files if "run_torch_tp1" not in p.parts and not re.search(r"_0_2_(?:[3-9]|10)\.json$", p.name)]
+    # of four ranks of a sample the first and the last
+    files = [p for p in files if not re.search(r"sample_traces/torch_tp4_[a-z_]+/rank[12]\.", p.as_posix())]
     folders = [SHARED / "real/ascend" / name for name in _ASCEND]
     folders += [f / f"rank{i}_ascend_pt" for f in folders[:2] for i in (0, 1)]
     return sorted(files) + [f for f in folders if f.is_dir()]
@@ -73,6 +75,25 @@ def test_nothing_of_a_real_file_is_left_and_its_tables_are_the_same(path, tmp_pa
     assert set(ours.tables) == set(theirs.tables)
     for name, frame in ours.tables.items():
         assert_frame_equal(frame, theirs.tables[name])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("absolute path", "/data/planted/models"),
+        ("home", "/home/planted"),
+        ("Windows path", "C:\\Users\\Planted\\run.py"),
+        ("e-mail", "planted@example.test"),
+        ("UUID", "deadbeef-1111-2222-3333-444455556666"),
+        *(("token", f"{start}Planted99") for start in ("sk-", "hf_", "ghp_", "glpat-", "AKIA")),
+        *(("domain", f"planted.example.{end}") for end in ("com", "net", "org", "edu", "gov", "local", "internal")),
+        ("variable", "PLANTED_KEY=planted"),
+    ],
+)
+def test_the_look_finds_each_kind(kind, text, tmp_path):
+    path = tmp_path / "a text"
+    path.write_text(f"(kernel) {text} (stream)")
+    assert text.encode() in hunt.identities(path).get(kind, set())
 
 
 def _trace(path: Path) -> llmprof.Trace | None:

@@ -88,10 +88,25 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
     >>> ranks_in_words([3]), ranks_in_words([0, 1, 2]), ranks_in_words(list(range(64)))
     ('rank 3', 'ranks 0, 1 and 2', 'ranks 0 to 63')
     """
-    first, last = min(ranks), max(ranks)
-    if len(ranks) > 3 and last - first + 1 == len(ranks):
-        return f"ranks {first} to {last}"
-    return f"rank{'' if len(ranks) == 1 else 's'} {joined(sorted(ranks))}"
+    return f"rank{'' if len(set(ranks)) == 1 else 's'} {numbers_in_words(ranks)}"
+
+
+def numbers_in_words(numbers: Iterable[int]) -> str:
+    """Text for some numbers in their order: four or more consecutive ones as a range, at most 12 parts.
+
+    Examples
+    --------
+    >>> numbers_in_words([9, 0, 1, 4, 8, 11, 10]), numbers_in_words([])
+    ('0, 1, 4 and 8 to 11', 'none')
+    """
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    parts = [text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 3 else map(str, run))]
+    return joined(parts if len(parts) <= 12 else [*parts[:11], f"{len(parts) - 11} more"]) or "none"
 
 
 def left_out(number: int, noun: str, which: str = "") -> str:

@@ -125,6 +125,9 @@ def test_sequences_for_terminals_are_shown_and_not_sent():
         ([1, 0], "ranks 0 and 1"),
         (list(range(8)), "ranks 0 to 7"),
         ([0, 2, 3, 5], "ranks 0, 2, 3 and 5"),
+        ([2, 2], "rank 2"),
+        ([2, 1, 0], "ranks 0, 1 and 2"),
+        (list(range(0, 40, 2)), "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20 and 9 more"),
     ],
 )
 def test_ranks_in_words(ranks, words):

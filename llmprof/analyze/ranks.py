@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -13,6 +13,7 @@ from llmprof.analyze.collectives.collectives import collectives, lateness
 from llmprof.analyze.overlap import overlap
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import ArgumentError
+from llmprof.text import ranks_in_words
 from llmprof.trace import Trace
 
 DIMENSIONS: Final = ("dp", "pp", "tp", "ep")
@@ -364,27 +365,7 @@ def latest_group(late: pl.DataFrame) -> dict[str, Any] | None:
     what = _WORDS[row["by"]].format(row["group"])
     if row["by"] == "node" and row["evidence"] not in ("ranks_per_node", None):
         what += f", {row['group']}"
-    return {**row, "who": f"ranks {ranges(row['ranks'])} ({what})"}
-
-
-def ranges(ranks: Iterable[int]) -> str:
-    """Text for some ranks: three or more consecutive ones as a range.
-
-    >>> ranges([0, 1, 4, 8, 9, 10, 11])
-    '0, 1, 4 and 8 to 11'
-    """
-    runs: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1].append(rank)
-        else:
-            runs.append([rank])
-    parts = [text for run in runs for text in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else map(str, run))]
-    if len(parts) > 12:
-        parts = [*parts[:11], f"{len(parts) - 11} more"]
-    if not parts:
-        return "none"
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+    return {**row, "who": f"{ranks_in_words(row['ranks'])} ({what})"}
 
 
 ANALYSES = (

@@ -325,7 +325,7 @@ def of_trace(trace: Trace) -> str:
     ]
     name = f" {trace.name}" if trace.name else ""
     return card(
-        f"Trace{name}: {_ranks(ranks)}, {format_ns(high - low) if high > low else 'nothing with a time'}",
+        f"Trace{name}: {number_of_ranks(len(ranks))}, {format_ns(high - low) if high > low else 'nothing with a time'}",
         str(trace.meta.get("device") or "device not recorded"),
         first=_first_findings(trace) if events <= MOST_FOUND else [],
         facts=facts_shown,
@@ -345,8 +345,9 @@ def _first_findings(trace: Trace) -> list[dict[str, Any]]:
     return [row | {"show": f"explore.open(trace).show_finding({row['order']})"} for row in rows]
 
 
-def _ranks(ranks: Sequence[int]) -> str:
-    return {0: "no rank", 1: "one rank"}.get(len(ranks), f"{len(ranks)} ranks")
+def number_of_ranks(number: int) -> str:
+    """Text for how many ranks there are."""
+    return {0: "no rank", 1: "one rank"}.get(number, f"{number:,} ranks")
 
 
 def _steps(trace: Trace) -> Rows | None:

@@ -214,7 +214,7 @@ def _many(trace: Trace) -> None:
     ranks = sum(rank >= 0 for rank in trace.ranks)
     if ranks < MANY_RANKS:
         raise AnalysisError(
-            f"the recording has {_ranks(ranks)}, and a map of ranks is drawn from {MANY_RANKS}",
+            f"the recording has {cards.number_of_ranks(ranks)}, and a map of ranks is drawn from {MANY_RANKS}",
             hint="the other charts show each rank by itself",
         )
 
@@ -260,7 +260,7 @@ def step_timeline(trace: Trace) -> Drawn:
     ranks = events["rank"].unique().sort()
     events, note = fewer_ranks(events, 1, 16, "the trace")
     low, high = extent(events)
-    title = f"Step {events['step'][0]}, {words}, takes {format_ns(high - low)} on {_ranks(ranks.len())}"
+    title = f"Step {events['step'][0]}, {words}, takes {format_ns(high - low)} on {cards.number_of_ranks(ranks.len())}"
     return charts.timeline(events, max_bars=MAX_BARS, title=title), note
 
 
@@ -388,10 +388,6 @@ def _without_empty_steps(frame: pl.DataFrame) -> pl.DataFrame:
     """Rows of steps with work, if there are any; an empty step is only a few us of bookkeeping."""
     full = frame.filter(pl.col("phase").ne_missing("empty"))
     return full if full.height else frame
-
-
-def _ranks(count: int) -> str:
-    return f"{count} ranks" if count > 1 else "one rank"
 
 
 _SHOWS = "measured time against its bound"

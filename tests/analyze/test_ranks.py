@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import findings, late_groups, rank_groups, rank_steps
-from llmprof.analyze.ranks import late_groups_of, latest_group, ranges
+from llmprof.analyze.ranks import late_groups_of, latest_group
 from llmprof.errors import ArgumentError
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, labels, launches
@@ -192,11 +192,3 @@ def test_waiting_is_unknown_where_ranks_are_missing() -> None:
     part = run_of(missing_ranks=[15])
     rest = Trace({name: frame.filter(pl.col("rank") < 15) for name, frame in part.tables.items()}, part.meta)
     assert rank_steps(rest)["wait_ns"].null_count() == 15 * STEPS
-
-
-def test_ranks_in_words() -> None:
-    assert ranges([]) == "none"
-    assert ranges([5]) == "5"
-    assert ranges([1, 0]) == "0 and 1"
-    assert ranges(range(96, 104)) == "96 to 103"
-    assert ranges(range(0, 40, 2)) == "0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20 and 9 more"

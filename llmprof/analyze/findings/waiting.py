@@ -11,7 +11,7 @@ from llmprof.analyze.idle import idle, launch_delay
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.ranks import late_groups_of, latest_group, rank_groups
-from llmprof.text import counted
+from llmprof.text import counted, ranks_in_words
 from llmprof.units import format_bytes, format_ns, format_share
 
 LATE = ("host_bound", "launch")
@@ -255,7 +255,7 @@ def _ranks(ranks: list[int], all_ranks: int) -> str:
         return "the only rank"
     if len(ranks) == all_ranks:
         return "every rank"
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+    return ranks_in_words(ranks)
 
 
 CUSTOM_ALL_REDUCE_BYTES = 8 << 20

@@ -17,12 +17,12 @@ from llmprof.analyze.collectives.collectives import (
     lateness,
     link_peak_gbps,
 )
-from llmprof.analyze.ranks import ranges
 from llmprof.charts.base import theme
 from llmprof.charts.base.theme import PHASES
 from llmprof.explore.base.messages import Message, Record, Row, Window
 from llmprof.explore.base.ranks import timeline_of
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
+from llmprof.text import numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -209,7 +209,7 @@ def spread(rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None)
     for place in range(first, max(own) + 1):
         members, times = own.get(place, ([], 0))
         edges = {"low_ns": place * width, "high_ns": (place + 1) * width}
-        bins.append({**edges, "ranks": members, "words": ranges(members) if members else "", "last": times})
+        bins.append({**edges, "ranks": members, "words": numbers_in_words(members) if members else "", "last": times})
     return bins, of_rank.height - timed.height
 
 
@@ -441,8 +441,7 @@ class AllReduce(Explorer):
             between = f"between {format_ns(most['low_ns'])} and {format_ns(most['high_ns'])}"
             words = f"{len(most['ranks']):,} of {count:,} ranks lie {between}"
             if top is not most:
-                noun = "rank" if len(top["ranks"]) == 1 else "ranks"
-                words += f"; the highest is above {format_ns(top['low_ns'])}: {noun} {top['words']}"
+                words += f"; the highest is above {format_ns(top['low_ns'])}: {ranks_in_words(top['ranks'])}"
             words += "."
         return {
             "measure": measure,

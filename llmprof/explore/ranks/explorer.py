@@ -9,12 +9,13 @@ import polars as pl
 import traitlets
 
 from llmprof import charts
-from llmprof.analyze.ranks import late_groups, latest_group, ranges, rank_groups, rank_steps
+from llmprof.analyze.ranks import late_groups, latest_group, rank_groups, rank_steps
 from llmprof.charts.base.theme import PHASES
 from llmprof.charts.ranks import MEANING
 from llmprof.explore.base.messages import Message, Record, Row, Scale, array
 from llmprof.explore.base.ranks import timeline_of
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
+from llmprof.text import numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -214,7 +215,9 @@ class Ranks(Explorer):
             )
             latest = latest[0].upper() + latest[1:]
         shown = (
-            late.with_columns(ranks=pl.Series([ranges(members) for members in late["ranks"]], dtype=pl.String))
+            late.with_columns(
+                ranks=pl.Series([numbers_in_words(members) for members in late["ranks"]], dtype=pl.String)
+            )
             .group_by("by", maintain_order=True)
             .head(4)
         )
@@ -263,10 +266,9 @@ class Ranks(Explorer):
         rows = self.selected
         words = ""
         if rows.height:
-            noun = "Rank" if len(self.picked) == 1 else "Ranks"
             longest = format_ns(float(rows["step_ns"].max() or 0))  # type: ignore[arg-type]
             where = "all steps" if self.step is None else f"step {self.step}"
-            words = f"{noun} {ranges(self.picked)} in {where}: the longest takes {longest}."
+            words = f"{ranks_in_words(self.picked).capitalize()} in {where}: the longest takes {longest}."
         listed = rows.sort("step_ns", descending=True).head(MAX_LISTED)
         return {"words": words, "rows": listed.to_dicts(), "more": max(0, rows.height - MAX_LISTED)}, []
 

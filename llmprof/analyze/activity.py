@@ -205,7 +205,7 @@ def device_events(trace: Trace) -> pl.DataFrame:
             hint=f"record {trace.platform.how_to_record('kernels')}, and no other profiler attached to the process",
             table="kernels",
         )
-    elif "ops" in trace.table_names:
+    elif "ops" in trace.table_names:  # as operators_stand_in() says
         events = _ops_as_activity(trace.ops)
     else:
         way = f"record {trace.platform.how_to_record('kernels')}, and check that the window covers some steps"
@@ -217,6 +217,20 @@ def device_events(trace: Trace) -> pl.DataFrame:
             table="kernels",
         )
     return events.with_row_index("event")
+
+
+def operators_stand_in(trace: Trace) -> bool:
+    """Whether operators of the host take the place of device events, as in a run on the CPU.
+
+    Examples
+    --------
+    >>> operators_stand_in(trace)
+    False
+    """
+    tables = ("kernels", "copies")
+    if any(table in trace.table_names for table in tables) or trace.has("runtime") or not trace.has("ops"):
+        return False
+    return bool((trace.ops["kind"] == "op").any())
 
 
 def coded_names(trace: Trace) -> pl.Series:

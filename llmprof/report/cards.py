@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from llmprof import analyze, schema
 from llmprof.analyze import catalog
+from llmprof.analyze.activity import operators_stand_in
 from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.analyze.findings.facts import facts_in_words
 from llmprof.errors import AnalysisError, LlmprofError
@@ -50,9 +51,7 @@ def headline(trace: Trace) -> str:
 
 def work(trace: Trace) -> str:
     """Events of the device time: kernels and copies, or operators in their place."""
-    return (
-        "operators" if not (trace.has("kernels") or trace.has("copies")) and trace.has("ops") else "kernels and copies"
-    )
+    return "operators" if operators_stand_in(trace) else "kernels and copies"
 
 
 def named(words: str, what: str) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from llmprof.analyze import activity
-from llmprof.analyze.activity import outermost_ops
+from llmprof.analyze.activity import operators_stand_in, outermost_ops
+from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, SILU, kernels, launches, ops
 
@@ -60,6 +62,18 @@ def test_on_cpu_the_outermost_operators_stand_in() -> None:
         (2, 50, 10, "aten::linear", "op", "linear", 50, 60),
         (1, 100, 20, "aten::silu", "op", "activation", 100, 120),
     ]
+
+
+def test_operators_stand_in_only_where_nothing_of_a_device_was_recorded() -> None:
+    calls, run = ops([("aten::mm", 0, 100, 1)]), kernels([GEMM])
+    assert operators_stand_in(Trace({"ops": calls}))
+    assert not operators_stand_in(Trace({"ops": calls.with_columns(kind=pl.lit("python"))}))
+    assert not operators_stand_in(Trace({"kernels": run, "ops": calls}))
+    assert not operators_stand_in(Trace({"kernels": run.clear(), "ops": calls}))
+    host = Trace({"runtime": launches(run), "ops": calls})  # the device was not recorded: its time is unknown
+    assert not operators_stand_in(host)
+    with pytest.raises(NotCapturedError, match="holds host calls but no device activity"):
+        activity(host)
 
 
 def test_operators_that_begin_together_are_told_apart_by_their_length() -> None:

@@ -320,6 +320,19 @@ def test_a_run_on_the_cpu_has_no_idle_device():
     assert absent.found.startswith("no activity of a device was recorded")
 
 
+def test_nothing_stands_in_where_calls_were_recorded_without_the_device():
+    calls = {"rank": [0], "thread": [1], "start_ns": [0], "dur_ns": [10]}
+    ops, runtime = (
+        calls | {"name": ["aten::mm"], "kind": ["op"]},
+        calls | {"name": ["cudaLaunchKernel"], "api": ["runtime"]},
+    )
+    trace = Trace({"ops": pl.DataFrame(ops), "runtime": pl.DataFrame(runtime)})
+    assert "Device activity" not in dict(cards.facts(trace))
+    absent = figures.figure(trace, figures.IDLE).absent
+    assert absent is not None
+    assert absent.found == "this capture holds host calls but no device activity"
+
+
 def test_sections_ask_what_the_recording_can_answer(small):
     """Without steps and collectives the headings speak of neither."""
     frames = {"steps": analyze.steps(small), "collectives": analyze.collectives(small)}

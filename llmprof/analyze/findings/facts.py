@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.analyze.activity import operators_stand_in
 from llmprof.analyze.compare.story import engine_of
 from llmprof.analyze.findings.scope import scope_of
 from llmprof.analyze.layers.attribution import attribute
@@ -79,26 +80,11 @@ def _engine(trace: Trace) -> tuple[str | None, str]:
 def _device(trace: Trace) -> tuple[str | None, str]:
     device, ranks = trace.meta.get("device"), [rank for rank in trace.ranks if rank >= 0]
     count = f"{len(ranks)} x " if len(ranks) > 1 else ""
-    if not device and on_host(trace):
+    if not device and operators_stand_in(trace):
         return None, "nothing ran on a device; operators of the host stand in"
     if device:
         return f"{count}{device}", "the profiler"
     return (f"{len(ranks)} devices, name unknown" if len(ranks) > 1 else None), "the recording does not name it"
-
-
-def on_host(trace: Trace) -> bool:
-    """Whether the trace has operators of the host in place of device events, as for a CPU run.
-
-    Examples
-    --------
-    >>> on_host(trace)
-    False
-    """
-    try:
-        events = attribute(trace)
-    except LlmprofError:
-        return False
-    return events.height > 0 and bool((events["source"] == "op").all())
 
 
 def _batch(trace: Trace) -> tuple[str | None, str]:

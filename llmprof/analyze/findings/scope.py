@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from llmprof.analyze.activity import operators_stand_in
 from llmprof.analyze.groups import last_before
 from llmprof.analyze.idle import idle
 from llmprof.analyze.intervals import clip
@@ -171,8 +172,7 @@ class Scope:
     @cached_property
     def on_host(self) -> bool:
         """Whether operators of the host take the place of device events."""
-        events = attribute(self.trace)
-        return events.height > 0 and bool((events["source"] == "op").all())
+        return operators_stand_in(self.trace)
 
     @cached_property
     def of_torch(self) -> bool:

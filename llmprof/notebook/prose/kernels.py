@@ -7,7 +7,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import analyze, bundled, theory
-from llmprof.analyze.findings.facts import on_host
+from llmprof.analyze.activity import operators_stand_in
 from llmprof.analyze.findings.scope import total
 from llmprof.analyze.roofline import AT_ROOF, coverage_of
 from llmprof.errors import LlmprofError
@@ -98,7 +98,7 @@ def of_hottest_kernel(trace: Trace) -> list[str]:
     hot, steps = hottest_kernel(trace), representative_steps(trace)
     if hot is None:
         return ["Nothing that computes was recorded."]
-    what = "operator" if on_host(trace) else "launch"
+    what = "operator" if operators_stand_in(trace) else "launch"
     where = f" in {counted(steps['step'].n_unique(), 'step')}" if steps.height else ""
     if (ranks := steps["rank"].n_unique()) > 1:
         where += f" on {ranks} ranks"

@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import analyze, names
-from llmprof.analyze.findings.facts import on_host
+from llmprof.analyze.activity import operators_stand_in
 from llmprof.notebook.prose.words import events_called, kind_in_words, number
 from llmprof.text import counted, joined
 from llmprof.trace import Trace
@@ -162,7 +162,7 @@ def of_small_kernels(trace: Trace, rank: int, step: int | None, layer: int) -> l
     True
     """
     mine = _layer(trace, rank, step).filter(pl.col("layer") == layer)
-    if not mine.height or on_host(trace):
+    if not mine.height or operators_stand_in(trace):
         return []
     sentences = []
     reductions = mine.filter(pl.col("name").str.contains(f"(?i){names.SPLIT_K}"))
@@ -202,12 +202,12 @@ def of_layer_times(trace: Trace, rank: int) -> list[str]:
     if not rows.height:
         return ["No layers were found, so there are no times of layers."]
     busy, device, host = (number(rows[column].median()) for column in ("busy_ns", "dur_ns", "host_dur_ns"))
-    what = "operators" if on_host(trace) else "kernels"
+    what = "operators" if operators_stand_in(trace) else "kernels"
     text = (
         f"The {what} of a layer run for {format_ns(busy)}; from the start of the first to the end of the last it takes "
         f"{format_ns(device)}"
     )
-    if not isfinite(host) or on_host(trace):
+    if not isfinite(host) or operators_stand_in(trace):
         return [f"{text} (medians of rank {rank})."]
     text += f", and the host needs {format_ns(host)} to issue it (medians of rank {rank})"
     ratio = max(device, host) / busy if busy else 0.0

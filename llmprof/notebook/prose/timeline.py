@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import analyze
-from llmprof.analyze.findings.facts import on_host
+from llmprof.analyze.activity import operators_stand_in
 from llmprof.analyze.findings.scope import scope_of, total
 from llmprof.errors import LlmprofError
 from llmprof.notebook.prose.words import events_called, listed, number
@@ -50,7 +50,7 @@ def of_coverage(trace: Trace) -> list[str]:
     parts = [
         f"{format_share(share)} {_MEASURES[measure]}"
         for measure, share in least.select("measure", "share").iter_rows()
-        if not (measure == "launch" and on_host(trace))
+        if not (measure == "launch" and operators_stand_in(trace))
     ]
     sentences = [f"Of the {least['of'][0]}, {where}{joined(parts)}."]
     lacking = least.filter(pl.col("share") == 0)["measure"].to_list()
@@ -152,7 +152,7 @@ def of_steady_state(trace: Trace, rank: int, *, shown: int | None = None) -> lis
     look = [] if shown is None else [f"Below we look at step {shown}."]
     if mine.height:
         who = f"{counted(mine.height, 'decode step')} of rank {rank} represent{'s' if mine.height == 1 else ''} the run"
-        where = "" if on_host(trace) else " on the device"
+        where = "" if operators_stand_in(trace) else " on the device"
         length = format_ns(number(mine["dur_ns"].median()))
         many = f"their median takes {length}{where}" if mine.height > 1 else f"it takes {length}{where}"
         return [f"{who} (same batch, no warm-up, no outlier); {many}.", *look]
@@ -181,7 +181,7 @@ def of_timeline(trace: Trace, rank: int, step: int | None) -> list[str]:
         return []
     row = mine.row(0, named=True)
     idle = row["idle_ns"] / row["total_ns"]
-    what = "no operator runs" if on_host(trace) else "the device runs nothing"
+    what = "no operator runs" if operators_stand_in(trace) else "the device runs nothing"
     sentences = [f"In {format_share(idle)} of step {step} of rank {rank} {what}"]
     events = analyze.attribute(trace).filter((pl.col("rank") == rank) & (pl.col("step") == step))
     gaps = analyze.idle(trace).filter((pl.col("rank") == rank) & (pl.col("step") == step) & pl.col("in_step"))
@@ -290,10 +290,10 @@ def of_idle(trace: Trace) -> list[str]:
     if not whole:
         return []
     idle = total(gaps, "dur_ns")
-    what = "no operator runs" if on_host(trace) else "the device runs nothing"
+    what = "no operator runs" if operators_stand_in(trace) else "the device runs nothing"
     share = format_share(total(rows, "idle_ns") / whole)
     sentences = [f"Between the first and the last event of a rank, {what} in {share} of the time."]
-    if idle and not on_host(trace):
+    if idle and not operators_stand_in(trace):
         causes = gaps.group_by("cause").agg(pl.col("dur_ns").sum()).sort("dur_ns", "cause", descending=[True, False])
         parts = [
             f"{format_share(ns / idle)} {cause} ({_CAUSES[cause]})"

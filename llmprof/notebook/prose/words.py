@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from llmprof import analyze, bundled
-from llmprof.analyze.findings.facts import facts_in_words, on_host
+from llmprof.analyze.activity import operators_stand_in
+from llmprof.analyze.findings.facts import facts_in_words
 from llmprof.errors import LlmprofError
 from llmprof.text import counted, joined
 from llmprof.trace import Trace
@@ -101,7 +102,7 @@ def events_called(trace: Trace) -> str:
     >>> events_called(trace)
     'kernels and copies'
     """
-    return "operators" if on_host(trace) else "kernels and copies"
+    return "operators" if operators_stand_in(trace) else "kernels and copies"
 
 
 def what_ran(trace: Trace, *, sample: str = "") -> list[str]:

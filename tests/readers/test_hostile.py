@@ -244,7 +244,9 @@ def test_a_gzip_of_one_endless_string_takes_bounded_memory(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "text", [b"[" * (4 << 20), b'{"a":' * (1 << 20), b'{"traceEvents": [' + b"[" * (4 << 20), b"{" * (4 << 20)]
+    "text",
+    [b"[" * (4 << 20), b'{"a":' * (1 << 20), b'{"traceEvents": [' + b"[" * (4 << 20), b"{" * (4 << 20)],
+    ids=["arrays", "values", "events", "objects"],  # pytest would name a test by all of its text
 )
 def test_brackets_without_end_are_refused_in_bounded_time_and_memory(tmp_path, text):
     path = tmp_path / "deep.json"

@@ -10,15 +10,13 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-import numpy as np
 import polars as pl
 
 from llmprof import names
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.groups import distinct_keys
-from llmprof.analyze.intervals import lay
 from llmprof.analyze.modules import modules_of
-from llmprof.analyze.nesting import innermost
+from llmprof.analyze.nesting import innermost, outermost_ops
 from llmprof.errors import NotCapturedError
 from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.trace import Trace
@@ -406,27 +404,6 @@ def _launching(distinct: tuple[str, ...]) -> pl.Series:
     frame = pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)})
     launches, graph = (pl.col("name").str.contains(pattern).cast(pl.UInt8) for pattern in (_LAUNCHES, LAUNCHES_GRAPH))
     return frame.select(kind=launches + launches * graph).to_series()
-
-
-def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
-    """Operators that are not inside another one of their thread.
-
-    Parameters
-    ----------
-    ops : polars.DataFrame
-        Rows of the table of operators.
-
-    Returns
-    -------
-    polars.DataFrame
-        The outermost ones, by rank, thread and start.
-    """
-    ops = ops.filter(pl.col("kind") == "op").sort(
-        "rank", "thread", "start_ns", "dur_ns", descending=[False, False, False, True], maintain_order=True
-    )
-    line = lay(ops.with_columns(pl.col("dur_ns").fill_null(0)), ["rank", "thread"]).rows
-    reach = np.maximum.accumulate(line["_end"].to_numpy())
-    return ops.filter(np.append(True, line["_start"].to_numpy()[1:] >= reach[:-1])[: ops.height])
 
 
 def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:

@@ -122,6 +122,27 @@ def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     ])  # fmt: skip
 
 
+def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
+    """Operators that are not inside another one of their thread.
+
+    Parameters
+    ----------
+    ops : polars.DataFrame
+        Rows of the table of operators.
+
+    Returns
+    -------
+    polars.DataFrame
+        The outermost ones, by rank, thread and start.
+    """
+    ops = ops.filter(pl.col("kind") == "op").sort(
+        "rank", "thread", "start_ns", "dur_ns", descending=[False, False, False, True], maintain_order=True
+    )
+    line = lay(ops.with_columns(pl.col("dur_ns").fill_null(0)), ["rank", "thread"]).rows
+    reach = np.maximum.accumulate(line["_end"].to_numpy())
+    return ops.filter(np.append(True, line["_start"].to_numpy()[1:] >= reach[:-1])[: ops.height])
+
+
 def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
     """Row of the span directly around each span; null for the outermost spans and for spans of no length.
 

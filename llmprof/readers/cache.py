@@ -82,7 +82,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def load(where: Path) -> Trace | None:
-    """Trace of an entry; None if there is none or it is damaged."""
+    """Trace of an entry; None if there is none, it is damaged or another process removes it meanwhile."""
     if not (where / META_FILE).exists():
         return None
     try:

@@ -87,13 +87,13 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
         tables = {
             name: schema.conform(pl.read_parquet(folder / f"{name}.parquet"), name, columns.get(name)) for name in rows
         }
+        present = {path.stem for path in folder.glob("*.parquet")} & set(schema.TABLES)
     except (pl.exceptions.PolarsError, OSError, KeyError, AttributeError, SchemaError) as error:
         raise ReadError(f"{folder} is damaged: {error}", hint=_AGAIN) from error
     if (counted := {name: frame.height for name, frame in tables.items()}) != rows:
         raise ReadError(f"{folder} is damaged: it has {listed(counted)} rows", expected=f"{rows}", hint=_AGAIN)
     if not (isinstance(meta, dict) and isinstance(coverage, dict) and _are_ranks(meta.get("ranks", []))):
         raise ReadError(f"{folder} is damaged: {META_FILE} does not name its ranks", hint=_AGAIN)
-    present = {path.stem for path in folder.glob("*.parquet")} & set(schema.TABLES)
     if unnamed := sorted(present - set(rows)):
         raise ReadError(
             f"{folder} is damaged: {META_FILE} does not name {', '.join(f'{name}.parquet' for name in unnamed)}",

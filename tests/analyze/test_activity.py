@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import activity
-from llmprof.analyze.activity import operators_stand_in, outermost_ops
+from llmprof.analyze.activity import operators_stand_in
+from llmprof.analyze.nesting import outermost_ops
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, SILU, kernels, launches, ops

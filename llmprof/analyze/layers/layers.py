@@ -7,11 +7,11 @@ from typing import Literal
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.activity import outermost_ops
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.intervals import INTERVAL, length_within, merge, union_lengths
 from llmprof.analyze.layers.attribution import attribute, label
 from llmprof.analyze.layers.stages import STAGE
+from llmprof.analyze.nesting import outermost_ops
 from llmprof.analyze.overlap import COMMUNICATION, COPY
 from llmprof.analyze.replay.slack import with_slack
 from llmprof.analyze.steps.summary import MAD_TO_SIGMA, MAX_DEVIATIONS

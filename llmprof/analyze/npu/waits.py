@@ -6,10 +6,10 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.activity import outermost_ops
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.idle.host import is_synchronising
 from llmprof.analyze.layers.attribution import labelled
+from llmprof.analyze.nesting import outermost_ops
 from llmprof.analyze.steps.steps import events_with_steps
 from llmprof.arguments import NotNegative
 from llmprof.trace import Trace

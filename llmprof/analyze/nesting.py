@@ -122,6 +122,31 @@ def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     ])  # fmt: skip
 
 
+def outermost(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
+    """Spans that do not begin inside an earlier one of their group.
+
+    Parameters
+    ----------
+    spans : polars.DataFrame
+        ``start_ns, dur_ns`` (ns; a null length is none) and the columns of ``by``. Of spans that begin together the
+        first counts as around the others.
+    by : sequence of str
+        Columns that divide the spans into groups; null is a value like any other.
+
+    Returns
+    -------
+    polars.DataFrame
+        The outermost spans, in their order.
+    """
+    timed = spans.select(*by, "start_ns", pl.col("dur_ns").fill_null(0))
+    line = lay(timed, by, {"_row": pl.int_range(pl.len())}).rows
+    reach = np.maximum.accumulate(line["_end"].to_numpy())
+    outer = np.append(True, line["_start"].to_numpy()[1:] >= reach[:-1])[: spans.height]
+    chosen = np.zeros(spans.height, dtype=np.bool_)
+    chosen[line["_row"].to_numpy()[outer]] = True
+    return spans.filter(chosen)
+
+
 def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
     """Operators that are not inside another one of their thread.
 
@@ -138,9 +163,7 @@ def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
     ops = ops.filter(pl.col("kind") == "op").sort(
         "rank", "thread", "start_ns", "dur_ns", descending=[False, False, False, True], maintain_order=True
     )
-    line = lay(ops.with_columns(pl.col("dur_ns").fill_null(0)), ["rank", "thread"]).rows
-    reach = np.maximum.accumulate(line["_end"].to_numpy())
-    return ops.filter(np.append(True, line["_start"].to_numpy()[1:] >= reach[:-1])[: ops.height])
+    return outermost(ops, ["rank", "thread"])
 
 
 def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:

@@ -45,8 +45,7 @@ def headline(trace: Trace) -> str:
     """Default title of a report."""
     count = len([rank for rank in trace.ranks if rank >= 0])
     device = trace.meta.get("device")
-    ranks = {0: "no rank", 1: "one rank"}.get(count, f"{count} ranks")
-    return f"Where the time goes: {ranks}" + (f" on {device}" if device else "")
+    return f"Where the time goes: {number_of_ranks(count)}" + (f" on {device}" if device else "")
 
 
 def work(trace: Trace) -> str:

@@ -77,6 +77,14 @@ def test_operators_stand_in_only_where_nothing_of_a_device_was_recorded() -> Non
         activity(host)
 
 
+def test_operators_of_an_unknown_thread_have_a_timeline_of_their_own() -> None:
+    unknown = ops([("aten::outer", 50, 100, 1), ("aten::inner", 60, 10, 2), ("aten::next", 150, 10, 3)])
+    unknown = unknown.with_columns(thread=pl.lit(None, dtype=pl.Int64))
+    known = ops([("aten::known", 0, 70, 4), ("aten::within", 10, 10, 5)])
+    found = outermost_ops(pl.concat([known, unknown]))
+    assert sorted(found["name"]) == ["aten::known", "aten::next", "aten::outer"]
+
+
 def test_operators_that_begin_together_are_told_apart_by_their_length() -> None:
     inner, outer = ("aten::inner", 0, 50, 2), ("aten::outer", 0, 100, 1)
     found = outermost_ops(ops([inner, outer, ("aten::next", 100, 10, 3), ("aten::late", 105, 50, 4)]))

@@ -322,11 +322,9 @@ def test_a_run_on_the_cpu_has_no_idle_device():
 
 def test_nothing_stands_in_where_calls_were_recorded_without_the_device():
     calls = {"rank": [0], "thread": [1], "start_ns": [0], "dur_ns": [10]}
-    ops, runtime = (
-        calls | {"name": ["aten::mm"], "kind": ["op"]},
-        calls | {"name": ["cudaLaunchKernel"], "api": ["runtime"]},
-    )
-    trace = Trace({"ops": pl.DataFrame(ops), "runtime": pl.DataFrame(runtime)})
+    ops = pl.DataFrame(calls | {"name": ["aten::mm"], "kind": ["op"]})
+    runtime = pl.DataFrame(calls | {"name": ["cudaLaunchKernel"], "api": ["runtime"]})
+    trace = Trace({"ops": ops, "runtime": runtime})
     assert "Device activity" not in dict(cards.facts(trace))
     absent = figures.figure(trace, figures.IDLE).absent
     assert absent is not None

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.nesting import outermost
 from llmprof.analyze.replay.schedule import NEVER, Ints
 from llmprof.trace import Trace
 
@@ -80,10 +81,7 @@ def _events(trace: Trace) -> pl.DataFrame:
     parts = [device.select(*columns, *(pl.lit(None, dtype=t).alias(c) for c, t in waits.items()))]
     if trace.has("runtime"):
         calls = trace.runtime.filter(pl.col("api").is_in(["runtime", "driver"]))
-        calls = with_recorded_waits(calls).sort("rank", "thread", "start_ns")
-        end = pl.col("start_ns") + pl.col("dur_ns")
-        inside = (pl.col("start_ns") < end.cum_max().shift(1).over("rank", "thread")).fill_null(value=False)
-        calls = calls.filter(~inside)
+        calls = outermost(with_recorded_waits(calls).sort("rank", "thread", "start_ns"), ["rank", "thread"])
         threads = device.select("rank", thread="launch_thread").unique()
         launching = calls.join(threads, on=["rank", "thread"], how="semi", nulls_equal=True)
         # the chain of a thread that only waits for results (such as vLLM's for its output) consists of these calls

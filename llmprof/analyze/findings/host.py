@@ -18,22 +18,26 @@ LEAST_NAMED = 0.05
 MOSTLY = 0.5
 """With at least this share of the time of some gaps, a call or a pause is most of it."""
 
+LOADING = (
+    "(?i)ModuleLoad|LibraryLoad|ModuleGet",
+    " This call loads the code of kernels, once for each module: warm up before the profiler starts.",
+)
+COMPILING = (
+    "(?i)nvrtc|hiprtc|CompileProgram|cuLink(?:Create|Add|Complete)|compile_fx|async_compile",
+    " This compiles kernels, once for each shape: warm up with the same shapes before the profiler starts.",
+)
+DOING_OF_ANY_PROGRAM = (LOADING, COMPILING)
+"""Advice by the call or range in which the launching thread spends most time, if nothing recorded shows PyTorch."""
+
 DOING = (
     (
         "(?i)aclopCompile",
         " This call compiles operators while the step waits: torch.npu.set_compile_mode(jit_compile=False) takes "
         "compiled ones.",
     ),
-    (
-        "(?i)ModuleLoad|LibraryLoad|ModuleGet",
-        " This call loads the code of kernels, once for each module: warm up before the profiler starts.",
-    ),
-    (
-        "(?i)nvrtc|hiprtc|CompileProgram|cuLink(?:Create|Add|Complete)|compile_fx|async_compile",
-        " This compiles kernels, once for each shape: warm up with the same shapes before the profiler starts.",
-    ),
+    *DOING_OF_ANY_PROGRAM,
 )
-"""Advice by the call in which the launching thread spends most time."""
+"""The same for a program of PyTorch."""
 
 CALLS = (
     (
@@ -87,7 +91,7 @@ def calls_advice(scope: Scope) -> Sequence[tuple[str, str]]:
 
 def doing_advice(scope: Scope, doing: str) -> str:
     """Advice by the call in which the launching thread spends most time, for the recorded program."""
-    return advice_for(doing, DOING if scope.of_torch else DOING[1:])
+    return advice_for(doing, DOING if scope.of_torch else DOING_OF_ANY_PROGRAM)
 
 
 def in_another_call(scope: Scope, gaps: pl.DataFrame) -> str:
@@ -98,8 +102,8 @@ def in_another_call(scope: Scope, gaps: pl.DataFrame) -> str:
     call, _ = most(known, "doing")
     inside = known.filter(pl.col("doing") == call)
     share = total(inside, "dur_ns") / max(1.0, total(gaps, "dur_ns"))
-    of_calls = (calls_advice(scope)[1], DOING[1]) if inside["doing_kind"][0] == "call" else ()
-    set_up = advice_for(call, (*of_calls, DOING[2])).strip()
+    of_calls = (calls_advice(scope)[1], LOADING) if inside["doing_kind"][0] == "call" else ()
+    set_up = advice_for(call, (*of_calls, COMPILING)).strip()
     elsewhere = (pl.col("doing_kind") == "call") & ~pl.col("doing").str.contains(OF_A_DEVICE)
     elsewhere |= pl.col("doing").str.contains(MPI) & pl.col("doing_kind").is_in(["call", "range"])
     if share < MOSTLY or not (set_up or inside.select(elsewhere.any()).item()):

@@ -38,16 +38,15 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
     Parameters
     ----------
     events : polars.DataFrame
-        ``rank, stream, start_ns, name, source, category`` of device events, in any order; their names once more as
-        ``coded`` (Categorical), if they are at hand.
+        ``rank, stream, start_ns, name, source, category`` of device events, in any order, and ``coded``: their names
+        once more, as numbers (Categorical).
 
     Returns
     -------
     polars.Series or None
         True for the two matrix products, the softmax and the kernels between them; None if there is no such attention.
     """
-    coded = events["coded"] if "coded" in events.columns else events["name"].cast(pl.Categorical)
-    distinct = coded[one_of_each(coded.to_physical())].cast(pl.String)
+    distinct = events["coded"][one_of_each(events["coded"].to_physical())].cast(pl.String)
     softmaxes = distinct.filter(distinct.str.contains(_SOFTMAX) & ~distinct.str.contains(_BACKWARD))
     if not softmaxes.len():
         return None

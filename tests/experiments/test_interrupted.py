@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 
 from llmprof.cli.main import main as command_line
@@ -16,6 +17,7 @@ from llmprof.experiments.history import append, read_history
 from llmprof.experiments.scaling import read_points, run_points
 from llmprof.launch import ExperimentConfig
 from tests.launch.vllm_stand_in import StandInVllm
+from tests.processes import still_running
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")
 
@@ -64,8 +66,11 @@ run_points(ExperimentConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], che
     until = time.monotonic() + 120
     while time.monotonic() < until and not any(len(call["prompts"]) == 2 for call in calls(vllm, "generate")):
         time.sleep(0.05)
+    engine = psutil.Process(process.pid).children(recursive=True)
+    assert engine, "the engine and its guard"
     process.send_signal(signal.SIGKILL)
     process.wait(60)
+    assert still_running(engine) == []  # while they end, they remove files of their own
     assert not (folder / "points.json").exists()
     for path in folder.rglob("*.json"):
         if path.name != "worker.json" or path.stat().st_size:

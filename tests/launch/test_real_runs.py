@@ -20,6 +20,7 @@ from llmprof import analyze
 from llmprof.batch import BatchRunner
 from llmprof.launch import ExperimentConfig, ExperimentRunner, open_run
 from llmprof.launch.run import folder as run_folder
+from tests.processes import still_running
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")]
 
@@ -220,8 +221,7 @@ ExperimentRunner(ExperimentConfig.from_dict(json.loads(sys.argv[1])), check=Fals
         watchdog.cancel()
         runner.kill()
     assert "KeyboardInterrupt" in said
-    psutil.wait_procs(workers, timeout=300)
-    assert [p for p in workers if p.is_running() and p.status() != psutil.STATUS_ZOMBIE] == []
+    assert still_running(workers, seconds=300) == []
     assert writing_to(tmp_path) == []
     (path,) = tmp_path.iterdir()
     run = open_run(path)

@@ -8,14 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 from llmprof.batch import BatchRunner, open_sweep
 from llmprof.launch import ExperimentConfig, open_run, resume
 from llmprof.launch.run.series import groups, shared_key
 from tests.launch.vllm_stand_in import StandInVllm
+from tests.processes import still_running
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")
 
@@ -151,13 +152,12 @@ BatchRunner(config, check=False).run_parameter_sweep({"batch_size": [1, 2, 3, 4]
     until = time.monotonic() + 180
     while time.monotonic() < until and not any(len(call["prompts"]) == 3 for call in calls(vllm, "generate")):
         time.sleep(0.05)
+    below = psutil.Process(process.pid).children(recursive=True)
+    (child,) = calls(vllm, "child")
+    assert child["pid"] in {one.pid for one in below}
     process.send_signal(how)
     process.wait(60)
-    (child,) = calls(vllm, "child")
-    until = time.monotonic() + 180
-    while time.monotonic() < until and Path(f"/proc/{child['pid']}").exists():
-        time.sleep(0.05)
-    assert not Path(f"/proc/{child['pid']}").exists()
+    assert still_running(below) == []
     states = open_sweep(folder).comparison["state"].to_list()
     assert states == (["interrupted"] * 3 + ["pending"] if how == signal.SIGINT else ["running"] * 4)
     before = len(calls(vllm, "generate"))

@@ -1,0 +1,24 @@
+"""Processes that a test started and whose end it waits for."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable
+
+import psutil
+
+
+def still_running(processes: Iterable[psutil.Process], seconds: float = 180) -> list[psutil.Process]:
+    """Those of some processes that have not ended after a while; one that nobody waits for (a zombie) has ended."""
+    until = time.monotonic() + seconds
+    left = list(processes)
+    while (left := [process for process in left if _runs(process)]) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

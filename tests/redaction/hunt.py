@@ -83,17 +83,17 @@ def identities(path: Path) -> dict[str, set[bytes]]:
 
 def _counts(value: bytes, kind: str) -> bool:
     text = value.decode("utf-8", "replace").strip()
+    if kind == "address":  # the common texts below hold all that is made of digits
+        return not text.startswith("127.") and all(int(part) <= 255 for part in text.split("."))
     if len(text) < 4 or _COMMON.fullmatch(text):
         return False
     if kind == "absolute path" and len(text) < 10:  # a few bytes of a number in a page of a database look like one
         return False
-    if (
+    return not (
         kind == "absolute path"
         and text.startswith("/lib/python")
         and text.split("/")[-1][:-3] in sys.stdlib_module_names
-    ):
-        return False
-    return not (kind == "address" and any(int(part) > 255 for part in text.split(".")))
+    )
 
 
 def _of_database(path: Path) -> set[str]:

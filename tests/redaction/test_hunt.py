@@ -83,6 +83,7 @@ def test_nothing_of_a_real_file_is_left_and_its_tables_are_the_same(path, tmp_pa
         ("absolute path", "/data/planted/models"),
         ("home", "/home/planted"),
         ("Windows path", "C:\\Users\\Planted\\run.py"),
+        ("address", "10.99.88.77"),
         ("e-mail", "planted@example.test"),
         ("UUID", "deadbeef-1111-2222-3333-444455556666"),
         *(("token", f"{start}Planted99") for start in ("sk-", "hf_", "ghp_", "glpat-", "AKIA")),

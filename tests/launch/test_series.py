@@ -83,6 +83,25 @@ def test_what_the_engine_must_know_gets_another_start(vllm):
 
 
 @pytest.mark.slow
+def test_a_pipeline_on_a_cpu_holds_one_session_of_the_profiler_a_start(tmp_path, monkeypatch):
+    """A second session can crash its first worker, so each point has a start of its own, without a warm-up."""
+    vllm = StandInVllm(tmp_path, version="0.33.0+cpu")
+    for name, value in vllm.environment({"traces": True}).items():
+        monkeypatch.setenv(name, value)
+    values = config(vllm, profile_mode="torch", pipeline_parallel_size=2)
+    done = BatchRunner(values, check=False).run_parameter_sweep({"batch_size": [1, 2, 3]})
+    assert all("the capture is empty" in why for why in done.failed.values()), "a stand-in has no kernels"
+    assert len(calls(vllm, "LLM")) == len(calls(vllm, "start_profile")) == 3
+    sizes = [len(call["prompts"]) for call in calls(vllm, "generate")]
+    assert (sizes, set(sizes)) == (sorted(sizes), {1, 2, 3}), "one point after the other, none twice"
+    for point in done.state["points"]:
+        worker = json.loads((done.folder / point["run"] / "worker.json").read_text())
+        assert any(note.startswith("one point for each start of the engine") for note in worker["notes"]) == (
+            point["point"] < 2
+        )
+
+
+@pytest.mark.slow
 def test_purists_get_a_fresh_engine_for_each_point(vllm):
     assert sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True).comparison["state"].to_list() == ["finished"] * 2
     assert len(calls(vllm, "LLM")) == 2

@@ -216,21 +216,38 @@ def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
     return {"profiler_config": {name: value for name, value in options.items() if fields is None or name in fields}}
 
 
-def warms_profiler(job: Mapping[str, Any], record: Record) -> bool:
-    """Whether PyTorch's profiler is started once before the measurement, since its first start is slow; notes why not.
+def _holds_one_session(job: Mapping[str, Any], record: Record) -> bool:
+    """Whether a start of the engine may hold only one session of PyTorch's profiler: a pipeline on a CPU.
 
-    It is not for a pipeline on a CPU: freeing the result of an earlier session can crash its first worker there (seen
-    with vLLM 0.32 and PyTorch 2.13).
+    Freeing the result of an earlier session can crash its first worker (seen with vLLM 0.32 and PyTorch 2.13).
     """
+    stages: int = job["pipeline_parallel_size"]
+    return job["profiler"] == "torch" and record.document["platform"] == "cpu" and stages > 1
+
+
+def warms_profiler(job: Mapping[str, Any], record: Record) -> bool:
+    """Whether PyTorch's profiler is started once before the measurement, since its first start is slow."""
     if job["profiler"] != "torch" or not job["warmup"]:
         return False
-    if record.document["platform"] == "cpu" and job["pipeline_parallel_size"] > 1:
+    if _holds_one_session(job, record):
         record.note(
             "the profiler was not warmed up, since a second session can crash a pipeline on a CPU; its first start "
             "lengthens the first profiled request"
         )
         return False
     return True
+
+
+def of_this_start(job: Mapping[str, Any], record: Record) -> Mapping[str, Any]:
+    """A job with those of its points that this start of the engine measures; the runner starts it again for the others.
+
+    These are all points, or the first one if the engine may hold only one session of PyTorch's profiler.
+    """
+    points = job.get("points") or []
+    if len(points) <= 1 or not _holds_one_session(job, record):
+        return job
+    record.note("one point for each start of the engine, since a second profiler session can crash a pipeline on a CPU")
+    return {**job, "points": points[:1]}
 
 
 def _by_environment(job: Mapping[str, Any], record: Record) -> None:

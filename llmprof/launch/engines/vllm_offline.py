@@ -14,6 +14,7 @@ from llmprof.launch.engines._vllm import (
     engine_options,
     environment,
     extension,
+    of_this_start,
     place,
     profiler_options,
     warms_profiler,
@@ -46,7 +47,7 @@ def run_vllm(job: Mapping[str, Any], record: Record, worker: str) -> None:
         try:
             _annotate(job, record, llm)
             _warm_profiler(job, record, llm, sampling_class)
-            each_point(job, record, lambda point: _measure(point, record, llm, sampling_class))
+            each_point(of_this_start(job, record), record, lambda point: _measure(point, record, llm, sampling_class))
         finally:
             with contextlib.suppress(AttributeError):
                 llm.llm_engine.engine_core.shutdown()

@@ -20,6 +20,7 @@ from llmprof.launch.engines._vllm import (
     environment,
     extension,
     fields_of,
+    of_this_start,
     place,
     profiler_options,
     vllm_folder,
@@ -66,7 +67,7 @@ def run_served(job: Mapping[str, Any], record: Record, worker: str) -> None:
         try:
             first = _Client(job, record, server, options)
             first.prepare()
-            each_point(job, record, lambda point: _Client(point, record, server, options).all())
+            each_point(of_this_start(job, record), record, lambda point: _Client(point, record, server, options).all())
         except RuntimeError:
             time.sleep(1.0)  # an engine that fails needs a moment to write the reason
             raise

@@ -202,6 +202,22 @@ def test_an_interrupt_ends_a_query_that_does_not_end(database):
         child.communicate()
 
 
+@pytest.mark.parametrize("asked", [sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_READ])
+def test_an_interrupt_while_sqlite_asks_what_is_allowed_is_an_interrupt(database, monkeypatch, asked):
+    """Python drops what is raised in such a question, and SQLite then says that the action is not allowed."""
+
+    def interrupted(action, *_):
+        if action == asked:
+            raise KeyboardInterrupt
+        return sqlite3.SQLITE_OK
+
+    monkeypatch.setattr(sqlite, "_authorize", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sqlite.query(database, "SELECT max(rowid) FROM sqlite_master")
+    with pytest.raises(KeyboardInterrupt), sqlite.connect(database) as connection:
+        sqlite.tables(connection)
+
+
 @pytest.mark.parametrize(
     "sql",
     [

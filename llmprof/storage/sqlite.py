@@ -88,18 +88,21 @@ def connect(path: PathLike) -> Iterator[sqlite3.Connection]:
     source = Path(path)
     if not source.exists():
         raise ReadError(f"{source} does not exist", hint="check the path")
+    refused: list[str] = []
     try:
         connection = sqlite3.connect(uri(source), uri=True)
         try:
             for pragma in _CAREFUL:
                 connection.execute(pragma)
             connection.text_factory = _text
-            connection.set_authorizer(_authorize)
+            connection.set_authorizer(_authorizer(refused))
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             yield connection
         finally:
             connection.close()
     except sqlite3.Error as error:
+        if _DENIED.search(str(error)) and not refused:  # Python drops what is raised in an authorizer, also Ctrl-C
+            raise KeyboardInterrupt from error
         raise _explain(source, str(error)) from error
     except UnicodeDecodeError as error:  # SQLite's own message quotes text that is not UTF-8
         raise _explain(source, _text(error.object)) from error
@@ -271,15 +274,8 @@ def _check(path: PathLike, sql: str) -> None:
             hint="copy the file and open the copy with sqlite3 to change it",
         )
     refused: list[str] = []
-
-    def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-        answer = _authorize(action, first, second)
-        if answer != sqlite3.SQLITE_OK:
-            refused.append(_ACTIONS.get(action, first or "something else"))
-        return answer
-
     with connect(path) as connection:
-        connection.set_authorizer(authorize)
+        connection.set_authorizer(_authorizer(refused))
         try:
             connection.execute(f"EXPLAIN {sql}").close()
         except sqlite3.ProgrammingError as error:
@@ -317,7 +313,23 @@ _ACTIONS: Final = {
 }
 
 
-def _authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+_DENIED: Final = re.compile(r"not authorized|is prohibited")
+"""SQLite's message when an authorizer denied an action."""
+
+
+def _authorizer(refused: list[str]) -> Callable[..., int]:
+    """An authorizer for a connection that also adds what it denies to a list."""
+
+    def authorize(action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        answer = _authorize(action, first, second)
+        if answer != sqlite3.SQLITE_OK:
+            refused.append(_ACTIONS.get(action, first or "something else"))
+        return answer
+
+    return authorize
+
+
+def _authorize(action: int, first: str | None, second: str | None) -> int:
     """Allow actions that read, and deny all others."""
     if action in {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}:
         return sqlite3.SQLITE_OK

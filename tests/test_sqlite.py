@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
 
 import polars as pl
@@ -200,6 +203,27 @@ def test_an_interrupt_ends_a_query_that_does_not_end(database):
     finally:
         child.kill()
         child.communicate()
+
+
+def test_an_interrupted_query_goes_on_for_one_batch_at_most(database):
+    def sql_threads():
+        return [thread for thread in threading.enumerate() if thread.name == "llmprof-sql"]
+
+    def interrupt():
+        while not sql_threads():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            sqlite.query(database, ENDLESS)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    for thread in sql_threads():
+        thread.join(120)
+    assert not sql_threads()
 
 
 @pytest.mark.parametrize("asked", [sqlite3.SQLITE_SELECT, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_READ])

@@ -260,7 +260,14 @@ def query(path: PathLike, sql: str) -> pl.DataFrame:
         The file cannot be read, or the query is not valid for it or does more than read.
     """
     _check(path, sql)
-    return _interruptible(lambda: _answer(path, sql))
+    stopped = threading.Event()
+
+    def unless_stopped(batch: pl.DataFrame) -> pl.DataFrame:
+        if stopped.is_set():
+            raise AnalysisError("the query was interrupted")
+        return batch
+
+    return _interruptible(lambda: _answer(path, sql, unless_stopped), stopped)
 
 
 def _check(path: PathLike, sql: str) -> None:
@@ -343,8 +350,11 @@ def _authorize(action: int, first: str | None, second: str | None) -> int:
     return sqlite3.SQLITE_DENY
 
 
-def _interruptible(work: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-    """Result of work that runs in a separate thread, so that an interrupt (Ctrl-C) reaches the caller meanwhile."""
+def _interruptible(work: Callable[[], pl.DataFrame], stopped: threading.Event) -> pl.DataFrame:
+    """Result of work that runs in a separate thread, so that an interrupt (Ctrl-C) reaches the caller meanwhile.
+
+    The event is set when the caller no longer waits; the work must look at it, since a thread cannot be ended.
+    """
     result: Future[pl.DataFrame] = Future()
 
     def run() -> None:
@@ -354,7 +364,10 @@ def _interruptible(work: Callable[[], pl.DataFrame]) -> pl.DataFrame:
             result.set_exception(error)
 
     threading.Thread(target=run, name="llmprof-sql", daemon=True).start()
-    return result.result()
+    try:
+        return result.result()
+    finally:
+        stopped.set()
 
 
 def _answer(path: PathLike, sql: str, each: Callable[[pl.DataFrame], pl.DataFrame] | None = None) -> pl.DataFrame:

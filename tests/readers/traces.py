@@ -20,9 +20,12 @@ SHARED = ROOT / ".." / "shared"
 
 
 def real_files() -> list[Path]:
-    """Chrome traces of many tools and years beside a developer's checkout; none where there is no such folder."""
+    """Chrome traces of many tools and years beside a developer's checkout; none where there is no such folder.
+
+    Of our own captures of four ranks, which are alike, they are the first and the last rank.
+    """
     found = [
-        *SHARED.glob("captures/torch_*/*.json.gz"),
+        *(path for path in SHARED.glob("captures/torch_*/*.json.gz") if not path.name.startswith(("rank1.", "rank2."))),
         *SHARED.glob("real/chrome/**/*.json*"),
         *SHARED.glob("real/onnxruntime/*.json"),
         *SHARED.glob("real/rocm/*.json"),

@@ -39,8 +39,10 @@ def _places() -> list[Path]:
         p for p in files if p.name not in _ALONE and p.suffix not in {".py", ".md"} and "steps_h200" not in p.parts
     ]
     files = [p for p in files if "run_torch_tp1" not in p.parts and not re.search(r"_0_2_(?:[3-9]|10)\.json$", p.name)]
-    # of four ranks of a sample the first and the last
-    files = [p for p in files if not re.search(r"sample_traces/torch_tp4_[a-z_]+/rank[12]\.", p.as_posix())]
+    # of four ranks the first and the last
+    files = [p for p in files if not re.search(r"/torch_tp4_[a-z_]+/rank[12]\.", p.as_posix())]
+    # most samples are captures, too
+    files = list({(*p.parts[-2:], p.stat().st_size): p for p in files}.values())
     folders = [SHARED / "real/ascend" / name for name in _ASCEND]
     folders += [f / f"rank{i}_ascend_pt" for f in folders[:2] for i in (0, 1)]
     return sorted(files) + [f for f in folders if f.is_dir()]

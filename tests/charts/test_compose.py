@@ -33,6 +33,8 @@ def chart() -> alt.VConcatChart:
 def test_the_specification_is_that_of_altair(chart):
     assert chart.to_dict() == of_altair().to_dict()
     assert isinstance(chart, alt.VConcatChart)
+    assert repr(chart) == repr(of_altair())
+    assert [repr(part) for part in chart.vconcat] == [repr(part) for part in of_altair().vconcat]
 
 
 def test_a_copy_holds_the_same_parts(chart):

@@ -22,6 +22,9 @@ class _SharesParts:
         super().__init__(**options)
         object.__setattr__(self, "_at_first", self._now())
 
+    def __repr__(self) -> str:
+        return f"alt.{type(self).__bases__[-1].__name__}(...)"  # as Altair says it of its own chart
+
     def _now(self) -> list[object]:
         held = vars(self)["_kwds"]
         return [held.get("data"), held.get("params"), *held[self._held_in]]

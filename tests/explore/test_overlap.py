@@ -203,3 +203,11 @@ def test_a_trace_without_steps_has_lanes_and_one_bar_that_is_no_step() -> None:
 
 def test_a_picture_for_where_no_kernel_runs() -> None:
     assert explore.overlap(trace()).picture().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("sample", "axis"), [("torch_cpu_tp2_layer_annotations", "operator"), ("torch_pp2_eager", "device")]
+)
+def test_the_picture_names_the_time_after_what_ran(sample_trace, monkeypatch, sample, axis) -> None:
+    monkeypatch.setattr("llmprof.charts.to_png_bytes", lambda chart: chart.to_json().encode())
+    assert f'"{axis} time (ms)"'.encode() in explore.overlap(sample_trace(sample)).picture()

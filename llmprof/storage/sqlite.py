@@ -363,8 +363,8 @@ def _interruptible(work: Callable[[], pl.DataFrame], stopped: threading.Event) -
         except BaseException as error:  # noqa: BLE001 (handed on to the caller as it is)
             result.set_exception(error)
 
-    threading.Thread(target=run, name="llmprof-sql", daemon=True).start()
     try:
+        threading.Thread(target=run, name="llmprof-sql", daemon=True).start()
         return result.result()
     finally:
         stopped.set()

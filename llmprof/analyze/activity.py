@@ -230,6 +230,11 @@ def operators_stand_in(trace: Trace) -> bool:
     return bool((trace.ops["kind"] == "op").any())
 
 
+def work(trace: Trace) -> str:
+    """What the device time is made of, in words: kernels and copies, or operators in their place."""
+    return "operators" if operators_stand_in(trace) else "kernels and copies"
+
+
 def coded_names(trace: Trace) -> pl.Series:
     """Names of :func:`device_events` as numbers (Categorical), which take less time to tell apart than text."""
     return _coded_names(trace).to_series()

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from llmprof import analyze, schema
 from llmprof.analyze import catalog
-from llmprof.analyze.activity import operators_stand_in
+from llmprof.analyze.activity import work
 from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.analyze.findings.facts import facts_in_words
 from llmprof.errors import AnalysisError, LlmprofError
@@ -48,11 +48,6 @@ def headline(trace: Trace) -> str:
     return f"Where the time goes: {number_of_ranks(count)}" + (f" on {device}" if device else "")
 
 
-def work(trace: Trace) -> str:
-    """Events of the device time: kernels and copies, or operators in their place."""
-    return "operators" if operators_stand_in(trace) else "kernels and copies"
-
-
 def named(words: str, what: str) -> str:
     """Text with the words for what was recorded: work on a device, or operators of the host in its place.
 
@@ -61,7 +56,7 @@ def named(words: str, what: str) -> str:
     words : str
         Text with ``{event}``, ``{events}``, ``{stream}`` and ``{time}`` for these words.
     what : str
-        What :func:`work` returns.
+        What :func:`llmprof.analyze.activity.work` returns.
 
     Returns
     -------

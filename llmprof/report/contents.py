@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 
 from llmprof import analyze, plugins
+from llmprof.analyze.activity import work
 from llmprof.analyze.catalog import Analysis, analyses
 from llmprof.analyze.findings.facts import facts_in_words
 from llmprof.progress import Progress
@@ -33,7 +34,7 @@ def sections(
     frames : mapping of str to polars.DataFrame or Absent
         Results of the analyses by name, or the reason why there is none.
     what : str
-        Events of the device time, as :func:`llmprof.report.cards.work` names them.
+        Events of the device time, as :func:`llmprof.analyze.activity.work` names them.
 
     Returns
     -------
@@ -262,7 +263,7 @@ def contents(
         shares=cards.shares(frames.get("coverage")),
         reading=cards.reading(trace),
         findings=frames.get("findings", pl.DataFrame()),
-        sections=_ordered(first, sections(figures, results, cards.work(trace)), frames.get("findings", pl.DataFrame())),
+        sections=_ordered(first, sections(figures, results, work(trace)), frames.get("findings", pl.DataFrame())),
         frames=frames,
         absent=absent,
         path=path,

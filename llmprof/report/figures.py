@@ -11,6 +11,7 @@ import polars as pl
 
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import roofline
+from llmprof.analyze.activity import work
 from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base.data import NO_ROWS, extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
@@ -146,7 +147,7 @@ def breakdown(trace: Trace) -> Drawn:
     """Device time of each phase by stage."""
     frame = _without_empty_steps(analyze.attribute(trace))
     named = cards.some_known(frame, "stage")
-    return charts.breakdown(named, work=cards.work(trace)), ""
+    return charts.breakdown(named, work=work(trace)), ""
 
 
 def breakdown_by_category(trace: Trace) -> Drawn:
@@ -154,7 +155,7 @@ def breakdown_by_category(trace: Trace) -> Drawn:
     frame = analyze.kernel_summary(trace, by=("rank",))
     frame = cards.some_known(frame, "category")
     frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "kernel_summary.csv")
-    return charts.breakdown(frame, rows="rank", color="category", work=cards.work(trace)), note
+    return charts.breakdown(frame, rows="rank", color="category", work=work(trace)), note
 
 
 def layer_heatmap(trace: Trace) -> Drawn:
@@ -174,7 +175,7 @@ def overlap(trace: Trace) -> Drawn:
     if not frame.height:
         frame = analyze.overlap(trace, by=("rank",), waits=True)
     frame, note = fewer_ranks(frame, frame["phase"].n_unique() if "phase" in frame.columns else 1, 64, "overlap.csv")
-    return charts.overlap(frame, work=cards.work(trace)), note
+    return charts.overlap(frame, work=work(trace)), note
 
 
 MANY_RANKS: Final = 8
@@ -234,7 +235,7 @@ def all_reduce(trace: Trace) -> Drawn:
 
 def idle(trace: Trace) -> Drawn:
     """Idle time of the device by cause, and the gaps by length."""
-    if cards.work(trace) == "operators":
+    if work(trace) == "operators":
         raise NotCapturedError(
             "no activity of a device was recorded, and operators of the host stand in for it",
             hint="profile the activity of the device as well, if the run uses one",
@@ -274,7 +275,7 @@ def layer_timeline(trace: Trace) -> Drawn:
     seen = events.filter((pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low))
     seen, note = fewer_ranks(seen, 1, 8, "the trace")
     words = f"Layer {layer} of that step: {format_ns(high - low)} from its first {{event}} to its last"
-    title = cards.named(words, cards.work(trace))
+    title = cards.named(words, work(trace))
     return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
 
 

@@ -218,11 +218,6 @@ def test_the_top_level_holds_what_every_project_needs_and_no_output(root):
     }
 
 
-def test_no_module_is_longer_than_its_subject(root):
-    lines = {path: len(path.read_text("utf-8").splitlines()) for path in (root / "llmprof").rglob("*.py")}
-    assert {str(path.relative_to(root)): count for path, count in lines.items() if count > 500} == {}
-
-
 def test_a_function_of_the_package_is_not_shadowed_by_a_module_of_its_name(root):
     for name in ("Trace", "read", "sample", "samples"):
         assert not (root / "llmprof" / name).exists()

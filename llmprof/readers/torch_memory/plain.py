@@ -57,7 +57,7 @@ def data_of(pickled: bytes) -> Any:
         ) from error
 
 
-def _run(pickled: bytes) -> Any:  # noqa: C901, PLR0912, PLR0915 (one branch an operation)
+def _run(pickled: bytes) -> Any:  # noqa: C901, PLR0912 (one branch an operation)
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}

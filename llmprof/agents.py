@@ -38,24 +38,7 @@ class RefusedError(LlmprofError):
 
 
 class Tools:
-    """Tools of an agent for the traces in the folders that the server may read.
-
-    Parameters
-    ----------
-    folders : iterable of path
-        Folders whose content may be read; the bundled samples may be read, too. Links that lead out of the folders are
-        refused.
-
-    Raises
-    ------
-    LlmprofError
-        A folder does not exist.
-
-    Examples
-    --------
-    >>> Tools([]).info("sample:torch_tp1_eager")["device"]
-    'NVIDIA H200'
-    """
+    """Tools of an agent for the traces in the folders that the server may read."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self.folders = [Path(folder).expanduser().resolve() for folder in folders]
@@ -92,15 +75,7 @@ class Tools:
                 self._look(entry, depth + 1, files)
 
     def inside(self, path: str) -> Path:
-        """Path of a file or folder in the folders of the server; a relative path is looked up in each of them.
-
-        Raises
-        ------
-        RefusedError
-            The path is outside of the folders, or is a folder with a link that leads out of them.
-        LlmprofError
-            There is no such file or folder.
-        """
+        """Path of a file or folder in the folders of the server; a relative path is looked up in each of them."""
         requested = Path(path)
         places = [requested] if requested.is_absolute() else [folder / requested for folder in self.folders]
         allowed = [real for place in places if self._holds(real := place.resolve())]
@@ -236,23 +211,7 @@ _ABOUT = (
 
 
 def server(folders: Iterable[Path]) -> Any:
-    """A server over folders, not yet running.
-
-    Parameters
-    ----------
-    folders : iterable of path
-        Folders that may be read.
-
-    Returns
-    -------
-    mcp.server.MCPServer
-        ``run()`` serves it on stdin and stdout.
-
-    Raises
-    ------
-    LlmprofError
-        A folder does not exist, or the package ``mcp`` is not installed.
-    """
+    """A server over folders, not yet running."""
     try:
         from mcp.server import MCPServer
         from mcp.server.mcpserver import Image

@@ -120,13 +120,7 @@ Share = Annotated[
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str], argument: str) -> None:
-    """Check that columns exist.
-
-    Raises
-    ------
-    AnalysisError
-        A column does not exist.
-    """
+    """Check that columns exist."""
     if unknown := [name for name in names if name not in known]:
         raise AnalysisError(
             f"{argument}: there is no column {' and no '.join(map(repr, unknown))}",
@@ -327,15 +321,7 @@ class _Checks:
         return kind_of(annotation)
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-        """Bind and check the arguments; returns them converted for the function.
-
-        Raises
-        ------
-        ArgumentError
-            An argument is missing, unknown, or of the wrong kind.
-        AnalysisError
-            An argument is of the right kind, but its value is impossible.
-        """
+        """Bind and check the arguments; returns them converted for the function."""
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -371,32 +357,7 @@ class _Checks:
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Check the arguments of a function before each call.
-
-    Parameters
-    ----------
-    function : callable
-        Function whose annotations are the kinds of its arguments. :data:`Columns`, :data:`Window`, :data:`NotNegative`,
-        :data:`AtLeastOne` and :data:`Share` are narrower than a type. Arguments that are left out, and annotations that
-        only type checkers can resolve, are not checked.
-
-    Returns
-    -------
-    callable
-        The function. It raises :class:`~llmprof.errors.ArgumentError` for an argument that is missing, unknown or of
-        the wrong kind, and :class:`~llmprof.errors.AnalysisError` for an impossible value.
-
-    Examples
-    --------
-    >>> @checked
-    ... def shortest(min_ns: NotNegative = 0) -> int:
-    ...     return min_ns
-    >>> shortest(3)
-    3
-    >>> shortest("3")
-    Traceback (most recent call last):
-    llmprof.errors.ArgumentError: shortest() got the string '3' as min_ns; expected a whole number from 0 on.
-    """
+    """Check the arguments of a function before each call."""
     if hasattr(function, "__checks__"):
         return function
     checks: _Checks | None = None

@@ -67,20 +67,7 @@ class Sample(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def folder_of(name: str, variable: str) -> Path:
-    """Path of a folder of bundled data: next to the package in a checkout, inside the package if it is installed.
-
-    Parameters
-    ----------
-    name : str
-        ``sample_traces`` or ``notebooks``.
-    variable : str
-        Environment variable that names another folder.
-
-    Raises
-    ------
-    LlmprofError
-        The variable names no folder, or the package is incomplete.
-    """
+    """Path of a folder of bundled data: next to the package in a checkout, inside the package if it is installed."""
     package = Path(__file__).resolve().parent
     named = os.environ.get(variable)
     places = [Path(named)] if named else [package.parent / name, package / "data" / name]
@@ -95,29 +82,12 @@ def folder_of(name: str, variable: str) -> Path:
 
 
 def samples_folder() -> Path:
-    """Path of the folder with the samples.
-
-    Raises
-    ------
-    LlmprofError
-        There is no such folder.
-    """
+    """Path of the folder with the samples."""
     return folder_of("sample_traces", ENVIRONMENT_VARIABLE)
 
 
 def notebook_data(name: str) -> Path:
-    """Path of a folder with results that the notebooks explain.
-
-    Parameters
-    ----------
-    name : str
-        ``h200``: timings of operators, bandwidth and points of one and two H200.
-
-    Raises
-    ------
-    LlmprofError
-        The folder is not installed.
-    """
+    """Path of a folder with results that the notebooks explain."""
     folder = folder_of("notebooks", "LLMPROF_NOTEBOOKS") / "data" / name
     if not folder.is_dir():
         raise LlmprofError(f"there are no results {name!r} for the notebooks", hint="install llmprof again")
@@ -125,20 +95,7 @@ def notebook_data(name: str) -> Path:
 
 
 def describe(name: str) -> Sample:
-    """Description of a sample: what ran in it, and its origin.
-
-    Parameters
-    ----------
-    name : str
-        Name of a sample, as :func:`samples` lists it.
-
-    Raises
-    ------
-    LlmprofError
-        There is no such sample.
-    ReadError
-        The ``sample.json`` of the sample is damaged.
-    """
+    """Description of a sample: what ran in it, and its origin."""
     folder = samples_folder()
     if name not in (names := _names(folder)):
         near = difflib.get_close_matches(name, names, n=3, cutoff=0.4)
@@ -156,15 +113,7 @@ def describe(name: str) -> Sample:
 
 
 def files(name: str) -> list[Path]:
-    """Trace files of a sample, in the order of the ranks; for a run folder, the files in ``traces``.
-
-    Raises
-    ------
-    LlmprofError
-        There is no such sample, or its files are not installed.
-    ReadError
-        A file is missing or has the wrong size.
-    """
+    """Trace files of a sample, in the order of the ranks; for a run folder, the files in ``traces``."""
     folder = samples_folder() / name
     listed = describe(name).files
     paths = []
@@ -315,27 +264,7 @@ _GENERATOR = "ascend_synthetic.py"
 
 
 def synthetic_npu(variant: str, folder: Path) -> Path:
-    """Make a synthetic recording of a DeepSeek-V3-like model on two Ascend NPUs; nothing in it was measured.
-
-    Parameters
-    ----------
-    variant : str
-        One of :data:`SYNTHETIC_VARIANTS`: ``baseline``; ``split``, where a ReduceScatter and a later AllGather replace
-        the AllReduce after the experts; ``micro_batch``, where each batch runs in two halves on two streams; ``both``.
-    folder : pathlib.Path
-        New folder for the recording: two ranks ``*_ascend_pt``, and ``truth.json`` with the layer and stage of every
-        kernel and the overlap of every step. ``sample_traces/ascend_synthetic.py`` says where the durations come from.
-
-    Returns
-    -------
-    pathlib.Path
-        The folder, which :func:`llmprof.read` can read.
-
-    Raises
-    ------
-    LlmprofError
-        There is no such variant, no folder of samples, or the folder cannot be written.
-    """
+    """Make a synthetic recording of a DeepSeek-V3-like model on two Ascend NPUs; nothing in it was measured."""
     if variant not in SYNTHETIC_VARIANTS:
         raise LlmprofError(f"there is no variant {variant!r}", expected=f"one of {listed(SYNTHETIC_VARIANTS)}")
     script = samples_folder() / _GENERATOR

@@ -37,19 +37,6 @@ def collectives(tables: Mapping[str, pl.DataFrame], device_ranks: Collection[int
     If the profiler of a rank wrote a track of collective calls (Ascend), these are its collectives. On other ranks they
     are the kernels that the profiler describes as collectives, and kernels with the name of a collective. On a rank
     without kernels they are operators of CPU backends.
-
-    Parameters
-    ----------
-    tables : mapping of str to polars.DataFrame
-        The recorded tables among ``kernels``, ``ops`` and ``collectives``.
-    device_ranks : collection of int
-        Ranks that recorded kernels, even if ``kernels`` has none of them. Operators of these ranks do not count as
-        communication.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        The schema's table ``collectives``; None if neither collectives nor kernels nor operators were recorded.
     """
     if not tables.keys() & {"collectives", "kernels", "ops"}:
         return None

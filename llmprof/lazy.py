@@ -12,18 +12,7 @@ __all__ = ["Later", "attach", "put_off", "put_off_iri_grammars"]
 
 
 class Later:
-    """A module that is imported at the first use of one of its attributes.
-
-    Parameters
-    ----------
-    name : str
-        Name of the module.
-
-    Examples
-    --------
-    >>> Later("math").sqrt(4)
-    2.0
-    """
+    """A module that is imported at the first use of one of its attributes."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -40,26 +29,6 @@ def attach(
     A public name may also be the name of a submodule: ``charts.timeline`` is a function, and its code is in the folder
     ``charts/timeline``. An import of the submodule does not change the public name. The arguments of public functions
     are checked (:mod:`llmprof.arguments`), but not if a function is imported from the module that defines it.
-
-    Parameters
-    ----------
-    package : str
-        Name of the package, its ``__name__``.
-    homes : mapping of str to str or None
-        The module that defines each public name; None if the name is that of a public submodule.
-    extra : str, optional
-        The extra of llmprof that the modules need; the error of a failed import names it.
-
-    Returns
-    -------
-    tuple of callable
-        Functions for ``__getattr__`` and ``__dir__`` of the package.
-
-    Examples
-    --------
-    >>> find, names = attach("llmprof.charts", {"save": "llmprof.charts.base.save"})
-    >>> names()
-    ['save']
     """
 
     class Package(ModuleType):
@@ -104,10 +73,6 @@ def put_off_iri_grammars() -> None:
     Jupyter's servers install ``rfc3987_syntax``. jsonschema imports it for formats that these schemas do not use. The
     import builds 38 parsers, which takes three times as long as the rest of Altair
     (https://github.com/python-jsonschema/jsonschema/issues/1428).
-
-    Examples
-    --------
-    >>> put_off_iri_grammars()
     """
     put_off("rfc3987_syntax", "is_valid_syntax")
 
@@ -117,17 +82,6 @@ def put_off(name: str, *functions: str) -> None:
 
     Until then another module with the same name takes its place, so ``from library import function`` does not import
     the library. Nothing happens for a library that is not installed or is already imported.
-
-    Parameters
-    ----------
-    name : str
-        Name of the package or module.
-    functions : str
-        Functions that other modules import from the library when they are imported.
-
-    Examples
-    --------
-    >>> put_off("rfc3987_syntax", "is_valid_syntax")
     """
     spec = None if name in sys.modules else find_spec(name)
     if spec is None:

@@ -14,24 +14,7 @@ _WORKER = "llmprof_worker"
 
 
 def time(name: str) -> AbstractContextManager[None]:
-    """Time the code inside a ``with`` block.
-
-    Parameters
-    ----------
-    name : str
-        Name of the block in the timings, where its kind is ``user``.
-
-    Returns
-    -------
-    context manager
-        Context manager for the block. It does nothing if no step is being timed, or if this step or layer is not
-        sampled.
-
-    Examples
-    --------
-    >>> with time("my_op"):
-    ...     pass
-    """
+    """Time the code inside a ``with`` block."""
     timers = _timers()
     if not timers:
         return contextlib.nullcontext()

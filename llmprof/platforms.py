@@ -35,11 +35,6 @@ class Platform:
         ``use_graphs, compile, fuse, fuse_communication, pin, record_host, ahead``.
     recorded_by : mapping of str to str
         Advice on how to record a table, if it differs from that of the schema.
-
-    Examples
-    --------
-    >>> ASCEND.words["communication"], AMD.words["graphs"]
-    ('HCCL', 'HIP graphs')
     """
 
     name: str
@@ -48,13 +43,7 @@ class Platform:
     recorded_by: Mapping[str, str] = field(default_factory=dict)
 
     def how_to_record(self, table: str) -> str:
-        """Advice on how to record a table of the schema on this platform.
-
-        Examples
-        --------
-        >>> ASCEND.how_to_record("runtime")
-        'host activity (torch_npu: ProfilerActivity.CPU with NPU; msprof: --ascendcl=on --runtime-api=on)'
-        """
+        """Advice on how to record a table of the schema on this platform."""
         return self.recorded_by.get(table, schema.TABLES[table].recorded_by)
 
 
@@ -175,27 +164,7 @@ _BACKENDS: Final = {"hccl": ASCEND}
 
 @checked
 def platform_of(meta: Mapping[str, Any], tables: Mapping[str, pl.DataFrame]) -> Platform:
-    """Platform of a trace, from the name of its device, its versions, its format, or the names of its runtime calls.
-
-    Parameters
-    ----------
-    meta : mapping
-        ``format, device, versions`` and ``ranks`` of a trace.
-    tables : mapping of str to polars.DataFrame
-        Tables of the trace; only the names in ``runtime`` are used.
-
-    Returns
-    -------
-    Platform
-        The platform; :data:`UNKNOWN` if nothing identifies it.
-
-    Examples
-    --------
-    >>> platform_of({"device": "AMD Instinct MI300X"}, {}).words["communication"]
-    'RCCL'
-    >>> platform_of({}, {}).name
-    'unknown'
-    """
+    """Platform of a trace, from the name of its device, its versions, its format, or the names of its runtime calls."""
     ranks = [rank for rank in meta.get("ranks") or () if isinstance(rank, Mapping)]
     names = [meta.get("device"), *(name for rank in ranks for name in rank.get("devices") or ())]
     devices = pl.Series([str(name) for name in names if name], dtype=pl.String)

@@ -53,13 +53,7 @@ def distinct(names: Iterable[str]) -> list[str]:
 
 
 def counted(number: float, noun: str) -> str:
-    """A number, to a tenth, and its noun.
-
-    Examples
-    --------
-    >>> counted(1, "rank"), counted(1200, "all-reduce"), counted(2, "copy"), counted(44.52, "pause")
-    ('1 rank', '1,200 all-reduces', '2 copies', '44.5 pauses')
-    """
+    """A number, to a tenth, and its noun."""
     if round(number, 1) == 1:
         return f"{number:,.0f} {noun}"
     plural = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
@@ -69,36 +63,18 @@ def counted(number: float, noun: str) -> str:
 
 
 def joined(words: Sequence[object]) -> str:
-    """Words separated by commas, the last by *and*.
-
-    Examples
-    --------
-    >>> joined([0, 1, 2])
-    '0, 1 and 2'
-    """
+    """Words separated by commas, the last by *and*."""
     texts = [str(word) for word in words]
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}" if texts else ""
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
-    """Text for some ranks, by their numbers.
-
-    Examples
-    --------
-    >>> ranks_in_words([3]), ranks_in_words([0, 1, 2]), ranks_in_words(list(range(64)))
-    ('rank 3', 'ranks 0, 1 and 2', 'ranks 0 to 63')
-    """
+    """Text for some ranks, by their numbers."""
     return f"rank{'' if len(set(ranks)) == 1 else 's'} {numbers_in_words(ranks)}"
 
 
 def numbers_in_words(numbers: Iterable[int]) -> str:
-    """Text for some numbers in their order: four or more consecutive ones as a range, at most 12 parts.
-
-    Examples
-    --------
-    >>> numbers_in_words([9, 0, 1, 4, 8, 11, 10]), numbers_in_words([])
-    ('0, 1, 4 and 8 to 11', 'none')
-    """
+    """Text for some numbers in their order: four or more consecutive ones as a range, at most 12 parts."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
@@ -110,27 +86,13 @@ def numbers_in_words(numbers: Iterable[int]) -> str:
 
 
 def left_out(number: int, noun: str, which: str = "") -> str:
-    """A sentence that says how many things were left out.
-
-    Examples
-    --------
-    >>> left_out(1, "row", "without a time"), left_out(2000, "damaged packet")
-    ('1 row without a time was left out', '2,000 damaged packets were left out')
-    """
+    """A sentence that says how many things were left out."""
     words = " ".join(filter(None, [counted(number, noun), which]))
     return f"{words} {'was' if number == 1 else 'were'} left out"
 
 
 def value(name: str, item: Any) -> str:
-    """One value for display, by the name of its column: times, sizes and shares get a unit.
-
-    Parameters
-    ----------
-    name : str
-        Column; ``_ns``, ``bytes``, ``share`` and ``_gbps`` in it tell the unit.
-    item : object
-        Value; None and NaN are unknown.
-    """
+    """One value for display, by the name of its column: times, sizes and shares get a unit."""
     if item is None or (isinstance(item, float) and not math.isfinite(item)):
         return UNKNOWN
     if isinstance(item, bool):
@@ -160,25 +122,7 @@ def table(
     columns: Sequence[str] | None = None,
     longest: int | None = None,
 ) -> str:
-    """A frame as an aligned table.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        What to show.
-    width : int, optional
-        Most characters of a line; texts are shortened in the middle first, then columns are left out from the right
-        and named under the table. None: nothing is cut.
-    columns : sequence of str, optional
-        Columns to show, in this order; all if not given.
-    longest : int, optional
-        Most characters of a text, which is shortened in the middle. None: only ``width`` limits it.
-
-    Returns
-    -------
-    str
-        Lines without one at the end; a note explains ``-`` where it occurs.
-    """
+    """A frame as an aligned table."""
     names = [name for name in (columns or frame.columns) if name in frame.columns]
     cells = {name: [value(name, item) for item in frame[name]] for name in names}
     numeric = {name for name in names if frame.schema[name].is_numeric()}
@@ -239,27 +183,7 @@ _FORMULA = re.compile(r"^[=+\-@\t\r]")
 
 
 def csv(frame: pl.DataFrame) -> str:
-    r"""A frame as CSV in which a spreadsheet finds no formula.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        What to write.
-
-    Returns
-    -------
-    str
-        CSV with a heading. A text that begins with ``=``, ``+``, ``-``, ``@``, a tab or a carriage return has an
-        apostrophe in front, by which spreadsheets take it as text; numbers are as they are, and the values of a list
-        stand in one cell, with spaces between them.
-
-    Examples
-    --------
-    >>> csv(pl.DataFrame({"name": ["=1+1", "k"], "value": [-1, 2]}))
-    "name,value\n'=1+1,-1\nk,2\n"
-    >>> csv(pl.DataFrame({"ranks": [[0, 1], [2]]}))
-    'ranks\n0 1\n2\n'
-    """
+    r"""A frame as CSV in which a spreadsheet finds no formula."""
     lists = [name for name, dtype in frame.schema.items() if dtype == pl.List]
     frame = frame.with_columns(pl.col(name).cast(pl.List(pl.String)).list.join(" ") for name in lists)
     texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]

@@ -33,19 +33,7 @@ _MOST_BETWEEN = 8
 
 
 def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
-    """Find attention that is computed by separate kernels.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        ``rank, stream, start_ns, name, source, category`` of device events, in any order, and ``coded``: their names
-        once more, as numbers (Categorical).
-
-    Returns
-    -------
-    polars.Series or None
-        True for the two matrix products, the softmax and the kernels between them; None if there is no such attention.
-    """
+    """Find attention that is computed by separate kernels."""
     distinct = events["coded"][one_of_each(events["coded"].to_physical())].cast(pl.String)
     softmaxes = distinct.filter(distinct.str.contains(_SOFTMAX) & ~distinct.str.contains(_BACKWARD))
     if not softmaxes.len():
@@ -174,24 +162,7 @@ def activity(trace: Trace) -> pl.DataFrame:
 
 @per_trace
 def device_events(trace: Trace) -> pl.DataFrame:
-    """The rows of :func:`activity` without the meaning of their names, for analyses that need only times and launches.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with kernels, copies or operators.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``event, rank, device, stream, start_ns, dur_ns, name, source, replayed, correlation, op_id, launch_start_ns,
-        launch_end_ns, launch_thread`` as :func:`activity` gives them, and columns from which it derives categories.
-
-    Raises
-    ------
-    NotCapturedError
-        As :func:`activity`.
-    """
+    """Rows of :func:`activity` without the meaning of names, for analyses that need only times and launches."""
     recorded = [_of(trace, table) for table in ("kernels", "copies") if table in trace.table_names]
     if recorded:
         events = pl.concat(recorded).sort("rank", "start_ns", "stream", maintain_order=True)
@@ -217,13 +188,7 @@ def device_events(trace: Trace) -> pl.DataFrame:
 
 
 def operators_stand_in(trace: Trace) -> bool:
-    """Whether operators of the host take the place of device events, as in a run on the CPU.
-
-    Examples
-    --------
-    >>> operators_stand_in(trace)
-    False
-    """
+    """Whether operators of the host take the place of device events, as in a run on the CPU."""
     tables = ("kernels", "copies")
     if any(table in trace.table_names for table in tables) or trace.has("runtime") or not trace.has("ops"):
         return False
@@ -312,20 +277,7 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:
-    """Category of each event, from the operator that launched it.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        ``rank, op_id, launch_start_ns, launch_thread, replayed``.
-    trace : Trace
-        A trace with operators, or with NVTX ranges that torch made of them.
-
-    Returns
-    -------
-    polars.Series
-        Categories; null if the operator is unknown, does several things, or replays a graph.
-    """
+    """Category of each event, from the operator that launched it."""
     calls = _operator_calls(trace)
     none = pl.Series("of_operator", [None], dtype=CATEGORY).new_from_index(0, events.height)
     if calls is None:

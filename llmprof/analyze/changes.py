@@ -62,22 +62,6 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
     also removes the copy before vLLM's own all-reduce, which a captured graph does not need. Collectives take the time
     of their transfer after the last rank has arrived; waiting that late hosts caused is gone. The host's work before
     and after the model (inputs, sampling, scheduler) stays.
-
-    Parameters
-    ----------
-    phases : tuple of str, optional
-        Only in steps of these phases (``("decode",)``); in all of them if None.
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`. If the host still sets the pace, the result depends on its speed without the launches; the
-        interval takes this from :data:`REST_OF_HOST`.
-
-    Examples
-    --------
-    >>> analyze.what_if(trace, no_host_delay(phases=("decode",))).columns[:2]
-    ['phase', 'steps']
     """
 
     def apply(plan: Plan, trace: Trace) -> None:
@@ -117,21 +101,7 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
 
 
 def scale(what: str, factor: float) -> Change:
-    """Multiply the time of some work by ``factor``.
-
-    Parameters
-    ----------
-    what : str
-        A stage (``attention``), a category (``linear``), part of a kernel's name as a regular expression, or ``host``
-        for all work of the host.
-    factor : float
-        0.5 makes it twice as fast. In a matched collective only the transfer is scaled, not the waiting.
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`.
-    """
+    """Multiply the time of some work by ``factor``."""
     if not factor >= 0:
         raise AnalysisError(f"the factor is {factor}", expected="0 or more: 0.5 makes it twice as fast")
 
@@ -151,18 +121,7 @@ def scale(what: str, factor: float) -> Change:
 
 
 def remove(what: str) -> Change:
-    """Remove some work with its launches.
-
-    Parameters
-    ----------
-    what : str
-        A stage, a category, or part of a kernel's name as a regular expression.
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`.
-    """
+    """Remove some work with its launches."""
 
     def apply(plan: Plan, trace: Trace) -> None:
         rows = plan.work(what)
@@ -179,11 +138,6 @@ def run_ahead() -> Change:
 
     No call waits for the device any longer, and no step for the results of the one before; the host is as fast as it
     was. A step then takes as long as the host or the device needs for it, whichever is longer.
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`.
     """
 
     def apply(plan: Plan, trace: Trace) -> None:
@@ -207,16 +161,6 @@ def without_call(name: str) -> Change:
 
     If launched work stood still on a device during such a call, and nothing else explains it, the work begins earlier
     by this time.
-
-    Parameters
-    ----------
-    name : str
-        Part of the calls' names, as a regular expression: ``cudaStreamSynchronize``.
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`.
     """
 
     def apply(plan: Plan, trace: Trace) -> None:
@@ -226,13 +170,7 @@ def without_call(name: str) -> Change:
 
 
 def balance() -> Change:
-    """Remove the waiting between ranks in collectives: each rank runs as if the others arrived at the same time.
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`.
-    """
+    """Remove the waiting between ranks in collectives: each rank runs as if the others arrived at the same time."""
 
     def apply(plan: Plan, trace: Trace) -> None:
         edges = plan.built.kind == COLLECTIVE
@@ -252,20 +190,6 @@ def balance() -> Change:
 
 def transfer(*, bandwidth: float | None = None, latency: float | None = None, like: Trace | None = None) -> Change:
     """Give collectives another transfer time: that of a given link, or of another recording.
-
-    Parameters
-    ----------
-    bandwidth : float, optional
-        Bus bandwidth in GB/s, as nccl-tests state it.
-    latency : float, optional
-        Time of the smallest message in microseconds.
-    like : Trace, optional
-        A recording with the median transfer of the same kind and size to use.
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`.
 
     Notes
     -----
@@ -304,22 +228,7 @@ def transfer(*, bandwidth: float | None = None, latency: float | None = None, li
 
 
 def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **options: Any) -> Change:
-    """Let stages take their least time by the theory.
-
-    Parameters
-    ----------
-    model, device
-        As :func:`llmprof.analyze.roofline_join` takes them.
-    stage : str, optional
-        Only this stage; every stage that has a bound if None.
-    **options
-        Further options of ``roofline_join``.
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`. A stage that is measured faster than its bound stays as recorded.
-    """
+    """Let stages take their least time by the theory."""
 
     def apply(plan: Plan, trace: Trace) -> None:
         joined = roofline_join(trace, model, device, **options).filter(
@@ -349,18 +258,7 @@ def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **opti
 
 
 def fuse(pattern: str) -> Change:
-    """Fuse kernels that follow each other directly and match a pattern into one.
-
-    Parameters
-    ----------
-    pattern : str
-        A stage, a category, or a regular expression on kernel names (``"norm|quant"``).
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`.
-    """
+    """Fuse kernels that follow each other directly and match a pattern into one."""
 
     def apply(plan: Plan, trace: Trace) -> None:
         rows = plan.work(pattern)
@@ -382,20 +280,7 @@ def fuse(pattern: str) -> Change:
 
 
 def overlap_with(collective: str, with_: str) -> Change:
-    """Run collectives at the same time as later work of the same stream.
-
-    Parameters
-    ----------
-    collective : str
-        A stage, a category or part of a name: the work that moves to another stream.
-    with_ : str
-        The same for the following work, which then runs at the same time.
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`.
-    """
+    """Run collectives at the same time as later work of the same stream."""
 
     def apply(plan: Plan, trace: Trace) -> None:
         moved, beside = plan.work(collective), plan.work(with_)
@@ -422,20 +307,7 @@ def overlap_with(collective: str, with_: str) -> Change:
 
 
 def tensor_parallel(n: int, *, all_reduce_us: float | None = None) -> Change:
-    """Divide the work of the layers among another number of GPUs.
-
-    Parameters
-    ----------
-    n : int
-        Ranks of the tensor-parallel group.
-    all_reduce_us : float, optional
-        Time of an all-reduce among them, in microseconds; required if the recording has none.
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`.
-    """
+    """Divide the work of the layers among another number of GPUs."""
     if n < 1:
         raise AnalysisError(f"the group has {n} ranks", expected="1 or more")
 

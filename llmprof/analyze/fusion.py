@@ -123,14 +123,7 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
 
 
 def chains(trace: Trace, most_ns: float) -> pl.DataFrame:
-    """Device events in the order of their streams, with the number of their chain (null if they are in none).
-
-    Returns
-    -------
-    polars.DataFrame
-        ``event, rank, step, phase, stage, name, letter, start_ns, dur_ns, op_id, launch_start_ns, launch_thread`` and
-        ``chain``.
-    """
+    """Device events in the order of their streams, with the number of their chain (null if they are in none)."""
     on = ["rank", "device", "stream"]
     letter = (
         pl.when((pl.col("category") == "collective") & _ALL_REDUCES)
@@ -184,18 +177,7 @@ def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def between(shapes: str | None, dtypes: str | None, next_shapes: str | None, next_dtypes: str | None) -> int | None:
-    """Bytes written by one operator and read by the next: twice the only tensor that both have.
-
-    Returns
-    -------
-    int or None
-        None if a shape was not recorded, or if not exactly one tensor of at least two axes is in both.
-
-    Examples
-    --------
-    >>> between("[[4, 8], [8]]", '["float", "float"]', "[[4, 8]]", '["float"]')
-    256
-    """
+    """Bytes written by one operator and read by the next: twice the only tensor that both have."""
     both = _tensors(shapes, dtypes) & _tensors(next_shapes, next_dtypes)
     return 2 * next(iter(both))[1] if len(both) == 1 else None
 

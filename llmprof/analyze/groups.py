@@ -47,14 +47,7 @@ def distinct_keys(frame: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def groups_of(frame: pl.DataFrame, by: Sequence[str]) -> tuple[np.ndarray, pl.DataFrame, np.ndarray | None]:
-    """Runs of equal keys and the groups that they belong to, in the order of the keys, nulls last.
-
-    Returns
-    -------
-    tuple
-        First row of each run; the keys of the groups; and for each run the number of its group, None where the runs are
-        the groups.
-    """
+    """Runs of equal keys and the groups that they belong to, in the order of the keys, nulls last."""
     begins = first_of_runs(frame, by)
     if not by:
         return begins, pl.DataFrame(height=len(begins)), None
@@ -73,20 +66,6 @@ def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> l
     """Values of the group of each row; null if there is no such group.
 
     Rows of one group are mostly consecutive, so a key is looked up once for each run of equal keys, not for each row.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows with the columns of ``by``.
-    groups : polars.DataFrame
-        One row for each group: the columns of ``by`` and the values; without ``by`` a single row.
-    by : sequence of str
-        Keys of the groups; null is a key like any other.
-
-    Returns
-    -------
-    list of polars.Series
-        One for each further column of ``groups``, in the order of the rows of ``frame``.
     """
     keys, values = list(by), [column for column in groups.columns if column not in by]
     if not keys:
@@ -137,24 +116,7 @@ def row_numbers(rows: np.ndarray, name: str = "") -> pl.Series:
 
 
 def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *, at: str) -> pl.Series:
-    """For each point, the last mark of its group that is not after it.
-
-    Parameters
-    ----------
-    points : polars.DataFrame
-        Moments in the column ``at`` (ns, null for none) and the columns of ``by``, in any order.
-    marks : polars.DataFrame
-        Moments in the column ``at`` (ns, not null) and the columns of ``by``, in any order.
-    by : sequence of str
-        Columns that divide both frames into groups; rows with a null there belong to no group.
-    at : str
-        Column of the moments.
-
-    Returns
-    -------
-    polars.Series
-        Row numbers in ``marks`` (u32), null if no mark comes before; of several marks at one moment the last row.
-    """
+    """For each point, the last mark of its group that is not after it."""
     place = np.full(points.height, -1, dtype=np.int64)
     rows, times, of_key = _by_key(marks, by, at)
     order, keys, bounds = _runs(points, by)

@@ -34,22 +34,7 @@ class Line(NamedTuple):
 
 
 def lay(frame: pl.DataFrame, by: Sequence[str], keep: Mapping[str, pl.Expr] | None = None) -> Line:
-    """Put the groups of ``by`` one after another on one line.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``start_ns, dur_ns`` (ns) and the columns of ``by``.
-    by : sequence of str
-        Keys of the groups; null is a key like any other.
-    keep : mapping of str to polars.Expr
-        Further columns of ``rows``.
-
-    Returns
-    -------
-    Line
-        The intervals in order.
-    """
+    """Put the groups of ``by`` one after another on one line."""
     by, kept = list(by), dict(keep or {})
     start, end = _times(need(frame, by))
     if end.null_count():  # intervals whose times are unknown are on no line
@@ -138,22 +123,7 @@ class Placed(NamedTuple):
 
 
 def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Placed:
-    """Put other intervals onto the line, cut to ``_low <= t <= _high`` of their group.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``start_ns, dur_ns`` (ns) and the columns of ``by``.
-    groups : polars.DataFrame
-        The groups of a line with the columns ``_low, _high``, times on the line.
-    by : sequence of str
-        Keys of the groups; null is a key like any other.
-
-    Returns
-    -------
-    Placed
-        In the order of the rows of ``frame``.
-    """
+    """Put other intervals onto the line, cut to ``_low <= t <= _high`` of their group."""
     values = of_groups(need(frame, by), groups.select(*by, "_shift", "_low", "_high"), by)
     times = _times(frame)
     known = np.ones(frame.height, dtype=np.bool_)
@@ -166,13 +136,7 @@ def place(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> Place
 
 
 def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
-    """Check that a frame has the columns and those of an interval, and return it.
-
-    Raises
-    ------
-    AnalysisError
-        It lacks some.
-    """
+    """Check that a frame has the columns and those of an interval, and return it."""
     if missing := [c for c in (*columns, *INTERVAL) if c not in frame.columns]:
         raise AnalysisError(f"the frame has no columns {listed(missing)}", expected=f"some of {listed(frame.columns)}")
     return frame
@@ -188,27 +152,6 @@ def union_lengths(frame: pl.DataFrame, by: Sequence[str] = (), **subsets: pl.Exp
 
     The lengths of all other set operations follow: ``|A and B| = |A| + |B| - |A or B|`` and
     ``|A minus B| = |A or B| - |B|``.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns that ``by`` and ``subsets`` use.
-    by : sequence of str
-        Columns that part the rows into groups; none for one group.
-    **subsets : polars.Expr
-        Name of a result column and the predicate of the rows that it measures; a null predicate is false.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, first_ns, last_ns`` (first start and last end of all rows of the group), then one column
-        (ns) a subset. One row for each group, in the order of ``by``, nulls last; without ``by`` always one row, with
-        null bounds if there are no intervals.
-
-    Raises
-    ------
-    AnalysisError
-        The frame lacks a column.
     """
     line = lay(frame, by, {name: within.fill_null(False) for name, within in subsets.items()})
     start, end, names = pl.col("_start"), pl.col("_end"), list(subsets)
@@ -226,38 +169,12 @@ def union_lengths(frame: pl.DataFrame, by: Sequence[str] = (), **subsets: pl.Exp
 
 
 def union_length(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
-    """Time covered by the union of the intervals of each group: overlapping parts count once.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
-    by : sequence of str
-        Columns that part the rows into groups; none for one group.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, busy_ns``, one row per group; without ``by`` always one row.
-    """
+    """Time covered by the union of the intervals of each group: overlapping parts count once."""
     return union_lengths(frame, by, busy_ns=pl.lit(True)).drop("first_ns", "last_ns")
 
 
 def pair_lengths(a: pl.DataFrame, b: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
-    """Lengths of the set operations on two sets of intervals.
-
-    Parameters
-    ----------
-    a, b : polars.DataFrame
-        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
-    by : sequence of str
-        Columns that part the rows into groups; none for one group.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, a_ns, b_ns, either_ns, both_ns, only_a_ns, only_b_ns``, one row for each group of either.
-    """
+    """Lengths of the set operations on two sets of intervals."""
     sides = [need(f, by).select(*by, *INTERVAL, pl.lit(side).alias("_a")) for f, side in ((a, True), (b, False))]
     lengths = union_lengths(pl.concat(sides), by, a_ns=pl.col("_a"), b_ns=~pl.col("_a"), either_ns=pl.lit(True))
     return lengths.drop("first_ns", "last_ns").with_columns(
@@ -268,43 +185,13 @@ def pair_lengths(a: pl.DataFrame, b: pl.DataFrame, by: Sequence[str] = ()) -> pl
 
 
 def merge(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
-    """Union of the intervals of each group as disjoint intervals; touching ones become one.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
-    by : sequence of str
-        Columns that part the rows into groups; none for one group.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, start_ns, dur_ns`` in the order of ``by`` (nulls last) and time. No interval is empty, so a
-        group of nothing but zero-length intervals has no row.
-    """
+    """Union of the intervals of each group as disjoint intervals; touching ones become one."""
     line = lay(frame, by)
     return off_line(merged(line), line, by)
 
 
 def gaps(frame: pl.DataFrame, by: Sequence[str] = (), **following: pl.Expr) -> pl.DataFrame:
-    """Time between the intervals of each group that none of them covers.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``. Zero-length ones do not end a gap.
-    by : sequence of str
-        Columns that part the rows into groups; none for one group.
-    **following : polars.Expr
-        Further result columns, from the interval that ends the gap (the first in the frame if several do).
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, start_ns, dur_ns, <following...>`` in the order of ``by`` (nulls last) and time; time before the
-        first interval of a group and after its last is not a gap.
-    """
+    """Time between the intervals of each group that none of them covers."""
     line = lay(frame, by, following)
     union = merged(line)
     between = _between(union)
@@ -321,21 +208,7 @@ def _between(union: pl.DataFrame) -> pl.DataFrame:
 
 
 def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The gaps of :func:`gaps`, with the intervals at both ends of each.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
-    by : sequence of str
-        Columns that part the rows into groups; none for one group.
-
-    Returns
-    -------
-    tuple of polars.DataFrame
-        The gaps: ``<by...>, start_ns, dur_ns, next`` (row in ``frame`` of the interval that ends the gap); and
-        ``gap, row``: for each gap by its row the intervals that end where it begins, at least one, in order.
-    """
+    """The gaps of :func:`gaps`, with the intervals at both ends of each."""
     line = lay(frame, by, {"row": pl.int_range(pl.len(), dtype=pl.UInt32)})
     rows, opens, until = _unions(line)
     union = rows[opens]
@@ -353,24 +226,7 @@ def gaps_between(frame: pl.DataFrame, by: Sequence[str] = ()) -> tuple[pl.DataFr
 def length_within(
     windows: pl.DataFrame, frame: pl.DataFrame, by: Sequence[str] = (), *, name: str = "busy_ns"
 ) -> pl.DataFrame:
-    """Time in each window that the union of its group's intervals covers.
-
-    Parameters
-    ----------
-    windows : polars.DataFrame
-        Windows: ``start_ns``, ``dur_ns`` (ns), the columns of ``by`` and any others; they may overlap.
-    frame : polars.DataFrame
-        Intervals: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
-    by : sequence of str
-        Columns that part both frames into groups; none for one group.
-    name : str
-        Name of the new column.
-
-    Returns
-    -------
-    polars.DataFrame
-        The windows in their order with the new column (ns); 0 where the group has no intervals.
-    """
+    """Time in each window that the union of its group's intervals covers."""
     line = lay(frame, by)
     union = merged(line)
     if union.is_empty():
@@ -390,28 +246,7 @@ def length_within(
 
 
 def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
-    """Parts of the intervals that lie in a window of their group.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Intervals: ``start_ns``, ``dur_ns`` (ns), the columns of ``by`` and any others.
-    windows : polars.DataFrame
-        Windows that do not overlap: ``start_ns``, ``dur_ns`` (ns) and the columns of ``by``.
-    by : sequence of str
-        Columns that part both frames into groups; none for one group.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of ``frame`` with ``start_ns`` and ``dur_ns`` cut to the window, and ``window`` (u32, the
-        row in ``windows``). An interval has a row for each window that it enters, and none if it is empty.
-
-    Raises
-    ------
-    AnalysisError
-        Two windows of a group overlap.
-    """
+    """Parts of the intervals that lie in a window of their group."""
     numbered = need(windows, by).select(*by, *INTERVAL).with_row_index("window").filter(pl.col("dur_ns") > 0)
     line = lay(numbered, by, {"window": pl.col("window")})
     starts, ends = line.rows["_start"].to_numpy(), line.rows["_end"].to_numpy()

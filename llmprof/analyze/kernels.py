@@ -58,20 +58,7 @@ def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl
 
 
 def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
-    """The analysis of :func:`kernel_summary` on a frame of device events.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        ``dur_ns`` (ns), ``name``, ``category`` and the columns of ``by``.
-    by : sequence of str
-        Columns to group by first.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`kernel_summary` returns it.
-    """
+    """The analysis of :func:`kernel_summary` on a frame of device events."""
     groups = [column for column in by if column not in ("name", "category")]
     dur = pl.col("dur_ns")
     texts = pl.col("name", "category")
@@ -157,13 +144,7 @@ def events_of(trace: Trace, *, where: Where | None = None, window: Window | None
 
 
 def check(where: Where | None, window: Window | None) -> None:
-    """Check labels and window.
-
-    Raises
-    ------
-    AnalysisError
-        A label is unknown, or the window ends before it starts.
-    """
+    """Check labels and window."""
     refuse_unknown(where or {}, LABELS, "where")
     for name, value in (where or {}).items():
         if value is not None and isinstance(value, str) == (name in NUMBERS):
@@ -395,21 +376,7 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
 
 
 def ops_to_kernels_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """The analysis of :func:`ops_to_kernels` on frames.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        Device events: ``rank, dur_ns, name, source, category, op_id, launch_start_ns, launch_thread``, and if known
-        ``captured_op, captured_shapes``.
-    ops : polars.DataFrame
-        Operators: ``rank, thread, start_ns, dur_ns, name, kind, op_id, shapes``, and ``dtypes`` if known.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`ops_to_kernels` returns it.
-    """
+    """The analysis of :func:`ops_to_kernels` on frames."""
     texts = ["op", "shapes", "dtypes", "kernel", "category", "match"]
     launched = operators_of(events.filter(pl.col("source") != "op"), ops)
     if "captured_op" in launched.columns:
@@ -435,20 +402,7 @@ def ops_to_kernels_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Device events in their order with the operator that launched them.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        Device events: ``rank, op_id, launch_start_ns, launch_thread`` and any others.
-    ops : polars.DataFrame
-        Operators: ``rank, thread, start_ns, dur_ns, name, kind, op_id, shapes``, and ``dtypes`` if known.
-
-    Returns
-    -------
-    polars.DataFrame
-        The events with ``op, shapes, dtypes`` and ``match`` (``id``, ``time`` or null).
-    """
+    """Device events in their order with the operator that launched them."""
     ops = ops.filter(pl.col("kind") == "op").with_columns(pl.col("thread").fill_null(-1))
     if "dtypes" not in ops.columns:
         ops = ops.with_columns(dtypes=pl.lit(None, dtype=pl.String))

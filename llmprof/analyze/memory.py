@@ -131,24 +131,7 @@ def memory(
 
 
 def timeline(trace: Trace) -> pl.DataFrame:
-    """Allocated and reserved memory after each event, of PyTorch's allocator or of the driver.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with memory events.
-
-    Returns
-    -------
-    polars.DataFrame
-        The table ``memory`` in the order of time, with ``allocated_bytes`` in every row: where the profiler did not
-        write it, the running sum of what was recorded. Of an NPU the rows of PyTorch's allocator only.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no memory events.
-    """
+    """Allocated and reserved memory after each event, of PyTorch's allocator or of the driver."""
     rows = trace.memory.with_columns(device=pl.when("on_device").then("device"))
     if "ascend_component" in rows.columns and rows["ascend_component"].count():
         components = rows["ascend_component"].unique().to_list()
@@ -369,13 +352,7 @@ def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def words(row: dict[str, Any]) -> str:
-    """A row of ``per="device"`` as a sentence.
-
-    Examples
-    --------
-    >>> words({"peak_bytes": 3 << 30, "reserved_peak_bytes": 4 << 30, "fragmentation": 0.25, "known_share": 1.0})
-    'at most 3.00 GiB are allocated, 4.00 GiB reserved (25% of it unused at the peak); holders of 100% are known'
-    """
+    """A row of ``per="device"`` as a sentence."""
     sentence = f"at most {units.format_bytes(row['peak_bytes'])} are allocated"
     if row["reserved_peak_bytes"] is not None:
         unused = "" if row["fragmentation"] is None else f" ({row['fragmentation']:.0%} of it unused at the peak)"

@@ -24,23 +24,7 @@ _LEAST_ALIKE = 3
 
 @per_trace
 def module_calls(trace: Trace) -> pl.DataFrame:
-    """Calls of modules on the host, with the layer of each.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace; one without markers of modules gives no rows.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, thread, start_ns, dur_ns``, ``name`` (class or path), ``parent`` (row of the call around it), ``layer``
-        (number of the layer that it lies in: from its path, else by order in the stack; null outside the layers),
-        ``stack`` (row of the call that holds the layers), ``role, block`` (:mod:`llmprof.names.operators`; of the call
-        or of those around it within the layer), ``block_call`` (row of the call that is the block), ``generic``,
-        ``last_linear`` (the last linear module of its block), ``root`` (number of the outermost call) and
-        ``first_layer_ns`` (when the first layer of the same outermost call begins; null where that holds none).
-    """
+    """Calls of modules on the host, with the layer of each."""
     calls = _named(trace)
     if not calls.height:
         return calls
@@ -187,22 +171,7 @@ def _around_layers(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
-    """Device events with the module that they were launched in.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        ``event, rank, launch_start_ns, launch_thread, replayed``, one row per event.
-    trace : Trace
-        The trace of the events.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        ``event, module`` (class or path), ``layer, stack, root, role, block, block_call, generic, last_linear`` as
-        :func:`module_calls` gives them and ``before_layers`` (launched before the first layer of its model's call;
-        null where that holds none), of the events that have a module; None where the trace names none.
-    """
+    """Device events with the module that they were launched in."""
     calls = module_calls(trace)
     noted = _annotated(events, trace)
     if not calls.height:

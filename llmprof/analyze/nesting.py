@@ -13,21 +13,7 @@ from llmprof.analyze.intervals import Line, lay
 
 
 def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """All pairs of an interval and another interval of its group that contains it, including equal ends.
-
-    Parameters
-    ----------
-    inner, outer : polars.DataFrame
-        Intervals: ``start_ns, dur_ns`` (ns, not null) and the columns of ``by``. They need not nest.
-    by : sequence of str
-        Columns that part both into groups, such as rank and thread; null is a value like any other.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``inner, outer``: row numbers in the two frames, by outer and the start of inner. Takes memory for each pair
-        and for each inner interval that begins in an outer one.
-    """
+    """All pairs of an interval and another interval of its group that contains it, including equal ends."""
     groups = pl.concat([inner.select(by), outer.select(by)]).unique(maintain_order=True).with_row_index("_group")
     end = pl.col("start_ns") + pl.col("dur_ns").clip(0)
     bounds = pl.concat([f.select("start_ns", end=end) for f in (inner, outer)])
@@ -60,24 +46,6 @@ def innermost(points: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str], *, a
     """Innermost span that covers each point.
 
     Spans of one group nest, as calls of one thread do. If two spans overlap without nesting, a point may get none.
-
-    Parameters
-    ----------
-    points : polars.DataFrame
-        Moments in the column ``at`` (ns) and the columns of ``by``.
-    spans : polars.DataFrame
-        ``start_ns, dur_ns`` (ns) and the columns of ``by``; a span covers ``start_ns <= t < start_ns + dur_ns``.
-    by : sequence of str
-        Columns that part both into groups, such as rank and thread.
-    at : str
-        Column of the moments.
-    name : str
-        Name of the new column.
-
-    Returns
-    -------
-    polars.DataFrame
-        The points in their order with the row of the span in ``spans`` (u32), null where none covers the point.
     """
     after = _changes(spans, by)
     last = last_before(points, after.rename({"_time": at}), by, at=at)
@@ -85,21 +53,7 @@ def innermost(points: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str], *, a
 
 
 def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Time of each group in pieces, each with the innermost span that covers it.
-
-    Parameters
-    ----------
-    spans : polars.DataFrame
-        ``start_ns, dur_ns`` (ns) and the columns of ``by``; spans of one group nest, as calls of one thread do.
-    by : sequence of str
-        Columns that part them into groups, such as rank and thread.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, start_ns, dur_ns, span`` (row of the span in ``spans``, u32), disjoint, in the order of the groups
-        and time. The pieces of a span add up to its self time; time without a span has no piece.
-    """
+    """Time of each group in pieces, each with the innermost span that covers it."""
     after = _changes(spans, by)
     until = pl.when(pl.col("_group") == pl.col("_group").shift(-1)).then(pl.col("_time").shift(-1))
     return after.select(*by, start_ns="_time", dur_ns=until - pl.col("_time"), span="_inner").filter(
@@ -123,21 +77,7 @@ def _changes(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def outermost(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
-    """Spans that do not begin inside an earlier one of their group.
-
-    Parameters
-    ----------
-    spans : polars.DataFrame
-        ``start_ns, dur_ns`` (ns; a null length is none) and the columns of ``by``. Of spans that begin together the
-        first counts as around the others.
-    by : sequence of str
-        Columns that divide the spans into groups; null is a value like any other.
-
-    Returns
-    -------
-    polars.DataFrame
-        The outermost spans, in their order.
-    """
+    """Spans that do not begin inside an earlier one of their group."""
     timed = spans.select(*by, "start_ns", pl.col("dur_ns").fill_null(0))
     line = lay(timed, by, {"_row": pl.int_range(pl.len())}).rows
     reach = np.maximum.accumulate(line["_end"].to_numpy())
@@ -148,18 +88,7 @@ def outermost(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
 
 
 def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
-    """Operators that are not inside another one of their thread.
-
-    Parameters
-    ----------
-    ops : polars.DataFrame
-        Rows of the table of operators.
-
-    Returns
-    -------
-    polars.DataFrame
-        The outermost ones, by rank, thread and start.
-    """
+    """Operators that are not inside another one of their thread."""
     ops = ops.filter(pl.col("kind") == "op").sort(
         "rank", "thread", "start_ns", "dur_ns", descending=[False, False, False, True], maintain_order=True
     )
@@ -167,20 +96,7 @@ def outermost_ops(ops: pl.DataFrame) -> pl.DataFrame:
 
 
 def parents(spans: pl.DataFrame, by: Sequence[str]) -> pl.Series:
-    """Row of the span directly around each span; null for the outermost spans and for spans of no length.
-
-    Parameters
-    ----------
-    spans : polars.DataFrame
-        ``start_ns, dur_ns`` (ns) and the columns of ``by``; those of one group nest.
-    by : sequence of str
-        Columns that part them into groups, such as rank and thread.
-
-    Returns
-    -------
-    polars.Series
-        Row numbers (u32) in the order of ``spans``.
-    """
+    """Row of the span directly around each span; null for the outermost spans and for spans of no length."""
     edges, _ = _nested(spans, by)
     parent = np.full(spans.height, -1)
     parent[edges.span[edges.begins]] = edges.parent[edges.begins]

@@ -72,13 +72,7 @@ class Call:
 
 
 def reason(operator: str) -> str:
-    """Why an operator that is not in the list cannot be run alone.
-
-    Examples
-    --------
-    >>> reason("aten::item")
-    'it waits for the device or moves host memory: it has no work of its own on the device'
-    """
+    """Why an operator that is not in the list cannot be run alone."""
     return next((why for pattern, why in REASONS if re.search(pattern, operator)), NOT_LISTED)
 
 
@@ -91,35 +85,7 @@ def recorded_call(
     *,
     usual_dtype: str = "bfloat16",
 ) -> Call:
-    """A recorded call with checked arguments.
-
-    Parameters
-    ----------
-    operator : str
-        Name of the operator.
-    shapes, dtypes : str or None
-        Shapes and types of the arguments as JSON, as ``trace.ops`` has them.
-    strides, inputs : str or None
-        Strides and values likewise (``torch_strides``, ``torch_inputs``); None where they were not recorded.
-    usual_dtype : str
-        Element type of tensors in a list, whose types are not recorded.
-
-    Returns
-    -------
-    Call
-        Operator and arguments.
-
-    Raises
-    ------
-    AnalysisError
-        It cannot be run alone; the message says why.
-
-    Examples
-    --------
-    >>> call = recorded_call("aten::mm", "[[4, 8], [8, 2]]", '["float", "float"]')
-    >>> call.arguments[0].shape, call.arguments[1].strides
-    ((4, 8), (1, 8))
-    """
+    """A recorded call with checked arguments."""
     replayable = OPERATORS.get(operator)
     if replayable is None:
         raise AnalysisError(reason(operator))

@@ -83,20 +83,7 @@ def replayable(trace: Trace) -> pl.DataFrame:
 
 
 def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Calls of operators that llmprof can call, and the events outside of them.
-
-    Returns
-    -------
-    tuple of polars.DataFrame
-        Calls: ``rank, operator, shapes, dtypes, torch_strides, torch_inputs, time_ns`` (of what it launched; of itself
-        on CPU), ``host_ns, kernels, layer, phase``. Events: as :func:`~llmprof.analyze.attribute` has them, with
-        ``op`` and ``shapes``.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no operators.
-    """
+    """Calls of operators that llmprof can call, and the events outside of them."""
     ops = trace.ops.filter(pl.col("kind") == "op").with_columns(pl.col("thread").fill_null(-1))
     if ops.is_empty():
         raise NotCapturedError(
@@ -191,13 +178,7 @@ def _made(row: dict[str, Any], usual: str) -> tuple[str | None, str, bool, str |
 
 
 def call_of(row: dict[str, Any], usual: str) -> Call:
-    """The call of a row of :func:`replayable`.
-
-    Raises
-    ------
-    AnalysisError
-        It cannot be run alone.
-    """
+    """The call of a row of :func:`replayable`."""
     return recorded_call(row["operator"], *(row[name] for name in _ARGUMENTS), usual_dtype=usual)
 
 

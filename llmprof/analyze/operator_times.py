@@ -15,13 +15,7 @@ NEAR_NS: Final = 50_000
 
 
 def refuse_samples(trace: Trace, what: str) -> None:
-    """Raise for a trace of mode ``ops``, which samples steps and records nothing between modules.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace is of mode ``ops``.
-    """
+    """Raise for a trace of mode ``ops``, which samples steps and records nothing between modules."""
     if trace.meta.get("format") == "ops":
         raise NotCapturedError(
             f"timings of operators are samples of steps, and do not say {what}",
@@ -35,18 +29,6 @@ def layer_times(timings: Timings) -> pl.DataFrame:
 
     If a layer was timed both with and without its operators, only the calls without them count, since timing inside a
     call makes it longer.
-
-    Parameters
-    ----------
-    timings : Timings
-        Of :func:`~llmprof.readers.ops.read_timings`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, phase, method, held, layer, count, total_ns, mean_ns, median_ns, min_ns, max_ns, nested`` (the calls had
-        others timed inside them) and ``waiting`` (share of the calls whose end the device reached within 50 us of the
-        host, so that their time is the host's; null on a CPU).
     """
     keys = ["rank", "phase", "method", "held", "layer"]
     calls = timings.calls.filter(pl.col("kind") == "layer")
@@ -55,21 +37,7 @@ def layer_times(timings: Timings) -> pl.DataFrame:
 
 
 def operator_times(timings: Timings) -> pl.DataFrame:
-    """Time of each operator of the layers, and of the modules outside them, by rank and phase.
-
-    Parameters
-    ----------
-    timings : Timings
-        Of :func:`~llmprof.readers.ops.read_timings`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, phase, method, held, kind, operator`` (path below the layer, or the module's outside them), ``layers``
-        (in how many layers it was timed), ``count, total_ns, mean_ns, median_ns, min_ns, max_ns, nested, waiting`` as
-        in :func:`layer_times`, ``calls_a_step`` (over all layers), ``step_ns`` (median times that: what a step spends
-        in it) and ``share`` (of the median step; nested operators are part of others).
-    """
+    """Time of each operator of the layers, and of the modules outside them, by rank and phase."""
     keys = ["rank", "phase", "method", "held", "kind", "operator"]
     calls = timings.calls.filter(~pl.col("kind").is_in(["layer", "model"]))
     grouped = _grouped(calls, keys, timings, pl.col("layer").n_unique().alias("layers"))
@@ -104,22 +72,7 @@ def _grouped(calls: pl.DataFrame, keys: list[str], timings: Timings, *more: pl.E
 
 
 def communication_times(timings: Timings) -> pl.DataFrame:
-    """Collectives and messages by kind, group and size.
-
-    Parameters
-    ----------
-    timings : Timings
-        Of :func:`~llmprof.readers.ops.read_timings`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, phase, group, kind, bytes, count, total_ns, median_ns, min_ns, algorithm_gbps, bus_gbps`` (medians,
-        GB/s), ``waits`` (posted first: the time ends when it had been waited for), ``a_step`` (calls that a step makes:
-        those inside of sampled layers stand for all layers), ``step_ns`` (their time, likewise) and ``share`` (of the
-        median step; null where all communication of that rank and phase would be longer than the step, since the timed
-        calls waited for another rank longer than the rest). No row on one device: there is no communication.
-    """
+    """Collectives and messages by kind, group and size."""
     keys = ["rank", "phase", "group", "kind", "bytes"]
     own = {facts["rank"]: len(facts["layers"]) for facts in timings.ranks}
     of_phase = ["rank", "phase"]
@@ -149,24 +102,7 @@ _FEWEST_FOR_AN_INTERVAL: Final = 6
 
 
 def timing_overhead(timings: Timings) -> pl.DataFrame:
-    """Time from step to step of decode, by the method of timing: what the timing itself costs.
-
-    Parameters
-    ----------
-    timings : Timings
-        Of :func:`~llmprof.readers.ops.read_timings`; in a run with ``cycle`` methods alternate in one engine; in any
-        other run, untimed steps are compared with timed ones.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, method`` (``none`` first), ``steps, median_ns, mean_ns, low_ns, high_ns`` (quartiles), ``overhead`` (the
-        median over the timed steps of the ratio between a step and the mean of the untimed steps on both sides of it,
-        less one, so that drift affects both) with ``overhead_low, overhead_high`` (its 95 % interval, of the sign
-        test, null below 6 timed steps, where no interval is that sure); null for ``none``, and where nothing was left
-        untimed. A step right after another method is left out where methods come in blocks, and so is one whose next
-        step is no decode.
-    """
+    """Time from step to step of decode, by the method of timing: what the timing itself costs."""
     same = pl.col("method") == pl.col("method").shift().over("rank")
     blocks = all(min((n for _, n in facts["options"].get("cycle") or ()), default=1) > 1 for facts in timings.ranks)
     rows = timings.entries.sort("rank", "at_ns").with_columns(
@@ -198,27 +134,7 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
 
 
 def against_trace(timings: Timings, trace: Trace) -> pl.DataFrame:
-    """Compare layers measured by the timer with those of a profiler that recorded the same steps.
-
-    Parameters
-    ----------
-    timings : Timings
-        Of :func:`~llmprof.readers.ops.read_timings`.
-    trace : Trace
-        A recording of kernels over the same window; its steps are taken in their order.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, step, phase, held, layer, timed_ns`` (the timer), ``device_ns`` (from the end of the last kernel before
-        the layer on its stream to that of its own last one), ``span_ns`` (from its first kernel on), ``kernels_ns``
-        (its kernels, summed) and ``ratio`` (timed over device).
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no kernels.
-    """
+    """Compare layers measured by the timer with those of a profiler that recorded the same steps."""
     from llmprof.analyze.layers.attribution import attribute
 
     end = pl.col("start_ns") + pl.col("dur_ns")

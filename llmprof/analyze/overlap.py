@@ -80,21 +80,7 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
 
 
 def with_waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
-    """Device events, followed by rows for waiting and transfer of their collectives.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace of the events.
-    events : polars.DataFrame
-        ``rank, name, category, start_ns, dur_ns`` (ns) and others.
-
-    Returns
-    -------
-    polars.DataFrame
-        The events with ``communicates``, which is null. Then for each collective whose ranks were matched a row
-        ``transfer``, as long as the event, and one ``wait`` from its start as far as it waits for its last rank.
-    """
+    """Device events, followed by rows for waiting and transfer of their collectives."""
     calls = events.filter(pl.col("category").is_in(COMMUNICATION))
     events = events.with_columns(communicates=pl.lit(None, dtype=_COMMUNICATES))
     if calls.is_empty():
@@ -115,23 +101,7 @@ _COMMUNICATES = pl.Enum(["wait", "transfer"])
 def overlap_of(
     events: pl.DataFrame, by: Sequence[str] = ("rank", "step"), *, copies_recorded: bool = True
 ) -> pl.DataFrame:
-    """The analysis of :func:`overlap` on a frame of device events.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        ``start_ns, dur_ns`` (ns), ``category`` and the columns of ``by``; with ``communicates``, as
-        :func:`with_waits` gives them, exposed communication is parted.
-    by : sequence of str
-        Columns that part the events into groups, ``rank`` among them.
-    copies_recorded : bool
-        Whether copies would be among the events if there had been any.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`overlap` returns it.
-    """
+    """The analysis of :func:`overlap` on a frame of device events."""
     if "rank" not in by:
         raise AnalysisError(
             f"overlap by {listed(by)} would mix the ranks",

@@ -251,20 +251,7 @@ def late_groups(
 
 
 def late_groups_of(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
-    """The analysis of :func:`late_groups` on frames.
-
-    Parameters
-    ----------
-    calls : polars.DataFrame
-        Rows of :func:`~llmprof.analyze.collectives`.
-    groups : polars.DataFrame
-        Rows of :func:`rank_groups`.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`late_groups` returns it.
-    """
+    """The analysis of :func:`late_groups` on frames."""
     late = lateness(calls).filter(pl.col("late_ns").is_not_null())
     late = late.select("call", "rank", "late_ns", "last_rank", "wait_ns")
     dimensions = groups.select("node", *DIMENSIONS)

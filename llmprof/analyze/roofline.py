@@ -152,20 +152,7 @@ ANALYSIS: Final = Analysis(
 
 
 def coverage_of(joined: pl.DataFrame) -> dict[str, float]:
-    """Share of the device time that a join explains.
-
-    Parameters
-    ----------
-    joined : polars.DataFrame
-        Of :func:`roofline_join`, by stage or layer.
-
-    Returns
-    -------
-    dict
-        ``device_ns`` (of kernels and copies in the joined steps)``, explained_ns`` and ``explained_share``;
-        ``idle_ns``; ``contexts_known_share`` (of the steps); ``below_bound`` (rows that are faster than their bound by
-        more than 2 us, the rounding of clocks over a stage: there should be none).
-    """
+    """Share of the device time that a join explains."""
     work = joined.filter(pl.col("stage") != IDLE)
     device = int(work["measured_ns"].sum())
     explained = int(work.filter("explained")["measured_ns"].sum())

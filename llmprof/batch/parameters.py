@@ -111,18 +111,7 @@ def preset(name: str, *, devices: int = 0) -> dict[str, list[Any]]:
 
 
 def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Points of the grid: every combination of the values; the last parameter changes fastest.
-
-    Raises
-    ------
-    ConfigError
-        A name is not a field of the configuration, or a parameter has no values or a value twice.
-
-    Examples
-    --------
-    >>> points({"batch_size": [1, 2], "max_tokens": [16]})
-    [{'batch_size': 1, 'max_tokens': 16}, {'batch_size': 2, 'max_tokens': 16}]
-    """
+    """Points of the grid: every combination of the values; the last parameter changes fastest."""
     fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name not in _NOT_SWEPT]
     for name, values in parameters.items():
         head, dot, key = name.partition(".")

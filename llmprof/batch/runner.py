@@ -32,19 +32,7 @@ class Runs(Protocol):
 
 
 class Points:
-    """Runs the points of a sweep and writes its state after each.
-
-    Parameters
-    ----------
-    state : dict
-        Content of ``sweep.json``, which is changed.
-    folder : pathlib.Path
-        Folder of the sweep.
-    progress : callable or None
-        Called with the current task, the number of finished points, and the number of all points.
-    check : bool
-        Whether the doctor checks the machine before an engine starts.
-    """
+    """Runs the points of a sweep and writes its state after each."""
 
     def __init__(self, state: dict[str, Any], folder: Path, progress: Progress | None, *, check: bool) -> None:
         self._state, self._folder, self._progress, self._check = state, folder, progress, check

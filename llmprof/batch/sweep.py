@@ -36,13 +36,7 @@ def new(config: Mapping[str, Any], parameters: Mapping[str, Any], points: list[d
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """State of the sweep in a folder.
-
-    Raises
-    ------
-    ReadError
-        The folder holds no sweep, or its file is damaged.
-    """
+    """State of the sweep in a folder."""
     path = folder / FILE
     try:
         state = json.loads(path.read_text("utf-8"))
@@ -62,13 +56,7 @@ def _points_ok(points: object) -> bool:
 
 
 def store(state: Mapping[str, Any], folder: Path) -> None:
-    """Write the state of a sweep; a concurrent reader sees either the old or the new state.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be written.
-    """
+    """Write the state of a sweep; a concurrent reader sees either the old or the new state."""
     path, work = folder / FILE, folder / f".{FILE}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,15 +72,7 @@ def store(state: Mapping[str, Any], folder: Path) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Lock the folder for this process.
-
-    Raises
-    ------
-    LlmprofError
-        Another process runs the sweep.
-    OutputError
-        The folder cannot be written.
-    """
+    """Lock the folder for this process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / LOCK).open("w")
@@ -133,14 +113,7 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
 
 
 def measures(run: Run) -> dict[str, Any]:
-    """Latencies, rates and shares of a finished run.
-
-    Returns
-    -------
-    dict
-        ``measures``, with keys of :data:`SCHEMA` (means over the repeats without profiler, if there are any);
-        ``where``, rows of ``analyze.step_time``; ``note``, the reason for a lack of rows, or empty.
-    """
+    """Latencies, rates and shares of a finished run."""
     measured: dict[str, Any] = dict.fromkeys(SCHEMA)
     summary = summarize(run.requests)
     phases = summary["phase"].unique().to_list()

@@ -175,13 +175,7 @@ def speedscope(frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str =
 
 
 def speedscope_text(frame: pl.DataFrame, *, name: str = "llmprof") -> str:
-    """Content of a file for speedscope, as :func:`speedscope` writes it.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there is no row.
-    """
+    """Content of a file for speedscope, as :func:`speedscope` writes it."""
     require(frame, (*_COLUMNS, "rank", "thread"), chart="speedscope", made_by=_SOURCE)
     if frame.is_empty():
         raise nothing("speedscope", "there is no stack", _SOURCE)

@@ -15,23 +15,7 @@ _GRADES: Final = {"good": "#009E73", "fair": "#E0A100", "poor": "#B2182B", "unkn
 
 
 def hardware_peaks(memory: pl.DataFrame, matmul: pl.DataFrame) -> Any:
-    """Measured memory bandwidth and best matrix products, compared with the vendor's stated peaks.
-
-    Parameters
-    ----------
-    memory, matmul : polars.DataFrame
-        Of ``llmprof.experiments.bandwidth.read_bandwidth``.
-
-    Returns
-    -------
-    altair.VConcatChart
-        Bars with a tick at the stated peak.
-
-    Raises
-    ------
-    AnalysisError
-        Nothing was measured.
-    """
+    """Measured memory bandwidth and best matrix products, compared with the vendor's stated peaks."""
     made = "llmprof.experiments.bandwidth.read_bandwidth(path)"
     require(memory, ("kind", "gb_per_s", "peak_gb_per_s"), chart="hardware_peaks", made_by=made)
     if memory.is_empty() and matmul.is_empty():
@@ -62,23 +46,7 @@ def _beside_peak(rows: pl.DataFrame, unit: str) -> Any:
 
 
 def link_bandwidth(links: pl.DataFrame) -> Any:
-    """Bandwidth between devices by the size of the message.
-
-    Parameters
-    ----------
-    links : polars.DataFrame
-        Of ``llmprof.experiments.bandwidth.read_bandwidth``.
-
-    Returns
-    -------
-    altair.Chart
-        A line for each pair and direction.
-
-    Raises
-    ------
-    AnalysisError
-        There was one device.
-    """
+    """Bandwidth between devices by the size of the message."""
     rows = links.filter(pl.col("bytes") >= 1 << 10)
     if rows.is_empty():
         raise nothing("link_bandwidth", "links need two devices", "llmprof.experiments.bandwidth.read_bandwidth(path)")
@@ -88,23 +56,7 @@ def link_bandwidth(links: pl.DataFrame) -> Any:
 
 
 def all_reduce_bandwidth(rows: pl.DataFrame) -> Any:
-    """Bus bandwidth of the all-reduce by size, for each algorithm.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        ``all_reduce`` of ``llmprof.experiments.bandwidth.read_bandwidth``.
-
-    Returns
-    -------
-    altair.Chart
-        A line for each algorithm.
-
-    Raises
-    ------
-    AnalysisError
-        There was one device.
-    """
+    """Bus bandwidth of the all-reduce by size, for each algorithm."""
     if rows.is_empty():
         raise nothing("all_reduce_bandwidth", "there is no all-reduce on one device", "read_bandwidth(path)")
     return _by_size(
@@ -124,23 +76,7 @@ def _by_size(rows: pl.DataFrame, value: str, title: str, heading: str, by: str) 
 
 
 def length_curves(points: pl.DataFrame) -> Any:
-    """Prefill and decode step over the length of the prompt.
-
-    Parameters
-    ----------
-    points : polars.DataFrame
-        Of ``llmprof.experiments.scaling.read_points``.
-
-    Returns
-    -------
-    altair.HConcatChart
-        Lines by layout of devices and batch.
-
-    Raises
-    ------
-    AnalysisError
-        There is no point.
-    """
+    """Prefill and decode step over the length of the prompt."""
     made = "llmprof.experiments.scaling.read_points(path)"
     require(points, ("tp", "pp", "prompt", "batch", "prefill_s", "decode_step_s"), chart="length_curves", made_by=made)
     if points.is_empty():
@@ -164,23 +100,7 @@ def length_curves(points: pl.DataFrame) -> Any:
 
 
 def parallel_efficiency(rows: pl.DataFrame) -> Any:
-    """Speed-up over one device, coloured by grade.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        Of ``llmprof.experiments.scaling.parallelism``.
-
-    Returns
-    -------
-    altair.Chart
-        A point for each layout, phase and point of the workload.
-
-    Raises
-    ------
-    AnalysisError
-        There is no row.
-    """
+    """Speed-up over one device, coloured by grade."""
     if rows.is_empty():
         raise nothing(
             "parallel_efficiency", "there is nothing to compare", "llmprof.experiments.scaling.parallelism(points)"
@@ -205,25 +125,7 @@ def parallel_efficiency(rows: pl.DataFrame) -> Any:
 
 
 def history(rows: pl.DataFrame, metric: str) -> Any:
-    """One metric over the runs of ``watch``.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        Of ``llmprof.experiments.history.read_history``.
-    metric : str
-        Which one.
-
-    Returns
-    -------
-    altair.LayerChart
-        A point for each repeat, a line through the medians.
-
-    Raises
-    ------
-    AnalysisError
-        The history has no such figure.
-    """
+    """One metric over the runs of ``watch``."""
     chosen_rows = rows.filter(pl.col("metric") == metric)
     if chosen_rows.is_empty():
         raise nothing("history", f"the history has no {metric}", "llmprof.experiments.history.read_history(path)")

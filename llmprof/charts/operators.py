@@ -20,23 +20,7 @@ _GB: Final = 1e9
 
 
 def layer_performance_heatmap(timings: Timings) -> Any:
-    """Median time of each layer (x) on each rank and in each phase (y).
-
-    Parameters
-    ----------
-    timings : Timings
-        Of one run.
-
-    Returns
-    -------
-    altair.Chart
-        A cell for each layer.
-
-    Raises
-    ------
-    AnalysisError
-        No layer was timed.
-    """
+    """Median time of each layer (x) on each rank and in each phase (y)."""
     rows = layer_times(timings)
     if rows.is_empty():
         raise nothing("layer_performance_heatmap", "no layer was timed", _SOURCE)
@@ -65,23 +49,7 @@ def layer_performance_heatmap(timings: Timings) -> Any:
 
 
 def operation_time_distribution(timings: Timings) -> Any:
-    """Quartiles and extremes of the times of each operator in decode steps (in all steps if there are none).
-
-    Parameters
-    ----------
-    timings : Timings
-        Of one run.
-
-    Returns
-    -------
-    altair.Chart
-        A bar for each operator.
-
-    Raises
-    ------
-    AnalysisError
-        No operator was timed.
-    """
+    """Quartiles and extremes of the times of each operator in decode steps (in all steps if there are none)."""
     calls = timings.calls.filter(~pl.col("kind").is_in(["layer", "model"]))
     phase = "decode" if "decode" in set(calls["phase"]) else None
     calls = calls.filter(pl.col("phase") == phase) if phase else calls
@@ -110,23 +78,7 @@ def operation_time_distribution(timings: Timings) -> Any:
 
 
 def compute_vs_communication(timings: Timings) -> Any:
-    """Time of a step in communication and in everything else, by rank and phase.
-
-    Parameters
-    ----------
-    timings : Timings
-        Of one run.
-
-    Returns
-    -------
-    altair.Chart
-        A bar for each rank and phase; one device has no communication, and the chart says so.
-
-    Raises
-    ------
-    AnalysisError
-        No step was timed.
-    """
+    """Time of a step in communication and in everything else, by rank and phase."""
     if timings.steps.is_empty():
         raise nothing("compute_vs_communication", "no step was timed", _SOURCE)
     steps = timings.steps.group_by("rank", "phase").agg(step=pl.col("dur_ns").median())
@@ -165,23 +117,7 @@ def compute_vs_communication(timings: Timings) -> Any:
 
 
 def memory_usage_analysis(timings: Timings) -> Any:
-    """Memory that is allocated at the end of each timed step, by rank.
-
-    Parameters
-    ----------
-    timings : Timings
-        Of one run.
-
-    Returns
-    -------
-    altair.Chart
-        A line for each rank.
-
-    Raises
-    ------
-    AnalysisError
-        Memory was not recorded (``memory: off``).
-    """
+    """Memory that is allocated at the end of each timed step, by rank."""
     steps = timings.steps.drop_nulls(["bytes_before", "bytes_after"])
     if steps.is_empty():
         raise nothing("memory_usage_analysis", "memory was not recorded (ops_options memory: off)", _SOURCE)
@@ -207,23 +143,7 @@ def memory_usage_analysis(timings: Timings) -> Any:
 
 
 def performance_bottlenecks(timings: Timings) -> Any:
-    """Operators by their time in a step, over all layers; operators that contain others are left out.
-
-    Parameters
-    ----------
-    timings : Timings
-        Of one run.
-
-    Returns
-    -------
-    altair.Chart
-        A bar for each operator, the largest first, for each phase.
-
-    Raises
-    ------
-    AnalysisError
-        No operator was timed.
-    """
+    """Operators by their time in a step, over all layers; operators that contain others are left out."""
     rows = operator_times(timings).filter(~pl.col("nested"))
     rows = rows.group_by("phase", "operator").agg(pl.col("step_ns", "share").mean())
     if rows.is_empty():
@@ -252,23 +172,7 @@ def performance_bottlenecks(timings: Timings) -> Any:
 
 
 def bandwidth_analysis(timings: Timings) -> Any:
-    """Bus bandwidth of collectives and messages by size.
-
-    Parameters
-    ----------
-    timings : Timings
-        Of one run.
-
-    Returns
-    -------
-    altair.Chart
-        A point for each kind, size and rank.
-
-    Raises
-    ------
-    AnalysisError
-        There was no communication: one device.
-    """
+    """Bus bandwidth of collectives and messages by size."""
     rows = communication_times(timings).drop_nulls("bus_gbps").filter(pl.col("bytes") > 0)
     if rows.is_empty():
         raise nothing("bandwidth_analysis", "there is no communication on one device", _SOURCE)

@@ -56,13 +56,7 @@ class Axes:
 
 
 def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
-    """Parameters of a sweep: those given, or the columns between the label and the state of a point.
-
-    Raises
-    ------
-    AnalysisError
-        One of them is no column, or there is none.
-    """
+    """Parameters of a sweep: those given, or the columns between the label and the state of a point."""
     columns = frame.columns
     chosen = list(parameters or ())
     if not chosen and {"label", "state"} <= set(columns):
@@ -74,15 +68,7 @@ def swept(frame: pl.DataFrame, parameters: Sequence[str] | None) -> list[str]:
 
 
 def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
-    """The first parameter along the axis, each value in the order of the sweep; the others as lines.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``sweep.comparison``.
-    parameters : sequence of str
-        Parameters of the sweep.
-    """
+    """The first parameter along the axis, each value in the order of the sweep; the others as lines."""
     first, others = parameters[0], list(parameters[1:])
     text = pl.col(first).cast(pl.String).fill_null("none")
     names = [pl.concat_str(pl.lit(name.replace("_", " ") + " "), _text(name)) for name in others]

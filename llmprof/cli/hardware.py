@@ -88,13 +88,7 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
 
 
 def view_of_profile(args: Namespace) -> pl.DataFrame:
-    """Compute a view of hardware metrics; the findings if no view is named.
-
-    Raises
-    ------
-    AnalysisError
-        The view needs a timeline, or got an option that it does not accept.
-    """
+    """Compute a view of hardware metrics; the findings if no view is named."""
     if args.by or args.rank:
         raise AnalysisError(f"{args.what} takes no --by and no --rank", expected="a view of a trace with them")
     if args.what == "findings":

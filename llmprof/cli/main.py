@@ -33,15 +33,7 @@ _TELLING = ("convert", "demo", "experiment", "replay", "run", "sweep")
 
 
 class ProgressLine:
-    """Progress on stderr: one line that is overwritten on a terminal, otherwise one line after another.
-
-    Parameters
-    ----------
-    stream : file
-        Stream to write to.
-    live : bool
-        Whether the stream is a terminal, on which a line can be overwritten.
-    """
+    """Progress on stderr: one line that is overwritten on a terminal, otherwise one line after another."""
 
     EVERY_S = 0.1
     EVERY_LINE_S = 10.0
@@ -79,19 +71,7 @@ class ProgressLine:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments; those of the process if not given.
-
-    Returns
-    -------
-    int
-        0; 1 if ``diff --fail-over`` finds b slower, 2 for an error that llmprof explains, 130 after an interrupt, 141
-        if the reader of the output closed it.
-    """
+    """Run a command."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -150,13 +130,7 @@ def _say(words: str, progress: ProgressLine | _Silent) -> None:
 
 
 def _print(words: str) -> None:
-    """Print without buffering; a full disk raises an error that says so.
-
-    Raises
-    ------
-    OutputError
-        The output cannot be written.
-    """
+    """Print without buffering; a full disk raises an error that says so."""
     try:
         print(words, flush=True)
     except BrokenPipeError:

@@ -332,13 +332,7 @@ def _templates() -> str:
 
 
 def check_installed() -> None:
-    """Check that the packages that serve the page are installed.
-
-    Raises
-    ------
-    LlmprofError
-        A package is missing; the message says how to install it.
-    """
+    """Check that the packages that serve the page are installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise LlmprofError(
@@ -360,13 +354,7 @@ def _name(path: str) -> str:
 
 
 def _port(wished: int) -> int:
-    """Return the requested port, or a free one for 0.
-
-    Raises
-    ------
-    LlmprofError
-        The port is in use, or the number is not one of a port.
-    """
+    """Return the requested port, or a free one for 0."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

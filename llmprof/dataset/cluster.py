@@ -32,13 +32,7 @@ class Lost(Exception):  # noqa: N818 - it is a result, not raised
 
 
 class Workers(Generic[T]):
-    """Workers that call one function with many things.
-
-    Parameters
-    ----------
-    client : object
-        A Dask client; None for this process.
-    """
+    """Workers that call one function with many things."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -56,31 +50,7 @@ class Workers(Generic[T]):
         what: str,
         progress: Progress | None = None,
     ) -> Iterator[tuple[T, R | Lost]]:
-        """Results of a function for many things, in the order in which they finish.
-
-        Parameters
-        ----------
-        function : callable
-            Function of a module, so that workers find it; it takes one thing and ``shared``.
-        things : sequence
-            Things that it is called with, one at a time.
-        *shared : object
-            Small arguments of all calls; they are sent with each.
-        what : str
-            Name of the work, for the progress.
-        progress : callable, optional
-            Called with ``what``, the number of finished things, and the number of all things.
-
-        Yields
-        ------
-        tuple
-            The thing and its result; :class:`Lost` if the workers that had it died repeatedly.
-
-        Raises
-        ------
-        ClusterError
-            There are no workers left.
-        """
+        """Results of a function for many things, in the order in which they finish."""
         if progress is not None:
             progress(what, 0, len(things))
         done = self._here(function, things, shared) if self._client is None else self._there(function, things, shared)
@@ -159,28 +129,7 @@ def _gone(error: BaseException) -> ClusterError:
 
 @contextmanager
 def workers(client: Any, tasks: int) -> Iterator[Workers[Any]]:
-    """Workers for a number of tasks; those that this function starts are stopped at the end.
-
-    Parameters
-    ----------
-    client : dask.distributed.Client, str, None or False
-        A Dask client, the address of a scheduler (``tcp://host:8786``), None for processes of this machine (at most as
-        many as tasks or cores), or False for this process alone.
-    tasks : int
-        Number of tasks; a single one is done in this process.
-
-    Yields
-    ------
-    Workers
-        The workers.
-
-    Raises
-    ------
-    ClusterError
-        Dask is not installed, or the scheduler cannot be reached.
-    ArgumentError
-        ``client`` is something else.
-    """
+    """Workers for a number of tasks; those that this function starts are stopped at the end."""
     if client is False or (client is None and (tasks < 2 or _cores() < 2)):
         yield Workers(None)
         return
@@ -220,25 +169,7 @@ def _distributed() -> Any:
 
 @contextmanager
 def local(count: int, *, processes: bool = True) -> Iterator[Any]:
-    """A Dask client with local processes of one thread each, at most one for each core.
-
-    Parameters
-    ----------
-    count : int
-        Number of processes.
-    processes : bool
-        False for threads of this process.
-
-    Yields
-    ------
-    dask.distributed.Client
-        Its cluster ends with the block.
-
-    Raises
-    ------
-    ClusterError
-        Dask is not installed.
-    """
+    """A Dask client with local processes of one thread each, at most one for each core."""
     distributed = _distributed()
     threads = os.environ.get("POLARS_MAX_THREADS") or str(max(1, _cores() // max(1, count)))
     with ExitStack() as stack:

@@ -212,13 +212,7 @@ def _known(place: Place) -> dict[str, list[Partition]]:
 
 
 def _made(source: Source, place: Place) -> list[Partition] | str:
-    """Partitions of one file, or the reason why there are none. Runs on a worker.
-
-    Raises
-    ------
-    OutputError
-        The dataset cannot be written, whatever the file.
-    """
+    """Partitions of one file, or the reason why there are none. Runs on a worker."""
     seen = stamp(source)
     try:
         with fetched(source) as path, border(source.name):

@@ -113,13 +113,7 @@ OF_RANK: Final[dict[str, Callable[..., pl.DataFrame]]] = {
 
 
 def choice(first: Mapping[str, pl.DataFrame | None]) -> tuple[str, pl.DataFrame | None]:
-    """Description of the representative part of the run, and its steps, from :data:`FIRST` of all ranks.
-
-    Raises
-    ------
-    NotCapturedError
-        No rank has steps or device work.
-    """
+    """Description of the representative part of the run, and its steps, from :data:`FIRST` of all ranks."""
     frames = {name: frame for name, frame in first.items() if frame is not None}
     if "recorded_windows" not in frames:
         raise NotCapturedError("no rank of the dataset holds kernels, copies or operators", table="kernels")
@@ -132,24 +126,7 @@ def joined(
     results: Mapping[str, pl.DataFrame | None],
     calls: pl.DataFrame | None,
 ) -> pl.DataFrame:
-    """Findings from the results of all ranks.
-
-    Parameters
-    ----------
-    trace : Trace
-        The dataset.
-    chosen : tuple of (str, polars.DataFrame or None)
-        The representative part of the run and its steps, from :func:`choice`.
-    results : mapping of str to polars.DataFrame or None
-        Results of :data:`FIRST`, :data:`OF_SCOPE`, :data:`OF_RANK` and ``launch_delay`` over the ranks.
-    calls : polars.DataFrame or None
-        The matched calls.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`llmprof.analyze.findings` returns them.
-    """
+    """Findings from the results of all ranks."""
     tables: dict[str, Any] = {name: results.get(result) for name, result in _TABLES.items()}
     # one row for each rank in a table that no rule looks at, so that it has the ranks of the dataset
     ranks = pl.Series(trace.ranks, dtype=pl.Int32)

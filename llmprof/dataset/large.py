@@ -283,13 +283,7 @@ def _us(times: Times) -> pl.Expr:
 
 
 def _write(rank: int, truth: Truth, folder: str) -> None:
-    """Write the file of one rank. Runs on a worker.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
-    """
+    """Write the file of one rank. Runs on a worker."""
     base = _base(truth.repeat, truth.tensor_parallel)
     group = rank // truth.tensor_parallel
     members = [group * truth.tensor_parallel + i for i in range(truth.tensor_parallel)]

@@ -203,22 +203,7 @@ def several(
 def prepare(
     analyses: Mapping[str, Mapping[str, Any]], trace: Trace, *, client: Any = None, progress: Progress | None = None
 ) -> dict[str, pl.DataFrame]:
-    """Several analyses of a dataset, which are kept with it: calling them afterwards takes no time.
-
-    Parameters
-    ----------
-    analyses : mapping of str to mapping
-        Names of analyses, with their options.
-    trace : Trace
-        A dataset.
-    client, progress
-        As of :func:`map`.
-
-    Returns
-    -------
-    dict of str to polars.DataFrame
-        Frames by the names of the analyses; one for which nothing was recorded is missing.
-    """
+    """Several analyses of a dataset, which are kept with it: calling them afterwards takes no time."""
     with workers(client, len(trace.ranks)) as team:
         return _Work(trace, team, progress).frames(analyses, kept=trace)
 

@@ -55,20 +55,7 @@ class Bandwidth:
         return str(devices[0]["name"]) if devices and self.document["platform"] == "cuda" else "CPU"
 
     def measured(self) -> hardware.Device:
-        """Device with measured peaks instead of those of its data sheet.
-
-        Returns
-        -------
-        llmprof.hardware.Device
-            Device for :func:`llmprof.theory.profile`. Its peaks are the best matrix products by type, the bandwidth of
-            copies, and twice the best one-way rate between two devices. Values that were not measured are those of the
-            data sheet.
-
-        Raises
-        ------
-        LlmprofError
-            The measurement ran on a CPU.
-        """
+        """Device with measured peaks instead of those of its data sheet."""
         if self.document["platform"] != "cuda":
             raise LlmprofError("the peaks were measured on a CPU", expected="a measurement on a GPU")
         base = hardware.device(self.device)
@@ -93,24 +80,12 @@ class Bandwidth:
 
 
 def command(out: Path, *, python: str = sys.executable, spec: Mapping[str, Any] | None = None) -> list[str]:
-    """Command line of the measurement on one machine.
-
-    Examples
-    --------
-    >>> command(Path("out.json"), python="python3")[-2:]
-    ['--out', 'out.json']
-    """
+    """Command line of the measurement on one machine."""
     return [python, str(SCRIPT), "--out", str(out), *(["--spec", json.dumps(dict(spec))] if spec else [])]
 
 
 def torchrun(out: Path, *, nodes: int, ranks: int, spec: Mapping[str, Any] | None = None) -> str:
-    """Command line of the measurement on several nodes, which must be started on each node.
-
-    Examples
-    --------
-    >>> torchrun(Path("out.json"), nodes=2, ranks=8).split()[:3]
-    ['torchrun', '--nnodes', '2']
-    """
+    """Command line of the measurement on several nodes, which must be started on each node."""
     head = ["torchrun", "--nnodes", str(nodes), "--nproc-per-node", str(ranks), "--rdzv-backend", "c10d"]
     return shlex.join([*head, "--rdzv-endpoint", "HOST:29500", *command(out, spec=spec)[1:]])
 
@@ -123,31 +98,7 @@ def run_bandwidth(
     timeout_s: float = 1800.0,
     progress: Progress | None = None,
 ) -> Bandwidth:
-    """Run the measurement in a separate process.
-
-    Parameters
-    ----------
-    out : path
-        JSON file to write; its folder is made.
-    python : str
-        Interpreter that has PyTorch (and vLLM, to measure its custom all-reduce).
-    spec : mapping, optional
-        Options that override the defaults of the script: ``parts, max_bytes, ranks, device, dtypes, …``.
-    timeout_s : float
-        Longest time of the measurement (s).
-    progress : callable, optional
-        Called with the current task.
-
-    Returns
-    -------
-    Bandwidth
-        The measured bandwidths.
-
-    Raises
-    ------
-    LaunchError
-        PyTorch is missing, there are fewer devices than ``spec`` requires, or the measurement took too long.
-    """
+    """Run the measurement in a separate process."""
     path = Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     if progress is not None:
@@ -173,13 +124,7 @@ def run_bandwidth(
 
 
 def read_bandwidth(path: str | Path) -> Bandwidth:
-    """Read the results file of :func:`run_bandwidth`.
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read, or does not hold these results.
-    """
+    """Read the results file of :func:`run_bandwidth`."""
     try:
         document = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:

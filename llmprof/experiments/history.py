@@ -35,31 +35,7 @@ _FEWEST: Final = 3
 def append(
     path: str | Path, values: Mapping[str, Sequence[float]], *, better: Mapping[str, str] | None = None, label: str = ""
 ) -> pl.DataFrame:
-    """Add one run to a history; two processes may do this at the same time.
-
-    Parameters
-    ----------
-    path : path
-        Parquet file of the history; it is made if it does not exist.
-    values : mapping of str to sequence of float
-        Values of the repeats, by the name of the figure.
-    better : mapping of str to str, optional
-        ``lower`` (the default) or ``higher``, by the name of the figure.
-    label : str
-        Name of the run.
-
-    Returns
-    -------
-    polars.DataFrame
-        The whole history.
-
-    Raises
-    ------
-    ReadError
-        The existing file is not a history.
-    OutputError
-        The history cannot be written.
-    """
+    """Add one run to a history; two processes may do this at the same time."""
     file = Path(path)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -90,18 +66,7 @@ def _alone(file: Path) -> Iterator[None]:
 
 
 def read_history(path: str | Path) -> pl.DataFrame:
-    """Read a history.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``run``; ``time_ns`` since the epoch; ``label, metric, better, value``. Each row is one repeat of a figure.
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read, or is not a history.
-    """
+    """Read a history."""
     try:
         history = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
@@ -116,37 +81,7 @@ def read_history(path: str | Path) -> pl.DataFrame:
 def regressions(
     history: pl.DataFrame, *, least_change: float = 0.05, level: float = 0.01, window: int = 10
 ) -> pl.DataFrame:
-    """Compare the last run with the earlier runs by :data:`TEST`.
-
-    Parameters
-    ----------
-    history : polars.DataFrame
-        Rows of :func:`read_history`.
-    least_change : float
-        Smallest change that counts, as a share.
-    level : float
-        Significance level: a lower p-value counts as a real change.
-    window : int
-        Most earlier runs that the last one is compared with.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``metric``; ``before``, the median of the medians of the earlier runs; ``now``, the median of the last run;
-        ``change``, ``now`` over ``before`` minus 1; ``p_value``; ``runs``, the number of earlier runs; ``verdict``:
-        ``worse``, ``better``, ``same``, or ``unknown`` with fewer than three earlier runs.
-
-    Raises
-    ------
-    AnalysisError
-        The history is empty.
-
-    Examples
-    --------
-    >>> rows = [(run, 0, "", "step_s", "lower", 1.0 + run // 4 + i / 100) for run in (1, 2, 3, 4) for i in range(5)]
-    >>> regressions(pl.DataFrame(rows, schema=dict(SCHEMA), orient="row"))["verdict"].to_list()
-    ['worse']
-    """
+    """Compare the last run with the earlier runs by :data:`TEST`."""
     if history.is_empty():
         raise AnalysisError("the history is empty", hint="run watch first")
     last = int(history["run"].max())  # type: ignore[arg-type]
@@ -174,18 +109,6 @@ def one_more(values: Sequence[float], new: float) -> float:
 
     ``(new - mean) / (s * sqrt(1 + 1/n))`` follows Student's t with ``n - 1`` degrees of freedom; its probability is the
     finite series of Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
-
-    Parameters
-    ----------
-    values : sequence of float
-        At least two values.
-    new : float
-        The new value.
-
-    Examples
-    --------
-    >>> round(one_more([9.0, 10.0, 11.0], 10.0 + 4.303 * (4 / 3) ** 0.5), 3)
-    0.05
     """
     n = len(values)
     away, spread = abs(new - mean(values)), stdev(values) * math.sqrt(1 + 1 / n)
@@ -214,33 +137,7 @@ def watch(
     least_change: float = 0.05,
     sleep: Callable[[float], None] = time.sleep,
 ) -> pl.DataFrame:
-    """Repeat a measurement, add its runs to a history, and compare the last run with the earlier ones.
-
-    Parameters
-    ----------
-    measure : callable
-        Measures one run and returns the values of its repeats, by the name of the figure.
-    path : path
-        File of the history.
-    runs : int
-        Number of runs to add.
-    every_s : float
-        Time between the starts of two runs (s).
-    better, label, least_change
-        As for :func:`append` and :func:`regressions`.
-    sleep : callable
-        Function that waits for a number of seconds.
-
-    Returns
-    -------
-    polars.DataFrame
-        Result of :func:`regressions`.
-
-    Raises
-    ------
-    OutputError
-        ``runs`` is below one, or the history cannot be written.
-    """
+    """Repeat a measurement, add its runs to a history, and compare the last run with the earlier ones."""
     if runs < 1:
         raise OutputError(f"runs is {runs}", expected="at least 1")
     history = pl.DataFrame(schema=dict(SCHEMA))

@@ -67,23 +67,7 @@ class Rule:
 
 
 def suggestions(evidence: Evidence) -> pl.DataFrame:
-    """Suggestions for faster runs, from measurements only.
-
-    Parameters
-    ----------
-    evidence : Evidence
-        Results of experiments.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rule, title, figure, suggestion, evidence``; rules whose measurements are missing have no row.
-
-    Examples
-    --------
-    >>> suggestions(Evidence()).height
-    0
-    """
+    """Suggestions for faster runs, from measurements only."""
     rows = [
         (rule.name, reason[0], reason[1], rule.suggestion, rule.evidence)
         for rule in RULES
@@ -229,11 +213,6 @@ def saved(folder: str | Path) -> Results:
 
     Results are ``bandwidth_test_*.json`` and ``latency_analysis_*.json`` (or ``points.json`` below the folder). The
     timings of a run in mode ``ops`` are read from anywhere below the folder.
-
-    Raises
-    ------
-    ReadError
-        The folder holds no results, or a file is damaged.
     """
     place = Path(folder)
     bandwidth = sorted(place.glob(_SAVED["bandwidth"]))
@@ -272,31 +251,7 @@ def write_report(
     device: Any = None,
     grades: Mapping[str, tuple[float, float]] = GRADES,
 ) -> list[Path]:
-    """Write ``performance_report.md`` and ``plots/`` from saved results.
-
-    Parameters
-    ----------
-    folder : path
-        Folder with saved results.
-    out : path, optional
-        Folder to write to; ``folder`` if not given.
-    device : optional
-        Device for the theoretical bounds; by default the one whose bandwidth was measured.
-    grades : mapping
-        Thresholds of the grades.
-
-    Returns
-    -------
-    list of pathlib.Path
-        Files that were written; ``performance_report.md`` is the last one.
-
-    Raises
-    ------
-    ReadError
-        The folder holds no results.
-    OutputError
-        A file cannot be written.
-    """
+    """Write ``performance_report.md`` and ``plots/`` from saved results."""
     results, place = saved(folder), Path(out if out is not None else folder)
     plots = place / "plots"
     try:

@@ -53,33 +53,7 @@ def run_points(
     progress: Progress | None = None,
     check: bool = True,
 ) -> pl.DataFrame:
-    """Measure one layout of devices over prompt length, batch size and output length, in one start of the engine.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Model, engine and parallel sizes; the varied options are overridden.
-    folder : path
-        Folder of the sweep; an interrupted sweep is continued.
-    lengths, batches, outputs : sequence of int
-        Prompt tokens, concurrent requests, and output tokens.
-    trace : bool
-        Whether a torch trace of each point is recorded, too, for the explorers and ``llmprof diff``.
-    progress : callable, optional
-        Called with the current task.
-    check : bool
-        Whether the doctor checks the machine first.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns of :func:`read_points`; the rows are also in ``points.json`` of the folder.
-
-    Raises
-    ------
-    LlmprofError
-        No point finished; or as for a sweep.
-    """
+    """Measure one layout of devices over prompt length, batch size and output length, in one start of the engine."""
     from llmprof.batch import BatchRunner
     from llmprof.launch import open_run
 
@@ -123,25 +97,7 @@ def _s(value: Any) -> float | None:
 
 
 def read_points(*paths: str | Path) -> pl.DataFrame:
-    """Read measured points from files; the values of a point are medians of its repeats.
-
-    Parameters
-    ----------
-    *paths : path
-        ``points.json`` files of one or more layouts of devices.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``tp, pp, prompt, batch, out, repeats``; ``prefill_s``, from scheduling to the first token of the last request;
-        ``decode_step_s, ttft_s, wall_s, output_tokens_per_s, prefill_tokens_per_s``; ``spread``, largest minus smallest
-        decode step over the median; ``peak_bytes``.
-
-    Raises
-    ------
-    ReadError
-        A file cannot be read, or does not hold measured points.
-    """
+    """Read measured points from files; the values of a point are medians of its repeats."""
     frames = []
     for path in paths:
         document = _document(path)
@@ -163,24 +119,7 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
 
 
 def communication_share(trace: Trace) -> pl.DataFrame:
-    """Share of a step in which the device does nothing but communicate, by phase.
-
-    Parameters
-    ----------
-    trace : Trace
-        A recording with kernels and steps. Time that a collective waits for other ranks counts as communication.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``phase``, prefill or decode; ``steps``; ``communication``, the median over ranks and steps of the exposed
-        communication of a step over its length on the device. A trace without known steps has no rows.
-
-    Examples
-    --------
-    >>> communication_share(trace)["phase"].to_list()
-    ['decode', 'prefill']
-    """
+    """Share of a step in which the device does nothing but communicate, by phase."""
     from llmprof import analyze
 
     exposed = pl.col("exposed_communication_ns") / pl.col("total_ns")
@@ -191,24 +130,7 @@ def communication_share(trace: Trace) -> pl.DataFrame:
 
 
 def read_communication(*paths: str | Path) -> pl.DataFrame:
-    """Read the shares of communication of traced points from files.
-
-    Parameters
-    ----------
-    *paths : path
-        ``points.json`` files of one or more layouts of devices.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``tp, pp, prompt, batch``, and ``phase, steps, communication`` of :func:`communication_share`. Points that were
-        not traced have no rows.
-
-    Raises
-    ------
-    ReadError
-        A file cannot be read, or does not hold measured points.
-    """
+    """Read the shares of communication of traced points from files."""
     rows = []
     for path in paths:
         for row in _document(path).get("communication") or []:
@@ -236,24 +158,7 @@ def _document(path: str | Path) -> dict[str, Any]:
 
 
 def sequence_length(points: pl.DataFrame, *, model: Any = None, device: Any = None) -> pl.DataFrame:
-    """Growth of prefill and decode times with the prompt length, and their theoretical bounds.
-
-    Parameters
-    ----------
-    points : polars.DataFrame
-        Rows of :func:`read_points`.
-    model, device : optional
-        Arguments of :func:`llmprof.theory.profile`; without them there are no bounds.
-
-    Returns
-    -------
-    polars.DataFrame
-        The points, and ``prefill_slope``, the growth of the prefill over the growth of the length since the next
-        shorter length (1: proportional, near 0: constant); ``bend``, the first length of the series whose slope is
-        above one half, from which on each token adds to the prefill; ``prefill_bound_s, decode_bound_s``;
-        ``prefill_share, decode_share``, bound over measured time. Bounds and shares are null without a model and a
-        device.
-    """
+    """Growth of prefill and decode times with the prompt length, and their theoretical bounds."""
     series = ["tp", "pp", "batch", "out"]
     rise = (pl.col("prefill_s") / pl.col("prefill_s").shift().over(series)).log()
     run = (pl.col("prompt") / pl.col("prompt").shift().over(series)).log()
@@ -289,38 +194,7 @@ def parallelism(
     grades: Mapping[str, tuple[float, float]] = GRADES,
     communication: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
-    """Compare each layout of devices with one device: speed-up, efficiency and a grade.
-
-    Parameters
-    ----------
-    points : polars.DataFrame
-        Rows of :func:`read_points`, including points of one device.
-    grades : mapping
-        Thresholds in the form of :data:`GRADES`.
-    communication : polars.DataFrame, optional
-        Rows of :func:`read_communication` for the same points.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``tp, pp, prompt, batch, out``; ``phase``, prefill or decode; ``single_s`` on one device and ``time_s`` on
-        ``devices``; ``speedup``; ``efficiency``, speed-up over devices; ``grade``, by the threshold of TP if ``tp`` is
-        above 1, otherwise of PP; ``noise``, whether the change is within the spread of the repeats; ``peak_bytes`` and
-        ``single_peak_bytes``, the largest memory of a device, null if not measured; ``communication``, share of a step
-        on the device in traces of this workload with any output length, null without traces.
-
-    Raises
-    ------
-    LlmprofError
-        There are no points of one device, or none of several devices.
-
-    Examples
-    --------
-    >>> rows = {"tp": [1, 2], "pp": [1, 1], "prompt": [8, 8], "batch": [1, 1], "out": [4, 4],
-    ...         "prefill_s": [0.02, 0.0125], "decode_step_s": [0.01, 0.008], "spread": [0.0, 0.0]}
-    >>> parallelism(pl.DataFrame(rows)).select("phase", pl.col("speedup", "efficiency").round(3), "grade").rows()
-    [('decode', 1.25, 0.625, 'fair'), ('prefill', 1.6, 0.8, 'good')]
-    """
+    """Compare each layout of devices with one device: speed-up, efficiency and a grade."""
     workload = ["prompt", "batch", "out"]
     on_one = points.filter((pl.col("tp") == 1) & (pl.col("pp") == 1))
     several = points.filter(pl.col("tp") * pl.col("pp") > 1)
@@ -370,23 +244,7 @@ def _memory(points: pl.DataFrame) -> pl.Expr:
 
 
 def grades_of(words: Iterable[str]) -> dict[str, tuple[float, float]]:
-    """Thresholds of :data:`GRADES` after changes from texts.
-
-    Parameters
-    ----------
-    words : iterable of str
-        Texts of the form ``NAME=GOOD:FAIR``.
-
-    Raises
-    ------
-    ConfigError
-        There is no threshold of that name, or the figures are invalid.
-
-    Examples
-    --------
-    >>> grades_of(["tp_efficiency=0.8:0.6"])["tp_efficiency"]
-    (0.8, 0.6)
-    """
+    """Thresholds of :data:`GRADES` after changes from texts."""
     from llmprof.errors import ConfigError
 
     grades = dict(GRADES)
@@ -419,18 +277,7 @@ def graded(value: float | None, threshold: str, grades: Mapping[str, tuple[float
 
 
 def unsuited(link_peak_gb_per_s: float | None, grades: Mapping[str, tuple[float, float]] = GRADES) -> list[str]:
-    """Sentences about thresholds that the hardware cannot reach.
-
-    Parameters
-    ----------
-    link_peak_gb_per_s : float or None
-        Stated peak of a link (GB/s in one direction).
-
-    Examples
-    --------
-    >>> unsuited(64.0)
-    ['p2p_gb_per_s asks for more than 200 GB/s, and the link carries at most 64: compare its share of the peak']
-    """
+    """Sentences about thresholds that the hardware cannot reach."""
     good = grades["p2p_gb_per_s"][0]
     if link_peak_gb_per_s is not None and link_peak_gb_per_s <= good:
         return [
@@ -441,13 +288,7 @@ def unsuited(link_peak_gb_per_s: float | None, grades: Mapping[str, tuple[float,
 
 
 def cases_of(path: str | Path) -> dict[str, list[int]]:
-    """Read test cases from YAML: ``lengths``, ``batches`` and ``outputs``, each a list of numbers.
-
-    Raises
-    ------
-    ConfigError
-        The file cannot be read, has an unknown key, or has a value that is not a list of positive numbers.
-    """
+    """Read test cases from YAML: ``lengths``, ``batches`` and ``outputs``, each a list of numbers."""
     from llmprof.errors import ConfigError
     from llmprof.launch.config.files import checked, load, refuse_unknown
 

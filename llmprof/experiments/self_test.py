@@ -16,27 +16,7 @@ AGREES: Final = 0.05
 
 
 def self_test(python: str = sys.executable, *, timeout_s: float = 300.0) -> dict[str, Any]:
-    """Time a matrix product with the timer and with PyTorch's profiler.
-
-    Parameters
-    ----------
-    python : str
-        Interpreter that has PyTorch.
-    timeout_s : float
-        Longest time of the test (s).
-
-    Returns
-    -------
-    dict
-        ``platform, n``; the medians ``timed_us`` and ``profiler_us``; ``calls``; ``seen``, the calls that the profiler
-        recorded; ``torch``; ``difference``, timed over the profiler's time minus 1, None if the profiler recorded no
-        call; ``agrees``.
-
-    Raises
-    ------
-    LaunchError
-        PyTorch is missing, or the test failed.
-    """
+    """Time a matrix product with the timer and with PyTorch's profiler."""
     try:
         process = subprocess.run(  # noqa: S603 (our own script, no shell)
             [python, str(SCRIPT)], capture_output=True, text=True, timeout=timeout_s, check=False

@@ -47,17 +47,7 @@ _STYLE: Final = """<style>
 
 
 class Front(ipywidgets.VBox):  # type: ignore[misc]
-    """Facts about the run, and its findings; made by ``explore.open``.
-
-    Parameters
-    ----------
-    trace : Trace
-        What is shown.
-    show : callable
-        Called with the row of a finding whose button was pressed.
-    findings : polars.DataFrame, optional
-        Findings of hardware metrics, in place of those of :func:`llmprof.analyze.findings`.
-    """
+    """Facts about the run, and its findings; made by ``explore.open``."""
 
     def __init__(
         self, trace: Trace, show: Callable[[Mapping[str, Any]], None], findings: pl.DataFrame | None = None
@@ -97,23 +87,7 @@ def tab_of(row: Mapping[str, Any]) -> str:
 
 
 def filters_of(row: Mapping[str, Any]) -> dict[str, str]:
-    """Filters of an explorer that follow from the condition of a finding: a stage, a category or a kind of collective.
-
-    Parameters
-    ----------
-    row : mapping
-        A row of :func:`llmprof.analyze.findings`.
-
-    Returns
-    -------
-    dict of str to str
-        ``stage``, ``category`` or ``kind`` and its value; empty for other conditions.
-
-    Examples
-    --------
-    >>> filters_of({"where": "stage = 'gate_up_proj'"})
-    {'stage': 'gate_up_proj'}
-    """
+    """Filters that follow from the condition of a finding: a stage, a category or a kind of collective."""
     patterns = {"stage": _ONE_STAGE, "category": _ONE_CATEGORY, "kind": _ONE_KIND}
     condition = str(row["where"])
     return {name: match[1] for name, pattern in patterns.items() if (match := pattern.fullmatch(condition))}
@@ -130,15 +104,7 @@ def kernel_of(condition: str) -> str | None:
 
 
 def rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
-    """Evidence of a finding: the rows of its analysis that fulfil its condition.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace.
-    row : mapping
-        A row of :func:`llmprof.analyze.findings` of it.
-    """
+    """Evidence of a finding: the rows of its analysis that fulfil its condition."""
     frame: pl.DataFrame = getattr(analyze, str(row["evidence"]))(trace)
     return frame.filter(pl.sql_expr(str(row["where"])))
 

@@ -53,13 +53,7 @@ class Wanted:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str]) -> Wanted:
-        """Files from the environment variable.
-
-        Raises
-        ------
-        LlmprofError
-            It says nothing.
-        """
+        """Files from the environment variable."""
         if ENVIRONMENT_VARIABLE not in environment:
             raise LlmprofError("no trace was named", hint="open this page with: llmprof explore PATH")
         return cls(**json.loads(environment[ENVIRONMENT_VARIABLE]))

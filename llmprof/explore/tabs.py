@@ -170,18 +170,7 @@ PANELS: Final = (
 
 
 class Preparation:
-    """Stages computed one after another in a thread, until they are done or cancelled.
-
-    Parameters
-    ----------
-    stages : sequence of Stage
-        Computations. If one fails, the panel repeats it and shows the error.
-    told : callable
-        Called in the thread with the name of the next stage, the number of finished stages, and the number of all
-        stages.
-    done : callable
-        Called in the thread at the end, unless it was cancelled.
-    """
+    """Stages computed one after another in a thread, until they are done or cancelled."""
 
     def __init__(
         self, stages: Sequence[Stage], told: Callable[[str, int, int], None], done: Callable[[], None]
@@ -269,43 +258,15 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         return dict(self._made)
 
     def __getitem__(self, name: str) -> Explorer:
-        """Explorer of a tab.
-
-        Raises
-        ------
-        LlmprofError
-            There is no tab of the name.
-        """
+        """Explorer of a tab."""
         return self._place(self._panel(name))
 
     def show(self, name: str) -> None:
-        """Bring a tab to the front.
-
-        Raises
-        ------
-        LlmprofError
-            There is no tab of the name.
-        """
+        """Bring a tab to the front."""
         self.selected_index = 0 if name == FINDINGS.name else 1 + self._panels.index(self._panel(name))
 
     def show_finding(self, order: int) -> Open:
-        """Open the tab that shows a finding, at its rank, window and filter, like the button of the finding.
-
-        Parameters
-        ----------
-        order : int
-            Its place among the findings, from 1.
-
-        Returns
-        -------
-        Open
-            The tabs themselves, to be the last line of a cell.
-
-        Raises
-        ------
-        LlmprofError
-            There is no such finding.
-        """
+        """Open the tab that shows a finding, at its rank, window and filter, like the button of the finding."""
         rows = findings_of(self._given).filter(pl.col("order") == order)
         if not rows.height:
             raise LlmprofError(f"there is no finding {order}", expected="one of analyze.findings(trace)['order']")

@@ -199,20 +199,7 @@ def theory(
 
 
 def measured_steps(trace: Trace, joined: pl.DataFrame) -> pl.DataFrame:
-    """Measured decode steps of a trace over their number of requests, idle time left out.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace.
-    joined : polars.DataFrame
-        Its :func:`llmprof.analyze.roofline_join`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``value`` (requests)``, decode_s, tokens_per_s``: medians over the steps and ranks.
-    """
+    """Measured decode steps of a trace over their number of requests, idle time left out."""
     work = joined.filter(pl.col("stage") != IDLE)
     pure = [
         (rank, step, sum(part.count for part in batch))

@@ -25,22 +25,7 @@ _RUNTIMES: Final = {"amd": "hip_runtime", "ascend": "privateuse1_runtime"}
 
 
 def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
-    """Write a trace together with added tracks.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace; ranks below 0 (samples of the host that belong to no rank) are left out.
-    added : polars.DataFrame
-        Rows of :func:`llmprof.export.write.tracks`.
-    file : pathlib.Path
-        The file to write; compressed if its name ends in ``.gz``.
-
-    Returns
-    -------
-    int
-        Number of events that were written.
-    """
+    """Write a trace together with added tracks."""
     ranks = [rank for rank in trace.ranks if rank >= 0]
     several = len(ranks) > 1
     count = 0

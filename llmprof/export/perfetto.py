@@ -35,25 +35,6 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
     The file also holds the tables themselves, in packets that only llmprof's reader knows and that other programs skip;
     they add 1 to 5 % to its size. Each rank is a process; its streams, its threads and the tracks of llmprof are its
     rows. Slices that overlap without being nested get separate rows.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace; ranks below 0 are left out.
-    added : polars.DataFrame
-        Rows of :func:`llmprof.export.write.tracks`.
-    file : pathlib.Path
-        The file to write.
-
-    Returns
-    -------
-    int
-        Number of slices that were written.
-
-    Raises
-    ------
-    LlmprofError
-        The package ``perfetto`` is not installed.
     """
     try:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
@@ -109,18 +90,7 @@ def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
 
 
 def slices(file: Path) -> pl.DataFrame:
-    """Slices of a file that :func:`write` wrote, read with the classes of the package ``perfetto``.
-
-    Parameters
-    ----------
-    file : pathlib.Path
-        The file.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, row``; ``start_ns``, absolute; ``dur_ns, name``.
-    """
+    """Slices of a file that :func:`write` wrote, read with the classes of the package ``perfetto``."""
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace as Packets
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 

@@ -25,26 +25,7 @@ _LONG: Final = ("events", "launch-path")
 
 
 def answers(trace: Trace, *, events: bool = True) -> dict[str, pl.DataFrame]:
-    """Frame of each analysis that the trace can answer, by the name of its view.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace.
-    events : bool
-        Whether to include views with one row per event.
-
-    Returns
-    -------
-    dict of str to polars.DataFrame
-        Frames in the order of the catalogue. Analyses whose data were not recorded, or whose frame is empty, are left
-        out.
-
-    Examples
-    --------
-    >>> "kernels" in answers(trace)
-    True
-    """
+    """Frame of each analysis that the trace can answer, by the name of its view."""
     frames: dict[str, pl.DataFrame] = {}
     for analysis in analyses():
         if analysis.needs or (not events and analysis.view in _LONG):
@@ -82,13 +63,7 @@ def write_parquet(frames: dict[str, pl.DataFrame], folder: Path) -> int:
 
 
 def write_excel(frames: dict[str, pl.DataFrame], file: Path) -> int:
-    """Write each frame as a sheet of one workbook.
-
-    Raises
-    ------
-    LlmprofError
-        The package ``xlsxwriter`` is not installed.
-    """
+    """Write each frame as a sheet of one workbook."""
     try:
         import xlsxwriter
     except ImportError as error:
@@ -122,26 +97,7 @@ TRACKS: Final = ("findings", "steps", "layers", "stages", "waits", "idle")
 
 @checked
 def tracks(trace: Trace, *, window: Window | None = None) -> pl.DataFrame:
-    r"""Slices of all tracks.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace; tables that it lacks give no track.
-    window : (start_ns, end_ns), optional
-        Window of time to keep (ns). Labels do not change: steps, layers and waits are those of the whole trace.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, track, start_ns, dur_ns, name, detail``, by rank, track and time; slices of one track do not overlap
-        except for findings, which may.
-
-    Examples
-    --------
-    >>> sorted(set(tracks(trace)["track"].str.extract(r"^(\w+)")))
-    ['findings', 'idle', 'layers', 'stages', 'steps']
-    """
+    r"""Slices of all tracks."""
     parts = []
     for make in (_findings, _steps, _layers, _stages, _waits, _idle):
         try:
@@ -249,18 +205,7 @@ FORMS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
 
 
 def form_of(file: Path) -> Form:
-    """Form of a file by the end of its name.
-
-    Raises
-    ------
-    OutputError
-        The file's name has no known suffix.
-
-    Examples
-    --------
-    >>> form_of(Path("run.pftrace")), form_of(Path("run.speedscope.json")), form_of(Path("run.json.gz"))
-    ('perfetto', 'speedscope', 'chrome')
-    """
+    """Form of a file by the end of its name."""
     for form, (_, ends) in FORMS.items():
         if file.name.lower().endswith(ends) and ends:
             return form  # type: ignore[return-value]

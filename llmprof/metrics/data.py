@@ -270,18 +270,7 @@ def base(name: str) -> str:
 
 
 def parts(name: str) -> dict[str, str]:
-    """Meaning of the known parts of a metric's name.
-
-    Returns
-    -------
-    dict of str to str
-        Meaning by part: the unit, the counted quantity, the rollup and the submetrics.
-
-    Examples
-    --------
-    >>> parts("dram__bytes_read.sum.per_second")["per_second"]
-    'per second'
-    """
+    """Meaning of the known parts of a metric's name."""
     name = _PREFIX.sub("", name.strip())
     head, *tail = name.split(".")
     unit, joined, quantity = head.partition("__")

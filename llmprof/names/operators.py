@@ -94,15 +94,7 @@ class Work(NamedTuple):
 
 
 def work(name: str) -> Work:
-    """Purpose of a module by its class, or by the last part of its path.
-
-    Examples
-    --------
-    >>> work("QKVParallelLinear")
-    Work(role='qkv_proj', block=None, generic=False)
-    >>> work("Qwen2MLP")
-    Work(role=None, block='feed_forward', generic=False)
-    """
+    """Purpose of a module by its class, or by the last part of its path."""
     if re.search(MODEL, name) or re.search(_WHOLE_LAYER, name):
         return Work(None, None, generic=False)
     role = next((role for role, pattern in ROLES if re.search(pattern, name)), None)
@@ -113,43 +105,13 @@ def work(name: str) -> Work:
 
 
 def match(name: pl.Expr, patterns: list[tuple[str, str]], default: str | None) -> pl.Expr:
-    """Value of the first pattern that a name matches.
-
-    Parameters
-    ----------
-    name : polars.Expr
-        Names.
-    patterns : list of (str, str)
-        Ordered ``(value, pattern)``.
-    default : str or None
-        Value if no pattern matches.
-
-    Returns
-    -------
-    polars.Expr
-        The value of the first match.
-    """
+    """Value of the first pattern that a name matches."""
     tests = [pl.when(name.str.contains(f"(?i){pattern}")).then(pl.lit(value)) for value, pattern in patterns]
     return pl.coalesce(*tests, pl.lit(default, dtype=pl.String))
 
 
 def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: str | None) -> pl.Series:
-    """Like :func:`match`, but each distinct name is matched once.
-
-    Parameters
-    ----------
-    names : polars.Series
-        Names, with repetitions.
-    patterns : list of (str, str)
-        Ordered ``(value, pattern)``.
-    default : str or None
-        Value if no pattern matches.
-
-    Returns
-    -------
-    polars.Series
-        One value for each name, in the same order.
-    """
+    """Like :func:`match`, but each distinct name is matched once."""
 
     def values(distinct: tuple[str, ...]) -> pl.Series:
         return pl.Series("value", _values(distinct, tuple(patterns), default), dtype=pl.String)
@@ -158,20 +120,7 @@ def by_unique_name(names: pl.Series, patterns: list[tuple[str, str]], default: s
 
 
 def by_distinct(names: pl.Series, meaning: Callable[[tuple[str, ...]], pl.Series]) -> pl.Series:
-    """Values of names, from a function that sees each distinct name once.
-
-    Parameters
-    ----------
-    names : polars.Series
-        Names, with repetitions.
-    meaning : callable
-        Function of the distinct names that returns a value for each.
-
-    Returns
-    -------
-    polars.Series
-        One value for each name, in the same order; null for a null name.
-    """
+    """Values of names, from a function that sees each distinct name once."""
     coded = names.cast(pl.Categorical)
     if coded.null_count() == coded.len():
         return meaning(()).extend_constant(None, coded.len())
@@ -337,40 +286,12 @@ _KEPT = {
 
 
 def operator_categories(names: pl.Series) -> pl.Series:
-    """Category of each operator, for its kernels; null if the operator has several purposes or is unknown.
-
-    Parameters
-    ----------
-    names : polars.Series
-        Names of operators.
-
-    Returns
-    -------
-    polars.Series
-        One of :data:`~llmprof.names.CATEGORIES`, or null, for each name.
-
-    Examples
-    --------
-    >>> operator_categories(pl.Series(["aten::addmm", "vllm::moe_forward"])).to_list()
-    ['linear', None]
-    """
+    """Category of each operator, for its kernels; null if the operator has several purposes or is unknown."""
     categories = by_unique_name(names, OPERATOR_PATTERNS, None)
     return categories.replace({_SEVERAL: None}).alias("category")
 
 
 def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
-    """Whether the category of the operator takes precedence over that of the kernel's name.
-
-    Parameters
-    ----------
-    by_operator, by_name : polars.Expr
-        Categories of the operator and of the kernel's name; null if unknown.
-
-    Returns
-    -------
-    polars.Expr
-        False if the operator has no category, or if the kernel only prepares or finishes the operator's work (a
-        cleared workspace of a GEMM, the quantization of its input).
-    """
+    """Whether the category of the operator takes precedence over that of the kernel's name."""
     keeps = pl.any_horizontal((by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items())
     return by_operator.is_not_null() & ~keeps.fill_null(value=False)

@@ -41,18 +41,7 @@ EVERY_S = 0.2
 
 @contextlib.contextmanager
 def told(name: str) -> Iterator[Progress | None]:
-    """Show progress as one changing output of the cell; outside a notebook there is none.
-
-    Parameters
-    ----------
-    name : str
-        Name of the task.
-
-    Yields
-    ------
-    callable or None
-        Called with the current task, the amount that is done, and the total (0: unknown). None outside a notebook.
-    """
+    """Show progress as one changing output of the cell; outside a notebook there is none."""
     if not in_notebook():
         yield None
         return
@@ -142,31 +131,7 @@ def profile(
 
 
 def magic(shell: Any, line: str, cell: str) -> Any:
-    """``%%profile [NAME]``: run a cell under the torch profiler and put its trace into a variable.
-
-    Parameters
-    ----------
-    shell : IPython.core.interactiveshell.InteractiveShell
-        Shell that runs the cell and gets the variable.
-    line : str
-        Name of the variable (``trace`` if not given), ``--stack`` for Python stacks, ``--memory`` for allocations,
-        ``--no-shapes`` to leave out the shapes of the operators.
-    cell : str
-        Code; it cannot await at its top level.
-
-    Returns
-    -------
-    object
-        Value of the cell's last expression, which the notebook shows. If the cell fails, the trace up to the failure is
-        kept.
-
-    Raises
-    ------
-    ConfigError
-        The line is not understood.
-    LaunchError
-        torch is not installed in this kernel.
-    """
+    """``%%profile [NAME]``: run a cell under the torch profiler and put its trace into a variable."""
     name, flags = _options(line)
     profiler, wait = _profiler(flags)
     code, last = _compiled(shell, cell)

@@ -27,24 +27,12 @@ _LONGEST_SOCKET_FOLDER = 50
 
 
 def notebooks_folder() -> Path:
-    """Folder of the notebooks.
-
-    Raises
-    ------
-    LlmprofError
-        There is none.
-    """
+    """Folder of the notebooks."""
     return folder_of("notebooks", ENVIRONMENT_VARIABLE)
 
 
 def find(name: str) -> Path:
-    """Notebook of a name (with or without ``.ipynb``), or at a path.
-
-    Raises
-    ------
-    LlmprofError
-        There is no such notebook; the message lists the existing ones.
-    """
+    """Notebook of a name (with or without ``.ipynb``), or at a path."""
     path = Path(name)
     if path.suffix == ".ipynb" and path.is_file():
         return path
@@ -61,13 +49,7 @@ def find(name: str) -> Path:
 
 
 def check_installed() -> None:
-    """Check that the packages that run notebooks are installed.
-
-    Raises
-    ------
-    LlmprofError
-        One is missing; the message says how to install it.
-    """
+    """Check that the packages that run notebooks are installed."""
     missing = [name for name in ("papermill", "ipykernel", "nbformat") if importlib.util.find_spec(name) is None]
     if missing:
         raise LlmprofError(
@@ -87,30 +69,6 @@ def run_notebook(
     """Execute a notebook and keep the executed one.
 
     It runs in the current folder, so that relative paths in the parameters are correct.
-
-    Parameters
-    ----------
-    name : str
-        Name of a notebook of the repository, or a path.
-    folder : path
-        Folder for the executed notebook; made if missing.
-    parameters : mapping, optional
-        Values for the notebook's cell tagged ``parameters``.
-    progress : callable, optional
-        Called with the notebook's name, the cells that have run, and how many there are.
-
-    Returns
-    -------
-    pathlib.Path
-        The executed notebook.
-
-    Raises
-    ------
-    LlmprofError
-        Papermill is not installed, the notebook is not known or has no such parameter, or a cell failed; the notebook
-        as far as it ran is kept.
-    OutputError
-        The folder cannot be written, or the executed notebook would replace its source.
     """
     check_installed()
     source = find(name)
@@ -130,13 +88,7 @@ def run_notebook(
 
 
 def parameters_of(notebook: Path) -> list[str]:
-    """Names that the cell tagged ``parameters`` of a notebook assigns.
-
-    Raises
-    ------
-    ReadError
-        The file is not a notebook.
-    """
+    """Names that the cell tagged ``parameters`` of a notebook assigns."""
     try:
         cells = json.loads(notebook.read_bytes())["cells"]
         tagged = [cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])]

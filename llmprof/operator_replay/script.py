@@ -184,31 +184,7 @@ def chosen(
     phase: str | None = None,
     top: int = 1,
 ) -> pl.DataFrame:
-    """Operators of a recording that match the arguments, the longest first.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace of PyTorch with operators and their shapes.
-    operator, kernel : str, optional
-        Part of the operator's name, or of the name of a kernel that it launched.
-    layer : int, optional
-        Only operators that were called in this layer.
-    phase : str, optional
-        Only operators that were called in this phase, such as ``decode``.
-    top : int
-        Most operators, the longest first; operators with other shapes count separately.
-
-    Returns
-    -------
-    polars.DataFrame
-        Rows of :func:`llmprof.analyze.replayable` that can be run alone.
-
-    Raises
-    ------
-    AnalysisError
-        No operator meets the conditions, or none that does can be run alone; the message says why.
-    """
+    """Operators of a recording that match the arguments, the longest first."""
     if not 1 <= top <= _MOST:
         raise AnalysisError(f"top is {top}", expected=f"1 to {_MOST}")
     rows = replayable(trace)
@@ -244,18 +220,6 @@ def written(operators: pl.DataFrame, *, world: int = 1) -> str:
     """Source of the script for some operators.
 
     From the trace it takes only numbers, and operator names that are in the list of known operators.
-
-    Parameters
-    ----------
-    operators : polars.DataFrame
-        Rows of :func:`llmprof.analyze.replayable` that can be run alone.
-    world : int
-        Ranks of the recording, for collectives.
-
-    Returns
-    -------
-    str
-        Python.
     """
     usual = usual_dtype(operators)
     rows = operators.rows(named=True)

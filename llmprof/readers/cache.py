@@ -35,21 +35,7 @@ def folder() -> Path:
 
 
 def entry(paths: Sequence[Path], options: Mapping[str, Any]) -> Path:
-    """Folder of the entry of a trace.
-
-    Parameters
-    ----------
-    paths : sequence of pathlib.Path
-        Files or folders from which the trace is read.
-    options : mapping
-        All other values on which the trace depends: the reader, its version and package, and the requested tables.
-
-    Returns
-    -------
-    pathlib.Path
-        Folder whose name depends on the path, size and time of each file (also of those in the folders), on the
-        options, and on the versions of llmprof and of its schema.
-    """
+    """Folder of the entry of a trace."""
     versions = {"llmprof": llmprof.__version__, "schema": schema.VERSION}
     return folder() / _digest(paths, {**options, **versions})
 
@@ -94,17 +80,7 @@ def load(where: Path) -> Trace | None:
 
 
 def store(trace: Trace, where: Path, database: Path | None = None) -> None:
-    """Store a trace; a cache that cannot be written gives a warning, not an error.
-
-    Parameters
-    ----------
-    trace : Trace
-        Trace to store.
-    where : pathlib.Path
-        Folder of its entry.
-    database : pathlib.Path, optional
-        Database that the trace uses; if it is in the cache, its entry is not removed.
-    """
+    """Store a trace; a cache that cannot be written gives a warning, not an error."""
     try:
         where.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if where.exists() and load(where) is None:  # the entry is damaged

@@ -57,13 +57,7 @@ def rows_of(text: str) -> list[list[str]]:
 
 
 def read_printed(path: Path) -> Trace:
-    """Read the output of ``nvprof --csv``.
-
-    Raises
-    ------
-    ReadError
-        The file has no table of times.
-    """
+    """Read the output of ``nvprof --csv``."""
     data, damage = bytes_of(path)
     tables = _tables(rows_of(text_of(data)))
     if not tables:
@@ -267,18 +261,7 @@ def is_session(path: Path) -> bool:
 
 
 def read_session(path: Path) -> list[Part]:
-    """Read one session.
-
-    Returns
-    -------
-    list of Part
-        One part, with absolute times (ns since the epoch).
-
-    Raises
-    ------
-    ReadError
-        The session has no kernel, copy or call.
-    """
+    """Read one session."""
     with sqlite.connect(path) as connection:
         columns = sqlite.tables(connection)
     texts = sqlite.read(path, "StringTable", {"_id_": pl.Int64(), "value": pl.String()})

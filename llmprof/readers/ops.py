@@ -83,25 +83,7 @@ class Timings:
 
 
 def read_timings(path: str | Path) -> Timings:
-    """Read timings of operators from the folder of a run, a folder of timing files, or one file.
-
-    Parameters
-    ----------
-    path : path
-        Folder of a run in mode ``ops``, a folder of files ``ops_rankN.json.gz``, or one such file.
-
-    Returns
-    -------
-    Timings
-        Frames over all ranks; times are in ns from the first step of any rank.
-
-    Raises
-    ------
-    ReadError
-        The file does not exist, is damaged, has another format, or was written by a newer version.
-    MixedRunsError
-        Two files have the same rank, or the files belong to different runs.
-    """
+    """Read timings of operators from the folder of a run, a folder of timing files, or one file."""
     given = Path(path)
     places = [given / "traces", given] if given.is_dir() else []
     files = next((paths for place in places if (paths := sorted(place.glob("ops_rank*.json.gz")))), [])
@@ -117,13 +99,7 @@ def read_timings(path: str | Path) -> Timings:
 
 
 def document(path: Path) -> dict[str, Any]:
-    """Content of one file, with its format and version checked.
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read, is cut off, or has another format or version.
-    """
+    """Content of one file, with its format and version checked."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -147,15 +123,7 @@ def document(path: Path) -> dict[str, Any]:
 
 
 def together(parts: Iterable[tuple[Path, Mapping[str, Any]]]) -> Timings:
-    """Join the contents of the files of one run.
-
-    Raises
-    ------
-    ReadError
-        A file lacks a table or column, or a column has wrong values.
-    MixedRunsError
-        Two files have the same rank, or the files state different numbers of ranks.
-    """
+    """Join the contents of the files of one run."""
     parts = list(parts)
     ranks = [int(content.get("rank", 0)) for _, content in parts]
     if len(set(ranks)) < len(ranks):

@@ -43,22 +43,7 @@ BLOCK_BYTES: Final = 32 << 20
 
 
 def samples(path: Path, block_bytes: int = BLOCK_BYTES) -> tuple[pl.DataFrame, int, int, str]:
-    """Read the samples in the output of ``perf script``.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Text file, plain or gzip.
-    block_bytes : int
-        Number of bytes that are parsed at a time; the result does not depend on it.
-
-    Returns
-    -------
-    tuple of (polars.DataFrame, int, int, str)
-        Columns of the table ``samples``, with times in ns since the start of perf's clock; the number of samples that
-        were left out because they have no stack; the number of lines that could not be read; and the reason why the
-        file ends early (empty if it does not).
-    """
+    """Read the samples in the output of ``perf script``."""
     blocks = Blocks(path)
     frames, without, odd = [], 0, 0
     for text in _pieces(blocks, block_bytes):

@@ -63,13 +63,7 @@ def _varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def _packets(data: bytes) -> Iterator[bytes]:
-    """Packets of a trace.
-
-    Raises
-    ------
-    IndexError
-        The file is cut off, or is not a trace.
-    """
+    """Packets of a trace."""
     position, end = 0, len(data)
     while position < end:
         tag, position = _varint(data, position)
@@ -98,11 +92,6 @@ def own_packets(data: bytes) -> Iterator[bytes]:
     """Packets, with their tags, for the tables of a trace; they are at the beginning of an exported file.
 
     The first packet is empty, so that a reader that looks only at the beginning of the file sees a complete packet.
-
-    Examples
-    --------
-    >>> len(b"".join(own_packets(b"abc")))
-    15
     """
     for piece in (b"", *(data[start : start + _PIECE] for start in range(0, len(data), _PIECE))):
         packet = _OWN_TAG + _length(len(piece)) + piece

@@ -122,24 +122,6 @@ def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
 
     Times of perf are converted with the offset of its clock from the epoch, which the run saved. VTune's report has
     only sums.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Folder of the run.
-    trace : Trace
-        Timeline of the run.
-
-    Returns
-    -------
-    Trace
-        The timeline with the table ``samples``. Times of samples are on the clock of the timeline; they are null if its
-        start since the epoch is unknown.
-
-    Warns
-    -----
-    TraceWarning
-        The samples cannot be read; the timeline is returned unchanged.
     """
     try:
         return _with_cpu_samples(folder, trace)
@@ -172,23 +154,7 @@ _PLAIN_NAME: Final = re.compile(r"(report|trace|profile|timeline|rank|dp\d|kinet
 
 
 def name_of(paths: Sequence[Path]) -> str | None:
-    """Name of a run: that of its folder or file, or of a folder above it.
-
-    Parameters
-    ----------
-    paths : sequence of path
-        Paths that were read.
-
-    Returns
-    -------
-    str or None
-        One part of the path without suffixes; None if no part identifies the run.
-
-    Examples
-    --------
-    >>> name_of([Path("runs/eager/rank0.pt.trace.json.gz")])
-    'eager'
-    """
+    """Name of a run: that of its folder or file, or of a folder above it."""
     first = paths[0].absolute()
     parts = (first.parent if len(paths) > 1 else first, *(first.parents[:2] if len(paths) == 1 else first.parents[1:2]))
     for part in parts:
@@ -228,13 +194,7 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
 
 
 def _only_reader(files: Sequence[tuple[Reader, Path]]) -> Reader:
-    """The one reader of all files.
-
-    Raises
-    ------
-    MixedRunsError
-        The files have different formats, or each of them is a whole trace.
-    """
+    """The one reader of all files."""
     readers = {reader.name: reader for reader, _ in files}
     reader = next(iter(readers.values()))
     if len(readers) > 1 or (reader.alone and len(files) > 1):
@@ -354,19 +314,7 @@ def _warned(trace: Trace) -> Trace:
 
 
 def hardware_metrics_only(path: Path) -> bool:
-    """Whether a path has hardware metrics of Nsight Compute but no timeline.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A file, a folder, or the folder of a run.
-
-    Returns
-    -------
-    bool
-        True for a file of Nsight Compute, and for a folder with at least one of them and no trace; False for any other
-        path, also for one that does not exist.
-    """
+    """Whether a path has hardware metrics of Nsight Compute but no timeline."""
     if not path.exists() or (is_run(path) and has_timeline(path)):
         return False
     if not path.is_dir():

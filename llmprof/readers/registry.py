@@ -42,18 +42,7 @@ several. A file is read by the first reader that knows it.
 
 @cache
 def readers() -> tuple[Reader, ...]:
-    """All readers: those of llmprof, then those of plug-ins.
-
-    Returns
-    -------
-    tuple of Reader
-        Readers in the order in which they are tried.
-
-    Warns
-    -----
-    PluginWarning
-        A plug-in cannot be loaded, is not a reader, or has the name of another format.
-    """
+    """All readers: those of llmprof, then those of plug-ins."""
     own = plugins.listed(BUILT_IN, Reader)
     others = plugins.added(plugins.READERS, Reader, own, lambda reader: reader.name, "format")
     return (*own, *(replace(reader, package=plugin.package) for plugin, reader in others))
@@ -69,13 +58,7 @@ def formats() -> list[str]:
 
 
 def reader(name: str) -> Reader:
-    """The reader of a format.
-
-    Raises
-    ------
-    UnknownFormatError
-        The format is unknown.
-    """
+    """The reader of a format."""
     for candidate in readers():
         if candidate.name == name:
             return candidate
@@ -101,50 +84,13 @@ _KEY: Final = re.compile(rb'[{,]\s*"([^"\\]{1,40})"\s*:')
 
 
 def detect(path: Path) -> str | None:
-    """Format of a file or folder.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        File or folder.
-
-    Returns
-    -------
-    str or None
-        Name of the format, or None if no reader knows the content.
-
-    Raises
-    ------
-    ReadError
-        The path does not exist or cannot be read.
-    """
+    """Format of a file or folder."""
     reader = knows(path)
     return None if reader is None else reader.name
 
 
 def knows(path: Path) -> Reader | None:
-    """First reader that knows a file or folder; None if no reader does.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        File or folder.
-
-    Returns
-    -------
-    Reader or None
-        The reader; those of llmprof come before those of plug-ins.
-
-    Raises
-    ------
-    ReadError
-        The path does not exist or cannot be read.
-
-    Warns
-    -----
-    PluginWarning
-        A plug-in claims a file that another reader knows, or fails when it sees the file.
-    """
+    """First reader that knows a file or folder; None if no reader does."""
     probe = Probe(path)
     first: Reader | None = None
     for reader in readers():
@@ -201,13 +147,7 @@ def say_what_it_is(path: Path) -> str:
 
 
 def refuse_empty(path: Path) -> None:
-    """Raise if a file is empty.
-
-    Raises
-    ------
-    ReadError
-        The file is empty, or its gzip stream has no data.
-    """
+    """Raise if a file is empty."""
     if not path.stat().st_size:
         raise ReadError(
             f"{path.name} is empty",

@@ -82,13 +82,7 @@ def parallel(folder: Path) -> dict[str, int]:
 
 
 def capture(path: Path) -> Path:
-    """The timeline of a run: its SQLite export or its folder of traces; any other path is returned as it is.
-
-    Raises
-    ------
-    NotCapturedError
-        The run has no timeline.
-    """
+    """The timeline of a run: its SQLite export or its folder of traces; any other path is returned as it is."""
     if not is_run(path):
         return path
     first = next((place for place in (path / SQLITE, path / TRACES) if place.exists()), None)

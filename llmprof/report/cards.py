@@ -49,20 +49,7 @@ def headline(trace: Trace) -> str:
 
 
 def named(words: str, what: str) -> str:
-    """Text with the words for what was recorded: work on a device, or operators of the host in its place.
-
-    Parameters
-    ----------
-    words : str
-        Text with ``{event}``, ``{events}``, ``{stream}`` and ``{time}`` for these words.
-    what : str
-        What :func:`llmprof.analyze.activity.work` returns.
-
-    Returns
-    -------
-    str
-        The text; other braces stay.
-    """
+    """Text with the words for what was recorded: work on a device, or operators of the host in its place."""
     on_host = what == "operators"
     names = {"{events}": what, "{event}": "operator" if on_host else "kernel"}
     names |= {"{stream}": "thread" if on_host else "stream", "{time}": "operator time" if on_host else "device time"}
@@ -253,30 +240,7 @@ def card(
     findings: Sequence[dict[str, Any]] = (),
     following: Sequence[tuple[str, str]] = (),
 ) -> str:
-    """A card as HTML.
-
-    Parameters
-    ----------
-    title, subtitle : str
-        Its head.
-    first : sequence of dict
-        The first findings: ``title``, and in ``show`` the expression that shows the place in the trace.
-    facts : sequence of (str, str)
-        Names and values.
-    tables : sequence of Rows
-        Small tables; None is left out.
-    warnings : sequence of str
-        Warnings that a reader must know before trusting the figures.
-    findings : sequence of dict
-        Rows of ``analyze.findings``.
-    following : sequence of (str, str)
-        Expressions to try next, each with the question that it answers.
-
-    Returns
-    -------
-    str
-        HTML; all texts are escaped.
-    """
+    """A card as HTML."""
     return _template().render(
         title=title,
         subtitle=subtitle,

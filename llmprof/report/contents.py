@@ -25,22 +25,7 @@ MOST_KERNELS = 25
 def sections(
     figures: Mapping[str, Figure], frames: Mapping[str, pl.DataFrame | Absent], what: str = "kernels and copies"
 ) -> list[Section]:
-    """Sections of the page: those of the catalogue's analyses, each with the results of the analyses that join it.
-
-    Parameters
-    ----------
-    figures : mapping of str to Figure
-        All figures by name.
-    frames : mapping of str to polars.DataFrame or Absent
-        Results of the analyses by name, or the reason why there is none.
-    what : str
-        Events of the device time, as :func:`llmprof.analyze.activity.work` names them.
-
-    Returns
-    -------
-    list of Section
-        In the order of the catalogue.
-    """
+    """Sections of the page: those of the catalogue's analyses, each with the results of the analyses that join it."""
     members: dict[str, list[Analysis]] = {}
     for analysis in analyses():
         if analysis.anchor and (not analysis.only_with or analysis.name in frames):
@@ -209,30 +194,7 @@ def contents(
     more: Sequence[tuple[str, str]] = (),
     path: str = "PATH",
 ) -> Contents:
-    """Run the analyses and draw the figures.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace.
-    title : str, optional
-        Heading of the page instead of the one that names ranks and device.
-    progress : callable, optional
-        Called with the name of every analysis and figure before it is made.
-    drawn : callable, optional
-        Called with each figure as soon as it is made.
-    first : sequence of Section
-        Sections before those of the trace.
-    more : sequence of (str, str)
-        Facts before those of the trace.
-    path : str
-        Path of the recording, for the commands that the page shows.
-
-    Returns
-    -------
-    Contents
-        Source of the page, the files and the summary.
-    """
+    """Run the analyses and draw the figures."""
     tell = progress or _silent
     results: dict[str, pl.DataFrame | Absent] = {}
     possible = [analysis for analysis in analyses() if not analysis.only_with or trace.has(analysis.only_with)]

@@ -38,13 +38,7 @@ MAX_BARS = 3_000
 
 
 def representative_step(trace: Trace) -> tuple[int, str] | None:
-    """Step whose device span is the median of the steady decode steps, or else of all steps with device work.
-
-    Returns
-    -------
-    (int, str) or None
-        Number of the step and a description of it; None if no step ran on the device.
-    """
+    """Step whose device span is the median of the steady decode steps, or else of all steps with device work."""
     steady = analyze.steady_state(trace)
     ran = analyze.steps(trace).filter(pl.col("dur_ns").is_not_null() & (pl.col("phase") != "empty"))
     rows, words = (steady, "a steady decode step") if steady.height else (ran, "the step of median length")
@@ -69,11 +63,6 @@ def middle_layer(events: pl.DataFrame) -> tuple[int, int, int] | None:
 
     The window is that of the layer on the first rank that has it, and on the ranks that run it at the same time. In a
     pipeline each stage counts its layers from 0 and runs them at another time.
-
-    Returns
-    -------
-    (int, int, int) or None
-        Number of the layer, first start and last end (ns); None if no event has a layer.
     """
     inside = events.drop_nulls("layer")
     if not inside.height:
@@ -89,19 +78,7 @@ def middle_layer(events: pl.DataFrame) -> tuple[int, int, int] | None:
 
 
 def fewer_ranks(frame: pl.DataFrame, cells: int, limit: int, file: str) -> tuple[pl.DataFrame, str]:
-    """Rows of as many ranks as fit, evenly spread, and a note on the ranks that were left out.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows with a ``rank``.
-    cells : int
-        Shapes of one rank.
-    limit : int
-        Most shapes of the figure.
-    file : str
-        File with all ranks.
-    """
+    """Rows of as many ranks as fit, evenly spread, and a note on the ranks that were left out."""
     ranks = frame["rank"].unique().sort()
     most = max(1, limit // max(1, cells))
     if ranks.len() <= most:
@@ -321,13 +298,7 @@ OF_SWEEPS: Final = (
 
 
 def drawings(analysis: Analysis) -> list[Drawing]:
-    """The figures of an analysis.
-
-    Warns
-    -----
-    PluginWarning
-        A plug-in names an object that is not a figure; it is left out.
-    """
+    """The figures of an analysis."""
     if not analysis.package:
         return list(plugins.listed(analysis.figures, Drawing))
     drawn: list[Drawing] = []
@@ -401,22 +372,7 @@ def bound_section(
     tp_size: int | None = None,
     pp_size: int | None = None,
 ) -> Section:
-    """Section that compares the steps of a trace with the least possible time.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace.
-    model : str, path, mapping or Shape
-        The model, as for :func:`llmprof.analyze.roofline_join`.
-    tp_size, pp_size : int, optional
-        Parallel sizes; by default taken from the trace.
-
-    Returns
-    -------
-    Section
-        The chart of the gaps, or the reason why there is none.
-    """
+    """Section that compares the steps of a trace with the least possible time."""
     words = (
         "The least time of a stage follows from the model's shape, the tokens of the step and the stated peaks of the "
         "device; the rest of a bar is the gap, in the colour of its reason."

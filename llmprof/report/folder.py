@@ -36,21 +36,6 @@ def replacing(folder: Path) -> Iterator[Path]:
 
     Files of an earlier report that are not written again are removed, if its summary lists them; other files do not
     change. If writing fails, the folder does not change.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Folder for the files; made if missing.
-
-    Yields
-    ------
-    pathlib.Path
-        The temporary folder, on the same file system.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be written.
     """
     work: Path | None = None
     try:
@@ -217,27 +202,7 @@ def write(
 
 
 def write_contents(content: Contents, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
-    """Write a report from its contents.
-
-    Parameters
-    ----------
-    content : Contents
-        The contents.
-    folder : path
-        Folder to write to; made if missing. Files of an earlier report are replaced, others stay.
-    progress : callable, optional
-        Called with the current task, the number of finished parts, and the number of all parts.
-
-    Returns
-    -------
-    Report
-        Files as :func:`write` makes them.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be written; what was in it stays.
-    """
+    """Write a report from its contents."""
     target = Path(folder)
     with replacing(target) as work:
         pngs = []
@@ -267,13 +232,7 @@ def _report(target: Path, content: Contents, pngs: Sequence[str], csvs: Sequence
 
 
 def summary(trace: Trace, content: Contents) -> dict[str, Any]:
-    """Summary of a report for programs: findings, coverage, metadata, and absent parts.
-
-    Returns
-    -------
-    dict
-        Times in ns, shares from 0 to 1; values that JSON cannot hold are null.
-    """
+    """Summary of a report for programs: findings, coverage, metadata, and absent parts."""
     kept = {
         name: {"rows": frame.height, "written": min(frame.height, MOST_ROWS)} for name, frame in content.frames.items()
     }

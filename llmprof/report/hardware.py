@@ -95,14 +95,7 @@ _LINES: Final = (
 
 
 def advice(metrics: Metrics) -> pl.DataFrame:
-    """Advice of the profiler's rules for each kernel; the largest estimates of the longest launches come first.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``kernel_name, count`` (launches with the same advice)``, section, rule, text, estimated_speedup_pct,
-        speedup_scope``; the last three of the launch with the largest estimate.
-    """
+    """Advice of the profiler's rules for each kernel; the largest estimates of the longest launches come first."""
     durations = metrics.kernels.select("kernel_id", "kernel_name", "duration_ns")
     estimate = pl.col("estimated_speedup_pct").fill_null(0.0) * pl.col("duration_ns").fill_null(0.0)
     return (
@@ -122,20 +115,7 @@ def _lines(profile: Profile) -> pl.DataFrame:
 
 
 def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
-    """Contents of the report of hardware metrics.
-
-    Parameters
-    ----------
-    one : Profile
-        What was measured.
-    title : str, optional
-        Heading; by default it names launches and device.
-
-    Returns
-    -------
-    Contents
-        Findings and their sections; in place of data that the metrics lack there is the reason.
-    """
+    """Contents of the report of hardware metrics."""
     metrics = profile.metrics
     sections = [
         _section(
@@ -208,42 +188,12 @@ def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
 
 
 def profile_html(profile: Profile, *, title: str | None = None) -> str:
-    """The report of hardware metrics as one HTML document.
-
-    Parameters
-    ----------
-    one : Profile
-        What was measured.
-    title : str, optional
-        Heading.
-    """
+    """The report of hardware metrics as one HTML document."""
     return page(profile_contents(profile, title=title))
 
 
 def write_profile(
     profile: Profile, folder: str | os.PathLike[str], *, title: str | None = None, progress: Progress | None = None
 ) -> Report:
-    """Write the report of hardware metrics.
-
-    Parameters
-    ----------
-    one : Profile
-        What was measured.
-    folder : path
-        Where to; files of an earlier report are replaced, others stay.
-    title : str, optional
-        Heading.
-    progress : callable, optional
-        Called with the current task.
-
-    Returns
-    -------
-    Report
-        ``index.html``, a PNG for each chart, a CSV for each frame and ``summary.json``.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be written.
-    """
+    """Write the report of hardware metrics."""
     return write_contents(profile_contents(profile, title=title), folder, progress=progress)

@@ -31,37 +31,7 @@ def write_operators(
     charts: Mapping[str, Callable[[Timings], Any]] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write the results of a run in mode ``ops``.
-
-    Parameters
-    ----------
-    path : path
-        The run's folder, or the files of its timings.
-    folder : path, optional
-        Folder to write to; by default ``ops`` in the folder of the run.
-    charts : mapping of str to callable, optional
-        Your charts by file name, in addition to those of :data:`llmprof.charts.operators.CHARTS`: each takes a
-        :class:`~llmprof.readers.ops.Timings` and returns an Altair chart.
-    progress : callable, optional
-        Called with the current task, the amount that is done, and the total.
-
-    Returns
-    -------
-    list of pathlib.Path
-        ``detailed_timings.csv, analysis_report.json, comm_analysis.json, comprehensive_report.json``, a PNG for each
-        chart, and ``README.md``. Charts without data are left out, and the README says why.
-
-    Raises
-    ------
-    ReadError
-        There are no timings.
-    OutputError
-        A file cannot be written.
-
-    Examples
-    --------
-    >>> write_operators("results/tiny_ops_20261122")  # doctest: +SKIP
-    """
+    """Write the results of a run in mode ``ops``."""
     timings = read_timings(path)
     where = Path(folder) if folder is not None else (Path(path) if Path(path).is_dir() else Path(path).parent) / "ops"
     try:
@@ -99,18 +69,7 @@ def write_operators(
 
 
 def layer_report(timings: Timings) -> dict[str, Any]:
-    """``layer_breakdown``: ``total_ns, average_ns, count`` and ``operations`` of each layer, over ranks and phases.
-
-    Parameters
-    ----------
-    timings : Timings
-        Of one run.
-
-    Returns
-    -------
-    dict
-        Plain data; layers by their number, as text.
-    """
+    """``layer_breakdown``: ``total_ns, average_ns, count`` and ``operations`` of each layer, over ranks and phases."""
     layers = layer_times(timings)
     calls = timings.calls.filter(pl.col("layer").is_not_null() & (pl.col("kind") != "layer"))
     breakdown: dict[str, Any] = {}
@@ -131,18 +90,7 @@ def layer_report(timings: Timings) -> dict[str, Any]:
 
 
 def communication_report(timings: Timings) -> dict[str, Any]:
-    """Communication in all and by kind: count, time, bandwidth and share of the timed steps.
-
-    Parameters
-    ----------
-    timings : Timings
-        Of one run.
-
-    Returns
-    -------
-    dict
-        Plain data; if there is no communication, ``note`` says so.
-    """
+    """Communication in all and by kind: count, time, bandwidth and share of the timed steps."""
     rows = communication_times(timings)
     if rows.is_empty():
         return {"total_ns": 0, "share": 0.0, "by_type": {}, "note": _NO_COMMUNICATION}

@@ -172,18 +172,7 @@ _BLOCK = tuple[str, Figure | Table | list[Absent]]
 
 
 def page(contents: Contents) -> str:
-    """The report as one HTML document that loads nothing and runs only its own two scripts.
-
-    Parameters
-    ----------
-    contents : Contents
-        Its contents; all texts are escaped.
-
-    Returns
-    -------
-    str
-        The document, Vega included (about 0.9 MB).
-    """
+    """The report as one HTML document that loads nothing and runs only its own two scripts."""
     script = files("llmprof.report").joinpath("page.js").read_text("utf-8")
     library = vega.library()
     scripts = f"{vega.source_hash(library)} {vega.source_hash(script)}"
@@ -217,20 +206,7 @@ _OF_CONDITION: Final = {"stage": "breakdown", "category": "categories", "name": 
 
 
 def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
-    """Place in a page that shows the evidence of a finding.
-
-    Parameters
-    ----------
-    row : mapping
-        A row of :func:`llmprof.analyze.findings`.
-    sections : sequence of Section
-        Sections of the page.
-
-    Returns
-    -------
-    str or None
-        Id of a figure, a table or a section; None if the page does not show it.
-    """
+    """Place in a page that shows the evidence of a finding."""
     evidence = str(row["evidence"])
     figures = [_FIGURES.get(evidence, evidence)]
     if evidence == "activity":
@@ -252,20 +228,7 @@ def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
 
 
 def by_share(sections: Sequence[Section], findings: pl.DataFrame) -> list[Section]:
-    """Sections in the order of the time of their findings; sections without findings follow in their order.
-
-    Parameters
-    ----------
-    sections : sequence of Section
-        In any order.
-    findings : polars.DataFrame
-        Rows of :func:`llmprof.analyze.findings`, or an empty frame.
-
-    Returns
-    -------
-    list of Section
-        All of them.
-    """
+    """Sections in the order of the time of their findings; sections without findings follow in their order."""
     if not findings.height:
         return list(sections)
     shares: dict[str, float] = {}
@@ -284,31 +247,12 @@ def _ids(section: Section) -> set[str]:
 
 
 def render(template: str, **values: object) -> str:
-    """Render a template of ``templates/``; all values are escaped.
-
-    Parameters
-    ----------
-    template : str
-        Name of the file.
-    **values : object
-        Values of the template.
-
-    Returns
-    -------
-    str
-        HTML.
-    """
+    """Render a template of ``templates/``; all values are escaped."""
     return _environment().get_template(template).render(values)
 
 
 def table(rows: Table) -> str:
-    """A table as HTML.
-
-    Parameters
-    ----------
-    rows : Table
-        What it shows.
-    """
+    """A table as HTML."""
     parts: jinja2.environment.TemplateModule = _environment().get_template("parts.html").module
     return str(parts.table(rows))  # type: ignore[attr-defined]
 
@@ -333,20 +277,7 @@ def sentence(text: str) -> str:
 
 
 def figure_of(figure: object, unit: object) -> tuple[str, str]:
-    """Figure of a finding and its meaning, as text.
-
-    Parameters
-    ----------
-    figure : float or None
-        In the unit.
-    unit : str or None
-        Unit of the figure, such as ``share of the time`` or ``ns a step``.
-
-    Returns
-    -------
-    (str, str)
-        ``("98.1 %", "of the time")`` for 0.981 and ``share of the time``.
-    """
+    """Figure of a finding and its meaning, as text."""
     unit = str(unit or "")
     if not isinstance(figure, int | float) or not math.isfinite(figure):
         return UNKNOWN, unit

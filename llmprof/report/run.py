@@ -173,13 +173,7 @@ _SLOW: Final = 10
 
 
 def slow_table(joined: pl.DataFrame) -> Table:
-    """Table of the requests with the latest first token, and what they waited for.
-
-    Parameters
-    ----------
-    joined : polars.DataFrame
-        Rows of :func:`llmprof.analyze.requests`.
-    """
+    """Table of the requests with the latest first token, and what they waited for."""
     columns = (
         Column("request", "request", "number"),
         Column("ttft_ns", "first token", "time"),
@@ -222,13 +216,7 @@ def _stalls(run: Run) -> pl.DataFrame:
 
 
 def counters(run: Run) -> pl.DataFrame:
-    """Samples of the monitors: on the clock of the trace, or, without a trace, from the first measured batch on.
-
-    Raises
-    ------
-    NotCapturedError
-        The run had no monitors.
-    """
+    """Samples of the monitors: on the clock of the trace, or, without a trace, from the first measured batch on."""
     try:
         return run.trace.counters
     except (CaptureError, NotCapturedError):  # the traces may have been deleted to save space

@@ -155,15 +155,7 @@ _WITH_INTERVALS = ("output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns")
 
 
 def with_interval(row: Mapping[str, Any], name: str) -> str | None:
-    """A mean with half of its 95 % interval, as text: ``4.60 ms ± 120 us``.
-
-    Parameters
-    ----------
-    row : mapping
-        Row of ``sweep.comparison``.
-    name : str
-        Column of the mean.
-    """
+    """A mean with half of its 95 % interval, as text: ``4.60 ms ± 120 us``."""
     if row[name] is None:
         return None
     write = format_ns if name.endswith("_ns") else "{:,.4g}".format

@@ -31,11 +31,6 @@ def library() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB), from the packages that are installed.
 
     Bundling takes seconds, so the script is kept in the user's cache folder under the versions of its packages.
-
-    Raises
-    ------
-    OutputError
-        The script could end the element that holds it.
     """
     kept = _cache_folder() / f"vega-embed-{vega_lite_version()}-vl-convert-{version('vl-convert-python')}.js"
     with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -80,13 +75,7 @@ def source_hash(script: str) -> str:
 
 
 def twice(draw: Callable[[], alt.TopLevelMixin]) -> tuple[str, str]:
-    """Specifications of a chart for a desk and for a telephone; the second is empty where they are the same.
-
-    Parameters
-    ----------
-    draw : callable
-        Draws it in the layout that is chosen when it is called.
-    """
+    """Specifications of a chart for a desk and for a telephone; the second is empty where they are the same."""
     wide = specification(draw())
     with narrow():
         small = specification(draw())
@@ -94,19 +83,7 @@ def twice(draw: Callable[[], alt.TopLevelMixin]) -> tuple[str, str]:
 
 
 def packed(spec: str, small: str = "") -> str:
-    """Both specifications of a chart as one JSON for a page: their data once, as columns, with nine digits.
-
-    Parameters
-    ----------
-    spec, small : str
-        As :func:`twice` returns them.
-
-    Returns
-    -------
-    str
-        ``{"tables": {name: columns or rows}, "wide": ..., "narrow": ...}``; ``datasets`` of each names its tables. A
-        third of the size of what goes in.
-    """
+    """Both specifications of a chart as one JSON for a page: their data once, as columns, with nine digits."""
     tables: dict[str, Any] = {}
     out: dict[str, Any] = {"tables": tables}
     for key, text in (("wide", spec), ("narrow", small)):

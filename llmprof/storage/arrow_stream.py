@@ -97,23 +97,7 @@ class _Rest:
 
 
 def frames(stream: Any) -> Iterator[pl.DataFrame]:
-    """Batches of a stream as frames, at least one.
-
-    Parameters
-    ----------
-    stream : object with ``__arrow_c_stream__``
-        Answer of a database driver to a query; it is consumed.
-
-    Yields
-    ------
-    polars.DataFrame
-        One batch; a stream without rows gives one frame without rows.
-
-    Raises
-    ------
-    OSError
-        The producer failed; ``strerror`` is its message.
-    """
+    """Batches of a stream as frames, at least one."""
     capsule = stream.__arrow_c_stream__()
     address = _address_in(capsule, b"arrow_array_stream")
     source = _Stream.from_address(address)

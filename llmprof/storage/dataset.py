@@ -105,27 +105,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def write_partition(place: Place, partition: Partition, frames: Mapping[str, pl.DataFrame]) -> Partition:
-    """Write a partition; its folder appears only when all files are written.
-
-    Parameters
-    ----------
-    place : Place
-        The dataset.
-    partition : Partition
-        Its description; ``tables`` is filled in here.
-    frames : mapping of str to polars.DataFrame
-        Its tables, which conform to the schema.
-
-    Returns
-    -------
-    Partition
-        The description with the rows and bytes of each table.
-
-    Raises
-    ------
-    OutputError
-        A file cannot be written, for example because the disk is full. No file of the partition is left behind.
-    """
+    """Write a partition; its folder appears only when all files are written."""
     with place.folder(partition.folder, last=PART_FILE) as work:
         stored = {}
         for name, frame in frames.items():
@@ -170,24 +150,12 @@ def damage(place: Place, partition: Partition) -> str:
 
 
 def write_manifest(place: Place, manifest: Manifest) -> None:
-    """Write the manifest; a failure leaves the earlier one in place.
-
-    Raises
-    ------
-    OutputError
-        The manifest cannot be written.
-    """
+    """Write the manifest; a failure leaves the earlier one in place."""
     place.write(MANIFEST, encode(manifest))
 
 
 def read_manifest(place: Place) -> Manifest:
-    """Read the manifest of a dataset.
-
-    Raises
-    ------
-    ReadError
-        The manifest is missing or damaged, or another version wrote it.
-    """
+    """Read the manifest of a dataset."""
     content = place.read(MANIFEST)
     if content is None:
         raise ReadError(

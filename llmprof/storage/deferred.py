@@ -20,23 +20,7 @@ TIMES: Final = ("start_ns", "time_ns")
 
 
 def load(place: Place) -> tuple[Deferred, dict[str, Any], dict[str, Any]]:
-    """Open a dataset; partitions that are missing or damaged are left out, and the coverage's warnings name them.
-
-    Parameters
-    ----------
-    place : Place
-        The folder or URL of the dataset.
-
-    Returns
-    -------
-    tuple of (Deferred, dict, dict)
-        Tables that are loaded on first access, metadata and coverage.
-
-    Raises
-    ------
-    ReadError
-        There is no dataset, another version wrote it, or none of its partitions can be used.
-    """
+    """Open a dataset; partitions that are missing or damaged are left out, and the coverage's warnings name them."""
     manifest = read_manifest(place)
     kept, lost = [], []
     folders = set(place.names()) if not place.is_local else None  # one request instead of one for each partition
@@ -156,18 +140,7 @@ class Deferred(Mapping[str, pl.DataFrame]):
         return replace(self, partitions=partitions, names=names, window=limits, _loaded={})
 
     def scan(self, name: str) -> pl.LazyFrame:
-        """Lazy frame of a table; the files are read when it is collected.
-
-        Parameters
-        ----------
-        name : str
-            A table that was recorded.
-
-        Returns
-        -------
-        polars.LazyFrame
-            The stored columns, with times in ns from the start of the trace.
-        """
+        """Lazy frame of a table; the files are read when it is collected."""
         return self._scan(name, self.partitions)
 
     def _scan(self, name: str, partitions: Sequence[Partition]) -> pl.LazyFrame:
@@ -192,20 +165,7 @@ class Deferred(Mapping[str, pl.DataFrame]):
         return scan.with_columns(pl.col(time) - self.origin_ns) if time and self.origin_ns else scan
 
     def answer(self, name: str, ask: Callable[[pl.LazyFrame], T]) -> T:
-        """Result of a function that collects the lazy frame of a table.
-
-        Parameters
-        ----------
-        name : str
-            A table that was recorded.
-        ask : callable
-            Function of the lazy frame.
-
-        Raises
-        ------
-        ReadError
-            A file of the dataset is damaged; the error names its ranks.
-        """
+        """Result of a function that collects the lazy frame of a table."""
         try:
             return ask(self.scan(name))
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, SchemaError) as error:

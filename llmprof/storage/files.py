@@ -16,13 +16,7 @@ from llmprof.errors import OutputError
 
 
 def as_the_user_would(path: Path) -> None:
-    """Give a file or folder that :mod:`tempfile` made the permissions that the user's umask gives.
-
-    Raises
-    ------
-    OSError
-        Its permissions cannot be changed.
-    """
+    """Give a file or folder that :mod:`tempfile` made the permissions that the user's umask gives."""
     path.chmod((0o777 if path.is_dir() else 0o666) & ~_umask())
 
 
@@ -39,25 +33,7 @@ def _umask() -> int:
 
 
 def write(path: Path, content: str | bytes) -> Path:
-    """Write a new file beside the old one, then rename it. A pipe or a device is written directly.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file to write; its folder must exist.
-    content : str or bytes
-        Its content; text is written as UTF-8.
-
-    Returns
-    -------
-    pathlib.Path
-        The file.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written; an earlier file stays as it was.
-    """
+    """Write a new file beside the old one, then rename it. A pipe or a device is written directly."""
     data = content.encode() if isinstance(content, str) else content
     work = ""
     try:
@@ -81,24 +57,12 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def write_json(path: Path, value: Any) -> Path:
-    """Write JSON; numbers that are not finite become null.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
-    """
+    """Write JSON; numbers that are not finite become null."""
     return write(path, json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n")
 
 
 def write_small(path: Path, value: Any) -> Path:
-    """Write JSON that is needed even if the disk is full: then the bytes of the existing file are overwritten.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
-    """
+    """Write JSON that is needed even if the disk is full: then the bytes of the existing file are overwritten."""
     try:
         return write_json(path, value)
     except OutputError as error:

@@ -26,22 +26,7 @@ _AGAIN = "read the profiler's own file again"
 def write(
     tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any], folder: Path
 ) -> None:
-    """Write tables and metadata; a folder with a saved trace and nothing else is replaced.
-
-    Parameters
-    ----------
-    tables : mapping of str to polars.DataFrame
-        Conformed frames by table name.
-    meta, coverage : mapping
-        Values that JSON can hold.
-    folder : pathlib.Path
-        Folder to write; its parent is made if it is missing.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be written, or it holds other files than those of a saved trace.
-    """
+    """Write tables and metadata; a folder with a saved trace and nothing else is replaced."""
     place = folder.resolve()
     try:
         _check_replaceable(folder)
@@ -67,13 +52,7 @@ def write(
 
 
 def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
-    """Tables, metadata and coverage that :func:`write` wrote.
-
-    Raises
-    ------
-    ReadError
-        The folder holds no saved trace, or the trace is damaged or of another schema version.
-    """
+    """Tables, metadata and coverage that :func:`write` wrote."""
     try:
         head = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -104,18 +83,7 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
 
 
 def packed(tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]) -> bytes:
-    """Zip archive of a saved trace, which can be embedded in another file.
-
-    Parameters
-    ----------
-    tables, meta, coverage
-        As :func:`write` takes them.
-
-    Returns
-    -------
-    bytes
-        The archive, for :func:`unpacked`; the same trace gives the same bytes.
-    """
+    """Zip archive of a saved trace, which can be embedded in another file."""
     buffer = io.BytesIO()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "trace")
@@ -127,13 +95,7 @@ def packed(tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage
 
 
 def unpacked(data: bytes) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
-    """Tables, metadata and coverage from an archive that :func:`packed` made.
-
-    Raises
-    ------
-    ReadError
-        The bytes are not a saved trace, or the trace is damaged or of another schema version.
-    """
+    """Tables, metadata and coverage from an archive that :func:`packed` made."""
     allowed = {META_FILE, *(f"{name}.parquet" for name in schema.TABLES)}
     with tempfile.TemporaryDirectory() as place:
         try:

@@ -58,13 +58,7 @@ class Place:
         return f"{self.root}/{name}" if name else self.root
 
     def store(self) -> tuple[Any, str]:
-        """File system of fsspec, and the path of the place in it.
-
-        Raises
-        ------
-        ReadError
-            fsspec, or its package for this protocol, is not installed, or the store cannot be reached.
-        """
+        """File system of fsspec, and the path of the place in it."""
         try:
             from fsspec.core import url_to_fs
         except ModuleNotFoundError as error:
@@ -82,13 +76,7 @@ class Place:
         return store, str(path)
 
     def read(self, name: str) -> bytes | None:
-        """Content of a file; None if the file does not exist.
-
-        Raises
-        ------
-        ReadError
-            The file exists but cannot be read.
-        """
+        """Content of a file; None if the file does not exist."""
         try:
             if self.is_local:
                 return Path(self.at(name)).read_bytes()
@@ -101,13 +89,7 @@ class Place:
         return content
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file; if that fails, an earlier file stays as it was.
-
-        Raises
-        ------
-        OutputError
-            The file cannot be written.
-        """
+        """Write a file; if that fails, an earlier file stays as it was."""
         if self.is_local:
             files.write(Path(self.at(name)), content)
             return
@@ -154,23 +136,6 @@ class Place:
 
         In an object store, the files are sent when the block ends. The file called ``last`` is sent after all others:
         a folder without it counts as missing.
-
-        Parameters
-        ----------
-        name : str
-            Name of the folder; an existing folder of this name is replaced.
-        last : str
-            Name of the file that is sent last.
-
-        Yields
-        ------
-        pathlib.Path
-            The temporary folder.
-
-        Raises
-        ------
-        OutputError
-            The folder cannot be written. No file of it is left behind.
         """
         try:
             if self.is_local:
@@ -216,13 +181,7 @@ class Place:
                 shutil.rmtree(path, ignore_errors=True)
 
     def parquet(self, names: Sequence[str]) -> list[str] | list[bytes]:
-        """Argument of :func:`polars.scan_parquet` for some files: their addresses, or their bytes.
-
-        Raises
-        ------
-        ReadError
-            A file is missing.
-        """
+        """Argument of :func:`polars.scan_parquet` for some files: their addresses, or their bytes."""
         if self.is_local or self.root.partition("://")[0] in _READ_BY_POLARS:
             return [self.at(name) for name in names]
         paths = []

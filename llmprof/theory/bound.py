@@ -47,26 +47,7 @@ class Timing:
 
 
 class Machine:
-    """A device with its links and its assumed efficiencies.
-
-    Parameters
-    ----------
-    device : Device
-        Device with its peaks.
-    plan : Plan
-        Layout of the model, which decides whether a collective stays inside a machine.
-    efficiency : Efficiency
-        Shares of the peaks that are assumed; 1.0 if not given.
-    inter_node_bytes_per_s : float
-        Network bandwidth of a device (bytes/s, both directions together).
-    resident : bool
-        Whether the model is small enough to stay in the device's last cache.
-
-    Raises
-    ------
-    LlmprofError
-        The memory bandwidth of the device is not stated.
-    """
+    """A device with its links and its assumed efficiencies."""
 
     def __init__(
         self,
@@ -86,13 +67,7 @@ class Machine:
         self.notes: list[str] = []
 
     def rate(self, kind: str) -> float:
-        """Operations per second in a number format, or in the nearest format that the device has.
-
-        Raises
-        ------
-        LlmprofError
-            The device states no rate of the format or of a similar one.
-        """
+        """Operations per second in a number format, or in the nearest format that the device has."""
         stated = self.device.flop_per_s
         order = {"fp8": ("fp8", "bf16", "fp16"), "int8": ("int8", "bf16", "fp16"), "fp32": ("fp32",)}
         for candidate in order.get(kind, (kind, "fp16", "bf16")):
@@ -104,13 +79,7 @@ class Machine:
         raise LlmprofError(f"{self.device.name} states no rate of {kind}", expected=f"one of {listed(sorted(stated))}")
 
     def link(self, ranks: int) -> float:
-        """Bandwidth of the links between ``ranks`` devices (bytes/s in one direction).
-
-        Raises
-        ------
-        LlmprofError
-            The device's links are not stated.
-        """
+        """Bandwidth of the links between ``ranks`` devices (bytes/s in one direction)."""
         if ranks > self.plan.devices_per_node:
             return self.network
         bandwidth = self.device.link_bytes_per_s or self.device.host_link_bytes_per_s
@@ -128,18 +97,6 @@ class Machine:
 
         Each resource takes its amount of work (FLOPs, bytes in memory, bytes on the links) over its peak times its
         efficiency.
-
-        Raises
-        ------
-        LlmprofError
-            The device states no rate of the operator's number format, or no bandwidth of its links.
-
-        Examples
-        --------
-        >>> from llmprof.hardware import device
-        >>> machine = Machine(device("H200"), Plan())
-        >>> machine.time(Operator("x", "o_proj", weight_bytes=4.8e9)).latency_s
-        0.001
         """
         compute = operator.flops / self.rate(operator.math) if operator.flops else 0.0
         crossing = self.crossing(operator)

@@ -52,29 +52,12 @@ def names() -> tuple[str, ...]:
 
 
 def source(name: str) -> str:
-    """Source of the shape of a model in the catalogue.
-
-    Examples
-    --------
-    >>> source("Qwen3-8B")
-    'config.json of Qwen/Qwen3-8B on the Hugging Face hub'
-    """
+    """Source of the shape of a model in the catalogue."""
     return str(_entries()[known(name)]["source"])
 
 
 def known(name: str) -> str:
-    """Catalogue name of a model in any spelling: ``meta-llama/Llama-2-70b-hf``, ``llama2-70b``.
-
-    Raises
-    ------
-    LlmprofError
-        The catalogue has no such model; ``facts["near"]`` holds the nearest names.
-
-    Examples
-    --------
-    >>> known("llama2-70b")
-    'Llama-2-70b-hf'
-    """
+    """Catalogue name of a model in any spelling: ``meta-llama/Llama-2-70b-hf``, ``llama2-70b``."""
     plain = {_plain(entry): entry for entry in names()} | _OTHER_NAMES
     match = plain.get(_plain(name))
     if match is None:
@@ -112,18 +95,7 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """Read a ``config.json`` file.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file, or its folder.
-
-    Raises
-    ------
-    LlmprofError
-        There is no such file, or it is not a JSON object.
-    """
+    """Read a ``config.json`` file."""
     path = Path(path).expanduser()
     file = path / "config.json" if path.is_dir() else path
     try:

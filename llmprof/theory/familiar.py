@@ -209,13 +209,7 @@ def sections(named: dict[str, Any]) -> str:
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Text of a number with a decimal prefix: ``68.98 G``; ``unknown`` for None.
-
-    Examples
-    --------
-    >>> quantity(68976648192, "")
-    '68.98 G'
-    """
+    """Text of a number with a decimal prefix: ``68.98 G``; ``unknown`` for None."""
     if value is None:
         return "unknown"
     for scale, prefix in ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -225,13 +219,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Text of a time (s) with a fitting unit: ``14.58 ms``; ``unknown`` for None.
-
-    Examples
-    --------
-    >>> seconds(0.01458)
-    '14.58 ms'
-    """
+    """Text of a time (s) with a fitting unit: ``14.58 ms``; ``unknown`` for None."""
     if value is None:
         return "unknown"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):

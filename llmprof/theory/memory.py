@@ -26,27 +26,7 @@ SCHEMA: Final = {
 
 
 def parameters(shape: Shape) -> pl.DataFrame:
-    """Parameters of each part of a model.
-
-    Parameters
-    ----------
-    shape : Shape
-        A model.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``component``; ``stage``, the stage of :func:`llmprof.analyze.attribute` that reads it; ``layers``, 1 for parts
-        outside the layers; ``parameters_per_layer``; ``parameters`` of all its layers; ``active_parameters``, those
-        that one token uses (only the experts that it is sent to); ``quantizable``, whether quantized models store the
-        part in low precision. A tied output projection has no row.
-
-    Examples
-    --------
-    >>> from llmprof.theory import shape
-    >>> parameters(shape("Llama-2-70b-hf"))["parameters"].sum()
-    68976648192
-    """
+    """Parameters of each part of a model."""
     rows = []
     for name, stage, count, size, active, low in _parts(shape):
         if size:
@@ -61,26 +41,12 @@ def parameters(shape: Shape) -> pl.DataFrame:
 
 
 def total(shape: Shape) -> int:
-    """Parameters of the whole model.
-
-    Examples
-    --------
-    >>> from llmprof.theory import shape
-    >>> total(shape("Qwen2.5-0.5B"))
-    494032768
-    """
+    """Parameters of the whole model."""
     return sum(count * size for _, _, count, size, _, _ in _parts(shape))
 
 
 def active(shape: Shape) -> int:
-    """Parameters that one token uses: all but the experts that it is not sent to.
-
-    Examples
-    --------
-    >>> from llmprof.theory import shape
-    >>> round(active(shape("Qwen3-30B-A3B")) / 1e9, 2)
-    3.35
-    """
+    """Parameters that one token uses: all but the experts that it is not sent to."""
     return sum(count * used for _, _, count, _, used, _ in _parts(shape))
 
 
@@ -152,12 +118,6 @@ def weight_bytes(shape: Shape, plan: Plan) -> float:
     Norms, routers and the down_proj of latent attention are on every rank. Heads of keys and values are repeated if
     there are fewer of them than ranks. All other matrices are split evenly. The first pipeline stage holds the
     embedding and the last one the output projection; the larger stage is returned.
-
-    Examples
-    --------
-    >>> from llmprof.theory import shape
-    >>> weight_bytes(shape("Llama-2-70b-hf"), Plan()) == 2 * 68976648192
-    True
     """
     layers = sum(_layer_bytes(layer, shape, plan) * count for layer, count in shape.kinds)
     layers *= math.ceil(len(shape.layers) / plan.pp) / len(shape.layers)
@@ -196,24 +156,7 @@ def _layer_bytes(layer: Layer, shape: Shape, plan: Plan) -> float:
 
 
 def kv_bytes_per_token(shape: Shape, plan: Plan, *, context: float | None = None) -> float:
-    """Bytes that a token occupies in a rank's KV cache, over the layers of a pipeline stage.
-
-    Parameters
-    ----------
-    shape : Shape
-        A model.
-    plan : Plan
-        Layout. Heads of keys and values are repeated if there are fewer than ``tp``; latent vectors are on every rank.
-    context : float, optional
-        Tokens of the sequence. A layer with a window keeps no more tokens than the window; the result is then the mean
-        over the sequence. If not given, every layer keeps all tokens.
-
-    Examples
-    --------
-    >>> from llmprof.theory import shape
-    >>> kv_bytes_per_token(shape("Qwen2.5-7B"), Plan())
-    57344.0
-    """
+    """Bytes that a token occupies in a rank's KV cache, over the layers of a pipeline stage."""
     total = 0.0
     for layer, count in shape.kinds:
         a = layer.attention
@@ -229,21 +172,6 @@ def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> 
     Layers reuse their buffers, so the result is the larger of two sums. Inside a layer: two hidden states (the residual
     stream and the layer's input) and the widest intermediate result with its inputs. At the output projection: one
     hidden state and the logits, in the format of the activations and in fp32 for sampling.
-
-    Parameters
-    ----------
-    shape : Shape
-        A model.
-    plan : Plan
-        Layout.
-    tokens, logits : float
-        Number of new tokens in the step, and number of rows of logits.
-
-    Examples
-    --------
-    >>> from llmprof.theory import shape
-    >>> activation_bytes(shape("Llama-2-7b-hf"), Plan(), 1, 1) == 4096 * 2 + 32000 * (2 + 4)
-    True
     """
     act, hidden = BYTES[plan.activations], shape.hidden
     widest = 0.0
@@ -308,34 +236,7 @@ def memory(
     generate_len: int,
     utilization: float = 1.0,
 ) -> Memory:
-    """Memory of a rank for a batch, and the largest batches that fit.
-
-    Parameters
-    ----------
-    shape : Shape
-        A model.
-    plan : Plan
-        Layout.
-    device : Device
-        Device whose memory is used.
-    batch_size, seq_len, generate_len : int
-        Number of requests, and prompt tokens and output tokens of each.
-    utilization : float
-        Share of the device's memory that may be used (vLLM's ``gpu_memory_utilization``).
-
-    Raises
-    ------
-    LlmprofError
-        The weights alone do not fit (the error says by how much, and the smallest ``tp`` with which they would), or
-        the utilization is not in (0, 1].
-
-    Examples
-    --------
-    >>> from llmprof.hardware import device
-    >>> from llmprof.theory import shape
-    >>> memory(shape("Qwen3-8B"), Plan(), device("H200"), batch_size=1, seq_len=1024, generate_len=128).fits
-    True
-    """
+    """Memory of a rank for a batch, and the largest batches that fit."""
     if not 0 < utilization <= 1:
         raise LlmprofError(f"the memory utilization is {utilization!r}", expected="a share above 0 and at most 1")
     length = seq_len + generate_len

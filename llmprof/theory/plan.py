@@ -19,18 +19,7 @@ ALIASES: Final = {
 
 
 def number_format(name: str) -> str:
-    """Key of :data:`BYTES` for a common name of a number format.
-
-    Raises
-    ------
-    LlmprofError
-        The name is unknown.
-
-    Examples
-    --------
-    >>> number_format("bfloat16")
-    'bf16'
-    """
+    """Key of :data:`BYTES` for a common name of a number format."""
     plain = ALIASES.get(str(name).lower().removeprefix("torch."), str(name).lower())
     if plain not in BYTES:
         raise LlmprofError(f"there is no number format {name!r}", expected=f"one of {', '.join(BYTES)}")

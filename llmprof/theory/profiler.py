@@ -31,36 +31,7 @@ COLUMNS: Final = {
 
 
 def components(shape: Shape, batch: Batch, machine: Machine, *, phase: str = "") -> pl.DataFrame:
-    """Work and lower bound of the time of each component of a step on one rank.
-
-    Parameters
-    ----------
-    shape : Shape
-        A model.
-    batch : tuple of Requests
-        Requests of the step.
-    machine : Machine
-        Device, layout and efficiencies.
-    phase : str
-        Value of the column ``phase``.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of :data:`COLUMNS`. Values are sums over the ``layers`` of the component, except in columns named
-        ``per_layer``. ``memory_bytes`` must be read from or written to the device memory
-        (:meth:`llmprof.theory.bound.Machine.crossing`). The arithmetic intensity is FLOPs over all bytes read and
-        written; it is null without FLOPs.
-
-    Examples
-    --------
-    >>> from llmprof.hardware import device
-    >>> from llmprof.theory import Plan, shape
-    >>> from llmprof.theory.plan import decode
-    >>> model = shape("Qwen3-8B")
-    >>> components(model, decode(1, 100), machine_for(model, device("H200"), Plan()))["stage"].to_list()[0]
-    'embedding'
-    """
+    """Work and lower bound of the time of each component of a step on one rank."""
     rows = []
     for operator in operators(shape, batch, machine.plan):
         t, n = machine.time(operator), operator.layers

@@ -94,38 +94,6 @@ def training(
 
     The backward pass takes twice the time of the forward pass. ZeRO's exchange of gradients has two times their bytes,
     three times in stage 3 (Rajbhandari et al. 2020, section 7).
-
-    Parameters
-    ----------
-    shape : Shape
-        A model.
-    machine : Machine
-        Device, layout and efficiencies.
-    batch_size, seq_len : int
-        Number of sequences in a micro batch of a data-parallel rank, and their tokens.
-    ds_zero : {0, 1, 2, 3}
-        Stage of ZeRO.
-    recompute : {"none", "full"}
-        ``full`` keeps only the inputs of the layers, and computes the layers again in the backward pass.
-    micro_batches : int
-        Number of micro batches in a step. With pipeline stages, filling the pipeline takes the time of ``pp - 1`` more.
-
-    Returns
-    -------
-    Training
-        Bytes on a rank, and seconds of a step.
-
-    Raises
-    ------
-    LlmprofError
-        The stage of ZeRO or the recomputation is unknown, or a size is not positive.
-
-    Examples
-    --------
-    >>> from llmprof.hardware import device
-    >>> from llmprof.theory import shape
-    >>> training(shape("Qwen3-8B"), Machine(device("H200"), Plan()), batch_size=1, seq_len=4096).ranks
-    1
     """
     if ds_zero not in (0, 1, 2, 3):
         raise LlmprofError(f"ds_zero={ds_zero!r}", expected="0, 1, 2 or 3")
@@ -165,14 +133,7 @@ def training(
 
 
 def activations(shape: Shape, plan: Plan, tokens: float, recompute: Recompute = "none") -> float:
-    """Bytes of the activations that a rank keeps from a micro batch for its backward pass.
-
-    Examples
-    --------
-    >>> from llmprof.theory import shape
-    >>> activations(shape("Llama-2-7b-hf"), Plan(), 1, "full") == 32 * 4096 * 2 + 32000 * 4
-    True
-    """
+    """Bytes of the activations that a rank keeps from a micro batch for its backward pass."""
     act, hidden, tp = BYTES[plan.activations], shape.hidden, plan.tp
     total = 0.0
     for layer, count in shape.kinds:

@@ -91,36 +91,7 @@ class Operator:
 def operators(
     shape: Shape, batch: Batch, plan: Plan, *, causal: bool = True, all_logits: bool = False, absorb: bool = True
 ) -> list[Operator]:
-    """Operators of one step, in order.
-
-    Parameters
-    ----------
-    shape : Shape
-        A model.
-    batch : tuple of Requests
-        Requests of the step.
-    plan : Plan
-        Layout. The numbers are those of one rank, but with the layers of all pipeline stages.
-    causal : bool
-        Whether attention counts only the pairs that a causal mask keeps, or every query with every key.
-    all_logits : bool
-        Whether the output projection is computed for every token, or only for the last token of each request.
-    absorb : bool
-        Whether decode with latent attention works on the latent vectors.
-
-    Returns
-    -------
-    list of Operator
-        An item for each operator and kind of layer, with the number of such layers.
-
-    Examples
-    --------
-    >>> from llmprof.theory import shape
-    >>> from llmprof.theory.plan import decode
-    >>> work = operators(shape("Qwen3-8B"), decode(1, 100), Plan())
-    >>> next(operator.flops for operator in work if operator.stage == "lm_head") == 2 * 4096 * 151936
-    True
-    """
+    """Operators of one step, in order."""
     before, inside, after = places(shape, batch, plan, causal=causal, all_logits=all_logits, absorb=absorb)
     return [*before, *(operator for parts in inside.values() for operator in parts), *after]
 
@@ -141,15 +112,7 @@ def places(
 
 
 def distinct_experts(experts: int, active: int, tokens: float) -> float:
-    """Expected number of different experts, if ``tokens`` tokens each choose ``active`` of ``experts`` at random.
-
-    Examples
-    --------
-    >>> distinct_experts(128, 8, 1)
-    8.0
-    >>> round(distinct_experts(128, 8, 32), 1)
-    111.8
-    """
+    """Expected number of different experts, if ``tokens`` tokens each choose ``active`` of ``experts`` at random."""
     missed: float = (1 - active / experts) ** tokens
     return experts * (1 - missed)
 

@@ -110,22 +110,7 @@ _NO_CALLS = pl.DataFrame(
 
 
 def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
-    """Number the calls.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of the table of collectives.
-
-    Returns
-    -------
-    polars.DataFrame
-        With ``call`` (int64, null where a row has no counterpart on a rank that should have one), ``ranks_in_group``
-        (int32: ranks of this trace that call together), ``clock_offset_ns`` (int64), ``matched_by`` (group: the
-        recording names it; ends: the ranks leave together; null where a rank calls alone), ``match_confidence``
-        (share of the calls of these ranks and this kind that overlap on all ranks; null for kinds that a rank may
-        leave early, and for a rank alone) and ``unmatched`` (why a row has no counterpart, null where it has one).
-    """
+    """Number the calls."""
     frame = frame.sort("rank", "start_ns", maintain_order=True).with_row_index("_row")
     ends = frame.select(
         "_row", "rank", "group", "group_ranks", "kind", "world",
@@ -350,21 +335,7 @@ def _with_confidence(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
-    """Add the largest input tensor of the operator to collectives whose bytes are null.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Collectives with ``rank, op_id`` and ``bytes``.
-    trace : Trace
-        The trace, for its operators; those of the ranks of the frame are enough.
-
-    Returns
-    -------
-    polars.DataFrame
-        With ``op_bytes`` (int64), ``op_dtype`` and ``op_calls`` (the operator is the collective itself), null where
-        the shapes do not tell.
-    """
+    """Add the largest input tensor of the operator to collectives whose bytes are null."""
     if not trace.has("ops") or not frame["bytes"].is_null().any():
         return frame.with_columns(_NO_INPUTS)
     without_bytes = (
@@ -428,16 +399,6 @@ def with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
 
     The message is the largest input tensor; for an all-gather it is that times the ranks of the group, since the
     size of a collective is that of the larger of its input and output.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Matched collectives of :func:`with_inputs`, with ``world`` (null where the size of the group is not known).
-
-    Returns
-    -------
-    polars.DataFrame
-        The frame with the three columns filled where the shapes allow it.
     """
     if frame["op_bytes"].is_null().all():
         return frame.drop("op_bytes", "op_dtype", "op_calls")

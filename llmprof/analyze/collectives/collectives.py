@@ -76,38 +76,12 @@ def collectives(trace: Trace) -> pl.DataFrame:
 
 
 def recorded_calls(trace: Trace) -> pl.DataFrame:
-    """First part of :func:`collectives`, for each rank separately: its calls with step and layer.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace of one rank or several.
-
-    Returns
-    -------
-    polars.DataFrame
-        Input of :func:`matched`, one row for each call and rank.
-    """
+    """First part of :func:`collectives`, for each rank separately: its calls with step and layer."""
     return with_inputs(_recorded(trace), trace)
 
 
 def matched(calls: pl.DataFrame, meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.DataFrame:
-    """Second part of :func:`collectives`, which needs all ranks: matched calls, waiting, and bandwidths.
-
-    Parameters
-    ----------
-    calls : polars.DataFrame
-        Of :func:`recorded_calls`, of all ranks.
-    meta : mapping
-        ``world_size, world_size_from, missing_ranks`` of the run.
-    ranks : sequence of int
-        Ranks of the trace.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`collectives` returns it.
-    """
+    """Second part of :func:`collectives`, which needs all ranks: matched calls, waiting, and bandwidths."""
     if not calls.height:
         return pl.DataFrame(schema=_TYPES)
     calls = match_calls(calls).with_columns(world=_world(meta, ranks))
@@ -311,21 +285,7 @@ def lateness(calls: pl.DataFrame) -> pl.DataFrame:
 
 
 def collective_arrivals_of(calls: pl.DataFrame) -> pl.DataFrame:
-    """The analysis of :func:`collective_arrivals` on rows of :func:`~llmprof.analyze.collectives`.
-
-    Parameters
-    ----------
-    calls : polars.DataFrame
-        ``rank, call, kind, start_ns, clock_offset_ns, arrival_skew_ns, last_rank, wait_ns, transfer_ns``; all rows of
-        a call.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``kind, rank, count`` (of calls that were seen on all of their ranks; the others do not count), ``last`` (how
-        often this rank was the last to arrive), ``share_last`` (of ``count``), ``late_median_ns, late_p90_ns,
-        late_max_ns`` (start after that of the first rank), ``wait_ns, transfer_ns`` (sums). By kind and rank.
-    """
+    """The analysis of :func:`collective_arrivals` on rows of :func:`~llmprof.analyze.collectives`."""
     late = pl.col("late_ns")
     return (
         lateness(calls)
@@ -394,23 +354,7 @@ def collective_sizes(trace: Trace) -> pl.DataFrame:
 
 
 def collective_sizes_of(calls: pl.DataFrame, *, peak_gbps: float | None = None) -> pl.DataFrame:
-    """The analysis of :func:`collective_sizes` on rows of :func:`~llmprof.analyze.collectives`.
-
-    Parameters
-    ----------
-    calls : polars.DataFrame
-        ``kind, algorithm, bytes, dur_ns, transfer_ns, algorithm_gbps, bus_gbps``.
-    peak_gbps : float, optional
-        Peak of the link in one direction (GB/s).
-
-    Returns
-    -------
-    polars.DataFrame
-        ``kind, algorithm, bytes`` (null where not captured), ``count`` (kernels over all ranks), ``dur_p10_ns,
-        dur_median_ns, dur_p90_ns`` and likewise ``transfer_…`` (null where no wait is known), ``algorithm_gbps,
-        bus_gbps`` (medians, GB/s; null without transfer or bytes), ``peak_gbps`` and ``share_of_peak`` (bus bandwidth
-        over it). Sorted by kind, algorithm and bytes, nulls last.
-    """
+    """The analysis of :func:`collective_sizes` on rows of :func:`~llmprof.analyze.collectives`."""
     quantiles = {
         f"{name}_{label}_ns": pl.col(column).quantile(share, "linear")
         for name, column in _TIMES.items()

@@ -211,37 +211,7 @@ _ROUNDING = 1e-9
 
 @checked
 def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
-    """Judge each phase of a comparison.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        As :func:`llmprof.analyze.diff` or ``diff_times`` gives it.
-    over : float
-        Allowed share by which a step of b may take longer than one of a.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each phase (one in all where whole recordings are compared): ``phase, a_ns, b_ns, change`` (share of
-        a), ``low, high`` (95 % interval of it, null where there are too few steps), ``verdict``. A phase is ``slower``
-        if its change is more than allowed and the interval excludes 0. A larger change is ``within noise`` if the
-        interval includes 0, and ``too few steps`` if there is no interval. Whole recordings have no interval; they are
-        ``longer``, ``as long`` or ``shorter``, by the change alone.
-
-    Raises
-    ------
-    AnalysisError
-        The frame is no comparison of traces.
-
-    Examples
-    --------
-    >>> import polars as pl
-    >>> row = {"level": "step", "phase": "decode", "a_ns": 100.0, "b_ns": 110.0, "low_ns": 8.0, "high_ns": 12.0,
-    ...        "beyond_noise": True, "a_steps": 9, "b_steps": 9}
-    >>> gate(pl.DataFrame([row]), over=0.03)["verdict"].to_list()
-    ['slower']
-    """
+    """Judge each phase of a comparison."""
     needed = {"level", "phase", "a_ns", "b_ns", "low_ns", "high_ns", "beyond_noise", "a_steps", "b_steps"}
     if missing := sorted(needed - set(frame.columns)):
         raise AnalysisError(f"the frame has no columns {listed(missing)}", expected="the frame of llmprof.analyze.diff")
@@ -280,29 +250,7 @@ def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
 def markdown(
     frame: pl.DataFrame, *, names: tuple[str, str] = ("a", "b"), over: float = 0.03, apart: Sequence[str] = ()
 ) -> str:
-    """A comparison as Markdown, for the comment of a pull request.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        As :func:`llmprof.analyze.diff` gives it.
-    names : (str, str)
-        Names of the two runs.
-    over : float
-        Allowed share, as in :func:`gate`.
-    apart : sequence of str
-        Differences of the runs that limit the comparison: the words of :func:`llmprof.analyze.diff_context`.
-
-    Returns
-    -------
-    str
-        The verdict, what is not alike, a table of the phases, and one of the parts that changed most.
-
-    Raises
-    ------
-    AnalysisError
-        The frame is no comparison of traces.
-    """
+    """A comparison as Markdown, for the comment of a pull request."""
     judged = gate(frame, over=over)
     failing = judged.filter(pl.col("verdict").is_in(FAILING))
     first, second = (_cell(name) for name in names)

@@ -409,24 +409,7 @@ def engine_of(step_rows: pl.DataFrame) -> str | None:
 
 
 def step_parts(frame: pl.DataFrame, *, side: str, phase: str | None) -> dict[str, Any]:
-    """A step of one of two runs, in parts.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        As :func:`diff_times` gives it.
-    side : str
-        ``a`` or ``b``.
-    phase : str or None
-        Phase of the steps; None for whole recordings.
-
-    Returns
-    -------
-    dict
-        ``steps`` (how many), ``step_ns``, ``between_ns`` (until the next step; both null where the run has no such
-        step), and ``parts``: mappings of ``group, label, part, ns``, in the order of a waterfall, the longest first,
-        all copies as one.
-    """
+    """A step of one of two runs, in parts."""
     own = frame.filter(pl.col("phase").eq_missing(pl.lit(phase, dtype=pl.String)))
     column = f"{side}_ns"
     total = own.filter(pl.col("level").is_in(_TOTALS))

@@ -125,13 +125,7 @@ def _side(traces: Sequence[Trace], *, whole: bool, ranks: Sequence[int] | None) 
 
 
 def check_ranks(sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None) -> None:
-    """Refuse ranks that no trace has.
-
-    Raises
-    ------
-    AnalysisError
-        There is such a rank, or none is named.
-    """
+    """Refuse ranks that no trace has."""
     recorded = sorted({rank for side in sides for trace in side for rank in trace.ranks if rank >= 0})
     if ranks is not None and (not ranks or set(ranks) - set(recorded)):
         raise AnalysisError(f"the ranks {listed(ranks)} are not in the traces", expected=f"some of {listed(recorded)}")
@@ -334,22 +328,7 @@ def _events(repeats: Sequence[Trace], keys: list[str], *, whole: bool, ranks: Se
 
 
 def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Sequence[str] = KEYS) -> pl.DataFrame:
-    """The analysis of :func:`diff_events` on two frames of device events.
-
-    Parameters
-    ----------
-    a, b : polars.DataFrame
-        ``rank, step, start_ns, dur_ns`` and the columns of ``by``.
-    tolerance : float
-        Change relative to ``a`` up to which the status is ``same``.
-    by : sequence of str
-        Columns by which events are aligned, the phase first.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`diff_events` returns it.
-    """
+    """The analysis of :func:`diff_events` on two frames of device events."""
     if tolerance < 0:
         raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
     keys = list(by)

@@ -46,30 +46,7 @@ _MAY_BE_NULL: Final = {
 
 
 def findings_document(trace: Trace) -> dict[str, Any]:
-    """Findings of a trace, with facts about the trace.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity or operators.
-
-    Returns
-    -------
-    dict
-        ``format`` (``llmprof.findings``), ``version``, ``trace`` (``device, platform, profiler, ranks, world_size,
-        span_ns, warnings``) and ``findings``, a list of mappings: see :func:`findings_schema`.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has neither kernels nor copies nor operators.
-
-    Examples
-    --------
-    >>> document = findings_document(trace)
-    >>> document["format"], document["version"]
-    ('llmprof.findings', 2)
-    """
+    """Findings of a trace, with facts about the trace."""
     meta = trace.meta
     low, high = trace.span_ns
     return {
@@ -89,20 +66,7 @@ def findings_document(trace: Trace) -> dict[str, Any]:
 
 
 def hardware_findings_document(metrics: Metrics, rows: pl.DataFrame) -> dict[str, Any]:
-    """Findings of hardware metrics as the same document.
-
-    Parameters
-    ----------
-    metrics : Metrics
-        Hardware metrics.
-    rows : polars.DataFrame
-        Its findings: rows of :func:`llmprof.analyze.hardware_findings`.
-
-    Returns
-    -------
-    dict
-        As :func:`findings_document` gives it; ``span_ns`` is the sum of the durations, since nothing else is recorded.
-    """
+    """Findings of hardware metrics as the same document."""
     launches = metrics.kernels
     devices = sorted(set(launches["device_name"].drop_nulls().to_list()))
     return {
@@ -122,18 +86,7 @@ def hardware_findings_document(metrics: Metrics, rows: pl.DataFrame) -> dict[str
 
 
 def findings_schema() -> dict[str, Any]:
-    """JSON schema (draft 2020-12) of :func:`findings_document`.
-
-    Returns
-    -------
-    dict
-        The schema.
-
-    Examples
-    --------
-    >>> findings_schema()["properties"]["findings"]["items"]["properties"]["severity"]["enum"]
-    ['high', 'medium', 'low', 'info']
-    """
+    """JSON schema (draft 2020-12) of :func:`findings_document`."""
     columns: dict[str, Any] = {}
     for name, dtype in SCHEMA.items():
         kind = _TYPES[dtype]

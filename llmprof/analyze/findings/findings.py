@@ -355,22 +355,7 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
 
 
 def ranked(scope: Scope, requests: pl.DataFrame | None = None, *, whole: Trace | None = None) -> Findings:
-    """Findings of the rules in a scope, the largest first.
-
-    Parameters
-    ----------
-    scope : Scope
-        The representative part of the run.
-    requests : polars.DataFrame, optional
-        As of :func:`findings`.
-    whole : Trace, optional
-        Trace for the replay of remedies, if the scope's trace holds only the tables that rules use.
-
-    Returns
-    -------
-    Findings
-        As :func:`findings` returns them.
-    """
+    """Findings of the rules in a scope, the largest first."""
     measures = [(rule, measure) for rule in RULES if (measure := _measured(rule, scope)) is not None]
     losses = [pair for pair in measures if not pair[0].info]
     predicted = gains_of(scope, [change for _, change in losses], scope.trace if whole is None else whole)

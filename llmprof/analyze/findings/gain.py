@@ -35,22 +35,7 @@ class Gain:
 
 
 def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Gain | str]:
-    """Gain of the remedy of each measure alone, in the scope of the findings.
-
-    Parameters
-    ----------
-    scope : Scope
-        That time.
-    measures : sequence of Measure
-        Their ``change`` is what is replayed.
-    trace : Trace
-        The recording.
-
-    Returns
-    -------
-    list of Gain or str
-        The gains, or the reason why there is no prediction, as text.
-    """
+    """Gain of the remedy of each measure alone, in the scope of the findings."""
     changes = [item.change if item.ns >= NOTHING * scope.span_ns else "" for item in measures]
     replays: dict[str, pl.DataFrame | LlmprofError] = {}
     predicted = tuple(sorted({change for change in changes if change}))

@@ -245,23 +245,6 @@ def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
     """Steady decode steps if every rank has some, else all steps with device work, else the whole recording.
 
     Captures of graphs do not count as a run; a recording of captures alone has an empty scope.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity or operators.
-    step : int, optional
-        This step alone.
-
-    Returns
-    -------
-    Scope
-        The time that findings are about.
-
-    Raises
-    ------
-    AnalysisError
-        There is no such step with device work.
     """
     step_rows, recorded = steps(trace), recorded_windows(trace)
     recorded_ns = int(recorded["dur_ns"].sum())
@@ -279,20 +262,7 @@ def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
 
 
 def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame) -> tuple[str, pl.DataFrame | None]:
-    """Representative part of a run, as text, and its steps; None if it has no steps.
-
-    Parameters
-    ----------
-    step_rows, windows, steady : polars.DataFrame
-        Of :func:`~llmprof.analyze.steps`, :func:`~llmprof.analyze.steps.summary.step_windows` and
-        :func:`~llmprof.analyze.steady_state`, of all ranks.
-
-    Returns
-    -------
-    tuple of (str, polars.DataFrame or None)
-        ``steady decode steps`` if every rank has some, else ``steps``, else (no step has work on a device)
-        ``whole recording``.
-    """
+    """Representative part of a run, as text, and its steps; None if it has no steps."""
     if step_rows["start_ns"].null_count() == step_rows.height:
         return "whole recording", None
     every = _with_work(step_rows, windows)

@@ -93,25 +93,7 @@ def _of_trace(trace: Trace) -> pl.DataFrame:
 def idle_of(
     events: pl.DataFrame, spans: pl.DataFrame | None = None, *, waits: pl.DataFrame | None = None, min_ns: int = 0
 ) -> pl.DataFrame:
-    """The analysis of :func:`idle` on a frame of device events.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        ``event, rank, device, stream, step, start_ns, dur_ns, name, source, launch_start_ns, launch_end_ns,
-        launch_thread``.
-    spans : polars.DataFrame, optional
-        Activity of the host: ``rank, thread, start_ns, dur_ns, name, kind`` (call, op, python or range).
-    waits : polars.DataFrame, optional
-        Waits of streams for events, if the device's queues were recorded (Ascend): ``rank, stream, start_ns, dur_ns``.
-    min_ns : int
-        Shortest gap to report (ns).
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`idle` returns it.
-    """
+    """The analysis of :func:`idle` on a frame of device events."""
     spans = pl.DataFrame(schema=HOST_SPANS) if spans is None else spans.with_columns(pl.col("thread").fill_null(-1))
     rows = _gaps_with_launches(events, min_ns)
     calls = spans.filter(pl.col("kind") == "call")
@@ -407,20 +389,7 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
 
 
 def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
-    """The analysis of :func:`stream_gaps` on a frame of device events.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        ``event, rank, device, stream, step, start_ns, dur_ns, name``.
-    min_ns : int
-        Shortest gap to report (ns).
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`stream_gaps` returns it.
-    """
+    """The analysis of :func:`stream_gaps` on a frame of device events."""
     following = {"step": pl.col("step"), "next_event": pl.col("event"), "next_name": pl.col("name")}
     on_streams = events.filter(pl.col("stream").is_not_null())
     rows = gaps(on_streams, ["rank", "device", "stream"], **following).filter(pl.col("dur_ns") >= min_ns)

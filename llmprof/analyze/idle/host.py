@@ -37,19 +37,7 @@ WAITS_FOR_EVENT = r"(?i)streamwaitevent"
 
 
 def call_kinds(calls: pl.Series) -> pl.DataFrame:
-    """Effect of host calls on the device, by their names.
-
-    Parameters
-    ----------
-    calls : polars.Series
-        Names of the calls.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``synchronises, holds, waits, replays`` (:func:`is_synchronising`, :func:`holds_the_device`,
-        :func:`waits_for_event`, :func:`launches_graph`), one row per call.
-    """
+    """Effect of host calls on the device, by their names."""
     return by_distinct(calls, _call_kinds).to_frame("kinds").unnest("kinds")
 
 
@@ -93,19 +81,7 @@ def waits_for_event(name: pl.Expr) -> pl.Expr:
 
 
 def host_spans(trace: Trace) -> pl.DataFrame:
-    """All recorded activity of the host's threads.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, thread, start_ns, dur_ns, name, kind``: runtime calls (call), operators and Python functions (op,
-        python) and the program's own ranges (range).
-    """
+    """All recorded activity of the host's threads."""
     columns = ("rank", "thread", "start_ns", "dur_ns", "name")
     parts = []
     if trace.has("runtime"):
@@ -130,21 +106,7 @@ HOST_SPANS = {
 
 
 def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Span in which the thread of each window spent most time; at each moment only the innermost span counts.
-
-    Parameters
-    ----------
-    windows : polars.DataFrame
-        ``rank, thread, start_ns, dur_ns``; windows of a thread may overlap.
-    spans : polars.DataFrame
-        As :func:`host_spans` gives them.
-
-    Returns
-    -------
-    polars.DataFrame
-        The windows in their order with ``doing`` (name of the span; null if no span of the thread is known),
-        ``doing_kind`` (call, op, python, range) and ``doing_share`` (of the window).
-    """
+    """Span in which the thread of each window spent most time; at each moment only the innermost span counts."""
     by = ["rank", "thread"]
     nothing = {
         "doing": pl.lit(None, dtype=pl.String),
@@ -281,18 +243,7 @@ _DELAYS = ("rank", "step", "kernels", "launched", "share_launched", "calls", "ho
 
 
 def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
-    """The analysis of :func:`launch_delay` on a frame of device events.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        ``rank, step, start_ns, source, launch_start_ns, launch_end_ns, launch_thread``.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`launch_delay` returns it.
-    """
+    """The analysis of :func:`launch_delay` on a frame of device events."""
     delay = pl.col("start_ns") - pl.col("launch_start_ns")
     launched = pl.col("launch_start_ns").count()
     key = ["rank", "step", "launch_thread", "launch_start_ns", "launch_end_ns"]

@@ -101,20 +101,7 @@ _UNPLACED: Final = {
 
 
 def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
-    """The limit that most of the time of a kernel's launches has.
-
-    Parameters
-    ----------
-    speed : polars.DataFrame
-        As :func:`~llmprof.analyze.speed_of_light` gives it.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each kernel, the one with the most time under its limit first: ``kernel_name, bound, bound_ns``
-        (time of the launches with this limit), ``memory_level, stall`` (of the longest of them) and ``compute_pct,
-        memory_pct, roof_share, stall_share`` (their medians).
-    """
+    """The limit that most of the time of a kernel's launches has."""
     by_time = speed.sort("duration_ns", descending=True, nulls_last=True)
     return (
         by_time.group_by("kernel_name", "bound", maintain_order=True)
@@ -285,26 +272,6 @@ def launches_in_a_row(metrics: Metrics) -> Trace:
 
     Nsight Compute replays each launch alone and does not record when it ran: order and durations are recorded, starts
     are not. Analyses that need real starts (gaps, overlap, steps) are meaningless on this trace.
-
-    Parameters
-    ----------
-    metrics : Metrics
-        Hardware metrics with durations.
-
-    Returns
-    -------
-    Trace
-        The table ``kernels`` only; a rank for each process and device; ``meta["clock"]`` explains its times.
-
-    Raises
-    ------
-    NotCapturedError
-        No launch has a duration.
-
-    Examples
-    --------
-    >>> launches_in_a_row(metrics).kernels.select("start_ns", "dur_ns").rows()[:2]
-    [(0, 75552), (75552, 8896)]
     """
     timed = metrics.kernels.drop_nulls("duration_ns").sort("kernel_id")
     if timed.is_empty():

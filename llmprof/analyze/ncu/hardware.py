@@ -28,22 +28,7 @@ _TENSOR_BUSY: Final = (
 
 
 def counted(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
-    """Operations of each launch by type.
-
-    Parameters
-    ----------
-    metrics : Metrics
-        Hardware metrics.
-    durations : polars.DataFrame
-        ``kernel_id, duration_ns``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``kernel_id, flops, dtype, flops_source``: the sum over all types, and the type with the most; null if
-        operations of the tensor pipe were not counted although it worked or was not measured, since the other
-        operations do not describe the kernel then.
-    """
+    """Operations of each launch by type."""
     tensor, scalar = _tensor(metrics, durations), _scalar(metrics, durations)
     by_type = pl.concat([tensor.with_columns(unit=pl.lit("tensor")), scalar.with_columns(unit=pl.lit("scalar"))])
     ids = durations.select("kernel_id")

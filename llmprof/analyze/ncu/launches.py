@@ -208,18 +208,6 @@ def counted_launches(events: pl.DataFrame, *, recorded: bool) -> pl.DataFrame:
     """Kernels of one rank whose launches a profiler counts, in the order in which the host launched them.
 
     Kernels that ran before the first launch of the window were launched before the profiler began to count.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        Rows of :func:`~llmprof.analyze.attribute`: all kernels of one rank.
-    recorded : bool
-        Whether the trace has the calls that launched them; if not, all kernels count.
-
-    Returns
-    -------
-    polars.DataFrame
-        The rows that count.
     """
     if recorded:
         first = events["launch_start_ns"].min() or 0

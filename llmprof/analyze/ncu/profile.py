@@ -22,13 +22,7 @@ NEEDS_TIMELINE: Final = (
 
 
 def samples_of(report: Path | None) -> pl.DataFrame:
-    """Samples of the instructions: :func:`llmprof.read_source`.
-
-    Raises
-    ------
-    NotCapturedError
-        There is no report, it cannot be opened here, or it holds no samples.
-    """
+    """Samples of the instructions: :func:`llmprof.read_source`."""
     if report is None:
         raise NotCapturedError(
             "pages in CSV hold no samples of instructions", hint="pass the report itself, a file .ncu-rep"
@@ -73,25 +67,7 @@ class Profile:
 
 
 def limits(metrics: Metrics) -> pl.DataFrame:
-    """Kernels by their time, with the limit that most of their time has.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``kernel_name, count, total_ns, share`` (of all launches)``, median_ns, min_ns, max_ns, bound, compute_pct,
-        memory_pct, roof_share, stall``; the last five of the launches with the limit that most of its
-        time has (``stall`` of the longest of them, the shares as medians).
-
-    Raises
-    ------
-    NotCapturedError
-        The metrics hold no durations.
-
-    Examples
-    --------
-    >>> limits(metrics).select("kernel_name", "count", "bound").row(0)
-    ('nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_TNT', 2, 'compute')
-    """
+    """Kernels by their time, with the limit that most of their time has."""
     length = pl.col("duration_ns")
     speed = speed_of_light(metrics)
     limit = typical_limit(speed).select("kernel_name", "bound", "compute_pct", "memory_pct", "roof_share", "stall")

@@ -25,25 +25,7 @@ LABEL = pl.when(pl.col("domain").is_in(_NO_DOMAIN)).then("name").otherwise(pl.fo
 
 
 def host_ranges(trace: Trace) -> pl.DataFrame:
-    """Ranges of the host, without marks, profiler overhead and projections onto the device.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with markers.
-
-    Returns
-    -------
-    polars.DataFrame
-        Rows of the markers with ``range`` (their row number among all markers), ``style`` (PushPop or StartEnd;
-        PushPop where the profiler does not tell) and ``end_thread`` (set where a range ended on another thread than
-        the one that began it).
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no markers.
-    """
+    """Ranges of the host, without marks, profiler overhead and projections onto the device."""
     markers = trace.markers.with_row_index("range")
     traced = trace.meta.get("options", {}).get("trace", "").split(",")
     if markers.height and (markers["domain"] == OVERHEAD).all() and "nvtx" not in traced:

@@ -17,22 +17,7 @@ from llmprof.trace import Trace
 
 
 def statistics(value: pl.Expr, unit: str, prefix: str = "") -> list[pl.Expr]:
-    """Mean, median, smallest, largest and sample standard deviation, as aggregations.
-
-    Parameters
-    ----------
-    value : polars.Expr
-        The quantity; nulls are left out.
-    unit : str
-        Ending of the columns.
-    prefix : str
-        Beginning of the columns.
-
-    Returns
-    -------
-    list of polars.Expr
-        ``<prefix>mean_<unit>, median, min, max, std``; as in nsys a single value has the deviation 0.
-    """
+    """Mean, median, smallest, largest and sample standard deviation, as aggregations."""
     several = pl.when(value.count() == 1).then(0.0).otherwise(value.std())
     measures = {"mean": value.mean(), "median": value.median(), "min": value.min(), "max": value.max(), "std": several}
     return [measure.alias(f"{prefix}{name}_{unit}") for name, measure in measures.items()]
@@ -41,32 +26,7 @@ def statistics(value: pl.Expr, unit: str, prefix: str = "") -> list[pl.Expr]:
 def summarise(
     rows: pl.DataFrame, names: Sequence[str], *, value: str, unit: str, by: Sequence[str] = ()
 ) -> pl.DataFrame:
-    """Rows grouped by name.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        The quantity and the columns of ``by`` and ``names``.
-    names : sequence of str
-        Text columns that name a group; they come last, as in nsys.
-    value : str
-        Column of the quantity, an integer.
-    unit : str
-        Ending of the columns: ``ns`` or ``bytes``.
-    by : sequence of str
-        Columns to group by first, such as ``("rank",)``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, share`` (of the total of all rows of the group of ``by``), ``total_<unit>, count, mean_<unit>,
-        median_<unit>, min_<unit>, max_<unit>, std_<unit>, <names...>``, the largest total first within ``by``.
-
-    Raises
-    ------
-    AnalysisError
-        ``by`` names an unknown column.
-    """
+    """Rows grouped by name."""
     refuse_unknown(by, rows.columns, "by")
     by = [column for column in by if column not in names]
     total, quantity = f"total_{unit}", pl.col(value)
@@ -110,25 +70,7 @@ _CALLS = {
 
 
 def calls_of(trace: Trace, *libraries: str) -> pl.DataFrame:
-    """Runtime calls of some libraries.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with runtime calls.
-    *libraries : str
-        Values of the column ``api``.
-
-    Returns
-    -------
-    polars.DataFrame
-        Their rows.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no runtime calls, or calls of other libraries only and does not say that these were traced.
-    """
+    """Runtime calls of some libraries."""
     runtime = trace.runtime
     calls = runtime.filter(pl.col("api").is_in(libraries))
     traced = str(trace.meta.get("options", {}).get("trace", "")).split(",")

@@ -145,23 +145,6 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
     """Slack of each device event as the dependencies that were recorded allow it, whatever was not recorded.
 
     :func:`llmprof.analyze.slack` leaves out what another rank or a call that was not recorded may wait for.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with device activity.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``event`` (as :func:`~llmprof.analyze.activity.activity` numbers them), ``rank, step, name, layer, stage,
-        start_ns, dur_ns``, ``slack_ns`` (no step ends later) and ``pace_slack_ns`` (the last step ends no later: if the
-        host sets the pace, a kernel may delay its own step without delaying the last one).
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no device activity.
     """
     built = graph(trace)
     scheduled = built.schedule()
@@ -185,13 +168,7 @@ def slack_of_recorded(trace: Trace) -> pl.DataFrame:
 
 
 def step_ends(built: Graph) -> pl.DataFrame:
-    """The node at which each step of each rank ends on its devices.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, step, phase, node, end_ns``, by step; one step without a phase where a recording has no steps.
-    """
+    """The node at which each step of each rank ends on its devices."""
     work = built.events.filter(pl.col("where") == "device")
     if work["step"].null_count() == work.height:
         work = work.with_columns(step=pl.lit(0, dtype=pl.Int32))
@@ -206,20 +183,7 @@ def step_ends(built: Graph) -> pl.DataFrame:
 
 
 def nodes_on_path(built: Graph, ends: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
-    """Nodes of the critical path of a recording, in their order.
-
-    Parameters
-    ----------
-    built : Graph
-        The graph.
-    ends : polars.DataFrame
-        As :func:`step_ends` returns it: the path is that of the latest of them.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        The nodes, and the kinds and the evidence of all nodes as :func:`binding` returns them.
-    """
+    """Nodes of the critical path of a recording, in their order."""
     before, kind, evidence = binding(built)
     jump = _stretches(built, kind)
     if not ends.height:
@@ -228,21 +192,7 @@ def nodes_on_path(built: Graph, ends: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
 
 
 def binding(built: Graph, times: Ints | None = None) -> tuple[Ints, Ints, Ints]:
-    """For each node, the node that it waited for last, and the kind of edge.
-
-    Parameters
-    ----------
-    built : Graph
-        The graph.
-    times : numpy.ndarray, optional
-        Times of the nodes; the recorded ones if None.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        By node: the node before (-1 for none), the kind (:data:`CHAIN`, or a kind of edge), and where that is known
-        from (an index into :data:`~.graph.EVIDENCE`).
-    """
+    """For each node, the node that it waited for last, and the kind of edge."""
     times = built.time if times is None else times
     nodes = len(times)
     before = np.arange(nodes) - 1

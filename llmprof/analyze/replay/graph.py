@@ -117,23 +117,7 @@ def events_of(trace: Trace) -> int:
 
 @per_trace
 def graph(trace: Trace) -> Graph:
-    """Build the dependency graph of a trace.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with device activity; launches, synchronisation and host time need host activity.
-
-    Returns
-    -------
-    Graph
-        Nodes, chains and edges.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no device activity.
-    """
+    """Build the dependency graph of a trace."""
     recorded = recording(trace)
     if not recorded.rows.height:
         raise NotCapturedError(

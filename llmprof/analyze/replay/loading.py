@@ -41,12 +41,6 @@ def first_launches(recorded: Recording) -> tuple[Pairs, Ints]:
 
     The host's time before this launch must be longer than on another rank, and the device must have become idle shortly
     before its end.
-
-    Returns
-    -------
-    tuple of (Pairs, numpy.ndarray)
-        The pairs, and for each the shortest time of the host before the first launch of this kernel on any rank, in ns:
-        what the host itself needs.
     """
     launched = np.flatnonzero(recorded.call >= 0)
     call = recorded.call[launched]

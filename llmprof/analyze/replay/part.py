@@ -49,19 +49,6 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
     Ranks whose collectives are matched with each other are one group. The groups of the named ranks are always in the
     part and stand for themselves; the others are chosen evenly and stand for the rest. If there is one group only, or
     it alone has too many events, the part has as many steps from the middle as have the events that are replayed.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with device activity.
-    named : tuple of int, optional
-        For findings: the ranks that they name. Their groups are in the part, which has about 300,000 events; without
-        them, a part has as many as are replayed.
-
-    Returns
-    -------
-    Part
-        The whole recording where it has one group and no steps, however many events there are.
     """
     events = events_of(trace)
     most = MOST_EVENTS if named is None else MOST_FOR_FINDINGS
@@ -81,18 +68,7 @@ def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
 
 
 def groups_of(trace: Trace) -> list[list[int]]:
-    """Ranks that wait for each other: those whose collectives are matched, directly or by way of others.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace.
-
-    Returns
-    -------
-    list of list of int
-        Each rank is in one group; sorted.
-    """
+    """Ranks that wait for each other: those whose collectives are matched, directly or by way of others."""
     first = {rank: rank for rank in trace.ranks}  # another rank of its group, at last the first one of it
 
     def of(rank: int) -> int:

@@ -26,15 +26,7 @@ LEVELS: Final[tuple[Level, ...]] = ("low", "middle", "high")
 
 
 class Plan:
-    """The graph of a recording with weights that changes may rewrite.
-
-    Parameters
-    ----------
-    built : Graph
-        The recorded graph; it is not changed.
-    level : {"low", "middle", "high"}
-        Level of the values that a change cannot know.
-    """
+    """The graph of a recording with weights that changes may rewrite."""
 
     def __init__(self, built: Graph, level: Level) -> None:
         self.built = built
@@ -55,13 +47,7 @@ class Plan:
         return {"low": low, "middle": middle, "high": high}[self.level]
 
     def work(self, what: str) -> Rows:
-        """Device events that a word selects: a stage, a category, or a regular expression on the kernel's name.
-
-        Raises
-        ------
-        AnalysisError
-            Nothing has that stage, category or name, or it is no regular expression.
-        """
+        """Device events that a word selects: a stage, a category, or a regular expression on the kernel's name."""
         rows = self.events
         stages, categories = set(rows["stage"].drop_nulls().unique()), set(rows["category"].drop_nulls().unique())
         if what in stages:
@@ -80,13 +66,7 @@ class Plan:
         return chosen
 
     def calls(self, name: str) -> Rows:
-        """Calls of the host whose name matches a regular expression.
-
-        Raises
-        ------
-        AnalysisError
-            No call has such a name, or it is no regular expression.
-        """
+        """Calls of the host whose name matches a regular expression."""
         mask = self._named(name, f"{name!r} is no regular expression")
         chosen: Rows = mask.fill_null(value=False).to_numpy() & ~self.device
         if not chosen.any():
@@ -146,13 +126,7 @@ class Plan:
         self.weight[0::2][rows] = np.minimum(self.weight[0::2][rows], int(gap_ns))
 
     def launches_by_step(self, rows: Rows) -> pl.DataFrame:
-        """First and last host call that launched some of the events of each step, by thread.
-
-        Returns
-        -------
-        polars.DataFrame
-            ``chain, step, first, last`` (rows) and ``following`` (the first of the next step), in their order.
-        """
+        """First and last host call that launched some of the events of each step, by thread."""
         edges = (self.built.kind == LAUNCH) & rows[self.built.target // 2]
         target, source = self.built.target[edges] // 2, self.built.source[edges] // 2
         calls: pl.DataFrame = self.events[source].select("chain", "row").with_columns(step=self.events["step"][target])
@@ -164,11 +138,6 @@ class Plan:
         """Replace all calls from the first to the last by one call; a single call does not change.
 
         The launched work begins when this call has ended and its stream allows it, as in a graph.
-
-        Returns
-        -------
-        numpy.ndarray
-            Events that the removed calls had launched.
         """
         within = np.zeros(self.events.height + 1, dtype=np.int64)
         calls = calls.filter(pl.col("first") < pl.col("last"))
@@ -278,11 +247,6 @@ def periods(built: Graph, times: Ints) -> pl.DataFrame:
 
     The time of a step is that from the end of the step before it on the rank's devices to its own end. The first step
     of a rank is left out, unless it is the only one.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, step, phase, period_ns, end_ns``; where a recording has no steps, one row per rank without a phase.
     """
     work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row", "start_ns")
     if work["step"].null_count() == work.height:

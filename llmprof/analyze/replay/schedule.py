@@ -48,34 +48,6 @@ def earliest(graph: Chains) -> Ints:
 
     A chain advances at once as far as the times that it waits for are known. So the number of rounds depends on the
     alternations between chains (synchronisations, collectives), not on the number of nodes.
-
-    Parameters
-    ----------
-    graph : Chains
-        Chains and edges.
-
-    Returns
-    -------
-    numpy.ndarray
-        Times in ns, by node, and by variant where the weights have variants.
-
-    Raises
-    ------
-    AnalysisError
-        The edges form a cycle.
-
-    Examples
-    --------
-    >>> chains = Chains(  # a host thread with two launches (nodes 0, 1), and a stream with their kernels (2, 3)
-    ...     bounds=np.array([0, 2, 4]),
-    ...     weight=np.array([0, 5, 0, 10]),
-    ...     origin=np.array([0, NEVER, NEVER, NEVER]),
-    ...     source=np.array([0, 1]),
-    ...     target=np.array([2, 3]),
-    ...     delay=np.array([3, 3]),
-    ... )
-    >>> earliest(chains).tolist()
-    [0, 5, 3, 13]
     """
     bounds: list[int] = graph.bounds.tolist()
     count = len(bounds) - 1
@@ -128,20 +100,7 @@ def earliest(graph: Chains) -> Ints:
 
 
 def latest(graph: Chains, bounds: Ints) -> Ints:
-    """Latest time of every node at which no node is later than its bound.
-
-    Parameters
-    ----------
-    graph : Chains
-        Chains and edges.
-    bounds : numpy.ndarray
-        Latest time of each node by itself, in ns; ``-NEVER`` for all that follow from others.
-
-    Returns
-    -------
-    numpy.ndarray
-        Times in ns, by node.
-    """
+    """Latest time of every node at which no node is later than its bound."""
     nodes = int(graph.bounds[-1])
     weight = np.zeros(nodes, dtype=np.int64)
     weight[1:] = graph.weight[:0:-1]

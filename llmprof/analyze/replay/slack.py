@@ -70,24 +70,7 @@ _SLACK: Final = ("slack_ns", "pace_slack_ns")
 
 @per_trace
 def known_slack(trace: Trace) -> pl.DataFrame:
-    """Slack of each event of a device as :func:`slack` has it, also where the dependencies cannot be found.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``event``, ``slack_ns`` (as of :func:`slack`; null where it is unknown) and ``unknown`` (why; null where it is
-        known; also that the clocks contradict each other). No rows where nothing ran on a device.
-
-    Examples
-    --------
-    >>> known_slack(trace).columns
-    ['event', 'slack_ns', 'unknown']
-    """
+    """Slack of each event of a device as :func:`slack` has it, also where the dependencies cannot be found."""
     nothing = pl.DataFrame(schema={"event": pl.UInt32, "slack_ns": pl.Int64, "unknown": pl.String})
     try:
         return slack(trace).select(nothing.columns)
@@ -161,19 +144,7 @@ def unknown_slack(trace: Trace) -> str:
 
 
 def with_slack(frame: pl.DataFrame, trace: Trace, events: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
-    """A frame of groups of device events with ``slack_ns``, the least of a group; null where that of one is unknown.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        One row a group, with the columns ``keys``.
-    trace : Trace
-        The trace.
-    events : polars.DataFrame
-        ``event`` and ``keys`` of the events of the groups.
-    keys : sequence of str
-        What a group is told by.
-    """
+    """A frame of groups of device events with ``slack_ns``, the least of a group; null where that of one is unknown."""
     every = pl.col("slack_ns").null_count() == 0
     least = (
         events.select(*keys, "event")

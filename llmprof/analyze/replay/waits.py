@@ -142,13 +142,6 @@ def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
     """Pairs from the end of work to unexplained work on another stream of the rank that begins right after it.
 
     The awaited work must have been launched before: a stream can only wait for work that another stream already had.
-
-    Parameters
-    ----------
-    recorded : Recording
-        The recording.
-    rest : numpy.ndarray
-        Unexplained time of each node, in ns.
     """
     rows = recorded.rows
     late = np.flatnonzero(recorded.on_device & (rest[0::2] > 0))

@@ -114,18 +114,7 @@ def _not_replayed(part: Part) -> list[str]:
 
 
 def moved_in_words(row: Mapping[str, Any]) -> str:
-    """Why a phase is predicted longer, if its steps end no later than recorded.
-
-    Parameters
-    ----------
-    row : mapping
-        A row of :func:`what_if`.
-
-    Returns
-    -------
-    str
-        A sentence; empty if the phase is not longer, or for another reason.
-    """
+    """Why a phase is predicted longer, if its steps end no later than recorded."""
     if row["gain_ns"] >= 0 or not row["moved"] or row["phase"] is None:
         return ""
     return (
@@ -153,19 +142,7 @@ def _noise(rows: pl.DataFrame, levels: list[str]) -> pl.DataFrame:
 
 
 def median_rank(count: int) -> int:
-    """Number of sorted values below the lower end, and above the upper end, of their median's interval.
-
-    Returns
-    -------
-    int
-        The largest number for which the interval holds the median with 95 %, by the binomial distribution (above 100
-        values its normal approximation).
-
-    Examples
-    --------
-    >>> [median_rank(count) for count in (1, 5, 6, 9, 15, 200)]
-    [0, 0, 0, 1, 3, 86]
-    """
+    """Number of sorted values below the lower end, and above the upper end, of their median's interval."""
     if count > 100:
         return int((count - 1.96 * count**0.5) / 2)
     below, drop = 0, 0
@@ -178,24 +155,7 @@ def median_rank(count: int) -> int:
 def replayed(
     trace: Trace, texts: tuple[str, ...], named: tuple[int, ...] | None = None
 ) -> dict[str, pl.DataFrame | LlmprofError]:
-    """Time of every step of every rank, as recorded and under each of several changes; cached with the trace.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with device activity.
-    texts : tuple of str
-        Changes as :func:`change_of` takes them; each is made alone.
-    named : tuple of int, optional
-        For findings: ranks that they name (:func:`replayed_part`).
-
-    Returns
-    -------
-    dict
-        By change: ``rank, step, phase, recorded_ns, low_ns, middle_ns, high_ns`` and ``weight`` (the number of ranks
-        that this one stands for), or the reason why it cannot be made. Only the ranks and steps of
-        :func:`replayed_part`, by their numbers in the recording.
-    """
+    """Time of every step of every rank, as recorded and under each of several changes; cached with the trace."""
     part = replayed_part(trace, named)
     out: dict[str, pl.DataFrame | LlmprofError] = {}
     plans: dict[str, list[Plan]] = {}
@@ -261,29 +221,7 @@ _MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str
 
 
 def change_of(text: str) -> Change:
-    """A change from text, as on the command line.
-
-    Parameters
-    ----------
-    text : str
-        The name of a change and its arguments, separated by colons: ``no-host-delay``, ``scale:attention:0.5``,
-        ``transfer:bandwidth=300:latency=8``, ``tensor-parallel:4:all_reduce_us=12``.
-
-    Returns
-    -------
-    Change
-        For :func:`what_if`.
-
-    Raises
-    ------
-    AnalysisError
-        There is no such change, or its arguments are wrong.
-
-    Examples
-    --------
-    >>> change_of("scale:attention:0.5").words
-    'attention x 0.5'
-    """
+    """A change from text, as on the command line."""
     name, *given = text.split(":")
     if name not in _MAKERS:
         raise AnalysisError(f"there is no change {name!r}", expected=f"one of {', '.join(_MAKERS)}")

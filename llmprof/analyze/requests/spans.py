@@ -90,15 +90,7 @@ def request_spans(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
 
 
 def first_token_finding(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any] | None:
-    """Parts of slow first tokens, as a row of :func:`llmprof.analyze.findings`; None without requests.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of :func:`requests`.
-    quantile : float
-        Which requests: those whose time to the first token is at least this quantile of all.
-    """
+    """Parts of slow first tokens, as a row of :func:`llmprof.analyze.findings`; None without requests."""
     if frame.is_empty():
         return None
     slow = slowest(frame, quantile=quantile)

@@ -39,18 +39,6 @@ def parse(labels: pl.DataFrame) -> pl.DataFrame:
     ``execute_new_N_cached_M``. SGLang writes ``step[MODE bs=R toks=T]`` with the mode of its forward pass: the
     extending ones (EXTEND, DRAFT_EXTEND, SPLIT_PREFILL) are prefill, DECODE and TARGET_VERIFY are decode.
     ``capture_BS_MODE`` is the capture of a CUDA graph, ``ProfilerStep#N`` a step of the profiler's schedule.
-
-    Parameters
-    ----------
-    labels : polars.DataFrame
-        Any frame with a column ``name`` of labels.
-
-    Returns
-    -------
-    polars.DataFrame
-        The frame with ``source`` (vllm, sglang, capture, profiler_step or null for no label), ``phase`` (prefill,
-        decode, mixed, empty or other), ``context_requests, context_tokens, generation_requests,
-        generation_tokens`` (null where the label does not say).
     """
     name, source = pl.col("name"), pl.col("source")
     detailed = name.str.contains(_VLLM)
@@ -144,24 +132,7 @@ _LEAD = 0.5
 
 
 def infer(trace: Trace, rank: int) -> pl.DataFrame:
-    """Steps of one rank.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity or operators.
-    rank : int
-        The rank.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns of :func:`~llmprof.analyze.steps.steps` with source ``inferred``; ``start_ns`` is where each
-        begins on the device, ``host_start_ns`` where the launch of its first event began, ``host_dur_ns`` the time
-        from there to the next step's; the counts come from the shape of the embedding's indices where they were
-        recorded and have a batch dimension. No rows where attention does not repeat, where it runs backward too
-        (training), or where nothing marks a forward pass.
-    """
+    """Steps of one rank."""
     events = activity(trace).filter(pl.col("rank") == rank).sort("start_ns", "event")
     events = _marked(events, trace, rank).with_row_index("i").with_columns(pl.col("i").cast(pl.Int64))
     attention = events.filter("attends")["i"]
@@ -331,19 +302,6 @@ def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[
     Detailed labels give the sums of query and key lengths. Others give only requests and tokens. For these, contexts
     are followed: the tokens of a prompt stay for the steps that generate from it, and each step adds one. If fewer
     requests generate than are held, the oldest ones are assumed to have ended.
-
-    Parameters
-    ----------
-    steps : polars.DataFrame
-        Of :func:`llmprof.analyze.steps`.
-    context : float, optional
-        Tokens of a request's context at the first step whose requests came before the trace.
-
-    Returns
-    -------
-    dict
-        By ``(rank, step)`` the batch and how its contexts are known (:data:`CONTEXTS`); steps without tokens are left
-        out.
     """
     batch_of: dict[tuple[int, int], tuple[Batch, str]] = {}
     rows = steps.with_columns(

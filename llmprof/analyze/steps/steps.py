@@ -82,20 +82,7 @@ def steps(trace: Trace) -> pl.DataFrame:
 
 @per_trace
 def step_of_events(trace: Trace) -> pl.DataFrame:
-    """Step of each event of :func:`~llmprof.analyze.activity.activity`.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity or operators.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``event, rank, step`` and ``step_by``: launch (the launch call began inside the step), device (no launch in
-        the window; the event before it on its stream has the step), time (began on the device inside an inferred step
-        or one whose label exists on the device only), or null where no step is known.
-    """
+    """Step of each event of :func:`~llmprof.analyze.activity.activity`."""
     events = device_events(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
     bounds = _bounds(trace)
     until = pl.when(pl.col("source") == "capture").then(pl.col("host_start_ns") + pl.col("host_dur_ns"))
@@ -186,19 +173,7 @@ def device_events_with_steps(trace: Trace) -> pl.DataFrame:
 
 @per_trace
 def events_with_steps(trace: Trace) -> pl.DataFrame:
-    """Device activity with the step of each event and its phase.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity or operators.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of :func:`~llmprof.analyze.activity.activity`, then ``step`` and ``phase``, null where no step is
-        known.
-    """
+    """Device activity with the step of each event and its phase."""
     events = activity(trace).hstack(step_of_events(trace).select("step"))
     phases = steps(trace).select("rank", "step", "phase")
     (phase,) = of_groups(events, phases, ["rank", "step"])  # a step is never null there
@@ -261,25 +236,6 @@ def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int]) -> Trac
     Of the device it holds the kernels and copies of the steps, and rows of other tables that start between the first
     and the last of these. Of the host it holds rows that start between a step's label and the next label, by the times
     of each rank.
-
-    Parameters
-    ----------
-    part : Trace
-        The trace to take the rows from.
-    whole : Trace
-        The trace with all of its steps; :func:`steps` numbers them there.
-    steps_kept : int or iterable of int
-        Numbers of steps.
-
-    Returns
-    -------
-    Trace
-        With the same time origin; tables without times are left out.
-
-    Raises
-    ------
-    AnalysisError
-        No rank has one of the steps.
     """
     numbers = sorted({steps_kept} if isinstance(steps_kept, int) else set(steps_kept))
     each = [whole] if len(whole.ranks) < MANY_RANKS else [whole.select(ranks=rank) for rank in whole.ranks]

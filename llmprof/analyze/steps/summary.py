@@ -164,18 +164,6 @@ def step_windows(trace: Trace) -> pl.DataFrame:
 
     So the idle time after a step counts in it, overlapping steps do not count twice, and the mean of the windows of
     decode steps is the time per output token. The last step of a rank ends with its own last event.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity or operators.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, device, step, phase, start_ns, dur_ns`` (ns) and ``span_ns`` (as far as the step's own last event, if
-        that comes first), one row per step and device of its rank; without empty steps, steps without an event and
-        captures of graphs (which still end the step before them).
     """
     step_rows = steps(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
     following = pl.col("start_ns").shift(-1).over("rank")
@@ -192,19 +180,7 @@ def step_windows(trace: Trace) -> pl.DataFrame:
 
 @per_trace
 def recorded_windows(trace: Trace) -> pl.DataFrame:
-    """Recorded time of each device: from the first to the last recorded event of its rank, including the host.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity or operators.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, device, step, phase`` (both null), ``start_ns, dur_ns, span_ns`` (the same, ns), one row per device with
-        events.
-    """
+    """Recorded time of each device: from the first to the last recorded event of its rank, including the host."""
     bounds = []
     for frame in trace.tables.values():
         if "start_ns" in frame.columns and frame.height:
@@ -230,22 +206,6 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
 
     Where compute runs, it counts, by the stage of what began first; communication counts where no compute runs beside
     it, copies where neither does, and the rest is idle.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace.
-    windows : polars.DataFrame
-        ``rank, device, start_ns, dur_ns``; those of a device do not overlap.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``window`` (row of the window), ``kind`` (compute, communication, copy, idle), ``part`` and ``ns``. The part is
-        for compute the stage (the category where no stage is known), for communication ``wait`` (for another rank),
-        ``transfer`` or ``wait or transfer`` (where waits cannot be told), for copies their kind and memory, for idle
-        time the cause as :func:`~llmprof.analyze.idle` gives it or ``outside`` (before a device's first event or after
-        its last). No part is empty.
     """
     events = attribute(trace)
     # texts are numbers until they are summed up

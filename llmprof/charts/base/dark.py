@@ -42,13 +42,7 @@ _COLOUR = re.compile(r'"(#[0-9A-Fa-f]{6})"')
 
 
 def lightened(colour: str) -> str:
-    """The colour, mixed with white if it would hardly be visible on a dark background.
-
-    Parameters
-    ----------
-    colour : str
-        Hexadecimal, ``#rrggbb``.
-    """
+    """The colour, mixed with white if it would hardly be visible on a dark background."""
     channels = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
     light = (0.2126 * channels[0] + 0.7152 * channels[1] + 0.0722 * channels[2]) / 255
     share = max(0.0, LEAST - light)
@@ -56,13 +50,7 @@ def lightened(colour: str) -> str:
 
 
 def in_the_dark(colour: str) -> str:
-    """Colour in a dark chart of a colour in a light one; black and white are text on coloured marks and do not change.
-
-    Parameters
-    ----------
-    colour : str
-        Hexadecimal, ``#rrggbb``.
-    """
+    """Colour in a dark chart of a colour in a light one; black and white stay, as text on coloured marks."""
     colour = colour.upper()
     if colour in (BLACK, WHITE):
         return colour
@@ -73,11 +61,6 @@ def dark_colours(specs: Iterable[str]) -> dict[str, str]:
     """Dark colours of the colours in specifications (JSON) that change in the dark theme.
 
     With this table a page can draw its charts in both themes from one specification.
-
-    Parameters
-    ----------
-    specs : iterable of str
-        Vega-Lite specifications as JSON.
     """
     present = sorted({colour for spec in specs for colour in _COLOUR.findall(spec)})
     return {colour: dark for colour in present if (dark := in_the_dark(colour)) != colour.upper()}

@@ -46,13 +46,7 @@ def extent(events: pl.DataFrame) -> tuple[int, int]:
 
 
 def require(frame: pl.DataFrame, columns: Iterable[str], *, chart: str, made_by: str) -> None:
-    """Check that a frame has the columns and rows that a chart needs.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there is no row to draw.
-    """
+    """Check that a frame has the columns and rows that a chart needs."""
     needed = list(columns)
     if missing := [c for c in needed if c not in frame.columns]:
         raise AnalysisError(
@@ -77,13 +71,7 @@ def nothing(chart: str, why: str, made_by: str) -> AnalysisError:
 
 
 def check_choice(value: str, allowed: Iterable[str], *, chart: str, option: str) -> None:
-    """Check an option against its values.
-
-    Raises
-    ------
-    AnalysisError
-        The value is none of them.
-    """
+    """Check an option against its values."""
     names = list(allowed)
     if value not in names:
         raise AnalysisError(f"{chart}() got {option}={value!r}", expected=f"one of {', '.join(names)}")
@@ -94,11 +82,6 @@ def inline(frame: pl.DataFrame) -> dict[str, Any]:
 
     Altair's limit of 5,000 rows and its global data transformers do not apply, since the size is checked here. Values
     that JSON cannot hold (NaN, infinities) become null.
-
-    Raises
-    ------
-    AnalysisError
-        More than ``MAX_ROWS`` rows.
     """
     if frame.height > MAX_ROWS:
         raise AnalysisError(
@@ -134,13 +117,7 @@ def ranks_shown(frame: pl.DataFrame, limit: int) -> tuple[pl.DataFrame, list[int
 def log_bins(
     values: pl.DataFrame, column: str, unit: Unit, *, by: str | None = None, per_decade: int = 20
 ) -> pl.DataFrame:
-    """Counts and sums of positive durations in bins of equal width on a logarithmic axis.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by>, start, end`` (in the unit), ``n, sum_ns``.
-    """
+    """Counts and sums of positive durations in bins of equal width on a logarithmic axis."""
     keys = [by] if by else []
     place = (pl.col(column).log10() * per_decade + 1e-9).floor().alias("place")
     bins = values.filter(pl.col(column) > 0).group_by(*keys, place)
@@ -190,22 +167,7 @@ TOTAL_PX = 68
 
 
 def stack(parts: pl.DataFrame, table: Mapping[str, str], unit: Unit) -> pl.DataFrame:
-    """Start and end of each part on its bar.
-
-    Parameters
-    ----------
-    parts : polars.DataFrame
-        ``row, part, ns`` and more; the rows in the order in which they are to be drawn.
-    table : mapping of str to str
-        Colour by part; its order is that of the parts.
-    unit : Unit
-        Unit of ``start`` and ``end``.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of ``parts``, and ``start, end`` (in the unit), ``percent`` (of the bar) and ``time`` (as text).
-    """
+    """Start and end of each part on its bar."""
     rows = {row: i for i, row in enumerate(parts["row"].unique(maintain_order=True))}
     places = {part: i for i, part in enumerate(table)}
     ordered = parts.sort(
@@ -231,25 +193,7 @@ def stacked_bars(
     inside: bool = True,
     extra: tuple[str, ...] = (),
 ) -> list[alt.Chart]:
-    """Marks of stacked bars of time: parts, labels that fit into them, and totals.
-
-    Parameters
-    ----------
-    parts : polars.DataFrame
-        ``row, part, ns``, in the order of the rows; parts of no length are left out.
-    table : mapping of str to str
-        Colour by part; its order is that of the parts.
-    width : int
-        Width of the panel (px).
-    title : str or None
-        What the axis shows; the unit is added.
-    unit : Unit, optional
-        Unit of the axis; chosen by the longest bar if not given.
-    inside : bool
-        Whether names and shares are written into the parts.
-    extra : tuple of str
-        Further columns for the tooltip.
-    """
+    """Marks of stacked bars of time: parts, labels that fit into them, and totals."""
     filled = parts.filter(pl.col("ns") > 0)
     unit = unit or time_unit(number(filled.group_by("row").agg(pl.col("ns").sum())["ns"].max()))
     data = stack(filled, table, unit)
@@ -307,19 +251,7 @@ MAX_NAME_PX = 320
 
 
 def ranking(rows: pl.DataFrame, *, width: int, title: str | None, table: dict[str, str]) -> alt.LayerChart:
-    """Bars in the order of the rows.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        ``row`` (name), ``part``, ``ns`` and ``label`` (behind the bar); all but ``ns`` become the tooltip.
-    width : int
-        Width of names and bars together (px).
-    title : str or None
-        What the axis shows; the unit is added.
-    table : dict of str to str
-        Colour by ``part``.
-    """
+    """Bars in the order of the rows."""
     small = is_narrow()
     names = distinct([shorten(name, MAX_NAME) for name in rows["row"]])
     unit = time_unit(number(rows["ns"].max()))
@@ -355,15 +287,7 @@ _FILL = "#F4F6F8"
 
 
 def tiles(figures: Sequence[tuple[str, str]], width: int) -> alt.LayerChart:
-    """Figures as tiles of equal width.
-
-    Parameters
-    ----------
-    figures : sequence of (str, str)
-        What it is, and the figure.
-    width : int
-        Of all together (px).
-    """
+    """Figures as tiles of equal width."""
     each = (width + _GAP) / len(figures) - _GAP
     lefts = [i * (each + _GAP) for i in range(len(figures))]
     boxes, heads, values = [], [], []

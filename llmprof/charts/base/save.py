@@ -235,26 +235,7 @@ def place(
     plot: tuple[float, float],
     taken: Sequence[Box],
 ) -> tuple[Box, Segment | None] | None:
-    """First free place for a text: beside the point, below or above it, at its corners, then further away.
-
-    Parameters
-    ----------
-    point : tuple of float
-        Middle of the point (px).
-    radius : float
-        Its radius (px).
-    size : tuple of float
-        Width and height of the text (px).
-    plot : tuple of float
-        Width and height of the plot (px).
-    taken : sequence of Box
-        Areas that must stay free, without the point itself.
-
-    Returns
-    -------
-    tuple of Box and Segment, or None
-        Place of the text, and a line from the point to it if it is further away; None if there is no place.
-    """
+    """First free place for a text: beside the point, below or above it, at its corners, then further away."""
     for away in _AWAY:
         for box in _beside(point, radius + away, size):
             ends = _leader(point, radius, box) if away else None

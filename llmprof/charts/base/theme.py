@@ -129,20 +129,7 @@ _TABLES = {"stage": STAGES, "category": CATEGORIES, "phase": PHASES, "cause": CA
 
 
 def colours(kind: str, present: Iterable[str]) -> dict[str, str]:
-    """Colours of the names that are present, in their listing order.
-
-    Parameters
-    ----------
-    kind : str
-        ``stage``, ``category``, ``phase``, ``cause`` or ``path``.
-    present : iterable of str
-        Names to colour. Names that the palette does not know come last, in alphabetical order, with spare colours.
-
-    Returns
-    -------
-    dict of str to str
-        Hexadecimal colour by name.
-    """
+    """Colours of the names that are present, in their listing order."""
     table, names = _TABLES[kind], set(present)
     listed = {name: colour for name, colour in table.items() if name in names}
     new = {name: _SPARE[i % len(_SPARE)] for i, name in enumerate(sorted(names - set(table)))}
@@ -306,17 +293,7 @@ def colour(field: str, table: Mapping[str, str]) -> alt.Color:
 
 
 def finish(chart: ChartT, title: str, subtitle: str | Sequence[str] = "") -> ChartT:
-    """Give a chart its title and the common look.
-
-    Parameters
-    ----------
-    chart : altair chart
-        What to draw.
-    title : str
-        What the chart shows, in one sentence.
-    subtitle : str or sequence of str
-        How to read the chart, and what it leaves out; wrapped at the width of the chart.
-    """
+    """Give a chart its title and the common look."""
     notes = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     small = is_narrow()
     heads = balanced(title, 36 if small else 86)

@@ -55,22 +55,7 @@ def clip(frame: pl.DataFrame, window: tuple[int, int]) -> pl.DataFrame:
 
 
 def survey(frame: pl.DataFrame, window: Window, max_bars: int) -> pl.DataFrame:
-    """Busy share of each lane, and whether bars of at least a pixel would make it look much busier.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``rank, key, from_ns, to_ns``: the events of the window.
-    window : Window
-        What is drawn.
-    max_bars : int
-        Most bars of the figure; with more events all lanes count as crowded.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, key, busy`` (share of the window), ``crowded``, ``events``; one row for each lane.
-    """
+    """Busy share of each lane, and whether bars of at least a pixel would make it look much busier."""
     wide = pl.max_horizontal("to_ns", pl.col("from_ns") + round(window.px_ns))
     lane = frame.sort("from_ns").group_by("rank", "key", maintain_order=True)
     out = lane.agg(_covered(pl.col("to_ns")).alias("busy"), _covered(wide).alias("drawn"), events=pl.len())
@@ -88,15 +73,7 @@ def _covered(end: pl.Expr) -> pl.Expr:
 def place_lanes(
     lanes: pl.DataFrame, lane: str, order: list[str], *, rows: int, stream: str = "stream"
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Vertical places of the lanes and of the strips above each rank.
-
-    Returns
-    -------
-    lanes : polars.DataFrame
-        ``rank, key, crowded, label, top, bottom``: one row for each lane.
-    heads : polars.DataFrame
-        ``rank, label, top, bottom``: one row for each rank, from its first strip to its last lane.
-    """
+    """Vertical places of the lanes and of the strips above each rank."""
     placed, heads, y = [], [], 0
     for (rank,), group in lanes.group_by("rank", maintain_order=True):
         top = y
@@ -170,11 +147,6 @@ def slices(frame: pl.DataFrame, window: Window, by: str, order: list[str], width
 
     Each event adds the part of its time that lies in a slice. The height of a slice is its busy share. If overlapping
     events of a lane add up to more than the slice, the parts are scaled down.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``rank, <by>, busy_ns, share, start, end, top, bottom``: one row for each lane, slice and name.
     """
     first = (pl.col("from_ns") - window.start_ns) // width
     last = (pl.max_horizontal("to_ns", pl.col("from_ns") + 1) - 1 - window.start_ns) // width

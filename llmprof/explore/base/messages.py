@@ -87,26 +87,14 @@ class Message:
         return structure(f"{self.name} answers", self.answers)
 
     def arguments(self, content: object) -> dict[str, Any]:
-        """Arguments of a request, one for each declared field.
-
-        Raises
-        ------
-        LlmprofError
-            A field is missing, not declared or of another type.
-        """
+        """Arguments of a request, one for each declared field."""
         try:
             return dict(msgspec.to_builtins(msgspec.convert(content, self._asked)))
         except msgspec.ValidationError as error:
             raise LlmprofError(f"the request {self.name!r} does not fit its declaration: {error}") from error
 
     def check(self, answer: Mapping[str, Any]) -> None:
-        """Check an answer, in the form in which it is sent, against the declaration.
-
-        Raises
-        ------
-        LlmprofError
-            A field is missing, not declared, of another type, or not JSON (such as NaN).
-        """
+        """Check an answer, in the form in which it is sent, against the declaration."""
         try:
             msgspec.convert(json.loads(json.dumps(answer, allow_nan=False)), self._answered)
         except (msgspec.ValidationError, ValueError, TypeError) as error:
@@ -134,15 +122,7 @@ Buffers = list[bytes | memoryview]
 
 
 def array(values: Any, dtype: str) -> memoryview:
-    """Values as little-endian bytes, ready to be sent.
-
-    Parameters
-    ----------
-    values : array_like or polars.Series
-        Numbers.
-    dtype : str
-        ``f8``, ``f4``, ``u4``, ``i4``, ``u2`` or ``u1``.
-    """
+    """Values as little-endian bytes, ready to be sent."""
     raw = values.to_numpy() if isinstance(values, pl.Series) else values
     return np.ascontiguousarray(raw, dtype=f"<{dtype}").data.cast("B")
 
@@ -151,20 +131,6 @@ def pack(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> tuple[lis
     """Columns of a frame as one buffer each; ``table(msg.columns, buffers)`` of ``wire.mjs`` reads them.
 
     Numbers and times become doubles (null: NaN), booleans bytes, and texts codes into their distinct values.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Columns of numbers, booleans and texts.
-    columns : sequence of str, optional
-        Columns to send; all if not given.
-
-    Returns
-    -------
-    columns : list of dict
-        Of each column its ``name``, ``dtype`` (f8, u1 or u4) and, for texts, the distinct ``values``.
-    buffers : list of bytes
-        One a column.
     """
     described: list[dict[str, Any]] = []
     buffers: Buffers = []
@@ -218,13 +184,7 @@ _TRAITS = (
 
 
 def declarations(room: str) -> str:
-    """Text of the ``messages.d.ts`` of an explorer.
-
-    Parameters
-    ----------
-    room : str
-        Name of the explorer's folder: timeline, layers, …
-    """
+    """Text of the ``messages.d.ts`` of an explorer."""
     messages: Sequence[Message] = importlib.import_module(f"llmprof.explore.{room}.explorer").MESSAGES
     widget: type[Explorer] = getattr(importlib.import_module(f"llmprof.explore.{room}.explorer"), ROOMS[room])
     records: dict[str, str] = {}

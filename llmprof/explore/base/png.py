@@ -21,16 +21,6 @@ def smaller(image: bytes) -> bytes:
     The encoder of vl-convert compresses little; images of charts become four to five times smaller. An alpha channel
     that is fully opaque is dropped. If every row has the filter Sub, this only needs slicing, since the filter treats
     each channel separately.
-
-    Parameters
-    ----------
-    image : bytes
-        PNG with 8 bits for each channel; other images are returned unchanged.
-
-    Returns
-    -------
-    bytes
-        PNG.
     """
     parts = list(_chunks(image))
     if not parts or parts[0][0] != b"IHDR":
@@ -71,18 +61,7 @@ def _chunks(image: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def png_of(pixels: NDArray[np.uint8]) -> bytes:
-    """An image as PNG.
-
-    Parameters
-    ----------
-    pixels : numpy.ndarray
-        Height by width by three: red, green and blue (0 to 255).
-
-    Returns
-    -------
-    bytes
-        PNG.
-    """
+    """An image as PNG."""
     height, width, _ = pixels.shape
     unfiltered = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, 3 * width)], axis=1)
     head = struct.pack(">IIBBBBB", width, height, 8, _RGB, 0, 0, 0)

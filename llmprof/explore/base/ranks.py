@@ -13,29 +13,7 @@ if TYPE_CHECKING:
 
 
 def timeline_of(trace: Trace, ranks: Sequence[int], window: Sequence[float] | None, *, hint: str) -> Timeline:
-    """Timeline of some ranks alone.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace of all ranks.
-    ranks : sequence of int
-        The picked ranks.
-    window : (float, float), optional
-        First and last time to show (ns from the start of the trace); the whole trace if not given.
-    hint : str
-        How ranks are picked, for the error.
-
-    Returns
-    -------
-    Timeline
-        A widget.
-
-    Raises
-    ------
-    LlmprofError
-        No rank is picked.
-    """
+    """Timeline of some ranks alone."""
     from llmprof.explore.timeline.explorer import timeline
 
     if not ranks:

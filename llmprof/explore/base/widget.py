@@ -94,18 +94,7 @@ JupyterLab prefers the widget to a picture in the same output, trusted as a note
 
 
 def show_kept(shown: tuple[dict[str, Any], dict[str, Any]] | None) -> None:
-    """Show a widget in a notebook, and before it its picture, which stands there while no kernel answers.
-
-    Parameters
-    ----------
-    shown : tuple of dict, optional
-        What the widget shows by type, its ``image/png`` among it, and the metadata.
-
-    Raises
-    ------
-    NotImplementedError
-        There is no picture, or this is no notebook: IPython then shows the widget as it shows others.
-    """
+    """Show a widget in a notebook, and before it its picture, which stands there while no kernel answers."""
     from IPython.core.getipython import get_ipython
     from IPython.display import display
 
@@ -156,13 +145,6 @@ class Explorer(anywidget.AnyWidget):
     for this name answers with a message (JSON) and buffers. The widget shows errors as text. Of each kind of request
     the browser has at most one under way and remembers only the newest, so stale requests never queue behind a slow
     answer.
-
-    Parameters
-    ----------
-    trace : Trace
-        What is shown.
-    **traits
-        Initial values of ``window, rank, step, layer, stage, theme``.
     """
 
     window: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)

@@ -170,24 +170,7 @@ def histogram(values: pl.Series) -> list[tuple[float, float, int]]:
 
 
 def spread(rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None) -> tuple[list[dict[str, Any]], int]:
-    """Histogram of the ranks: the median of each rank over its calls, in bins of one round width.
-
-    Parameters
-    ----------
-    rows : polars.DataFrame
-        Rows of ``collectives`` with ``late_ns``; of one call for what it is in that.
-    measure : str
-        late, wait, transfer or duration.
-    ranks : sequence of int, optional
-        Only these ranks.
-
-    Returns
-    -------
-    bins : list of dict
-        Fields of :class:`Bin`, those without ranks included, from the lowest to the highest; at most ``MAX_BINS``.
-    unknown : int
-        Ranks whose value is not known, since no call of theirs was seen on all ranks.
-    """
+    """Histogram of the ranks: the median of each rank over its calls, in bins of one round width."""
     column = MEASURES[measure][1]
     if ranks is not None:
         rows = rows.filter(pl.col("rank").is_in(list(ranks)))
@@ -370,18 +353,7 @@ class AllReduce(Explorer):
         return rows if of_call or self.rank is None else rows.filter(pl.col("rank") == self.rank)
 
     def timeline(self) -> Timeline:
-        """The picked ranks alone in a timeline, at the window that is shown.
-
-        Returns
-        -------
-        Timeline
-            A widget.
-
-        Raises
-        ------
-        LlmprofError
-            No rank is picked.
-        """
+        """The picked ranks alone in a timeline, at the window that is shown."""
         hint = "pick bars of the histogram, or set .picked to a list of ranks"
         return timeline_of(self.trace, self.picked, self.window, hint=hint)
 

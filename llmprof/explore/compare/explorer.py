@@ -108,13 +108,7 @@ def events_of(trace: Trace, labels: RowLabels, rank: int | None = None) -> pl.Da
 
 
 def steps_of(trace: Trace, labels: RowLabels, rank: int | None = None) -> pl.DataFrame:
-    """Time of a row in each step of its phase, as the mean over ranks.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``step, place`` (of the step among those of its phase, from 0), ``busy_ns`` (0 where a step has no such event).
-    """
+    """Time of a row in each step of its phase, as the mean over ranks."""
     events = of_rank(attribute(trace), rank)
     phase = labels.get("phase")
     cells = events.filter(pl.col("step").is_not_null(), pl.col("phase").eq_missing(pl.lit(phase)))
@@ -220,13 +214,7 @@ class Compare(Explorer):
 
     @property
     def changes(self) -> pl.DataFrame:
-        """All rows of :func:`llmprof.analyze.diff_events`, aligned as ``by`` says.
-
-        Raises
-        ------
-        NotCapturedError
-            A trace holds no device activity and no operators.
-        """
+        """All rows of :func:`llmprof.analyze.diff_events`, aligned as ``by`` says."""
         return self._diff((self.pair[0], self.pair[1]), tuple(self.by), self.tolerance, self.rank)
 
     @property
@@ -236,13 +224,7 @@ class Compare(Explorer):
 
     @property
     def waterfall(self) -> pl.DataFrame:
-        """Parts of the change of the step time: :func:`llmprof.analyze.diff_waterfall` of the two runs.
-
-        Raises
-        ------
-        AnalysisError
-            The runs share no steps of the phase.
-        """
+        """Parts of the change of the step time: :func:`llmprof.analyze.diff_waterfall` of the two runs."""
         return diff_waterfall(self._times((self.pair[0], self.pair[1]), self.rank), phase=self.phase)
 
     @property

@@ -81,26 +81,7 @@ def align(
     layer: int | None = None,
     window: Sequence[float] | None = None,
 ) -> Tracks:
-    """Timelines of a step of each run, aligned at its start or at the start of one of its layers.
-
-    Parameters
-    ----------
-    runs : sequence of Aligned
-        The runs.
-    phase : str, optional
-        Phase of the step; if None, whole recordings are aligned at their first event.
-    place : int, optional
-        Step of the phase, counted from 0; by default the step of the first run whose length is nearest to the median.
-    layer : int, optional
-        Layer at whose first event the steps are aligned.
-    window : (float, float), optional
-        Part to show, in ns from the point of alignment.
-
-    Returns
-    -------
-    Tracks
-        A run that has no such step or layer has a note and no rows.
-    """
+    """Timelines of a step of each run, aligned at its start or at the start of one of its layers."""
     tracks = Tracks()
     steps = [_steps(run, phase) for run in runs]
     tracks.places = min((frame.height for frame in steps if frame.height), default=0)

@@ -220,11 +220,6 @@ class Kernels(Explorer):
         """Rows of the table in its order: those of :func:`llmprof.analyze.kernels_within`.
 
         A widget that is shown finds ``slack_ns``, too, soon after its first picture.
-
-        Raises
-        ------
-        NotCapturedError
-            The trace holds no device activity and no operators.
         """
         return self._rows(self._view)
 

@@ -137,21 +137,7 @@ _GRID: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "
 
 
 def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
-    """Launches over time, packed: one by one, or shortest, median and longest of each interval of time.
-
-    Parameters
-    ----------
-    events : polars.DataFrame
-        Rows of :func:`~llmprof.analyze.attribute` of one kernel.
-
-    Returns
-    -------
-    message : dict
-        ``condensed``, ``columns`` as of :func:`~llmprof.explore.base.messages.pack`, ``span`` (ns: first start, end).
-    buffers : list of bytes
-        ``event, rank, step, layer, start_ns, dur_ns``; condensed ``start_ns, end_ns, least_ns, middle_ns, most_ns,
-        count``.
-    """
+    """Launches over time, packed: one by one, or shortest, median and longest of each interval of time."""
     if events.is_empty():
         return {"condensed": False, "columns": [], "span": None}, []
     ends = pl.col("start_ns") + pl.col("dur_ns")
@@ -279,20 +265,7 @@ class Profiled:
 
 
 def profiled(trace: Trace, metrics: Metrics) -> Profiled:
-    """Match metrics with a trace and rate each launch.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with kernels.
-    metrics : Metrics
-        Hardware metrics of some of its launches.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no kernels.
-    """
+    """Match metrics with a trace and rate each launch."""
     launches, note, peaks = ncu_join(trace, metrics), "", None
     try:
         speed = speed_of_light(metrics)
@@ -340,13 +313,7 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
 
 
 def values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
-    """Metrics of a launch whose name or section contains a text, with titles; metrics of the details page come first.
-
-    Returns
-    -------
-    dict
-        ``rows`` (at most 60) of ``section, metric, unit, value, text, title``, and ``total``, the number of matches.
-    """
+    """Metrics of a launch whose name or section contains a text, with titles; those of the details page first."""
     frame = profile.metrics.metrics.filter(pl.col("kernel_id") == kernel_id)
     words = pl.concat_str(pl.col("metric"), pl.col("section").fill_null(""), separator=" ").str.to_lowercase()
     fitting = frame.filter(words.str.contains(search.strip().lower(), literal=True))

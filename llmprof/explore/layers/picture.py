@@ -50,24 +50,7 @@ class Panel:
 
 
 def picture(panels: Sequence[Panel], scales: Scales, title: str, notes: Sequence[str]) -> bytes:
-    """PNG image of the cells of some ranks, two beside each other.
-
-    Parameters
-    ----------
-    panels : sequence of Panel
-        At least one, each with columns and layers.
-    scales : dict
-        Scale of colours (``low, high, most`` in ns, ``log`` and ``diverging``) of each phase, for all ranks.
-    title : str
-        What is shown.
-    notes : sequence of str
-        Sentences under the title.
-
-    Returns
-    -------
-    bytes
-        PNG image, 1500 px wide; 1000 px for many cells, since the widget waits for it.
-    """
+    """PNG image of the cells of some ranks, two beside each other."""
     few = sum(panel.values.size for panel in panels) <= FEW
     return vlc.svg_to_png(svg(panels, scales, title, notes), scale=1.5 if few else 1)
 

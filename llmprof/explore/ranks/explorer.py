@@ -170,23 +170,7 @@ class Ranks(Explorer):
         return rows if self.step is None else rows.filter(pl.col("step") == self.step)
 
     def timeline(self, *, around: float = 0.5) -> Timeline:
-        """Timeline of the picked ranks alone, at the picked step.
-
-        Parameters
-        ----------
-        around : float
-            Time to show before and after the step, in lengths of the step.
-
-        Returns
-        -------
-        Timeline
-            A widget.
-
-        Raises
-        ------
-        LlmprofError
-            No rank is picked.
-        """
+        """Timeline of the picked ranks alone, at the picked step."""
         rows = self.selected
         window = None
         if self.step is not None and rows.height:

@@ -135,18 +135,7 @@ class Requests(Explorer):
         return self.spans.clear() if self.picked is None else self.spans.filter(request=self.picked)
 
     def timeline(self, **traits: Any) -> Timeline:
-        """Timeline of the run at the picked request, linked to this table: it follows the picked request.
-
-        Parameters
-        ----------
-        **traits
-            Initial values of the traits of the timeline.
-
-        Returns
-        -------
-        Timeline
-            With a row for each request.
-        """
+        """Timeline of the run at the picked request, linked to this table: it follows the picked request."""
         if self.window is not None:
             traits = {"window": list(self.window)} | traits
         made = Timeline(self.trace, run=self.run, **traits)

@@ -46,15 +46,7 @@ HOST = ("markers", *CALLS, "ops", "runtime")
 
 
 class TimelineData:
-    """Rows of a trace. Rows of its tables are made at once, rows of analyses by :meth:`find`.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace, also one without events.
-    requests : polars.DataFrame, optional
-        Rows of :func:`llmprof.analyze.request_spans`; they add a row for each request.
-    """
+    """Rows of a trace. Rows of its tables are made at once, rows of analyses by :meth:`find`."""
 
     def __init__(self, trace: Trace, requests: pl.DataFrame | None = None) -> None:
         self.trace, self.requests = trace, requests
@@ -156,13 +148,7 @@ class TimelineData:
         }
 
     def row(self, number: int, *, filled: bool = True) -> Row:
-        """A row by number; it may wait for its spans if that is said.
-
-        Raises
-        ------
-        AnalysisError
-            There is none.
-        """
+        """A row by number; it may wait for its spans if that is said."""
         if not 0 <= number < len(self.drawn):
             raise AnalysisError(f"there is no row {number}", expected=f"0 to {len(self.drawn) - 1}")
         return (self.rows if filled else self.drawn)[number]
@@ -319,22 +305,7 @@ def chosen_rows(data: TimelineData, rows: Sequence[int] | None) -> list[Row]:
 
 
 def events(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> pl.DataFrame:
-    """Events that touch a range of time, as rows of the frame behind the timeline's rows.
-
-    Parameters
-    ----------
-    data : TimelineData
-        The rows.
-    span : (float, float)
-        First and last time (ns).
-    rows : sequence of int, optional
-        Numbers of the rows; all streams if not given.
-
-    Returns
-    -------
-    polars.DataFrame
-        For streams rows of ``analyze.attribute``; for others rows of the trace's table or of the analysis of this kind.
-    """
+    """Events that touch a range of time, as rows of the frame behind the timeline's rows."""
     chosen = chosen_rows(data, rows)
     if not chosen:
         return data.events.clear()
@@ -345,20 +316,7 @@ def events(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
 
 
 def table(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> dict[str, Any]:
-    """Names of the spans that touch a range of time, those with the most time first.
-
-    Parameters
-    ----------
-    data, span, rows
-        As for :func:`events`.
-
-    Returns
-    -------
-    dict
-        ``title`` and ``facts`` about the selection; ``rows``: ``name, code`` (of the color)``, count, total_ns`` (the
-        parts inside the range)``, mean_ns, p99_ns`` (of whole spans) and ``share`` (of the summed ``total_ns``);
-        ``total``: number of names.
-    """
+    """Names of the spans that touch a range of time, those with the most time first."""
     lo, hi = span
     chosen = chosen_rows(data, rows)
     parts = [pl.DataFrame(schema={"name": pl.UInt32, "code": pl.UInt8, "start": pl.Int64, "end": pl.Int64})]

@@ -69,13 +69,7 @@ def neighbour(data: TimelineData, row: int, level: int, number: int, by: int) ->
 
 
 def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | None) -> list[float]:
-    """Window of a step, or of a layer of a step, on a rank; by default on the first rank and in the first step.
-
-    Raises
-    ------
-    AnalysisError
-        There is no such step or layer.
-    """
+    """Window of a step, or of a layer of a step, on a rank; by default on the first rank and in the first step."""
     if layer is None:
         frame = steps(trace).select(
             "rank", "step", start_ns=pl.coalesce("start_ns", "host_start_ns"),
@@ -109,28 +103,7 @@ Fact = tuple[str, str]
 
 
 def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | None = None) -> dict[str, Any]:
-    """Facts about a span, and arrows to the call that launched it or to the events that it launched.
-
-    Parameters
-    ----------
-    data : TimelineData
-        The rows.
-    row, number : int
-        Number of the row and id of the span.
-    metrics : polars.DataFrame, optional
-        Hardware metrics by ``event``.
-
-    Returns
-    -------
-    dict
-        ``hit`` (the span), ``facts`` (pairs of label and value), ``flows`` (pairs of ends, each ``row, level,
-        time``) and ``target``: the event that a part of the critical path is or leads to, else None.
-
-    Raises
-    ------
-    AnalysisError
-        The row has no such span.
-    """
+    """Facts about a span, and arrows to the call that launched it or to the events that it launched."""
     drawn = data.row(row)
     span = locate(data, row, number)
     if span is None:

@@ -52,25 +52,7 @@ __all__ = ["MESSAGES", "Timeline", "metrics_by_event", "timeline"]
 
 
 def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
-    """Hardware metrics of the timeline's events that match a profiled launch.
-
-    Parameters
-    ----------
-    trace : Trace
-        A timeline with kernels.
-    metrics : Metrics
-        Hardware metrics of some launches.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``event, fact, value``: several rows for each event, as text.
-
-    Raises
-    ------
-    LlmprofError
-        The trace has no kernels, or the metrics name no device.
-    """
+    """Hardware metrics of the timeline's events that match a profiled launch."""
     joined = ncu_join(trace, metrics).drop_nulls("event").select("kernel_id", "event", "confidence", "profiled_ns")
     light = speed_of_light(metrics).drop("kernel_name")
     rows: list[tuple[int, str, str]] = []
@@ -168,22 +150,7 @@ class Timeline(Explorer):
         return str(self._notes.path)
 
     def show(self, window: Sequence[float] | None = None, *, rank: int | None = None, search: str = "") -> None:
-        """Show and select a range of time on a rank, open the rank's rows, and highlight names.
-
-        Parameters
-        ----------
-        window : (float, float), optional
-            First and last time (ns); the whole trace if not given.
-        rank : int, optional
-            Rank whose rows are opened, and on which the range is selected; all ranks if not given.
-        search : str
-            Part of the names to highlight.
-
-        Raises
-        ------
-        AnalysisError
-            The trace has no such rank.
-        """
+        """Show and select a range of time on a rank, open the rank's rows, and highlight names."""
         if rank is not None and rank not in self.trace.ranks:
             raise AnalysisError(f"there is no rank {rank}", expected=f"one of {listed(self.trace.ranks)}")
         streams = [n for n, row in enumerate(self._data.drawn) if row.rank == rank and row.kind == "stream"]
@@ -204,22 +171,7 @@ class Timeline(Explorer):
                 self.window = [float(window[0]) - around, float(window[1]) + around]
 
     def mark(self, time: float, text: str = "") -> None:
-        """Set a mark with a note. It is stored for this trace, and shown with the distance to the mark before.
-
-        Parameters
-        ----------
-        time : float
-            In ns from the start of the trace.
-        text : str
-            The note.
-
-        Raises
-        ------
-        LlmprofError
-            ``time`` is not a number, or there are too many marks.
-        OutputError
-            The notes file cannot be written, or is damaged and must not be overwritten.
-        """
+        """Set a mark with a note. It is stored for this trace, and shown with the distance to the mark before."""
         marks = checked([*self.marks, {"time": time, "text": text}])
         self._notes.save(marks)
         self._kept = marks
@@ -258,22 +210,6 @@ class Timeline(Explorer):
         """Stacks of the selected kernels and copies, for a flame graph; of all if nothing is selected.
 
         ``charts.flame(w.stacks("python"))`` draws them, ``charts.speedscope`` writes them for speedscope.
-
-        Parameters
-        ----------
-        by : str
-            Frames around a kernel: its phase and ``stage``, or the ``module`` or ``python`` functions around its
-            launch.
-
-        Returns
-        -------
-        polars.DataFrame
-            As ``analyze.stacks``: ``rank, thread, stack, value, unit, count``.
-
-        Raises
-        ------
-        NotCapturedError
-            The trace has no modules or Python functions, or nothing ran on a device.
         """
         chosen = self.selected if self.span is not None or self.selection else self._data.frame("stream")
         if "launch_start_ns" not in chosen.columns or "stage" not in chosen.columns:
@@ -283,13 +219,7 @@ class Timeline(Explorer):
         return stacks_of(self._data, chosen, by)
 
     def select(self, event: int) -> None:
-        """Select a kernel or copy by its number in ``analyze.attribute(trace)``.
-
-        Raises
-        ------
-        AnalysisError
-            There is no such event.
-        """
+        """Select a kernel or copy by its number in ``analyze.attribute(trace)``."""
         for number, row in enumerate(self._data.drawn):
             if row.kind == "stream" and find.locate(self._data, number, event) is not None:
                 self.selection = {"row": number, "id": event}
@@ -297,13 +227,7 @@ class Timeline(Explorer):
         raise AnalysisError(f"there is no event {event}", expected=f"0 to {self._data.events.height - 1}")
 
     def go(self, *, step: int | None = None, layer: int | None = None, rank: int | None = None) -> None:
-        """Show a step, or a layer of a step.
-
-        Raises
-        ------
-        AnalysisError
-            There is no such step or layer.
-        """
+        """Show a step, or a layer of a step."""
         rank = self.rank if rank is None else rank
         self.window = find.place_of(self.trace, rank=rank, step=step, layer=layer)
 

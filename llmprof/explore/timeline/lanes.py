@@ -55,17 +55,7 @@ class _Paint:
 
 
 class Lane:
-    """Spans in the order of their start, each with a colour, a name and an id.
-
-    Parameters
-    ----------
-    start, end : array of int64
-        Times (ns), sorted by start.
-    codes : mapping of str to array of uint8
-        Colour of each span, by the meaning of colours (``stage``, ``category`` or ``own``).
-    name, id : array of uint32
-        Number of the name, and row number of the span in its frame.
-    """
+    """Spans in the order of their start, each with a colour, a name and an id."""
 
     def __init__(self, start: Ints, end: Ints, codes: Mapping[str, Codes], name: Numbers, id: Numbers) -> None:  # noqa: A002
         self.start, self.end, self.name, self.id = start, end, name, id
@@ -121,15 +111,7 @@ class Lane:
         return k if k >= 0 and time < self.end[k] else None
 
     def bins(self, lo: float, hi: float, columns: int, by: str) -> tuple[Codes, Codes]:
-        """Busy share of each of the equal columns of a window, and the colour that fills most of it.
-
-        Returns
-        -------
-        busy : array of uint8
-            Share of 255; at least ``VISIBLE`` where a span begins.
-        code : array of uint8
-            The colour.
-        """
+        """Busy share of each of the equal columns of a window, and the colour that fills most of it."""
         edges = np.linspace(lo, hi, columns + 1)
         begun = np.searchsorted(self.start, whole(np.ceil(edges)), "left")
         paint = self._paint(by)
@@ -165,17 +147,7 @@ def whole(times: Any) -> Ints:
 
 
 def levels(start: Ints, end: Ints, *, slack: int = 0, most: int = 24) -> NDArray[np.int64]:
-    """Depth of nested spans: the number of spans that are open when each span begins.
-
-    Parameters
-    ----------
-    start, end : array of int64
-        Times (ns), sorted by start; of spans with the same start the longest comes first.
-    slack : int
-        Overlaps up to this length (ns) do not count.
-    most : int
-        Deepest level.
-    """
+    """Depth of nested spans: the number of spans that are open when each span begins."""
     over = np.sort(np.maximum(end - slack, start))
     depth: Ints = np.arange(len(start)) - np.searchsorted(over, start, "right")
     return depth.clip(0, most - 1)

@@ -49,22 +49,7 @@ _KNOWN: Final = {
 
 
 def path_row(trace: Trace, keys: Keys, names: Names, say: Callable[[str], None] = lambda _: None) -> Row:
-    """The row of the critical path; where several ranks lie on it a second level says which.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace.
-    keys, names
-        Colours and names of the timeline.
-    say : callable
-        Is told what is computed.
-
-    Returns
-    -------
-    Row
-        Ids of its spans count the rows of ``analyze.critical_path(trace)``; one without spans says why in its note.
-    """
+    """The row of the critical path; where several ranks lie on it a second level says which."""
     row = Row(PATH_KIND, PATH_GROUP, "critical path")
     if (events := events_of(trace)) > MOST_EVENTS:
         row.note = (
@@ -116,15 +101,7 @@ def _lanes(path: pl.DataFrame, keys: Keys, names: Names) -> list[Lane]:
 
 
 def path_facts(path: pl.DataFrame, number: int) -> list[tuple[str, str]]:
-    """What a part of the path is, in words.
-
-    Parameters
-    ----------
-    path : polars.DataFrame
-        Rows of :func:`llmprof.analyze.critical_path`.
-    number : int
-        Number of the row.
-    """
+    """What a part of the path is, in words."""
     record = path.row(number, named=True)
     part, step, evidence = record["part"], record["step"], record["evidence"]
     whole = int(path.filter(pl.col("step") == step)["dur_ns"].sum())

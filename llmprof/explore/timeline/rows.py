@@ -129,13 +129,7 @@ class Row:
 
 
 def device_events(trace: Trace) -> pl.DataFrame:
-    """Kernels and copies in the order of :func:`~llmprof.analyze.activity.activity`, without labels that take time.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``event, rank, device, stream, start_ns, dur_ns, name, category``; operators where there is no device.
-    """
+    """Kernels and copies in the order of :func:`~llmprof.analyze.activity.activity`, without labels that take time."""
     columns = ["rank", "device", "stream", "start_ns", "dur_ns", "name"]
     tables = []
     if "kernels" in trace.recorded:
@@ -310,13 +304,7 @@ _NONE = {
 def found_rows(
     trace: Trace, keys: Keys, texts: Names, say: Callable[[str], None] = lambda _: None
 ) -> Iterator[tuple[str, dict[int, list[Lane]]]]:
-    """Lanes of each kind by rank; ``say`` is called with the description of each computation.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no device activity and no operators.
-    """
+    """Lanes of each kind by rank; ``say`` is called with the description of each computation."""
     for kind, make in (("steps", _steps), ("layers", _layers), ("collectives", _collectives), ("idle", _idle)):
         say(f"finding {KINDS[kind].lower()}")
         yield kind, make(trace, keys, texts)
@@ -417,15 +405,7 @@ REQUEST_KIND: Final = "requests"
 
 
 def request_rows(frame: pl.DataFrame, keys: Keys, names: Names) -> list[Row]:
-    """A row for each request, by arrival.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of :func:`llmprof.analyze.request_spans`; ids of the spans are their row numbers.
-    keys, names
-        Colours and names of the timeline.
-    """
+    """A row for each request, by arrival."""
     step = pl.when(pl.col("step").is_not_null()).then(pl.format(", step {}", "step")).otherwise(pl.lit(""))
     tokens = pl.when(pl.col("tokens") > 1).then(pl.format(" of {} tokens", "tokens")).otherwise(pl.lit(""))
     made = frame.with_row_index("id_").select(

@@ -90,22 +90,7 @@ def view_of(widget: Any, trace: str) -> dict[str, Any]:
 
 
 def restored(view: Mapping[str, Any] | str, trace: str, rows: int) -> dict[str, Any]:
-    """Traits of a saved view.
-
-    Parameters
-    ----------
-    view : mapping or str
-        Value of ``Timeline.view``, or the same as JSON.
-    trace : str
-        Fingerprint of the trace that is shown.
-    rows : int
-        Rows that it has; what is selected beyond them, on the critical path that is not computed yet, is left out.
-
-    Raises
-    ------
-    ArgumentError
-        It is not a view, or it is a view of another trace.
-    """
+    """Traits of a saved view."""
     try:
         content = msgspec.json.decode(view) if isinstance(view, str) else dict(view)
         made = msgspec.convert(content, View)
@@ -129,15 +114,7 @@ def restored(view: Mapping[str, Any] | str, trace: str, rows: int) -> dict[str, 
 
 
 class Notes:
-    """Marks of a trace in a JSON file, which is written with the first mark.
-
-    Parameters
-    ----------
-    trace : str
-        Fingerprint of the trace.
-    path : path, optional
-        The file; by default one for each trace, in ``$LLMPROF_NOTES`` or the user's data folder.
-    """
+    """Marks of a trace in a JSON file, which is written with the first mark."""
 
     def __init__(self, trace: str, path: str | os.PathLike[str] | None = None) -> None:
         self._trace = trace
@@ -145,14 +122,7 @@ class Notes:
         self._damaged = ""
 
     def load(self) -> list[dict[str, Any]]:
-        """Marks of the file, none where there is none.
-
-        Raises
-        ------
-        LlmprofError
-            The file cannot be read, is damaged, or is of another trace. It is not changed, and :meth:`save` refuses,
-            too.
-        """
+        """Marks of the file, none where there is none."""
         self._damaged = ""
         try:
             content = self.path.read_bytes()
@@ -169,15 +139,7 @@ class Notes:
         return checked(msgspec.to_builtins(kept.marks))
 
     def save(self, marks: Sequence[Mapping[str, Any]]) -> None:
-        """Write the marks; the file is written completely or not at all.
-
-        Raises
-        ------
-        LlmprofError
-            The existing file could not be read: it is not overwritten.
-        OutputError
-            The file cannot be written.
-        """
+        """Write the marks; the file is written completely or not at all."""
         if self._damaged:
             raise LlmprofError(self._damaged, hint=self._advice())
         content = msgspec.json.encode(_File(version=VERSION, trace=self._trace, marks=checked_marks(marks)))
@@ -210,13 +172,7 @@ class _File(Record):
 
 
 def checked_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mark]:
-    """Marks in the order of time.
-
-    Raises
-    ------
-    LlmprofError
-        One of them has no time, or there are too many, or a note is too long.
-    """
+    """Marks in the order of time."""
     try:
         made = msgspec.convert(list(marks), list[Mark])
     except (msgspec.ValidationError, TypeError) as error:
@@ -232,12 +188,6 @@ def checked_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mark]:
 
 
 def checked(marks: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Marks in the order of time, as plain values.
-
-    Raises
-    ------
-    LlmprofError
-        One of them is none.
-    """
+    """Marks in the order of time, as plain values."""
     plain: list[dict[str, Any]] = msgspec.to_builtins(checked_marks(marks))
     return plain

@@ -36,22 +36,7 @@ class Search:
         self._names: list[int] = []
 
     def find(self, text: str, *, after: float = 0, index: int | None = None) -> dict[str, Any]:
-        """Count of hits, and one of them.
-
-        Parameters
-        ----------
-        text : str
-            What a name contains, whatever the case; not a pattern.
-        after : float
-            Time (ns) from which the first hit is looked for, if no index is given.
-        index : int, optional
-            Number of the hit; beyond the last hit it starts again at the first.
-
-        Returns
-        -------
-        dict
-            ``count``, ``index``, ``hit`` (None if there is none) and ``names``, the numbers of the names.
-        """
+        """Count of hits, and one of them."""
         hits = self._look(text)
         if not hits.height:
             return {"count": 0, "index": -1, "hit": None, "names": []}
@@ -72,29 +57,7 @@ class Search:
         window: Sequence[float] | None = None,
         sort: str = "start",
     ) -> dict[str, Any]:
-        """Some of the hits in an order, and totals of all that pass the filters.
-
-        Parameters
-        ----------
-        text : str
-            What a name contains, whatever the case.
-        first, count : int
-            Which of them.
-        where : str
-            ``everywhere``, ``device``, ``host``, or ``found``: steps, layers, collectives and idle time.
-        rank : int, optional
-            Only those of a rank.
-        window : (float, float), optional
-            Only those that touch a range of time (ns).
-        sort : str
-            ``start``, ``dur`` or ``name``; with ``-`` in front the other way round.
-
-        Returns
-        -------
-        dict
-            ``total`` (hits), ``names`` (different ones), ``sum_ns`` (their durations added up), ``ranks`` (that have
-            hits), and ``rows``: each with ``hit``, ``rank`` and ``label`` of its row.
-        """
+        """Some of the hits in an order, and totals of all that pass the filters."""
         hits = self._look(text)
         rows = self._data.rows
         ranks = sorted({rows[number].rank for number in hits["row"].unique()})

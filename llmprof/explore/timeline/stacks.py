@@ -29,15 +29,7 @@ def kinds_of(data: TimelineData) -> list[By]:
 
 
 def flame_of(stacks: pl.DataFrame | None) -> dict[str, Any]:
-    """Frames of stacks for a flame graph.
-
-    Returns
-    -------
-    dict
-        ``total`` (ns) and ``events``, ``trunk`` (frames that all stacks begin with, not drawn), ``names``, and for each
-        frame its ``name`` (index in ``names``), ``level``, ``start`` and ``value`` (ns, added up); ``left_out`` is the
-        time (ns) of frames of the first level that are too narrow.
-    """
+    """Frames of stacks for a flame graph."""
     rows = None if stacks is None else stacks.filter(pl.col("value") > 0)
     if stacks is None or rows is None or rows.is_empty():
         empty: dict[str, Any] = {key: [] for key in ("trunk", "names", "name", "level", "start", "value")}
@@ -62,27 +54,7 @@ def flame_of(stacks: pl.DataFrame | None) -> dict[str, Any]:
 
 
 def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:
-    """Stacks of device events, with the kernel as the innermost frame.
-
-    Parameters
-    ----------
-    data : TimelineData
-        The rows.
-    events : polars.DataFrame
-        Rows of :func:`llmprof.analyze.attribute`.
-    by : str
-        Frames around a kernel: its phase and ``stage``, or the ``module`` or ``python`` functions around its launch.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`llmprof.analyze.stacks`: ``rank, thread, stack, value, unit, count``, the largest first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no modules or Python functions.
-    """
+    """Stacks of device events, with the kernel as the innermost frame."""
     names = pl.col("name").fill_null("?")
     if by == "stage":
         around = [pl.col("phase").fill_null("no step"), pl.col("stage").fill_null("other")]

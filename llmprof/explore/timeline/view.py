@@ -39,30 +39,7 @@ MOST_LINES = 16
 def view(
     data: TimelineData, window: Sequence[float], width: float, rows: Sequence[int], by: str
 ) -> tuple[dict[str, Any], Buffers]:
-    """Spans, bins and samples of some rows in a window.
-
-    Parameters
-    ----------
-    data : TimelineData
-        The rows.
-    window : (float, float)
-        First and last time (ns).
-    width : float
-        Pixels of the window.
-    rows : sequence of int
-        Numbers of the visible rows.
-    by : str
-        Meaning of the colour of a kernel: ``stage`` or ``category``.
-
-    Returns
-    -------
-    message : dict
-        ``window`` (the one that was sent, with its margins), ``columns`` (of the bins) and ``lanes``: row, level,
-        first event, number of events, number of the bins or samples (-1: none).
-    buffers : list of bytes
-        Of events start and duration (f4, ns from the window's start), colour (u1), name (u4), id (u4); of bins
-        how busy (u1) and colour (u1), ``columns`` each; of samples least and greatest (f4).
-    """
+    """Spans, bins and samples of some rows in a window."""
     lo, hi = _widened(window)
     columns = int(min(MOST_COLUMNS, max(1, round(width * (hi - lo) / max(window[1] - window[0], 1e-9)))))
     lanes_shown = [
@@ -112,13 +89,7 @@ def view(
 
 
 def overview(data: TimelineData, width: float, by: str) -> tuple[dict[str, Any], Buffers]:
-    """The whole trace as one line of bins for each rank: its busiest stream, or else the busiest row of its threads.
-
-    Returns
-    -------
-    message, buffers
-        As :func:`view` gives them, without margins, events and samples.
-    """
+    """The whole trace as one line of bins for each rank: its busiest stream, or else the busiest row of its threads."""
     columns = int(min(MOST_COLUMNS, max(1, round(width))))
     best: dict[int, int] = {}
     for number, row in enumerate(data.drawn):
@@ -191,19 +162,7 @@ _FONT = 'font-family="Liberation Sans, Arial, sans-serif" font-size="11"'
 
 
 def picture(data: TimelineData, window: Sequence[float] | None, by: str, *, path: bool = False) -> bytes:
-    """PNG image of a window of the timeline, with two pixels for each pixel of the widget; one for a large trace.
-
-    Parameters
-    ----------
-    data : TimelineData
-        The rows; at least one.
-    window : (float, float), optional
-        First and last time (ns); the whole trace if not given.
-    by : str
-        What the colour of a kernel means.
-    path : bool
-        Whether the critical path is shown on top, where it is known or soon is.
-    """
+    """PNG image of a window of the timeline, with two pixels for each pixel of the widget; one for a large trace."""
     few = data.events.height <= FEW
     many = len({row.rank for row in data.drawn if row.kind == "stream"}) > FEW_RANKS
     if few or (many and data.events.height <= FEW_OF_MANY):

@@ -332,15 +332,7 @@ class WhatIf(Explorer):
 
 
 def in_words(frame: pl.DataFrame, changes: int) -> str:
-    """The result in a sentence: of the phase with the most recorded time.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        As :func:`llmprof.analyze.what_if` gives it.
-    changes : int
-        How many changes were made.
-    """
+    """The result in a sentence: of the phase with the most recorded time."""
     if frame.is_empty():
         return "No step was recorded."
     row = frame.sort(pl.col("recorded_ns") * pl.col("steps"), descending=True).row(0, named=True)

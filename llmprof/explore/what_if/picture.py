@@ -22,22 +22,7 @@ _LABEL: Final = 76
 
 
 def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> alt.LayerChart:
-    """Bars of the recorded and the predicted time of a step, by phase; a line is the interval of the prediction.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of ``analyze.what_if(trace, …)``, at least one.
-    title : str
-        The result in a sentence.
-    changes : sequence of str
-        The changes that were made, in words.
-
-    Returns
-    -------
-    altair.LayerChart
-        900 px wide.
-    """
+    """Bars of the recorded and the predicted time of a step, by phase; a line is the interval of the prediction."""
     named = frame.with_columns(row=pl.col("phase").fill_null("the recording"))
     unit = time_unit(number(frame.select(pl.max_horizontal("recorded_ns", "predicted_ns", "high_ns")).max().item()))
     parts = [

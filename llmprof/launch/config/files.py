@@ -22,18 +22,7 @@ _FOLDED: Final = re.compile("[\x85\u2028\u2029\ufeff]")
 
 
 def load(path: Path) -> Any:
-    """Content of a YAML or JSON file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file; JSON if its suffix says so, else YAML.
-
-    Raises
-    ------
-    ConfigError
-        The file is missing, not UTF-8, not valid, has a key twice, or has tags that would make Python objects.
-    """
+    """Content of a YAML or JSON file."""
     text = read_text(path, "a configuration (YAML or JSON)")
     if path.suffix == ".json":
         try:
@@ -64,13 +53,7 @@ def load(path: Path) -> Any:
 
 
 def save(values: dict[str, Any], path: Path) -> Path:
-    """Write values as YAML or JSON, by the suffix; if that fails, an earlier file stays as it was.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
-    """
+    """Write values as YAML or JSON, by the suffix; if that fails, an earlier file stays as it was."""
     if path.suffix == ".json":
         text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
     else:
@@ -79,13 +62,7 @@ def save(values: dict[str, Any], path: Path) -> Path:
 
 
 def read_text(path: Path, what: str) -> str:
-    """Text of a UTF-8 file.
-
-    Raises
-    ------
-    ConfigError
-        The file is missing, unreadable or not UTF-8; the error names the line.
-    """
+    """Text of a UTF-8 file."""
     try:
         data = path.expanduser().read_bytes()
     except OSError as error:
@@ -161,25 +138,6 @@ def checked(value: Any, hint: Any, name: str) -> Any:
 
     Whole numbers pass as numbers and lists as tuples; nothing else is converted, so that ``"4"`` or ``yes`` in the
     wrong place is an error and not a guess.
-
-    Parameters
-    ----------
-    value : object
-        The value.
-    hint : type
-        Any type that msgspec knows.
-    name : str
-        Key of the value, for the error.
-
-    Returns
-    -------
-    object
-        The value, converted if that is safe.
-
-    Raises
-    ------
-    ConfigError
-        The value has another type, or a number is not finite.
     """
     plain = str(value) if isinstance(value, Path) else value
     try:
@@ -242,13 +200,7 @@ def nearest(key: object, known: Iterable[object]) -> str:
 
 
 def refuse_unknown(given: Iterable[object], known: Iterable[str], what: str) -> None:
-    """Raise for the first key that is not known.
-
-    Raises
-    ------
-    ConfigError
-        A key is unknown; the error names the most similar known key.
-    """
+    """Raise for the first key that is not known."""
     names = list(known)
     for key in given:
         if key not in names:
@@ -294,18 +246,7 @@ _ALIASES: Final = {
 
 
 def with_our_names(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Rename keys that other tools use to the keys of a configuration.
-
-    Raises
-    ------
-    ConfigError
-        A key and its other name are both given.
-
-    Examples
-    --------
-    >>> with_our_names({"model_path": "random:tiny", "base_prompt": "Hello"})
-    {'model': 'random:tiny', 'prompt': 'Hello'}
-    """
+    """Rename keys that other tools use to the keys of a configuration."""
     renamed: dict[Any, Any] = {}
     for key, value in values.items():
         ours = _ALIASES.get(key, key) if isinstance(key, str) else key
@@ -316,13 +257,7 @@ def with_our_names(values: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def template(fields: Iterable[dataclasses.Field[Any]]) -> str:
-    """Text of a commented YAML file with every field of a configuration and its default.
-
-    Parameters
-    ----------
-    fields : iterable of dataclasses.Field
-        Fields of the configuration.
-    """
+    """Text of a commented YAML file with every field of a configuration and its default."""
     lines = ["# A run of llmprof: llmprof run --config THIS_FILE. Options in comments have their default.", ""]
     for field in fields:
         lines.append(f"# {field.metadata['help']}")

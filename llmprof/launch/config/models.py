@@ -23,18 +23,7 @@ SOURCES: Final[dict[str, str]] = {name: catalog.source(name) for name in NAMES}
 
 
 def config_of(name: str) -> dict[str, Any]:
-    """Read the ``config.json`` of a model in the catalogue.
-
-    Parameters
-    ----------
-    name : str
-        One of :data:`NAMES`, with or without ``random:`` in front.
-
-    Raises
-    ------
-    ConfigError
-        The catalogue has no such model.
-    """
+    """Read the ``config.json`` of a model in the catalogue."""
     short = name.removeprefix(PREFIX)
     name_of = {entry.lower(): entry for entry in NAMES}
     known_name = name_of.get(short.lower())
@@ -50,27 +39,7 @@ def config_of(name: str) -> dict[str, Any]:
 
 
 def resolve(name: str, folder: str | Path) -> Path:
-    """Path or name by which an engine finds a model.
-
-    Parameters
-    ----------
-    name : str
-        ``random:NAME`` of a model in the catalogue, a folder, or a name on a hub, which is returned unchanged.
-    folder : path
-        Folder in which the ``config.json`` of a model in the catalogue is written to a subfolder.
-
-    Returns
-    -------
-    pathlib.Path
-        A folder with a ``config.json``, or the name on the hub.
-
-    Raises
-    ------
-    ConfigError
-        The catalogue has no such model, or the folder is missing or has no ``config.json``.
-    OutputError
-        ``config.json`` cannot be written.
-    """
+    """Path or name by which an engine finds a model."""
     if name.startswith(PREFIX):
         config = config_of(name)
         target = Path(folder) / next(entry for entry in NAMES if entry.lower() == name.removeprefix(PREFIX).lower())

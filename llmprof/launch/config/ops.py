@@ -67,35 +67,7 @@ def sized(
     max_seq_len: int | None = None,
     **options: Any,
 ) -> dict[str, Any]:
-    """Fields of a configuration for a run in mode ``ops``; timed steps are spread over the generation.
-
-    Parameters
-    ----------
-    size : str
-        ``quick`` (3 timed steps, 20 tokens, 1 warm-up run), ``detailed`` (10, 100, 3; operators of all layers) or
-        ``production`` (20, 200, 5; operators of two layers per step, in turn).
-    profile_steps, num_tokens, warmup_steps, max_seq_len : int, optional
-        Values that override those of the size: timed steps, output tokens, warm-up runs, longest prompt and output.
-    **options
-        Further ``ops_options``.
-
-    Returns
-    -------
-    dict
-        ``profile_mode, max_tokens, warmup, ops_options``, and ``max_model_len`` if ``max_seq_len`` is given.
-
-    Raises
-    ------
-    ConfigError
-        The size is unknown, or a number is invalid.
-
-    Examples
-    --------
-    >>> from llmprof.launch import ExperimentConfig
-    >>> config = ExperimentConfig(model="random:tiny", **sized("production", profile_steps=10))
-    >>> config.max_tokens, config.ops_options["every"]
-    (200, 20)
-    """
+    """Fields of a configuration for a run in mode ``ops``; timed steps are spread over the generation."""
     if size not in SIZES:
         raise ConfigError(f"there is no size {size!r}", expected=f"one of {', '.join(SIZES)}")
     base = SIZES[size]
@@ -124,13 +96,7 @@ def options_of(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def check_ops(config: ExperimentConfig) -> None:
-    """Check the options of mode ``ops``, alone and together with other options.
-
-    Raises
-    ------
-    ConfigError
-        An option is invalid or contradicts another; the error names the option and a remedy.
-    """
+    """Check the options of mode ``ops``, alone and together with other options."""
     if config.profile_mode != "ops":
         if config.ops_options:
             raise ConfigError(

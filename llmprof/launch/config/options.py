@@ -79,18 +79,7 @@ _LARGEST_PORT: Final = 65535
 
 
 def check_together(config: ExperimentConfig) -> None:
-    """Check that the options of a run do not contradict each other.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Configuration whose values have the right types.
-
-    Raises
-    ------
-    ConfigError
-        Options contradict each other; the error names them and a remedy.
-    """
+    """Check that the options of a run do not contradict each other."""
     _check_prompts(config)
     _check_engine(config)
     for name, group_options in (("server", SERVER), ("ncu_options", NCU), ("load", LOAD)):

@@ -456,24 +456,6 @@ def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None
 
     The doctor changes nothing, no clocks either, and does not import the engine. It takes about a second, because the
     interpreter of the configuration, nsys and ncu are started to get their versions.
-
-    Parameters
-    ----------
-    config : ExperimentConfig, optional
-        Configuration of the run; without it the machine alone is checked, and nothing is a failure.
-    facts : Facts, optional
-        Facts instead of those of this machine.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``check, status, found, expected, advice``. The status is ``ok``; ``warn``: measurements may be distorted;
-        ``fail``: the run would not work; ``unknown``: this machine does not report the fact.
-
-    Raises
-    ------
-    ArgumentError
-        ``config`` or ``facts`` has the wrong type.
     """
     gathered = gather(config) if facts is None else facts
     rows = [finding for check in CHECKS for finding in check(gathered, config)]

@@ -259,20 +259,7 @@ print(json.dumps(found))
 
 
 def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Interpreter:
-    """Query the packages of the interpreter of a configuration.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Configuration with the interpreter and its environment.
-    timeout_s : float
-        Longest time of the query (s).
-
-    Returns
-    -------
-    Interpreter
-        Its packages; ``error`` is set if it is missing, does not answer in time or fails.
-    """
+    """Query the packages of the interpreter of a configuration."""
     python = shutil.which(config.python)
     if python is None:
         return Interpreter(error=f"there is no program {config.python}")
@@ -317,13 +304,7 @@ _USUAL: Final = {
 
 
 def gather(config: ExperimentConfig | None = None) -> Facts:
-    """Facts about this machine; with a configuration, also about its Python, port and results folder.
-
-    Parameters
-    ----------
-    config : ExperimentConfig, optional
-        Configuration of the run; versions are queried only of the tools that its mode needs.
-    """
+    """Facts about this machine; with a configuration, also about its Python, port and results folder."""
     visible = (config.environment if config else {}).get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     mode = config.profile_mode if config else "nsys_ncu"
     facts: dict[str, Any] = gpus(visible)

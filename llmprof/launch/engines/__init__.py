@@ -42,13 +42,7 @@ def engines() -> tuple[Engine, ...]:
 
 
 def engine(name: str, *, served: bool = False) -> Engine:
-    """Record of an engine by its name.
-
-    Raises
-    ------
-    ConfigError
-        No engine has this name, or the engine has no server.
-    """
+    """Record of an engine by its name."""
     named = [entry for entry in engines() if entry.name == name]
     if not named:
         names = sorted({entry.name for entry in engines()})
@@ -68,23 +62,7 @@ def engine(name: str, *, served: bool = False) -> Engine:
 
 
 def script(job: Mapping[str, Any]) -> str:
-    """Text of the script that runs a job.
-
-    Parameters
-    ----------
-    job : mapping
-        Job of the run: plain data.
-
-    Returns
-    -------
-    str
-        A Python program that needs only the standard library and the engine.
-
-    Raises
-    ------
-    ConfigError
-        No engine has the name in the job.
-    """
+    """Text of the script that runs a job."""
     chosen = engine(job["engine"], served=bool(job["served"]))
     imports: dict[str, None] = {}
     bodies = [_body(_source(name), imports) for name in (*_COMMON, *chosen.modules)]

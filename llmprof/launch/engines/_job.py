@@ -33,15 +33,7 @@ _HELD = 0.8
 
 
 class Record:
-    """Files of one run of an engine script, or of its current point if it measures several.
-
-    Parameters
-    ----------
-    out : pathlib.Path
-        Folder of the files; it is made.
-    job : mapping
-        Job of the run.
-    """
+    """Files of one run of an engine script, or of its current point if it measures several."""
 
     def __init__(self, out: Path, job: Mapping[str, Any]) -> None:
         out.mkdir(parents=True, exist_ok=True)
@@ -195,13 +187,7 @@ def descendants(root: int | None = None) -> list[int]:
 
 
 def end_children(patience_s: float = _PATIENCE_S) -> list[int]:
-    """End all descendants of this process: by termination first, then by a kill.
-
-    Returns
-    -------
-    list of int
-        Processes that had to be killed.
-    """
+    """End all descendants of this process: by termination first, then by a kill."""
     killed: list[int] = []
     for how, patience in ((signal.SIGTERM, patience_s), (signal.SIGKILL, patience_s)):
         left = descendants()
@@ -238,20 +224,7 @@ _INTERRUPTED = 130
 
 
 def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], None]) -> int:
-    """Run a job and write its record, however it ends.
-
-    Parameters
-    ----------
-    job : mapping
-        Job of the run.
-    work : callable
-        Function of the job and the record.
-
-    Returns
-    -------
-    int
-        Exit status: 0, 3 for an error with advice, 130 after an interrupt.
-    """
+    """Run a job and write its record, however it ends."""
     parser = argparse.ArgumentParser(description="Repeat this run.")
     parser.add_argument("--out", type=Path, help="folder for the results (default: a new one beside this script)")
     out = parser.parse_args().out or Path(__file__).parent / f"repeat-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -317,15 +290,6 @@ def each_point(job: Mapping[str, Any], record: Record, work: Callable[[Mapping[s
     The values of a point override those of the job, and its folder is inside the folder of the job. Its ``worker.json``
     is written when it ends, so its measurements are kept even if the engine fails later. If a point is refused, its
     error is recorded and the next point begins.
-
-    Parameters
-    ----------
-    job : mapping
-        Job of the run; for several points, ``points`` is a list of ``{folder, job}``.
-    record : Record
-        Record of the whole job.
-    work : callable
-        Function of the values of a point.
     """
     points = job.get("points")
     if not points:
@@ -422,14 +386,7 @@ def turns(job: Mapping[str, Any], record: Record, phase: str, least: int) -> Ite
 
 
 def token_ids(prompts: Mapping[str, Any]) -> list[list[int]]:
-    """Token ids of synthetic prompts, which all differ; the same seed gives the same prompts.
-
-    Parameters
-    ----------
-    prompts : mapping
-        ``lengths``, the tokens of each prompt; ``shared``, the length of the prefix that the prompt shares with others;
-        ``groups``, the number of different prefixes; ``first`` and ``last``, the range of the ids; ``seed``.
-    """
+    """Token ids of synthetic prompts, which all differ; the same seed gives the same prompts."""
     chance = random.Random(prompts["seed"])  # noqa: S311 (no secret)
     first, last = prompts["first"], prompts["last"]
     longest = max(prompts["shared"], default=0)

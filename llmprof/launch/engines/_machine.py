@@ -94,15 +94,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
 
 
 class Refused(Exception):  # noqa: N818 (the user reads this name)
-    """An error that the user can correct.
-
-    Parameters
-    ----------
-    message : str
-        Description of the error.
-    advice : str, optional
-        Remedy.
-    """
+    """An error that the user can correct."""
 
     def __init__(self, message: str, advice: str | None = None) -> None:
         super().__init__(message)
@@ -110,20 +102,7 @@ class Refused(Exception):  # noqa: N818 (the user reads this name)
 
 
 def failure(error: BaseException, log: str) -> dict[str, Any]:
-    """Description of an error for ``worker.json``.
-
-    Parameters
-    ----------
-    error : BaseException
-        The exception.
-    log : str
-        End of the engine's output, in which its workers write the cause.
-
-    Returns
-    -------
-    dict
-        ``type, message, advice, traceback``.
-    """
+    """Description of an error for ``worker.json``."""
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     message = str(error) or type(error).__name__
     hint: str | None = error.advice if isinstance(error, Refused) else None
@@ -242,13 +221,7 @@ def guard(job: Mapping[str, Any]) -> None:
 
 
 def check_model(model: str) -> None:
-    """Check the folder of a model if the model is given as a path.
-
-    Raises
-    ------
-    Refused
-        The folder is missing or has no ``config.json``.
-    """
+    """Check the folder of a model if the model is given as a path."""
     folder = Path(model)
     if (folder.is_absolute() or folder.is_dir()) and not (folder / "config.json").is_file():
         raise Refused(

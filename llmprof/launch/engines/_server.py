@@ -24,26 +24,7 @@ OK = 200
 
 
 async def completion(port: int, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Request one streamed completion and time it.
-
-    Parameters
-    ----------
-    port : int
-        Port of the server on this machine.
-    body : mapping
-        Body of the request.
-
-    Returns
-    -------
-    dict
-        Values of a request in ``worker.json`` as seen by this client, with ``text`` and ``tokens``. Items of ``itl_s``
-        are the times (s) between two messages with tokens.
-
-    Raises
-    ------
-    RuntimeError
-        The server refused the request, or ended before the response was complete.
-    """
+    """Request one streamed completion and time it."""
     reader, writer = await asyncio.open_connection(HOST, port)
     data = json.dumps({**body, "stream": True}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {HOST}:{port}\r\nContent-Type: application/json\r\n"
@@ -145,25 +126,7 @@ class _Seen:
 async def load(
     port: int, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float], *, concurrency: int
 ) -> list[dict[str, Any]]:
-    """Request many completions.
-
-    Parameters
-    ----------
-    port : int
-        Port of the server on this machine.
-    bodies : sequence of mapping
-        Bodies of the requests.
-    arrive : sequence of float
-        Arrival times of the requests (s, from the first).
-    concurrency : int
-        Most concurrent requests; 0 means all. The times of a request start when it is sent; ``arrived_s`` says how long
-        it waited for that after its arrival.
-
-    Returns
-    -------
-    list of dict
-        Results of :func:`completion` in the order of the requests.
-    """
+    """Request many completions."""
     places = asyncio.Semaphore(concurrency or len(bodies))
 
     async def one(body: Mapping[str, Any], arrives: float) -> dict[str, Any]:
@@ -210,13 +173,7 @@ _END_S = 20.0
 
 
 def free_port(port: int) -> int:
-    """Check that a port is free; for 0, choose a free port.
-
-    Raises
-    ------
-    Refused
-        Another program uses the port.
-    """
+    """Check that a port is free; for 0, choose a free port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -242,17 +199,7 @@ def arguments(options: Mapping[str, Any]) -> list[str]:
 
 
 class Server:
-    """A server on this machine, which runs with its children in a separate session.
-
-    Parameters
-    ----------
-    argv : sequence of str
-        Command line of the server.
-    port : int
-        Port on which it will listen.
-    log : pathlib.Path
-        File for its output.
-    """
+    """A server on this machine, which runs with its children in a separate session."""
 
     def __init__(self, argv: Sequence[str], port: int, log: Path) -> None:
         self.port = port
@@ -262,15 +209,7 @@ class Server:
             )
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the server answers.
-
-        Raises
-        ------
-        RuntimeError
-            The server ended.
-        Refused
-            The server did not answer within ``timeout_s``.
-        """
+        """Wait until the server answers."""
         until = time.monotonic() + timeout_s
         while True:
             self.check()
@@ -304,13 +243,7 @@ class Server:
             connection.close()
 
     def command(self, path: str, body: Mapping[str, Any] | None = None) -> str:
-        """Send a command, which may take long (for example to write a trace).
-
-        Raises
-        ------
-        RuntimeError
-            The server refused the command.
-        """
+        """Send a command, which may take long (for example to write a trace)."""
         status, text = self.ask("POST", path, body, timeout_s=_WRITE_TRACE_S)
         if status != OK:
             raise RuntimeError(f"the server answered {path} with {status}: {text[:500]}")

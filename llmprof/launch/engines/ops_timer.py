@@ -51,21 +51,7 @@ ACTIVE: list[OpsTimer] = []
 
 
 class OpsTimer:
-    """Times modules, functions and collectives of one process.
-
-    Parameters
-    ----------
-    torch : module
-        PyTorch.
-    root : torch.nn.Module
-        The model.
-    options : mapping
-        Options as in ``ops_options`` of a configuration; those that are missing are taken from :data:`DEFAULTS`.
-    cuda : bool
-        Whether the model is on a GPU.
-    rank : int
-        Rank of this process, for the name of the file.
-    """
+    """Times modules, functions and collectives of one process."""
 
     def __init__(self, torch: Any, root: Any, options: Mapping[str, Any], *, cuda: bool, rank: int = 0) -> None:
         self.torch, self.root, self.cuda, self.rank = torch, root, cuda, rank
@@ -330,21 +316,7 @@ class OpsTimer:
     def communicated(
         self, kind: str, group: tuple[str, int], since: tuple[Any, int], moved: tuple[Any, Any], *, waits: bool = False
     ) -> None:
-        """Record one collective that has just ended.
-
-        Parameters
-        ----------
-        kind : str
-            Kind of the collective.
-        group : (str, int)
-            Name and number of ranks of its group.
-        since : (object, int)
-            Mark and host clock (ns) at its begin.
-        moved : (list, list)
-            Tensors that were sent and received.
-        waits : bool
-            Whether it is asynchronous: it was started earlier, and the wait for it has just ended.
-        """
+        """Record one collective that has just ended."""
         end = self.mark()
         self.live.mark, self.live.limit, self.live.at = end, self.live.nothing_ns, time.perf_counter_ns()
         both = [tensor for part in moved for tensor in part]

@@ -100,14 +100,7 @@ _ITERATIONS = 50
 
 
 def _begin(job: Mapping[str, Any], record: Record, *packages: str) -> None:
-    """Record the engine and its devices, and refuse options that the engine does not support.
-
-    Raises
-    ------
-    Refused
-        The model has no ``config.json`` or no tokenizer, an option works with vLLM only, or there are more ranks than
-        GPUs.
-    """
+    """Record the engine and its devices, and refuse options that the engine does not support."""
     guard(job)
     record.note(_UNTESTED)
     record.document["engine_version"] = version_of(*packages)

@@ -22,13 +22,6 @@ class Steps:
 
     The labels are those of vLLM, so that llmprof reads the traces of both engines in the same way:
     ``execute_context_R(T)_generation_R(T)`` has the number of requests and of tokens in prefill and in decode.
-
-    Parameters
-    ----------
-    torch : module
-        PyTorch.
-    cuda : bool
-        Whether the model is on a GPU: labels are then also NVTX ranges, and times are taken after a synchronization.
     """
 
     def __init__(self, torch: Any, *, cuda: bool) -> None:
@@ -146,14 +139,7 @@ def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers
 
 
 def padded_batch(job: Mapping[str, Any], torch: Any, transformers: Any, device: str) -> dict[str, Any]:
-    """The prompts as one batch, padded on the left.
-
-    Returns
-    -------
-    dict
-        ``tokenizer`` (None if the model has none), ``tokens`` (number of tokens of each prompt), ``longest`` (the
-        largest of them), and the tensors ``input_ids`` and ``attention_mask`` (prompts × longest).
-    """
+    """The prompts as one batch, padded on the left."""
     tokenizer: Any = None
     if has_tokenizer(job["model"]):
         tokenizer = transformers.AutoTokenizer.from_pretrained(job["model"])
@@ -174,15 +160,7 @@ def padded_batch(job: Mapping[str, Any], torch: Any, transformers: Any, device: 
 
 
 def run_transformers(job: Mapping[str, Any], record: Record) -> None:
-    """Import, build, warm up, measure, profile.
-
-    Parameters
-    ----------
-    job : mapping
-        Job of the run.
-    record : Record
-        Takes stages, requests and facts.
-    """
+    """Import, build, warm up, measure, profile."""
     guard(job)
     record.document["engine_version"] = version_of("transformers")
     for name in ("torch", "transformers"):

@@ -22,17 +22,7 @@ from llmprof.launch.engines._vllm import (
 
 
 def run_vllm(job: Mapping[str, Any], record: Record, worker: str) -> None:
-    """Import, build, warm up, measure, profile.
-
-    Parameters
-    ----------
-    job : mapping
-        Job of the run.
-    record : Record
-        Takes stages, requests and facts.
-    worker : str
-        Text of the module of the workers' extension.
-    """
+    """Import, build, warm up, measure, profile."""
     guard(job)
     platform = place(job, record)
     environment(job, platform)

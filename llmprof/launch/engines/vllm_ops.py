@@ -36,13 +36,7 @@ class LlmprofOps(LlmprofWorker):
     vllm_config: Any
 
     def llmprof_ops_start(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Open the window: from the next step on, steps are timed according to the options.
-
-        Returns
-        -------
-        dict
-            ``rank``, ``layers`` (numbers of this rank's layers) and ``groups`` (names of groups with several ranks).
-        """
+        """Open the window: from the next step on, steps are timed according to the options."""
         torch: Any = importlib.import_module("torch")
         cuda = bool(torch.cuda.is_available()) and getattr(self, "device", torch.device("cpu")).type == "cuda"
         _check_eager(self.vllm_config, cuda=cuda)
@@ -58,13 +52,7 @@ class LlmprofOps(LlmprofWorker):
         return {"rank": int(self.rank), "layers": sorted(timer.layers), "groups": sorted(groups)}
 
     def llmprof_ops_stop(self) -> dict[str, Any]:
-        """Close the window and write ``ops_rankN.json.gz``.
-
-        Returns
-        -------
-        dict
-            ``rank``, ``file``, ``steps``, ``calls``, ``collectives`` (counts), ``overhead`` and ``notes``.
-        """
+        """Close the window and write ``ops_rankN.json.gz``."""
         state = self.__dict__.pop("llmprof_ops_state", None)
         if state is None:
             raise RuntimeError("the timing of operators was not started in this worker")
@@ -173,17 +161,7 @@ def _between_stages(timer: OpsTimer, name: str, world: int, method: str, origina
 
 
 class _Waited:
-    """A handle of an asynchronous call that records the collective when the wait for it ends.
-
-    Parameters
-    ----------
-    handle : object
-        Handle for which the engine waits.
-    timer : OpsTimer
-        Timer that records the collective.
-    facts : tuple
-        Arguments of :meth:`OpsTimer.communicated`.
-    """
+    """A handle of an asynchronous call that records the collective when the wait for it ends."""
 
     def __init__(self, handle: Any, timer: OpsTimer, facts: tuple[Any, ...]) -> None:
         self._handle, self._timer, self._facts = handle, timer, facts

@@ -34,17 +34,7 @@ _USAGE = re.compile(r"vllm:(?:kv|gpu)_cache_usage_perc\b")
 
 
 def run_served(job: Mapping[str, Any], record: Record, worker: str) -> None:
-    """Start the server, warm it up, measure, profile, stop it.
-
-    Parameters
-    ----------
-    job : mapping
-        Job of the run.
-    record : Record
-        Takes stages, requests and facts.
-    worker : str
-        Text of the module of the workers' extension.
-    """
+    """Start the server, warm it up, measure, profile, stop it."""
     guard(job)
     platform = place(job, record)
     environment(job, platform)
@@ -89,19 +79,7 @@ def _by_worker(job: Mapping[str, Any]) -> bool:
 
 
 class _Client:
-    """Client that sends the requests of a run and records their times.
-
-    Parameters
-    ----------
-    job : mapping
-        Job of the run.
-    record : Record
-        Takes stages, requests and facts.
-    server : Server
-        Server to which the requests go.
-    options : mapping
-        Options of the engine with which the server was started.
-    """
+    """Client that sends the requests of a run and records their times."""
 
     def __init__(self, job: Mapping[str, Any], record: Record, server: Server, options: Mapping[str, Any]) -> None:
         self._job, self._record, self._server = job, record, server

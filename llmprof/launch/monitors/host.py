@@ -24,13 +24,7 @@ _GONE: Final = (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied)
 
 
 class Host:
-    """Counters of the whole machine.
-
-    Parameters
-    ----------
-    api : module, optional
-        psutil, or a stand-in.
-    """
+    """Counters of the whole machine."""
 
     def __init__(self, api: Any = psutil) -> None:
         self.notes: list[str] = []
@@ -76,13 +70,7 @@ class Host:
 
 
 class Processes:
-    """Counters of processes and all their children while at least one runs.
-
-    Parameters
-    ----------
-    pids : iterable of int
-        Roots; more can be added.
-    """
+    """Counters of processes and all their children while at least one runs."""
 
     def __init__(self, pids: Iterable[int] = ()) -> None:
         self.notes: list[str] = []

@@ -33,17 +33,7 @@ Ask = Callable[[Any, float], list[tuple[str, str, float]]]
 
 
 class Gpus:
-    """Counters of GPUs.
-
-    Parameters
-    ----------
-    nvml : module
-        pynvml after ``nvmlInit``, or a stand-in.
-    visible : str, optional
-        ``CUDA_VISIBLE_DEVICES`` of the run. Only these GPUs are sampled, with the numbers that they have in the run.
-        NVML numbers GPUs in the order of their PCI buses. In a machine with different GPUs, CUDA uses this order only
-        with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``.
-    """
+    """Counters of GPUs."""
 
     def __init__(self, nvml: Any, visible: str | None = None) -> None:
         self.notes: list[str] = []

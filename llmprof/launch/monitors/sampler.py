@@ -33,38 +33,6 @@ class Sampler:
     On a machine with two processors and 90 processes, following a run of three processes at 10 Hz took 1.7 % of one
     processor (Python 3.11, without GPUs), and 0.5 % at 2 Hz; a GPU adds ten short NVML calls a sample. The thread
     starts no process. Samples stay in memory (18 bytes each) until the end.
-
-    Parameters
-    ----------
-    path : path
-        Parquet file to write: ``time_ns`` (since the epoch), ``device`` (null for the host), ``name``, ``unit``,
-        ``value``; its metadata has notes on what could not be sampled (:func:`llmprof.launch.monitors.table.about`).
-    hz : float
-        Samples a second, at most 100.
-    pids : iterable of int, optional
-        Processes to follow with their children; :meth:`watch` adds more.
-    visible : str, optional
-        ``CUDA_VISIBLE_DEVICES`` of the run; that of this process if not given.
-    sources : sequence of Source, optional
-        Sources to sample instead of NVML and psutil.
-
-    Attributes
-    ----------
-    notes : list of str
-        What could not be sampled, and why.
-    late : int
-        Number of turns that were left out because the turn before took too long.
-
-    Raises
-    ------
-    ConfigError
-        The rate is not between 0 and 100 Hz.
-
-    Examples
-    --------
-    >>> with Sampler("run/monitors.parquet", hz=2) as sampler:  # doctest: +SKIP
-    ...     sampler.watch(process.pid)
-    ...     process.wait()
     """
 
     def __init__(
@@ -116,18 +84,7 @@ class Sampler:
         return self
 
     def stop(self) -> Path:
-        """Take a last sample, end the thread and write the file.
-
-        Returns
-        -------
-        pathlib.Path
-            The file.
-
-        Raises
-        ------
-        OutputError
-            It cannot be written.
-        """
+        """Take a last sample, end the thread and write the file."""
         self._end.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
@@ -178,33 +135,7 @@ _MASK: Final = "gpu.throttle_reasons"
 def counters(
     samples: pl.DataFrame | Trace, trace: Trace, *, zone: str | None = None, date: dt.date | None = None
 ) -> Trace:
-    """Put samples of monitors on the clock of a trace.
-
-    Parameters
-    ----------
-    samples : polars.DataFrame or Trace
-        Samples that :class:`Sampler` wrote (``time_ns`` since the epoch), or a monitor's file that
-        :func:`llmprof.read` read.
-    trace : Trace
-        Trace whose start is known in time since the epoch (``meta["start_epoch_ns"]``).
-    zone : str, optional
-        Time zone of the local times in a monitor's file (``Europe/Berlin``, ``UTC``); most files do not have it.
-    date : datetime.date, optional
-        Date of the first sample, if the file has only times of day.
-
-    Returns
-    -------
-    Trace
-        The trace with the samples in its table ``counters``, in ns from the trace's start (negative before it). The
-        rank of a GPU is the rank whose kernels ran on it; that of the host is -1. The bit mask
-        ``gpu.throttle_reasons`` becomes a counter of 0 and 1 for each reason that occurs
-        (``gpu.throttle.sw_power_cap``).
-
-    Raises
-    ------
-    AnalysisError
-        The time of the trace or of the samples since the epoch is not known; the message says what is missing.
-    """
+    """Put samples of monitors on the clock of a trace."""
     start = trace.meta.get("start_epoch_ns")
     if not isinstance(start, int):
         raise AnalysisError(

@@ -111,13 +111,7 @@ class Table:
         self._codes.append(self._counters.setdefault(key, len(self._counters)))
 
     def frame(self) -> pl.DataFrame:
-        """All samples.
-
-        Returns
-        -------
-        polars.DataFrame
-            ``time_ns`` (since the epoch), ``device, name, unit, value`` (in this unit).
-        """
+        """All samples."""
         counters = pl.DataFrame(
             [(code, *key) for key, code in self._counters.items()],
             schema={"code": pl.UInt16, "name": pl.String, "unit": pl.String, "device": pl.Int32},
@@ -134,13 +128,7 @@ class Table:
 
 
 def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
-    """Write samples and their metadata; the file appears complete or not at all.
-
-    Raises
-    ------
-    OutputError
-        It cannot be written.
-    """
+    """Write samples and their metadata; the file appears complete or not at all."""
     part: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -160,18 +148,7 @@ def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Samples as :func:`write` wrote them.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns of :data:`SCHEMA`.
-
-    Raises
-    ------
-    ReadError
-        The file is damaged or holds no samples.
-    """
+    """Samples as :func:`write` wrote them."""
     try:
         frame = pl.read_parquet(path)
         return frame.select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())

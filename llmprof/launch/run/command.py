@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 
 
 def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[str, str]:
-    """Environment variables that a run sets for the engine; ``config.environment`` overrides all of them.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Configuration of the run.
-    mode : str, optional
-        Mode of this pass; that of the configuration if not given.
-    """
+    """Environment variables that a run sets for the engine; ``config.environment`` overrides all of them."""
     mode = mode or config.profile_mode
     variables = dict(SAFE)
     if config.model.startswith("random:") or Path(config.model).is_dir():
@@ -51,15 +43,6 @@ def whole_environment(
 
     nsys and ncu write the whole environment into their reports. So they do not get variables that look like secrets,
     unless the configuration names them.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Configuration of the run.
-    inherited : mapping
-        Environment of this process.
-    mode : str, optional
-        Mode of this pass; that of the configuration if not given.
     """
     recorded = (mode or config.profile_mode) in {"nsys", "nsys_ncu", "ncu"}
     named = {name for name, value in config.environment.items() if value == REMOVED}
@@ -102,36 +85,14 @@ DEFAULT_LAUNCHES: Final = 24
 
 
 def worker(config: ExperimentConfig, script: Path, out: Path) -> list[str]:
-    """Command that runs the engine script.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Configuration that names the Python.
-    script : pathlib.Path
-        The engine script.
-    out : pathlib.Path
-        Folder for the files of the script.
-    """
+    """Command that runs the engine script."""
     return [config.python, str(script), "--out", str(out)]
 
 
 def nsys(
     config: ExperimentConfig, program: Sequence[str], report: Path, *, executable: str | Path = "nsys"
 ) -> list[str]:
-    """Command that records a timeline with Nsight Systems.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Configuration whose ``nsys_options`` override the defaults.
-    program : sequence of str
-        Command to record.
-    report : pathlib.Path
-        Path of the report without suffix.
-    executable : path
-        Path or name of nsys.
-    """
+    """Command that records a timeline with Nsight Systems."""
     memory = {"cuda-memory-usage": True} if config.profile_memory else {}
     options = _over(NSYS | memory, config.nsys_options)
     return [str(executable), "profile", *_written(options, true="true"), f"--output={report}", *program]
@@ -148,25 +109,7 @@ def ncu(
     device: int | None = None,
     executable: str | Path = "ncu",
 ) -> list[str]:
-    """Command that measures kernels with Nsight Compute, without collectives unless they are named.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Configuration whose ``ncu_options`` override all other values.
-    program : sequence of str
-        Command to run under ncu.
-    report : pathlib.Path
-        Path of the report without suffix.
-    kernels : sequence of str
-        Functions to profile; all but collectives if empty.
-    skip, count : int, optional
-        Of the launches that pass the filter, the number to skip first and the number to profile; 0 and 24 if not given.
-    device : int, optional
-        Number of the only GPU to profile.
-    executable : path
-        Path or name of ncu.
-    """
+    """Command that measures kernels with Nsight Compute, without collectives unless they are named."""
     requested = {key: setting(config, "ncu_options", key) for key in ("kernel_name", "launch_skip", "launch_count")}
     options: dict[str, Any] = dict(NCU)
     if device is not None:
@@ -254,31 +197,7 @@ _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 def job(
     config: ExperimentConfig, model: str | Path, *, under_ncu: bool = False, steps: int | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Job of one run: the data in the engine script.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Configuration of the run.
-    model : path or str
-        Folder of the model, or its name on a hub.
-    under_ncu : bool
-        Whether ncu measures the run: it replays kernels, so no repeats without profiler are measured.
-    steps : int, optional
-        Number of engine steps that is enough; the run then stops after this many tokens.
-
-    Returns
-    -------
-    dict
-        Job for the engine script, as plain data.
-    list of str
-        Notes on decisions that were made for this run.
-
-    Raises
-    ------
-    ConfigError
-        The prompt file is missing, not UTF-8 or has no prompts.
-    """
+    """Job of one run: the data in the engine script."""
     notes: list[str] = []
     folder = Path(model)
     local = folder.is_dir()

@@ -141,17 +141,7 @@ def tail(log: Path) -> str:
 
 
 def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> LaunchError:
-    """Error for a run whose engine failed.
-
-    Parameters
-    ----------
-    worker : mapping or None
-        Content of ``worker.json``; None if the engine script did not write it.
-    finished : Finished
-        How the engine's process ended.
-    log : pathlib.Path
-        Log with the engine's output.
-    """
+    """Error for a run whose engine failed."""
     error = (worker or {}).get("error") or {}
     output = tail(log)
     output = output[output.rfind("\n# 20") + 1 :]
@@ -222,30 +212,7 @@ _MOST_WINDOW: Final = 0.5
 
 
 def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Check that a trace has what the run had to record.
-
-    Parameters
-    ----------
-    trace : Trace
-        Trace of the run.
-    config : ExperimentConfig
-        Configuration of the run.
-    worker : mapping, optional
-        Content of ``worker.json``, which the engine script wrote; without it the platform follows from the trace.
-
-    Returns
-    -------
-    dict
-        ``ranks`` (number of events of each rank), ``events_are`` (kernels, or operators on a CPU), ``steps`` (number of
-        steps of each rank), ``steps_from`` (how steps were recognized), ``step_share`` (share of the events' time in
-        steps, by rank), ``window_share`` (share of the profiled stage's time that the trace spans), ``warnings``.
-
-    Raises
-    ------
-    CaptureError
-        There are no kernels (operators on a CPU), a rank has none, or there are no steps although the engine labels
-        them; the error names the likely cause.
-    """
+    """Check that a trace has what the run had to record."""
     worker = worker or {}
     on_device = config.profile_mode != "ops" and _on_device(trace, worker)
     event = _event(on_device=on_device)
@@ -303,13 +270,7 @@ def _event(*, on_device: bool) -> str:
 
 
 def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.DataFrame:
-    """Kernels, or outermost operators on a CPU.
-
-    Raises
-    ------
-    CaptureError
-        The capture has no kernel, or no operator.
-    """
+    """Kernels, or outermost operators on a CPU."""
     try:
         events = analyze.activity(trace)
     except NotCapturedError as error:

@@ -27,17 +27,7 @@ Known = dict[int, float]
 
 
 class Family:
-    """Processes of one run.
-
-    Parameters
-    ----------
-    root : int
-        Id of the first process, which leads a separate session.
-    mark : str
-        Value of the variable ``LLMPROF_RUN_ID`` in the environment of the processes.
-    log : pathlib.Path
-        File to which the processes write.
-    """
+    """Processes of one run."""
 
     def __init__(self, root: int, mark: str, log: Path) -> None:
         self._root, self._mark, self._log = root, mark, str(log.resolve())
@@ -74,13 +64,7 @@ class Family:
         return running
 
     def end(self, *, patience_s: float = PATIENCE_S) -> list[str]:
-        """End the processes that still run: by termination first, then by a kill.
-
-        Returns
-        -------
-        list of str
-            Names of the processes that were ended.
-        """
+        """End the processes that still run: by termination first, then by a kill."""
         ended: list[str] = []
         for how, wait in ((signal.SIGTERM, patience_s), (signal.SIGKILL, _LAST_S)):
             running = self.alive()

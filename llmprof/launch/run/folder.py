@@ -289,20 +289,7 @@ _TIMEOUT_S: Final = 20
 
 
 def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Facts about the GPUs and the host of this machine, and facts that the engine reported.
-
-    Parameters
-    ----------
-    worker : mapping, optional
-        Content of ``worker.json``, which the engine script wrote.
-
-    Returns
-    -------
-    dict
-        ``gpus`` (a row for each; empty without an NVIDIA driver), ``driver, cuda_driver, cpu, cores, memory_bytes,
-        kernel, platform``, and from the engine ``engine_platform, engine_devices, peak_memory_bytes``. Sizes are in
-        bytes, clocks in MHz, power in W.
-    """
+    """Facts about the GPUs and the host of this machine, and facts that the engine reported."""
     worker = worker or {}
     facts: dict[str, Any] = {
         "gpus": [],
@@ -391,16 +378,7 @@ _UNHASHED: Final = {"state.json", "manifest.json", ".lock"}
 
 
 def allowed(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
-    """Environment variables that may be written to a file: known ones of engines, and those of the configuration.
-
-    Parameters
-    ----------
-    environment : mapping
-        All variables.
-    also : iterable of str
-        Names of variables that the configuration sets. They are always in the result, with their values only if the
-        rules of :mod:`llmprof.launch.config.disclosure` allow it.
-    """
+    """Environment variables that may be written to a file: known ones of engines, and those of the configuration."""
     names = set(also)
     return disclosure.environment({
         name: value
@@ -417,26 +395,7 @@ def write(
     also: Iterable[str] = (),
     worker: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write ``manifest.json``: versions, commands, environment, and the size and SHA-256 of each file.
-
-    Parameters
-    ----------
-    folder : RunFolder
-        Folder in which all other files but the state are written.
-    commands : sequence of mapping
-        ``pass, argv, status, seconds`` of each command of the run.
-    environment : mapping
-        Environment of the engine's process.
-    also : iterable of str
-        Names of variables that the configuration sets.
-    worker : mapping, optional
-        Content of ``worker.json``, which the engine script wrote.
-
-    Raises
-    ------
-    OutputError
-        The manifest cannot be written.
-    """
+    """Write ``manifest.json``: versions, commands, environment, and the size and SHA-256 of each file."""
     worker = worker or {}
     versions = {
         "llmprof": importlib.import_module("llmprof").__version__,
@@ -458,13 +417,7 @@ def write(
 
 
 def changed(folder: RunFolder) -> list[str]:
-    """Files of a run that are missing or differ from its manifest.
-
-    Raises
-    ------
-    LlmprofError
-        There is no manifest.
-    """
+    """Files of a run that are missing or differ from its manifest."""
     manifest = files.read_json(folder.manifest)
     if not isinstance(manifest, dict):
         raise LlmprofError(f"{folder.path.name} has no manifest", hint="the run did not finish: resume it first")

@@ -57,30 +57,7 @@ class Load:
 
 
 def lengths(distribution: str | int, count: int, seed: int, what: str = "input") -> list[int]:
-    """Draw the lengths of prompts or answers, each at least 1.
-
-    Parameters
-    ----------
-    distribution : str or int
-        ``512``; ``128:1024`` (uniform, both ends included); ``normal:MEAN:DEVIATION``; ``lognormal:MEAN:DEVIATION`` (of
-        the lengths themselves, not of their logarithms); ``exponential:MEAN``.
-    count : int
-        Number of lengths.
-    seed : int
-        The same seed gives the same lengths.
-    what : str
-        Key of ``load``, for the error.
-
-    Raises
-    ------
-    ConfigError
-        The distribution has none of these forms.
-
-    Examples
-    --------
-    >>> lengths("4:6", 5, seed=0)
-    [5, 5, 4, 5, 6]
-    """
+    """Draw the lengths of prompts or answers, each at least 1."""
     kind, *numbers = str(distribution).split(":")
     chance = random.Random(seed)  # noqa: S311 (no secret)
     draw: Callable[[], float]
@@ -121,27 +98,7 @@ def _lognormal(chance: random.Random, mean: float, deviation: float) -> Callable
 
 
 def arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[float]:
-    """Arrival times of requests (s, from the first).
-
-    Parameters
-    ----------
-    kind : str
-        ``poisson`` (exponential gaps), ``constant`` (equal gaps) or ``burst`` (groups of ``burst`` requests at the same
-        time, at intervals that give the mean rate).
-    count : int
-        Number of requests.
-    rate : float
-        Mean rate (requests per second); 0 means all at once.
-    seed : int
-        Seed of the gaps.
-    burst : int
-        Number of requests in a burst.
-
-    Examples
-    --------
-    >>> arrivals("burst", 5, rate=4.0, seed=0, burst=2)
-    [0.0, 0.0, 0.5, 0.5, 1.0]
-    """
+    """Arrival times of requests (s, from the first)."""
     if not rate:
         return [0.0] * count
     if kind == "constant":
@@ -152,13 +109,7 @@ def arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[
 
 
 def load(config: ExperimentConfig) -> Load | None:
-    """Load that the option ``load`` of a configuration describes; None without this option.
-
-    Raises
-    ------
-    ConfigError
-        A length is not valid, or the load file is missing or has broken lines.
-    """
+    """Load that the option ``load`` of a configuration describes; None without this option."""
     if not config.load:
         return None
     file = setting(config, "load", "file")
@@ -314,13 +265,7 @@ _FIRST_ID, _LAST_ID = 5, 30_000
 
 
 def texts(config: ExperimentConfig) -> list[str] | None:
-    """Texts of a configuration, repeated or cut to its batch size; None for synthetic prompts.
-
-    Raises
-    ------
-    ConfigError
-        The file is missing, not UTF-8, or has no prompts.
-    """
+    """Texts of a configuration, repeated or cut to its batch size; None for synthetic prompts."""
     if config.prompt is not None:
         prompts = [config.prompt] if isinstance(config.prompt, str) else config.prompt
     elif config.prompt_file is not None:
@@ -332,20 +277,7 @@ def texts(config: ExperimentConfig) -> list[str] | None:
 
 
 def from_file(path: Path) -> list[str]:
-    """Prompts of a file: lines of text, or JSON with texts or objects that have a prompt.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        ``.json`` (a list) or ``.jsonl`` (one value per line); any other file is text with one prompt per line. The
-        prompt of an object is its ``prompt``, ``text``, ``instruction``, ``question`` or ``content``, or the first
-        turn of its ``conversations`` or ``messages``.
-
-    Raises
-    ------
-    ConfigError
-        The file is missing, not UTF-8, not valid JSON, or has no prompts.
-    """
+    """Prompts of a file: lines of text, or JSON with texts or objects that have a prompt."""
     content = read_text(path, "prompts as UTF-8 text or JSON")
     try:
         if path.suffix == ".json":
@@ -366,22 +298,7 @@ def from_file(path: Path) -> list[str]:
 
 
 def synthetic(config: ExperimentConfig, vocabulary: int | None, lengths: list[int] | None = None) -> dict[str, Any]:
-    """Parameters of synthetic prompts; the same for the same seed.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Configuration with the number and the lengths of the prompts.
-    vocabulary : int or None
-        Size of the model's vocabulary, if it is known.
-    lengths : list of int, optional
-        Tokens of each prompt, if a load has them.
-
-    Returns
-    -------
-    dict
-        Argument of :func:`llmprof.launch.engines._job.token_ids`.
-    """
+    """Parameters of synthetic prompts; the same for the same seed."""
     if lengths is None:
         wanted_tokens = config.input_tokens or DEFAULT_INPUT_TOKENS
         low, high = wanted_tokens if isinstance(wanted_tokens, tuple) else (wanted_tokens, wanted_tokens)

@@ -79,35 +79,7 @@ class Passes:
         watch: Callable[[], object] | None = None,
         steps: int | None = None,
     ) -> dict[str, Any]:
-        """Write the script of a pass and run it.
-
-        Parameters
-        ----------
-        name : str
-            Name of the pass.
-        mode : str
-            Mode of the pass, which decides its environment and its measurements.
-        out : pathlib.Path
-            Folder for the files of the script.
-        wrap : callable, optional
-            Function that puts a profiler before the command.
-        started : callable, optional
-            Called with the process id of the pass.
-        watch : callable, optional
-            Called regularly while the pass runs.
-        steps : int, optional
-            Number of engine steps that are enough.
-
-        Returns
-        -------
-        dict
-            Content of ``worker.json``, which the script wrote.
-
-        Raises
-        ------
-        LaunchError
-            The engine failed, or wrote no ``worker.json``.
-        """
+        """Write the script of a pass and run it."""
         values, notes = job(self.config, self.model, under_ncu=mode == "ncu", steps=steps)
         self.notes += [note for note in notes if note not in self.notes]
         script = self.folder.script if mode != "ncu" or out == self.folder.path else out / self.folder.script.name
@@ -157,13 +129,7 @@ class Passes:
 
 
 def tool(name: str) -> str:
-    """Path of a profiler's program.
-
-    Raises
-    ------
-    LaunchError
-        The program is not on PATH.
-    """
+    """Path of a profiler's program."""
     program = shutil.which(name)
     if program is None:
         raise LaunchError(f"{name} is not on PATH", hint=_GOT[name])

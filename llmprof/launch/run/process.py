@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 
 
 class Events:
-    """Reader of the events in a file that grows.
-
-    Parameters
-    ----------
-    path : pathlib.Path or None
-        The file, with one JSON object per line; it need not exist yet.
-    progress : callable or None
-        Called with a text for each event, the amount of work that is done, and the whole amount.
-    """
+    """Reader of the events in a file that grows."""
 
     def __init__(self, path: Path | None, progress: Progress | None) -> None:
         self._path, self._progress = path, progress
@@ -79,21 +71,7 @@ class Events:
 
 
 class Lines:
-    """Counter of the lines in a growing log that have a certain start.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The log; lines that it already holds do not count.
-    begin : bytes
-        Start of the lines.
-    what : str
-        Text for the progress.
-    total : int
-        Expected number of lines.
-    progress : callable
-        Called with the text, the number of lines so far, and the expected number.
-    """
+    """Counter of the lines in a growing log that have a certain start."""
 
     def __init__(self, path: Path, begin: bytes, what: str, total: int, progress: Progress) -> None:
         self._path, self._begin, self._what, self._total, self._progress = path, begin, what, total, progress
@@ -161,39 +139,6 @@ def run(
     The program runs in a separate session, so an interrupt in a notebook or terminal reaches only this process. This
     process then ends the program: it sends an interrupt, so that the program can write its files, then a termination,
     then a kill. A guard process does the same if this process itself is killed.
-
-    Parameters
-    ----------
-    argv : sequence of str
-        Program and arguments; no shell is used.
-    log : pathlib.Path
-        File to which the output is appended.
-    env : mapping
-        Whole environment of the program; the mark of the run is added.
-    events : pathlib.Path, optional
-        File to which the program appends its events, one JSON object per line.
-    cwd : pathlib.Path, optional
-        Working folder of the program.
-    timeout_s : float
-        Longest time (s); 0 means no limit.
-    progress : callable, optional
-        Called with the text of an event, the amount of work that is done, and the whole amount.
-    started : callable, optional
-        Called with the process id of the program.
-    watch : callable, optional
-        Called regularly while the program runs.
-
-    Returns
-    -------
-    Finished
-        The result, whatever the exit status is.
-
-    Raises
-    ------
-    LaunchError
-        The program cannot be started, or it took too long.
-    OutputError
-        The log cannot be written.
     """
     families = _families()
     mark = uuid.uuid4().hex

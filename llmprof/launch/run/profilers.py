@@ -68,21 +68,6 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
     one step of the phase (prefill or decode) that takes the most time; of several shortest stretches it is the first.
     The step is the second one of its phase. With several ranks it is the first one, because processes take turns under
     ncu and a step then takes many seconds.
-
-    Parameters
-    ----------
-    trace : Trace
-        Timeline of the same program.
-    top : int
-        Number of functions.
-    most : int
-        Largest number of launches. If the functions lie further apart, the stretch with the most of their time is
-        chosen.
-
-    Raises
-    ------
-    CaptureError
-        All kernels are collectives.
     """
     events = analyze.attribute(trace).filter(pl.col("source") == "kernel")
     events = events.with_columns(names_kernels.function(events["name"]).alias("function"))
@@ -148,18 +133,7 @@ def _stretch(functions: list[str], cost: dict[str, int], most: int) -> tuple[int
 
 
 def write_numbers(metrics: Metrics, folder: RunFolder) -> list[dict[str, Any]]:
-    """Write ``ncu_metrics.json``: one row per profiled launch, with the messages of the profiler's rules.
-
-    Returns
-    -------
-    list of dict
-        The rows.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
-    """
+    """Write ``ncu_metrics.json``: one row per profiled launch, with the messages of the profiler's rules."""
     try:
         rows = analyze.speed_of_light(metrics).to_dicts()
     except LlmprofError:
@@ -173,21 +147,7 @@ def write_numbers(metrics: Metrics, folder: RunFolder) -> list[dict[str, Any]]:
 
 
 def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.DataFrame:
-    """Write ``kernel_comparison.csv``: kernels of the timeline with the metrics of ncu.
-
-    Returns
-    -------
-    polars.DataFrame
-        From the timeline ``name, share, total_ns, count, mean_ns``; from ncu ``launches, ncu_mean_ns, ratio`` (to the
-        times of the matched launches in the timeline), ``compute_pct, memory_pct, roof_share, bound, confidence``,
-        which are null for kernels that ncu did not profile. At most 50 kernels of the timeline, the most expensive
-        first, and all that ncu profiled.
-
-    Raises
-    ------
-    OutputError
-        The file cannot be written.
-    """
+    """Write ``kernel_comparison.csv``: kernels of the timeline with the metrics of ncu."""
     matched = analyze.ncu_join(trace, metrics)
     try:
         light = analyze.speed_of_light(metrics)
@@ -242,25 +202,7 @@ class Imported:
 
 
 def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
-    """Turn the output of nsys into an SQLite file, if this machine has the programs for it.
-
-    Parameters
-    ----------
-    folder : RunFolder
-        Folder with a report, a raw capture, or an export that was copied there.
-    log_tail : str
-        End of the output of nsys, for the advice in an error.
-
-    Returns
-    -------
-    Imported
-        ``done`` is False if there is only a raw capture (``.qdstrm``) and no importer, or no nsys for the export.
-
-    Raises
-    ------
-    CaptureError
-        nsys wrote no report.
-    """
+    """Turn the output of nsys into an SQLite file, if this machine has the programs for it."""
     if _there(folder.sqlite):
         return Imported(done=True)
     commands: list[tuple[str, ...]] = []
@@ -323,13 +265,7 @@ def find_importer() -> Path | None:
 
 
 def _ran(argv: list[str], folder: RunFolder, commands: list[tuple[str, ...]], libraries: Path | None = None) -> str:
-    """Run a command; its output goes to the log.
-
-    Returns
-    -------
-    str
-        The end of its output, for an error.
-    """
+    """Run a command; its output goes to the log."""
     commands.append(tuple(argv))
     env = dict(os.environ)
     if libraries is not None:
@@ -379,24 +315,7 @@ _GOT: Final = {
 
 
 def wrapped(sampler: str, folder: Path, program: Sequence[str], *, executable: str | None = None) -> list[str]:
-    """Command of the engine under a sampler of the CPU.
-
-    Parameters
-    ----------
-    sampler : {"none", "perf", "vtune"}
-        Name of the sampler.
-    folder : pathlib.Path
-        Folder of the run.
-    program : sequence of str
-        Command of the engine.
-    executable : str, optional
-        Path of the sampler's program; its name if not given.
-
-    Returns
-    -------
-    list of str
-        The command, which is not started here.
-    """
+    """Command of the engine under a sampler of the CPU."""
     if sampler == "perf":
         options = ["record", "-F", str(HZ), "-g", "-k", "CLOCK_MONOTONIC", "-o", str(folder / _DATA), "--"]
         return [executable or "perf", *options, *program]
@@ -407,18 +326,7 @@ def wrapped(sampler: str, folder: Path, program: Sequence[str], *, executable: s
 
 
 def start(sampler: str, folder: Path) -> str:
-    """Find the program of a sampler, and write the offset of its clock from the epoch into the run's folder.
-
-    Returns
-    -------
-    str
-        Path of the program.
-
-    Raises
-    ------
-    LaunchError
-        The program is not on PATH.
-    """
+    """Find the program of a sampler, and write the offset of its clock from the epoch into the run's folder."""
     program = shutil.which(sampler)
     if program is None:
         raise LaunchError(f"{sampler} is not on PATH", hint=_GOT[sampler])

@@ -43,28 +43,7 @@ _STEPS = {
 
 
 def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
-    """Every request of a run with its latencies.
-
-    Parameters
-    ----------
-    worker : mapping
-        Content of ``worker.json``, which the engine's script wrote.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``phase`` (``warmup``, ``plain``: without profiler, ``profiled``), ``repeat, request, start_epoch_ns,
-        prompt_tokens, output_tokens``; times in ns: ``ttft_ns`` (time to first token), ``tpot_ns`` (time per output
-        token after the first: ``decode / (output_tokens - 1)``), ``itl_ns`` (list of the times between two tokens),
-        ``queue_ns, prefill_ns, decode_ns, e2e_ns``, and ``wall_ns`` (duration of the whole repeat); ``finish_reason``;
-        ``id`` (of the engine) and ``arrived_ns`` (time from the arrival to the sending, which the limit of concurrent
-        requests delays). Values that the engine does not report are null.
-
-    Raises
-    ------
-    ReadError
-        The mapping has no list of requests, or a value of a request has the wrong type.
-    """
+    """Every request of a run with its latencies."""
     requests = worker.get("requests")
     if not isinstance(requests, list) or not all(isinstance(request, Mapping) for request in requests):
         raise ReadError("worker.json has no list of requests", expected="the worker.json of a llmprof run")
@@ -85,21 +64,7 @@ def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def engine_steps_of(worker: Mapping[str, Any]) -> pl.DataFrame:
-    """Steps of the engine as its worker recorded them: the requests that had tokens in each step.
-
-    Parameters
-    ----------
-    worker : mapping
-        Content of ``worker.json``, which the engine's script wrote.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each request in each step: ``phase, step`` (from 0, without steps that have no tokens),
-        ``start_epoch_ns, end_epoch_ns`` (of the worker's call), ``engine_id``, ``tokens`` (of the request in the step),
-        ``computed`` (tokens of the request before the step) and ``preempted`` (whether the request was preempted in
-        the step). Empty if the worker recorded no steps.
-    """
+    """Steps of the engine as its worker recorded them: the requests that had tokens in each step."""
     rows = []
     for number, step in enumerate(worker.get("engine_steps") or ()):
         out = set(step.get("preempted") or ())
@@ -136,20 +101,7 @@ def _ns(seconds: Any) -> Any:
 
 
 def repeats(frame: pl.DataFrame) -> pl.DataFrame:
-    """Requests, tokens, rates and mean latencies of each repeat of each phase.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of :func:`requests_of`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``phase, repeat, requests, prompt_tokens, output_tokens, wall_ns``; ``output_tokens_per_s, tokens_per_s,
-        requests_per_s`` (divided by ``wall_ns``); and the mean of each latency (ns) over the requests, of ``itl_ns``
-        over the tokens.
-    """
+    """Requests, tokens, rates and mean latencies of each repeat of each phase."""
     sums = frame.group_by("phase", "repeat").agg(
         pl.len().cast(pl.Int64).alias("requests"),
         pl.col("prompt_tokens", "output_tokens").sum(),
@@ -174,20 +126,7 @@ def repeats(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def over_repeats(means: Sequence[float]) -> dict[str, float | None]:
-    """Mean, standard deviation, confidence interval and spread of a metric over the repeats.
-
-    Parameters
-    ----------
-    means : sequence of float
-        Value of the metric in each repeat; at least one.
-
-    Returns
-    -------
-    dict
-        ``mean``; ``std`` (with n - 1 in the denominator), ``ci95_low`` and ``ci95_high``
-        (``mean -/+ t * std / sqrt(n)``, with the 95 % quantile of Student's t), and ``spread`` (largest minus smallest
-        value, as a share of the mean). All but the mean are None for one repeat.
-    """
+    """Mean, standard deviation, confidence interval and spread of a metric over the repeats."""
     mean = fmean(means)
     if len(means) < 2:
         return {"mean": mean, "std": None, "ci95_low": None, "ci95_high": None, "spread": None}
@@ -227,24 +166,7 @@ _OVERHEAD = {
 
 
 def summarize(frame: pl.DataFrame, *, tolerance: float = TOLERANCE) -> pl.DataFrame:
-    """Statistics of every metric over the requests and the repeats of each phase, without the warm-up.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of :func:`requests_of`.
-    tolerance : float
-        Repeats agree if their largest and smallest value differ by at most this share of the mean.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``phase, metric, unit`` (``ns``, ``tokens/s`` or ``requests/s``); ``mean, std, ci95_low, ci95_high`` over the
-        repeats, where the value of a repeat is the mean of its requests (std and interval are null for one repeat);
-        ``p50, p90, p99`` over all requests of the phase (for ``itl_ns`` over all tokens; for ``wall_ns`` and the rates
-        over the repeats); ``n`` (number of values behind the percentiles); ``repeats``; ``spread`` (largest minus
-        smallest value, divided by the mean) and ``agree``. A metric that the engine does not report has no row.
-    """
+    """Statistics of every metric over the requests and the repeats of each phase, without the warm-up."""
     each = repeats(frame)
     rows = []
     for phase in PHASES[1:]:
@@ -274,11 +196,6 @@ def disagreements(summary: pl.DataFrame) -> list[str]:
 
     Four metrics count: time of the batch, TTFT, TPOT and end-to-end time. Others, such as a queue time of microseconds,
     may vary.
-
-    Parameters
-    ----------
-    summary : polars.DataFrame
-        Rows of :func:`summarize`.
     """
     apart = (
         summary.filter(~pl.col("agree") & pl.col("metric").is_in(_JUDGED))
@@ -300,25 +217,6 @@ def overhead(frame: pl.DataFrame, *, reference: pl.DataFrame | None = None) -> p
     ``overhead = m(profiled) / m(plain) - 1``. It is ``clear`` if ``|m(profiled) - m(plain)|`` exceeds half of the 95 %
     prediction interval for one more plain repeat, ``t(n - 1) * std(plain) * sqrt(1 + 1 / n)``. For a rate (per second)
     an overhead below 0 is a loss.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of :func:`requests_of` of the profiled run.
-    reference : polars.DataFrame, optional
-        Rows of a run in mode ``inference_only``. Without it the plain repeats of the same run are the reference. Under
-        nsys and ncu these run with the tool attached, so the cost of the tool outside its capture is not included.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``metric, unit, plain, profiled, overhead`` (share of plain), ``noise`` (half of the prediction interval, in the
-        unit) and ``clear``; the last two are null if there is only one plain repeat.
-
-    Raises
-    ------
-    NotCapturedError
-        There are no plain or no profiled repeats.
     """
     both = repeats(frame)
     base = (both if reference is None else repeats(reference)).filter(phase="plain")
@@ -342,15 +240,7 @@ def overhead(frame: pl.DataFrame, *, reference: pl.DataFrame | None = None) -> p
 
 
 def document(worker: Mapping[str, Any]) -> dict[str, Any]:
-    """Content of ``metrics.json``: plain JSON values, times in ns.
-
-    Returns
-    -------
-    dict
-        ``requests`` (rows of :func:`requests_of`), ``repeats``, ``summary``, ``overhead`` (empty if the run has only
-        plain or only profiled repeats), ``warnings`` (sentences), and ``kv_cache`` and ``peak_memory_bytes`` from
-        ``worker.json``.
-    """
+    """Content of ``metrics.json``: plain JSON values, times in ns."""
     frame = requests_of(worker)
     summary = summarize(frame)
     try:

@@ -49,25 +49,6 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
     ``joules = sum over the GPUs of E(end) - E(start)``, where ``E`` is the counter of NVML
     (``nvmlDeviceGetTotalEnergyConsumption``, Volta and later), interpolated linearly between two samples. It is the
     energy of the whole board, including work of other processes.
-
-    Parameters
-    ----------
-    samples : polars.DataFrame
-        Samples of the monitors: ``time_ns`` (since the epoch), ``device``, ``name``, ``value`` (J).
-    worker : mapping
-        Content of ``worker.json``, which the engine's script wrote: its stages and requests.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``phase`` (``plain``, ``profiled``), ``repeat``, ``joules``, ``watts`` (mean power of all GPUs),
-        ``output_tokens``, ``joules_per_output_token`` (null without tokens), ``devices`` (number of GPUs), ``samples``
-        (number of samples within the repeat, of the GPU with the fewest). Repeats with fewer than three are left out.
-
-    Raises
-    ------
-    NotCapturedError
-        The monitors have no counter of energy.
     """
     counter = samples.filter(pl.col("name") == COUNTER).sort("time_ns")
     if counter.is_empty():
@@ -96,13 +77,7 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
 
 
 def energy_summary(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Joules per output token of each phase, with the 95 % interval of the mean over its repeats.
-
-    Returns
-    -------
-    list of dict
-        ``phase, joules_per_output_token, ci95_low, ci95_high, watts, repeats``; the interval is null for one repeat.
-    """
+    """Joules per output token of each phase, with the 95 % interval of the mean over its repeats."""
     phases = []
     for (phase,), rows in frame.drop_nulls("joules_per_output_token").group_by("phase", maintain_order=True):
         values = rows["joules_per_output_token"].to_list()
@@ -142,19 +117,7 @@ _TOP: Final = 20
 
 
 def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
-    """Write ``nsys_summary.csv`` (time by kernel) and ``nsys_metrics.json``.
-
-    Returns
-    -------
-    dict
-        Content of ``nsys_metrics.json``: ``kernels`` (count), ``kernel_time_ns, span_ns``, and lists of rows ``ranks,
-        categories, top_kernels, api, copies``; times in ns.
-
-    Raises
-    ------
-    OutputError
-        A file cannot be written.
-    """
+    """Write ``nsys_summary.csv`` (time by kernel) and ``nsys_metrics.json``."""
     kernels = analyze.nsys.cuda_gpu_kern_sum(trace)
     files.write(folder.nsys_summary, text.csv(kernels))
     events = analyze.activity(trace)
@@ -232,13 +195,7 @@ class Results:
     _trace: Trace | None = None
 
     def timeline(self) -> Trace | None:
-        """The trace, imported first if needed; None if it cannot be imported here, or if the mode records none.
-
-        Raises
-        ------
-        CaptureError
-            The profiler wrote nothing, or its files cannot be read.
-        """
+        """The trace, imported first if needed; None if it cannot be imported here, or if the mode records none."""
         mode = self.config.profile_mode
         if self._trace is None and mode in TIMELINES:
             if mode not in _TRACES:
@@ -256,22 +213,7 @@ class Results:
         return self._trace
 
     def write(self, commands: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> None:
-        """Check the capture and write all result files, the manifest last.
-
-        Parameters
-        ----------
-        commands : sequence of mapping
-            Commands of the run, for the manifest.
-        environment : mapping
-            Environment of the engine, for the manifest.
-
-        Raises
-        ------
-        CaptureError
-            The capture is empty or incomplete.
-        OutputError
-            A file cannot be written.
-        """
+        """Check the capture and write all result files, the manifest last."""
         config, folder = self.config, self.folder
         document = requests.document(self.worker)
         files.write_json(folder.metrics, document)
@@ -343,15 +285,7 @@ class Results:
 
 
 def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
-    """Trace of a run, without the samples of the monitors.
-
-    Raises
-    ------
-    CaptureError
-        The files of the profiler are missing or cannot be read.
-    NotCapturedError
-        The run recorded no timeline, or it was not imported.
-    """
+    """Trace of a run, without the samples of the monitors."""
     if config.profile_mode not in TIMELINES:
         raise NotCapturedError(
             f"a run in mode {config.profile_mode} records no timeline", hint="run it in mode torch, nsys or nsys_ncu"
@@ -370,18 +304,7 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
 
 
 def metrics(folder: RunFolder) -> Any:
-    """Hardware metrics of a run.
-
-    Returns
-    -------
-    Metrics
-        Hardware metrics of the launches that ncu profiled.
-
-    Raises
-    ------
-    CaptureError
-        ncu wrote no report, for example because no kernel passed its filter, or the report cannot be read.
-    """
+    """Hardware metrics of a run."""
     if not folder.ncu_report.is_file():
         reason = known(failures.tail(folder.log))
         words, hint = reason or ("", "no launch passed the filter: see ncu_options kernel_name and launch_skip")

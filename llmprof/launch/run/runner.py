@@ -181,13 +181,7 @@ class At:
 
 @contextlib.contextmanager
 def kept(folder: RunFolder) -> Iterator[At]:
-    """Keep the state of a folder up to date, however the run ends.
-
-    Yields
-    ------
-    At
-        Object to be called with the name of each stage.
-    """
+    """Keep the state of a folder up to date, however the run ends."""
     stage = At(folder)
     stage("start")
     try:

@@ -47,17 +47,6 @@ def shared_key(config: ExperimentConfig) -> str | None:
 
     Two runs with equal keys can be measured by one start of an engine. Under ncu each run is a separate program,
     because launches are counted from the start of the program.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Configuration of the run.
-
-    Examples
-    --------
-    >>> a, b = ExperimentConfig(model="random:tiny"), ExperimentConfig(model="random:tiny", batch_size=4)
-    >>> shared_key(a) == shared_key(b), shared_key(a) == shared_key(a.replace(max_model_len=64))
-    (True, False)
     """
     if config.profile_mode in _ALONE:
         return None
@@ -109,18 +98,7 @@ class Series:
     notes: list[str] = field(default_factory=list)
 
     def run(self) -> list[Outcome]:
-        """Start the engine once and measure all points; none of its processes is left at the end.
-
-        Returns
-        -------
-        list of Outcome
-            Result of each point. :meth:`~llmprof.launch.run.runner.ExperimentRunner.finish_in` reads a measured one.
-
-        Raises
-        ------
-        LlmprofError
-            The profiler is missing, or a file cannot be written.
-        """
+        """Start the engine once and measure all points; none of its processes is left at the end."""
         try:
             self.home.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -247,11 +225,6 @@ def gather(folder: RunFolder) -> None:
 
     These are the capture of the run's window, the monitors' samples during the run, the output and the commands. A run
     that had a separate engine, or that was gathered before, stays as it is.
-
-    Raises
-    ------
-    OutputError
-        A file cannot be written.
     """
     start = files.read_json(folder.path / ENGINE_FILE)
     if not isinstance(start, dict) or (folder.path / passes.MADE).is_file():
@@ -325,30 +298,7 @@ def run_series(
     progress: Progress | None = None,
     began: Callable[[Mapping[int, RunFolder]], object] | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
-    """Measure points that share an engine; if the engine dies, it is started again for the remaining points.
-
-    Parameters
-    ----------
-    configs : sequence of ExperimentConfig
-        The points, in order; their :func:`shared_key` is the same.
-    root : pathlib.Path
-        Folder for the run folders and that of the engine.
-    progress : callable, optional
-        Called with the current task, the number of the point, and the number of points.
-    began : callable, optional
-        Called with the folders of the points, by place, before each start of an engine.
-
-    Yields
-    ------
-    (int, Outcome)
-        Position of a point and its outcome; the points of one start of the engine come together. ``left`` marks points
-        that two starts did not reach.
-
-    Raises
-    ------
-    LlmprofError
-        As :meth:`Series.run`.
-    """
+    """Measure points that share an engine; if the engine dies, it is started again for the remaining points."""
     left = list(range(len(configs)))
     for attempt in range(len(configs)):
         here = [configs[place].replace(results_dir=str(root)) for place in left]

@@ -26,23 +26,7 @@ _HEADING: Final = re.compile(r"^\s*(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$
 
 
 def read(path: Path) -> pl.DataFrame:
-    """Read a CSV file with every cell as stripped text, or null for a missing value.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A CSV file.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns with names that :func:`heading` makes; of two columns with the same name the first is kept.
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read, is empty, or is not a table.
-    """
+    """Read a CSV file with every cell as stripped text, or null for a missing value."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -72,13 +56,7 @@ def read(path: Path) -> pl.DataFrame:
 
 
 def heading(text: str) -> str:
-    """A heading in a uniform spelling: lower case, words joined by underscores, the unit last.
-
-    Examples
-    --------
-    >>> heading("Start Time(us)"), heading("aic_mac_time(us)"), heading("Stream Id")
-    ('start_time_us', 'aic_mac_time_us', 'stream_id')
-    """
+    """A heading in a uniform spelling: lower case, words joined by underscores, the unit last."""
     match = _HEADING.match(text.replace("\ufeff", ""))
     name, unit = (match["name"], match["unit"]) if match else (text, None)
     if unit is not None and len(unit) > 5:  # words, not a unit

@@ -146,23 +146,7 @@ def is_folder(path: Path) -> bool:
 
 
 def find(path: Path) -> tuple[list[RankFolder], list[str]]:
-    """Find the files of all ranks below a path.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A file, an output folder, the folder of a rank, or a folder of several ranks.
-
-    Returns
-    -------
-    tuple of (list of RankFolder, list of str)
-        One entry per rank in the order of the folders' names, and notes on folders that were never exported.
-
-    Raises
-    ------
-    ReadError
-        There is nothing to read. If the folder has raw data, the message says how to export them.
-    """
+    """Find the files of all ranks below a path."""
     if not path.is_dir():
         kind = kind_of(path)
         if kind is None:

@@ -27,27 +27,7 @@ _DEFAULT_TYPES: Final = {
 def read(
     path: Path, analysis: Path | None = None, *, python_functions: bool = True
 ) -> tuple[Frames, dict[str, Any], dict[str, Any]]:
-    """Tables of one rank's database.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        ``ascend_pytorch_profiler_*.db``, ``ascend_mindspore_profiler_*.db`` or ``msprof_*.db``.
-    analysis : pathlib.Path, optional
-        ``analysis.db`` in the same folder, with names of groups and times by HCCL's own analysis.
-    python_functions : bool
-        Whether to keep Python functions as operators of kind ``python``.
-
-    Returns
-    -------
-    tuple of (dict, dict, dict)
-        Frames by table, without ``rank`` and with absolute times (ns); facts about the run; and the coverage.
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read or is not a database of these tools.
-    """
+    """Tables of one rank's database."""
     db = Database(path)
     if not set(TABLES) & set(db.columns):
         raise ReadError(

@@ -33,33 +33,6 @@ def read(path: Path, *, python_functions: bool = True, progress: Progress | None
 
     If a folder holds both a database and text files, the database is read, and the text files only for content that
     the database lacks.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        A folder ``*_ascend_pt`` or ``*_ascend_ms``, a folder with those of several ranks, an exported ``PROF_*``, or
-        a single file: timeline JSON, a CSV of kernels or of memory, ``communication.json`` or a database.
-    python_functions : bool
-        Whether to keep Python functions (``with_stack=True``) as operators of kind ``python``.
-    progress : callable, optional
-        Called with the name of a file, the number of bytes read so far, and its size in bytes.
-
-    Returns
-    -------
-    list of Part
-        One part per rank, with absolute times (ns).
-
-    Raises
-    ------
-    ReadError
-        No file can be read; the error names the files, and for raw data the command that exports them.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> read(Path("no such folder"))
-    Traceback (most recent call last):
-    llmprof.errors.ReadError: no such folder does not exist; check the path.
     """
     if not path.exists():
         raise ReadError(f"{path} does not exist", hint="check the path")

@@ -25,25 +25,7 @@ NO_TIMES: Final = "the table has no column of start times"
 
 
 def kernels(path: Path) -> pl.DataFrame:
-    """Kernels and collective calls of ``kernel_details.csv``, ``op_summary*.csv`` or ``task_time*.csv``.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        CSV file.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each kernel or call: ``device, stream, task_id, start_ns, dur_ns, name, task_type``, the columns of
-        :data:`~llmprof.readers.ascend.tables.DETAILS`, and counters of the cores such as ``ascend_aic_mac_ratio``
-        (a share from 0 to 1), ``ascend_aic_mac_time_ns`` and ``ascend_cube_utilization_pct``.
-
-    Raises
-    ------
-    ReadError
-        The file is not a table, or lacks names or start times.
-    """
+    """Kernels and collective calls of ``kernel_details.csv``, ``op_summary*.csv`` or ``task_time*.csv``."""
     raw = files.read(path)
     name = files.has(raw, "name", "op_name", "kernel_name")
     start = files.time_ns(raw, "start_time", "task_start_time", "start_timestamp", "task_start")
@@ -115,19 +97,7 @@ def l2_cache(path: Path) -> pl.DataFrame:
 
 
 def communication(path: Path) -> pl.DataFrame:
-    """Collective calls of ``communication.json``, with the parts of their time by HCCL's own analysis.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each call: ``name, group, start_ns, dur_ns, ascend_transit_ns, ascend_wait_ns,
-        ascend_synchronization_ns, ascend_idle_ns``; the entry ``Total Op Info`` is left out.
-
-    Raises
-    ------
-    ReadError
-        The file has another format.
-    """
+    """Collective calls of ``communication.json``, with the parts of their time by HCCL's own analysis."""
     rows = []
     for _, _, label, info in _calls(path):
         times = info.get("Communication Time Info") if isinstance(info, dict) else None
@@ -166,19 +136,7 @@ def _calls(path: Path) -> Iterator[tuple[str, str, str, Any]]:
 
 
 def matrix(path: Path) -> pl.DataFrame:
-    """Transfers between pairs of ranks, from ``communication_matrix.json``.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each pair: ``step, kind, name`` (class of calls, such as ``allreduce-top1``), ``group, src_rank,
-        dst_rank, link, bytes`` (MB of the file times 1e6), ``transit_ns, gb_per_s, op_name``.
-
-    Raises
-    ------
-    ReadError
-        The file has another format.
-    """
+    """Transfers between pairs of ranks, from ``communication_matrix.json``."""
     rows = []
     for step, kind, label, links in _calls(path):
         name, _, group = label.partition("@")
@@ -202,13 +160,7 @@ def matrix(path: Path) -> pl.DataFrame:
 
 
 def json_object(path: Path) -> dict[str, Any]:
-    """Content of a JSON file with an object.
-
-    Raises
-    ------
-    ReadError
-        The file is missing or invalid, or is not an object.
-    """
+    """Content of a JSON file with an object."""
     try:
         document = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -221,13 +173,7 @@ def json_object(path: Path) -> dict[str, Any]:
 
 
 def operators(path: Path) -> pl.DataFrame:
-    """Operators of ``operator_details.csv``, which have durations but no start times.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``name, shapes, stack, host_self_ns, host_total_ns, device_self_ns, device_total_ns``.
-    """
+    """Operators of ``operator_details.csv``, which have durations but no start times."""
     raw = files.read(path)
     return raw.select(
         name=files.text(raw, "name"),
@@ -252,32 +198,7 @@ _STEP_COLUMNS: Final = (
 
 
 def summaries(path: Path | str) -> dict[str, pl.DataFrame]:
-    """Read the summaries in a folder, or in a single file, of torch_npu, msprof or MindSpore.
-
-    Parameters
-    ----------
-    path : path
-        Folder of one rank or of several ranks, or one file.
-
-    Returns
-    -------
-    dict of str to polars.DataFrame
-        The summaries that exist, each with ``rank`` as its first column (null if unknown); times in ns, sizes in bytes:
-
-        - ``step_trace_time``: ``step, computing_ns, communication_not_overlapped_ns, overlapped_ns,
-          communication_ns, free_ns, stage_ns, bubble_ns, preparing_ns`` …;
-        - ``op_statistic``: ``op_type, core, count, total_ns, min_ns, avg_ns, max_ns, share``;
-        - ``api_statistic``: ``level, name, count, total_ns, avg_ns, min_ns, max_ns``;
-        - ``communication``: ``name, group, start_ns, dur_ns, ascend_transit_ns, ascend_wait_ns …``;
-        - ``communication_matrix``: ``step, kind, name, group, src_rank, dst_rank, link, bytes, transit_ns, gb_per_s``;
-        - ``operator_details``: ``name, shapes, stack, host_self_ns, host_total_ns, device_self_ns, device_total_ns``;
-        - ``data_preprocess``: the columns of the file, times in ns.
-
-    Raises
-    ------
-    ReadError
-        There is no summary, or none can be read.
-    """
+    """Read the summaries in a folder, or in a single file, of torch_npu, msprof or MindSpore."""
     ranks, _ = folder.find(Path(path))
     frames_of: dict[str, list[pl.DataFrame]] = {}
     for rank in ranks:

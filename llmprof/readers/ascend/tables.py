@@ -185,24 +185,7 @@ def device_tables(
     pieces: pl.DataFrame | None,
     launches: pl.DataFrame | None = None,
 ) -> Frames:
-    """Kernels, copies, collectives and other tasks of the device.
-
-    Parameters
-    ----------
-    tasks : polars.DataFrame or None
-        Columns of :data:`TASKS`; None if device tasks were not recorded.
-    calls : polars.DataFrame or None
-        Columns of :data:`CALLS`.
-    pieces : polars.DataFrame or None
-        Columns of :data:`PIECES`; matched to tasks by stream and start.
-    launches : polars.DataFrame, optional
-        ``correlation, launched_by``: name of the host call that launched the work, which shows a copy's direction.
-
-    Returns
-    -------
-    dict of str to polars.DataFrame
-        ``kernels, copies, tasks, collectives`` without ``rank``, each if it was recorded.
-    """
+    """Kernels, copies, collectives and other tasks of the device."""
     if tasks is None and calls is None and pieces is None:
         return {}
     calls, pieces = typed(calls, CALLS), typed(pieces, PIECES)

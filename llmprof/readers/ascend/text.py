@@ -25,27 +25,7 @@ def read(
     python_functions: bool = True,
     progress: Progress | None = None,
 ) -> tuple[Frames, dict[str, Any]]:
-    """Tables of the text files of one rank.
-
-    Parameters
-    ----------
-    files : mapping of str to sequence of pathlib.Path
-        Files by their kind (see :mod:`~llmprof.readers.ascend.folder`).
-    python_functions : bool
-        Whether to keep Python functions as operators of kind ``python``.
-    progress : callable, optional
-        Called with the name of a file, the number of bytes read so far, and its size in bytes.
-
-    Returns
-    -------
-    tuple of (dict, dict)
-        Frames by table, without ``rank`` and with absolute times (ns); and the coverage.
-
-    Raises
-    ------
-    ReadError
-        None of the files can be read.
-    """
+    """Tables of the text files of one rank."""
     notes: list[str] = []
     source: timeline.Timeline | None = None
     if files.get("timeline"):
@@ -347,18 +327,7 @@ def _launches(calls: pl.DataFrame | None) -> pl.DataFrame | None:
 
 
 def launched_by(calls: pl.DataFrame) -> pl.DataFrame:
-    """Name of what launched each task: the queue item that contains the call (``Dequeue@…``), else the call itself.
-
-    Parameters
-    ----------
-    calls : polars.DataFrame
-        Rows of the table of runtime calls, with ``ascend_level``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``correlation, launched_by``.
-    """
+    """Name of what launched each task: the queue item that contains the call (``Dequeue@…``), else the call itself."""
     items = calls.filter((pl.col("ascend_level") == "queue") & pl.col("name").str.starts_with("Dequeue"))
     launches = calls.filter(pl.col("correlation").is_not_null() & (pl.col("ascend_level") != "queue"))
     items = items.select("thread", "start_ns", _item="name", _end=pl.col("start_ns") + pl.col("dur_ns"))

@@ -118,29 +118,7 @@ class Timeline:
 
 
 def read(paths: Sequence[Path], *, python_functions: bool = True, progress: Progress | None = None) -> Timeline:
-    """Read timeline files of one rank.
-
-    Parameters
-    ----------
-    paths : sequence of pathlib.Path
-        ``trace_view.json``, ``msprof*.json``, ``task_time*.json``, ``hccl*.json`` or ``step_trace*.json``.
-    python_functions : bool
-        Whether to keep the events of Python functions, which are most of a trace with stacks.
-    progress : callable, optional
-        Called with the name of a file, the number of bytes read so far, and its size in bytes.
-
-    Returns
-    -------
-    Timeline
-        Columns with absolute times (ns).
-
-    Raises
-    ------
-    ReadError
-        A file cannot be read, is empty, or has no complete event.
-    UnknownFormatError
-        A file is not a Chrome trace.
-    """
+    """Read timeline files of one rank."""
     files = [_read(path, python_functions=python_functions, progress=progress) for path in paths]
     coverage = {
         key: sum(part.coverage[key] for part in files) for key in ("events", "bytes", "lost_bytes", "lost_pieces")

@@ -110,24 +110,7 @@ class Batch:
 
 
 class Batches:
-    """Columns of the batches read so far, by kind of event.
-
-    Parameters
-    ----------
-    python_functions : bool
-        Whether to keep Python functions.
-
-    Attributes
-    ----------
-    batches : list of Batch
-        The batches in the order in which they were read.
-    kept : int
-        Number of events that a table holds; complete after :meth:`frames`.
-    skipped : Counter
-        Events left out, by reason; complete after :meth:`frames`.
-    texts : Texts
-        Texts of the columns that hold codes.
-    """
+    """Columns of the batches read so far, by kind of event."""
 
     def __init__(self, *, python_functions: bool) -> None:
         self.texts = Texts()
@@ -225,13 +208,7 @@ class Batches:
         return pl.DataFrame(_COLUMNS[kind][1](self.texts, events, self._args[kind](written) if written else []))
 
     def frames(self, base_ns: int) -> dict[str, pl.DataFrame]:
-        """One frame for each kind, with the events that have a time and a name; the batches are freed on the way.
-
-        Parameters
-        ----------
-        base_ns : int
-            Absolute time (ns) that the times of the file count from.
-        """
+        """One frame for each kind, with the events that have a time and a name; the batches are freed on the way."""
         by_kind: dict[str, list[pl.DataFrame]] = defaultdict(list)
         for batch in self._in_order():
             self.kept += batch.kept
@@ -307,18 +284,7 @@ class _Rank(msgspec.Struct, gc=False):
 
 
 def split(events: list[Any]) -> dict[str, list[Any]]:
-    """Events by the label of their rank; a file of one rank has all of them under the empty label.
-
-    Parameters
-    ----------
-    events : list
-        A batch; the label before the identifier of a process is removed from it.
-
-    Returns
-    -------
-    dict of str to list
-        Events in their order; events that were not decoded, such as flows, are under the empty label.
-    """
+    """Events by the label of their rank; a file of one rank has all of them under the empty label."""
     first = next((e for e in events if getattr(e, "pid", None) is not None), None)
     if first is None:
         return {"": events}

@@ -65,16 +65,6 @@ def ids(values: Sequence[int | str | None]) -> pl.Series:
     """Identifiers as int64: integers as they are, ``"stream 7"`` as 7, other text as a number made of its hash.
 
     A hash is negative, so it never equals a real identifier, and it is the same in every file.
-
-    Parameters
-    ----------
-    values : sequence of (int, str or None)
-        Process, thread, stream or correlation identifiers.
-
-    Returns
-    -------
-    polars.Series
-        ``int64``, null where there is none.
     """
     try:
         return pl.Series(values, dtype=pl.Int64)
@@ -228,18 +218,7 @@ _OP_ARGS: Final = msgspec.json.Decoder(list[kinds.OpArgs])
 
 
 def repeated(texts: Sequence[msgspec.Raw]) -> Repeated | None:
-    """Arguments as Kineto writes them: equal but for the first and the last number, so few have to be decoded.
-
-    Parameters
-    ----------
-    texts : sequence of msgspec.Raw
-        Arguments of operators, at least one.
-
-    Returns
-    -------
-    Repeated or None
-        None where they are written otherwise, or most of them differ.
-    """
+    """Arguments as Kineto writes them: equal but for the first and the last number, so few have to be decoded."""
     first = _FIRST_MEMBER.match(bytes(texts[0]))
     if first is None:
         return None

@@ -49,20 +49,7 @@ def loses_digits(us: Sequence[int | float | None]) -> bool:
 
 
 def times(start: str, values: Sequence[Any]) -> dict[str, pl.Series]:
-    """Times as a column, named for its unit.
-
-    Parameters
-    ----------
-    start : str
-        Beginning of the column's name.
-    values : sequence of (int, float, None or msgspec.Raw)
-        Times in us as the decoder gave them: numbers, or their text.
-
-    Returns
-    -------
-    dict of str to polars.Series
-        One column: ``{start}_us`` (int64 or float64), or ``{start}_ns`` (int64) if they were text.
-    """
+    """Times as a column, named for its unit."""
     if values and isinstance(values[0], msgspec.Raw):
         return {f"{start}_ns": _exact_column(values)}
     if float not in map(type, itertools.islice(values, _FIRST)):
@@ -258,17 +245,7 @@ def _exact_form(event: Event | OtherEvent) -> ExactEvent | OtherExactEvent:
 
 
 class EventDecoder:
-    """Decoder that starts fast and falls back where a file needs it.
-
-    Attributes
-    ----------
-    exact : bool
-        Whether times are now kept as text.
-    forms : set of str
-        Forms of the times of all events so far: ``number``, ``text``.
-    wrong_types : int
-        Fields and events that were dropped because of their type.
-    """
+    """Decoder that starts fast and falls back where a file needs it."""
 
     def __init__(self) -> None:
         self.exact = False

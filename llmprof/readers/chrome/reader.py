@@ -42,35 +42,7 @@ def read(
     progress: Progress | None = None,
     workers: int = 1,
 ) -> list[Part]:
-    """Read one Chrome trace file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        ``.json`` or ``.json.gz``.
-    python_functions : bool
-        Keep the events of Python functions (``with_stack=True``) in ``ops`` with kind ``python``; they are up to
-        nine tenths of such a trace.
-    block_bytes : int
-        Number of bytes of JSON to decode at a time; the result does not depend on it.
-    progress : callable, optional
-        Called after each batch with the file's name, the bytes read so far and its size.
-    workers : int
-        Number of processes that share the blocks of a large file; the result does not depend on it.
-
-    Returns
-    -------
-    list of Part
-        Frames with absolute times (ns since the epoch, or since boot if the file does not say): one part, or for a
-        file that a tool merged one part per rank.
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read or is empty.
-    UnknownFormatError
-        It is not a Chrome trace.
-    """
+    """Read one Chrome trace file."""
     reading = _Reading(path, python_functions, block_bytes, progress)
     with _without_collections():
         if workers > 1 and is_worth_it([path]):
@@ -108,19 +80,7 @@ def _without_collections() -> Iterator[None]:
 
 
 class _Reading:
-    """One walk through a file. The units that are shared are the calls of the decoder, the same in every walk.
-
-    Attributes
-    ----------
-    by_label : dict of str to Batches
-        Events and facts that were read, by the label of the rank.
-    exact : dict of int to bool
-        Whether times were kept as text, by unit.
-    wrong_types : dict of int to int
-        Fields and events of a wrong type that the decoder dropped, by unit.
-    unit : int
-        The last unit that was met.
-    """
+    """One walk through a file. The units that are shared are the calls of the decoder, the same in every walk."""
 
     def __init__(self, path: Path, python_functions: bool, block_bytes: int, progress: Progress | None = None) -> None:
         self._block_bytes = block_bytes

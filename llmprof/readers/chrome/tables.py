@@ -40,22 +40,7 @@ Frames = dict[str, pl.DataFrame]
 
 
 def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: Texts) -> Frames:
-    """Tables of one file.
-
-    Parameters
-    ----------
-    frames : mapping of str to polars.DataFrame
-        Columns by kind of event, with codes in place of texts.
-    process_names : mapping of int to str
-        Names of processes by identifier.
-    texts : Texts
-        Texts of the codes.
-
-    Returns
-    -------
-    dict of str to polars.DataFrame
-        Frames by table, without ``rank``; tables that were not recorded are missing.
-    """
+    """Tables of one file."""
     by_kind = {kind: _named(frame, texts) for kind, frame in frames.items()}
     uncategorized = _told_apart(by_kind.pop("process", None), process_names)
     for kind, frame in uncategorized.items():
@@ -275,14 +260,7 @@ def base_ns(head: Mapping[str, msgspec.Raw]) -> int:
 
 
 def describe(head: Mapping[str, msgspec.Raw]) -> dict[str, Any]:
-    """Facts about the run from the keys of the document.
-
-    Returns
-    -------
-    dict
-        ``rank`` and ``world_size`` (int or None), ``backend``, ``devices`` (names), ``groups`` (ranks by name of the
-        process group), ``group_descriptions`` (what the program calls a process group), ``versions`` and ``options``.
-    """
+    """Facts about the run from the keys of the document."""
     distributed = _decoded(head, "distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
     properties = _decoded(head, "deviceProperties")

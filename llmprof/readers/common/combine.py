@@ -20,21 +20,6 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
 
     A part without device work and without a rank, among parts with ranks, is a front end: the process that drives the
     workers.
-
-    Parameters
-    ----------
-    parts : sequence of Part
-        One part for each file.
-
-    Returns
-    -------
-    tuple of (list of int, list of str)
-        Ranks in the order of the parts, and warnings.
-
-    Raises
-    ------
-    MixedRunsError
-        Two parts have the same rank.
     """
     stated = [part.rank for part in parts]
     if len(parts) == 1:
@@ -104,13 +89,7 @@ def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
 
 
 def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
-    """Raise unless the workers' files state the same number of ranks and overlap in time.
-
-    Raises
-    ------
-    MixedRunsError
-        The files belong to different runs or profiling windows.
-    """
+    """Raise unless the workers' files state the same number of ranks and overlap in time."""
     workers = [p for p, r in zip(parts, ranks, strict=True) if r != FRONT_END]
     sizes = {size: p.path.name for p in workers if (size := world_size_of([p])) is not None}
     if len(sizes) > 1:
@@ -156,28 +135,7 @@ class Combined(NamedTuple):
 
 
 def combine(parts: Sequence[Part], fmt: str, wanted: Wanted | None = None) -> Combined:
-    """Join the parts of a run to one trace.
-
-    Parameters
-    ----------
-    parts : sequence of Part
-        One part for each file or process, with absolute times. The frames are taken out of the parts.
-    fmt : str
-        Name of the format, for the trace's metadata.
-    wanted : Wanted, optional
-        Tables and columns to keep; all others are used only to find the start of the trace.
-
-    Returns
-    -------
-    Combined
-        Tables with times in ns from the start of the trace, metadata, and coverage; ``coverage["warnings"]`` has
-        sentences about content that is missing or was lost.
-
-    Raises
-    ------
-    MixedRunsError
-        Two parts have the same rank, or the files belong to different runs.
-    """
+    """Join the parts of a run to one trace."""
     ranks, warnings = assign(parts)
     check_one_run(parts, ranks)
     wanted = Wanted() if wanted is None else wanted
@@ -194,26 +152,7 @@ def origin_of(parts: Sequence[Part]) -> int:
 def describe(
     parts: Sequence[Part], ranks: Sequence[int], warnings: Sequence[str], fmt: str, *, with_calls: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Metadata and coverage of the trace of some parts; only the numbers of rows of their tables are used.
-
-    Parameters
-    ----------
-    parts : sequence of Part
-        One for each file or process.
-    ranks : sequence of int
-        Their ranks, of :func:`assign`.
-    warnings : sequence of str
-        What is to be said beside what is missing and was lost.
-    fmt : str
-        Name of the format.
-    with_calls : bool
-        Whether the calls of the host are among what was wanted.
-
-    Returns
-    -------
-    tuple of (dict, dict)
-        Metadata and coverage.
-    """
+    """Metadata and coverage of the trace of some parts; only the numbers of rows of their tables are used."""
     stated_world = world_size_of(parts)
     workers = [part for part, rank in zip(parts, ranks, strict=True) if rank != FRONT_END]
     replicas = len(workers) // max(1, len({part.rank for part in workers}))

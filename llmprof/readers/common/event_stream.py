@@ -47,22 +47,7 @@ def _start(text: bytes) -> str:
 
 
 class Blocks:
-    """Blocks of the decompressed content of a file.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        File, plain or gzip with any number of members.
-    block_bytes : int
-        Largest number of bytes in a block.
-
-    Attributes
-    ----------
-    read_bytes : int
-        Number of bytes of the file that were read so far.
-    damage : str
-        Reason why the content ends early; empty if it is complete.
-    """
+    """Blocks of the decompressed content of a file."""
 
     def __init__(self, path: Path, block_bytes: int = BLOCK_BYTES) -> None:
         self.path = path
@@ -177,30 +162,7 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class EventStream:
-    """The events of a Chrome trace document, and the keys around them.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        File in Chrome trace JSON: an object with ``traceEvents`` or a plain list, gzip or not.
-    block_bytes : int
-        Number of bytes that are decoded at a time.
-
-    Attributes
-    ----------
-    head : dict
-        Keys of the document besides ``traceEvents``, as raw JSON; complete after all events were read.
-    total_bytes : int
-        Size of the decompressed document so far.
-    truncated : str
-        Reason why the document ends early; empty if it is complete.
-    lost_bytes, lost_pieces : int
-        Number of bytes, and of pieces of about one event, that could not be decoded.
-    repaired : bool
-        Whether NaN, control characters or invalid UTF-8 were replaced.
-    ending : bool
-        Whether the file was read to its end, so that only the rest of the text must still be decoded.
-    """
+    """The events of a Chrome trace document, and the keys around them."""
 
     def __init__(self, path: Path, block_bytes: int = BLOCK_BYTES) -> None:
         self.path = path
@@ -217,15 +179,7 @@ class EventStream:
         self._rest: list[bytes] | None = None  # the text after the list of events, once the list has ended
 
     def batches(self, decode: Decode) -> Iterator[list[Any]]:
-        """Give the events as lists, in the order of the file.
-
-        Raises
-        ------
-        ReadError
-            The file cannot be read or is empty.
-        UnknownFormatError
-            It is not a Chrome trace.
-        """
+        """Give the events as lists, in the order of the file."""
         blocks = self._counted()
         text = self._open(blocks)
         self._separator = separator(text)

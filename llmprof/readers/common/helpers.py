@@ -60,23 +60,7 @@ class Done(NamedTuple):
 
 
 def processes(workers: int | None) -> int:
-    """Number of processes that read: the given number, or that in :data:`VARIABLE`, or one for each usable core.
-
-    Parameters
-    ----------
-    workers : int or None
-        As the caller of :func:`llmprof.read` gave it.
-
-    Returns
-    -------
-    int
-        At least 1, at most 8.
-
-    Raises
-    ------
-    LlmprofError
-        The number is below 1.
-    """
+    """Number of processes that read: the given number, or that in :data:`VARIABLE`, or one for each usable core."""
     if workers is not None and workers < 1:
         raise LlmprofError(f"workers is {workers}", expected="a number of processes, at least 1")
     if workers is None:
@@ -101,13 +85,7 @@ def is_worth_it(paths: Sequence[Path]) -> bool:
 
 
 class Share:
-    """The share of a helper in a job.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        Folder of the job.
-    """
+    """The share of a helper in a job."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -115,13 +93,7 @@ class Share:
         self._listed: list[tuple[int, bytes, list[tuple[str, int]]]] = []
 
     def take(self, unit: int) -> bool:
-        """Take a unit, unless another process has it.
-
-        Raises
-        ------
-        OSError
-            The job is over, or its folder cannot be written to.
-        """
+        """Take a unit, unless another process has it."""
         try:
             os.close(os.open(self.folder / f"{unit}.taken", os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         except FileExistsError:
@@ -129,13 +101,7 @@ class Share:
         return True
 
     def give(self, unit: int, facts: Any, frames: Mapping[str, pl.DataFrame]) -> None:
-        """Write the result of a helper for a unit.
-
-        Raises
-        ------
-        ValueError
-            The facts are not the same after they were written and read.
-        """
+        """Write the result of a helper for a unit."""
         packed = msgspec.msgpack.encode(facts)
         if msgspec.msgpack.decode(packed, strict=True) != facts:
             raise ValueError("facts cannot be passed on")
@@ -180,18 +146,7 @@ class Job:
         return unit in self._taken
 
     def others(self, count: int) -> list[Done]:
-        """What the helpers did, once nothing is missing any more; what a helper that failed had taken stays missing.
-
-        Parameters
-        ----------
-        count : int
-            Number of units, from 0 on.
-
-        Returns
-        -------
-        list of Done
-            By unit.
-        """
+        """What the helpers did, once nothing is missing any more; what a helper that failed had taken stays missing."""
         missing = set(range(count)) - self._taken
         done: list[Done] = []
         waiting = list(self._helpers)
@@ -225,22 +180,7 @@ class Job:
 
 @contextlib.contextmanager
 def shared(task: str, description: dict[str, Any], workers: int) -> Iterator[Job]:
-    """A job that helpers share; without helpers where there are none to be had.
-
-    Parameters
-    ----------
-    task : str
-        Function that a helper runs, as ``module:function``.
-    description : dict
-        What it is called with: texts, numbers and lists.
-    workers : int
-        Number of processes, this one included.
-
-    Yields
-    ------
-    Job
-        The share of this process. Helpers are ended if the block is left by an exception.
-    """
+    """A job that helpers share; without helpers where there are none to be had."""
     folder: Path | None = None
     used = workers > 1 and bool(sys.executable) and _IN_USE.acquire(blocking=False)
     try:

@@ -149,22 +149,7 @@ def clean_elements(text: bytes) -> bytes:
 
 
 def salvage(text: bytes, pattern: re.Pattern[bytes], decode: Decode) -> Salvage:
-    """Decode every event of a damaged list that is intact.
-
-    Parameters
-    ----------
-    text : bytes
-        Content of a list, without its brackets; it may also have text after the list.
-    pattern : re.Pattern
-        Separator of the events.
-    decode : callable
-        Decoder of a list.
-
-    Returns
-    -------
-    Salvage
-        Events in the order of the text.
-    """
+    """Decode every event of a damaged list that is intact."""
     places = pieces(text, pattern)
     out = Salvage()
     i = 0
@@ -276,13 +261,7 @@ _OBJECTS: Final = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 class ListDecoder(Generic[Kind]):
-    """Decoder of lists of objects of one class.
-
-    Attributes
-    ----------
-    wrong_types : int
-        Fields and objects that were dropped so far because of their type.
-    """
+    """Decoder of lists of objects of one class."""
 
     def __init__(self, kind: type[Kind]) -> None:
         self.kind = kind

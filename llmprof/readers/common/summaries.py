@@ -22,13 +22,7 @@ MOST_NS: Final = 2**62
 
 
 def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
-    """Content of a file, plain or gzip, and the reason why it ends early (empty if it is complete).
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read, or has more than ``most`` bytes.
-    """
+    """Content of a file, plain or gzip, and the reason why it ends early (empty if it is complete)."""
     blocks, held, size = Blocks(path), [], 0
     for block in blocks:
         held.append(block)
@@ -52,16 +46,6 @@ def table_of(text: str, *, separator: str = ",") -> tuple[pl.DataFrame, int]:
     """Rows of CSV with a heading, all cells as text.
 
     Empty cells are null. Surplus cells of a row are dropped, and missing cells are null.
-
-    Returns
-    -------
-    tuple of (polars.DataFrame, int)
-        Columns named by the heading, and the number of rows that are too short or too long.
-
-    Raises
-    ------
-    ReadError
-        The text has no heading.
     """
     import csv
 
@@ -94,30 +78,7 @@ def trace_of(
     notes: list[str] | None = None,
     damage: str = "",
 ) -> Trace:
-    """Make the trace of one file that is a whole trace.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file.
-    name : str
-        Name of the format.
-    tables : mapping of str to polars.DataFrame
-        Frames without ``rank`` and with absolute times (ns).
-    head : mapping, optional
-        Facts about the run, as in :class:`Part`.
-    events : int
-        Number of events in the file, including those that were left out.
-    notes : list of str, optional
-        Sentences about content that was lost or is unusual.
-    damage : str
-        Reason why the content ends early; empty if it is complete.
-
-    Returns
-    -------
-    Trace
-        Trace of one rank.
-    """
+    """Make the trace of one file that is a whole trace."""
     kept = sum(frame.height for frame in tables.values())
     notes = [*(notes or []), *([f"the file ends early: {damage}"] if damage else [])]
     coverage = {

@@ -51,13 +51,7 @@ _FACTORS: Final[dict[str, tuple[str, float]]] = {
 
 
 def text_of(path: Path) -> str:
-    """Text of a file, plain or gzip: UTF-8, or UTF-16 with its mark (as PowerShell redirects output).
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read.
-    """
+    """Text of a file, plain or gzip: UTF-8, or UTF-16 with its mark (as PowerShell redirects output)."""
     blocks, size = [], 0
     for block in Blocks(path):
         blocks.append(block)
@@ -149,35 +143,7 @@ class Samples:
         notes: Sequence[str] = (),
         skipped: Mapping[str, int] | None = None,
     ) -> Trace:
-        """Make the trace of one file: counters of rank -1, with times in ns from the first sample on.
-
-        Parameters
-        ----------
-        path : pathlib.Path
-            File of the samples.
-        kind : str
-            Name of the format.
-        clock : str
-            Kind of the times: :data:`EPOCH`, :data:`LOCAL`, :data:`TIME_OF_DAY` or :data:`NUMBERED`.
-        devices : sequence of str
-            Names of the devices.
-        notes : sequence of str
-            Sentences for the user; they become warnings.
-        skipped : mapping of str to int, optional
-            Counts of rows that were left out on purpose, by reason.
-
-        Returns
-        -------
-        Trace
-            A trace whose only table is ``counters``. ``meta`` has ``start_epoch_ns`` (None unless the clock is the
-            epoch), ``clock``, and ``start_local``: the local date and time of the first sample, only the time if the
-            file has no date, or None if it has neither.
-
-        Raises
-        ------
-        ReadError
-            There is no sample.
-        """
+        """Make the trace of one file: counters of rank -1, with times in ns from the first sample on."""
         if not self._rows:
             raise ReadError(
                 f"{path.name} has the heading of {kind} but no sample",

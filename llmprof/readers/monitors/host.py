@@ -61,21 +61,7 @@ def plain(text: str) -> str:
 
 
 def column(group: str, name: str) -> Column | None:
-    """Counter of a column; None for columns of times and of text.
-
-    Parameters
-    ----------
-    group : str
-        Title of the group (``total cpu usage``, ``dsk/sda``).
-    name : str
-        Title of the column (``usr``); if there are several groups of a kind, the group's title and a colon are before
-        it.
-
-    Returns
-    -------
-    Column or None
-        The counter; the name of a single disk or processor is at its end: ``disk.read.sda``.
-    """
+    """Counter of a column; None for columns of times and of text."""
     group, name = group.strip().lower(), name.rpartition(":")[2].strip().lower()
     if name in {"time", "date/time", "epoch"}:
         return None
@@ -112,26 +98,7 @@ class _Row(NamedTuple):
 
 
 def read_dstat(path: Path) -> Trace:
-    """Read the output of dstat, dool or pcp-dstat.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file of ``--output``, or the printed text.
-
-    Returns
-    -------
-    Trace
-        A trace with the table ``counters``; ``cpu.utilization`` is the share of time neither idle nor waiting for a
-        disk. The first row of a recording is the mean since the start of the machine and is left out. Times are since
-        the epoch if there is a column ``epoch`` (``-T``) or the heading names UTC; otherwise they are local. Printed
-        text has no year, so its date is unknown. Without a column of times, samples are placed one second apart.
-
-    Raises
-    ------
-    ReadError
-        There is no sample.
-    """
+    """Read the output of dstat, dool or pcp-dstat."""
     text = plain(text_of(path))
     in_csv = text.lstrip().startswith('"')
     begin, zone = _begin(text) if in_csv else (None, None)
@@ -327,26 +294,7 @@ _DOTTED: Final = re.compile(r"(\d{1,2})\.(\d{1,2})\.(\d{2}|\d{4})")
 
 
 def read_sar(path: Path) -> Trace:
-    """Read the output of ``sar``.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Its text, with any sections (``-u``, ``-r``, ``-d``, ``-n DEV``, ``-A``).
-
-    Returns
-    -------
-    Trace
-        A trace with the table ``counters``; ``cpu.utilization`` is the share of time neither idle nor waiting for a
-        disk. The time of a sample is the end of its interval, as sar writes it. Times are local, and the file does not
-        state their time zone; the date is unknown if day and month could be swapped (``11/12/26``). The name of a
-        device is at the end of the counter (``disk.read.sda``). Averages are left out.
-
-    Raises
-    ------
-    ReadError
-        There is no sample.
-    """
+    """Read the output of ``sar``."""
     samples = Samples()
     midnight: int | None = None
     clock, names, days = LOCAL, list[str](), defaultdict[tuple[str, ...], Days](Days)
@@ -397,25 +345,7 @@ def _midnight(text: str) -> int | None:
 
 
 def read_sadf(path: Path) -> Trace:
-    """Read the output of ``sadf -d``.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Its text, with any activities one after another.
-
-    Returns
-    -------
-    Trace
-        A trace with the table ``counters``, with the names of :func:`read_sar`. Times are since the epoch if the file
-        has UTC (the default) or seconds (``-U``), otherwise local (``-T``). The time of a sample is the end of its
-        interval.
-
-    Raises
-    ------
-    ReadError
-        There is no sample.
-    """
+    """Read the output of ``sadf -d``."""
     samples, zoned, names = Samples(), True, list[str]()
     for line in text_of(path).splitlines():
         cells = line.split(";")

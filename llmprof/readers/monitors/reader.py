@@ -60,25 +60,7 @@ _NOTES: Final = {
 
 
 def read_dmon(path: Path) -> Trace:
-    """Read the output of ``nvidia-smi dmon``.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Its output, with any columns (``-s``); headings may be repeated.
-
-    Returns
-    -------
-    Trace
-        A trace with the table ``counters``, which has one row for each device, time and column. Times are local, and
-        the file does not state their time zone. Without ``-o D`` the date is unknown. Without ``-o T`` samples are
-        placed one second apart, which is the program's default.
-
-    Raises
-    ------
-    ReadError
-        There is no sample.
-    """
+    """Read the output of ``nvidia-smi dmon``."""
     samples, days = Samples(), Days()
     names: list[str] = []
     units: list[str] = []
@@ -162,26 +144,7 @@ _TIMES: Final = ("%Y/%m/%d %H:%M:%S.%f", "%Y/%m/%d %H:%M:%S")
 
 
 def read_query_gpu(path: Path) -> Trace:
-    """Read the output of ``nvidia-smi --query-gpu``.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Its CSV with the heading and any fields.
-
-    Returns
-    -------
-    Trace
-        A trace with the table ``counters``. Times are local, and the file does not state their time zone; without the
-        field ``timestamp`` the samples are placed one second apart. The device is the field ``index``. Without it,
-        devices are numbered in the order in which their ``uuid``, bus or serial number appear; without these it is
-        null.
-
-    Raises
-    ------
-    ReadError
-        There is no sample.
-    """
+    """Read the output of ``nvidia-smi --query-gpu``."""
     samples, notes = Samples(), list[str]()
     lines = [line for line in text_of(path).splitlines() if line.strip()]
     heading = lines[0]
@@ -255,24 +218,7 @@ _BEGIN: Final = re.compile(r"[\[{]")
 
 
 def read_gpustat(path: Path) -> Trace:
-    """Read the output of ``gpustat --json``.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        One document or several, one after another (``gpustat --json`` in a loop).
-
-    Returns
-    -------
-    Trace
-        A trace with the table ``counters``. Times are since the epoch if ``query_time`` has an offset; otherwise they
-        are local, and the file does not state their time zone.
-
-    Raises
-    ------
-    ReadError
-        There is no sample.
-    """
+    """Read the output of ``gpustat --json``."""
     samples, zoned, devices = Samples(), True, list[str]()
     for document in _documents(text_of(path), samples):
         gpus = document.get("gpus")

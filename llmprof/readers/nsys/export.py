@@ -97,18 +97,6 @@ def read_capture(pairs: Pairs, report: str) -> Capture:
     """Read the tables ``META_DATA_CAPTURE`` and ``TARGET_INFO_SYSTEM_ENV``.
 
     Of the environment, only variables that number a process are read, because others may have secrets.
-
-    Parameters
-    ----------
-    pairs : callable
-        Function that returns the names and values of a table.
-    report : str
-        Name of the report that was exported; empty if unknown.
-
-    Returns
-    -------
-    Capture
-        The facts.
     """
     facts = list(_rows(pairs("META_DATA_CAPTURE")))
     system = dict(_rows(pairs("TARGET_INFO_SYSTEM_ENV")))

@@ -164,23 +164,7 @@ def _body_length(data: bytes, offset: int, size: int) -> int:
 
 
 def open_tables(path: Path) -> Tables:
-    """Tables of an export.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        An SQLite file, a file of Arrow streams, or a folder of Parquet or Arrow files.
-
-    Returns
-    -------
-    Tables
-        The tables.
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read.
-    """
+    """Tables of an export."""
     if path.is_dir():
         return FolderTables(path)
     return ArrowTables(path) if path.suffix == ARROW_SUFFIX else SqliteTables(path)
@@ -224,29 +208,7 @@ def find_nsys() -> str | None:
 
 
 def export(report: Path, folder: Path) -> Path:
-    """Export a report to SQLite with the ``nsys`` that :func:`find_nsys` finds.
-
-    Parameters
-    ----------
-    report : pathlib.Path
-        A ``.nsys-rep`` or ``.qdrep`` file.
-    folder : pathlib.Path
-        Folder for the SQLite file.
-
-    Returns
-    -------
-    pathlib.Path
-        The SQLite file.
-
-    Raises
-    ------
-    NotCapturedError
-        ``nsys`` is not installed.
-    ReadError
-        ``nsys`` could not export the report.
-    OutputError
-        The folder cannot be written.
-    """
+    """Export a report to SQLite with the ``nsys`` that :func:`find_nsys` finds."""
     nsys = find_nsys()
     if nsys is None:
         raise NotCapturedError(

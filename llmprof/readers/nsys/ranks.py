@@ -45,14 +45,7 @@ class _Order(NamedTuple):
 
 
 def settle(parts: Sequence[Part]) -> None:
-    """Give the processes of several reports different ranks, and state how they were found.
-
-    Parameters
-    ----------
-    parts : sequence of Part
-        The parts of all reports. ``rank``, ``front_end``, ``world_size``, ``rank_from`` and ``node`` of their heads are
-        changed; if ranks are uncertain, the coverage of the first part gets a note.
-    """
+    """Give the processes of several reports different ranks, and state how they were found."""
     files = _files(parts)
     if len(files) < 2:
         return
@@ -171,27 +164,7 @@ def _by_names(files: Sequence[_File]) -> _Order:
 
 
 def numbered(names: Sequence[str]) -> tuple[list[int], bool] | None:
-    """The number in which otherwise equal names differ.
-
-    Parameters
-    ----------
-    names : sequence of str
-        Names without suffixes, such as ``report_rank0`` and ``report_rank1``.
-
-    Returns
-    -------
-    tuple of (list of int, bool) or None
-        A number for each name, and whether it is certainly a rank: a word before it says so, or the numbers run from 0
-        without a gap. None if the names differ in other ways than one number.
-
-    Examples
-    --------
-    >>> from llmprof.readers.nsys.ranks import numbered
-    >>> numbered(["job7_r1", "job7_r0"])
-    ([1, 0], True)
-    >>> numbered(["report1", "report2"])
-    ([1, 2], False)
-    """
+    """The number in which otherwise equal names differ."""
     split = [_NUMBERS.split(name) for name in names]
     if len({tuple(pieces[::2]) for pieces in split}) != 1:
         return None

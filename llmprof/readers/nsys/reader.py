@@ -61,27 +61,7 @@ _SOURCES = {
 
 
 def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
-    """Read one export.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Output of ``nsys export --type sqlite`` (a file) or ``--type parquetdir`` (a folder).
-    wanted : Wanted, optional
-        Tables and columns to read. From other tables only times and processes are read, so that ranks and the start of
-        the trace do not depend on the choice.
-
-    Returns
-    -------
-    list of Part
-        One part for each process with device work, in the order of the devices, then one part (rank -1) for all other
-        processes that called CUDA or set NVTX ranges; with absolute times (ns).
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read or is not an export of nsys.
-    """
+    """Read one export."""
     wanted = Wanted() if wanted is None else wanted
     source = _Export(path, wanted)
     frames = {name: source.frame(name) for name in _SOURCES}

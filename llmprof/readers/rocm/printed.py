@@ -72,13 +72,7 @@ def cells_of(line: bytes) -> list[str]:
 
 
 def part(paths: list[Path]) -> Part:
-    """Read the files of one process.
-
-    Raises
-    ------
-    ReadError
-        No file has an event with a time.
-    """
+    """Read the files of one process."""
     tables: dict[str, list[pl.DataFrame]] = defaultdict(list)
     notes: list[str] = []
     events = size = 0
@@ -221,13 +215,7 @@ def _totals(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Counters of kernels.
-
-    Raises
-    ------
-    ReadError
-        The file has no times, which older versions do not write.
-    """
+    """Counters of kernels."""
     if _START not in raw.columns:
         raise ReadError(
             "the file of counters has no times",

@@ -38,18 +38,7 @@ def is_database(path: Path) -> bool:
 
 
 def read_database(path: Path) -> list[Part]:
-    """Read one database.
-
-    Returns
-    -------
-    list of Part
-        One for each process with events (rocprofv3), or a single one (rpd), with absolute times.
-
-    Raises
-    ------
-    ReadError
-        The database has no event.
-    """
+    """Read one database."""
     with sqlite.connect(path) as connection:
         columns_of = sqlite.tables(connection)
     if set(columns_of) >= _OF_RPD:

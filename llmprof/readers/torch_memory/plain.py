@@ -30,23 +30,7 @@ _REFUSED: Final = {
 
 
 def data_of(pickled: bytes) -> Any:
-    """Read the dictionaries, lists, tuples, texts and numbers of a pickle.
-
-    Parameters
-    ----------
-    pickled : bytes
-        A pickle of protocol 2 to 5.
-
-    Returns
-    -------
-    object
-        The data; the same object may occur several times in them.
-
-    Raises
-    ------
-    ReadError
-        The pickle is cut off, or has more than plain data.
-    """
+    """Read the dictionaries, lists, tuples, texts and numbers of a pickle."""
     try:
         return _run(pickled)
     except (IndexError, struct.error, KeyError, TypeError, UnicodeDecodeError) as error:

@@ -47,23 +47,7 @@ def is_snapshot(document: object) -> bool:
 
 
 def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
-    """Tables of a snapshot.
-
-    Parameters
-    ----------
-    document : mapping
-        ``segments`` and, if a history was recorded, ``device_traces``.
-
-    Returns
-    -------
-    tuple of (dict, list of str, int)
-        ``memory`` and ``counters`` with absolute times (ns), notes on what is missing, and the number of events.
-
-    Raises
-    ------
-    ReadError
-        The snapshot has neither events nor segments.
-    """
+    """Tables of a snapshot."""
     segments = [s for s in document["segments"] if isinstance(s, dict) and _natural(s.get("total_size"))]
     traces = document.get("device_traces")
     traces = traces if isinstance(traces, list) else []

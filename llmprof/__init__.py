@@ -12,8 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmprof.lazy import attach
-
-__version__ = "0.1.0"
+from llmprof.version import __version__ as __version__
 
 __all__ = [
     "BatchRunner",

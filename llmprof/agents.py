@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import __version__, analyze, bundled, charts
+from llmprof import analyze, bundled, charts
 from llmprof.analyze.catalog import views
 from llmprof.analyze.compare.diff import gate, markdown
 from llmprof.analyze.findings.document import findings_document
@@ -23,6 +23,7 @@ from llmprof.readers import read
 from llmprof.readers.registry import detect
 from llmprof.report import cards
 from llmprof.trace import Trace
+from llmprof.version import __version__
 
 __all__ = ["Tools", "server"]
 

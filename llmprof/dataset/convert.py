@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from llmprof import __version__, communication, schema
+from llmprof import communication, schema
 from llmprof.dataset.cluster import Lost, Workers, workers
 from llmprof.dataset.sources import Clocks, PathLike, Source, fetched, key_of, sources_of, stamp
 from llmprof.errors import LlmprofError, MixedRunsError, OutputError, ReadError, TraceWarning, listed
@@ -39,6 +39,7 @@ from llmprof.storage.dataset import (
 )
 from llmprof.storage.places import UNFINISHED, Place
 from llmprof.trace import META_FILE, Trace
+from llmprof.version import __version__
 
 _PARTITION: Final = "part-"
 

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from llmprof import __version__, schema
+from llmprof import schema
 from llmprof.errors import MixedRunsError, ReadError, listed
 from llmprof.readers import reading, registry
 from llmprof.readers.common.reader import Reader
 from llmprof.readers.saved import capture
 from llmprof.storage.places import Place
+from llmprof.version import __version__
 
 PathLike = str | os.PathLike[str]
 Clocks = Literal["shared", "unrelated"]

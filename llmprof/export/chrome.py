@@ -11,10 +11,11 @@ from typing import IO, Any, Final
 import polars as pl
 from isal import igzip
 
-from llmprof import __version__, schema
+from llmprof import schema
 from llmprof.readers.chrome.batches import KINDS
 from llmprof.readers.chrome.tables import described
 from llmprof.trace import Trace
+from llmprof.version import __version__
 
 OWN: Final = "llmprof"
 """Category of the rows that llmprof adds to those of the profiler; its own reader leaves them out."""

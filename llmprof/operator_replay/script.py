@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof import __version__
 from llmprof.analyze.operator_arguments import Argument, Call, Tensor
 from llmprof.analyze.operator_calls import call_of, replayable, usual_dtype
 from llmprof.errors import AnalysisError, LaunchError
@@ -23,6 +22,7 @@ from llmprof.operator_replay.results import compare, read_results
 from llmprof.storage.files import write
 from llmprof.text import plain
 from llmprof.trace import Trace
+from llmprof.version import __version__
 
 _MOST: Final = 200
 """Most operators in one script."""

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import platformdirs
 
-import llmprof
 from llmprof import schema
 from llmprof.errors import OutputError, ReadError, TraceWarning
 from llmprof.trace import META_FILE, Trace
+from llmprof.version import __version__
 
 LIMIT_BYTES = 8 << 30
 """Largest size of the cache; beyond it, the entries that were not used for longest are removed."""
@@ -36,7 +36,7 @@ def folder() -> Path:
 
 def entry(paths: Sequence[Path], options: Mapping[str, Any]) -> Path:
     """Folder of the entry of a trace."""
-    versions = {"llmprof": llmprof.__version__, "schema": schema.VERSION}
+    versions = {"llmprof": __version__, "schema": schema.VERSION}
     return folder() / _digest(paths, {**options, **versions})
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from llmprof import __version__, text
+from llmprof import text
 from llmprof.errors import OutputError
 from llmprof.progress import Progress
 from llmprof.report import vega
@@ -25,6 +25,7 @@ from llmprof.report.figures import bound_section
 from llmprof.report.page import Contents, Figure, Section, page
 from llmprof.theory import Shape
 from llmprof.trace import Trace
+from llmprof.version import __version__
 
 SUMMARY = "summary.json"
 PAGE = "index.html"

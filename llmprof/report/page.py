@@ -15,7 +15,6 @@ import jinja2
 import polars as pl
 from markupsafe import Markup, escape
 
-from llmprof import __version__
 from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base.dark import dark_colours
 from llmprof.errors import AnalysisError, NotCapturedError
@@ -24,6 +23,7 @@ from llmprof.report.cards import MEASURES
 from llmprof.text import shorten
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
+from llmprof.version import __version__
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def test_another_version_of_the_schema_reads_again(path, parsed, monkeypatch):
 
 def test_another_version_of_llmprof_reads_again(path, parsed, monkeypatch):
     llmprof.read(path, cache=True)
-    monkeypatch.setattr(llmprof, "__version__", "999")
+    monkeypatch.setattr("llmprof.readers.cache.__version__", "999")
     llmprof.read(path, cache=True)
     assert len(parsed) == 2
 

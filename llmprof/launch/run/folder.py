@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import fnmatch
 import hashlib
-import importlib
 import os
 import platform
 import shutil
@@ -22,6 +21,7 @@ from llmprof.launch.config import disclosure
 from llmprof.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.readers.saved import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
 from llmprof.storage import files
+from llmprof.version import __version__
 
 
 def hold(file: IO[bytes]) -> bool:
@@ -398,7 +398,7 @@ def write(
     """Write ``manifest.json``: versions, commands, environment, and the size and SHA-256 of each file."""
     worker = worker or {}
     versions = {
-        "llmprof": importlib.import_module("llmprof").__version__,
+        "llmprof": __version__,
         "python": platform.python_version(),
         "engine": worker.get("engine"),
         "engine_version": worker.get("engine_version"),

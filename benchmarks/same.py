@@ -1,0 +1,303 @@
+"""Whether two checkouts compute the same: every table of every recording at hand.
+
+``python benchmarks/same.py --other ../main`` reads each recording once with the package of each checkout, in a process
+of its own, computes the trace's tables and all analyses of the catalogue, and compares them: floats to 1e-12, errors
+by class, columns of prose not at all. What a package computed is kept in the temporary folder by the content of the
+package and of the recording, so that only changed code computes again. The exit code is 1 if a difference is not
+accepted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = Path(tempfile.gettempdir()) / f"llmprof-same-{os.getuid()}"
+MOST_BYTES = 6 << 20
+"""Larger recordings only with ``--all``."""
+LIMIT_S = 900
+
+PLACES = (
+    "sample_traces/*/",
+    "tests/analyze/labelled/*.*",
+    "tests/several/*/",
+    "../shared/captures/nsys_tp4_eager_nccl/",
+    "../shared/real/ascend/mindinsight/",
+    "../shared/real/ascend/msinsight_level1/*/",
+    "../shared/real/ascend/msprof_analyze/*",
+    "../shared/real/chrome/megatron_tp8/",
+    "../shared/real/chrome/param/*/",
+    "../shared/real/chrome/*/*.json*",
+    "../shared/real/[norpt]*/*.*",
+    "../shared/strangers/ascend/*/*/",
+    "../shared/strangers/[cr]*/*.*",
+)
+"""Recordings as they are passed to ``read``; a file in a folder that is itself one is left out."""
+
+PROSE = ("title", "detail", "suggestion", "prediction", "scope", "denominator")
+"""Columns of sentences, in any table."""
+NEEDED = {"model": "Qwen2.5-1.5B"}
+OF_METRICS = ("speed_of_light", "stalls", "hot_lines", "name_layers", "hardware_findings")
+
+PROGRAMS = (hashlib.sha256(Path(__file__).read_bytes()).hexdigest(), sys.version, pl.__version__)
+
+Result = dict[str, Any]
+"""By table ``{"rows": …, "columns": {name: hash}}`` or ``{"error": class}``."""
+
+
+# What runs in a process of its own, with the package of either checkout.
+
+
+def compute(path: str, dump: Path | None) -> Result:
+    """Hashes of all tables of a recording; the tables themselves go into the folder ``dump``."""
+    import llmprof
+    from llmprof.analyze import catalog
+
+    found: Result = {}
+
+    def add(name: str, function: Any) -> Any:
+        try:
+            frame = function()
+        except Exception as error:  # noqa: BLE001  # any error of a checkout is what is compared
+            found[name] = {"error": type(error).__name__}
+            return None
+        if isinstance(frame, pl.DataFrame):
+            frame = frame.drop(PROSE, strict=False)
+            found[name] = {"rows": frame.height, "columns": {s.name: digest(s) for s in frame}}
+            if dump:
+                frame.write_ipc(dump / f"{name}.arrow")
+        return frame
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trace = add("read", lambda: llmprof.read(path))
+        if trace is not None:
+            for name in trace.tables:
+                add(f"trace-{name}", functools.partial(trace.tables.get, name))
+            for entry in catalog.analyses():
+                options = dict(entry.options) | {name: NEEDED[name] for name in entry.needs}
+                add(entry.name, functools.partial(entry.function, trace, **options))
+        else:
+            metrics = add("read-metrics", lambda: llmprof.read_metrics(path))
+            if metrics is not None:
+                for name in ("metrics", "rules", "launches", "kernels"):
+                    add(f"metrics-{name}", functools.partial(getattr, metrics, name))
+                for name in OF_METRICS:
+                    add(name, functools.partial(getattr(llmprof.analyze, name), metrics))
+    counts = Counter(warning.category.__name__ for warning in caught)
+    found["warnings"] = {"rows": 1, "columns": dict(sorted(counts.items()))}
+    return found
+
+
+def digest(column: pl.Series) -> str:
+    """Hash of a column's type and values, the same in every process."""
+    values = column.cast(pl.String) if column.dtype in (pl.Categorical, pl.Enum) else column
+    if values.dtype.is_nested():
+        values = pl.Series([json.dumps(value, default=str) for value in values.to_list()], dtype=pl.String)
+    content = values.hash(seed=0).to_numpy().tobytes() if values.dtype != pl.Null else b""
+    return hashlib.sha256(str(column.dtype).encode() + str(len(column)).encode() + content).hexdigest()[:20]
+
+
+# The comparison.
+
+
+class Checkout:
+    """A copy of a checkout's package, which stays as it is while others work on the checkout."""
+
+    def __init__(self, folder: Path) -> None:
+        trees = CACHE / "trees"
+        trees.mkdir(parents=True, exist_ok=True)
+        copy = Path(tempfile.mkdtemp(dir=trees))
+        shutil.copytree(folder / "llmprof", copy / "llmprof", ignore=shutil.ignore_patterns("__pycache__"))
+        self.key = content(copy / "llmprof")
+        self.tree = trees / self.key
+        try:
+            copy.rename(self.tree)
+        except OSError:  # it is there
+            shutil.rmtree(copy)
+
+    def tables(self, recording: str, key: str, dump: Path | None = None) -> Result:
+        """What this checkout computes of a recording, kept from earlier times or anew."""
+        kept = CACHE / "results" / f"{self.key}-{key}.json"
+        if kept.exists() and dump is None:
+            found: Result = json.loads(kept.read_text())
+            return found
+        command = [sys.executable, str(Path(__file__).resolve()), "--compute", recording]
+        environment = os.environ | {
+            "PYTHONPATH": str(self.tree), "PYTHONSAFEPATH": "1", "POLARS_MAX_THREADS": "1", "LLMPROF_WORKERS": "1",
+        }  # fmt: skip
+        try:
+            done = subprocess.run(
+                [*command, "--dump", str(dump)] if dump else command, cwd=ROOT, env=environment, timeout=LIMIT_S,
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return {"process": {"error": f"more than {LIMIT_S} s"}}
+        if done.returncode:
+            return {"process": {"error": f"exit code {done.returncode}: {done.stderr[-200:]}"}}
+        kept.parent.mkdir(exist_ok=True)
+        part = kept.with_suffix(f".{os.getpid()}")
+        part.write_text(done.stdout)
+        part.rename(kept)
+        return json.loads(done.stdout)  # type: ignore[no-any-return]
+
+
+def content(path: Path) -> str:
+    """Hash of a file, or of the names and contents of the files in a folder."""
+    total = hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            total.update(
+                str(file.relative_to(path.parent)).encode() + b"\0" + hashlib.sha256(file.read_bytes()).digest()
+            )
+    return total.hexdigest()[:20]
+
+
+def recordings(most: float, only: str) -> list[str]:
+    """Paths relative to the root of this checkout, without those above a size."""
+    found = dict.fromkeys(path for place in PLACES for path in sorted(ROOT.glob(place)))
+    found = dict.fromkeys(p for p in found if p.suffix not in (".md", ".py", ".txt") or "perf" in p.parts)
+    chosen = [p for p in found if not any(q in found for q in p.parents) and size(p) <= most]
+    names = [os.path.relpath(path, ROOT) for path in chosen]
+    return [name for name in names if fnmatch(name, f"*{only}*")]
+
+
+def size(path: Path) -> int:
+    files = [path] if path.is_file() else path.rglob("*")
+    return sum(file.stat().st_size for file in files)
+
+
+def differences(recording: str, trees: tuple[Checkout, Checkout]) -> tuple[int, dict[str, str]]:
+    """Number of tables of a recording, and what differs: text by ``table.column``."""
+    key = hashlib.sha256(f"{content(ROOT / recording)}{PROGRAMS}".encode())
+    before, now = (tree.tables(recording, key.hexdigest()[:20]) for tree in trees)
+    names = list(dict.fromkeys([*before, *now]))
+    unequal = [name for name in names if before.get(name) != now.get(name)]
+    if not unequal:
+        return len(names), {}
+    out: dict[str, str] = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = Path(scratch, "other"), Path(scratch, "this")
+        for tree, folder in zip(trees, folders, strict=True):
+            folder.mkdir()
+            tree.tables(recording, key.hexdigest()[:20], dump=folder)
+        for name in unequal:
+            files = [folder / f"{name}.arrow" for folder in folders]
+            if all(file.exists() for file in files):
+                a, b = (pl.read_ipc(file) for file in files)
+                out |= {f"{name}.{column}": text for column, text in compare(a, b).items()}
+            else:
+                out[name] = f"{said(before.get(name))} -> {said(now.get(name))}"
+    return len(names), out
+
+
+def said(result: Result | None) -> str:
+    """A table in a few words."""
+    if result is None:
+        return "absent"
+    return str(result.get("error") or (f"{result['rows']} rows" if result["rows"] != 1 else result["columns"]))
+
+
+def compare(a: pl.DataFrame, b: pl.DataFrame) -> dict[str, str]:
+    """What differs between two frames: text by column."""
+    out = {c: "column is new" for c in b.columns if c not in a.columns}
+    out |= {c: "column is gone" for c in a.columns if c not in b.columns}
+    if a.height != b.height:
+        return out | {"rows": f"{a.height} -> {b.height}"}
+    for name in (c for c in a.columns if c in b.columns):
+        if a[name].dtype != b[name].dtype:
+            out[name] = f"{a[name].dtype} -> {b[name].dtype}"
+            continue
+        unlike = pl.select(unequal(a[name], b[name])).to_series()
+        if unlike.any():
+            row = unlike.arg_true()[0]
+            out[name] = f"{unlike.sum()} of {a.height} rows, first {row}: {a[name][row]!r} -> {b[name][row]!r}"
+    common = [c for c in a.columns if c in b.columns and not a[c].dtype.is_nested() and a[c].dtype == b[c].dtype]
+    if out and common and a.select(common).sort(common).equals(b.select(common).sort(common)):
+        return {"order": f"the same {a.height} rows in another order"}
+    return out
+
+
+def unequal(a: pl.Series, b: pl.Series) -> pl.Series:
+    """Whether the values of each row differ; floats by more than 1e-12 of their size."""
+    if a.dtype.is_nested():
+        return pl.Series([str(x) != str(y) for x, y in zip(a.to_list(), b.to_list(), strict=True)], dtype=pl.Boolean)
+    if a.dtype in (pl.Categorical, pl.Enum):
+        a, b = a.cast(pl.String), b.cast(pl.String)
+    unlike = a.ne_missing(b)
+    if a.dtype.is_float():
+        near = (a - b).abs() <= 1e-12 * pl.select(pl.max_horizontal(a.abs(), b.abs())).to_series()
+        unlike &= ~near.fill_null(value=False)
+    return unlike
+
+
+def accepted(file: Path | None) -> dict[str, str]:
+    """Reason by pattern: a line is a pattern of ``recording:table.column`` without spaces, and its reason."""
+    lines = file.read_text().splitlines() if file else []
+    pairs = [line.split(maxsplit=1) for line in lines if line.strip() and not line.startswith("#")]
+    return dict(pairs)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--other", type=Path, help="checkout to compare with, such as that of before a change")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at once")
+    parser.add_argument("--only", default="", metavar="GLOB", help="recordings whose path has this part")
+    parser.add_argument("--all", action="store_true", help=f"recordings of more than {MOST_BYTES >> 20} MiB, too")
+    parser.add_argument("--allow", type=Path, help="file of accepted differences, a line each: PATTERN REASON")
+    parser.add_argument("--compute", help=argparse.SUPPRESS)
+    parser.add_argument("--dump", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.compute:
+        result = compute(args.compute, args.dump)
+        sys.stdout.write(json.dumps(result))
+        return 0
+    if args.other is None:
+        parser.error("--other is needed")
+    began = time.monotonic()
+    trees = Checkout(args.other), Checkout(ROOT)
+    reasons, used = accepted(args.allow), Counter[str]()
+    files = recordings(float("inf") if args.all else MOST_BYTES, args.only)
+    tables = bad = 0
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for name, (count, unlike) in zip(files, pool.map(lambda f: differences(f, trees), files), strict=True):
+            tables += count
+            new = {}
+            for what, text in unlike.items():
+                pattern = next((p for p in reasons if fnmatch(f"{name}:{what}", p)), None)
+                if pattern is None:
+                    new[what] = text
+                else:
+                    used[pattern] += 1
+            differ = len({what.split(".")[0] for what in new})
+            bad += differ
+            print(f"{name}: {count - differ} of {count} tables equal", flush=True)
+            for what, text in new.items():
+                print(f"    {what}: {text}", flush=True)
+    for pattern, count in used.items():
+        print(f"accepted {count} x {pattern}: {reasons[pattern]}")
+    verdict = f"{bad} tables differ" if bad else "no difference"
+    verdict += f" beyond the {sum(used.values())} accepted" if used else ""
+    print(f"{len(files)} recordings, {tables} tables, {time.monotonic() - began:.0f} s: {verdict}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,10 +12,10 @@ DEMO := demo
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 
-.PHONY: help setup demo test engine browser web bundles lint lab docs bench fuzz clean
+.PHONY: help setup demo test test-all engine browser web bundles lint lab docs bench fuzz clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
 
 setup: $(STAMP) ## make .venv and install llmprof with all that demo, test and lab need
 
@@ -36,10 +36,17 @@ $(STAMP): pyproject.toml
 demo: setup ## read a bundled TP=4 vLLM trace: notebook, report, PNGs and CSVs in demo/, findings printed
 	@$(BIN)/python -m llmprof demo --output $(DEMO)
 
-test: setup ## linters, types, layers, then all tests
-	@$(MAKE) --no-print-directory --jobs=4 engine browser web lint # together: three of them mostly wait for the network
+PYTESTS := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup
+
+test: setup ## linters, types, layers, then the tests that take ten minutes together
+	@$(MAKE) --no-print-directory --jobs=3 browser web lint # together: two of them mostly wait for the network
 	@$(BIN)/python -m compileall -q llmprof # once, not in each process of the tests, where PYTHONDONTWRITEBYTECODE is set
-	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadgroup $(PYTEST)
+	$(PYTESTS) -m 'not slow' $(PYTEST)
+
+test-all: setup ## the same and all slow tests: engines, every browser test, every recording, doctests, fuzzing
+	@$(MAKE) --no-print-directory --jobs=4 engine browser web lint
+	@$(BIN)/python -m compileall -q llmprof
+	$(PYTESTS) $(PYTEST)
 
 engine: $(ENGINE)/.installed ## vLLM's CPU build and transformers in .venv-vllm, for the tests that run them
 

@@ -49,8 +49,9 @@ LONG = ("test_docs.py", "test_experiments.py", "test_notebooks.py", "test_ops_ru
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Fast tests first: a mistake shows early."""
-    items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, item.path.name not in LONG))
+    """Fast tests first: a mistake shows early; before them those of the browser, of which one process has all."""
+    long = {item: item.path.name in LONG or item.get_closest_marker("smoke") is not None for item in items}
+    items.sort(key=lambda item: (item.get_closest_marker("slow") is not None, not long[item]))
 
 
 def _without_the_browsers_loop(item: pytest.Item) -> Generator[None, object, object]:

@@ -50,10 +50,13 @@ is in the list before it has the time of its last activity."""
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All browser tests are slow, and share one JupyterLab: one process runs them. xdist reads the mark after this."""
+    """Browser tests but those of the smoke are slow, and share one JupyterLab: one process runs them. xdist reads the
+    mark after this.
+    """
     for item in items:
         if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.slow)
+            if not item.get_closest_marker("smoke"):
+                item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.xdist_group("browser"))
             if CHROMIUM is None:
                 item.add_marker(pytest.mark.skip(reason="no chromium on this machine: make browser"))

@@ -30,6 +30,7 @@ def names(widget) -> list[str]:
     return [cell.get_attribute("title") for cell in cells]
 
 
+@pytest.mark.smoke
 def test_sort_filter_pick_and_hardware_metrics(notebook):
     opened = notebook([SETUP, SHOW], height=2300)
     widget = ready(opened)

@@ -62,6 +62,7 @@ def test_a_key_acts_on_what_the_key_before_it_selects(shown):
     assert shown.widget.arrangement["folded"] == shown.widget.arrangement["pinned"] == [row_of(shown, "modules")]
 
 
+@pytest.mark.smoke
 def test_of_two_keys_in_a_row_both_count(shown):
     canvas = shown.page.locator(".lpt-main canvas")
     shown.widget.select(0)

@@ -15,7 +15,7 @@ SHOW = """w = explore.open(trace, other=llmprof.sample("torch_tp4_eager_custom_a
 w"""
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.smoke), "dark"])
 def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     opened = notebook([SETUP, SHOW], height=1300, theme=theme)
     tabs = opened.output().get_by_role("tablist")
@@ -49,6 +49,7 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     assert opened.asked == set()
 
 
+@pytest.mark.smoke
 def test_a_finding_is_shown_by_its_button_and_by_keys(notebook):
     opened = notebook([SETUP, "w = explore.open(trace)\nw"], height=1300, theme="dark")
     buttons = opened.output().get_by_role("button", name="Show me")

@@ -23,7 +23,7 @@ def kept(shown, name):
         shown.shot(Path(PICTURES) / f"{name}.png")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.smoke), "dark"])
 def test_requests_are_sorted_picked_and_explained(host, run, theme):
     widget = explore.requests(run)
     shown = host(widget, width=1500, height=1100, theme=theme)

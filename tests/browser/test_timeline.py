@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.browser.drawn import exact, wait_until
@@ -52,6 +53,7 @@ def row(host, name: str) -> float:
     )
 
 
+@pytest.mark.smoke
 def test_zooming_panning_and_the_window_of_the_kernel(notebook):
     shown = notebook([SETUP, SHOWN])
     host = settled(shown)
@@ -192,6 +194,7 @@ def test_selecting_searching_and_arranging(notebook):
     assert shown.problems == []
 
 
+@pytest.mark.smoke
 def test_markup_in_names_is_shown_as_text_and_nothing_runs(notebook):
     cells = [SETUP, f"import sys; sys.path.insert(0, {ROOT!r})\n{HOSTILE}", "hostile", "nothing", "idle"]
     shown = notebook(cells, height=1400)

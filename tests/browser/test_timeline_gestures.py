@@ -141,6 +141,7 @@ def tab_to(shown, words: str) -> None:
     raise AssertionError(f"Tab does not lead to {words!r}")
 
 
+@pytest.mark.smoke
 def test_by_the_keyboard_alone_from_the_search_to_a_frame(shown):
     keys = shown.page.keyboard
     tab_to(shown, "Search names")

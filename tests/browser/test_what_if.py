@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from llmprof import explore
@@ -15,6 +16,7 @@ def settled(shown, changes: list[str]) -> None:
     drawn.settled(shown, ".lp-what_if", changes=changes)
 
 
+@pytest.mark.smoke
 def test_changes_are_made_with_sliders_and_predicted(host):
     widget = explore.what_if(device_bound())
     shown = host(widget, width=1000, height=1300)

@@ -3,7 +3,9 @@ from __future__ import annotations
 import gzip
 import lzma
 import stat
+import struct
 import sys
+import warnings
 from pathlib import Path
 
 import polars as pl
@@ -15,6 +17,7 @@ from llmprof.errors import LlmprofError, ReadError, TraceWarning, UnknownFormatE
 from llmprof.metrics.data import Metrics
 from llmprof.readers.ncu.pages import base_unit
 from llmprof.readers.ncu.reader import read_metrics
+from tests.readers import ncu_reports
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"
 CAPTURE = SHARED / "captures" / "ncu_tp1_eager"
@@ -380,7 +383,7 @@ def test_wide_takes_names_in_their_order_and_refuses_unknown_ones(tmp_path):
         found.wide("d")
 
 
-REPORT = b"NVR\x00rest"
+REPORT = ncu_reports.report()
 
 
 def ncu_on_path(tmp_path, monkeypatch, body: str) -> None:
@@ -582,3 +585,79 @@ def test_the_report_of_the_capture_holds_what_its_pages_hold():
     everything = read_metrics([CAPTURE / "report.ncu-rep.xz", CAPTURE / "raw.csv", CAPTURE / "details.csv"])
     assert everything.kernels.height == 24
     assert everything.kernels["process"].unique().to_list() == [5387]
+
+
+NAMES = ["gpu__time_duration.sum", "launch__waves", "device__attribute_display_name"]
+
+
+def small_report() -> list[bytes]:
+    """Blocks with two kernels, of three metrics each."""
+    first = ncu_reports.result("gemm", {0: 1000.0, 1: 4.0, 2: "GPU X"}, ["The grid is too small"])
+    second = ncu_reports.result("copy", {0: 500.0, 1: 2.0, 2: "GPU X"})
+    return [ncu_reports.block([first], NAMES), ncu_reports.block([second])]
+
+
+def opened(tmp_path, data: bytes) -> Metrics:
+    pytest.importorskip("ncu_report", reason="the optional package ncu-report is not here")
+    return read(tmp_path, data, "r.ncu-rep")
+
+
+def zeroed(data: bytes, what: bytes) -> bytes:
+    assert data.count(what) == 1
+    return data.replace(what, bytes(len(what)))
+
+
+def test_a_whole_report_has_lost_nothing(tmp_path):
+    found = opened(tmp_path, ncu_reports.report(*small_report()))
+    assert (found.kernels.height, found.metrics.height, found.rules.height) == (2, 6, 1)
+    assert found.coverage["lost_kernels"] == found.coverage["lost_metrics"] == 0
+
+
+@pytest.mark.parametrize(("cut", "lost"), [(4, (1, 3)), (30, (1, 2))])
+def test_a_report_that_is_cut_says_what_it_lost(tmp_path, cut, lost):
+    with pytest.warns(TraceWarning, match="damaged"):
+        found = opened(tmp_path, ncu_reports.report(*small_report())[:-cut])
+    assert found.kernels["kernel_name"].to_list() == ["gemm"]
+    assert (found.coverage["lost_kernels"], found.coverage["lost_metrics"]) == lost
+
+
+def test_a_kernel_of_a_report_that_cannot_be_opened_is_lost_with_its_metrics(tmp_path):
+    begin, end = small_report()
+    broken = zeroed(
+        begin, ncu_reports.field(13, ncu_reports.field(1, 1) + ncu_reports.field(2, ncu_reports.field(3, 4.0)))
+    )
+    with pytest.warns(TraceWarning, match="damaged"):
+        found = opened(tmp_path, ncu_reports.report(broken, end))
+    assert found.kernels["kernel_name"].to_list() == ["copy"]
+    assert (found.coverage["lost_kernels"], found.coverage["lost_metrics"]) == (1, 1)
+
+
+def test_zeros_in_a_text_of_a_report_are_said(tmp_path):
+    with pytest.warns(TraceWarning, match="zeros"):
+        assert opened(tmp_path, zeroed(ncu_reports.report(*small_report()), b"too small")).rules.height == 1
+
+
+def test_a_report_cannot_tell_a_cut_between_two_blocks_or_a_changed_number(tmp_path):
+    first, second = small_report()
+    assert opened(tmp_path, ncu_reports.report(first)).kernels.height == 1
+    changed = second.replace(struct.pack("<d", 500.0), struct.pack("<d", 501.0))
+    assert opened(tmp_path, ncu_reports.report(first, changed)).values(NAMES[0])["value"].to_list() == [1000.0, 501.0]
+
+
+def test_every_cut_and_every_zeroed_sector_of_a_real_report_is_said(shared, tmp_path):
+    whole = (shared / "real" / "ncu" / "esmm_profile_output.ncu-rep").read_bytes()
+    full = opened(tmp_path, whole)
+    damaged = [whole[: len(whole) * n // 20] for n in range(10, 20)]
+    damaged += [whole[:i] + bytes(512) + whole[i + 512 :] for i in range(0, len(whole) - 512, 10_240)]
+    said = 0
+    for data in damaged:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                found = opened(tmp_path, data)
+            except ReadError:
+                said += 1
+                continue
+        said += bool(caught)
+        assert caught or (found.metrics.equals(full.metrics) and found.rules.equals(full.rules))
+    assert said > len(damaged) // 2

@@ -12,6 +12,7 @@ import llmprof
 from llmprof import analyze
 from llmprof.cli.main import main
 from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
+from tests.readers import ncu_reports
 
 STALL = "smsp__pcsamp_warps_issue_stalled_"
 
@@ -112,7 +113,7 @@ def report(tmp_path, monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "ncu_report", Library(Action(), action))
     path = tmp_path / "r.ncu-rep"
-    path.write_bytes(b"NVR\x00" + b"\0" * 64)
+    path.write_bytes(ncu_reports.report())
     return path
 
 

@@ -112,7 +112,7 @@ def facts(metrics: Metrics) -> list[tuple[str, str]]:
 def reading(metrics: Metrics) -> list[tuple[str, str]]:
     """Data that reading the files kept and lost."""
     coverage = metrics.coverage
-    lost = {name: int(coverage.get(name) or 0) for name in ("cut_rows", "broken_rows")}
+    lost = {name: int(coverage.get(name) or 0) for name in ("cut_rows", "broken_rows", "lost_kernels", "lost_metrics")}
     words = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in lost.items() if count)
     timed = metrics.kernels["duration_ns"].count()
     return [

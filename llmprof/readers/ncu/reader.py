@@ -298,7 +298,7 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
     if not whole:
         _warn(f"{path.name}: the compressed file ends early; its content up to there was read")
     if kind(data[:HEAD]) == "report":
-        yield from report.read(path, data, lambda text, name: _pages(split(text), name, coverage))
+        yield from report.read(path, data, lambda text, name: _pages(split(text), name, coverage), coverage)
         return
     if b"\0" in data[:HEAD] and not data.startswith(UTF16):
         raise UnknownFormatError(f"{path} is not a file of Nsight Compute", expected=EXPECTED, path=str(path))

@@ -7,14 +7,17 @@ import re
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
-from llmprof.errors import ReadError
+from llmprof.errors import ReadError, TraceWarning
+from llmprof.readers.ncu import container
 from llmprof.readers.ncu.pages import LAUNCH, Part, in_base_units, launch_frame, no_rules
+from llmprof.text import counted
 
 _TIMEOUT_S: Final = 600
 _KINDS: Final = {0: "INF", 1: "INF", 2: "OPT", 3: "WRN", 4: "ERR"}
@@ -23,8 +26,8 @@ _SECTION_LINK: Final = re.compile(r"@section:[^:@]*:([^@]*)@")
 _URL_LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
 
 
-def read(path: Path, data: bytes, pages: Callable[[str, str], list[Part]]) -> Iterator[Part]:
-    """Read the parts of a report.
+def read(path: Path, data: bytes, pages: Callable[[str, str], list[Part]], coverage: dict[str, Any]) -> Iterator[Part]:
+    """Read the parts of a report, and compare them with what it states.
 
     Parameters
     ----------
@@ -34,11 +37,19 @@ def read(path: Path, data: bytes, pages: Callable[[str, str], list[Part]]) -> It
         Content of the report, decompressed.
     pages : callable
         Function of the text and the name of a page that returns its parts.
+    coverage : dict
+        Kernels and metrics that the report states and that could not be read are added to ``lost_kernels`` and
+        ``lost_metrics``.
 
     Raises
     ------
     ReadError
         Neither the package nor ncu is installed, or the report is damaged.
+
+    Warns
+    -----
+    TraceWarning
+        The report is damaged, or not all that it states could be read.
     """
     ncu = shutil.which("ncu")
     try:
@@ -58,10 +69,39 @@ def read(path: Path, data: bytes, pages: Callable[[str, str], list[Part]]) -> It
         report.write_bytes(data)
         if library is None:
             assert ncu is not None  # noqa: S101 - refused above
-            for page in ("raw", "details"):
-                yield from pages(_exported(ncu, report, page, path), f"{path.name} ({page} page)")
+            parts = [
+                part
+                for page in ("raw", "details")
+                for part in pages(_exported(ncu, report, page, path), f"{path.name} ({page} page)")
+            ]
         else:
-            yield from _ranges(library, report, path)
+            parts = [_ranges(library, report, path)]
+    first = parts[0]
+    names = first.metrics.filter(~pl.col("metric").str.contains(":", literal=True))
+    compare(path, data, first.launches.height, names.n_unique(["launch", "metric"]), coverage)
+    zeros = pl.any_horizontal(pl.col(pl.String).str.contains("\0", literal=True)).sum()
+    if texts := sum(frame.select(zeros).item() for frame in (first.launches, first.metrics, first.rules)):
+        _warn(f"{path.name} is damaged: {counted(texts, 'row')} of it hold zeros instead of text")
+    yield from parts
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, TraceWarning, stacklevel=5)
+
+
+def compare(path: Path, data: bytes, kernels: int, metrics: int | None, coverage: dict[str, Any]) -> None:
+    """Warn of what a report states and what was not read of it, and count it."""
+    stated = container.stated(data)
+    lost = {"kernel": max(len(stated.kernels) - kernels, 0)}
+    if metrics is not None:
+        lost["metric"] = max(sum(map(len, stated.kernels)) - metrics, 0)
+    for noun, count in lost.items():
+        coverage[f"lost_{noun}s"] = coverage.get(f"lost_{noun}s", 0) + count
+    if stated.damage or any(lost.values()):
+        _warn(
+            f"{path.name} is damaged: {stated.damage or 'parts of it cannot be opened'}; at least "
+            f"{' and '.join(counted(count, noun) for noun, count in lost.items())} of what it states could not be read"
+        )
 
 
 def _exported(ncu: str, report: Path, page: str, path: Path) -> str:
@@ -80,7 +120,8 @@ def _exported(ncu: str, report: Path, page: str, path: Path) -> str:
     return done.stdout.decode("utf-8", errors="replace")
 
 
-def _ranges(library: Any, report: Path, path: Path) -> Iterator[Part]:
+def actions(library: Any, report: Path, path: Path) -> Iterator[Any]:
+    """Kernels of a report; of one that is damaged the package knows neither the name nor a metric."""
     try:
         context = library.load_report(str(report))
     except (RuntimeError, OSError, ValueError) as error:
@@ -89,17 +130,23 @@ def _ranges(library: Any, report: Path, path: Path) -> Iterator[Part]:
             hint="use a version that is at least as new as the ncu that recorded it",
             path=str(path),
         ) from error
-    launches: list[dict[str, object]] = []
-    metrics: list[tuple[int, str, str, str]] = []
-    rules: list[dict[str, object]] = []
     for number in range(context.num_ranges()):
         of_range = context.range_by_idx(number)
         for index in range(of_range.num_actions()):
-            action, launch = of_range.action_by_idx(index), len(launches)
-            values = {name: action.metric_by_name(name) for name in action.metric_names() if ":" not in name}
-            launches.append(_launch(library, action, values, launch))
-            metrics += [(launch, name, m.unit(), _of(m)) for name, m in values.items() if m is not None]
-            rules += [rule for result in action.rule_results_as_dicts() if (rule := _rule(result, launch))]
+            action = of_range.action_by_idx(index)
+            if action.name(library.IAction.NameBase_DEMANGLED) or action.metric_names():
+                yield action
+
+
+def _ranges(library: Any, report: Path, path: Path) -> Part:
+    launches: list[dict[str, object]] = []
+    metrics: list[tuple[int, str, str, str]] = []
+    rules: list[dict[str, object]] = []
+    for launch, action in enumerate(actions(library, report, path)):
+        values = {name: action.metric_by_name(name) for name in action.metric_names() if ":" not in name}
+        launches.append(_launch(library, action, values, launch))
+        metrics += [(launch, name, m.unit(), _of(m)) for name, m in values.items() if m is not None]
+        rules += [rule for result in action.rule_results_as_dicts() if (rule := _rule(result, launch))]
     if not launches:
         raise ReadError(f"{path} has no results, or is damaged", hint="record it again", path=str(path))
     raw = pl.DataFrame(metrics, schema=["launch", "metric", "unit", "raw"], orient="row")
@@ -111,7 +158,7 @@ def _ranges(library: Any, report: Path, path: Path) -> Iterator[Part]:
         pl.col("launch").cast(pl.Int32), section=pl.lit(None, pl.String)
     )
     of_rules = pl.DataFrame(rules, schema=no_rules().schema, strict=False) if rules else no_rules()
-    yield Part(
+    return Part(
         str(path),
         launch_frame(launches),
         rows.select("launch", "section", "metric", "unit", "value", "text"),

@@ -15,6 +15,7 @@ import polars as pl
 from llmprof.arguments import checked
 from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
 from llmprof.readers.common.reader import border
+from llmprof.readers.ncu import report
 from llmprof.readers.ncu.reader import HEAD, content, kind
 
 _WANTED: Final = re.compile(
@@ -56,6 +57,11 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     NotCapturedError
         The report has no data of single instructions.
 
+    Warns
+    -----
+    TraceWarning
+        The report is damaged: kernels that it states could not be read.
+
     Examples
     --------
     >>> source = llmprof.read_source("report.ncu-rep")  # doctest: +SKIP
@@ -78,9 +84,10 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
             path=str(file),
         ) from error
     with tempfile.TemporaryDirectory(prefix="llmprof-") as folder, border(file.name):
-        report = Path(folder) / "report.ncu-rep"
-        report.write_bytes(data)
-        frames = list(_kernels(library, report, file))
+        copy = Path(folder) / "report.ncu-rep"
+        copy.write_bytes(data)
+        frames = list(_kernels(library, copy, file))
+        report.compare(file, data, len(frames), None, {})
     instructions = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
     if instructions.is_empty():
         raise NotCapturedError(
@@ -90,18 +97,9 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     return instructions
 
 
-def _kernels(library: Any, report: Path, path: Path) -> Iterator[pl.DataFrame]:
-    try:
-        context = library.load_report(str(report))
-    except (RuntimeError, OSError, ValueError) as error:
-        raise ReadError(f"{path}: the package ncu-report could not open it: {error}", path=str(path)) from error
-    kernel_id = 0
-    for number in range(context.num_ranges()):
-        of_range = context.range_by_idx(number)
-        for index in range(of_range.num_actions()):
-            action = of_range.action_by_idx(index)
-            yield _instructions(action, kernel_id, action.name(library.IAction.NameBase_DEMANGLED))
-            kernel_id += 1
+def _kernels(library: Any, copy: Path, path: Path) -> Iterator[pl.DataFrame]:
+    for kernel_id, action in enumerate(report.actions(library, copy, path)):
+        yield _instructions(action, kernel_id, action.name(library.IAction.NameBase_DEMANGLED))
 
 
 def _instructions(action: Any, kernel_id: int, name: str) -> pl.DataFrame:

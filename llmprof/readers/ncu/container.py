@@ -1,0 +1,129 @@
+r"""What an ``.ncu-rep`` report says it holds, so that a damaged one is not taken for a whole one.
+
+The programs that open reports leave out what they cannot parse without a word. A report has no checksum and states
+neither its length nor how many kernels it has: a cut between two blocks, or a changed digit of a value, cannot be seen.
+
+After ``NVR\0`` and a file header come blocks: the length of a header (4 bytes, little endian), the header, and its
+payload. Headers and the parts of a payload are messages of Protocol Buffers
+(https://protobuf.dev/programming-guides/encoding), whose fields the files ``extras/FileFormat/*.proto`` of an Nsight
+Compute name. A part begins with its length, too.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+_FIXED: Final = {1: 8, 5: 4}
+"""Bytes of a field by its wire type."""
+
+_RESULTS: Final = 2
+_STRINGS: Final = 4
+_PAYLOAD: Final = 5
+_PARTS: Final = (1, _RESULTS, 7)
+"""Fields of a block's header: how many sources, results and results of ranges follow, in this order."""
+_METRIC: Final = 13
+"""Field of a result: one metric, whose field 1 is the number of its name among the strings."""
+
+
+class _DamageError(ValueError):
+    """Bytes that are no message."""
+
+
+@dataclass
+class Stated:
+    """What a report states, as far as it can be followed."""
+
+    kernels: list[set[str]] = field(default_factory=list)
+    """Names of the metrics of each kernel, without those that only group others."""
+    damage: str = ""
+    """Where it cannot be followed."""
+
+
+def stated(data: bytes) -> Stated:
+    """Kernels and metrics that a report states, up to the first place at which it does not hold what it says."""
+    found, names = Stated(), list[str]()
+    place = 4
+    try:
+        place = _sized(data, place, len(data))[1]
+        while place < len(data):
+            begin, place = _sized(data, place, len(data))
+            counts: dict[int, int] = {}
+            for number, value in _fields(data, begin, place):
+                if isinstance(value, int):
+                    counts[number] = value
+                elif number == _STRINGS:
+                    names += [_text(data, one) for _, one in _fields(data, *value) if isinstance(one, tuple)]
+            end = place + counts.get(_PAYLOAD, 0)
+            for kind in _PARTS:
+                for _ in range(counts.get(kind, 0)):
+                    if kind == _RESULTS:
+                        found.kernels.append(set())
+                        _metrics(data, place, names, found)
+                    place = _sized(data, place, min(end, len(data)))[1]
+            if place != end:
+                raise _DamageError
+    except _DamageError:
+        found.damage = f"its parts do not have the lengths that it states, from byte {place:,} of {len(data):,} on"
+    return found
+
+
+def _metrics(data: bytes, place: int, names: list[str], found: Stated) -> None:
+    """Add the metrics of a result, also of one that is cut; damage inside it does not hide the parts after it."""
+    try:
+        size = struct.unpack_from("<I", data[place : place + 4].ljust(4, b"\0"))[0]
+        for number, value in _fields(data, place + 4, min(place + 4 + size, len(data))):
+            if number == _METRIC and isinstance(value, tuple):
+                name = next((names[i] for n, i in _fields(data, *value) if n == 1 and isinstance(i, int)), "")
+                if ":" not in name:
+                    found.kernels[-1].add(name)
+    except (_DamageError, IndexError):
+        found.damage = found.damage or f"the result of kernel {len(found.kernels)} is damaged"
+
+
+def _sized(data: bytes, place: int, end: int) -> tuple[int, int]:
+    """Begin and end of a message after its length; none is empty."""
+    if place + 4 > end:
+        raise _DamageError
+    size = struct.unpack_from("<I", data, place)[0]
+    if not size or place + 4 + size > end:
+        raise _DamageError
+    return place + 4, place + 4 + size
+
+
+def _fields(data: bytes, place: int, end: int) -> Iterator[tuple[int, int | tuple[int, int]]]:
+    """Fields of a message: the number, and the value of an integer or the begin and end of other values."""
+    while place < end:
+        tag, place = _integer(data, place, end)
+        kind = tag & 7
+        if tag < 8 or kind not in (0, 2, *_FIXED):
+            raise _DamageError
+        if kind == 0:
+            value, place = _integer(data, place, end)
+            yield tag >> 3, value
+            continue
+        size = _FIXED.get(kind)
+        if size is None:
+            size, place = _integer(data, place, end)
+        if place + size > end:
+            raise _DamageError
+        yield tag >> 3, (place, place + size)
+        place += size
+
+
+def _integer(data: bytes, place: int, end: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= end:
+            break
+        byte, place = data[place], place + 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+    raise _DamageError
+
+
+def _text(data: bytes, span: tuple[int, int]) -> str:
+    return data[span[0] : span[1]].decode("utf-8", errors="replace")

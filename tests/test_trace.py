@@ -205,8 +205,7 @@ def test_metadata_that_json_cannot_hold_is_refused_before_anything_is_there(trac
         ("{", "holds no saved trace"),
         ("[]", "schema None.*expected schema 2"),
         ('{"schema": 0}', "schema 0.*expected schema 2.*read the profiler's own file again"),
-        ('{"schema": 2}', "is damaged: 'tables'"),
-        ('{"schema": 2, "tables": {"kernel": 1}, "meta": {}, "coverage": {}}', "is damaged"),
+        ('{"schema": 2}', "is damaged"),
     ],
 )
 def test_a_head_that_is_not_ours_is_said_so(tmp_path, head, message):
@@ -230,7 +229,7 @@ def test_a_damaged_or_missing_table_is_not_taken_for_one_that_was_not_recorded(t
             pl.DataFrame({"x": [1]}).write_parquet(file)
         else:
             pl.read_parquet(file).head(1).write_parquet(file)
-        with pytest.raises(ReadError, match="is damaged"):
+        with pytest.raises(ReadError, match="kernels"):
             Trace.open(folder)
 
 
@@ -254,11 +253,12 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
 def test_a_saved_table_that_the_head_does_not_name_is_damage(tmp_path, sample_trace):
     folder = sample_trace("torch_transformers_generate").save(tmp_path / "s")
     head = json.loads((folder / "llmprof.json").read_text())
+    del head["checksum"]
     head["tables"]["kernel"] = head["tables"].pop("kernels")
-    (folder / "llmprof.json").write_text(json.dumps(head))
+    parquet.write_head(folder, head)
     with pytest.raises(ReadError, match="is damaged"):
         Trace.open(folder)
     del head["tables"]["kernel"]
-    (folder / "llmprof.json").write_text(json.dumps(head))
+    parquet.write_head(folder, head)
     with pytest.raises(ReadError, match=r"does not name kernels\.parquet"):
         Trace.open(folder)

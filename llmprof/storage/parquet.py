@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from isal import isal_zlib
 
 from llmprof import schema
 from llmprof.errors import OutputError, ReadError, SchemaError, listed
-from llmprof.storage.files import as_the_user_would
+from llmprof.storage.files import as_the_user_would, checksum
 
 META_FILE = "llmprof.json"
 """File with the metadata of a saved trace, by which a folder is recognised as one."""
@@ -38,8 +39,9 @@ def write(
         for name, frame in tables.items():
             frame.write_parquet(work / f"{name}.parquet", compression="zstd")
         rows = {name: frame.height for name, frame in tables.items()}
-        head = {"schema": schema.VERSION, "tables": rows, "meta": meta, "coverage": coverage}
-        (work / META_FILE).write_text(json.dumps(head, indent=1), encoding="utf-8")
+        checksums = {name: checksum(work / f"{name}.parquet") for name in tables}
+        head = {"schema": schema.VERSION, "tables": rows, "checksums": checksums, "meta": meta, "coverage": coverage}
+        write_head(work, head)
         as_the_user_would(work)
         _put(work, place)
     except (OSError, pl.exceptions.PolarsError) as error:  # error of Polars when the disk is full
@@ -60,14 +62,19 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
     version = head.get("schema") if isinstance(head, dict) else None
     if version != schema.VERSION:
         raise ReadError(f"{folder} was saved with schema {version}", expected=f"schema {schema.VERSION}", hint=_AGAIN)
+    if head.pop("checksum", None) != _checksum_of_head(head):
+        raise ReadError(f"{folder} is damaged: {META_FILE} is not as it was written", hint=_AGAIN)
     try:
         rows, meta, coverage = head["tables"], head["meta"], head["coverage"]
+        for name in rows:
+            if checksum(folder / f"{name}.parquet") != head["checksums"][name]:
+                raise ReadError(f"{folder} is damaged: {name}.parquet is not as it was written", hint=_AGAIN)
         columns = coverage.get("asked") or {}
         tables = {
             name: schema.conform(pl.read_parquet(folder / f"{name}.parquet"), name, columns.get(name)) for name in rows
         }
         present = {path.stem for path in folder.glob("*.parquet")} & set(schema.TABLES)
-    except (pl.exceptions.PolarsError, OSError, KeyError, AttributeError, SchemaError) as error:
+    except (pl.exceptions.PolarsError, OSError, KeyError, TypeError, AttributeError, SchemaError) as error:
         raise ReadError(f"{folder} is damaged: {error}", hint=_AGAIN) from error
     if (counted := {name: frame.height for name, frame in tables.items()}) != rows:
         raise ReadError(f"{folder} is damaged: it has {listed(counted)} rows", expected=f"{rows}", hint=_AGAIN)
@@ -80,6 +87,17 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
             hint=_AGAIN,
         )
     return tables, meta, coverage
+
+
+def write_head(folder: Path, head: Mapping[str, Any]) -> None:
+    """Write the metadata of a saved trace with a checksum of its values."""
+    plain = json.loads(json.dumps(head))
+    plain["checksum"] = _checksum_of_head(plain)
+    (folder / META_FILE).write_text(json.dumps(plain, indent=1), encoding="utf-8")
+
+
+def _checksum_of_head(head: Mapping[str, Any]) -> int:
+    return isal_zlib.crc32(json.dumps(head).encode())
 
 
 def packed(tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]) -> bytes:

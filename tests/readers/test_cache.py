@@ -160,6 +160,25 @@ def test_a_damaged_entry_is_replaced(path, parsed, folder, damage):
     assert entries(folder) == [name]
 
 
+def test_no_flipped_bit_of_an_entry_gives_other_data(path, parsed, folder):
+    first = llmprof.read(path, cache=True)
+    (name,) = entries(folder)
+    flips = [
+        (file, place, bit)
+        for file in sorted((folder / name).iterdir())
+        for bit, place in enumerate(range(0, file.stat().st_size, file.stat().st_size // 16))
+    ]
+    for file, place, bit in flips:
+        content = bytearray(file.read_bytes())
+        content[place] ^= 1 << bit % 8
+        file.write_bytes(content)
+        again = llmprof.read(path, cache=True)
+        assert same(again.tables, first.tables)
+        assert (again.meta, again.coverage) == (first.meta, first.coverage)
+    tables = [file for file, _, _ in flips if file.suffix == ".parquet"]
+    assert 1 + len(tables) < len(parsed) <= 1 + len(flips)  # of the head, a flip in the white space changes nothing
+
+
 @pytest.mark.parametrize("place", ["file/cache", "file"])
 def test_a_cache_that_cannot_be_written_is_a_warning(path, tmp_path, monkeypatch, place):
     write(tmp_path / "file", b"in the way")

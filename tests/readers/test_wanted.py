@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -11,6 +13,7 @@ from llmprof import analyze, schema
 from llmprof.analyze.catalog import per_trace
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, ReadError
 from llmprof.readers.nsys import reader
+from llmprof.storage import parquet
 from llmprof.trace import Trace
 
 EXPORT, CHROME = "nsys_tp2_cudagraph", "torch_transformers_generate"
@@ -166,8 +169,10 @@ def test_the_cache_gives_each_what_it_asked_for(root, monkeypatch):
 
 def test_a_damaged_note_of_what_was_asked_for_is_a_damaged_trace(root, tmp_path):
     folder = part(root, EXPORT, ["kernels"]).save(tmp_path / "saved")
-    head = folder / "llmprof.json"
-    head.write_text(head.read_text().replace('"asked": {', '"asked": ["kernels"], "was": {'))
+    head = json.loads((folder / "llmprof.json").read_text())
+    del head["checksum"]
+    head["coverage"]["asked"] = ["kernels"]
+    parquet.write_head(folder, head)
     with pytest.raises(ReadError, match="damaged"):
         Trace.open(folder)
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
 
 import polars  # noqa: F401 (what it does to interrupts is undone here, so it comes first)
 
@@ -15,3 +20,40 @@ def end_waits() -> None:
     """
     if hasattr(signal, "siginterrupt"):  # not on Windows
         signal.siginterrupt(signal.SIGINT, True)
+
+
+@contextlib.contextmanager
+def noticed() -> Iterator[Callable[[], bool]]:
+    """Tell whether a signal has interrupted a block, as opposed to code in it that raises ``KeyboardInterrupt`` itself.
+
+    Python writes the number of each signal that arrives to a file descriptor. A handler would displace that of Polars,
+    by which an interrupt stops a query.
+
+    Yields
+    ------
+    callable
+        Function that returns whether SIGINT or SIGTERM has arrived since the block began.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # Python raises what a signal causes in the main thread only
+        return
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)
+        theirs.setblocking(False)
+        arrived = bytearray()
+
+        def interrupted() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                arrived.extend(ours.recv(4096))
+            return not {signal.SIGINT, signal.SIGTERM}.isdisjoint(arrived)
+
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        try:
+            yield interrupted
+        finally:
+            signal.set_wakeup_fd(before)
+            interrupted()
+            if before != -1 and arrived:
+                with contextlib.suppress(OSError):
+                    os.write(before, arrived)

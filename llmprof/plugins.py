@@ -5,7 +5,8 @@ A package names its additions in its ``pyproject.toml``::
     [project.entry-points."llmprof.readers"]
     acme = "acme_llmprof:READER"
 
-If a plug-in cannot be loaded, a warning names it, and everything else works.
+If a plug-in cannot be loaded, a warning names it, and everything else works: also if its code calls ``sys.exit`` or
+raises ``KeyboardInterrupt``. An interrupt of the user still ends the reading.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar
 
-from llmprof.errors import PluginWarning
+from llmprof import interrupts
+from llmprof.errors import LlmprofError, PluginWarning
 
 READERS: Final = "llmprof.readers"
 ANALYSES: Final = "llmprof.analyses"
@@ -40,6 +43,35 @@ class Plugin:
     """Name and version of the package, such as ``acme-llmprof 1.2``."""
     value: Any
     """Object that the entry point refers to."""
+
+
+class FailedError(Exception):
+    """What the code of a plug-in raised, as text."""
+
+
+@contextmanager
+def foreign() -> Iterator[None]:
+    """Run the code of a plug-in: an error of llmprof and an interrupt of the user pass, the rest is a FailedError."""
+    with interrupts.noticed() as interrupted:
+        try:
+            yield
+        except LlmprofError:
+            raise
+        except BaseException as error:
+            if interrupted():
+                raise
+            raise FailedError(f"{type(error).__name__}: {_said(str, error)}") from error
+
+
+def _said(how: Callable[[object], str], value: object) -> str:
+    """Text of an object of a plug-in by ``str`` or ``repr``, either of which may fail."""
+    with interrupts.noticed() as interrupted:
+        try:
+            return how(value)
+        except BaseException:
+            if interrupted():
+                raise
+            return f"an object of the type {type(value).__name__}, whose {how.__name__}() fails"
 
 
 @cache
@@ -66,9 +98,10 @@ def load(group: str) -> tuple[Plugin, ...]:
     for point in sorted(points, key=lambda point: (point.name, point.value)):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
         try:
-            value = point.load()
-        except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a reading)
-            left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {type(error).__name__}: {error}")
+            with foreign():
+                value = point.load()
+        except (FailedError, LlmprofError) as error:
+            left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {error}")
             continue
         plugins.append(Plugin(point.name, package, value))
     return tuple(plugins)
@@ -96,7 +129,9 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
             if isinstance(value, kind):
                 taken.append((plugin, value))
             else:
-                left_out(f"{plugin.name!r} of {plugin.package}", group, f"it is {value!r}, no {kind.__name__}")
+                left_out(
+                    f"{plugin.name!r} of {plugin.package}", group, f"it is {_said(repr, value)}, no {kind.__name__}"
+                )
     return taken
 
 

@@ -122,7 +122,7 @@ def test_kernel_names_of_a_package(install):
         ('PATTERNS = [("nothing", "acme"), ("norm", "acme")]', "there is no category 'nothing'"),
         ('PATTERNS = [("norm", "(acme"), ("norm", "acme")]', "is not a regular expression"),
         ("PATTERNS = 5", "not a list of"),
-        ('PATTERNS = [("norm", "acme"), "x"]', "not a list of"),
+        ('PATTERNS = [("norm", "acme"), "x"]', "(category, pattern)"),
     ],
     ids=["category", "pattern", "number", "text"],
 )

@@ -357,12 +357,11 @@ def _guarded(function: Callable[..., pl.DataFrame], package: str) -> Callable[..
     @functools.wraps(function)
     def call(*args: object, **options: object) -> pl.DataFrame:
         try:
-            return function(*args, **options)
-        except LlmprofError:
-            raise
-        except Exception as error:
+            with plugins.foreign():
+                return function(*args, **options)
+        except plugins.FailedError as error:
             raise AnalysisError(
-                f"the analysis {function.__name__!r} of {package} failed: {type(error).__name__}: {error}",
+                f"the analysis {function.__name__!r} of {package} failed: {error}",
                 hint="report this to its authors",
             ) from error
 

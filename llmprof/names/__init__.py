@@ -338,17 +338,21 @@ def _add_plugins() -> None:
     for plugin in plugins.load(plugins.KERNEL_NAMES):
         described = f"{plugin.name!r} of {plugin.package}"
         try:
-            for category, pattern in plugin.value:
-                try:
+            with plugins.foreign():
+                entries = list(plugin.value)
+        except plugins.FailedError as error:
+            plugins.left_out(described, plugins.KERNEL_NAMES, f"it is not a list of (category, pattern): {error}")
+            continue
+        for entry in entries:
+            try:
+                with plugins.foreign():
+                    category, pattern = entry
                     _check(category, pattern)
-                except LlmprofError as error:
-                    plugins.left_out(described, plugins.KERNEL_NAMES, str(error))
-                else:
-                    added.append((category, pattern))
-        except (TypeError, ValueError):
-            plugins.left_out(
-                described, plugins.KERNEL_NAMES, f"it is {plugin.value!r}, not a list of (category, pattern)"
-            )
+                added.append((category, pattern))
+            except plugins.FailedError as error:
+                plugins.left_out(described, plugins.KERNEL_NAMES, f"it holds no (category, pattern): {error}")
+            except LlmprofError as error:
+                plugins.left_out(described, plugins.KERNEL_NAMES, str(error))
     registered_count = len(KERNEL_PATTERNS) - _OWN
     KERNEL_PATTERNS[registered_count:registered_count] = added
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from llmprof import plugins
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, MixedRunsError, ReadError, TraceWarning, UnknownFormatError, listed
 from llmprof.progress import Progress
@@ -220,12 +221,11 @@ def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
     if not reader.package:
         return reader.read(file, request)
     try:
-        return reader.read(file, request)
-    except LlmprofError:
-        raise
-    except Exception as error:
+        with plugins.foreign():
+            return reader.read(file, request)
+    except plugins.FailedError as error:
         raise ReadError(
-            f"the reader {reader.name!r} of {reader.package} failed on {file.name}: {type(error).__name__}: {error}",
+            f"the reader {reader.name!r} of {reader.package} failed on {file.name}: {error}",
             hint="report this to its authors",
         ) from error
 

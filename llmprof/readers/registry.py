@@ -115,13 +115,11 @@ def claims(reader: Reader, probe: Probe) -> bool:
     if not reader.package:
         return reader.sniff(probe)
     try:
-        return bool(reader.sniff(probe))
-    except ReadError:  # an error of the file, not of the plug-in
-        raise
-    except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a reading)
+        with plugins.foreign():
+            return bool(reader.sniff(probe))
+    except plugins.FailedError as error:
         warnings.warn(
-            f"the reader {reader.name!r} of {reader.package} failed when it looked at {probe.path.name}: "
-            f"{type(error).__name__}: {error}",
+            f"the reader {reader.name!r} of {reader.package} failed when it looked at {probe.path.name}: {error}",
             PluginWarning,
             stacklevel=3,
         )

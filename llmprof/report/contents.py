@@ -12,6 +12,7 @@ from llmprof import analyze, plugins
 from llmprof.analyze.activity import work
 from llmprof.analyze.catalog import Analysis, analyses
 from llmprof.analyze.findings.facts import facts_in_words
+from llmprof.errors import LlmprofError
 from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import Drawing, drawings, figure
@@ -59,9 +60,10 @@ def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) 
     if not analysis.package:
         return [plugins.at(analysis.table)(frame, what)]
     try:
-        return [plugins.at(analysis.table)(frame, what)]
-    except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a report)
-        failed = f"the table of {analysis.name!r} of {analysis.package} failed: {type(error).__name__}: {error}"
+        with plugins.foreign():
+            return [plugins.at(analysis.table)(frame, what)]
+    except (plugins.FailedError, LlmprofError) as error:
+        failed = f"the table of {analysis.name!r} of {analysis.package} failed: {error}"
         return [Absent(analysis.help, captured=True, found=failed, hint="report this to its authors")]
 
 

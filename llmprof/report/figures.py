@@ -304,9 +304,10 @@ def drawings(analysis: Analysis) -> list[Drawing]:
     drawn: list[Drawing] = []
     for place in analysis.figures:
         try:
-            drawn += plugins.listed([place], Drawing)
-        except Exception as error:  # noqa: BLE001 (code of others may raise anything, and must not stop a report)
-            plugins.left_out(f"{place!r} of {analysis.package}", plugins.ANALYSES, f"{type(error).__name__}: {error}")
+            with plugins.foreign():
+                drawn += plugins.listed([place], Drawing)
+        except (plugins.FailedError, LlmprofError) as error:
+            plugins.left_out(f"{place!r} of {analysis.package}", plugins.ANALYSES, str(error))
     return [replace(drawing, package=analysis.package) for drawing in drawn]
 
 
@@ -338,12 +339,11 @@ def _drawn(subject: object, drawing: Drawing) -> Drawn:
     if not drawing.package:
         return drawing.draw(subject)
     try:
-        return drawing.draw(subject)
-    except LlmprofError:
-        raise
-    except Exception as error:
+        with plugins.foreign():
+            return drawing.draw(subject)
+    except plugins.FailedError as error:
         raise AnalysisError(
-            f"the figure {drawing.name!r} of {drawing.package} failed: {type(error).__name__}: {error}",
+            f"the figure {drawing.name!r} of {drawing.package} failed: {error}",
             hint="report this to its authors",
         ) from error
 

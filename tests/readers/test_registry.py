@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 import re
+import signal
 
 import pytest
 
@@ -190,9 +191,13 @@ def test_another_version_of_the_package_reads_again(install, tmp_path, monkeypat
             "acme_llmprof:READER",
             "llmprof has the format 'chrome' already",
         ),
+        ("import sys\nsys.exit(3)\n", "acme_llmprof:READER", "raised SystemExit: 3"),
+        ("raise KeyboardInterrupt\n", "acme_llmprof:READER", "raised KeyboardInterrupt"),
+        ("class Odd(BaseException):\n    __str__ = None\nraise Odd\n", "acme_llmprof:READER", "raised Odd"),
+        ("class Odd:\n    __repr__ = None\nREADER = Odd()\n", "acme_llmprof:READER", "no Reader"),
         (LINES + "BOTH = [READER, READER]\n", "acme_llmprof:BOTH", "has the format 'acme' already"),
     ],
-    ids=["import", "error", "attribute", "type", "name", "twice"],
+    ids=["import", "error", "attribute", "type", "name", "exit", "interrupt", "unspoken", "no repr", "twice"],
 )
 def test_a_plugin_that_cannot_be_used_is_named_and_the_rest_works(install, tmp_path, code, value, why):
     install(code=code, value=value)
@@ -214,8 +219,21 @@ def test_a_plugin_that_claims_a_format_of_another_reader(install, tmp_path):
     assert trace.kernels.height == 1
 
 
-def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path):
-    install(code=LINES.replace("def sniff(probe):", "def sniff(probe):\n    probe.nothing"))
+def test_an_interrupt_of_the_user_while_a_plugin_loads_ends_the_reading(install, tmp_path):
+    install(code="import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: pass\n")
+    path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            llmprof.read(path, cache=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("fails", ["probe.nothing", "raise SystemExit"])
+def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path, fails):
+    install(code=LINES.replace("def sniff(probe):", f"def sniff(probe):\n    {fails}"))
     path = write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
     with pytest.warns(PluginWarning, match=r"'acme' of acme_llmprof 1\.2 failed when it looked at trace\.json"):
         trace = llmprof.read(path, cache=False)
@@ -226,6 +244,7 @@ def test_a_plugin_that_fails_when_it_is_asked(install, tmp_path):
     ("old", "new", "why"),
     [
         ("    rank = int", "    rank = 1 / 0 + int", "failed on one.acme: ZeroDivisionError"),
+        ("    rank = int", "    raise SystemExit", "failed on one.acme: SystemExit"),
         ("    return [Part", "    return 5\n    return [Part", "returned a int; expected a list of Part"),
         ('suffixes=(".acme",)', "alone=True", "returned parts.*; expected a Trace"),
     ],

@@ -249,15 +249,14 @@ _SESSION_SHAPE: Final = {
 }  # fmt: skip
 
 
+_ACTIVITY: Final = re.compile(r"CUPTI_ACTIVITY_KIND_\w+", re.IGNORECASE)
+
+
 def is_session(path: Path) -> bool:
     """Whether an SQLite file is a session of nvprof: names are in its ``StringTable``, not in ``StringIds``."""
     with sqlite.connect(path) as connection:
         names = sqlite.tables(connection)
-    return (
-        "StringTable" in names
-        and "StringIds" not in names
-        and any(name.startswith("CUPTI_ACTIVITY_KIND_") for name in names)
-    )
+    return "StringTable" in names and "StringIds" not in names and bool(names.matching(_ACTIVITY) or names.refused)
 
 
 def read_session(path: Path) -> list[Part]:
@@ -276,7 +275,7 @@ def read_session(path: Path) -> list[Part]:
     rows = sum(frame.height for frame in recorded.values())
     if not rows:
         raise ReadError(
-            f"{path.name} has no kernel, copy or call",
+            "; ".join([f"{path.name} has no kernel, copy or call", *columns.notes()]),
             expected="a session of nvprof with CUDA activity",
             hint="record again with nsys profile -t cuda,nvtx",
         )
@@ -294,7 +293,7 @@ def read_session(path: Path) -> list[Part]:
 class _Session:
     """A session: its file, its tables and its texts by identifier."""
 
-    def __init__(self, path: Path, columns: dict[str, list[str]], texts: dict[int, str]) -> None:
+    def __init__(self, path: Path, columns: sqlite.Tables, texts: dict[int, str]) -> None:
         self.path, self.columns, self.texts = path, columns, texts
         self.lost = 0
         self.unnamed = 0
@@ -302,6 +301,7 @@ class _Session:
     def notes(self) -> list[str]:
         """Sentences about content that was lost or is unknown."""
         sentences = [left_out(self.lost, "record", "without a complete time")] if self.lost else []
+        sentences += self.columns.notes()
         if self.unnamed:
             calls = counted(self.unnamed, "call")
             sentences.append(f"the file has only numbers for {calls}: the number is used as the name")

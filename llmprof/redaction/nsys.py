@@ -215,7 +215,7 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
     """
     with sqlite.connect(source) as old:
         old.text_factory = lambda data: data.decode("utf-8", "replace")
-        tables = {name: sqlite.columns(old, name) for name in _names(old)}
+        tables = sqlite.Tables({name: sqlite.columns(old, name) for name in _names(old)})
         _learn(old, tables, ledger)
         with writing(target):
             new = sqlite3.connect(target)
@@ -243,10 +243,10 @@ def _kept_pair(table: str, name: object, value: object) -> bool:
     return bool(_EXPORT_KEYS.fullmatch(str(name)) and _PLAIN.fullmatch(str(value)))
 
 
-def _learn(old: sqlite3.Connection, tables: dict[str, list[str]], ledger: Ledger) -> None:
+def _learn(old: sqlite3.Connection, tables: sqlite.Tables, ledger: Ledger) -> None:
     """Learn the values of the capture's metadata, so that they are replaced wherever they occur."""
     for table in _SECRET_TABLES:
-        if not {"name", "value"} <= set(tables.get(table, ())):
+        if not all(column in tables.get(table, ()) for column in ("name", "value")):
             continue
         for name, value in old.execute(f"SELECT name, value FROM {table}"):  # noqa: S608 (one of four)
             if not isinstance(value, str) or _EXPORT_KEYS.fullmatch(str(name)) or _kept_pair(table, name, value):
@@ -254,7 +254,7 @@ def _learn(old: sqlite3.Connection, tables: dict[str, list[str]], ledger: Ledger
             ledger.names.know([value], identity=bool(_IDENTITY.search(str(name))))
             for part in re.split(r"[\0;\n]", value):
                 ledger.names.know([part, part.partition("=")[2]])
-    if {"name"} <= set(tables.get("PROCESSES", ())):
+    if "name" in tables.get("PROCESSES", ()):
         rows = old.execute("SELECT name FROM PROCESSES").fetchall()
         commands = [name for (name,) in rows if isinstance(name, str) and re.search(r"\s", name)]
         ledger.names.know(commands)
@@ -267,7 +267,7 @@ class _Copier:
         self.old, self.new, self.target, self.ledger = old, new, target, ledger
         self.used: set[int] = set()
 
-    def copy(self, tables: dict[str, list[str]]) -> None:
+    def copy(self, tables: sqlite.Tables) -> None:
         """Copy all tables; StringIds is the last one, because the other tables tell which texts events refer to."""
         for name in sorted(tables, key=lambda name: name == "StringIds"):
             if not _TABLES.fullmatch(name):

@@ -10,12 +10,12 @@ import re
 import sqlite3
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 import polars as pl
@@ -112,10 +112,66 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def tables(connection: sqlite3.Connection) -> dict[str, list[str]]:
-    """Tables of a database with their columns.
+class Names(list[str]):
+    """Names of columns, in order. As in SQLite, upper and lower case are the same."""
 
-    Views and virtual tables are left out: reading one may take any time, or never end.
+    def spelled(self, name: str) -> str | None:
+        """A name as the file spells it; None if it has no such name."""
+        return next((own for own in self if own.lower() == name.lower()), None)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.spelled(name) is not None
+
+
+class Tables(dict[str, Names]):
+    """Columns by table. As in SQLite, upper and lower case are the same.
+
+    Views and virtual tables are left out: reading one may take any time, or never end. :attr:`refused` are those of
+    them that were looked up, so that a reader can say what it did not read.
+    """
+
+    def __init__(self, columns_of: Mapping[str, list[str]], views: Iterable[str] = ()) -> None:
+        super().__init__({name: Names(names) for name, names in columns_of.items()})
+        self._own = {name.lower(): name for name in self}
+        self._views = {name.lower(): name for name in views}
+        self.refused: set[str] = set()
+
+    def spelled(self, name: str) -> str | None:
+        """A name as the file spells it; None if it has no such table."""
+        own = self._own.get(name.lower())
+        if own is None and (view := self._views.get(name.lower())):
+            self.refused.add(view)
+        return own
+
+    def matching(self, pattern: re.Pattern[str]) -> list[str]:
+        """Names of tables that a pattern describes. If there are none, views that it describes are refused."""
+        if found := [own for own in self if pattern.fullmatch(own)]:
+            return found
+        self.refused |= {view for view in self._views.values() if pattern.fullmatch(view)}
+        return []
+
+    def notes(self) -> list[str]:
+        """One sentence for each view that was looked up."""
+        return [
+            f"{name} is a view, not a table: it is not read. Copy its rows into a table (CREATE TABLE … AS SELECT) to "
+            "have it read"
+            for name in sorted(self.refused)
+        ]
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self.spelled(name) is not None
+
+    def __getitem__(self, name: str) -> Names:
+        return super().__getitem__(self.spelled(name) or name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Columns of a table."""
+        own = self.spelled(name)
+        return default if own is None else super().__getitem__(own)
+
+
+def tables(connection: sqlite3.Connection) -> Tables:
+    """Tables of a database with their columns.
 
     Parameters
     ----------
@@ -124,17 +180,22 @@ def tables(connection: sqlite3.Connection) -> dict[str, list[str]]:
 
     Returns
     -------
-    dict of str to list of str
-        Columns by table name.
+    Tables
+        Columns by table name; a name is found in upper and lower case. Views are left out.
     """
-    listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0")
-    names = [name for (name,) in listed if isinstance(name, str)]
-    return {name: columns(connection, name) for name in names}
+    listed = connection.execute(
+        "SELECT name, type = 'table' AND rootpage > 0 FROM sqlite_master WHERE type IN ('table', 'view')"
+    )
+    names = {name: is_table for name, is_table in listed if isinstance(name, str)}
+    return Tables(
+        {name: columns(connection, name) for name, is_table in names.items() if is_table},
+        [name for name, is_table in names.items() if not is_table],
+    )
 
 
-def columns(connection: sqlite3.Connection, table: str) -> list[str]:
+def columns(connection: sqlite3.Connection, table: str) -> Names:
     """Columns of a table, in order; empty if there is no such table."""
-    return [row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))]
+    return Names(row[0] for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,)))
 
 
 def quoted(name: str) -> str:
@@ -152,8 +213,8 @@ def read(path: PathLike, table: str, columns_read: Mapping[str, pl.DataType] | S
     table : str
         Name of a table.
     columns_read : mapping of str to polars.DataType, or sequence of str
-        Columns and their types (Int64 for a sequence). A value that does not fit its type is cast by SQLite, or becomes
-        null. Columns that the table lacks are left out.
+        Columns, in upper or lower case, and their types (Int64 for a sequence). A value that does not fit its type is
+        cast by SQLite, or becomes null. Columns that the table lacks are left out.
 
     Returns
     -------
@@ -168,9 +229,10 @@ def read(path: PathLike, table: str, columns_read: Mapping[str, pl.DataType] | S
     types = dict(columns_read) if isinstance(columns_read, Mapping) else dict.fromkeys(columns_read, pl.Int64())
     with connect(path) as connection:
         stored = connection.execute(
-            "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND name = ?", (table,)
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND rootpage > 0 AND name = ? COLLATE NOCASE",
+            (table,),
         ).fetchone()
-        present = columns(connection, table) if stored[0] else []
+        present = columns(connection, table) if stored[0] else Names()
     if not present:
         raise ReadError(f"{Path(path).name} has no table {table}", expected="a table of the profiler's export")
     types = {name: dtype for name, dtype in types.items() if name in present}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import polars as pl
 
-from llmprof.errors import ReadError
+from llmprof.errors import ReadError, TraceWarning
 from llmprof.storage import sqlite
 
 ABSENT: Final = ("", "N/A", "NA", "None", "nan", "NULL")
@@ -192,8 +193,8 @@ def is_database(path: Path) -> bool:
             names = sqlite.tables(connection)
     except (OSError, ReadError):
         return False
-    recorded = "STRING_IDS" in names and bool(set(TABLES) & set(names))
-    return recorded or bool({"StepTraceTime", "CommAnalyzerTime"} & set(names))
+    recorded = "STRING_IDS" in names and (any(table in names for table in TABLES) or bool(names.refused))
+    return recorded or "StepTraceTime" in names or "CommAnalyzerTime" in names
 
 
 def communication_times(path: Path) -> pl.DataFrame | None:
@@ -206,6 +207,8 @@ def communication_times(path: Path) -> pl.DataFrame | None:
         "synchronization_time": "ascend_synchronization_ns", "idle_time": "ascend_idle_ns",
     }  # fmt: skip
     rows = db.read("CommAnalyzerTime", numbers=tuple(columns), texts=("hccl_op_name", "group_name"))
+    for note in db.columns.notes():
+        warnings.warn(f"{path.name}: {note}", TraceWarning, stacklevel=2)
     if rows is None:
         return None
     return rows.select(

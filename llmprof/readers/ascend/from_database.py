@@ -29,7 +29,7 @@ def read(
 ) -> tuple[Frames, dict[str, Any], dict[str, Any]]:
     """Tables of one rank's database."""
     db = Database(path)
-    if not set(TABLES) & set(db.columns):
+    if not any(table in db.columns for table in TABLES) and not db.columns.refused:
         raise ReadError(
             f"{path.name} has none of the tables of a recording; it has {sorted(db.columns)[:6]}",
             expected=f"some of {listed(TABLES)}",
@@ -44,9 +44,11 @@ def read(
     if (samples := counters.of_database(db)) is not None:
         out["counters"] = samples
     usual = {"TASK", "PYTORCH_API", "CANN_API", "COMMUNICATION_OP"}
-    if missing := sorted(usual - set(db.columns)):
+    refused = {view.upper() for view in db.columns.refused}
+    if missing := sorted(table for table in usual - refused if table not in db.columns):
         notes.append(f"it has no {', '.join(missing)}: that level of profiling does not record them")
-    counted = [c for c in db.columns if c in TABLES or c in ("COMMUNICATION_TASK_INFO", "MEMORY_RECORD", "OP_MEMORY")]
+    notes += db.columns.notes()
+    counted = [c for c in (*TABLES, "COMMUNICATION_TASK_INFO", "MEMORY_RECORD", "OP_MEMORY") if c in db.columns]
     with sqlite.connect(path) as connection:
         rows = sum(connection.execute(f"SELECT count(*) FROM {sqlite.quoted(c)}").fetchone()[0] for c in counted)  # noqa: S608 (quoted)
     coverage = {

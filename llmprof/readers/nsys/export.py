@@ -160,16 +160,16 @@ _TYPES = dict.fromkeys(("deviceId", *(c for c in KERNEL_COLUMNS if c[:4] in ("gr
 """Types of columns that have four bytes in our schema."""
 MOST_NS = 2**61
 """Largest accepted time in ns, so that the sum of two times fits into an int64."""
-OWNERS = {
-    KERNEL: "globalPid", GRAPH: "globalPid", MEMCPY: "globalPid", MEMSET: "globalPid",
-    MEMORY: "globalPid", RUNTIME: "globalTid", NVTX: "globalTid", "PROFILER_OVERHEAD": "globalTid",
-}  # fmt: skip
+_OWNERS = {
+    **dict.fromkeys((name.lower() for name in (KERNEL, GRAPH, MEMCPY, MEMSET, MEMORY)), "globalPid"),
+    **dict.fromkeys((name.lower() for name in (RUNTIME, NVTX, "PROFILER_OVERHEAD")), "globalTid"),
+}
 """Column with the process or thread of the events, by table."""
 LIBRARIES = {
-    "os": re.compile(r"OSRT_API"),
-    "openacc": re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_\w+"),
-    "openmp": re.compile(r"OPENMP_EVENT_KIND_\w+"),
-    "mpi": re.compile(r"MPI_\w+_EVENTS"),
+    "os": re.compile(r"OSRT_API", re.IGNORECASE),
+    "openacc": re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_\w+", re.IGNORECASE),
+    "openmp": re.compile(r"OPENMP_EVENT_KIND_\w+", re.IGNORECASE),
+    "mpi": re.compile(r"MPI_\w+_EVENTS", re.IGNORECASE),
 }
 """Patterns of the tables with library calls on the host, by the name of the library in our schema."""
 _OPEN = {"NVTX_EVENTS", MEMORY}
@@ -191,9 +191,10 @@ class Export:
                 expected="an export of Nsight Systems",
                 hint="read it without format=, or with format='nvprof-session'",
             )
-        if not {"StringIds", KERNEL, RUNTIME, "NVTX_EVENTS"} & set(self.columns):
+        if not any(name in self.columns for name in ("StringIds", KERNEL, RUNTIME, "NVTX_EVENTS")):
             raise ReadError(
-                f"{path.name} is not an export of Nsight Systems: its tables are {sorted(self.columns)[:6]}",
+                f"{path.name} is not an export of Nsight Systems: its tables are {sorted(self.columns)[:6]}"
+                f"{''.join(f'; {note}' for note in self.columns.notes())}",
                 expected="StringIds and CUPTI_ACTIVITY_KIND_* or NVTX_EVENTS",
                 hint="export the report with nsys export --type sqlite",
             )
@@ -275,7 +276,7 @@ class Export:
 
     def _owned_by_call(self, frame: pl.DataFrame, table: str) -> pl.DataFrame:
         """Give device work without a process the process of the call with its correlation."""
-        if not {"correlationId", "globalTid"} <= set(self.columns.get(RUNTIME, [])):
+        if not all(name in self.columns.get(RUNTIME, []) for name in ("correlationId", "globalTid")):
             return frame
         calls = self._tables.read(RUNTIME, {"correlationId": pl.Int64(), "globalTid": pl.Int64()}).drop_nulls()
         owners = calls.group_by("correlationId").agg(_pid=((pl.col("globalTid") // (1 << 24)) * (1 << 24)).unique())
@@ -360,7 +361,7 @@ def owner(table: str) -> str:
     """Column with the process or thread of the events in a table; empty for tables of other data."""
     if any(pattern.fullmatch(table) for pattern in LIBRARIES.values()):
         return "globalTid"
-    return OWNERS.get(table, "")
+    return _OWNERS.get(table.lower(), "")
 
 
 def rename(frame: pl.DataFrame, names: dict[str, str]) -> pl.DataFrame:

@@ -34,7 +34,7 @@ _PLACES: Final = ("opt/nvidia/nsight-systems*/*/bin/nsys", "opt/nvidia/nsight-sy
 class Tables(Protocol):
     """Tables of an export: the names of their columns, and frames of chosen columns."""
 
-    columns: dict[str, list[str]]
+    columns: sqlite.Tables
 
     def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
         """Existing columns of a table, cast to the given types; empty text becomes null."""
@@ -64,9 +64,11 @@ class FolderTables:
 
     def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
         """Existing columns of a table, cast to the given types; empty text becomes null."""
-        present = {name: dtype for name, dtype in types.items() if name in self.columns[table]}
+        own = {name: spelled for name in types if (spelled := self.columns[table].spelled(name))}
+        present = {name: types[name] for name in own}
         with _damage(table):
-            frame = _selected(self._sources[table], list(present))
+            frame = _selected(self._sources[self.columns.spelled(table) or table], list(own.values()))
+        frame = frame.rename(dict(zip(own.values(), own, strict=True)))
         return frame.select(
             pl.when(pl.col(name).cast(pl.String) != "").then(pl.col(name).cast(pl.String)).alias(name)
             if dtype == pl.String()
@@ -83,7 +85,7 @@ class ArrowTables(FolderTables):
         self.columns = _columns(self._sources)
 
 
-def _columns(sources: Mapping[str, Path | bytes]) -> dict[str, list[str]]:
+def _columns(sources: Mapping[str, Path | bytes]) -> sqlite.Tables:
     columns = {}
     for table, source in sources.items():
         with _damage(table):
@@ -91,7 +93,7 @@ def _columns(sources: Mapping[str, Path | bytes]) -> dict[str, list[str]]:
                 columns[table] = list(pl.read_parquet_schema(source))
             else:
                 columns[table] = pl.read_ipc_stream(_stream(source), n_rows=0).columns
-    return columns
+    return sqlite.Tables(columns)
 
 
 def _selected(source: Path | bytes, columns: list[str]) -> pl.DataFrame:
@@ -188,14 +190,18 @@ def is_arrow_export(start: bytes) -> bool:
 
 def is_nvprof(tables: Collection[str]) -> bool:
     """Whether the tables of a database are those of nvprof (``.nvvp``), the predecessor of nsys."""
-    return {"StringTable", "CUPTI_ACTIVITY_KIND_DRIVER"} <= set(tables) and "StringIds" not in tables
+    return "StringTable" in tables and "CUPTI_ACTIVITY_KIND_DRIVER" in tables and "StringIds" not in tables
+
+
+_CUPTI: Final = re.compile(r"CUPTI_ACTIVITY\w*", re.IGNORECASE)
 
 
 def is_nsys_sqlite(path: Path) -> bool:
     """Whether an SQLite database has tables of nsys."""
     with sqlite.connect(path) as connection:
         names = sqlite.tables(connection)
-    return "StringIds" in names or "NVTX_EVENTS" in names or any(name.startswith("CUPTI_ACTIVITY") for name in names)
+    known = "StringIds" in names or "NVTX_EVENTS" in names
+    return known or bool(names.matching(_CUPTI) or names.refused)
 
 
 def find_nsys() -> str | None:

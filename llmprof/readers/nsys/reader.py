@@ -79,7 +79,7 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
         parts.append(Part(path=path, tables=tables, head=head, coverage=coverage))
     if not parts:
         raise ReadError(
-            f"{path.name} has no kernel, copy, CUDA call or NVTX range",
+            "; ".join([f"{path.name} has no kernel, copy, CUDA call or NVTX range", *source.columns.notes()]),
             expected="an export with CUDA or NVTX activity",
             hint="record with nsys profile -t cuda,nvtx and check that the capture range was reached",
         )
@@ -108,7 +108,7 @@ class _Export(DeviceTables, HostTables):
     def frame(self, table: str) -> pl.DataFrame | None:
         """Frame of a table; if the table is not requested, only its times, devices and processes."""
         if table not in self.wanted:
-            of_libraries = [t for t in self.columns for p in LIBRARIES.values() if p.fullmatch(t)]
+            of_libraries = [t for p in LIBRARIES.values() for t in self.columns.matching(p)]
             return self._skeleton(*_SOURCES[table], *(of_libraries if table == "runtime" else ()))
         read: dict[str, Callable[[], pl.DataFrame | None]] = {
             "kernels": self.kernels,
@@ -144,11 +144,11 @@ class _Export(DeviceTables, HostTables):
 
     def recorded(self) -> set[str]:
         """Tables that were recorded, with or without rows: those in the file, and those that nsys had to record."""
-        was_traced, tables = self.capture.asked, self.columns.keys()
-        device = bool(tables & {KERNEL, GRAPH, MEMCPY, MEMSET})
+        was_traced = self.capture.asked
+        kernels, copies = (any(table in self.columns for table in _SOURCES[name]) for name in ("kernels", "copies"))
         recorded = {
-            "kernels": bool(tables & {KERNEL, GRAPH}) or bool(was_traced("cuda") and device),
-            "copies": bool(tables & {MEMCPY, MEMSET}) or bool(was_traced("cuda") and device),
+            "kernels": kernels or bool(was_traced("cuda") and copies),
+            "copies": copies or bool(was_traced("cuda") and kernels),
             "runtime": bool(was_traced("cuda")),
             "markers": bool(was_traced("nvtx")),
             "memory": self.capture.memory,
@@ -245,7 +245,7 @@ class _Export(DeviceTables, HostTables):
             "truncated": "",
             "repaired": False,
             "wrong_types": 0,
-            "notes": self.notes,
+            "notes": [*self.notes, *self.columns.notes()],
         }
 
 

@@ -197,7 +197,7 @@ class HostTables(Export):
             calls = calls.with_columns(api=pl.when(driver).then(pl.lit("driver")).otherwise(pl.lit("runtime")))
             parts.append(self._with_waits(calls))
         for library, pattern in LIBRARIES.items():
-            for table in filter(pattern.fullmatch, self.columns):
+            for table in self.columns.matching(pattern):
                 rows = self._library_calls(table)
                 if rows is not None and (rows.height or table == "OSRT_API"):
                     parts.append(rows.with_columns(api=pl.lit(library)))

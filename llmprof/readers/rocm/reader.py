@@ -20,7 +20,7 @@ from llmprof.storage import sqlite
 from llmprof.text import left_out
 
 _OF_RPD: Final = {"rocpd_op", "rocpd_api", "rocpd_string"}
-_OF_ROCPD: Final = re.compile(r"rocpd_kernel_dispatch(_\w+)?")
+_OF_ROCPD: Final = re.compile(r"rocpd_kernel_dispatch(_\w+)?", re.IGNORECASE)
 
 # hipMemcpyKind of hip_runtime_api.h
 _COPY_KINDS: Final = {0: "HtoH", 1: "HtoD", 2: "DtoH", 3: "DtoD", 4: "unknown"}
@@ -33,24 +33,27 @@ _COPY: Final = r"^(?:Copy|FillBuffer)"
 def is_database(path: Path) -> bool:
     """Whether rpd or rocprofv3 wrote an SQLite file."""
     with sqlite.connect(path) as connection:
-        names = set(sqlite.tables(connection))
-    return names >= _OF_RPD or any(_OF_ROCPD.fullmatch(name) for name in names)
+        names = sqlite.tables(connection)
+    is_rpd = all(name in names for name in _OF_RPD)
+    return is_rpd or bool(names.matching(_OF_ROCPD) or names.refused)
 
 
 def read_database(path: Path) -> list[Part]:
     """Read one database."""
     with sqlite.connect(path) as connection:
         columns_of = sqlite.tables(connection)
-    if set(columns_of) >= _OF_RPD:
-        return [_part(path, _rpd(path, columns_of), {"absolute": False})]
-    matches = [match for name in sorted(columns_of) if (match := _OF_ROCPD.fullmatch(name))]
-    return [_rocpd(path, columns_of, match[1] or "") for match in matches]
+    if names := columns_of.matching(_OF_ROCPD):
+        return [_rocpd(path, columns_of, name[len("rocpd_kernel_dispatch") :]) for name in sorted(names)]
+    return [_part(path, columns_of, _rpd(path, columns_of), {"absolute": False})]
 
 
-def _part(path: Path, tables: dict[str, pl.DataFrame], head: dict[str, object]) -> Part:
+def _part(path: Path, columns_of: sqlite.Tables, tables: dict[str, pl.DataFrame], head: dict[str, object]) -> Part:
     events = sum(frame.height for frame in tables.values())
     if not events:
-        raise ReadError(f"{path.name} has no event", expected="a recording of rpd or rocprofv3")
+        raise ReadError(
+            "; ".join([f"{path.name} has no event", *columns_of.notes()]),
+            expected="a recording of rpd or rocprofv3",
+        )
     whole = {name: _timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()}
     kept = sum(frame.height for frame in whole.values())
     lost = events - kept
@@ -59,7 +62,7 @@ def _part(path: Path, tables: dict[str, pl.DataFrame], head: dict[str, object]) 
         "events": events,
         "kept": kept,
         "bytes": path.stat().st_size,
-        "notes": [left_out(lost, "event", "without a complete time")] if lost else [],
+        "notes": [*([left_out(lost, "event", "without a complete time")] if lost else []), *columns_of.notes()],
     }
     return Part(path, whole, dict(head), coverage)
 
@@ -71,7 +74,7 @@ def _timed(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _read(
-    path: Path, columns_of: dict[str, list[str]], table: str, *columns: str, texts: tuple[str, ...] = ()
+    path: Path, columns_of: sqlite.Tables, table: str, *columns: str, texts: tuple[str, ...] = ()
 ) -> pl.DataFrame:
     """Columns of a table; a missing column is null, and a missing table has no rows."""
     types: dict[str, pl.DataType] = {**dict.fromkeys(columns, pl.Int64()), **dict.fromkeys(texts, pl.String())}
@@ -83,7 +86,7 @@ def _read(
     ).select(list(types))
 
 
-def _names(path: Path, columns_of: dict[str, list[str]], table: str = "rocpd_string") -> dict[int, str]:
+def _names(path: Path, columns_of: sqlite.Tables, table: str = "rocpd_string") -> dict[int, str]:
     return dict(_read(path, columns_of, table, "id", texts=("string",)).drop_nulls().iter_rows())
 
 
@@ -92,7 +95,7 @@ def _named(column: str, names: dict[int, str]) -> pl.Expr:
     return pl.when(name != "").then(name)
 
 
-def _rpd(path: Path, columns_of: dict[str, list[str]]) -> dict[str, pl.DataFrame]:
+def _rpd(path: Path, columns_of: sqlite.Tables) -> dict[str, pl.DataFrame]:
     names = _names(path, columns_of)
     calls = _read(path, columns_of, "rocpd_api", "id", "pid", "tid", "start", "end", "apiName_id", "args_id")
     calls = calls.with_columns(name=_named("apiName_id", names), args=_named("args_id", names))
@@ -163,7 +166,7 @@ def _rpd(path: Path, columns_of: dict[str, list[str]]) -> dict[str, pl.DataFrame
     return tables
 
 
-def _rocpd(path: Path, columns_of: dict[str, list[str]], suffix: str) -> Part:
+def _rocpd(path: Path, columns_of: sqlite.Tables, suffix: str) -> Part:
     """One recording of rocprofv3."""
     names = _names(path, columns_of, f"rocpd_string{suffix}")
     symbols = _read(path, columns_of, f"rocpd_info_kernel_symbol{suffix}", "id", texts=("display_name", "kernel_name"))
@@ -225,7 +228,7 @@ def _rocpd(path: Path, columns_of: dict[str, list[str]], suffix: str) -> Part:
         ),
     }  # fmt: skip
     devices = agents.select(pl.coalesce("product_name", "name")).to_series().drop_nulls().unique().sort().to_list()
-    return _part(path, tables, {"devices": devices, "absolute": False})
+    return _part(path, columns_of, tables, {"devices": devices, "absolute": False})
 
 
 def _pairs(frame: pl.DataFrame) -> dict[int, int]:

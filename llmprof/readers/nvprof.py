@@ -447,7 +447,7 @@ def _session_of(path: Path, request: Request) -> list[Part]:
 READERS: Final = (
     Reader(
         name="nvprof-session",
-        version=1,
+        version=2,
         what="a session of nvprof (SQLite, .nvvp)",
         sniff=_is_session,
         read=_session_of,

@@ -14,11 +14,12 @@ import llmprof
 from llmprof import analyze, names, schema
 from llmprof.bundled import SYNTHETIC_VARIANTS
 from llmprof.bundled import synthetic_npu as make
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, TraceWarning
 from llmprof.readers import ascend
 from llmprof.readers.ascend import tables
 from llmprof.readers.ascend.files import heading, ns_of_text
 from llmprof.trace import Trace
+from tests.readers.databases import as_view, in_other_case
 
 
 def one_form(folder: Path, target: Path, form: str) -> Path:
@@ -55,6 +56,23 @@ def test_text_and_database_give_the_same_frames(forms, table):
     one, other = (f.select(columns).sort(key, nulls_last=True) for f in (one, other))
     assert set(one.columns) ^ set(text.table(table).columns) <= left_out | {"ascend_op_state"}
     assert_frame_equal(one, other, check_exact=False, rel_tol=1e-9, abs_tol=1.0)
+
+
+def databases(folder: Path) -> list[Path]:
+    return list(folder.rglob("ascend_pytorch_profiler*.db"))
+
+
+def test_databases_in_another_case_are_the_same(synthetic_npu, forms, tmp_path):
+    other = one_form(synthetic_npu("both"), tmp_path / "other", "db")
+    assert [in_other_case(path) for path in databases(other)]
+    assert_frame_equal(llmprof.read(other, cache=False).kernels, forms[1].kernels)
+
+
+def test_a_view_of_a_database_is_named(synthetic_npu, tmp_path):
+    other = one_form(synthetic_npu("both"), tmp_path / "other", "db")
+    assert [as_view(path, "TASK") for path in databases(other)]
+    with pytest.warns(TraceWarning, match="TASK is a view"):
+        assert llmprof.read(other, cache=False).ops.height
 
 
 def test_operators_of_kernels_are_the_same_in_both_forms(forms):

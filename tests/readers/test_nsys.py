@@ -5,7 +5,6 @@ import os
 import shutil
 import sqlite3
 import stat
-from contextlib import closing
 from pathlib import Path
 
 import polars as pl
@@ -17,6 +16,7 @@ from llmprof import analyze
 from llmprof.errors import LlmprofError, NotCapturedError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers.nsys import files, reader
 from llmprof.readers.nsys.export import KERNEL, MEMCPY, RUNTIME
+from tests.readers.databases import as_view, changed, in_other_case
 
 HOST, WORKER = 1 << 48, 1 << 24
 PID_A, PID_B, PID_FRONT = HOST + 100 * WORKER, HOST + 101 * WORKER, HOST + 99 * WORKER
@@ -479,16 +479,8 @@ def test_what_a_call_waits_for_is_beside_the_call(tmp_path):
     assert runtime.filter(pl.col("nsys_waiting_stream").is_not_null())["nsys_awaited_stream"].to_list() == [None] * 3
 
 
-def changed(path: Path, *statements: str) -> Path:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        for statement in statements:
-            connection.execute(statement)
-    return path
-
-
-def test_names_in_another_case_are_the_same_names(tmp_path):
-    tables = {name.swapcase(): (columns.swapcase(), rows) for name, (columns, rows) in TABLES.items()}
-    one, other = (reader.read(write(tmp_path / name, of)) for name, of in (("a.sqlite", TABLES), ("b.sqlite", tables)))
+def test_names_in_another_case_are_the_same_names(export, tmp_path):
+    one, other = reader.read(export), reader.read(in_other_case(write(tmp_path / "other.sqlite")))
     for mine, theirs in zip(one, other, strict=True):
         assert mine.head["devices"] == theirs.head["devices"]
         assert mine.tables.keys() == theirs.tables.keys()
@@ -500,17 +492,17 @@ def test_names_in_another_case_are_the_same_names(tmp_path):
     ("table", "lost"), [(KERNEL, "kernels"), (MEMCPY, "copies"), (RUNTIME, "runtime"), ("NVTX_EVENTS", "markers")]
 )
 def test_a_view_that_is_not_read_is_named(export, table, lost):
-    changed(export, f"ALTER TABLE {table} RENAME TO other", f"CREATE VIEW {table.lower()} AS SELECT * FROM other")
-    with pytest.warns(TraceWarning, match=rf"{table.lower()} is a view"):
+    as_view(in_other_case(export), table.swapcase())
+    with pytest.warns(TraceWarning, match=f"{table.swapcase()} is a view"):
         trace = llmprof.read(export, cache=False)
-    assert table.lower() in str(trace.coverage)
+    assert table.swapcase() in str(trace.coverage)
     whole = llmprof.read(write(export.with_name("whole.sqlite")), cache=False)
     assert not trace.has(lost) or trace.table(lost).height < whole.table(lost).height
 
 
 def test_an_export_of_views_alone_is_refused_with_their_names(export):
     for table in TABLES:
-        changed(export, f"ALTER TABLE {table} RENAME TO {table}_", f"CREATE VIEW {table} AS SELECT * FROM {table}_")
+        as_view(export, table)
     with pytest.raises(ReadError, match=f"{KERNEL} is a view"):
         llmprof.read(export, cache=False)
 

@@ -9,11 +9,13 @@ from contextlib import closing
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 import llmprof
 from llmprof import analyze
 from llmprof.errors import NotCapturedError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.redaction import redact
+from tests.readers.databases import as_view, in_other_case
 
 
 @pytest.fixture
@@ -112,6 +114,17 @@ def test_a_real_session(real):
     assert trace.meta["device"] == "Tesla V100-SXM2-32GB"
     assert trace.meta["start_epoch_ns"] == first
     assert trace.sql("SELECT count(*) AS n FROM StringTable", on="file")["n"][0] == 6
+
+
+@pytest.mark.filterwarnings("ignore:.*only numbers for 30 calls")
+def test_a_session_in_another_case_or_with_a_view(real, tmp_path):
+    path, kernels = real / "nsys_odd" / "ncar_matrix_add.nvvp", "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL"
+    copy = tmp_path / "other.nvvp"
+    copy.write_bytes(path.read_bytes())
+    assert_frame_equal(llmprof.read(in_other_case(copy)).kernels, llmprof.read(path).kernels)
+    as_view(copy, kernels.swapcase())
+    with pytest.warns(TraceWarning, match=f"{kernels.swapcase()} is a view"):
+        assert not llmprof.read(copy).has("kernels")
 
 
 # --- TensorRT

@@ -149,7 +149,7 @@ def _read(path: Path, request: Request) -> list[Part]:
 
 READER = Reader(
     name="ascend",
-    version=2,
+    version=3,
     what="the output of torch_npu, msprof or MindSpore on an Ascend NPU (a folder *_ascend_pt, trace_view.json, "
     "kernel_details.csv, a database)",
     sniff=_sniff,

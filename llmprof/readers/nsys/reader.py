@@ -309,7 +309,7 @@ def _recording(path: Path) -> str:
 
 READER = Reader(
     name="nsys",
-    version=6,
+    version=7,
     what="an export of Nsight Systems (SQLite, Parquet or Arrow) or its report",
     sniff=_sniff,
     read=_read,

@@ -265,7 +265,7 @@ READERS: Final = (
     ),
     Reader(
         name="rpd",
-        version=1,
+        version=2,
         what="a database of rpd or of rocprofv3 (rocpd)",
         sniff=_is_database,
         read=_database_of,

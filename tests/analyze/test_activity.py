@@ -30,17 +30,6 @@ def test_kernels_and_copies_in_order_with_their_launches() -> None:
     assert found["launch_thread"].to_list() == [1, 1, None, 1, 1]
 
 
-def test_of_several_calls_with_one_correlation_the_one_that_launches_counts() -> None:
-    run = kernels([GEMM], start=100)
-    call = launches(run, lead=50, dur=40)
-    inner = launches(run, lead=40, dur=20).with_columns(name=pl.lit("cuLaunchKernelEx"), api=pl.lit("driver"))
-    other = launches(run, lead=60, dur=5).with_columns(name=pl.lit("cudaEventRecord"))
-    found = activity(Trace({"kernels": run, "runtime": pl.concat([other, inner, call])}))
-    assert found.select("launch_start_ns", "launch_end_ns").row(0) == (50, 90)
-    only = activity(Trace({"kernels": run, "runtime": other}))
-    assert only["launch_start_ns"].to_list() == [40]
-
-
 def test_one_graph_launch_has_many_kernels() -> None:
     run = kernels([GEMM] * 3, start=100).with_columns(correlation=pl.lit(7, dtype=pl.Int64))
     calls = launches(run.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
@@ -83,9 +72,3 @@ def test_operators_of_an_unknown_thread_have_a_timeline_of_their_own() -> None:
     known = ops([("aten::known", 0, 70, 4), ("aten::within", 10, 10, 5)])
     found = outermost_ops(pl.concat([known, unknown]))
     assert sorted(found["name"]) == ["aten::known", "aten::next", "aten::outer"]
-
-
-def test_operators_that_begin_together_are_told_apart_by_their_length() -> None:
-    inner, outer = ("aten::inner", 0, 50, 2), ("aten::outer", 0, 100, 1)
-    found = outermost_ops(ops([inner, outer, ("aten::next", 100, 10, 3), ("aten::late", 105, 50, 4)]))
-    assert found["name"].to_list() == ["aten::outer", "aten::next"]

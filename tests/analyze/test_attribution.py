@@ -223,10 +223,6 @@ def test_an_embedding_fused_with_the_first_norm_is_the_first_layers() -> None:
     assert found == [(None, "prepare_inputs"), *expected(DENSE_STAGES, 3), *AFTER_STAGES]
 
 
-def test_one_layer() -> None:
-    assert places([*BEFORE, *DENSE, *AFTER]) == [*BEFORE_STAGES, *expected(DENSE_STAGES, 1), *AFTER_STAGES]
-
-
 def test_a_recording_that_ends_inside_a_layer() -> None:
     found = places([*BEFORE, *DENSE * 2, *DENSE[:6]])
     assert found[:-6] == [*BEFORE_STAGES, *expected(DENSE_STAGES, 2)]
@@ -356,11 +352,3 @@ def test_ranks_and_steps_are_told_apart() -> None:
     for rank in (0, 1, 2):
         alone = attribute(trace.select(ranks=rank)).drop("event")
         assert alone.equals(attribute(trace).filter(pl.col("rank") == rank).drop("event"))
-
-
-def test_schema_without_rows() -> None:
-    run = kernels(forward(2))
-    some, none = Trace({"kernels": run}), Trace({"kernels": run.clear()})
-    assert attribute(none).is_empty()
-    assert attribute(none).schema == attribute(some).schema
-    assert attribute(Trace({"kernels": kernels([UNKNOWN])})).schema == attribute(some).schema

@@ -67,13 +67,6 @@ def test_exchange_of_tokens_by_hand(two_ranks: Trace) -> None:
     assert set(first["arrival_skew_ns"]) == {200}
 
 
-def test_one_rank_alone_says_nothing_of_the_others() -> None:
-    alone = expert_exchange(Trace(rank_of(0, experts=100, arrives=100, received=6), {"world_size": 2}))
-    assert alone["received_rows"].to_list() == [6, 6]
-    for column in ("load", "imbalance", "slowest_rank", "dispatch_wait_ns", "arrival_skew_ns"):
-        assert alone[column].null_count() == 2
-
-
 @pytest.mark.parametrize("names", [("AllGather", "ReduceScatter"), ("Broadcast", "Reduce")])
 def test_an_all_gather_brings_the_rows_of_all_ranks_to_each(two_ranks: Trace, names: tuple[str, str]) -> None:
     """vLLM gathers the tokens of all ranks and scatters the sums, by broadcasts and reductions where ranks differ.
@@ -126,13 +119,6 @@ def test_modules_of_mixtures_of_experts() -> None:
     assert work("MoERunner").role == "experts"
 
 
-def test_a_dense_model_exchanges_nothing(two_ranks: Trace) -> None:
-    kernels = two_ranks.kernels.filter(pl.col("name") != SEND)
-    exchange = expert_exchange(Trace({**two_ranks.tables, "kernels": kernels}, {"world_size": 2}))
-    assert exchange.is_empty()
-    assert exchange.schema == expert_exchange(two_ranks).schema
-
-
 def test_balance_by_hand(two_ranks: Trace) -> None:
     """Compute 2 x (50 + 100) and 2 x (50 + 300); all lies within 1,600 ns."""
     balance = rank_balance(two_ranks)
@@ -160,8 +146,3 @@ def test_engines_that_share_no_collective_are_groups_of_their_own(two_ranks: Tra
     assert balance["steps"].to_list() == [1, 0]
     assert balance["without_step_ns"].to_list() == [0, 700]
     assert balance["decode_tokens"].to_list() == [4, None]
-
-
-def test_calls_whose_other_ranks_are_unknown_make_no_group() -> None:
-    alone = rank_balance(Trace(rank_of(0, experts=100, arrives=100, received=6), {"world_size": 2}))
-    assert alone.select("group", "wait_ns").row(0) == (None, None)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import polars as pl
 import pytest
 
-import llmprof
 from llmprof.analyze import collectives
 from tests.analyze.test_collectives import US, calls, random_group
 
@@ -113,17 +111,3 @@ def test_why_there_is_no_wait() -> None:
     assert why(collectives(calls(one, world=8))) == ["1 of the 8 ranks of the group are in the trace"]
     assert why(collectives(calls(one, meta={"world_size": 1}))) == [None]
     assert why(collectives(calls(one)))[0] is not None
-
-
-@pytest.mark.slow
-def test_the_eight_ranks_of_megatron(shared: Path) -> None:
-    # sums of the recording's own events: 84 all-reduces on each rank, matched by order
-    found = collectives(llmprof.read(shared / "real/chrome/megatron_tp8"))
-    by_rank = found.group_by("rank").agg(pl.len(), pl.col("dur_ns", "wait_ns").sum()).sort("rank")
-    assert by_rank["len"].to_list() == [84] * 8
-    assert by_rank["dur_ns"][0] == 241_191_000
-    assert by_rank["dur_ns"][4] == 495_240_000
-    assert found["arrival_skew_ns"].max() == 41_730_000
-    assert (by_rank["wait_ns"].min(), by_rank["wait_ns"].max()) == (191_397_000, 445_087_000)
-    assert found["match_confidence"].unique().to_list() == [1.0]
-    assert found["world"].unique().to_list() == [8]

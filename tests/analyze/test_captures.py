@@ -55,20 +55,6 @@ def test_a_graph_of_a_whole_step(shared: Path) -> None:
     assert layers["layer"].to_list() == list(range(36))
 
 
-@pytest.mark.slow
-def test_the_capture_agrees_with_what_names_and_places_say(shared: Path) -> None:
-    run, capture = pair(shared, SGLANG)
-    by_place = attribute(run)
-    by_module = attribute(with_captures(run, capture))
-    both = by_place.hstack(by_module.select(module_stage="stage", module_layer="layer", by="evidence"))
-    both = both.filter(pl.col("by") == "module")
-    assert both.height == 472  # all but 72 copies between two modules
-    time = pl.col("dur_ns").sum()
-    for label in ("stage", "layer"):
-        right = both.filter(pl.col(label).eq_missing(pl.col(f"module_{label}"))).select(time).item()
-        assert right > 0.995 * both.select(time).item()
-
-
 def test_without_names_order_and_repetitions_decide(shared: Path) -> None:
     """As on NVIDIA devices, where the launches of a capture name no kernel."""
     run, capture = pair(shared, SGLANG)
@@ -160,19 +146,6 @@ def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
     for label in ("layer", "stage"):
         same = by_place.filter(known)[label].eq_missing(by_module.filter(known)[label])
         assert same.mean() > 0.99
-
-
-@pytest.mark.slow
-def test_graphs_of_two_sizes_on_an_nvidia_device() -> None:
-    """Prefill of 256 tokens and decode of 4, each of 11 graphs; torch.compile wrote most kernels."""
-    run = own("capture_pieces")
-    found = captured(run, [own("capture_pieces_of_graphs"), own("capture_pieces_of_graphs1")])
-    assert set(found["confidence"]) == {0.9}
-    products = found.filter(pl.col("op") == "aten::mm").select("graph", "shapes")
-    rows = [(graph, json.loads(shapes)[0][0]) for graph, shapes in products.iter_rows()]
-    assert {256 if graph < 11 else 4 for graph, _ in rows} == {256, 4}
-    assert all(count == (256 if graph < 11 else 4) for graph, count in rows)
-    assert found["graph"].n_unique() == 22
 
 
 def by_hand(order: list[str], graphs: list[list[tuple[str, str]]]) -> tuple[Trace, Trace]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 
-import polars as pl
 import pytest
 
 from llmprof import analyze
@@ -13,7 +12,7 @@ from llmprof.analyze.catalog import Section
 from llmprof.errors import LlmprofError
 from llmprof.report.contents import sections
 from llmprof.report.figures import drawings
-from llmprof.report.page import Absent, Figure
+from llmprof.report.page import Figure
 
 
 def test_names_and_views_are_unique_and_public():
@@ -67,13 +66,3 @@ def test_the_sections_of_a_report():
     ]
     anchors = {one.anchor for one in catalog.analyses() if isinstance(one.section, Section)}
     assert {one.anchor for one in catalog.analyses()} - {""} == anchors
-
-
-def test_why_there_is_no_table_is_said_where_no_figure_says_it():
-    drawn = {d.name: Figure(d.name, d.shows) for one in catalog.analyses() for d in drawings(one)}
-    absent = Absent("x", captured=False, found="nothing", hint="")
-    by_anchor = {s.anchor: s for s in sections(drawn, {"steps": absent, "kernel_summary": absent})}
-    assert [type(block) for block in by_anchor["steps"].blocks] == [Figure, Figure]
-    assert [block.part for block in by_anchor["kernels"].blocks] == ["time of each kernel"]
-    frames = {"steps": pl.DataFrame()}
-    assert [type(block) for block in sections(drawn, frames)[0].blocks] == [Figure, Figure]

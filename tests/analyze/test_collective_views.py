@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import polars as pl
 import pytest
 
 from llmprof.analyze import collective_arrivals, collective_sizes
-from llmprof.analyze.collectives.collectives import collective_sizes_of, collectives, lateness, link_peak_gbps
+from llmprof.analyze.collectives.collectives import collectives, lateness
 from llmprof.trace import Trace
 from tests.analyze.test_collectives import calls
 
@@ -48,19 +47,3 @@ def test_sizes_against_the_peak_of_the_link() -> None:
     assert row["bus_gbps"] == pytest.approx((8_000 / 94_000 + 8_000 / 4_100) / 2)
     assert row["peak_gbps"] == 450.0  # 900 GB/s of NVLink are both directions
     assert row["share_of_peak"] == pytest.approx(row["bus_gbps"] / 450)
-
-
-@pytest.mark.parametrize("device", [None, "Some Other GPU", "NVIDIA L4"], ids=["none", "unknown", "without-link"])
-def test_no_peak(device: str | None) -> None:
-    trace = two_ranks(device)
-    assert link_peak_gbps(trace) is None
-    assert collective_sizes(trace)["share_of_peak"].to_list() == [None]
-
-
-def test_unknown_sizes_come_last() -> None:
-    rows = collectives(two_ranks()).with_columns(
-        bytes=pl.when(pl.col("rank") == 0).then("bytes"), bus_gbps=pl.lit(None, dtype=pl.Float64)
-    )
-    found = collective_sizes_of(rows)
-    assert found["bytes"].to_list() == [8_000, None]
-    assert found["count"].to_list() == [2, 2]

@@ -12,8 +12,7 @@ import pytest
 
 import llmprof
 from llmprof import names
-from llmprof.analyze import attribute, collectives
-from llmprof.errors import NotCapturedError
+from llmprof.analyze import collectives
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_GATHER, ALL_REDUCE, NCCL_ALL_REDUCE, kernels, ops
 
@@ -128,12 +127,6 @@ def test_two_groups_without_names() -> None:
     assert found["transfer_ns"].is_between(4 * US, 5 * US).all()
 
 
-def test_two_groups_under_one_name() -> None:
-    rows = [*random_group([0, 1], seed=5), *random_group([2, 3], seed=6)]
-    found = collectives(calls(rows, group="tp", world=2))
-    assert found.group_by("call").agg(pl.col("rank").sort())["rank"].unique().sort().to_list() == [[0, 1], [2, 3]]
-
-
 def test_clocks_that_differ() -> None:
     ahead = 5_000_000
     rows = [(rank, start + ahead * rank, end + ahead * rank) for rank, start, end in random_group([0, 1], seed=7)]
@@ -172,18 +165,6 @@ def test_with_a_rank_missing_no_wait_is_known(name: str, columns: dict[str, Any]
     for unknown in ("wait_ns", "transfer_ns", "arrival_skew_ns", "end_spread_ns", "last_rank", "bus_gbps"):
         assert found[unknown].null_count() == found.height, unknown
     assert found["bytes"].null_count() == 0
-
-
-def test_one_rank_of_a_run_of_unknown_size() -> None:
-    found = collectives(calls([(0, 0, 100)]))
-    assert found.select("world", "wait_ns", "transfer_ns").row(0) == (None, None, None)
-
-
-def test_a_world_of_one_waits_for_nobody() -> None:
-    found = collectives(calls([(0, 0, 100), (0, 200, 260)], bytes=500, meta={"world_size": 1}))
-    assert found.select("world", "wait_ns", "transfer_ns", "last_rank").rows() == [(1, 0, 100, 0), (1, 0, 60, 0)]
-    assert found["algorithm_gbps"].to_list() == [5.0, pytest.approx(500 / 60)]
-    assert found["bus_gbps"].to_list() == [0.0, 0.0]
 
 
 def test_a_sender_that_is_done_before_the_receiver_begins_did_not_wait() -> None:
@@ -266,32 +247,3 @@ def test_a_collective_that_the_user_names_is_one() -> None:
         (0, "other", 1, 9, 2),
         (1, "other", 0, 10, 2),
     ]
-
-
-def test_kernels_without_a_table_of_collectives() -> None:
-    trace = Trace({"kernels": kernels([NCCL_ALL_REDUCE, "nvjet"])})
-    assert collectives(trace)["name"].to_list() == [NCCL_ALL_REDUCE]
-    assert attribute(trace).height == 2
-
-
-def test_schema_without_rows() -> None:
-    none = collectives(Trace({"kernels": kernels([]), "collectives": calls([]).collectives}))
-    assert none.is_empty()
-    assert none.schema == collectives(calls([(0, 0, 100)])).schema
-    with pytest.raises(NotCapturedError):
-        collectives(
-            Trace(
-                {
-                    "markers": pl.DataFrame(
-                        schema={
-                            "rank": pl.Int32,
-                            "start_ns": pl.Int64,
-                            "dur_ns": pl.Int64,
-                            "name": pl.String,
-                            "domain": pl.String,
-                            "on_device": pl.Boolean,
-                        }
-                    )
-                }
-            )
-        )

@@ -40,12 +40,6 @@ def test_shares_by_hand() -> None:
     assert coverage(trace)["of"].unique().to_list() == ["summed time of kernels and copies"]
 
 
-def test_unknown_kernels_have_no_stage() -> None:
-    run = kernels(["acme"] * 4)
-    found = shares(Trace({"kernels": run, "runtime": launches(run), "markers": labels([("ProfilerStep#1", -50, 10)])}))
-    assert (found["step"][0], found["stage"][0], found["category"][0]) == (1.0, 0.0, 0.0)
-
-
 def test_every_rank_has_its_own() -> None:
     run = pl.concat([kernels(["acme"], rank=0), kernels([GEMM], rank=1)])
     trace = Trace({"kernels": run})
@@ -57,14 +51,3 @@ def test_on_cpu_the_operators_count() -> None:
     trace = Trace({"ops": ops([("aten::mm", 0, 30, 1), ("aten::inner", 5, 5, 2), ("aten::foo", 40, 10, 3)])})
     assert shares(trace)["category"] == [0.75, 30, 40, 2, 1]
     assert coverage(trace)["of"].unique().to_list() == ["summed time of outermost operators"]
-
-
-def test_no_time_has_no_share() -> None:
-    found = shares(Trace({"kernels": kernels([(GEMM, 0)])}))
-    assert found["category"][0] is None
-
-
-def test_schema_without_rows() -> None:
-    some, none = Trace({"kernels": kernels([GEMM])}), Trace({"kernels": kernels([])})
-    assert coverage(none).is_empty()
-    assert coverage(none).schema == coverage(some).schema

@@ -85,16 +85,6 @@ def test_only_in_one_is_zero_if_the_phase_ran_and_unknown_if_not() -> None:
     ]
 
 
-def test_events_outside_steps_are_left_out() -> None:
-    outside: Rows = [(0, None, None, None, "other", 0, 99)]
-    assert diff_of(frame_of(outside), frame_of(outside)).height == 0
-
-
-def test_a_null_stage_is_compared_too() -> None:
-    rows: Rows = [(0, 0, "decode", None, "other", 0, 10)]
-    assert one(rows, rows)["status"] == "same"
-
-
 def test_negative_tolerance() -> None:
     with pytest.raises(AnalysisError, match="tolerance"):
         one(decode([1]), decode([1]), tolerance=-1)

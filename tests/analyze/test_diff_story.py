@@ -9,7 +9,6 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof import explore
 from llmprof.analyze import diff, diff_context, diff_waterfall, diff_words, run_names
 from llmprof.errors import AnalysisError
 from llmprof.readers.reading import name_of
@@ -83,17 +82,6 @@ def test_small_changes_of_compute_are_gathered_but_for_the_three_largest() -> No
     assert compute["delta_ns"].to_list() == [6.0, 5.0, 4.0, 6.0]
 
 
-def test_sentences_have_the_figures_of_the_frame_and_leave_out_what_may_be_noise() -> None:
-    names = HAND.with_columns(a_run=pl.lit("eager"), b_run=pl.lit("graphs"))
-    assert diff_words(names) == [
-        "A step of decode takes 70 ns in graphs against 100 ns in eager: 30 ns less (30.0 %). "
-        "Less: norm 20 ns, waiting for other ranks 15 ns. More: transfer between ranks 10 ns.",
-        "Only graphs has steps of prefill: they are not compared.",
-    ]
-    noisy = HAND.with_columns(beyond_noise=pl.lit(value=False))
-    assert diff_words(noisy)[0].endswith("30 ns less (30.0 %), which is within the noise of the steps.")
-
-
 def test_what_is_no_comparison_or_has_no_such_phase_is_refused() -> None:
     with pytest.raises(AnalysisError, match="has no columns"):
         diff_waterfall(HAND.drop("kind"))
@@ -134,35 +122,6 @@ def test_parts_add_up_and_words_are_true_on_real_pairs(pair: str, shared: Path) 
 
 
 @pytest.mark.slow
-def test_runs_without_steps_are_not_called_slower(shared: Path) -> None:
-    a, b = (llmprof.read(shared / path) for path in PAIRS["before and after"])
-    (said,) = diff_words(diff(a, b, names=("before", "after")))
-    assert "How long a recording lasts says nothing of speed." in said
-    # sums of attention kernels in the files' own tables: 272.317 ms of 68 and 240.756 ms of 60 kernels on two ranks
-    assert "Less in after: attention 15.8 ms (30 events a rank in place of 34)" in said
-
-
-@pytest.mark.slow
-def test_a_sum_over_a_recording_is_not_called_faster(shared: Path) -> None:
-    a, b = (llmprof.read(shared / path) for path in PAIRS["before and after"])
-    assert set(diff(a, b)["status"]) <= {"less_time", "more_time", "same", "only_a", "only_b"}
-    widget = explore.compare(a, b)
-    assert set(widget.table["status"]) <= set(widget.statuses)
-    assert not {"faster", "slower"} & set(widget.statuses)
-
-
-@pytest.mark.slow
-def test_other_batches_of_mixed_steps_are_named(sample_trace: Callable[[str], Trace]) -> None:
-    a, b = (sample_trace(f"torch_tp4_eager_{kind}") for kind in ("custom_allreduce", "nccl"))
-    words = diff_context(a, b, names=("custom", "nccl")).filter(what="mixed tokens")["words"].item()
-    # labels of the steps: execute_context_2(128)_generation_2(2) and execute_context_3(192)_generation_1(1)
-    assert words == (
-        "mixed tokens: 128 of prefill and 2 of decode in custom, 192 of prefill and 1 of decode in nccl; "
-        "a mixed step does other work"
-    )
-
-
-@pytest.mark.slow
 def test_what_cannot_be_laid_side_by_side_is_named(shared: Path) -> None:
     a, b = (llmprof.read(shared / path) for path in PAIRS["ranks and phases"])
     rows = {row["what"]: row for row in diff_context(a, b, names=("moe", "dense")).iter_rows(named=True)}
@@ -170,32 +129,6 @@ def test_what_cannot_be_laid_side_by_side_is_named(shared: Path) -> None:
     assert rows["phases"]["words"].startswith("phases: decode, mixed, prefill in moe, decode, prefill in dense;")
     assert rows["device"]["same"] is True
     assert rows["device"]["words"] is None
-
-
-@pytest.mark.slow
-def test_a_run_on_the_cpu_and_one_of_pipeline_stages(sample_trace: Callable[[str], Trace]) -> None:
-    cpu, stages = sample_trace("torch_cpu_tp2_layer_annotations"), sample_trace("torch_pp2_eager")
-    found = diff_context(cpu, stages, names=("cpu", "stages"))
-    rows = {row["what"]: row["words"] for row in found.iter_rows(named=True)}
-    assert rows["device"] == "device: the CPU in cpu, NVIDIA H200 in stages; times of kernels compare the devices, too"
-    # 28 layers on two ranks, of which each numbers its own
-    assert rows["layers"].startswith("layers of a rank: 4 in cpu, 14 in stages;")
-    assert rows["ranks"] is None
-    said = diff_words(diff(cpu, stages, names=("cpu", "stages")))
-    assert said[-1] == "Only cpu has steps of mixed: they are not compared."
-
-
-def test_phases_of_one_run_are_listed() -> None:
-    alone = [("step", phase, None, None, 100.0, None, None) for phase in ("decode", "mixed", "other", "prefill")]
-    assert diff_words(frame_of(*alone)) == [
-        "Only a has steps of decode, mixed and prefill and steps whose phase is unknown: they are not compared."
-    ]
-
-
-def test_a_trace_without_a_device_knows_little() -> None:
-    found = diff_context(Trace({}), Trace({}))
-    assert found["a"].null_count() == found.height
-    assert found["words"].null_count() == found.height
 
 
 @pytest.mark.slow

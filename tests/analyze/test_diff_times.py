@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import diff, diff_events, diff_times
+from llmprof.analyze import diff, diff_times
 from llmprof.errors import AnalysisError
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
@@ -70,11 +69,6 @@ def test_what_is_not_beyond_the_noise_is_the_same() -> None:
     assert (clear["beyond_noise"], clear["status"]) == (True, "slower")
 
 
-def test_one_step_has_no_interval() -> None:
-    step = diff_times([run(50_000, steps=1)], [run(80_000, steps=1)]).row(0, named=True)
-    assert (step["low_ns"], step["beyond_noise"], step["status"]) == (None, None, "slower")
-
-
 def test_recordings_without_steps() -> None:
     def recording(dur: int) -> Trace:
         own = kernels([("acme", dur), (GEMM, 50)], start=100)
@@ -92,16 +86,6 @@ def test_recordings_without_steps() -> None:
     assert diff(run(50_000), recording(100)).row(0, named=True)["level"] == "recording"
 
 
-def test_levels_and_columns() -> None:
-    found = diff(run(50_000, 40_000), run(50_000))
-    assert found["level"].unique(maintain_order=True).to_list() == ["step", "part", "kernels"]
-    assert found.columns[:6] == ["level", "phase", "kind", "part", "stage", "category"]
-    kernels_only = found.filter(level="kernels").select("phase", "stage", "category", "a_ns", "b_ns")
-    assert kernels_only.equals(
-        diff_events(run(50_000, 40_000), run(50_000)).select("phase", "stage", "category", "a_ns", "b_ns")
-    )
-
-
 def test_what_cannot_be_compared() -> None:
     with pytest.raises(AnalysisError, match="tolerance"):
         diff(run(1000), run(1000), tolerance=-1)
@@ -110,19 +94,6 @@ def test_what_cannot_be_compared() -> None:
     metrics = launched(("gemm", "(8, 1, 1)", 100))
     with pytest.raises(AnalysisError, match="profile of single kernels"):
         diff(run(1000), metrics)
-
-
-def test_eager_against_graphs(sample_trace: Callable[[str], Trace]) -> None:
-    found = diff(sample_trace("torch_tp1_eager"), sample_trace("torch_tp1_cudagraph")).filter(phase="decode")
-    step = found.row(0, named=True)
-    # medians of the recordings' own steps: 33.07 and 3.86 ms
-    assert step["a_ns"] == pytest.approx(33.065e6, rel=0.005)
-    assert step["b_ns"] == pytest.approx(3.860e6, rel=0.005)
-    parts = found.filter(level="part")
-    assert parts["a_ns"].sum() == pytest.approx(step["a_ns"], abs=1e-3)
-    assert parts["b_ns"].sum() == pytest.approx(step["b_ns"], abs=1e-3)
-    assert parts.row(0, named=True)["part"] == "host_bound"
-    assert step["beyond_noise"]
 
 
 @pytest.mark.slow

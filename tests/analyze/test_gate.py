@@ -54,19 +54,6 @@ def test_change_and_interval_are_shares_of_a():
     assert (row["change"], row["low"], row["high"]) == (pytest.approx(0.1), pytest.approx(0.05), pytest.approx(0.15))
 
 
-@pytest.mark.parametrize(("b", "verdict"), [(120, "longer"), (101, "as long"), (80, "shorter")])
-def test_whole_recordings_are_longer_or_shorter_but_not_slower_or_faster(b, verdict):
-    row = step("x", 100, b, noise=None, level="recording", a_steps=1, b_steps=1) | {"phase": None}
-    part = step("x", 40, b - 60, noise=None, level="part", kind="idle", part="host_bound") | {"phase": None}
-    assert gate(frame(row))["verdict"].item() == verdict
-    assert verdict in VERDICTS
-    lines = markdown(frame(row, part), apart=["ranks: 1 in a, 2 in b"]).splitlines()
-    assert lines[0].startswith("**Longer**: the recording takes +20.0%" if b == 120 else "**Not longer** by more than")
-    assert lines[0].endswith("how long a recording lasts says nothing of speed unless both did the same work.")
-    assert lines[2] == "- Not alike: ranks: 1 in a, 2 in b"
-    assert lines[-1].startswith("| whole recording | idle (host late) | 40.0 us |")
-
-
 def test_markdown_says_the_verdict_first_and_escapes_names():
     part = step("decode", 40, 60, level="part", kind="compute", part="attention|x")
     text = markdown(frame(step("decode", 100, 120), part), names=("main", "my_branch|"), over=0.03)

@@ -5,17 +5,8 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from llmprof.analyze import groups
-
-
-def test_last_before_a_moment_that_is_not_known() -> None:
-    points = pl.DataFrame({"rank": [0, 0], "at": [None, 7]})
-    marks = pl.DataFrame({"rank": [1, 0], "at": [1, 5]})
-    assert groups.last_before(points, marks, ["rank"], at="at").to_list() == [None, 1]
-    assert groups.last_before(points, marks.clear(), ["rank"], at="at").to_list() == [None, None]
 
 
 def test_values_of_groups_are_looked_up_once_a_run() -> None:
@@ -26,12 +17,6 @@ def test_values_of_groups_are_looked_up_once_a_run() -> None:
     assert name.to_list() == ["a", "a", "b", None, "a"]
     (all_in_one,) = groups.of_groups(frame, pl.DataFrame({"size": [4]}), [])
     assert all_in_one.to_list() == [4] * 5
-
-
-def test_distinct_keys_are_in_the_order_of_their_first_row() -> None:
-    frame = pl.DataFrame({"rank": [1, 1, 0, None, 1], "stream": [7, 7, 7, 7, 7], "name": ["a", "b", "c", "d", "e"]})
-    assert groups.distinct_keys(frame, ["rank", "stream"]).rows() == [(1, 7), (0, 7), (None, 7)]
-    assert groups.distinct_keys(frame.clear(), ["rank"]).rows() == []
 
 
 @pytest.mark.parametrize(
@@ -57,17 +42,6 @@ def test_first_and_last_chosen_row_of_each_group() -> None:
     nothing = grouped.last(values == 12, pl.Series([False] * 6))
     assert (nothing.dtype, nothing.to_list()) == (pl.Boolean, [None] * 5)
     assert grouped.first(values == 12, values > 11).to_list() == [True, None, False, False, None]
-
-
-@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([True, False, None])), max_size=20))
-def test_first_and_last_equal_a_loop(rows: list[tuple[int, bool | None]]) -> None:
-    rows.sort(key=lambda row: row[0])
-    grouped = groups.Grouped(pl.Series([group for group, _ in rows], dtype=pl.Int64), 5)
-    values = pl.Series(range(len(rows)), dtype=pl.Int64)
-    chosen = pl.Series([flag for _, flag in rows], dtype=pl.Boolean)
-    of_group = [[row for row, (group, flag) in enumerate(rows) if group == n and flag] for n in range(5)]
-    assert grouped.first(values, chosen).to_list() == [min(found, default=None) for found in of_group]
-    assert grouped.last(values, chosen).to_list() == [max(found, default=None) for found in of_group]
 
 
 def test_row_numbers_below_zero_are_null_and_may_be_looked_up() -> None:

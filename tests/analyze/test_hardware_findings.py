@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 
@@ -11,12 +9,8 @@ from llmprof import analyze
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.errors import NotCapturedError
 from llmprof.metrics.data import Metrics
-from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.reading import hardware_metrics_only
 from tests.analyze.test_speed_of_light import DRAM, DURATION, L2, SM, measured
-
-REAL = Path(__file__).parents[2] / ".." / "shared" / "real" / "ncu"
-needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="the files of others are not here")
 
 
 def two() -> Metrics:
@@ -44,15 +38,6 @@ def test_kernels_by_their_share_with_their_limit():
     assert "limited by memory: the device memory is at 70 % of its peak" in found["title"][1]
     speed = analyze.speed_of_light(named(two(), "gemm", "copy's"))
     assert [speed.filter(pl.sql_expr(where))["kernel_id"].to_list() for where in found["where"]] == [[0], [1]]
-
-
-def test_the_limit_is_that_of_most_of_the_time_of_a_kernel():
-    slow, fast = {DURATION: 700, SM: 70, DRAM: 10}, {DURATION: 300, SM: 10, DRAM: 10}
-    found = analyze.hardware_findings(named(measured(slow, fast, device="NVIDIA H200"), "k", "k"))
-    assert found.height == 1
-    assert "limited by compute" in found["title"][0]
-    assert "those of" not in found["title"][0]
-    assert "of the launches with 700 ns of it" in found["detail"][0]
 
 
 def test_estimates_are_added_over_the_launches_and_local_ones_are_left_out():
@@ -112,15 +97,3 @@ def test_what_holds_hardware_metrics_only(tmp_path):
     (tmp_path / "rank0.pt.trace.json").write_text('{"traceEvents": []}')
     assert not hardware_metrics_only(tmp_path)
     assert not hardware_metrics_only(tmp_path / "rank0.pt.trace.json")
-
-
-@needs_real
-@pytest.mark.parametrize("file", sorted(path.name for path in REAL.glob("*") if path.suffix in {".csv", ".ncu-rep"}))
-def test_recordings_of_others(file):
-    metrics = read_metrics(REAL / file)
-    found = analyze.hardware_findings(metrics)
-    timed = metrics.kernels["duration_ns"].drop_nulls()
-    assert (found.height > 0) == (timed.len() > 0)
-    assert (found["figure"] <= timed.sum() * 1.0001).all()
-    assert found["share_of_time"].is_between(0, 1).all()
-    assert not found["title"].str.contains("None|nan").any()

@@ -63,12 +63,6 @@ def test_union_counts_shared_time_once() -> None:
     assert intervals.gaps(frame).rows() == [(12, 8)]
 
 
-def test_several_subsets_in_one_sweep() -> None:
-    frame = one((0, 10), (5, 15), (12, 14)).with_columns(kind=pl.Series(["a", "b", None]))
-    got = intervals.union_lengths(frame, a=pl.col("kind") == "a", b=pl.col("kind") == "b", all=pl.lit(True))
-    assert got.row(0, named=True) == {"first_ns": 0, "last_ns": 15, "a": 10, "b": 10, "all": 15}
-
-
 def test_no_rows_and_no_groups() -> None:
     assert intervals.union_length(one()).to_dicts() == [{"busy_ns": 0}]
     assert intervals.union_length(frame_of([]), BY).height == 0
@@ -79,26 +73,11 @@ def test_no_rows_and_no_groups() -> None:
     assert intervals.clip(one(), one((0, 9))).height == 0
 
 
-def test_negative_duration_counts_as_none() -> None:
-    assert intervals.union_length(one((10, 5), (0, 2))).item() == 2
-
-
 def test_null_is_a_group_of_its_own_and_comes_last() -> None:
     frame = frame_of([(0, None, 0, 5), (0, 1, 3, 5), (0, None, 4, 2)])
     assert intervals.union_length(frame, BY).rows() == [(0, 1, 5), (0, None, 6)]
     windows = frame_of([(0, None, 0, 100), (0, 1, 0, 4), (1, 0, 0, 9)])
     assert intervals.length_within(windows, frame, BY)["busy_ns"].to_list() == [6, 1, 0]
-
-
-def test_groups_may_be_named_by_text() -> None:
-    frame = one((0, 3), (1, 4), (10, 12)).with_columns(phase=pl.Series(["decode", None, "decode"]))
-    assert intervals.merge(frame, ["phase"]).rows() == [("decode", 0, 3), ("decode", 10, 2), (None, 1, 3)]
-
-
-def test_clip_keeps_the_other_columns_and_names_the_window() -> None:
-    frame = one((0, 10), (12, 30)).with_columns(name=pl.Series(["x", "y"]))
-    windows = one((20, 25), (5, 14))
-    assert intervals.clip(frame, windows).sort("start_ns").rows() == [(5, 5, "x", 1), (12, 2, "y", 1), (20, 5, "y", 0)]
 
 
 def test_errors_say_what_is_wrong() -> None:
@@ -118,25 +97,6 @@ def test_lengths_equal_the_count_of_nanoseconds(data: Rows) -> None:
     )
 
 
-@given(rows)
-def test_merged_intervals_cover_the_same_and_are_apart(data: Rows) -> None:
-    frame = frame_of(data)
-    merged = intervals.merge(frame, BY)
-    assert ticks(merged.rows()) == {group: covered for group, covered in ticks(data).items() if covered}
-    assert merged["dur_ns"].min() is None or merged["dur_ns"].min() > 0
-    apart = merged.select((pl.col("start_ns") - (pl.col("start_ns") + pl.col("dur_ns")).shift(1)).over(BY)).to_series()
-    assert (apart.drop_nulls() > 0).all()
-    assert_frame_equal(intervals.merge(merged, BY), merged)
-
-
-@given(rows)
-def test_gaps_fill_the_span(data: Rows) -> None:
-    got = ticks(intervals.gaps(frame_of(data), BY).rows())
-    for group, covered in ticks(data).items():
-        span = set(range(min(covered), max(covered) + 1)) if covered else set()
-        assert got.get(group, set()) == span - covered
-
-
 @given(rows, rows)
 def test_pair_lengths_and_their_identities(data_a: Rows, data_b: Rows) -> None:
     a, b = ticks(data_a), ticks(data_b)
@@ -150,16 +110,6 @@ def test_pair_lengths_and_their_identities(data_a: Rows, data_b: Rows) -> None:
 
 
 @given(rows, rows)
-def test_length_within_windows_that_may_overlap(data: Rows, windows: Rows) -> None:
-    covered = ticks(data)
-    got = intervals.length_within(frame_of(windows), frame_of(data), BY)
-    assert got.select(SCHEMA.keys()).rows() == windows
-    assert got["busy_ns"].to_list() == [
-        len(covered.get((r, s), set()) & set(range(start, start + dur))) for r, s, start, dur in windows
-    ]
-
-
-@given(rows, rows)
 def test_clip_equals_cutting_by_hand(data: Rows, raw: Rows) -> None:
     windows = intervals.merge(frame_of(raw), BY).rows()
     expected = []
@@ -170,14 +120,6 @@ def test_clip_equals_cutting_by_hand(data: Rows, raw: Rows) -> None:
                 expected.append((rank, step, low, high - low, n))
     got = intervals.clip(frame_of(data), frame_of(windows), BY)
     assert sorted(got.rows(), key=str) == sorted(expected, key=str)
-
-
-@given(rows, st.randoms())
-def test_order_of_the_rows_does_not_matter(data: Rows, random: object) -> None:
-    shuffled = list(data)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    for function in (intervals.union_length, intervals.merge, intervals.gaps):
-        assert_frame_equal(function(frame_of(data), BY), function(frame_of(shuffled), BY))
 
 
 @given(rows)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.analyze.kernels import kernel_summary, kernel_summary_of
-from llmprof.errors import NotCapturedError
-from llmprof.trace import Trace
+from llmprof.analyze.kernels import kernel_summary_of
 
 EVENTS = pl.DataFrame(
     [
@@ -40,21 +38,3 @@ def test_shares_are_of_the_group_and_one_run_has_no_deviation() -> None:
         (0, "gemm", 3, 0.9), (0, "rms", 1, 0.1), (1, "rms", 1, 1.0),
     ]  # fmt: skip
     assert got["std_ns"].to_list()[1:] == [None, None]
-
-
-def test_no_time_has_no_shares() -> None:
-    got = kernel_summary_of(EVENTS.with_columns(dur_ns=pl.lit(0)))
-    assert got["share"].to_list() == [None, None]
-    assert kernel_summary_of(EVENTS.clear()).height == 0
-
-
-def test_trace_of_two_ranks() -> None:
-    kernels = pl.DataFrame(
-        {"rank": [0, 0, 1], "start_ns": [0, 5, 0], "dur_ns": [4, 6, 8], "name": ["rms_norm_kernel"] * 3}
-    )
-    got = kernel_summary(Trace({"kernels": kernels}), by=("rank",))
-    assert got.select("rank", "name", "category", "count", "total_ns").rows() == [
-        (0, "rms_norm_kernel", "norm", 2, 10), (1, "rms_norm_kernel", "norm", 1, 8),
-    ]  # fmt: skip
-    with pytest.raises(NotCapturedError):
-        kernel_summary(Trace({}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof import schema
 from llmprof.analyze import attribute, events_within, kernel_summary, kernels_within
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
@@ -38,14 +37,6 @@ def test_everything_is_the_summary_with_places() -> None:
     assert (norm["streams"], norm["ranks"]) == ([7], [0, 1])
     common = ["name", "category", "count", "total_ns", "share", "mean_ns", "median_ns", "min_ns", "max_ns"]
     assert found.select(common).equals(kernel_summary(RUN).select(common))
-
-
-def test_labels_tell_launches_apart() -> None:
-    found = kernels_within(RUN, by=("stream",), where={"rank": 0})
-    assert found.select("stream", "name", "count", "total_ns").rows() == [
-        (7, "nvjet_x", 2, 40), (9, "nvjet_x", 1, 10), (7, "rms_norm_kernel", 1, 10),
-    ]  # fmt: skip
-    assert found["share"].sum() == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
@@ -85,19 +76,6 @@ def test_layers_and_stages_of_a_model() -> None:
     assert rows["name"].to_list() == [ATTENTION]
     assert rows.columns == attribute(trace).columns
     assert kernels_within(trace, where={"layer": 0})["count"].sum() == len(DENSE)
-
-
-def test_nothing_of_a_label_is_no_rows() -> None:
-    assert kernels_within(RUN, where={"phase": "decode"}, bins=3).is_empty()
-    assert kernels_within(RUN, where={"name": "<script>"}).is_empty()
-    assert kernels_within(RUN, where={"rank": None}).height == 2
-
-
-def test_recorded_but_empty_has_the_schema_of_a_full_one() -> None:
-    empty = Trace({table: schema.empty(table) for table in schema.TABLES})
-    options = {"by": ("phase", "layer"), "bins": 3}
-    assert kernels_within(empty, **options).schema == kernels_within(RUN, **options).schema
-    assert kernels_within(empty).is_empty()
 
 
 def test_what_cannot_be_answered_says_why() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.analyze.compare import diff
 from llmprof.analyze.idle import idle, launch_delay, stream_gaps
 from llmprof.analyze.kernels import kernel_summary
 from llmprof.analyze.layers.attribution import labelled
@@ -81,17 +80,6 @@ def test_kernel_summary_by_phase() -> None:
         ("decode", "collective", 1, 15),
         ("prefill", "linear", 1, 20),
         ("prefill", "norm", 1, 10),
-    ]
-
-
-@pytest.mark.slow
-def test_diff_of_a_trace_and_one_three_times_as_slow() -> None:
-    same, slower = diff(trace_of(), trace_of()), diff(trace_of(), trace_of(3))
-    assert set(same["status"]) == {"same"}
-    linear = slower.filter(pl.col("category") == "linear")
-    assert linear.select("phase", "a_ns", "b_ns", "ratio", "a_steps", "status").rows() == [
-        ("decode", 20.0, 60.0, 3.0, 2, "slower"),
-        ("prefill", 20.0, 60.0, 3.0, 1, "slower"),
     ]
 
 

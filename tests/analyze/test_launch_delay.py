@@ -79,7 +79,3 @@ def test_without_runtime_calls_or_kernels() -> None:
         launch_delay(Trace({"kernels": kernels}))
     with pytest.raises(NotCapturedError, match="no kernels"):
         launch_delay(Trace({}))
-
-
-def test_no_kernels_among_the_events() -> None:
-    assert launch_delay_of(EVENTS.filter(pl.col("source") == "copy")).height == 0

@@ -108,22 +108,6 @@ def test_one_graph_a_layer_has_a_host_side() -> None:
     assert layers(trace, per="layer")["host_dur_ns"].to_list() == [2, 2]
 
 
-def test_without_launches_there_is_no_host_side() -> None:
-    found = layers(Trace({"kernels": kernels(forward(2))}))
-    assert found["host_dur_ns"].null_count() == found.height
-    assert found.schema == layers(step_of(kernels(forward(2)))).schema
-
-
-@pytest.mark.parametrize("per", ["stage", "layer"])
-def test_schema_without_rows(per: str) -> None:
-    some = layers(step_of(kernels(forward(2))), per=per)  # type: ignore[arg-type]
-    for run in (kernels([]), kernels(["acme"])):
-        none = layers(Trace({"kernels": run}), per=per)  # type: ignore[arg-type]
-        assert none.is_empty()
-        assert none.schema == some.schema
-        assert layers(step_of(run), per=per).schema == some.schema  # type: ignore[arg-type]
-
-
 def test_other_rows_are_refused() -> None:
     with pytest.raises(AnalysisError, match="'stage' or 'layer'"):
         layers(step_of(kernels(DENSE)), per="kernel")  # type: ignore[arg-type]

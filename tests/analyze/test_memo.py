@@ -8,8 +8,7 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze import catalog as analyze_analysis
-from llmprof.analyze.catalog import Results, per_trace, results_of
+from llmprof.analyze.catalog import Results, per_trace
 from llmprof.trace import Trace
 from tests.analyze.builders import DENSE, kernels
 
@@ -55,15 +54,6 @@ def test_changing_tables_changes_nothing_else():
     assert analyze.kernel_summary(Trace(trace.tables)).equals(summary)
 
 
-def test_changing_what_is_known_changes_nothing():
-    trace = trace_of()
-    trace.meta["device"] = "another"
-    trace.meta["ranks"][0]["rank"] = 7
-    trace.coverage.clear()
-    assert trace.meta == {"device": "NVIDIA H200", "ranks": [{"rank": 0}]}
-    assert trace.coverage == {"events": 3}
-
-
 calls: list[tuple[object, ...]] = []
 
 
@@ -107,15 +97,6 @@ def test_what_was_not_used_for_longest_is_dropped():
     kept.put("large", pl.DataFrame({"x": range(3000)}))
     assert kept.get("large") is None
     assert len(kept) == 2
-
-
-def test_the_bound_grows_with_the_trace(monkeypatch):
-    monkeypatch.setattr(analyze_analysis, "LEAST_KEPT", 10)
-    trace = trace_of()
-    assert results_of(trace).most_bytes == analyze_analysis.KEPT_OF_TRACE * trace.kernels.estimated_size()
-    for min_ns in range(500):
-        analyze.idle(trace, min_ns=min_ns)
-    assert results_of(trace).bytes <= results_of(trace).most_bytes
 
 
 def test_a_trace_with_results_can_be_pickled():

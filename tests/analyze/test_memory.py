@@ -5,9 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-import llmprof
-from llmprof import analyze, charts, schema
-from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
+from llmprof import analyze, schema
+from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import kernels, labels, launches, ops
 
@@ -65,15 +64,6 @@ def test_holders_at_the_peak(torch):
     assert found["share"].sum() == pytest.approx(1)
 
 
-def test_holders_at_a_moment(torch):
-    found = analyze.memory(torch, per="holder", at_ns=65)
-    assert found.select("part", "holder", "bytes").rows() == [
-        ("before the recording", None, 100 * KIB),
-        ("temporary", "aten::mm", 4 * KIB),
-        (None, "aten::add", 2 * KIB),  # never released: whether a step needs it is not known
-    ]
-
-
 def test_operators(torch):
     found = analyze.memory(torch, per="op").select(
         "op", "allocations", "allocated_bytes", "released_bytes", "net_bytes"
@@ -91,14 +81,6 @@ def test_steps(torch):
         (0, 112 * KIB, 12 * KIB, 8 * KIB, 4 * KIB),
         (1, 106 * KIB, 2 * KIB, 4 * KIB, -2 * KIB),
     ]
-
-
-def test_where_the_profiler_writes_no_sum_it_is_made():
-    rows = [row(1, 5, address=1), row(2, 7, address=2), row(3, -5, address=1)]
-    trace = Trace({"memory": pl.DataFrame(rows, infer_schema_length=None)})
-    assert analyze.memory(trace, per="time")["allocated_bytes"].to_list() == [5, 12, 7]
-    found = analyze.memory(trace).row(0, named=True)
-    assert (found["peak_bytes"], found["reserved_peak_bytes"], found["fragmentation"]) == (12, None, None)
 
 
 def test_ranks_and_host_memory_stay_apart():
@@ -143,13 +125,6 @@ def test_samples_alone_have_a_peak_and_no_flows():
         analyze.memory(trace, per="op")
 
 
-@pytest.mark.parametrize("per", ["device", "holder", "op", "time"])
-def test_recorded_but_none(per, torch):
-    found = analyze.memory(Trace({"memory": schema.empty("memory")}), per=per)
-    assert found.is_empty()
-    assert found.schema == analyze.memory(torch, per=per).schema
-
-
 def test_not_recorded():
     with pytest.raises(NotCapturedError, match="profile_memory=True"):
         analyze.memory(Trace({}))
@@ -168,25 +143,3 @@ def test_allocators_of_an_npu_are_not_mixed():
     ]
     found = analyze.memory(Trace({"memory": pl.DataFrame(rows)}), per="time")
     assert found.select("time_ns", "allocated_bytes").rows() == [(10, 908 * KIB), (30, 900 * KIB)]
-
-
-def test_real_memory_of_an_npu(shared):
-    folder = shared / "real" / "ascend" / "msinsight_level1" / "text" / "rank0_ascend_pt"
-    if not folder.is_dir():
-        pytest.skip("the shared files are not here")
-    raw = pl.read_csv(folder / "ASCEND_PROFILER_OUTPUT" / "operator_memory.csv", infer_schema=False)
-    size = next(c for c in raw.columns if c.lower().startswith("size"))
-    own = raw.filter(~pl.col("Name").str.starts_with("cann::"))  # the others are of the graph engine's allocator
-    taken = own[size].str.strip_chars().cast(pl.Float64).sum() * 1024
-    with pytest.warns(TraceWarning, match="ranks are missing"):
-        trace = llmprof.read(folder)
-    found = analyze.memory(trace, per="op")
-    assert found["allocated_bytes"].sum() == pytest.approx(taken, rel=1e-6)
-    assert found["op"].null_count() < found.height
-    assert analyze.memory(trace)["peak_bytes"].max() > 0
-
-
-def test_charts_draw_them(torch):
-    assert "112 KiB" in str(charts.memory(analyze.memory(torch, per="time")).to_dict()["title"])
-    drawn = charts.memory_holders(analyze.memory(torch, per="holder")).to_dict()
-    assert "before the recording" in str(drawn["title"])

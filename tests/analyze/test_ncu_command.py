@@ -161,14 +161,3 @@ def test_a_layer_and_stage_of_a_run_are_counted_as_by_hand(layer, stage, phase):
     assert int(chosen["--launch-skip"]) == passing.index(True)
     last = len(passing) - 1 - passing[::-1].index(True)
     assert int(chosen["--launch-count"]) == last - passing.index(True) + 1
-
-
-@pytest.mark.slow
-@needs_captures
-def test_of_a_run_on_four_devices_one_rank_is_profiled_and_its_collectives_are_not():
-    trace = llmprof.read(SHARED / "torch_tp4_eager_custom_allreduce")
-    command = ncu_command(trace, RUN, layer=3, rank=2)
-    assert options(command)["--devices"] == "2"
-    assert "reduce" not in options(command)["--kernel-name"]
-    with pytest.raises(AnalysisError, match="wait for ever"):
-        ncu_command(trace, RUN, layer=3, stage="all_reduce")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-import llmprof
 from llmprof import analyze
 from llmprof.analyze.activity import activity
 from llmprof.errors import AnalysisError, NotCapturedError
@@ -87,14 +86,6 @@ def test_launch_path_follows_an_operator_through_every_layer(path):
     assert all(second[key] is None for key in (*delays, "operator", "call"))
 
 
-def test_launch_path_on_a_gpu_has_no_queue(sample_trace):
-    found = analyze.launch_path(sample_trace("torch_tp1_eager"))
-    assert found["in_queue_ns"].null_count() == found.height
-    assert found["operator"].null_count() < 0.1 * found.height
-    known = found.drop_nulls(["to_launch_ns", "to_device_ns"])
-    assert (known["to_launch_ns"] + known["to_device_ns"] == known["delay_ns"]).all()
-
-
 def test_host_synchronisation_names_the_outermost_operator(path):
     (row,) = analyze.host_synchronisation(path).iter_rows(named=True)
     assert (row["call"], row["operator"], row["host_dur_ns"]) == (
@@ -141,16 +132,6 @@ def test_event_waits_tell_the_stream_from_the_record_at_their_end(waits):
     assert (one["before_category"], one["next_category"]) == ("collective", "norm")
     assert found.row(0, named=True)["next_name"] == "hcom_allReduce__1_0_1"
     assert analyze.event_waits(waits, min_ns=0).height == 5
-
-
-@pytest.mark.slow
-def test_every_wait_of_the_synthetic_recording_has_its_stream(synthetic_npu):
-    found = analyze.event_waits(llmprof.read(synthetic_npu("micro_batch"), cache=False))
-    assert found.height > 100
-    assert found["waited_for"].null_count() == 0
-    # the stream of the calls waits for both compute streams, and these only for it
-    assert set(found.filter(pl.col("stream") == 4)["waited_for"]) == {2, 5}
-    assert set(found.filter(pl.col("stream") != 4)["waited_for"]) <= {4}
 
 
 def test_links_by_hand():
@@ -238,19 +219,6 @@ def test_memory_by_component_by_hand():
         (0, "APP", 1, None, 40, 4 * US),
         (0, "PTA", 3, 7, 10, 2 * US),
     ]
-
-
-@pytest.mark.slow
-def test_on_a_real_npu_every_long_wait_has_its_stream(shared):
-    path = shared / "real" / "ascend" / "msinsight_level1" / "db"
-    with pytest.warns(llmprof.errors.TraceWarning):
-        trace = llmprof.read(path, cache=False)
-    found = analyze.event_waits(trace, min_ns=100 * US)
-    assert found.height == 10
-    assert found["waited_for"].null_count() == 0
-    held = found.filter(pl.col("stream") == 2)
-    assert held["waited_for"].unique().to_list() == [4]
-    assert held["before_category"].unique().to_list() == ["collective"]
 
 
 @pytest.mark.parametrize(("wait_ns", "kind"), [(25, "event"), (4, "stream")])

@@ -69,29 +69,6 @@ def test_by_rank_shares_are_of_the_rank_and_one_run_deviates_by_nothing() -> Non
         nsys.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}), by=("layer",))
 
 
-def test_equal_times_fewer_runs_first_then_by_name() -> None:
-    kernels = pl.DataFrame(
-        {"rank": 0, "start_ns": 0, "dur_ns": [5, 5, 10, 10], "name": ["twice", "twice", "b", "a"]}, strict=False
-    )
-    assert nsys.cuda_gpu_kern_sum(Trace({"kernels": kernels}))["name"].to_list() == ["a", "b", "twice"]
-
-
-def test_api_calls_without_the_operating_system() -> None:
-    got = nsys.cuda_api_sum(Trace({"runtime": RUNTIME}))
-    assert got.columns == ["share", "total_ns", "count", *STATS, "name"]
-    assert got.select("share", "total_ns", "count", "median_ns", "name").rows() == [
-        (40 / 63, 40, 1, 40.0, "cuLaunchKernelEx"), (23 / 63, 23, 3, 5.0, "cudaLaunchKernel"),
-    ]  # fmt: skip
-
-
-def test_calls_that_a_wrapper_reported_again_stay_apart() -> None:
-    twice = RUNTIME.head(2).with_columns(nsys_event_class=pl.Series([0, 67]))
-    got = nsys.cuda_api_sum(Trace({"runtime": twice}))
-    assert got.select("share", "count", "name").rows() == [
-        (5 / 8, 1, "cudaLaunchKernel"), (3 / 8, 1, "cudaLaunchKernel"),
-    ]  # fmt: skip
-
-
 def test_copies_by_time() -> None:
     got = nsys.cuda_gpu_mem_time_sum(COPIES)
     assert got.columns == ["share", "total_ns", "count", *STATS, "operation"]
@@ -143,11 +120,6 @@ def test_ranges() -> None:
         (0.12, 60, 1, 60, "StartEnd", "step"),
         (0.08, 40, 1, 40, "PushPop", "NCCL:all_reduce"),
     ]
-
-
-def test_annotations_of_torch_have_no_domain_before_them() -> None:
-    rows = MARKERS.drop("nsys_style").head(1).with_columns(domain=pl.lit("user_annotation"))
-    assert nsys.nvtx_sum(Trace({"markers": rows}))["name"].to_list() == ["step"]
 
 
 def test_projection() -> None:

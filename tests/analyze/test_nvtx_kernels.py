@@ -89,15 +89,6 @@ def test_each_event_has_its_innermost_range() -> None:
     ]  # fmt: skip
 
 
-def test_copies_belong_too_and_count_apart() -> None:
-    copies = work([("memcpy", 240, 40, 2)]).with_columns(kind=pl.lit("HtoD"))
-    got = nvtx_kernels(Trace({"markers": MARKERS, "runtime": CALLS, "kernels": KERNELS, "copies": copies}))
-    layer = got.row(1, named=True)
-    # b 205-220, c1 230-240, copy 240-280 over c2
-    assert (layer["launches"], layer["kernels"], layer["copies"], layer["own_kernels"]) == (2, 3, 1, 1)
-    assert (layer["dur_ns"], layer["busy_ns"]) == (75, 65)
-
-
 def test_ranks_processes_and_threads_are_apart() -> None:
     frames = [markers([("step", 0, 100, 1)], rank=rank, process=process) for rank, process in ((0, 1), (1, 1), (1, 2))]
     kernels = [work([("k", 10 + rank, 5, 1)], rank) for rank in (0, 1)]
@@ -105,17 +96,6 @@ def test_ranks_processes_and_threads_are_apart() -> None:
     trace = Trace({"markers": pl.concat(frames), "runtime": pl.concat(runtime), "kernels": pl.concat(kernels)})
     got = nvtx_kernels(trace)
     assert got.select("rank", "process", "start_ns").rows() == [(0, 1, 10), (1, 1, 11)]
-
-
-def test_threads_that_are_not_known_are_one() -> None:
-    trace = Trace(
-        {
-            "markers": MARKERS.drop("thread", "process"),
-            "runtime": CALLS.drop("thread", "process").head(1),
-            "kernels": KERNELS,
-        }
-    )
-    assert nvtx_kernels(trace).select("name", "kernels").rows() == [("step", 1)]
 
 
 def test_what_is_no_range_of_the_host_is_left_out() -> None:
@@ -138,18 +118,6 @@ def test_ranges_that_overlap_without_nesting() -> None:
     got = nvtx_kernels(Trace({"markers": rows, "runtime": CALLS, "kernels": KERNELS}))
     # a and b in one; b, c and d in two; b is nearer to one, the shorter
     assert got.select("name", "depth", "launches", "own_kernels").rows() == [("one", 0, 2, 2), ("two", 0, 3, 3)]
-
-
-def test_equal_ranges_nest_in_the_order_they_came() -> None:
-    rows = markers([("outer", 0, 50, 1), ("inner", 0, 50, 1)])
-    got = nvtx_kernels(Trace({"markers": rows, "runtime": CALLS, "kernels": KERNELS}))
-    assert got.select("name", "parent", "depth", "own_kernels").rows() == [("outer", None, 0, 0), ("inner", 0, 1, 4)]
-
-
-def test_a_graph_is_one_launch() -> None:
-    kernels = work([("k", 200 + 10 * i, 5, 1) for i in range(100)])
-    got = nvtx_kernels(Trace({"markers": MARKERS, "runtime": CALLS, "kernels": kernels}))
-    assert got.select("name", "launches", "kernels", "dur_ns", "busy_ns").rows() == [("step", 1, 100, 995, 500)]
 
 
 def test_recorded_but_nothing_there() -> None:

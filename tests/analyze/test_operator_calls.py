@@ -66,13 +66,6 @@ def test_under_graphs(sample_trace):
     assert found.filter(found["why"] == IN_GRAPH)["share"].sum() > 0.5
 
 
-def test_on_a_cpu(sample_trace):
-    found = analyze.replayable(sample_trace("torch_cpu_tp2_layer_annotations"))
-    assert found["can"].any()
-    assert found["median_ns"].to_list() == found["host_median_ns"].to_list()
-    assert "aten::to" not in found["operator"].to_list()  # it holds aten::copy_
-
-
 def test_without_operators(sample_trace):
     with pytest.raises(NotCapturedError):
         analyze.replayable(sample_trace("nsys_tp2_cudagraph"))

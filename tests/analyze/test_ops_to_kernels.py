@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.analyze.activity import activity
 from llmprof.analyze.kernels import operators_of, ops_to_kernels
 from llmprof.analyze.nesting import innermost
 from llmprof.errors import NotCapturedError
@@ -88,22 +85,11 @@ def test_types_of_the_inputs_tell_calls_apart() -> None:
     ]  # fmt: skip
 
 
-def test_without_launches_only_ids_count() -> None:
-    got = ops_to_kernels(Trace({"kernels": KERNELS, "ops": OPS}))
-    assert got.filter(pl.col("match") == "time").height == 0
-    assert got.filter(pl.col("match").is_null())["count"].sum() == 7
-
-
 def test_missing_tables_are_named() -> None:
     with pytest.raises(NotCapturedError, match="no kernels"):
         ops_to_kernels(Trace({"ops": OPS}))
     with pytest.raises(NotCapturedError, match="no ops"):
         ops_to_kernels(Trace({"kernels": KERNELS}))
-
-
-def test_an_empty_table_of_operators_leaves_kernels_without_one() -> None:
-    got = ops_to_kernels(Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS.clear()}))
-    assert got["op"].null_count() == got.height
 
 
 def test_events_keep_their_order_and_columns() -> None:
@@ -152,14 +138,3 @@ def test_innermost_equals_a_search_for_the_shortest(
     for (thread, at), found in zip(points, got["span"], strict=True):
         covering = [d for t, s, d in spans if t == thread and s <= at < s + d]
         assert (None if found is None else spans[found][2]) == (min(covering) if covering else None)
-
-
-@pytest.mark.parametrize("name", ["torch_tp1_eager", "torch_tp1_moe_eager", "torch_transformers_generate"])
-def test_id_and_time_agree_in_recordings(sample_trace: Callable[[str], Trace], name: str) -> None:
-    trace = sample_trace(name)
-    events = activity(trace)
-    by_id = operators_of(events, trace.ops)
-    by_time = operators_of(events.with_columns(op_id=pl.lit(None, dtype=pl.Int64)), trace.ops)
-    assert (by_id["match"] == "id").sum() > 0.97 * events.height
-    assert by_id["op"].eq_missing(by_time["op"]).all()
-    assert by_id["shapes"].eq_missing(by_time["shapes"]).all()

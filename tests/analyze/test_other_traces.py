@@ -109,26 +109,6 @@ def test_what_is_no_language_model_has_no_layers(trace: Trace) -> None:
     assert not where.str.starts_with("stage").any()
 
 
-@everywhere("resnet50, 2021")
-def test_convolutions_are_no_activations(trace: Trace) -> None:
-    assert analyze.steps(trace).is_empty()
-    share = dict(analyze.kernel_categories(trace).group_by("category").agg(pl.col("share").sum()).iter_rows())
-    assert share["linear"] > 0.5
-    assert share["norm"] > 0.15
-    assert share.get("activation", 0) < 0.15
-
-
-@everywhere("DLRM, 8 ranks")
-def test_exchanges_of_embeddings_are_all_to_alls(trace: Trace) -> None:
-    found = analyze.collectives(trace)
-    assert dict(found.group_by("kind").len().iter_rows()) == {"all_to_all": 40, "all_reduce": 24}
-    assert found["world"].unique().to_list() == [8]
-    assert found["end_spread_ns"].max() <= 7_000  # type: ignore[operator]
-    rules = analyze.findings(trace)["rule"].to_list()
-    assert "arrival_skew" in rules
-    assert "pipeline_wait" not in rules
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("trace", "count", "weights"),
@@ -176,41 +156,8 @@ def test_layers_of_language_models(trace: Trace, count: int, weights: dict[str, 
     assert said["stage"].to_list() == [weights[w] for w in said["weight"]]
 
 
-@everywhere("vLLM gpt-oss, MI300X")
-def test_gpt_oss_spends_its_time_in_experts(trace: Trace) -> None:
-    step = analyze.steps(trace).row(0, named=True)
-    assert (step["phase"], step["context_tokens"], step["generation_tokens"]) == ("mixed", 8155, 37)
-    events = analyze.attribute(trace)
-    by_stage = dict(events.group_by("stage").agg(pl.col("dur_ns").sum() / events["dur_ns"].sum()).iter_rows())
-    assert by_stage["experts"] > 0.7
-    assert by_stage["activation" if "activation" in by_stage else "combine"] < 0.05
-    one = events.filter((pl.col("layer") == 3) & (pl.col("stage") != "norm"))["stage"].to_list()
-    assert one == [
-        "qkv_proj", "rope", "rope", "kv_cache_write", "attention", "o_proj", "router", "expert_dispatch", "router",
-        "expert_dispatch", "router", "router", "experts", "experts", "combine",
-    ]  # fmt: skip
-
-
 @everywhere("vLLM graph capture, MI300X")
 def test_a_graph_capture_is_no_run(trace: Trace) -> None:
     assert analyze.steps(trace)["source"].to_list() == ["capture"]
     assert analyze.steady_state(trace).is_empty()
     assert analyze.findings(trace).is_empty()
-
-
-@everywhere("Qwen1.5-0.5B, H100", "Qwen1.5-0.5B, MI300X")
-def test_what_was_launched_before_the_window_has_no_step(trace: Trace) -> None:
-    share = analyze.coverage(trace).filter(pl.col("measure").is_in(["step", "launch"]))["share"]
-    assert share.is_between(0.6, 0.8).all()
-    events = analyze.attribute(trace).filter(pl.col("step").is_null())
-    assert events["launch_start_ns"].null_count() == events.height
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["nsysai_mfu_2gpu_before", "nsysai_h100_2gpu_1s.v1", "nsightful_power_iteration"])
-def test_nsys_recordings_of_other_programs_have_no_steps(name: str, shared: Path) -> None:
-    """Among them an image model, whose two kinds of attention are no layers of a language model."""
-    trace = opened(shared / "real" / "nsys" / f"{name}.sqlite")
-    assert analyze.steps(trace).is_empty()
-    assert analyze.layers(trace).is_empty()
-    assert set(analyze.findings(trace)["scope"]) == {"whole recording"}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import polars as pl
 import pytest
 from hypothesis import given
@@ -11,8 +9,7 @@ from hypothesis import strategies as st
 
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.overlap import EXPOSED, overlap, overlap_of, overlap_within
-from llmprof.analyze.steps.summary import recorded_windows, time_parts
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_GATHER, GEMM, NCCL_ALL_REDUCE, kernels
 
@@ -70,11 +67,6 @@ def test_two_ranks_by_hand() -> None:
     ]
 
 
-def test_without_step_the_time_between_steps_is_idle() -> None:
-    got = overlap_of(frame_of(EVENTS), ["rank"])
-    assert got.select("rank", "total_ns", "compute_ns", "idle_ns").rows() == [(0, 110, 40, 10 + 38), (1, 4, 0, 0)]
-
-
 def test_work_of_another_group_is_not_idle_time() -> None:
     # decode [0,10), prefill [12,20), decode [25,30): decode's idle is [10,12) and [20,25); 8 ns belong to prefill
     rows = frame_of([(0, n, 7, "linear", *span) for n, span in enumerate([(0, 10), (12, 8), (25, 5)])])
@@ -108,11 +100,6 @@ def test_trace_with_kernels_and_copies() -> None:
     unknown = overlap(Trace({"kernels": kernels}), by=("rank",))
     assert unknown["copy_ns"].to_list() == unknown["exposed_copy_ns"].to_list() == [None, None]
     assert unknown["idle_ns"].to_list() == [0, 0]
-
-
-def test_ranks_are_not_mixed() -> None:
-    with pytest.raises(AnalysisError, match="would mix the ranks"):
-        overlap_of(frame_of(EVENTS), ["step"])
 
 
 def test_a_trace_without_device_activity_is_refused() -> None:
@@ -166,21 +153,6 @@ def test_parts_add_up_and_equal_the_count_of_nanoseconds(data: Rows, by: tuple[s
         assert row["total_ns"] == sum(row[part] for part in parts) == len(span) - row["other_ns"]
 
 
-def test_launch_bound_decode(sample_trace: Callable[[str], Trace]) -> None:
-    # Counted from the file's events by a separate script that knows nothing of this package.
-    got = overlap(sample_trace("torch_tp1_eager"), by=("rank",)).row(0, named=True)
-    assert (got["total_ns"], got["idle_ns"]) == (592_570_117, 560_341_852)
-    assert got["communication_ns"] == 0
-
-
-def test_three_ranks_wait_in_communication_for_the_one_that_is_idle(sample_trace: Callable[[str], Trace]) -> None:
-    got = overlap(sample_trace("torch_tp4_eager_custom_allreduce"), by=("rank",))
-    exposed = (got["exposed_communication_ns"] / got["total_ns"]).round(3).to_list()
-    idle = (got["idle_ns"] / got["total_ns"]).round(3).to_list()
-    assert exposed == [0.948, 0.948, 0.946, 0.006]
-    assert idle == [0.016, 0.016, 0.018, 0.958]
-
-
 def test_exposed_communication_is_waiting_and_transfer() -> None:
     """Rank 0 computes [0, 20) us and reduces [10, 104), rank 1 computes [0, 100) and reduces [100, 104).
 
@@ -207,19 +179,3 @@ def test_exposed_communication_is_waiting_and_transfer() -> None:
     assert rows.drop(EXPOSED).equals(overlap(trace, by=("rank",)))
     window = overlap_within(trace, window=(50 * us, 102 * us), waits=True)
     assert window.select("exposed_communication_ns", *EXPOSED).row(0) == (52 * us, 50 * us, 2 * us, 0)
-
-
-@pytest.mark.parametrize("name", ["torch_tp4_eager_nccl", "torch_pp2_eager", "nsys_tp2_cudagraph", "torch_tp1_eager"])
-def test_waiting_of_recordings_adds_up_and_agrees_with_the_parts_of_time(
-    name: str, sample_trace: Callable[[str], Trace]
-) -> None:
-    trace = sample_trace(name)
-    rows = overlap(trace, waits=True)
-    assert (
-        rows.select(pl.sum_horizontal(EXPOSED)).to_series().equals(rows["exposed_communication_ns"], check_names=False)
-    )
-    windows = recorded_windows(trace)
-    parts = time_parts(trace, windows).filter(kind="communication")
-    by_rank = overlap(trace, by=("rank",), waits=True)
-    for part, column in (("wait", "exposed_wait_ns"), ("transfer", "exposed_transfer_ns")):
-        assert parts.filter(part=part)["ns"].sum() == by_rank[column].sum()

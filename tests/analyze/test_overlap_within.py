@@ -49,8 +49,3 @@ def test_the_whole_span_of_a_rank_is_what_overlap_says(sample_trace) -> None:  #
     ends = [(f["start_ns"] + f["dur_ns"]).max() for f in (trace.kernels, trace.copies)]
     within = overlap_within(trace, window=(min(first), max(ends)))
     assert within.to_dicts() == overlap(trace, by=("rank",)).drop("other_ns").to_dicts()
-
-
-def test_an_empty_window() -> None:
-    with pytest.raises(AnalysisError, match=r"the window .* is empty"):
-        overlap_within(Trace({"kernels": RUN}), window=(5, 5))

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import findings, late_groups, rank_groups, rank_steps
-from llmprof.analyze.ranks import late_groups_of, latest_group
+from llmprof.analyze.ranks import latest_group
 from llmprof.errors import ArgumentError
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, labels, launches
@@ -108,11 +108,6 @@ def test_sizes_fill_only_what_the_recording_leaves_open(sixteen: Trace) -> None:
             rank_groups(sixteen, **wrong)
 
 
-def test_a_source_that_speaks_of_some_ranks_only_is_not_taken() -> None:
-    told = [{"rank": rank, "file": f"tp{rank}.json" if rank < 8 else "x.json"} for rank in range(RANKS)]
-    assert rank_groups(run_of(ranks=told))["tp"].null_count() == RANKS
-
-
 def test_the_late_node_by_hand(sixteen: Trace) -> None:
     late = late_groups(sixteen)
     assert late.select("by", "group", "calls", "last").rows() == [
@@ -134,27 +129,6 @@ def test_the_late_node_by_hand(sixteen: Trace) -> None:
     assert late.row(1, named=True)["together"] == pytest.approx(1.5 / 3_500)
 
 
-def test_calls_within_one_group_say_nothing_about_groups() -> None:
-    calls = pl.DataFrame(
-        {"call": [0, 0, 1, 1], "rank": [0, 1, 2, 3], "start_ns": [0, 5, 0, 5], "wait_ns": [5, 0, 5, 0]},
-        schema_overrides={"rank": pl.Int32},
-    ).with_columns(clock_offset_ns=0, arrival_skew_ns=5, last_rank=pl.Series([1, 1, 3, 3], dtype=pl.Int32))
-    groups = rank_groups(run_of(), ranks_per_node=2).filter(pl.col("rank") < 4)
-    assert late_groups_of(calls, groups).height == 0
-
-
-def test_places_of_which_one_rank_alone_is_late_are_not_late_together() -> None:
-    """Two tensor-parallel groups: in calls 0 and 1 ranks 0 and 1 come at once, in 2 and 3 rank 3 comes last."""
-    calls = pl.DataFrame(
-        {"call": [0, 0, 1, 1, 2, 2, 3, 3], "rank": [0, 1, 0, 1, 2, 3, 2, 3], "start_ns": [0, 0, 50, 50, 0, 9, 50, 59],
-         "wait_ns": [0, 0, 0, 0, 9, 0, 9, 0], "last_rank": [0, 0, 0, 0, 3, 3, 3, 3]},
-        schema_overrides={"rank": pl.Int32, "last_rank": pl.Int32},
-    ).with_columns(clock_offset_ns=0, arrival_skew_ns=pl.Series([0] * 4 + [9] * 4))  # fmt: skip
-    groups = rank_groups(run_of(), tp=2, pp=1).filter(pl.col("rank") < 4)
-    late = late_groups_of(calls, groups).filter(by="tp", group="1").row(0, named=True)
-    assert (late["ranks"], late["worst_rank"], late["others_wait_ns"], late["together"]) == ([1, 3], 3, 18, 0.0)
-
-
 def test_only_a_group_that_is_late_as_a_whole_is_named(sixteen: Trace) -> None:
     late = late_groups(sixteen)
     assert latest_group(late)["who"] == "ranks 8 to 11 (one node, node2)"
@@ -171,11 +145,6 @@ def test_the_finding_names_the_node(sixteen: Trace) -> None:
         "The middle one of these ranks comes 3.00 us after the first rank of a call (groups by file name)"
         in row["detail"]
     )
-
-
-def test_without_known_nodes_the_finding_speaks_of_the_rank() -> None:
-    row = findings(run_of()).filter(rule="arrival_skew").row(0, named=True)
-    assert "rank 8 arrives last in 22.2" in row["title"]
 
 
 def test_steps_of_ranks_by_hand(sixteen: Trace) -> None:

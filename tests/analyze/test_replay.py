@@ -22,18 +22,15 @@ from llmprof.analyze.replay.graph import (
     HANDED_OVER,
     LAUNCH,
     LOADING,
-    SCHEDULED,
     STREAM_WAIT,
     SYNCHRONISE,
     Graph,
     graph,
 )
 from llmprof.analyze.replay.plan import Level, Plan, _covered
-from llmprof.analyze.replay.recording import recording
 from llmprof.analyze.replay.schedule import NEVER, Chains, earliest, latest
 from llmprof.analyze.replay.slack import known_slack, unknown_slack
-from llmprof.analyze.replay.waits import from_calls, recorded_waits
-from llmprof.analyze.replay.what_if import median_rank, moved_in_words, replayed
+from llmprof.analyze.replay.what_if import moved_in_words, replayed
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels
@@ -215,23 +212,6 @@ def test_a_recorded_wait_of_a_stream_is_an_edge(told: bool) -> None:
     assert plan.times()[2 * norm] == 22 * US
 
 
-def test_a_named_wait_is_not_for_work_on_an_unknown_stream() -> None:
-    trace = two_streams(recorded=True)
-    nowhere = trace.kernels.with_columns(stream=pl.when(pl.col("stream") != 8).then("stream"))
-    built = graph(Trace({"kernels": nowhere, "runtime": trace.runtime}))
-    waits = edges_of(built, SYNCHRONISE)
-    assert waits == [(GEMM, "cudaEventSynchronize", 4, "recorded"), (GEMM, "cudaDeviceSynchronize", 10, "recorded")]
-
-
-def test_a_wait_that_is_not_recorded_is_assumed_and_marked() -> None:
-    built = graph(two_streams(recorded=False))
-    assert edges_of(built, STREAM_WAIT) == []
-    assert {evidence for *_, evidence in edges_of(built, ASSUMED)} <= {"assumed"}
-    by_call = {call: evidence for _, call, _, evidence in edges_of(built, SYNCHRONISE)}
-    # what an event stands for nobody wrote down; a wait for the whole device is one by its name
-    assert by_call == {"cudaEventSynchronize": "assumed", "cudaDeviceSynchronize": "recorded"}
-
-
 def test_a_wait_between_streams_is_seen_in_the_calls_alone() -> None:
     # GEMM launched on stream 7, an event recorded, a stream made to wait, NORM launched on stream 8
     built = graph(two_streams(recorded=False))
@@ -284,17 +264,6 @@ def test_a_thread_that_still_waits_is_not_late_by_itself() -> None:
     begin = [2 * row for row, name in enumerate(built.events["name"]) if name == "cudaEventSynchronize"]
     # the GEMM ends at 15 instead of 55, its wait at 17 and the next one begins at 20
     assert plan.times()[begin[1]] == 20 * US
-
-
-def test_the_path_says_how_it_is_known() -> None:
-    path = critical_path(two_streams(recorded=True))
-    assert set(path.filter(pl.col("part") != "unexplained")["evidence"].unique()) == {"recorded"}
-    assert (
-        path.filter(pl.col("part") == "unexplained")["evidence"].null_count()
-        == path.filter(pl.col("part") == "unexplained").height
-    )
-    ranks = critical_path(two_ranks(), rank=0)
-    assert "matched" in ranks["evidence"].to_list()
 
 
 def test_waits_are_read_from_real_recordings(shared: Path) -> None:
@@ -381,11 +350,6 @@ def test_faster_kernels_change_nothing_where_the_host_sets_the_pace() -> None:
     assert got["predicted_ns"] == 50 * US
 
 
-def test_the_interval_of_the_median() -> None:
-    # P(at most 1 of 9 below the median) = 10/512 = 2.0 %, of 2 of 9 it is 9.0 %; of five values all are needed
-    assert [median_rank(count) for count in (1, 5, 8, 9, 15, 200)] == [0, 0, 0, 1, 3, 86]
-
-
 def test_the_noise_of_the_steps_is_in_the_interval() -> None:
     work = [(0, 7, at, 10, NORM, n) for n, at in enumerate((5, 105, 225, 315), start=1)]
     calls = [(0, at, 2, CALL, n) for n, at in enumerate((0, 100, 220, 310), start=1)]
@@ -441,13 +405,6 @@ def test_the_model_runs_as_a_graph_from_embedding_to_final_norm(level: Level, pe
         assert begin == [130_000, 132_450, 134_900]
 
 
-def test_nothing_changed_is_nothing_gained() -> None:
-    found = what_if(device_bound())
-    assert found["gain_ns"].to_list() == [0]
-    assert found["speedup"].to_list() == [1]
-    assert found["steps"].to_list() == [2]
-
-
 def test_without_a_late_rank_nobody_waits() -> None:
     trace = two_ranks()
     built = graph(trace)
@@ -496,11 +453,6 @@ def test_a_host_that_loads_code_waits_for_its_device(recorded: bool, call: str) 
     # 3.000; the recorded call begins at 3.000 and takes its own time, that of the fastest tenth of its name
     own = int(built.events.filter(pl.col("name") == "cuKernelSetAttribute")["dur_ns"].quantile(0.1) or 0)
     assert plan.times()[2 * first] == 3_005 * US + min(own, 10_000)
-
-
-def test_a_slow_host_without_work_on_its_device_waits_for_nothing() -> None:
-    built = graph(code_loaded(recorded=False, device_idle=True))
-    assert edges_of(built, LOADING) == []
 
 
 def test_time_that_moves_from_the_step_before_is_said() -> None:
@@ -572,14 +524,6 @@ def test_a_factor_below_nothing_is_refused() -> None:
         changes.tensor_parallel(0)
 
 
-def test_a_device_alone_has_a_path_too() -> None:
-    trace = Trace({"kernels": host_bound().kernels})
-    path = critical_path(trace)
-    assert set(path["part"]) <= {"compute", "unexplained", "device gap"}
-    # 30 us between two kernels that nothing explains but for the device's own microsecond
-    assert path.filter(pl.col("part") == "unexplained")["dur_ns"].max() >= 29 * US
-
-
 def test_no_device_activity_is_refused() -> None:
     with pytest.raises(NotCapturedError):
         graph(Trace({}))
@@ -619,12 +563,6 @@ def test_every_recording_replays_to_its_own_times(shared: Path, name: str) -> No
     assert (built.rest >= 0).all()
 
 
-def test_the_scheduler_is_seen_where_it_runs_ahead(shared: Path) -> None:
-    built = graph(llmprof.read(shared / "captures/nsys_tp2_cudagraph"))
-    # 20 steps of two ranks; the first two steps of each were begun before any result had arrived
-    assert 30 <= (built.kind == SCHEDULED).sum() <= 40
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("eager", "graphs", "error"),
@@ -638,16 +576,6 @@ def test_graphs_are_predicted_from_an_eager_recording(shared: Path, eager: str, 
     assert predicted["low_ns"].item() <= recorded <= predicted["high_ns"].item()
     assert predicted["predicted_ns"].item() == pytest.approx(recorded, rel=error)
     assert predicted["recorded_ns"].item() > 7 * recorded
-
-
-@pytest.mark.slow
-def test_steps_under_a_change_follow_each_other_evenly(shared: Path) -> None:
-    trace = llmprof.read(shared / "captures" / "torch_tp4_eager_custom_allreduce")
-    steps = replayed(trace, ("no-host-delay",))["no-host-delay"]
-    assert isinstance(steps, pl.DataFrame)
-    # the batch of steps 2 to 9 is the same on all ranks; none may wait for work that was launched after its own
-    same = steps.filter(pl.col("step").is_between(2, 9))["middle_ns"]
-    assert same.max() < 1.5 * same.min()  # type: ignore[operator]
 
 
 def test_the_path_agrees_with_the_overlay_of_another_tool(shared: Path) -> None:
@@ -689,17 +617,6 @@ def test_a_rank_that_is_missing_leaves_the_path_of_the_others() -> None:
         what_if(alone, changes.balance())
 
 
-def test_a_bound_above_the_measured_time_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace = device_bound()
-    work = graph(trace).events.filter(pl.col("where") == "device")
-    stage = work["stage"].drop_nulls()[0]
-    rows = work.filter(pl.col("stage") == stage).select(
-        "rank", "step", "stage", measured_ns=pl.lit(49_000.0), bound_ns=pl.lit(60_000.0)
-    )
-    monkeypatch.setattr(changes, "roofline_join", lambda *_, **__: rows.unique())
-    assert what_if(trace, changes.at_bound("any"))["gain_ns"].to_list() == [0]
-
-
 def test_a_call_can_be_taken_away_with_its_waiting() -> None:
     """Two kernels of 30 us; between their launches the host waits for the first one."""
     work = [(0, 7, 5, 30, GEMM, 1), (0, 7, 45, 30, NORM, 3)]
@@ -734,19 +651,6 @@ def test_a_call_that_holds_the_device_is_taken_away_with_what_it_holds() -> None
 def test_how_much_of_the_time_before_is_covered(intervals: list[tuple[int, int]], covered: dict[int, int]) -> None:
     start, end = np.array(intervals).T
     assert _covered(start, end)(np.array(list(covered))).tolist() == list(covered.values())
-
-
-def test_the_host_ahead_of_the_device() -> None:
-    """Three steps: the host takes 30 us to launch a kernel of 50 us, and waits for it. Ahead, kernels set the pace."""
-    work = [(0, 7, 100 * n + 40, 50, GEMM, n + 1) for n in range(3)]
-    calls = [(0, 100 * n + 30, 2, CALL, n + 1) for n in range(3)]
-    calls += [(0, 100 * n + 35, 60, "cudaStreamSynchronize", n + 11) for n in range(3)]
-    tables = {"kernels": device(work), "runtime": host(sorted(calls, key=lambda call: call[1]))}
-    trace = Trace(tables | {"markers": step_labels([0, 100, 200], 99)})
-    # kernels follow each other with the usual gap of 1 us
-    assert step(what_if(trace, changes.run_ahead()))["predicted_ns"] == 51 * US
-    with pytest.raises(AnalysisError, match="nothing in this recording is known to wait"):
-        what_if(host_bound(), changes.run_ahead())
 
 
 def test_more_events_than_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -794,16 +698,3 @@ def test_shares_of_the_path_by_column() -> None:
     assert shares.rows() == [(GEMM, 30 * US, 30 * US, 1.0, 0), (NORM, 10 * US, 0, 0.0, 30 * US)]
     with pytest.raises(AnalysisError, match="there is no column 'colour'"):
         path_share(trace, by=["colour"])
-
-
-def test_waits_that_are_seen_in_the_calls_are_those_that_were_recorded(shared: Path) -> None:
-    hta = shared / "real" / "chrome" / "hta"
-    trace = llmprof.read(hta / "critical_path__alexnet__benchmark_result_2869224_1695835535_trace.json.gz")
-    told = [name for name in trace.runtime.columns if name.endswith(("_stream", "_awaited_call"))]
-    silent = Trace({**trace.tables, "runtime": trace.runtime.drop(told)})
-    pairs = [set(zip(one.source.tolist(), one.target.tolist(), strict=True)) for one in (
-        recorded_waits(trace, recording(trace)), from_calls(silent, recording(silent))
-    )]  # fmt: skip
-    # of the six waits that hold work, four are behind a launch of the same thread; the others are of an older launch
-    assert [len(each) for each in pairs] == [6, 4]
-    assert pairs[1] < pairs[0]

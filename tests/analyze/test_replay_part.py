@@ -9,7 +9,6 @@ from llmprof.analyze import findings, what_if
 from llmprof.analyze.changes import balance
 from llmprof.analyze.replay import part
 from llmprof.analyze.replay.part import groups_of, replayed_part
-from llmprof.analyze.replay.what_if import replayed
 from llmprof.trace import Trace
 from tests.analyze.test_replay import US, two_ranks
 
@@ -54,14 +53,6 @@ def test_ranks_that_wait_for_each_other_are_one_group() -> None:
     assert groups_of(three_pairs()) == [[0, 1], [2, 3], [4, 5]]
     alone = Trace({"kernels": two_ranks().kernels.filter(pl.col("rank") == 0)})
     assert groups_of(alone) == [[0]]
-
-
-def test_a_recording_that_is_small_enough_is_replayed_as_a_whole() -> None:
-    whole = replayed_part(three_pairs())
-    assert (whole.trace.ranks, whole.words, whole.weights) == ([0, 1, 2, 3, 4, 5], "", None)
-    rows = replayed(three_pairs(), ("balance",))["balance"]
-    assert isinstance(rows, pl.DataFrame)
-    assert rows["weight"].to_list() == [1.0] * 6
 
 
 @pytest.mark.usefixtures("small")

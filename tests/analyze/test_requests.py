@@ -13,7 +13,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.analyze.requests.requests import PARTS
-from llmprof.errors import AnalysisError, NotCapturedError, TraceWarning
+from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.launch.run.requests import engine_steps_of, requests_of
 from llmprof.trace import Trace
 
@@ -104,13 +104,6 @@ def test_parts_of_each_request_by_hand():
     ]  # fmt: skip
 
 
-def test_requests_that_another_engine_served_are_counted():
-    # an engine beside this one served C: its steps were not noted
-    with pytest.warns(TraceWarning, match="1 of 3 requests are left out"):
-        found = analyze.requests(made(steps=STEPS[:6]))
-    assert found["id"].to_list() == ["a", "b"]
-
-
 def test_parts_add_up_to_the_latency():
     found = analyze.requests(made())
     parts = pl.sum_horizontal(PARTS)
@@ -148,11 +141,6 @@ def test_a_trace_of_a_stretch_of_the_steps_is_joined_where_the_labels_agree(trac
     assert on_trace["step"].to_list() == list(range(*traced))
     assert on_trace["trace_step"].to_list() == list(range(traced[1] - traced[0]))
     assert analyze.requests(made(traced=traced))["unexplained_ns"].to_list() == [0, 0, 0]
-
-
-@pytest.mark.parametrize("ids", ["cmpl-{}", "7{}"], ids=["served", "offline"])
-def test_identifiers_that_the_engine_has_added_to(ids):
-    assert analyze.requests(made(ids=ids)).height == 3
 
 
 def test_clocks_that_disagree_are_not_joined():
@@ -222,12 +210,3 @@ def test_the_finding_about_first_tokens_has_its_own_denominator():
         rule for rule in told["rule"].to_list() if rule != "slow_first_tokens"
     ]
     assert analyze.findings(run.trace, requests=frame.clear()).equals(analyze.findings(run.trace))
-
-
-def test_findings_of_one_step():
-    trace = made().trace
-    found = analyze.findings(trace, step=1)
-    assert set(found["scope"]) == {"step 1"}
-    assert "over step 1, which is" in found["denominator"][0]
-    with pytest.raises(AnalysisError, match="there is no step 99 with device work; expected one from 0 to 7"):
-        analyze.findings(trace, step=99)

@@ -79,27 +79,6 @@ def test_measured_time_is_all_device_time_and_idle_fills_the_steps():
     assert found.filter(pl.col("stage") == "attention")["tokens"].to_list() == [10, 2]
 
 
-def test_rows_of_layers_stages_and_steps_have_the_same_sums():
-    trace = two_steps()
-    sums = [
-        roofline_join(trace, TINY, per=by).select("measured_ns", "flops", "bound_ns").sum().row(0)
-        for by in ("layer", "stage", "step")
-    ]
-    assert sums[0] == pytest.approx(sums[1])
-    assert sums[0] == pytest.approx(sums[2])
-
-
-@pytest.mark.slow
-def test_reasons_say_what_holds_a_stage_up():
-    found = roofline_join(sample("torch_tp4_eager_nccl"), "Qwen2.5-7B")
-    waits = found.filter((pl.col("stage") == "all_reduce") & (pl.col("why") == "wait for others"))
-    assert waits["measured_ns"].sum() > 0.5 * found.filter(pl.col("stage") == "all_reduce")["measured_ns"].sum()
-    one = roofline_join(sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
-    assert set(one.filter(pl.col("stage") == "norm")["why"]) == {"fixed cost of kernels"}
-    assert "at the roof" in set(one.filter(pl.col("stage") == "lm_head")["why"])
-    assert set(one.filter(pl.col("stage") == "prepare_inputs")["why"]) == {"no bound"}
-
-
 def test_ranks_of_a_pipeline_have_the_layers_of_their_stage():
     found = roofline_join(sample("torch_pp2_eager"), "Qwen2.5-7B", per="layer")
     per_rank = found.filter(pl.col("stage") == "gate_up_proj").group_by("rank").agg(pl.col("layer").n_unique())
@@ -123,12 +102,6 @@ def frame(*names):
 
     rows = pl.DataFrame({"name": list(names)})
     return parse(rows).with_columns(rank=pl.lit(0), step=pl.int_range(pl.len()))
-
-
-def test_detailed_labels_say_the_contexts():
-    known = batches(frame("execute_34_context_1(sq32sk40sqsq1024sqsk1280)_generation_2(sq2sk300sqsq2sqsk300)"))
-    (read, made), how = known[0, 0]
-    assert (read.tokens, read.context, made.count, made.context, how) == (32, 40, 2, 150, "label")
 
 
 def test_contexts_of_requests_from_before_the_trace_are_unknown_or_given():

@@ -8,8 +8,6 @@ import pytest
 
 import llmprof
 from llmprof.analyze import findings, run_facts
-from llmprof.analyze.findings.facts import facts_in_words
-from llmprof.trace import Trace
 
 
 @pytest.mark.slow
@@ -30,10 +28,3 @@ def test_what_ran(path: str, known: tuple[str | None, ...], batch: int | None, s
     if found["step time"] is not None:
         # the same time that findings call their denominator
         assert f"{found['step time']} on average" in findings(trace)["denominator"][0]
-
-
-def test_what_is_unknown_says_why() -> None:
-    words = dict(facts_in_words(run_facts(Trace({}))))
-    assert words["Engine"] == "unknown: no label of a known engine"
-    assert words["Step time"] == "unknown: nothing was recorded on a device"
-    assert words["Device"] == "unknown: the recording does not name it"

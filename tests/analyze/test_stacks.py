@@ -99,15 +99,3 @@ def test_samples_of_the_cpu_are_as_many_as_the_file_has(shared):
     )
     assert found["value"].sum() == said["n"].item()
     assert found["unit"].unique().to_list() == ["samples"]
-
-
-def test_a_real_npu_training_step_has_its_stacks(shared):
-    path = shared / "real" / "ascend" / "msinsight_level1" / "text" / "rank0_ascend_pt"
-    with pytest.warns(llmprof.errors.TraceWarning):
-        read = llmprof.read(path, cache=False)
-    device = analyze.stacks(read, of="device")
-    outermost = device["stack"].list.first()
-    backward = outermost.str.contains("^autograd::engine|ddp.reducer")  # on a thread without Python
-    assert outermost.filter(~backward).unique().to_list() == ["<string>(1): <module>"]
-    ends = device["stack"].list.last()
-    assert ends.is_in(read.kernels["name"].unique().implode()).sum() > 40

@@ -13,10 +13,8 @@ from tests.analyze.builders import (
     ATTENTION,
     DENSE,
     EMBEDDING,
-    GATHER,
     GEMM,
     NORM,
-    end,
     forward,
     kernels,
     labels,
@@ -38,21 +36,6 @@ def test_kernels_only_three_forward_passes() -> None:
         assert found[unknown].null_count() == 3
     assert attribute(trace)["step"].to_list() == [0] * 27 + [1] * 27 + [2] * 27
     assert layers(trace, per="layer").group_by("step").len()["len"].to_list() == [2, 2, 2]
-
-
-def test_host_spans_reach_from_launch_to_launch() -> None:
-    run = pl.concat([kernels(forward(2), start=1000 * n, first=100 * n) for n in range(3)])
-    found = steps(Trace({"kernels": run, "runtime": launches(run, lead=5)}))
-    assert found["host_start_ns"].to_list() == [-5, 995, 1995]
-    assert found["host_dur_ns"].to_list() == [1000, 1000, None]
-
-
-def test_a_gather_of_the_last_tokens_is_no_embedding() -> None:
-    # only the sampling parts the passes: the embedding is fused into a kernel that does not say so
-    passes = [[*DENSE * 3, NORM, GATHER, GEMM, "_gumbel_sample_kernel", "_post_update_kernel"]] * 4
-    run = pl.concat([kernels(p, start=1000 * n) for n, p in enumerate(passes)])
-    found = steps(Trace({"kernels": run}))
-    assert found["start_ns"].to_list() == [0, 1000, 2000, 3000]
 
 
 def test_embedding_operator_names_the_batch() -> None:
@@ -90,11 +73,6 @@ def test_start_up_before_the_first_pass_is_no_step() -> None:
         "weights_kernel",
         "_prepare_inputs_kernel",
     ]
-
-
-def test_one_pass_is_one_step() -> None:
-    run = kernels(forward(4))
-    assert steps(Trace({"kernels": run}))["dur_ns"].to_list() == [end(run)]
 
 
 @pytest.mark.parametrize(

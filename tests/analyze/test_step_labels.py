@@ -71,10 +71,3 @@ def test_every_form(name: str, expected: tuple[object, ...]) -> None:
 def test_other_texts_are_no_labels(name: str) -> None:
     assert not pl.Series([name]).str.contains(labels.ANY).any()
     assert labels.parse(pl.DataFrame({"name": [name]})).select(COLUMNS).row(0) == (None, "other", *[None] * 4)
-
-
-def test_the_schema_does_not_depend_on_the_rows() -> None:
-    some = labels.parse(pl.DataFrame({"name": ["execute_new_3_cached_0", "step[DECODE bs=64]", "x"]}))
-    none = labels.parse(pl.DataFrame({"name": []}, schema={"name": pl.String}))
-    assert some.schema == none.schema
-    assert set(COLUMNS) < set(some.columns)

@@ -49,17 +49,6 @@ def test_parts_add_up_to_the_steps(trace):
     assert frame["ranks"].unique().to_list() == [2]
 
 
-def test_parts_come_in_one_order(trace):
-    parts = analyze.step_time(trace).filter(phase="prefill")["part"].to_list()
-    assert parts == ["compute", "hidden communication", "exposed communication", "exposed copy", "idle"]
-
-
 def test_without_device_activity():
     with pytest.raises(NotCapturedError):
         analyze.step_time(Trace({"markers": labels([("execute_context_0(0)_generation_1(1)", 0, 9)])}))
-
-
-def test_operators_stand_in_for_kernels(sample_trace):
-    frame = analyze.step_time(sample_trace("torch_cpu_tp2_layer_annotations"))
-    assert frame.group_by("phase").agg(pl.col("share").sum().round(9))["share"].unique().to_list() == [1.0]
-    assert set(frame["phase"]) == {"prefill", "mixed", "decode"}

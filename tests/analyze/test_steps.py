@@ -7,7 +7,6 @@ import pytest
 
 from llmprof.analyze import steps
 from llmprof.analyze.steps.steps import step_of_events
-from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, kernels, labels, launches
 
@@ -76,12 +75,6 @@ def test_kernels_without_a_launch_follow_what_ran_before_them_on_their_stream() 
         (210, 1, "launch"),
         (220, 1, "device"),
     ]
-
-
-def test_before_the_first_label_there_is_no_step() -> None:
-    tables = launched_at([10, 110], [20, 120])
-    tables["markers"] = labels([(DECODE, 100, 50)])
-    assert step_of_events(Trace(tables))["step"].to_list() == [None, 0]
 
 
 def test_an_empty_step_has_no_span_and_leaves_its_tail_to_the_next() -> None:
@@ -177,21 +170,3 @@ def test_ranks_have_steps_of_their_own() -> None:
         (1, 0, 30, 50),
         (1, 1, 220, 10),
     ]
-
-
-def test_schema_without_rows() -> None:
-    tables = launched_at([10], [20])
-    tables["markers"] = labels([(DECODE, 0, 50)])
-    some = steps(Trace(tables))
-    for empty in (
-        Trace({name: frame.clear() for name, frame in tables.items()}),
-        Trace({"kernels": tables["kernels"]}),
-        Trace({"kernels": tables["kernels"], "markers": labels([("no label", 0, 10)])}),
-    ):
-        assert steps(empty).is_empty()
-        assert steps(empty).schema == some.schema
-        assert step_of_events(empty).schema == step_of_events(Trace(tables)).schema
-    with pytest.raises(NotCapturedError, match="no kernels, copies or operators"):
-        steps(Trace({"markers": tables["markers"]}))
-    with pytest.raises(NotCapturedError, match="host calls but no device activity"):
-        steps(Trace({"runtime": tables["runtime"]}))

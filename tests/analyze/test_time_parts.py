@@ -7,7 +7,6 @@ from collections.abc import Callable
 import polars as pl
 import pytest
 
-from llmprof.analyze.overlap import overlap
 from llmprof.analyze.steps.summary import recorded_windows, step_windows, time_parts
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, kernels, labels, launches
@@ -74,16 +73,3 @@ def test_parts_add_up_exactly(name: str, sample_trace: Callable[[str], Trace]) -
         assert parts["ns"].min() > 0  # type: ignore[operator]
         sums = parts.group_by("window").agg(pl.col("ns").sum()).sort("window")
         assert sums["ns"].to_list() == windows["dur_ns"].to_list()
-
-
-def test_parts_agree_with_the_overlap(sample_trace: Callable[[str], Trace]) -> None:
-    trace = sample_trace("torch_tp4_eager_nccl")
-    windows = recorded_windows(trace).with_row_index("window")
-    parts = time_parts(trace, recorded_windows(trace)).join(windows.select("window", "rank"), on="window")
-    sums = parts.group_by("rank", "kind").agg(pl.col("ns").sum()).pivot("kind", index="rank", values="ns").sort("rank")
-    other = overlap(trace, by=("rank",)).sort("rank")
-    assert sums["compute"].to_list() == other["compute_ns"].to_list()
-    assert sums["communication"].to_list() == other["exposed_communication_ns"].to_list()
-    assert sums["copy"].to_list() == other["exposed_copy_ns"].to_list()
-    inside = parts.filter((pl.col("kind") == "idle") & (pl.col("part") != "outside"))
-    assert inside.group_by("rank").agg(pl.col("ns").sum()).sort("rank")["ns"].to_list() == other["idle_ns"].to_list()

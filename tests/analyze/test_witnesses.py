@@ -174,17 +174,6 @@ def test_a_layer_whose_modules_were_not_recorded_has_no_residual() -> None:
     assert stages(spans + inner) == ["activation", "residual"] * 2
 
 
-def test_a_vision_transformer_whose_gemms_are_called_relu(shared: Path) -> None:
-    """12 layers of q, k, v, o, two GEMMs of the MLP; the convolution of the patches comes before them."""
-    [path] = (shared / "real/chrome/tracelens").glob("h100__Falconsai*")
-    trace = read(path)
-    for found in (attribute(trace), attribute(fidelity.without_modules(trace))):
-        gemms = found.filter(pl.col("layer").is_not_null() & (pl.col("category") == "linear"))
-        counts = dict(gemms.group_by("stage").len().iter_rows())
-        assert counts == {"qkv_proj": 36, "o_proj": 12, "gate_up_proj": 12, "down_proj": 12}
-        assert found.group_by("layer").len().drop_nulls()["len"].unique().to_list() == [12]
-
-
 OWN = Path(__file__).parent / "labelled"
 
 LABELLED = {
@@ -294,42 +283,6 @@ def test_a_draft_model_has_no_layers_of_its_own(request: pytest.FixtureRequest) 
     assert drafted["layer"].null_count() == drafted.height
 
 
-def test_a_head_of_several_kernels_is_no_part_of_the_last_layer(shared: Path) -> None:
-    """BERT with its head for masked words (product, GELU, norm, product): four layers of 12 kernels each."""
-    [path] = (shared / "real/chrome/tracelens").glob("mi300__gaunernst_bert*")
-    trace = read(path)
-    for found in (attribute(trace), attribute(fidelity.without_modules(trace))):
-        layers = found.filter(pl.col("layer").is_not_null()).group_by("layer").len().sort("layer")
-        assert layers.rows() == [(0, 12), (1, 12), (2, 12), (3, 12)]
-        assert found["stage"].to_list()[-4:] == ["lm_head"] * 4
-
-
-@pytest.mark.slow
-def test_an_image_model_has_no_layers(shared: Path) -> None:
-    """Text encoders, a diffusion transformer and a decoder of images in one step: neither prefill nor decode."""
-    [path] = (shared / "real/chrome/tracelens").glob("hist__xdit*")
-    trace = read(path)
-    for found in (attribute(trace), attribute(fidelity.without_modules(trace))):
-        assert found["layer"].null_count() == found.height
-        assert not set(found["phase"].drop_nulls()) & {"prefill", "decode", "mixed"}
-        assert {"several models in one step", "convolutions: an image model"} & set(found["reason"].drop_nulls())
-        attention = found.filter(pl.col("category") == "attention")
-        assert set(attention["stage"]) <= {"attention", "rope", None}
-
-
-@pytest.mark.slow
-def test_softmax_attention_of_megatron(shared: Path) -> None:
-    """40 layers, two all-reduces in each; queries times keys, a masked softmax, and its product with the values."""
-    found = attribute(read(shared / "real/chrome/megatron_tp8"))
-    inside = found.filter(pl.col("layer").is_not_null())
-    assert inside.group_by("rank").agg(pl.col("layer").n_unique())["layer"].to_list() == [40] * 8
-    counts = inside.group_by("rank", "layer", "stage").len()
-    assert set(counts.filter(pl.col("stage") == "all_reduce")["len"]) == {2}
-    for gemm in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"):
-        linear = inside.filter((pl.col("stage") == gemm) & (pl.col("category") == "linear"))
-        assert linear.height == 8 * 40, gemm
-
-
 @pytest.mark.parametrize(
     ("between", "attention"),
     [
@@ -385,21 +338,6 @@ def test_annotations_of_graph_kernels_are_modules() -> None:
     each = found.group_by("step", "layer", maintain_order=True).agg("stage")
     assert each.height == 2 * 28
     assert each["stage"].to_list() == [["qkv_proj", "o_proj", "gate_up_proj", "down_proj", "down_proj"]] * 56
-
-
-def test_labels_do_not_need_the_streams_of_graph_kernels() -> None:
-    """Where annotations are no modules, kernels on lanes are labelled as those on streams are."""
-    trace = read(OWN / "graphs_stacks.pt.trace.json.gz")
-    launches = trace.runtime.filter(pl.col("name").str.contains("GraphLaunch"))["correlation"]
-    replayed = pl.col("correlation").is_in(launches.implode())
-    lanes = {
-        name: trace.table(name).with_columns(stream=pl.when(~replayed).then("stream")) for name in ("kernels", "copies")
-    }
-    assert lanes["kernels"]["stream"].null_count() > 1_000
-    found = attribute(Trace({**trace.tables, **lanes}, trace.meta, trace.coverage))
-    labels = ["start_ns", "name", "step", "layer", "stage", "confidence", "reason"]
-    same = attribute(trace).select(labels).sort("start_ns", "name")
-    assert found.select(labels).sort("start_ns", "name").equals(same)
 
 
 def test_what_was_launched_before_the_recording_has_a_stage_but_no_layer(shared: Path) -> None:

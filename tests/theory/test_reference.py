@@ -84,6 +84,7 @@ def test_kv_cache_is_split_repeated_windowed_and_quantized():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.skipif(not ENGINE.exists(), reason="needs an environment with transformers (make engine)")
 def test_the_reference_is_what_transformers_says_today(tmp_path):
     out = tmp_path / "reference.json"

@@ -56,14 +56,6 @@ def test_questions_are_answered(folder):
     json.dumps([about, kernels, compared], allow_nan=False)
 
 
-def test_a_trace_is_read_once_and_again_when_it_changes(folder):
-    tools = Tools([folder])
-    assert tools.trace("graphs.json.gz") is tools.trace(str(folder / "graphs.json.gz"))
-    before = tools.trace("graphs.json.gz")
-    shutil.copy(bundled.files("torch_tp1_eager")[0], folder / "graphs.json.gz")
-    assert tools.trace("graphs.json.gz").kernels.height != before.kernels.height
-
-
 @pytest.mark.parametrize(
     "path", ["../secret.json", "/etc/passwd", "runs/../../secret.json", "~/secret", "link.json", "linked", "."]
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmprof.cli import main, make
-from llmprof.explore.served import ENVIRONMENT_VARIABLE, Wanted, page
+from llmprof.explore.served import Wanted
 from llmprof.launch.run import process
 
 SAMPLE = "sample:torch_tp1_cudagraph"
@@ -103,25 +103,3 @@ def test_address_is_said_and_opened(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     address = json.loads(capsys.readouterr().out)["address"]
     assert opened == [address]
     assert address.startswith("http://127.0.0.1:")
-
-
-def test_page_shows_what_the_environment_names() -> None:
-    wanted = Wanted([str(file) for file in make.bundled.files("torch_tp1_cudagraph")], [], [], ["graphs", "b"])
-    tabs = page(wanted.environment())
-    assert tabs.titles[0] == "Findings"
-    assert tabs["kernels"].table.height > 0
-
-
-def test_page_says_why_it_shows_nothing(tmp_path: Path) -> None:
-    assert "no trace was named" in page({}).value
-    missing = Wanted([str(tmp_path / "gone.json")], [], [], ["gone", "b"])
-    assert "gone.json" in page({ENVIRONMENT_VARIABLE: missing.environment()[ENVIRONMENT_VARIABLE]}).value
-
-
-def test_a_finding_to_begin_with(started, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["explore", SAMPLE, "--finding", "1", "--no-browser"]) == 0
-    opened = page(started["env"])
-    assert opened.selected_index > 0
-    assert opened.show_finding(2) is opened
-    wrong = Wanted(**(json.loads(started["env"][ENVIRONMENT_VARIABLE]) | {"finding": 99}))
-    assert "there is no finding 99" in page(wrong.environment()).value

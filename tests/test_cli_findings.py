@@ -31,13 +31,6 @@ def test_the_schema_is_printed_and_published(capsys):
     assert printed == json.loads((DOCS / "findings.schema.json").read_text("utf-8")), "make: llmprof findings --schema"
 
 
-def test_findings_as_sentences_and_without_a_path(capsys):
-    assert main.main(["findings", EAGER]) == 0
-    assert capsys.readouterr().out.startswith("All shares are of one time")
-    assert main.main(["findings"]) == 2
-    assert "no trace was named" in capsys.readouterr().err
-
-
 def test_a_slower_run_ends_with_exit_code_1(capsys):
     assert main.main(["diff", GRAPHS, EAGER, "--fail-over", "3%"]) == 1
     assert "decode: slower" in capsys.readouterr().out

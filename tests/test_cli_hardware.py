@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
-import jsonschema
 import pytest
 
-import llmprof
-from llmprof import bundled, explore
-from llmprof.analyze.findings.document import findings_schema
-from llmprof.analyze.ncu.profile import limits
+from llmprof import bundled
 from llmprof.cli import main
 from llmprof.explore.served import Wanted, page
 from llmprof.launch.run import process
 
 SAMPLE = "sample:ncu_tp1_eager"
 FOLDER = str(bundled.samples_folder() / "ncu_tp1_eager")
-REAL = Path(__file__).parents[1] / ".." / "shared" / "real" / "ncu"
-REPORT = REAL / "ncar_MW_Baseline.ncu-rep"
-needs_report = pytest.mark.skipif(not REPORT.is_file(), reason="the files of others are not here")
 
 
 @pytest.fixture
@@ -60,36 +52,11 @@ def test_every_command_that_samples_prints(run, served, tmp_path, monkeypatch):
         assert out.strip(), (command, name)
 
 
-@pytest.mark.parametrize("path", [SAMPLE, FOLDER])
-def test_info_says_what_is_there_and_what_is_not(run, path):
-    code, out, err = run("info", path)
-    assert (code, err) == (0, "")
-    assert out.startswith("Hardware metrics of 24 launches on NVIDIA H200")
-    assert re.search(r"FlashAttnFwdSm90 +2 +54\.1 us +6\.4 % +latency", out)
-    assert "Not recorded: steps, layers over time, overlap" in out
-
-
 def test_info_as_json(run):
     about = json.loads(run("info", SAMPLE, "--json")[1])
     assert about["kernels"][0]["count"] == 2
     assert about["facts"]["device"] == "NVIDIA H200"
     assert len(about["metrics"]) == 2_301
-
-
-def test_findings_and_analyze_say_the_same(run):
-    assert run("findings", SAMPLE)[1] == run("analyze", SAMPLE)[1]
-    out = run("findings", SAMPLE)[1]
-    assert out.startswith("All shares are of one time, the 842 us of the 24 profiled launches.")
-    assert f"See: llmprof analyze {SAMPLE} --what speed-of-light" in out
-    # what info says of a kernel is what findings say of it
-    limited = re.findall(r"is (\w+), limited by (\w+)", out)
-    told = dict(limits(llmprof.read_metrics(FOLDER)).select("kernel_name", "bound").iter_rows())
-    assert len(limited) == 7
-    for name, bound in limited:
-        assert {b for full, b in told.items() if name in full} == {bound}
-    document = json.loads(run("findings", SAMPLE, "--json")[1])
-    jsonschema.validate(document, findings_schema(), cls=jsonschema.Draft202012Validator)
-    assert document["trace"]["profiler"] == "ncu"
 
 
 def test_views_take_a_sample_a_folder_and_a_name_behind_the_path(run):
@@ -156,34 +123,3 @@ def test_explore_opens_findings_and_kernels(run, served):
 
 def test_explore_says_why_it_cannot_compare(run):
     assert "llmprof diff A B" in run("explore", SAMPLE, "--compare", SAMPLE)[2]
-
-
-def test_the_front_page_says_that_there_is_no_clock():
-    opened = explore.open(llmprof.sample_metrics("ncu_tp1_eager"))
-    for preparation in list(opened._preparing.values()):
-        preparation.join(60)
-    words = opened._front.children[0].value
-    assert "does not record when it ran" in words
-    assert "unknown" not in words
-    assert "of the profile" in opened._front.children[1].children[1].value
-
-
-@needs_report
-def test_a_report_has_its_hot_lines(run, tmp_path):
-    assert "miniWeather_mpi_openacc.F90" in run("findings", str(REPORT))[1]
-    assert next(line for line in run("info", str(REPORT))[1].splitlines() if "Metrics" in line).endswith(" by name")
-    assert run("report", str(REPORT), "-o", str(tmp_path / "r"))[0] == 0
-    assert "miniWeather_mpi_openacc.F90" in (tmp_path / "r" / "hot_lines.csv").read_text()
-
-
-@needs_report
-@pytest.mark.slow
-@pytest.mark.parametrize("file", sorted(path.name for path in REAL.glob("*") if path.suffix in {".csv", ".ncu-rep"}))
-def test_recordings_of_others(run, served, tmp_path, file):
-    path = str(REAL / file)
-    for words in (("info",), ("findings",), ("analyze",), ("report", "-o", str(tmp_path / "r"))):
-        code, out, err = run(words[0], path, *words[1:])
-        assert (code, err) == (0, ""), words
-        assert "None" not in out
-    timed = llmprof.read_metrics(path).kernels["duration_ns"].count() > 0
-    assert (run("explore", path)[0] == 0) == timed

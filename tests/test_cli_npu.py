@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from llmprof.cli import main
-from llmprof.explore.served import Wanted, page
 
 FOREIGN = re.compile(r"\bNCCL|RCCL|CUDA|cuda[A-Z]|\bSMs?\b|\bGPUs?\b|cuBLAS|\bHIP\b")
 """Words of other vendors, which no page about an NPU has."""
@@ -57,9 +56,3 @@ def test_report_and_diff(folder, synthetic_npu, tmp_path, capsys, monkeypatch) -
 def test_redact_writes_a_folder_that_reads_alike(folder, tmp_path, capsys) -> None:
     said(capsys, "redact", folder, "-o", tmp_path / "r")
     assert "0-1" in said(capsys, "info", tmp_path / "r")
-
-
-def test_explore_shows_every_explorer(folder) -> None:
-    tabs = page(Wanted([str(folder)], [], [], ["npu", "b"]).environment())
-    assert {"Timeline", "Layers", "Kernels"} <= set(tabs.titles)
-    assert tabs["kernels"].table.height > 0

@@ -36,11 +36,6 @@ def test_script_and_results(path, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)[0]["warm_ns"] == 3_900
 
 
-def test_the_script_is_printed(path, capsys):
-    assert main(["replay", path]) == 0
-    assert capsys.readouterr().out.startswith('"""Runs operators of a recording alone')
-
-
 def test_what_cannot_be_run(path, capsys):
     assert main(["replay", path, "--kernel", "copy"]) == 2
     assert "aten::item cannot be run alone: it waits for the device" in capsys.readouterr().err

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof import communication, names, schema
+from llmprof import names, schema
 from llmprof.trace import Trace
 from tests.readers.traces import kernel, op, text_of, write
 
@@ -77,12 +77,6 @@ def test_a_window_without_kernels_has_no_collectives_of_the_host(tmp_path):
     assert again.collectives.is_empty()
 
 
-def test_nothing_recorded_is_absent():
-    assert communication.collectives({}) is None
-    assert "collectives" not in Trace({"markers": schema.empty("markers")}).tables
-    assert Trace({"kernels": schema.empty("kernels")}).collectives.is_empty()
-
-
 @pytest.mark.usefixtures("own_patterns")
 def test_a_pattern_changes_the_collectives_of_a_trace_at_once():
     trace = Trace({"kernels": frame("kernels", {"name": "acme_exchange"}, {"name": NCCL, "start_ns": 5})})
@@ -94,11 +88,6 @@ def test_a_pattern_changes_the_collectives_of_a_trace_at_once():
     assert Trace(before).collectives["name"].to_list() == ["acme_exchange", NCCL]
     names.register("copy", "ncclDevKernel")
     assert trace.collectives["name"].to_list() == ["acme_exchange"]
-
-
-def test_collectives_alone_stay_as_they_are():
-    rows = Trace({"kernels": frame("kernels", {"name": NCCL})}).collectives
-    assert Trace({"collectives": rows}).collectives.equals(rows)
 
 
 SESSION = """

@@ -81,13 +81,6 @@ def apply(page, root, tmp_path, monkeypatch):
     plugin_package.forget()
 
 
-def test_every_list_of_the_page_is_there(root):
-    text = (root / "docs" / "extending.md").read_text("utf-8")
-    for place in re.findall(r"`((?:readers|analyze|report|launch|names)/[\w/]+\.py)`", text):
-        assert (root / "llmprof" / place).exists()
-    assert "docs/extending.md" in (root / "CONTRIBUTING.md").read_text("utf-8")
-
-
 def test_add_a_reader(apply, tmp_path, monkeypatch):
     place = apply("Add a reader", llmprof.readers)
     monkeypatch.setattr(registry, "BUILT_IN", (place, *registry.BUILT_IN))

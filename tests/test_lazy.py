@@ -39,26 +39,10 @@ def test_a_function_imports_its_library_when_it_is_called(library):
     assert taken["twice"](1) == 2
 
 
-def test_any_other_attribute_imports_it(library):
-    put_off(library, "twice")
-    module = importlib.import_module(library)
-    assert not is_imported(library)
-    assert module.SIZE == 3
-    assert is_imported(library)
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = module.nothing
-
-
 def test_who_asks_for_its_file_does_not_import_it(library, tmp_path):
     put_off(library, "twice")
     assert importlib.import_module(library).__file__ == str(tmp_path / library / "__init__.py")
     assert not is_imported(library)
-
-
-def test_its_modules_can_be_imported(library):
-    put_off(library, "twice")
-    assert importlib.import_module(f"{library}.part").WORD == "part"
-    assert importlib.util.find_spec(library).name == library
 
 
 def test_what_is_imported_or_not_installed_is_left_alone(library):

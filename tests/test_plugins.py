@@ -90,13 +90,6 @@ def test_an_analysis_that_cannot_be_used(install, small, old, new, why):
     assert analyze.overlap(small).height
 
 
-def test_a_figure_that_is_none_is_named(install, small):
-    install(ACME.replace("acme_llmprof:FIGURE", "acme_llmprof:NOTHING"))
-    with pytest.warns(PluginWarning, match="'acme_llmprof:NOTHING' of acme_llmprof 1.2"):
-        page = report.html(small)
-    assert "all of them" in page
-
-
 def test_an_analysis_that_fails_says_whose_it_is(install, small):
     install(ACME.replace("return trace.kernels", "return 1 / 0 * trace.kernels"))
     with pytest.raises(AnalysisError, match=r"'acme' of acme_llmprof 1\.2 failed: ZeroDivisionError"):
@@ -104,16 +97,6 @@ def test_an_analysis_that_fails_says_whose_it_is(install, small):
     assert "ZeroDivisionError" in report.html(small)
     with pytest.raises(LlmprofError, match="there is no analysis"):
         catalog.analysis("other")
-
-
-def test_kernel_names_of_a_package(install):
-    install('PATTERNS = [("attention", "acme_mix"), ("norm", "acme")]\n', "acme_llmprof:PATTERNS", plugins.KERNEL_NAMES)
-    kernels = pl.Series(["acme_mix<4>", "acme_sum", "flash_fwd_kernel"])
-    assert names.categories(kernels).to_list() == ["attention", "norm", "attention"]
-    # what a session registers goes in front of them
-    names.register("rope", "acme_sum")
-    assert names.categories(kernels).to_list() == ["attention", "rope", "attention"]
-    assert names.patterns()[:2] == [("rope", "acme_sum"), ("attention", "acme_mix")]
 
 
 @pytest.mark.parametrize(

@@ -63,31 +63,11 @@ def test_environment_yml_asks_for_what_pyproject_asks_for(project, requirements,
     assert asked == {python} | {f"{CONDA_NAMES.get(r.name, r.name)}{r.specifier}" for r in requirements}
 
 
-def test_what_is_installed_is_within_the_bounds(requirements):
-    for requirement in requirements:
-        installed = importlib.metadata.version(requirement.name)
-        assert requirement.specifier.contains(installed, prereleases=True), (str(requirement), installed)
-
-
 @pytest.mark.xdist_group("held together")
 def test_tests_of_a_group_run_in_one_process(request):
     """xdist deals tests to its processes by their ids, to which it has added their groups."""
     grouped = request.config.getoption("loadgroup", default=False)  # a process of pytest --dist=loadgroup
     assert request.node.nodeid.endswith("@held together") is grouped
-
-
-def test_an_extra_repeats_the_bounds_of_another(project):
-    extras = project["project"]["optional-dependencies"]
-    bounds: dict[str, set[str]] = {}
-    for requirement in (Requirement(text) for group in extras.values() for text in group):
-        bounds.setdefault(requirement.name, set()).add(str(requirement.specifier))
-    assert {name: found for name, found in bounds.items() if len(found) > 1} == {}
-
-
-def test_core_dependencies_stay_few(project):
-    names = {Requirement(text).name for text in project["project"]["dependencies"]}
-    light = {"adbc-driver-sqlite", "isal", "jinja2", "msgspec", "platformdirs", "vl-convert-python"}
-    assert names <= {"altair", "polars", "numpy", *light}
 
 
 def test_licence_is_the_apache_licence_in_full(root):
@@ -159,11 +139,6 @@ def test_continuous_integration_runs_the_readmes_test_command(root):
     assert commands[-1] == "make test"
 
 
-def test_demo_and_test_set_everything_up_first(root):
-    for target in ("demo", "test", "lab", "bench", "lint"):
-        assert re.search(rf"^{target}: setup\b", (root / "Makefile").read_text(), re.MULTILINE)
-
-
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
@@ -216,12 +191,6 @@ def test_the_top_level_holds_what_every_project_needs_and_no_output(root):
         *("SECURITY.md", "benchmarks", "biome.json", "docs", "environment.yml", "llmprof", "notebooks"),
         *("package-lock.json", "package.json", "pyproject.toml", "sample_traces", "tests", "tsconfig.json"),
     }
-
-
-def test_a_function_of_the_package_is_not_shadowed_by_a_module_of_its_name(root):
-    for name in ("Trace", "read", "sample", "samples"):
-        assert not (root / "llmprof" / name).exists()
-        assert not (root / "llmprof" / f"{name}.py").exists()
 
 
 def test_importing_the_package_loads_nothing_heavy():

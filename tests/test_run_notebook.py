@@ -72,16 +72,6 @@ def test_what_is_no_notebook(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_path_is_as_good_as_a_name(notebooks):
-    assert tutorials.find(str(notebooks / "01_small.ipynb")) == notebooks / "01_small.ipynb"
-    assert tutorials.find("01_small.ipynb") == notebooks / "01_small.ipynb"
-
-
-def test_the_source_is_not_replaced(notebooks):
-    with pytest.raises(OutputError, match="replaced by its own execution"):
-        tutorials.run_notebook("01_small", notebooks)
-
-
 def test_a_folder_that_cannot_be_written(notebooks, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OutputError, match="cannot write"):

@@ -18,7 +18,6 @@ from llmprof.storage import sqlite
 
 ROOT = bundled.samples_folder()
 NAMES = sorted(path.name for path in ROOT.iterdir() if path.is_dir())
-BUDGET_BYTES = 30_000_000
 
 # What a recording must not carry along: paths of a machine, its names and addresses, the environment, secrets.
 _TELLTALE = re.compile(
@@ -64,10 +63,6 @@ def test_files_are_those_that_were_recorded(name):
         assert (len(content), hashlib.sha256(content).hexdigest()) == (file.bytes, file.sha256)
 
 
-def test_all_samples_stay_within_the_budget():
-    assert sum(path.stat().st_size for path in ROOT.rglob("*") if path.is_file()) <= BUDGET_BYTES
-
-
 def texts(path) -> list[bytes]:
     """Every text in a recording."""
     content = path.read_bytes()
@@ -88,15 +83,6 @@ def test_nothing_in_a_recording_tells_of_the_machine_or_its_user(name):
         pieces = b"\n".join(found)
         assert {match.group() for match in _TELLTALE.finditer(pieces)} == set()
         assert set(_HOST_NAME.findall(b'"'.join(texts(path)))) <= {b"vm"}
-
-
-def test_nothing_in_a_run_folder_tells_of_the_machine():
-    """Its files are ours, so keys such as argv are no telltale; paths, addresses and secrets are."""
-    folder = ROOT / "run_torch_tp1"
-    for path in folder.rglob("*.*"):
-        if path.suffix not in (".gz", ".parquet") and path.is_file():
-            found = {match.group() for match in _TELLTALE.finditer(path.read_bytes().replace(b'"', b" "))}
-            assert {text for text in found if b"/" in text or b"=" in text or text[:1].isdigit()} == set(), path.name
 
 
 def test_a_run_folder_is_a_sample(sample_trace):
@@ -132,22 +118,12 @@ def test_a_sample_opens_with_all_its_ranks(one, sample_trace):
     assert trace.has("kernels") is (one != "torch_cpu_tp2_layer_annotations")
 
 
-def test_the_folder_of_a_sample_can_be_read_as_well(sample_trace):
-    trace = llmprof.read(ROOT / "torch_pp2_eager")
-    assert trace.kernels.equals(sample_trace("torch_pp2_eager").kernels)
-
-
 def test_a_name_that_is_not_there_gets_the_nearest_ones():
     with pytest.raises(LlmprofError, match=r"no sample 'torch_tp4_nccl'.*torch_tp4_eager_nccl") as caught:
         llmprof.sample("torch_tp4_nccl")
     assert "torch_tp4_eager_nccl" in caught.value.facts["nearest"]
     with pytest.raises(LlmprofError, match=r"expected one of ncu_.*torch_transformers_generate"):
         llmprof.sample("zzz")
-
-
-def test_a_path_is_not_a_name():
-    with pytest.raises(LlmprofError, match="no sample"):
-        llmprof.sample("../sample_traces/torch_pp2_eager")
 
 
 @pytest.fixture

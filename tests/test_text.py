@@ -40,11 +40,6 @@ def test_a_table_is_aligned_and_heads_drop_the_unit():
     ]
 
 
-def test_unknown_is_explained():
-    lines = text.table(pl.DataFrame({"wait_ns": [None, 5]}, schema={"wait_ns": pl.Int64})).splitlines()
-    assert lines == ["wait", "   -", "5 ns", "(-: none, or not known from this capture)"]
-
-
 def test_a_text_has_a_longest_length_where_the_table_has_no_width():
     frame = pl.DataFrame({"name": ["n" * 300 + "end", "k"], "count": [10**9, 1]})
     [heads, long, short] = text.table(frame, longest=20).splitlines()
@@ -84,22 +79,8 @@ def test_columns_that_do_not_fit_are_named():
     assert lines[-1] == "(too narrow for: column_number_2, column_number_3, column_number_4, column_number_5)"
 
 
-def test_columns_in_the_order_asked_for():
-    frame = pl.DataFrame({"a": [1], "b": [2], "c": [3]})
-    assert text.table(frame, columns=["c", "a"]).splitlines()[0] == "c  a"
-
-
 def test_an_empty_frame_is_its_heads():
     assert text.table(pl.DataFrame(schema={"rank": pl.Int32, "name": pl.String})) == "rank  name"
-
-
-def test_pairs_are_aligned():
-    assert text.pairs([("a", "1"), ("long", "2\x07")]) == "  a     1\n  long  2\\x07"
-
-
-@pytest.mark.parametrize(("limit", "said"), [(10, "abcdefghij"), (5, "ab…ij"), (4, "ab…j"), (2, "a…"), (1, "a…")])
-def test_shorten_keeps_both_ends(limit, said):
-    assert text.shorten("abcdefghij", limit) == said
 
 
 def test_a_spreadsheet_runs_no_cell_of_a_trace():

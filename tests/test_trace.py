@@ -54,13 +54,6 @@ def test_every_table_of_the_schema_is_an_attribute(name):
     assert getattr(Trace({name: schema.empty(name)}), name).schema == schema.TABLES[name].schema
 
 
-def test_has_means_recorded_and_not_empty(trace):
-    assert trace.has("kernels")
-    assert trace.has("kernels", "counters")
-    assert not trace.has("kernels", "copies")
-    assert not trace.has("memory")
-
-
 def test_frames_conform(trace):
     assert trace.kernels.columns == [*schema.KERNELS.schema, "nsys_shim"]
     with pytest.raises(SchemaError, match="lacks the column rank"):
@@ -85,10 +78,6 @@ def test_span_goes_from_the_first_start_to_the_last_end(trace):
     assert trace.span_ns == (0, 100)
     assert Trace({}).span_ns == (0, 0)
     assert Trace({"kernels": kernels((0, 5, 95, "long"), (0, 50, 1, "short"))}).span_ns == (5, 100)
-
-
-def test_repr_says_what_is_there(trace):
-    assert repr(trace) == "<Trace 2 ranks, 0.0 ms, H200: kernels 3, copies 0, counters 2>"
 
 
 # --- narrowing
@@ -231,13 +220,6 @@ def test_a_damaged_or_missing_table_is_not_taken_for_one_that_was_not_recorded(t
             pl.read_parquet(file).head(1).write_parquet(file)
         with pytest.raises(ReadError, match="kernels"):
             Trace.open(folder)
-
-
-def test_the_head_is_plain_json(trace, tmp_path):
-    head = json.loads((trace.save(tmp_path / "run") / META_FILE).read_text())
-    assert head["schema"] == schema.VERSION
-    assert head["tables"] == {"kernels": 3, "copies": 0, "counters": 2}
-    assert head["meta"]["device"] == "H200"
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):

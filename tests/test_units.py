@@ -58,8 +58,3 @@ def test_sizes_have_binary_units(n, text):
 def test_shares_are_percentages(share, text):
     assert format_share(share) == text
     assert format_share(math.nan) == "unknown"
-
-
-def test_digits_are_significant_digits():
-    assert format_ns(4_236_000, digits=2) == "4.2 ms"
-    assert format_ns(4_236_000, digits=4) == "4.236 ms"

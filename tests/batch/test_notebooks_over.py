@@ -104,11 +104,6 @@ def test_a_notebook_without_the_parameter(tmp_path):
         batch.notebooks_over([tmp_path], str(path), tmp_path / "out")
 
 
-def test_no_runs(walk, tmp_path):
-    with pytest.raises(LlmprofError, match="no run"):
-        batch.notebooks_over([], walk, tmp_path / "out")
-
-
 @pytest.mark.slow
 def test_with_a_kernel(runs, tmp_path):
     folder, paths = runs

@@ -49,18 +49,6 @@ def test_presets_are_sweeps_that_can_run(name, tmp_path):
     assert len(found) > 1
 
 
-@pytest.mark.parametrize(
-    ("devices", "expected"), [(0, [1, 2]), (1, [1, 2]), (2, [1, 2]), (4, [1, 2, 4]), (8, [1, 2, 4, 8])]
-)
-def test_scaling_stops_at_the_devices(devices, expected):
-    assert batch.preset("scaling", devices=devices) == {"tensor_parallel_size": expected}
-
-
-def test_a_preset_can_be_changed_without_changing_it():
-    batch.preset("quick")["batch_size"].append(64)
-    assert batch.preset("quick") == {"batch_size": [1, 2, 4, 8], "max_tokens": [50, 100]}
-
-
 def test_an_unknown_preset():
     with pytest.raises(ConfigError, match="one of quick, comprehensive, scaling"):
         batch.preset("fast")

@@ -40,21 +40,6 @@ def test_breakdown_gathers_small_parts_and_takes_them_apart() -> None:
     assert {"rope", "activation"} <= inner
 
 
-def test_breakdown_writes_into_parts_of_four_percent() -> None:
-    rows = [("decode", "attention", 96_000), ("decode", "linear", 4_000)]
-    frame = pl.DataFrame(rows, schema=["phase", "category", "total_ns"], orient="row")
-    written = specs.texts(charts.breakdown(frame, color="category"))
-    assert {"attention", "96 %", "4 %", "100 us"} <= set(written)
-    assert not any("other (" in text for text in written)
-
-
-def test_breakdown_of_one_small_part_keeps_its_name() -> None:
-    rows = [("decode", "attention", 99_000), ("decode", "linear", 1_000)]
-    frame = pl.DataFrame(rows, schema=["phase", "category", "total_ns"], orient="row")
-    parts = {row["part"] for row in specs.rows(charts.breakdown(frame, color="category"), "bar", "part")}
-    assert parts == {"attention", "linear"}
-
-
 @pytest.mark.slow
 def test_breakdown_orders_phases_and_ranks() -> None:
     by_phase = charts.breakdown(frames.attributed())
@@ -66,20 +51,6 @@ def test_breakdown_orders_phases_and_ranks() -> None:
         "rank 2",
         "rank 10",
     ]
-
-
-def test_breakdown_counts_what_has_no_stage_as_other_and_says_so() -> None:
-    frame = frames.attributed().with_columns(stage=pl.when(pl.col("stage") != "attention").then("stage"))
-    chart = charts.breakdown(frame)
-    assert "other" in {row["part"] for row in specs.rows(chart, "bar", "part")}
-    assert any("896 rows without a stage count as other" in text for text in specs.texts(chart))
-
-
-def test_breakdown_of_nothing_is_an_error() -> None:
-    with pytest.raises(AnalysisError, match="dur_ns adds up to zero"):
-        charts.breakdown(frames.attributed().with_columns(dur_ns=pl.lit(0)))
-    with pytest.raises(AnalysisError, match="without the column dur_ns"):
-        charts.breakdown(frames.attributed().drop("dur_ns"))
 
 
 def test_overlap_parts_add_up_to_the_total() -> None:
@@ -114,29 +85,6 @@ def test_exposed_communication_is_waiting_and_transfer_where_the_frame_says_so()
     assert "of it waiting" in " ".join(chart.title.text)
 
 
-def test_overlap_has_a_panel_a_phase() -> None:
-    frame = frames.overlapped().with_columns(
-        phase=pl.when(pl.col("step") == 0).then(pl.lit("prefill")).otherwise(pl.lit("decode"))
-    )
-    chart = charts.overlap(frame)
-    written = specs.texts(chart)
-    assert written.index("prefill") < written.index("decode")
-    bars = specs.rows(chart, "bar", "part")
-    assert sum(bar["ns"] for bar in bars) == frame["total_ns"].sum()
-
-
-def test_overlap_says_that_copies_were_not_captured() -> None:
-    frame = frames.overlapped().with_columns(exposed_copy_ns=pl.lit(None, pl.Int64))
-    chart = charts.overlap(frame)
-    assert any("Copies were not captured." in text for text in specs.texts(chart))
-    assert "exposed copy" not in {row["part"] for row in specs.rows(chart, "bar", "part")}
-
-
-def test_overlap_of_nothing_is_an_error() -> None:
-    with pytest.raises(AnalysisError, match="the totals are zero"):
-        charts.overlap(frames.overlapped().with_columns(total_ns=pl.lit(0)))
-
-
 def test_diff_is_sorted_by_the_size_of_the_change() -> None:
     chart = charts.diff(frames.compared())
     bars = specs.rows(chart, "bar", "delta_ns")
@@ -166,23 +114,6 @@ def test_diff_marks_what_only_one_trace_has() -> None:
     assert any(text.endswith("only in eager") for text in written)
     assert any("only in one trace" in text.lower() or "In one trace only" in text for text in written)
     assert not any(text.startswith("mixed:") for text in written)  # graphs alone have it: not compared, not zero
-
-
-def test_diff_gathers_the_rest() -> None:
-    chart = charts.diff(frames.compared().filter(phase="decode"), top=3)
-    bars = specs.rows(chart, "bar", "delta_ns")
-    assert len(bars) == 4
-    assert bars[-1]["row"] == f"other ({frames.compared().filter(phase='decode').height - 3})"
-    assert sum(bar["delta_ns"] for bar in bars) == frames.compared().filter(phase="decode")["delta_ns"].sum()
-
-
-def test_diff_tells_categories_of_a_stage_apart() -> None:
-    frame = frames.compared().filter(phase="decode", stage="o_proj")
-    both = pl.concat([frame, frame.with_columns(category=pl.lit("copy"))])
-    assert {row["row"] for row in specs.rows(charts.diff(both), "bar", "delta_ns")} == {
-        "o_proj (linear)",
-        "o_proj (copy)",
-    }
 
 
 def test_diff_without_a_change_is_an_error() -> None:

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.counters import condense, counters_panel, headline, lines_of, panels_of, scale_of, throttled
+from llmprof.charts.counters import condense, lines_of, scale_of
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
@@ -30,20 +30,6 @@ def test_every_counter_that_moves_has_a_panel_and_every_device_a_line():
     assert {row["line"] for row in drawn} == {"GPU 0", "GPU 1", "host"}
     used = [row["mean"] for row in drawn if row["line"] == "GPU 0" and row["time"] == 10]
     assert 100 in used, "of GiB"
-
-
-def test_what_is_not_drawn_is_said():
-    said = " ".join(specs.texts(charts.counters(frames.sampled())))
-    assert "Always zero: disk.read." in said
-    assert "The clocks were held back by sw_power_cap (2 % of the samples)." in said
-    assert "the dashed line is the start of the trace" in said
-    assert counters_panel(frames.sampled(), 800, 2)[1] == ["gpu.power", "cpu.utilization", "gpu.throttle.sw_power_cap"]
-
-
-def test_a_file_of_a_monitor_has_no_start_of_a_trace():
-    chart = charts.counters(rows("cpu.utilization", "%", 10, 20, 30))
-    assert "dashed" not in " ".join(specs.texts(chart))
-    assert not [unit for unit in specs.marks(chart.to_dict()) if unit["mark"]["type"] == "rule"]
 
 
 @pytest.mark.parametrize(
@@ -73,11 +59,6 @@ def test_a_short_peak_stays_in_sight():
     assert few["mean"].mean() == pytest.approx(1.0098, rel=1e-3)
 
 
-def test_few_samples_stay_as_they_are():
-    few = condense(lines_of(rows("gpu.power", "W", 5, 7, 9)), 200)
-    assert few.select("time", "low", "mean", "high").rows() == [(0, 5, 5, 5), (1, 7, 7, 7), (2, 9, 9, 9)]
-
-
 def test_a_share_of_several_processors_may_exceed_100():
     chart = charts.counters(rows("run.cpu", "%", 50, 380))
     scales = [
@@ -91,37 +72,6 @@ def test_a_share_of_several_processors_may_exceed_100():
         for unit in specs.marks(charts.counters(rows("cpu.utilization", "%", 1, 3)).to_dict())
         if unit["mark"]["type"] == "line"
     ] == [[0, 100]]
-
-
-@pytest.mark.parametrize(
-    ("frame", "said"),
-    [
-        (pl.concat([rows("gpu.utilization", "%", 40, 60, device=0), rows("gpu.utilization", "%", 90, 90, device=1)]),
-         "The GPUs are busy 50 % to 90 % of the 1.0 s sampled"),
-        (rows("gpu.utilization", "%", 40, 60, device=0), "The GPU is busy 50 % of the 1.0 s sampled"),
-        (rows("cpu.utilization", "%", 10, 20), "The processors are busy 15 % of the 1.0 s sampled"),
-        (rows("gpu.power", "W", 10, 20), "1 counter over the run"),
-    ],
-    ids=["gpus", "gpu", "host", "other"],
-)  # fmt: skip
-def test_the_title_says_how_busy_it_was(frame, said):
-    assert headline(frame) == said
-
-
-def test_order_of_the_panels():
-    frame = pl.concat([rows(name, "1", 1, 2) for name in ("zzz", "cpu.utilization", "aaa", "gpu.utilization")])
-    assert panels_of(frame) == ["gpu.utilization", "cpu.utilization", "aaa", "zzz"]
-
-
-def test_nothing_slowed_it_down():
-    assert throttled(rows("gpu.throttle.gpu_idle", "1", 1, 1)) == ""
-    assert throttled(rows("gpu.throttle.hw_slowdown", "1", 0, 1)) == "hw_slowdown (50 % of the samples)"
-
-
-@pytest.mark.parametrize("column", ["time_ns", "name", "value", "unit"])
-def test_a_missing_column_is_named(column):
-    with pytest.raises(AnalysisError, match=rf"counters\(\) got a frame without the column {column}"):
-        charts.counters(frames.sampled().drop(column))
 
 
 def test_nothing_to_draw():

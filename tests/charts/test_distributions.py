@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.base.data import log_bins, log_ticks
-from llmprof.charts.base.theme import CAUSES, COMMUNICATION, WAIT, Unit
+from llmprof.charts.base.data import log_bins
+from llmprof.charts.base.theme import CAUSES, Unit
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
@@ -44,39 +44,6 @@ def test_medians_by_size() -> None:
     assert transfer["calls"] == small.height
 
 
-def test_many_sizes_are_powers_of_two() -> None:
-    frame = frames.called().with_row_index("i").with_columns(bytes=1_000 + 7 * pl.col("i").cast(pl.Int64))
-    sizes = {row["bytes"] for row in specs.rows(charts.all_reduce(frame), "point", "measure")}
-    assert sizes == {512, 1_024, 2_048, 4_096, 8_192} & sizes
-    assert len(sizes) >= 4
-
-
-def test_unmatched_calls_are_durations_only() -> None:
-    frame = frames.called().with_columns(wait_ns=pl.lit(None, pl.Int64), transfer_ns=pl.lit(None, pl.Int64))
-    chart = charts.all_reduce(frame)
-    said = " ".join(specs.texts(chart))
-    assert "no call could be matched over the ranks" in said
-    assert "waiting for" not in said
-    assert {row["part"] for row in specs.rows(chart, "bar", "part")} == {"duration"}
-    assert "transfer" not in str([unit["encoding"].get("color") for unit in specs.marks(chart.to_dict())])
-    half = frames.called().with_columns(pl.when(pl.col("call") % 2 == 0).then(pl.col("wait_ns", "transfer_ns")))
-    assert "known for 912 of 1,824 calls" in " ".join(specs.texts(charts.all_reduce(half)))
-
-
-def test_unknown_bytes_are_not_captured() -> None:
-    chart = charts.all_reduce(frames.called().with_columns(bytes=pl.lit(None, pl.Int64)))
-    assert "bytes were not captured" in specs.texts(chart)
-    some = frames.called().with_columns(bytes=pl.when(pl.col("rank") == 0).then("bytes"))
-    assert any("known for 25 %" in text for text in specs.texts(charts.all_reduce(some)))
-
-
-def test_another_kind_of_collective() -> None:
-    frame = frames.called().with_columns(kind=pl.lit("all_gather"))
-    assert charts.all_reduce(frame, kind="all_gather").to_dict()["title"]["text"].startswith("All-gather")
-    with pytest.raises(AnalysisError, match=r"no call of kind all_reduce in the frame \(kinds: all_gather\)"):
-        charts.all_reduce(frame)
-
-
 def test_idle_time_by_cause_and_rank() -> None:
     frame = frames.idled()
     chart = charts.idle(frame)
@@ -91,20 +58,6 @@ def test_idle_time_by_cause_and_rank() -> None:
     bins = specs.rows(chart, "rect", "cause", "n")
     assert sum(row["n"] for row in bins) == 2 * frame.height  # once as a number, once as time
     assert sum(row["sum_ns"] for row in bins) == 2 * frame["dur_ns"].sum()
-
-
-def test_idle_explains_the_causes_that_occur() -> None:
-    said = " ".join(specs.texts(charts.idle(frames.idled().filter(pl.col("cause") != "sync"))))
-    assert "host-bound: the host launched the next kernel too late" in said
-    assert "sync:" not in said
-    assert "no stream of the device" in said
-    unknown = charts.idle(frames.idled().with_columns(cause=pl.lit(None, pl.String)))
-    assert {row["part"] for row in specs.rows(unknown, "bar", "part")} == {"unknown"}
-
-
-def test_no_gap_is_an_error() -> None:
-    with pytest.raises(AnalysisError, match="no gap is longer than zero"):
-        charts.idle(frames.idled().with_columns(dur_ns=pl.lit(0)))
 
 
 def test_launch_delay_shows_every_step() -> None:
@@ -125,13 +78,6 @@ def test_launch_delay_of_ranks_that_are_worlds_apart_is_logarithmic() -> None:
     assert kinds == [{"linear"}, {"log"}]
 
 
-def test_launch_delay_without_launches_is_an_error() -> None:
-    with pytest.raises(AnalysisError, match="no step has a kernel whose launch was captured"):
-        charts.launch_delay(frames.delayed().with_columns(median_ns=pl.lit(None, pl.Int64)))
-    partly = frames.delayed().with_columns(share_launched=pl.lit(0.4))
-    assert any("40 % have a launch" in text for text in specs.texts(charts.launch_delay(partly)))
-
-
 def test_logarithmic_bins_hold_what_they_should() -> None:
     values = pl.DataFrame({"ns": [0, 1, 999, 1_000, 1_001, 1_000_000]})
     bins = log_bins(values, "ns", Unit("us", 1_000), per_decade=10)
@@ -140,15 +86,6 @@ def test_logarithmic_bins_hold_what_they_should() -> None:
         assert start * 1_000 * (1 - 1e-9) <= total < end * 1_000
     assert bins.filter(n=2)["sum_ns"].to_list() == [2_001]
     assert bins.filter(n=2)["start"].to_list() == [pytest.approx(1)]
-
-
-def test_logarithmic_ticks() -> None:
-    assert log_ticks(0.5, 2_000) == [1, 10, 100, 1_000]
-    assert log_ticks(3, 40) == [5, 10, 20]
-
-
-def test_wait_has_a_paler_colour_of_the_same_hue() -> None:
-    assert WAIT != COMMUNICATION
 
 
 def test_the_critical_path_is_a_mean_step_of_each_phase() -> None:

@@ -39,12 +39,6 @@ def test_frames_are_as_wide_as_what_is_below_them() -> None:
         assert found["a", 0][0] <= found[name, 1][0] < found[name, 1][1] <= found["a", 0][1]
 
 
-def test_the_title_has_the_whole_and_its_unit() -> None:
-    assert "100 ns in 4 call stacks" in specs.texts(charts.flame(STACKS))
-    samples = STACKS.with_columns(unit=pl.lit("samples"))
-    assert "100 samples in 4 call stacks" in specs.texts(charts.flame(samples))
-
-
 def test_frames_too_narrow_to_draw_are_told() -> None:
     tiny = pl.DataFrame(
         {"stack": [[f"f{n}"] for n in range(1001)], "value": [100_000] + [1] * 1000, "unit": ["ns"] * 1001}

@@ -32,12 +32,6 @@ def test_longest_first_and_the_rest_gathered() -> None:
     assert title == "f takes 60 % of the kernels' time"
 
 
-@pytest.mark.slow
-def test_hostile_names_are_data_and_the_image_draws() -> None:
-    assert NAMES[2] in [row["name"] for row in rows(charts.kernels(FRAME))]
-    assert charts.to_png_bytes(charts.kernels(FRAME), scale=0.5).startswith(b"\x89PNG")
-
-
 def test_nothing_to_draw_says_so() -> None:
     with pytest.raises(AnalysisError, match="no rows"):
         charts.kernels(FRAME.clear())

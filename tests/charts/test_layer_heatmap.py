@@ -34,14 +34,6 @@ def test_a_null_and_a_missing_row_are_not_captured() -> None:
     assert any("not captured (2 of 896 cells)" in text for text in specs.texts(chart))
 
 
-def test_ranks_of_a_pipeline_have_their_own_layers() -> None:
-    frame = frames.layered().filter(
-        (pl.col("rank") == 0) & (pl.col("layer") < 14) | (pl.col("rank") == 1) & (pl.col("layer") >= 14)
-    )
-    chart = charts.layer_heatmap(frame)
-    assert not any("not captured" in text for text in specs.texts(chart))
-
-
 def test_the_scale_is_logarithmic_where_a_phase_dwarfs_the_others() -> None:
     frame = frames.layered()
     plain = _scales(charts.layer_heatmap(frame))
@@ -61,11 +53,6 @@ def test_single_outliers_do_not_bleach_the_rest() -> None:
     assert domains
     assert all(domain[1] * 1_000 == pytest.approx(cap, rel=0.05) for domain in domains)
     assert any("and more (" in text and "up to 90.0 ms" in text for text in specs.texts(chart))
-
-
-def test_phases_stand_above_their_steps() -> None:
-    written = specs.texts(charts.layer_heatmap(frames.layered()))
-    assert {"prefill", "decode", "rank 0", "rank 3"} <= set(written)
 
 
 def test_many_steps_become_medians_and_the_chart_says_so() -> None:

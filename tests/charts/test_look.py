@@ -7,22 +7,16 @@ import itertools
 import polars as pl
 import pytest
 
-from llmprof.charts.base.data import MAX_ROWS, inline, number
+from llmprof.charts.base.data import MAX_ROWS, inline
 from llmprof.charts.base.theme import (
-    CATEGORIES,
     CAUSES,
-    COMMUNICATION,
-    PHASES,
     STAGES,
-    balanced,
     colours,
     percent,
     spread,
-    text_px,
     time_unit,
 )
 from llmprof.errors import AnalysisError
-from llmprof.text import shorten
 
 # Machado, Oliveira and Fernandes (2009), severity 1
 _DEUTAN = ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881))
@@ -68,14 +62,6 @@ def test_neighbours_in_a_layer_stay_apart() -> None:
         assert _distance(STAGES[a], STAGES[b], None) > 15, (a, b)
 
 
-def test_the_same_thing_has_the_same_colour() -> None:
-    assert STAGES["all_reduce"] == CATEGORIES["collective"] == COMMUNICATION
-    for name in set(STAGES) & set(CATEGORIES):
-        assert STAGES[name] == CATEGORIES[name]
-    assert len(set(STAGES.values())) == len(STAGES)
-    assert len(set(PHASES.values())) == len(PHASES)
-
-
 def test_unknown_names_come_last_with_spare_colours() -> None:
     table = colours("stage", ["zeta", "attention", "alpha", "norm"])
     assert list(table) == ["norm", "attention", "alpha", "zeta"]
@@ -97,22 +83,8 @@ def test_percentages_never_say_all_or_nothing_for_less() -> None:
     assert spread("3 %", "9 %") == "3 % to 9 %"
 
 
-def test_text_helpers() -> None:
-    assert shorten("abc", 3) == "abc"
-    assert shorten("abcdefghij", 7) == "abcd…ij"
-    assert text_px("mmm") > text_px("iii") > 0
-    lines = balanced("word " * 40, 100)
-    assert len(lines) == 2
-    assert abs(len(lines[0]) - len(lines[1])) < 20
-
-
 def test_inline_data_has_a_limit_of_its_own() -> None:
     with pytest.raises(AnalysisError, match="60,001 rows"):
         inline(pl.DataFrame({"a": range(MAX_ROWS + 1)}))
     values = inline(pl.DataFrame({"a": [1.0, float("nan"), float("inf"), None], "b": ["x", "y", "z", None]}))
     assert [row["a"] for row in values["values"]] == [1.0, None, None, None]
-
-
-def test_number_of_nothing_is_zero() -> None:
-    assert number(pl.Series([], dtype=pl.Int64).median()) == 0.0
-    assert number(3) == 3.0

@@ -54,12 +54,6 @@ def test_unknown_waiting_is_grey_and_none_at_all_is_an_error(sixteen) -> None:
         charts.rank_heatmap(rows.with_columns(wait_ns=pl.lit(None, dtype=pl.Int64)), value="wait_ns")
 
 
-def test_late_groups_name_the_latest(sixteen) -> None:
-    chart = charts.late_groups(analyze.late_groups(sixteen, tp=4))
-    assert "node2 arrives last in 90.0 %" in " ".join(specs.texts(chart))
-    assert {row["group"] for row in specs.rows(chart, "bar", "share_last", "group")} >= {"node0", "node2", "3"}
-
-
 def test_a_report_draws_many_ranks_and_says_why_few_are_not_drawn(sixteen, sample_trace) -> None:
     trace = sample_trace("torch_tp4_eager_nccl")
     for drawing in (figures.RANK_STEPS, figures.RANK_WAITS, figures.LATE_GROUPS):

@@ -54,25 +54,6 @@ def test_gaps_between_tokens_count_each():
     assert chart.to_dict()["title"]["text"] == "Time from token to token"
 
 
-def test_many_requests_are_a_line_of_few_points():
-    chart = charts.request_latency(frame(*range(1, 5001)))
-    assert len(points(chart)) <= 402
-    assert points(chart)[-1] == (5, 100)
-    assert not [unit for unit in specs.marks(chart.to_dict()) if unit["mark"]["type"] == "point"]
-
-
-def test_requests_under_the_profiler_only():
-    title = charts.request_latency(frame(5, phase="profiled")).to_dict()["title"]
-    assert title["text"] == "Median under the profiler: first token after 5.00 ms"
-    assert title["subtitle"] == ["Under the profiler: 1 request in one repeat. Warm-up is left out."]
-
-
-@pytest.mark.parametrize("column", ["phase", "ttft_ns", "tpot_ns", "e2e_ns"])
-def test_a_missing_column_is_named(column):
-    with pytest.raises(AnalysisError, match=rf"request_latency\(\) got a frame without the column {column}"):
-        charts.request_latency(frames.requested().drop(column))
-
-
 @pytest.mark.parametrize("rows", [frame(5, phase="warmup"), frame(5, ttft_ns=None)], ids=["warm-up", "nothing-told"])
 def test_nothing_to_draw(rows):
     with pytest.raises(AnalysisError, match="the engine reported no latency of a request"):

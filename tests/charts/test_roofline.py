@@ -9,8 +9,7 @@ import altair as alt
 import polars as pl
 import pytest
 
-import llmprof
-from llmprof import analyze, charts, hardware
+from llmprof import charts, hardware
 from llmprof.charts.base.save import Box, along, around, place
 from llmprof.charts.base.theme import text_px
 from llmprof.charts.roofline import BOUNDS, derived, given
@@ -127,37 +126,11 @@ def test_labels_keep_apart(by_stage: bool, peaks: str | None) -> None:
         assert {"gate_up_proj", "down_proj", "attention", "norm"} <= {text for text, _ in found}
 
 
-def test_many_launches_at_one_place_have_few_labels() -> None:
-    many = pl.concat([frames.profiled().with_columns(stage=pl.format("s{}", pl.lit(i))) for i in range(60)])
-    assert len(labels(charts.roofline(many))) <= 12
-
-
-def test_the_headline_is_of_the_name_with_the_most_time() -> None:
-    assert charts.roofline(frames.profiled()).to_dict()["title"]["text"] == (
-        "gate_up_proj takes the most time, and reaches 72 % of its roof"
-    )
-    assert charts.roofline(frames.profiled(), title="Mine").to_dict()["title"]["text"] == "Mine"
-
-
 def test_nothing_to_draw_is_an_error() -> None:
     with pytest.raises(AnalysisError, match="no launch has floating-point operations"):
         charts.roofline(frames.profiled().with_columns(flop_per_s=pl.lit(0.0)))
     with pytest.raises(AnalysisError, match="no launch has floating-point operations"):
         charts.roofline(frames.profiled().with_columns(arithmetic_intensity=pl.lit(None, pl.Float64)))
-
-
-def test_a_slow_device_has_smaller_units() -> None:
-    slow = frames.profiled().with_columns(pl.col("flop_per_s", "roof_flop_per_s") / 1e6)
-    assert any("GFLOP/s" in str(unit["encoding"]) for unit in specs.marks(charts.roofline(slow).to_dict()))
-
-
-@pytest.mark.slow
-def test_of_a_real_profile() -> None:
-    metrics = llmprof.sample_metrics("ncu_tp1_eager")
-    frame = analyze.speed_of_light(metrics)
-    points = specs.rows(charts.roofline(frame), "point", "intensity")
-    assert len(points) == frame.filter(pl.col("flop_per_s") > 0).height
-    assert "bf16: 989.5 TFLOP/s" in specs.texts(charts.roofline(frame))
 
 
 def test_places_around_a_point() -> None:

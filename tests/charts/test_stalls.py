@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-import llmprof
-from llmprof import analyze, charts
+from llmprof import charts
 from llmprof.charts.base.data import number
 from llmprof.charts.base.theme import IDLE, REST
 from llmprof.charts.kernels import READY, REASONS
@@ -53,11 +52,6 @@ def test_small_reasons_are_gathered() -> None:
     assert "drain" not in colours
 
 
-def test_a_single_small_reason_keeps_its_name() -> None:
-    frame = pl.DataFrame({"kernel_id": [0, 0], "reason": ["wait", "drain"], "share": [0.95, 0.05]})
-    assert set(bars(frame)["part"]) == {"wait", "drain"}
-
-
 def test_without_names_a_bar_is_a_launch() -> None:
     frame = frames.stalled().select(BARE)
     drawn = bars(frame)
@@ -76,37 +70,12 @@ def test_kernels_of_one_stage_are_told_apart() -> None:
     assert bars(same)["row"].n_unique() == 14
 
 
-def test_names_of_functions_without_stages() -> None:
-    rows = set(bars(frames.stalled().drop("stage"))["row"])
-    assert {"FlashAttnFwdSm90", "rotary_embedding_kernel"} <= rows
-
-
-def test_bars_are_wide_enough_on_a_telephone() -> None:
-    with charts.narrow():
-        spec = charts.stalls(frames.stalled().drop("stage")).to_dict()
-    assert spec["vconcat"][0]["width"] >= 100
-
-
 def test_only_the_longest_are_shown() -> None:
     frame = pl.concat(
         frames.stalled().with_columns(stage=pl.lit(f"s{i}"), kernel_id=pl.col("kernel_id") + 100 * i) for i in range(4)
     )
     assert bars(frame)["row"].n_unique() == 16
     assert any("The longest 16 of 28 kernels are shown." in text for text in specs.texts(charts.stalls(frame)))
-
-
-def test_the_headline_names_the_first_reason_and_says_what_it_means() -> None:
-    frame = pl.DataFrame({"kernel_id": [0, 0, 1], "reason": ["barrier", "wait", "barrier"], "share": [0.5, 0.3, 0.7]})
-    title = charts.stalls(frame).to_dict()["title"]
-    assert title["text"] == "Warps wait longest for barrier: 60 % of their time"
-    assert "barrier: waiting at a barrier of the block" in " ".join(title["subtitle"])
-    own = pl.DataFrame({"kernel_id": [0], "reason": ["new_state"], "share": [0.5]})
-    assert "new_state" not in " ".join(charts.stalls(own, title="Mine").to_dict()["title"]["subtitle"])
-
-
-def test_missing_durations_leave_the_order() -> None:
-    frame = frames.stalled().with_columns(duration_ns=pl.when(pl.col("kernel_id") > 0).then("duration_ns"))
-    assert bars(frame)["row"][0] == "norm"
 
 
 def test_shares_that_are_not_known_are_left_out() -> None:
@@ -116,12 +85,3 @@ def test_shares_that_are_not_known_are_left_out() -> None:
     assert bars(frame)["row"].unique().to_list() == ["launch 0"]
     with pytest.raises(AnalysisError, match="no launch has a share"):
         charts.stalls(frame.with_columns(share=pl.lit(None, pl.Float64)))
-
-
-def test_of_a_real_profile() -> None:
-    metrics = llmprof.sample_metrics("ncu_tp1_eager")
-    times = analyze.speed_of_light(metrics).select("kernel_id", "kernel_name", "duration_ns")
-    frame = analyze.stalls(metrics).join(times, on="kernel_id")
-    drawn = bars(frame)
-    assert drawn["row"][0].startswith("nvjet_sm90_tst_320x128")
-    assert drawn["percent"].gt(0).all()

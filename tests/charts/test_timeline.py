@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.base.theme import PHASES, STAGES
+from llmprof.charts.base.theme import STAGES
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
@@ -46,13 +46,6 @@ def test_no_bar_is_thinner_than_a_pixel() -> None:
     pixel = 1 / chart.to_dict()["width"]
     bars = specs.rows(chart, "rect", "name")
     assert min(row["end"] - row["start"] for row in bars) == pytest.approx(pixel)
-
-
-def test_a_long_bar_says_what_it_is() -> None:
-    chart = charts.timeline(pl.DataFrame([event(0, 700_000), event(700_000, 5_000, "norm"), event(900_000, 100_000)]))
-    written = specs.texts(chart)
-    assert "attention 700 us" in written
-    assert "norm" not in written
 
 
 def test_slices_hold_all_the_time() -> None:
@@ -104,39 +97,10 @@ def test_the_data_stay_small_however_many_events_there_are() -> None:
     assert max(sizes) < 12_000
 
 
-def test_strips_name_steps_and_layers() -> None:
-    written = specs.texts(charts.timeline(frames.attributed(), window=WINDOW))
-    assert {"step 2 · decode", "layer 4", "rank 0", "rank 3", "stream 7"} <= set(written)
-    everything = specs.texts(charts.timeline(frames.attributed()))
-    assert "step 0 · prefill" in everything
-    assert not any(text.startswith("layer ") for text in everything)  # too narrow to be read
-
-
-def test_narrow_steps_of_a_phase_share_a_text() -> None:
-    rows = [event(i * 10_000, 9_000, step=i, phase="prefill" if i == 0 else "decode") for i in range(100)]
-    chart = charts.timeline(pl.DataFrame(rows))
-    assert "steps 1 to 99 · decode" in specs.texts(chart)
-    spans = specs.rows(chart, "rect", "to_step")
-    assert {row["colour"] for row in spans if "layer" not in row} == {PHASES["prefill"], PHASES["decode"]}
-
-
 def test_steps_too_narrow_to_tell_apart_are_merged() -> None:
     rows = [event(i * 10_000, 9_000, step=i) for i in range(5_000)]
     spans = specs.rows(charts.timeline(pl.DataFrame(rows)), "rect", "to_step")
     assert [(row["step"], row["to_step"]) for row in spans] == [(0, 4_999)]
-
-
-def test_colours_are_those_of_the_palette_in_its_order() -> None:
-    chart = charts.timeline(frames.attributed(), window=WINDOW)
-    scales = [unit["encoding"]["color"]["scale"] for unit in specs.marks(chart.to_dict()) if _coloured(unit)]
-    assert scales
-    for scale in scales:
-        assert scale["domain"] == [name for name in STAGES if name in scale["domain"]]
-        assert scale["range"] == [STAGES[name] for name in scale["domain"]]
-
-
-def _coloured(unit: dict[str, object]) -> bool:
-    return "scale" in unit["encoding"].get("color", {})  # type: ignore[attr-defined]
 
 
 def test_events_without_stream_step_layer_or_stage() -> None:
@@ -156,13 +120,6 @@ def test_lanes_by_stage_follow_the_forward_pass() -> None:
     names = [name for name in STAGES if name in order]
     at = [max(i for i, text in enumerate(specs.texts(chart)) if text == name) for name in names]
     assert at == sorted(at)
-
-
-def test_only_so_many_ranks() -> None:
-    frame = pl.DataFrame([event(0, 1_000, rank=rank) for rank in range(20)])
-    chart = charts.timeline(frame)
-    assert len({row["rank"] for row in specs.rows(chart, "rect", "name")}) == 16
-    assert "The first 16 of 20 ranks are shown." in specs.texts(chart)
 
 
 def test_long_kernel_names_are_shortened_in_the_middle() -> None:

@@ -11,13 +11,12 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import llmprof
-from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.cli import make
 from llmprof.cli.main import main
 from llmprof.cli.output import on_workers
 from llmprof.dataset import mapping
-from llmprof.errors import AnalysisError, ArgumentError, NotCapturedError, OutputError, ReadError
+from llmprof.errors import ArgumentError, NotCapturedError, OutputError, ReadError
 from llmprof.storage.dataset import MANIFEST, PART_FILE
 from tests.dataset.files import rank_file, run_folder
 
@@ -77,44 +76,6 @@ def test_only_what_is_asked_for_is_loaded(both):
     assert part._tables.bytes == part.kernels.estimated_size()
     assert tables.bytes == 0
     assert pickle.loads(pickle.dumps(part))._tables.bytes == 0
-
-
-def test_lazy_frames_push_down_what_is_asked(both):
-    many, trace, _, _ = both
-    query = many.scan("kernels").filter(pl.col("start_ns") < 5_000_000, pl.col("rank") == 1).select("name")
-    plan = query.explain()
-    assert "SELECTION" in plan
-    assert "FILTER" not in plan
-    expected = trace.kernels.filter(pl.col("start_ns") < 5_000_000, pl.col("rank") == 1).select("name")
-    assert_frame_equal(query.collect(), expected)
-    assert_frame_equal(many.scan("collectives").collect(), trace.collectives)
-
-
-def test_sql_is_that_of_the_trace(both):
-    many, trace, _, _ = both
-    query = "select rank, count(*) as count, sum(dur_ns) as ns from kernels group by rank order by rank"
-    assert_frame_equal(many.sql(query), trace.sql(query))
-    query = "select kind, count(*) as count from collectives group by kind order by kind"
-    assert_frame_equal(many.sql(query), trace.sql(query))
-    assert set(many.sql("show tables")["name"]) >= {"kernels", "copies"}
-    with pytest.raises(AnalysisError, match=r"SQL query"):
-        many.sql("select nothing from kernels")
-
-
-@pytest.mark.parametrize("steps", [3, [3, 5]])
-def test_steps_of_it_are_those_of_the_trace(both, steps):
-    many, trace, _, _ = both
-    part = many.select(steps=steps, ranks=[0, 1])
-    same(part, trace.select(steps=steps, ranks=[0, 1]))
-    wanted = [steps] if isinstance(steps, int) else steps
-    columns = ["rank", "phase", "start_ns", "dur_ns", "host_start_ns"]
-    expected = analyze.steps(trace).filter(pl.col("step").is_in(wanted), pl.col("rank") < 2).select(columns)
-    found = analyze.steps(part).filter(pl.col("dur_ns").is_not_null()).select(columns)
-    assert_frame_equal(found.join(expected, on=columns, maintain_order="left"), expected)
-    inside = analyze.attribute(trace).filter(pl.col("step").is_in(wanted), pl.col("rank") < 2)
-    assert part.kernels.height + part.copies.height == inside.height
-    with pytest.raises(AnalysisError, match=r"steps 4000 are not in the trace"):
-        many.select(steps=4000)
 
 
 def test_the_second_call_reads_nothing(run, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import polars as pl
 import pytest
 
 import llmprof
@@ -40,14 +39,6 @@ def test_the_truth_lies_beside_the_ranks_and_is_drawn_by_the_seed(run, tmp_path)
         read_truth(tmp_path)
 
 
-@pytest.mark.slow
-def test_it_says_wherever_it_is_shown_that_it_is_synthetic(trace):
-    assert trace.meta["device"] == "NVIDIA H200 (synthetic run)"
-    assert "synthetic run" in repr(trace)
-    assert trace.ranks == list(range(8))
-    assert trace.meta["missing_ranks"] == []
-
-
 def test_clocks_late_ranks_and_waits_are_those_of_the_truth(run, trace):
     _, truth = run
     calls = analyze.collectives(trace)
@@ -67,16 +58,3 @@ def test_clocks_late_ranks_and_waits_are_those_of_the_truth(run, trace):
     expected = (base["dur_ns"] * truth.slower[0]).round()
     assert (first["transfer_ns"] - expected).abs().max() <= 1
     assert first["bytes"].to_list() == base["bytes"].to_list()
-
-
-@pytest.mark.slow
-def test_a_repeated_window_has_the_same_steps_again(tmp_path):
-    once = large_run(tmp_path / "once", 1, tensor_parallel=1, client=False)
-    twice = large_run(tmp_path / "twice", 1, tensor_parallel=1, repeat=2, client=False)
-    assert (twice.events, twice.calls) == (2 * once.events, 2 * once.calls)
-    one, two = (llmprof.read(tmp_path / name, cache=False) for name in ("once", "twice"))
-    assert two.rows["kernels"] == 2 * one.rows["kernels"]
-    both = two.kernels["correlation"].unique().len(), 2 * one.kernels["correlation"].unique().len()
-    assert both[0] == both[1]
-    steps = [analyze.steps(trace).select("phase", "dur_ns") for trace in (one, two)]
-    assert steps[1].equals(pl.concat([steps[0], steps[0]]))

@@ -48,17 +48,6 @@ def test_chrome_json_reads_back_to_the_same_frames(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_nsys_recorded_reads_back_in_the_words_of_kineto(tmp_path):
-    trace = sample("nsys_tp2_cudagraph")
-    again = read(export(trace, tmp_path / "x.json"))
-    common = [c for c in trace.kernels.columns if c in again.kernels.columns]
-    assert_frame_equal(in_order(again.kernels.select(common)), in_order(trace.kernels.select(common)))
-    columns = ["rank", "start_ns", "dur_ns", "kind", "bytes"]
-    assert_frame_equal(again.copies.select(columns).sort(columns), trace.copies.select(columns).sort(columns))
-    assert "Memcpy HtoD (Pinned -> Device)" in again.copies["name"].to_list()
-
-
-@pytest.mark.slow
 def test_an_npu_reads_back_from_chrome_json(synthetic_npu, tmp_path):
     trace = llmprof.read(synthetic_npu("baseline"), cache=False)
     file = export(trace, tmp_path / "npu.json")

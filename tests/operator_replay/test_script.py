@@ -12,7 +12,7 @@ import pytest
 
 import llmprof
 from llmprof.analyze.operator_arguments import Tensor
-from llmprof.errors import AnalysisError, LaunchError
+from llmprof.errors import LaunchError
 from llmprof.operator_replay.script import _expression
 from tests.operator_replay.recordings import MM, NORM, recorded
 
@@ -52,16 +52,6 @@ def test_what_is_in_it(trace):
     for word in ("secret", "import os  #", "llmprof.operator_replay", "noqa", "recorded.pt"):
         assert word not in made.script
     assert llmprof.replay(trace).operators.height == 1
-
-
-def test_what_is_asked_for(trace):
-    assert llmprof.replay(trace, kernel="norm").operators["operator"].to_list() == ["_C::rms_norm"]
-    with pytest.raises(AnalysisError, match="operator 'softmax' and phase 'decode'"):
-        llmprof.replay(trace, operator="softmax", phase="decode")
-    with pytest.raises(AnalysisError, match="cannot be run alone: llmprof does not know the arguments"):
-        llmprof.replay(trace, kernel="gemm", operator="import os")
-    with pytest.raises(AnalysisError, match="top is 0"):
-        llmprof.replay(trace, top=0)
 
 
 def test_arguments_as_python():

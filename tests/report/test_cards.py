@@ -7,8 +7,6 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.launch import open_run
-from llmprof.report import cards
 from llmprof.trace import Trace
 
 HOSTILE = '<script>alert(1)</script>"\x1b[31m'
@@ -42,28 +40,12 @@ def test_a_trace_of_nothing_shows_itself(tables):
     assert "no rank" in Trace(tables)._repr_html_()
 
 
-def test_a_large_trace_is_not_searched_for_steps(sample_trace, monkeypatch):
-    trace = sample_trace("torch_tp1_eager")
-    monkeypatch.setattr(cards, "MOST_EVENTS", 10)
-    monkeypatch.setattr(analyze, "steps", lambda trace: pytest.fail("steps were looked for"))
-    assert "Steps on the device" not in trace._repr_html_()
-
-
 def test_metrics_show_their_longest_launches():
     metrics = llmprof.sample_metrics("ncu_tp1_eager")
     shown = metrics._repr_html_()
     assert "Hardware metrics of 24 launches" in shown
     assert "analyze.speed_of_light(metrics)" in shown
     assert metrics._repr_mimebundle_()["text/plain"] == repr(metrics)
-
-
-def test_a_run_says_what_it_came_to(root):
-    run = open_run(root / "sample_traces" / "run_torch_tp1")
-    shown = run._repr_html_()
-    assert "finished" in shown
-    assert "ttft" in shown
-    assert "analyze.findings(run.trace)" in shown
-    assert str(root) not in shown
 
 
 def test_findings_are_sentences_and_a_frame(sample_trace):

@@ -54,37 +54,6 @@ def test_communication_longer_than_the_step_is_unknown(tmp_path):
     assert "unknown where that is longer than the step" in " ".join(drawn["title"]["subtitle"])
 
 
-@pytest.mark.slow
-def test_one_device_says_that_there_is_no_communication(tmp_path):
-    empty = {key: [] for key in document()["collectives"]}
-    made = write_operators(write(tmp_path, document(collectives=empty, collectives_seen={})), tmp_path / "out")
-    assert "bandwidth_analysis.png" not in {path.name for path in made}
-    text = (tmp_path / "out" / "README.md").read_text()
-    assert "there is no communication" in text
-    assert "- no `bandwidth_analysis.png`: there is no communication on one device" in text
-    assert json.loads((tmp_path / "out" / "comm_analysis.json").read_text())["by_type"] == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("low", "cost"), [(0.01, "takes 2.0 % more than one"), (-0.01, "than chance does")])
-def test_a_cost_within_chance_is_said_to_be_none(tmp_path, monkeypatch, low, cost):
-    row = {"rank": 0, "method": "events", "steps": 9, "overhead": 0.02, "overhead_low": low, "overhead_high": 0.03}
-    monkeypatch.setattr("llmprof.report.operators.timing_overhead", lambda timings: pl.DataFrame([row]))
-    write_operators(write(tmp_path, document()), tmp_path / "out", charts={})
-    text = (tmp_path / "out" / "README.md").read_text()
-    assert cost in text
-    assert f"95 % interval {100 * low:.1f} % to 3.0 %" in text
-
-
-def test_a_cost_of_one_step_has_no_interval(tmp_path, monkeypatch):
-    row = {"rank": 0, "method": "events", "steps": 1, "overhead": 0.067, "overhead_low": None, "overhead_high": None}
-    monkeypatch.setattr("llmprof.report.operators.timing_overhead", lambda timings: pl.DataFrame([row]))
-    monkeypatch.setattr("llmprof.report.operators.CHARTS", {})
-    write_operators(write(tmp_path, document()), tmp_path / "out", charts={})
-    text = (tmp_path / "out" / "README.md").read_text()
-    assert "takes 6.7 % more than one that is not (rank 0, 1 step against their neighbours: too few" in text
-
-
 def test_nothing_to_draw_is_said(tmp_path):
     nothing = {key: [] for key in document()["calls"]}
     timings = read_timings(write(tmp_path, document(calls=nothing)))

@@ -13,17 +13,10 @@ from llmprof import analyze, plugins
 from llmprof.analyze import catalog
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.report import cards, contents, figures, vega
-from llmprof.report.contents import kernels_table, steps_table
-from llmprof.report.page import Absent, Column, Figure, Table, figure_of, sentence, table, words
+from llmprof.report import contents, figures, vega
+from llmprof.report.contents import steps_table
+from llmprof.report.page import Absent, Column, Figure, Table, figure_of, table
 from llmprof.trace import Trace
-
-
-def test_few_ranks_stay_as_they_are():
-    frame = pl.DataFrame({"rank": [0, 1, 2]})
-    kept, note = figures.fewer_ranks(frame, cells=10, limit=30, file="x.csv")
-    assert kept.equals(frame)
-    assert note == ""
 
 
 def test_many_ranks_are_spread_evenly_and_counted():
@@ -31,11 +24,6 @@ def test_many_ranks_are_spread_evenly_and_counted():
     kept, note = figures.fewer_ranks(frame, cells=10, limit=39, file="x.csv")
     assert kept["rank"].to_list() == [0, 2, 5]
     assert note == "Drawn: 3 of 8 ranks (0, 2, 5); x.csv has all."
-
-
-def test_one_rank_is_drawn_however_large():
-    kept, _ = figures.fewer_ranks(pl.DataFrame({"rank": [3, 4]}), cells=100, limit=10, file="x.csv")
-    assert kept["rank"].to_list() == [3]
 
 
 def test_every_nth_step_is_drawn():
@@ -115,15 +103,6 @@ def test_steps_by_phase():
     assert steps_table(steps).note == "Known from vLLM's labels."
 
 
-def test_a_long_table_of_kernels_says_what_is_elsewhere():
-    summary = pl.DataFrame({"name": [f"k{i}" for i in range(30)], "total_ns": [1_000] * 30})
-    made = kernels_table(summary)
-    assert made.frame.height == 25
-    assert made.note == "5 more are in kernel_summary.csv."
-    assert made.caption == "25 of 30 names of kernels and copies, 25.0 us of 30.0 us in all"
-    assert kernels_table(summary.head(3)).caption == "All 3 names of kernels and copies, 3.00 us in all"
-
-
 def test_cells_have_units_and_unknown_is_no_zero():
     columns = (Column("n", "runs", "number"), Column("t", "time", "time"), Column("s", "share", "share"))
     frame = pl.DataFrame({"n": [1234, None], "t": [4200.0, float("nan")], "s": [0.0001, 0.25]})
@@ -147,56 +126,6 @@ def test_cells_have_units_and_unknown_is_no_zero():
 )
 def test_figures_of_findings(figure, unit, said):
     assert figure_of(figure, unit) == said
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("cuda_driver_version", 13000, "13.0"),
-        ("cuda_runtime_version", 12040, "12.4"),
-        ("cupti_version", 130001, "13.0.1"),
-        ("vllm_version", "0.32.0", "0.32.0"),
-        ("hip_runtime_version", 60443483, "6.4.43483"),
-        ("cuda_driver_version", "unknown", "unknown"),
-    ],
-)
-def test_versions_as_people_write_them(key, value, said):
-    assert cards.version(key, value) == said
-
-
-def test_facts_of_a_trace(small):
-    said = dict(cards.facts(small))
-    assert said["Ranks"] == "0-1 (2 of 2)"
-    assert said["Device"] == "Test GPU"
-    assert said["CUDA driver"] == "12.4"
-    assert cards.headline(small) == "Where the time goes: 2 ranks on Test GPU"
-    assert cards.warnings(small) == []
-
-
-def test_shares_name_the_worst_rank():
-    coverage = pl.DataFrame(
-        {
-            "rank": [0, 1],
-            "measure": ["step", "step"],
-            "share": [1.0, 0.5],
-            "covered_ns": [100, 50],
-            "total_ns": [100, 100],
-            "of": ["summed time"] * 2,
-        }
-    )
-    assert cards.shares(coverage).row(0, named=True) == {
-        "measure": "step", "share": 0.75, "least": 0.5, "rank": 1, "of": "summed time",
-    }  # fmt: skip
-    assert cards.shares(None).height == 0
-
-
-def test_small_parts():
-    assert words("<a href='x'>\x00") == "&lt;a href=&#39;x&#39;&gt;\N{REPLACEMENT CHARACTER}"
-    assert words("lone \ud800 surrogate of 3.5 ms") == "lone ? surrogate of 3.5&nbsp;ms"
-    shares = table(Table("x", "", (Column("s", "share", "share"),), pl.DataFrame({"s": [7.0, -1.0]})))
-    assert 'style="width:100.0%"' in shares
-    assert 'style="width:0.0%"' in shares
-    assert sentence("this is so") == "This is so."
 
 
 def test_figures_of_runs_and_sweeps_stand_in_one_list():
@@ -289,48 +218,6 @@ def test_chains_of_kernels_as_a_table_and_the_sentence_where_there_are_none(smal
     }  # fmt: skip
 
 
-def test_reasons_name_no_function():
-    """A reader of a report calls no function: the reason is that of the recording."""
-    start = {"rank": [0], "device": [0], "start_ns": [0], "dur_ns": [1_000]}
-    kernel = pl.DataFrame(start | {"stream": [7], "name": ["acme"], "correlation": [1]})
-    alone = Trace({"kernels": kernel}, {"world_size": 1})
-    absent = {
-        drawing.name: found.absent
-        for one in catalog.analyses()
-        for drawing in figures.drawings(one)
-        if (found := figures.figure(alone, drawing)).absent is not None
-    }
-    assert {"layers", "launch_delay", "idle", "all_reduce", "step_timeline"} <= set(absent)
-    assert absent["layers"].found == "no layer of a step was found"
-    assert [part.found for part in absent.values() if "()" in part.found or "frame" in part.found] == []
-
-
-def test_a_run_on_the_cpu_has_no_idle_device():
-    """Operators of the host stand in for device events: the time without one is no idle time of a device."""
-    ops = {
-        "rank": [0, 0],
-        "thread": [1, 1],
-        "name": ["aten::mm"] * 2,
-        "start_ns": [0, 9_000],
-        "dur_ns": [1_000] * 2,
-        "kind": ["op"] * 2,
-    }
-    absent = figures.figure(Trace({"ops": pl.DataFrame(ops)}), figures.IDLE).absent
-    assert absent is not None
-    assert absent.found.startswith("no activity of a device was recorded")
-
-
-def test_nothing_stands_in_where_calls_were_recorded_without_the_device():
-    calls = {"rank": [0], "thread": [1], "start_ns": [0], "dur_ns": [10]}
-    ops = pl.DataFrame(calls | {"name": ["aten::mm"], "kind": ["op"]})
-    runtime = pl.DataFrame(calls | {"name": ["cudaLaunchKernel"], "api": ["runtime"]})
-    trace = Trace({"ops": ops, "runtime": runtime})
-    assert "Device activity" not in dict(cards.facts(trace))
-    absent = figures.figure(trace, figures.IDLE).absent
-    assert absent is not None
-    assert absent.found == "this capture holds host calls but no device activity"
-
-
 def test_sections_ask_what_the_recording_can_answer(small):
     """Without steps and collectives the headings speak of neither."""
     frames = {"steps": analyze.steps(small), "collectives": analyze.collectives(small)}
@@ -359,14 +246,3 @@ def test_sections_ask_what_the_recording_can_answer(small):
         assert not re.search(r"\b(kernels?|streams?|device time)\b", one.question + one.words)
         heads = {column.head for block in one.blocks if isinstance(block, Table) for column in block.columns}
         assert not {"kernel", "device time"} & heads
-
-
-@pytest.mark.parametrize(
-    ("events", "kept", "said"),
-    [(5, 5, "5, all kept"), (2_000, 1_500, "2,000, of which 1,500 were kept"), (9, 12, "9, which gave 12 rows")],
-)
-def test_how_many_events_were_kept(events, kept, said):
-    coverage = {"events": events, "kept": kept, "files": [{"file": "a", "rank": 0, "events": events, "kept": kept}]}
-    trace = Trace({}, {}, coverage)
-    assert ("Events read", said) in cards.reading(trace)
-    assert cards.files(trace) == [("a", f"rank 0, events: {said}")]

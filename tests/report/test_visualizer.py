@@ -17,8 +17,6 @@ from tests.charts import specs
 from tests.report.builders import build
 from tests.report.runs import Run, counters
 
-PNG = b"\x89PNG\r\n\x1a\n"
-
 
 @pytest.fixture
 def folder_of(tmp_path, monkeypatch):
@@ -137,13 +135,6 @@ def test_a_folder_that_cannot_be_written(folder_of, monkeypatch):
         Visualizer(run.folder.path).create_all_visualizations()
 
 
-def test_the_easy_door_has_the_name():
-    import llmprof
-
-    assert llmprof.Visualizer is Visualizer
-    assert launch.open_run
-
-
 def comparison(states=("finished", "finished", "failed")) -> pl.DataFrame:
     rows = []
     for i, state in enumerate(states):
@@ -176,11 +167,3 @@ def test_report_of_a_sweep(tmp_path):
     assert "2 of 3 finished" in text
     assert 'id="findings"' not in text
     assert pl.read_csv(tmp_path / "comparison.csv").height == 3
-
-
-def test_report_of_a_sweep_of_which_nothing_ran(tmp_path):
-    rows = comparison(("failed",)).cast({"output_tokens_per_s": pl.Float64, "e2e_ns": pl.Float64}, strict=False)
-    kinds = {name: pl.Float64 for name in rows.columns if rows.schema[name] == pl.Null}
-    done = write_sweep(rows.cast(kinds), where().clear(), tmp_path, parameters=["batch_size"], title="None")
-    assert done.pngs == ()
-    assert "Nothing to show" in done.index.read_text("utf-8")

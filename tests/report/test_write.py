@@ -66,15 +66,6 @@ def test_what_is_absent_is_in_the_summary(small, tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_progress_is_told(small, tmp_path):
-    told = []
-    report.write(small, tmp_path, progress=lambda *said: told.append(said))
-    assert ("analysing: steps", 1, 11) in told
-    assert any(what.startswith("painting: ") for what, _, _ in told)
-    assert all(0 <= done < total for _, done, total in told)
-
-
-@pytest.mark.usefixtures("quick")
 def test_a_second_report_replaces_the_first_and_leaves_the_rest(small, tmp_path):
     report.write(small, tmp_path)
     (tmp_path / "notes.csv").write_text("mine")
@@ -120,14 +111,6 @@ def test_a_folder_that_cannot_be_written(small, tmp_path, place):
     with pytest.raises(OutputError, match="cannot write the report to"):
         report.write(small, tmp_path / place)
     assert (tmp_path / "file").read_text() == "mine"
-
-
-@pytest.mark.usefixtures("quick")
-def test_long_frames_are_cut_and_say_so(small, tmp_path, monkeypatch):
-    monkeypatch.setattr(report_folder, "MOST_ROWS", 4)
-    said = json.loads(report.write(small, tmp_path).summary.read_text("utf-8"))
-    assert said["frames"]["steps"] == {"rows": 6, "written": 4}
-    assert pl.read_csv(tmp_path / "steps.csv").height == 4
 
 
 def test_vega_is_kept_in_the_cache_and_a_damaged_one_is_refused(monkeypatch, tmp_path):

@@ -14,7 +14,6 @@ from llmprof.theory import (
     Plan,
     calibrate,
     calibrated,
-    measured_steps,
     observations,
     read_steps,
     shape,
@@ -69,20 +68,6 @@ def test_the_packages_calibration_predicts_above_the_bound():
     table = found.predict(made)
     assert (table["predicted_s"] > table["bound_s"]).all()
     assert found.source
-
-
-def test_measured_steps_come_with_the_package():
-    found = measured_steps("H200")
-    assert found.height == 120
-    assert found["repeats"].min() >= 2
-    names = {"OLMoE-1B-7B": "OLMoE-1B-7B-0924"}
-    decode_steps = observations(found.filter(found["phase"] == "decode"), names)
-    table = calibrated("H200").predict(decode_steps)
-    assert (table["measured_s"] > table["bound_s"]).all()
-    assert table["error"].abs().median() < 0.04
-    assert table["error"].abs().max() < 0.3
-    with pytest.raises(LlmprofError, match="no measured steps of T4"):
-        measured_steps("T4")
 
 
 def test_calibrations_are_written_and_read(tmp_path):

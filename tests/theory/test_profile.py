@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from llmprof import hardware
 from llmprof.errors import LlmprofError
 from llmprof.theory import device_of, find_device, profile, read_device, shape
-from llmprof.theory.familiar import llm_profile, quantity, seconds
 from llmprof.theory.plan import Plan
 from llmprof.theory.training import activations
 
@@ -27,14 +25,6 @@ def test_a_decode_step_reads_weights_and_cache(llama):
     assert decode["kv_read_bytes"].sum() == 80 * 2 * 128 * 2 * 20 * 1535
     assert llama.kv_cache_latency_s == pytest.approx(80 * 512 * 20 * 1535 / 1555e9)
     assert llama.decode_latency_s == pytest.approx(0.01217, rel=1e-3)
-
-
-def test_totals_are_the_sums_of_the_components(llama):
-    totals = llama.totals()
-    assert totals["phase"].to_list() == ["prefill", "decode"]
-    assert totals["bound"].to_list() == ["compute", "memory"]
-    assert totals["latency_s"][0] == pytest.approx(llama.prefill_latency_s)
-    assert llama.total_latency_s == pytest.approx(llama.prefill_latency_s + 1023 * llama.decode_latency_s)
 
 
 def test_largest_batches_are_what_is_left_beside_the_weights(llama):
@@ -153,25 +143,3 @@ def test_activations_of_gpt2_are_28_bytes_a_token_and_hidden_unit():
     # without the attention's own: inputs of norms and projections 4, q k v and result 4, inner size twice 4; 2 bytes
     per_token = activations(shape("gpt2"), Plan(), 1) - 50257 * 4
     assert per_token == 12 * 768 * 2 * (4 + 4 + 8)
-
-
-def test_familiar_names_and_sections(capsys):
-    found = llm_profile("llama2-70b", "a100-sxm-40gb", bs=20, seq_len=1024, generate_len=1024, tp_size=8)
-    out = capsys.readouterr().out
-    assert "LLM Latency analysis (Decode)" in out
-    assert "68.98 G" in out
-    assert found["params_per_layer"]["mlp"] == 3 * 8192 * 28672
-    assert found["params_per_layer"]["qkvo_proj"] == 2 * 8192 * 8192 + 2 * 8192 * 1024
-    assert found["prefill_flops_per_layer"]["qkvo_proj"] == 2 * 20 * 1024 * 150994944
-    assert found["max_batch_total_tokens"] == 555147
-    trained = llm_profile("gpt2", "H200", mode="training", print_sections=False)
-    assert trained["training"]["weights"] > 0
-
-
-def test_quantities_for_people():
-    assert [quantity(n, "B") for n in (None, 12, 1.5e9)] == ["unknown", "12 B", "1.50 GB"]
-    assert [seconds(n) for n in (None, 2, 0.5e-6)] == ["unknown", "2.00 s", "500.00 ns"]
-
-
-def test_a_device_is_taken_as_it_is():
-    assert find_device(hardware.device("H200")) is hardware.device("H200")

@@ -40,14 +40,3 @@ def test_steps_on_two_devices(name: str, decode: tuple[float, float], prefill: t
 @pytest.mark.parametrize("name", ["Qwen3-8B_tp2", "Qwen3-30B-A3B_tp2_ep"])
 def test_no_step_on_two_devices_is_faster_than_its_bound(name: str) -> None:
     assert predictions(name).filter(pl.col("measured_s") < pl.col("bound_s")).is_empty()
-
-
-def test_two_devices_against_one() -> None:
-    """Decode of Qwen3-8B is 1.36 to 1.51 times as fast on two devices as on one."""
-    two = read_steps(FOLDER / "Qwen3-8B_tp2.json").filter(phase="decode")
-    one = theory.measured_steps("H200").filter(phase="decode", model="Qwen3-8B")
-    both = two.join(one, on=["batch", "prompt"], suffix="_one")
-    gain = both["measured_s_one"] / both["measured_s"]
-    assert both.height == 9
-    assert gain.min() == pytest.approx(1.36, abs=0.01)
-    assert gain.max() == pytest.approx(1.51, abs=0.01)

@@ -102,19 +102,15 @@ def test_a_file_that_is_not_there(tmp_path):
         read_results(tmp_path / "none.json")
 
 
-@pytest.mark.parametrize(
-    "modes",
-    [None, 3, {"warm": 3}, {"warm": {"profiler": {"median_ns": "1"}}}, {"warm": {"profiler": {"median_ns": 1e999}}}],
-)
+@pytest.mark.parametrize("modes", [None, 3, {"warm": 3}, {"warm": {"profiler": {"median_ns": "1"}}}])
 def test_values_that_are_no_times(tmp_path, modes):
     file = tmp_path / "results.json"
     found = {"format": "llmprof operator replay", "version": 1, "operators": [{"key": "k", "modes": modes}, {"key": 3}]}
-    file.write_text(json.dumps(found).replace("Infinity", "1e999"))
-    try:
-        results = read_results(file)
-    except ReadError:
-        return
-    assert compare(_operators(10_000), results)["verdict"].to_list() == ["unknown"]
+    file.write_text(json.dumps(found))
+    assert compare(_operators(10_000), read_results(file))["verdict"].to_list() == ["unknown"]
+    file.write_text(json.dumps(found | {"operators": [{"key": 1e999}]}).replace("Infinity", "1e999"))
+    with pytest.raises(ReadError):
+        read_results(file)
 
 
 def test_a_recording_run_alone_on_another_gpu_of_its_kind(shared):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+
+from llmprof import analyze
+from llmprof.analyze import catalog
 
 
 @dataclass(frozen=True)
@@ -19,7 +23,9 @@ class Page:
     words: str = ""
 
 
-_ANALYZE = "llmprof.analyze"
+_WORDS = {
+    "What would be gained": "From a replay of the recording: [what would I gain?](../what_if.md)",
+}
 PAGES = (
     Page(
         "reading",
@@ -28,74 +34,9 @@ PAGES = (
         ("read", "read_metrics", "read_source", "sample", "sample_metrics", "samples", "Trace", "Metrics"),
         "Files in, frames out. The tables of a trace are described in the [schema](../schema.md).",
     ),
-    Page(
-        "steps_and_layers",
-        "Steps and layers",
-        _ANALYZE,
-        ("steps", "steady_state", "step_time", "attribute", "layers", "layer_gaps", "name_layers", "coverage"),
-    ),
-    Page(
-        "communication",
-        "Communication and overlap",
-        _ANALYZE,
-        (
-            "collectives",
-            "collective_arrivals",
-            "collective_sizes",
-            "overlap",
-            "overlap_within",
-            "expert_exchange",
-            "rank_balance",
-            "rank_groups",
-            "rank_steps",
-            "late_groups",
-        ),
-    ),
-    Page("idle", "Idle time and the host", _ANALYZE, ("idle", "stream_gaps", "launch_delay")),
-    Page(
-        "kernels",
-        "Kernels",
-        _ANALYZE,
-        (
-            "activity",
-            "kernel_categories",
-            "kernel_summary",
-            "kernels_within",
-            "events_within",
-            "ops_to_kernels",
-            "ncu_command",
-            "ncu_join",
-            "hot_lines",
-            "speed_of_light",
-            "stalls",
-        ),
-        "Kernels of a timeline, and what Nsight Compute measured of them.",
-    ),
-    Page(
-        "gain",
-        "What would be gained",
-        _ANALYZE,
-        ("critical_path", "slack", "path_share", "what_if"),
-        "From a replay of the recording: [what would I gain?](../what_if.md)",
-    ),
-    Page("findings", "Findings and differences", _ANALYZE, ("findings", "diff")),
-    Page("stacks", "Call stacks, and sums of a profiler", _ANALYZE, ("stacks", "hotspots", "totals")),
-    Page("memory", "Memory", _ANALYZE, ("memory",)),
-    Page("bound", "Measured time and its bound", _ANALYZE, ("roofline_join", "stage_observations")),
-    Page("more", "Further analyses", _ANALYZE),
-    Page(
-        "npu",
-        "Questions of an NPU",
-        _ANALYZE,
-        (
-            "core_time",
-            "event_waits",
-            "host_synchronisation",
-            "launch_path",
-            "links",
-            "memory_by_component",
-            "operator_shapes",
-        ),
+    *(
+        Page(re.sub(r"\W+", "_", heading.lower()), heading, "llmprof.analyze", tuple(names), _WORDS.get(heading, ""))
+        for heading, names in catalog.exported(analyze).items()
     ),
     Page(
         "nsys",

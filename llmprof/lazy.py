@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copyreg
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from types import FunctionType, ModuleType
+
+import lazy_loader
 
 __all__ = ["Later", "attach", "put_off", "put_off_iri_grammars"]
 
@@ -22,30 +25,23 @@ class Later:
 
 
 def attach(
-    package: str, homes: Mapping[str, str | None], *, extra: str | None = None
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Functions ``__getattr__`` and ``__dir__`` of a package (PEP 562).
+    package: str, file: str, *, extra: str | None = None
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """``__getattr__``, ``__dir__`` and ``__all__`` of a package that exports what its ``__init__.pyi`` imports.
 
-    A public name may also be the name of a submodule: ``charts.timeline`` is a function, and its code is in the folder
-    ``charts/timeline``. An import of the submodule does not change the public name. The arguments of public functions
-    are checked (:mod:`llmprof.arguments`), but not if a function is imported from the module that defines it.
+    The arguments of exported functions are checked (:mod:`llmprof.arguments`), but not if a function is imported from
+    the module that defines it. The error of a failed import names the extra of llmprof that the package needs.
     """
+    find, listed, exported = lazy_loader.attach_stub(package, file)
+    module = sys.modules[package]
+    if type(module) is not ModuleType:  # so that functions that use the package can be sent to a worker
+        copyreg.pickle(type(module), lambda module: (import_module, (module.__name__,)))
 
-    class Package(ModuleType):
-        def __setattr__(self, name: str, value: object) -> None:
-            if isinstance(value, ModuleType) and homes.get(name) is not None:
-                return  # the import system binds a submodule to its package
-            super().__setattr__(name, value)
-
-        def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
-            return import_module, (package,)  # so that functions that use the package can be sent to a worker
-
-    def find(name: str) -> object:
-        if name not in homes:
+    def get(name: str) -> object:
+        if name not in exported:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        home = homes[name]
         try:
-            value = import_module(f"{package}.{name}") if home is None else getattr(import_module(home), name)
+            value = find(name)
         except ModuleNotFoundError as error:
             if extra is None or (error.name or "").partition(".")[0] == "llmprof":
                 raise
@@ -56,15 +52,10 @@ def attach(
         if isinstance(value, FunctionType):
             from llmprof.arguments import checked
 
-            value = checked(value)
-        setattr(sys.modules[package], name, value)  # so that the next use does not call this function
+            value = vars(module)[name] = checked(value)
         return value
 
-    def listed() -> list[str]:
-        return sorted(homes)
-
-    sys.modules[package].__class__ = Package
-    return find, listed
+    return get, listed, exported
 
 
 def put_off_iri_grammars() -> None:

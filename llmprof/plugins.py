@@ -126,6 +126,7 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
     for plugin in load(group):
         values = plugin.value if isinstance(plugin.value, list | tuple) else (plugin.value,)
         for value in values:
+            value = getattr(value, "__record__", value)
             if isinstance(value, kind):
                 taken.append((plugin, value))
             else:

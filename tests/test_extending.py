@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,19 +16,16 @@ import polars as pl
 import pytest
 
 import llmprof
-import llmprof.analyze
 import llmprof.launch.engines
 import llmprof.readers
-from llmprof import analyze, names, report
-from llmprof.analyze import catalog
-from llmprof.cli import main
+from llmprof import names
 from llmprof.errors import TraceWarning
 from llmprof.launch import ExperimentConfig, engines
 from llmprof.readers import registry
 from tests import plugin_package
 from tests.launch.vllm_stand_in import job
 
-_BLOCK = re.compile(r"(?:`(?P<path>[\w./]+\.(?:py|toml))`[^\n]*\n\n)```(?P<kind>\w+)\n(?P<code>.*?)```\n", re.DOTALL)
+_BLOCK = re.compile(r"(?:`(?P<path>[\w./]+\.(?:pyi?|toml))`[^\n]*\n\n)```(?P<kind>\w+)\n(?P<code>.*?)```\n", re.DOTALL)
 RUNS = "#ktrace rank=0\n" + "".join(f"{10 * i},{9 if i == 5 else 2},7,gemm\n" for i in range(12)) + "1,2,3\n"
 
 
@@ -94,28 +93,55 @@ def test_add_a_reader(apply, tmp_path, monkeypatch):
     assert "ktrace" in registry.formats()
 
 
-def test_add_an_analysis_with_chart_report_section_and_command(apply, tmp_path, monkeypatch, capsys):
-    place = apply(
-        "Add an analysis with chart, report section and command",
-        llmprof.analyze, llmprof.charts, llmprof.report,
-    )  # fmt: skip
-    monkeypatch.setattr(catalog, "BUILT_IN", (*catalog.BUILT_IN, place))
+def added_line(section: str) -> tuple[str, str, str]:
+    """The file, the line before, and the line that an example adds."""
+    (found,) = [found for found in _BLOCK.finditer(section) if found["kind"] == "diff"]
+    before, added = found["code"].splitlines()
+    return found["path"], before[1:] + "\n", added[1:] + "\n"
+
+
+def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, root, tmp_path):
+    shutil.copytree(root / "llmprof", tmp_path / "llmprof", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "notebooks").symlink_to(root / "notebooks")
     times = pl.DataFrame({"dur_ns": [100] * 19 + [900]})
     run = times.with_columns(
         rank=0, device=0, stream=7, name=pl.lit("gemm"), start_ns=1000 * pl.int_range(pl.len(), dtype=pl.Int64)
     )
-    trace = llmprof.Trace({"kernels": run}, {"world_size": 1})
-    assert analyze.kernel_jitter(trace).row(0, named=True) == {
-        "name": "gemm", "count": 20, "median_ns": 100.0, "p99_ns": 100.0, "spread": 1.0,
-    }  # fmt: skip
-    saved = trace.save(tmp_path / "saved")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["llmprof"])
-        assert main.main(["analyze", str(saved), "--what", "jitter", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["count"] == 20
-    text = report.html(trace)
-    assert "Which kernels take a different time each time?" in text
-    assert 'data-chart="jitter"' in text
+    llmprof.Trace({"kernels": run}, {"world_size": 1}).save(tmp_path / "saved")
+    code = """if True:
+        import json, llmprof
+        from llmprof.analyze import catalog
+        trace = llmprof.Trace.open("saved")
+        page = llmprof.report.html(trace)
+        print(json.dumps({
+            "row": llmprof.analyze.kernel_jitter(trace).row(0, named=True),
+            "listed": "kernel_jitter" in dir(llmprof.analyze) and "analyze.kernel_jitter" in catalog.markdown(),
+            "heading": "Which kernels take a different time each time?" in page,
+            "table": "median and 99th percentile of the time of each kernel" in page,
+            "figure": 'data-chart="jitter"' in page,
+        }))
+    """
+    gives = []
+    for name in ("Add an analysis", "Give an analysis a figure"):
+        for path, text in files_of(page[name]).items():
+            assert not (tmp_path / path).exists()
+            (tmp_path / path).write_text(text, encoding="utf-8")
+        path, before, added = added_line(page[name])
+        text = (tmp_path / path).read_text("utf-8")
+        assert text.count(before) == 1
+        (tmp_path / path).write_text(text.replace(before, before + added), encoding="utf-8")
+        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        gives.append(json.loads(done.stdout))
+    row = {"name": "gemm", "count": 20, "median_ns": 100.0, "p99_ns": 100.0, "spread": 1.0}
+    both = {"row": row, "listed": True, "heading": True}
+    assert gives == [both | {"table": True, "figure": False}, both | {"table": False, "figure": True}]
+    command = [sys.executable, "-m", "llmprof", "analyze", "saved", "--what", "jitter", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)[0]["count"] == 20
 
 
 def test_add_an_engine(apply, tmp_path, monkeypatch):
@@ -154,14 +180,14 @@ def test_add_a_kernel_name(page, root):
 def test_a_package_with_all_three(page, tmp_path, monkeypatch):
     section = page["From a package of your own"]
     project = tomllib.loads(files_of(section)["pyproject.toml"])["project"]
-    analysis = files_of(page["Add an analysis with chart, report section and command"])
+    figure = files_of(page["Give an analysis a figure"])
+    _, before, added = added_line(page["Give an analysis a figure"])
+    analysis = files_of(page["Add an analysis"])["llmprof/analyze/jitter.py"].replace(before, before + added)
     modules = {
         "reader": files_of(page["Add a reader"])["llmprof/readers/ktrace.py"],
-        "jitter": analysis["llmprof/analyze/jitter.py"].replace(
-            "llmprof.report.jitter:JITTER", "acme_llmprof.figure:JITTER"
-        ),
-        "chart": analysis["llmprof/charts/jitter.py"],
-        "figure": analysis["llmprof/report/jitter.py"]
+        "jitter": analysis.replace("llmprof.report.jitter:JITTER", "acme_llmprof.figure:JITTER"),
+        "chart": figure["llmprof/charts/jitter.py"],
+        "figure": figure["llmprof/report/jitter.py"]
         .replace("llmprof.analyze.jitter", "acme_llmprof.jitter")
         .replace("llmprof.charts.jitter", "acme_llmprof.chart"),
         "names": re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0],

@@ -21,9 +21,6 @@ from llmprof.analyze.catalog import Analysis, Section
 from llmprof.report.figures import Drawing
 from llmprof.report.page import Column, Table
 
-def acme(trace, *, least=1):
-    return trace.kernels.group_by("name").len("count").filter(pl.col("count") >= least)
-
 def draw(trace):
     raise ValueError("no chart today")
 
@@ -31,11 +28,14 @@ def table(frame, what):
     return Table("acme", "all of them", (Column("name", "kernel"), Column("count", "runs", "number")), frame)
 
 FIGURE = Drawing("acme", "what Acme draws", draw)
-ANALYSIS = Analysis(
-    function=acme, question="Does Acme work?", help="kernels by count", view="acme", reported=True,
-    section=Section("acme", "Does Acme work?", "It should."), table="acme_llmprof:table",
+
+@Analysis(
+    question="Does Acme work?", help="kernels by count", view="acme", reported=True,
+    section=Section("acme", "It should."), table="acme_llmprof:table",
     figures=("acme_llmprof:FIGURE",),
 )
+def acme(trace, *, least=1):
+    return trace.kernels.group_by("name").len("count").filter(pl.col("count") >= least)
 """
 
 
@@ -44,7 +44,7 @@ def install(tmp_path):
     """Install a plug-in in a group; its code and what its entry point refers to."""
     with plugin_package.installed(tmp_path / "packages"):
 
-        def add(code=ACME, value="acme_llmprof:ANALYSIS", group=plugins.ANALYSES):
+        def add(code=ACME, value="acme_llmprof:acme", group=plugins.ANALYSES):
             plugin_package.write(tmp_path / "packages", "acme_llmprof", code, {group: {"acme": value}})
             importlib.invalidate_caches()
             plugin_package.forget()
@@ -74,15 +74,14 @@ def test_an_analysis_with_a_table_and_a_figure_that_fails(install, small):
     ("old", "new", "why"),
     [
         ("import polars", "import nothing_of_this_name\nimport polars", "raised ModuleNotFoundError"),
-        ("ANALYSIS = Analysis(", "ANALYSIS = dict(", "no Analysis"),
+        ("@Analysis(", "Other = dict(", "no Analysis"),
         ('view="acme"', 'view="kernels"', "the view 'kernels' is taken"),
         ("def acme(", "def overlap(", "llmprof has the analysis 'overlap' already"),
     ],
     ids=["import", "type", "view", "name"],
 )
 def test_an_analysis_that_cannot_be_used(install, small, old, new, why):
-    code = ACME.replace(old, new)
-    install(code.replace("function=acme", "function=overlap") if "overlap" in new else code)
+    install(ACME.replace(old, new), "acme_llmprof:overlap" if "overlap" in new else "acme_llmprof:acme")
     with pytest.warns(PluginWarning, match=r"'acme' of acme_llmprof 1\.2 \(llmprof\.analyses\) is left out") as said:
         found = catalog.analyses()
     assert why in str(said[0].message)
@@ -90,8 +89,9 @@ def test_an_analysis_that_cannot_be_used(install, small, old, new, why):
     assert analyze.overlap(small).height
 
 
-def test_an_analysis_that_fails_says_whose_it_is(install, small):
+def test_an_analysis_that_fails_says_whose_it_is(install):
     install(ACME.replace("return trace.kernels", "return 1 / 0 * trace.kernels"))
+    small = build()  # which keeps no result of another test's function
     with pytest.raises(AnalysisError, match=r"'acme' of acme_llmprof 1\.2 failed: ZeroDivisionError"):
         analyze.acme(small)
     assert "ZeroDivisionError" in report.html(small)

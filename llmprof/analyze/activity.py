@@ -396,7 +396,11 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@per_trace
+@Analysis(
+    question="What is each kernel?",
+    help="category of each kernel name",
+    view="categories",
+)
 def kernel_categories(trace: Trace) -> pl.DataFrame:
     """Category of each distinct kernel, with its count and time.
 
@@ -433,11 +437,3 @@ def kernel_categories(trace: Trace) -> pl.DataFrame:
         .with_columns(share=pl.when(pl.col("total_ns").sum() > 0).then(pl.col("total_ns") / pl.col("total_ns").sum()))
         .sort("total_ns", "name", descending=[True, False])
     )
-
-
-ANALYSIS = Analysis(
-    function=kernel_categories,
-    question="What is each kernel?",
-    help="category of each kernel name",
-    view="categories",
-)

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.intervals import union_lengths
 from llmprof.analyze.layers.attribution import attribute
@@ -16,7 +16,12 @@ from llmprof.trace import Trace
 _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
 
 
-@per_trace
+@Analysis(
+    question="What does sending tokens to the experts cost, and are the experts' ranks evenly loaded?",
+    help="experts on several ranks: dispatch, combine, waiting, rows and load by rank and layer",
+    view="experts",
+    first=("attribute",),
+)
 def expert_exchange(trace: Trace) -> pl.DataFrame:
     """Exchange of tokens with the ranks of their experts, layer by layer.
 
@@ -212,7 +217,12 @@ _TWO: Final = r"(\[\s*\d+\s*,\s*\d+\s*\])"
 """The shape of a matrix in a list of shapes."""
 
 
-@per_trace
+@Analysis(
+    question="Do all ranks have equal work?",
+    help="tokens, compute, waiting and idle time of each rank",
+    view="balance",
+    first=("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
+)
 def rank_balance(trace: Trace) -> pl.DataFrame:
     """Work, waiting for other ranks, and idle time of each rank.
 
@@ -312,19 +322,3 @@ def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:
         {"rank": ranks, "group": [numbers[lead[rank]] if rank in lead else None for rank in ranks]},
         schema={"rank": pl.Int32, "group": pl.Int32},
     )
-
-
-ANALYSES = (
-    Analysis(
-        function=expert_exchange,
-        question="What does sending tokens to the experts cost, and are the experts' ranks evenly loaded?",
-        help="experts on several ranks: dispatch, combine, waiting, rows and load by rank and layer",
-        view="experts",
-    ),
-    Analysis(
-        function=rank_balance,
-        question="Do all ranks have equal work?",
-        help="tokens, compute, waiting and idle time of each rank",
-        view="balance",
-    ),
-)

@@ -1,18 +1,23 @@
-"""Catalogue of analyses (a new one needs its own file and one line here), their record type, and cached results.
+"""How an analysis is declared, the catalogue of all of them, and results that a trace keeps.
 
-The command line's views, the report's sections, figures and files, and the page ``docs/analyses.md`` follow from it.
+A new analysis needs its own file, and one line in ``llmprof/analyze/__init__.pyi``. The command line's views, the
+report's sections, figures and files, its work on the ranks of a dataset, and the docs follow from its declaration.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 
 import polars as pl
 
@@ -29,10 +34,10 @@ class Section:
 
     anchor: str
     """Its id in the page, by which other analyses join it."""
-    question: str
-    """Its heading."""
     words: str
     """One to three sentences below the heading."""
+    question: str = ""
+    """Its heading; if empty, the question of the analysis that opens it."""
     without: Without | None = None
     """Heading and sentences for a recording that lacks what the section asks about."""
 
@@ -47,16 +52,19 @@ class Without:
     words: str
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., pl.DataFrame])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """An analysis of a trace.
+    """The declaration of an analysis, as a decorator of its function, which takes a trace and keyword options.
 
-    It is the constant ``ANALYSIS`` of the module of its function, and has one line in :mod:`llmprof.analyze.catalog`.
-    Another package names it in its entry points, in the group ``llmprof.analyses``.
+    The function's results are kept with the trace (:func:`per_trace`). A line in ``llmprof/analyze/__init__.pyi``
+    exports it; another package names it in its entry points, in the group ``llmprof.analyses``.
     """
 
-    function: Callable[..., pl.DataFrame]
-    """Takes a trace and keyword options. Its name is that of the analysis, and of its CSV file in a report."""
     question: str
     """The question that it answers."""
     help: str
@@ -65,8 +73,8 @@ class Analysis:
     """Its name on the command line, ``llmprof analyze --what``."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the function that its view and the report use."""
-    columns: tuple[str, ...] = ()
-    """Columns that the command line shows, as far as the frame has them; all columns if empty."""
+    columns: str = ""
+    """Columns that the command line shows, separated by spaces, as far as the frame has them; all if empty."""
     largest_first: str = ""
     """Column by which the command line sorts, largest first; if empty, rows keep the order of the frame."""
     needs: tuple[str, ...] = ()
@@ -85,8 +93,30 @@ class Analysis:
     """Figures of the section: each a :class:`llmprof.report.figures.Drawing`."""
     only_with: str = ""
     """Table that the analysis needs: without it a report leaves the analysis out, and does not say why."""
+    apart: tuple[str, ...] | None = None
+    """Options with which the rows of a rank depend on that rank alone, so that each rank of a dataset has its worker;
+    None if they never do."""
+    with_calls: tuple[str, ...] | None = None
+    """Options with which they depend on that rank and its matched collective calls."""
+    first: tuple[str, ...] | None = None
+    """What the workers of the ranks run for an analysis of all ranks, beside finding the collective calls."""
+    cached: bool = True
+    """Whether the trace keeps its results: not where they depend on files."""
     package: str = ""
     """Name and version of the package that a plug-in is in; set by the catalogue."""
+    function: Callable[..., pl.DataFrame] = field(init=False, repr=False)
+    """The function; its name is that of the analysis, and of its CSV file in a report."""
+
+    def __call__(self, function: F) -> F:
+        """Declare a function as this analysis."""
+        declared: Any = per_trace(function) if self.cached else function
+        declared.__record__ = self._of(declared)
+        return cast("F", declared)
+
+    def _of(self, function: Callable[..., pl.DataFrame]) -> Analysis:
+        record = replace(self)
+        object.__setattr__(record, "function", function)
+        return record
 
     @property
     def name(self) -> str:
@@ -98,9 +128,6 @@ class Analysis:
         """Anchor of its section of the report; empty where it has none."""
         return self.section if isinstance(self.section, str) else self.section.anchor
 
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 LEAST_KEPT: Final = 1 << 30
 """Results of a trace are kept up to this size in bytes …"""
@@ -231,42 +258,31 @@ def _explained(function: Callable[..., R], trace: Trace, bound: inspect.BoundArg
         ) from error
 
 
-BUILT_IN: Final = (
-    "llmprof.analyze.findings.findings:ANALYSIS",
-    "llmprof.analyze.steps.steps:ANALYSIS",
-    "llmprof.analyze.steps.summary:ANALYSIS",
-    "llmprof.analyze.steps.summary:STEP_TIME",
-    "llmprof.analyze.layers.layers:ANALYSIS",
-    "llmprof.analyze.layers.layers:GAPS",
-    "llmprof.analyze.overlap:ANALYSIS",
-    "llmprof.analyze.collectives.collectives:ANALYSIS",
-    "llmprof.analyze.collectives.collectives:SIZES",
-    "llmprof.analyze.collectives.collectives:ARRIVALS",
-    "llmprof.analyze.balance:ANALYSES",
-    "llmprof.analyze.ranks:ANALYSES",
-    "llmprof.analyze.idle.gaps:ANALYSIS",
-    "llmprof.analyze.idle.gaps:STREAMS_ANALYSIS",
-    "llmprof.analyze.idle.host:ANALYSIS",
-    "llmprof.analyze.replay.critical_path:ANALYSIS",
-    "llmprof.analyze.replay.slack:SLACK",
-    "llmprof.analyze.replay.slack:SHARE",
-    "llmprof.analyze.kernels:ANALYSIS",
-    "llmprof.analyze.kernels:OPERATORS_ANALYSIS",
-    "llmprof.analyze.operator_calls:ANALYSIS",
-    "llmprof.analyze.fusion:ANALYSIS",
-    "llmprof.analyze.activity:ANALYSIS",
-    "llmprof.analyze.memory:ANALYSIS",
-    "llmprof.analyze.stacks:HOTSPOTS",
-    "llmprof.analyze.stacks:TOTALS",
-    "llmprof.analyze.coverage:ANALYSIS",
-    "llmprof.analyze.roofline:ANALYSIS",
-    "llmprof.analyze.layers.attribution:ANALYSIS",
-    "llmprof.analyze.npu.waits:PATH_ANALYSES",
-    "llmprof.analyze.npu.waits:ANALYSES",
-    "llmprof.analyze.npu.cores:ANALYSES",
-    "llmprof.analyze.nsys.views:ANALYSES",
-)
-"""Analyses of llmprof in the order of the command line and of the report, in the form of entry points."""
+def declaration(function: Callable[..., pl.DataFrame]) -> Analysis:
+    """The declaration of an analysis, from its function."""
+    record: Analysis = vars(function)["__record__"]
+    return record
+
+
+def exported(package: ModuleType) -> dict[str, list[str]]:
+    """The names that a package exports, under the headings (comments) of its ``__init__.pyi``."""
+    groups: dict[str, list[str]] = {}
+    names_here = groups.setdefault("", [])
+    for line in Path(str(package.__file__)).with_suffix(".pyi").read_text("utf-8").splitlines():
+        if line.startswith("# "):
+            names_here = groups.setdefault(line[2:], [])
+        names_here += re.findall(r"\bas (\w+)", line)
+    return groups
+
+
+def _declared(package: ModuleType) -> Iterator[Analysis]:
+    """The analyses among the exported functions of a package, and of the packages that it exports."""
+    for name in itertools.chain.from_iterable(exported(package).values()):
+        value = getattr(package, name)
+        if hasattr(value, "__path__"):
+            yield from _declared(value)
+        elif record := getattr(value, "__record__", None):
+            yield record
 
 
 @functools.cache
@@ -283,7 +299,7 @@ def analyses() -> tuple[Analysis, ...]:
     PluginWarning
         A plug-in cannot be loaded, is not an analysis, or has the name or the view of another one.
     """
-    own = plugins.listed(BUILT_IN, Analysis)
+    own = tuple(_declared(import_module(__package__)))
     others = plugins.added(plugins.ANALYSES, Analysis, own, lambda added: added.name, "analysis")
     out = list(own)
     for plugin, added in others:
@@ -292,7 +308,7 @@ def analyses() -> tuple[Analysis, ...]:
                 f"{plugin.name!r} of {plugin.package}", plugins.ANALYSES, f"the view {added.view!r} is taken"
             )
             continue
-        out.append(replace(added, function=_guarded(added.function, plugin.package), package=plugin.package))
+        out.append(replace(added, package=plugin.package)._of(_guarded(added.function, plugin.package)))
     return tuple(out)
 
 
@@ -336,7 +352,8 @@ def markdown() -> str:
     """
     rows = [
         f"| {entry.question} | `analyze.{entry.name}` | `{' --'.join([entry.view, *entry.needs])}` | {entry.help} |"
-        for entry in plugins.listed(BUILT_IN, Analysis)
+        for entry in analyses()
+        if not entry.package
     ]
     head = [
         "# Analyses",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.trace import Trace
 
@@ -22,7 +22,15 @@ _MEASURES = {
 call, and an operator on the host."""
 
 
-@per_trace
+@Analysis(
+    question="How much of the device time is explained?",
+    help="share of the device time that has a step, a stage, a launch …",
+    view="coverage",
+    columns="rank measure share covered_ns total_ns missing_events of",
+    reported=True,
+    section="steps",
+    apart=(),
+)
 def coverage(trace: Trace) -> pl.DataFrame:
     """Share of the device time of each rank that steps, stages, categories, launches and operators explain.
 
@@ -73,14 +81,3 @@ def coverage(trace: Trace) -> pl.DataFrame:
         .select("rank", "measure", "share", "covered_ns", "total_ns", "events", "missing_events", "of")
         .sort("rank", maintain_order=True)
     )
-
-
-ANALYSIS = Analysis(
-    function=coverage,
-    question="How much of the device time is explained?",
-    help="share of the device time that has a step, a stage, a launch …",
-    view="coverage",
-    columns=("rank", "measure", "share", "covered_ns", "total_ns", "missing_events", "of"),
-    reported=True,
-    section="steps",
-)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.changes import Change
 from llmprof.analyze.kernels import operators_of
 from llmprof.analyze.layers.attribution import attribute
@@ -59,7 +59,22 @@ _SCHEMA: Final = {
 }  # fmt: skip
 
 
-@per_trace
+@Analysis(
+    question="Which short kernels always follow each other, and would be one kernel?",
+    help="chains of short kernels, launches and bytes that one kernel would save, and the gain of a step",
+    view="fusion",
+    columns=(
+        "phase gain_ns recorded_ns total_ns share count a_step length launches_saved bytes_saved fusion categories"
+    ),
+    reported=True,
+    section=Section(
+        "fusion",
+        "Kernels that always follow each other on a stream and mostly move memory. The gain is of a step, replayed "
+        "with one kernel in place of each chain. Whether the results in between are needed elsewhere is not recorded.",
+        question="Which short kernels would be one kernel?",
+    ),
+    table="llmprof.report.contents:fusion_table",
+)
 def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: NotNegative = 6) -> pl.DataFrame:
     """Chains of short kernels that always follow each other on a stream.
 
@@ -263,23 +278,3 @@ def _one_kernel(events: pl.DataFrame) -> Change:
         plan.make_one(rows, follows)
 
     return Change("a chain fused", "between the longest part and the sum of the parts", apply)
-
-
-ANALYSIS = Analysis(
-    function=fusion_candidates,
-    question="Which short kernels always follow each other, and would be one kernel?",
-    help="chains of short kernels, launches and bytes that one kernel would save, and the gain of a step",
-    view="fusion",
-    columns=(
-        "phase", "gain_ns", "recorded_ns", "total_ns", "share", "count", "a_step", "length", "launches_saved",
-        "bytes_saved", "fusion", "categories",
-    ),
-    reported=True,
-    section=Section(
-        "fusion",
-        "Which short kernels would be one kernel?",
-        "Kernels that always follow each other on a stream and mostly move memory. The gain is of a step, replayed "
-        "with one kernel in place of each chain. Whether the results in between are needed elsewhere is not recorded.",
-    ),
-    table="llmprof.report.contents:fusion_table",
-)  # fmt: skip

@@ -17,7 +17,20 @@ from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
 
 
-@per_trace
+@Analysis(
+    question="Which kernels are hot?",
+    help="time of each kernel",
+    view="kernels",
+    columns="rank step phase stage total_ns share count median_ns max_ns category name",
+    grouped_by="by",
+    reported=True,
+    section=Section(
+        "kernels",
+        "Sums over all ranks and steps. A collective's time holds its waiting.",
+        question="Which {event}s are hot?",
+    ),
+    table="llmprof.report.contents:kernels_table",
+)
 def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl.DataFrame:
     """Time of each kernel (and kind of copy) by name.
 
@@ -319,22 +332,15 @@ def _series(events: pl.DataFrame, keys: list[str], span: Window, bins: int) -> p
     return numbered.join(series, on="_row").drop("_row")
 
 
-ANALYSIS = Analysis(
-    function=kernel_summary,
-    question="Which kernels are hot?",
-    help="time of each kernel",
-    view="kernels",
-    columns=("rank", "step", "phase", "stage", "total_ns", "share", "count", "median_ns", "max_ns", "category", "name"),
-    grouped_by="by",
+@Analysis(
+    question="Which operator launched which kernels, with which shapes?",
+    help="operators of the host, their kernels and shapes",
+    view="ops",
+    columns="rank total_ns share count op kernel shapes",
     reported=True,
-    section=Section(
-        "kernels", "Which {event}s are hot?", "Sums over all ranks and steps. A collective's time holds its waiting."
-    ),
-    table="llmprof.report.contents:kernels_table",
+    section="kernels",
+    apart=(),
 )
-
-
-@per_trace
 def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     """Kernels and copies of each operator, by the shapes of its inputs.
 
@@ -432,14 +438,3 @@ def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     )
     by_time = by_time.drop("_op").with_columns(match=pl.when(pl.col("op").is_not_null()).then(pl.lit("time")))
     return pl.concat([rows, by_time.select(rows.columns)]).sort("_row").drop("_row")
-
-
-OPERATORS_ANALYSIS = Analysis(
-    function=ops_to_kernels,
-    question="Which operator launched which kernels, with which shapes?",
-    help="operators of the host, their kernels and shapes",
-    view="ops",
-    columns=("rank", "total_ns", "share", "count", "op", "kernel", "shapes"),
-    reported=True,
-    section="kernels",
-)

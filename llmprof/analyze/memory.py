@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from llmprof import units
-from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.nesting import innermost
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, NotCapturedError, listed
@@ -56,7 +56,24 @@ _OWN_FRAMES: Final = r"/torch/(?:nn/modules/module|utils/_device|_ops|_compile|u
 """Frames of PyTorch that do not show who allocates."""
 
 
-@per_trace
+@Analysis(
+    question="How much device memory is held, and by whom?",
+    help="peak, fragmentation, allocations and releases of each device",
+    view="memory",
+    columns=(
+        "rank device time_ns part holder op step phase peak_bytes reserved_peak_bytes bytes blocks share "
+        "evidence fragmentation allocations allocated_bytes reserved_bytes net_bytes known_share"
+    ),
+    grouped_by="per",
+    reported=True,
+    only_with="memory",
+    section=Section(
+        "memory",
+        "Allocated is what tensors hold, reserved what the allocator took from the device. Who holds memory follows "
+        "from the call stack of the allocation, the profiler's category, or how long it lives; the rest is unknown.",
+    ),
+    figures=("llmprof.report.figures:MEMORY", "llmprof.report.figures:HOLDERS"),
+)
 def memory(
     trace: Trace, *, per: Literal["device", "holder", "op", "step", "time"] = "device", at_ns: int | None = None
 ) -> pl.DataFrame:
@@ -358,26 +375,3 @@ def words(row: dict[str, Any]) -> str:
         unused = "" if row["fragmentation"] is None else f" ({row['fragmentation']:.0%} of it unused at the peak)"
         sentence += f", {units.format_bytes(row['reserved_peak_bytes'])} reserved{unused}"
     return f"{sentence}; holders of {row['known_share']:.0%} are known"
-
-
-ANALYSIS: Final = Analysis(
-    function=memory,
-    question="How much device memory is held, and by whom?",
-    help="peak, fragmentation, allocations and releases of each device",
-    view="memory",
-    columns=(
-        "rank", "device", "time_ns", "part", "holder", "op", "step", "phase", "peak_bytes", "reserved_peak_bytes",
-        "bytes", "blocks", "share", "evidence", "fragmentation", "allocations", "allocated_bytes", "reserved_bytes",
-        "net_bytes", "known_share",
-    ),
-    grouped_by="per",
-    reported=True,
-    only_with="memory",
-    section=Section(
-        "memory",
-        "How much device memory is held, and by whom?",
-        "Allocated is what tensors hold, reserved what the allocator took from the device. Who holds memory follows "
-        "from the call stack of the allocation, the profiler's category, or how long it lives; the rest is unknown.",
-    ),
-    figures=("llmprof.report.figures:MEMORY", "llmprof.report.figures:HOLDERS"),
-)  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.kernels import operators_of
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.nesting import inside, parents
@@ -29,7 +29,12 @@ _SCHEMA: Final = {
 }  # fmt: skip
 
 
-@per_trace
+@Analysis(
+    question="Which operators can be run alone, from their recorded shapes?",
+    help="operators with their arguments and time, and whether llmprof replay can run them alone",
+    view="replayable",
+    columns="can total_ns share count median_ns kind operator shapes why",
+)
 def replayable(trace: Trace) -> pl.DataFrame:
     """Operators with their arguments and time, and whether they can be run alone.
 
@@ -217,12 +222,3 @@ def _why(op: str | None, graph: bool | None) -> str:
     if op is None:
         return NO_OPERATOR
     return "the kernel was launched outside of the operator" if op in OPERATORS else reason(op)
-
-
-ANALYSIS = Analysis(
-    function=replayable,
-    question="Which operators can be run alone, from their recorded shapes?",
-    help="operators with their arguments and time, and whether llmprof replay can run them alone",
-    view="replayable",
-    columns=("can", "total_ns", "share", "count", "median_ns", "kind", "operator", "shapes", "why"),
-)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section, Without, per_trace
+from llmprof.analyze.catalog import Analysis, Section, Without
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import labelled
@@ -21,7 +21,33 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
 """Parts of exposed communication, which add up to it."""
 
 
-@per_trace
+@Analysis(
+    question="How much communication is hidden behind compute?",
+    help="compute, exposed and hidden communication, copies and idle time",
+    view="overlap",
+    columns=(
+        "rank step phase stage total_ns compute_ns exposed_communication_ns "
+        "exposed_wait_ns exposed_transfer_ns exposed_unknown_ns "
+        "hidden_communication_ns exposed_copy_ns idle_ns"
+    ),
+    grouped_by="by",
+    options={"by": ("rank", "step", "phase"), "waits": True},
+    reported=True,
+    section=Section(
+        "communication",
+        "A collective ends when its last rank has arrived: on all the others its {event} mostly waits. Communication "
+        "is hidden while compute runs beside it.",
+        question="How much of the communication is waiting?",
+        without=Without(
+            "collectives",
+            "What runs at the same time?",
+            "Each moment counts once: as compute if any runs, else as a copy, else as idle.",
+        ),
+    ),
+    figures=("llmprof.report.figures:OVERLAP",),
+    apart=("by",),
+    with_calls=("by", "waits"),
+)
 def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False) -> pl.DataFrame:
     """Compute, communication, copies and idle time of the device as lengths of unions of intervals.
 
@@ -220,30 +246,3 @@ def overlap_within(
     busy = pl.col("compute_ns") + pl.col("exposed_communication_ns") + exposed_copy
     total = pl.lit(last - first, dtype=pl.Int64)
     return rows.select("rank", total.alias("total_ns"), pl.exclude("rank"), idle_ns=total - busy)
-
-
-ANALYSIS = Analysis(
-    function=overlap,
-    question="How much communication is hidden behind compute?",
-    help="compute, exposed and hidden communication, copies and idle time",
-    view="overlap",
-    columns=(
-        "rank", "step", "phase", "stage", "total_ns", "compute_ns", "exposed_communication_ns",
-        *EXPOSED, "hidden_communication_ns", "exposed_copy_ns", "idle_ns",
-    ),
-    grouped_by="by",
-    options={"by": ("rank", "step", "phase"), "waits": True},
-    reported=True,
-    section=Section(
-        "communication",
-        "How much of the communication is waiting?",
-        "A collective ends when its last rank has arrived: on all the others its {event} mostly waits. Communication "
-        "is hidden while compute runs beside it.",
-        Without(
-            "collectives",
-            "What runs at the same time?",
-            "Each moment counts once: as compute if any runs, else as a copy, else as idle.",
-        ),
-    ),
-    figures=("llmprof.report.figures:OVERLAP",),
-)  # fmt: skip

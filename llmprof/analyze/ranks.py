@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.collectives.collectives import collectives, lateness
 from llmprof.analyze.overlap import overlap
 from llmprof.analyze.steps.steps import steps
@@ -34,7 +34,11 @@ _IN_DESCRIPTION: Final = {
 """Descriptions of process groups: those of Megatron, of DeviceMesh, and plain ones."""
 
 
-@per_trace
+@Analysis(
+    question="Which ranks share a node, and where does each stand in the parallel groups?",
+    help="node and place in data, pipeline, tensor and expert parallelism, with evidence",
+    view="rank-groups",
+)
 def rank_groups(
     trace: Trace, *, ranks_per_node: int | None = None, tp: int | None = None, pp: int | None = None
 ) -> pl.DataFrame:
@@ -149,7 +153,19 @@ def _by_sizes(ranks: Sequence[int], tp: object, pp: object) -> dict[int, dict[st
     return {rank: {"tp": rank % wide, "pp": rank // wide % deep, "dp": rank // (wide * deep)} for rank in ranks}
 
 
-@per_trace
+@Analysis(
+    question="Which rank is slow in which step?",
+    help="time, waiting, idle time and exposed communication of each step of each rank",
+    view="rank-steps",
+    section=Section(
+        "ranks",
+        "A row is a rank, a column a step. Ranks that work together end a step together: the late one is the row "
+        "that waits least.",
+        question="Which rank is slow, and when?",
+    ),
+    figures=("llmprof.report.figures:RANK_STEPS", "llmprof.report.figures:RANK_WAITS"),
+    with_calls=(),
+)
 def rank_steps(trace: Trace) -> pl.DataFrame:
     """Time, waiting, idle time and exposed communication of every step of every rank.
 
@@ -204,7 +220,14 @@ _STEPS: Final = pl.Schema({
 })  # fmt: skip
 
 
-@per_trace
+@Analysis(
+    question="Which node or parallel group comes late?",
+    help="how often the ranks of a node or of a parallel group arrive last",
+    view="late-groups",
+    section="ranks",
+    figures=("llmprof.report.figures:LATE_GROUPS",),
+    first=(),
+)
 def late_groups(
     trace: Trace, *, ranks_per_node: int | None = None, tp: int | None = None, pp: int | None = None
 ) -> pl.DataFrame:
@@ -353,34 +376,3 @@ def latest_group(late: pl.DataFrame) -> dict[str, Any] | None:
     if row["by"] == "node" and row["evidence"] not in ("ranks_per_node", None):
         what += f", {row['group']}"
     return {**row, "who": f"{ranks_in_words(row['ranks'])} ({what})"}
-
-
-ANALYSES = (
-    Analysis(
-        function=rank_steps,
-        question="Which rank is slow in which step?",
-        help="time, waiting, idle time and exposed communication of each step of each rank",
-        view="rank-steps",
-        section=Section(
-            "ranks",
-            "Which rank is slow, and when?",
-            "A row is a rank, a column a step. Ranks that work together end a step together: the late one is the row "
-            "that waits least.",
-        ),
-        figures=("llmprof.report.figures:RANK_STEPS", "llmprof.report.figures:RANK_WAITS"),
-    ),
-    Analysis(
-        function=rank_groups,
-        question="Which ranks share a node, and where does each stand in the parallel groups?",
-        help="node and place in data, pipeline, tensor and expert parallelism, with evidence",
-        view="rank-groups",
-    ),
-    Analysis(
-        function=late_groups,
-        question="Which node or parallel group comes late?",
-        help="how often the ranks of a node or of a parallel group arrive last",
-        view="late-groups",
-        section="ranks",
-        figures=("llmprof.report.figures:LATE_GROUPS",),
-    ),
-)

@@ -46,6 +46,15 @@ _COLLECTIVES: Final = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all
 Per = Literal["stage", "layer", "step"]
 
 
+@Analysis(
+    question="How near does it come to the bound?",
+    help="least possible and measured time of each stage of each step",
+    view="bound",
+    needs=("model",),
+    columns="rank step phase stage bound_ns bound measured_ns efficiency gap_us why",
+    largest_first="gap_us",
+    cached=False,
+)
 def roofline_join(
     trace: Trace,
     model: str | Path | Mapping[str, Any] | Shape,
@@ -138,17 +147,6 @@ def roofline_join(
     )
     joined = joined.join(labels, on=["rank", "step"], how="inner")
     return _rates(_rolled(joined, per), machine, per).select(list(COLUMNS)).sort("rank", "step", "layer", "stage")
-
-
-ANALYSIS: Final = Analysis(
-    function=roofline_join,
-    question="How near does it come to the bound?",
-    help="least possible and measured time of each stage of each step",
-    view="bound",
-    needs=("model",),
-    columns=("rank", "step", "phase", "stage", "bound_ns", "bound", "measured_ns", "efficiency", "gap_us", "why"),
-    largest_first="gap_us",
-)
 
 
 def coverage_of(joined: pl.DataFrame) -> dict[str, float]:

@@ -170,7 +170,20 @@ def _sampled(trace: Trace) -> pl.DataFrame:
 _ON_DEVICE: Final = ("kernel", "copy")
 
 
-@per_trace
+@Analysis(
+    question="Which functions does the CPU spend its time in?",
+    help="functions of sampled call stacks, with the time in them and in what they call",
+    view="hotspots",
+    only_with="samples",
+    columns="rank self_share total_share self unit name",
+    reported=True,
+    section=Section(
+        "hotspots",
+        "A sampler looked at the call stack at fixed intervals. Self is the time in the function itself, total "
+        "includes what it calls; waiting threads are seen only by samplers that record them.",
+    ),
+    figures=("llmprof.report.figures:FLAME",),
+)
 def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.DataFrame:
     """Functions by their own time, and by their time with all functions that they call.
 
@@ -221,7 +234,18 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     ).sort("rank", "self", "total", "name", descending=[False, True, True, False])
 
 
-@per_trace
+@Analysis(
+    question="What did the profiler add up itself?",
+    help="names with the count and sum of their times, of summaries without single times",
+    view="totals",
+    only_with="totals",
+    columns="kind share total_ns count mean_ns category name",
+    reported=True,
+    section=Section(
+        "totals", "The file holds sums, not single times: there are no steps, no order and no overlap in it."
+    ),
+    figures=("llmprof.report.figures:TOTALS",),
+)
 def totals(trace: Trace) -> pl.DataFrame:
     """Sums of times by name, from profilers that keep no single times.
 
@@ -269,36 +293,3 @@ def totals(trace: Trace) -> pl.DataFrame:
         "rank", "device", "kind", "name", "scope", "category", "count", "total_ns", "mean_ns", "median_ns", "min_ns",
         "max_ns", "share", "flops_per_s", "bytes_per_s",
     ).sort("rank", "kind", "total_ns", "name", descending=[False, False, True, False])  # fmt: skip
-
-
-HOTSPOTS = Analysis(
-    function=hotspots,
-    question="Which functions does the CPU spend its time in?",
-    help="functions of sampled call stacks, with the time in them and in what they call",
-    view="hotspots",
-    only_with="samples",
-    columns=("rank", "self_share", "total_share", "self", "unit", "name"),
-    reported=True,
-    section=Section(
-        "hotspots",
-        "Which functions does the CPU spend its time in?",
-        "A sampler looked at the call stack at fixed intervals. Self is the time in the function itself, total "
-        "includes what it calls; waiting threads are seen only by samplers that record them.",
-    ),
-    figures=("llmprof.report.figures:FLAME",),
-)
-TOTALS = Analysis(
-    function=totals,
-    question="What did the profiler add up itself?",
-    help="names with the count and sum of their times, of summaries without single times",
-    view="totals",
-    only_with="totals",
-    columns=("kind", "share", "total_ns", "count", "mean_ns", "category", "name"),
-    reported=True,
-    section=Section(
-        "totals",
-        "What did the profiler add up itself?",
-        "The file holds sums, not single times: there are no steps, no order and no overlap in it.",
-    ),
-    figures=("llmprof.report.figures:TOTALS",),
-)

@@ -109,7 +109,7 @@ def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -
 
 def _shown(view: Analysis, frame: pl.DataFrame, by: str | None) -> list[str] | None:
     """Choose the columns of a table: those of the view, with those of ``--by`` after the rank; None shows all."""
-    names = [name for name in view.columns if name in frame.columns]
+    names = [name for name in view.columns.split() if name in frame.columns]
     if names and by and view.grouped_by == "by":
         place = int(names[0] == "rank")
         groups = [name.strip() for name in by.split(",")]

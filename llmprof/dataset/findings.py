@@ -10,7 +10,7 @@ import polars as pl
 from llmprof import schema
 from llmprof.analyze import catalog
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.findings.findings import ranked
+from llmprof.analyze.findings.findings import findings, ranked
 from llmprof.analyze.findings.scope import Scope, choose
 from llmprof.analyze.findings.work import CORE_FACTS
 from llmprof.analyze.idle.gaps import idle
@@ -21,7 +21,7 @@ from llmprof.analyze.steps.summary import recorded_windows, steady_state, step_w
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
-FIRST: Final = ("recorded_calls", "steps", "steady_state", "step_windows", "recorded_windows")
+FIRST: Final = ("recorded_calls", *(catalog.declaration(findings).first or ()))
 """Functions of the first pass: they give the representative steps, and the rank that each call waits for."""
 
 CALLS: Final = ("rank", "start_ns", "dur_ns", "name", "wait_ns", "unmatched")

@@ -26,53 +26,8 @@ from llmprof.storage.places import Place
 from llmprof.text import counted
 from llmprof.trace import Trace
 
-APART: Final[dict[str, tuple[str, ...]]] = {
-    "steps": (),
-    "steady_state": (),
-    "step_windows": (),
-    "recorded_windows": (),
-    "layers": ("per",),
-    "layer_gaps": (),
-    "overlap": ("by",),
-    "launch_delay": (),
-    "ops_to_kernels": (),
-    "coverage": (),
-    "host_synchronisation": (),
-    "attribute": (),
-    "launch_path": (),
-    "stream_gaps": ("min_ns",),
-    "idle": ("min_ns",),
-    "recorded_calls": (),
-}
-"""Analyses whose rows of one rank do not depend on other ranks, with the options for which this is true."""
-
-WITH_CALLS: Final[dict[str, tuple[str, ...]]] = {
-    "overlap": ("by", "waits"),
-    "layer_gaps": ("stage", "measure"),
-    "rank_steps": (),
-}
-"""Analyses of one rank that need its matched calls: they run in a second pass over the ranks."""
-
-NUMBERED: Final[dict[str, dict[str, str]]] = {
-    "attribute": {"event": "events"},
-    "launch_path": {"event": "events"},
-    "stream_gaps": {"next_event": "events"},
-    "idle": {"gap": "gaps", "next_event": "events"},
-    "scope_times": {"window": "windows"},
-}
+_NUMBERED: Final = {"event": "events", "next_event": "events", "gap": "gaps", "window": "windows"}
 """Columns that number rows over all ranks: the numbers of a rank continue those of the rank before it."""
-
-NEEDS: Final[dict[str, tuple[str, ...]]] = {
-    "collectives": (),
-    "collective_sizes": (),
-    "collective_arrivals": (),
-    "step_time": ("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
-    "rank_balance": ("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
-    "expert_exchange": ("attribute",),
-    "late_groups": (),
-    "findings": of_findings.FIRST,
-}
-"""Analyses that need all ranks, and the functions that workers run for them first, in addition to collective calls."""
 
 _FUNCTIONS: Final[dict[str, Callable[..., pl.DataFrame]]] = {
     **of_findings.OF_SCOPE,
@@ -122,7 +77,7 @@ def map(  # noqa: A001
 ) -> pl.DataFrame:
     """Analyse a dataset with each rank on a worker; the frame equals that of the analysis of the whole trace.
 
-    Analyses of single ranks (:data:`APART`) run on the workers. Analyses that need all ranks are split: workers find
+    Analyses of single ranks run on the workers. Analyses that need all ranks are split: workers find
     the calls of their rank, and a join on this machine matches them (collectives, arrivals, sizes), or the results of
     the workers are combined (findings, the time of steps, the balance of ranks). Other analyses (sums over all kernels,
     the critical path) load their tables on this machine.
@@ -284,7 +239,7 @@ class _Work:
             if frame is not None:
                 shifts = [
                     pl.col(column) + before[counted_rows]
-                    for column, counted_rows in NUMBERED.get(asked.name, {}).items()
+                    for column, counted_rows in _NUMBERED.items()
                     if before[counted_rows] and column in frame.columns
                 ]
                 frames.append(frame.with_columns(shifts) if shifts else frame)
@@ -322,21 +277,26 @@ class _Work:
 
 def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:
     """Requests to the workers for an analysis."""
-    own = _asked(name, options)
-    if name in APART and set(options) <= set(APART[name]) and _by_rank_first(options):
-        yield own
+    analysis = catalog.analysis(name)
+    if _allows(analysis.apart, options) and _by_rank_first(options):
+        yield _asked(name, options)
     elif _after(name, options):
         yield Asked("recorded_calls")
-    elif name in NEEDS:
+    elif analysis.first is not None:
         yield Asked("recorded_calls")
-        yield from (Asked(needed) for needed in NEEDS[name])
+        yield from (Asked(needed) for needed in analysis.first)
 
 
 def _after(name: str, options: Mapping[str, Any]) -> bool:
     """Whether an analysis runs for each rank after the calls are matched."""
-    if name in APART and set(options) <= set(APART[name]):
+    analysis = catalog.analysis(name)
+    if _allows(analysis.apart, options):
         return False
-    return name in WITH_CALLS and set(options) <= set(WITH_CALLS[name]) and _by_rank_first(options)
+    return _allows(analysis.with_calls, options) and _by_rank_first(options)
+
+
+def _allows(allowed: tuple[str, ...] | None, options: Mapping[str, Any]) -> bool:
+    return allowed is not None and set(options) <= set(allowed)
 
 
 def _by_rank_first(options: Mapping[str, Any]) -> bool:
@@ -390,14 +350,14 @@ def _of_rank(thing: tuple[int, pl.DataFrame | None], view: View, every: tuple[As
             results.frames[one] = _function(one.name)(trace, **dict(one.options))
         except NotCapturedError as error:
             results.absent[one] = error
-    numbered = {column for one in every for column in NUMBERED.get(one.name, {}).values()}
+    numbered = {name for frame in results.frames.values() for name in set(_NUMBERED) & set(frame.columns)}
     try:
-        if "events" in numbered:
+        if not numbered.isdisjoint({"event", "next_event"}):
             results.counts["events"] = attribute(trace).height
-        if "gaps" in numbered:
+        if "gap" in numbered:
             gaps = idle(trace)["gap"].max()
             results.counts["gaps"] = gaps + 1 if isinstance(gaps, int) else 0
-        if "windows" in numbered:
+        if "window" in numbered:
             (windows,) = (one for one in every if one.name == "scope_windows")
             results.counts["windows"] = results.frames[windows].height
     except LlmprofError:

@@ -5,26 +5,6 @@
 >>> llmprof.report.Visualizer("results/tiny_torch_…").create_all_visualizations()  # pictures of a run  # doctest: +SKIP
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from llmprof.lazy import attach
 
-__all__ = ["Report", "Visualizer", "html", "write", "write_sweep"]
-
-if TYPE_CHECKING:
-    from llmprof.report.folder import Report, html, write
-    from llmprof.report.run import Visualizer
-    from llmprof.report.sweep import write_sweep
-else:
-    __getattr__, __dir__ = attach(
-        __name__,
-        {
-            "Report": "llmprof.report.folder",
-            "Visualizer": "llmprof.report.run",
-            "html": "llmprof.report.folder",
-            "write": "llmprof.report.folder",
-            "write_sweep": "llmprof.report.sweep",
-        },
-    )
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

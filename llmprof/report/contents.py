@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 import polars as pl
 
@@ -37,7 +37,7 @@ def sections(
         blocks = [block for member in joined for block in _tables(member, frames.get(member.name), what)]
         drawn = [figures[drawing.name] for member in joined for drawing in drawings(member)]
         evidence = tuple(member.name for member in joined if member.reported)
-        head = (opened.question, opened.words) if opened is not None else (joined[0].question, "")
+        head = (opened.question or joined[0].question, opened.words) if opened is not None else (joined[0].question, "")
         if opened is not None and opened.without is not None and not _has_rows(frames.get(opened.without.analysis)):
             head = (opened.without.question, opened.without.words)
         question, words = (cards.named(part, what) for part in head)
@@ -51,10 +51,13 @@ def _has_rows(frame: pl.DataFrame | Absent | None) -> bool:
 
 def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) -> list[Table | Absent]:
     """Make the table of an analysis, or give the reason why there is none, unless a figure of it does."""
-    if frame is None or not (analysis.table or analysis.package):
+    plain = not isinstance(analysis.section, str) and not (analysis.table or analysis.figures)
+    if frame is None or not (analysis.table or analysis.package or plain):
         return []
     if isinstance(frame, Absent):
         return [] if analysis.figures and not analysis.package else [replace(frame, part=analysis.help)]
+    if plain:
+        return [_plain_table(analysis, frame)]
     if not analysis.table or (not frame.height and analysis.figures):
         return []
     if not analysis.package:
@@ -65,6 +68,17 @@ def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) 
     except (plugins.FailedError, LlmprofError) as error:
         failed = f"the table of {analysis.name!r} of {analysis.package} failed: {error}"
         return [Absent(analysis.help, captured=True, found=failed, hint="report this to its authors")]
+
+
+def _plain_table(analysis: Analysis, frame: pl.DataFrame) -> Table:
+    """The first rows of an analysis that has a section of its own, and neither a table nor a figure."""
+    columns: list[Column] = []
+    kind: Literal["name", "number", "time", "share"]
+    for name in analysis.columns.split() or frame.columns:
+        kind = "number" if frame[name].dtype.is_numeric() else "name"
+        kind = "time" if name.endswith("_ns") else "share" if name.endswith("share") else kind
+        columns.append(Column(name, name.removesuffix("_ns").replace("_", " "), kind))
+    return Table(analysis.name, analysis.help, tuple(columns), frame.head(MOST_KERNELS), sortable=True)
 
 
 def steps_table(steps: pl.DataFrame, what: str = "kernels and copies") -> Table:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from llmprof import analyze, charts, plugins
-from llmprof.analyze import roofline
+from llmprof.analyze import catalog, roofline
 from llmprof.analyze.activity import work
 from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base.data import NO_ROWS, extent
@@ -385,7 +385,7 @@ def bound_section(
         words += f" Theory knows {share} of the device time."
     except LlmprofError as error:
         figure = Figure("bound_gap", _SHOWS, absent=Absent(_SHOWS, captured=False, found=error.found, hint=error.hint))
-    return Section("bound", roofline.ANALYSIS.question, words, [figure])
+    return Section("bound", catalog.declaration(roofline.roofline_join).question, words, [figure])
 
 
 def config_in(folder: Path) -> Path | None:

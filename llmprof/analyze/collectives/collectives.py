@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from llmprof import names, schema
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.collectives.calls import (
     CLOCK_CALLS,
     LEAVES_EARLY,
@@ -31,7 +31,16 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-@per_trace
+@Analysis(
+    question="How much of the communication is waiting, and for which rank?",
+    help="every collective: waiting, transfer, bandwidth",
+    view="collectives",
+    columns="rank step layer call kind algorithm bytes dur_ns wait_ns transfer_ns last_rank bus_gbps unmatched",
+    reported=True,
+    section="communication",
+    figures=("llmprof.report.figures:ALL_REDUCE",),
+    first=(),
+)
 def collectives(trace: Trace) -> pl.DataFrame:
     """Every collective call on every rank, matched over the ranks.
 
@@ -246,7 +255,12 @@ _TYPES = pl.Schema(
 )
 
 
-@per_trace
+@Analysis(
+    question="Which rank comes late?",
+    help="how late each rank arrives at its collectives",
+    view="arrivals",
+    first=(),
+)
 def collective_arrivals(trace: Trace) -> pl.DataFrame:
     """Lateness of each rank at its collectives.
 
@@ -326,7 +340,12 @@ def link_peak_gbps(trace: Trace) -> float | None:
     return peak / 2 / 1e9 if peak else None
 
 
-@per_trace
+@Analysis(
+    question="Which message sizes reach which bandwidth?",
+    help="collectives by kind and message size: time, waiting, bandwidth",
+    view="collective-sizes",
+    first=(),
+)
 def collective_sizes(trace: Trace) -> pl.DataFrame:
     """Time and bandwidth of the collectives by kind, algorithm and message size.
 
@@ -368,30 +387,3 @@ def collective_sizes_of(calls: pl.DataFrame, *, peak_gbps: float | None = None) 
         .with_columns(share_of_peak=pl.col("bus_gbps") / pl.col("peak_gbps"))
         .sort(_KEY, nulls_last=True)
     )  # fmt: skip
-
-
-ANALYSIS = Analysis(
-    function=collectives,
-    question="How much of the communication is waiting, and for which rank?",
-    help="every collective: waiting, transfer, bandwidth",
-    view="collectives",
-    columns=(
-        "rank", "step", "layer", "call", "kind", "algorithm", "bytes", "dur_ns", "wait_ns", "transfer_ns", "last_rank",
-        "bus_gbps", "unmatched",
-    ),
-    reported=True,
-    section="communication",
-    figures=("llmprof.report.figures:ALL_REDUCE",),
-)  # fmt: skip
-SIZES = Analysis(
-    function=collective_sizes,
-    question="Which message sizes reach which bandwidth?",
-    help="collectives by kind and message size: time, waiting, bandwidth",
-    view="collective-sizes",
-)
-ARRIVALS = Analysis(
-    function=collective_arrivals,
-    question="Which rank comes late?",
-    help="how late each rank arrives at its collectives",
-    view="arrivals",
-)

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.findings import waiting, work
 from llmprof.analyze.findings.gain import Gain, gains_of
 from llmprof.analyze.findings.scope import Measure, Scope, scope_of
@@ -292,7 +292,13 @@ class Findings(pl.DataFrame):
         return shown
 
 
-@per_trace
+@Analysis(
+    question="What takes the time, and what can be done about it?",
+    help="what takes the time, most important first, and what to try",
+    view="findings",
+    reported=True,
+    first=("steps", "steady_state", "step_windows", "recorded_windows"),
+)
 def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | None = None) -> pl.DataFrame:
     """Ranked findings: what takes the time, and what its remedy would gain, the largest gain first.
 
@@ -433,12 +439,3 @@ def _sentence(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str 
         "detail": rule.detail.format(**words),
         "suggestion": (measure.suggestion or usual).format(**words),
     }
-
-
-ANALYSIS = Analysis(
-    function=findings,
-    question="What takes the time, and what can be done about it?",
-    help="what takes the time, most important first, and what to try",
-    view="findings",
-    reported=True,
-)

@@ -31,7 +31,20 @@ HELD_SHARE = 0.5
 """A call of the host is named as holding the device if it runs for at least this share of the wait."""
 
 
-@per_trace
+@Analysis(
+    question="When is the device idle, and why?",
+    help="parts of the gaps in which the device does nothing, and their causes",
+    view="idle",
+    columns="rank step start_ns dur_ns gap_ns cause doing held_by next_name",
+    largest_first="dur_ns",
+    reported=True,
+    section=Section(
+        "idle",
+        "A gap counts only when no stream of the device runs anything; a gap on one stream is not an idle device.",
+    ),
+    figures=("llmprof.report.figures:IDLE",),
+    apart=("min_ns",),
+)
 def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     """Idle time of each rank's device, in parts, each with its cause.
 
@@ -338,24 +351,14 @@ def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> np.ndarray:
     return np.asarray(known & (shared >= HELD_SHARE * queued["dur_ns"].to_numpy()))
 
 
-ANALYSIS = Analysis(
-    function=idle,
-    question="When is the device idle, and why?",
-    help="parts of the gaps in which the device does nothing, and their causes",
-    view="idle",
-    columns=("rank", "step", "start_ns", "dur_ns", "gap_ns", "cause", "doing", "held_by", "next_name"),
+@Analysis(
+    question="When does one stream wait while others work?",
+    help="gaps of single streams, and how much others worked meanwhile",
+    view="stream-gaps",
+    columns="rank stream step start_ns dur_ns share_busy_elsewhere next_name",
     largest_first="dur_ns",
-    reported=True,
-    section=Section(
-        "idle",
-        "When is the device idle, and why?",
-        "A gap counts only when no stream of the device runs anything; a gap on one stream is not an idle device.",
-    ),
-    figures=("llmprof.report.figures:IDLE",),
+    apart=("min_ns",),
 )
-
-
-@per_trace
 def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     """Gaps of each stream, and the time in each gap in which other streams of the device were busy.
 
@@ -406,13 +409,3 @@ def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
         "busy_elsewhere_ns",
         share_busy_elsewhere=pl.col("busy_elsewhere_ns") / pl.col("dur_ns"),
     )
-
-
-STREAMS_ANALYSIS = Analysis(
-    function=stream_gaps,
-    question="When does one stream wait while others work?",
-    help="gaps of single streams, and how much others worked meanwhile",
-    view="stream-gaps",
-    columns=("rank", "stream", "step", "start_ns", "dur_ns", "share_busy_elsewhere", "next_name"),
-    largest_first="dur_ns",
-)

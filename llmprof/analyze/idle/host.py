@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from llmprof.analyze.activity import LAUNCHES_GRAPH
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.groups import row_numbers
 from llmprof.analyze.intervals import Line, clip, lay, merged, place
 from llmprof.analyze.nesting import innermost, innermost_pieces
@@ -202,7 +202,16 @@ def _meets(spans: pl.DataFrame, line: Line, by: list[str]) -> pl.Series:
     return pl.Series(meets & placed.known)
 
 
-@per_trace
+@Analysis(
+    question="How far is the host ahead of the device?",
+    help="from the host's launch call to the start of the kernel",
+    view="launch-delay",
+    columns="rank step kernels calls share_launched host_call_ns median_ns p95_ns min_ns max_ns",
+    reported=True,
+    section="idle",
+    figures=("llmprof.report.figures:LAUNCH_DELAY",),
+    apart=(),
+)
 def launch_delay(trace: Trace) -> pl.DataFrame:
     """Delay from the start of the host's launch call to the start of the kernel, per rank and step.
 
@@ -268,17 +277,3 @@ def launch_delay_of(events: pl.DataFrame) -> pl.DataFrame:
         .select(*_DELAYS)
         .sort("rank", "step", nulls_last=True)
     )
-
-
-ANALYSIS = Analysis(
-    function=launch_delay,
-    question="How far is the host ahead of the device?",
-    help="from the host's launch call to the start of the kernel",
-    view="launch-delay",
-    columns=(
-        "rank", "step", "kernels", "calls", "share_launched", "host_call_ns", "median_ns", "p95_ns", "min_ns", "max_ns",
-    ),
-    reported=True,
-    section="idle",
-    figures=("llmprof.report.figures:LAUNCH_DELAY",),
-)  # fmt: skip

@@ -23,7 +23,7 @@ import polars as pl
 from llmprof import names
 from llmprof.analyze import nesting
 from llmprof.analyze.activity import EVIDENCE, activity, coded_names
-from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.groups import first_of_runs, is_sorted, of_groups
 from llmprof.analyze.layers.ends import find_layer_ends
 from llmprof.analyze.layers.passes import REASONS, by_captures, by_modules, convolves, judge, starts_of_passes
@@ -82,7 +82,19 @@ _PREPARES = (
 _SOURCES = pl.Enum(["kernel", "copy", "op"])
 
 
-@per_trace
+@Analysis(
+    question="Which step, layer and stage does each event belong to?",
+    help="every device event with its step, layer and stage",
+    view="events",
+    columns="rank stream step phase layer stage start_ns dur_ns name",
+    section=Section(
+        "timeline",
+        "One lane for each {stream}, grey where nothing runs on it. Point at a bar to see its {event} and length.",
+        question="What does one step look like?",
+    ),
+    figures=("llmprof.report.figures:STEP_TIMELINE", "llmprof.report.figures:LAYER_TIMELINE"),
+    apart=(),
+)
 def attribute(trace: Trace) -> pl.DataFrame:
     """Device activity with step, phase, layer and stage.
 
@@ -448,18 +460,3 @@ def labelled(trace: Trace, columns: Collection[str]) -> pl.DataFrame:
             return events
     refuse_unknown(columns, events.columns, "by")
     return events
-
-
-ANALYSIS = Analysis(
-    function=attribute,
-    question="Which step, layer and stage does each event belong to?",
-    help="every device event with its step, layer and stage",
-    view="events",
-    columns=("rank", "stream", "step", "phase", "layer", "stage", "start_ns", "dur_ns", "name"),
-    section=Section(
-        "timeline",
-        "What does one step look like?",
-        "One lane for each {stream}, grey where nothing runs on it. Point at a bar to see its {event} and length.",
-    ),
-    figures=("llmprof.report.figures:STEP_TIMELINE", "llmprof.report.figures:LAYER_TIMELINE"),
-)

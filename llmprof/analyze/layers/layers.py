@@ -7,7 +7,7 @@ from typing import Literal
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.intervals import INTERVAL, length_within, merge, union_lengths
 from llmprof.analyze.layers.attribution import attribute, label
 from llmprof.analyze.layers.stages import STAGE
@@ -24,7 +24,21 @@ _LAUNCH = ("correlation", "launch_thread", "launch_start_ns", "launch_end_ns")
 _MEASURES = ("start_ns", "dur_ns", "busy_ns", "kernels", "confidence", "host_start_ns", "host_dur_ns")
 
 
-@per_trace
+@Analysis(
+    question="Which layers take the time?",
+    help="every layer of every step by stage",
+    view="layers",
+    columns="rank step phase layer stage occurrence start_ns dur_ns busy_ns kernels host_dur_ns",
+    grouped_by="per",
+    reported=True,
+    section=Section(
+        "layers",
+        "A layer reaches from its first {event} to its last. Even rows are the normal case; a dark row is a layer that "
+        "differs, a dark column a step that was held up.",
+    ),
+    figures=("llmprof.report.figures:LAYERS",),
+    apart=("per",),
+)
 def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage", slack: bool = False) -> pl.DataFrame:
     """Layers of every step of every rank, one row per stage or one row per layer.
 
@@ -149,7 +163,13 @@ LEAST_SHARE = 0.1
 _KEY = ("rank", "step", "layer")
 
 
-@per_trace
+@Analysis(
+    question="Which layers are slower than the typical layer?",
+    help="layers with their gap to the typical one of their rank and step",
+    view="layer-gaps",
+    apart=(),
+    with_calls=("stage", "measure"),
+)
 def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "dur_ns") -> pl.DataFrame:
     """Layers of every step, each with its gap to the typical layer of the same rank and step.
 
@@ -251,33 +271,6 @@ def _communication(trace: Trace, stage: str | None) -> pl.DataFrame:
         communication_ns=pl.col("dur_ns").sum(),
         exposed_communication_ns=(pl.col("dur_ns") - pl.col("hidden_ns")).sum(),
     )
-
-
-ANALYSIS = Analysis(
-    function=layers,
-    question="Which layers take the time?",
-    help="every layer of every step by stage",
-    view="layers",
-    columns=(
-        "rank", "step", "phase", "layer", "stage", "occurrence", "start_ns", "dur_ns", "busy_ns", "kernels",
-        "host_dur_ns",
-    ),
-    grouped_by="per",
-    reported=True,
-    section=Section(
-        "layers",
-        "Which layers take the time?",
-        "A layer reaches from its first {event} to its last. Even rows are the normal case; a dark row is a layer that "
-        "differs, a dark column a step that was held up.",
-    ),
-    figures=("llmprof.report.figures:LAYERS",),
-)  # fmt: skip
-GAPS = Analysis(
-    function=layer_gaps,
-    question="Which layers are slower than the typical layer?",
-    help="layers with their gap to the typical one of their rank and step",
-    view="layer-gaps",
-)
 
 
 _EDGE_CONFIDENCE = 0.5

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.arguments import Columns
 from llmprof.errors import AnalysisError, NotCapturedError, listed
@@ -19,7 +19,12 @@ _FORMS: Final = ("input_shapes", "input_dtypes", "input_formats", "output_shapes
 _HINT: Final = "record with aic_metrics=AiCMetrics.PipeUtilization in torch_npu's _ExperimentalConfig"
 
 
-@per_trace
+@Analysis(
+    question="How busy are the cube and vector units of an NPU?",
+    help="time of AI cores by category of kernel",
+    view="core-time",
+    grouped_by="by",
+)
 def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
     """Time of the AI cores of an NPU: busy time of the cube and vector units in kernels.
 
@@ -96,7 +101,11 @@ def _or_null(frame: pl.DataFrame, column: str) -> pl.Expr:
     return pl.col(column) if column in frame.columns else pl.lit(None, dtype=pl.String)
 
 
-@per_trace
+@Analysis(
+    question="Which operators run with which shapes on an NPU?",
+    help="time of kernels by type of operator, shapes and formats",
+    view="operator-shapes",
+)
 def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
     """Time of kernels by type of operator, and by the shapes and formats of inputs and outputs.
 
@@ -152,7 +161,11 @@ def _type_of_call() -> pl.Expr:
     return pl.col("name").str.extract(r"^(hcom_[A-Za-z]+_)")
 
 
-@per_trace
+@Analysis(
+    question="Which allocator holds the memory?",
+    help="peak of allocated and reserved memory of each component",
+    view="memory-components",
+)
 def memory_by_component(trace: Trace) -> pl.DataFrame:
     """Peak of allocated and reserved memory of each component (allocator) of each rank.
 
@@ -188,26 +201,3 @@ def memory_by_component(trace: Trace) -> pl.DataFrame:
         )
         .sort("rank", "component", nulls_last=True)
     )
-
-
-ANALYSES = (
-    Analysis(
-        function=core_time,
-        question="How busy are the cube and vector units of an NPU?",
-        help="time of AI cores by category of kernel",
-        view="core-time",
-        grouped_by="by",
-    ),
-    Analysis(
-        function=operator_shapes,
-        question="Which operators run with which shapes on an NPU?",
-        help="time of kernels by type of operator, shapes and formats",
-        view="operator-shapes",
-    ),
-    Analysis(
-        function=memory_by_component,
-        question="Which allocator holds the memory?",
-        help="peak of allocated and reserved memory of each component",
-        view="memory-components",
-    ),
-)

@@ -6,7 +6,7 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.idle.host import is_synchronising
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.nesting import outermost_ops
@@ -18,7 +18,12 @@ SIGNAL_NS: Final = 5_000
 """Longest time from the record of an event to the end of the wait for it: on Ascend 910B about 1 us."""
 
 
-@per_trace
+@Analysis(
+    question="Which stream waits for which?",
+    help="waits of streams for events of other streams",
+    view="event-waits",
+    largest_first="dur_ns",
+)
 def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     """Waits of streams for events of other streams, and which stream each waited for.
 
@@ -88,7 +93,11 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     )  # fmt: skip
 
 
-@per_trace
+@Analysis(
+    question="How fast is each link between ranks?",
+    help="bytes and rates of each link, by the transfers of collectives",
+    view="links",
+)
 def links(trace: Trace) -> pl.DataFrame:
     """Bytes and rate of each link between ranks, from the transfers of collective calls.
 
@@ -127,27 +136,15 @@ def links(trace: Trace) -> pl.DataFrame:
     )
 
 
-ANALYSES = (
-    Analysis(
-        function=event_waits,
-        question="Which stream waits for which?",
-        help="waits of streams for events of other streams",
-        view="event-waits",
-        largest_first="dur_ns",
-    ),
-    Analysis(
-        function=links,
-        question="How fast is each link between ranks?",
-        help="bytes and rates of each link, by the transfers of collectives",
-        view="links",
-    ),
-)
-
-
 _PATH: Final = ("operator", "enqueue", "dequeue", "call", "launch")
 
 
-@per_trace
+@Analysis(
+    question="Where is the time between an operator and its kernel?",
+    help="the way of every kernel from its operator to the device",
+    view="launch-path",
+    apart=(),
+)
 def launch_path(trace: Trace) -> pl.DataFrame:
     """Path of every kernel and collective call from its operator to the device.
 
@@ -243,7 +240,13 @@ def _within(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: st
     ).drop("_row", "_start", "_end", "_value", "_at", strict=False)
 
 
-@per_trace
+@Analysis(
+    question="Where does the host wait for the device?",
+    help="calls in which the host waited for the device, with their operators",
+    view="host-sync",
+    largest_first="host_dur_ns",
+    apart=(),
+)
 def host_synchronisation(trace: Trace) -> pl.DataFrame:
     """Calls in which the host waited for the device, with the operator that made each.
 
@@ -300,20 +303,3 @@ def host_synchronisation(trace: Trace) -> pl.DataFrame:
     return (
         joined.sort("_row").with_columns(operator=pl.when(inside).then("operator")).select(*calls.columns, "operator")
     )
-
-
-PATH_ANALYSES = (
-    Analysis(
-        function=launch_path,
-        question="Where is the time between an operator and its kernel?",
-        help="the way of every kernel from its operator to the device",
-        view="launch-path",
-    ),
-    Analysis(
-        function=host_synchronisation,
-        question="Where does the host wait for the device?",
-        help="calls in which the host waited for the device, with their operators",
-        view="host-sync",
-        largest_first="host_dur_ns",
-    ),
-)

@@ -7,10 +7,10 @@ from typing import Literal
 import polars as pl
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.catalog import per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.nesting import column, inside
-from llmprof.analyze.nsys.summaries import statistics, summarise
+from llmprof.analyze.nsys.summaries import statistics, summary
 from llmprof.arguments import Columns, refuse_unknown
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
@@ -53,7 +53,11 @@ _COLUMNS = [
 ]  # fmt: skip
 
 
-@per_trace
+@Analysis(
+    question="What did each range launch?",
+    help="nsys: instances of ranges with their device work",
+    view="nvtx_kernels",
+)
 def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> pl.DataFrame:
     """Device work of each range of the program.
 
@@ -179,41 +183,44 @@ def _by_event(trace: Trace, events: pl.DataFrame, ranges: pl.DataFrame, innermos
     )
 
 
-@per_trace
-def nvtx_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Time of the ranges that the program set, on the host, by name.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with markers.
-    by : str or sequence of str
-        Columns of the markers to group by first.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, share`` (of the summed duration; ranges within ranges count in full), ``total_ns, count, mean_ns,
-        median_ns, min_ns, max_ns, std_ns, style`` (PushPop or StartEnd), ``name`` (``domain:name`` in a domain of its
-        own); the longest first. Marks, the profiler's own overhead and projections onto the device are left out.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no markers.
-    AnalysisError
-        ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> analyze.nsys.nvtx_sum(trace).columns[:4]
-    ['share', 'total_ns', 'count', 'mean_ns']
-    """
+def _labelled(trace: Trace, style: str = "") -> pl.DataFrame:
     ranges = host_ranges(trace).with_columns(name=LABEL)
-    return summarise(ranges, ["style", "name"], value="dur_ns", unit="ns", by=by)
+    return ranges.filter(style=style) if style else ranges
 
 
-@per_trace
+nvtx_sum = summary(
+    "nvtx_sum",
+    _labelled,
+    "Which ranges of the program take the time?",
+    "Time of NVTX ranges by name",
+    needs="markers",
+    more="on the host, without marks, the profiler's own overhead and projections onto the device; ranges within "
+    "ranges count in full",
+    keys=("style", "name"),
+)
+nvtx_pushpop_sum = summary(
+    "nvtx_pushpop_sum",
+    lambda trace: _labelled(trace, "PushPop"),
+    "Which pushed ranges take the time?",
+    "Time of push/pop ranges by name",
+    needs="markers",
+    more="all ranges of a profiler that knows no styles",
+)
+nvtx_startend_sum = summary(
+    "nvtx_startend_sum",
+    lambda trace: _labelled(trace, "StartEnd"),
+    "Which started ranges take the time?",
+    "Time of start/end ranges by name",
+    needs="markers",
+)
+
+
+@Analysis(
+    question="Which ranges keep the device busy?",
+    help="nsys: NVTX ranges projected onto the device",
+    view="nvtx_gpu_proj_sum",
+    grouped_by="by",
+)
 def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     """Ranges that the program set, projected onto the device, by name.
 
@@ -274,74 +281,11 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     )
 
 
-def _of_style(trace: Trace, style: str, by: Columns) -> pl.DataFrame:
-    ranges = host_ranges(trace).filter(pl.col("style") == style).with_columns(name=LABEL)
-    return summarise(ranges, ["name"], value="dur_ns", unit="ns", by=by)
-
-
-@per_trace
-def nvtx_pushpop_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Time of the ranges that the program pushed and popped, on the host, by name.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with markers; where its profiler knows no styles, all ranges are taken as pushed and popped.
-    by : str or sequence of str
-        Columns of the markers to group by first.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`nvtx_sum`, without ``style``.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no markers.
-    AnalysisError
-        ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> analyze.nsys.nvtx_pushpop_sum(trace).columns[-2:]
-    ['std_ns', 'name']
-    """
-    return _of_style(trace, "PushPop", by)
-
-
-@per_trace
-def nvtx_startend_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Time of the ranges that the program started and ended, on the host, by name.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with markers.
-    by : str or sequence of str
-        Columns of the markers to group by first.
-
-    Returns
-    -------
-    polars.DataFrame
-        As :func:`nvtx_sum`, without ``style``.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no markers.
-    AnalysisError
-        ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> analyze.nsys.nvtx_startend_sum(trace).columns[-2:]
-    ['std_ns', 'name']
-    """
-    return _of_style(trace, "StartEnd", by)
-
-
-@per_trace
+@Analysis(
+    question="How are the ranges nested?",
+    help="nsys: each push/pop range with its place in the stack",
+    view="nvtx_pushpop_trace",
+)
 def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
     """Each range that was pushed and popped, with its place in the stack of its thread.
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof.analyze.activity import activity
-from llmprof.analyze.catalog import per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.intervals import length_within
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
 
-@per_trace
+@Analysis(
+    question="Do the ranks keep pace?",
+    help="nsys: runs of the heaviest kernel, side by side",
+    view="cuda_gpu_kern_pace",
+)
 def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame:
     """Runs of one kernel, numbered on each rank, with the pause before each and the lag behind the first rank.
 
@@ -82,7 +86,11 @@ MAX_BINS = 1_000_000
 """Most bins over all devices; more are treated as a mistake in the arguments."""
 
 
-@per_trace
+@Analysis(
+    question="When is the device busy?",
+    help="nsys: busy share of the device by bin of time",
+    view="gpu_time_util_map",
+)
 def gpu_time_util_map(
     trace: Trace, *, bins: int = 30, bin_ns: int | None = None, kernels_only: bool = True
 ) -> pl.DataFrame:

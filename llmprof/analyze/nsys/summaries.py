@@ -6,11 +6,12 @@ are not rounded, and sizes are in bytes. Options such as ``by=("rank",)`` group 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 import polars as pl
 
-from llmprof.analyze.catalog import per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.arguments import Columns, refuse_unknown
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
@@ -23,9 +24,7 @@ def statistics(value: pl.Expr, unit: str, prefix: str = "") -> list[pl.Expr]:
     return [measure.alias(f"{prefix}{name}_{unit}") for name, measure in measures.items()]
 
 
-def summarise(
-    rows: pl.DataFrame, names: Sequence[str], *, value: str, unit: str, by: Sequence[str] = ()
-) -> pl.DataFrame:
+def summarise(rows: pl.DataFrame, names: Sequence[str], value: str, unit: str, by: Sequence[str]) -> pl.DataFrame:
     """Rows grouped by name."""
     refuse_unknown(by, rows.columns, "by")
     by = [column for column in by if column not in names]
@@ -44,7 +43,7 @@ def summarise(
         pl.when(whole > 0).then(pl.col(total) / whole).alias("share"),
         total,
         "count",
-        *(f"{name}_{unit}" for name in ("mean", "median", "min", "max", "std")),
+        *(f"{name}_{unit}" for name in _STATISTICS),
         *names,
     )
 
@@ -81,140 +80,79 @@ def calls_of(trace: Trace, *libraries: str) -> pl.DataFrame:
     return calls
 
 
-@per_trace
-def cuda_gpu_kern_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Time of each kernel by name.
+class Summary(Protocol):
+    """A function that sums the rows of a trace by name."""
 
-    A CUDA graph that was traced as a whole counts as one kernel for each launch, ``[CUDA graph N]``; nsys leaves it
-    out.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with kernels.
-    by : str or sequence of str
-        Columns of the kernels to group by first.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, share`` (of the summed duration of all kernels), ``total_ns, count, mean_ns, median_ns, min_ns,
-        max_ns, std_ns, name``; the longest first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no kernels.
-    AnalysisError
-        ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> analyze.nsys.cuda_gpu_kern_sum(trace).columns[:4]
-    ['share', 'total_ns', 'count', 'mean_ns']
-    """
-    return summarise(trace.kernels, ["name"], value="dur_ns", unit="ns", by=by)
+    def __call__(self, trace: Trace, *, by: Columns = ()) -> pl.DataFrame:  # noqa: D102
+        ...
 
 
-@per_trace
-def cuda_api_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Time of each call of the CUDA runtime and driver API by name.
+_DOC: Final = """{title}{more}.
 
-    Parameters
-    ----------
-    trace : Trace
-        A trace with runtime calls.
-    by : str or sequence of str
-        Columns of the runtime calls to group by first.
+Parameters
+----------
+trace : Trace
+    A trace with {needs}.
+by : str or sequence of str
+    Columns of the summed rows to group by first, such as ``("rank",)``.
 
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, share`` (of the summed duration of all calls; calls within calls count in full), ``total_ns, count,
-        mean_ns, median_ns, min_ns, max_ns, std_ns, name``; the longest first. A name has two rows where a wrapper
-        library reported the calls a second time.
+Returns
+-------
+polars.DataFrame
+    ``<by...>, {columns}``; the largest total first.
 
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no runtime calls.
-    AnalysisError
-        ``by`` names an unknown column.
+Raises
+------
+NotCapturedError
+    The trace holds no such rows.
+AnalysisError
+    ``by`` names an unknown column.
 
-    Examples
-    --------
-    >>> analyze.nsys.cuda_api_sum(trace).columns[:4]
-    ['share', 'total_ns', 'count', 'mean_ns']
-    """
-    calls = calls_of(trace, "runtime", "driver")
-    source = [column for column in ("nsys_event_class",) if column in calls.columns]
-    calls = calls.with_columns(pl.col(source).cast(pl.String))
-    return summarise(calls, [*source, "name"], value="dur_ns", unit="ns", by=by).drop(source)
+Examples
+--------
+>>> analyze.nsys.{name}({example}).columns
+{shown}
+"""
+_STATISTICS: Final = ("mean", "median", "min", "max", "std")
 
 
-@per_trace
-def cuda_gpu_mem_time_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Time of memory copies and memory sets on the device by kind.
+def summary(
+    name: str,
+    rows: Callable[[Trace], pl.DataFrame],
+    question: str,
+    title: str,
+    *,
+    needs: str,
+    more: str = "",
+    keys: tuple[str, ...] = ("name",),
+    apart: str = "",
+    value: str = "dur_ns",
+    example: str = "trace",
+) -> Summary:
+    """One of the sums of nsys: of which rows, by which names; rows with another value of ``apart`` stay apart."""
+    unit = value.removeprefix("dur_")
 
-    Parameters
-    ----------
-    trace : Trace
-        A trace with copies.
-    by : str or sequence of str
-        Columns of the copies to group by first, such as ``("rank", "src_kind", "dst_kind")``.
+    def summed(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
+        frame = rows(trace)
+        silent = [apart] if apart in frame.columns else []
+        sums = summarise(frame.with_columns(pl.col(silent).cast(pl.String)), [*silent, *keys], value, unit, by)
+        return sums.drop(silent if unit == "ns" else [*silent, "share"])
 
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, share`` (of the summed duration), ``total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns,
-        operation``; the longest first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no copies.
-    AnalysisError
-        ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> analyze.nsys.cuda_gpu_mem_time_sum(trace).columns[:4]
-    ['share', 'total_ns', 'count', 'mean_ns']
-    """
-    return summarise(_operations(trace), ["operation"], value="dur_ns", unit="ns", by=by)
-
-
-@per_trace
-def cuda_gpu_mem_size_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Bytes of memory copies and memory sets on the device by kind.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with copies.
-    by : str or sequence of str
-        Columns of the copies to group by first, such as ``("rank", "src_kind", "dst_kind")``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, total_bytes, count, mean_bytes, median_bytes, min_bytes, max_bytes, std_bytes, operation``; the most
-        bytes first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no copies.
-    AnalysisError
-        ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> analyze.nsys.cuda_gpu_mem_size_sum(trace).columns[:4]
-    ['total_bytes', 'count', 'mean_bytes', 'median_bytes']
-    """
-    sums = summarise(_operations(trace), ["operation"], value="bytes", unit="bytes", by=by)
-    return sums.drop("share")
+    columns = [f"total_{unit}", "count", *(f"{word}_{unit}" for word in _STATISTICS), *keys]
+    columns = ["share", *columns] if unit == "ns" else columns
+    summed.__name__ = summed.__qualname__ = name
+    summed.__module__ = rows.__module__
+    summed.__doc__ = _DOC.format(
+        title=title,
+        more=more and f": {more}",
+        needs=needs,
+        columns=", ".join(columns),
+        name=name,
+        example=example,
+        shown=columns,
+    )
+    words = f"nsys: {title[0].lower()}{title[1:]}"
+    return Analysis(question=question, help=words, view=name, grouped_by="by")(summed)
 
 
 def _operations(trace: Trace) -> pl.DataFrame:
@@ -224,7 +162,87 @@ def _operations(trace: Trace) -> pl.DataFrame:
     return trace.copies.with_columns(operation=pl.when(named).then("name").otherwise(kind))
 
 
-@per_trace
+cuda_gpu_kern_sum = summary(
+    "cuda_gpu_kern_sum",
+    lambda trace: trace.kernels,
+    "Which kernels take the time?",
+    "Time of kernels by name",
+    needs="kernels",
+    more="a CUDA graph traced as a whole is one kernel, ``[CUDA graph N]``, which nsys leaves out",
+)
+cuda_api_sum = summary(
+    "cuda_api_sum",
+    lambda trace: calls_of(trace, "runtime", "driver"),
+    "Which calls of CUDA take the host's time?",
+    "Time of CUDA calls by name",
+    needs="runtime calls",
+    more="calls within calls count in full, and calls that a wrapper library reported again have a row of their own",
+    apart="nsys_event_class",
+)
+cuda_gpu_mem_time_sum = summary(
+    "cuda_gpu_mem_time_sum",
+    _operations,
+    "How long do copies take?",
+    "Time of copies and memory sets by kind",
+    needs="copies",
+    keys=("operation",),
+)
+cuda_gpu_mem_size_sum = summary(
+    "cuda_gpu_mem_size_sum",
+    _operations,
+    "How much is copied?",
+    "Bytes of copies and memory sets by kind",
+    needs="copies",
+    keys=("operation",),
+    value="bytes",
+)
+
+
+def _one_call(api: str) -> str:
+    rows = f'{{"rank": 0, "start_ns": 0, "dur_ns": 7, "name": ["call"], "api": "{api}"}}'
+    return f'llmprof.Trace({{"runtime": pl.DataFrame({rows})}})'
+
+
+osrt_sum = summary(
+    "osrt_sum",
+    lambda trace: calls_of(trace, "os"),
+    "What does the host wait for in the operating system?",
+    "Time of calls of the OS by name",
+    needs="calls of the operating system (``nsys profile -t osrt``)",
+    example=_one_call("os"),
+    more="threads wait side by side, so a share is none of wall time",
+)
+openacc_sum = summary(
+    "openacc_sum",
+    lambda trace: calls_of(trace, "openacc"),
+    "Which events of OpenACC take the time?",
+    "Time of OpenACC events by name and line",
+    needs="events of OpenACC (``nsys profile -t openacc``)",
+    example=_one_call("openacc"),
+)
+openmp_sum = summary(
+    "openmp_sum",
+    lambda trace: calls_of(trace, "openmp"),
+    "Which events of OpenMP take the time?",
+    "Time of OpenMP events by name",
+    needs="events of OpenMP (``nsys profile -t openmp``)",
+    example=_one_call("openmp"),
+)
+mpi_event_sum = summary(
+    "mpi_event_sum",
+    lambda trace: calls_of(trace, "mpi"),
+    "Which calls of MPI take the time?",
+    "Time of MPI calls by name",
+    needs="calls of MPI (``nsys profile -t mpi``)",
+    example=_one_call("mpi"),
+)
+
+
+@Analysis(
+    question="How long do launches wait?",
+    help="nsys: launch, queue and run time of kernels",
+    view="cuda_kern_exec_sum",
+)
 def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     """Launch, wait and run time of kernels by thread, device, launching call and name.
 
@@ -281,139 +299,3 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
         .sort("total_mean_ns", *keys, "name", "api_name", descending=[True, *[False] * 6], nulls_last=True)
         .select(*keys, pl.exclude(*keys, "api_name", "name"), "api_name", "name")
     )
-
-
-def _summary(trace: Trace, library: str, by: Columns) -> pl.DataFrame:
-    return summarise(calls_of(trace, library), ["name"], value="dur_ns", unit="ns", by=by)
-
-
-@per_trace
-def osrt_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Time of each call of the operating system (``poll``, ``pthread_cond_wait``, ``read`` …) by name.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with calls of the operating system (``nsys profile -t osrt``).
-    by : str or sequence of str
-        Columns of the runtime calls to group by first, such as ``("rank", "thread")``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, share`` (of the summed duration of all calls: threads wait side by side, so it is no share of wall
-        time), ``total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns, name``; the longest first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no such calls.
-    AnalysisError
-        ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> rows = {"rank": [0], "start_ns": [0], "dur_ns": [7], "name": ["poll"], "api": ["os"]}
-    >>> analyze.nsys.osrt_sum(llmprof.Trace({"runtime": pl.DataFrame(rows)}))["total_ns"].to_list()
-    [7]
-    """
-    return _summary(trace, "os", by)
-
-
-@per_trace
-def openacc_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Time of each kind of OpenACC event, by name and line of the program.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with events of OpenACC (``nsys profile -t openacc``).
-    by : str or sequence of str
-        Columns of the runtime calls to group by first.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, share`` (of the summed duration), ``total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns,
-        name`` (``event@file:line`` where the file is known); the longest first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no such events.
-    AnalysisError
-        ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> rows = {"rank": [0], "start_ns": [0], "dur_ns": [7], "name": ["Enter Data@a.cpp:3"], "api": ["openacc"]}
-    >>> analyze.nsys.openacc_sum(llmprof.Trace({"runtime": pl.DataFrame(rows)}))["name"].to_list()
-    ['Enter Data@a.cpp:3']
-    """
-    return _summary(trace, "openacc", by)
-
-
-@per_trace
-def openmp_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Time of each kind of OpenMP event by name.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with events of OpenMP (``nsys profile -t openmp``).
-    by : str or sequence of str
-        Columns of the runtime calls to group by first.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, share`` (of the summed duration), ``total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns,
-        name``; the longest first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no such events.
-    AnalysisError
-        ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> rows = {"rank": [0], "start_ns": [0], "dur_ns": [7], "name": ["Parallel"], "api": ["openmp"]}
-    >>> analyze.nsys.openmp_sum(llmprof.Trace({"runtime": pl.DataFrame(rows)}))["count"].to_list()
-    [1]
-    """
-    return _summary(trace, "openmp", by)
-
-
-@per_trace
-def mpi_event_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Time of each call of MPI by name.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with calls of MPI (``nsys profile -t mpi``).
-    by : str or sequence of str
-        Columns of the runtime calls to group by first.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, share`` (of the summed duration), ``total_ns, count, mean_ns, median_ns, min_ns, max_ns, std_ns,
-        name``; the longest first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no such calls.
-    AnalysisError
-        ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> rows = {"rank": [0], "start_ns": [0], "dur_ns": [7], "name": ["MPI_Barrier"], "api": ["mpi"]}
-    >>> analyze.nsys.mpi_event_sum(llmprof.Trace({"runtime": pl.DataFrame(rows)}))["mean_ns"].to_list()
-    [7.0]
-    """
-    return _summary(trace, "mpi", by)

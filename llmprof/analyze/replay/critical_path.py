@@ -61,7 +61,18 @@ _SCHEMA = {
 }
 
 
-@per_trace
+@Analysis(
+    question="What sets the pace?",
+    help="the chain of events that each step waits for, in pieces that add up to it",
+    view="critical-path",
+    columns="step phase rank part name layer stage start_ns dur_ns evidence",
+    section=Section(
+        "critical_path",
+        "The critical path is the chain of events in which each waits for the one before it. Only what is on it can "
+        "make a step faster.",
+    ),
+    figures=("llmprof.report.figures:CRITICAL_PATH",),
+)
 def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
     """The chain of events that sets the time of each step, over all ranks.
 
@@ -302,19 +313,3 @@ def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     else:
         between = between.with_columns(name=pl.lit(None, dtype=pl.String))
     return pl.concat([rows.filter(~host), between]).sort("step", "start_ns", maintain_order=True)
-
-
-ANALYSIS = Analysis(
-    function=critical_path,
-    question="What sets the pace?",
-    help="the chain of events that each step waits for, in pieces that add up to it",
-    view="critical-path",
-    columns=("step", "phase", "rank", "part", "name", "layer", "stage", "start_ns", "dur_ns", "evidence"),
-    section=Section(
-        "critical_path",
-        "What sets the pace?",
-        "The critical path is the chain of events in which each waits for the one before it. Only what is on it can "
-        "make a step faster.",
-    ),
-    figures=("llmprof.report.figures:CRITICAL_PATH",),
-)

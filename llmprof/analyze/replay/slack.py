@@ -16,7 +16,12 @@ from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.trace import Trace
 
 
-@per_trace
+@Analysis(
+    question="Which kernels could take longer without changing anything?",
+    help="how much longer each event of a device may take before a step ends later",
+    view="slack",
+    columns="rank step name layer stage dur_ns slack_ns pace_slack_ns unknown",
+)
 def slack(trace: Trace) -> pl.DataFrame:
     """Slack of each device event: how much longer it may take without delaying a step, or without changing the pace.
 
@@ -81,6 +86,13 @@ def known_slack(trace: Trace) -> pl.DataFrame:
         return pl.concat([nothing, pl.DataFrame({"event": events, "unknown": error.found})], how="diagonal_relaxed")
 
 
+@Analysis(
+    question="How much of each layer, stage or kernel lies on the critical path?",
+    help="time of layers, stages or kernels on the critical path, and how much later they could end (--by)",
+    view="path-share",
+    grouped_by="by",
+    columns="layer events total_ns path_ns path_share slack_ns pace_slack_ns",
+)
 def path_share(trace: Trace, *, by: Columns = ("layer",)) -> pl.DataFrame:
     """Share of the time of kernels or layers on the critical path, and their slack.
 
@@ -153,21 +165,3 @@ def with_slack(frame: pl.DataFrame, trace: Trace, events: pl.DataFrame, keys: Se
         .agg(slack_ns=pl.when(every).then(pl.col("slack_ns").min()))
     )
     return frame.join(least, on=list(keys), how="left", nulls_equal=True, maintain_order="left")
-
-
-SLACK = Analysis(
-    function=slack,
-    question="Which kernels could take longer without changing anything?",
-    help="how much longer each event of a device may take before a step ends later",
-    view="slack",
-    columns=("rank", "step", "name", "layer", "stage", "dur_ns", "slack_ns", "pace_slack_ns", "unknown"),
-)
-
-SHARE = Analysis(
-    function=path_share,
-    question="How much of each layer, stage or kernel lies on the critical path?",
-    help="time of layers, stages or kernels on the critical path, and how much later they could end (--by)",
-    view="path-share",
-    grouped_by="by",
-    columns=("layer", "events", "total_ns", "path_ns", "path_share", "slack_ns", "pace_slack_ns"),
-)

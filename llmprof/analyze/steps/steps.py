@@ -32,7 +32,26 @@ COLUMNS = [
 ]
 
 
-@per_trace
+@Analysis(
+    question="Where does a step go?",
+    help="every step of the engine on every rank",
+    view="steps",
+    columns="rank step phase start_ns dur_ns host_dur_ns context_tokens generation_requests source",
+    reported=True,
+    section=Section(
+        "steps",
+        "A step is one forward pass over one batch; in training, one iteration. Its time is summed over {events}, so "
+        "work on two {stream}s at once counts twice.",
+        without=Without(
+            "steps",
+            "Where does the {time} go?",
+            "No steps were found, so these are sums over the recording. Work on two {stream}s at once counts twice.",
+        ),
+    ),
+    table="llmprof.report.contents:steps_table",
+    figures=("llmprof.report.figures:BREAKDOWN", "llmprof.report.figures:CATEGORIES"),
+    apart=(),
+)
 def steps(trace: Trace) -> pl.DataFrame:
     """Steps of every rank.
 
@@ -280,28 +299,3 @@ def _within(frame: pl.DataFrame, spans: pl.DataFrame, at: str) -> pl.DataFrame:
     spans = spans.sort("rank", "from_ns")
     last = last_before(frame, spans.rename({"from_ns": at}), ["rank"], at=at)
     return frame.filter((frame[at] < spans["until_ns"].gather(last)).fill_null(value=False))
-
-
-ANALYSIS = Analysis(
-    function=steps,
-    question="Where does a step go?",
-    help="every step of the engine on every rank",
-    view="steps",
-    columns=(
-        "rank", "step", "phase", "start_ns", "dur_ns", "host_dur_ns", "context_tokens", "generation_requests", "source",
-    ),
-    reported=True,
-    section=Section(
-        "steps",
-        "Where does a step go?",
-        "A step is one forward pass over one batch; in training, one iteration. Its time is summed over {events}, so "
-        "work on two {stream}s at once counts twice.",
-        Without(
-            "steps",
-            "Where does the {time} go?",
-            "No steps were found, so these are sums over the recording. Work on two {stream}s at once counts twice.",
-        ),
-    ),
-    table="llmprof.report.contents:steps_table",
-    figures=("llmprof.report.figures:BREAKDOWN", "llmprof.report.figures:CATEGORIES"),
-)  # fmt: skip

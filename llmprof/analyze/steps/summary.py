@@ -18,7 +18,13 @@ MAD_TO_SIGMA = 1.4826
 """The median absolute deviation times this is the standard deviation of a normal distribution."""
 
 
-@per_trace
+@Analysis(
+    question="Which steps represent the run?",
+    help="the decode steps that represent the run",
+    view="steady",
+    columns="rank step phase start_ns dur_ns host_dur_ns generation_requests source",
+    apart=(),
+)
 def steady_state(trace: Trace) -> pl.DataFrame:
     """Decode steps that represent the run.
 
@@ -85,6 +91,12 @@ SCHEMA = {
 }
 
 
+@Analysis(
+    question="What is a step's time made of?",
+    help="time of steps by phase and part",
+    view="step-time",
+    first=("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
+)
 def step_time(trace: Trace) -> pl.DataFrame:
     """Time of the steps by phase and part, over all ranks.
 
@@ -121,21 +133,6 @@ def step_time(trace: Trace) -> pl.DataFrame:
         .select(*SCHEMA)
         .cast(SCHEMA)  # type: ignore[arg-type]
     )
-
-
-ANALYSIS = Analysis(
-    function=steady_state,
-    question="Which steps represent the run?",
-    help="the decode steps that represent the run",
-    view="steady",
-    columns=("rank", "step", "phase", "start_ns", "dur_ns", "host_dur_ns", "generation_requests", "source"),
-)
-STEP_TIME = Analysis(
-    function=step_time,
-    question="What is a step's time made of?",
-    help="time of steps by phase and part",
-    view="step-time",
-)
 
 
 LANE = ["rank", "device"]

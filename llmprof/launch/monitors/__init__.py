@@ -16,22 +16,6 @@ the run's processes ``run.cpu`` (%, 100 is one processor), ``run.memory`` (B, re
 process), ``run.processes`` (number of processes).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from llmprof.lazy import attach
 
-__all__ = [
-    "Sampler",
-    "counters",
-]
-
-if TYPE_CHECKING:
-    from llmprof.launch.monitors.sampler import Sampler, counters
-else:
-    __getattr__, __dir__ = attach(
-        __name__,
-        {"Sampler": "llmprof.launch.monitors.sampler", "counters": "llmprof.launch.monitors.sampler"},
-        extra="launch",
-    )
+__getattr__, __dir__, __all__ = attach(__name__, __file__, extra="launch")

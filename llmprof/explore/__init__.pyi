@@ -1,0 +1,12 @@
+from .base.widget import link as link
+from .collectives.explorer import all_reduce as all_reduce
+from .compare.explorer import compare as compare
+from .kernels.explorer import kernels as kernels
+from .layers.explorer import layers as layers
+from .overlap.explorer import overlap as overlap
+from .ranks.explorer import ranks as ranks
+from .requests.explorer import requests as requests
+from .tabs import open as open
+from .theory import theory as theory
+from .timeline.explorer import timeline as timeline
+from .what_if.explorer import what_if as what_if

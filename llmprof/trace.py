@@ -15,7 +15,7 @@ from llmprof import communication, names, schema, text
 from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.platforms import Platform, platform_of
-from llmprof.storage import parquet, sqlite
+from llmprof.storage import parquet, sql, sqlite
 from llmprof.storage.deferred import Deferred, narrowed, ranks_of, span_of
 from llmprof.storage.parquet import META_FILE
 from llmprof.storage.pseudonyms import Pseudonyms
@@ -309,9 +309,9 @@ class Trace:
         if on == "tables" and isinstance(self._tables, Deferred):
             words = query.lower()  # finding collectives needs all kernels, so they are found only if the query has them
             tables = [name for name in self.table_names if name != "collectives" or name in words]
-            return sqlite.sql_query({name: self.scan(name) for name in tables}, query)
+            return sql.answer({name: self.scan(name) for name in tables}, query)
         if on == "tables":
-            return sqlite.sql_query(self.tables, query)
+            return sql.answer(self.tables, query)
         if self._database is None:
             raise NotCapturedError(
                 "this trace was not read from one SQLite file",

@@ -21,7 +21,7 @@ from llmprof.metrics.entries import _STALL_SOURCE, ENTRIES, Entry
 
 __all__ = ["Explanation", "explain", "glossary"]
 
-_STALL = re.compile(r"issue_stalled_(\w+?)(?:_not_issued)?(?:_per_issue_active)?(?:_not_issued)?$")
+_STALL = re.compile(r"issue_stalled_(\w{1,64}?)(?:_not_issued)?(?:_per_issue_active)?(?:_not_issued)?$")
 _NAMING = "NVIDIA Nsight Compute documentation, Kernel Profiling Guide: Metrics Structure"
 
 

@@ -19,7 +19,7 @@ _ANONYMOUS: Final = re.compile(r"\(anonymous namespace\)|<unnamed>|\{anonymous\}
 _CAST: Final = re.compile(r"\((?:[A-Za-z_][\w: ]*)\)(?=-?\d)")
 _SUFFIX: Final = re.compile(r"(?<![\w.])(-?\d+)(?:[uU]?[lL]{0,2})(?!\w)")
 _NAMESPACE: Final = re.compile(r"(?:\b\w+|anonymous)::")
-_CLONE: Final = re.compile(r"\s*\[clone[^\]]*\]|\.(?:kd|constprop\.\d+)$")
+_CLONE: Final = re.compile(r"(?<!\s)\s*+\[clone[^][]*+\]|\.(?:kd|constprop\.\d+)$")
 
 
 def function(names: pl.Series) -> pl.Series:

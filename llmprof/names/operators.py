@@ -49,8 +49,8 @@ ROLES: Final[list[tuple[str, str]]] = [
     ("down_proj", r"(?i)down_proj$|^fc_?2$|^fc_out$|^w2$|_4h_to_h$|^linear_fc2$|^wo_ff$"),
     ("o_proj", r"(?i)^o_proj$|^out_proj$|^out_lin$|^wo$|^to_out"),
     ("activation", r"(?i)act_fn$|^act$|AndMul$|activation$|^(?:silu|gelu|relu|swish|swiglu)\w*$"),
-    ("router", r"(?i)router$|^gate$|TopK\w*Router|TopkRouter|^topk$|MoEGate$"),
-    ("experts", r"(?i)^experts$|FusedMoE|\w+Experts$|SharedFusedMoE|GroupedExperts|^MoERunner"),
+    ("router", r"(?i)router$|^gate$|TopK\w{0,64}Router|^topk$|MoEGate$"),
+    ("experts", r"(?i)^experts$|FusedMoE|\wExperts$|SharedFusedMoE|GroupedExperts|^MoERunner"),
     (
         "attention",
         r"(?i)^attn$|^Attention$|RadixAttention|core_attention|FlashAttention|MLAAttention|^mla_attn$|PagedAttention",
@@ -63,7 +63,7 @@ BLOCKS: Final[list[tuple[str, str]]] = [
     ("head", r"(?i)LMHead$|prediction_?head|mlm_?head|OnlyMLM|classifier$|pooler$|^score$|HeadTransform"),
     ("embeddings", r"(?i)embeddings?$|PatchEmbed"),
     # the attention of a model with experts may have "moe" in its name, too (Qwen3MoeAttention)
-    ("attention", r"(?i)moe\w*(?:attn|attention)"),
+    ("attention", r"(?i)moe\w{0,64}(?:attn|attention)"),
     ("experts", r"(?i)moe|experts|sparse_?moe"),
     ("attention", r"(?i)attn|attention|mixer|mamba|deltanet|mha$"),
     ("up", r"Intermediate$"),
@@ -72,16 +72,16 @@ BLOCKS: Final[list[tuple[str, str]]] = [
 ]
 """Ordered ``(block, pattern)`` of modules that contain others; the head of a whole model is not a block."""
 
-GENERIC: Final = r"Linear\w*$|LinearBase|^Conv1D$|^dense$|^c_proj$"
+GENERIC: Final = r"Linear\w{0,64}$|LinearBase|^Conv1D$|^dense$|^c_proj$"
 """Linear modules whose role depends on the block that they are in."""
 
-MODEL: Final = r"For[A-Z]\w+$|Model$|LMHeadModel$|Transformer$"
+MODEL: Final = r"For[A-Z]\w{1,64}$|Model$|LMHeadModel$|Transformer$"
 """Pattern of classes of whole models, whatever other words are in their names."""
 
 LAYER_CLASS: Final = r"(?:Layer|Block)(?:V?\d+)?$"
 """Pattern of classes of whole layers, if they are not a block."""
 
-_WHOLE_LAYER: Final = r"(?:Decoder|Encoder|Transformer)\w*(?:Layer|Block)$"
+_WHOLE_LAYER: Final = r"(?:Decoder|Encoder|Transformer)\w{0,64}(?:Layer|Block)$"
 """Pattern of classes of layers whose name also states their content, such as a mixture of experts."""
 
 

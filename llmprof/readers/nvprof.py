@@ -29,10 +29,10 @@ SUMMARY: Final = ("Time", "Calls", "Avg", "Min", "Max", "Name")
 TRACE: Final = ("Start", "Duration", "Name")
 _FACTORS: Final = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 _SIZES: Final = {"B": 1, "KB": 2**10, "MB": 2**20, "GB": 2**30}
-_CELL: Final = re.compile(r"\s*([\d.,]+(?:e[+-]?\d+)?)\s*([a-zA-Z%/]*)\s*")
+_CELL: Final = re.compile(r"\s*+([\d.,]+(?:e[+-]?\d+)?)\s*+([a-zA-Z%/]*)\s*+")
 _DEVICE: Final = re.compile(r"(?P<name>.*\S)\s*\((?P<number>\d{1,4})\)")
 _CALL: Final = re.compile(r"(?:cuda|cu|acc|nvtx|vector)[A-Z_]\w*")
-_CORRELATED: Final = re.compile(r"\s*\[\d+\]$")
+_CORRELATED: Final = re.compile(r"(?<!\s)\s*+\[\d+\]$")
 
 
 class _Table(NamedTuple):

@@ -24,7 +24,7 @@ from llmprof.text import left_out
 from llmprof.trace import Trace
 
 HEAD: Final = (
-    r"^(?P<command>\S.*?)\s+(?P<pid>-?\d+)(?:/(?P<tid>-?\d+))?\s+(?:\[(?P<cpu>\d+)\]\s+)?(?:[.dNhH]{4,5}\s+)?"
+    r"^(?P<command>\S.*?)\s(?P<pid>-?\d+)(?:/(?P<tid>-?\d+))?\s+(?:\[(?P<cpu>\d+)\]\s+)?(?:[.dNhH]{4,5}\s+)?"
     r"(?P<seconds>\d{1,10})\.(?P<fraction>\d{1,9}):\s+(?:(?P<period>\d{1,18})\s+)?(?P<event>\S+?):(?:\s(?P<rest>.*))?$"
 )
 """Pattern of the first line of a sample."""
@@ -123,7 +123,7 @@ def _parsed(text: str) -> tuple[pl.DataFrame, int, int]:
 
 _HEAD: Final = re.compile(HEAD)
 _FRAME: Final = re.compile(r"\s+[0-9a-fA-F]{3,16}\s\S")
-_FOLDED: Final = r"^(?P<stack>\S.*?)\s+(?P<count>\d{1,18})\s*$"
+_FOLDED: Final = r"^(?P<stack>\S.*?)\s(?P<count>\d{1,18})\s*$"
 _FOLDED_LINE: Final = re.compile(_FOLDED)
 _HEADER: Final = re.compile(r"# (?P<key>arch|perf version|cpudesc|os release) : (?P<value>.+)")
 _SNIFFED_LINES: Final = 40
@@ -186,7 +186,7 @@ def _read_folded(path: Path, request: Request) -> Trace:
     )
     parsed = lines.with_columns(pl.col("line").str.extract_groups(_FOLDED).alias("row")).unnest("row")
     rows = parsed.filter(pl.col("count").is_not_null())
-    frames = pl.col("stack").str.strip_chars(";").str.split(";")
+    frames = pl.col("stack").str.strip_chars_end().str.strip_chars(";").str.split(";")
     samples = rows.select(
         name=frames.list.last(),
         stack=frames.list.join("\n"),

@@ -165,7 +165,7 @@ _SUSPICIOUS: Final = re.compile(
 """Every pattern needs at least one of these characters, which most texts lack."""
 
 _RUN_OF_WORDS: Final = re.compile(
-    r"[^\W\d_]+(?:['\u2019][^\W\d_]{1,2})?(?:,? [^\W\d_]+(?:['\u2019][^\W\d_]{1,2})?){2,}"
+    r"(?<![^\W\d_])[^\W\d_]++(?:['\u2019][^\W\d_]{1,2})?(?:,? [^\W\d_]+(?:['\u2019][^\W\d_]{1,2})?){2,}"
 )
 _FUNCTION_WORDS: Final = frozenset({
     "a", "an", "the", "is", "are", "was", "were", "be", "been", "am", "he", "his", "she", "her", "they", "their",

@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import sqlite3
+import time
 import warnings
 from pathlib import Path
 
@@ -374,3 +375,13 @@ def test_a_secret_planted_in_a_saved_trace(tmp_path, sample_trace):
     parts = [part for one in SECRETS.values() for part in _traces_of(one)]
     assert not [part for part in (*parts, NAMED.encode()) if part in content]
     assert again.kernels.height == kernels.height
+
+
+@pytest.mark.parametrize("unit", ["a", "a1", "Ab ", "a.", "/a", "a@", "f0", "=", '"', "-"])
+def test_a_long_word_takes_time_that_grows_with_its_length(unit):
+    def seconds(length: int) -> float:
+        start = time.thread_time()
+        Pseudonyms(b"k").label((unit * length)[:length])
+        return time.thread_time() - start
+
+    assert any(seconds(16_000) < max(40 * seconds(1_600), 0.05) for _ in range(4))

@@ -52,7 +52,7 @@ def _model(trace: Trace) -> tuple[str | None, str]:
             models |= set(names.str.extract(_MODEL).drop_nulls())
     layers = _layers(trace)
     if models:
-        words = ", ".join(sorted(re.sub(r"(For\w+|LMHeadModel)$", "", name) for name in models))
+        words = ", ".join(sorted(re.sub(r"(For\w{1,64}|LMHeadModel)$", "", name) for name in models))
         return f"{words}{layers}", "names of its modules"
     return (
         f"name unknown{layers}" if layers else None,

@@ -28,7 +28,7 @@ SECRET: Final = re.compile(
 )
 """Names whose values are likely to be secrets."""
 
-_LOCATION: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S*@|\bBearer\s", re.IGNORECASE)
+_LOCATION: Final = re.compile(r"://(?:(?!://)[^\s@])*@|\bBearer\s", re.IGNORECASE)
 _TOLD_KINDS: Final = {"token", "secret", "email", "random"}
 
 

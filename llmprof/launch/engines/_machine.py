@@ -41,7 +41,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         "choose a tensor_parallel_size that divides the model's attention heads, vocabulary and hidden sizes",
     ),
     (
-        r"no module named 'flashinfer|flashinfer.*(?:not|fail)",
+        r"no module named 'flashinfer|flashinfer(?:(?!flashinfer).)*?(?:not|fail)",
         "set VLLM_USE_FLASHINFER_SAMPLER=0, or install flashinfer",
     ),
     (
@@ -65,7 +65,7 @@ _ADVICE: tuple[tuple[str, str], ...] = (
         "this version of the engine does not know the model's architecture: update it, or choose another model",
     ),
     (
-        r"nccl error|ncclsystemerror|ncclunhandled|nccl.*failed",
+        r"nccl error|ncclsystemerror|ncclunhandled|nccl(?:(?!nccl).)*?failed",
         "run once with NCCL_DEBUG=WARN in environment; NCCL_P2P_DISABLE=1 or all_reduce: nccl often helps",
     ),
     (

@@ -23,7 +23,7 @@ BYTES_PER_UNIT: Final = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _MOST_NS: Final = 2**61
 """Largest number (ns) that counts as a time."""
 
-_HEADING: Final = re.compile(r"^\s*(?P<name>.*?)\s*(?:\((?P<unit>[^()]*)\))?\s*$")
+_HEADING: Final = re.compile(r"(?P<name>.*?)(?:\((?P<unit>[^()]*)\))?$")
 
 
 def read(path: Path) -> pl.DataFrame:
@@ -58,7 +58,7 @@ def read(path: Path) -> pl.DataFrame:
 
 def heading(text: str) -> str:
     """A heading in a uniform spelling: lower case, words joined by underscores, the unit last."""
-    match = _HEADING.match(text.replace("\ufeff", ""))
+    match = _HEADING.match(text.replace("\ufeff", "").strip())
     name, unit = (match["name"], match["unit"]) if match else (text, None)
     if unit is not None and len(unit) > 5:  # words, not a unit
         name, unit = f"{name} {unit}", None

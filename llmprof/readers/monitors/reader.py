@@ -106,7 +106,7 @@ def _time_ns(row: dict[str, str], clock: str, days: Days, turn: int) -> int | No
     return local_ns(datetime.combine(date.date(), time.time()))
 
 
-_HEADING: Final = re.compile(r"\s*([\w.]+)\s*(?:\[(.+)\])?\s*")
+_HEADING: Final = re.compile(r"\s*+([\w.]+)\s*+(?:\[(.+)\])?\s*+")
 _QUERY_COUNTERS: Final[dict[str, str]] = {
     "utilization.gpu": "gpu.utilization",
     "utilization.memory": "gpu.memory_utilization",
@@ -256,7 +256,7 @@ def _documents(text: str, samples: Samples) -> list[dict[str, Any]]:
 
 _SIGNS: Final[tuple[tuple[str, re.Pattern[str]], ...]] = (
     ("dmon", re.compile(r"\s*#\s*(?:Date[\s,]+)?(?:Time[\s,]+)?gpu\b[^\n]*\n\s*#[^\n]*\b[Ii]dx\b")),
-    ("gpustat", re.compile(r'\s*\[?\s*\{(?=[^\[]*"query_time"\s*:)(?=[^\[]*"gpus"\s*:)')),
+    ("gpustat", re.compile(r'\s*+\[?\s*+\{(?=[^\[]*"query_time"\s*:)(?=[^\[]*"gpus"\s*:)')),
     ("dstat", re.compile(r'\s*(?:"(?:pcp-)?d(?:stat|ool) [\d.]+ CSV output"|"Host:",.*\n"Cmdline:")', re.IGNORECASE)),
     ("sar", re.compile(r"\s*Linux \S+ \([^)\n]*\)\s+\S+\s+_\w+_\s+\(\d+ CPU\)")),
     ("sadf", re.compile(r"\s*# hostname;interval;timestamp;")),

@@ -9,8 +9,9 @@ import polars as pl
 from llmprof import names
 from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.intervals import INTERVAL, length_within, merge, union_lengths
-from llmprof.analyze.layers.attribution import attribute, label
-from llmprof.analyze.layers.stages import STAGE
+from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.layers.kernels import STAGE
+from llmprof.analyze.layers.sequences import label
 from llmprof.analyze.nesting import outermost_ops
 from llmprof.analyze.overlap import COMMUNICATION, COPY
 from llmprof.analyze.replay.slack import with_slack

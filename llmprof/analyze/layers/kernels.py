@@ -1,0 +1,113 @@
+"""What the rules for layers see of an event: its category and the roles that its name gives it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from llmprof import names
+
+_IN_LAYER: Final = (
+    "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "gate_up_proj", "activation", "down_proj",
+    "residual", "router", "expert_dispatch", "experts", "combine",
+)  # fmt: skip
+_OUTSIDE: Final = ("prepare_inputs", "embedding", "final_norm", "lm_head", "sampling", "draft", "copy", "other")
+
+IN_LAYER: Final = frozenset(_IN_LAYER)
+STAGES: Final = tuple(dict.fromkeys((*_IN_LAYER, *_OUTSIDE, *names.COLLECTIVE_KINDS)))
+STAGE: Final = pl.Enum(STAGES)
+"""Type of a stage while events are labelled: numbers in place of texts, for millions of events."""
+
+IN_SEQUENCE: Final = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+"""Collectives that belong to the order of the compute stream although they may run on another stream."""
+
+_PLAIN: Final = ("other", "elementwise")
+_ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "convolves": (("linear",), r"(?i)conv|winograd|igemm_(?:fwd|bwd)|im2col"),
+    # GEMMs in single precision, sines and cosines compute the angles of rope
+    "single": (("linear",), r"(?i)sgemm|gemm_f32f32|Cijk_\w+?_S_?B_"),
+    "rotates": (_PLAIN, r"(?i)\b(?:cos|sin)_kernel"),
+    # activations and norms that the framework computes kernel by kernel
+    "bends": (("elementwise",), r"(?i)\b(?:tanh|erf|sigmoid)_kernel"),
+    "roots": (_PLAIN, r"(?i)rsqrt"),
+    "powers": (_PLAIN, r"(?i)\bpow_|PowFunctor|\bsquare"),
+    "adds": (
+        _PLAIN,
+        r"(?i)CUDAFunctor_add|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d|_Add(?:AiCore)?$|^Add\d+$",
+    ),
+    "multiplies": (_PLAIN, r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d|_Muls?(?:AiCore)?$|^Mul\d+$"),
+    "fuses add": (("norm",), r"(?i)add_?rms|add_?layer|fused_add|AddRMS|addRms"),
+    # kernels of latent attention multiply with the absorbed projections of k and v
+    "latent": ((), r"(?i)\bmla|_mla|mla_|BatchMLA|[a-z]Mla[A-Z]"),
+    "readies": ((), r"(?i)prepare_varlen|get_scheduler_metadata|get_mla_metadata"),
+    # choices among values: between GEMMs they choose experts
+    "chooses": (_PLAIN, r"(?i)gatherTopK|bitonicSort|radixSort|\btopk"),
+    "routes": (("moe_routing",), "(?i)topk|gating|softmax|routing|gate"),
+    "embeds": (("embedding",), f"(?i){names.EMBEDDING}"),
+    "caches": (("copy",), "(?i)CatArray|index_copy|index_put|aten::cat$"),
+}
+"""Categories in which the name may have a role (none: all of them), and its pattern."""
+
+_UNLESS: Final = {
+    "convolves": r"(?i)convert|causal_conv",
+    "routes": "(?i)init_?routing|finali[sz]e|permute|re_?routing",  # these bring tokens to the experts or back
+}
+_PREPARES: Final = (
+    r"^aten::(?:view|reshape|empty|empty_like|empty_strided|new_empty|slice|select|narrow|split|split_with_sizes|chunk|"
+    r"unbind|as_strided|expand|permute|transpose|t|squeeze|unsqueeze|flatten|unflatten|detach|alias|lift_fresh|"
+    r"resolve_conj|resolve_neg|movedim)$"
+)
+"""Operators that only bring tensors into the form that the next operator needs."""
+
+
+class Kernel(NamedTuple):
+    """All that a rule may ask of an event."""
+
+    category: str
+    source: str
+    kind: str | None
+    """Kind of a collective."""
+    roles: frozenset[str]
+
+    def does(self, role: str) -> bool:
+        """Whether its name has a role of :data:`_ROLES`, or one that :func:`kernels` adds."""
+        return role in self.roles
+
+    def among(self, *categories: str) -> bool:
+        """Whether it has one of these categories."""
+        return self.category in categories
+
+    @property
+    def separates(self) -> bool:
+        """Whether it is between the attentions of two layers, and not within one."""
+        return self.among("norm", "activation", "moe_experts", "moe_routing", "collective")
+
+
+@lru_cache(maxsize=64)
+def kernels(distinct: tuple[tuple[str, str, str], ...]) -> list[Kernel]:
+    """Kernel of each distinct name, category and source; cached, since many patterns are matched."""
+    frame = pl.DataFrame(distinct, schema=dict.fromkeys(("name", "category", "source"), pl.String), orient="row")
+    name, category = pl.col("name"), pl.col("category")
+    roles = {
+        role: (category.is_in(categories) if categories else pl.lit(value=True)) & name.str.contains(pattern)
+        for role, (categories, pattern) in _ROLES.items()
+    }
+    for role, pattern in _UNLESS.items():
+        roles[role] &= ~name.str.contains(pattern)
+    roles["roots"] |= category == "norm"
+    roles["gemm"] = (category == "linear") & ~name.str.contains(f"(?i){names.GEMM_HELPERS}")
+    roles["gemm"] |= category == "moe_experts"
+    roles["backward"] = (category == "attention") & name.str.contains(f"(?i){names.BACKWARD}")
+    roles["backward"] |= name.str.contains(f"(?i){names.OPTIMIZER}")
+    roles["attends"] = (category == "attention") & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}")
+    roles["attends"] &= ~roles["backward"]
+    roles["prepares"] = (category == "quantize") | ((pl.col("source") == "copy") & (category == "fill"))
+    roles["prepares"] |= (pl.col("source") == "op") & name.str.contains(_PREPARES)
+    flags = frame.select(**roles)
+    kinds = pl.select(pl.when(frame["category"] == "collective").then(names.collective_kinds(frame["name"])))
+    return [
+        Kernel(about[1], about[2], kind, frozenset(role for role, has in zip(flags.columns, row, strict=True) if has))
+        for about, kind, row in zip(distinct, kinds.to_series(), flags.iter_rows(), strict=True)
+    ]

@@ -1,4 +1,4 @@
-from .batch import BatchRunner as BatchRunner
+from .batch.runner import BatchRunner as BatchRunner, sweep as sweep
 from .bundled import sample as sample, sample_metrics as sample_metrics, samples as samples
 from .dataset import convert as convert, map as map, open as open
 from .launch import (

@@ -7,11 +7,22 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 
 import lazy_loader
 
-__all__ = ["Later", "attach", "put_off", "put_off_iri_grammars"]
+__all__ = ["Later", "Method", "attach", "put_off", "put_off_iri_grammars"]
+
+
+class Method:
+    """A function that a package exports, as a method of its first argument; imported at its first use."""
+
+    def __init__(self, package: str, name: str) -> None:
+        self._package, self._name = package, name
+
+    def __get__(self, instance: object, owner: type) -> object:
+        function = getattr(import_module(self._package), self._name)
+        return function if instance is None else MethodType(function, instance)
 
 
 class Later:

@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
 from llmprof import communication, names, schema, text
 from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.lazy import Method
 from llmprof.platforms import Platform, platform_of
 from llmprof.storage import parquet, sql, sqlite
 from llmprof.storage.deferred import Deferred, narrowed, ranks_of, span_of
 from llmprof.storage.parquet import META_FILE
 from llmprof.storage.pseudonyms import Pseudonyms
 
+if TYPE_CHECKING:
+    from llmprof.analyze.methods import Methods
+else:
+    Methods = object
+
 __all__ = ["META_FILE", "Trace"]
 
 
-class Trace:
+class Trace(Methods):
     """Frames of one run, one for each table of the schema.
+
+    The functions of :mod:`llmprof.analyze` are its methods: ``trace.findings()`` is ``analyze.findings(trace)``.
 
     A table that was recorded without rows is an empty frame; access to a table that was not recorded raises
     :class:`~llmprof.errors.NotCapturedError`. A trace does not change: methods that select a part return a new trace,
@@ -498,3 +507,14 @@ class Trace:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+
+def _with_methods() -> None:
+    """Give a trace the analyses as methods, where no table or property has the name."""
+    stub = (Path(__file__).parent / "analyze" / "__init__.pyi").read_text("utf-8")
+    for name in re.findall(r"\bas (\w+)", stub.partition("\n## ")[0]):
+        if not hasattr(Trace, name):
+            setattr(Trace, name, Method("llmprof.analyze", name))
+
+
+_with_methods()

@@ -1,20 +1,17 @@
 """What ``llmprof.analyze`` exports, under headings that are pages of the reference, in the order of the catalogue.
 
-One line adds an analysis to the package, the command line, the report, the exports and the docs.
+One line adds an analysis to the package, the command line, the report, the exports, the docs and the methods of a
+trace.
 """
 
 # Findings and differences
 from .findings.findings import findings as findings
-from .findings.facts import run_facts as run_facts
-from .compare.diff import diff as diff, diff_reports as diff_reports
-from .compare.story import diff_context as diff_context, diff_waterfall as diff_waterfall, diff_words as diff_words
-from .compare.story import run_names as run_names
-from .compare.times import diff_events as diff_events, diff_times as diff_times
+from .compare.diff import diff as diff
 
 # Steps and layers
 from .steps.steps import steps as steps
 from .steps.summary import steady_state as steady_state, step_time as step_time
-from .layers.layers import layers as layers, layer_gaps as layer_gaps, name_layers as name_layers
+from .layers.layers import layers as layers, layer_gaps as layer_gaps
 
 # Communication and overlap
 from .overlap import overlap as overlap, overlap_within as overlap_within
@@ -31,20 +28,13 @@ from .idle.host import launch_delay as launch_delay
 from .replay.critical_path import critical_path as critical_path
 from .replay.slack import slack as slack, path_share as path_share
 from .replay.what_if import what_if as what_if
-from . import changes as changes
 
 # Kernels
 from .kernels import kernel_summary as kernel_summary, ops_to_kernels as ops_to_kernels
-from .kernels import events_within as events_within, kernels_within as kernels_within
 from .operator_calls import replayable as replayable
 from .fusion import fusion_candidates as fusion_candidates
 from .activity import activity as activity, kernel_categories as kernel_categories
-from .captures import captured as captured, with_captures as with_captures
-
-# Kernels measured by Nsight Compute
-from .ncu.hardware import hot_lines as hot_lines, speed_of_light as speed_of_light, stalls as stalls
-from .ncu.launches import ncu_command as ncu_command, ncu_join as ncu_join
-from .ncu.findings import hardware_findings as hardware_findings
+from .captures import with_captures as with_captures
 
 # Memory
 from .memory import memory as memory
@@ -57,16 +47,38 @@ from .coverage import coverage as coverage
 from .roofline import roofline_join as roofline_join, stage_observations as stage_observations
 from .layers.attribution import attribute as attribute
 
-# Requests
-from .requests.requests import requests as requests, request_steps as request_steps, slowest as slowest
-from .requests.spans import request_spans as request_spans
-from .requests.outside import with_requests as with_requests
-
 # Questions of an NPU
 from .npu.waits import launch_path as launch_path, host_synchronisation as host_synchronisation
 from .npu.waits import event_waits as event_waits, links as links
 from .npu.cores import core_time as core_time, operator_shapes as operator_shapes
 from .npu.cores import memory_by_component as memory_by_component
+
+## Above are functions of a trace, which are its methods, too; below are others.
+
+# Findings and differences
+from .findings.facts import run_facts as run_facts
+from .compare.diff import diff_reports as diff_reports
+from .compare.story import diff_context as diff_context, diff_waterfall as diff_waterfall, diff_words as diff_words
+from .compare.story import run_names as run_names
+from .compare.times import diff_events as diff_events, diff_times as diff_times
+
+# What would be gained
+from . import changes as changes
+
+# Kernels
+from .kernels import events_within as events_within, kernels_within as kernels_within
+from .captures import captured as captured
+
+# Kernels measured by Nsight Compute
+from .ncu.hardware import hot_lines as hot_lines, speed_of_light as speed_of_light, stalls as stalls
+from .ncu.launches import ncu_command as ncu_command, ncu_join as ncu_join
+from .ncu.findings import hardware_findings as hardware_findings
+from .layers.layers import name_layers as name_layers
+
+# Requests
+from .requests.requests import requests as requests, request_steps as request_steps, slowest as slowest
+from .requests.spans import request_spans as request_spans
+from .requests.outside import with_requests as with_requests
 
 # Summaries with the names of Nsight Systems
 from . import nsys as nsys

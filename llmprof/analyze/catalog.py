@@ -23,6 +23,7 @@ import polars as pl
 
 from llmprof import names, plugins
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.lazy import Method
 from llmprof.plugins import Place
 from llmprof.storage.deferred import Deferred
 from llmprof.trace import Trace
@@ -358,14 +359,31 @@ def markdown() -> str:
     head = [
         "# Analyses",
         "",
-        "Made from `llmprof.analyze.catalog` by "
-        "`python -c 'from llmprof.analyze import catalog; print(catalog.markdown(), end=\"\")'`. Each takes a trace "
+        "Made from `llmprof.analyze.catalog`, as `llmprof/analyze/methods.pyi` is, by "
+        "`python -c 'from llmprof.analyze import catalog; catalog.write(\".\")'`. Each takes a trace "
         "and returns a frame; `llmprof analyze PATH --what NAME` prints it.",
         "",
         "| question | function | on the command line | a row is |",
         "|---|---|---|---|",
     ]
     return "\n".join([*head, *rows]) + "\n"
+
+
+def write(root: str) -> None:
+    """Write the files of the repository that are made of the catalogue."""
+    Path(root, "docs", "analyses.md").write_text(markdown(), "utf-8")
+    Path(root, "llmprof", "analyze", "methods.pyi").write_text(methods(), "utf-8")
+
+
+def methods() -> str:
+    """The stub ``llmprof/analyze/methods.pyi``, by which editors and type checkers know the methods of a trace."""
+    names = sorted(name for name, value in vars(Trace).items() if isinstance(value, Method))
+    lines = [
+        '"""Made from ``llmprof.analyze.catalog``, as ``docs/analyses.md`` is, by the command at its top."""',
+        "",
+        "from llmprof import analyze",
+    ]
+    return "\n".join([*lines, "", "class Methods:", *(f"    {name} = analyze.{name}" for name in names)]) + "\n"
 
 
 def _guarded(function: Callable[..., pl.DataFrame], package: str) -> Callable[..., pl.DataFrame]:

@@ -201,6 +201,50 @@ _OF_THE_START = {"import", "init", "serve", "warm_profiler"}
 """Stages of an engine's start, which its points share."""
 
 
+def sweep(
+    config: ExperimentConfig,
+    *,
+    folder: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    fresh_engine: bool = False,
+    shuffle: bool = False,
+    check: bool = True,
+    **axes: Sequence[Any],
+) -> Sweep:
+    """Run a configuration for every combination of some parameters, and compare the runs.
+
+    Parameters
+    ----------
+    config : ExperimentConfig
+        Configuration that all points share.
+    folder : path, optional
+        Folder of a new sweep, or of one to continue; ``results/{experiment}_sweep_{time}`` if not given.
+    progress, fresh_engine, shuffle, check
+        As of :class:`BatchRunner`.
+    **axes : sequence
+        Values by field of the configuration; ``**{"engine_args.block_size": [16, 32]}`` varies an option of the engine.
+
+    Returns
+    -------
+    Sweep
+        The results of all points: ``.comparison`` has a row per run, ``.folder`` has their files.
+
+    Raises
+    ------
+    LlmprofError
+        A parameter is not known or has no values; the folder belongs to another sweep, or to a running one.
+    OutputError
+        The folder cannot be written.
+
+    Examples
+    --------
+    >>> config = llmprof.ExperimentConfig(model="random:tiny", profile_mode="torch")
+    >>> llmprof.sweep(config, batch_size=[1, 2, 4], max_tokens=[16, 64]).comparison  # doctest: +SKIP
+    """
+    runner = BatchRunner(config, progress=progress, fresh_engine=fresh_engine, shuffle=shuffle, check=check)
+    return runner.run_parameter_sweep(axes, folder=folder)
+
+
 class BatchRunner:
     """Runner of one configuration with changed parameters.
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import inspect
 
+import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.catalog import Section
-from llmprof.errors import LlmprofError
+from llmprof.errors import ArgumentError, LlmprofError
 from llmprof.report.contents import sections
 from llmprof.report.figures import drawings
 from llmprof.report.page import Figure
+from tests.samples import sample
 
 
 def test_names_and_views_are_unique_and_public():
@@ -46,8 +49,22 @@ def test_what_no_analysis_is_called_is_no_attribute():
         _ = analyze.nothing
 
 
-def test_the_page_is_in_step(root):
+def test_what_is_made_of_the_catalogue_is_in_step(root):
     assert (root / "docs" / "analyses.md").read_text() == catalog.markdown()
+    assert (root / "llmprof" / "analyze" / "methods.pyi").read_text() == catalog.methods()
+
+
+def test_analyses_are_methods_of_a_trace():
+    trace = sample("torch_tp1_eager")
+    assert_frame_equal(trace.layers(per="layer"), analyze.layers(trace, per="layer"))
+    assert trace.layers.__doc__ == analyze.layers.__doc__
+    assert list(inspect.signature(trace.layers).parameters) == ["per", "slack"]
+    assert {"findings", "idle", "diff", "what_if"} <= set(dir(trace))
+    assert isinstance(trace.collectives, pl.DataFrame)  # a table stays one
+    with pytest.raises(ArgumentError, match="layers"):
+        trace.layers(pre="layer")
+    of_a_trace = {one.name for one in catalog.analyses()} - set(analyze.nsys.__all__)
+    assert of_a_trace <= set(dir(trace))
 
 
 def test_the_sections_of_a_report():

@@ -27,7 +27,8 @@ def test_a_new_folder_has_the_name_of_model_mode_and_time(config, tmp_path):
     assert re.fullmatch(r"tiny_torch_\d{8}-\d{6}", made.path.name)
     assert made.config == config
     assert RunFolder.create(config, tmp_path / "other").path.parent == tmp_path / "other"
-    assert RunFolder.open(made.path) == made
+    assert RunFolder.open(made) == made
+    assert os.fspath(made) == str(made.path)
 
 
 def test_secrets_of_the_configuration_are_not_written_down(config, monkeypatch):

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.analyze import changes
+from llmprof.analyze import changes as makers
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.changes import Change
 from llmprof.analyze.collectives.collectives import collectives
@@ -35,7 +35,7 @@ _SCHEMA = {
 }
 
 
-def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
+def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
     """Predict the time of a step under changes, by a replay of the recording.
 
     In the replay, every event begins when everything that it waited for has ended: the host's program order, launches,
@@ -49,8 +49,9 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     trace : Trace
         A trace with device activity. Changes of the host need its calls; changes of waiting between ranks need all
         ranks.
-    *made : Change
-        From :mod:`llmprof.analyze.changes`; applied in their order.
+    *changes : Change or str
+        From :mod:`llmprof.analyze.changes`, or as ``llmprof what-if`` takes them: ``"no-host-delay"``,
+        ``"scale:attention:0.5"``. Applied in their order.
 
     Returns
     -------
@@ -68,15 +69,16 @@ def what_if(trace: Trace, *made: Change) -> pl.DataFrame:
     NotCapturedError
         The trace has no device activity.
     AnalysisError
-        A change matches nothing.
+        A change matches nothing, or there is none of this name.
 
     Examples
     --------
-    >>> found = analyze.what_if(trace, analyze.changes.scale("attention", 0.5))
+    >>> found = analyze.what_if(trace, "scale:attention:0.5")
     >>> bool((found["gain_ns"] >= 0).all())
     True
     """
     levels = [f"{level}_ns" for level in LEVELS]
+    made = tuple(change_of(change) if isinstance(change, str) else change for change in changes)
     part = replayed_part(trace)
     [rows] = _periods(part.trace, [_plans(part.trace, made)])
     recorded = rows.group_by("phase").agg(
@@ -205,17 +207,17 @@ def _periods(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
 
 
 _MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str, type]]]] = {
-    "no-host-delay": (lambda *phases: changes.no_host_delay(phases=phases or None), (str, str, str), {}),
-    "scale": (changes.scale, (str, float), {}),
-    "remove": (changes.remove, (str,), {}),
-    "fuse": (changes.fuse, (str,), {}),
-    "balance": (changes.balance, (), {}),
-    "without-call": (changes.without_call, (str,), {}),
-    "run-ahead": (changes.run_ahead, (), {}),
-    "transfer": (changes.transfer, (), {"bandwidth": float, "latency": float}),
-    "at-bound": (changes.at_bound, (str, str), {"stage": str}),
-    "overlap-with": (changes.overlap_with, (str, str), {}),
-    "tensor-parallel": (changes.tensor_parallel, (int,), {"all_reduce_us": float}),
+    "no-host-delay": (lambda *phases: makers.no_host_delay(phases=phases or None), (str, str, str), {}),
+    "scale": (makers.scale, (str, float), {}),
+    "remove": (makers.remove, (str,), {}),
+    "fuse": (makers.fuse, (str,), {}),
+    "balance": (makers.balance, (), {}),
+    "without-call": (makers.without_call, (str,), {}),
+    "run-ahead": (makers.run_ahead, (), {}),
+    "transfer": (makers.transfer, (), {"bandwidth": float, "latency": float}),
+    "at-bound": (makers.at_bound, (str, str), {"stage": str}),
+    "overlap-with": (makers.overlap_with, (str, str), {}),
+    "tensor-parallel": (makers.tensor_parallel, (int,), {"all_reduce_us": float}),
 }
 """Changes by name: their function, and the types of their arguments, by position and by name."""
 

@@ -86,6 +86,9 @@ class RunFolder:
 
     path: Path
 
+    def __fspath__(self) -> str:
+        return os.fspath(self.path)
+
     def __getattr__(self, name: str) -> Path:
         try:
             return self.path / _PLACES[name]

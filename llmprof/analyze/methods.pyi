@@ -1,0 +1,47 @@
+"""Made from ``llmprof.analyze.catalog``, as ``docs/analyses.md`` is, by the command at its top."""
+
+from llmprof import analyze
+
+class Methods:
+    activity = analyze.activity
+    attribute = analyze.attribute
+    collective_arrivals = analyze.collective_arrivals
+    collective_sizes = analyze.collective_sizes
+    core_time = analyze.core_time
+    critical_path = analyze.critical_path
+    diff = analyze.diff
+    event_waits = analyze.event_waits
+    expert_exchange = analyze.expert_exchange
+    findings = analyze.findings
+    fusion_candidates = analyze.fusion_candidates
+    host_synchronisation = analyze.host_synchronisation
+    hotspots = analyze.hotspots
+    idle = analyze.idle
+    kernel_categories = analyze.kernel_categories
+    kernel_summary = analyze.kernel_summary
+    late_groups = analyze.late_groups
+    launch_delay = analyze.launch_delay
+    launch_path = analyze.launch_path
+    layer_gaps = analyze.layer_gaps
+    layers = analyze.layers
+    links = analyze.links
+    memory_by_component = analyze.memory_by_component
+    operator_shapes = analyze.operator_shapes
+    ops_to_kernels = analyze.ops_to_kernels
+    overlap = analyze.overlap
+    overlap_within = analyze.overlap_within
+    path_share = analyze.path_share
+    rank_balance = analyze.rank_balance
+    rank_groups = analyze.rank_groups
+    rank_steps = analyze.rank_steps
+    replayable = analyze.replayable
+    roofline_join = analyze.roofline_join
+    slack = analyze.slack
+    stacks = analyze.stacks
+    stage_observations = analyze.stage_observations
+    steady_state = analyze.steady_state
+    step_time = analyze.step_time
+    steps = analyze.steps
+    stream_gaps = analyze.stream_gaps
+    what_if = analyze.what_if
+    with_captures = analyze.with_captures

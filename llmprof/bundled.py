@@ -260,16 +260,39 @@ def sample_metrics(name: str) -> Metrics:
 SYNTHETIC_VARIANTS = ("baseline", "split", "micro_batch", "both")
 """Variants of the synthetic recording of an NPU."""
 
-_GENERATOR = "ascend_synthetic.py"
-
 
 def synthetic_npu(variant: str, folder: Path) -> Path:
     """Make a synthetic recording of a DeepSeek-V3-like model on two Ascend NPUs; nothing in it was measured."""
     if variant not in SYNTHETIC_VARIANTS:
         raise LlmprofError(f"there is no variant {variant!r}", expected=f"one of {listed(SYNTHETIC_VARIANTS)}")
-    script = samples_folder() / _GENERATOR
+    return _generated("ascend_synthetic.py", folder, "--variant", variant)
+
+
+def synthetic_ranks(folder: Path) -> Path:
+    """Make a synthetic run of 32 ranks on four hosts, of which ``host2`` is slow from step 8 on; nothing was measured.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        New folder for the files, one for each rank; ``sample_traces/ranks_synthetic.py`` says what they hold.
+
+    Returns
+    -------
+    pathlib.Path
+        The folder, which :func:`llmprof.read` and :func:`llmprof.convert` can read.
+
+    Raises
+    ------
+    LlmprofError
+        There is no folder of samples, or the folder cannot be written.
+    """
+    return _generated("ranks_synthetic.py", folder)
+
+
+def _generated(script: str, folder: Path, *options: str) -> Path:
+    """Run a script beside the samples that writes a recording."""
     done = subprocess.run(  # noqa: S603 (a script of llmprof)
-        [sys.executable, "-B", str(script), str(folder), "--variant", variant],
+        [sys.executable, "-B", str(samples_folder() / script), str(folder), *options],
         capture_output=True,
         text=True,
         check=False,

@@ -51,6 +51,9 @@ def test_the_wheel_holds_the_notebooks_and_two_samples(wheel, root):
     wanted = [*(root / "notebooks").glob("*.ipynb"), *(root / "notebooks" / "data").rglob("*.*")]
     assert held == {path.relative_to(root / "notebooks").as_posix() for path in wanted if path.is_file()}
     samples = [name.removeprefix("llmprof/data/sample_traces/") for name in names if "/sample_traces/" in name]
+    scripts = {path.name for path in root.glob("sample_traces/*.py")}
+    assert scripts < set(samples)
+    samples = sorted(set(samples) - scripts)
     whole = {name.split("/")[0] for name in samples if not name.endswith("sample.json")}
     assert whole == {"ncu_tp1_eager", "torch_tp4_eager_custom_allreduce"}
     assert {name.split("/")[0] for name in samples} == {p.parent.name for p in root.glob("sample_traces/*/sample.json")}

@@ -1,1 +1,1 @@
-"""Notebook support: the cell magic ``%%profile``, progress, sentences, and execution of the tutorials."""
+"""Notebook support: the cell magic ``%%profile``, progress, and execution of the tutorials."""

@@ -8,7 +8,8 @@ After ``%load_ext llmprof``::
     %%profile mine
     model(batch)
 
-puts the :class:`~llmprof.Trace` of the cell into ``mine``.
+puts the :class:`~llmprof.Trace` of the cell into ``mine``. Errors of llmprof are shown as words there,
+without a traceback.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from llmprof.errors import ConfigError, LaunchError
+from llmprof.errors import ConfigError, LaunchError, LlmprofError
 from llmprof.launch import ExperimentConfig
 from llmprof.progress import Progress
 
@@ -206,9 +207,17 @@ def _nothing() -> None:
 
 
 def register(shell: Any) -> None:
-    """Add ``%%profile`` to a shell; ``%load_ext llmprof`` calls it."""
+    """Add ``%%profile`` to a shell, and show errors of llmprof as words; ``%load_ext llmprof`` calls it."""
 
     def profile_cell(line: str, cell: str) -> Any:
         return magic(shell, line, cell)
 
     shell.register_magic_function(profile_cell, magic_kind="cell", magic_name="profile")
+    shell.set_custom_exc((LlmprofError,), _in_words)
+
+
+def _in_words(_shell: Any, _kind: type, error: LlmprofError, _traceback: Any, **_more: Any) -> None:
+    """Show what an error says without its traceback; the cell has failed nevertheless."""
+    from IPython.display import Markdown, display
+
+    display(Markdown(f"> {error}"))  # type: ignore[no-untyped-call]

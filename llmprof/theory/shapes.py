@@ -204,7 +204,7 @@ def _config(model: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str]
         return config, str(config.get("_name_or_path") or config.get("model_type") or "model")
     text = str(model)
     path = Path(text).expanduser()
-    if isinstance(model, Path) or path.suffix == ".json" or path.is_dir():
+    if isinstance(model, Path) or path.suffix == ".json" or (text and path.is_dir()):
         return catalog.read_config(path), path.parent.name if path.suffix == ".json" else path.name
     return catalog.config_of(text), catalog.known(text)
 

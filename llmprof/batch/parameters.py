@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import itertools
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -27,6 +28,9 @@ PRESETS: dict[str, dict[str, list[Any]]] = {
 
 MAPPINGS = ("engine_args", "server", "environment")
 """Fields of the configuration whose keys can be varied by a sweep: ``engine_args.block_size``."""
+
+MOST_POINTS = 10_000
+"""Most points of a sweep: each takes at least seconds, and the state of a sweep lists them all."""
 
 _NOT_SWEPT = ("results_dir", "experiment_name", *MAPPINGS)
 
@@ -111,7 +115,14 @@ def preset(name: str, *, devices: int = 0) -> dict[str, list[Any]]:
 
 
 def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Points of the grid: every combination of the values; the last parameter changes fastest."""
+    """Points of the grid: every combination of the values; the last parameter changes fastest.
+
+    Raises
+    ------
+    ConfigError
+        A parameter is not known or has no list of values, a value comes twice, or there are more than
+        :data:`MOST_POINTS` points; they are counted before any is made.
+    """
     fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name not in _NOT_SWEPT]
     for name, values in parameters.items():
         head, dot, key = name.partition(".")
@@ -122,6 +133,11 @@ def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
             )
         if isinstance(values, str) or not values:
             raise ConfigError(f"the parameter {name} has no list of values", expected="a list such as [1, 2, 4]")
+    if (count := math.prod(len(values) for values in parameters.values())) > MOST_POINTS:
+        raise ConfigError(
+            f"the sweep has {count:,} points", expected=f"at most {MOST_POINTS:,}", hint="give fewer values"
+        )
+    for name, values in parameters.items():
         if any(value in values[:i] for i, value in enumerate(values)):
             raise ConfigError(f"the parameter {name} has a value twice: {listed(values)}", expected="each value once")
     if not parameters:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmprof import batch
+from llmprof.batch import parameters
+from llmprof.cli.main import main
 from llmprof.errors import ConfigError
 from tests.batch.runners import config
 
@@ -35,6 +37,16 @@ def test_text(text, expected):
             batch.parse(text)
     else:
         assert batch.parse(text) == expected
+
+
+def test_too_many_points_are_counted_not_made(tmp_path, capsys):
+    values = {name: range(1, 1001) for name in ("batch_size", "max_tokens", "input_tokens")}
+    for ask in (parameters.points, lambda grid: batch.configs(config(tmp_path), grid)):
+        with pytest.raises(ConfigError, match="1,000,000,000"):
+            ask(values)
+    text = ";".join(f"{name}:{','.join(map(str, numbers))}" for name, numbers in values.items())
+    assert main(["sweep", "--model", "m", "--parameter-sweep", text, "--dry-run"]) == 2
+    assert "1,000,000,000" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", ";", "batch_size", "batch_size:", ":1", "a:1;a:2"])

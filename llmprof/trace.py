@@ -17,7 +17,7 @@ from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.lazy import Method
 from llmprof.platforms import Platform, platform_of
-from llmprof.storage import parquet, sql, sqlite
+from llmprof.storage import files, parquet, sql, sqlite
 from llmprof.storage.deferred import Deferred, narrowed, ranks_of, span_of
 from llmprof.storage.parquet import META_FILE
 from llmprof.storage.pseudonyms import Pseudonyms
@@ -444,9 +444,9 @@ class Trace(Methods):
         Raises
         ------
         OutputError
-            The folder cannot be written, or has other files than a saved trace.
+            The folder cannot be written, is an input, or has other files than a saved trace.
         """
-        target = Path(folder)
+        target = files.check_output(folder, own=True)
         parquet.write(self._tables, self._meta, self._coverage, target)
         return target
 

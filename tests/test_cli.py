@@ -224,7 +224,8 @@ class TestAnalyze:
         assert err.count("\n") == 1
 
     def test_csv_that_cannot_be_written(self, run, saved, tmp_path):
-        code, _, err = run("analyze", saved, "--what", "steps", "--csv", str(tmp_path / "none" / "x.csv"))
+        (tmp_path / "file").touch()
+        code, _, err = run("analyze", saved, "--what", "steps", "--csv", str(tmp_path / "file" / "x.csv"))
         assert code == 2
         assert "cannot write" in err
 
@@ -448,6 +449,7 @@ class TestDemo:
         assert len(list(folder.glob("*.csv"))) == 11
         assert "analysing: findings" in err
         assert "llmprof: running stand_in\n" in err
+        assert run("demo", "-o", str(folder), "--notebook", "stand_in")[0] == 0  # what it wrote is renewed
 
     def test_it_says_at_once_when_the_notebook_is_missing(self, run, tmp_path, monkeypatch):
         monkeypatch.setenv("LLMPROF_NOTEBOOKS", str(tmp_path))

@@ -12,11 +12,11 @@ import pytest
 resource = pytest.importorskip("resource")
 
 WRITERS = {
-    "table.csv": "output.to_csv(frame, str(target))",
-    "chart.png": "charts.save(chart, target)",
-    "chart.svg": "charts.save(chart, target)",
-    "chart.html": "charts.save(chart, target)",
-    "chart.json": "charts.save(chart, target)",
+    "table.csv": "output.to_csv(frame, str(target), overwrite=True)",
+    "chart.png": "charts.save(chart, target, overwrite=True)",
+    "chart.svg": "charts.save(chart, target, overwrite=True)",
+    "chart.html": "charts.save(chart, target, overwrite=True)",
+    "chart.json": "charts.save(chart, target, overwrite=True)",
     "report": "report.write(trace, target)",
     "saved": "trace.save(target)",
     "copy.json.gz": "redact(file, target)",

@@ -44,6 +44,7 @@ def notebooks_over(
     parameter: str = "trace",
     parameters: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    overwrite: bool = False,
 ) -> Walkthroughs:
     """Execute a notebook once for each run, and write ``index.html``.
 
@@ -62,6 +63,8 @@ def notebooks_over(
         Further parameters, the same for all runs.
     progress : callable, optional
         Called with a text (the run and its cell), the number of finished runs, and the number of runs.
+    overwrite : bool
+        Whether a page or notebook that exists is replaced.
 
     Returns
     -------
@@ -73,7 +76,7 @@ def notebooks_over(
     LlmprofError
         Papermill is not installed, the notebook is not known or has no such parameter, or there are no runs.
     OutputError
-        The folder cannot be written.
+        The folder cannot be written, or has files of the same names.
     """
     check_installed()
     source = find(name)
@@ -85,6 +88,7 @@ def notebooks_over(
     if not chosen:
         raise LlmprofError("there is no run to execute the notebook for", expected="run folders or traces")
     target = Path(folder)
+    files.check_output(target / "index.html", overwrite=overwrite)
     notebooks: dict[str, Path] = {}
     errors: dict[str, str] = {}
     for done, (run, path) in enumerate(chosen.items()):
@@ -98,13 +102,15 @@ def notebooks_over(
             continue
         try:
             values = {**(parameters or {}), parameter: str((capture(path) if parameter == "trace" else path).resolve())}
-            notebooks[run] = run_notebook(str(source), target / run, parameters=values, progress=tell)
+            notebooks[run] = run_notebook(
+                str(source), target / run, parameters=values, progress=tell, overwrite=overwrite
+            )
         except OutputError:
             raise
         except LlmprofError as error:
             errors[run] = str(error)
-    index = target / "index.html"
-    _write(index, _page(source.stem, chosen, notebooks, errors))
+    page = _page(source.stem, chosen, notebooks, errors)
+    index = files.write_output(target / "index.html", page, overwrite=overwrite)
     return Walkthroughs(index, notebooks, errors)
 
 
@@ -144,11 +150,3 @@ def _page(name: str, runs: dict[str, Path], notebooks: dict[str, Path], errors: 
     rows = [(run, f"{run}/{notebooks[run].name}" if run in notebooks else None, errors.get(run)) for run in runs]
     summary = f"{len(notebooks)} of {len(runs)} runs executed" + (f", {len(errors)} failed" if errors else "")
     return render("walkthroughs.html", title=f"{name}: {len(runs)} runs", summary=f"{summary}.", rows=rows)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise files.refused(path, error) from error
-    files.write(path, text)

@@ -147,7 +147,9 @@ def nodes_of(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
     return pl.concat(levels)
 
 
-def speedscope(frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str = "llmprof") -> Path:
+def speedscope(
+    frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str = "llmprof", overwrite: bool = False
+) -> Path:
     """Write call stacks as a file for https://www.speedscope.app, which also runs without a network.
 
     Parameters
@@ -158,6 +160,8 @@ def speedscope(frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str =
         File to write, usually ``*.speedscope.json``.
     name : str
         Name of the recording.
+    overwrite : bool
+        Whether a file that exists is replaced; one that was read as an input never is.
 
     Returns
     -------
@@ -169,9 +173,9 @@ def speedscope(frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str =
     AnalysisError
         A column is missing, or there is no row.
     OutputError
-        The file cannot be written.
+        The file exists or cannot be written.
     """
-    return files.write(Path(path), speedscope_text(frame, name=name))
+    return files.write_output(path, speedscope_text(frame, name=name), overwrite=overwrite)
 
 
 def speedscope_text(frame: pl.DataFrame, *, name: str = "llmprof") -> str:

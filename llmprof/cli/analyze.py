@@ -73,7 +73,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     if args.csv or args.json:
         frame = frame.select(columns or frame.columns)
         kept = frame.head(args.limit) if args.limit else frame
-        return to_csv(kept, args.csv) if args.csv else to_json(rows_of(kept))
+        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(rows_of(kept))
     limit = ROWS_SHOWN if args.limit is None else args.limit
     kept = frame.head(limit) if limit else frame
     if args.what == "findings" and not columns:
@@ -217,7 +217,7 @@ def diff(args: Namespace, terminal: Terminal) -> str:
     if args.chart:
         from llmprof import charts
 
-        charts.save(charts.diff(frame, names=names), args.chart)
+        charts.save(charts.diff(frame, names=names), args.chart, overwrite=args.force)
     unlike = analyze.diff_context(a, b, names=names)["words"].drop_nulls().to_list()
     if args.fail_over is None and not args.markdown:
         return _diff_text(frame, names, unlike, args, terminal)
@@ -246,7 +246,7 @@ def what_if(args: Namespace, terminal: Terminal) -> str:
     changes = [change_of(words) for words in args.changes]
     frame = analyze.what_if(open_trace([args.path], args, terminal), *changes)
     if args.csv or args.json:
-        return to_csv(frame, args.csv) if args.csv else to_json(rows_of(frame))
+        return to_csv(frame, args.csv, overwrite=args.force) if args.csv else to_json(rows_of(frame))
     lines = [f"With {frame['changes'][0] or 'no change'}:" if frame.height else "No step was recorded."]
     for row in frame.iter_rows(named=True):
         recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in _PREDICTED)
@@ -274,7 +274,7 @@ def _diff_text(
 ) -> str:
     if args.csv or args.json:
         kept = frame.head(args.limit) if args.limit else frame
-        return to_csv(kept, args.csv) if args.csv else to_json(rows_of(kept))
+        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(rows_of(kept))
     steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
     lines = [
         *_runs(args, names),
@@ -311,7 +311,7 @@ def _diff_reports(args: Namespace, terminal: Terminal) -> str:
     frame = analyze.diff_reports(*profiles, tolerance=args.tolerance)
     if args.csv or args.json:
         kept = frame.head(args.limit) if args.limit else frame
-        return to_csv(kept, args.csv) if args.csv else to_json(rows_of(kept))
+        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(rows_of(kept))
     names = _names(args.a, args.b)
     limit = ROWS_SHOWN if args.limit is None else args.limit
     both = frame.filter(pl.col("delta_ns").is_not_null())

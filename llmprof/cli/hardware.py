@@ -135,9 +135,12 @@ def report_of_profile(args: Namespace, terminal: Terminal) -> str:
     if args.model:
         raise LlmprofError("--model needs a timeline, and these are hardware metrics", hint="leave it out")
     if is_page(args.output):
-        file = files.write(Path(args.output), pages.profile_html(measured, title=args.title))
+        page = pages.profile_html(measured, title=args.title)
+        file = files.write_output(args.output, page, overwrite=args.force)
         return to_json({"index": file}) if args.json else text.pairs([("Report", str(file))], indent="")
-    written = pages.write_profile(measured, args.output, title=args.title, progress=terminal.progress)
+    written = pages.write_profile(
+        measured, args.output, title=args.title, progress=terminal.progress, overwrite=args.force
+    )
     if args.json:
         return to_json({"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs})
     findings = written.findings

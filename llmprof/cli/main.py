@@ -28,6 +28,13 @@ _COMMANDS: Final = {
     "theory": ("theory",),
 }
 """Functions of the commands, by their module, which is imported when the command runs."""
+_INPUTS: Final = (
+    "paths", "path", "a", "b", "file", "trace", "metrics", "compare", "results", "config", "cases", "model", "over",
+    "key_file", "prompt_file",
+)  # fmt: skip
+"""Options that may name an input, onto which no output is written."""
+_OUTPUTS: Final = ("csv", "chart", "init", "output")
+"""Options that may name a file to write."""
 _TELLING = ("convert", "demo", "experiment", "replay", "run", "sweep")
 """Commands that take minutes, and show their progress even if stderr is not a terminal."""
 
@@ -119,8 +126,31 @@ def _run(args: argparse.Namespace, progress: ProgressLine | _Silent) -> str:
     command: Callable[[argparse.Namespace, Terminal], str] = getattr(
         importlib.import_module(f"llmprof.cli.{module}"), args.command
     )
+    _check_outputs(args)
     progress_line = progress if isinstance(progress, ProgressLine) else None
     return command(args, Terminal(_width(), progress_line, lambda words: _say(words, progress)))
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """Refuse an output that is an input or exists, before the command does work that would be in vain."""
+    from llmprof.cli.output import places
+    from llmprof.storage import files
+
+    given = vars(args)
+    for name in _INPUTS:
+        value = given.get(name)
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, str | os.PathLike):
+                for place in places([os.fspath(one)]):
+                    files.note_input(place)
+    for name in _OUTPUTS if "force" in given else ():
+        value = given.get(name)
+        if isinstance(value, str | os.PathLike) and os.fspath(value) != "-":
+            folder = name == "output" and (
+                args.command in {"demo", "notebook"}
+                or (args.command == "report" and not os.fspath(value).lower().endswith((".html", ".htm")))
+            )
+            files.check_output(value, overwrite=args.force, own=folder)
 
 
 def _say(words: str, progress: ProgressLine | _Silent) -> None:
@@ -232,6 +262,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         metavar="DIR",
         help="folder, or x.html (default: %(default)s)",
     )
+    _force(sub)
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
     sub.add_argument("--model", metavar="NAME", help="model of the trace: a name in theory --list, or a config.json")
     add("findings", "findings", "what takes the time, and what to try", some, reading, shared, options=_findings)
@@ -256,6 +287,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     sub.add_argument(
         "--over", nargs="+", metavar="RUN", help="run it once for each of these run folders, and write an index page"
     )
+    _force(sub)
     sub = add("redact", "redact", "copy a profile without secrets, users, hosts and paths", shared)
     sub.add_argument("file", metavar="FILE", help="trace, export of nsys, CSV of ncu, output of a monitor, or a folder")
     sub.add_argument("-o", "--output", metavar="COPY", help="file or folder to write; it must not exist")
@@ -264,6 +296,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     add("samples", "samples", "list the sample traces", shared)
     sub = add("demo", "demo", "write notebook and report of a bundled TP=4 trace, and show their findings", shared)
     sub.add_argument("-o", "--output", default="demo", metavar="DIR", help="folder to write (default: %(default)s)")
+    _force(sub)
     sub.add_argument("--notebook", default="01_gpu_timeline", metavar="NAME", help=argparse.SUPPRESS)
     return top
 
@@ -316,6 +349,7 @@ def _launching(
     )
     sub = add("config", "config", "print a commented configuration to start from", shared)
     sub.add_argument("--init", nargs="?", const="default.yaml", metavar="FILE", help="write it (default: %(const)s)")
+    _force(sub)
     doctor = add("doctor", "doctor", "check whether this machine can run an experiment", shared)
     doctor.add_argument("--self-test", action="store_true", help="time a known kernel with timer and profiler")
     if named("run", "sweep", "doctor"):
@@ -336,6 +370,8 @@ def _experiment(sub: argparse.ArgumentParser) -> None:
 def _theory(sub: argparse.ArgumentParser) -> None:
     from llmprof.cli.theory import add_theory_options
 
+    _force(sub)
+
     add_theory_options(sub)
 
 
@@ -350,6 +386,10 @@ def _shared() -> argparse.ArgumentParser:
         help="show progress on stderr (default: on a terminal)",
     )
     return shared
+
+
+def _force(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--force", action="store_true", help="replace files that exist; inputs are never replaced")
 
 
 def _reading() -> argparse.ArgumentParser:
@@ -422,6 +462,8 @@ def _what_if(sub: argparse.ArgumentParser) -> None:
 def _replay(sub: argparse.ArgumentParser) -> None:
     from llmprof.cli.operators import add_replay_options
 
+    _force(sub)
+
     add_replay_options(sub)
 
 
@@ -448,6 +490,7 @@ def _export(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--as", dest="form", choices=list(FORMS), metavar="FORM", help="form, if the suffix does not give it"
     )
+    _force(sub)
     sub.add_argument("--window", type=_window, metavar="FROM:TO", help="only events that start in it, in ms: 12.5:14")
     sub.add_argument("--redact", action="store_true", help="write pseudonyms for people, machines and secrets")
 
@@ -471,3 +514,4 @@ def _findings(sub: argparse.ArgumentParser) -> None:
 def _output(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--limit", type=int, metavar="N", help="rows to show (default: 20 in a table), 0 for all")
     sub.add_argument("--csv", metavar="FILE", help="write all columns to a CSV file, no name cut; - prints them")
+    _force(sub)

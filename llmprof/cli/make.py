@@ -66,9 +66,10 @@ def report(args: Namespace, terminal: Terminal) -> str:
         if model is not None:
             raise LlmprofError("a report with a model needs several files", hint="name a folder: -o report")
         page = reports.html(trace, title=args.title, progress=terminal.progress, path=named)
-        file = files.write(target, page)
+        file = files.write_output(target, page, overwrite=args.force)
         return to_json({"index": file}) if args.json else text.pairs([("Report", str(file))], indent="")
     options: dict[str, Any] = {"title": args.title, "progress": terminal.progress, "model": model, "path": named}
+    options["overwrite"] = args.force
     written = reports.write(trace, args.output, **options)
     if args.json:
         every = {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
@@ -98,7 +99,9 @@ def export(args: Namespace, terminal: Terminal) -> str:
     from llmprof import export as exporting
 
     trace = open_trace(args.paths, args, terminal)
-    written = exporting.export(trace, args.output, form=args.form, window=args.window, redact=args.redact)
+    written = exporting.export(
+        trace, args.output, form=args.form, window=args.window, redact=args.redact, overwrite=args.force
+    )
     size = sum(file.stat().st_size for file in (written.rglob("*") if written.is_dir() else [written]))
     return to_json({"file": written, "bytes": size}) if args.json else f"{written}: {format_bytes(size)}"
 
@@ -118,7 +121,9 @@ def notebook(args: Namespace, terminal: Terminal) -> str:
     if args.over:
         return _notebooks(args, terminal)
     given = dict(parameter(item) for item in args.parameter or [])
-    path = tutorials.run_notebook(args.name, args.output, parameters=given, progress=_cells(terminal))
+    path = tutorials.run_notebook(
+        args.name, args.output, parameters=given, progress=_cells(terminal), overwrite=args.force
+    )
     return to_json({"notebook": path}) if args.json else f"Notebook  {path}"
 
 
@@ -127,7 +132,9 @@ def _notebooks(args: Namespace, terminal: Terminal) -> str:
     from llmprof import batch
 
     given = dict(parameter(item) for item in args.parameter or [])
-    done = batch.notebooks_over(args.over, args.name, args.output, parameters=given, progress=terminal.progress)
+    done = batch.notebooks_over(
+        args.over, args.name, args.output, parameters=given, progress=terminal.progress, overwrite=args.force
+    )
     if args.json:
         return to_json({"index": done.index, "notebooks": done.notebooks, "errors": done.errors})
     rows = [(run, str(path)) for run, path in done.notebooks.items()]
@@ -183,13 +190,16 @@ def demo(args: Namespace, terminal: Terminal) -> str:
     """Notebook, report, charts and tables of a bundled capture."""
     from llmprof import report as reports
     from llmprof.notebook import tutorials
+    from llmprof.report import folder
 
     tutorials.check_installed()
     tutorials.find(args.notebook)
     trace = open_trace([SAMPLE + DEMO_SAMPLE], args, terminal)
     title = bundled.describe(DEMO_SAMPLE).title
-    written = reports.write(trace, args.output, title=title, progress=terminal.progress, path=SAMPLE + DEMO_SAMPLE)
-    path = tutorials.run_notebook(args.notebook, args.output, progress=_cells(terminal))
+    again = args.force or bool(folder.listed(Path(args.output)))
+    options: dict[str, Any] = {"title": title, "progress": terminal.progress, "path": SAMPLE + DEMO_SAMPLE}
+    written = reports.write(trace, args.output, overwrite=args.force, **options)
+    path = tutorials.run_notebook(args.notebook, args.output, progress=_cells(terminal), overwrite=again)
     top = written.findings.head(MOST_FINDINGS)
     if args.json:
         summary = {"findings": rows_of(top), "index": written.index, "summary": written.summary, "notebook": path}

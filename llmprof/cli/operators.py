@@ -48,7 +48,7 @@ def replay(args: Namespace, terminal: Terminal) -> str:
         trace, operator=args.operator, kernel=args.kernel, layer=args.layer, phase=args.phase, top=top
     )
     if args.output:
-        made.write(args.output)
+        made.write(args.output, overwrite=args.force)
     if not (args.run or args.results):
         return _written(args.output, made.operators) if args.output else made.script.rstrip()
     if args.results:
@@ -56,7 +56,7 @@ def replay(args: Namespace, terminal: Terminal) -> str:
     else:
         frame = made.run(python=args.python, device=args.device, seconds=args.seconds)
     if args.csv or args.json:
-        return to_csv(frame, args.csv) if args.csv else to_json(rows_of(frame))
+        return to_csv(frame, args.csv, overwrite=args.force) if args.csv else to_json(rows_of(frame))
     return compared(frame, terminal.width)
 
 

@@ -75,11 +75,11 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def to_csv(frame: pl.DataFrame, file: str) -> str:
+def to_csv(frame: pl.DataFrame, file: str, *, overwrite: bool) -> str:
     """Write a frame to a CSV file and say so; for ``-``, return the CSV itself."""
     if file == "-":
         return text.csv(frame).rstrip("\n")
-    files.write(Path(file), text.csv(frame))
+    files.write_output(file, text.csv(frame), overwrite=overwrite)
     return f"{text.counted(frame.height, 'row')} in {file}"
 
 

@@ -361,9 +361,7 @@ def config(args: Namespace, terminal: Terminal) -> str:
     if args.init is None:
         return text_of
     path = Path(args.init)
-    if path.exists():
-        raise ConfigError(f"{path} already exists", expected="a new file", hint="choose another name with --init FILE")
-    files.write(path, text_of)
+    files.write_output(path, text_of, overwrite=args.force)
     return to_json({"file": path}) if args.json else f"wrote {path}; llmprof run --config {shlex.quote(str(path))}"
 
 

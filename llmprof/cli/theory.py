@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof import text
 from llmprof.cli.output import Terminal, open_trace, rows_of, to_csv, to_json, wrapped
-from llmprof.errors import AnalysisError, LlmprofError, OutputError
+from llmprof.errors import AnalysisError, LlmprofError
 
 if TYPE_CHECKING:
     from llmprof.theory import Profile
@@ -94,8 +94,8 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
         for name, step in steps.items():
             summary[f"predicted_{name}_s"] = fitted.step_s(profile.shape, step, machine)
     if args.csv:
-        return to_csv(profile.components, args.csv)
-    drawn = _draw_profile(args.charts, profile) if args.charts else []
+        return to_csv(profile.components, args.csv, overwrite=args.force)
+    drawn = _draw_profile(args.charts, profile, overwrite=args.force) if args.charts else []
     if args.json:
         return to_json(summary | {"components": rows_of(profile.components), "charts": drawn})
     m = profile.memory
@@ -182,12 +182,12 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
     )
     coverage = coverage_of(joined)
     if args.csv:
-        return to_csv(joined, args.csv)
+        return to_csv(joined, args.csv, overwrite=args.force)
     drawn = []
     if args.charts:
         from llmprof import charts
 
-        drawn = [str(charts.save(charts.bound_gap(joined), _folder(args.charts) / "bound_gap.png"))]
+        drawn = [str(charts.save(charts.bound_gap(joined), args.charts / "bound_gap.png", overwrite=args.force))]
     if args.json:
         return to_json({"coverage": coverage, "stages": rows_of(joined), "charts": drawn})
     steps = joined.group_by("phase").agg(steps=pl.struct("rank", "step").n_unique())
@@ -221,7 +221,7 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
     return "\n".join([*parts, *(f"Chart  {path}" for path in drawn)])
 
 
-def _draw_profile(folder: Path, profile: Profile) -> list[str]:
+def _draw_profile(folder: Path, profile: Profile, *, overwrite: bool) -> list[str]:
     """Charts of a profile as PNG files."""
     from llmprof import charts
     from llmprof import theory as theories
@@ -237,18 +237,10 @@ def _draw_profile(folder: Path, profile: Profile) -> list[str]:
         "length": lambda: charts.theory_curves(theories.sweep(profile, over="seq_len")),
         "memory": lambda: charts.theory_memory(over_batch),
     }
-    target, written = _folder(folder), []
+    written = []
     for name, draw in drawings.items():
         try:
-            written.append(str(charts.save(draw(), target / f"{name}.png")))
+            written.append(str(charts.save(draw(), folder / f"{name}.png", overwrite=overwrite)))
         except AnalysisError:
             continue  # a model that stays in the cache has no place on a roofline
     return written
-
-
-def _folder(path: Path) -> Path:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot write to {path}: {error.strerror or error}") from error
-    return path

@@ -264,7 +264,7 @@ def write_report(
 
     def draw(name: str, make: Any) -> None:
         try:
-            drawn.append(save(make(), plots / f"{name}.png"))
+            drawn.append(save(make(), plots / f"{name}.png", overwrite=True))
             lines.extend(["", f"![{name}](plots/{name}.png)", ""])
         except AnalysisError as error:
             lines.extend(["", f"No chart {name}: {error.found}.", ""])

@@ -15,6 +15,7 @@ from llmprof.analyze.catalog import analyses
 from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
 from llmprof.export import chrome, perfetto
+from llmprof.storage import files
 from llmprof.trace import Trace
 
 MOST_ROWS: Final = 1_048_575
@@ -222,6 +223,7 @@ def export(
     form: Form | None = None,
     window: Window | None = None,
     redact: bool = False,
+    overwrite: bool = False,
 ) -> Path:
     """Write a trace, or a window of it, for another tool.
 
@@ -234,13 +236,15 @@ def export(
     trace : Trace
         Any trace.
     file : path
-        File to write, which must not exist. Its suffix gives the form (:data:`FORMS`).
+        File to write. Its suffix gives the form (:data:`FORMS`).
     form : str, optional
         Form, if the suffix of the file does not give it.
     window : (start_ns, end_ns), optional
         Write only events that start in it; steps and layers keep the labels of the whole trace.
     redact : bool
         Replace texts about people, machines and secrets by pseudonyms, as ``Trace.redact`` does.
+    overwrite : bool
+        Whether a file that exists is replaced; one that was read as an input never is, nor is a folder.
 
     Returns
     -------
@@ -264,8 +268,9 @@ def export(
     """
     target = Path(file)
     chosen = form_of(target) if form is None else form
-    if target.exists():
-        raise OutputError(f"{target} already exists", hint="choose another name, or remove it")
+    if target.is_dir():
+        raise OutputError(f"{target} is a folder that exists", hint="choose another name, or remove it")
+    files.check_output(target, overwrite=overwrite)
     copy = trace.redact() if redact else trace
     part = copy if window is None else copy.select(window=window)
     if window is not None and not any(frame.height for frame in part.tables.values()):
@@ -282,14 +287,17 @@ def export(
         elif chosen == "speedscope":
             sampled = part.has("samples") and not part.has("ops")
             stacks = analyze.stacks(part, of="samples" if sampled else "host")
-            charts.speedscope(stacks, temporary, name=target.name)
+            charts.speedscope(stacks, temporary, name=target.name, overwrite=True)
         elif chosen == "excel":
             write_excel(answers(part, events=False), temporary)
         elif chosen == "parquet":
             write_parquet(answers(part), temporary)
         else:
             write_csv(answers(part), temporary)
-        temporary.rename(target)
+        if temporary.is_dir():
+            temporary.rename(target)
+        else:
+            temporary.replace(target)
     except OSError as error:
         raise OutputError(
             f"cannot write {target}: {error.strerror or error}", hint="choose a folder that can be written"

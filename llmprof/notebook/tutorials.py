@@ -9,6 +9,7 @@ import importlib.util
 import json
 import logging
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,7 @@ def run_notebook(
     *,
     parameters: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
+    overwrite: bool = False,
 ) -> Path:
     """Execute a notebook and keep the executed one.
 
@@ -75,11 +77,12 @@ def run_notebook(
     given = dict(parameters or {})
     _check_parameters(source, given)
     target = Path(folder) / source.name
-    if target.exists() and target.resolve() == source.resolve():
-        raise OutputError(f"{target} would be replaced by its own execution", hint="choose another folder")
+    files.note_input(source)
+    files.check_output(target, overwrite=overwrite)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.touch()
+        with tempfile.TemporaryFile(dir=target.parent):
+            pass  # a notebook takes minutes: whether it can be written is found before
     except OSError as error:
         raise OutputError(
             f"cannot write {target}: {error.strerror or error}", hint="choose a folder that can be written"

@@ -19,7 +19,7 @@ from llmprof.analyze.operator_calls import call_of, replayable, usual_dtype
 from llmprof.errors import AnalysisError, LaunchError
 from llmprof.launch.run import process
 from llmprof.operator_replay.results import compare, read_results
-from llmprof.storage.files import write
+from llmprof.storage.files import note_input, write_output
 from llmprof.text import plain
 from llmprof.trace import Trace
 from llmprof.version import __version__
@@ -39,13 +39,15 @@ class Replay:
     device: str | None = None
     """Name of the device of the recording."""
 
-    def write(self, path: Path | str) -> Path:
+    def write(self, path: Path | str, *, overwrite: bool = False) -> Path:
         """Write the script to a file, to run it on another machine.
 
         Parameters
         ----------
         path : path-like
             The file.
+        overwrite : bool
+            Whether a file that exists is replaced; one that was read as an input never is.
 
         Returns
         -------
@@ -55,9 +57,9 @@ class Replay:
         Raises
         ------
         OutputError
-            It cannot be written.
+            It exists or cannot be written.
         """
-        return write(Path(path), self.script)
+        return write_output(path, self.script, overwrite=overwrite)
 
     def compare(self, results: Path | str) -> pl.DataFrame:
         """Compare the results of the script (its option ``--json``), also from another machine, with the recording.
@@ -77,6 +79,7 @@ class Replay:
         ReadError
             The file cannot be read, or holds none of these operators.
         """
+        note_input(results)
         return compare(self.operators, read_results(results), device=self.device)
 
     def run(

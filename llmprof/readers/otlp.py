@@ -11,6 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
+from llmprof.storage.files import note_input
 from llmprof.units import NS_PER_S
 
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
@@ -70,6 +71,7 @@ def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) ->
     >>> llmprof.read_requests("spans.jsonl")["ttft_ns"].median()  # doctest: +SKIP
     """
     file = Path(path)
+    note_input(file)
     try:
         content = file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -105,6 +105,8 @@ def read(
     paths = [capture(Path(p)) for p in given]
     if not paths:
         raise ReadError("no path was given", expected="a file, a folder, or several of them")
+    for path in given:
+        files.note_input(path)
     chosen = None if format is None else registry.reader(format)
     with border(", ".join(path.name or str(path) for path in paths[:3])):
         request = Request(wanted, python_functions, progress, helpers.processes(workers))

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from llmprof.report import vega
 from llmprof.report.contents import contents
 from llmprof.report.figures import bound_section
 from llmprof.report.page import Contents, Figure, Section, page
+from llmprof.storage import files
 from llmprof.theory import Shape
 from llmprof.trace import Trace
 from llmprof.version import __version__
@@ -32,19 +33,28 @@ PAGE = "index.html"
 
 
 @contextmanager
-def replacing(folder: Path) -> Iterator[Path]:
-    """A temporary folder; when all files are written, they replace those of the same name in ``folder``.
+def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
+    """A temporary folder; when all files are written, they replace those of an earlier report in ``folder``.
 
-    Files of an earlier report that are not written again are removed, if its summary lists them; other files do not
-    change. If writing fails, the folder does not change.
+    Files of an earlier report that are not written again are removed, if its summary lists them. A file that no summary
+    lists is replaced only if the user wants that, and other files do not change. If writing fails, the folder does not
+    change.
     """
     work: Path | None = None
+    earlier = listed(folder)
+
+    def check(names: Iterable[str]) -> None:
+        for name in names:
+            files.check_output(folder / name, overwrite=overwrite, own=name in earlier)
+
+    check((PAGE, SUMMARY))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=".llmprof-", dir=folder))
         yield work
         written = sorted(path.name for path in work.iterdir())
-        for stale in _listed(folder) - set(written):
+        check(written)
+        for stale in earlier - set(written):
             (folder / stale).unlink(missing_ok=True)
         for name in sorted(written, key=lambda name: name in (PAGE, SUMMARY)):
             (work / name).replace(folder / name)
@@ -59,17 +69,17 @@ def replacing(folder: Path) -> Iterator[Path]:
             shutil.rmtree(work, ignore_errors=True)
 
 
-def _listed(folder: Path) -> set[str]:
-    """Files that the summary of an earlier report lists; only plain names of PNG and CSV files count."""
+def listed(folder: Path) -> set[str]:
+    """Files of an earlier report in a folder, as its summary lists them; empty if there is none."""
     try:
         summary = json.loads((folder / SUMMARY).read_text("utf-8"))
     except (OSError, ValueError):
         return set()
-    names = summary.get("files") if isinstance(summary, Mapping) and "llmprof" in summary else None
-    if not isinstance(names, list):
+    if not isinstance(summary, Mapping) or not {"llmprof", "files"} <= summary.keys():
         return set()
+    names = summary["files"] if isinstance(summary["files"], list) else []
     plain = {name for name in names if isinstance(name, str) and Path(name).name == name}
-    return {name for name in plain if name.endswith((".png", ".csv"))}
+    return {PAGE, SUMMARY} | {name for name in plain if name.endswith((".png", ".csv"))}
 
 
 MOST_ROWS = 500_000
@@ -141,6 +151,7 @@ def write(
     facts: Sequence[tuple[str, str]] = (),
     model: str | Path | Shape | None = None,
     path: str = "PATH",
+    overwrite: bool = False,
 ) -> Report:
     """Write the report of a trace.
 
@@ -149,7 +160,8 @@ def write(
     trace : Trace
         Any trace.
     folder : path
-        Folder to write to; made if missing. Files of an earlier report are replaced, others stay.
+        Folder to write to; made if missing. Files of an earlier report are replaced, others
+        stay.
     title : str, optional
         Heading; by default it names ranks and device.
     progress : callable, optional
@@ -163,6 +175,8 @@ def write(
         their least possible time.
     path : str
         The recording as you name it: stands in the commands that the page shows.
+    overwrite : bool
+        Whether files of the same names that no earlier report wrote are replaced; inputs never are.
 
     Returns
     -------
@@ -172,7 +186,7 @@ def write(
     Raises
     ------
     OutputError
-        The folder cannot be written; what was in it stays.
+        The folder cannot be written, or has other files of the same names; what was in it stays.
 
     Examples
     --------
@@ -183,7 +197,7 @@ def write(
     target = Path(folder)
     if model is not None:
         first = [*first, bound_section(trace, model)]
-    with replacing(target) as work:
+    with replacing(target, overwrite=overwrite) as work:
         with ThreadPoolExecutor(max_workers=1) as painter:  # V8 draws charts while Polars and Altair make the next ones
             jobs: list[tuple[str, Future[bytes]]] = []
 
@@ -202,10 +216,12 @@ def write(
     return _report(target, page_contents, pngs, csvs)
 
 
-def write_contents(content: Contents, folder: str | os.PathLike[str], *, progress: Progress | None = None) -> Report:
+def write_contents(
+    content: Contents, folder: str | os.PathLike[str], *, progress: Progress | None = None, overwrite: bool = False
+) -> Report:
     """Write a report from its contents."""
     target = Path(folder)
-    with replacing(target) as work:
+    with replacing(target, overwrite=overwrite) as work:
         pngs = []
         for done, figure in enumerate(content.figures):
             if progress:

@@ -193,7 +193,12 @@ def profile_html(profile: Profile, *, title: str | None = None) -> str:
 
 
 def write_profile(
-    profile: Profile, folder: str | os.PathLike[str], *, title: str | None = None, progress: Progress | None = None
+    profile: Profile,
+    folder: str | os.PathLike[str],
+    *,
+    title: str | None = None,
+    progress: Progress | None = None,
+    overwrite: bool = False,
 ) -> Report:
     """Write the report of hardware metrics."""
-    return write_contents(profile_contents(profile, title=title), folder, progress=progress)
+    return write_contents(profile_contents(profile, title=title), folder, progress=progress, overwrite=overwrite)

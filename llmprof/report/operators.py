@@ -62,7 +62,7 @@ def write_operators(
         if progress is not None:
             progress(f"drawing {name}", done, len(functions))
         try:
-            written.append(save(draw(timings), where / f"{name}.png"))
+            written.append(save(draw(timings), where / f"{name}.png", overwrite=True))
         except AnalysisError as error:
             missing[name] = reason(error)
     return [*written, files.write(where / "README.md", _readme(timings, written, missing))]

@@ -1,4 +1,8 @@
-"""Writing of files that appear whole or not at all, with the permissions that the user's umask gives."""
+"""Writing of files that appear whole or not at all, with the permissions that the user's umask gives.
+
+The rule of everything that llmprof writes for the user: never onto an input; a file that exists is replaced only if the
+user says so (``--force``, ``overwrite=True``); what llmprof wrote into a folder of its own, it may write again.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,16 @@ import math
 import os
 import re
 import tempfile
+import time
 from pathlib import Path
 from typing import Any, Final
 
 from isal import isal_zlib
 
 from llmprof.errors import OutputError
+
+_INPUTS: Final[dict[Path, float]] = {}
+"""Files and folders that were named as inputs in this process, without links, and when (s since the epoch)."""
 
 _BLOCK_BYTES: Final = 1 << 20
 
@@ -34,6 +42,66 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def note_input(path: str | os.PathLike[str]) -> None:
+    """Keep in mind that a file or folder is an input, onto which nothing is written."""
+    with contextlib.suppress(OSError, ValueError):  # it cannot be read either, and its reader says so
+        _INPUTS.setdefault(Path(path).resolve(), time.time())
+
+
+def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, own: bool = False) -> Path:
+    """Raise unless a file may be written; nothing is said about places that do not exist, pipes and devices.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    overwrite : bool
+        Whether the user wants an existing file to be replaced.
+    own : bool
+        Whether llmprof wrote the file before, into a folder of its own, which may be part of an input.
+
+    Raises
+    ------
+    OutputError
+        It is an input, or was in a folder when that became one, or it exists and is not to be replaced.
+    """
+    target = Path(path)
+    try:
+        place = target.resolve()
+        if not (place.is_file() or place.is_dir()):
+            return target
+        same = place in _INPUTS or any(source.exists() and place.samefile(source) for source in _INPUTS)
+    except (OSError, ValueError) as error:
+        raise OutputError(f"cannot write {target}: {error}", hint="choose another name", path=str(target)) from error
+    inside = [source for source, when in _INPUTS.items() if source in place.parents and place.stat().st_mtime < when]
+    if same or (place.is_file() and inside and not own):
+        what = "is an input" if same else f"is part of the input {inside[0].name}"
+        raise OutputError(f"{target} {what}, which is never replaced", hint="choose another name", path=str(target))
+    if not (overwrite or own) and place.is_file():
+        raise OutputError(
+            f"{target} already exists",
+            hint="choose another name, or replace it with --force (in Python: overwrite=True)",
+            path=str(target),
+        )
+    return target
+
+
+def write_output(path: str | os.PathLike[str], content: str | bytes, *, overwrite: bool = False) -> Path:
+    """Write a file for the user, by the rule of this module; missing folders are made.
+
+    Raises
+    ------
+    OutputError
+        It may not be written (:func:`check_output`), or it cannot.
+    """
+    target = check_output(path, overwrite=overwrite)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(target, error) from error
+    return write(target, content)
 
 
 def write(path: Path, content: str | bytes) -> Path:

@@ -27,7 +27,7 @@ def executed(monkeypatch):
     """What would be executed, without a kernel."""
     asked = []
 
-    def run_notebook(name, folder, *, parameters, progress):
+    def run_notebook(name, folder, *, parameters, progress, overwrite):
         asked.append((name, folder, parameters))
         progress("x", 1, 4)
         if "bad" in parameters["trace"]:

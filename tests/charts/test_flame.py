@@ -69,6 +69,6 @@ def test_speedscope_holds_every_stack(tmp_path: Path) -> None:
     assert first["weights"] == [40, 10, 30]
     assert second["name"] == "rank 0, thread 2"
     with pytest.raises(OutputError):
-        charts.speedscope(STACKS, tmp_path / "no" / "x.json")
+        charts.speedscope(STACKS, file / "x.json")
     with pytest.raises(AnalysisError):
         charts.speedscope(STACKS.clear(), tmp_path / "y.json")

@@ -156,7 +156,7 @@ def test_files_give_back_what_was_written(tmp_path, suffix):
     path = ConfigManager.save_config(made, tmp_path / f"c.{suffix}")
     assert ConfigManager.load_config(path) == made
     synthetic = config(input_tokens=[16, 64])
-    assert ConfigManager.load_config(ConfigManager.save_config(synthetic, path)) == synthetic
+    assert ConfigManager.load_config(ConfigManager.save_config(synthetic, path, overwrite=True)) == synthetic
     assert synthetic.input_tokens == (16, 64)
 
 
@@ -241,8 +241,9 @@ def test_a_file_that_is_missing_or_not_utf8_is_refused(tmp_path):
 
 
 def test_a_file_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write"):
-        ConfigManager.save_config(config(), tmp_path / "none" / "c.yaml")
+        ConfigManager.save_config(config(), tmp_path / "file" / "c.yaml")
 
 
 def test_numbers_in_the_environment_become_text():

@@ -134,7 +134,9 @@ def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:
     )
 
 
-def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme = "light") -> Path:
+def save(
+    chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme = "light", overwrite: bool = False
+) -> Path:
     """Write a chart to a file that opens without a network.
 
     Parameters
@@ -146,6 +148,8 @@ def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme
         (Vega included) or ``.json`` (the Vega-Lite specification). Missing folders are made.
     theme : str
         ``light`` or ``dark``; a page (``.html``) follows the reader's screen.
+    overwrite : bool
+        Whether a file that exists is replaced; one that was read as an input never is.
 
     Returns
     -------
@@ -155,7 +159,7 @@ def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme
     Raises
     ------
     OutputError
-        The suffix is unknown, or the file cannot be written.
+        The suffix is unknown, or the file exists or cannot be written.
 
     Examples
     --------
@@ -169,6 +173,7 @@ def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme
         raise OutputError(
             f"{target.name} has the suffix {target.suffix!r}", expected=f"one of {', '.join(SUFFIXES)}", path=target
         )
+    files.check_output(target, overwrite=overwrite)
     if suffix == ".png":
         content = to_png_bytes(chart, theme=theme)
     elif suffix == ".svg":
@@ -177,11 +182,7 @@ def save(chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme
         content = to_html(chart, title=target.stem).encode()
     else:
         content = safe_json(themed(chart, theme)).encode()
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise files.refused(target, error) from error
-    return files.write(target, content)
+    return files.write_output(target, content, overwrite=overwrite)
 
 
 Segment = tuple[float, float, float, float]

@@ -52,13 +52,13 @@ def load(path: Path) -> Any:
         ) from error
 
 
-def save(values: dict[str, Any], path: Path) -> Path:
+def save(values: dict[str, Any], path: Path, *, overwrite: bool = False) -> Path:
     """Write values as YAML or JSON, by the suffix; if that fails, an earlier file stays as it was."""
     if path.suffix == ".json":
         text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
     else:
         text = _dumped(values)
-    return files.write(path, text)
+    return files.write_output(path, text, overwrite=overwrite)
 
 
 def read_text(path: Path, what: str) -> str:

@@ -406,12 +406,12 @@ class ConfigManager:
             ) from error
 
     @staticmethod
-    def save_config(config: ExperimentConfig, path: str | Path) -> Path:
+    def save_config(config: ExperimentConfig, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write a configuration, whole or not at all; loading it gives an equal one.
 
         Raises
         ------
         OutputError
-            The file cannot be written.
+            The file exists and ``overwrite`` is false, or it cannot be written.
         """
-        return files.save(config.to_dict(), Path(path))
+        return files.save(config.to_dict(), Path(path), overwrite=overwrite)

@@ -19,6 +19,7 @@ from llmprof.names import kernels
 from llmprof.readers.common.reader import Probe, Reader, border
 from llmprof.readers.ncu import report
 from llmprof.readers.ncu.pages import LAUNCH, Pages, Part, part_of, split
+from llmprof.storage.files import note_input
 from llmprof.text import counted, left_out
 
 HEAD: Final = 1 << 16
@@ -268,6 +269,8 @@ def read_metrics(path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
     paths = [path] if isinstance(path, str | os.PathLike) else list(path)
     if not paths:
         raise ReadError("no file was given", expected="at least one file of Nsight Compute")
+    for one in paths:
+        note_input(one)
     parts: list[Part] = []
     coverage: dict[str, Any] = {"files": 0, "rows": 0, "cut_rows": 0, "broken_rows": 0, "other_lines": 0, "said": []}
     for file in _files([Path(p) for p in paths]):

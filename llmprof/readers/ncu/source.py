@@ -17,6 +17,7 @@ from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
 from llmprof.readers.common.reader import border
 from llmprof.readers.ncu import report
 from llmprof.readers.ncu.reader import HEAD, content, kind
+from llmprof.storage.files import note_input
 
 _WANTED: Final = re.compile(
     r"inst_executed|thread_inst_executed|smsp__pcsamp_sample_count|smsp__pcsamp_warps_issue_stalled_\w+"
@@ -68,6 +69,7 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     >>> analyze.hot_lines(source)  # doctest: +SKIP
     """
     file = Path(path)
+    note_input(file)
     data, _ = content(file)
     if kind(data[:HEAD]) != "report":
         raise UnknownFormatError(

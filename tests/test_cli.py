@@ -199,7 +199,6 @@ class TestAnalyze:
         out = run("analyze", saved, "--what", "steps", "--csv", "-")[1]
         assert pl.read_csv(io.StringIO(out)).height == 6
 
-    @pytest.mark.slow
     def test_it_fits_the_terminal(self, run, saved, monkeypatch):
         monkeypatch.setenv("COLUMNS", "70")
         for what in [what for what in views() if what not in (*NOT_RECORDED, "bound")]:
@@ -269,7 +268,6 @@ class TestDiff:
         first = next(line for line in rows(out) if line[:3] == ["decode", "o_proj", "linear"])
         assert first[3:] == ["16.0", "us", "8.00", "us", "-8.00", "us", "0.5", "2", "2", "faster"]
 
-    @pytest.mark.slow
     def test_json_csv_and_chart(self, run, saved, other, tmp_path):
         found = json.loads(run("diff", saved, other, "--json")[1])
         assert (found[0]["level"], found[0]["delta_ns"]) == ("step", 0)
@@ -404,7 +402,6 @@ def quick_report(monkeypatch):
 
 
 class TestNotebook:
-    @pytest.mark.slow
     def test_runs_with_parameters(self, run, tmp_path, monkeypatch):
         write_notebook(tmp_path / "01_x.ipynb", "n = 1\nname = ''", "print(n + 1, name)")
         monkeypatch.setenv("LLMPROF_NOTEBOOKS", str(tmp_path))
@@ -613,7 +610,6 @@ def test_output_that_goes_to_a_full_disk_is_an_error_in_words():
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.slow
 def test_an_interrupt_while_it_loads_ends_without_a_traceback(tmp_path):
     for delay in (0.05, 0.1, 0.2, 0.4, 0.8):
         child = subprocess.Popen(

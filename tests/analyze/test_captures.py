@@ -127,7 +127,6 @@ QWEN25_1B = {  # hidden 1536, 12 query and 2 key heads of 128, 8960 inside, voca
 }  # fmt: skip
 
 
-@pytest.mark.slow
 def test_a_graph_of_vllm_on_an_nvidia_device() -> None:
     """Four decode steps of 123 kernels, whose capture has 123 launches without names; 10 layers."""
     run, capture = own("capture_full"), own("capture_full_of_graphs")

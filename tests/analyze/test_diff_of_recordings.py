@@ -25,13 +25,11 @@ def adds_up(found: pl.DataFrame) -> list[str | None]:
     return heads["phase"].to_list()
 
 
-@pytest.mark.slow
 def test_every_phase_of_a_waterfall_adds_up(sample_trace: Callable[[str], Trace]) -> None:
     phases = adds_up(diff(sample_trace("torch_tp1_eager"), sample_trace("torch_tp1_cudagraph")))
     assert {"prefill", "decode"} <= set(phases)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 3])
 def test_every_rank_of_a_waterfall_adds_up(rank: int, sample_trace: Callable[[str], Trace]) -> None:
     a, b = (sample_trace(f"torch_tp4_eager_{kind}").select(ranks=rank) for kind in ("nccl", "custom_allreduce"))

@@ -131,7 +131,6 @@ def test_what_cannot_be_laid_side_by_side_is_named(shared: Path) -> None:
     assert rows["device"]["words"] is None
 
 
-@pytest.mark.slow
 def test_one_rank_of_a_comparison(sample_trace: Callable[[str], Trace]) -> None:
     a, b = sample_trace("torch_tp4_eager_nccl"), sample_trace("torch_tp4_eager_custom_allreduce")
     whole, one = diff(a, b), diff(a, b, ranks=[2])

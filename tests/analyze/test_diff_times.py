@@ -50,7 +50,6 @@ def test_the_step_and_its_parts_by_hand() -> None:
     assert parts["delta_ns"].sum() == step["delta_ns"]
 
 
-@pytest.mark.slow
 def test_what_is_not_beyond_the_noise_is_the_same() -> None:
     # steps differ by up to 40 us, their mean by 2: without a tolerance the interval alone decides
     near = diff_times([run(50_000, jitter=20_000)], [run(52_000, jitter=20_000)], tolerance=0.0)

@@ -126,7 +126,6 @@ def test_clocks_that_differ_are_said_to() -> None:
     assert found["share_of_time"] == pytest.approx(400 / (2 * 504), rel=1e-3)
 
 
-@pytest.mark.slow
 def test_pipeline_wait() -> None:
     send = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
     # 1,000 us of work in each half of the step; the second stage waits for the first 996 of its 1,000 + 4 us
@@ -162,7 +161,6 @@ def test_host_bound() -> None:
     assert the(together(QUIET), "host_bound") is None
 
 
-@pytest.mark.slow
 def test_host_bound_names_the_ranks() -> None:
     late = decode([GEMM] * 11, pause=150_000, lead=10_000, rank=2)
     good = [decode([GEMM] * 11, rank=rank) for rank in (0, 1)]
@@ -281,7 +279,6 @@ def held(pause: int = 150_000, name: str = "hipMemcpyWithStream") -> dict[str, p
     return tables
 
 
-@pytest.mark.slow
 def test_device_held() -> None:
     found = the(together(held()), "device_held")
     assert found is not None
@@ -291,7 +288,6 @@ def test_device_held() -> None:
     assert the(together(held(name="cudaStreamSynchronize")), "device_held") is None  # waits, and holds nothing
 
 
-@pytest.mark.slow
 def test_unexplained_idle() -> None:
     found = the(together(decode([GEMM] * 11, pause=150_000, lead=400_000)), "unexplained_idle")
     assert found is not None
@@ -422,7 +418,6 @@ def test_nccl_for_small_messages() -> None:
 # --- kernels ---
 
 
-@pytest.mark.slow
 def test_short_kernels() -> None:
     # seven of eleven kernels take 1 us
     found = the(together(decode([(NORM, SHORT)] * 7 + [(GEMM, LONG)] * 4)), "short_kernels")
@@ -505,7 +500,6 @@ def npu(names: list[str | tuple[str, int]], **facts: list[Any]) -> Trace:
 MATMUL, CAST = "aclnnMatmul_MatMulCommon_MatMulV2", "aclnnCast_CastAiCpu_Cast"
 
 
-@pytest.mark.slow
 def test_ai_cpu_operators() -> None:
     kernels_ = [(MATMUL, 90_000), (CAST, 10_000)]
     found = the(npu(kernels_, ascend_core=["AI_CORE", "AI_CPU"]), "ai_cpu_operators")
@@ -516,7 +510,6 @@ def test_ai_cpu_operators() -> None:
     assert the(npu(kernels_), "ai_cpu_operators") is None
 
 
-@pytest.mark.slow
 def test_format_changes() -> None:
     kernels_ = [(MATMUL, 90_000), ("trans_TransData_1", 6_000), ("aclnnMm_TransData_TransData", 4_000)]
     cores = ["AI_CORE", "AI_VECTOR_CORE", "AI_VECTOR_CORE"]
@@ -526,7 +519,6 @@ def test_format_changes() -> None:
     assert the(npu([(MATMUL, 90_000)], ascend_core=["AI_CORE"]), "format_changes") is None
 
 
-@pytest.mark.slow
 def test_ai_core_units() -> None:
     # of 60 + 40 us the cube units work 30, the vector units 0.25 x 40
     kernels_ = [(MATMUL, 60_000), ("aclnnAdd_AddAiCore_Add", 40_000)]
@@ -568,7 +560,6 @@ def test_the_most_important_come_first() -> None:
         assert share >= severities[severity]
 
 
-@pytest.mark.slow
 def test_every_finding_says_where_to_look(sample_trace: Callable[[str], Trace]) -> None:
     for name in ("torch_tp4_eager_nccl", "torch_pp2_eager", "torch_tp1_cudagraph"):
         trace = sample_trace(name)
@@ -581,7 +572,6 @@ def test_every_finding_says_where_to_look(sample_trace: Callable[[str], Trace]) 
             assert shown.filter(in_it).height > 0 if "start_ns" in shown.columns else True, row["rule"]
 
 
-@pytest.mark.slow
 def test_the_parts_do_not_overlap(sample_trace: Callable[[str], Trace]) -> None:
     apart = ["arrival_skew", "pipeline_wait", "host_bound", "device_held", "synchronisation", "exposed_communication"]
     apart += ["copies", "unexplained_idle", "between_queued_events", "heaviest_stage"]
@@ -600,7 +590,6 @@ def test_no_finding_without_its_figure() -> None:
         assert always.null_count().sum_horizontal().item() == 0
 
 
-@pytest.mark.slow
 def test_the_scope_says_what_the_shares_are_of() -> None:
     prefill = together(decode([EMBEDDING, *DENSE], label="execute_context_4(256)_generation_0(0)"))
     assert findings(prefill)["scope"].unique().to_list() == ["steps"]
@@ -624,7 +613,6 @@ def test_schema_without_rows() -> None:
         assert findings(none).schema == some.schema
 
 
-@pytest.mark.slow
 def test_first_lines_on_the_recordings(sample_trace: Callable[[str], Trace]) -> None:
     custom = findings(sample_trace("torch_tp4_eager_custom_allreduce"))
     # most of the time is waiting for rank 3, but the hosts of the others are slow too: what helps most is to launch

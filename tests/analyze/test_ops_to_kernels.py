@@ -120,7 +120,6 @@ def nested(draw: st.DrawFn) -> list[tuple[int, int, int]]:
     return spans
 
 
-@pytest.mark.slow
 @given(nested(), st.lists(st.tuples(st.integers(1, 3), st.integers(-2, 33)), max_size=20), st.randoms())
 def test_innermost_equals_a_search_for_the_shortest(
     spans: list[tuple[int, int, int]], points: list[tuple[int, int]], random: object

@@ -120,7 +120,6 @@ events = st.lists(
 )
 
 
-@pytest.mark.slow
 @given(events, st.sampled_from([("rank", "step"), ("rank",), ("rank", "stream"), ("rank", "step", "stream")]))
 def test_parts_add_up_and_equal_the_count_of_nanoseconds(data: Rows, by: tuple[str, ...]) -> None:
     names = list(SCHEMA)

@@ -8,7 +8,6 @@ import sys
 import pytest
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [

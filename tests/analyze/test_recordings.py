@@ -36,7 +36,6 @@ def working_steps(trace: Trace) -> set[tuple[int, int]]:
     return set(steps(trace).filter(pl.col("phase") != "empty").select("rank", "step").iter_rows())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_step_with_work_has_all_layers(name: str, sample_trace: Samples) -> None:
     trace = sample_trace(name)

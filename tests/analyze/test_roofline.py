@@ -44,7 +44,6 @@ def two_steps():
     return Trace({"kernels": both, "runtime": launches(both), "markers": labels(steps)}, {"device": "NVIDIA H200"}, {})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", H200_CAPTURES)
 def test_no_stage_of_a_capture_is_faster_than_its_bound_and_nearly_all_time_is_explained(name):
     found = roofline_join(sample(name), H200_CAPTURES[name], per="layer")

@@ -26,7 +26,6 @@ def test_breakdown_adds_up_to_the_frame() -> None:
     assert linear in parts.filter(row="decode", part="linear")["ns"]
 
 
-@pytest.mark.slow
 def test_breakdown_gathers_small_parts_and_takes_them_apart() -> None:
     chart = charts.breakdown(frames.attributed(), color="category")
     scale = next(u["encoding"]["color"]["scale"] for u in specs.marks(chart.to_dict()) if "color" in u["encoding"])
@@ -40,7 +39,6 @@ def test_breakdown_gathers_small_parts_and_takes_them_apart() -> None:
     assert {"rope", "activation"} <= inner
 
 
-@pytest.mark.slow
 def test_breakdown_orders_phases_and_ranks() -> None:
     by_phase = charts.breakdown(frames.attributed())
     assert list(dict.fromkeys(row["row"] for row in specs.rows(by_phase, "bar", "part"))) == ["prefill", "decode"]

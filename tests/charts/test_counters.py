@@ -19,7 +19,6 @@ def rows(name: str, unit: str | None, *values: float, device: int | None = None)
     )
 
 
-@pytest.mark.slow
 def test_every_counter_that_moves_has_a_panel_and_every_device_a_line():
     chart = charts.counters(frames.sampled())
     said = specs.texts(chart)

@@ -106,7 +106,6 @@ def test_a_theme_is_a_pure_function_of_the_specification() -> None:
         themed(spec, "solarized")  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
 def test_dark_images_and_files(sample_trace, tmp_path) -> None:
     chart = charts.overlap(analyze.overlap(sample_trace("torch_tp1_eager"), by=("rank",)))
     light, dark = charts.to_png_bytes(chart), charts.to_png_bytes(chart, theme="dark")

@@ -11,8 +11,6 @@ from llmprof.charts.base.theme import CAUSES, Unit
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
-pytestmark = pytest.mark.slow
-
 
 def test_every_kernel_is_in_the_histograms() -> None:
     frame = frames.called()

@@ -12,8 +12,6 @@ from llmprof.charts.base.theme import MISSING
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize("value", ["dur_ns", "busy_ns"])
 def test_a_cell_is_a_layer_of_a_step(value: str) -> None:

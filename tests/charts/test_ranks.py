@@ -18,7 +18,6 @@ def sixteen():
     return run_of(**on_hosts())
 
 
-@pytest.mark.slow
 def test_a_cell_is_a_step_of_a_rank(sixteen) -> None:
     rows = analyze.rank_steps(sixteen)
     chart = charts.rank_heatmap(rows, value="wait_ns", groups=analyze.rank_groups(sixteen))

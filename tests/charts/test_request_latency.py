@@ -27,7 +27,6 @@ def test_each_request_is_a_step():
     assert chart.to_dict()["title"]["text"] == "Median without profiler: first token after 20.0 ms"
 
 
-@pytest.mark.slow
 def test_phases_are_told_apart_and_warm_up_is_left_out():
     chart = charts.request_latency(frames.requested())
     drawn = specs.rows(chart, "point", "share")

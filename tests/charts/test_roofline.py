@@ -86,7 +86,6 @@ def test_a_bandwidth_that_does_not_follow_is_not_drawn() -> None:
     assert "its roof is not known" in " ".join(specs.texts(charts.roofline(none)))
 
 
-@pytest.mark.slow
 def test_roofs_of_a_device() -> None:
     device = hardware.device("NVIDIA H200")
     roofs = given(device, frames.profiled())
@@ -101,7 +100,6 @@ def test_roofs_of_a_device() -> None:
     assert "The roofs are not known." in " ".join(specs.texts(nothing_stated))
 
 
-@pytest.mark.slow
 def test_colours_are_those_of_stages_else_of_bounds() -> None:
     assert list(table(charts.roofline(frames.profiled()))) == [
         "norm", "qkv_proj", "rope", "attention", "gate_up_proj", "down_proj",

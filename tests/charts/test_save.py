@@ -14,7 +14,6 @@ from llmprof.errors import OutputError
 from tests.charts import frames, specs
 
 
-@pytest.mark.slow
 def test_png_has_two_pixels_for_each_of_the_chart(tmp_path: Path) -> None:
     chart = charts.overlap(frames.overlapped())
     path = charts.save(chart, tmp_path / "deep" / "er" / "overlap.png")
@@ -30,7 +29,6 @@ def test_svg_is_text_and_loads_nothing(tmp_path: Path) -> None:
     assert not re.search(r'(href|src)="(?!#)', text)
 
 
-@pytest.mark.slow
 def test_html_needs_no_network(tmp_path: Path) -> None:
     chart = charts.idle(frames.idled())
     page = charts.save(chart, tmp_path / "idle.html").read_text(encoding="utf-8")

@@ -12,8 +12,6 @@ from llmprof.charts.base.theme import STAGES
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
-pytestmark = pytest.mark.slow
-
 WINDOW = (26_500_000, 27_300_000)
 
 
@@ -97,6 +95,7 @@ def test_the_data_stay_small_however_many_events_there_are() -> None:
     assert max(sizes) < 12_000
 
 
+@pytest.mark.slow
 def test_steps_too_narrow_to_tell_apart_are_merged() -> None:
     rows = [event(i * 10_000, 9_000, step=i) for i in range(5_000)]
     spans = specs.rows(charts.timeline(pl.DataFrame(rows)), "rect", "to_step")

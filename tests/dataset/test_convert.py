@@ -183,7 +183,6 @@ def test_wrong_arguments_say_so(run, tmp_path):
         llmprof.convert(run, tmp_path / "out", client=1.5)
 
 
-@pytest.mark.slow
 def test_commands_take_a_dataset(run, tmp_path, capsys):
     out = str(tmp_path / "out")
     assert main(["convert", str(run), "-o", out, "--workers", "1", "--no-progress"]) == 0

@@ -268,7 +268,6 @@ except OutputError as error:
 """
 
 
-@pytest.mark.slow
 def test_a_disk_that_fills_in_the_middle_ends_it_and_the_next_call_goes_on(run, tmp_path):
     pytest.importorskip("resource")
     out = tmp_path / "out"
@@ -351,7 +350,6 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path):
         assert_frame_equal(llmprof.map("overlap", trace, client=client), analyze.overlap(trace))
 
 
-@pytest.mark.slow
 def test_a_client_that_is_killed_is_followed_by_one_that_finishes(tmp_path):
     run = run_folder(tmp_path / "run", ranks=32)
     out = tmp_path / "out"

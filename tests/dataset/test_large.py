@@ -22,7 +22,6 @@ def trace(run):
     return llmprof.read(run[0], cache=False)
 
 
-@pytest.mark.slow
 def test_the_truth_lies_beside_the_ranks_and_is_drawn_by_the_seed(run, tmp_path):
     folder, truth = run
     assert read_truth(folder) == truth

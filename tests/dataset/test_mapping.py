@@ -72,7 +72,6 @@ def test_an_analysis_on_workers_is_that_of_the_whole_trace(name, both, request):
     assert raised.value.facts["table"] == absent
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -145,7 +144,6 @@ def test_workers_know_the_names_that_were_registered(run, tmp_path, monkeypatch)
     assert events.filter(pl.col("name").str.starts_with("gemm"))["category"].unique().to_list() == ["attention"]
 
 
-@pytest.mark.slow
 def test_threads_of_a_cluster_do_the_same(run, tmp_path):
     pytest.importorskip("dask.distributed")
     told = []

@@ -93,7 +93,6 @@ def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[
     assert len(over_time(rows)) <= explorer.MAX_BARS
 
 
-@pytest.mark.slow
 def test_kinds_phases_and_windows(sample_trace) -> None:  # type: ignore[no-untyped-def]
     trace = sample_trace("torch_tp4_eager_nccl")
     assert choices(trace)["kinds"] == [("all_reduce", 2736), ("all_gather", 48)]

@@ -62,7 +62,6 @@ def test_a_stale_bundle_is_named(tmp_path):
     assert re.fullmatch(r"Stale bundles, run `make bundles`: llmprof/explore/bundles/layers\.js\n", done.stderr)
 
 
-@pytest.mark.slow
 @needs_tools
 @pytest.mark.parametrize("script", ["lint", "types"])
 def test_sources_are_formatted_linted_and_typed(script):
@@ -99,7 +98,6 @@ def test_the_lock_file_is_of_package_json_and_names_no_registry():
     assert all("resolved" not in entry and entry["integrity"].startswith("sha512-") for entry in every)
 
 
-@pytest.mark.slow
 def test_npm_test_runs_every_test_of_the_pure_functions():
     """The command of ``npm test``, as npm runs it: by the shell, which expands the pattern for every Node."""
     command = json.loads((ROOT / "package.json").read_text())["scripts"]["test"]

@@ -213,7 +213,6 @@ def test_many_events_are_sent_as_pieces_whose_time_adds_up(monkeypatch: pytest.M
     assert fewer.filter(lane=1)["dur_ns"].sum() == every.filter(lane=1)["dur_ns"].sum()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rank", [None, 0, 3, 9])
 def test_one_rank_of_both(rank: int | None) -> None:
     first, second = sample("torch_tp4_eager_custom_allreduce"), sample("torch_tp4_eager_nccl")

@@ -88,7 +88,6 @@ def test_many_steps_share_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.head["outliers"] == 1
 
 
-@pytest.mark.slow
 def test_stages_beside_the_typical_layer() -> None:
     found = stages_of(run(), rank=0, step=1, layer=3)
     attention = found.row(by_predicate=pl.col("stage") == "attention", named=True)

@@ -191,7 +191,6 @@ def front(opened):
     return opened._front
 
 
-@pytest.mark.slow
 def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
     opened = explore.open(sample("torch_tp4_eager_nccl"))
     page = front(opened)

@@ -29,7 +29,6 @@ def test_a_cell_is_a_step_of_a_rank(sixteen):
     assert (scale["low"], scale["most"]) == (0, 4_500 - 1_000)
 
 
-@pytest.mark.slow
 def test_a_row_of_many_ranks_shows_the_largest_and_a_column_of_many_steps_their_median():
     rank = np.repeat(np.arange(1024), 2000)
     rows = pl.DataFrame({"rank": rank, "step": np.tile(np.arange(2000), 1024), "phase": "decode"}).with_columns(
@@ -87,6 +86,5 @@ def test_the_tab_is_there_only_where_there_are_several_ranks(sixteen, sample_tra
     assert "Ranks" not in explore.open(sample_trace("torch_tp1_eager")).titles
 
 
-@pytest.mark.slow
 def test_the_picture_is_the_chart(sixteen):
     assert explore.ranks(sixteen, measure="wait").picture().startswith(b"\x89PNG")

@@ -114,7 +114,6 @@ def test_samples_of_a_run_are_read_with_its_folder(tmp_path, root):
         assert not llmprof.read(folder).has("samples")
 
 
-@pytest.mark.slow
 def test_a_run_with_perf_around_it(stand_ins):
     install(stand_ins)
     stand_ins.how(sample="torch_tp1_eager")
@@ -128,7 +127,6 @@ def test_a_run_with_perf_around_it(stand_ins):
     assert analyze.hotspots(run.trace)["name"].to_list() == ["main", "forward"]
 
 
-@pytest.mark.slow
 def test_a_sampler_that_fails_costs_nothing_else(stand_ins):
     install(stand_ins, "--fail")
     stand_ins.how(sample="torch_tp1_eager")

@@ -163,7 +163,6 @@ def test_an_older_version_is_asked_by_the_environment(tmp_path, version):
     assert ran.worker["engine_version"] == version
 
 
-@pytest.mark.slow
 def test_times_of_requests_are_those_that_the_engine_tells(newest):
     first = newest.run(repeat=1).worker["requests"][2]
     assert first == {

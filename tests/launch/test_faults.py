@@ -27,7 +27,6 @@ from llmprof.storage import files
 from tests.launch.conftest import text
 from tests.launch.test_process import gone
 
-pytestmark = pytest.mark.slow
 # An interrupt may come between opening a file and the `with` that closes it; Python says so when the file is freed.
 anywhere = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 

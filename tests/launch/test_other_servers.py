@@ -16,7 +16,6 @@ from llmprof.launch import ExperimentConfig, plan
 from tests.launch.test_engines import is_running
 from tests.launch.vllm_stand_in import HERE, StandInVllm, job
 
-pytestmark = pytest.mark.slow
 COMPLETIONS = "/v1/completions"
 
 

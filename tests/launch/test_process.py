@@ -17,7 +17,6 @@ from llmprof.errors import LaunchError, OutputError
 from llmprof.launch.run import process
 from llmprof.launch.run.process import Lines
 
-pytestmark = pytest.mark.slow
 # An interrupt may come between opening a file and the `with` that closes it; Python says so when the file is freed.
 anywhere = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -240,6 +239,7 @@ def test_a_log_on_a_full_disk_is_said():
         process.run([sys.executable, "-c", ""], log=Path("/dev/full"), env=dict(os.environ))
 
 
+@pytest.mark.slow
 def test_processes_of_others_are_left_alone(tmp_path):
     other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:

@@ -17,8 +17,6 @@ from llmprof.launch.run.folder import UNIMPORTED
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_REDUCE, GEMM, NORM, SILU, kernels, labels, launches
 
-pytestmark = pytest.mark.slow
-
 ALWAYS = {
     "config.yaml", "experiment.log", "summary.json", "gpu_info.json", "generated_output.txt", "metrics.json",
     "inference_script.py", "manifest.json", "worker.json", "events.jsonl", "state.json",

@@ -55,7 +55,6 @@ def sweep(vllm, parameters, **options):
 GRID = {"batch_size": [1, 2, 3], "max_tokens": [4, 8]}
 
 
-@pytest.mark.slow
 def test_a_sweep_of_six_points_starts_the_engine_once(vllm):
     told = []
     done = sweep(vllm, GRID, progress=lambda *what: told.append(what))
@@ -75,14 +74,12 @@ def test_a_sweep_of_six_points_starts_the_engine_once(vllm):
     assert told[-1] == ("sweep", 6, 6)
 
 
-@pytest.mark.slow
 def test_what_the_engine_must_know_gets_another_start(vllm):
     done = sweep(vllm, {"max_model_len": [64, 128], "batch_size": [1, 2]})
     assert done.comparison["state"].to_list() == ["finished"] * 4
     assert [call["values"]["max_model_len"] for call in calls(vllm, "LLM")] == [64, 128]
 
 
-@pytest.mark.slow
 def test_a_pipeline_on_a_cpu_holds_one_session_of_the_profiler_a_start(tmp_path, monkeypatch):
     """A second session can crash its first worker, so each point has a start of its own, without a warm-up."""
     vllm = StandInVllm(tmp_path, version="0.33.0+cpu")
@@ -101,13 +98,11 @@ def test_a_pipeline_on_a_cpu_holds_one_session_of_the_profiler_a_start(tmp_path,
         )
 
 
-@pytest.mark.slow
 def test_purists_get_a_fresh_engine_for_each_point(vllm):
     assert sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True).comparison["state"].to_list() == ["finished"] * 2
     assert len(calls(vllm, "LLM")) == 2
 
 
-@pytest.mark.slow
 def test_the_choice_of_fresh_engines_stays_for_a_resumed_sweep(vllm):
     vllm.how(refuses_at=1)
     done = sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True)
@@ -117,7 +112,6 @@ def test_the_choice_of_fresh_engines_stays_for_a_resumed_sweep(vllm):
     assert not (done.folder / "engine-1").exists()
 
 
-@pytest.mark.slow
 def test_the_order_can_be_random_and_stays_for_a_resumed_sweep(vllm):
     done = sweep(vllm, {"batch_size": [1, 2, 3, 4, 5]}, shuffle=True)
     asked = [len(call["prompts"]) for call in calls(vllm, "generate")][::3]
@@ -126,7 +120,6 @@ def test_the_order_can_be_random_and_stays_for_a_resumed_sweep(vllm):
     assert [k + 1 for k in done.state["order"]] == asked
 
 
-@pytest.mark.slow
 def test_an_engine_that_dies_is_started_once_more_for_what_is_left(vllm):
     vllm.how(dies_at=2)  # prompts in a batch
     done = sweep(vllm, {"batch_size": [1, 2, 3, 4]})
@@ -153,7 +146,6 @@ def test_a_point_that_the_engine_refuses_does_not_end_the_others(vllm):
     assert len(calls(vllm, "LLM")) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
 def test_an_interrupted_series_keeps_its_points_and_leaves_nothing_running(vllm, how):
     """The runner is stopped at the third of four points; what was measured is only read afterwards."""
@@ -195,7 +187,6 @@ def test_a_run_of_a_series_can_be_finished_by_itself(vllm):
     assert resume(run.folder.path, check=False).summary["metrics"]
 
 
-@pytest.mark.slow
 def test_each_point_can_be_repeated_by_its_own_script(vllm):
     done = sweep(vllm, {"batch_size": [1, 2]})
     script = open_run(done.runs[1]).folder.script

@@ -14,8 +14,6 @@ from llmprof.launch.engines._server import arguments
 from tests.launch.test_engines import is_running
 from tests.launch.vllm_stand_in import StandInVllm, job
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def vllm(tmp_path):

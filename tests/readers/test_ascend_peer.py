@@ -16,8 +16,6 @@ from llmprof import analyze
 from llmprof.errors import TraceWarning
 from llmprof.storage import sqlite
 
-pytestmark = pytest.mark.slow
-
 PEER = os.environ.get("LLMPROF_MSPROF_ANALYZE") or shutil.which("msprof-analyze")
 MODES = ("all", "compute_op_sum", "hccl_sum")
 

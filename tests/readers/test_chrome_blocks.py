@@ -13,8 +13,6 @@ from llmprof.readers.chrome.events import EventDecoder
 from llmprof.readers.common.event_stream import EventStream
 from tests.readers.traces import ROOT, read_one, same, text_of, write
 
-pytestmark = pytest.mark.slow
-
 TEXTS = st.text(st.sampled_from('{}[],:"\\ \n\tab\u00e9\U0001f600'), max_size=12) | st.sampled_from(
     ["}, {", '}, {"cat"', '"}, {"ph": "X"', "]}", '}],"z":{', '"traceEvents": [', "\\", '\\"', "NaN"]
 )
@@ -78,6 +76,7 @@ def decoded(path, block_bytes):
     return described, args, head, stream.truncated, stream.lost_bytes, stream.total_bytes, decoder.wrong_types
 
 
+@pytest.mark.slow
 @given(text=DOCUMENTS, block_bytes=BLOCK_BYTES, packed=st.booleans())
 @settings(IN_FOLDER, max_examples=150)
 def test_blocks_of_any_size_give_the_same_events(tmp_path, text, block_bytes, packed):
@@ -100,6 +99,7 @@ def test_blocks_of_any_size_give_the_same_tables(tmp_path, text, block_bytes):
     assert parts.head == whole.head
 
 
+@pytest.mark.slow
 @given(text=DOCUMENTS, block_bytes=BLOCK_BYTES, share=st.floats(0.3, 1))
 @settings(IN_FOLDER, max_examples=120)
 def test_cut_documents_give_the_same_events_for_any_block(tmp_path, text, block_bytes, share):
@@ -113,6 +113,7 @@ def test_cut_documents_give_the_same_events_for_any_block(tmp_path, text, block_
     assert decoded(path, block_bytes)[:6] == whole[:6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_bytes", [1 << 12, 1 << 14, 1 << 17, 10**6 + 1])
 @pytest.mark.parametrize("sample", ["torch_tp1_cudagraph", "torch_cpu_tp2_layer_annotations"])
 def test_a_real_file_in_blocks_of_any_size(sample, block_bytes):

@@ -15,8 +15,6 @@ from llmprof.readers.chrome.events import EventDecoder
 from llmprof.readers.common.event_stream import EventStream
 from tests.readers.traces import SHARED, content, kernel, op, read_one, text_of, write
 
-pytestmark = pytest.mark.slow
-
 BLOCKS = [64, 300, 1 << 20]
 
 
@@ -85,6 +83,7 @@ def opening_of(text: bytes) -> int:
     return 1 if text[:1] == b"[" else text.index(b"[", text.index(b'"traceEvents"')) + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_bytes", BLOCKS)
 @pytest.mark.parametrize("kind", DOCUMENTS)
 def test_cut_at_every_byte_keeps_every_whole_event(tmp_path, kind, block_bytes):
@@ -148,6 +147,7 @@ def test_keys_after_the_events_are_kept_as_far_as_they_are_whole(read):
     assert part.tables["kernels"]["start_ns"].item() == 1700000000000005000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["captures/torch_tp1_cudagraph/rank0.pt.trace.json.gz", "real/onnxruntime"])
 def test_a_real_file_cut_anywhere_keeps_every_whole_event(tmp_path, name):
     source = SHARED / name

@@ -57,7 +57,6 @@ def test_last_cut():
     assert last_cut(b"", pattern) is None
 
 
-@pytest.mark.slow
 @given(OBJECTS, st.sampled_from([None, 0, 2]), st.sampled_from([b"", b"]", b'], "x": [{"y": "]"}]}']))
 def test_scan_finds_the_end_of_the_last_event_and_of_the_list(objects, indent, rest):
     content = json.dumps(objects, indent=indent).encode()[1:-1].rstrip()
@@ -65,7 +64,6 @@ def test_scan_finds_the_end_of_the_last_event_and_of_the_list(objects, indent, r
     assert found == Scan(len(content) if objects else None, len(content) if rest else None)
 
 
-@pytest.mark.slow
 @given(OBJECTS.filter(bool), st.data())
 def test_scan_of_a_cut_list_finds_the_last_whole_event(objects, data):
     content = json.dumps(objects).encode()[1:-1]
@@ -78,7 +76,6 @@ def test_scan_of_a_cut_list_finds_the_last_whole_event(objects, data):
     assert scan(content[:size]) == Scan(max((e for e in ends if e <= size), default=None), None)
 
 
-@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=4), JSON, max_size=5), st.data())
 def test_whole_members_of_a_cut_object(members, data):
     text = json.dumps(members).encode()

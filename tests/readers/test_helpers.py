@@ -113,7 +113,6 @@ SHARES = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
 def test_blocks_of_a_file_give_the_same_part_whoever_reads_them(tmp_path, helped, packed):
     events, _ = many()
@@ -123,7 +122,6 @@ def test_blocks_of_a_file_give_the_same_part_whoever_reads_them(tmp_path, helped
     assert part.tables["kernels"].height == 80  # the odd ones are of a process that is a device
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("late", [5, 20, 39])
 def test_times_that_need_their_digits_from_some_block_on(tmp_path, helped, late):
     """From the first time that a float64 cannot tell, all later ones are read as text."""
@@ -144,7 +142,6 @@ def test_a_damaged_file_is_repaired_as_one_process_does(tmp_path, helped, damage
     assert part.coverage["lost_bytes"] or part.coverage["repaired"] or part.coverage["skipped"]
 
 
-@pytest.mark.slow
 def test_a_cut_file_and_long_keys_after_the_events(tmp_path, helped):
     text = text_of(many()[0])
     alike(write(tmp_path / "cut.json", text[:-2000]), helped, *SHARES.values())
@@ -166,7 +163,6 @@ def test_merged_ranks_and_fields_of_a_wrong_type(tmp_path, helped):
     assert sum(part.coverage["wrong_types"] for part in parts) >= 1
 
 
-@pytest.mark.slow
 @given(text=DOCUMENTS, block_bytes=st.integers(1, 300), odd=st.integers(1, 3))
 @IN_FOLDER
 def test_any_document(tmp_path, helped, text, block_bytes, odd):
@@ -309,7 +305,6 @@ def test_a_real_helper_that_is_killed(tmp_path, real, monkeypatch):
     equal(llmprof.read(folder, cache=False, workers=2), llmprof.read(folder, cache=False, workers=1))
 
 
-@pytest.mark.slow
 def test_mixed_runs_are_refused_as_before(tmp_path, real):
     folder = ranks(tmp_path / "run", 2)
     rank_file(folder, 1, [kernel()], world=2).rename(folder / "again_rank1.json")

@@ -574,7 +574,6 @@ def test_sections_of_one_launch_in_several_files_are_put_together(kernel):
     assert found.kernels.height == 1
 
 
-@pytest.mark.slow
 @needs_captures
 def test_the_report_of_the_capture_holds_what_its_pages_hold():
     pytest.importorskip("ncu_report", reason="the optional package ncu-report is not here")

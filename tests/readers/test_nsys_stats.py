@@ -78,7 +78,6 @@ def test_saved_launches(shared: Path) -> None:
     assert ours["count"].sum() == len(rows)
 
 
-@pytest.mark.slow
 @needs_files
 @pytest.mark.parametrize("path", FILES, ids=label)
 def test_copies_against_sql(path: Path) -> None:
@@ -149,7 +148,6 @@ def test_calls_of_other_libraries_live(tmp_path: Path) -> None:
     assert compare_all(path, trace_of(path), first_event(path), folder, names) == names
 
 
-@pytest.mark.slow
 @needs_files
 @needs_nsys
 @pytest.mark.parametrize("path", FILES, ids=label)

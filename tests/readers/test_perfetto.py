@@ -121,7 +121,6 @@ def test_every_cut_is_read_as_far_as_it_is_whole_or_refused(tmp_path, trace):
     assert kept
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 def test_flipped_bytes_cause_errors_of_ours_only(tmp_path, trace):
     data = trace.SerializeToString()

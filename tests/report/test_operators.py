@@ -22,7 +22,6 @@ from tests.readers.test_ops import BEGIN, document, write
 FILES = {"detailed_timings.csv", "analysis_report.json", "comm_analysis.json", "comprehensive_report.json", "README.md"}
 
 
-@pytest.mark.slow
 def test_all_files_and_what_is_in_them(tmp_path):
     """Layer 0 took 36 us without the timing of its operators; its MLP took 25."""
     folder = write(tmp_path, document())
@@ -40,7 +39,6 @@ def test_all_files_and_what_is_in_them(tmp_path):
     assert {"steps", "overhead", "layers", "operators", "communication"} <= whole.keys()
 
 
-@pytest.mark.slow
 def test_communication_longer_than_the_step_is_unknown(tmp_path):
     waited = document()["collectives"] | {"end_ns": [BEGIN + 100_000]}
     folder = write(tmp_path, document(collectives=waited))

@@ -224,7 +224,6 @@ def test_sections_stand_in_the_order_of_the_time_of_their_findings():
     assert page.by_share(sections, pl.DataFrame()) == sections
 
 
-@pytest.mark.slow
 def test_what_is_empty_has_no_section_but_one_line(small):
     tables = {name: frame for name, frame in small.select(ranks=0).tables.items() if name != "runtime"}
     text = report.html(Trace(tables, {"world_size": 1}))

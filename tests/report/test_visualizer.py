@@ -58,7 +58,6 @@ def test_pictures_of_a_run_with_a_trace(folder_of):
     assert not list(run.folder.path.glob(".*png*"))
 
 
-@pytest.mark.slow
 def test_a_run_without_a_trace_has_its_requests_and_says_what_is_missing(folder_of):
     run = folder_of(None, profile_mode="inference_only")
     visualizer = Visualizer(run.folder.path)
@@ -105,7 +104,6 @@ def test_the_report_has_the_run_before_its_trace(folder_of):
     assert any(what.startswith("analysing") for what in told)
 
 
-@pytest.mark.slow
 def test_hardware_metrics_of_a_run_under_ncu(folder_of, monkeypatch):
     import llmprof
 
@@ -157,7 +155,6 @@ def where() -> pl.DataFrame:
     return pl.DataFrame(rows).with_columns(steps=pl.lit(2), ranks=pl.lit(1))
 
 
-@pytest.mark.slow
 def test_report_of_a_sweep(tmp_path):
     failed = {"batch_size=4": "out of memory <b>"}
     done = write_sweep(comparison(), where(), tmp_path, parameters=["batch_size"], title="A sweep", failed=failed)

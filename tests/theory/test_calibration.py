@@ -44,7 +44,6 @@ def test_time_of_a_projection_is_its_fixed_cost_and_the_soft_larger_of_its_parts
     assert flat.operator_s(machine, both, prefill=False) == pytest.approx(3e-6 + 1e-3 * 2 ** (1 / 4))
 
 
-@pytest.mark.slow
 def test_a_fit_finds_the_machine_that_made_the_times():
     truth = Calibration("H200", START.values | {"linear_memory": 0.7, "host_step_us": 2200.0, "linear_flops": 0.6})
     points = [(1, 128), (8, 1024), (64, 1024), (256, 128)]

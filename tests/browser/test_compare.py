@@ -296,21 +296,6 @@ def test_by_the_keyboard_alone(host, sample_trace):
     assert shown.problems == []
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_python_moves_the_widget_in_a_narrow_page(host, sample_trace, theme):
-    a, b = sample_trace("torch_tp4_eager_custom_allreduce"), sample_trace("torch_tp4_eager_nccl")
-    widget = explore.compare(a, b, names=("custom", "nccl"))
-    shown = host(widget, width=480, height=1800, theme=theme)
-    aligned(shown)
-    shown.page.locator("[aria-busy=false] tr[data-row] td").first.wait_for()
-    widget.picked = {"phase": "decode", "stage": "all_reduce"}
-    shown.page.get_by_text("Its kernels").wait_for()
-    shown.shot(f"compare_narrow_{theme}")
-    shown.wait(lambda: shown.page.locator(".lp").evaluate("el => el.scrollWidth <= el.clientWidth + 1"))
-    assert shown.faults() == []
-    assert shown.problems == []
-
-
 def test_hostile_names_and_a_trace_without_devices(host, sample_trace):
     a = sample_trace("torch_tp4_eager_custom_allreduce")
     bad = "<img src=x onerror='window.hacked=1'><script>window.hacked=2</script>"

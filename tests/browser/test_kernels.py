@@ -6,7 +6,6 @@ import polars as pl
 import pytest
 from playwright.sync_api import expect
 
-import llmprof
 from llmprof import explore, schema
 from llmprof.trace import Trace
 from tests.browser.drawn import painted
@@ -112,21 +111,6 @@ def test_keyboard_picks_a_row_and_the_command_of_a_kernel_without_metrics_is_wri
     widget.get_by_role("button", name="Write the ncu command").click()
     widget.get_by_text("cannot be read").wait_for()
     assert opened.problems == []
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_python_moves_the_widget_in_a_narrow_page(host, sample_trace, theme):
-    widget = explore.kernels(sample_trace("torch_tp1_eager"), metrics=llmprof.sample_metrics("ncu_tp1_eager"))
-    shown = host(widget, width=480, height=2600, theme=theme)
-    shown.page.locator("tr[data-row] td").first.wait_for()
-    widget.stage = "attention"
-    widget.kernel = widget.table.drop_nulls("limit")["name"][0]
-    shown.page.get_by_label("Roofline of all profiled launches").wait_for()
-    expect(shown.page.get_by_role("combobox", name="stage", exact=True)).to_have_value("attention")
-    shown.shot(f"kernels_narrow_{theme}")
-    shown.wait(lambda: shown.page.locator(".lp").evaluate("el => el.scrollWidth <= el.clientWidth + 1"))
-    assert shown.faults() == []
-    assert shown.problems == []
 
 
 HOSTILE = "\"><img src=x onerror='window.hacked=1'><script>window.hacked=2</script>${window.hacked=3}"

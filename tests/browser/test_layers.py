@@ -115,17 +115,6 @@ def test_python_moves_the_picture(notebook):
     assert shown.problems == []
 
 
-@pytest.mark.parametrize("width", [480, 300])
-def test_a_narrow_cell(host, sample_trace, width):
-    widget = explore.layers(sample_trace("torch_tp4_eager_nccl"), step=3, layer=2, rank=0)
-    shown = host(widget, width=width, height=1800)
-    settled(shown, cell=[0, 3, 2, None])
-    shown.shot(f"layers-{width}")
-    root = shown.page.locator(".lp-layers")
-    assert root.evaluate("el => el.scrollWidth <= el.clientWidth + 1")
-    assert shown.problems == []
-
-
 def test_names_are_text_and_nothing_is_said_so(host):
     run = kernels([EVIL if name == ATTENTION else name for name in forward(4)])
     markers = labels([("execute_new_0_cached_4", -50, 10)])

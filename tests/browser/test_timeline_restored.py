@@ -6,8 +6,6 @@ import pytest
 from playwright.sync_api import expect
 
 from llmprof import explore
-from llmprof.trace import Trace
-from tests.analyze.builders import ops
 from tests.browser.drawn import exact, painted
 
 SAMPLE = "torch_tp4_eager_custom_allreduce"
@@ -89,15 +87,3 @@ def test_a_view_made_by_gestures_is_restored_by_its_python(host, sample_trace, t
     assert again.widget.selected.equals(widget.selected)
     assert named(again) == named(shown)
     assert shown.problems == again.problems == []
-
-
-def test_the_busiest_thread_comes_first(host, tmp_path):
-    def calls(thread: int, count: int):
-        return ops([(f"aten::op{thread}", 100 + 10 * k, 5, thread * 100 + k) for k in range(count)], thread=thread)
-
-    trace = Trace({"ops": calls(7, 2).vstack(calls(3, 9)).vstack(calls(5, 5))})
-    shown = host(explore.timeline(trace, notes=tmp_path / "notes.json"))
-    exact(shown.page)
-    rows = shown.page.locator(".lpt-main .lpt-name", has_text="operators")
-    expect(rows).to_have_text(["operators · 3", "operators · 5", "operators · 7"])
-    assert shown.problems == []

@@ -12,7 +12,6 @@ import time
 import psutil
 import pytest
 
-from llmprof.cli.main import main as command_line
 from llmprof.experiments.history import append, read_history
 from llmprof.experiments.scaling import read_points, run_points
 from llmprof.launch import ExperimentConfig
@@ -110,21 +109,3 @@ history.append(sys.argv[1], {{"step_s": [2.0]}})
     assert read_history(path)["value"].to_list() == [1.0]
     append(path, {"step_s": [3.0]})
     assert read_history(path).select("run", "value").rows() == [(1, 1.0), (2, 3.0)]
-
-
-@pytest.mark.slow
-def test_a_watch_of_points_goes_into_a_history_of_its_own(vllm, capsys):
-    """Two runs of one point each, measured anew; the figures are named by layout, phase and point."""
-    (vllm.folder / "cases.yaml").write_text("{lengths: [8], batches: [1], outputs: [3]}")
-    results = vllm.folder / "watched"
-    argv = [
-        "experiment", "watch", "--of", "sequence_length", "--runs", "2", "--cases", str(vllm.folder / "cases.yaml"),
-        "--model", str(vllm.model), "--python", sys.executable, "--repeat", "3", "--max-model-len", "128",
-        "--monitor-hz", "0", "--results-dir", str(results), "--no-check", "--json", "--no-progress",
-    ]  # fmt: skip
-    command_line(argv)
-    verdicts = {row["metric"]: row for row in json.loads(capsys.readouterr().out)}
-    assert set(verdicts) == {f"{phase}_tp1_pp1_8x1x3_s" for phase in ("prefill", "decode_step")}
-    history = read_history(results / "history_sequence_length.parquet")
-    assert history.group_by("run", "metric").len()["len"].to_list() == [3] * 4
-    assert len(list((results / "watch").iterdir())) == 2

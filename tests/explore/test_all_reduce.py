@@ -15,7 +15,6 @@ from llmprof.explore.collectives.explorer import (
     call_of,
     calls_of,
     choices,
-    histogram,
     over_time,
     spread,
     view,
@@ -72,13 +71,6 @@ def test_many_kernels_share_bars_of_equal_time(monkeypatch: pytest.MonkeyPatch) 
     ]
 
 
-def test_a_histogram_counts_every_positive_duration() -> None:
-    found = histogram(pl.Series([0, 10, 11, 1000]))
-    assert sum(count for _, _, count in found) == 3
-    assert all(low < high for low, high, _ in found)
-    assert histogram(pl.Series([], dtype=pl.Int64)) == []
-
-
 def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[no-untyped-def]
     trace = sample_trace("torch_tp4_eager_nccl")
     rows = calls_of(trace, kind="all_reduce")
@@ -114,14 +106,6 @@ def test_an_unknown_kind_becomes_the_most_frequent_one() -> None:
     assert shown.kind == "all_reduce"
 
 
-def test_one_rank_alone_has_durations(sample_trace) -> None:  # type: ignore[no-untyped-def]
-    trace = sample_trace("torch_tp4_eager_nccl").select(ranks=[2])
-    found = view(trace, calls_of(trace, kind="all_reduce"))
-    assert (found["matched"], found["arrivals"], found["histogram"]["transfer"]) == (0, [], [])
-    assert found["histogram"]["duration"]
-    assert all(row["bus_gbps"] is None for row in found["sizes"])
-
-
 def test_without_collectives_there_is_nothing_to_choose() -> None:
     shown = explore.all_reduce(Trace({"kernels": schema.empty("kernels")}))
     assert shown._on_choices()[0]["kinds"] == []
@@ -131,12 +115,6 @@ def test_without_collectives_there_is_nothing_to_choose() -> None:
     assert collectives(shown.trace).is_empty()
     with pytest.raises(NotCapturedError):
         explore.all_reduce(Trace({}))._on_choices()
-
-
-def test_a_view_without_calls(sample_trace) -> None:  # type: ignore[no-untyped-def]
-    shown = explore.all_reduce(sample_trace("torch_tp4_eager_nccl"))
-    message, _ = shown._on_view(kind="all_reduce", phase=None, rank=None, window=[0.0, 1.0])
-    assert (message["count"], message["over_time"], message["calls"]) == (0, [], [])
 
 
 def test_many_ranks_share_rows_that_show_the_latest_of_them():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import polars as pl
 import pytest
 import traitlets
@@ -111,20 +110,6 @@ def test_what_appeared_and_what_vanished(a: Trace) -> None:
     assert len(buffers) == sum(len(columns) for columns in message["steps"])
 
 
-def test_steps_of_a_row_and_zero_where_it_is_not(a: Trace) -> None:
-    labels_of = {"phase": "decode", "stage": "attention"}
-    assert explorer.steps_of(a, labels_of).select("place", "busy_ns").rows() == [(0, 20.0), (1, 20.0)]
-    assert explorer.steps_of(a, {"phase": "decode", "stage": "no such"})["busy_ns"].to_list() == [0.0, 0.0]
-    assert explorer.steps_of(a, {"phase": "prefill", "stage": "attention"}).is_empty()
-
-
-def test_details_are_packed_for_both_sides(a: Trace, b: Trace) -> None:
-    message, buffers = explore.compare(a, b)._on_details({"phase": "decode", "stage": "attention"}, 0.05)
-    columns = [column["name"] for column in message["steps"][0]]
-    busy = [np.frombuffer(buffers[i * len(columns) + columns.index("busy_ns")], dtype="f8") for i in (0, 1)]
-    assert [side.tolist() for side in busy] == [[20.0, 20.0], [60.0, 60.0]]
-
-
 def test_empty_missing_and_without_steps(a: Trace) -> None:
     empty = Trace({"kernels": schema.empty("kernels")})
     message, _ = explore.compare(empty, empty)._on_table(VIEW)
@@ -173,11 +158,6 @@ def test_more_than_two_runs_each_against_the_first(a: Trace, b: Trace) -> None:
         explore.compare(a, b, a, names=("x", "y"))
 
 
-def test_names_are_those_of_the_runs(a: Trace, b: Trace) -> None:
-    assert explore.compare(a.called("eager"), b.called("graphs")).names == ["eager", "graphs"]
-    assert explore.compare(a, b).names == ["run 1", "run 2"]
-
-
 def test_timelines_are_aligned_at_a_step_or_a_layer(a: Trace, b: Trace) -> None:
     message, buffers = explore.compare(a, b)._on_tracks((0, 1), phase="decode", place=1, layer=1)
     explorer.TRACKS.check(message)
@@ -224,16 +204,3 @@ def test_one_rank_of_both(rank: int | None) -> None:
     assert {side["rank"] for side in sides} == {rank if rank in (0, 3) else 0}
     ranks = [rank] if rank in (0, 3) else None
     assert widget.changes.equals(diff_events(first, second, by=["stage", "name"], ranks=ranks))
-
-
-@pytest.mark.slow
-def test_real_traces_and_their_picture() -> None:
-    first, second = sample("torch_tp4_eager_custom_allreduce"), sample("torch_tp4_eager_nccl")
-    widget = explore.compare(first, second, names=("custom", "nccl"))
-    assert set(widget.changes["status"]) == set(widget.statuses)
-    assert widget.selected.is_empty()
-    assert widget._repr_mimebundle_()[0]["image/png"].startswith("iVBOR")
-    for by in explorer.ALIGNED:
-        widget.by = list(by)
-        message, _ = widget._on_table({**VIEW, "by": list(by)})
-        assert message["total"] == widget.changes.height > 0

@@ -112,19 +112,6 @@ def test_rows_are_json_with_sparklines_beside_them() -> None:
     assert len(empty[0]) == 0
 
 
-def test_places_in_a_few_words() -> None:
-    assert table.places([], "layers") == ""
-    assert table.places([3], "layers") == "3"
-    assert table.places(["decode", "prefill"], "phases") == "decode, prefill"
-    assert table.places([0, 1, 2, 3], "layers") == "0 to 3"
-    assert table.places([0, 1, 5], "layers") == "3 layers"
-
-
-def test_names_begin_with_what_tells_them_apart() -> None:
-    names = ["void cutlass::device_kernel<flash::Fwd<2> >(T1::Params)", "aten::mm", "Memcpy DtoD", "nvjet_sm90_tst"]
-    assert table.short(pl.Series(names)).to_list() == ["device_kernel<Fwd<2>>", *names[1:]]
-
-
 def test_launches_shapes_and_grids(eager: Trace) -> None:
     widget = explore.kernels(eager)
     name = widget.table["name"][0]
@@ -230,21 +217,6 @@ def test_empty_and_missing() -> None:
     assert "image/png" not in missing._repr_mimebundle_()[0]
     with pytest.raises(NotCapturedError):
         missing._on_table(VIEW)
-
-
-def test_a_run_on_cpu_shows_its_operators(metrics: Metrics) -> None:
-    widget = explore.kernels(sample("torch_cpu_tp2_layer_annotations"), metrics=metrics)
-    assert not widget.has_metrics
-    message, _ = widget._on_table(VIEW)
-    assert message["rows"][0]["name"].startswith(("aten::", "_C", "vllm"))
-    widget._on_pick(VIEW, 0)
-    assert widget._on_kernel(VIEW, widget.kernel, {})[0]["grids"] == []
-
-
-def test_a_static_picture_goes_with_the_widget(eager: Trace) -> None:
-    data, _ = explore.kernels(eager)._repr_mimebundle_()
-    assert "application/vnd.jupyter.widget-view+json" in data
-    assert data["image/png"].startswith("iVBOR")
 
 
 def test_how_much_longer_a_kernel_may_take_is_found_after_the_first_rows():

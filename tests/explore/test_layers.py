@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -17,7 +15,6 @@ from llmprof.analyze import attribute, layer_gaps, layers
 from llmprof.errors import NotCapturedError
 from llmprof.explore.layers import explorer as cells_module
 from llmprof.explore.layers.explorer import cells, choices, events_of, kernels_of, stages_of
-from llmprof.explore.layers.picture import GAPS, RAMP, colours
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labels, launches, ops
 from tests.explore.test_png import plain_pixels
@@ -52,13 +49,6 @@ def test_cells_are_what_the_analysis_says() -> None:
     assert [scale["phase"] for scale in found.head["scales"]] == ["mixed", "decode"]
     assert found.head["scales"][1] == {"phase": "decode", "low": 100, "high": 200, "most": 200, "log": False}
     assert [column[2] for column in found.head["columns"]] == [0, 1]
-
-
-def test_gaps_have_zero_in_the_middle_of_the_scale() -> None:
-    found = cells(run(), measure="gap", rank=0)
-    assert values(found)[1] == [0, 0, 0, 100, 0]
-    scale = found.head["scales"][1]
-    assert (scale["low"], scale["high"], found.head["diverging"]) == (-100, 100, True)
 
 
 def test_a_stage_a_phase_and_some_steps() -> None:
@@ -166,21 +156,6 @@ def test_what_was_not_recorded_is_said_when_it_is_asked_for() -> None:
         shown._on_choices()
 
 
-@pytest.mark.parametrize("measure", list(cells_module.MEASURES))
-def test_measures_of_a_recording(sample_trace, measure) -> None:  # type: ignore[no-untyped-def]
-    trace = sample_trace("torch_tp4_eager_nccl").select(ranks=[0, 2, 3])  # rank 1 is missing
-    assert choices(trace)["ranks"] == [0, 2, 3]
-    found = cells(trace, measure=measure, rank=2)
-    assert np.isfinite(values(found)).all()
-    assert len(found.values) == 4 * 12 * 28
-    assert len(cells(trace, measure=measure, rank=1).values) == 0
-
-
-def test_a_picture_for_where_no_kernel_runs() -> None:
-    assert explore.layers(run()).picture().startswith(b"\x89PNG")
-    assert explore.layers(Trace({"kernels": run().kernels.clear()})).picture() is None
-
-
 def drawn(monkeypatch: pytest.MonkeyPatch, widget: explore.Layers) -> tuple[str, list[np.ndarray]]:
     """The picture as SVG, and the pixels of its images: the ramps of the phases, then the cells of each rank."""
     texts = []
@@ -214,13 +189,3 @@ def test_the_picture_has_the_colours_of_the_widget_and_says_what_it_leaves_out(m
     assert "rank 0" not in svg
     assert "Gap to the typical layer" in svg
     assert images[-1][:, 1].tolist()[3] == [178, 24, 43]
-
-
-def test_colours_of_a_picture_by_hand() -> None:
-    scale = {"low": 1.0, "high": 100.0, "log": True, "diverging": False}
-    known = colours(np.array([[1, 10, 100, 500, np.nan]], np.float32), scale)
-    assert known.tolist() == [[[253, 231, 37], [33, 145, 140], [68, 1, 84], [68, 1, 84], [211, 215, 221]]]
-    source = (Path(cells_module.__file__).parents[1] / "base/js/heat.mjs").read_text("utf-8")
-    for name, ramp in (("VIRIDIS", RAMP[::-1]), ("GAPS", GAPS)):
-        text = re.search(rf"const {name} = (\[.*?\n\]);", source, re.DOTALL)
-        assert json.loads(text[1].replace(",\n]", "]")) == [list(stop) for stop in ramp]

@@ -11,7 +11,7 @@ import llmprof
 import llmprof.bundled
 from llmprof import analyze, explore
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.explore.front import filters_of, rows_of
+from llmprof.explore.front import filters_of
 from llmprof.explore.served import Wanted, page
 from llmprof.explore.tabs import PANELS, Given, Preparation
 from llmprof.trace import Trace
@@ -85,14 +85,6 @@ def test_a_trace_without_anything_still_opens() -> None:
     for name in ("layers", "overlap", "all_reduce", "kernels"):
         shown(opened, name)
     assert opened["kernels"].selected.is_empty()
-
-
-def test_a_picture_goes_with_the_tabs(trace: Trace) -> None:
-    data = explore.open(trace)._repr_mimebundle_()
-    assert data["image/png"].startswith("iVBOR")
-    assert "application/vnd.jupyter.widget-view+json" in data
-    served = page(Wanted(["sample:torch_tp1_eager"], [], [], ["a", "b"]).environment())
-    assert "image/png" not in served._repr_mimebundle_()  # its kernel always runs
 
 
 def test_preparation_tells_and_ends() -> None:
@@ -230,16 +222,6 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
 
 def collectives_of(trace: Trace) -> int:
     return analyze.collectives(trace).filter(kind="all_reduce").height
-
-
-@pytest.mark.slow
-def test_every_finding_of_a_recording_can_be_shown(shared) -> None:
-    for name in ("real/nsys/nsysai_mfu_2gpu_before.sqlite", "captures/torch_cpu_tp2_layer_annotations"):
-        trace = llmprof.read(shared / name)
-        opened = explore.open(trace)
-        for row in front(opened).rows:
-            opened.show_finding(row["order"])
-            assert rows_of(trace, row).height > 0
 
 
 def test_a_trace_without_findings_says_so_and_names_are_escaped() -> None:

@@ -7,10 +7,9 @@ import polars as pl
 import pytest
 
 from llmprof import explore, schema
-from llmprof.analyze import overlap
 from llmprof.errors import NotCapturedError
 from llmprof.explore.overlap import explorer as steps_module
-from llmprof.explore.overlap.explorer import PARTS, aligned, lanes, step_bars, summary
+from llmprof.explore.overlap.explorer import PARTS, lanes, step_bars, summary
 from llmprof.trace import Trace
 from tests.analyze.builders import ALL_REDUCE, GEMM, NCCL_ALL_REDUCE, kernels, labels, launches
 
@@ -63,15 +62,6 @@ def test_a_recording_without_steps_has_one_bar() -> None:
     assert (bar["exposed, wait unknown"], bar["exposed copy"]) == (20, 5)
     assert step_bars(trace(), rank=0, phase="decode").is_empty()
     assert step_bars(trace(), rank=7).is_empty()
-
-
-def test_fuller_lanes_are_shares_of_pixels() -> None:
-    head, buffers = lanes(trace(), 0, (100, 200), pixels=1)
-    lane = next(one for one in head["lanes"] if one["name"] == "stream 7")
-    assert (lane["kind"], lane["classes"]) == ("bins", ["compute", "communication", "copy"])
-    assert np.frombuffer(buffers[lane["buffers"][0]], "<f4").tolist() == pytest.approx([0.6, 0, 0])
-    idle = next(one for one in head["lanes"] if one["name"] == "idle")
-    assert np.frombuffer(buffers[idle["buffers"][0]], "<f4").tolist() == pytest.approx([0.15])
 
 
 def test_a_window_in_which_nothing_runs() -> None:
@@ -150,24 +140,10 @@ def test_steps_as_bars_and_as_windows() -> None:
     assert shown.window == [100, 480]
 
 
-def test_traces_without_common_steps_are_aligned_at_their_starts() -> None:
-    a, b = stepped(100, [50]), stepped(1000, [50])
-    assert aligned((120, 130), (a, 0), (b, 0), step=7) == (1020, 1030)
-    assert aligned((120, 130), (a, 0), (b, 5), step=None) is None
-
-
 def test_many_steps_share_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps_module, "MAX_BARS", 2)
     bars = step_bars(stepped(100, [50, 60, 70]), rank=0)
     assert bars.select("first", "last", "total_ns").rows() == [(0, 1, 55.0), (2, 2, 70.0)]
-
-
-def test_bars_of_a_recording_add_up(sample_trace) -> None:  # type: ignore[no-untyped-def]
-    trace = sample_trace("torch_tp4_eager_nccl")
-    bars = step_bars(trace, rank=3, phase="decode")
-    found = overlap(trace).filter(pl.col("rank") == 3, pl.col("step").is_in(bars["first"].to_list()))
-    assert bars["total_ns"].to_list() == found["total_ns"].to_list()
-    assert bars.select(pl.sum_horizontal(*PARTS))["compute"].to_list() == bars["total_ns"].to_list()
 
 
 def test_a_rank_that_is_missing(sample_trace) -> None:  # type: ignore[no-untyped-def]
@@ -199,15 +175,3 @@ def test_a_trace_without_steps_has_lanes_and_one_bar_that_is_no_step() -> None:
     shown._on_steps(rank=0, first=-1, last=-1)
     assert (shown.step, shown.window) == (None, None)
     assert shown._on_lanes(rank=0, **ALL)[0]["sides"][0]["lanes"][0]["count"] == 1
-
-
-def test_a_picture_for_where_no_kernel_runs() -> None:
-    assert explore.overlap(trace()).picture().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("sample", "axis"), [("torch_cpu_tp2_layer_annotations", "operator"), ("torch_pp2_eager", "device")]
-)
-def test_the_picture_names_the_time_after_what_ran(sample_trace, monkeypatch, sample, axis) -> None:
-    monkeypatch.setattr("llmprof.charts.to_png_bytes", lambda chart: chart.to_json().encode())
-    assert f'"{axis} time (ms)"'.encode() in explore.overlap(sample_trace(sample)).picture()

@@ -8,7 +8,7 @@ import pytest
 
 from llmprof import analyze, explore
 from llmprof.errors import LlmprofError
-from llmprof.explore.ranks.explorer import band_of, cells
+from llmprof.explore.ranks.explorer import cells
 from tests.analyze.test_ranks import RANKS, STEPS, on_hosts, run_of
 
 
@@ -48,11 +48,6 @@ def test_a_row_of_many_ranks_shows_the_largest_and_a_column_of_many_steps_their_
     assert (near["banded"], len(near["rows"]), len(near["columns"])) == (1, 8, 10)
 
 
-@pytest.mark.parametrize(("ranks", "size"), [(1, 1), (128, 1), (129, 2), (512, 4), (1000, 8), (1024, 8), (1025, 16)])
-def test_rows_hold_powers_of_two_of_ranks(ranks, size):
-    assert band_of(ranks) == size
-
-
 def test_what_was_picked_is_a_frame_and_opens_in_a_timeline(sixteen):
     widget = explore.ranks(sixteen)
     assert widget.selected.height == 0
@@ -84,7 +79,3 @@ def test_late_groups_and_what_is_not_known(sixteen):
 def test_the_tab_is_there_only_where_there_are_several_ranks(sixteen, sample_trace):
     assert "Ranks" in explore.open(sixteen).titles
     assert "Ranks" not in explore.open(sample_trace("torch_tp1_eager")).titles
-
-
-def test_the_picture_is_the_chart(sixteen):
-    assert explore.ranks(sixteen, measure="wait").picture().startswith(b"\x89PNG")

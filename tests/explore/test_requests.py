@@ -6,9 +6,7 @@ import pytest
 import traitlets
 
 from llmprof import analyze, explore
-from llmprof.analyze.requests.requests import PARTS
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.explore.requests.explorer import COLOURS
 from tests.analyze.test_requests import MS, made
 
 
@@ -57,11 +55,6 @@ def test_what_is_known_of_a_request_and_of_its_slowest_step(run):
     assert answer["step"] == 1  # 30 ms, where the median of steps with prefill takes 20
     titles = analyze.findings(run.trace, step=1)["title"].to_list()
     assert [reason["title"] for reason in answer["reasons"]] == titles[:4]
-
-
-def test_every_part_has_a_colour_of_its_own():
-    assert list(COLOURS) == list(PARTS)
-    assert len(set(COLOURS.values())) == len(PARTS)
 
 
 def test_what_is_not_there_is_refused(run):

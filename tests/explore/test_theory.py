@@ -62,11 +62,6 @@ def test_a_trace_gives_its_device_and_measured_steps(monkeypatch):
     assert widget.measured.filter(pl.col("value") == 4)["decode_s"].item() == pytest.approx(0.0018, rel=0.05)
 
 
-def test_pictures_are_png():
-    image = explore.theory("tiny", "H200").picture("Memory")
-    assert image.startswith(b"\x89PNG")
-
-
 def test_a_device_is_needed():
     with pytest.raises(LlmprofError, match="no device"):
         explore.theory("Qwen3-8B")

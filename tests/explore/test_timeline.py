@@ -14,7 +14,6 @@ import llmprof
 from llmprof import analyze, explore, schema
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.timeline import data
-from llmprof.explore.timeline.view import LIMIT
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, GEMM, NORM, forward, kernels, labels, launches, ops
 from tests.analyze.test_requests import MS
@@ -77,25 +76,6 @@ def test_rows_of_a_rank_are_found_in_two_goes():
     assert notes["steps"] == ""
 
 
-def test_an_empty_step_does_not_cut_the_step_that_still_runs_on_the_device():
-    run, marks = decode(steps=1)
-    marks = pl.concat([marks, labels([("execute_context_0(0)_generation_0(0)", 525, 5)]).with_columns(marks["thread"])])
-    widget = explore.timeline(Trace({"kernels": run, "runtime": launches(run, lead=100), "markers": marks}))
-    ask(widget, "find")
-    step = analyze.steps(widget.trace).row(0, named=True)
-    lane = widget._data.rows[row_of(widget, "steps")].lanes[0]
-    assert step["start_ns"] + step["dur_ns"] == 630
-    assert list(zip(lane.start, lane.end, strict=True)) == [(step["start_ns"], step["start_ns"] + step["dur_ns"])]
-
-
-def test_numbers_of_device_events_are_those_of_the_analyses(sample_trace):
-    for name in ("torch_tp4_eager_nccl", "nsys_tp2_cudagraph", "torch_cpu_tp2_layer_annotations"):
-        trace = sample_trace(name)
-        events = explore.timeline(trace)._data.events
-        same = ["event", "rank", "stream", "start_ns", "dur_ns", "name", "category"]
-        assert events.select(same).equals(analyze.activity(trace).select(same))
-
-
 def test_a_near_view_has_the_events_themselves():
     widget = explore.timeline(whole_trace())
     stream = row_of(widget, "stream")
@@ -125,21 +105,6 @@ def test_a_far_view_has_bins_and_the_events_that_are_wide():
     assert found["busy"][first + 80 :].max() == 0
 
 
-def test_nested_operators_lie_on_levels():
-    widget = explore.timeline(whole_trace())
-    message, _ = view_of(widget, [80, 130], rows=[row_of(widget, "ops")])
-    assert [lane[1:4] for lane in message["lanes"]] == [[0, 0, 2], [1, 2, 1]]
-
-
-def test_the_size_of_a_view_follows_from_its_pixels():
-    rows = [kernels([GEMM] * 400, rank=rank, pause=10, stream=stream) for rank in range(8) for stream in range(24)]
-    widget = explore.timeline(Trace({"kernels": pl.concat(rows)}))
-    _, buffers = ask(
-        widget, "view", window=[0, 8000], width=3000, rows=list(range(len(widget._data.rows))), colour_by="stage"
-    )
-    assert sum(len(raw) for raw in buffers) <= LIMIT
-
-
 def test_counters_are_lines_between_their_least_and_greatest_value():
     samples = pl.DataFrame(
         {"rank": [0] * 4, "device": [0] * 4, "time_ns": [0, 10, 12, 30], "name": ["gpu.power"] * 4,
@@ -156,14 +121,6 @@ def test_counters_are_lines_between_their_least_and_greatest_value():
     assert math.isnan(least[0])
     assert least[1:] == [1, 1, 2, 2, 4]
     assert most[1:] == [1, 5, 2, 4, 4]
-
-
-def test_memory_that_is_allocated_is_a_counter():
-    memory = pl.DataFrame({"rank": [0, 0], "device": [0, 0], "time_ns": [1, 5], "allocated_bytes": [10, 30],
-                           "on_device": [True, True]})  # fmt: skip
-    widget = explore.timeline(Trace({"memory": schema.conform(memory, "memory")}))
-    rows = ask(widget, "rows")[0]["rows"]
-    assert [(row["label"], row["unit"], row["range"]) for row in rows] == [("allocated", "B", [0.0, 30.0])]
 
 
 def test_a_selected_kernel_is_its_row_of_the_attribution():
@@ -309,15 +266,6 @@ def test_every_kind_of_row_can_be_described(sample_trace):
         assert widget.selected.height == 1
 
 
-def test_waiting_and_transfer_of_a_collective_are_parts_of_it(sample_trace):
-    trace = sample_trace("torch_tp4_eager_nccl")
-    widget = explore.timeline(trace)
-    ask(widget, "find")
-    lanes = next(row for row in widget._data.rows if row.kind == "collectives" and row.rank == 0).lanes
-    drawn = sum(int((lane.end - lane.start).sum()) for lane in lanes)
-    assert drawn == analyze.collectives(trace).filter(rank=0)["dur_ns"].sum()
-
-
 def test_search_counts_and_goes_round():
     widget = explore.timeline(whole_trace())
     stream, operators = row_of(widget, "stream"), row_of(widget, "ops")
@@ -334,13 +282,6 @@ def test_search_counts_and_goes_round():
     assert (operator["count"], operator["hit"]["row"]) == (1, operators)
     assert ask(widget, "search", text="a.*n", after=0)[0]["count"] == 0
     assert ask(widget, "search", text=" ", after=0)[0] == {"count": 0, "index": -1, "hit": None, "names": []}
-
-
-def test_search_finds_stages_once_they_are_known():
-    widget = explore.timeline(whole_trace())
-    assert ask(widget, "search", text="o_proj", after=0)[0]["count"] == 0
-    ask(widget, "find")
-    assert ask(widget, "search", text="o_proj", after=0)[0]["count"] == 4
 
 
 def test_picking_takes_what_is_under_the_pointer_else_the_nearest():
@@ -378,13 +319,6 @@ def test_going_to_a_step_and_to_a_layer():
         widget.go(step=1, layer=9)
 
 
-def test_names_are_sent_when_they_are_asked_for():
-    widget = explore.timeline(whole_trace())
-    described, _ = ask(widget, "rows")
-    assert described["names"][0] == "_prepare_inputs_kernel"
-    assert ask(widget, "names", numbers=[1, 10**6])[0]["names"] == {1: described["names"][1]}
-
-
 @pytest.mark.parametrize(
     ("tables", "kinds"),
     [
@@ -420,14 +354,6 @@ def test_a_rank_that_is_missing_is_named():
     ]  # fmt: skip
 
 
-def test_what_belongs_to_no_rank_comes_last():
-    samples = pl.DataFrame({"rank": [-1], "time_ns": [5], "name": ["cpu.utilization"], "value": [3.0], "unit": ["%"]})
-    tables = {"kernels": kernels([GEMM]), "counters": schema.conform(samples, "counters")}
-    described, _ = ask(explore.timeline(Trace(tables, {"device": "H200"})), "rows")
-    assert [(group["label"], group["detail"]) for group in described["groups"]] == [("rank 0", "H200"), ("host", "")]
-    assert described["rows"][-1]["label"] == "cpu.utilization"
-
-
 def test_markup_in_names_stays_text_in_the_picture():
     hostile = '<script>alert("1")</script>&\x00\x1b\n'
     widget = explore.timeline(Trace({"kernels": kernels([(hostile, 1000)])}))
@@ -445,13 +371,6 @@ def test_metrics_are_facts_of_the_kernels_that_they_fit(sample_trace):
     assert facts["ncu: match"].startswith("confidence")
 
 
-def test_the_window_that_is_given_is_shown_first():
-    widget = explore.timeline(whole_trace(), window=(100, 200), height=300, colour_by="category", theme="dark")
-    assert (widget.window, widget.height, widget.colour_by, widget.theme) == ([100.0, 200.0], 300, "category", "dark")
-    with pytest.raises(traitlets.TraitError):
-        widget.colour_by = "name"
-
-
 def test_finding_says_what_it_does_and_happens_once(monkeypatch):
     widget = explore.timeline(whole_trace())
     said = []
@@ -463,15 +382,6 @@ def test_finding_says_what_it_does_and_happens_once(monkeypatch):
         time.sleep(0.01)
     assert said[0] == "finding steps and layers"
     assert {"finding steps", "finding layers", "finding collectives", "finding idle", ""} <= set(said)
-
-
-def test_markers_on_the_device_only_need_no_row_of_the_host():
-    marks = pl.DataFrame(
-        {"rank": 0, "device": 0, "start_ns": [0, 10], "dur_ns": 5, "name": "x", "domain": "d", "on_device": True}
-    )
-    calls = pl.DataFrame({"rank": 0, "start_ns": [0], "dur_ns": [1], "name": ["enqueue"], "api": ["runtime"]})
-    assert explore.timeline(Trace({"markers": marks, "runtime": calls})) is not None
-    assert explore.timeline(Trace({"markers": marks})) is not None
 
 
 def test_requests_stand_on_top_a_row_each():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import polars as pl
 import pytest
 
@@ -47,13 +45,6 @@ def test_modules_and_functions_have_rows_of_their_own(shown):
     assert counts == {"modules": 2, "python": 2, "ops": 1, "runtime": 2}
     shown.selection = {"row": row_of(shown, "python"), "id": 4}
     assert shown.selected["name"].to_list() == [NORMED]
-
-
-def test_functions_of_any_depth_are_levels(tmp_path):
-    widget = explore.timeline(run_of(depth=90), notes=tmp_path / "n.json")
-    row = widget._data.rows[row_of(widget, "python")]
-    assert len(row.lanes) == 90
-    assert row.count == 92
 
 
 def test_file_and_line_of_a_function_and_the_functions_of_a_kernel_are_said(shown):
@@ -109,10 +100,3 @@ def test_the_flame_graph_in_the_widget_by_hand(shown):
     message, _ = shown._on_flame("stage")
     assert "not of kernels" in message["problem"]
     assert message["total"] == 0
-
-
-def test_the_flame_graph_is_saved_for_speedscope(shown):
-    message, _ = shown._on_speedscope("python")
-    assert message["file"].endswith("-python.speedscope.json")
-    content = json.loads(message["content"])
-    assert sum(content["profiles"][0]["weights"]) == 40

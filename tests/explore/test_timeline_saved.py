@@ -9,7 +9,6 @@ import pytest
 
 from llmprof import explore
 from llmprof.errors import AnalysisError, ArgumentError, LlmprofError
-from llmprof.explore.timeline.view import _strips
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, kernels, launches
 
@@ -152,19 +151,3 @@ def late_of(ranks: int, late: int) -> Trace:
         for rank in range(ranks)
     ]  # fmt: skip
     return Trace({"kernels": pl.concat(rows).sort("rank", "start_ns")})
-
-
-def test_the_late_rank_of_many_comes_first_in_the_saved_picture(file):
-    shown = explore.timeline(late_of(24, 21), notes=file)
-    assert shown.picture().startswith(b"\x89PNG")
-    assert {group["rank"] for group in shown._data.groups() if group["late"]} == {21}
-    _, labels = _strips(shown._data)
-    assert [label.rank for label in labels][:3] == [21, 0, 1]
-    assert len(labels) < 24  # not all fit, so it would have been cut off
-
-
-def test_rows_that_were_moved_are_kept_in_the_view(shown, file):
-    shown.arrangement = {"moved": [2, 0, 1], "order": "hand", "ranks": [1, 0]}
-    again = explore.timeline(run_of(), notes=file, view=shown.view)
-    assert again.arrangement["moved"] == [2, 0, 1]
-    assert (again.arrangement["order"], again.arrangement["ranks"]) == ("hand", [1, 0])

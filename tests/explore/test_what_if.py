@@ -10,10 +10,9 @@ import llmprof
 from llmprof import analyze, explore, schema
 from llmprof.analyze import changes
 from llmprof.analyze.replay.what_if import _MAKERS, change_of
-from llmprof.explore.what_if.explorer import call_of, offers, works
-from llmprof.explore.what_if.picture import step_times
+from llmprof.explore.what_if.explorer import call_of, offers
 from llmprof.trace import Trace
-from tests.analyze.test_replay import device_bound, host_bound, two_ranks
+from tests.analyze.test_replay import device_bound, two_ranks
 
 
 def written(offer) -> str:
@@ -24,17 +23,6 @@ def written(offer) -> str:
         if field.value or not field.optional
     ]
     return ":".join([offer.name, *parts])
-
-
-def test_a_picture_for_where_no_kernel_runs():
-    shown = explore.what_if(device_bound(), "scale:norm:0.5", "remove:nothing like it")
-    assert shown.picture().startswith(b"\x89PNG")
-    chart = step_times(shown.selected, title="less", changes=["norm x 0.5"]).to_dict()
-    assert chart["title"]["subtitle"][0] == "Changes: norm x 0.5."
-    [rows] = chart["datasets"].values()
-    bars = [(row["row"], row["what"], row["time"], row["text"]) for row in rows]
-    assert bars == [("decode", "recorded", 100, "100 us"), ("decode", "predicted", 75.5, "75.5 us")]
-    assert explore.what_if(device_bound()).picture().startswith(b"\x89PNG")
 
 
 def test_the_prediction_by_hand():
@@ -52,15 +40,6 @@ def test_the_prediction_by_hand():
     # nobody waits for rank 1: 37 and 36 us instead of 96 and 36
     balanced, _ = explore.what_if(two_ranks())._on_predict(changes=["balance"])
     assert (balanced["rows"][0]["recorded_ns"], balanced["rows"][0]["predicted_ns"]) == (66_000, 36_500)
-
-
-def test_where_something_else_sets_the_pace_it_says_so():
-    shown = explore.what_if(host_bound())
-    words = shown._on_predict(changes=["scale:norm:0.5"])[0]["words"]
-    assert words == "A step of decode stays at 100 us: something else sets its pace (analyze.critical_path says what)."
-    assert "Add a change" in shown._on_predict(changes=[])[0]["words"]
-    slower = shown._on_predict(changes=["scale:host:2"])[0]["words"]
-    assert slower == "A step of decode: 100 us recorded, 200 us predicted, 100.0 % more."
 
 
 def test_a_change_that_matches_nothing_is_named_and_left_out():
@@ -106,14 +85,6 @@ def test_every_change_of_the_command_line_is_offered_and_begins_with_what_matche
         assert eval(call_of(text), {"changes": changes}).words == change_of(text).words
     single = sample == "torch_tp1_cudagraph"
     assert {offer.name for offer in offered if offer.why} == ({"balance", "transfer"} if single else set())
-
-
-def test_work_is_offered_by_its_share():
-    assert works(device_bound()) == [
-        ("other", "other (stage, 100.0 %)"),
-        ("linear", "linear (category, 50.0 %)"),
-        ("norm", "norm (category, 50.0 %)"),
-    ]
 
 
 def test_without_device_activity_it_says_so():

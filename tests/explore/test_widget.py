@@ -121,12 +121,6 @@ def test_a_window_that_is_none_is_refused(window):
         Probe().window = window
 
 
-def test_a_window_is_taken_as_a_tuple_of_integers():
-    widget = Probe()
-    widget.window = (1, 2)
-    assert widget.window == [1.0, 2.0]
-
-
 def test_linked_explorers_follow_each_other_until_unlinked():
     a, b, c = Probe(), Probe(window=[5, 9], rank=1), Probe(step=3)
     link = explore.link(a, b, c)
@@ -192,12 +186,6 @@ def test_a_notebook_gets_the_picture_and_the_widget_as_two_outputs(monkeypatch):
     assert how == {"metadata": {"image/png": {"width": 1000}}, "raw": True}
     assert 'class="llmprof-kept"' in style["text/html"]
     assert set(live) == {"text/plain", "application/vnd.jupyter.widget-view+json"}
-
-
-def test_functions_are_loaded_when_they_are_asked_for():
-    assert set(explore.__all__) <= set(dir(explore))
-    with pytest.raises(AttributeError, match="no attribute 'heatmap'"):
-        _ = explore.heatmap
 
 
 def test_no_trait_hides_what_a_widget_can_do(sample_trace):

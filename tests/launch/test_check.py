@@ -78,20 +78,6 @@ def test_a_run_on_a_gpu_with_operators_only_is_empty(sample_trace):
         check(sample_trace("torch_cpu_tp2_layer_annotations"), config(tensor_parallel_size=2), CUDA)
 
 
-def test_operators_count_on_cpu(sample_trace):
-    found = check(sample_trace("torch_cpu_tp2_layer_annotations"), config(tensor_parallel_size=2), {"platform": "cpu"})
-    assert found["events_are"] == "operators"
-    assert set(found["ranks"]) == {0, 1}
-    assert found["steps_from"] == ["vllm"]
-
-
-def test_kernels_without_any_step_are_an_error_for_vllm_only():
-    few = Trace({"kernels": kernels(["a", "b", "c"])})
-    with pytest.raises(CaptureError, match="has 3 kernels, but no step of the engine"):
-        check(few, config(), CUDA)
-    assert check(few, config(engine="transformers"), CUDA)["steps"] == {}
-
-
 def test_what_is_odd_is_a_warning():
     stages = [{"name": "profiled", "dur_ns": 20_000}]
     outside = kernels([("other", 5000)], start=0, first=900)

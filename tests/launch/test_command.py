@@ -37,15 +37,6 @@ def test_nsys_records_the_capture_range_with_graphs_by_node_and_no_sampling():
     ]
 
 
-def test_options_of_nsys_go_over_the_defaults():
-    options = {"trace": "cuda,nvtx,osrt", "--gpu-metrics-devices": "all", "sample": None, "cuda-memory-usage": True}
-    made = command.nsys(config(nsys_options=options), WORKER, RUN / "report", executable="/opt/nsys")
-    assert made[:2] == ["/opt/nsys", "profile"]
-    assert made[2:4] == ["--trace=cuda,nvtx,osrt", "--cpuctxsw=none"]
-    assert made[8:11] == ["--force-overwrite=true", "--gpu-metrics-devices=all", "--cuda-memory-usage=true"]
-    assert not any(argument.startswith("--sample") for argument in made)
-
-
 def test_ncu_leaves_clocks_alone_and_begins_with_the_profiler():
     assert command.ncu(config(profile_mode="ncu"), WORKER, RUN / "report") == [
         "ncu",
@@ -107,12 +98,6 @@ def test_options_of_ncu_go_over_everything():
     assert not {"--force-overwrite", "--replay-mode"} & set(made)
 
 
-@pytest.mark.parametrize("name", ["flash", "regex:flash"])
-def test_a_kernel_name_is_a_regular_expression_with_and_without_the_prefix(name):
-    made = command.ncu(config(ncu_options={"kernel_name": name}), WORKER, RUN / "report")
-    assert made[made.index("--kernel-name") + 1] == "regex:flash"
-
-
 @pytest.mark.parametrize("name", ["gemm", "regex:gemm", "^nvjet|gemm$", "."])
 def test_collectives_are_left_out_whatever_name_is_asked_for(name):
     several = config(ncu_options={"kernel_name": name}, tensor_parallel_size=2)
@@ -121,12 +106,6 @@ def test_collectives_are_left_out_whatever_name_is_asked_for(name):
     assert re.search(pattern, "cutlass_gemm" if name != "." else "x")
     for waits in ("ncclDevKernel_AllReduce_gemm", "cross_device_reduce_1stage", "all_gather_gemm"):
         assert not re.search(pattern, waits)
-
-
-def test_collectives_can_be_asked_for_by_name():
-    several = config(ncu_options={"kernel_name": "ncclDevKernel"}, tensor_parallel_size=2)
-    made = command.ncu(several, WORKER, RUN / "report")
-    assert made[made.index("--kernel-name") + 1] == "regex:ncclDevKernel"
 
 
 def test_a_report_is_exported_to_sqlite():
@@ -162,21 +141,6 @@ def test_the_environment_makes_captures_right():
         "TRANSFORMERS_OFFLINE": "1",
     }
     assert "HF_HUB_OFFLINE" not in command.environment(config(model="org/name"))
-
-
-@pytest.mark.parametrize(
-    ("mode", "one_process"), [("inference_only", False), ("torch", False), ("nsys", False), ("ncu", True)]
-)
-def test_only_ncu_keeps_the_engine_in_one_process(mode, one_process):
-    found = command.environment(config(profile_mode=mode))
-    assert (found.get("VLLM_ENABLE_V1_MULTIPROCESSING") == "0") is one_process
-    both = config(profile_mode="nsys_ncu")
-    assert {command.environment(both, mode=mode)["VLLM_ENABLE_V1_MULTIPROCESSING"] for mode in ("nsys", "ncu")} == {"0"}
-
-
-def test_names_of_layers_under_nsys_need_the_old_runner():
-    assert command.environment(config(profile_mode="nsys", layer_annotations=True))["VLLM_USE_V2_MODEL_RUNNER"] == "0"
-    assert "VLLM_USE_V2_MODEL_RUNNER" not in command.environment(config(layer_annotations=True))
 
 
 def test_the_configuration_has_the_last_word_on_the_environment():
@@ -215,10 +179,3 @@ def test_the_plan_lists_the_passes_and_writes_nothing(tmp_path, monkeypatch, mod
     made = plan(config(profile_mode=mode, results_dir=str(tmp_path / "results")))
     assert [(name, argv[0]) for name, argv in made] == passes
     assert not (tmp_path / "results").exists()
-
-
-def test_each_of_two_passes_has_a_folder_of_its_own(tmp_path):
-    (_, nsys), (_, ncu) = plan(config(profile_mode="nsys_ncu", results_dir=str(tmp_path)))
-    run = tmp_path / "tiny_nsys_ncu_TIME"
-    assert nsys[-4:] == ["/venv/bin/python", f"{run}/inference_script.py", "--out", f"{run}/nsys"]
-    assert ncu[-4:] == ["/venv/bin/python", f"{run}/ncu/inference_script.py", "--out", f"{run}/ncu"]

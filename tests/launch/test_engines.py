@@ -185,29 +185,6 @@ def test_times_of_requests_are_those_that_the_engine_tells(newest):
     }
 
 
-def test_times_that_an_old_engine_does_not_tell_are_unknown(tmp_path):
-    first = StandInVllm(tmp_path, "0.10.2").run().worker["requests"][0]
-    assert first["output_tokens"] == 3
-    assert {name for name, value in first.items() if value is None} == {
-        *("start_ns", "arrived_s", "ttft_s", "tpot_s", "itl_s", "queue_s", "prefill_s", "decode_s", "e2e_s")
-    }
-
-
-def test_facts_of_devices_and_of_the_cache_are_kept(newest):
-    ran = newest.run(profiler="none", tensor_parallel_size=2)
-    assert ran.worker["device_names"] == ["GPU 0", "GPU 1"]
-    assert ran.worker["peak_memory_bytes"] == {"0": 1000, "1": 1001}
-    assert ran.worker["kv_cache"] == {
-        "blocks": 100,
-        "block_size": 16,
-        "tokens": 1600,
-        "bytes": 4096,
-        "peak_usage": None,
-    }
-    assert ran.called("LLM")[0]["values"]["distributed_executor_backend"] == "mp"
-    assert "start_profile" not in ran.order
-
-
 @pytest.mark.parametrize(
     ("version", "profile"),
     [
@@ -223,14 +200,6 @@ def test_the_profiler_of_cuda_is_started_and_stopped_in_every_version(tmp_path, 
     others = [["llmprof_begin", []], ["llmprof_watch_steps", []], ["llmprof_steps", []], ["llmprof_facts", []]]
     window = [one for one in asked if one not in ("LLM", "shutdown", *others)]
     assert window == ["generate", profile[0], "generate", profile[1]]
-
-
-@pytest.mark.parametrize(
-    ("all_reduce", "value"), [("auto", None), ("nccl", True), ("custom", False)], ids=["auto", "nccl", "custom"]
-)
-def test_the_kind_of_all_reduce_is_a_choice(newest, all_reduce, value):
-    (llm,) = newest.run(all_reduce=all_reduce, profiler="none").called("LLM")
-    assert llm["values"].get("disable_custom_all_reduce") == value
 
 
 def test_names_of_layers_make_the_run_eager_and_go_to_nvtx_for_cuda(newest):
@@ -250,16 +219,6 @@ def test_texts_are_generated_with_the_tokenizer_and_sampled_with_a_seed_each(new
     assert one["sampling"] == [common | {"seed": 3}, common | {"seed": 4}]
     assert "skip_tokenizer_init" not in ran.called("LLM")[0]["values"]
     assert (ran.out / "generated_output.txt").read_text().startswith("=== request 0: text\ntext 0\n")
-
-
-def test_without_a_tokenizer_nothing_is_made_into_text(newest):
-    ran = newest.run()
-    assert all(one["detokenize"] is False for call in ran.called("generate") for one in call["sampling"])
-
-
-def test_one_process_can_be_asked_for(newest):
-    ran = newest.run({"environment": {"LLMPROF_IN_PROCESS": "1"}})
-    assert ran.called("LLM")[0]["environment"]["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
 
 
 def test_a_cpu_is_seen_from_the_version_and_gets_its_own_environment(tmp_path):
@@ -304,11 +263,6 @@ def test_what_cannot_run_is_explained_before_the_engine_starts(newest, changes, 
     assert re.search(found, error["message"])
     assert advice in error["advice"]
     assert ran.order == []
-
-
-def test_gpus_are_those_that_the_run_may_use(newest):
-    ran = newest.run({"environment": {"CUDA_VISIBLE_DEVICES": "GPU-1111"}}, tensor_parallel_size=2)
-    assert ran.worker["error"]["message"].endswith("there are 1")
 
 
 def test_out_of_memory_says_which_knob(newest):

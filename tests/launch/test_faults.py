@@ -160,33 +160,11 @@ def test_an_exception_that_the_engine_survived_is_no_cause(tmp_path, last, found
     assert error.hint == "the whole output is in experiment.log"
 
 
-def test_advice_of_the_engine_script_goes_first(stand_ins):
-    stand_ins.how(fail="explained", says="CUDA out of memory", advice="buy a larger GPU")
-    assert fails(stand_ins).hint == "buy a larger GPU"
-
-
-def test_an_unknown_error_shows_the_last_words(stand_ins):
-    says = "KeyError: 'root cause'\nRuntimeError: Engine core initialization failed. See root cause above"
-    stand_ins.how(fail="start", says=says)
-    error = fails(stand_ins)
-    assert "KeyError: 'root cause'" in error.found
-    assert "experiment.log" in error.hint
-
-
 def test_a_crash_in_mid_run_says_where_and_what_may_have_killed_it(stand_ins):
     stand_ins.how(fail="middle")
     error = fails(stand_ins)
     assert "in mid-run, after 'plain': it was killed by SIGKILL" in error.found
     assert "main memory ran out" in error.hint
-
-
-def test_words_of_an_earlier_pass_are_not_taken_for_those_of_the_last(stand_ins):
-    folder = RunFolder.create(stand_ins.config())
-    folder.log.write_text("# 2026-11-21T12:00:00+00:00 first\nCUDA out of memory\n")
-    stand_ins.how(fail="start", says="RuntimeError: other")
-    with pytest.raises(LaunchError) as caught:
-        ExperimentRunner(folder.config).run_in(folder)
-    assert "other" in caught.value.found
 
 
 def test_a_run_that_takes_too_long_is_ended(stand_ins):

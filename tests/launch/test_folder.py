@@ -187,17 +187,6 @@ def test_the_state_gets_onto_a_full_disk(config, monkeypatch):
         files.write_small(made.path / "new.json", {})
 
 
-def test_json_has_null_for_what_is_not_finite(tmp_path):
-    path = files.write_json(
-        tmp_path / "a.json", {"a": [float("nan"), 1.5, {"b": float("inf")}], 3: (1, 2), "é": Path("x")}
-    )
-    assert json.loads(path.read_text()) == {"a": [None, 1.5, {"b": None}], "3": [1, 2], "é": "x"}
-    assert files.read_json(path)["3"] == [1, 2]
-    assert files.read_json(tmp_path / "none") is None
-    path.write_text("{")
-    assert files.read_json(path) is None
-
-
 def test_a_results_folder_that_cannot_be_made_is_said(tmp_path, config):
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"cannot write .*; choose a folder that can be written"):
@@ -272,14 +261,3 @@ def test_secrets_inside_of_arguments_come_back_from_the_environment(monkeypatch)
     assert _job._with_secrets(written) == given
     assert disclosure.secret_arguments(shown) == {}  # a run that goes on takes them from its own environment
     assert _job._with_secrets(disclosure.for_script(shown)) == given
-
-
-@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644)])
-def test_files_have_the_rights_that_the_user_gives(config, mask, mode):
-    before = os.umask(mask)
-    try:
-        made = RunFolder.create(config)
-    finally:
-        os.umask(before)
-    assert (made.path / "config.yaml").stat().st_mode & 0o777 == mode
-    assert (made.path / "state.json").stat().st_mode & 0o777 == mode

@@ -9,10 +9,10 @@ import pytest
 
 from llmprof.errors import ConfigError
 from llmprof.launch import ExperimentConfig
-from llmprof.launch.engines._job import half_width, token_ids, turns
+from llmprof.launch.engines._job import token_ids, turns
 from llmprof.launch.engines._server import achieved
 from llmprof.launch.run.command import job
-from llmprof.launch.run.load import arrivals, lengths, load
+from llmprof.launch.run.load import lengths, load
 
 
 def config(**values) -> ExperimentConfig:
@@ -48,14 +48,6 @@ def test_lengths_have_the_mean_and_deviation_that_were_asked_for(said, mean, dev
 def test_lengths_that_are_none_are_refused(said):
     with pytest.raises(ConfigError, match=r"load\.input is .*expected N, LOW:HIGH"):
         lengths(said, 3, seed=0)
-
-
-def test_arrivals_keep_the_rate():
-    gaps = arrivals("poisson", 4001, 5.0, 0, 1)
-    assert gaps[-1] == pytest.approx(800, rel=0.05)
-    assert arrivals("constant", 3, 4.0, 0, 1) == [0.0, 0.25, 0.5]
-    assert arrivals("burst", 4, 2.0, 0, 2) == [0.0, 0.0, 1.0, 1.0]
-    assert arrivals("poisson", 3, 0.0, 0, 1) == [0.0] * 3
 
 
 def test_every_request_of_a_served_run_has_a_prompt_of_its_own():
@@ -99,13 +91,6 @@ def test_json_lines_come_in_the_order_of_their_times(tmp_path):
     made, _ = job(served(file, time_unit="ms"), "tiny")
     assert made["server"]["num_prompts"] == 2
     assert [len(prompt) for prompt in token_ids(made["synthetic"])] == [5, 9]
-
-
-def test_sharegpt_has_prompts_and_no_times(tmp_path):
-    file = tmp_path / "sharegpt.json"
-    file.write_text(json.dumps([{"conversations": [{"from": "human", "value": "Hello?"}]}]))
-    found = load(served(file))
-    assert (found.texts, found.arrivals_s) == (["Hello?"], None)
 
 
 @pytest.mark.parametrize(
@@ -191,8 +176,3 @@ def test_repeats_go_on_until_the_mean_is_known(walls, until, repeats, noted):
         record.measure()
     assert len(record.document["stages"]) == repeats
     assert len(record.notes) == noted
-
-
-def test_half_of_an_interval_by_hand():
-    # mean 11, deviation 1, t(2) = 4.303
-    assert half_width([10, 11, 12]) == pytest.approx(4.303 / 3**0.5 / 11, rel=1e-3)

@@ -56,25 +56,10 @@ def test_every_model_is_whole_and_has_a_source(name):
     assert name in models.SOURCES[name] or name.startswith("tiny")
 
 
-def test_the_small_models_are_small():
-    assert parameters(models.config_of("tiny")) < 10e6
-    assert parameters(models.config_of("tiny-moe")) < 10e6
-
-
-def test_changes_of_a_copy_stay_there():
-    models.config_of("tiny")["num_hidden_layers"] = 99
-    assert models.config_of("tiny")["num_hidden_layers"] == 4
-
-
 def test_a_model_of_the_catalogue_is_written(tmp_path):
     found = models.resolve("random:tiny", tmp_path / "model")
     assert found == tmp_path / "model" / "tiny"
     assert json.loads((found / "config.json").read_text()) == models.config_of("tiny")
-
-
-def test_capitals_do_not_matter(tmp_path):
-    found = models.resolve("random:QWEN3-8b", tmp_path)
-    assert found.name == "Qwen3-8B"
 
 
 def test_an_unknown_model_names_the_nearest(tmp_path):

@@ -104,18 +104,6 @@ def test_a_passing_error_is_asked_again(monkeypatch):
     assert gpus.notes == []
 
 
-def test_older_drivers_are_asked_the_older_way():
-    nvml = FakeNvml("memory_v2", "event_reasons", "field 198", count=1)
-    gpus = Gpus(nvml)
-    first = taken(gpus, 0.0)
-    assert first["gpu.memory_used", 0] == (1500, "B")
-    assert first["gpu.throttle_reasons", 0] == (8, "1")
-    assert taken(gpus, 0.1)["gpu.pcie_received", 0] == (20_000, "B/s")
-    assert ("gpu.pcie_received", 0) not in taken(gpus, 0.2), "it takes 20 ms, so once a second is enough"
-    assert ("gpu.pcie_received", 0) in taken(gpus, 1.2)
-    assert gpus.notes == []
-
-
 def test_nvlink_of_the_fifth_generation_is_the_sum_of_its_links():
     nvml = FakeNvml("field 139", count=1)
     gpus = Gpus(nvml)
@@ -146,10 +134,6 @@ def test_visible_gpus(visible, expected):
     assert chosen(FakeNvml(), [0, 1], visible) == expected
 
 
-def test_visible_gpus_are_numbered_as_the_run_sees_them():
-    assert taken(Gpus(FakeNvml(), "1"), 0.0)["gpu.utilization", 0] == (41, "%")
-
-
 @pytest.mark.parametrize("fake", [FakeNvml("init"), None], ids=["no driver", "no package"])
 def test_without_nvml_there_is_a_reason(monkeypatch, fake):
     monkeypatch.setitem(sys.modules, "pynvml", fake)
@@ -159,15 +143,6 @@ def test_without_nvml_there_is_a_reason(monkeypatch, fake):
 
 
 # --- host and processes
-
-
-def test_the_host_of_this_machine():
-    host = Host()
-    taken(host, 0.0)
-    found = taken(host, 1.0)
-    assert 0 <= found["cpu.utilization", None][0] <= 100
-    assert found["memory.used", None][0] > 2**20
-    assert {unit for (name, _), (_, unit) in found.items() if name.startswith(("disk.", "network."))} <= {"B/s"}
 
 
 def test_rates_of_the_host_and_a_machine_without_disks():
@@ -292,14 +267,6 @@ def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_does_not_hide_another_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(pl.DataFrame, "write_parquet", fail)
-    sampler = Sampler(tmp_path / "m.parquet", hz=100, sources=[Counting()])
-    with pytest.raises(ZeroDivisionError) as caught, sampler:
-        _ = 1 / 0
-    assert "No space left" in caught.value.__notes__[0]
-
-
 @pytest.mark.parametrize("hz", [0, -1, 101, float("nan")])
 def test_rates_beyond_the_bounds_are_refused(tmp_path, hz):
     with pytest.raises(ConfigError, match="at most 100"):
@@ -373,12 +340,6 @@ def test_counters_of_the_trace_itself_stay():
     joined = counters(samples((START, 0, "gpu.power", "W", 1.0)), whole)
     assert sorted(joined.counters["name"]) == ["SMs Active", "gpu.power"]
     assert joined.counters.filter(name="gpu.power")["rank"].item() == -1, "no kernel says whose device it is"
-
-
-def test_a_device_of_several_ranks_has_no_rank():
-    shared = trace().kernels.with_columns(device=pl.lit(0, pl.Int32))
-    joined = counters(samples((START, 0, "gpu.power", "W", 1.0)), Trace({"kernels": shared}, {"start_epoch_ns": START}))
-    assert joined.counters["rank"].to_list() == [-1]
 
 
 def test_a_trace_without_a_clock_is_refused():

@@ -10,9 +10,8 @@ import pytest
 
 from llmprof.errors import ConfigError
 from llmprof.launch import ExperimentConfig, engines
-from llmprof.launch.config.ops import sized
 from llmprof.launch.engines import ops_parts, ops_timer, vllm_ops
-from llmprof.launch.engines.ops_parts import layers_of, overhead, result_of
+from llmprof.launch.engines.ops_parts import overhead, result_of
 from llmprof.launch.engines.ops_timer import OpsTimer
 from llmprof.readers.ops import together
 
@@ -73,10 +72,6 @@ class ModuleList(Module):
     def forward(self, *args, **kwargs):
         for child in self.children_.values():
             child(*args, **kwargs)
-
-
-class Missing(Module):
-    """A layer that another stage holds."""
 
 
 class Clock:
@@ -300,14 +295,6 @@ def test_an_error_of_the_model_passes_and_leaves_it_whole(clock):
     assert root(Tensor(1)).numel() == 1
 
 
-@pytest.mark.parametrize(("wanted", "nested"), [(0, 3), (-1, 0), (2, 2), (9, 3)])
-def test_how_many_layers_have_their_operators_timed(clock, wanted, nested):
-    root = model(clock)
-    timer = OpsTimer(TORCH, root, {"operator_layers": wanted, "memory": "off"}, cuda=False)
-    calls = frames(run(timer, root, ["decode"])).calls
-    assert calls.filter(kind="layer")["nested"].sum() == nested
-
-
 def test_a_model_without_layers_is_timed_by_depth_and_says_so(clock):
     root = Module(clock, 0, encoder=Module(clock, 5_000), head=Module(clock, 2_000, deep=Module(clock, 1_000)))
     timer = OpsTimer(TORCH, root, {"depth": 1, "memory": "off"}, cuda=False)
@@ -315,13 +302,6 @@ def test_a_model_without_layers_is_timed_by_depth_and_says_so(clock):
     assert "has no stack of layers" in result["notes"][0]
     calls = frames(result).calls.filter(kind="module")
     assert dict(calls.select("operator", "dur_ns").rows()) == {"encoder": 5_000, "head": 3_000}
-
-
-def test_layers_of_another_stage_are_left_out(clock):
-    one, other = Module(clock, 9), type("PPMissingLayer", (Missing,), {})(clock, 0)
-    root = Module(clock, 0, layers=ModuleList(clock, **{"0": other, "1": one}))
-    path, layers = layers_of(root)
-    assert (path, list(layers)) == ("layers", [1])
 
 
 def test_collectives_have_bytes_and_bandwidth(clock):
@@ -365,21 +345,6 @@ def test_a_cycle_of_methods_and_what_each_costs(clock):
     assert shown["method"].to_list() == ["none", "events"]
     assert shown["overhead"].to_list() == [None, pytest.approx(0.1)]
     assert shown.select("overhead_low", "overhead_high").row(1) == pytest.approx((0.1, 0.1))
-
-
-@pytest.mark.parametrize(("timed", "known"), [(5, False), (6, True)])
-def test_few_steps_have_no_interval(clock, timed, known):
-    """The median of five lies outside their range in one case of 16: no interval of 95 % there."""
-    from llmprof.analyze.operator_times import timing_overhead
-
-    timer = OpsTimer(TORCH, model(clock, layers=1), {"every": 2, "steps": timed, "memory": "off"}, cuda=False)
-    for _ in range(2 * timed + 1):
-        timer.begin_step("execute_decode", "decode")
-        clock.now += 11_000_000 if timer.timing else 10_000_000
-    timer.end_step()
-    row = timing_overhead(frames(result_of(timer) | {"world_size": 1})).row(1, named=True)
-    assert (row["steps"], row["overhead"]) == (timed, pytest.approx(0.1))
-    assert (row["overhead_low"] is not None, row["overhead_high"] is not None) == (known, known)
 
 
 def test_the_cost_of_timing_is_seen_though_the_run_drifts(clock):
@@ -437,18 +402,6 @@ def test_the_label_and_phase_of_a_step():
     assert vllm_ops.step_of(scheduled)[1] == "prefill"
 
 
-def test_a_step_where_all_generate_is_seen_without_asking_each():
-    cached = SimpleNamespace(num_output_tokens=[3, 5], is_context_phase=None)
-    scheduled = SimpleNamespace(
-        scheduled_new_reqs=[], scheduled_cached_reqs=cached, num_scheduled_tokens={"a": 1, "b": 1},
-        total_num_scheduled_tokens=2,
-    )  # fmt: skip
-    assert vllm_ops.step_of(scheduled) == ("execute_context_0(0)_generation_2(2)", "decode")
-    cached.num_output_tokens = [0, 5]  # one has no output yet: a prompt in pieces
-    cached.is_context_phase = lambda request: request == "a"
-    assert vllm_ops.step_of(scheduled) == ("execute_context_1(1)_generation_1(1)", "mixed")
-
-
 @pytest.mark.parametrize(
     ("compilation", "cuda", "words"),
     [
@@ -465,19 +418,6 @@ def test_graphs_and_compiled_code_are_refused(compilation, cuda, words, monkeypa
         return
     with pytest.raises(RuntimeError, match=words):
         vllm_ops._check_eager(config, cuda=cuda)
-
-
-def test_sizes_of_a_run():
-    made = ExperimentConfig(model="random:tiny", **sized("detailed"))
-    assert (made.max_tokens, made.warmup, made.ops_options) == (
-        100, 3, {"steps": 10, "every": 10, "layers": 0, "operator_layers": 0},
-    )  # fmt: skip
-    assert sized("quick", profile_steps=4, num_tokens=8, warmup_steps=0, max_seq_len=64) == {
-        "profile_mode": "ops", "max_tokens": 8, "warmup": 0, "max_model_len": 64,
-        "ops_options": {"steps": 4, "every": 2, "layers": 0, "operator_layers": 4},
-    }  # fmt: skip
-    with pytest.raises(ConfigError, match="no size"):
-        sized("huge")
 
 
 @pytest.mark.parametrize(

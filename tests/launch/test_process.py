@@ -63,13 +63,6 @@ def test_output_goes_to_the_log_and_nowhere_else(tmp_path, capfd):
     assert set(log.splitlines()[1:]) == {"out", "err"}
 
 
-def test_a_second_program_goes_on_in_the_log(tmp_path):
-    run(tmp_path, "print('first')")
-    run(tmp_path, "print('second')")
-    lines = (tmp_path / "experiment.log").read_text().splitlines()
-    assert [line for line in lines if not line.startswith("#")] == ["first", "second"]
-
-
 def test_events_become_progress(tmp_path):
     said = []
     events = tmp_path / "events.jsonl"
@@ -110,12 +103,6 @@ def test_the_program_gets_no_input_and_a_session_of_its_own(tmp_path):
     """
     run(tmp_path, code, env=dict(os.environ) | {"MINE": "yes"})
     assert out.read_text() == "'' True yes\n"
-
-
-def test_the_number_of_the_process_is_told(tmp_path):
-    told = []
-    run(tmp_path, "import os; print(os.getpid())", started=told.append)
-    assert (tmp_path / "experiment.log").read_text().splitlines()[-1] == str(told[0])
 
 
 HIDING = """

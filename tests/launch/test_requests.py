@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
@@ -91,24 +90,6 @@ def test_mean_deviation_and_interval_are_over_the_repeats_and_percentiles_over_t
     assert row["agree"] is False
 
 
-def test_inter_token_latency_counts_tokens():
-    row = summary_of(run_requests.requests_of(worker()), "itl_ns")
-    assert row["n"] == 16
-    assert row["mean"] == pytest.approx(137.5 * MS)
-
-
-def test_one_repeat_has_no_deviation_and_no_verdict():
-    row = summary_of(run_requests.requests_of(worker()), "wall_ns", "profiled")
-    assert row["mean"] == 2200 * MS
-    assert [row[name] for name in ("std", "ci95_low", "ci95_high", "spread", "agree")] == [None] * 5
-
-
-def test_metrics_that_the_engine_does_not_tell_have_no_row():
-    found = run_requests.summarize(run_requests.requests_of(worker()))["metric"].unique().to_list()
-    assert "queue_ns" not in found
-    assert "tpot_ns" in found
-
-
 def test_repeats_that_disagree_are_named_once_a_phase():
     (words,) = run_requests.disagreements(run_requests.summarize(run_requests.requests_of(worker())))
     assert words.startswith("the 2 plain repeats disagree: ")
@@ -128,26 +109,10 @@ def test_overhead_is_profiled_over_plain_and_clear_beyond_the_noise():
     assert run_requests.overhead(run_requests.requests_of(worker((1.0,), (2.0,)))).row(0, named=True)["clear"] is None
 
 
-def test_overhead_against_another_run():
-    bare = run_requests.requests_of(worker((1.0, 1.0), ()))
-    row = run_requests.overhead(run_requests.requests_of(worker((), (1.5,))), reference=bare).row(0, named=True)
-    assert row["overhead"] == pytest.approx(0.5)
-
-
 @pytest.mark.parametrize(("plain", "profiled"), [((), (1.0,)), ((1.0,), ())], ids=["no-plain", "no-profiled"])
 def test_overhead_needs_both_kinds_of_repeats(plain, profiled):
     with pytest.raises(NotCapturedError, match="inference_only"):
         run_requests.overhead(run_requests.requests_of(worker(plain, profiled)))
-
-
-def test_the_document_is_json():
-    said = json.loads(json.dumps(run_requests.document(worker()), allow_nan=False))
-    assert said["kv_cache"] == {"blocks": 7}
-    assert len(said["requests"]) == 7
-    assert said["overhead"][0]["metric"] == "wall_ns"
-    assert len(said["warnings"]) == 1
-    assert run_requests.document(worker((1.0,), ()))["overhead"] == []
-    assert run_requests.document({"requests": []})["summary"] == []
 
 
 def test_quantiles_of_t():

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
 import sys
 
 import polars as pl
@@ -15,7 +14,7 @@ from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run import profilers as run_ncu
 from llmprof.launch.run.folder import UNIMPORTED
 from llmprof.trace import Trace
-from tests.analyze.builders import ALL_REDUCE, GEMM, NORM, SILU, kernels, labels, launches
+from tests.analyze.builders import ALL_REDUCE, GEMM, NORM, kernels, labels, launches
 
 ALWAYS = {
     "config.yaml", "experiment.log", "summary.json", "gpu_info.json", "generated_output.txt", "metrics.json",
@@ -163,13 +162,6 @@ def test_the_manifest_has_versions_commands_environment_and_hashes(stand_ins, mo
     assert run_folder.changed(run.folder) == ["generated_output.txt", "worker.json"]
 
 
-def test_the_script_of_a_run_repeats_it_by_itself(stand_ins, tmp_path):
-    stand_ins.how(sample="torch_tp1_eager")
-    run = ExperimentRunner(stand_ins.config()).run()
-    subprocess.run([sys.executable, str(run.folder.script), "--out", str(tmp_path / "again")], check=True)
-    assert (tmp_path / "again" / "worker.json").is_file()
-
-
 def test_monitors_run_beside_the_engine(stand_ins):
     stand_ins.how(sample="torch_tp1_eager")
     run = ExperimentRunner(stand_ins.config(monitor_hz=20)).run()
@@ -276,13 +268,6 @@ def test_a_run_goes_on_where_ncu_is_not(stand_ins):
 # --- going on
 
 
-def test_a_finished_run_is_not_run_again(stand_ins):
-    stand_ins.how(sample="torch_tp1_eager")
-    run = ExperimentRunner(stand_ins.config()).run()
-    stand_ins.how(fail="start", says="must not run")
-    assert resume(run.folder.path).summary == run.summary
-
-
 def test_an_interrupted_run_is_run_again_in_its_folder(stand_ins):
     stand_ins.how(fail="start", says="RuntimeError: broken")
     with pytest.raises(LaunchError) as caught:
@@ -351,15 +336,6 @@ def test_collectives_are_never_chosen():
     assert found.share == 1.0
     with pytest.raises(CaptureError, match="all kernels of the timeline are collectives"):
         chosen([ALL_REDUCE], top=5)
-
-
-def test_functions_far_apart_give_the_costliest_stretch():
-    names = [(GEMM, 100)] * 3 + [(SILU, 30)] * 9 + [(NORM, 29)]
-    found = chosen(names, top=3, most=4)
-    # gemm and silu have more time than silu and norm, which is not profiled and does not count: 570 of 599
-    assert (found.skip, found.count) == (2, 2)
-    assert found.elsewhere == ("fused_add_rms_norm_kernel",)
-    assert found.share == pytest.approx(570 / 599)
 
 
 def test_a_steady_step_is_chosen_early_and_ends_the_run_early():

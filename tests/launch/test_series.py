@@ -14,7 +14,6 @@ import pytest
 
 from llmprof.batch import BatchRunner, open_sweep
 from llmprof.launch import ExperimentConfig, open_run, resume
-from llmprof.launch.run.series import groups, shared_key
 from tests.launch.vllm_stand_in import StandInVllm
 from tests.processes import still_running
 
@@ -103,23 +102,6 @@ def test_purists_get_a_fresh_engine_for_each_point(vllm):
     assert len(calls(vllm, "LLM")) == 2
 
 
-def test_the_choice_of_fresh_engines_stays_for_a_resumed_sweep(vllm):
-    vllm.how(refuses_at=1)
-    done = sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True)
-    assert done.comparison["state"].to_list() == ["failed", "finished"]
-    vllm.how()
-    BatchRunner.resume(done.folder, check=False)
-    assert not (done.folder / "engine-1").exists()
-
-
-def test_the_order_can_be_random_and_stays_for_a_resumed_sweep(vllm):
-    done = sweep(vllm, {"batch_size": [1, 2, 3, 4, 5]}, shuffle=True)
-    asked = [len(call["prompts"]) for call in calls(vllm, "generate")][::3]
-    assert sorted(asked) == [1, 2, 3, 4, 5]
-    assert asked != sorted(asked)
-    assert [k + 1 for k in done.state["order"]] == asked
-
-
 def test_an_engine_that_dies_is_started_once_more_for_what_is_left(vllm):
     vllm.how(dies_at=2)  # prompts in a batch
     done = sweep(vllm, {"batch_size": [1, 2, 3, 4]})
@@ -201,22 +183,3 @@ def test_each_point_can_be_repeated_by_its_own_script(vllm):
     )
     assert whole.returncode == 0
     assert len(list((vllm.folder / "all").glob("*/worker.json"))) == 2
-
-
-def test_traces_go_to_the_point_that_was_profiled(vllm):
-    vllm.how(traces=True)
-    folders = BatchRunner(config(vllm, profile_mode="torch"), check=False).run_parameter_sweep({"batch_size": [1, 2]})
-    points = [folders.folder / point["run"] for point in folders.state["points"]]
-    names = [sorted(path.name for path in (point / "traces").iterdir()) for point in points]
-    assert names == [["rank0.2.pt.trace.json"], ["rank0.3.pt.trace.json"]], "the first one was of the warm-up"
-
-
-def test_groups_are_by_what_an_engine_must_know():
-    a = ExperimentConfig(model="random:tiny")
-    mixed = [a, a.replace(eager=True), a.replace(batch_size=4), a.replace(profile_mode="ncu"), a.replace(served=True)]
-    assert groups(mixed) == [[0, 2], [1], [3], [4]]
-    assert shared_key(a.replace(profile_mode="ncu")) is None
-    served = a.replace(served=True, server={"request_rate": 4.0})
-    assert shared_key(served) == shared_key(a.replace(served=True, server={"num_prompts": 9}))
-    assert shared_key(served) != shared_key(a.replace(served=True, server={"port": 8123}))
-    assert shared_key(a) != shared_key(a.replace(load={"shared_prefix": 0.5})), "its cache keeps prefixes"

@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from llmprof.launch.engines._server import arguments
 from tests.launch.test_engines import is_running
 from tests.launch.vllm_stand_in import StandInVllm, job
 
@@ -72,11 +71,6 @@ def test_the_command_of_the_server_has_the_options_of_the_engine(vllm):
     assert ran.worker["dropped_engine_args"] == ["frob"]
 
 
-def test_options_become_arguments():
-    given = {"a_b": True, "c": False, "d": {"e": 1}, "f": [1, 2], "g": 0.5}
-    assert arguments(given) == ["--a-b", "--no-c", "--d", '{"e": 1}', "--f", "1", "2", "--g", "0.5"]
-
-
 def test_times_of_requests_are_those_that_the_client_saw(vllm):
     ran = served(vllm, {"token_s": 0.01}, repeat=1)
     for one in ran.worker["requests"]:
@@ -110,19 +104,6 @@ def test_a_window_after_the_load_is_refused(vllm):
     ran = served(vllm, server=server(profile_after_s=30.0), plain=False)
     assert ran.status == 3
     assert "profile_after_s" in ran.worker["error"]["advice"]
-
-
-def test_arrivals_follow_the_rate(vllm):
-    ran = served(vllm, server=server(request_rate=20.0, max_concurrency=0), warmup=0, plain=False)
-    starts = [one["start_ns"] for one in ran.worker["requests"]]
-    assert starts == sorted(starts)
-    assert len({one // 1_000_000 for one in starts}) > 1
-
-
-def test_names_of_layers_are_asked_of_the_workers(vllm):
-    ran = served(vllm, layer_annotations=True, plain=False)
-    assert ran.called("serve")[0]["dev"] == "1"
-    assert ran.called("/collective_rpc")[0]["body"] == {"method": "llmprof_annotate", "args": []}
 
 
 def test_a_port_in_use_is_explained(vllm):

@@ -15,9 +15,8 @@ from llmprof import analyze, names, schema
 from llmprof.bundled import SYNTHETIC_VARIANTS
 from llmprof.bundled import synthetic_npu as make
 from llmprof.errors import LlmprofError, TraceWarning
-from llmprof.readers import ascend
 from llmprof.readers.ascend import tables
-from llmprof.readers.ascend.files import heading, ns_of_text
+from llmprof.readers.ascend.files import ns_of_text
 from llmprof.trace import Trace
 from tests.readers.databases import as_view, in_other_case
 
@@ -73,17 +72,6 @@ def test_a_view_of_a_database_is_named(synthetic_npu, tmp_path):
     assert [as_view(path, "TASK") for path in databases(other)]
     with pytest.warns(TraceWarning, match="TASK is a view"):
         assert llmprof.read(other, cache=False).ops.height
-
-
-def test_operators_of_kernels_are_the_same_in_both_forms(forms):
-    named = []
-    for trace in forms:
-        ops = trace.ops.select("rank", "op_id", operator="name", began="start_ns")
-        named.append(
-            trace.kernels.join(ops, on=["rank", "op_id"]).select("rank", "start_ns", "name", "operator", "began")
-        )
-    assert named[0].height == forms[0].kernels.height
-    assert_frame_equal(named[0], named[1], check_row_order=False)
 
 
 @pytest.mark.parametrize("variant", SYNTHETIC_VARIANTS)
@@ -147,21 +135,6 @@ def test_kernels_carry_what_the_profiler_knows_of_them(synthetic_npu):
     assert vector["ascend_aiv_vec_ratio"].unique().to_list() == [0.25]
 
 
-def test_sums_of_the_tool_are_frames_of_their_own(synthetic_npu, tmp_path):
-    folder = one_form(synthetic_npu("baseline"), tmp_path / "text", "text")
-    found = ascend.summaries(folder)
-    assert set(found) == {"step_trace_time", "op_statistic", "communication", "communication_matrix"}
-    steps = found["step_trace_time"]
-    assert steps["rank"].to_list() == [0, 0, 0, 1, 1, 1]
-    assert (
-        steps["computing_ns"] + steps["communication_not_overlapped_ns"] + steps["free_ns"] - steps["stage_ns"]
-    ).abs().max() <= 5
-    matrix = found["communication_matrix"]
-    assert set(zip(matrix["src_rank"], matrix["dst_rank"], strict=True)) == {(0, 1), (1, 0)}
-    databases = one_form(synthetic_npu("baseline"), tmp_path / "db", "db")
-    assert_frame_equal(ascend.summaries(databases)["step_trace_time"], steps, abs_tol=1)
-
-
 @pytest.mark.parametrize(
     ("text", "ns"),
     [
@@ -180,13 +153,6 @@ def test_sums_of_the_tool_are_frames_of_their_own(synthetic_npu, tmp_path):
 )
 def test_times_keep_their_digits(text, ns):
     assert pl.select(ns_of_text(pl.lit(text))).item() == ns
-
-
-def test_headings_have_one_form():
-    assert heading("\ufeffStart Time(us)") == "start_time_us"
-    assert heading("cube_utilization(%)") == "cube_utilization_pct"
-    assert heading("Communication(Not Overlapped)") == "communication_not_overlapped"
-    assert heading("Size(KB)") == "size_KB"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 
-import polars as pl
 import pytest
 
 from llmprof import schema
@@ -40,12 +39,6 @@ def test_bare_list(read):
     assert names(read(json.dumps([kernel("a"), kernel("b", 5)]).encode())) == ["a", "b"]
 
 
-def test_bare_list_that_begins_with_an_empty_object(read):
-    assert names(read(b"[ {}\n" + b"".join(b"," + json.dumps(kernel(n)).encode() + b"\n" for n in "abc") + b"]\n")) == [
-        *"abc"
-    ]
-
-
 def test_bare_list_that_is_never_closed_keeps_every_event(read):
     part = read(b"[\n" + b"".join(json.dumps(kernel(n)).encode() + b",\n" for n in "abc"))
     assert names(part) == [*"abc"]
@@ -69,14 +62,6 @@ def test_gzip_is_known_by_content(tmp_path, name):
     assert names(read_one(path)) == ["a"]
 
 
-def test_gzip_of_several_members(tmp_path):
-    text = text_of([kernel(f"kernel {i}", i) for i in range(50)])
-    members = b"".join(gzip.compress(text[i : i + 1000]) for i in range(0, len(text), 1000))
-    part = read_one(write(tmp_path / "trace.json.gz", members + b"\0" * 512))
-    assert names(part) == [f"kernel {i}" for i in range(50)]
-    assert not part.losses()
-
-
 def test_keys_around_the_events_are_known(read):
     keys = {"deviceProperties": [{"name": "GPU A"}, {"name": ""}, {}], "cuda_driver_version": 13000, "with_stack": 1}
     events = b'"traceEvents": [' + json.dumps(kernel("a")).encode() + b"]"
@@ -94,21 +79,9 @@ def test_a_rank_that_is_none_is_none(read, rank):
     assert read(text_of([kernel()], distributedInfo={"rank": rank, "world_size": rank})).head["rank"] is None
 
 
-@pytest.mark.parametrize("info", [{}, [], None, 3, {"pg_config": [{"pg_name": "0"}, 3]}, {"pg_config": None}])
-def test_distributed_info_of_any_shape(read, info):
-    head = read(text_of([kernel()], distributedInfo=info, deviceProperties=info)).head
-    assert head["rank"] is None
-    assert head["devices"] == []
-
-
 def test_the_key_of_the_events_may_stand_elsewhere_too(read):
     text = b'{"meta": {"traceEvents": [], "note": "\\"traceEvents\\": [1]"}, "args": "traceEvents", "traceEvents": ['
     assert names(read(text + json.dumps(kernel("a")).encode() + b"]}")) == ["a"]
-
-
-def test_two_lists_of_events_are_both_read(read):
-    lists = b", ".join(b'"traceEvents": [' + json.dumps(kernel(n)).encode() + b"]" for n in "ab")
-    assert names(read(b"{" + lists + b"}")) == ["a", "b"]
 
 
 # --- 2. times
@@ -213,14 +186,6 @@ def test_process_and_thread_of_any_type(read):
     ]  # fmt: skip
 
 
-def test_other_text_gets_a_number_of_its_own(read):
-    given = ["Worker 3", "Engine 3", "Traces", "Worker 3", 3]
-    threads = read([op() | {"tid": tid} for tid in given]).tables["ops"]["thread"].to_list()
-    assert threads[0] == threads[3]
-    assert len({*threads}) == 4
-    assert all(t < -1 for t in threads[:4])
-
-
 def test_streams_of_kernels_and_copies(read):
     events = [
         event("Kernel", "k", pid=0, tid="stream 7", args={"device": 0}),
@@ -282,11 +247,6 @@ def test_runtime_and_driver_calls(read):
     assert runtime.select("api", "correlation").rows() == [("runtime", 5), ("driver", 6)]
 
 
-@pytest.mark.parametrize("key", ["External id", "external id"])
-def test_operator_of_a_kernel_under_either_name(read, key):
-    assert read([kernel(**{key: 42})]).tables["kernels"]["op_id"].item() == 42
-
-
 @pytest.mark.parametrize("key", ["Input Dims", "Input dims"])
 def test_shapes_under_every_name(read, key):
     args = {key: [[1, 2], []], "Input type": ["float", "Scalar"]}
@@ -304,15 +264,6 @@ def test_shapes_of_onnx_runtime_become_lists_and_texts_are_none(read):
 
 
 # --- 6, 7. flows and correlation
-
-
-def test_flows_are_counted_and_not_kept(read):
-    flows = [{"ph": ph, "id": i, "pid": 1, "tid": 1, "ts": 1, "cat": c, "name": c} for ph, i, c in
-             [("s", 1, "ac2g"), ("f", "x", "async_cpu_to_gpu"), ("f", 3, "async"), ("t", 4, "async_gpu")]]  # fmt: skip
-    part = read([*flows, kernel("a")])
-    assert part.coverage["skipped"] == {"flow": 4}
-    assert part.coverage["events"] == 5
-    assert part.coverage["kept"] == 1
 
 
 def test_many_kernels_of_one_launch_and_kernels_without_one(read):
@@ -427,11 +378,6 @@ def test_collectives_on_the_host_where_nothing_ran_on_a_device(read):
     assert found.select("kind", "algorithm", "on_device", "device").rows() == [
         ("all_reduce", "shared_memory", False, None)
     ]
-
-
-def test_metadata_of_collectives_stays_out_of_kernels(read):
-    part = read([kernel("ncclDevKernel_AllReduce", **{"Collective name": "allreduce", "dtype": "Float"})])
-    assert set(part.tables["kernels"].columns) <= set(schema.TABLES["kernels"].schema)
 
 
 # --- 11. Python functions
@@ -574,24 +520,6 @@ def test_nvtx_projected_onto_the_device_and_correlations_of_nsys_exports(read):
 
 
 # --- progress
-
-
-def test_progress_reaches_the_size_of_the_file(tmp_path):
-    path = write(tmp_path / "trace.json.gz", gzip.compress(text_of([kernel(f"k{i}") for i in range(500)])))
-    seen: list[tuple[str, int, int]] = []
-    read_one(path, block_bytes=4096, progress=lambda *now: seen.append(now))
-    assert seen[-1] == ("trace.json.gz", path.stat().st_size, path.stat().st_size)
-    assert [now[1] for now in seen] == sorted(now[1] for now in seen)
-    assert len(seen) > 3
-
-
-def test_columns_conform_to_the_schema(read):
-    part = read([kernel(), op(), launch(), event("gpu_memcpy"), event("user_annotation"), event("gpu_user_annotation")])
-    for name, frame in part.tables.items():
-        conformed = schema.conform(frame.with_columns(rank=pl.lit(0)), name)
-        assert conformed.height == frame.height
-        for column in frame.columns:
-            assert conformed.schema[column] == frame.schema[column], (name, column)
 
 
 def test_what_a_call_waits_for_is_beside_the_call(read):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 
@@ -76,12 +75,6 @@ def test_hotspots_by_hand(tmp_path):
     ]
 
 
-def test_recursion_counts_once(tmp_path):
-    found = analyze.hotspots(llmprof.read(write(tmp_path, "main;f;f;g 3\nmain;f 2\nmain 1\n", "a.folded")))
-    assert found.select("name", "self", "total").sort("name").rows() == [("f", 2, 5), ("g", 3, 3), ("main", 1, 6)]
-    assert found["total_share"].max() == 1.0
-
-
 def test_folded_stacks_by_hand(tmp_path):
     path = write(tmp_path, "python;main;forward 12\npython;main 3\nno count here\npython;[kernel] 0\n", "out.folded")
     with pytest.warns(TraceWarning, match=r"2 lines without a stack and a count"):
@@ -98,12 +91,6 @@ def test_the_result_does_not_depend_on_the_size_of_blocks(tmp_path, size):
     path = write(tmp_path, SCRIPT * 3)
     whole = perf.samples(path)[0]
     assert whole.equals(perf.samples(path, block_bytes=size)[0])
-
-
-def test_gzip_is_read(tmp_path):
-    path = tmp_path / "perf.txt.gz"
-    path.write_bytes(gzip.compress(SCRIPT.encode()))
-    assert llmprof.read(path).samples.height == 3
 
 
 def test_samples_without_a_stack_in_their_own_line(tmp_path):
@@ -205,13 +192,6 @@ def test_top_down_of_vtune_by_hand(tmp_path, separator):
     found = analyze.hotspots(trace).select("name", "self", "total").rows()
     assert found[0] == ("gemm", 8_000_000_000, 8_000_000_000)
     assert ("main", 1_500_000_000, 10_000_000_000) in found
-
-
-def test_without_own_times_they_are_what_the_callees_leave(tmp_path):
-    lines = [line.split(",") for line in TOP_DOWN.splitlines()]
-    text = "\n".join(",".join([*cells[:2], cells[3]]) for cells in lines)
-    trace = llmprof.read(write(tmp_path, text, "topdown.csv"))
-    assert trace.samples["value"].to_list() == [1_500_000_000, 500_000_000, 8_000_000_000]
 
 
 def test_shares_alone_are_refused_with_the_option_that_gives_times(tmp_path):

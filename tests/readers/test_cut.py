@@ -11,19 +11,13 @@ from hypothesis import strategies as st
 
 from llmprof.readers.common.repair import (
     ANY_SEPARATOR,
-    Cut,
     Scan,
     clean,
-    clean_elements,
-    closing,
     is_wrong_cut,
-    last_cut,
     list_end,
-    pieces,
     salvage,
     scan,
     separator,
-    whole_members,
 )
 
 JSON = st.recursive(
@@ -49,44 +43,11 @@ def test_separator_is_known_by_the_first_key(text, matches, not_matched):
     assert not separator(text).search(not_matched)
 
 
-def test_last_cut():
-    pattern = separator(b'{"a": 1}')
-    assert last_cut(b'{"a": 1}, {"a": 2}, {"b": 3}', pattern) == Cut(8, 10)
-    assert last_cut(b'{"a": 1}, {"a": 2}' + b" " * 200_000, pattern) == Cut(8, 10)
-    assert last_cut(b'{"a": 1}', pattern) is None
-    assert last_cut(b"", pattern) is None
-
-
 @given(OBJECTS, st.sampled_from([None, 0, 2]), st.sampled_from([b"", b"]", b'], "x": [{"y": "]"}]}']))
 def test_scan_finds_the_end_of_the_last_event_and_of_the_list(objects, indent, rest):
     content = json.dumps(objects, indent=indent).encode()[1:-1].rstrip()
     found = scan(content + rest)
     assert found == Scan(len(content) if objects else None, len(content) if rest else None)
-
-
-@given(OBJECTS.filter(bool), st.data())
-def test_scan_of_a_cut_list_finds_the_last_whole_event(objects, data):
-    content = json.dumps(objects).encode()[1:-1]
-    size = data.draw(st.integers(0, len(content)))
-    ends, end = [], 0
-    for found in objects:
-        end += len(json.dumps(found))
-        ends.append(end)
-        end += 2
-    assert scan(content[:size]) == Scan(max((e for e in ends if e <= size), default=None), None)
-
-
-@given(st.dictionaries(st.text(max_size=4), JSON, max_size=5), st.data())
-def test_whole_members_of_a_cut_object(members, data):
-    text = json.dumps(members).encode()
-    kept = json.loads(whole_members(text[: data.draw(st.integers(1, len(text)))]))
-    assert list(kept.items()) == list(members.items())[: len(kept)]
-
-
-def test_pieces():
-    text = b'{"a": 1}, {"a": 2},{"a": 3}'
-    assert [text[b:e] for b, e in pieces(text, ANY_SEPARATOR)] == [b'{"a": 1}', b'{"a": 2}', b'{"a": 3}']
-    assert pieces(b"", ANY_SEPARATOR) == [(0, 0)]
 
 
 # --- repair
@@ -112,25 +73,8 @@ def test_clean(text, cleaned):
     assert clean(text) == cleaned
 
 
-def test_clean_elements():
-    assert clean_elements(b"[NaN, NaN,NaN, 1, -inf ]") == b"[null, null,null, 1, null ]"
-
-
-@given(JSON)
-def test_clean_leaves_valid_json_as_it_is(value):
-    text = json.dumps(value).encode()
-    assert json.loads(clean(text)) == value
-
-
 def decode(text):
     return msgspec.json.decode(text, type=list[dict])
-
-
-@pytest.mark.parametrize(("text", "end"), [(b'[{"a": 1}], "b": 2}', 10), (b'[{"a": 1}]  }', 12), (b"[] x", 3)])
-def test_where_the_list_ended(text, end):
-    with pytest.raises(msgspec.DecodeError) as caught:
-        decode(text)
-    assert list_end(caught.value) == end
 
 
 @pytest.mark.parametrize(
@@ -142,19 +86,6 @@ def test_a_wrong_cut_is_told_from_damage(text, wrong):
         decode(text)
     assert list_end(caught.value) is None
     assert is_wrong_cut(caught.value, len(text)) == wrong
-
-
-def test_closing_is_the_first_place_after_which_the_rest_fits():
-    text = b'{"a": "b"c"}, {"l": [{"x": 1}], "y": 2}], "z": [{"q": 1}]}'
-
-    def is_rest(rest):
-        try:
-            return isinstance(json.loads(b"{" + rest.lstrip().removeprefix(b",")), dict)
-        except ValueError:
-            return False
-
-    assert closing(text, is_rest) == text.index(b'], "z"')
-    assert closing(b'{"a": 1}', is_rest) is None
 
 
 def test_salvage_keeps_all_but_the_damaged():

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import llmprof
-from llmprof.errors import LlmprofError, MixedRunsError, ReadError
+from llmprof.errors import ReadError
 from llmprof.readers import reading
 from llmprof.readers.chrome import reader as chrome
 from llmprof.readers.common import helpers
@@ -122,15 +122,6 @@ def test_blocks_of_a_file_give_the_same_part_whoever_reads_them(tmp_path, helped
     assert part.tables["kernels"].height == 80  # the odd ones are of a process that is a device
 
 
-@pytest.mark.parametrize("late", [5, 20, 39])
-def test_times_that_need_their_digits_from_some_block_on(tmp_path, helped, late):
-    """From the first time that a float64 cannot tell, all later ones are read as text."""
-    events, _ = many()
-    events[5 * late + 3]["ts"] = 1_773_709_679_450_123.457
-    events[5 * 39 + 3]["ts"] = 7.0004996
-    alike(write(tmp_path / "t.json", text_of(events)), helped, *SHARES.values())
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", [b'"ts": ', b"NaN", b'{"ph": "X"', b"\xff"], ids=["lost key", "NaN", "cut", "bytes"])
 @pytest.mark.parametrize("at", [0.3, 0.95])
@@ -149,18 +140,6 @@ def test_a_cut_file_and_long_keys_after_the_events(tmp_path, helped):
     document = {"before": frames, "traceEvents": many()[0], "after": frames, "baseTimeNanoseconds": 10**18}
     (part,) = alike(write(tmp_path / "keys.json", json.dumps(document).encode()), helped, *SHARES.values())
     assert part.tables["kernels"]["start_ns"].min() >= 10**18
-
-
-def test_merged_ranks_and_fields_of_a_wrong_type(tmp_path, helped):
-    events, _ = many()
-    for i, one in enumerate(events):
-        if "ts" in one:
-            one["pid"] = f"[TP{i % 3:02d}] {one['pid']}"
-    events[50]["dur"] = {"no": "number"}
-    events[90]["args"] = {"correlation": [1], "stream": {}}
-    parts = alike(write(tmp_path / "t.json", text_of(events)), helped, *SHARES.values())
-    assert len(parts) == 3
-    assert sum(part.coverage["wrong_types"] for part in parts) >= 1
 
 
 @given(text=DOCUMENTS, block_bytes=st.integers(1, 300), odd=st.integers(1, 3))
@@ -247,18 +226,6 @@ def test_facts_that_another_process_would_change_are_not_passed_on(tmp_path):
         helpers.Share(tmp_path).give(0, {"pair": (1, 2)}, {})
 
 
-def test_number_of_processes(monkeypatch):
-    monkeypatch.delenv(helpers.VARIABLE, raising=False)
-    monkeypatch.setattr(helpers, "_cores", lambda: 64)
-    assert helpers.processes(None) == 8
-    assert helpers.processes(3) == 3
-    monkeypatch.setenv(helpers.VARIABLE, "2")
-    assert helpers.processes(None) == 2
-    for wrong in (0, -1):
-        with pytest.raises(LlmprofError, match="workers"):
-            llmprof.read("x", workers=wrong)
-
-
 @pytest.fixture
 def real(monkeypatch):
     """Real helpers, of which the first unit is left to one, so that it takes part however late it starts."""
@@ -303,11 +270,3 @@ def test_a_real_helper_that_is_killed(tmp_path, real, monkeypatch):
 
     monkeypatch.setattr(helpers.Job, "others", killed)
     equal(llmprof.read(folder, cache=False, workers=2), llmprof.read(folder, cache=False, workers=1))
-
-
-def test_mixed_runs_are_refused_as_before(tmp_path, real):
-    folder = ranks(tmp_path / "run", 2)
-    rank_file(folder, 1, [kernel()], world=2).rename(folder / "again_rank1.json")
-    rank_file(folder, 1, [kernel()], world=2)
-    with pytest.raises(MixedRunsError, match="both have rank 1"):
-        llmprof.read(folder, cache=False, workers=2)

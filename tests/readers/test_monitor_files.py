@@ -132,23 +132,6 @@ def test_dmon_without_times_is_numbered(tmp_path):
     assert values(trace, "gpu.jpg", 0) == [(0, 0), (S, 0)]
 
 
-def test_dmon_with_times_only_goes_on_over_midnight(tmp_path):
-    trace = read(write(tmp_path / "dmon.txt", DMON_TIMES.encode()), "has no date")
-    assert trace.meta["clock"] == TIME_OF_DAY
-    assert trace.meta["start_local"] == "23:59:59.000"
-    assert values(trace, "gpu.utilization") == [(0, 17), (2 * S, 15)]
-
-
-def test_dmon_as_csv(tmp_path):
-    trace = read(write(tmp_path / "dmon.csv", DMON_CSV.encode()), "has no times")
-    assert values(trace, "gpu.power") == [(0, 64), (S, 65)]
-
-
-def test_dmon_that_is_cut_keeps_whole_lines(tmp_path):
-    trace = read(write(tmp_path / "dmon.txt", DMON.encode()[:-20]), "lines or values that could not be read: 1")
-    assert values(trace, "gpu.power") == [(0, 401), (0, 76)]
-
-
 @pytest.mark.parametrize(("name", "seconds", "warned"), [("dmon.txt", 5, ()), ("dmon.csv", 2, ("has no times",))])
 def test_dmon_of_a_real_gpu(name, seconds, warned):
     trace = read(FILES / name, *warned)
@@ -189,11 +172,6 @@ def test_query_gpu_without_units_or_index(tmp_path):
     assert values(trace, "gpu.power", 1) == [(1_000_000, 60)]
 
 
-def test_query_gpu_without_timestamp(tmp_path):
-    trace = read(write(tmp_path / "gpu.csv", b"index, utilization.gpu [%]\n0, 45 %\n0, 46 %\n"), "has no times")
-    assert values(trace, "gpu.utilization", 0) == [(0, 45), (S, 46)]
-
-
 @pytest.mark.parametrize("form", ["utf-16", "utf-8-sig", "gzip"])
 def test_query_gpu_in_other_encodings(tmp_path, form):
     data = gzip.compress(QUERY.encode()) if form == "gzip" else QUERY.encode(form)
@@ -210,12 +188,6 @@ def test_gpustat_documents_one_after_another(tmp_path):
     assert "gpu.fan" not in units(trace)
     assert (trace.meta["clock"], trace.meta["start_local"]) == (LOCAL, "2026-11-21T12:00:01.500")
     assert trace.meta["device"] == "NVIDIA H200"
-
-
-def test_gpustat_with_an_offset_is_on_the_epoch(tmp_path):
-    trace = read(write(tmp_path / "gpustat.json", f"[{gpustat(1, offset='+02:00')}]".encode()))
-    assert trace.meta["clock"] == EPOCH
-    assert trace.meta["start_epoch_ns"] == 1_795_255_201_500_000_000  # 10:00:01.5 UTC
 
 
 def test_gpustat_that_is_cut(tmp_path):
@@ -243,13 +215,6 @@ def test_dstat_with_times_takes_year_and_utc_from_its_heading():
     assert trace.meta["clock"] == EPOCH
     assert trace.meta["start_epoch_ns"] == 1_795_266_103 * S
     assert values(trace, "cpu.idle") == [(0, 49.749)]
-
-
-def test_dstat_in_another_zone_is_local(tmp_path):
-    data = (FILES / "dstat_time.csv").read_bytes().replace(b" UTC", b" CET")
-    trace = read(write(tmp_path / "dstat.csv", data))
-    assert (trace.meta["clock"], trace.meta["start_epoch_ns"]) == (LOCAL, None)
-    assert trace.meta["start_local"] == "2026-11-21T13:01:43.000"
 
 
 def test_a_cell_that_is_no_number_costs_no_row_of_sar_and_no_share(tmp_path):
@@ -320,25 +285,6 @@ def test_dool_text_with_colours():
     assert values(trace, "load.1min") == [(0, 1.15), (S, 1.15)]
 
 
-def test_dstat_without_times(tmp_path):
-    lines = (FILES / "dstat_epoch.csv").read_text().splitlines()
-    data = "\n".join(line.rpartition(",")[0] if i > 3 else line for i, line in enumerate(lines))
-    trace = read(write(tmp_path / "d.csv", data.encode()), "has no times")
-    assert values(trace, "cpu.user") == [(0, 100), (S, 76.5)]
-
-
-PCP = """\
-"pcp-dstat 5.0.3 CSV Output"
-"Author:","PCP team <pcp@groups.io> and Dag Wieers <dag@wieers.com>",,,,"URL:","https://pcp.io/"
-"Host:","host",,,,"User:","user"
-"Cmdline:","dstat --nocolor -c -d --output out.csv",,,,"Date:","24 Feb 2021 15:37:42 EST"
-
-"total usage",,,,,"dsk/total",
-"total usage:usr","total usage:sys","total usage:idl","total usage:wai","total usage:stl","dsk/total:read",\
-"dsk/total:writ"
-1,2,97,0,0,5,6
-9.608,1.643,88.748,0,0,0,32768
-"""
 DSTAT_OLD = """\
 "Dstat 0.7.0 CSV output"
 "Author:","Dag Wieers <dag@wieers.com>",,,,"URL:","http://dag.wieers.com/home-made/dstat/"
@@ -351,12 +297,6 @@ DSTAT_OLD = """\
 31-12 23:59:59,8.794,1.131,77.010,13.065,0.0,0.0
 01-01 00:00:00,9.217,1.641,75.758,13.384,0.0,0.0
 """
-
-
-def test_pcp_dstat_names_its_groups_twice(tmp_path):
-    trace = read(write(tmp_path / "d.csv", PCP.encode()), "has no times")
-    assert values(trace, "cpu.user") == [(0, 9.608)]
-    assert values(trace, "disk.written") == [(0, 32768)]
 
 
 def test_dstat_over_new_year(tmp_path):
@@ -410,11 +350,6 @@ def test_sar_whose_date_is_uncertain(tmp_path, date):
     )
     assert (trace.meta["clock"], trace.meta["start_local"]) == (TIME_OF_DAY, "23:59:59.000")
     assert values(trace, "cpu.utilization") == [(0, 12.5), (2 * S, 12.5)]
-
-
-def test_sar_restart_is_no_sample(tmp_path):
-    data = sar("2026-11-21", "00:10:01") + b"\n00:15:00     LINUX RESTART\t(2 CPU)\n"
-    assert values(read(write(tmp_path / "sar.txt", data)), "cpu.idle") == [(0, 86.5)]
 
 
 # --- sadf
@@ -498,13 +433,6 @@ def test_a_monitor_beside_a_trace_does_not_keep_the_folder_from_being_read(tmp_p
     trace = llmprof.read(tmp_path, cache=False)
     assert trace.kernels.height == 1
     assert "counters" not in trace.tables
-
-
-def test_a_monitor_is_saved_and_opened_like_any_trace(tmp_path):
-    trace = read(write(tmp_path / "gpu.csv", QUERY.encode()))
-    again = llmprof.read(trace.save(tmp_path / "saved"))
-    assert again.counters.equals(trace.counters)
-    assert again.meta["start_local"] == trace.meta["start_local"]
 
 
 TEXTS = {

@@ -10,7 +10,6 @@ import pytest
 import llmprof
 from llmprof.analyze import rank_groups
 from llmprof.errors import MixedRunsError, TraceWarning
-from llmprof.readers.nsys.export import read_capture
 from llmprof.readers.nsys.ranks import numbered
 from tests.readers.test_nsys import EPOCH, PID_A, PID_B, TABLES, write
 
@@ -192,12 +191,6 @@ def test_a_dataset_knows_the_nodes_too(tmp_path):
     assert rank_groups(many)["node"].to_list() == ["0", "1"]
 
 
-def test_folders_of_ranks(tmp_path):
-    paths = [report(tmp_path / f"rank{rank}" / "report.sqlite", late_ns=rank) for rank in (1, 0)]
-    trace = read(*paths)
-    assert trace.kernels.select("rank", "start_ns").rows() == [(0, 200), (1, 201)]
-
-
 def test_sessions_one_after_the_other_are_no_ranks(tmp_path):
     """``--capture-range-end=repeat`` numbers the windows of one process."""
     report(tmp_path / "report.0.sqlite")
@@ -238,9 +231,3 @@ def test_helpers_beside_a_rank_without_a_device(tmp_path):
 )
 def test_numbers_in_names(names, expected):
     assert numbered(names) == expected
-
-
-def test_a_capture_that_says_nothing():
-    found = read_capture(lambda table: None, "")
-    assert (found.traced, found.asked("cuda"), found.rank, found.world, found.node) == (None, None, None, None, None)
-    assert found.options == {}

@@ -6,12 +6,11 @@ import gzip
 import json
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze.operator_times import communication_times, layer_times, operator_times
+from llmprof.analyze.operator_times import communication_times, operator_times
 from llmprof.errors import MixedRunsError, NotCapturedError, ReadError
 from llmprof.readers.ops import read_timings
 
@@ -93,16 +92,6 @@ def test_samples_say_nothing_of_what_lies_between(tmp_path):
             of(trace)
 
 
-def test_layers_count_without_the_timing_of_their_operators(tmp_path):
-    """Layer 0 took 40 us with its operators timed and 36 without: 36 counts. Layer 1 took 42 and 44."""
-    times = layer_times(read_timings(write(tmp_path, document())))
-    assert times.select("layer", "count", "median_ns", "nested").rows() == [
-        (0, 1, 36_000, False),
-        (1, 2, 43_000, False),
-    ]
-    assert times["waiting"].to_list() == [1.0, 1.0]
-
-
 def test_operators_stand_for_all_layers(tmp_path):
     """The MLP took 25 us in the one layer of two that was sampled: 50 us of a step of 110."""
     times = operator_times(read_timings(write(tmp_path, document())))
@@ -155,15 +144,3 @@ def test_broken_files(tmp_path, content, words):
     path.write_bytes(content)
     with pytest.raises(ReadError, match=words):
         read_timings(path)
-
-
-def test_nothing_there(tmp_path):
-    with pytest.raises(ReadError, match="no timings"):
-        read_timings(tmp_path)
-
-
-def test_one_device_has_no_communication(tmp_path):
-    empty = {key: [] for key in document()["collectives"]}
-    timings = read_timings(write(tmp_path, document(collectives=empty, collectives_seen={})))
-    assert communication_times(timings).is_empty()
-    assert timings.collectives.schema["bus_gbps"] == pl.Float64

@@ -173,19 +173,6 @@ def test_a_front_end_of_a_run_on_the_cpu(tmp_path):
     assert llmprof.read(tmp_path, cache=False).ranks == [-1, 0, 1]
 
 
-def test_a_front_end_whose_name_looks_like_a_rank(tmp_path):
-    rank_file(tmp_path, 0, [kernel()], world=1)
-    write(tmp_path / "engine_rank0.json", text_of([op("scheduler")]))
-    assert read(tmp_path).ranks == [-1, 0]
-
-
-def test_two_front_ends(tmp_path):
-    rank_file(tmp_path, 0, [kernel()], world=1)
-    for name in ("api.json", "engine.json"):
-        write(tmp_path / name, text_of([op(name)]))
-    assert read(tmp_path).ops.filter(rank=-1).height == 2
-
-
 def test_metadata_of_the_run(tmp_path):
     groups = [{"pg_name": "0", "ranks": [0, 1]}]
     for rank in (0, 1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 import re
 import signal
 
@@ -56,23 +55,6 @@ def install(tmp_path):
             plugin_package.forget()
 
         yield add
-
-
-def test_every_room_is_in_the_list():
-    shared = {"common", "cache", "reading", "registry", "otlp"}  # otlp reads requests, which are no trace
-    rooms = {m.name for m in pkgutil.iter_modules(llmprof.readers.__path__)} - shared
-    listed = {place.split(".")[2].partition(":")[0] for place in registry.BUILT_IN}
-    assert rooms == listed
-
-
-def test_readers_are_described():
-    names = [reader.name for reader in registry.readers()]
-    assert len(set(names)) == len(names)
-    for reader in registry.readers():
-        assert reader.what
-        assert (reader.read is None) == bool(reader.instead)
-        assert reader.package == ""
-    assert "ncu" not in registry.formats()
 
 
 def test_the_list_follows_what_reads(root):

@@ -81,15 +81,6 @@ def test_a_gpu_trace_by_hand(tmp_path):
     assert analyze.kernel_summary(trace)["total_ns"].sum() == 6_750
 
 
-def test_an_api_trace_by_hand(tmp_path):
-    with pytest.warns(TraceWarning, match="kernel launches but no kernels"):
-        trace = llmprof.read(write(tmp_path, API_TRACE))
-    assert trace.runtime.select("name", "api", "start_ns", "dur_ns", "correlation").rows() == [
-        ("cudaLaunchKernel", "runtime", 0, 2_500, 4),
-        ("cuMemAlloc", "driver", 8_500, 1_000, 5),
-    ]
-
-
 def test_the_real_summary_adds_up(real):
     found = analyze.totals(llmprof.read(real / "nvprof" / "jazz_nvprof.csv"))
     assert found["count"].sum() == 45 + 150 + 150 + 10
@@ -152,17 +143,6 @@ def test_the_real_profile_adds_up(real):
     share = analyze.totals(trace).filter(name="QuantizeLinear_2")["share"][0]
     assert 100 * share == pytest.approx(1.88608, rel=1e-4)  # as trtexec says
     assert trace.totals["scope"].null_count() < 85  # types from the file beside it
-
-
-def test_real_times_of_iterations(real):
-    path = real / "tensorrt" / "mobilenet.qat.onnx.engine.timing.json"
-    entries = json.loads(path.read_text())
-    with pytest.warns(TraceWarning, match="times of whole iterations, not of kernels"):
-        trace = llmprof.read(path)
-    compute = trace.markers.filter(domain="compute")
-    assert compute.height == len(entries) == 8945
-    assert compute["dur_ns"].sum() == pytest.approx(1e6 * sum(e["computeMs"] for e in entries), rel=1e-5)
-    assert trace.runtime.height == len(entries)
 
 
 def test_a_description_of_layers_is_no_recording(real):

@@ -52,11 +52,6 @@ def test_columns_are_those_asked_for_and_those_that_are_never_null(root, name):
     assert_frame_equal(narrow.copies, full.copies)
 
 
-@pytest.mark.parametrize("tables", ["kernels", ("kernels",), iter(["kernels"])], ids=["text", "tuple", "iterator"])
-def test_names_of_tables_come_in_any_form(root, tables):
-    assert list(part(root, EXPORT, tables).tables) == ["kernels"]
-
-
 @pytest.mark.parametrize("table", RECORDED[EXPORT])
 def test_of_an_export_only_what_is_wanted_is_read(root, monkeypatch, table):
     asked: dict[str, set[str]] = {}
@@ -79,11 +74,6 @@ def test_of_an_export_only_what_is_wanted_is_read(root, monkeypatch, table):
         assert asked["CUPTI_ACTIVITY_KIND_RUNTIME"] == {"start", "end", "globalTid"}
 
 
-def test_a_summary_needs_no_more_than_names_and_durations(root):
-    narrow = part(root, EXPORT, {"kernels": ("name", "dur_ns")})
-    assert_frame_equal(analyze.nsys.cuda_gpu_kern_sum(narrow), analyze.nsys.cuda_gpu_kern_sum(whole(root, EXPORT)))
-
-
 # --- what was not read is not said to be missing
 
 
@@ -96,11 +86,6 @@ def test_a_table_that_was_not_asked_for_says_so(root):
     with pytest.raises(NotCapturedError, match="read without its runtime"):
         analyze.nsys.cuda_api_sum(narrow)
     assert not narrow.has("runtime")
-
-
-def test_a_table_that_was_asked_for_and_not_recorded_is_not_captured(root):
-    with pytest.raises(NotCapturedError, match="this capture holds no memory"):
-        _ = part(root, EXPORT, ["kernels", "memory"]).memory
 
 
 def test_an_analysis_names_the_column_that_was_not_asked_for(root):

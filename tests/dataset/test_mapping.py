@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 
 import polars as pl
@@ -16,60 +15,31 @@ from llmprof.dataset import cluster, mapping, several
 from llmprof.errors import LlmprofError, NotCapturedError
 from tests.dataset.files import run_folder
 
-SAMPLES = ("torch_tp4_eager_nccl", "torch_ep2_dp2_eager", "nsys_tp2_cudagraph")
-ALONE = "torch_ep2_dp2_eager"
-"""The sample of which each analysis is asked for by itself; of the others all are asked for at once."""
-WITHOUT_NEEDS = [one.name for one in catalog.analyses() if not one.needs]
-
-
-# One process converts a sample and asks for its analyses.
-@pytest.fixture(scope="module", params=[pytest.param(name, marks=pytest.mark.xdist_group(name)) for name in SAMPLES])
-def both(request, tmp_path_factory, sample_trace):
-    folder = tmp_path_factory.mktemp("many") / request.param
-    return llmprof.convert(llmprof.bundled.files(request.param), folder, client=False), sample_trace(request.param)
-
-
-@pytest.fixture(scope="module")
-def together(both):
-    """The frames of all analyses of which the tables were recorded, asked for at once."""
-    many, trace = both
-    recorded = {}
-    for name in WITHOUT_NEEDS:
-        view = catalog.analysis(name)
-        with contextlib.suppress(NotCapturedError):
-            view.function(trace, **view.options)
-            recorded[name] = view.options
-    return several(recorded, llmprof.open(many.meta["dataset"]), client=False)
-
 
 @pytest.fixture
 def run(tmp_path):
     return run_folder(tmp_path / "run", rank1=150)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", WITHOUT_NEEDS)
-def test_an_analysis_on_workers_is_that_of_the_whole_trace(name, both, request):
-    many, trace = both
-    view = catalog.analysis(name)
-    again = llmprof.open(many.meta["dataset"])  # nothing of it is loaded or kept
-    expected = absent = None
-    try:
-        expected = view.function(trace, **view.options)
-    except NotCapturedError as error:
-        absent = error.facts["table"]
-    if expected is not None:
-        alone = trace.name == ALONE
-        found = (
-            llmprof.map(name, again, client=False, **view.options)
-            if alone
-            else request.getfixturevalue("together")[name]
-        )
-        assert_frame_equal(found, expected)
-        return
-    with pytest.raises(NotCapturedError) as raised:
-        llmprof.map(name, again, client=False, **view.options)
-    assert raised.value.facts["table"] == absent
+@pytest.mark.parametrize("sample", ["torch_ep2_dp2_eager", "nsys_tp2_cudagraph"])
+def test_analyses_on_workers_are_those_of_the_whole_trace(sample, sample_trace, tmp_path):
+    many = llmprof.convert(llmprof.bundled.files(sample), tmp_path / "many", client=False)
+    expected, absent = {}, {}
+    for one in catalog.analyses():
+        if not one.needs:
+            try:
+                expected[one.name] = one.function(sample_trace(sample), **one.options)
+            except NotCapturedError as error:
+                absent[one.name] = error.facts["table"]
+    assert len(expected) >= 35
+    asked = {name: catalog.analysis(name).options for name in expected}
+    found = several(asked, llmprof.open(many.meta["dataset"]), client=False)
+    for name, frame in expected.items():
+        assert_frame_equal(found[name], frame)
+    for name, table in absent.items():
+        with pytest.raises(NotCapturedError) as raised:
+            llmprof.map(name, many, client=False, **catalog.analysis(name).options)
+        assert raised.value.facts["table"] == table, name
 
 
 @pytest.mark.parametrize(

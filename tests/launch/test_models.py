@@ -10,42 +10,6 @@ from llmprof.errors import ConfigError, OutputError
 from llmprof.launch.config import models
 from llmprof.theory import shape
 
-PARAMETERS = {
-    # what the model cards say, in billions, to the digits that they give
-    "Qwen2.5-0.5B": 0.49,
-    "Qwen2.5-1.5B": 1.54,
-    "Qwen2.5-7B": 7.61,
-    "Qwen2.5-14B": 14.7,
-    "Qwen2.5-32B": 32.5,
-    "Qwen2.5-72B": 72.7,
-    "Qwen3-0.6B": 0.6,
-    "Qwen3-8B": 8.2,
-    "Qwen3-14B": 14.8,
-    "Qwen3-32B": 32.8,
-    "Qwen3-30B-A3B": 30.5,
-    "Llama-3.1-8B": 8.03,
-    "Llama-3.1-70B": 70.6,
-}
-
-
-def parameters(config):
-    hidden, layers = config["hidden_size"], config["num_hidden_layers"]
-    head = config.get("head_dim", hidden // config["num_attention_heads"])
-    query, key = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
-    attention = 2 * hidden * query + 2 * hidden * key
-    attention += query + 2 * key if config["model_type"] == "qwen2" else 0
-    if "num_experts" in config:
-        mlp = config["num_experts"] * (3 * hidden * config["moe_intermediate_size"] + hidden)
-    else:
-        mlp = 3 * hidden * config["intermediate_size"]
-    tables = 1 if config["tie_word_embeddings"] else 2
-    return layers * (attention + mlp) + tables * config["vocab_size"] * hidden
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_shapes_have_as_many_parameters_as_the_model_card_says(name):
-    assert parameters(models.config_of(f"random:{name}")) / 1e9 == pytest.approx(PARAMETERS[name], rel=0.012)
-
 
 @pytest.mark.parametrize("name", models.NAMES)
 def test_every_model_is_whole_and_has_a_source(name):

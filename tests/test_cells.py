@@ -14,12 +14,10 @@ from IPython.core.interactiveshell import InteractiveShell
 
 import llmprof
 from llmprof import launch
-from llmprof.batch import BatchRunner
 from llmprof.errors import ConfigError, LaunchError
 from llmprof.launch import ConfigManager, ExperimentConfig
 from llmprof.notebook import cell
 from llmprof.notebook import cell as notebook_progress
-from tests.batch.runners import Runs, config
 
 
 @pytest.fixture
@@ -106,11 +104,6 @@ class TestProgress:
         ]  # fmt: skip
         assert all(html.startswith('<span role="status">') for _, html in shown)
 
-    def test_the_same_words_are_not_shown_all_the_time(self, asked, shown):
-        asked.do = lambda tell: [tell("plain", i, 1000) for i in range(1000)]
-        llmprof.profile("random:tiny")
-        assert len(shown) < 100
-
     @pytest.mark.parametrize(
         ("error", "word"),
         [(KeyboardInterrupt(), "interrupted"), (LaunchError("no"), "failed")],
@@ -125,13 +118,6 @@ class TestProgress:
             llmprof.profile("random:tiny")
         assert f": {word} (" in shown[-1][1]
 
-    def test_a_sweep_says_how_far_it_is(self, shown, tmp_path):
-        BatchRunner(config(tmp_path), runner=Runs()).run_parameter_sweep({"batch_size": [1, 2]})
-        texts = [re.sub(r"<[^>]*>", "", html).partition(": ")[2].partition(" (")[0].strip() for _, html in shown]
-        assert texts[0] == "starting"
-        assert texts[-1] == "finished"
-        assert '<progress max="2" value="1"' in shown[-3][1]
-
     def test_only_a_kernel_is_a_notebook(self, monkeypatch):
         assert not notebook_progress.in_notebook()
         monkeypatch.setattr("IPython.get_ipython", lambda: SimpleNamespace(kernel=1))
@@ -144,9 +130,6 @@ class TestMagic:
         shell = InteractiveShell()
         shell.run_line_magic("load_ext", "llmprof")
         return shell
-
-    def test_the_extension_brings_the_magic(self, shell):
-        assert "profile" in shell.magics_manager.magics["cell"]
 
     @pytest.mark.parametrize(
         ("line", "expected"),

@@ -128,24 +128,6 @@ class TestAnalyze:
         assert name in run("analyze", saved, "--what", "kernels", "--csv", "-")[1]
         assert json.loads(run("analyze", saved, "--what", "kernels", "--json")[1])[0]["name"] == name
 
-    def test_a_finding_about_requests_names_the_command_that_shows_them(self):
-        row = {
-            "order": 1,
-            "severity": "info",
-            "share_of_time": 0.5,
-            "denominator": None,
-            "title": "Late.",
-            "detail": "",
-        }
-        rows = pl.DataFrame([row | {"suggestion": "", "evidence": cli_analyze.OF_REQUESTS}])
-        said = cli_analyze.findings_text(rows, None, ["my run"])
-        assert said.splitlines()[-1] == "   See: llmprof explore 'my run', tab Requests"
-
-    def test_causes_are_words_in_the_table_of_a_comparison(self):
-        rows = pl.DataFrame({"part": ["host_bound", "launch"], "a_ns": [1, 2], "status": ["same", "only_b"]})
-        assert cli_analyze._called(rows, ("x", "y"))["part"].to_list() == ["host-bound", "launch"]
-        assert cli_analyze._called(rows, ("x", "x"))["part"].to_list() == ["host-bound", "launch"]
-
     def test_the_limit_says_what_is_left(self, run, saved):
         out = run("analyze", saved, "--what", "events", "--limit", "5")[1]
         assert out.splitlines()[-1] == "5 of 126 rows; --limit 0 shows all, --csv FILE writes them"
@@ -157,10 +139,6 @@ class TestAnalyze:
         assert {row["rank"] for row in found} == {0}
         assert {row["wait_ns"] for row in found} == {200}
 
-    def test_one_rank_of_a_frame_without_ranks(self, run, saved):
-        found = json.loads(run("analyze", saved, "--what", "kernels", "--rank", "1", "--json")[1])
-        assert sum(row["count"] for row in found) == 63
-
     def test_by_columns_and_sort(self, run, saved):
         found = json.loads(run("analyze", saved, "--what", "overlap", "--by", "rank", "--json")[1])
         assert [row["rank"] for row in found] == [0, 1]
@@ -170,30 +148,6 @@ class TestAnalyze:
         assert lines[0] == ["name", "count"]
         assert [line[0] for line in lines[1:]] == sorted(line[0] for line in lines[1:])
         assert len(rows(run("analyze", saved, "--what", "layers", "--by", "layer", "--limit", "0")[1])) == 13
-
-    def test_the_table_shows_what_it_is_grouped_by(self, run, saved):
-        for what, by, begins in (
-            ("kernels", "layer", ["layer"]),
-            ("kernels", "rank,layer", ["rank", "layer"]),
-            ("overlap", "layer", ["rank", "layer"]),
-        ):
-            assert rows(run("analyze", saved, "--what", what, "--by", by)[1])[0][: len(begins)] == begins
-
-    @pytest.mark.parametrize(
-        ("by", "heads"),
-        [
-            ("device", ["peak_bytes", "fragmentation", "known_share"]),
-            ("holder", ["part", "holder", "bytes", "share", "evidence"]),
-            ("op", ["op", "allocations", "allocated_bytes", "net_bytes"]),
-            ("step", ["step", "phase", "peak_bytes", "net_bytes"]),
-            ("time", ["time", "allocated_bytes", "reserved_bytes"]),
-        ],
-    )
-    def test_memory_shows_the_columns_of_what_was_asked(self, run, by, heads, monkeypatch):
-        monkeypatch.setenv("COLUMNS", "200")
-        recorded = Path(__file__).parent / "readers" / "memory_files" / "torch_memory.json.gz"
-        head = rows(run("analyze", str(recorded), "--what", "memory", "--by", by)[1])[0]
-        assert [name for name in head if name in heads] == heads
 
     def test_csv_to_stdout(self, run, saved):
         out = run("analyze", saved, "--what", "steps", "--csv", "-")[1]
@@ -280,14 +234,6 @@ class TestDiff:
         assert (tmp_path / "d.svg").read_text("utf-8").startswith("<svg")
         assert f"Chart: {tmp_path / 'd.svg'}" in out
 
-    def test_a_phase_of_only_one_trace(self, run, saved, tmp_path):
-        prefill = build().markers.with_columns(name=pl.lit("execute_context_1(64)_generation_0(0)"))
-        small = build()
-        folder = str(type(small)(small.tables | {"markers": prefill}, small.meta).save(tmp_path / "p"))
-        out = run("diff", saved, folder)[1]
-        assert "  decode: only in " in out
-        assert "  prefill: only in p (6 steps)" in out
-
 
 class TestSamples:
     def test_a_table_and_json(self, run):
@@ -296,10 +242,6 @@ class TestSamples:
         assert "torch_tp4_eager_nccl" in out
         found = json.loads(run("samples", "--json")[1])
         assert {"name", "ranks", "licence"} <= set(found[0])
-
-    def test_a_sample_is_a_path(self, run):
-        said = json.loads(run("info", "sample:torch_tp1_cudagraph", "--json")[1])
-        assert said["ranks"] == [0]
 
     def test_an_unknown_sample_names_the_nearest(self, run):
         code, _, err = run("info", "sample:torch_tp1_cudagraphs")
@@ -525,15 +467,6 @@ class TestProgress:
             progress(what, done, 100)
         progress.clear()
         assert stream.getvalue() == "llmprof: reading a\nllmprof: reading b\n"
-
-    def test_what_takes_long_says_how_far_it_is(self, monkeypatch):
-        clock = iter([100.0, 105.0, 111.0, 112.0])
-        monkeypatch.setattr(main.time, "monotonic", lambda: next(clock))
-        stream = io.StringIO()
-        progress = main.ProgressLine(stream, live=False)
-        for done in (0, 1, 2, 3):
-            progress("running x", done, 48)
-        assert stream.getvalue() == "llmprof: running x\nllmprof: running x, 2 of 48\n"
 
     def test_one_line_on_a_terminal_that_goes_away(self, monkeypatch):
         monkeypatch.setenv("COLUMNS", "20")

@@ -53,15 +53,6 @@ class TestOptions:
         for field in dataclasses.fields(ExperimentConfig):
             assert renamed.get(field.name, f"--{field.name.replace('_', '-')}") in options
 
-    def test_those_that_the_issue_of_a_user_names(self):
-        words = "--model random:tiny --prompt Hello --max-tokens 9 --temperature 0.5 --batch-size 3 "
-        words += "--tensor-parallel-size 2 --profile-mode nsys --experiment-name mine --results-dir out"
-        config = config_of(*words.split())
-        assert config == ExperimentConfig(
-            model="random:tiny", prompt="Hello", max_tokens=9, temperature=0.5, batch_size=3, tensor_parallel_size=2,
-            profile_mode="nsys", experiment_name="mine", results_dir="out",
-        )  # fmt: skip
-
     def test_mappings_lists_lengths_and_switches(self):
         words = "--model m --prompt a --prompt b --engine-arg block_size=16 --engine-arg kv_cache_dtype=fp8 "
         words += "--nsys-option=--gpu-metrics-devices=all --ncu-option launch_count=3 --no-plain --eager --timeout 9 "
@@ -181,29 +172,6 @@ class TestRun:
         assert "Memory    2.00 GiB at most on a device" in out
         assert "vLLM ignored x\\x1b[31m" in out
         assert f"Next      llmprof analyze {runner.run.folder.path}" in out
-
-    def test_writes_report_and_charts(self, run, runner, tmp_path, monkeypatch):
-        made = []
-
-        class Visualizer:
-            def __init__(self, folder, *, progress):
-                made.append(folder)
-
-            def create_all_visualizations(self):
-                return [tmp_path / "x_kernel_time.png", tmp_path / "x_dashboard.png"]
-
-            def generate_report_html(self):
-                return tmp_path / "index.html"
-
-        monkeypatch.setattr("llmprof.report.Visualizer", Visualizer)
-        runner.run = finished(tmp_path, build())
-        out = run("run", "--model", "random:tiny", "--no-progress")[1]
-        assert made == [runner.run.folder.path]
-        assert f"Report     {tmp_path / 'index.html'}" in out
-        assert f"Dashboard  {tmp_path / 'x_dashboard.png'}" in out
-        said = json.loads(run("run", "--model", "random:tiny", "--no-progress", "--json")[1])
-        assert said["state"] == "finished"
-        assert said["files"] == [str(tmp_path / "index.html"), str(tmp_path / "x_dashboard.png")]
 
     def test_without_a_timeline(self, run, runner, tmp_path):
         runner.run = finished(tmp_path, profile_mode="inference_only")

@@ -33,42 +33,9 @@ class TestKernels:
         ]  # fmt: skip
         assert "80 %, 3 × 26.7 ns" in specs.texts(chart)
 
-    def test_names_that_look_alike_when_short_have_bars_of_their_own(self):
-        names = [f"{'k' * 60}{i}{'z' * 60}" for i in range(2)]
-        frame = pl.DataFrame({"name": names, "category": ["linear"] * 2, "total_ns": [2, 1], "count": [1, 1]})
-        assert len({bar["row"] for bar in specs.rows(charts.kernels(frame), "bar", "row")}) == 2
-
     def test_no_time(self):
         with pytest.raises(AnalysisError, match="zero"):
             charts.kernels(frames.summed().with_columns(total_ns=pl.lit(0)))
-
-
-class TestCudaApi:
-    def test_calls_by_what_they_are_for(self):
-        bars = {bar["row"]: bar["part"] for bar in specs.rows(charts.cuda_api(frames.called_api()), "bar", "row")}
-        assert bars == {
-            "cudaEventSynchronize": "wait",
-            "cudaGraphLaunch": "launch",
-            "cudaLaunchKernel": "launch",
-            "cudaMemcpyAsync": "copy",
-            "cudaMalloc": "memory",
-            "cuTensorMapEncodeTiled": "other",
-        }
-
-    def test_what_is_left_out_is_said(self):
-        assert "4 shorter calls are not shown." in " ".join(specs.texts(charts.cuda_api(frames.called_api(), top=2)))
-
-
-class TestRequests:
-    def test_title_and_labels(self):
-        chart = charts.requests(frames.summarised())
-        assert title(chart) == "Median latencies: first token 15.0 ms, each further one 4.60 ms, end to end 84.0 ms"
-        assert "12 requests without profiler, 12 requests under the profiler." in " ".join(specs.texts(chart))
-        assert {"9.00 us", "109 ms"} <= set(specs.texts(chart))
-
-    def test_an_engine_that_told_nothing(self):
-        with pytest.raises(AnalysisError, match="no latency"):
-            charts.requests(frames.summarised().filter(metric="wall_ns"))
 
 
 class TestSweeps:
@@ -106,51 +73,11 @@ class TestSweeps:
         efficiency = {row["label"]: row["efficiency"] for row in specs.rows(chart, "circle", "efficiency")}
         assert efficiency["b"] == pytest.approx(75.0)
 
-    @pytest.mark.parametrize(
-        ("half", "words"),
-        [
-            # 1.8 times: (180 - 9) / (100 + 9) = 1.57, (180 + 9) / (100 - 9) = 2.08
-            (9.0, "1.57 to 2.08 times the output tokens a second, an efficiency of 78 % to 104 %"),
-            (60.0, "the repeats disagree too much to say how many times the output tokens a second"),
-        ],
-    )
-    def test_a_headline_says_no_more_than_the_noise_allows(self, half, words):
-        rates = [100.0, 180.0]
-        frame = pl.DataFrame(
-            {
-                "label": ["a", "b"],
-                "tensor_parallel_size": [1, 2],
-                "output_tokens_per_s": rates,
-                "requests_per_s": rates,
-                "output_tokens_per_s_ci95_low": [rate - half for rate in rates],
-                "output_tokens_per_s_ci95_high": [rate + half for rate in rates],
-            }
-        )
-        chart = charts.sweep_scaling(frame, parameters=["tensor_parallel_size"])
-        assert title(chart) == f"At tensor parallel size 2: {words}"
-        top = title(charts.sweep_throughput(frame, parameters=["tensor_parallel_size"]))
-        equal = ", within the noise of 1 other" if half > 40 else ""
-        assert top == f"Most output tokens: 180 ± {half:.0f} a second at b{equal}"
-
     @pytest.mark.parametrize("over", [None, "dtype"], ids=["none", "text"])
     def test_nothing_that_scales(self, over):
         frame = pl.DataFrame({"label": ["a", "b"], "dtype": ["x", "y"], "output_tokens_per_s": [1.0, 2.0]})
         with pytest.raises(AnalysisError, match="no parameter is a number"):
             charts.sweep_scaling(frame, parameters=["dtype"], over=over)
-
-    def test_where_the_time_went_is_of_one_step_and_rank(self):
-        chart = charts.sweep_time(frames.went().filter(point=0, phase="decode"))
-        bars = {row["part"]: row["ns"] for row in specs.rows(chart, "bar", "part")}
-        assert bars == {"compute": 2e6, "exposed communication": 5e5, "exposed copy": 1e5, "idle": 4e6}
-        assert title(chart) == "Idle for 61 % of a decode step at every point"
-        assert title(charts.sweep_time(frames.went())).startswith("Idle for 18 % of a decode step at batch_size=8")
-
-    def test_many_points_are_cut_and_said(self):
-        many = pl.concat(
-            frames.went().filter(point=0).with_columns(point=pl.lit(i, dtype=pl.Int64), label=pl.lit(f"p{i}"))
-            for i in range(60)
-        )
-        assert "The first 40 of 60 points are shown." in " ".join(specs.texts(charts.sweep_time(many)))
 
 
 class TestDashboard:

@@ -14,11 +14,10 @@ import pytest
 
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_bandwidth, torchrun
-from llmprof.experiments.history import append, one_more, read_history, regressions, watch
-from llmprof.experiments.report import Evidence, saved, suggestions, write_report
+from llmprof.experiments.history import append, read_history, regressions, watch
+from llmprof.experiments.report import write_report
 from llmprof.experiments.scaling import (
     GRADES,
-    cases_of,
     communication_share,
     grades_of,
     parallelism,
@@ -165,15 +164,6 @@ class TestPoints:
         with pytest.raises(ReadError):
             read_points(tmp_path / "points.json")
 
-    def test_cases_of_ones_own(self, tmp_path):
-        path = tmp_path / "cases.yaml"
-        path.write_text("{lengths: [64, 128], batches: [1]}")
-        assert cases_of(path) == {"lengths": [64, 128], "batches": [1]}
-        for bad in ("{length: [1]}", "{lengths: [0]}", "{lengths: []}", "[1]", "{lengths: many}"):
-            path.write_text(bad)
-            with pytest.raises(ConfigError):
-                cases_of(path)
-
     def test_thresholds_that_do_not_suit(self):
         assert unsuited(450.0) == []
         assert unsuited(None) == []
@@ -202,23 +192,6 @@ class TestHistory:
         found = regressions(append(path, {"step_s": [1.11 + i / 10_000 for i in range(50)]}))
         assert found["verdict"].to_list() == ["same"]
         assert found["change"].item() > 0.05
-
-    def test_too_few_runs_are_unknown(self, tmp_path):
-        for value in (1.0, 1.0, 9.0):
-            history = append(tmp_path / "h.parquet", {"a": [value] * 50})
-        assert regressions(history)["verdict"].to_list() == ["unknown"]
-
-    @pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262)])
-    def test_the_probability_is_that_of_printed_tables(self, freedom, quantile):
-        """Two-sided 5 % points of Student's t; n values of mean 0 and standard deviation 1."""
-        n = freedom + 1
-        half = [1.0, -1.0] * (n // 2) + [0.0] * (n % 2)
-        scale = ((n - 1) / sum(x * x for x in half)) ** 0.5
-        assert one_more([x * scale for x in half], quantile * (1 + 1 / n) ** 0.5) == pytest.approx(0.05, abs=1e-4)
-
-    def test_equal_values_let_no_other_be_expected(self):
-        assert one_more([1.0, 1.0], 1.0) == 1.0
-        assert one_more([1.0, 1.0], 1.1) == 0.0
 
     @pytest.mark.slow
     def test_two_processes_write_one_history(self, tmp_path, root):
@@ -270,26 +243,6 @@ class TestReport:
         text = (tmp_path / "performance_report.md").read_text()
         assert "Between processes at most 387.6 GB/s one way; the grades are of links between GPUs." in text
         assert "one way: " not in text
-
-    def test_suggestions_need_their_evidence(self, tmp_path):
-        assert suggestions(Evidence()).is_empty()
-        results = saved(DATA)
-        lengths = sequence_length(results.points, model=results.model, device="H200")
-        told = suggestions(Evidence(lengths=lengths, layouts=parallelism(results.points)))
-        assert told["rule"].to_list() == ["tensor_parallel_first", "mixed", "larger_batch", "quantise"]
-        assert "launch_bound" not in told["rule"]
-
-    @pytest.mark.slow
-    def test_timings_below_the_results_say_whether_the_host_sets_the_pace(self, tmp_path):
-        shutil.copy(DATA / "bandwidth_test_h200x2.json", tmp_path / "bandwidth_test_a.json")
-        words = "In 73.3 % of the timed decode calls the device had caught up with the host"
-        for run, told in (("trace", False), ("pp2", True)):
-            shutil.rmtree(tmp_path / "run", ignore_errors=True)
-            (tmp_path / "run").mkdir()
-            for file in (DATA / run).glob("ops_rank*"):
-                shutil.copy(file, tmp_path / "run")
-            write_report(tmp_path)
-            assert (words in (tmp_path / "performance_report.md").read_text()) == told
 
     def test_nothing_saved(self, tmp_path):
         with pytest.raises(ReadError, match="no results"):

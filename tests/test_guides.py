@@ -71,14 +71,6 @@ def test_views_that_are_named_exist(texts):
             assert view in views(), f"{name}: --what {view}"
 
 
-def test_analyses_that_are_named_exist(texts):
-    from llmprof import analyze, charts
-
-    for name, text in texts.items():
-        for package, function in re.findall(r"\b(analyze|charts)\.(\w+)", text):
-            assert hasattr({"analyze": analyze, "charts": charts}[package], function), f"{name}: {package}.{function}"
-
-
 @pytest.mark.parametrize("name", GUIDES)
 def test_guides_say_nothing_of_this_machine(texts, name):
     assert not re.search(r"/(?:home|work|root|tmp)/", texts[name])

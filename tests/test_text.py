@@ -40,13 +40,6 @@ def test_a_table_is_aligned_and_heads_drop_the_unit():
     ]
 
 
-def test_a_text_has_a_longest_length_where_the_table_has_no_width():
-    frame = pl.DataFrame({"name": ["n" * 300 + "end", "k"], "count": [10**9, 1]})
-    [heads, long, short] = text.table(frame, longest=20).splitlines()
-    assert long.split() == [f"{'n' * 12}…{'n' * 4}end", "1,000,000,000"]
-    assert len(heads) == len(long) == len(short) == 20 + 2 + 13
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_is_wider_than_asked_for(width):
     frame = pl.DataFrame(
@@ -77,10 +70,6 @@ def test_columns_that_do_not_fit_are_named():
     lines = text.table(frame, width=40).splitlines()
     assert lines[0].split() == ["column_number_0", "column_number_1"]
     assert lines[-1] == "(too narrow for: column_number_2, column_number_3, column_number_4, column_number_5)"
-
-
-def test_an_empty_frame_is_its_heads():
-    assert text.table(pl.DataFrame(schema={"rank": pl.Int32, "name": pl.String})) == "rank  name"
 
 
 def test_a_spreadsheet_runs_no_cell_of_a_trace():

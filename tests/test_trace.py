@@ -8,7 +8,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from llmprof import schema
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, ReadError, SchemaError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, ReadError
 from llmprof.storage import parquet
 from llmprof.trace import META_FILE, Trace
 
@@ -47,17 +47,6 @@ def test_recorded_but_none_is_an_empty_frame_and_not_recorded_an_error_that_name
     with pytest.raises(NotCapturedError, match=r"holds no memory.*profile_memory=True") as caught:
         _ = trace.memory
     assert caught.value.facts == {"table": "memory"}
-
-
-@pytest.mark.parametrize("name", list(schema.TABLES))
-def test_every_table_of_the_schema_is_an_attribute(name):
-    assert getattr(Trace({name: schema.empty(name)}), name).schema == schema.TABLES[name].schema
-
-
-def test_frames_conform(trace):
-    assert trace.kernels.columns == [*schema.KERNELS.schema, "nsys_shim"]
-    with pytest.raises(SchemaError, match="lacks the column rank"):
-        Trace({"kernels": pl.DataFrame({"start_ns": [1]})})
 
 
 def test_an_unknown_table_is_refused(trace):

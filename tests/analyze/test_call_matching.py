@@ -77,17 +77,6 @@ def test_a_recording_that_begins_late_with_another_clock() -> None:
     assert alone["unmatched"].unique().to_list() == ["the recording of another rank of the group lacks this call"]
 
 
-def test_calls_that_repeat_evenly_do_not_tell_by_how_many_they_are_shifted() -> None:
-    rows = [(0, n * 100 * US, n * 100 * US + 20 * US) for n in range(60)]
-    other = [(1, n * 100 * US + 9 * MS, n * 100 * US + 9 * MS + 20 * US) for n in range(55)]
-    found = collectives(calls([*rows, *other]))
-    assert found["wait_ns"].null_count() == found.height
-    assert (
-        "ends and number of these calls agree with those of no other rank (compared with rank 1)"
-        in found["unmatched"].to_list()
-    )
-
-
 def test_a_group_that_the_recording_names_but_whose_calls_do_not_overlap() -> None:
     # order and group fit, yet rank 1 leaves each call long before rank 0 comes: the clocks are not to be trusted
     rng = random.Random(6)

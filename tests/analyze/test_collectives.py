@@ -180,13 +180,6 @@ def test_a_sender_that_is_done_before_the_receiver_begins_did_not_wait() -> None
     ]
 
 
-def test_send_and_receive_on_many_ranks_is_an_exchange_of_all_with_all() -> None:
-    name = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
-    found = collectives(calls(random_group([0, 1, 2], seed=9), name))
-    assert found["kind"].unique().to_list() == ["all_to_all"]
-    assert collectives(calls(random_group([0, 1], seed=9), name))["kind"].unique().to_list() == ["send_recv"]
-
-
 SHAPES = [
     # operator's shapes and types, name of the kernel, world -> bytes
     ("[[4, 3584], []]", '["c10::BFloat16", ""]', ALL_REDUCE, 4 * 3584 * 2),
@@ -220,13 +213,6 @@ def test_an_all_gather_of_an_unknown_group_has_no_size() -> None:
     trace = calls([(0, 0, 1000)], ALL_GATHER, op_id=5)
     operators = ops([("vllm::all_gather", 0, 10, 5, "[[4, 38016]]", '["c10::BFloat16"]')])
     assert collectives(Trace({**trace.tables, "ops": operators}))["bytes"].to_list() == [None]
-
-
-def test_metadata_wins_over_shapes() -> None:
-    trace = calls([(0, 0, 1000), (1, 0, 1000)], op_id=5, bytes=64, bytes_source="metadata", dtype="Float")
-    operators = ops([("vllm::all_reduce", 0, 10, 5, "[[4, 3584]]", '["c10::BFloat16"]')])
-    found = collectives(Trace({**trace.tables, "ops": operators}))
-    assert found.select("bytes", "bytes_source", "dtype").unique().rows() == [(64, "metadata", "Float")]
 
 
 @pytest.fixture

@@ -9,11 +9,9 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import diff, diff_context, diff_waterfall, diff_words, run_names
+from llmprof.analyze import diff, diff_context, diff_waterfall, diff_words
 from llmprof.errors import AnalysisError
-from llmprof.readers.reading import name_of
 from llmprof.trace import Trace
-from llmprof.units import format_ns
 
 COLUMNS = [
     *("level", "phase", "kind", "part", "a_ns", "b_ns", "delta_ns", "beyond_noise"),
@@ -94,34 +92,6 @@ def test_what_is_no_comparison_or_has_no_such_phase_is_refused() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", PAIRS)
-def test_parts_add_up_and_words_are_true_on_real_pairs(pair: str, shared: Path) -> None:
-    a, b = (llmprof.read(shared / path) for path in PAIRS[pair])
-    found = diff(a, b)
-    first, second = run_names(a, b)
-    assert (first, second) == tuple(Path(path).name.split(".")[0] for path in PAIRS[pair])
-    for phase in found.filter(pl.col("level").is_in(["step", "recording"]) & pl.col("delta_ns").is_not_null())["phase"]:
-        bars = diff_waterfall(found, phase=phase)
-        change = bars["b_ns"][-1] - bars["a_ns"][0]
-        assert bars.filter(pl.col("group") != "total")["delta_ns"].sum() == pytest.approx(change, rel=1e-6)
-        assert bars["label"][0] == first
-        assert bars["label"][-1] == second
-        rest = bars.filter(label="not explained by any part").row(0, named=True)
-        assert abs(rest["delta_ns"]) <= 0.01 * abs(change)
-    said = " ".join(diff_words(found))
-    for row in found.filter(pl.col("level") == "part").iter_rows(named=True):
-        if row["delta_ns"] and abs(row["delta_ns"]) > 0.3 * found["delta_ns"].abs().max():
-            assert format_ns(abs(row["delta_ns"])) in said
-    for row in found.filter(pl.col("level") == "step").iter_rows(named=True):
-        if row["delta_ns"] is not None:
-            more = "more" if row["delta_ns"] > 0 else "less"
-            assert f"{format_ns(row['b_ns'])} in {second} against {format_ns(row['a_ns'])} in {first}" in said
-            assert f"{format_ns(abs(row['delta_ns']))} {more}" in said
-        else:
-            assert f"Only {first if row['a_ns'] is not None else second} has steps of {row['phase']}" in said
-
-
-@pytest.mark.slow
 def test_what_cannot_be_laid_side_by_side_is_named(shared: Path) -> None:
     a, b = (llmprof.read(shared / path) for path in PAIRS["ranks and phases"])
     rows = {row["what"]: row for row in diff_context(a, b, names=("moe", "dense")).iter_rows(named=True)}
@@ -146,21 +116,3 @@ def test_one_rank_of_a_comparison(sample_trace: Callable[[str], Trace]) -> None:
     assert bars.filter(pl.col("group") != "total")["delta_ns"].sum() == pytest.approx(
         bars["b_ns"][-1] - bars["a_ns"][0]
     )
-
-
-def test_names_of_runs(tmp_path: Path, sample_trace: Callable[[str], Trace]) -> None:
-    for path, name in (
-        ("runs/eager/rank0.pt.trace.json.gz", "eager"),
-        ("runs/b/traces/rank_0.json", "b"),
-        ("sweep/point-3/report.sqlite", "point-3"),
-        ("before.sqlite", "before"),
-    ):
-        assert name_of([tmp_path / path]) == name
-    assert name_of([tmp_path / "eager" / f"rank{n}.json" for n in (0, 1)]) == "eager"
-    trace = sample_trace("torch_tp1_eager")
-    assert trace.name == "torch_tp1_eager"
-    assert trace.select(ranks=0).name == "torch_tp1_eager"
-    assert run_names(trace, trace, Trace({})) == ("torch_tp1_eager (1)", "torch_tp1_eager (2)", "run 3")
-    assert trace.redact().name is None
-    trace.save(tmp_path / "kept")
-    assert llmprof.read(tmp_path / "kept").name == "kept"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -31,20 +30,3 @@ def test_values_of_groups_are_looked_up_once_a_run() -> None:
 def test_rows_in_order(rows: list[tuple[int, int]], answer: bool) -> None:
     frame = pl.DataFrame(rows, schema={"rank": pl.Int32, "at": pl.Int64}, orient="row")
     assert groups.is_sorted(frame, ["rank", "at"]) is answer
-
-
-def test_first_and_last_chosen_row_of_each_group() -> None:
-    grouped = groups.Grouped(pl.Series([0, 0, 0, 2, 2, 3]), 5)
-    values = pl.Series([10, 11, 12, 13, 14, 15])
-    chosen = pl.Series([False, True, True, True, None, None])
-    assert grouped.first(values, chosen).to_list() == [11, None, 13, None, None]
-    assert grouped.last(values, chosen).to_list() == [12, None, 13, None, None]
-    nothing = grouped.last(values == 12, pl.Series([False] * 6))
-    assert (nothing.dtype, nothing.to_list()) == (pl.Boolean, [None] * 5)
-    assert grouped.first(values == 12, values > 11).to_list() == [True, None, False, False, None]
-
-
-def test_row_numbers_below_zero_are_null_and_may_be_looked_up() -> None:
-    numbers = groups.row_numbers(np.array([2, -1, 0]), "row")
-    assert (numbers.name, numbers.dtype, numbers.to_list()) == ("row", pl.UInt32, [2, None, 0])
-    assert pl.Series(["a", "b", "c"])[numbers].to_list() == ["c", None, "a"]

@@ -237,11 +237,6 @@ def test_operators_that_stand_in_for_the_device_have_no_cause() -> None:
     assert set(idle_of(ops)["cause"]) == {"unknown"}
 
 
-def test_shortest_gap() -> None:
-    assert idle_of(EVENTS, SPANS, min_ns=3 * US)["gap_ns"].unique().sort().to_list() == [10 * US, 30 * US]
-    assert idle_of(EVENTS.clear(), SPANS).height == 0
-
-
 def test_a_gap_on_one_stream_is_not_an_idle_device() -> None:
     got = stream_gaps_of(EVENTS.filter(pl.col("rank") == 0))
     of_seven = got.filter(pl.col("stream") == 7)

@@ -54,14 +54,6 @@ def test_window(window: tuple[float, float], counts: dict[str, int]) -> None:
     assert events_within(RUN, window=window).height == sum(counts.values())
 
 
-def test_series_is_the_time_of_what_starts_in_each_part() -> None:
-    # 0 to 100 ns in 4 parts: GEMMs start at 20 (30 ns), 25 (10 ns), 90 (10 ns)
-    series = dict(kernels_within(RUN, bins=4).select("name", "series").iter_rows())
-    assert series == {"nvjet_x": [30, 10, 0, 10], "rms_norm_kernel": [50, 0, 0, 0]}
-    inside = dict(kernels_within(RUN, bins=2, window=(40, 100)).select("name", "series").iter_rows())
-    assert inside == {"nvjet_x": [30, 10]}
-
-
 def test_layers_and_stages_of_a_model() -> None:
     run = kernels(forward(2), start=10)
     trace = Trace(

@@ -53,12 +53,3 @@ def test_communication_beside_compute_of_another_layer_is_hidden() -> None:
 def test_an_unknown_measure() -> None:
     with pytest.raises(AnalysisError, match="measure='speed' is not known; expected 'dur_ns' or 'busy_ns'"):
         layer_gaps(trace_of(kernels(forward(2))), measure="speed")  # type: ignore[arg-type]
-
-
-def test_recorded_layers(sample_trace) -> None:  # type: ignore[no-untyped-def]
-    found = layer_gaps(sample_trace("torch_tp4_eager_nccl"))
-    assert found.height == 28 * 12 * 4
-    assert (found["exposed_communication_ns"] <= found["communication_ns"]).all()
-    assert (found["communication_ns"] <= found["busy_ns"]).all()
-    per_step = found.group_by("rank", "step").agg(pl.col("gap_ns").median())
-    assert per_step["gap_ns"].abs().max() == 0

@@ -83,14 +83,6 @@ def test_steps(torch):
     ]
 
 
-def test_ranks_and_host_memory_stay_apart():
-    host = {**row(2, 50, 50, address=9), "on_device": False}
-    other = {**row(1, 3, 3, address=1), "rank": 1, "device": 1}
-    trace = Trace({"memory": pl.DataFrame([row(1, 5, 5, address=1), host, other], infer_schema_length=None)})
-    found = analyze.memory(trace).select("rank", "device", "on_device", "peak_bytes").rows()
-    assert sorted(found, key=str) == [(0, 0, True, 5), (0, None, False, 50), (1, 1, True, 3)]
-
-
 @pytest.mark.parametrize(
     ("stack", "released", "part"),
     [

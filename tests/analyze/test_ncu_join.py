@@ -5,9 +5,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-import llmprof
 from llmprof.analyze import name_layers, ncu_join
-from llmprof.errors import NotCapturedError
 from llmprof.metrics.data import Metrics
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.trace import Trace
@@ -119,20 +117,6 @@ def test_the_rank_that_fits_best_is_taken_and_runs_are_matched_by_themselves():
     found = ncu_join(Trace({"kernels": kernels}), Metrics(metrics, launches=launches))
     assert found["rank"].to_list() == [1, 1, 1, 0, 0, 0]
     assert found["event"].to_list() == [3, 4, 5, 0, 1, 2]
-
-
-def test_no_launches_and_no_kernels():
-    assert joined(LAYER, []).height == 0
-    found = joined([], [GEMM])
-    assert found["event"].to_list() == [None]
-    with pytest.raises(NotCapturedError):
-        ncu_join(Trace({"markers": llmprof.schema.empty("markers")}), Metrics(profiled([GEMM])))
-
-
-def test_many_launches_are_matched_in_little_time():
-    found = joined(LAYER * 4000, [NORM, GEMM, ACT, GEMM] * 1000)
-    assert found["event"].null_count() == 0
-    assert found["match"].unique().to_list() == ["sequence"]
 
 
 @needs_captures

@@ -51,34 +51,6 @@ COPIES = copies(
 )
 
 
-def test_kernels() -> None:
-    got = nsys.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}))
-    assert got.columns == ["share", "total_ns", "count", *STATS, "name"]
-    gemm, rms = got.rows()
-    # deviations from 30: 20, 10, 30; (400 + 100 + 900) / 2 = 700. rms: 10 and 30, deviations 10; 200 / 1
-    assert gemm == (90 / 130, 90, 3, 30.0, 20.0, 10, 60, pytest.approx(700**0.5), "gemm")
-    assert rms == (40 / 130, 40, 2, 20.0, 20.0, 10, 30, pytest.approx(200**0.5), "rms")
-
-
-def test_by_rank_shares_are_of_the_rank_and_one_run_deviates_by_nothing() -> None:
-    got = nsys.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}), by=("rank",))
-    assert got.select("rank", "share", "count", "std_ns", "name").rows()[1:] == [
-        (0, 0.1, 1, 0.0, "rms"), (1, 1.0, 1, 0.0, "rms"),
-    ]  # fmt: skip
-    with pytest.raises(AnalysisError, match="layer"):
-        nsys.cuda_gpu_kern_sum(Trace({"kernels": KERNELS}), by=("layer",))
-
-
-def test_copies_by_time() -> None:
-    got = nsys.cuda_gpu_mem_time_sum(COPIES)
-    assert got.columns == ["share", "total_ns", "count", *STATS, "operation"]
-    assert got.select("share", "total_ns", "count", "operation").rows() == [
-        (100 / 145, 100, 1, "[CUDA memcpy Unified Device-to-Device]"),
-        (40 / 145, 40, 2, "[CUDA memcpy Host-to-Device]"),
-        (5 / 145, 5, 1, "[CUDA memset]"),
-    ]
-
-
 def test_copies_by_size() -> None:
     got = nsys.cuda_gpu_mem_size_sum(COPIES)
     assert got.columns == [
@@ -88,13 +60,6 @@ def test_copies_by_size() -> None:
     assert host == (400, 2, 200.0, 200.0, 100, 300, pytest.approx(20000**0.5), "[CUDA memcpy Host-to-Device]")
     assert unified[:2] == (64, 1)
     assert fill == (0, 1, None, None, None, None, None, "[CUDA memset]")  # size not recorded
-
-
-def test_copies_by_kind_of_memory() -> None:
-    got = nsys.cuda_gpu_mem_size_sum(COPIES, by=("src_kind",))
-    assert got.select("src_kind", "total_bytes").rows() == [
-        ("managed", 64), ("pageable", 300), ("pinned", 100), (None, 0),
-    ]  # fmt: skip
 
 
 MARKERS = pl.DataFrame(
@@ -110,16 +75,6 @@ MARKERS = pl.DataFrame(
     schema=["name", "start_ns", "dur_ns", "domain", "on_device", "nsys_style"],
     orient="row",
 ).with_columns(rank=0, process=7, thread=70)
-
-
-def test_ranges() -> None:
-    got = nsys.nvtx_sum(Trace({"markers": MARKERS}))
-    assert got.columns == ["share", "total_ns", "count", *STATS, "style", "name"]
-    assert got.select("share", "total_ns", "count", "max_ns", "style", "name").rows() == [
-        (0.8, 400, 2, 300, "PushPop", "step"),
-        (0.12, 60, 1, 60, "StartEnd", "step"),
-        (0.08, 40, 1, 40, "PushPop", "NCCL:all_reduce"),
-    ]
 
 
 def test_projection() -> None:

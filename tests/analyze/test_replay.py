@@ -266,17 +266,6 @@ def test_a_thread_that_still_waits_is_not_late_by_itself() -> None:
     assert plan.times()[begin[1]] == 20 * US
 
 
-def test_waits_are_read_from_real_recordings(shared: Path) -> None:
-    hta = shared / "real" / "chrome" / "hta"
-    built = graph(llmprof.read(hta / "critical_path__alexnet__benchmark_result_2869224_1695835535_trace.json.gz"))
-    # 20 stream waits are written in the file; 6 of them have work on both sides (the event of an idle stream holds
-    # nothing), none of which was seen when waits were assumed from gaps
-    assert len(edges_of(built, STREAM_WAIT)) == 6
-    assert edges_of(built, ASSUMED) == []
-    several = graph(llmprof.read(hta / "critical_path__cuda_event_sync_multi_stream__event_sync_trace.json.gz"))
-    assert len(edges_of(several, STREAM_WAIT)) == 1
-
-
 def test_where_the_host_is_slow_the_path_is_on_the_host() -> None:
     path = critical_path(host_bound())
     # from the end of one step's GEMM (65 us into the step) to the next one's: 100 us, all of them the host's but for
@@ -288,16 +277,6 @@ def test_where_the_host_is_slow_the_path_is_on_the_host() -> None:
     last = dict(path.filter(pl.col("step") == 2).group_by("part").agg(pl.col("dur_ns").sum()).rows())
     # 165 to 250 us, in which one call of 4 us lies
     assert last == {"host": 81 * US, "host call": 4 * US, "launch": 5 * US, "compute": 10 * US}
-
-
-def test_slack_tells_a_step_from_the_pace() -> None:
-    free = slack(host_bound()).sort("start_ns")
-    # a norm ends at 25 us, the GEMM behind it begins at 55: with the device's own gap of 1 us it may take 29 us more
-    assert free["slack_ns"].to_list() == [29 * US, 0] * 3
-    # behind the GEMM of the first step (until 65 us) three kernels of 10 us and four gaps of 1 us must fit before the
-    # last one begins at 255
-    assert free["pace_slack_ns"].to_list()[1] == (255 - 34 - 65) * US
-    assert free["pace_slack_ns"].to_list()[-1] == 0
 
 
 def test_slack_of_kernels_and_why_it_is_unknown() -> None:
@@ -348,17 +327,6 @@ def test_faster_kernels_change_nothing_where_the_host_sets_the_pace() -> None:
     assert got == dict.fromkeys(got, 100 * US)
     got = step(what_if(host_bound(), changes.scale("host", 0.5)))
     assert got["predicted_ns"] == 50 * US
-
-
-def test_the_noise_of_the_steps_is_in_the_interval() -> None:
-    work = [(0, 7, at, 10, NORM, n) for n, at in enumerate((5, 105, 225, 315), start=1)]
-    calls = [(0, at, 2, CALL, n) for n, at in enumerate((0, 100, 220, 310), start=1)]
-    marks = step_labels([0, 100, 220, 310], 50)
-    found = what_if(Trace({"kernels": device(work), "runtime": host(calls), "markers": marks}))
-    # three steps of 100, 120 and 90 us
-    assert step(found) == {"recorded_ns": 100 * US, "predicted_ns": 100 * US, "low_ns": 90 * US, "high_ns": 120 * US}
-    # what is gained has the same noise on both sides
-    assert found.select("gain_ns", "gain_low_ns", "gain_high_ns").row(0) == (0, 0, 0)
 
 
 def eager_model() -> tuple[Graph, Trace]:
@@ -687,14 +655,3 @@ def test_ranks_whose_clocks_do_not_match_are_replayed_alone_and_it_is_said() -> 
     assert found["unknown"][0].startswith("what ranks wait for of each other, so each is replayed alone: only 0 % of")
     with pytest.raises(AnalysisError, match="no collective of this recording is matched"):
         what_if(trace, changes.balance())
-
-
-def test_shares_of_the_path_by_column() -> None:
-    # the second wait for the device: its GEMM of 30 us is on the path from end to end, the norm beside it is not
-    work = [(0, 7, 5, 30, GEMM, 1), (0, 8, 6, 10, NORM, 2)]
-    calls = [(0, 0, 2, CALL, 1), (0, 3, 2, CALL, 2), (0, 6, 40, "cudaDeviceSynchronize", 3)]
-    trace = Trace({"kernels": device(work), "runtime": host(calls)})
-    shares = path_share(trace, by=["name"]).select("name", "total_ns", "path_ns", "path_share", "slack_ns")
-    assert shares.rows() == [(GEMM, 30 * US, 30 * US, 1.0, 0), (NORM, 10 * US, 0, 0.0, 30 * US)]
-    with pytest.raises(AnalysisError, match="there is no column 'colour'"):
-        path_share(trace, by=["colour"])

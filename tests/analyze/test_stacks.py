@@ -5,7 +5,6 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-import llmprof
 from llmprof import analyze
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
@@ -89,13 +88,3 @@ def test_what_was_not_recorded_is_said(sample_trace):
         analyze.stacks(sample_trace("nsys_tp1_layer_nvtx"), of="samples")
     with pytest.raises(AnalysisError, match="of='gpu'"):
         analyze.stacks(sample_trace("torch_tp1_eager"), of="gpu")
-
-
-def test_samples_of_the_cpu_are_as_many_as_the_file_has(shared):
-    read = llmprof.read(shared / "real" / "nsys" / "nsightful_power_iteration.sqlite", cache=False)
-    found = analyze.stacks(read, of="samples")
-    said = read.sql(
-        "SELECT count(DISTINCT c.id) n FROM SAMPLING_CALLCHAINS c JOIN COMPOSITE_EVENTS e ON e.id = c.id", on="file"
-    )
-    assert found["value"].sum() == said["n"].item()
-    assert found["unit"].unique().to_list() == ["samples"]

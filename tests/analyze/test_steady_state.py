@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import polars as pl
-import pytest
 
 from llmprof.analyze import steady_state
 from llmprof.trace import Trace
@@ -78,21 +75,3 @@ def test_each_rank_by_itself() -> None:
     found = steady_state(Trace({name: pl.concat([zero[name], one[name]]) for name in zero}))
     assert found.filter(pl.col("rank") == 0)["step"].to_list() == [2, 3, 4, 5]
     assert found.filter(pl.col("rank") == 1)["step"].to_list() == [2, 3, 5]
-
-
-@pytest.mark.parametrize(
-    ("name", "batch", "least"),
-    [
-        ("torch_tp1_eager", 4, 9),
-        ("torch_tp4_cudagraph", 4, 35),
-        ("torch_tp4_eager_nccl", 4, 5),
-        ("torch_pp2_eager", 4, 7),
-    ],
-)
-def test_recordings(name: str, batch: int, least: int, sample_trace: Callable[[str], Trace]) -> None:
-    found = steady_state(sample_trace(name))
-    assert found["phase"].unique().to_list() == ["decode"]
-    assert found["generation_requests"].unique().to_list() == [batch]
-    assert found.group_by("rank").len()["len"].min() >= least  # type: ignore[operator]
-    spread = found.group_by("rank").agg(pl.col("dur_ns").max() / pl.col("dur_ns").median())
-    assert (spread["dur_ns"] < 2).all()

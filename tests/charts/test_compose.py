@@ -37,13 +37,6 @@ def test_the_specification_is_that_of_altair(chart):
     assert [repr(part) for part in chart.vconcat] == [repr(part) for part in of_altair().vconcat]
 
 
-def test_a_copy_holds_the_same_parts(chart):
-    for copy in (chart.copy(), chart.copy(deep=False), chart.properties(title="other")):
-        assert copy is not chart
-        assert copy.vconcat[0] is chart.vconcat[0]
-        assert copy.vconcat[1] is chart.vconcat[1]
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -58,21 +58,6 @@ def test_a_short_peak_stays_in_sight():
     assert few["mean"].mean() == pytest.approx(1.0098, rel=1e-3)
 
 
-def test_a_share_of_several_processors_may_exceed_100():
-    chart = charts.counters(rows("run.cpu", "%", 50, 380))
-    scales = [
-        unit["encoding"]["y"]["scale"]["domain"]
-        for unit in specs.marks(chart.to_dict())
-        if unit["mark"]["type"] == "line"
-    ]
-    assert scales == [[0, pytest.approx(418)]]
-    assert [
-        unit["encoding"]["y"]["scale"]["domain"]
-        for unit in specs.marks(charts.counters(rows("cpu.utilization", "%", 1, 3)).to_dict())
-        if unit["mark"]["type"] == "line"
-    ] == [[0, 100]]
-
-
 def test_nothing_to_draw():
     with pytest.raises(AnalysisError, match="has no rows"):
         charts.counters(frames.sampled().clear())

@@ -6,8 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.base.data import log_bins
-from llmprof.charts.base.theme import CAUSES, Unit
+from llmprof.charts.base.theme import CAUSES
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
@@ -32,16 +31,6 @@ def test_wait_and_transfer_of_each_rank() -> None:
     assert "until the last rank has started" in " ".join(title["subtitle"])
 
 
-def test_medians_by_size() -> None:
-    frame = frames.called()
-    points = specs.rows(charts.all_reduce(frame), "point", "measure")
-    assert [row["size"] for row in points] == ["28.0 KiB", "28.0 KiB", "1.75 MiB", "1.75 MiB"]
-    small = frame.filter(bytes=28_672)
-    transfer = next(row for row in points if row["bytes"] == 28_672 and row["measure"] == "transfer")
-    assert transfer["median"] * 1_000 == pytest.approx(small["transfer_ns"].median())
-    assert transfer["calls"] == small.height
-
-
 def test_idle_time_by_cause_and_rank() -> None:
     frame = frames.idled()
     chart = charts.idle(frame)
@@ -58,13 +47,6 @@ def test_idle_time_by_cause_and_rank() -> None:
     assert sum(row["sum_ns"] for row in bins) == 2 * frame["dur_ns"].sum()
 
 
-def test_launch_delay_shows_every_step() -> None:
-    frame = frames.delayed()
-    points = specs.rows(charts.launch_delay(frame), "line", "median")
-    assert len(points) == frame.height
-    assert sum(row["median"] for row in points) * 1e6 == pytest.approx(frame["median_ns"].sum())
-
-
 def test_launch_delay_of_ranks_that_are_worlds_apart_is_logarithmic() -> None:
     far = frames.delayed().with_columns(
         pl.when(pl.col("rank") == 3).then(pl.col("median_ns") // 20).otherwise("median_ns")
@@ -74,16 +56,6 @@ def test_launch_delay_of_ranks_that_are_worlds_apart_is_logarithmic() -> None:
         rules = [unit for unit in specs.marks(charts.launch_delay(frame).to_dict()) if unit["mark"]["type"] == "rule"]
         kinds.append({unit["encoding"]["y"]["scale"].get("type", "linear") for unit in rules})
     assert kinds == [{"linear"}, {"log"}]
-
-
-def test_logarithmic_bins_hold_what_they_should() -> None:
-    values = pl.DataFrame({"ns": [0, 1, 999, 1_000, 1_001, 1_000_000]})
-    bins = log_bins(values, "ns", Unit("us", 1_000), per_decade=10)
-    assert bins["n"].sum() == 5
-    for start, end, total in bins.filter(n=1).select("start", "end", "sum_ns").iter_rows():
-        assert start * 1_000 * (1 - 1e-9) <= total < end * 1_000
-    assert bins.filter(n=2)["sum_ns"].to_list() == [2_001]
-    assert bins.filter(n=2)["start"].to_list() == [pytest.approx(1)]
 
 
 def test_the_critical_path_is_a_mean_step_of_each_phase() -> None:

@@ -59,25 +59,6 @@ def test_without_names_a_bar_is_a_launch() -> None:
     assert not any(text.endswith(" us") for text in specs.texts(charts.stalls(frame)))
 
 
-def test_kernels_of_one_stage_are_told_apart() -> None:
-    frame = frames.stalled().with_columns(stage=pl.lit("attention"))
-    rows = bars(frame)["row"].unique()
-    assert "attention: FlashAttnFwdSm90" in rows
-    assert rows.len() == 7
-    same = frames.stalled().with_columns(
-        stage=pl.lit(None, pl.String), kernel_name=pl.format("f{}{}", pl.lit("x" * 60), pl.col("kernel_id"))
-    )
-    assert bars(same)["row"].n_unique() == 14
-
-
-def test_only_the_longest_are_shown() -> None:
-    frame = pl.concat(
-        frames.stalled().with_columns(stage=pl.lit(f"s{i}"), kernel_id=pl.col("kernel_id") + 100 * i) for i in range(4)
-    )
-    assert bars(frame)["row"].n_unique() == 16
-    assert any("The longest 16 of 28 kernels are shown." in text for text in specs.texts(charts.stalls(frame)))
-
-
 def test_shares_that_are_not_known_are_left_out() -> None:
     frame = pl.DataFrame(
         {"kernel_id": [0, 0, 1], "reason": ["wait", "drain", "wait"], "share": [0.6, float("nan"), None]}

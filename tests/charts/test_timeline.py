@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.base.theme import STAGES
 from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
@@ -30,13 +29,6 @@ def test_a_bar_is_an_event_with_its_figures() -> None:
     exact = {(row["rank"], round(row["start"] * 1_000) + WINDOW[0], row["stage"]) for row in bars}
     for rank, start, stage in inside.select("rank", pl.col("start_ns").clip(WINDOW[0]), "stage").iter_rows():
         assert (rank, start, stage) in exact
-
-
-def test_bars_are_cut_to_the_window() -> None:
-    frame = pl.DataFrame([event(0, 1_000_000), event(2_000_000, 50_000_000, "norm")])
-    bars = specs.rows(charts.timeline(frame, window=(500_000, 3_000_000)), "rect", "name")
-    assert [(row["start"], row["end"]) for row in bars] == [(0.0, 0.5), (1.5, 2.5)]
-    assert [row["dur_ns"] for row in bars] == [1_000_000, 50_000_000]
 
 
 def test_no_bar_is_thinner_than_a_pixel() -> None:
@@ -95,13 +87,6 @@ def test_the_data_stay_small_however_many_events_there_are() -> None:
     assert max(sizes) < 12_000
 
 
-@pytest.mark.slow
-def test_steps_too_narrow_to_tell_apart_are_merged() -> None:
-    rows = [event(i * 10_000, 9_000, step=i) for i in range(5_000)]
-    spans = specs.rows(charts.timeline(pl.DataFrame(rows)), "rect", "to_step")
-    assert [(row["step"], row["to_step"]) for row in spans] == [(0, 4_999)]
-
-
 def test_events_without_stream_step_layer_or_stage() -> None:
     bare = {"stream": None, "step": None, "phase": None, "layer": None, "stage": None}
     frame = pl.DataFrame([event(0, 1_000), event(2_000, 1_000, **bare)], infer_schema_length=None)  # type: ignore[arg-type]
@@ -110,15 +95,6 @@ def test_events_without_stream_step_layer_or_stage() -> None:
     assert {"host", "stream 7"} <= set(specs.texts(chart))
     frame = frame.filter(pl.col("step").is_null())
     assert specs.rows(charts.timeline(frame), "rect", "name")
-
-
-def test_lanes_by_stage_follow_the_forward_pass() -> None:
-    chart = charts.timeline(frames.attributed().filter(rank=0), window=WINDOW, lane="stage")
-    lanes = [text for text in specs.texts(chart) if text in STAGES]
-    order = list(dict.fromkeys(lanes))
-    names = [name for name in STAGES if name in order]
-    at = [max(i for i, text in enumerate(specs.texts(chart)) if text == name) for name in names]
-    assert at == sorted(at)
 
 
 def test_long_kernel_names_are_shortened_in_the_middle() -> None:

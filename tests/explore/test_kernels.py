@@ -14,7 +14,6 @@ from llmprof import explore, schema
 from llmprof.analyze import attribute, kernels_within, ncu_join
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.explore.kernels import table
-from llmprof.explore.kernels import table as details
 from llmprof.explore.kernels import table as hardware
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
@@ -110,31 +109,6 @@ def test_rows_are_json_with_sparklines_beside_them() -> None:
     later, empty = widget._on_rows(VIEW, 5, 60)
     assert later["rows"] == []
     assert len(empty[0]) == 0
-
-
-def test_launches_shapes_and_grids(eager: Trace) -> None:
-    widget = explore.kernels(eager)
-    name = widget.table["name"][0]
-    message, buffers = widget._on_kernel(VIEW, name, {})
-    assert message["count"] == widget.table["count"][0]
-    assert not message["condensed"]
-    assert len(buffers) == len(message["columns"]) == 7
-    assert sum(row["count"] for row in message["grids"]) == message["count"]
-    shapes, _ = widget._on_shapes(name, None)
-    assert sum(row["count"] for row in shapes["rows"]) == message["count"]
-    assert all(row["op"] for row in shapes["rows"])
-
-
-def test_many_launches_are_condensed_without_losing_the_longest() -> None:
-    count = details.MOST_POINTS + 1
-    rows = [(0, 100 * n, 10 + (n == 777) * 50, "a") for n in range(count)]
-    message, buffers = details.launches(attribute(trace_of(rows)))
-    assert message["condensed"]
-    columns = {c["name"]: np.frombuffer(b, dtype="f8") for c, b in zip(message["columns"], buffers, strict=True)}
-    assert len(columns["count"]) <= details.PARTS
-    assert columns["count"].sum() == count
-    assert columns["most_ns"].max() == 60
-    assert columns["least_ns"].min() == 10
 
 
 def test_what_was_not_recorded_is_said() -> None:

@@ -18,22 +18,10 @@ def lane(spans, codes=None):
     return Lane(start, end, {"category": code}, number, number)
 
 
-# colour 3 runs in [0, 10) and [30, 40), colour 5 in [10, 15)
-THREE = lane([(0, 10), (10, 15), (30, 40)], [3, 5, 3])
-
-
 def test_what_is_much_shorter_than_a_column_stays_visible():
     busy, main = lane([(1_000, 1_001)], [2]).bins(0, 1_000_000, 10, "category")
     assert busy.tolist() == [VISIBLE, *[0] * 9]
     assert main[0] == 2
-
-
-def test_spans_of_a_window_are_those_that_touch_it():
-    assert THREE.within(0, 40) == (0, 3)
-    assert THREE.within(12, 30) == (1, 2)
-    assert THREE.within(10, 31) == (1, 3)
-    assert THREE.within(15, 30) == (2, 2)
-    assert THREE.within(100, 200) == (3, 3)
 
 
 @given(

@@ -14,7 +14,7 @@ from llmprof import explore, schema
 from llmprof.analyze import attribute, layer_gaps, layers
 from llmprof.errors import NotCapturedError
 from llmprof.explore.layers import explorer as cells_module
-from llmprof.explore.layers.explorer import cells, choices, events_of, kernels_of, stages_of
+from llmprof.explore.layers.explorer import cells, choices, events_of, kernels_of
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labels, launches, ops
 from tests.explore.test_png import plain_pixels
@@ -76,17 +76,6 @@ def test_many_steps_share_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.head["condensed"] == 3
     assert values(found)[0] == [100] * 5  # the median of 100, 200 and 100
     assert found.head["outliers"] == 1
-
-
-def test_stages_beside_the_typical_layer() -> None:
-    found = stages_of(run(), rank=0, step=1, layer=3)
-    attention = found.row(by_predicate=pl.col("stage") == "attention", named=True)
-    assert attention == {
-        "stage": "attention", "dur_ns": 110, "busy_ns": 110, "kernels": 1, "typical_ns": 10.0, "gap_ns": 100.0,
-    }  # fmt: skip
-    for stage, typical in found.select("stage", "typical_ns").iter_rows():
-        row = layer_gaps(run(), stage=stage).filter(pl.col("step") == 1, pl.col("layer") == 3)
-        assert row["typical_ns"].to_list() == [typical]
 
 
 def test_kernels_with_their_operators() -> None:

@@ -57,22 +57,6 @@ def test_explorers_are_linked(trace: Trace) -> None:
     assert opened["overlap"].layer == 3
 
 
-def test_selected_is_that_of_the_tab_in_front(trace: Trace) -> None:
-    opened = explore.open(trace)
-    shown(opened, "kernels")
-    opened["kernels"].kernel = opened["kernels"].table["name"][0]
-    assert opened.selected.equals(opened["kernels"].selected)
-    assert opened.selected.height > 0
-
-
-def test_another_trace_adds_a_tab(trace: Trace) -> None:
-    metrics = llmprof.sample_metrics("ncu_tp1_eager")
-    opened = explore.open(trace, metrics=metrics, other=sample("torch_tp1_cudagraph"), names=("eager", "graphs"))
-    assert opened.titles[-1] == "Compare"
-    assert list(opened["compare"].names) == ["eager", "graphs"]
-    assert opened["kernels"].has_metrics
-
-
 def test_unknown_tab_and_no_trace(trace: Trace) -> None:
     with pytest.raises(LlmprofError, match="no tab 'colours'"):
         explore.open(trace).show("colours")

@@ -211,17 +211,6 @@ def test_facts_of_a_kernel_and_the_arrow_from_its_launch():
     ]
 
 
-def test_arrows_from_a_call_and_from_an_operator_reach_what_they_launched():
-    widget = explore.timeline(whole_trace())
-    ask(widget, "find")
-    calls, operators, stream = (row_of(widget, kind) for kind in ("runtime", "ops", "stream"))
-    of_call, _ = ask(widget, "describe", row=calls, id=1)
-    assert [flow[1] for flow in of_call["flows"]] == [{"row": stream, "level": 0, "time": 120}]
-    of_operator, _ = ask(widget, "describe", row=operators, id=0)
-    assert [flow[1]["time"] for flow in of_operator["flows"]] == [100]
-    assert dict(of_operator["facts"])["shapes"] == "[[4, 8]]"
-
-
 def test_very_many_host_spans_of_several_ranks_come_after_the_first_picture(sample_trace, monkeypatch):
     trace = sample_trace("torch_tp4_eager_nccl")
     at_once = explore.timeline(trace)
@@ -292,14 +281,6 @@ def test_picking_takes_what_is_under_the_pointer_else_the_nearest():
     assert picked(113, 1) is None
     assert picked(113, 5)["id"] == 0
     assert ask(widget, "pick", row=row, level=7, time=105, reach=1)[0]["hit"] is None
-
-
-def test_neighbours_in_a_row():
-    widget = explore.timeline(whole_trace())
-    row = row_of(widget, "stream")
-    after = ask(widget, "neighbour", row=row, level=0, id=0, by=1)[0]["hit"]
-    assert after["id"] == 1
-    assert ask(widget, "neighbour", row=row, level=0, id=0, by=-1)[0]["hit"] is None
 
 
 def test_going_to_a_step_and_to_a_layer():

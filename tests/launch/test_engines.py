@@ -145,24 +145,6 @@ def test_a_newer_version_is_asked_by_arguments(newest):
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in llm["environment"]
 
 
-@pytest.mark.parametrize("version", ["0.10.2", "0.12.0"])
-def test_an_older_version_is_asked_by_the_environment(tmp_path, version):
-    ran = StandInVllm(tmp_path, version).run(max_iterations=9, with_stack=True)
-    (llm,) = ran.called("LLM")
-    assert "profiler_config" not in llm["values"]
-    wanted = {
-        "VLLM_TORCH_PROFILER_DIR": str(ran.out / "traces"),
-        "VLLM_TORCH_PROFILER_RECORD_SHAPES": "1",
-        "VLLM_TORCH_PROFILER_WITH_STACK": "1",
-    }
-    newer = {"VLLM_TORCH_PROFILER_USE_GZIP": "1", "VLLM_PROFILER_MAX_ITERS": "9"}
-    found = {k: v for k, v in llm["environment"].items() if "PROFILER" in k}
-    assert found == (wanted if version == "0.10.2" else wanted | newer)
-    ignored = "max_iterations ignored: this version of vLLM records the whole window"
-    assert (ignored in ran.worker["notes"]) == (version == "0.10.2")
-    assert ran.worker["engine_version"] == version
-
-
 def test_times_of_requests_are_those_that_the_engine_tells(newest):
     first = newest.run(repeat=1).worker["requests"][2]
     assert first == {
@@ -202,13 +184,6 @@ def test_the_profiler_of_cuda_is_started_and_stopped_in_every_version(tmp_path, 
     assert window == ["generate", profile[0], "generate", profile[1]]
 
 
-def test_names_of_layers_make_the_run_eager_and_go_to_nvtx_for_cuda(newest):
-    ran = newest.run(layer_annotations=True, profiler="cuda", plain=False, warmup=0)
-    assert ran.called("LLM")[0]["values"]["enforce_eager"] is True
-    assert ran.calls[1] == {"what": "collective_rpc", "method": "llmprof_annotate", "args": [True]}
-    assert "names of 3 modules are in the trace; they cost time" in ran.worker["notes"]
-
-
 def test_texts_are_generated_with_the_tokenizer_and_sampled_with_a_seed_each(newest):
     (newest.model / "tokenizer.json").touch()
     ran = newest.run(prompts=["a", "b"], prompt_token_ids=None, temperature=0.5, seed=3, ignore_eos=False)
@@ -232,19 +207,6 @@ def test_a_cpu_is_seen_from_the_version_and_gets_its_own_environment(tmp_path):
     halves = "|".join(",".join(map(str, cores[i * half : (i + 1) * half])) for i in range(2))
     assert llm["environment"]["VLLM_CPU_OMP_THREADS_BIND"] == (halves if half else "nobind")
     assert llm["environment"]["TORCHDYNAMO_DISABLE"] == "1"
-
-
-def test_a_pipeline_on_a_cpu_is_not_eager(tmp_path):
-    engine = StandInVllm(tmp_path, "0.32.0+cpu")
-    ran = engine.run(pipeline_parallel_size=2)
-    (llm,) = ran.called("LLM")
-    assert llm["values"]["enforce_eager"] is False
-    assert llm["values"]["compilation_config"] == {"mode": 2, "backend": "eager"}
-    assert "TORCHDYNAMO_DISABLE" not in llm["environment"]
-    assert len(ran.called("start_profile")) == 1, "a second session can crash a worker"
-    assert any("the profiler was not warmed up" in note for note in ran.worker["notes"])
-    plain = engine.run(pipeline_parallel_size=2, warmup=0)
-    assert not any("not warmed up" in note for note in plain.worker["notes"])
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
 
 from llmprof.errors import AnalysisError, ConfigError, OutputError
 from llmprof.launch.monitors import Sampler, counters, table
-from llmprof.launch.monitors.host import Host, Processes
+from llmprof.launch.monitors.host import Processes
 from llmprof.launch.monitors.nvml import Gpus, chosen, open_gpus
 from llmprof.launch.monitors.table import Rates, Value
 from llmprof.trace import Trace
@@ -39,16 +38,6 @@ def test_rates_need_two_totals():
         200,
         None,
         0,
-    ]
-
-
-def test_a_total_that_went_back_has_no_rate():
-    rates = Rates()
-    assert [rates("a", 100, 1.0), rates("a", 50, 2.0), rates("a", 80, 3.0), rates("a", 90, 3.0)] == [
-        None,
-        None,
-        30,
-        None,
     ]
 
 
@@ -104,18 +93,6 @@ def test_a_passing_error_is_asked_again(monkeypatch):
     assert gpus.notes == []
 
 
-def test_nvlink_of_the_fifth_generation_is_the_sum_of_its_links():
-    nvml = FakeNvml("field 139", count=1)
-    gpus = Gpus(nvml)
-    taken(gpus, 0.0)
-    taken(gpus, 1.0)
-    nvml.totals |= {202: 10, 204: 30}
-    found = taken(gpus, 2.0)
-    assert found["gpu.nvlink_sent", 0] == (18 * 10, "B/s")
-    assert found["gpu.nvlink_received", 0] == (18 * 30, "B/s")
-    assert gpus.notes == []
-
-
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [
@@ -143,23 +120,6 @@ def test_without_nvml_there_is_a_reason(monkeypatch, fake):
 
 
 # --- host and processes
-
-
-def test_rates_of_the_host_and_a_machine_without_disks():
-    totals = SimpleNamespace(bytes_recv=0, bytes_sent=0)
-    api = SimpleNamespace(
-        cpu_percent=lambda: 12.5,
-        virtual_memory=lambda: SimpleNamespace(used=7),
-        disk_io_counters=lambda: None,
-        net_io_counters=lambda: totals,
-    )
-    host = Host(api)
-    assert set(taken(host, 0.0)) == {("memory.used", None)}
-    totals.bytes_recv = 300
-    found = taken(host, 2.0)
-    assert found["network.received", None] == (150, "B/s")
-    assert found["network.sent", None] == (0, "B/s")
-    assert host.notes == ["psutil has no disk_io_counters here"]
 
 
 @pytest.fixture

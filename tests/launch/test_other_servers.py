@@ -74,18 +74,6 @@ def test_sglang_is_told_to_record_the_profiled_requests_alone(site):
     assert not is_running(ran.called("child")[0]["pid"])
 
 
-def test_sglang_under_nsys_starts_cudas_profiler(site):
-    ran = run(site, "sglang", profiler="cuda", eager=True, prefix_caching=True, all_reduce="nccl", plain=False)
-    assert ran.status == 0, ran.errors
-    (began,) = ran.called("/start_profile")
-    assert began["body"] == {"activities": ["CUDA_PROFILER"]}
-    argv = argv_of(ran)
-    assert {"--disable-cuda-graph", "--disable-custom-all-reduce"} <= set(argv)
-    assert "--disable-radix-cache" not in argv
-    assert len(ran.called("/flush_cache")) == 2  # before the warm-up and before the profiled requests
-    assert "/start_profile" not in run(site, "sglang", profiler="none").order[-2:]
-
-
 def test_trtllm_serve_gets_its_window_by_the_environment(site, tmp_path):
     server = job()["server"] | {"profile_from_iteration": 40}
     seen = tmp_path / "environment.json"

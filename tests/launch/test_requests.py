@@ -8,7 +8,6 @@ import pytest
 
 from llmprof.errors import NotCapturedError, ReadError
 from llmprof.launch.run import requests as run_requests
-from llmprof.launch.run.requests import over_repeats, t95
 
 MS = 1_000_000
 
@@ -47,13 +46,6 @@ def test_requests_have_times_in_ns_and_the_wall_time_of_their_repeat():
     assert row["wall_ns"] == 1000 * MS
     assert row["e2e_ns"] is None
     assert frame.row(0, named=True)["wall_ns"] is None
-
-
-def test_time_per_token_comes_from_the_decode_where_the_engine_does_not_tell():
-    told = {"requests": [request("plain", 0, 0, decode_s=0.4), request("plain", 0, 1, decode_s=0.4, tpot_s=0.05)]}
-    assert run_requests.requests_of(told)["tpot_ns"].to_list() == [100 * MS, 50 * MS]
-    one = {"requests": [request("plain", 0, 0, decode_s=0.0) | {"output_tokens": 1}]}
-    assert run_requests.requests_of(one)["tpot_ns"].to_list() == [None]
 
 
 @pytest.mark.parametrize(
@@ -113,13 +105,3 @@ def test_overhead_is_profiled_over_plain_and_clear_beyond_the_noise():
 def test_overhead_needs_both_kinds_of_repeats(plain, profiled):
     with pytest.raises(NotCapturedError, match="inference_only"):
         run_requests.overhead(run_requests.requests_of(worker(plain, profiled)))
-
-
-def test_quantiles_of_t():
-    assert t95(1) == 12.706
-    assert t95(30) == 2.042
-    assert t95(31) == pytest.approx(2.0395, abs=5e-4)
-    assert t95(120) == pytest.approx(1.9799, abs=5e-4)
-    assert over_repeats([0.0, 0.0])["spread"] is None
-    with pytest.raises(ValueError, match="two values"):
-        t95(0)

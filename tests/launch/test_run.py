@@ -14,7 +14,7 @@ from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run import profilers as run_ncu
 from llmprof.launch.run.folder import UNIMPORTED
 from llmprof.trace import Trace
-from tests.analyze.builders import ALL_REDUCE, GEMM, NORM, kernels, labels, launches
+from tests.analyze.builders import GEMM, NORM, kernels, labels, launches
 
 ALWAYS = {
     "config.yaml", "experiment.log", "summary.json", "gpu_info.json", "generated_output.txt", "metrics.json",
@@ -215,19 +215,6 @@ def test_a_raw_capture_is_imported_where_the_importer_is(stand_ins):
     assert run.trace.kernels.height == 3312
 
 
-def test_a_run_without_import_goes_on_where_the_importer_is(stand_ins):
-    stand_ins.install("nsys")
-    stand_ins.how("STAND_IN_NSYS", writes="qdstrm")
-    with pytest.warns(TraceWarning, match="not imported"):
-        run = ExperimentRunner(stand_ins.config(profile_mode="nsys")).run()
-    run.folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
-    again = resume(run.folder.path)
-    assert again.state == "finished"
-    assert again.summary["capture"]["steps"]
-    assert len([argv for argv in stand_ins.argv if argv[1] == "profile"]) == 1, "the engine ran once"
-    assert [one["pass"] for one in json.loads(run.folder.manifest.read_text())["commands"]] == ["nsys", "import"]
-
-
 def test_a_report_that_cannot_be_exported_here_is_kept(stand_ins):
     stand_ins.install("nsys")
     stand_ins.how("STAND_IN_NSYS", export="fails")
@@ -328,14 +315,6 @@ def test_the_most_expensive_functions_and_the_shortest_stretch_with_all_of_them(
     assert found.device == 0
     assert found.share == pytest.approx(350 / 352)
     assert found.elsewhere == ()
-
-
-def test_collectives_are_never_chosen():
-    found = chosen([(ALL_REDUCE, 900), (GEMM, 20), (ALL_REDUCE, 900), (NORM, 10)], top=5)
-    assert set(found.functions) == {GEMM, "fused_add_rms_norm_kernel"}
-    assert found.share == 1.0
-    with pytest.raises(CaptureError, match="all kernels of the timeline are collectives"):
-        chosen([ALL_REDUCE], top=5)
 
 
 def test_a_steady_step_is_chosen_early_and_ends_the_run_early():

@@ -52,14 +52,6 @@ def test_sums_of_operators_are_the_same(both):
     assert [tuple(row) for row in ours.rows()] == [(a, b, c, *map(int, rest)) for a, b, c, *rest in theirs.rows()]
 
 
-def test_sums_of_collective_calls_are_the_same(both):
-    trace, database = both
-    theirs = sqlite.query(database, "SELECT OpType, Rank, Count, SumNs FROM HcclPerRankStats ORDER BY 1, 2")
-    ours = trace.collectives.with_columns(type=pl.col("name").str.extract(r"^(hcom_[A-Za-z]+_)"))
-    ours = ours.group_by("type", "rank").agg(pl.len(), pl.col("dur_ns").sum()).sort("type", "rank")
-    assert ours.rows() == [(a, b, c, int(d)) for a, b, c, d in theirs.rows()]
-
-
 def test_overlap_of_steps_is_the_same(both):
     trace, database = both
     theirs = sqlite.query(

@@ -62,18 +62,6 @@ def test_gzip_is_known_by_content(tmp_path, name):
     assert names(read_one(path)) == ["a"]
 
 
-def test_keys_around_the_events_are_known(read):
-    keys = {"deviceProperties": [{"name": "GPU A"}, {"name": ""}, {}], "cuda_driver_version": 13000, "with_stack": 1}
-    events = b'"traceEvents": [' + json.dumps(kernel("a")).encode() + b"]"
-    before, after = (json.dumps(k).encode()[1:-1] for k in (keys, {"distributedInfo": {"rank": 3, "world_size": 4}}))
-    head = read(b"{" + before + b", " + events + b", " + after + b"}").head
-    assert (head["rank"], head["world_size"]) == (3, 4)
-    assert head["devices"] == ["GPU A"]
-    assert head["device_count"] == 3
-    assert head["versions"] == {"cuda_driver_version": 13000}
-    assert head["options"] == {"with_stack": True}
-
-
 @pytest.mark.parametrize("rank", [-1, "x", None, True, 1.5, 2**40, [0]])
 def test_a_rank_that_is_none_is_none(read, rank):
     assert read(text_of([kernel()], distributedInfo={"rank": rank, "world_size": rank})).head["rank"] is None
@@ -137,12 +125,6 @@ def test_an_event_whose_time_is_no_time_is_left_out_and_counted(read, ts):
     assert names(part) == ["a"]
     assert part.coverage["skipped"] == {"event without a time or name": 1}
     assert "1 event without a time or name" in " ".join(part.losses())
-
-
-@pytest.mark.parametrize("dur", ["null", '"x"', "-5", "1e300", '"nan"', str(2**70)])
-def test_a_duration_that_is_none_is_zero(read, dur):
-    text = f'[{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 3, "dur": {dur}}}]'
-    assert read(text.encode()).tables["kernels"].select("start_ns", "dur_ns").row(0) == (3000, 0)
 
 
 def test_events_without_time_name_or_category(read):
@@ -381,15 +363,6 @@ def test_collectives_on_the_host_where_nothing_ran_on_a_device(read):
 
 
 # --- 11. Python functions
-
-
-def test_python_functions_unless_they_are_left_out(read):
-    events = [event("python_function", "forward", args={"Python id": 1}), op("aten::mm", 2)]
-    part = read(events, python_functions=False)
-    assert names(part, "ops") == ["aten::mm"]
-    assert part.coverage["skipped"] == {"python_function": 1}
-    part = read(events)
-    assert sorted(part.tables["ops"].select("name", "kind").rows()) == [("aten::mm", "op"), ("forward", "python")]
 
 
 # --- copies, memory, counters

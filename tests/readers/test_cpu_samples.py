@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import polars as pl
 import pytest
 
 import llmprof
-from llmprof import analyze, charts
+from llmprof import analyze
 from llmprof.errors import NotCapturedError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.export import export
 from llmprof.readers import perf
 from llmprof.readers.registry import detect
 from llmprof.redaction import redact
@@ -75,17 +73,6 @@ def test_hotspots_by_hand(tmp_path):
     ]
 
 
-def test_folded_stacks_by_hand(tmp_path):
-    path = write(tmp_path, "python;main;forward 12\npython;main 3\nno count here\npython;[kernel] 0\n", "out.folded")
-    with pytest.warns(TraceWarning, match=r"2 lines without a stack and a count"):
-        trace = llmprof.read(path, format="folded")
-    assert trace.samples.select("name", "stack", "value", "unit", "time_ns").rows() == [
-        ("forward", "python\nmain\nforward", 12, "samples", None),
-        ("main", "python\nmain", 3, "samples", None),
-    ]
-    assert analyze.stacks(trace, of="samples")["value"].to_list() == [12, 3]
-
-
 @pytest.mark.parametrize("size", [64, 150, 1 << 20])
 def test_the_result_does_not_depend_on_the_size_of_blocks(tmp_path, size):
     path = write(tmp_path, SCRIPT * 3)
@@ -144,15 +131,6 @@ def test_paths_and_users_are_taken_out(tmp_path):
     copy = llmprof.read(tmp_path / "copy")
     assert copy.samples.height == 3
     assert "/home/me" not in str(copy.samples.rows())
-
-
-def test_speedscope_gets_them(tmp_path):
-    trace = llmprof.read(write(tmp_path, "main;f 3\nmain 1\n", "a.folded"))
-    charts.speedscope(analyze.stacks(trace, of="samples"), tmp_path / "out.json")
-    (profile,) = json.loads((tmp_path / "out.json").read_text())["profiles"]
-    assert (profile["name"], profile["unit"], profile["endValue"]) == ("rank 0, all threads", "none", 4)
-    export(trace, tmp_path / "exported.speedscope.json")
-    assert json.loads((tmp_path / "exported.speedscope.json").read_text())["profiles"] == [profile]
 
 
 # --- VTune

@@ -221,11 +221,6 @@ def test_without_a_place_for_temporary_files_one_process_reads(tmp_path, monkeyp
     assert llmprof.read(ranks(tmp_path / "run"), cache=False, workers=2).ranks == [0, 1, 2, 3]
 
 
-def test_facts_that_another_process_would_change_are_not_passed_on(tmp_path):
-    with pytest.raises(ValueError, match="cannot be passed on"):
-        helpers.Share(tmp_path).give(0, {"pair": (1, 2)}, {})
-
-
 @pytest.fixture
 def real(monkeypatch):
     """Real helpers, of which the first unit is left to one, so that it takes part however late it starts."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from pathlib import Path
@@ -116,13 +115,6 @@ def test_a_monitor_is_a_trace_of_counters_only(tmp_path):
         _ = trace.kernels
 
 
-def test_dmon_with_date_and_time_has_a_local_clock(tmp_path):
-    trace = read(write(tmp_path / "dmon.txt", DMON.encode()))
-    assert trace.meta["clock"] == LOCAL
-    assert trace.meta["start_local"] == "2026-11-21T23:59:59.000"
-    assert trace.meta["start_epoch_ns"] is None
-
-
 def test_dmon_without_times_is_numbered(tmp_path):
     trace = read(write(tmp_path / "dmon.txt", DMON_PLAIN.encode()), "has no times")
     assert trace.meta["clock"] == NUMBERED
@@ -170,12 +162,6 @@ def test_query_gpu_without_units_or_index(tmp_path):
     trace = read(write(tmp_path / "gpu.csv", NOUNITS.encode()), "has no index")
     assert values(trace, "gpu.memory_used", 0) == [(0, 1024 * MIB), (S, 1024 * MIB)]
     assert values(trace, "gpu.power", 1) == [(1_000_000, 60)]
-
-
-@pytest.mark.parametrize("form", ["utf-16", "utf-8-sig", "gzip"])
-def test_query_gpu_in_other_encodings(tmp_path, form):
-    data = gzip.compress(QUERY.encode()) if form == "gzip" else QUERY.encode(form)
-    assert values(read(write(tmp_path / "gpu.csv", data)), "gpu.power") == [(0, 401.5), (S, 402.5)]
 
 
 # --- gpustat
@@ -262,14 +248,6 @@ def test_a_blank_line_ends_no_dstat(tmp_path):
     assert values(trace, "cpu.user") == [(0, 100), (S, 76.5)]
 
 
-def test_dool_of_one_processor_and_all():
-    trace = read(FILES / "dool.csv")
-    assert values(trace, "cpu.system.0") == [(0, 1)]
-    assert values(trace, "cpu.system") == [(0, 0.5)]
-    assert values(trace, "memory.available") == [(0, 24_791_314_432)]
-    assert trace.meta["clock"] == EPOCH
-
-
 def test_dstat_text_has_no_year():
     trace = read(FILES / "dstat.txt", "has no year")
     assert (trace.meta["clock"], trace.meta["start_local"]) == (TIME_OF_DAY, "13:08:34.000")
@@ -283,27 +261,6 @@ def test_dool_text_with_colours():
     trace = read(FILES / "dool.txt", "has no year")
     assert values(trace, "cpu.system") == [(0, 30), (S, 13)]
     assert values(trace, "load.1min") == [(0, 1.15), (S, 1.15)]
-
-
-DSTAT_OLD = """\
-"Dstat 0.7.0 CSV output"
-"Author:","Dag Wieers <dag@wieers.com>",,,,"URL:","http://dag.wieers.com/home-made/dstat/"
-"Host:","host",,,,"User:","user"
-"Cmdline:","dstat -tc --output d.csv",,,,"Date:","31 Dec 2016 23:59:58 CET"
-
-"system","total cpu usage",,,,,
-"date/time","usr","sys","idl","wai","hiq","siq"
-31-12 23:59:58,20.409,1.659,74.506,3.404,0.0,0.022
-31-12 23:59:59,8.794,1.131,77.010,13.065,0.0,0.0
-01-01 00:00:00,9.217,1.641,75.758,13.384,0.0,0.0
-"""
-
-
-def test_dstat_over_new_year(tmp_path):
-    trace = read(write(tmp_path / "d.csv", DSTAT_OLD.encode()))
-    assert trace.meta["start_local"] == "2016-12-31T23:59:59.000"
-    assert values(trace, "cpu.soft_interrupts") == [(0, 0), (S, 0)]
-    assert values(trace, "cpu.utilization") == [(0, pytest.approx(9.925)), (S, pytest.approx(10.858))]
 
 
 # --- sar

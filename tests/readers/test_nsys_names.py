@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from llmprof import analyze
 from llmprof.readers.common.combine import combine
 from llmprof.readers.nsys import reader
 from llmprof.trace import Trace
@@ -108,18 +107,6 @@ def test_ranges_have_a_style_and_say_if_they_ended_on_another_thread(export: Pat
         ("imported", "nvtx", "PushPop", None, 150),
         ("still open", "nvtx", "PushPop", None, 600),
         ("imported", "nvtx", "StartEnd", None, 250),
-    ]
-
-
-def test_projection_of_the_rare_kinds(export: Path) -> None:
-    got = analyze.nsys.nvtx_kernels(trace_of(export))
-    assert got.select("name", "style", "depth", "children", "launches", "kernels", "copies").rows() == [
-        ("step", "PushPop", 0, 2, 3, 3, 0),  # calls 1, 2 and 3
-        ("registered", "PushPop", 1, 0, 1, 1, 0),
-        ("request", "StartEnd", 1, 0, 2, 2, 0),  # calls 2 and 3
-        ("imported", "PushPop", 0, 0, 1, 1, 0),  # call 4, recorded twice
-        ("still open", "PushPop", 0, 1, 2, 1, 1),
-        ("imported", "StartEnd", 1, 0, 2, 1, 1),
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import warnings
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmprof import analyze
-from llmprof.errors import NotCapturedError, TraceWarning
+from llmprof.errors import TraceWarning
 from llmprof.readers.common.combine import combine
 from llmprof.readers.nsys import reader
 from llmprof.storage import sqlite
@@ -18,9 +17,7 @@ from llmprof.trace import Trace
 from tests.readers.nsys_stats import (
     REPORTS,
     compare,
-    compare_all,
     compare_projection,
-    needs_nsys,
     read_csv,
     report_of,
 )
@@ -137,25 +134,3 @@ def test_calls_of_other_libraries(tmp_path: Path) -> None:
         "osrt_sum": [("poll", 1, 2)],
     }
     assert report_of(trace, "cuda_api_sum")["count"].sum() == 3
-
-
-@needs_nsys
-def test_calls_of_other_libraries_live(tmp_path: Path) -> None:
-    path = write(tmp_path / "report.sqlite", LIBRARIES)
-    folder = tmp_path / "stats"
-    folder.mkdir()
-    names = ["nvtx_pushpop_sum", "osrt_sum", "openacc_sum", "openmp_sum"]
-    assert compare_all(path, trace_of(path), first_event(path), folder, names) == names
-
-
-@needs_files
-@needs_nsys
-@pytest.mark.parametrize("path", FILES, ids=label)
-def test_live(path: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy.sqlite"
-    copy.write_bytes(path.read_bytes())
-    compared = compare_all(copy, trace_of(path), first_event(path), tmp_path)
-    # an export without nsys's names of copies has no answer for these two; of others we say what was not captured
-    for name in set(REPORTS) - set(compared) - {"cuda_gpu_mem_time_sum", "cuda_gpu_mem_size_sum"}:
-        with contextlib.suppress(NotCapturedError):
-            assert report_of(trace_of(path), name).is_empty(), name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zlib
 
 import pytest
 
@@ -84,15 +83,6 @@ def test_tracks_slices_and_counters_by_hand(tmp_path, trace):
     assert found.copies.select("name", "dur_ns").rows() == [("copy to host", 50)]
     assert found.counters.select("name", "value", "unit", "time_ns").rows() == [("memory", 3072.0, "B", 950)]
     assert found.kernels["stream"].null_count() == 0
-
-
-def test_compressed_packets_are_the_same(tmp_path, trace):
-    outer = proto.Trace()
-    outer.packet.add().compressed_packets = zlib.compress(trace.SerializeToString())
-    plain = llmprof.read(write(tmp_path, trace.SerializeToString(), "plain"))
-    packed = llmprof.read(write(tmp_path, outer.SerializeToString(), "packed"))
-    assert packed.tables.keys() == plain.tables.keys()
-    assert all(packed.table(name).equals(frame) for name, frame in plain.tables.items())
 
 
 def test_what_is_open_unmatched_or_of_others_is_said(tmp_path, trace):

@@ -169,16 +169,6 @@ def test_operators_of_a_run_on_the_cpu_are_no_kernels(sample_trace):
     assert cards.shares(analyze.coverage(trace))["measure"].to_list() == ["step", "stage", "category"]
 
 
-def test_one_rank_has_no_collectives_to_show(small):
-    tables = small.select(ranks=0).tables
-    tables["kernels"] = tables["kernels"].filter(~tables["kernels"]["name"].str.contains("nccl"))
-    tables["collectives"] = tables["collectives"].clear()
-    absent = figures.figure(Trace(tables, {"world_size": 1}), figures.ALL_REDUCE).absent
-    assert absent is not None
-    assert absent.captured
-    assert "holds no collective" in absent.found
-
-
 @pytest.mark.usefixtures("quick")
 def test_losses_and_missing_ranks_stand_at_the_top(small):
     meta = small.meta | {"world_size": 4, "missing_ranks": [2, 3]}
@@ -214,14 +204,6 @@ def test_each_finding_leads_to_what_shows_its_evidence():
     assert page.place_of(finding("idle"), sections) == "figure-idle"
     assert page.place_of(finding("collectives"), sections) == "communication", "its figure is empty"
     assert page.place_of(finding("launch_path"), sections) is None
-
-
-def test_sections_stand_in_the_order_of_the_time_of_their_findings():
-    names = ("layers", "overlap", "idle", "launch_delay")
-    sections = sections_of(*((name, (name,), [Figure(name, name, "{}")]) for name in names))
-    found = pl.DataFrame([finding("overlap", share=0.1), finding("idle", share=0.3)])
-    assert [one.anchor for one in page.by_share(sections, found)] == ["idle", "overlap", "layers", "launch_delay"]
-    assert page.by_share(sections, pl.DataFrame()) == sections
 
 
 def test_what_is_empty_has_no_section_but_one_line(small):

@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 import pytest
 
-from llmprof import analyze, plugins
+from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, NotCapturedError
@@ -51,15 +51,6 @@ def test_the_representative_step_has_the_median_span():
     trace = Trace({"kernels": pl.DataFrame(kernels), "markers": pl.DataFrame(labels), "runtime": pl.DataFrame(calls)})
     # the first decode step is left out of the steady state: 120, 90, 105, 110 remain, the lower median is 105
     assert figures.representative_step(trace) == (3, "a steady decode step")
-
-
-def test_ranks_on_other_clocks_are_left_out_of_the_window(small):
-    moved = small.kernels.with_columns(
-        pl.when(pl.col("rank") == 1).then(pl.col("start_ns") + 10**9).otherwise("start_ns").alias("start_ns")
-    )
-    trace = Trace(small.tables | {"kernels": moved}, small.meta)
-    assert figures.step_window(trace, 1)["rank"].unique().to_list() == [0]
-    assert sorted(figures.step_window(small, 1)["rank"].unique()) == [0, 1]
 
 
 def test_the_middle_layer_of_pipeline_stages_is_that_of_the_first_one():
@@ -126,21 +117,6 @@ def test_cells_have_units_and_unknown_is_no_zero():
 )
 def test_figures_of_findings(figure, unit, said):
     assert figure_of(figure, unit) == said
-
-
-def test_figures_of_runs_and_sweeps_stand_in_one_list():
-    of_runs = plugins.listed(figures.OF_RUNS, figures.Drawing)
-    of_sweeps = plugins.listed(figures.OF_SWEEPS, figures.Drawing)
-    names = [one.name for one in (*of_runs, *of_sweeps)]
-    assert len(set(names)) == len(names)
-    assert [one.name for one in of_runs if one.picture] == [
-        "kernel_time",
-        "cuda_api",
-        "requests",
-        "counters",
-        "dashboard",
-    ]
-    assert [one.name for one in of_sweeps] == ["throughput", "latency", "scaling", "where_time"]
 
 
 @pytest.mark.parametrize(("kind", "captured"), [(NotCapturedError, False), (AnalysisError, True)])

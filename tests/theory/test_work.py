@@ -93,13 +93,6 @@ def test_quantized_weights_leave_embeddings_and_head_alone():
     assert one("Qwen3-8B", decode(1, 10), "o_proj", Plan(weights="fp8")).math == "fp8"
 
 
-def test_the_longest_resource_is_the_bound():
-    machine = Machine(H200, Plan())
-    time = machine.time(Operator("x", "o_proj", flops=989.5e12, weight_bytes=2.4e12))
-    assert (time.compute_s, time.memory_s, time.latency_s, time.bound) == (1.0, 0.5, 1.0, "compute")
-    assert machine.time(Operator("x", "norm", input_bytes=1e6, output_bytes=1e6)).bound == "none"
-
-
 def test_only_activations_beyond_the_cache_cross_the_memory():
     machine = Machine(H200, Plan())
     spilled = Operator("x", "norm", input_bytes=60 * 2**20, output_bytes=70 * 2**20)
@@ -126,13 +119,6 @@ def test_a_device_without_a_format_computes_in_the_nearest():
     machine = Machine(hardware.device("A100 SXM 80GB"), Plan(weights="fp8"))
     assert machine.rate("fp8") == 312e12
     assert "fp8" in machine.notes[0]
-
-
-def test_efficiencies_scale_the_peaks():
-    machine = Machine(H200, Plan(tp=2), Efficiency(flops=0.5, memory=0.8, intra_node=0.25))
-    assert machine.rate("bf16") == 0.5 * 989.5e12
-    assert machine.bandwidth == pytest.approx(0.8 * 4.8e12)
-    assert machine.link(2) == pytest.approx(0.25 * 450e9)
 
 
 @pytest.mark.parametrize(

@@ -239,16 +239,18 @@ def process_name(text: str, ledger: Ledger, place: str) -> str:
     return allowed[0] if allowed else ledger.names.name("process", text)
 
 
-def _cleaned(value: Any, ledger: Ledger, place: str, depth: int = 0) -> Any:
+def _cleaned(value: Any, ledger: Ledger, place: str, depth: int = 0, *, free: bool = False) -> Any:
     """Replace the texts of a JSON value; parts that are nested too deeply are left out."""
     if isinstance(value, str):
-        return ledger.text(value, place)
+        return ledger.text(value, place, free=free)
     if depth >= _DEEPEST:
         return None
     if isinstance(value, list):
-        return [_cleaned(item, ledger, place, depth + 1) for item in value]
+        return [_cleaned(item, ledger, place, depth + 1, free=free) for item in value]
     if isinstance(value, dict):
-        return {ledger.text(key, place): _cleaned(item, ledger, place, depth + 1) for key, item in value.items()}
+        return {
+            ledger.text(key, place): _cleaned(item, ledger, place, depth + 1, free=free) for key, item in value.items()
+        }
     return value
 
 
@@ -261,7 +263,7 @@ def _head(head: Mapping[str, msgspec.Raw], ledger: Ledger) -> dict[str, Any]:
         elif _VERSION_KEY.fullmatch(key) and (
             isinstance(value, int) or (isinstance(value, str) and _VERSION.fullmatch(value))
         ):
-            cleaned[key] = ledger.text(value, key) if isinstance(value, str) else value
+            cleaned[key] = ledger.text(value, key, free=True) if isinstance(value, str) else value
         else:
             ledger.leave_out("document", "keys that no table needs", example=key)
     return cleaned
@@ -276,7 +278,7 @@ def _permitted(value: Any, pattern: Any, ledger: Ledger, place: str) -> Any:
         for key in value.keys() - pattern.keys():
             ledger.leave_out(place, "keys that no table needs", example=key)
         return {key: _permitted(value[key], inner, ledger, place) for key, inner in pattern.items() if key in value}
-    return _cleaned(value, ledger, place, _DEEPEST - 3)
+    return _cleaned(value, ledger, place, _DEEPEST - 3, free=True)
 
 
 def _plain(raw: msgspec.Raw) -> Any:

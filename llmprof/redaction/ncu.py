@@ -18,6 +18,8 @@ _COLUMNS: Final = frozenset(LAUNCH) | {
     "Rule Description", "Estimated Speedup Type", "Estimated Speedup", "Device Name",
 }  # fmt: skip
 REPORT_HINT: Final = "ncu --import FILE.ncu-rep --csv --page raw --print-units base > raw.csv, then redact the CSV"
+_NAMES: Final = frozenset({"Kernel Name", "Metric Name", "Rule Name", "Section Name", "Metric Value"})
+"""Columns that hold names; in others only known words stay."""
 _HIDDEN: Final = frozenset({"Host Name", "Process Name", "Kernel Time"})
 
 
@@ -76,7 +78,7 @@ def _page(segment: Segment, ledger: Ledger) -> str:
 
 
 def _heading(name: str, ledger: Ledger) -> str:
-    return name if name in _COLUMNS or name in _HIDDEN else ledger.text(name, "headings", label=False)
+    return name if name in _COLUMNS or name in _HIDDEN else ledger.text(name, "headings")
 
 
 def _cell(name: str, cell: str, ledger: Ledger) -> str:
@@ -85,4 +87,4 @@ def _cell(name: str, cell: str, ledger: Ledger) -> str:
     if name in _HIDDEN and cell:
         ledger.leave_out(name, "values", example=cell)
         return ledger.names.name("host", cell) if name == "Host Name" else ""
-    return ledger.text(cell, name if name in _COLUMNS else "metrics", label=False)
+    return ledger.text(cell, name if name in _COLUMNS else "metrics", free=name not in _NAMES)

@@ -7,15 +7,19 @@ of the copy finds the same groups. The words are made with a key, so names canno
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import hmac
+import json
 import re
 import secrets
 import sqlite3
 import sys
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,182 +36,187 @@ _META_KEPT: Final = (
 )  # fmt: skip
 """Metadata that a redacted trace keeps."""
 
+_FREE_META: Final = frozenset({"device", "versions"})
+_FREE_COLUMNS: Final = frozenset({"group", "unit", "device_name"})
+"""Metadata and columns whose texts are no names: only known words stay."""
+
 _RANK_KEPT: Final = ("backend", "groups", "devices")
 """Metadata of a rank that a redacted trace keeps."""
 
-_PUBLIC: Final = frozenset(
-    [
-        "torch",
-        "torchvision",
-        "torchaudio",
-        "torch_npu",
-        "torch_xla",
-        "vllm",
-        "vllm_ascend",
-        "sglang",
-        "transformers",
-        "accelerate",
-        "diffusers",
-        "triton",
-        "flashinfer",
-        "flash_attn",
-        "xformers",
-        "deepspeed",
-        "megatron",
-        "apex",
-        "transformer_engine",
-        "tensorrt_llm",
-        "jax",
-        "jaxlib",
-        "flax",
-        "numpy",
-        "nvidia",
-        "cutlass",
-        "cupy",
-        "ray",
-        "functorch",
-        "peft",
-        "safetensors",
-        "tokenizers",
-        "llmprof",
-    ]
-)
+_PUBLIC: Final = frozenset({
+    "torch", "torchvision", "torchaudio", "torch_npu", "torch_xla", "vllm", "vllm_ascend", "sglang", "transformers",
+    "accelerate", "diffusers", "triton", "flashinfer", "flash_attn", "xformers", "deepspeed", "megatron", "apex",
+    "transformer_engine", "tensorrt_llm", "jax", "jaxlib", "flax", "numpy", "nvidia", "cutlass", "cupy", "ray",
+    "functorch", "peft", "safetensors", "tokenizers", "llmprof", "json", "logging", "multiprocessing", "concurrent",
+    "asyncio", "importlib", "urllib", "unittest", "http", "collections", "ctypes", "encodings", "xml", "sqlite3",
+    "pydantic_core", "nanovllm", "lmdeploy", "mindspore", "tensorflow", "onnxruntime", "onnx", "paddle", "openai",
+    "fastapi", "uvicorn", "starlette", "pydantic", "huggingface_hub", "zmq", "msgspec", "einops", "torchrec",
+    "torchtitan", "torchao", "torch_tensorrt", "bitsandbytes", "triton_kernels", "sgl_kernel", "aiter", "lmcache",
+    "fbgemm_gpu", "optimum", "sentence_transformers", "llmcompressor", "compressed_tensors", "xgrammar", "outlines",
+    "tilelang", "mpi4py", "dask", "pandas", "scipy", "PIL", "tqdm", "numba", "regex", "requests", "httpx", "aiohttp",
+    "sympy", "networkx", "filelock", "fsspec", "yaml", "psutil", "datasets", "evaluate", "timm", "mlx", "trl", "verl",
+})  # fmt: skip
 """Public packages. Paths inside them are not secret, and layers are recognised by them."""
 
-_SUFFIXES: Final = (
-    "py|pyc|pyx|so|dll|exe|c|cc|cpp|cxx|cu|cuh|h|hpp|rs|go|java|js|ts|json|jsonl|yaml|yml|toml|ini|cfg|conf|env|pem|"
-    "txt|log|csv|sql|sqlite|db|pt|pth|bin|safetensors|gguf|onnx|npz|npy|pkl|pickle|parquet|ipynb|sh|md|zip|gz|tar|"
-    "nsys-rep|ncu-rep|qdrep"
-)
-_PART: Final = r"[^\s\"'<>|,;:()\[\]{}=/\\]{1,255}"
-"""Pattern of one part of a path."""
+_VOCABULARY: Final = frozenset(Path(__file__).with_name("words.txt").read_text(encoding="utf-8").split())
+"""Words of the field: what profilers, runtimes and libraries write besides names. No word of a person is here."""
 
-_ROOTS: Final = (
-    "home|root|Users|mnt|data|tmp|var|opt|usr|workspace|workspaces|workdir|scratch|nfs|lustre|gpfs|srv|private|app|"
-    "storage|etc|gpu|glade|global|project|projects|work|shared|proc|sys|dev|run|content|kaggle|databricks|efs|fsx"
-)
-_OF_SECRETS: Final = (
-    r"(?:token(?!iz|s(?![a-z]))|secret|passw(?:or)?d|passwd|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|"
-    r"credential|(?<![a-z])auth(?![a-z])|(?<![a-z])pwd(?![a-z]))"
-)
-_VALUE: Final = r"[^\s\"',;)\]}]+"
-
-_KINDS: Final[dict[str, str]] = {
-    "url": r"\b[a-zA-Z][a-zA-Z0-9+.-]{1,20}://[^\s\"'<>|]+",
-    "token": (
-        r"(?<![A-Za-z0-9])(?:(?:sk-|sk_|pk_|rk_|hf_|gh[opsur]_|github_pat_|gl[a-z]{2,5}-|xox[a-z]-|xapp-|nvapi-|dop_v1_)"
-        r"[\w-]{8,}|(?:gsk|r8|npm)_[A-Za-z0-9]{16,}|pypi-[\w-]{12,}|dapi[0-9a-f]{32}|ya29\.[\w-]{10,}|"
-        r"SG\.[\w-]{8,}\.[\w-]{8,}|ssh-[a-z0-9]{3,12} [A-Za-z0-9+/=]{16,})"
-        r"|\bA(?:KIA|SIA|ROA|IDA|GPA)[0-9A-Z]{12,}|\bAIza[\w-]{20,}|\beyJ[\w-]{8,}(?:\.[\w-]+)*"
-        r"|(?i:\b(?:bearer|basic)\s+)(?=[\w.~+/=-]*[\dA-Z=])[\w.~+/=-]{6,}|-----BEGIN[^\0]*"
-    ),
-    "uuid": (
-        r"(?:\b(?:GPU|MIG)-)?(?<![0-9a-fA-F])[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-"
-        r"[0-9a-fA-F]{12}(?![0-9a-fA-F])|(?<![0-9A-Za-z_])(?:[0-9a-f]{32,}|[0-9A-F]{32,})(?![0-9A-Za-z_])"
-    ),
-    # CANN's calls are named LEVEL@CALL
-    "email": (
-        r"(?<![\w.+-])(?!(?:AscendCL|Node|Model|Hccl|HCCL|GE|Runtime|Enqueue|Dequeue|Communication)@)(?:[\w.+-]{1,64}:)?"
-        r"[\w.+-]{1,64}@[\w-]+(?:\.[\w-]+)*(?::[\w./-]*[A-Za-z][\w./-]*)?"
-    ),
-    "secret": (
-        rf"(?i:[\w.-]{{0,40}}{_OF_SECRETS}[\w.-]{{0,40}}[\"']?\s{{0,4}}[=:](?!:)\s{{0,4}}[\"']?){_VALUE}"
-        r"|(?<!\S)--[\w-]{0,40}(?:key|token|secret|pass|auth|user|host|login|model|prompt|project)[\w-]{0,40}[= ]"
-        rf"{_VALUE}"
-        rf"|(?i:\b(?:password|passphrase|passwd)\s+){_VALUE}"
-    ),
-    "identity": (
-        rf"(?i:(?<![a-z_])(?:host|user|login|account|owner|tenant|customer|organi[sz]ation|e?mail)(?:[_ -]?name)?"
-        rf"[\"']?\s{{0,4}}[=:](?!:)\s{{0,4}}[\"']?)(?![\d.]+\b){_VALUE}"
-        rf"|(?i:(?<![a-z])model(?:_name|_id|_path)?[\"']?\s{{0,4}}[=:](?!:)\s{{0,4}}[\"']?)[\w.-]+/[\w./-]+"
-    ),
-    "variable": rf"(?<![A-Za-z0-9_])[A-Z_][A-Z0-9_]{{2,64}}=(?!\d{{1,9}}(?:\.\d+)?(?![\w.])){_VALUE}",
-    "path": (
-        rf"(?<![\w.)\]>}}*&/~-])(?!(?<=%)/[A-Za-z]{{1,12}}(?![\w/.]))~?/{_PART}(?:/+{_PART})*/?"  # not %/register
-        rf"|/(?:{_ROOTS})/(?:{_PART}/*)*"
-        rf"|(?<![\w./])\.{{1,2}}/{_PART}(?:/+{_PART})*/?"
-        rf"|~[\w-]{{1,64}}/{_PART}(?:/+{_PART})*"
-        rf"|(?<![\w./-])(?:{_PART}/+){{1,40}}{_PART[:-7]}{{0,255}}?\.(?:{_SUFFIXES})(?![A-Za-z0-9_])"
-        rf"|(?<![A-Za-z0-9_])[A-Za-z]:\\+(?:{_PART}\\*)*"
-        rf"|(?<![A-Za-z0-9_])[A-Za-z]:/(?!/)(?:{_PART}/*)+"
-        rf"|\\\\[?.]\\(?:[A-Za-z]:)?(?:\\*{_PART})+"
-        rf"|\\\\{_PART}(?:\\+{_PART})+"
-    ),
-    "address": (
-        r"(?<![A-Za-z0-9.])\d{1,3}(?:\.\d{1,3}){3}(?![A-Za-z0-9.])(?::\d{1,5})?"
-        r"|(?<![\w-])[0-9a-fA-F]{2}(?:-[0-9a-fA-F]{2}){5}(?![\w-])"
-        r"|(?<![\w:])(?:[0-9a-fA-F]{1,4}:){4,7}[0-9a-fA-F]{1,4}(?![\w:])"
-        r"|(?<![\w:])(?i:fe80|f[cd][0-9a-f]{2}|2[0-9a-f]{3})(?::[0-9a-fA-F]{0,4}){2,7}(?![\w:])"
-    ),
-    "host": (
-        r"(?<![\w.-])(?i:ip-\d+-\d+-\d+-\d+[\w.-]*)"
-        r"|(?<![\w.:-])(?:[A-Za-z0-9-]{1,63}\.){1,8}"
-        r"(?:(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)(?![\w(.-])"
-        r"|(?:io|ai|dev|cloud|app|co|us|eu|uk|de|fr|ch|nl|jp|cn|in|kr|ru|tech|team|systems)(?=/|:\d)(?::\d+)?(?:/[\w./-]*)?)"
-        r"|(?<![\w.-])[a-z][a-z0-9-]*-[0-9a-f]{8,10}-[a-z0-9]{5}(?![\w-])"  # a pod of Kubernetes
-    ),
-    "account": r"\barn:aws[\w-]*:[^\s\"']+|(?i:\bresourceGroups/)[\w.-]+",
-    "random": r"(?<![A-Za-z0-9+/=_$.-])(?=[A-Za-z0-9+/]*[A-Z])(?=[A-Za-z0-9+/]*[a-z])(?=[A-Za-z0-9+/]*\d)"
-    r"(?![A-Za-z0-9+/]*[a-z]{6})[A-Za-z0-9+/]{40}(?![A-Za-z0-9+/=_])|"
-    r"(?<![A-Za-z0-9+/=_$.-])(?=[a-z0-9+/]*[A-Z])(?=[A-Z0-9+/]*[a-z])(?![A-Za-z0-9+/]*[a-z]{7})[A-Za-z0-9+/]{20,}={1,2}"
-    r"(?![\w=])|"
-    r"(?<![A-Za-z0-9_$.])(?=[A-Za-z0-9+/]{0,200}?[A-Z])(?=[A-Za-z0-9+/]{0,200}?[a-z])"
-    r"(?=(?:[A-Za-z+/]{0,40}\d){4})(?![A-Za-z0-9+/]*[a-z]{7})[A-Za-z0-9+/]{24,}={0,2}",
-}
-_PATTERN: Final = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()))
-_SUSPICIOUS: Final = re.compile(
-    r"[/\\@=]|[A-Za-z0-9+]{24}|[0-9a-fA-F]{8}-|\d\.\d+\.\d|[0-9a-fA-F]-[0-9a-fA-F]{2}-[0-9a-fA-F]|-[a-z0-9]{5}\b|"
-    r"(?i:sk-|sk_|pk_|rk_|hf_|gh[opsur]_|_pat_|\bgl[a-z]{2,5}-|xox|xapp|nvapi|dop_|gsk_|r8_|npm_|pypi|dapi|ya29|sg\.|"
-    r"ssh-|a(?:kia|sia|roa|ida|gpa)|aiza|eyj|bearer|basic|begin|ip-\d|arn:|:[0-9a-f]{0,4}:|--|\.[a-z]{2,7}:\d|"
-    r"\.(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)|token|secret|passw|passphrase|key|credential|auth|"
-    r"pwd|(?:host|user|login|account|owner|tenant|customer|organi[sz]ation|mail|name)[\"']?\s{0,4}:)"
-)
-"""Every pattern needs at least one of these characters, which most texts lack."""
-
-_RUN_OF_WORDS: Final = re.compile(
-    r"(?<![^\W\d_])[^\W\d_]++(?:['\u2019][^\W\d_]{1,2})?(?:,? [^\W\d_]+(?:['\u2019][^\W\d_]{1,2})?){2,}"
-)
-_FUNCTION_WORDS: Final = frozenset({
-    "a", "an", "the", "is", "are", "was", "were", "be", "been", "am", "he", "his", "she", "her", "they", "their",
-    "it", "its", "this", "that", "these", "those", "which", "when", "where", "and", "or", "but", "not", "of", "to",
-    "in", "on", "for", "from", "with", "about", "at", "by", "as", "if", "than", "then", "do", "does", "did", "can",
-    "could", "would", "should", "will", "may", "has", "have", "had", "there", "here", "into", "over", "under",
+_TYPE_WORDS: Final = frozenset({
+    "void", "unsigned", "signed", "long", "short", "int", "char", "float", "double", "bool", "const", "volatile",
+    "anonymous", "namespace", "operator", "struct", "class", "typename", "unnamed", "lambda", "clone", "enum", "auto",
+    "static", "inline", "extern", "restrict", "__restrict__", "decltype", "noexcept",
 })  # fmt: skip
-_PERSONAL_WORDS: Final = frozenset({
-    "i", "my", "me", "mine", "you", "your", "yours", "we", "our", "us", "please", "what", "who", "whom", "whose",
-    "how", "why", "tell", "write", "summarize", "summarise", "explain", "translate", "describe", "answer", "dear",
-    "hello", "thanks",
-})  # fmt: skip
-_PROMPT: Final = re.compile(
-    r"(?i)(?<![a-z])(?:prompts?|completions?|user_messages?|instructions?)[\"']?\s{0,4}[:=]\s{0,4}[\[\"'({]{0,4}"
-    r"(?!true|false|none|null)[^\W\d_]{2}"
+"""Words after or before which C++ writes a name without punctuation."""
+
+_SENSITIVE: Final = re.compile(
+    r"(?i)(?:token(?!iz|s(?![a-z]))|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|"
+    r"credential|(?<![a-z])auth|(?<![a-z])pwd)[\w.-]{0,40}[\"'\\]{0,4}\s{0,4}(?:=|:(?!:))|"
+    r"(?<![a-z_])(?:host|user|login|account|owner|tenant|customer|organi[sz]ation|"
+    r"e?mail|prompt|completion|instruction|model)s?(?:[_ -]?(?:name|id|path))?[\"'\\]{0,4}\s{0,4}(?:=|:(?!:))|"
+    r"(?<![a-z])(?:password|passphrase|passwd|bearer|basic)\s|(?:(?<!\S)-|--)(?!nan|inf)[A-Za-z]|"
+    r"-----BEGIN|\bssh-[a-z0-9]{3,12} "
 )
-_NOT_LATIN: Final = re.compile(r"[\u0370-\u1fff\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff]{2}")
+"""What is followed by a secret, up to the end of the text."""
+
+_TOKEN: Final = re.compile(
+    r"(?<![A-Za-z0-9])(?:sk-|sk_|pk_|rk_|hf_|gh[opsur]_|github_pat_|gl[a-z]{2,5}-|xox[a-z]-|xapp-|nvapi-|dop_v1_|npm_|gsk_|"
+    r"r8_|pypi-|SG\.)[\w.-]{8}|(?:AKIA|ASIA|AROA|AIDA|AGPA)[0-9A-Z]{12}|AIza[\w-]{20}|(?<![A-Za-z0-9])eyJ[\w-]{8}|"
+    r"ya29\.|dapi[0-9a-f]{16}|(?<![A-Za-z0-9])[A-Z]{2}\d{2}[A-Z0-9]{4}\d{7}[A-Z0-9]{0,16}(?![A-Za-z0-9])"
+)
+_ADDRESS: Final = re.compile(
+    r"(?<!\d)(?<!\d\.)\d{1,3}(?:\.\d{1,3}){3}(?!\.?\d)|(?<![0-9a-fA-F])(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}(?![0-9a-fA-F])|"
+    r"(?<![0-9a-fA-F])(?:[0-9a-fA-F]{4}\.){2}[0-9a-fA-F]{4}(?![0-9a-fA-F])|(?<![0-9a-z])(?:fe80|f[cd][0-9a-f]{2})::[0-9a-f:]*\d"
+)
+_GROUPS: Final = re.compile(r"(?<![0-9a-fA-F:])[0-9a-fA-F]*:[0-9a-fA-F:]+")
+_KEY: Final = re.compile(
+    r"(?<![A-Z0-9])(?:[A-Z0-9]{4,6}-){3,}[A-Z0-9]{4,6}|(?<![0-9a-fA-F])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\d{21}"
+)
+_CARD: Final = re.compile(r"(?<!\d)(?<!\d\.)[3-6](?:[-_ ]?\d){12,18}(?!\.?\d)")
+_NODES: Final = re.compile(r"(?<![\w.-])[\w.-]+\[(?:0\d|[\d,]{0,20}\d-\d)[\d,-]*\]?")
+_ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
+_DOMAIN: Final = re.compile(r"\.(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)(?![A-Za-z0-9])")
+_TOP_LEVEL: Final = re.compile(r"\.(?:io|ai|dev|cloud|app|co|us|eu|uk|de|fr|ch|nl|jp|cn|in|kr|ru|tech|team)(?::\d+)?$")
+_SOURCE_FILE: Final = re.compile(
+    r"[\w-]+\.(?:py|pyx|c|cc|cpp|cxx|cu|cuh|h|hpp|so|rs|go|js|ts)(?![A-Za-z0-9])", re.ASCII
+)
+_OF_CANN: Final = re.compile(
+    r"(?:AscendCL|Node|Model|Hccl|HCCL|GE|Runtime|Enqueue|Dequeue|Communication)@[A-Za-z_]\w{0,80}", re.ASCII
+)
+_GRAPH_KEY: Final = re.compile(r"(?<=CompiledFxGraph )f[a-z2-7]{40,60}(?![a-z0-9])")
+_JOINED: Final = re.compile(r"[A-Za-z]+(?:_[A-Za-z]+)+")
+_PADDED: Final = re.compile(r"=(?:[^\w.:-]|_|$)")
+_NUMBER_OR_OWN: Final = re.compile(r"0x[0-9a-f]+|[a-z]{3,10}:[0-9a-f]{10}")
+"""Addresses and pseudonyms."""
+_HIDDEN: Final = re.compile("[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_WORD: Final = re.compile(r"[^\s\"'`<>(){}\[\],;|*&=!]+")
+_SUBWORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
+_STRIPPED: Final = ".:?#-+~$%^/"
+_GAP: Final = re.compile(r"[\s,;!\"'`]*\s[\s,;!\"'`]*")
+_CHIP: Final = re.compile(r"[A-Z]{1,3}\d{2,4}[A-Z]?")
+_METRIC: Final = re.compile(r"\.(?:sum|avg|max|min|pct|ratio)(?:\.|$)")
+_SCOPE: Final = re.compile(r"(?:Default|Gradients)(?:/\w+(?:-(?:[A-Z]\w*|op[\d_]+|expand|_\w*))*+)++", re.ASCII)
+_BUILTIN: Final = re.compile(
+    r"<built-in (?:function|method) \w+(?: of [\w.]+ object at 0x[0-9a-f]+)?>|"
+    r"<frozen [\w.]+>(?:\(\d+\): \w+)?$",
+    re.ASCII,
+)
+_TILE: Final = re.compile(r"\d+(?:x\d+)+|0x[0-9a-f]{1,16}")
+_MANGLED: Final = re.compile(r"_{1,2}(?:Z[NKLT]{0,3}|R[NIMX]\w?)\d?\w*\d[A-Za-z_]")
+_SIGNS: Final = frozenset("µμ×°±→←–—…²³")
 
 
-def is_prose(text: str) -> bool:
-    """Whether a text reads like prose of a person, such as a prompt, rather than like a name.
+def _known(word: str) -> bool:
+    """Whether a word is made of words of the field, numbers and single letters."""
+    return _CHIP.fullmatch(word) is not None or all(
+        part.isdecimal() or len(part) == 1 or part.lower() in _VOCABULARY for part in _SUBWORD.findall(word)
+    )
 
-    Prose is three or more words in a row, one of which asks or addresses somebody; four or more words, two of which are
-    function words; text after the word "prompt"; or letters of a script that is not used for names of kernels.
 
-    Examples
-    --------
-    >>> [is_prose(text) for text in ("Tell me about the merger", "Runtime Triggered Module Loading", "unsigned long")]
-    [True, False, False]
-    """
-    if _PROMPT.search(text) or _NOT_LATIN.search(text):
-        return True
-    if text.startswith("<built-in "):  # Python's representation of functions
+def _is_random(word: str, *, shortest: int = 16, mean: float = 2.2) -> bool:
+    """Whether a part of a word mixes letters and digits as no name does: a key, a hash, something encoded."""
+    if _MANGLED.match(word):
         return False
-    for run in _RUN_OF_WORDS.finditer(text):
-        plain = [word.strip(",") for word in run[0].split(" ")]
-        words = [word.lower() for word in plain if word == "I" or not word.isupper()]
-        if not _PERSONAL_WORDS.isdisjoint(words):
+    for part in _ALNUM.findall(word):
+        if _TILE.fullmatch(part):
+            continue
+        parts = _SUBWORD.findall(part)
+        if _HEX.fullmatch(part) and (len(part) >= 32 or (not part.isdecimal() and _is_text(part))):
             return True
-        if len(words) > 3 and sum(word in _FUNCTION_WORDS for word in words) > 1:
+        length = len(part) / max(len(parts), 1)
+        if len(part) < shortest or (len(set(part)) < 10 and shortest > 8):
+            continue
+        if length < mean or (len(part) >= 24 and length < 2.6):
             return True
     return False
+
+
+_ALNUM: Final = re.compile(r"[A-Za-z0-9]{8,}")
+_HOST: Final = re.compile(r"(?<![a-z-])[a-z]+(?:-[a-z]+)+-?\d+(?![a-z-])")
+_HEX: Final = re.compile(r"[0-9a-f]+|[0-9A-F]+")
+
+
+def _is_text(part: str) -> bool:
+    """Whether hexadecimal digits are those of a plain text."""
+    return not len(part) % 2 and all(32 <= sign < 127 for sign in bytes.fromhex(part))
+
+
+def _is_address(run: str) -> bool:
+    """Whether hexadecimal groups with colons are an address, and not the end of a namespace or a time."""
+    groups = [group for group in run.split(":") if group]
+    return (
+        max(map(len, groups), default=9) <= 4
+        and (len(groups) > 3 or (len(groups) > 2 and "::" in run))
+        and bool(re.search(r"[0-9a-fA-F]:[0-9a-fA-F]", run))
+        and any(sign.isdecimal() for sign in run)
+        and not all(len(group) < 3 and group.isdecimal() for group in groups)
+    )
+
+
+def _kind(word: str) -> str | None:  # noqa: PLR0911 (one for each kind)
+    """What a word that may not be copied is; None for a name of C++, of an operator, of a module, or a known word."""
+    if not word.isascii() and any(ord(sign) > 127 and sign not in _SIGNS for sign in word):
+        return "text"
+    bare = word.strip(_STRIPPED) if not word.startswith(("-", "/")) else word.rstrip(_STRIPPED)
+    if (bare.isdecimal() and len(bare) < 21) or bare.lstrip("-") in ("nan", "inf") or _NUMBER_OR_OWN.fullmatch(bare):
+        return None
+    if "://" in word or "arn:" in word:
+        return "url"
+    if "@" in word and not _OF_CANN.fullmatch(word):
+        return "email"
+    if "\\" in word or _ESCAPED.search(word):
+        return "path"
+    if _TOKEN.search(word):
+        return "token"
+    if _ADDRESS.search(word) or any(_is_address(run) for run in _GROUPS.findall(word)):
+        return "address"
+    if _SCOPE.fullmatch(bare):
+        return None
+    if _KEY.search(word) or _HOST.search(word):
+        return "uuid" if _KEY.search(word) else "host"
+    if "/" in bare:
+        return None if _known(bare) and not _ROOTS.search(bare) else "path"
+    if _is_random(word):
+        return "random"
+    if "." in bare:
+        if _DOMAIN.search(bare):
+            return "host"
+        first, *rest = bare.split(".")
+        of_class = first[:1] in _LETTERS_OF_CLASSES
+        if "::" in first or "__" in bare or _METRIC.search(bare) or first in _PUBLIC or _SOURCE_FILE.match(bare):
+            return None
+        if of_class and not any(map(_known, rest)) and first not in sys.stdlib_module_names:
+            return "module"
+        if not of_class and not all(_known(part) or "_" in part for part in (first, *rest[:-1])):
+            return "module"
+        if not of_class and (_TOP_LEVEL.search(bare) or not (_known(first) or first in sys.stdlib_module_names)):
+            return "module"
+    if "-" in bare and not (_known(bare) and len(re.findall(r"(?<!\d)\d{2,}", bare)) <= 3):
+        return "host"
+    return None
+
+
+_LETTERS_OF_CLASSES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ_")
+_ROOTS: Final = re.compile(r"(?:^|/)(?:home|root|Users|mnt|data|tmp|var|usr|nfs|lustre|scratch)(?:/|$)")
 
 
 _LIBRARY: Final = re.compile(r"/(?:site-packages|dist-packages)/|/lib/python\d[\d.]*/")
@@ -253,8 +262,8 @@ class Pseudonyms:
         self._known: set[str] = set()
         self._phrases: list[str] = []
         self._words: list[str] = []
-        self._made: dict[str, str] = {}
-        self._prose: dict[str, str] = {}
+        self._made: dict[tuple[str, bool], str] = {}
+        self._judged: dict[str, str | None] = {}
         self.counts: Counter[str] = Counter()
         self.examples: dict[str, str] = {}
 
@@ -284,56 +293,151 @@ class Pseudonyms:
             self._words = [text for text in ordered if not _SPACE.search(text)]
             self._made.clear()
 
-    def text(self, text: str) -> str:
-        """Replace the parts of a text that identify people or machines, or are secrets."""
-        replaced = self._made.get(text)
+    def text(self, text: str, *, free: bool = False) -> str:
+        """Replace what is not a name or a known word; with ``free``, in a text that holds no names, names, too."""
+        replaced = self._made.get((text, free))
         if replaced is None:
-            if len(text) > _LONGEST_NAME:
+            if len(text) > _LONGEST_NAME and "\n" not in text:
                 return self._word("text", text)
-            replaced = text
-            if _SPACE.search(replaced):
-                replaced = self._without(self._phrases, replaced)
-            if _SUSPICIOUS.search(replaced):
-                replaced = _PATTERN.sub(self._replaced, replaced)
-            replaced = self._without(self._words, replaced)
+            clean = unicodedata.normalize("NFKC", _HIDDEN.sub("", text)) if not text.isascii() else text
+            cut = clean.find("-----BEGIN")
+            lines = (clean if cut < 0 else clean[:cut]).split("\n")
+            replaced = "\n".join(self._line(line, free=free) for line in lines)
+            replaced += "" if cut < 0 else self._word("token", clean[cut:])
+            replaced = text if replaced == clean else replaced
             if len(self._made) < 1 << 18:
-                self._made[text] = replaced
+                self._made[text, free] = replaced
         return replaced
 
-    def label(self, text: str) -> str:
-        """Like :meth:`text`, for a text that a program wrote into the profile (range, marker): prompts are replaced."""
-        if " " in text or _NOT_LATIN.search(text) or _PROMPT.search(text):
-            replacement = self._prose.get(text)
-            if replacement is None and is_prose(text):
-                replacement = self._prose[text] = self._word("text", text)
-            if replacement is not None:
-                return replacement
-        return self.text(text)
+    def _line(self, text: str, *, free: bool) -> str:
+        """One line of a text; a document in it is taken apart, what follows the name of a secret goes."""
+        if len(text) > _LONGEST_NAME:
+            return self._word("text", text)
+        if text[:1] in ("{", "[") and ("'" in text or '"' in text):
+            return self._document(text)
+        text = self._without(self._phrases, text) if _SPACE.search(text) else text
+        end = ""
+        if found := _SENSITIVE.search(text):
+            start = found.start() if found[0].startswith("-") else found.end()
+            if not re.fullmatch(r"[\d\s.,)}\]-]*", text[start:]):
+                text, end = text[:start], self._word("secret", text[start:])
+        text = _NODES.sub(lambda match: self._word("host", match[0]), text)
+        text = _CARD.sub(lambda match: self._word("number", match[0]) if _is_card(match[0]) else match[0], text)
+        text = self._words_of(text, free=free)
+        return self._without(self._words, text) + end
 
-    def frame(self, frame: pl.DataFrame, *, labels: bool = False) -> pl.DataFrame:
-        """Replace the texts of a frame; with ``labels``, as texts that a program wrote (:meth:`label`)."""
+    def _words_of(self, text: str, *, free: bool) -> str:
+        """Replace words that are no names, and prose from its first word that is not known to its last."""
+        keys = {match.start() for match in _GRAPH_KEY.finditer(text)}
+        loose = "(" not in text and "<" not in text  # no arguments, so what commas divide is a sentence
+        out: list[str] = []
+        unknown: list[int] = []
+        joined: list[int] = []
+        before, ok_before, at, depth = "", True, 0, 0
+        for match in _WORD.finditer(text):
+            word, gap = match[0], text[at : match.start()]
+            is_key = match.start() in keys
+            kind = None if is_key else self._kind(word)
+            known = _known(word) or word in _TYPE_WORDS
+            if kind is None and before and gap.strip() == "=" and not known and "[with" not in text:
+                kind = None if "::" in word or word.partition(".")[0] in _PUBLIC else "value"
+            if kind is None and _PADDED.match(text, match.end()) and _is_random(word, shortest=8, mean=3):
+                kind = "random"
+            named = kind is not None or "_" in word or "::" in word or word.strip(_STRIPPED) in _PUBLIC
+            named = named or is_key or _NUMBER_OR_OWN.fullmatch(word) is not None
+            depth = max(0, depth + sum(gap.count(sign) for sign in "(<[{") - sum(gap.count(sign) for sign in ")>]}"))
+            ok = known or named
+            made = word if kind is None else self._path(word) if kind == "path" else self._word(kind, word)
+            out += [gap, made]
+            place = len(out) - 1
+            if free:
+                if not known and kind is None and not _NUMBER_OR_OWN.fullmatch(word):
+                    unknown.append(place)
+            elif before and (gap.isspace() or (not depth and loose and _GAP.fullmatch(gap))):
+                typed = before in _TYPE_WORDS or word in _TYPE_WORDS
+                called = text[match.end() : match.end() + 1] in ("(", "<") and "::" in before
+                if not typed and not called and not before.endswith(":"):
+                    unknown += [place - 2] if not ok_before else []
+                    unknown += [place] if not ok else []
+                    is_joined = [
+                        at
+                        for at, one in ((place - 2, before), (place, word))
+                        if _JOINED.fullmatch(one) and not _known(one)
+                    ]
+                    joined += is_joined
+                    unknown += is_joined if len(is_joined) == 2 else []
+            before, ok_before, at = word, ok, match.end()
+        out.append(text[at:])
+        if _BUILTIN.match(text):
+            unknown.clear()
+        unknown += joined if unknown else []
+        if unknown and free:
+            return self._word("text", text)
+        only = out[unknown[0]] if len(set(unknown)) == 1 else ""
+        if unknown and not (only.isupper() and len(only) < 16):  # else the short name of a part, after what it is
+            low, high = min(unknown), max(unknown)
+            out[low : high + 1] = [self._word("text", "".join(out[low : high + 1]))]
+        return "".join(out)
+
+    def _kind(self, word: str) -> str | None:
+        kind = self._judged.get(word, "")
+        if kind == "":
+            kind = _kind(word)
+            if len(self._judged) < 1 << 18:
+                self._judged[word] = kind
+        return kind
+
+    def _document(self, text: str) -> str:
+        """A JSON document, or a literal of Python, with its texts replaced; what cannot be parsed goes as a whole."""
+        for parse, write in ((json.loads, json.dumps), (ast.literal_eval, repr)):
+            try:
+                value = parse(text) if "\\" not in text or parse is json.loads else None
+            except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+                continue
+            if value is None:
+                continue
+            replaced = self._of_document(value)
+            return text if replaced == value else str(write(replaced))
+        if re.match(r"\[[\w |.-]{1,40}\]|\{(?:lambda|anonymous|unnamed)", text):  # a label in front of a name
+            return self._words_of(text, free=False)
+        return self._word("text", text)
+
+    def _of_document(self, value: Any, key: str = "") -> Any:
+        if isinstance(value, str):
+            return self._word("secret", value) if _SENSITIVE.search(f"{key}=") and value else self.text(value)
+        if isinstance(value, dict):
+            return {
+                self.text(name) if isinstance(name, str) else name: self._of_document(item, str(name))
+                for name, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return type(value)(self._of_document(item, key) for item in value)
+        return value
+
+    def frame(self, frame: pl.DataFrame, *, free: Container[str] = _FREE_COLUMNS) -> pl.DataFrame:
+        """Replace the texts of a frame; the columns of ``free`` hold no names."""
         texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
-        return frame.with_columns(self._series(frame[name], self.label if labels else self.text) for name in texts)
+        return frame.with_columns(self._series(frame[name], partial(self.text, free=name in free)) for name in texts)
 
-    def value(self, value: Any) -> Any:
+    def value(self, value: Any, *, free: bool = False) -> Any:
         """Replace the texts of a JSON value, including its keys."""
         if isinstance(value, str):
-            return self.text(value)
+            return self.text(value, free=free)
         if isinstance(value, dict):
-            return {self.text(str(key)): self.value(item) for key, item in value.items()}
+            return {self.text(str(key), free=free): self.value(item, free=free) for key, item in value.items()}
         if isinstance(value, list | tuple):
-            return [self.value(item) for item in value]
+            return [self.value(item, free=free) for item in value]
         return value
 
     def trace(
         self, tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]
     ) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
         """Redact the tables, metadata and coverage of a trace; only the metadata that the schema needs is kept."""
-        kept = {key: self.value(meta[key]) for key in _META_KEPT if key in meta}
+        kept = {key: self.value(meta[key], free=key in _FREE_META) for key in _META_KEPT if key in meta}
         if "ranks" in meta:
             kept["ranks"] = [
                 {"rank": rank.get("rank"), "file": f"rank {rank.get('rank')}"}
-                | {key: self.value(rank[key]) for key in _RANK_KEPT if key in rank}
+                | {key: self.value(rank[key], free=True) for key in _RANK_KEPT if key in rank}
                 for rank in meta["ranks"]
             ]
         counts = {key: value for key, value in coverage.items() if isinstance(value, int | float) or key == "asked"}
@@ -342,7 +446,7 @@ class Pseudonyms:
             | {key: value for key, value in part.items() if isinstance(value, int | float)}
             for part in coverage.get("files", [])
         ]
-        frames = {name: self.frame(frame, labels=True) for name, frame in tables.items()}
+        frames = {name: self.frame(frame) for name, frame in tables.items()}
         return frames, kept, counts | {"warnings": []}
 
     def name(self, kind: str, text: str) -> str:
@@ -363,12 +467,6 @@ class Pseudonyms:
         changed = {text: new for text in distinct if (new := make(text)) != text}
         return series.replace(changed) if changed else series
 
-    def _replaced(self, match: re.Match[str]) -> str:
-        kind, text = match.lastgroup or "value", match[0]
-        if kind == "host" and text.partition(".")[0] in _PUBLIC:
-            return text
-        return self._path(text) if kind == "path" else self._word(kind, text)
-
     def _path(self, text: str) -> str:
         """Pseudonym of a path; its part inside a public package stays as it is."""
         public = _public_part(text.replace("\\", "/"))
@@ -381,6 +479,12 @@ class Pseudonyms:
         self.examples.setdefault(kind, text[:80])
         digest = hmac.new(self._key, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()[:10]
         return f"<{kind}:{digest}>"
+
+
+def _is_card(text: str) -> bool:
+    """Whether the digits of a text have the check digit of a card's number."""
+    digits = [int(sign) for sign in text if sign.isdecimal()]
+    return not (sum(digits[-1::-2]) + sum(sum(divmod(2 * digit, 10)) for digit in digits[-2::-2])) % 10
 
 
 def _public_part(path: str) -> int | None:
@@ -416,9 +520,9 @@ class Ledger:
             if example is not None:
                 self._examples.setdefault((place, what), str(example)[:80])
 
-    def text(self, text: str, place: str, *, label: bool = True) -> str:
-        """Text as it is written to the copy; ``label`` is False for texts of the profiler itself."""
-        replaced = self.names.label(text) if label else self.names.text(text)
+    def text(self, text: str, place: str, *, free: bool = False) -> str:
+        """Text as it is written to the copy; ``free`` for a text that holds no names."""
+        replaced = self.names.text(text, free=free)
         if replaced != text:
             self.leave_out(place, "texts with a pseudonym", example=text)
         return replaced

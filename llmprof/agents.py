@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -79,14 +80,19 @@ class Tools:
         """Path of a file or folder in the folders of the server; a relative path is looked up in each of them."""
         requested = Path(path)
         places = [requested] if requested.is_absolute() else [folder / requested for folder in self.folders]
-        allowed = [real for place in places if self._holds(real := place.resolve())]
+        try:
+            allowed = [real for place in places if self._holds(real := place.resolve())]
+        except (OSError, ValueError, RuntimeError) as error:  # too long, a NUL in it, links in a circle
+            raise LlmprofError(
+                f"{path[:100]!r} cannot be a path: {error}", hint="traces() lists the traces that can be read"
+            ) from error
         if not allowed:
             raise RefusedError(
                 f"{path!r} is outside the folders of this server",
                 expected="a path in one of them, or sample:NAME",
                 hint="traces() lists the traces that can be read",
             )
-        existing = [real for real in allowed if real.exists()]
+        existing = [real for real in allowed if os.path.exists(real)]  # noqa: PTH110 (False, not an error, for any path)
         if not existing:
             raise LlmprofError(f"there is no {path!r}", hint="traces() lists the traces that can be read")
         if existing[0].is_dir():

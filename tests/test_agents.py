@@ -74,6 +74,17 @@ def test_absolute_paths_outside_are_refused_even_where_they_exist(folder):
         Tools([folder]).trace(str(folder.parent / "secret.json"))
 
 
+@pytest.mark.parametrize(
+    "path", ["a\0b", "a" * 5_000, "a/" * 2_500, "/" + "a" * 5_000, "loop", "sample:a\0b", "sample:" + "a" * 5_000]
+)
+def test_what_cannot_be_a_path_is_refused_in_words(folder, path):
+    (folder / "loop").symlink_to(folder / "loop")
+    with pytest.raises(LlmprofError):
+        Tools([folder]).info(path)
+    with pytest.raises(LlmprofError):
+        Tools([folder]).info(f"{folder}/{path}")
+
+
 def test_a_query_reads_tables_and_nothing_else(folder):
     tools = Tools([folder])
     for query in (

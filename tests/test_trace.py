@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 
@@ -9,6 +10,7 @@ from polars.testing import assert_frame_equal
 
 from llmprof import schema
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError, ReadError
+from llmprof.report import cards
 from llmprof.storage import parquet
 from llmprof.trace import META_FILE, Trace
 
@@ -233,3 +235,37 @@ def test_a_saved_table_that_the_head_does_not_name_is_damage(tmp_path, sample_tr
     parquet.write_head(folder, head)
     with pytest.raises(ReadError, match=r"does not name kernels\.parquet"):
         Trace.open(folder)
+
+
+def _places(value, path=()):
+    """Paths of all the values in a value of JSON."""
+    yield path
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from _places(inner, (*path, key))
+
+
+def _replaced(value, path, new):
+    if not path:
+        return new
+    copied = value.copy()
+    copied[path[0]] = _replaced(value[path[0]], path[1:], new)
+    return copied
+
+
+@pytest.mark.parametrize("wrong", ["x", -1.5, [1], {"a": [None]}, None, True, [{"rank": "0"}]])
+def test_wrong_types_in_the_metadata_of_a_saved_trace_are_refused_or_do_no_harm(tmp_path, wrong):
+    of_file = {"rank": 0, "file": "a", "events": 3, "kept": 2, "skipped": {"flow": 1}, "bytes": 9, "lost_bytes": 1}
+    coverage = {"files": [of_file], "warnings": ["w"], "events": 3, "kept": 2, "lost_bytes": 1, "lost_pieces": 1}
+    ranks = [{"rank": 0, "devices": ["d"], "groups": {"g": [0]}, "file": "a", "backend": "nccl"}]
+    meta = {"ranks": ranks, "device": "d", "versions": {"a": "1"}, "world_size": 2, "missing_ranks": [1], "format": "f"}
+    folder = tmp_path / "saved"
+    Trace({"memory": schema.empty("memory")}, meta, coverage).save(folder)
+    head = json.loads((folder / META_FILE).read_text())
+    del head["checksum"]
+    for path in _places({"meta": head["meta"], "coverage": head["coverage"]}):
+        if path:
+            parquet.write_head(folder, _replaced(head, path, wrong))
+            with contextlib.suppress(LlmprofError):
+                read = Trace.open(folder)
+                assert [*cards.files(read), *cards.reading(read), cards.headline(read), repr(read), read.asked]
+                assert [*cards.facts(read), *cards.warnings(read)]

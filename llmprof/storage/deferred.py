@@ -13,6 +13,7 @@ import polars as pl
 from llmprof import schema
 from llmprof.errors import ReadError, SchemaError
 from llmprof.storage.dataset import AGAIN, Partition, damage, read_manifest
+from llmprof.storage.parquet import check_head
 from llmprof.storage.places import Place
 
 TIMES: Final = ("start_ns", "time_ns")
@@ -37,6 +38,7 @@ def load(place: Place) -> tuple[Deferred, dict[str, Any], dict[str, Any]]:
         why = f": {lost[0][1]}" if lost else ""
         raise ReadError(f"no partition of {place.root} can be used{why}", hint=AGAIN)
     meta, coverage = manifest.meta, manifest.coverage
+    check_head(place.root, meta, coverage)
     if lost:
         meta, coverage = _without(meta, coverage, lost)
     tables = Deferred(place, tuple(kept), manifest.origin_ns, manifest.tables)
@@ -54,7 +56,7 @@ def _without(
     ]
     files = [file for file in coverage.get("files", ()) if file.get("rank") not in ranks]
     counts: dict[str, Any] = {
-        key: sum(file.get(key, 0) for file in files)
+        key: sum(file.get(key) or 0 for file in files)
         for key in ("events", "kept", "bytes", "lost_bytes", "lost_pieces")
         if key in coverage
     }

@@ -9,8 +9,9 @@ import tempfile
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
+import msgspec
 import polars as pl
 from isal import isal_zlib
 
@@ -66,6 +67,7 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
         raise ReadError(f"{folder} is damaged: {META_FILE} is not as it was written", hint=_AGAIN)
     try:
         rows, meta, coverage = head["tables"], head["meta"], head["coverage"]
+        check_head(folder, meta, coverage)
         for name in rows:
             if checksum(folder / f"{name}.parquet") != head["checksums"][name]:
                 raise ReadError(f"{folder} is damaged: {name}.parquet is not as it was written", hint=_AGAIN)
@@ -78,8 +80,6 @@ def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[st
         raise ReadError(f"{folder} is damaged: {error}", hint=_AGAIN) from error
     if (counted := {name: frame.height for name, frame in tables.items()}) != rows:
         raise ReadError(f"{folder} is damaged: it has {listed(counted)} rows", expected=f"{rows}", hint=_AGAIN)
-    if not (isinstance(meta, dict) and isinstance(coverage, dict) and _are_ranks(meta.get("ranks", []))):
-        raise ReadError(f"{folder} is damaged: {META_FILE} does not name its ranks", hint=_AGAIN)
     if unnamed := sorted(present - set(rows)):
         raise ReadError(
             f"{folder} is damaged: {META_FILE} does not name {', '.join(f'{name}.parquet' for name in unnamed)}",
@@ -127,10 +127,59 @@ def unpacked(data: bytes) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict
         return load(Path(place))
 
 
-def _are_ranks(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(rank, dict) and isinstance(rank.get("rank"), int) for rank in value
-    )
+class _Rank(TypedDict):
+    rank: int
+    devices: NotRequired[list[str | int] | None]
+    groups: NotRequired[dict[str, list[int]] | None]
+
+
+class _Meta(TypedDict, total=False):
+    device: str | None
+    format: str | None
+    clock: str | None
+    world_size: int | None
+    start_epoch_ns: int | float | None
+    missing_ranks: list[int]
+    versions: dict[str, str | int | float | None] | None
+    ranks: list[_Rank]
+
+
+class _File(TypedDict, total=False):
+    rank: int | None
+    events: int | None
+    kept: int | None
+    bytes: int | None
+    lost_bytes: int
+    lost_pieces: int
+    truncated: str | None
+    skipped: dict[str, int] | None
+    notes: list[str]
+
+
+class _Coverage(TypedDict, total=False):
+    files: list[_File] | None
+    warnings: list[str] | None
+    asked: dict[str, list[str] | None] | None
+    events: int | None
+    kept: int
+    bytes: int | None
+    lost_bytes: int
+    lost_pieces: int
+
+
+class _Head(TypedDict):
+    """Types of the metadata and the coverage that are relied on; there may be more."""
+
+    meta: _Meta
+    coverage: _Coverage
+
+
+def check_head(source: str | Path, meta: object, coverage: object) -> None:
+    """Raise unless the metadata and the coverage of a file have the types that are relied on."""
+    try:
+        msgspec.convert({"meta": meta, "coverage": coverage}, _Head)
+    except msgspec.ValidationError as error:
+        raise ReadError(f"{source} is damaged: {error}", hint=_AGAIN) from error
 
 
 def _check_replaceable(folder: Path) -> None:

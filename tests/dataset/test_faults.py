@@ -154,6 +154,14 @@ def test_two_runs_in_one_folder_are_refused(run, tmp_path):
         llmprof.convert(other, tmp_path / "out", client=False)
 
 
+@pytest.mark.parametrize(("part", "wrong"), [("coverage", {"files": [0]}), ("meta", {"ranks": "0"})])
+def test_wrong_types_in_the_manifest_of_a_dataset_are_refused(many, part, wrong):
+    manifest = json.loads((many / MANIFEST).read_text()) | {part: wrong}
+    (many / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ReadError, match=rf"is damaged: .*\$\.{part}"):
+        llmprof.open(many)
+
+
 @pytest.mark.parametrize("key", ["version", "schema"])
 def test_a_dataset_of_another_version_says_so_and_is_made_anew(many, run, key, capsys):
     manifest = json.loads((many / MANIFEST).read_text()) | {key: 0, "llmprof": "0.0.9"}

@@ -276,9 +276,6 @@ def _communication(trace: Trace, stage: str | None) -> pl.DataFrame:
 
 _EDGE_CONFIDENCE = 0.5
 
-_Row = tuple[int, int | None, str, float, dict[str, str]]
-"""Run, layer, stage, confidence, and the columns by which launches are compared."""
-
 
 def name_layers(metrics: Metrics) -> pl.DataFrame:
     """Layer and stage of each profiled launch, by the rules of :func:`~llmprof.analyze.layers.attribution.attribute`.
@@ -306,67 +303,40 @@ def name_layers(metrics: Metrics) -> pl.DataFrame:
     2
     """
     kernels = metrics.kernels
-    runs = kernels.select("run", "process").fill_null(-1)
     events = kernels.select(
         event=pl.int_range(pl.len(), dtype=pl.UInt32),
-        rank=runs.select(pl.struct("run", "process").rank("dense"))["run"].cast(pl.Int32) - 1
-        if kernels.height
-        else None,
+        rank=pl.struct(pl.col("run", "process").fill_null(-1)).rank("dense").cast(pl.Int32) - 1,
         stream="stream",
         start_ns=pl.col("kernel_id").cast(pl.Int64),
         name=pl.col("kernel_name").fill_null(""),
         source=pl.lit("kernel"),
         step=pl.lit(0, dtype=pl.Int32),
-    ).with_columns(pl.col("rank").cast(pl.Int32))
-    events = events.with_columns(names.categories(events["name"]))
-    labelled = (
-        label(events)
-        if events.height
-        else events.with_columns(
-            layer=pl.lit(None, pl.Int32), stage=pl.lit(None, pl.String), confidence=pl.lit(None, pl.Float64)
-        )
     )
-    key = kernels.select(function=names_kernels.function(kernels["kernel_name"]), grid="grid", block="block")
-    rows = labelled.select("rank", "layer", "stage", "confidence").hstack(key.select(key=pl.struct(pl.all()))).rows()
-    ends = [
-        stage for rank in dict.fromkeys(row[0] for row in rows) for stage in _ends([r for r in rows if r[0] == rank])
-    ]
-    extra = pl.Series("end", ends, dtype=pl.String)
-    order = (
-        labelled.with_row_index("_row").sort("rank", maintain_order=True).select("_row").hstack([extra]).sort("_row")
-    )
-    at_end = order["end"].is_not_null()
+    labelled = label(events.with_columns(names.categories(events["name"])))
+    function = names_kernels.function(kernels["kernel_name"])
+    launches = labelled.with_columns(launch=pl.struct(function.alias("function"), kernels["grid"], kernels["block"]))
+    ends = {row: stage for run in launches.partition_by("rank") for row, stage in _ends(run).items()}
+    at_end = pl.Series(list(ends), dtype=pl.Int64)
+    stage = labelled["stage"].scatter(at_end, pl.Series(list(ends.values()), dtype=pl.String))
     return kernels.select(
         "kernel_id",
         "kernel_name",
         labelled["category"],
         labelled["layer"],
-        pl.Series("stage", pl.select(pl.coalesce(order["end"], labelled["stage"])).to_series()),
-        pl.Series(
-            "confidence",
-            pl.select(pl.when(at_end).then(_EDGE_CONFIDENCE).otherwise(labelled["confidence"])).to_series(),
-        ),
+        stage.alias("stage"),
+        labelled["confidence"].scatter(at_end, _EDGE_CONFIDENCE).alias("confidence"),
     )
 
 
-def _ends(rows: list[_Row]) -> list[str | None]:
-    """Stages of the pieces of layers at both ends of a run; None for other launches."""
-    stages: list[str | None] = [None] * len(rows)
-    inside = [i for i, row in enumerate(rows) if row[1] is not None]
-    if not inside:
-        return stages
-    layers = {layer: [row for row in rows if row[1] == layer] for layer in dict.fromkeys(rows[i][1] for i in inside)}
-    before, after = rows[: inside[0]], rows[inside[-1] + 1 :]
-    for layer in layers.values():
-        if _agree(before, layer[len(layer) - len(before) :]):
-            stages[: len(before)] = [row[2] for row in layer[len(layer) - len(before) :]]
-        if _agree(after, layer[: len(after)]):
-            stages[len(rows) - len(after) :] = [row[2] for row in layer[: len(after)]]
-    return stages
-
-
-def _agree(
-    piece: list[_Row],
-    of_layer: list[_Row],
-) -> bool:
-    return bool(piece) and [row[4] for row in piece] == [row[4] for row in of_layer]
+def _ends(run: pl.DataFrame) -> dict[int, str]:
+    """Stages of the pieces of layers at both ends of a run, by ``event``."""
+    whole = run["layer"].is_not_null().arg_true()
+    if not whole.len():
+        return {}
+    before, after = run[: whole[0]], run[whole[-1] + 1 :]
+    found: dict[int, str] = {}
+    for layer in run.filter(pl.col("layer").is_not_null()).partition_by("layer", maintain_order=True):
+        for piece, part in ((before, layer.tail(before.height)), (after, layer.head(after.height))):
+            if piece.height and piece["launch"].equals(part["launch"]):
+                found |= zip(piece["event"], part["stage"], strict=True)
+    return found

@@ -39,10 +39,11 @@ _OFTEN: Final = 0.1
 _MOST_UNLIKE: Final = 0.25
 """If more than this share of a step's layers is unlike the others, no layer of the step is known."""
 
-REASONS: Final = pl.Enum([
+_NAMES: Final = (
     "no step", "no attention", "draft model", "several passes in one step", "several models in one step",
     "convolutions: an image model", "unlike the other layers",
-])  # fmt: skip
+)  # fmt: skip
+REASONS: Final = pl.Enum(_NAMES)
 """Reasons why an event has no layer although it may be part of one."""
 
 _SAY_THEIR_STAGE: Final = (
@@ -51,11 +52,21 @@ _SAY_THEIR_STAGE: Final = (
 """Categories that are stages in every model."""
 
 
-def each(frame: pl.DataFrame, by: Sequence[str], say: Callable[..., Any], made: Mapping[str, Any]) -> pl.DataFrame:
-    """Add the columns ``made``: what ``say`` returns for the values of ``by``, asked once for distinct ones."""
-    distinct = frame.select(by).unique(maintain_order=True)
+def each(
+    frame: pl.DataFrame,
+    by: Sequence[str],
+    say: Callable[..., Any],
+    made: Mapping[str, Any],
+    *,
+    also: Sequence[str] = (),
+) -> pl.DataFrame:
+    """Add the columns ``made``: what ``say`` returns for the values of ``by``, asked once for distinct ones.
+
+    It is given the values of ``also`` in the first such row, too.
+    """
+    distinct = frame.select(*by, *also).unique(by, keep="first", maintain_order=True)
     rows = [row if len(made) > 1 else (row,) for row in (say(*values) for values in distinct.iter_rows())]
-    said = distinct.hstack(pl.DataFrame(rows, schema=dict(made), orient="row"))
+    said = distinct.select(by).hstack(pl.DataFrame(rows, schema=dict(made), orient="row"))
     return frame.join(said, on=list(by), how="left", nulls_equal=True, maintain_order="left")
 
 
@@ -65,13 +76,11 @@ class _Kernels:
     def __init__(self, events: pl.DataFrame, coded: pl.Series, kinds: pl.DataFrame | None) -> None:
         category = events["category"].cast(pl.Enum(names.CATEGORIES)).to_physical().cast(pl.Int64)
         source = events["source"].cast(_SOURCES).to_physical()
-        key = (coded.to_physical().cast(pl.Int64) * len(names.CATEGORIES) + category) * len(
-            _SOURCES.categories
-        ) + source
+        key = coded.to_physical().cast(pl.Int64) * len(names.CATEGORIES) + category
+        key = key * len(_SOURCES.categories) + source
         first = key.is_first_distinct().arg_true()
-        distinct = zip(
-            *(column[first].cast(pl.String) for column in (coded, events["category"], events["source"])), strict=True
-        )
+        columns = (coded, events["category"], events["source"])
+        distinct = zip(*(column[first].cast(pl.String) for column in columns), strict=True)
         self.numbers: dict[Kernel, int] = {}
         """Number of each distinct kernel."""
         of_key = [self.numbers.setdefault(kernel, len(self.numbers)) for kernel in kernels(tuple(distinct))]
@@ -90,9 +99,10 @@ class _Kernels:
         new = {(k, v): self.numbers.setdefault(to(known[k], v), len(self.numbers)) for k, v in dict.fromkeys(pairs)}
         self.of_row[rows] = [new[pair] for pair in pairs]
 
-    def where(self, wanted: Callable[[Kernel], bool]) -> pl.Series:
-        """Whether the kernel of each row is wanted."""
-        return pl.Series(np.fromiter(map(wanted, self.numbers), dtype=np.bool_, count=len(self.numbers))[self.of_row])
+    def where(self, wanted: Callable[[Kernel], bool], rows: np.ndarray | None = None) -> pl.Series:
+        """Whether the kernel of each row (all, or some) is wanted."""
+        flags = np.fromiter(map(wanted, self.numbers), dtype=np.bool_, count=len(self.numbers))
+        return pl.Series(flags[self.of_row if rows is None else self.of_row[rows]])
 
 
 def label(
@@ -108,20 +118,19 @@ def label(
     """
     known = _Kernels(events, events["name"].cast(pl.Categorical) if coded is None else coded, kinds)
     frame = _in_sequences(events, known)
-    with_steps = frame.filter(pl.col("attends") & pl.col("step").is_not_null())["rank"].unique()
+    has_step = pl.col("step").is_not_null()
+    with_steps = frame.filter(pl.col("attends") & has_step)["rank"].unique()
     # events launched before the recording began have no step, but a place among the others of their stream
-    placed = pl.col("sequence").is_not_null() & (
-        pl.col("step").is_not_null() | pl.col("rank").is_in(with_steps.implode())
-    )
-    sequence = frame.filter(placed).with_columns(pl.col("step").fill_null(_NO_STEP))
+    placed = has_step | pl.col("rank").is_in(with_steps.implode())
+    sequence = frame.filter(placed & pl.col("sequence").is_not_null()).with_columns(pl.col("step").fill_null(_NO_STEP))
     sequence = _stretches(sequence, known)
-    outside = _by_number([_outside(kernel) for kernel in known.numbers])[known.of_row]
+    outside = np.array([_number(STAGES, _outside(kernel)) for kernel in known.numbers], dtype=np.int64)[known.of_row]
     no_step = events["step"].is_null().to_numpy()
     rows = {
         "layer": np.full(events.height, -1, dtype=np.int32),
         "stage": np.where(no_step, -1, outside),
         "confidence": np.full(events.height, np.nan),
-        "reason": np.where(no_step, REASONS.categories.to_list().index("no step"), -1),
+        "reason": np.where(no_step, _NAMES.index("no step"), -1),
     }
     if sequence.height:
         at = sequence["row"].to_numpy()
@@ -131,7 +140,7 @@ def label(
         layer=pl.Series(rows["layer"]).set(pl.Series(rows["layer"] < 0), None),
         stage=_text(STAGES, rows["stage"]),
         confidence=pl.Series(rows["confidence"]).fill_nan(None),
-        reason=_text(REASONS.categories.to_list(), rows["reason"]).cast(REASONS),
+        reason=_text(_NAMES, rows["reason"]).cast(REASONS),
     )
     return _beside(labelled)
 
@@ -141,8 +150,8 @@ def _text(names_: Sequence[str], numbers: np.ndarray) -> pl.Series:
     return pl.Series([*names_, None], dtype=pl.String).gather(np.where(numbers < 0, len(names_), numbers))
 
 
-def _by_number(stages: Sequence[str | None]) -> np.ndarray:
-    return np.array([-1 if s is None else STAGES.index(s) for s in stages], dtype=np.int64)
+def _number(of: Sequence[str], name: str | None) -> int:
+    return -1 if name is None else of.index(name)
 
 
 def _outside(kernel: Kernel) -> str | None:
@@ -195,11 +204,11 @@ def _stretches(sequence: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
     at = frame["row"].to_numpy()
     first = np.zeros(frame.height, dtype=np.bool_)
     first[first_of_runs(frame, key)] = True
-    frame = frame.with_columns(first=pl.Series(first), gemm=known.where(lambda k: k.does("gemm")).gather(at))
-    turns = known.where(lambda k: k.does("rotates")).gather(at)
+    frame = frame.with_columns(first=pl.Series(first), gemm=known.where(lambda k: k.does("gemm"), at))
+    turns = known.where(lambda k: k.does("rotates"), at)
     if turns.any():
         # a GEMM in single precision multiplies positions by frequencies: a cosine or sine follows, and no GEMM
-        single = known.where(lambda k: k.does("single")).gather(at)
+        single = known.where(lambda k: k.does("single"), at)
         mark = pl.when(turns).then(1).when(pl.col("gemm") | pl.col("attends")).then(2)
         angles = single & frame.select(mark.backward_fill().shift(-1) == 1).to_series().fill_null(value=False)
         rows = frame.select(angles & pl.col("gemm")).to_series().arg_true().to_numpy()
@@ -210,7 +219,7 @@ def _stretches(sequence: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
         begins=pl.col("attends") & (pl.col("first") | (mark.forward_fill().shift(1) != 1)),
         group=pl.col("first").cum_sum(),
         gemms=pl.col("gemm").cum_sum(),
-        separators=known.where(lambda k: k.separates).gather(at).cum_sum(),
+        separators=known.where(lambda k: k.separates, at).cum_sum(),
         at=pl.int_range(pl.len()),
     )
     # only GEMMs since the attention before it: another part of the same attention, if separators are recognised
@@ -238,8 +247,8 @@ def _with_passes(frame: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
     at = frame["row"].to_numpy()
     marks = frame.select(
         "first", "attends", row=pl.int_range(pl.len()),
-        sampled=known.where(lambda k: k.category == "sampling").gather(at),
-        embedded=known.where(lambda k: k.does("embeds")).gather(at),
+        sampled=known.where(lambda k: k.category == "sampling", at),
+        embedded=known.where(lambda k: k.does("embeds"), at),
     ).with_columns(
         stretch=(pl.col("first") | pl.col("attends")).cum_sum(), step=pl.col("first").cum_sum(),
     )  # fmt: skip
@@ -261,79 +270,83 @@ def _with_passes(frame: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
 
 def _labels(frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None) -> dict[str, np.ndarray]:
     """Layer, stage, confidence and reason of each row; stages and reasons are numbers, -1 and NaN are null."""
-    kernel, all_kernels = known.of_row[frame["row"].to_numpy()], list(known.numbers)
+    rows, all_kernels = frame["row"].to_numpy(), list(known.numbers)
+    kernel = known.of_row[rows]
     begins = frame.select((pl.col("first") | pl.col("attends")).arg_true()).to_series().to_numpy()
     sizes = np.diff(begins, append=frame.height)
-    has = {
-        name: pl.Series(known.where(wanted).to_numpy()[frame["row"].to_numpy()])
-        for name, wanted in {
-            "latent": lambda k: k.does("latent"),
-            "fused": lambda k: k.category == "activation",
-            "convolves": lambda k: k.does("convolves"),
-        }.items()
-    }
-    of_rank = frame.select("rank", **has).group_by("rank").agg(pl.col("latent", "fused").any())
-    stretches = frame[["rank", "sequence", "step", "first", "attends"]][begins].with_columns(
-        group=pl.col("first").cum_sum() - 1,
-        convolutions=pl.Series(np.add.reduceat(has["convolves"].to_numpy().astype(np.int64), begins)),
+    convolves = known.where(lambda k: k.does("convolves"), rows).to_numpy().astype(np.int64)
+    latent, fused = (
+        known.where(lambda k: k.does("latent"), rows),
+        known.where(lambda k: k.category == "activation", rows),
     )
-    stretches = stretches.hstack(of_groups(stretches, of_rank, ["rank"]))
+    of_rank = frame.select("rank", latent=latent, fused=fused).group_by("rank").agg(pl.col("latent", "fused").any())
+    stretches = frame[["rank", "sequence", "step", "first", "attends"]][begins]
+    stretches = stretches.hstack(of_groups(stretches, of_rank, ["rank"])).with_columns(
+        begin=begins,
+        size=sizes,
+        hash=_hashes(kernel, begins, sizes),
+        convolutions=np.add.reduceat(convolves, begins),
+        group=pl.col("first").cum_sum() - 1,
+    )
     stretches = stretches.with_columns(
         is_last=pl.col("group") != pl.col("group").shift(-1, fill_value=-1),
-        layer=pl.col("attends").cum_sum().over("group").cast(pl.Int32) - 1,
+        layer=pl.col("attends").cum_sum().over("group").cast(pl.Int64) - 1,
     )
-    kinds = pl.DataFrame({"hash": _hashes(kernel, begins, sizes), "size": sizes}).hstack(
-        stretches.select("attends", "latent", "fused")
-    )
-    number = kinds.select(pl.struct(pl.all()).rank("dense") - 1).to_series()
-    where = kinds.select(at=number.is_first_distinct().arg_true(), n=number.filter(number.is_first_distinct())).sort(
-        "n"
-    )
-    distinct = [
-        Stretch(
-            [all_kernels[k] for k in kernel[begins[at] : begins[at] + sizes[at]].tolist()],
-            attends=stretches["attends"][at], latent=stretches["latent"][at], fused=stretches["fused"][at],
-        )
-        for at in where["at"].to_list()
-    ]  # fmt: skip
-    of = {"gemms": [s.gemms for s in distinct], "seen": [s.seen for s in distinct]}
-    found = pl.DataFrame(of, schema={"gemms": pl.Int64, "seen": pl.Int64})[number]
-    stretches = _with_ends(stretches.hstack(found).with_columns(stretch=number), distinct)
-    names_of: list[tuple[list[int], list[str]]] = []
+    distinct: list[Stretch] = []
+    named: list[tuple[list[int], list[str]]] = []
+    labels: list[np.ndarray] = []
+
+    def describe(
+        _: int, size: int, attends: bool, latent: bool, fused: bool, begin: int
+    ) -> tuple[int, int, int | None]:
+        of_stretch = [all_kernels[k] for k in kernel[begin : begin + size].tolist()]
+        distinct.append(Stretch(of_stretch, attends=attends, latent=latent, fused=fused))
+        return len(distinct) - 1, distinct[-1].gemms, distinct[-1].seen
 
     def name(stretch: int, is_last: bool, *usual: int) -> tuple[int, int, int]:
-        places, stages = distinct[stretch].named(Usual(*usual), is_last=is_last)
-        names_of.append((places, stages))
-        return len(names_of) - 1, places.count(BODY), places.count(PROLOGUE)
+        named.append(distinct[stretch].named(Usual(*usual), is_last=is_last))
+        places = named[-1][0]
+        return len(named) - 1, places.count(BODY), places.count(PROLOGUE)
 
+    def rule_out(stretch: int, number: int, *reasons: str | None) -> int:
+        given = zip(distinct[stretch].kernels, *named[number], strict=True)
+        labels.append(np.array([_label(k, place, stage, reasons[min(place, AFTER)]) for k, place, stage in given]))
+        return len(labels) - 1
+
+    key = ["hash", "size", "attends", "latent", "fused"]
+    number = pl.Int64()
+    stretches = each(stretches, key, describe, dict.fromkeys(("stretch", "gemms", "seen"), number), also=["begin"])
+    stretches = _with_ends(stretches, distinct)
     key = ["stretch", "is_last", "last", "end", "lead", "qkv"]
-    stretches = each(stretches, key, name, {"named": pl.Int64, "body": pl.Int64, "prologue": pl.Int64})
-    lengths = np.array([len(places) for places, _ in names_of])
-    starts = (np.cumsum(lengths) - lengths)[stretches["named"].to_numpy()]
-    of_row = np.repeat(np.arange(len(begins)), sizes)
-    index = np.arange(frame.height) + (starts - begins)[of_row]
-    place = np.concatenate([np.array(places) for places, _ in names_of])[index]
-    stage = np.concatenate([_by_number(stages) for _, stages in names_of])[index]
-    layer = np.where(place == BODY, 0, 1) + stretches["layer"].to_numpy()[of_row]
-    sure = stretches.select(
-        body=pl.col("confidence"), prologue=pl.when(pl.col("layer") < 0).then(1.0).otherwise("confidence")
-    )
-    confidence = np.where(place == BODY, sure["body"].to_numpy()[of_row], sure["prologue"].to_numpy()[of_row])
-    inside = place <= PROLOGUE
+    stretches = each(stretches, key, name, dict.fromkeys(("named", "body", "prologue"), number))
     stretches = _with_reasons(stretches, engine)
-    columns = ("reason_of_layer", "reason_of_next", "reason")
-    reasons = [stretches[column].fill_null(-1).to_numpy()[of_row] for column in columns]
-    reason = np.choose(np.minimum(place, AFTER), reasons)
-    if (reason >= 0).any():
-        pairs = pl.DataFrame({"reason": reason, "kernel": kernel, "stage": stage})
-        stage = each(pairs, pairs.columns, _ruled_out_with(all_kernels), {"named": pl.Int64})["named"].to_numpy()
-    inside &= reason < 0
+    key = ["stretch", "named", "reason_of_layer", "reason_of_next", "reason"]
+    stretches = each(stretches, key, rule_out, {"labels": number})
+    # the labels of all distinct stretches stand one after the other: a row's is as far in as it is in its stretch
+    lengths = np.array([len(of_stretch) for of_stretch in labels])
+    shift = (np.cumsum(lengths) - lengths)[stretches["labels"].to_numpy()] - begins
+    place, stage, reason = np.concatenate(labels)[np.arange(frame.height) + np.repeat(shift, sizes)].T
+    of_row = np.repeat(np.arange(len(begins)), sizes)
+    layer, sure = stretches["layer"].to_numpy(), stretches["confidence"].to_numpy()
+    sure_of_next = np.where(layer < 0, 1.0, sure)
     return {
-        "layer": np.where(inside, layer, -1),
+        "layer": np.where(place <= PROLOGUE, layer[of_row] + place, -1),
         "stage": stage,
-        "confidence": np.where(inside, confidence, np.nan),
+        "confidence": np.select([place == BODY, place == PROLOGUE], [sure[of_row], sure_of_next[of_row]], np.nan),
         "reason": reason,
     }
+
+
+def _label(kernel: Kernel, place: int, stage: str | None, reason: str | None) -> tuple[int, int, int]:
+    """Place, stage and reason of an event as numbers; an event with a reason has no layer, and so no place in one."""
+    if reason == "no step":
+        # the rest of a layer whose beginning was not recorded
+        stage = None if stage in ("embedding", "prepare_inputs") else stage
+    elif reason == "draft model" and kernel.category != "collective":
+        stage = "draft"
+    elif reason is not None and kernel.category != "collective":
+        stage = kernel.category if kernel.category in _SAY_THEIR_STAGE else "other"
+    return place if reason is None else AFTER, _number(STAGES, stage), _number(_NAMES, reason)
 
 
 def _hashes(kernel: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -392,15 +405,12 @@ def _with_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Da
         pl.col(key).first(), pl.col("convolutions").sum(), layers=pl.col("attends").sum()
     )
     steps = passes.group_by(key, maintain_order=True).agg("group", "layers", pl.col("convolutions").sum())
-    if engine is None:
-        steps = steps.with_columns(engine=pl.lit(value=False))
-    else:
-        known = engine.unique().with_columns(engine=pl.lit(value=True))
-        steps = steps.join(known, on=["rank", "step"], how="left", maintain_order="left")
+    by_engine = pl.lit(value=False)
+    if engine is not None:
+        steps = steps.join(engine.unique().with_columns(engine=True), on=["rank", "step"], how="left")
+        by_engine = pl.col("engine").fill_null(value=False)
     steps = steps.with_columns(
-        layers=pl.col("layers").cast(pl.List(pl.Int64)),
-        images=(pl.col("convolutions") > _MOST_CONVOLUTIONS) & ~pl.col("engine").fill_null(value=False),
-        whole=pl.col("step") >= 0,
+        images=(pl.col("convolutions") > _MOST_CONVOLUTIONS) & ~by_engine, whole=pl.col("step") >= 0
     )
 
     def judge(layers: list[int], images: bool, whole: bool) -> list[str | None]:
@@ -411,8 +421,7 @@ def _with_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Da
 
     steps = each(steps, ["layers", "images", "whole"], judge, {"reason": pl.List(REASONS)})
     by_group = steps.select("group", "reason").explode("group", "reason").sort("group")
-    stretches = stretches.with_columns(reason=by_group["reason"][stretches["group"]].to_physical().cast(pl.Int64))
-    return _with_unlike(stretches)
+    return _with_unlike(stretches.with_columns(reason=by_group["reason"][stretches["group"]]))
 
 
 def reasons_of_passes(layers: Sequence[int]) -> list[str | None]:
@@ -436,44 +445,16 @@ def _with_unlike(stretches: pl.DataFrame) -> pl.DataFrame:
     sizes = pl.concat(parts).filter(pl.col("size") > 0).group_by(key).agg(pl.col("size").sum())
     if not sizes.height:
         return stretches.with_columns(reason_of_layer="reason", reason_of_next="reason")
-    alike = pl.len().over("rank", pl.col("size").log(1.2).round())
-    unlike = (pl.col("size") > _UNLIKE * pl.col("size").median().over("rank")) & (
-        alike < _OFTEN * pl.len().over("rank")
-    )
-    sizes = sizes.with_columns(unlike=unlike)
+    size = pl.col("size")
+    seldom = pl.len().over("rank", size.log(1.2).round()) < _OFTEN * pl.len().over("rank")
+    sizes = sizes.with_columns(unlike=seldom & (size > _UNLIKE * size.median().over("rank")))
     sizes = sizes.filter(pl.col("unlike") | (pl.col("unlike").mean().over("rank", "step") > _MOST_UNLIKE))
-    number = REASONS.categories.to_list().index("unlike the other layers")
-    of_layer = sizes.select("group", "layer", unlike=pl.lit(number, dtype=pl.Int64))
-    reasons = [
-        stretches.select("group", pl.col("layer") + later).join(
-            of_layer, on=["group", "layer"], how="left", maintain_order="left"
-        )
-        for later in (0, 1)
-    ]
+    of_layer = sizes.select("group", "layer", unlike=pl.lit("unlike the other layers", dtype=REASONS))
+    (own,) = of_groups(stretches, of_layer, ["group", "layer"])
+    (following,) = of_groups(stretches.select("group", pl.col("layer") + 1), of_layer, ["group", "layer"])
     return stretches.with_columns(
-        reason_of_layer=pl.coalesce("reason", reasons[0]["unlike"]),
-        reason_of_next=pl.coalesce("reason", reasons[1]["unlike"]),
+        reason_of_layer=pl.coalesce("reason", own), reason_of_next=pl.coalesce("reason", following)
     )
-
-
-def _ruled_out_with(all_kernels: list[Kernel]) -> Callable[[int, int, int], int]:
-    """Stage of an event that has a reason for having no layer."""
-    reasons = REASONS.categories.to_list()
-
-    def stage_of(reason: int, kernel: int, stage: int) -> int:
-        category = all_kernels[kernel].category
-        if reason < 0:
-            return stage
-        if reasons[reason] == "no step":
-            # the rest of a layer whose beginning was not recorded
-            return -1 if STAGES[stage] in ("embedding", "prepare_inputs") else stage
-        if category == "collective":
-            return stage
-        if reasons[reason] == "draft model":
-            return STAGES.index("draft")
-        return STAGES.index(category if category in _SAY_THEIR_STAGE else "other")
-
-    return stage_of
 
 
 _BESIDE = ("linear", "activation", "norm", "quantize", "moe_experts", "moe_routing", "elementwise")

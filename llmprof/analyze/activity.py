@@ -435,5 +435,5 @@ def kernel_categories(trace: Trace) -> pl.DataFrame:
         events.group_by("name", "category")
         .agg(count=pl.len(), total_ns=pl.col("dur_ns").sum())
         .with_columns(share=pl.when(pl.col("total_ns").sum() > 0).then(pl.col("total_ns") / pl.col("total_ns").sum()))
-        .sort("total_ns", "name", descending=[True, False])
+        .sort("total_ns", "name", "category", descending=[True, False, False])
     )

@@ -127,23 +127,47 @@ def with_modules(attributed: pl.DataFrame, modules: pl.DataFrame | None) -> pl.D
     attributed = attributed.with_columns(evidence=pl.when(~unknown).then(by_category))
     if modules is None:
         return attributed
-    said = _by_modules(attributed, modules)
+    return _replaced(attributed, _by_modules(attributed, modules))
+
+
+def with_captures(attributed: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+    """Replace labels of replayed kernels whose module was recorded when their graph was captured."""
+    if f"{CAPTURED}layer" not in kernels.columns:
+        return attributed
+    key = ["rank", "stream", "start_ns", "name"]
+    stage = pl.col(f"{CAPTURED}stage")
+    rows = kernels.filter((pl.col(f"{CAPTURED}evidence") == "module") & (stage != "other")).select(
+        *key,
+        _layer=f"{CAPTURED}layer",
+        _stage=stage,
+        _sure=f"{CAPTURED}confidence",
+        _reason=pl.lit(None, dtype=REASONS),
+        layer_known=pl.lit(value=True),
+        stage_known=pl.lit(value=True),
+    )
+    events = attributed.select("event", *key)
+    said = events.join(rows.unique(key, keep="first"), on=key, how="inner", nulls_equal=True)
+    return _replaced(attributed, said.drop(key))
+
+
+def _replaced(attributed: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
+    """The labels that modules say in place of those from names and place."""
     attributed = attributed.join(said, on="event", how="left", maintain_order="left")
     of_module = pl.col("stage_known").fill_null(value=False)
     layer_known = pl.col("layer_known").fill_null(value=False)
     layer = pl.when(layer_known).then("_layer").otherwise("layer")
-    sure = pl.when(layer.is_null()).then(None).when(of_module).then(1.0).otherwise(pl.coalesce("confidence", 1.0))
+    sure = pl.when(of_module).then("_sure").otherwise(pl.coalesce("confidence", 1.0))
     return attributed.with_columns(
         layer=layer.cast(pl.Int32),
         stage=pl.coalesce("_stage", "stage"),
-        confidence=sure,
+        confidence=pl.when(layer.is_not_null()).then(sure),
         evidence=pl.when(of_module).then(pl.lit("module", dtype=EVIDENCE)).otherwise("evidence"),
         reason=pl.when(layer_known).then("_reason").otherwise("reason"),
-    ).drop("_layer", "_stage", "_reason", "layer_known", "stage_known")
+    ).drop("_layer", "_stage", "_sure", "_reason", "layer_known", "stage_known")
 
 
 def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
-    """``event, _layer, _stage, _reason`` and whether the module determines the layer (or that there is none) and stage.
+    """``event, _layer, _stage, _sure, _reason``, and whether the module says the layer (or none) and stage.
 
     Rows for the events of steps in which a module is a layer.
     """
@@ -178,6 +202,7 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         "stage_known",
         _layer=pl.when(known & pl.col("verdict").is_null()).then("module_layer"),
         layer_known=known,
+        _sure=pl.lit(1.0),
         _reason=pl.when(pl.col("inside") | (pl.col("verdict") == "draft model")).then("verdict"),
     )
 
@@ -196,23 +221,3 @@ def _verdicts(frame: pl.DataFrame) -> pl.DataFrame:
     )
     judged = each(roots, ["layers"], reasons_of_passes, {"verdict": pl.List(REASONS)})
     return judged.explode("root", "verdict").select(*key, "root", "verdict")
-
-
-def with_captures(events: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Replace labels of replayed kernels whose module was recorded when their graph was captured."""
-    if f"{CAPTURED}layer" not in kernels.columns:
-        return events
-    key = ["rank", "stream", "start_ns", "name"]
-    rows = kernels.filter(pl.col(f"{CAPTURED}evidence") == "module").select(
-        *key, *(pl.col(f"{CAPTURED}{c}").alias(f"_{c}") for c in ("layer", "stage", "confidence"))
-    )
-    events = events.join(rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left")
-    by_module = pl.col("_stage").is_not_null() & (pl.col("_stage") != "other")
-    sure = pl.when(pl.col("_layer").is_not_null()).then("_confidence")
-    return events.with_columns(
-        layer=pl.when(by_module).then("_layer").otherwise("layer"),
-        stage=pl.when(by_module).then("_stage").otherwise("stage"),
-        confidence=pl.when(by_module).then(sure).otherwise("confidence"),
-        evidence=pl.when(by_module).then(pl.lit("module", dtype=EVIDENCE)).otherwise("evidence"),
-        reason=pl.when(~by_module).then("reason"),
-    ).drop("_layer", "_stage", "_confidence")

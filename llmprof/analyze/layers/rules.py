@@ -164,7 +164,7 @@ class Stretch:
         later = [i for i in after if i > first and (len(norms) == 1 or i < norms[1])]
         own = list(takewhile(lambda i: not self.kernels[i].does("powers"), later))
         adds = self.doing("adds", after)
-        added_later = any(i in own for i in adds) and adds[0] >= first
+        added_later = bool(self.doing("adds", own)) and adds[0] >= first
         is_own = not self.kernels[first].does("fuses add") and (len(norms) > 1 or added_later)
         scaled = self.doing("multiplies", own)
         end = scaled[-1] if scaled and self.kernels[first].category != "norm" else first
@@ -255,8 +255,7 @@ class Stretch:
         """From a layer's attention to its end."""
         if self.kernels[row].among("norm", "kv_cache_write"):
             return self.kernels[row].category
-        blocks = (self._mixer, self._experts, self._feed_forward)
-        return next(stage for block in blocks if (stage := block(row, usual)))
+        return next(stage for block in self._BLOCKS if (stage := block(self, row, usual)))
 
     def _mixer(self, row: int, usual: Usual) -> str | None:
         """Attention and its output projection; latent attention multiplies with its absorbed projections first."""
@@ -301,6 +300,9 @@ class Stretch:
         if k.does("adds") and (n >= usual.last or self._after_product(row)):
             return "residual"
         return "norm" if n <= self.out_gemms or n >= usual.last else "activation"
+
+    _BLOCKS = (_mixer, _experts, _feed_forward)
+    """The blocks of a layer, each asked in turn; the last one names whatever is left."""
 
     def _prologue(self, row: int, usual: Usual) -> str:
         """From the end of a layer to the next attention: norm, projections of q, k and v, rope, cache."""

@@ -107,6 +107,13 @@ def convert(
     place = Place.of(folder)
     sources = sources_of(paths, format, python_functions=python_functions, clocks=clocks)
     _check_replaceable(place, sources)
+    with place.alone():
+        _convert(place, sources, client, clocks, progress)
+    return open(folder)
+
+
+def _convert(place: Place, sources: Sequence[Source], client: Any, clocks: Clocks, progress: Progress | None) -> None:
+    """Convert what is not converted yet, by the only process that writes to the folder."""
     place.clean()
     converted = _known(place)
     done: dict[str, list[Partition]] = {}
@@ -132,7 +139,6 @@ def convert(
     for name in place.names():
         if name.startswith(_PARTITION) and name not in kept:
             place.remove(name)
-    return open(folder)
 
 
 def open(folder: PathLike) -> Trace:  # noqa: A001

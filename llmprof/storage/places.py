@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -164,6 +166,40 @@ class Place:
         self.remove(name)
         for file in sorted(work.iterdir(), key=lambda file: file.name == last):
             store.put_file(str(file), f"{path}/{name}/{file.name}")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold a lock on the folder of this machine, which ends with the process; URLs have none.
+
+        Raises
+        ------
+        OutputError
+            Another process holds it, or the folder cannot be made.
+        """
+        if not self.is_local:
+            yield
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise files.refused(self.path, error) from error
+        try:
+            with contextlib.suppress(OSError):  # some network file systems lock no folder
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise OutputError(
+                        f"another process is writing to {self.root}",
+                        hint="wait until it has ended, or choose another folder",
+                    ) from error
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):  # it is not empty, unless nothing was written
+                    self.path.rmdir()
+        finally:
+            os.close(lock)
 
     def remove(self, name: str) -> None:
         """Remove a folder, if there is one."""

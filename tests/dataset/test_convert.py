@@ -93,6 +93,20 @@ def test_the_second_call_reads_nothing(run, tmp_path, monkeypatch):
     same(first, llmprof.convert(run, tmp_path / "out", client=False))
 
 
+def test_only_one_writes_to_a_dataset(run, tmp_path):
+    refused = []
+
+    def progress(what, done, total):
+        with pytest.raises(OutputError, match="another process"):
+            llmprof.convert(run, tmp_path / "dataset", client=False)
+        refused.append(what)
+
+    made = llmprof.convert(run, tmp_path / "dataset", client=False, progress=progress)
+    assert refused
+    assert made.ranks == llmprof.read(run).ranks
+    llmprof.convert(run, tmp_path / "dataset", client=False)  # the lock has ended with the call
+
+
 def test_a_file_that_changed_is_converted_again(run, tmp_path):
     llmprof.convert(run, tmp_path / "out", client=False)
     rank_file(run, 1, late_us=100)

@@ -14,7 +14,7 @@ from llmprof.analyze import catalog, roofline
 from llmprof.analyze.activity import work
 from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base.data import NO_ROWS, extent
-from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
+from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
 from llmprof.report import cards, vega
 from llmprof.report.page import Absent, Figure, Section
 from llmprof.text import shorten
@@ -323,7 +323,7 @@ def figure(subject: object, drawing: Drawing) -> Figure:
     try:
         spec, small = vega.twice(draw)
     except LlmprofError as error:
-        captured = isinstance(error, AnalysisError)
+        captured = isinstance(error, AnalysisError | OutputError)
         return Figure(name, shows, absent=Absent(shows, captured=captured, found=reason(error), hint=error.hint))
     return Figure(name, shows, spec=spec, small=small, note=notes[0])
 

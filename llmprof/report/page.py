@@ -174,7 +174,7 @@ _BLOCK = tuple[str, Figure | Table | list[Absent]]
 def page(contents: Contents) -> str:
     """The report as one HTML document that loads nothing and runs only its own two scripts."""
     script = files("llmprof.report").joinpath("page.js").read_text("utf-8")
-    library = vega.library()
+    library = vega.library() if any(figure.spec for figure in contents.figures) else ""
     scripts = f"{vega.source_hash(library)} {vega.source_hash(script)}"
     has_denominator = "denominator" in contents.findings.columns
     denominators = contents.findings["denominator"].unique().to_list() if has_denominator else []

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 import vl_convert as vlc
 
-from llmprof.charts.base.save import safe_json, spec_json, vega_lite_version
+from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_lite_version
 from llmprof.charts.base.theme import narrow
 from llmprof.errors import OutputError
 
@@ -35,6 +35,7 @@ def library() -> str:
     kept = _cache_folder() / f"vega-embed-{vega_lite_version()}-vl-convert-{version('vl-convert-python')}.js"
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return _checked(kept.read_bytes().decode())
+    check_room()
     script = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite_version())
     script = _checked(script.replace("\r\n", "\n").replace("\r", "\n"))
     with contextlib.suppress(OSError):  # without a writable cache this only takes longer
@@ -65,6 +66,7 @@ def specification(chart: alt.TopLevelMixin) -> str:
 
 def png(spec: str) -> bytes:
     """PNG image of a specification, two pixels for each of the chart."""
+    check_room()
     return vlc.vegalite_to_png(spec, vl_version=vega_lite_version(), scale=2)
 
 
@@ -76,6 +78,7 @@ def source_hash(script: str) -> str:
 
 def twice(draw: Callable[[], alt.TopLevelMixin]) -> tuple[str, str]:
     """Specifications of a chart for a desk and for a telephone; the second is empty where they are the same."""
+    check_room()
     wide = specification(draw())
     with narrow():
         small = specification(draw())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import html
 import json
 import math
@@ -10,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import altair as alt
 import vl_convert as vlc
@@ -62,9 +63,42 @@ def vega_lite_version() -> str:
     return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 
 
+_V8_BYTES: Final = 66_000 << 20
+"""Address space that V8, which draws the charts, reserves when it starts (measured: 64,000 MiB are too few)."""
+
+
+@cache
+def check_room() -> None:
+    """Raise if V8 could not start under a limit of the address space (``ulimit -v``): it would end the process.
+
+    Raises
+    ------
+    OutputError
+        The limit leaves too little.
+    """
+    try:
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    except ImportError:  # on Windows
+        return
+    if limit == resource.RLIM_INFINITY:
+        return
+    used = 0
+    with contextlib.suppress(OSError):
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    if limit - used < _V8_BYTES:
+        raise OutputError(
+            f"no chart can be drawn: the address space of this process is limited to {limit / 2**30:.1f} GiB",
+            expected=f"{(_V8_BYTES + used) / 2**30:.0f} GiB, which are reserved and hardly used",
+            hint="raise it: ulimit -v unlimited (a limit of the memory in use, as of a container, is no obstacle)",
+        )
+
+
 @cache
 def vega_bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one script that defines ``vegaEmbed``; it loads nothing."""
+    check_room()
     return vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite_version())
 
 
@@ -103,6 +137,7 @@ def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0, theme: Theme =
     >>> charts.to_png_bytes(charts.overlap(analyze.overlap(trace, by=("rank",))))[1:4]
     b'PNG'
     """
+    check_room()
     return vlc.vegalite_to_png(safe_json(themed(chart, theme)), vl_version=vega_lite_version(), scale=scale)
 
 
@@ -177,6 +212,7 @@ def save(
     if suffix == ".png":
         content = to_png_bytes(chart, theme=theme)
     elif suffix == ".svg":
+        check_room()
         content = vlc.vegalite_to_svg(safe_json(themed(chart, theme)), vl_version=vega_lite_version()).encode()
     elif suffix == ".html":
         content = to_html(chart, title=target.stem).encode()

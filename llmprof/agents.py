@@ -171,7 +171,7 @@ class Tools:
         first, second = self.trace(a), self.trace(b)
         names = (Path(a).name, Path(b).name)
         frame = analyze.diff(first, second)
-        apart = analyze.diff_context(first, second, names=names)["words"].drop_nulls().to_list()
+        apart = analyze.diff(first, second, names=names, part="context")["words"].drop_nulls().to_list()
         parts = frame.filter(pl.col("level") == "part").sort(pl.col("delta_ns").abs(), descending=True, nulls_last=True)
         return _plain({
             "phases": gate(frame, over=over).to_dicts(),

@@ -19,6 +19,7 @@ import pytest
 import llmprof
 import llmprof.batch
 from llmprof import analyze, charts
+from llmprof.analyze.kernels import events_within, kernels_within
 from llmprof.arguments import AtLeastOne, Columns, NotNegative, Share, Window, checked, kind_of
 from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCapturedError
 from llmprof.trace import Trace
@@ -151,7 +152,10 @@ WRONG_VALUES: dict[str, list[Any]] = {
 }
 
 
-NEEDED = {"program": ["python"], "window": (0, 1000), "model": "Qwen2.5-1.5B"}
+RUN = SimpleNamespace(trace=None, requests=None, engine_steps=None)
+NEEDED = {"program": ["python"], "window": (0, 1000), "model": "Qwen2.5-1.5B", "run": RUN}
+WITHIN = {f"llmprof.analyze.kernels.{one.__name__}": checked(one) for one in (events_within, kernels_within)}
+"""What the explorers ask for with labels and windows."""
 
 
 def wrong_calls() -> Iterator[Any]:
@@ -159,7 +163,7 @@ def wrong_calls() -> Iterator[Any]:
     for name, values in WRONG_VALUES.items():
         taking = [
             function
-            for path, function in FUNCTIONS.items()
+            for path, function in (FUNCTIONS | WITHIN).items()
             if path.startswith("llmprof.analyze") and name in inspect.signature(function).parameters
         ]
         for value in values:
@@ -173,13 +177,12 @@ def test_a_value_that_cannot_be_is_named(trace, taking, name, value):
         given: dict[str, Any] = {}
         for argument, parameter in inspect.signature(function).parameters.items():
             if parameter.default is parameter.empty:
-                if argument == "metrics" or "diff_reports" in function.__name__:
+                if argument == "metrics":
                     given[argument] = llmprof.sample_metrics("ncu_tp1_eager")
                 elif argument == "source":
                     given[argument] = pl.DataFrame()
                 else:
-                    several = "diff_times" in function.__name__
-                    given[argument] = NEEDED.get(argument, [trace, trace] if several else trace)
+                    given[argument] = NEEDED.get(argument, trace)
         if "kernel" in inspect.signature(function).parameters and name not in ("kernel", "stage"):
             given["stage"] = "attention"
         with pytest.raises(LlmprofError) as raised:
@@ -248,7 +251,8 @@ def test_one_name_alone_and_keywords_are_taken(trace):
     assert analyze.overlap(trace, by="rank").equals(analyze.overlap(trace, by=["rank", "rank"]))
     assert analyze.kernel_summary(trace, by="rank").equals(analyze.kernel_summary(trace=trace, by=("rank",)))
     assert analyze.idle(trace, min_ns=np.int64(1000)).equals(analyze.idle(trace, min_ns=1000))
-    assert analyze.events_within(trace, window=[0, 1e6]).equals(analyze.events_within(trace, window=(0, 1_000_000)))
+    whole = analyze.overlap_within(trace, window=(0, 1_000_000))
+    assert analyze.overlap_within(trace, window=[0, 1e6]).equals(whole)
 
 
 @pytest.mark.parametrize(

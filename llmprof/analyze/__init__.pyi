@@ -55,19 +55,8 @@ from .npu.cores import memory_by_component as memory_by_component
 
 ## Above are functions of a trace, which are its methods, too; below are others.
 
-# Findings and differences
-from .findings.facts import run_facts as run_facts
-from .compare.diff import diff_reports as diff_reports
-from .compare.story import diff_context as diff_context, diff_waterfall as diff_waterfall, diff_words as diff_words
-from .compare.story import run_names as run_names
-from .compare.times import diff_events as diff_events, diff_times as diff_times
-
 # What would be gained
 from . import changes as changes
-
-# Kernels
-from .kernels import events_within as events_within, kernels_within as kernels_within
-from .captures import captured as captured
 
 # Kernels measured by Nsight Compute
 from .ncu.hardware import hot_lines as hot_lines, speed_of_light as speed_of_light, stalls as stalls
@@ -76,9 +65,7 @@ from .ncu.findings import hardware_findings as hardware_findings
 from .layers.layers import name_layers as name_layers
 
 # Requests
-from .requests.requests import requests as requests, request_steps as request_steps, slowest as slowest
-from .requests.spans import request_spans as request_spans
-from .requests.outside import with_requests as with_requests
+from .requests.requests import requests as requests, slowest as slowest
 
 # Summaries with the names of Nsight Systems
 from . import nsys as nsys

@@ -117,35 +117,7 @@ Where = Mapping[str, int | str | None]
 
 
 def events_within(trace: Trace, *, where: Where | None = None, window: Window | None = None) -> pl.DataFrame:
-    """Rows of :func:`~llmprof.analyze.layers.attribution.attribute` that have some labels and touch a window.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
-    where : mapping, optional
-        Value by label (``rank, device, stream, step, phase, layer, stage, category, source, name``); None stands for
-        any value.
-    window : (start_ns, end_ns), optional
-        Keeps events that overlap it, and events without duration that start in it (ns from the start of the trace).
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of :func:`~llmprof.analyze.layers.attribution.attribute`, in its order.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no device activity and no operators.
-    AnalysisError
-        There is no such label, rank, step or layer, or the window ends before it starts.
-
-    Examples
-    --------
-    >>> analyze.events_within(trace, where={"step": 3}).height == analyze.attribute(trace).filter(step=3).height
-    True
-    """
+    """Labelled events of the device in a window of the recording, or with some values of labels."""
     _present(trace, where)
     return events_of(trace, where=where, window=window)
 
@@ -205,44 +177,7 @@ def kernels_within(
     window: Window | None = None,
     bins: NotNegative = 0,
 ) -> pl.DataFrame:
-    """Count and time of each kernel (and kind of copy) in a part of a run, with its phases, stages and layers.
-
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
-    by : str or sequence of str
-        Labels that divide the launches of a kernel into rows, such as ``("phase", "stage")``.
-    where : mapping, optional
-        Value by label, as in :func:`~llmprof.analyze.events_within.events_within`.
-    window : (start_ns, end_ns), optional
-        Only events that touch it; they count in full.
-    bins : int
-        Equal parts of the window (of the whole device activity if there is none) over which ``series`` spreads the
-        time; 0 for no series.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``<by...>, name, category, count, total_ns`` (sum of durations), ``share`` (of the summed duration of all rows;
-        overlapping kernels count in full), ``mean_ns, median_ns, p99_ns`` (interpolated), ``min_ns, max_ns`` in ns;
-        ``phases, stages, layers, streams, ranks`` (lists of the values that occur, without null, sorted) and, with
-        bins, ``series`` (list of ns: the summed duration of the launches that start in each part; the first part has
-        those that start before the window). The longest first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no device activity and no operators.
-    AnalysisError
-        A label, rank, step or layer is unknown, the window ends before it starts, or there are too many bins.
-
-    Examples
-    --------
-    >>> start_ns = trace.kernels["start_ns"].min()
-    >>> analyze.kernels_within(trace, window=(start_ns, start_ns + 1_000_000)).height > 0
-    True
-    """
+    """Time of each kernel among the events within a window or with some labels, and its launches over time."""
     _present(trace, where)
     return kernels_of(trace, by=by, where=where, window=window, bins=bins)
 

@@ -14,6 +14,7 @@ import polars as pl
 from llmprof import analyze, text
 from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import FAILING, gate, markdown
+from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.findings.document import findings_document, findings_schema
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.replay.what_if import change_of, moved_in_words
@@ -218,7 +219,7 @@ def diff(args: Namespace, terminal: Terminal) -> str:
         from llmprof import charts
 
         charts.save(charts.diff(frame, names=names), args.chart, overwrite=args.force)
-    unlike = analyze.diff_context(a, b, names=names)["words"].drop_nulls().to_list()
+    unlike = analyze.diff(a, b, names=names, part="context")["words"].drop_nulls().to_list()
     if args.fail_over is None and not args.markdown:
         return _diff_text(frame, names, unlike, args, terminal)
     over = DEFAULT_OVER if args.fail_over is None else args.fail_over
@@ -279,7 +280,7 @@ def _diff_text(
     lines = [
         *_runs(args, names),
         *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in unlike),
-        *(wrapped(words, terminal.width, "", "") for words in analyze.diff_words(frame)),
+        *(wrapped(words, terminal.width, "", "") for words in diff_words(frame)),
     ]
     lines.append("")
     for row in steps.iter_rows(named=True):
@@ -308,7 +309,7 @@ _LAUNCHES = (
 
 def _diff_reports(args: Namespace, terminal: Terminal) -> str:
     profiles = (open_profile([path]).metrics for path in (args.a, args.b))
-    frame = analyze.diff_reports(*profiles, tolerance=args.tolerance)
+    frame = analyze.diff(*profiles, tolerance=args.tolerance)
     if args.csv or args.json:
         kept = frame.head(args.limit) if args.limit else frame
         return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(rows_of(kept))

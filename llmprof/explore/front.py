@@ -11,7 +11,7 @@ import ipywidgets  # type: ignore[import-untyped]
 import polars as pl
 
 from llmprof import analyze
-from llmprof.analyze.findings.facts import facts_in_words
+from llmprof.analyze.findings.facts import facts_in_words, run_facts
 from llmprof.errors import LlmprofError
 from llmprof.text import plain
 from llmprof.trace import Trace
@@ -61,7 +61,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
             note = "" if self.rows else "No rule found anything worth saying in this recording."
         except LlmprofError as error:
             note = str(error)
-        facts = analyze.run_facts(trace)
+        facts = run_facts(trace)
         if findings is not None:  # hardware metrics have neither steps nor an engine
             facts = facts.filter(pl.col("what") == "device")
             note = f"{note} {PROFILE_NOTE}".strip()

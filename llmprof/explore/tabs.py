@@ -13,6 +13,7 @@ import ipywidgets  # type: ignore[import-untyped]
 import polars as pl
 
 from llmprof import analyze
+from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.requests.requests import AnyRun
@@ -157,7 +158,7 @@ PANELS: Final = (
         "kernels",
         "Kernels",
         _kernels,
-        lambda g: [*_labelled(g.trace), ("adding up kernels", lambda: analyze.kernels_within(g.trace))],
+        lambda g: [*_labelled(g.trace), ("adding up kernels", lambda: kernels_within(g.trace))],
     ),
     Panel(
         "compare",
@@ -424,9 +425,10 @@ def open(  # noqa: A001
     other : Trace, optional
         Another trace, to compare with.
     names : (str, str), optional
-        Names of the two traces; by default those of :func:`llmprof.analyze.run_names`.
+        Names of the two traces; by default those of the folders or files that were read.
     run : Run, optional
-        The run of the trace. It adds a tab of the slowest requests, and a row for each request in the timeline.
+        The run of the trace, or the trace and the rows of ``llmprof.read_requests``.
+        It adds a tab of the slowest requests, and a row for each request in the timeline.
 
     Returns
     -------

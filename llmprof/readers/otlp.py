@@ -59,7 +59,7 @@ def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) ->
         ``request`` (numbered by arrival), ``id, start_epoch_ns, prompt_tokens, output_tokens, queue_ns, ttft_ns,
         prefill_ns, decode_ns, e2e_ns, itl_ns``. Values that a span does not have are null; ``itl_ns`` is always null,
         because spans do not have the times of single tokens. Spans without a latency are left out, and a span that was
-        sent twice counts once. :func:`llmprof.analyze.with_requests` joins the requests to a trace.
+        sent twice counts once. :func:`llmprof.analyze.requests` takes them together with a trace.
 
     Raises
     ------

@@ -19,7 +19,7 @@ from llmprof import analyze, schema
 from llmprof.analyze import catalog
 from llmprof.analyze.activity import work
 from llmprof.analyze.coverage import OF_OPERATORS
-from llmprof.analyze.findings.facts import facts_in_words
+from llmprof.analyze.findings.facts import facts_in_words, run_facts
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.text import counted, plain, shorten
 from llmprof.units import format_bytes, format_ns, format_share
@@ -275,7 +275,7 @@ def of_trace(trace: Trace) -> str:
     absent = [name for name in schema.TABLES if name not in tables]
     note = f"Not recorded: {', '.join(absent)}." if absent else ""
     facts_shown = [
-        *(facts_in_words(analyze.run_facts(trace)) if small else ()),
+        *(facts_in_words(run_facts(trace)) if small else ()),
         *(fact for fact in facts(trace) if fact[0] not in ("Recorded time", "Device")),
         ("Rows", f"{counts or 'none'}. {note}"),
         *reading(trace),

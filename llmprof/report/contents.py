@@ -8,10 +8,10 @@ from typing import Final, Literal
 
 import polars as pl
 
-from llmprof import analyze, plugins
+from llmprof import plugins
 from llmprof.analyze.activity import work
 from llmprof.analyze.catalog import Analysis, analyses
-from llmprof.analyze.findings.facts import facts_in_words
+from llmprof.analyze.findings.facts import facts_in_words, run_facts
 from llmprof.errors import LlmprofError
 from llmprof.progress import Progress
 from llmprof.report import cards
@@ -197,7 +197,7 @@ def fusion_table(chains_found: pl.DataFrame, _what: str = "") -> Table | Absent:
 def _ran(trace: Trace, more: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
     """Facts about what ran (model, engine, batch, step time) that the run has not stated already."""
     repeated = {"Device", *(name for name, _ in more)}
-    return [pair for pair in facts_in_words(analyze.run_facts(trace)) if pair[0] not in repeated]
+    return [pair for pair in facts_in_words(run_facts(trace)) if pair[0] not in repeated]
 
 
 def contents(

@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import attribute, captured, ops_to_kernels, with_captures
+from llmprof.analyze import attribute, ops_to_kernels, with_captures
+from llmprof.analyze.captures import captured
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 

@@ -9,7 +9,8 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import diff, diff_context, diff_waterfall, diff_words
+from llmprof.analyze import diff
+from llmprof.analyze.compare.story import diff_context, diff_waterfall, diff_words
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.analyze import diff, diff_times
+from llmprof.analyze import diff
+from llmprof.analyze.compare.times import diff_times
 from llmprof.errors import AnalysisError
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace

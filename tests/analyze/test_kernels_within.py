@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.analyze import attribute, events_within, kernel_summary, kernels_within
+from llmprof.analyze import attribute, kernel_summary
+from llmprof.analyze.kernels import events_within, kernels_within
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, DENSE, GEMM, NORM, forward, kernels, labels, launches

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import llmprof
-from llmprof.analyze import findings, run_facts
+from llmprof.analyze import findings
+from llmprof.analyze.findings.facts import run_facts
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ import pytest
 import traitlets
 
 from llmprof import explore, schema
-from llmprof.analyze import attribute, diff, diff_events, diff_words
+from llmprof.analyze import attribute, diff
+from llmprof.analyze.compare.story import diff_words
+from llmprof.analyze.compare.times import diff_events
 from llmprof.errors import ArgumentError, NotCapturedError
 from llmprof.explore.compare import explorer, tracks
 from llmprof.explore.compare.tracks import Aligned, align

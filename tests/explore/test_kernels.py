@@ -11,7 +11,8 @@ import traitlets
 
 import llmprof
 from llmprof import explore, schema
-from llmprof.analyze import attribute, kernels_within, ncu_join
+from llmprof.analyze import attribute, ncu_join
+from llmprof.analyze.kernels import kernels_within
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.explore.kernels import table
 from llmprof.explore.kernels import table as hardware

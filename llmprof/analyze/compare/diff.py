@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import polars as pl
 
-from llmprof.analyze.compare.story import run_names, words_of
+from llmprof.analyze.compare.story import diff_context, diff_waterfall, run_names, words_of
 from llmprof.analyze.compare.times import KEYS, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.arguments import checked
@@ -29,34 +30,8 @@ _MEASURES = {
 """Columns of ``speed_of_light`` that are compared, and their names behind ``a_`` and ``b_``."""
 
 
-def diff_reports(a: Metrics, b: Metrics, *, tolerance: float = 0.05) -> pl.DataFrame:
-    """Compare two profiles of kernels.
-
-    Launches match if they have the same kernel name, grid and block and are the n-th of these in their profile. If a
-    grid or block changed, the n-th launches of the same name are compared. If a report does not name its device, only
-    durations are compared.
-
-    Parameters
-    ----------
-    a, b : Metrics
-        What ``llmprof.read_metrics`` read; ``a`` is the reference.
-    tolerance : float
-        Change of the duration relative to ``a`` up to which the status is ``same``.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``kernel_name, occurrence`` (from 0), ``a_kernel_id, b_kernel_id`` (null where the other profile alone has the
-        launch), ``a_ns, b_ns, delta_ns, ratio`` (duration), and with ``a_`` and ``b_`` in front ``dram_bytes`` (B),
-        ``flops``, ``compute_pct, memory_pct`` (% of the peak), ``bound`` and ``stall`` (as
-        :func:`~llmprof.analyze.speed_of_light` gives them; null where not measured), ``same_launch`` (whether grid and
-        block agree) and ``status`` (faster, slower, same, only_a, only_b). The largest change first.
-
-    Raises
-    ------
-    AnalysisError
-        The tolerance is negative.
-    """
+def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
+    """Compare two profiles of kernels. If a report does not name its device, only durations are compared."""
     if tolerance < 0:
         raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
     left, right = _launches(a, "a"), _launches(b, "b")
@@ -128,13 +103,19 @@ def diff(
     by: str | Sequence[str] = KEYS,
     ranks: Sequence[int] | None = None,
     names: tuple[str, str] | None = None,
+    part: Literal["all", "times", "events", "waterfall", "context"] = "all",
+    phase: str | None = None,
 ) -> pl.DataFrame:
     """Compare the step time of two runs, its parts, and the kernels.
 
     First come the time of a step of each phase and the parts that add up to it (compute by stage, communication split
-    into waiting and transfer, copies, idle time by cause: :func:`diff_times`). The events of the device follow, aligned
-    by their labels (:func:`diff_events`). Without steps whole recordings are compared. Two profiles of Nsight Compute
-    are compared kernel by kernel (:func:`diff_reports`).
+    into waiting and transfer, copies, idle time by cause). A step lasts from its first event on the device to its last
+    (or to the first event of the next step, if that comes before); times are means over the ranks, and over the steps
+    between the quartiles of the phase. The events of the device follow, aligned by their labels: the union of the
+    events of a label in a step (0 without any), the median over the steps of a phase on each rank, then the mean over
+    ranks and repeats; events outside steps are left out. Without steps whole recordings are compared. Two profiles of
+    Nsight Compute are compared kernel by kernel: launches match if they have the same name, grid and block and are the
+    n-th of these in their profile; if a grid or block changed, the n-th launches of a name are compared.
 
     Parameters
     ----------
@@ -148,25 +129,50 @@ def diff(
     ranks : sequence of int, optional
         Ranks whose steps and events count, on both sides; all if not given. Waiting is found with all ranks either way.
     names : (str, str), optional
-        Names of the runs; by default those of :func:`run_names`.
+        Names of the runs; by default those of the folders or files that were read.
+    part : {"all", "times", "events", "waterfall", "context"}
+        What of the comparison: all of it; the time of a step and its parts; the events of the device; the bars from one
+        step time to the other; or what the runs share and what limits the comparison.
+    phase : str, optional
+        Phase of the waterfall; the one with the most time if not given.
 
     Returns
     -------
     polars.DataFrame
-        ``level`` (step or recording, part, between: the time to the next step, kernels), ``phase``, ``kind, part``
+        All: ``level`` (step or recording, part, between: the time to the next step, kernels), ``phase``, ``kind, part``
         (null for kernels), the other columns of ``by`` (null above the kernels), ``a_ns, b_ns, delta_ns`` (ns a step
         and rank), ``ratio``, ``low_ns, high_ns, beyond_noise`` (95 % interval of the change; null for kernels),
         ``a_count, b_count`` (events a step and rank; null above the kernels), ``a_steps, b_steps``, ``status`` and
         ``a_run, b_run`` (names of the runs). The rows of level ``part`` add up to the one of level ``step`` of their
-        phase; those of ``kernels`` need not, since kernels overlap. For profiles of Nsight Compute the columns of
-        :func:`diff_reports`.
+        phase; those of ``kernels`` need not, since kernels overlap. The interval is over the repeats where there are
+        two or more on both sides, else over the steps of one run, which knows nothing of differences from run to run;
+        null where there is one step. ``status`` is faster, slower, same (within the tolerance or the noise), only_a or
+        only_b; of whole recordings less_time and more_time, since other numbers of kernels may have run. The parts
+        ``times`` and ``events`` are its rows above the kernels, and those of the kernels with their labels first.
+
+        Waterfall: ``group`` (compute, waiting, transfer, communication, copies, idle, unexplained, and ``total`` for
+        the first and the last row), ``label``, ``part`` (the stage of compute, the cause of idle time; null where
+        several are gathered), ``a_ns, b_ns, delta_ns``, ``from_ns, to_ns`` (where the bar begins and ends: each begins
+        where the one before ends) and ``beyond_noise``. Changes of compute below 1 % of the longer step are merged,
+        except for the three largest; all copies are merged. The last bar before the total is what no part explains.
+
+        Context: ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill tokens, mixed tokens),
+        ``a, b`` (as text; null where unknown), ``same`` (null where one is unknown) and ``words``: what a difference
+        means for the comparison, null where there is none.
+
+        Profiles of Nsight Compute: ``kernel_name, occurrence`` (from 0), ``a_kernel_id, b_kernel_id`` (null where the
+        other profile alone has the launch), ``a_ns, b_ns, delta_ns, ratio`` (duration), and with ``a_`` and ``b_`` in
+        front ``dram_bytes`` (B), ``flops``, ``compute_pct, memory_pct`` (% of the peak), ``bound`` and ``stall`` (as
+        :func:`~llmprof.analyze.speed_of_light` gives them; null where not measured), ``same_launch`` (whether grid and
+        block agree) and ``status``. The largest change first.
 
     Raises
     ------
     NotCapturedError
         A trace holds no device activity and no operators.
     AnalysisError
-        The tolerance is negative, ``by`` names an unknown column, or a trace is compared with a profile of kernels.
+        The tolerance is negative, ``by`` names an unknown column, no trace has one of the ranks, a trace is compared
+        with a profile of kernels, or the runs share no such phase.
 
     Examples
     --------
@@ -184,9 +190,19 @@ def diff(
             "a trace cannot be compared with a profile of single kernels", expected="two traces or two Metrics"
         )
     sides = [[side] if isinstance(side, Trace) else list(side) for side in (a, b)]
-    times = diff_times(*sides, tolerance=tolerance, ranks=ranks)
-    events = diff_events(*sides, tolerance=tolerance, by=by, ranks=ranks)
+    if not all(sides):
+        raise AnalysisError("one of the two runs has no trace", expected="one trace or more on both sides")
+    if part == "events":
+        return diff_events(*sides, tolerance=tolerance, by=by, ranks=ranks)
     first, second = names or run_names(*(side[0] for side in sides))
+    if part == "context":
+        return diff_context(*(side[0] for side in sides), names=(first, second))
+    times = diff_times(*sides, tolerance=tolerance, ranks=ranks)
+    if part == "times":
+        return times
+    if part == "waterfall":
+        return diff_waterfall(times.with_columns(a_run=pl.lit(first), b_run=pl.lit(second)), phase=phase)
+    events = diff_events(*sides, tolerance=tolerance, by=by, ranks=ranks)
     labels = [c for c in events.columns[: events.columns.index("a_ns")] if c != "phase"]
     both = pl.concat([times, events.with_columns(level=pl.lit("kernels"))], how="diagonal_relaxed")
     return both.select(

@@ -56,23 +56,7 @@ WATERFALL: Final = {
 
 
 def run_names(*traces: Trace) -> tuple[str, ...]:
-    """Different names for runs, from the folder or file that each was read from.
-
-    Parameters
-    ----------
-    *traces : Trace
-        The runs.
-
-    Returns
-    -------
-    tuple of str
-        One name for each run; ``run 1`` and so on if nothing is known, and a number behind equal names.
-
-    Examples
-    --------
-    >>> run_names(trace.called("eager"), trace.called("graphs"), trace.called(None))
-    ('eager', 'graphs', 'run 3')
-    """
+    """Different names for runs; ``run 1`` and so on if nothing is known, and a number behind equal names."""
     names = [trace.name or f"run {n}" for n, trace in enumerate(traces, start=1)]
     return tuple(f"{name} ({n})" if names.count(name) > 1 else name for n, name in enumerate(names, start=1))
 
@@ -93,38 +77,7 @@ def compared_phases(frame: pl.DataFrame) -> list[str | None]:
 
 
 def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataFrame:
-    """Waterfall from the step time of one run to that of the other: bars that add up.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        As :func:`diff` or :func:`diff_times` gives it.
-    phase : str, optional
-        Phase whose steps are compared; the one with the most time if not given.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``group`` (compute, waiting, transfer, communication, copies, idle, unexplained, and ``total`` for the first
-        and the last row), ``label``, ``part`` (the stage of compute, the cause of idle time; null where several are
-        gathered), ``a_ns, b_ns, delta_ns``, ``from_ns, to_ns`` (where the bar begins and ends: each begins where the
-        one before ends) and ``beyond_noise``. Changes of compute below 1 % of the longer step are merged, except for
-        the three largest; all copies are merged. The last bar before the total is the change that no part explains; it
-        is always there, and 0 if the parts explain all.
-
-    Raises
-    ------
-    AnalysisError
-        The frame is no comparison of traces, or the runs share no such phase.
-
-    Examples
-    --------
-    >>> rows = {"level": ["step", "part"], "phase": ["decode"] * 2, "kind": [None, "compute"],
-    ...         "part": [None, "norm"], "a_ns": [9.0, 8.0], "b_ns": [6.0, 5.0], "delta_ns": [-3.0] * 2,
-    ...         "a_steps": [4, 4], "b_steps": [4, 4], "beyond_noise": [True, True]}
-    >>> diff_waterfall(pl.DataFrame(rows)).select("label", "delta_ns").rows()
-    [('a', 9.0), ('norm', -3.0), ('not explained by any part', 0.0), ('b', 6.0)]
-    """
+    """Waterfall from the step time of one run to that of the other: bars that add up."""
     own, total = _phase_of(frame, phase)
     named = [words_of(kind, part) for kind, part in own.select("kind", "part").iter_rows()]
     rows = own.with_columns(
@@ -207,34 +160,7 @@ def _phase_of(frame: pl.DataFrame, phase: str | None) -> tuple[pl.DataFrame, dic
 
 
 def diff_words(frame: pl.DataFrame) -> list[str]:
-    """Changes from one run to the other as sentences, with the figures of the frame.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        As :func:`diff` or :func:`diff_times` gives it.
-
-    Returns
-    -------
-    list of str
-        One or two sentences for each phase that both runs have, the phase with the most time first, and one sentence
-        that names phases of one run only. Parts of less than 5 % of all changes are not named; changes that may be
-        noise are called noise.
-
-    Raises
-    ------
-    AnalysisError
-        The frame is no comparison of traces.
-
-    Examples
-    --------
-    >>> rows = {"level": ["step", "part"], "phase": ["decode"] * 2, "kind": [None, "compute"],
-    ...         "part": [None, "norm"], "a_ns": [9.0, 8.0], "b_ns": [6.0, 5.0], "a_steps": [4, 4], "b_steps": [4, 4],
-    ...         "delta_ns": [-3.0, -3.0], "low_ns": [-3.5, -3.5], "high_ns": [-2.5, -2.5],
-    ...         "beyond_noise": [True, True], "status": ["faster", "faster"]}
-    >>> diff_words(pl.DataFrame(rows))
-    ['A step of decode takes 6 ns in b against 9 ns in a: 3 ns less (33.3 %). Less: norm 3 ns.']
-    """
+    """Changes from one run to the other as sentences; parts of less than 5 % of all changes are not named."""
     first, second = names_in(frame)
     sentences = []
     for phase in compared_phases(frame):
@@ -325,27 +251,7 @@ CONTEXT: Final = {"what": pl.String, "a": pl.String, "b": pl.String, "same": pl.
 
 
 def diff_context(a: Trace, b: Trace, *, names: tuple[str, str] | None = None) -> pl.DataFrame:
-    """Properties that two runs share, and differences that limit the comparison.
-
-    Parameters
-    ----------
-    a, b : Trace
-        The runs.
-    names : (str, str), optional
-        Their names; by default those of :func:`run_names`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill tokens, mixed tokens),
-        ``a, b`` (as text; null where unknown), ``same`` (null where one is unknown) and ``words``: what a difference
-        means for the comparison, null where there is none.
-
-    Examples
-    --------
-    >>> diff_context(trace, trace)["same"].drop_nulls().all()
-    True
-    """
+    """Properties that two runs share, and differences that limit the comparison."""
     first, second = names or run_names(a, b)
     sides = [_facts(trace) for trace in (a, b)]
     meant = {

@@ -50,42 +50,7 @@ SCHEMA = {
 def diff_times(
     a: Sequence[Trace], b: Sequence[Trace], *, tolerance: float = 0.05, ranks: Sequence[int] | None = None
 ) -> pl.DataFrame:
-    """Compare the time of a step in two runs, and its parts, which add up to it exactly.
-
-    A step lasts from its first event on the device to its last (or to the first event of the next step, if that comes
-    before). The time until the next step begins is the level ``between``. Times are means over the ranks, and over the
-    steps between the quartiles of the phase. If a trace has no steps, all traces are compared as whole recordings, from
-    the first to the last recorded event.
-
-    Parameters
-    ----------
-    a, b : sequence of Trace
-        Repeats of the two runs, one or more each; ``a`` is the reference.
-    tolerance : float
-        Change relative to ``a`` up to which the status is ``same`` (0.05: 5 %).
-    ranks : sequence of int, optional
-        Ranks whose steps count, on both sides; all if not given. Waiting is found with all ranks either way.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``level`` (step, or recording where there are no steps; part; between), ``phase`` (null for recordings),
-        ``kind`` and ``part`` (as :func:`~llmprof.analyze.steps.summary.time_parts` names them; null for a step),
-        ``a_ns, b_ns, delta_ns`` (b - a; ns a step and rank), ``ratio`` (b / a, null where a is 0), ``low_ns, high_ns``
-        (95 % bootstrap interval of the change: over the repeats where there are two or more on both sides, else
-        over the steps of one run, which knows nothing of differences from run to run; null where there is one step),
-        ``beyond_noise`` (whether the interval leaves out 0), ``a_steps, b_steps`` (steps of the phase, over ranks and
-        repeats) and ``status`` (faster, slower, same: within the tolerance or the noise; only_a, only_b; of whole
-        recordings less_time and more_time in place of faster and slower, since other numbers of kernels may have run).
-        By phase: the step, its parts with the largest change first, and the time to the next.
-
-    Raises
-    ------
-    NotCapturedError
-        A trace holds no device activity and no operators.
-    AnalysisError
-        A side is empty, no trace has one of the ranks, or the tolerance is negative.
-    """
+    """Compare the time of a step in two runs, and its parts, which add up to it exactly."""
     if tolerance < 0:
         raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
     if not a or not b:
@@ -264,46 +229,7 @@ def diff_events(
     by: str | Sequence[str] = KEYS,
     ranks: Sequence[int] | None = None,
 ) -> pl.DataFrame:
-    """Device time per step and rank of two runs, aligned by phase, stage and category.
-
-    The time of a step is the union of its events of one stage and category; a step without such events counts as zero.
-    Times are the median over the steps of a phase on each rank, then the mean over ranks and repeats. Events outside
-    steps are left out. If a trace has no steps, whole recordings are compared with all their events.
-
-    Parameters
-    ----------
-    a, b : Trace or sequence of Trace
-        The runs, one trace or several repeats each; ``a`` is the reference.
-    tolerance : float
-        Change relative to ``a`` up to which the status is ``same`` (0.05: 5 %).
-    by : str or sequence of str
-        Labels of :func:`~llmprof.analyze.attribute` by which events are aligned, such as ``("layer", "stage")`` or
-        ``"name"``. The phase is always one of them, and the first.
-    ranks : sequence of int, optional
-        Ranks whose events count, on both sides; all if not given.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns of ``by`` (``phase, stage, category``); ``a_ns, b_ns`` (device time per step and rank, ns),
-        ``delta_ns`` (b - a), ``ratio`` (b / a, null where a is 0 or unknown); ``a_count, b_count`` (events per step
-        and rank, taken likewise); ``a_steps, b_steps`` (steps of the phase over all ranks); ``status`` (faster,
-        slower, same: b against a; of whole recordings less_time, more_time, same; only_a, only_b: no event of the other
-        trace). Times and counts are null where that trace has no step of the phase. By phase, the largest change first.
-
-    Raises
-    ------
-    NotCapturedError
-        A trace holds no device activity and no operators.
-    AnalysisError
-        The tolerance is negative, no trace has one of the ranks, or ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> change = analyze.diff(llmprof.sample("torch_tp1_eager"), trace)
-    >>> change.height > 0
-    True
-    """
+    """Device time per step and rank of two runs, aligned by phase and the labels ``by``."""
     labels = [by] if isinstance(by, str) else list(by)
     keys = ["phase", *(label for label in labels if label != "phase")]
     sides = [[side] if isinstance(side, Trace) else list(side) for side in (a, b)]

@@ -54,41 +54,14 @@ class TracedRequests:
 
 
 def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
-    """Join requests of a server that llmprof did not start with its trace, for :func:`requests`.
+    """Join requests of a server that llmprof did not start with its trace.
 
     The scheduler left no notes, so times decide which request was in which step. The prefill of a request is in the
     steps with prefill that begin after it left the queue and end before its first token; its other tokens are in the
     following steps with decode. vLLM works in this way (a prompt is in every step from the first one on). The prompt
-    tokens of a step are divided among its requests in the order of arrival, which is a model.
-
-    The same times give the difference of the clocks: no request leaves the queue after its first step began, and none
-    has its first token before that step's end.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with steps whose prompt and output tokens are known.
-    requests : polars.DataFrame
-        Rows of :func:`llmprof.read_requests`, or any with its columns ``id, start_epoch_ns, queue_ns, ttft_ns, e2e_ns,
-        prompt_tokens, output_tokens``.
-
-    Returns
-    -------
-    TracedRequests
-        For :func:`requests`, :func:`request_steps`, :func:`request_spans` and the explorers.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace does not say when it was recorded, or has no steps with known tokens; or no request was served while
-        it was recorded.
-    AnalysisError
-        A column is missing, or the clocks disagree by more than 1 ms.
-
-    Examples
-    --------
-    >>> run = analyze.with_requests(trace, llmprof.read_requests("spans.jsonl"))  # doctest: +SKIP
-    >>> analyze.requests(run)  # doctest: +SKIP
+    tokens of a step are divided among its requests in the order of arrival, which is a model. The same times give the
+    difference of the clocks: no request leaves the queue after its first step began, and none has its first token
+    before that step's end.
     """
     if missing := [name for name in _NEEDED if name not in requests.columns]:
         raise AnalysisError(f"the requests have no column {missing[0]!r}", expected=f"{', '.join(_NEEDED)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import polars as pl
 
@@ -66,12 +66,32 @@ class Run(Protocol):
 
 
 _NEEDED: Final = {"trace", "requests", "engine_steps"}
-AnyRun = Annotated[Run, Kind("a run of llmprof.launch", lambda value: set(dir(value)) >= _NEEDED)]
-"""A run, or the result of :func:`llmprof.analyze.with_requests`."""
 
 
-def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
-    """Parts of the latency of each request.
+def _is_run(value: object) -> bool:
+    if isinstance(value, tuple):
+        return [type(part) for part in value] == [Trace, pl.DataFrame]
+    return set(dir(value)) >= _NEEDED
+
+
+AnyRun = Annotated[
+    Run | tuple[Trace, pl.DataFrame],
+    Kind("a run of llmprof.launch, or a trace and the requests of llmprof.read_requests", _is_run),
+]
+"""A run, or a trace with the requests of a server that llmprof did not start."""
+
+
+def run_of(run: AnyRun) -> Run:
+    """The run, or what stands for it: the trace with its requests joined."""
+    from llmprof.analyze.requests.outside import with_requests
+
+    return with_requests(*run) if isinstance(run, tuple) else run
+
+
+def requests(
+    run: AnyRun, *, per: Literal["request", "step", "span"] = "request", phase: str = "profiled"
+) -> pl.DataFrame:
+    """Parts of the latency of each request, or the steps and spans of each.
 
     The engine's worker notes which requests had tokens in each step, and the trace has the time of each step; both are
     put on one clock. The time from the arrival of a request to its last token is divided at the ends of steps:
@@ -89,21 +109,38 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
 
     Parameters
     ----------
-    run : Run
-        A run with a trace, requests and the steps of its scheduler.
+    run : Run or (Trace, polars.DataFrame)
+        A run with a trace, requests and the steps of its scheduler; or the trace of a server that llmprof did not
+        start, whose steps have known tokens, and the rows of :func:`llmprof.read_requests` (or any with the columns
+        ``id, start_epoch_ns, queue_ns, ttft_ns, e2e_ns, prompt_tokens, output_tokens``). These are joined by times:
+        prefill is in the steps between the queue and the first token, decode in the steps after it.
+    per : {"request", "step", "span"}
+        Kind of row.
     phase : str
         Phase of the run; only the profiled one has a trace.
 
     Returns
     -------
     polars.DataFrame
-        A row for each request, by arrival: ``request, id, start_ns`` (on the clock of the trace), ``first_step_ns,
+        By request, in the order of arrival: ``request, id, start_ns`` (on the clock of the trace), ``first_step_ns,
         first_token_ns, end_ns``, ``ttft_ns, e2e_ns``, ``worst_gap_ns`` (the longest from token to token; null where
         the client did not see them), ``prompt_tokens, output_tokens``; the parts above; ``ttft_queue_ns`` and
         ``ttft_others_ns`` (of the time to the first token: waiting for its first step, and the prefill of others
         before and beside its own), ``steps, prefill_steps, preemptions``, ``behind`` (requests whose prefill ran while
         it waited), ``slowest_step`` (number of the step in the trace that was longest against the median of its kind),
         ``slowest_times`` (how many times as long), ``reason`` (the largest part, in words) and ``unexplained_ns``.
+
+        By step of a request: ``request, step`` (number in the notes of the engine), ``trace_step`` (that of
+        :func:`llmprof.analyze.steps`; null where the profiler had stopped), ``part`` (prefill or decode), ``tokens``
+        (of this request), ``start_ns, end_ns`` (on the device where the trace has the step, else as the worker noted
+        it; never before the end of the step before), ``context_tokens, generation_tokens`` (of the whole step),
+        ``preempted`` (it was taken out for this step).
+
+        By span, from its arrival to its last step: ``request, id``; ``part``: ``waiting`` (arrived, no step carried it
+        yet), ``prefill``, ``prefill with others`` (more than a tenth of the tokens of its step were not its own),
+        ``decode``, ``decode beside prefill`` (of another request), ``left out`` (steps ran without it: preempted, or no
+        room); ``start_ns, dur_ns`` (on the clock of the trace); of a step ``step`` (of :func:`llmprof.analyze.steps`;
+        null where the profiler had stopped), ``tokens, context_tokens, generation_tokens`` and ``preempted``.
 
     Warns
     -----
@@ -113,15 +150,27 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     Raises
     ------
     NotCapturedError
-        The run has no trace, no requests of the phase, or its engine noted no steps.
+        The run has no trace, no requests of the phase, or its engine noted no steps; or the trace of requests from
+        outside does not say when it was recorded, has no steps with known tokens, or served none of them.
     AnalysisError
-        The clocks of requests and trace disagree by more than 1 ms.
+        The clocks of requests and trace disagree by more than 1 ms, or a column is missing.
 
     Examples
     --------
     >>> found = analyze.requests(run)  # doctest: +SKIP
     >>> found.select("request", "ttft_ns", "queue_prefill_ns", "reason")  # doctest: +SKIP
+    >>> analyze.requests((trace, llmprof.read_requests("spans.jsonl")), per="span")  # doctest: +SKIP
     """
+    from llmprof.analyze.requests.spans import request_spans
+
+    whole = run_of(run)
+    if per == "step":
+        return request_steps(whole, phase=phase)
+    return request_spans(whole, phase=phase) if per == "span" else request_parts(whole, phase)
+
+
+def request_parts(run: Run, phase: str) -> pl.DataFrame:
+    """Parts of the latency of each request."""
     rows_of_phase = run.requests.filter(phase=phase).drop_nulls(["start_epoch_ns", "e2e_ns", "ttft_ns"])
     if rows_of_phase.is_empty():
         raise NotCapturedError(f"the run has no {phase} requests with times", hint="run it in mode torch or nsys")
@@ -162,36 +211,12 @@ def requests(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
     )
 
 
-def request_steps(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
-    """Each step of each request, on the clock of the trace.
-
-    Parameters
-    ----------
-    run : Run
-        As for :func:`requests`.
-    phase : str
-        Phase of the run.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``request, step`` (number in the notes of the engine), ``trace_step`` (that of :func:`llmprof.analyze.steps`;
-        null where the profiler had stopped), ``part`` (prefill or decode), ``tokens`` (of this request),
-        ``start_ns, end_ns`` (on the device where the trace has the step, else as the worker noted it; never
-        before the end of the step before), ``context_tokens, generation_tokens`` (of the whole step), ``preempted``
-        (it was taken out for this step).
-
-    Raises
-    ------
-    NotCapturedError
-        The engine noted no steps.
-    AnalysisError
-        The clocks disagree by more than 1 ms.
-    """
+def request_steps(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
+    """Each step of each request, on the clock of the trace."""
     return _joined(run, phase)[0]
 
 
-def _joined(run: AnyRun, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _joined(run: Run, phase: str) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Each step of each request, and all steps, in order."""
     noted = run.engine_steps.filter(phase=phase)
     if noted.is_empty():

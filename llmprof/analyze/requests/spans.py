@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.analyze.requests.requests import AnyRun, request_steps, requests, slowest
+from llmprof.analyze.requests.requests import Run, request_parts, request_steps, slowest
 from llmprof.units import format_ns, format_share
 
 PARTS_OVER_TIME: Final = ("waiting", "prefill", "prefill with others", "decode", "decode beside prefill", "left out")
@@ -26,42 +26,13 @@ _ADVICE: Final = {
     "its own prefill": "The first token costs the prompt itself: a larger chunk (max_num_batched_tokens), tensor "
     "parallelism, or a cached prefix.",
     "no step running": "Look at the front end, the tokenizer and the scheduler, and at idle time of the device then.",
-    "the rest": "Look at the steps of the slowest request: analyze.request_spans(run).",
+    "the rest": "Look at the steps of the slowest request: analyze.requests(run, per='span').",
 }
 
 
-def request_spans(run: AnyRun, *, phase: str = "profiled") -> pl.DataFrame:
-    """Consecutive spans of each request, from its arrival to its last step.
-
-    Parameters
-    ----------
-    run : Run
-        As for :func:`requests`.
-    phase : str
-        Phase of the run; only the profiled one has a trace.
-
-    Returns
-    -------
-    polars.DataFrame
-        A row for each span, by request and time: ``request, id``; ``part``: ``waiting`` (arrived, no step carried it
-        yet), ``prefill``, ``prefill with others`` (more than a tenth of the tokens of its step were not its own),
-        ``decode``, ``decode beside prefill`` (of another request), ``left out`` (steps ran without it: preempted, or no
-        room); ``start_ns, dur_ns`` (on the clock of the trace); of a step ``step`` (of :func:`llmprof.analyze.steps`;
-        null where the profiler had stopped), ``tokens`` (of this request), ``context_tokens, generation_tokens`` (of
-        all) and ``preempted``.
-
-    Raises
-    ------
-    NotCapturedError
-        The run has no trace, no requests of the phase, or its engine noted no steps.
-    AnalysisError
-        The clocks of requests and trace disagree by more than 1 ms.
-
-    Examples
-    --------
-    >>> analyze.request_spans(run).filter(part="left out")  # doctest: +SKIP
-    """
-    joined = requests(run, phase=phase)
+def request_spans(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
+    """Consecutive spans of each request, from its arrival to its last step."""
+    joined = request_parts(run, phase)
     steps = request_steps(run, phase=phase).join(joined.select("request", "id"), on="request").sort("request", "step")
     shared = pl.col("tokens") < (1 - OTHERS_SHARE) * (pl.col("context_tokens") + pl.col("generation_tokens"))
     prefill = pl.when(shared).then(pl.lit("prefill with others")).otherwise(pl.lit("prefill"))

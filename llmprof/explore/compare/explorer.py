@@ -9,9 +9,16 @@ from typing import Any, Final
 import polars as pl
 import traitlets
 
-from llmprof.analyze import attribute, diff_context, diff_events, diff_times, diff_waterfall, diff_words, run_names
-from llmprof.analyze.compare.story import compared_phases, step_parts
-from llmprof.analyze.compare.times import has_steps
+from llmprof.analyze import attribute
+from llmprof.analyze.compare.story import (
+    compared_phases,
+    diff_context,
+    diff_waterfall,
+    diff_words,
+    run_names,
+    step_parts,
+)
+from llmprof.analyze.compare.times import diff_events, diff_times, has_steps
 from llmprof.analyze.intervals import union_length
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, ArgumentError, NotCapturedError, listed
@@ -35,7 +42,7 @@ STATUSES: Final = {
     "only_a": "vanished",
     "same": "about the same",
 }
-"""Statuses of :func:`llmprof.analyze.diff_events` in words."""
+"""Statuses of :func:`llmprof.analyze.compare.times.diff_events` in words."""
 
 ALIGNED: Final = (("stage", "name"), ("name",), ("stage", "category"), ("layer", "stage"), ("category",))
 """Labels that rows can be aligned by, in addition to the phase."""
@@ -103,7 +110,7 @@ def of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
 
 
 def events_of(trace: Trace, labels: RowLabels, rank: int | None = None) -> pl.DataFrame:
-    """Events of a row that belong to a step: those that :func:`llmprof.analyze.diff_events` compares."""
+    """Events of a row that belong to a step: those that :func:`llmprof.analyze.compare.times.diff_events` compares."""
     return of_rank(attribute(trace), rank).filter(pl.col("step").is_not_null(), *matching(labels))
 
 
@@ -214,7 +221,7 @@ class Compare(Explorer):
 
     @property
     def changes(self) -> pl.DataFrame:
-        """All rows of :func:`llmprof.analyze.diff_events`, aligned as ``by`` says."""
+        """All rows of :func:`llmprof.analyze.compare.times.diff_events`, aligned as ``by`` says."""
         return self._diff((self.pair[0], self.pair[1]), tuple(self.by), self.tolerance, self.rank)
 
     @property
@@ -224,7 +231,7 @@ class Compare(Explorer):
 
     @property
     def waterfall(self) -> pl.DataFrame:
-        """Parts of the change of the step time: :func:`llmprof.analyze.diff_waterfall` of the two runs."""
+        """Parts of the change of the step time: ``analyze.diff(a, b, part="waterfall")`` of the two runs."""
         return diff_waterfall(self._times((self.pair[0], self.pair[1]), self.rank), phase=self.phase)
 
     @property
@@ -389,7 +396,7 @@ def compare(a: Trace, b: Trace, *more: Trace, names: Sequence[str] | None = None
     a, b, *more : Trace
         The runs; ``a`` is the reference.
     names : sequence of str, optional
-        Their names; by default those of :func:`llmprof.analyze.run_names`.
+        Their names; by default those of the folders or files that were read.
     **traits
         Initial values of ``pair, by, tolerance, phase, rank, place, layer, status, search, sort, picked`` and
         ``theme``.

@@ -46,7 +46,7 @@ class Bar(Record):
 
 
 class Change(Record):
-    """Bar of a waterfall: :func:`llmprof.analyze.diff_waterfall`; null where a run does not have it."""
+    """Bar of a waterfall: :func:`llmprof.analyze.compare.story.diff_waterfall`; null where a run does not have it."""
 
     group: str
     label: str

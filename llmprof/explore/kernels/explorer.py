@@ -217,7 +217,7 @@ class Kernels(Explorer):
 
     @property
     def table(self) -> pl.DataFrame:
-        """Rows of the table in its order: those of :func:`llmprof.analyze.kernels_within`.
+        """Rows of the table in its order: those of :func:`llmprof.analyze.kernels.kernels_within`.
 
         A widget that is shown finds ``slack_ns``, too, soon after its first picture.
         """

@@ -9,7 +9,7 @@ import polars as pl
 import traitlets
 
 from llmprof import analyze
-from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun
+from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun, run_of
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, LlmprofError, listed
 from llmprof.explore.base.messages import Message, Record, Row
@@ -89,11 +89,11 @@ class Requests(Explorer):
     """Number of the request that is picked."""
 
     def __init__(self, run: AnyRun, **traits: Any) -> None:
-        self.run = run
+        self.run = run_of(run)
         self.frame = analyze.requests(run)
         """Rows of ``analyze.requests(run)``."""
         self._spans: pl.DataFrame | None = None
-        super().__init__(run.trace, **traits)
+        super().__init__(self.run.trace, **traits)
 
     @traitlets.validate("sort")
     def _known_column(self, proposal: Mapping[str, Any]) -> str:
@@ -119,9 +119,9 @@ class Requests(Explorer):
 
     @property
     def spans(self) -> pl.DataFrame:
-        """Rows of ``analyze.request_spans(run)``: the spans of each request over time."""
+        """Rows of ``analyze.requests(run, per="span")``: the spans of each request over time."""
         if self._spans is None:
-            self._spans = analyze.request_spans(self.run)
+            self._spans = analyze.requests(self.run, per="span")
         return self._spans
 
     @property
@@ -229,7 +229,8 @@ def requests(run: AnyRun, **traits: Any) -> Requests:
     Parameters
     ----------
     run : Run
-        A profiled run whose engine noted its steps (``launch.open_run``), or the result of ``analyze.with_requests``.
+        A profiled run whose engine noted its steps (``launch.open_run``), or a trace and the rows of
+        ``llmprof.read_requests``.
     **traits
         Initial values of ``sort, picked`` and ``theme``.
 

@@ -12,7 +12,7 @@ import traitlets
 
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.analyze.ncu.launches import ncu_join
-from llmprof.analyze.requests.requests import AnyRun
+from llmprof.analyze.requests.requests import AnyRun, run_of
 from llmprof.analyze.requests.spans import request_spans
 from llmprof.charts.flame import speedscope_text
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
@@ -119,7 +119,7 @@ class Timeline(Explorer):
         notes: str | os.PathLike[str] | None = None,
         **traits: Any,
     ) -> None:
-        requests = None if run is None else request_spans(run)
+        requests = None if run is None else request_spans(run_of(run))
         self._data = TimelineData(trace, requests)
         self._search = Search(self._data)
         self._metrics = metrics
@@ -195,7 +195,7 @@ class Timeline(Explorer):
 
         A kernel or copy is a row of ``analyze.attribute(trace)``, an operator, runtime call or marker one of the
         trace's table, a step, layer, collective or idle gap one of the analysis of its name, and a span of a request
-        one of ``analyze.request_spans(run)``.
+        one of ``analyze.requests(run, per="span")``.
         """
         if self.selection:
             kind = self._data.row(self.selection["row"]).kind

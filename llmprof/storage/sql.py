@@ -117,7 +117,9 @@ def answer(frames: Mapping[str, pl.DataFrame | pl.LazyFrame], query: str) -> pl.
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         said = str(error).partition("\n\nResolved plan")[0].strip().splitlines() or ["no reason was given"]
         said = [said[0], *(line for line in said[1:] if line.startswith("Did you mean"))]
-        said[0] = re.split(r":?\s*\b\w+ ?[({](?=.*Span\()", said[0])[0][:300]  # without Polars' dump of the statement
+        if before := said[0].rpartition("Span(")[0]:  # without Polars' dump of the statement
+            said[0] = re.split(r"\b\w+ ?[({]", before)[0].rstrip().removesuffix(":")
+        said[0] = said[0][:300]
         if missing := re.match(r"relation '(.*)' was not found", said[0]):
             said += [_nearest(missing[1], frames)]
         raise AnalysisError(

@@ -14,7 +14,9 @@ import pytest
 import llmprof
 import llmprof.analyze
 from llmprof.analyze import findings, what_if
+from llmprof.analyze.findings import waiting
 from llmprof.analyze.findings.findings import RULES, SCHEMA
+from llmprof.analyze.findings.scope import scope_of
 from llmprof.analyze.findings.work import SHORT_KERNEL_NS
 from llmprof.analyze.replay.what_if import change_of
 from llmprof.trace import Trace
@@ -99,7 +101,6 @@ def test_arrival_skew() -> None:
     assert found["figure"] == pytest.approx(8 * 2 * 400_000 / 3)  # a step, mean of the ranks
     assert found["share_of_time"] == pytest.approx(2 * 400 / (3 * 504))
     assert found["severity"] == "high"
-    assert found["detail"].startswith("40 calls;")  # 8 in each of the five steady steps
     assert found["evidence"] == "collectives"
     assert the(ranks_with_all_reduces({0: 0, 1: 0, 2: 0}), "arrival_skew") is None
     assert the(together(QUIET), "arrival_skew") is None
@@ -112,7 +113,6 @@ def test_arrival_skew_is_not_known_with_a_rank_missing() -> None:
     exposed = the(some, "exposed_communication")
     assert exposed is not None
     assert exposed["share_of_time"] == pytest.approx(404 / 504)
-    assert "2 of the 3 ranks of the group are in the trace" in exposed["detail"] or "unknown" in exposed["detail"]
 
 
 def test_clocks_that_differ_are_said_to() -> None:
@@ -154,8 +154,6 @@ def test_host_bound() -> None:
     assert found["figure"] == found["gain_ns"] == 10 * 150_000
     assert found["share_of_time"] == pytest.approx(10 * 150 / (11 * 50 + 10 * 150))
     assert found["severity"] == "high"
-    # of each pause of 150 us the launch took 10
-    assert "graphs" in found["suggestion"]
     # the same gaps, but the launches came in time: something on the device held the kernels up
     assert the(together(decode([GEMM] * 11, pause=150_000, lead=300_000)), "host_bound") is None
     assert the(together(QUIET), "host_bound") is None
@@ -195,22 +193,21 @@ def ranges(rows: list[tuple[str, int, int]]) -> pl.DataFrame:
     return labels(rows).with_columns(thread=pl.lit(1, dtype=pl.Int64))
 
 
-@pytest.mark.parametrize(
-    ("inside", "words"),
-    [(100, "the range sample (93.3 %)"), (60, "code that was not recorded")],
-)
-def test_the_range_around_a_step_is_not_what_the_host_does(inside: int, words: str) -> None:
+@pytest.mark.parametrize(("inside", "name"), [(100, "sample"), (60, None)])
+def test_the_range_around_a_step_is_not_what_the_host_does(inside: int, name: str | None) -> None:
     """Of the 150 us before each kernel 140 are before its launch, and 60 or 100 of them in a range."""
     tables = decode([GEMM] * 4, steps=3, pause=150_000, lead=10_000)
     starts = tables["kernels"]["start_ns"].to_list()
     steps = [(DECODE, starts[n] - 10_001, 640_000) for n in (0, 4, 8)]
     samples = [("sample", start + 55_000, inside * 1000) for n, start in enumerate(starts) if n % 4 < 3]
     around = [("generate", 0, 10_000_000)]
-    found = the(together(tables | {"markers": ranges(steps + samples)}), "host_bound")
-    assert found is not None
-    short = [(name, start, 1000) for name, start, _ in steps]
-    found = the(together(tables | {"markers": ranges(around + short + samples)}), "host_bound")
-    assert found is not None
+    short = [(label, start, 1000) for label, start, _ in steps]
+    for marks in (steps + samples, around + short + samples):
+        measure = waiting.host_bound(scope_of(together(tables | {"markers": ranges(marks)})))
+        assert measure is not None
+        host = measure.figures["host"]
+        assert host["name"] == name  # a gap is that of what takes most of it: 140 of 150 us
+        assert host["share"] == (None if name is None else pytest.approx(140 / 150))
 
 
 OF_PROGRAMS = {
@@ -352,7 +349,6 @@ def test_copies() -> None:
     assert found is not None
     assert found["figure"] == 3 * 100_000
     assert found["share_of_time"] == pytest.approx(300 / 500)
-    assert "100.0 % of it Memcpy HtoD (Pinned -> Device)" in found["title"]
     assert the(together(QUIET), "copies") is None
 
 
@@ -370,7 +366,6 @@ def test_synchronisation() -> None:
     assert found is not None
     # of each gap of 50 us the launch itself is 10, and 30 of the rest are as long as the host waited
     assert found["figure"] == 10 * 30_000
-    assert "mostly cudaStreamSynchronize" in found["title"]
     assert the(together(decode([GEMM] * 11, pause=50_000, lead=10_000)), "synchronisation") is None
 
 
@@ -538,7 +533,6 @@ def test_every_rule_is_tested_and_names_an_analysis() -> None:
     for rule in RULES:
         assert rule.name in here, rule.name
         assert rule.evidence in llmprof.analyze.__all__
-        assert "{time} of {part} ({share})" in rule.title or "{time} longer in {part} ({share})" in rule.title
     assert len({rule.name for rule in RULES}) == len(RULES)
 
 

@@ -37,8 +37,8 @@ class Measure:
     ----------
     ns : float
         Time of the finding in the scope, summed over ranks and steps (ns); findings are ranked by it.
-    words : dict
-        Values for the sentences.
+    figures : dict
+        What the sentences say (:mod:`llmprof.sentences`): names end in their unit.
     gain_ns : float, optional
         Most that removing it could gain, if that is less than its time.
     where : str
@@ -47,30 +47,22 @@ class Measure:
         Rank on which most of it happens.
     window_ns : (int, int), optional
         Window in which it is worst: from, to (ns).
-    suggestion : str, optional
-        Advice that fits the evidence, in place of the rule's.
     change : str, optional
         The remedy as a change that a replay can make, as ``llmprof what-if`` takes it.
     """
 
     ns: float
-    words: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
     gain_ns: float | None = None
     where: str = "true"
     rank: int | None = None
     window_ns: tuple[int, int] | None = None
-    suggestion: str | None = None
     change: str | None = None
 
 
 def total(frame: pl.DataFrame, column: str) -> float:
     """Sum of a column; 0 where it has no value."""
     return float(frame[column].cast(pl.Float64).sum())
-
-
-def amount(number: float) -> str:
-    """A number to a tenth: ``1``, ``44.5``."""
-    return f"{number:,.0f}" if round(number, 1).is_integer() else f"{number:,.1f}"
 
 
 def middle(frame: pl.DataFrame, column: str) -> float | None:
@@ -144,6 +136,11 @@ class Scope:
     def part(self) -> str:
         """Unit of counts and times: ``a step`` (of one device) or ``a rank``."""
         return "a rank" if self.steps is None else "a step"
+
+    @cached_property
+    def has_layers(self) -> bool:
+        """Whether layers of a transformer were found in it."""
+        return bool(self.events["layer"].is_not_null().any())
 
     @property
     def decoding(self) -> bool:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.findings.host import advice_for
-from llmprof.analyze.findings.scope import Measure, Scope, amount, middle, most, total, worst
+from llmprof.analyze.findings.host import kind_of
+from llmprof.analyze.findings.scope import Measure, Scope, middle, most, total, worst
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.steps.summary import LANE
-from llmprof.text import counted, shorten
-from llmprof.units import format_bytes, format_ns, format_share
 
 SHORT_KERNEL_NS = 5_000
 """Launching a kernel shorter than this takes the host about as long (a few us) as running it takes the device."""
@@ -33,49 +31,13 @@ MANY_KERNELS = 0.3
 UNEVEN_RATIO = 1.1
 """Least ratio of the compute times of two ranks that counts as uneven."""
 
-_COPY_ADVICE = (
-    (
-        "(?i)pageable",
-        "Use pinned memory (pin_memory=True) and non_blocking=True: copies from pageable memory go through a buffer "
-        "and cannot run beside compute.",
-    ),
-    (
-        "(?i)HtoD|HostToDevice|host.to.device",
-        "Keep what is copied again and again (offloaded weights, KV blocks, constants) on the device, or fetch it on a "
-        "stream of its own while the step before computes.",
-    ),
-    (
-        "(?i)DtoH|DeviceToHost|device.to.host",
-        "Copy results on a stream of their own while the next step computes, and copy less: token ids instead of "
-        "logits.",
-    ),
-    (
-        "(?i)PtoP|peer",
-        "Send between devices while others compute, or place what is exchanged on the device that uses it.",
-    ),
-)
-_DEVICE_COPY_ADVICE = (
-    "Look for the operators that copy (contiguous, to, cat, index_copy): change of layout or type that a neighbouring "
-    "operation could do while it reads."
-)
-_COPY_ADVICE_OF_ANY_PROGRAM = (
-    (
-        "(?i)pageable",
-        "Use pinned memory and asynchronous copies: copies from pageable memory go through a buffer and cannot run "
-        "beside compute.",
-    ),
-    (
-        "(?i)HtoD|HostToDevice|host.to.device",
-        "Keep what is copied again and again on the device, or fetch it on a stream of its own while other work runs.",
-    ),
-    (
-        "(?i)DtoH|DeviceToHost|device.to.host",
-        "Copy results on a stream of their own while other work runs, and copy less of them.",
-    ),
-    _COPY_ADVICE[3],
-    ("", "Look for changes of layout or type that a neighbouring operation could do while it reads."),
-)
-"""The same if nothing recorded shows PyTorch; an empty pattern is for the rest."""
+COPIES = {
+    "pageable": "(?i)pageable",
+    "to device": "(?i)HtoD|HostToDevice|host.to.device",
+    "to host": "(?i)DtoH|DeviceToHost|device.to.host",
+    "peer": "(?i)PtoP|peer",
+}
+"""Kinds of copies, by their names and memories."""
 
 
 def copies(scope: Scope) -> Measure | None:
@@ -88,37 +50,34 @@ def copies(scope: Scope) -> Measure | None:
     of_name = events.filter(pl.col("name") == name)
     shown = of_name if of_name.height else events.filter(pl.col("source") == "kernel")
     rank, window = worst(shown if shown.height else events)
-    size, memory = _moved(scope, name) if of_name.height and "copies" in scope.trace.table_names else ("", "")
-    what = f"{name}{memory}"
-    table = (*_COPY_ADVICE, ("", _DEVICE_COPY_ADVICE)) if scope.of_torch else _COPY_ADVICE_OF_ANY_PROGRAM
-    advice = advice_for(what, table)
-    words = {
+    moved = _moved(scope, name) if of_name.height and "copies" in scope.trace.table_names else None
+    what = f"{name}{_memories(name, moved)}"
+    many = 0.0 if moved is None else total(moved, "bytes")
+    figures = {
         "name": what,
-        "by_name": format_share(share),
-        "count": amount(shown.height / scope.parts),
-        "size": size,
+        "kind": kind_of(what, COPIES),
+        "by_name_share": share,
+        "count": shown.height / scope.parts,
+        "moved_bytes": many / scope.parts if many >= LITTLE_BYTES * scope.parts else None,
+        "gbps": None if moved is None else many / max(1.0, total(moved, "dur_ns")),
+        "unit": scope.part,
     }
     where = "category IN ('copy', 'fill')"
     # copies without a separate category cannot be told from other work
     change = "remove:copy" if bool((scope.events["category"] == "copy").any()) else None
-    return Measure(
-        scope.time("copy"), words, where=where, rank=rank, window_ns=window, suggestion=advice, change=change
-    )
+    return Measure(scope.time("copy"), figures, where=where, rank=rank, window_ns=window, change=change)
 
 
-def _moved(scope: Scope, name: str) -> tuple[str, str]:
-    """Text on the bytes, rate and kinds of memory of copies with one name."""
-    moved = scope.begun(scope.trace.copies.filter(pl.col("name") == name))
-    size, memory = "", ""
-    many = total(moved, "bytes")
-    if many >= LITTLE_BYTES * scope.parts:
-        rate = many / max(1.0, total(moved, "dur_ns"))
-        size = f", {format_bytes(many / scope.parts)} {scope.part} at {rate:,.1f} GB/s"
-    between = moved.with_columns(_both=pl.format("{} to {} memory", "src_kind", "dst_kind"))
-    kinds, _ = most(between, "_both")
-    if kinds is not None and not pl.Series([name]).str.contains("(?i)pinned|pageable")[0]:
-        memory = f" ({kinds})"
-    return size, memory
+def _moved(scope: Scope, name: str) -> pl.DataFrame:
+    return scope.begun(scope.trace.copies.filter(pl.col("name") == name))
+
+
+def _memories(name: str, moved: pl.DataFrame | None) -> str:
+    """The kinds of memory between which most bytes of copies with one name go, if the name does not say them."""
+    if moved is None or pl.Series([name]).str.contains("(?i)pinned|pageable")[0]:
+        return ""
+    kinds, _ = most(moved.with_columns(_both=pl.format("{} to {} memory", "src_kind", "dst_kind")), "_both")
+    return "" if kinds is None else f" ({kinds})"
 
 
 def heaviest_stage(scope: Scope) -> Measure | None:
@@ -130,36 +89,26 @@ def heaviest_stage(scope: Scope) -> Measure | None:
     whole = total(stages, "ns")
     stage, ns = stages.row(0)
     more = stages.slice(1, 3).filter(pl.col("ns") >= LEAST_SHARE * whole)
-    following = [f"{part} {format_share(n / whole)}" for part, n in more.iter_rows()]
     label = pl.when(pl.col("stage").is_null() | (pl.col("stage") == "other")).then("category").otherwise("stage")
     copying = ["copy", "fill", "collective"]
     rows = scope.events.filter((label.fill_null("other") == stage) & ~pl.col("category").is_in(copying))
     name, share = most(rows, "name")
     rank, window = worst(rows)
-    words = {
-        "stage": f"kernels of no known kind, most of it {shorten(name, 60)}" if stage == "other" and name else stage,
-        "group": "stage" if bool((rows["stage"] == stage).any()) and stage != "other" else "kind",
-        "of_compute": format_share(ns / whole),
-        "next": f"; then {', '.join(following)}" if following else "",
-        "compute": format_share(whole / scope.span_ns),
-        "kernel": f"{shorten(name or 'a kernel without a name', 100)} ({format_share(share)} of it)",
-        "kernels": counted(round(rows.height / scope.parts), "operator" if scope.on_host else "kernel"),
-    }
-    column = "stage" if bool((rows["stage"] == stage).any()) else "category"
+    in_stage = bool((rows["stage"] == stage).any())
     weights = bool((rows["category"] == "linear").any()) or stage in ("experts", "lm_head")
-    advice = None if weights and _has_layers(scope) else _BOUND_OF_REST
-    return Measure(float(ns), words, where=f"{column} = '{stage}'", rank=rank, window_ns=window, suggestion=advice)
-
-
-_BOUND_OF_REST = (
-    "Compare it with its bound (what it reads and writes over the memory bandwidth, or its FLOPs over the peak) before "
-    "optimising it."
-)
-
-
-def _has_layers(scope: Scope) -> bool:
-    """Whether layers of a transformer were found in the scope."""
-    return bool(scope.events["layer"].is_not_null().any())
+    figures = {
+        "stage": stage,
+        "is_stage": in_stage and stage != "other",
+        "of_compute_share": ns / whole,
+        "following": [(part, n / whole) for part, n in more.iter_rows()],
+        "compute_share": whole / scope.span_ns,
+        "name": name,
+        "by_name_share": share,
+        "kernels": rows.height / scope.parts,
+        "of_weights": weights and scope.has_layers,
+    }
+    where = f"{'stage' if in_stage else 'category'} = '{stage}'"
+    return Measure(float(ns), figures, where=where, rank=rank, window_ns=window)
 
 
 def short_kernels(scope: Scope) -> Measure | None:
@@ -170,16 +119,16 @@ def short_kernels(scope: Scope) -> Measure | None:
     short = kernels.filter((pl.col("dur_ns") < SHORT_KERNEL_NS) & ~pl.col("category").is_in(NOT_TO_FUSE))
     share = short.height / kernels.height
     rank, window = worst(short)
-    words = {
-        "count": f"{short.height / scope.parts:,.0f}",
-        "of": f"{kernels.height / scope.parts:,.0f}",
-        "many": format_share(share),
-        "limit": format_ns(SHORT_KERNEL_NS),
-        "median": format_ns(middle(kernels, "dur_ns")),
+    figures = {
+        "count": short.height / scope.parts,
+        "kernels": kernels.height / scope.parts,
+        "of_kernels_share": share,
+        "limit_ns": SHORT_KERNEL_NS,
+        "median_ns": middle(kernels, "dur_ns"),
     }
     kept = ", ".join(f"'{category}'" for category in NOT_TO_FUSE)
     where = f"dur_ns < {SHORT_KERNEL_NS} AND source = 'kernel' AND category NOT IN ({kept})"
-    measure = Measure(total(short, "dur_ns"), words, where=where, rank=rank, window_ns=window)
+    measure = Measure(total(short, "dur_ns"), figures, where=where, rank=rank, window_ns=window)
     return measure if share >= MANY_KERNELS else None
 
 
@@ -190,18 +139,15 @@ def split_k(scope: Scope) -> Measure | None:
     if not reduce.height:
         return None
     rank, window = worst(reduce)
-    words = {
-        "of_gemms": format_share(total(reduce, "dur_ns") / total(linear, "dur_ns")),
-        "count": f"{reduce.height / scope.parts:,.0f}",
+    figures = {
+        "of_gemms_share": total(reduce, "dur_ns") / total(linear, "dur_ns"),
+        "count": reduce.height / scope.parts,
+        "parallel": scope.windows["rank"].n_unique() > 1 and scope.has_layers,
     }
     where = "category = 'linear' AND name LIKE '%splitK%'"
-    parallel = scope.windows["rank"].n_unique() > 1 and _has_layers(scope)
-    alone = None if parallel else "A larger batch needs no split; or tune the algorithm choice."
     alike = int(linear["name"].str.contains("(?i)splitk").sum()) == reduce.height
     change = "remove:splitk" if alike and bool(reduce["name"].str.contains("(?i)splitk").all()) else None
-    return Measure(
-        total(reduce, "dur_ns"), words, where=where, rank=rank, window_ns=window, suggestion=alone, change=change
-    )
+    return Measure(total(reduce, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=change)
 
 
 def uneven_compute(scope: Scope) -> Measure | None:
@@ -216,11 +162,11 @@ def uneven_compute(scope: Scope) -> Measure | None:
         return None
     least, most_ = by_rank.row(0, named=True), by_rank.row(-1, named=True)
     ratio = most_["ns"] / least["ns"]
-    words = {"most": most_["rank"], "least": least["rank"], "ratio": f"{ratio:.2f}"}
+    figures = {"most": most_["rank"], "least": least["rank"], "ratio": ratio}
     # the others wait for the slowest; the gain assumes that all are as fast as the mean
     gain = (most_["ns"] - float(by_rank["ns"].mean())) * scope.parts  # type: ignore[arg-type]
     measure = Measure(
-        (most_["ns"] - least["ns"]) * scope.parts, words, gain_ns=gain, rank=most_["rank"], change="balance"
+        (most_["ns"] - least["ns"]) * scope.parts, figures, gain_ns=gain, rank=most_["rank"], change="balance"
     )
     return measure if ratio >= UNEVEN_RATIO else None
 
@@ -247,22 +193,16 @@ def unnamed(scope: Scope) -> Measure | None:
         return None
     name, share = most(missing, "name")
     rank, window = worst(missing)
-    words = {
-        "count": counted(missing.height, "event"),
-        "of_events": format_share(total(missing, "dur_ns") / max(1.0, total(scope.events, "dur_ns"))),
-        "name": f"{shorten(name or 'an event without a name', 100)} ({format_share(share)})",
+    figures = {
+        "count": missing.height,
+        "of_events_share": total(missing, "dur_ns") / max(1.0, total(scope.events, "dur_ns")),
+        "name": name,
+        "by_name_share": share,
+        "has_layers": scope.has_layers,
     }
-    return Measure(
-        min(float(union_length(missing, LANE)["busy_ns"].sum()), scope.span_ns),
-        words,
-        gain_ns=0.0,
-        where="stage IS NULL OR stage = 'other'",
-        rank=rank,
-        window_ns=window,
-        suggestion=None
-        if _has_layers(scope)
-        else "Stages are parts of a transformer's layers, and no layers were found.",
-    )
+    busy = min(float(union_length(missing, LANE)["busy_ns"].sum()), scope.span_ns)
+    where = "stage IS NULL OR stage = 'other'"
+    return Measure(busy, figures, gain_ns=0.0, where=where, rank=rank, window_ns=window)
 
 
 CORE_FACTS = ("ascend_core", "ascend_op_type", "ascend_aic_mac_ratio", "ascend_aic_mac_time_ns", "ascend_aiv_vec_ratio",
@@ -283,7 +223,7 @@ def ai_cpu(scope: Scope) -> Measure | None:
     if rows is None or "ascend_core" not in rows.columns:
         return None
     rows = rows.filter(pl.col("ascend_core").str.contains(AI_CPU))
-    return _spoken(scope, rows, f"name IN ({_quoted(rows)})") if rows.height else None
+    return _by_name(scope, rows, f"name IN ({_quoted(rows)})") if rows.height else None
 
 
 def format_changes(scope: Scope) -> Measure | None:
@@ -292,7 +232,7 @@ def format_changes(scope: Scope) -> Measure | None:
     if rows is None:
         return None
     rows = rows.filter(pl.col("name").str.contains(FORMAT_CHANGES))
-    return _spoken(scope, rows, "name LIKE '%TransData%'") if rows.height else None
+    return _by_name(scope, rows, "name LIKE '%TransData%'") if rows.height else None
 
 
 def core_units(scope: Scope) -> Measure | None:
@@ -317,9 +257,9 @@ def core_units(scope: Scope) -> Measure | None:
     if not length:
         return None
     rank, window = worst(rows)
-    shares = [f"the {unit} units {format_share(min(1.0, total(rows, unit) / length))}" for unit in busy]
-    words = {"units": " and ".join(shares), "count": f"{rows.height / scope.parts:,.0f}"}
-    return Measure(min(length, scope.span_ns), words, gain_ns=0.0, rank=rank, window_ns=window)
+    shares = {unit: min(1.0, total(rows, unit) / length) for unit in busy}
+    figures = {"units": shares, "count": rows.height / scope.parts}
+    return Measure(min(length, scope.span_ns), figures, gain_ns=0.0, rank=rank, window_ns=window)
 
 
 def _kernels(scope: Scope) -> pl.DataFrame | None:
@@ -334,15 +274,11 @@ def _kernels(scope: Scope) -> pl.DataFrame | None:
     return scope.cut(kept.filter(pl.col("whole_ns") > 0))
 
 
-def _spoken(scope: Scope, rows: pl.DataFrame, where: str) -> Measure:
+def _by_name(scope: Scope, rows: pl.DataFrame, where: str) -> Measure:
     name, share = most(rows, "name")
     rank, window = worst(rows)
-    number = rows.height / scope.parts
-    words = {
-        "count": amount(number),
-        "name": f"{name[:100]}{'…' if len(name) > 100 else ''} ({format_share(share)} of it)",
-    }
-    return Measure(total(rows, "dur_ns"), words, where=where, rank=rank, window_ns=window)
+    figures = {"count": rows.height / scope.parts, "name": name, "by_name_share": share}
+    return Measure(total(rows, "dur_ns"), figures, where=where, rank=rank, window_ns=window)
 
 
 def _quoted(rows: pl.DataFrame) -> str:

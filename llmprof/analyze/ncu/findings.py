@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from llmprof import sentences
 from llmprof.analyze.findings.findings import SCHEMA, Findings
 from llmprof.analyze.ncu.hardware import hot_lines, speed_of_light
 from llmprof.arguments import checked
@@ -17,7 +18,7 @@ from llmprof.names import kernels
 from llmprof.schema import TABLES, conform
 from llmprof.text import shorten
 from llmprof.trace import Trace
-from llmprof.units import format_ns, format_share
+from llmprof.units import format_ns
 
 _LEAST_SHARE: Final = 0.03
 """Least share of the profiled time for a finding about a kernel."""
@@ -27,15 +28,7 @@ _LEAST_LINE: Final = 0.2
 _MOST_ESTIMATES: Final = 3
 _MOST_NAME: Final = 60
 _SEVERITIES: Final = {"high": 0.2, "medium": 0.05, "low": 0.0}
-_LEVELS: Final = {"dram": "the device memory", "l2": "the L2 cache", "l1": "the L1 cache and shared memory"}
 _SENTENCE: Final = re.compile(r"(?<=[a-z\d%)])\.\s")
-_TRY: Final = {
-    "compute": "Its instructions set the pace, not the memory: fewer or cheaper ones help (a smaller number type, "
-    "tensor cores, multiplications for divisions, fewer padded tiles).",
-    "memory": "Move fewer bytes: fuse it with the kernels before and after it, use a smaller type, keep what is read "
-    "again in cache.",
-    None: "Profile it with ncu --set full, so that its limit is known.",
-}
 
 
 @checked
@@ -127,46 +120,23 @@ def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
 
 
 def _limit(row: dict[str, Any], total: float) -> dict[str, Any]:
-    share, bound = row["ns"] / total, row["bound"]
+    share = row["ns"] / total
     compute, memory = row["compute_pct"], row["memory_pct"]
-    head = f"{format_ns(row['ns'])} of the profiled time ({format_share(share)}) is {short_name(row['kernel_name'])}"
-    if bound == "compute":
-        limit = f"limited by compute: its multiprocessors are at {compute:.0f} % of their peak"
-    elif bound == "memory":
-        level = _LEVELS.get(str(row["memory_level"]), "memory")
-        limit = f"limited by memory: {level} is at {memory:.0f} % of its peak"
-    elif bound == "latency":
-        limit = f"limited by latency: it reaches {compute:.0f} % of the peak of compute and {memory:.0f} % of memory's"
-    else:
-        limit = "whose limit is not known from these metrics"
-    single = row["launches"] == 1
-    detail = [
-        "One launch." if single else f"{row['launches']} launches, {format_ns(row['ns'] / row['launches'])} on average."
-    ]
-    if row["bounds"] > 1:
-        detail.append(f"The limit is that of the launches with {format_ns(row['bound_ns'])} of it.")
     roof = row["roof_share"]
-    if roof is not None:
-        detail.append(f"It reaches {format_share(roof)} of what the device allows at its ratio of arithmetic to bytes.")
-    suggestion = _TRY.get(bound, "")
-    if row["stall"] is not None:
-        state = explain(row["stall"])
-        detail.append(f"Its warps wait mostly in {row['stall']} ({format_share(row['stall_share'])} of the time).")
-        suggestion = suggestion or state.action
-    suggestion = (
-        suggestion or "Record its warp states with ncu --section WarpStateStats to see what its warps wait for."
-    )
+    state = explain(row["stall"]) if row["stall"] is not None else None
+    figures = row | {"name": short_name(row["kernel_name"]), "share": share, "action": state and state.action}
+    title, detail, suggestion = sentences.finding("limited_kernel", figures)
     reached = roof if roof is not None else None if compute is None or memory is None else max(compute, memory) / 100
     return {
         "rule": "limited_kernel",
         "severity": _severity(share),
-        "title": f"{head}, {limit}.",
+        "title": title,
         "figure": row["ns"],
         "share_of_time": min(1.0, share),
         "gain_ns": row["ns"] * (1 - min(1.0, reached or 0.0)),
         "evidence": "speed_of_light",
         "where": _is_kernel(row["kernel_name"]),
-        "detail": " ".join(detail),
+        "detail": detail,
         "suggestion": suggestion,
     }
 
@@ -190,20 +160,20 @@ def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict
     for rule, gain, launches, text, name in summed.iter_rows():
         share = min(1.0, gain / total)
         first, _, rest = _SENTENCE.sub(".\n", " ".join(str(text).split()), count=1).partition("\n")
-        count = "one launch" if launches == 1 else f"{launches} launches"
+        figures = {"ns": gain, "share": share, "first": first, "rest": rest, "launches": launches}
+        title, detail, suggestion = sentences.finding("profiler_estimate", figures | {"name": short_name(name)})
         rows.append(
             {
                 "rule": "profiler_estimate",
                 "severity": _severity(share),
-                "title": f"Up to {format_ns(gain)} of the profiled time ({format_share(share)}) by the estimate of "
-                f"Nsight Compute: {first}",
+                "title": title,
                 "figure": gain,
                 "share_of_time": share,
                 "gain_ns": gain,
                 "evidence": "rules",
                 "where": f"rule = {_quoted(rule)}",
-                "detail": f"The same advice is given for {count}; these words are of {short_name(name)}.",
-                "suggestion": rest or "See the section of the report that the advice is of.",
+                "detail": detail,
+                "suggestion": suggestion,
             }
         )
     return rows
@@ -226,21 +196,22 @@ def _hot_lines(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[
         return []
     row = hottest.row(0, named=True)
     share = row["ns"] / total
-    waits = f"; its warps wait there mostly in {row['reason']}" if row["reason"] else ""
     state = explain(row["reason"]) if row["reason"] else None
+    figures = row | {"name": short_name(row["kernel_name"]), "file": file_name(row["file"]), "share": share}
+    figures |= {"of_samples_share": row["share"], "action": state and state.action}
+    title, detail, suggestion = sentences.finding("hot_line", figures)
     return [
         {
             "rule": "hot_line",
             "severity": "info",
-            "title": f"Line {row['line']} of {file_name(row['file'])} has {format_share(row['share'])} of the samples "
-            f"of {short_name(row['kernel_name'])}{waits}.",
+            "title": title,
             "figure": row["ns"],
             "share_of_time": min(1.0, share),
             "gain_ns": row["ns"],
             "evidence": "hot_lines",
             "where": f"kernel_id = {row['kernel_id']} AND line = {row['line']}",
-            "detail": f"{row['samples']:,} samples of its warps.",
-            "suggestion": state.action if state else "Look at the instructions of that line.",
+            "detail": detail,
+            "suggestion": suggestion,
         }
     ]
 

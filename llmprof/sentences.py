@@ -1,0 +1,385 @@
+"""Sentences of findings: templates that take figures with units, and words of the platform and the program.
+
+A rule measures and gives figures; the template of its name says them. Names of figures end in their unit (``_ns``,
+``_share``, ``_bytes``). Blanks and line ends of a template count as one blank; those of figures stay.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from llmprof.text import counted, joined, ranks_in_words, shorten
+from llmprof.units import format_bytes, format_ns, format_share
+
+if TYPE_CHECKING:
+    import jinja2
+
+
+class Words(NamedTuple):
+    """Templates of a finding."""
+
+    title: str
+    detail: str
+    suggestion: str
+
+
+_SHARED: Final = """
+{%- macro doing(d) -%}
+  {%- if d.unrecorded_share is not none or not d.name -%} code that was not recorded
+    {%- if d.unrecorded_share is not none %} ({{ d.unrecorded_share|share }}){% endif -%}
+    {%- if d.name %}, then {% endif -%}
+  {%- endif -%}
+  {%- if d.name -%}
+    {{ {"range": "the range ", "ranges": "ranges such as ", "python": "the Python function "}.get(d.kind, "") -}}
+    {{ d.name }} ({{ d.share|share }})
+  {%- endif -%}
+{%- endmacro -%}
+{%- macro in_part(words) -%} {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }} {%- endmacro -%}
+"""
+
+FINDINGS: Final = {
+    "arrival_skew": Words(
+        """{{ in_part("is waiting for the last rank:") }}
+        {% if group %}{{ group.who }} arrive last in {{ group.share_last|share }}
+        {%- else %}rank {{ late }} arrives last in {{ late_share|share }}{% endif %} of the {{ kind }}s, the other ranks
+        spend {{ waited_share|share }} of theirs waiting, and the transfer itself takes {{ transfer_ns|ns }} where their
+        durations suggest {{ seen_ns|ns }}.""",
+        """{{ calls|n }} calls; the first and the last rank arrive {{ skew_ns|ns }} apart, and all leave a call within
+        {{ spread_ns|ns }} of each other (medians):
+        {% if clock_offset_ns %}after a correction of their clocks by up to {{ clock_offset_ns|ns }}
+        {%- else %}their clocks agree{% endif -%}
+        {% if overlapping_share is not none %}; {{ overlapping_share|share }} of the calls overlap on all ranks, as they
+        must{% endif %}.
+        {%- if group %} The middle one of these ranks comes {{ group.late_median_ns|ns }} after the first rank of a call
+        (groups by {{ group.evidence }}).{% endif %}""",
+        """{% if group %}Look for what these ranks share before touching communication: their host (other processes,
+        clocks, power and temperature limits), their switch, their part of the model or of the requests.
+        analyze.late_groups compares all groups, charts.rank_heatmap shows when it happens.
+        {%- elif on_host %}Find out why that rank is late before touching communication: compare the times of its
+        operators with those of the others, pin each rank to cores of its own, and look for other processes on those
+        cores.
+        {%- else %}Find out why that rank is late before touching communication: compare its host time and idle causes
+        with the others', {{ pin }}, look for other processes on those cores, and take the launches off the critical
+        path with {{ graphs }}.{% endif %}""",
+    ),
+    "pipeline_wait": Words(
+        """{{ in_part("is waiting of one pipeline stage for another:") }} in its {{ kind }}s a rank waits
+        {{ waited_share|share }} of their duration, the transfer itself takes {{ transfer_ns|ns }} where the durations
+        suggest {{ seen_ns|ns }}.""",
+        """{{ calls|n }} calls; rank {{ late }} arrives last in {{ late_share|share }}, {{ skew_ns|ns }} after the first
+        (median).""",
+        """In a pipeline, one batch in flight leaves every stage but one idle: keep as many batches in flight as there
+        are stages, or use tensor parallelism inside a host.""",
+    ),
+    "host_bound": Words(
+        """{{ in_part("the device is idle because the host is late:") }} on
+        {% if ranks == 1 %}the only rank{% elif late|length == ranks %}every rank{% else %}{{ late|ranks }}{% endif %}
+        the next kernel was not launched yet, and the launching thread was longest in {{ doing(host) }}.""",
+        """{{ launching_share|share }} of it are the launching calls themselves; {{ calls|n_or_unknown }} launch calls
+        for {{ kernels|n_or_unknown }} kernels in {{ part }}
+        {%- if replayed_share %}; {{ replayed_share|share }} of the kernels come from replayed graphs{% endif %}.
+        {%- if has_layer_times %} The host side takes {{ layer_ns|ns }} a layer
+        {%- if layer_of_others_ns is not none %}, that of the other ranks {{ layer_of_others_ns|ns }}{% endif -%}
+        .{% endif %}""",
+        """{% if elsewhere %}Fewer launches do not shorten {{ elsewhere.call }} ({{ elsewhere.share|share }}).
+        {% if elsewhere.set_up == "memory" %}{{ advice["memory"] }}
+        {%- elif elsewhere.set_up == "loading" %}{{ loading }}
+        {%- elif elsewhere.set_up == "compiling" %}{{ compiling }}
+        {%- else %}Do it while the device works, on another thread or after the launches, or find out what it waits for
+        (a file, another thread or process).{% endif -%}
+        {% if elsewhere.once %} Most of it is one pause: if it comes only once, start the profiler after it.{% endif %}
+        {%- else %}
+        {%- if replayed_share >= 0.5 %}Most kernels come from replayed graphs already, so what is late is what the host
+        does between the replays, above all {{ doing(host) }}: do it for the next step while the device works on this
+        one (asynchronous scheduling), or take it out of the step.
+        {%- elif engine %}Let one call launch a whole step: {{ use_graphs }}, or {{ compile }}. Then look at the Python
+        time of a layer on that rank, the CPU's governor and clocks, and the profiler's own overhead. The thread is
+        longest in {{ doing(host) }}.{{ ahead }}
+        {%- elif of_torch %}Launch more work with each call: {{ compile }}, fused operators, a larger batch, or
+        {{ graphs }} where shapes repeat. The thread is longest in {{ doing(host) }}; the profiler's own overhead is
+        part of it.{{ ahead }}
+        {%- else %}Launch more work with each call: fewer and larger kernels, or {{ graphs }} where the same launches
+        repeat. The thread is longest in {{ doing(host) }}; the profiler's own overhead is part of it.
+        {%- endif -%}
+        {%- if of_torch and host.set_up == "operators" %} This call compiles operators while the step waits:
+        torch.npu.set_compile_mode(jit_compile=False) takes compiled ones.
+        {%- elif host.set_up == "loading" %} {{ loading }}{% elif host.set_up == "compiling" %} {{ compiling }}
+        {%- endif %}{% endif %}""",
+    ),
+    "device_held": Words(
+        """{{ in_part("the device stands still with work launched,") }} while the host is in {{ call }}
+        ({{ by_call_share|share }} of it).""",
+        "{{ pauses|count('such pause') }} in {{ part }}, the longest of {{ longest_ns|ns }}.",
+        "{{ advice[kind] or 'Take that call out of the step.' }}",
+    ),
+    "synchronisation": Words(
+        """{{ in_part("the device is idle after a synchronising call,") }} mostly {{ call }}, until the next launch.""",
+        """{{ pauses|count("such pause") }} in {{ part }}; the launching thread is then longest in
+        {{ doing(host) }}.""",
+        """{% if of_torch %}Find the .item(), .cpu() or synchronize() (its operator is around the call) and take it out
+        of the step, so that the host can launch ahead.
+        {%- else %}Find where the program makes this call, and leave it out where the host does not need the result at
+        once (asynchronous copies, events between streams), so that the host can launch ahead.{% endif %}""",
+    ),
+    "exposed_communication": Words(
+        """{% if waits_known %}Transfer{% else %}Communication (transfer, and waiting that cannot be told from it)
+        {%- endif %} with no compute beside it takes {{ time_ns|ns }} of {{ part }} ({{ share|share }});
+        {{ hidden_share|share }} of it is hidden.""",
+        """{{ calls|n }} calls in {{ part }}, most time in {{ kinds|join(", ") }}.
+        {%- if why %} Waiting is not known: {{ why }}.{% endif %}""",
+        """{% if has_layers %}Fewer or fused collectives, {{ fuse_communication }}, sequence parallelism, compute beside
+        it, or a smaller tensor-parallel size.
+        {%- else %}Fewer or fused collectives, larger messages, or compute beside them.{% endif %}""",
+    ),
+    "copies": Words(
+        """Copies with nothing beside them take {{ time_ns|ns }} of {{ part }} ({{ share|share }}),
+        {{ by_name_share|share }} of it {{ name }}.""",
+        """{{ count|amount }} of these in {{ part }}
+        {%- if moved_bytes %}, {{ moved_bytes|bytes }} {{ unit }} at {{ "{:,.1f}".format(gbps) }} GB/s{% endif %}.""",
+        """{% if kind == "pageable" %}{% if of_torch %}Use pinned memory (pin_memory=True) and non_blocking=True: copies
+        {%- else %}Use pinned memory and asynchronous copies: copies{% endif %} from pageable memory go through a buffer
+        and cannot run beside compute.
+        {%- elif kind == "to device" %}{% if of_torch %}Keep what is copied again and again (offloaded weights, KV
+        blocks, constants) on the device, or fetch it on a stream of its own while the step before computes.
+        {%- else %}Keep what is copied again and again on the device, or fetch it on a stream of its own while other
+        work runs.{% endif %}
+        {%- elif kind == "to host" %}{% if of_torch %}Copy results on a stream of their own while the next step
+        computes, and copy less: token ids instead of logits.
+        {%- else %}Copy results on a stream of their own while other work runs, and copy less of them.{% endif %}
+        {%- elif kind == "peer" %}Send between devices while others compute, or place what is exchanged on the device
+        that uses it.
+        {%- else %}{% if of_torch %}Look for the operators that copy (contiguous, to, cat, index_copy): change{% else
+        %}Look for changes{% endif %} of layout or type that a neighbouring operation could do while it reads.
+        {%- endif %}""",
+    ),
+    "unexplained_idle": Words(
+        """{{ in_part("the device is idle and nothing recorded says why.") }}""",
+        """{{ pauses|count("pause") }} in {{ part }}; {% if launched_share %}in {{ launched_share|share }} of the time
+        the next event had been launched already{% else %}when the next events were launched is not known{% endif
+        %}.""",
+        """Record the host's calls of all threads ({{ record_host }}), and look for other processes on the device and
+        for events that the profiler dropped.""",
+    ),
+    "idle_at_the_ends": Words(
+        """{{ in_part("the device runs nothing before its first event and after its last.") }}""",
+        "{{ before_ns|ns }} before and {{ after_ns|ns }} after them.",
+        """Start the profiler after loading and warm-up, or look at what the host does there: this time is no part of a
+        steady run.""",
+    ),
+    "between_operators": Words(
+        """{{ in_part("no operator runs.") }}""",
+        """{{ pauses|n }} pauses in {{ part }}, {{ median_ns|ns }} each (median):
+        {% if in_python %}Python, or {% endif %}work that is not an operator.""",
+        """{% if in_python %}Record Python functions (with_stack=True) to see what runs there.
+        {%- else %}Sample the host's CPU (perf record -g) to see what runs there.{% endif %}""",
+    ),
+    "nccl_for_small_messages": Words(
+        """{{ in_part("is transfer of all-reduces of") }} {{ message_bytes|bytes }} through {{ communication }}
+        ({{ algorithm or "an unknown algorithm" }}): {{ transfer_ns|ns }} each, at {{ "{:,.1f}".format(bus_gbps) }} GB/s
+        on the bus.""",
+        """{{ calls|n }} in {{ part }}; vLLM's custom all-reduce takes messages up to {{ most_bytes|bytes }} between
+        {{ device }}s with peer access.""",
+        """Compare a run with the custom all-reduce (no disable_custom_all_reduce); if it is off by itself, check peer
+        access between the {{ device }}s.""",
+    ),
+    "between_queued_events": Words(
+        """{{ in_part("passes between events that were launched in time,") }} {{ by_kind_share|share }} of it
+        {{ {"graph": "between nodes of a replayed graph", "stream": "between events of one stream",
+            "copy": "after a copy on the same stream", "event": "in an event wait of a stream for another one"
+           }[kind] }}.""",
+        "{{ pauses|n }} pauses in {{ part }}, {{ median_ns|ns }} each (median).",
+        "Fewer and larger kernels: each costs the device such a pause.",
+    ),
+    "short_kernels": Words(
+        """{{ in_part("goes to kernels shorter than") }} {{ limit_ns|ns }} that are neither GEMM, attention nor
+        communication: {{ of_kernels_share|share }} of all kernels ({{ count|n }} of {{ kernels|n }} in {{ part }}).""",
+        "The median of all kernels is {{ median_ns|ns }}; each costs a launch or a graph node besides.",
+        """{% if of_torch %}Fuse them ({{ fuse }}) or raise the batch, so that a launch does more work.
+        {%- else %}Fuse them with their neighbours, or give each more work.{% endif %}""",
+    ),
+    "split_k": Words(
+        """{{ in_part("is split-K reductions:") }} {{ count|n }} extra kernels, {{ of_gemms_share|share }} of the time
+        of the GEMMs.""",
+        """{{ gemm }} splits the inner dimension of a GEMM that is too small to fill the {{ device }}, and adds a kernel
+        for the sum.""",
+        """A larger batch needs no split; {% if parallel %}smaller tensor parallelism makes GEMMs wider; {% endif -%}
+        or tune the algorithm choice.""",
+    ),
+    "ai_cpu_operators": Words(
+        """{{ in_part("goes to operators on the AI CPUs and not on the AI cores:") }} {{ count|amount }} of them in
+        {{ part }}, longest in sum {{ name|cut(101) }} ({{ by_name_share|share }} of it).""",
+        "An operator falls back to the AI CPUs where CANN has no kernel for its types or shapes.",
+        """Give it types that the AI cores compute (int32 for int64, float32 or bfloat16 for float64), or take another
+        operator: msprof-analyze lists the types that each supports.""",
+    ),
+    "format_changes": Words(
+        """{{ in_part("goes to changes of format (TransData):") }} {{ count|amount }} of them in {{ part }}, longest in
+        sum {{ name|cut(101) }} ({{ by_name_share|share }} of it).""",
+        "CANN puts them between operators that want their tensors in different formats, such as ND and NZ.",
+        """Keep one format: torch.npu.config.allow_internal_format = False keeps ND throughout; weights that stay can be
+        turned to NZ once, with npu_format_cast after loading.""",
+    ),
+    "uneven_compute": Words(
+        """Rank {{ most }} computes {{ time_ns|ns }} longer in {{ part }} ({{ share|share }}),
+        {{ "{:.2f}".format(ratio) }} times as long as rank {{ least }}.""",
+        "Compute time without communication, copies and idle, mean over the scope.",
+        """Look for {% if of_torch %}uneven sharding, experts or stages{% else %}an uneven division of the work
+        {%- endif %}, and for a slower or throttled {{ device }}.""",
+    ),
+    "heaviest_stage": Words(
+        """{{ in_part("is compute of") }}
+        {% if stage == "other" and name %}kernels of no known kind, most of it {{ name|shorten(60) }}
+        {%- else %}{{ stage }}{% endif %}, {{ of_compute_share|share }} of all compute
+        {%- for part, share in following %}{{ "; then" if loop.first else "," }} {{ part }} {{ share|share }}
+        {%- endfor %}.""",
+        """Compute is {{ compute_share|share }} of the time;
+        {{ kernels|round|count("operator" if on_host else "kernel") }} of this
+        {{ "stage" if is_stage else "kind" }} in {{ part }}, longest in sum
+        {{ (name or "a kernel without a name")|shorten(100) }} ({{ by_name_share|share }} of it).""",
+        """{% if of_weights %}Compare this stage with its bound (bytes of its weights over the memory bandwidth) before
+        optimising it.
+        {%- else %}Compare it with its bound (what it reads and writes over the memory bandwidth, or its FLOPs over the
+        peak) before optimising it.{% endif %}""",
+    ),
+    "ai_core_units": Words(
+        """{{ in_part("is kernels whose AI cores were measured:") }} in that time
+        {% for unit, share in units.items() %}{{ " and " if not loop.first }}the {{ unit }} units {{ share|share }}
+        {%- endfor %} are at work.""",
+        "{{ count|n }} kernels in {{ part }}; the rest of their time the cores move data or wait.",
+        "See them by category: the cube units compute MatMul and attention, the vector units the rest.",
+    ),
+    "unnamed_time": Words(
+        """{{ in_part("is compute without a known stage:") }} {{ of_events_share|share }} of the time of all events
+        ({{ count|count("event") }}).""",
+        """Longest in sum is {{ (name or "an event without a name")|shorten(100) }} ({{ by_name_share|share }}). Shares
+        by stage leave it out.""",
+        """{% if has_layers %}Teach llmprof the kernels: llmprof.names.register("attention", r"name of yours").
+        {%- else %}Stages are parts of a transformer's layers, and no layers were found.{% endif %}""",
+    ),
+    "limited_kernel": Words(
+        """{{ ns|ns }} of the profiled time ({{ share|share }}) is {{ name }},
+        {% if bound == "compute" %}limited by compute: its multiprocessors are at {{ compute_pct|n }} % of their peak
+        {%- elif bound == "memory" %}limited by memory:
+        {{ {"dram": "the device memory", "l2": "the L2 cache", "l1": "the L1 cache and shared memory"
+           }.get(memory_level, "memory") }} is at {{ memory_pct|n }} % of its peak
+        {%- elif bound == "latency" %}limited by latency: it reaches {{ compute_pct|n }} % of the peak of compute and
+        {{ memory_pct|n }} % of memory's
+        {%- else %}whose limit is not known from these metrics{% endif %}.""",
+        """{% if launches == 1 %}One launch.{% else %}{{ launches }} launches, {{ (ns / launches)|ns }} on average.
+        {%- endif -%}
+        {% if bounds > 1 %} The limit is that of the launches with {{ bound_ns|ns }} of it.{% endif -%}
+        {% if roof_share is not none %} It reaches {{ roof_share|share }} of what the device allows at its ratio of
+        arithmetic to bytes.{% endif -%}
+        {% if stall %} Its warps wait mostly in {{ stall }} ({{ stall_share|share }} of the time).{% endif %}""",
+        """{% if bound == "compute" %}Its instructions set the pace, not the memory: fewer or cheaper ones help (a
+        smaller number type, tensor cores, multiplications for divisions, fewer padded tiles).
+        {%- elif bound == "memory" %}Move fewer bytes: fuse it with the kernels before and after it, use a smaller type,
+        keep what is read again in cache.
+        {%- elif not bound %}Profile it with ncu --set full, so that its limit is known.
+        {%- elif action %}{{ action }}
+        {%- else %}Record its warp states with ncu --section WarpStateStats to see what its warps wait for.
+        {%- endif %}""",
+    ),
+    "profiler_estimate": Words(
+        """Up to {{ ns|ns }} of the profiled time ({{ share|share }}) by the estimate of Nsight Compute: {{ first }}""",
+        """The same advice is given for {% if launches == 1 %}one launch{% else %}{{ launches }} launches{% endif %};
+        these words are of {{ name }}.""",
+        "{{ rest or 'See the section of the report that the advice is of.' }}",
+    ),
+    "hot_line": Words(
+        """Line {{ line }} of {{ file }} has {{ of_samples_share|share }} of the samples of {{ name }}
+        {%- if reason %}; its warps wait there mostly in {{ reason }}{% endif %}.""",
+        "{{ samples|n }} samples of its warps.",
+        "{{ action or 'Look at the instructions of that line.' }}",
+    ),
+}
+"""Title, detail and suggestion of each rule."""
+
+_CALLS: Final = {
+    "copy": (
+        "A blocking copy keeps the stream from going on: copy from and to pinned memory with non_blocking=True, on a "
+        "stream of its own, and take .item(), .cpu() and .tolist() out of the step.",
+        "A blocking copy keeps the stream from going on: copy asynchronously, from and to pinned memory, on a stream "
+        "of its own.",
+    ),
+    "memory": (
+        "Take the memory before the step: warm up with the largest batch, and keep blocks in the allocator's cache "
+        "instead of giving them back.",
+        "Take the memory once, before the work that repeats, and keep it.",
+    ),
+    "code": (
+        "Load the code before the step: one warm-up run with the same shapes.",
+        "Load the code before the work that repeats: run it once to warm up.",
+    ),
+    "graph": (
+        "Build the graphs before the step, and replay them.",
+        "Build the graphs before the work that repeats, and replay them.",
+    ),
+}
+"""Advice by the kind of call that holds a device: for a program of PyTorch, and for any other."""
+
+_SET_UP: Final = {
+    "loading": "This call loads the code of kernels, once for each module: warm up before the profiler starts.",
+    "compiling": "This compiles kernels, once for each shape: warm up with the same shapes before the profiler starts.",
+}
+
+GAIN: Final = """
+{%- macro signed(ns) %}{{ "-" if ns < 0 }}{{ ns|abs|ns }}{% endmacro -%}
+Replayed with “{{ words }}” ({{ change }}):
+{% if not changed %}{{ unit }} takes as long as before, something else sets the pace
+{%- else %}{{ ns|abs|ns }} {{ unit }} {{ "less" if ns >= 0 else "more" }}
+{%- if interval %} ({{ signed(low_ns) }} to {{ signed(high_ns) }}){% endif %} of {{ recorded_ns|ns }}
+{%- if tokens_per_s is not none %}, {{ "{:+,.0f}".format(tokens_per_s) }} tokens/s{% endif %}{% endif %}.
+{%- if own_ns %} That is more than the {{ own_ns|ns }} that this finding names, since
+{% if waited_ns %}ranks wait less for the last one ({{ waited_ns|ns }} is such waiting) and {% endif -%}
+{{ {
+    "no-host-delay": "the pauses between kernels and the calls beside the device's work go, too",
+    "scale": "the host is faster in all that it does",
+    "without-call": "what the host does after the call begins earlier",
+    "remove": "the launches and the host's preparations of it go, too",
+    "balance": "what follows the collectives begins earlier, too",
+}.get(change.partition(":")[0], "the change reaches further") }}.{% endif %}
+{%- if of_part %} {{ of_part[:1]|upper }}{{ of_part[1:] }}.{% endif %}"""
+"""What a replay predicts for the remedy of a finding."""
+
+
+def finding(rule: str, figures: dict[str, Any]) -> tuple[str, str, str]:
+    """Title, detail and suggestion of a finding."""
+    torch = bool(figures.get("of_torch"))
+    calls = {kind: texts[0 if torch else 1] for kind, texts in _CALLS.items()}
+    figures = {**_SET_UP, "advice": {**calls, None: ""}, **figures}
+    title, detail, suggestion = (say(template, **figures) for template in FINDINGS[rule])
+    return title[:1].upper() + title[1:], detail, suggestion
+
+
+def say(template: str, **figures: Any) -> str:
+    """The text of a template."""
+    return _compiled(template).render(figures)
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    import jinja2  # when the first sentence is said
+
+    # the texts are plain; what shows them as HTML escapes them
+    environment = jinja2.Environment(autoescape=False, undefined=jinja2.StrictUndefined)  # noqa: S701
+    environment.filters |= {
+        "ns": format_ns,
+        "share": format_share,
+        "bytes": format_bytes,
+        "count": counted,
+        "amount": lambda number: f"{number:,.0f}" if round(number, 1).is_integer() else f"{number:,.1f}",
+        "n": lambda number: f"{number:,.0f}",
+        "n_or_unknown": lambda number: "an unknown number of" if number is None else f"{number:,.0f}",
+        "ranks": ranks_in_words,
+        "joined": joined,
+        "shorten": shorten,
+        "cut": lambda text, limit: text if len(text) < limit else f"{text[: limit - 1]}…",
+    }
+    return environment
+
+
+@cache
+def _compiled(template: str) -> jinja2.Template:
+    return _environment().from_string(" ".join(f"{_SHARED}{template}".split()))

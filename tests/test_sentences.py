@@ -1,0 +1,91 @@
+"""All sentences about the samples, in one file that is read when it changes: ``LLMPROF_UPDATE=1 pytest`` writes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze, bundled, charts, launch, sentences
+from llmprof.analyze.findings.facts import facts_in_words
+from llmprof.analyze.findings.findings import RULES
+from llmprof.errors import LlmprofError
+from llmprof.trace import Trace
+from tests.samples import sample
+
+KEPT = Path(__file__).with_name("sentences.txt")
+PAIRS = (
+    ("torch_tp1_eager", "torch_tp1_cudagraph"),
+    ("torch_tp4_eager_custom_allreduce", "torch_tp4_eager_nccl"),
+    ("torch_cpu_tp2_layer_annotations", "nsys_transformers_generate"),
+)
+DRAWN = ("torch_tp4_eager_nccl", "torch_cpu_tp2_layer_annotations")
+
+
+def findings(found: pl.DataFrame) -> Iterator[str]:
+    for row in found.iter_rows(named=True):
+        yield f"{row['order']}. {row['title']} {row['detail']} {row['suggestion']}"
+        yield f"   {row['prediction']}" if row["prediction"] else ""
+    yield f"of {found['denominator'][0]}" if found.height else "nothing"
+
+
+def titles(trace: Trace) -> Iterator[str]:
+    """Titles of the charts of a trace, or why there is none."""
+    drawn = {
+        "breakdown": lambda: charts.breakdown(analyze.attribute(trace), rows="phase", color="stage"),
+        "overlap": lambda: charts.overlap(analyze.overlap(trace, by=("rank",))),
+        "idle": lambda: charts.idle(analyze.idle(trace)),
+        "launch_delay": lambda: charts.launch_delay(analyze.launch_delay(trace)),
+        "layer_heatmap": lambda: charts.layer_heatmap(analyze.layers(trace, per="layer")),
+        "all_reduce": lambda: charts.all_reduce(analyze.collectives(trace)),
+        "kernels": lambda: charts.kernels(analyze.kernel_summary(trace)),
+        "critical_path": lambda: charts.critical_path(analyze.critical_path(trace)),
+    }
+    for name, draw in drawn.items():
+        try:
+            title = draw().to_dict()["title"]
+        except LlmprofError as error:
+            yield f"{name}: {error}"
+        else:
+            yield f"{name}: {title['text']} | {title.get('subtitle', '')}"
+
+
+def said() -> Iterator[str]:
+    names = [name for name in llmprof.samples()["name"] if name != "ncu_tp1_eager"]
+    for name in names:
+        trace = sample(name)
+        yield f"\n# {name}\n"
+        yield from findings(analyze.findings(trace))
+        yield from (f"{what}: {value}" for what, value in facts_in_words(analyze.run_facts(trace)))
+        if name in DRAWN:
+            yield from titles(trace)
+    for a, b in PAIRS:
+        yield f"\n# {a} and {b}\n"
+        yield from analyze.diff_words(analyze.diff(sample(a), sample(b)))
+        yield from analyze.diff_context(sample(a), sample(b))["words"].drop_nulls()
+    yield "\n# ncu_tp1_eager\n"
+    yield from findings(analyze.hardware_findings(llmprof.sample_metrics("ncu_tp1_eager")))
+    yield "\n# a server with a queue\n"
+    run = launch.open_run(bundled.notebook_data("h200") / "served_queue")
+    yield from findings(analyze.findings(run.trace, requests=analyze.requests(run)))
+
+
+@pytest.mark.slow
+def test_all_sentences_of_all_samples():
+    text = "\n".join(line.rstrip() for line in said() if line).lstrip("\n") + "\n"
+    if os.environ.get("LLMPROF_UPDATE"):
+        KEPT.write_text(text, "utf-8")
+    assert text == KEPT.read_text("utf-8"), "read what changed, then write the file with LLMPROF_UPDATE=1"
+
+
+def test_every_rule_has_its_sentences():
+    assert {rule.name for rule in RULES} <= set(sentences.FINDINGS)
+    assert set(sentences.FINDINGS) - {rule.name for rule in RULES} == {
+        "limited_kernel",
+        "profiler_estimate",
+        "hot_line",
+    }

@@ -344,6 +344,40 @@ Replayed with “{{ words }}” ({{ change }}):
 """What a replay predicts for the remedy of a finding."""
 
 
+CHANGE: Final = """
+{%- macro changed(word, rows) -%}
+  {%- for delta, part, counts in rows -%}
+    {{ " " ~ word ~ (" in " ~ second if phase is none else "") ~ ": " if loop.first else ", " }}
+    {{- part }} {{ delta|abs|ns }}
+    {%- if counts %} ({{ "{:,.10g}".format(counts[1]) }} events a rank in place of {{ "{:,.10g}".format(counts[0]) }})
+    {%- endif %}{{ "." if loop.last }}
+  {%- endfor -%}
+{%- endmacro -%}
+{%- if level == "recording" -%}
+At least one run has no known steps, so whole recordings are compared: {{ a_ns|ns }} in {{ first }}, {{ b_ns|ns }} in
+{{ second }}. How long a recording lasts says nothing of speed.
+{%- else -%}
+A step {% if phase == "other" %}whose phase is unknown{% else %}of {{ phase }}{% endif %} takes {{ b_ns|ns }} in
+{{ second }} against {{ a_ns|ns }} in {{ first }}:
+{% if a_ns == b_ns %}the same{% else %}
+{%- set way = "more" if b_ns > a_ns else "less" -%}
+{% if a_ns %}{{ (b_ns - a_ns)|abs|ns }} {{ way }} ({{ ((b_ns - a_ns)|abs / a_ns)|share }}){% else %}{{ way }}{% endif %}
+{%- if beyond_noise is none %}; {% if [a_steps, b_steps]|min <= 1 %}one step says nothing of the noise
+{%- else %}too few steps to know the noise{% endif %}
+{%- elif not beyond_noise %}, which is within the noise of the steps{% endif %}{% endif %}.
+{%- endif -%}
+{{ changed("Less", less) }}{{ changed("More", more) }}"""
+"""The change of a step from one run to another, and of its parts."""
+
+ALONE: Final = """
+{%- set named = phases|reject("equalto", "other")|list -%}
+{%- if not phases %}Only {{ name }} holds work on a device: there is nothing to compare it with.
+{%- else %}Only {{ name }} has {% if named %}steps of {{ named|joined }}{% endif %}
+{%- if "other" in phases %}{{ " and " if named }}steps whose phase is unknown{% endif %}: they are not compared.
+{%- endif %}"""
+"""What only one of two runs has."""
+
+
 def finding(rule: str, figures: dict[str, Any]) -> tuple[str, str, str]:
     """Title, detail and suggestion of a finding."""
     torch = bool(figures.get("of_torch"))

@@ -11,7 +11,8 @@ import pytest
 
 import llmprof
 from llmprof import analyze, bundled, charts, launch, sentences
-from llmprof.analyze.findings.facts import facts_in_words
+from llmprof.analyze.compare.story import diff_words
+from llmprof.analyze.findings.facts import facts_in_words, run_facts
 from llmprof.analyze.findings.findings import RULES
 from llmprof.errors import LlmprofError
 from llmprof.trace import Trace
@@ -60,13 +61,13 @@ def said() -> Iterator[str]:
         trace = sample(name)
         yield f"\n# {name}\n"
         yield from findings(analyze.findings(trace))
-        yield from (f"{what}: {value}" for what, value in facts_in_words(analyze.run_facts(trace)))
+        yield from (f"{what}: {value}" for what, value in facts_in_words(run_facts(trace)))
         if name in DRAWN:
             yield from titles(trace)
     for a, b in PAIRS:
         yield f"\n# {a} and {b}\n"
-        yield from analyze.diff_words(analyze.diff(sample(a), sample(b)))
-        yield from analyze.diff_context(sample(a), sample(b))["words"].drop_nulls()
+        yield from diff_words(analyze.diff(sample(a), sample(b)))
+        yield from analyze.diff(sample(a), sample(b), part="context")["words"].drop_nulls()
     yield "\n# ncu_tp1_eager\n"
     yield from findings(analyze.hardware_findings(llmprof.sample_metrics("ncu_tp1_eager")))
     yield "\n# a server with a queue\n"

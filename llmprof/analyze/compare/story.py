@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -11,9 +11,8 @@ from llmprof.analyze.activity import activity
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, NotCapturedError, listed
-from llmprof.text import joined
+from llmprof.sentences import ALONE, CHANGE, say
 from llmprof.trace import Trace
-from llmprof.units import format_ns, format_share
 
 GROUPS: Final = ("compute", "waiting", "transfer", "communication", "copies", "idle", "unexplained")
 """Groups of the parts of a step, in the order of a waterfall."""
@@ -162,68 +161,18 @@ def _phase_of(frame: pl.DataFrame, phase: str | None) -> tuple[pl.DataFrame, dic
 def diff_words(frame: pl.DataFrame) -> list[str]:
     """Changes from one run to the other as sentences; parts of less than 5 % of all changes are not named."""
     first, second = names_in(frame)
-    sentences = []
-    for phase in compared_phases(frame):
-        parts, total = _phase_of(frame, phase)
-        changed = _parts_in_words(parts, second, phase, _counts(frame) if phase is None else {})
-        sentences.append(f"{_change_in_words(total, first, second)} {changed}".strip())
-    for side, name in (("a", first), ("b", second)):
-        other = "b" if side == "a" else "a"
+    said = [say(CHANGE, first=first, second=second, **changes_of(frame, phase)) for phase in compared_phases(frame)]
+    for side, other, name in (("a", "b", first), ("b", "a", second)):
         alone = _totals(frame).filter((pl.col(f"{side}_steps") > 0) & (pl.col(f"{other}_steps") == 0))["phase"]
-        if alone.len():
-            if phases := [str(phase) for phase in alone.drop_nulls()]:
-                sentences.append(f"Only {name} has {_steps_of(phases)}: they are not compared.")
-            if alone.null_count():
-                sentences.append(f"Only {name} holds work on a device: there is nothing to compare it with.")
-    if not sentences:
-        sentences.append("Neither run holds work on a device: there is nothing to compare.")
-    return sentences
+        phases = alone.drop_nulls().to_list()
+        said += [say(ALONE, name=name, phases=phases)] if phases else []
+        said += [say(ALONE, name=name, phases=[])] if alone.null_count() else []
+    return said or ["Neither run holds work on a device: there is nothing to compare."]
 
 
-def _steps_of(phases: Sequence[str]) -> str:
-    """Text for the steps of some phases, including unknown ones."""
-    named = [phase for phase in phases if phase != "other"]
-    words = [f"steps of {joined(named)}"] if named else []
-    return " and ".join([*words, *(["steps whose phase is unknown"] if "other" in phases else [])])
-
-
-def _change_in_words(total: dict[str, Any], first: str, second: str) -> str:
-    before, after = total["a_ns"], total["b_ns"]
-    if total["level"] == "recording":
-        return (
-            f"At least one run has no known steps, so whole recordings are compared: {format_ns(before)} in "
-            f"{first}, {format_ns(after)} in {second}. How long a recording lasts says nothing of speed."
-        )
-    step = "a step whose phase is unknown" if total["phase"] == "other" else f"a step of {total['phase']}"
-    what = f"{step[:1].upper()}{step[1:]} takes {format_ns(after)} in {second} against {format_ns(before)} in {first}"
-    if before == after:
-        return f"{what}: the same."
-    more = "more" if after > before else "less"
-    size = f"{format_ns(abs(after - before))} {more} ({format_share(abs(after - before) / before)})" if before else more
-    if total["beyond_noise"] is None:
-        few = min(total["a_steps"], total["b_steps"])
-        doubt = "; one step says nothing of the noise" if few <= 1 else "; too few steps to know the noise"
-    else:
-        doubt = "" if total["beyond_noise"] else ", which is within the noise of the steps"
-    return f"{what}: {size}{doubt}."
-
-
-def _counts(frame: pl.DataFrame) -> dict[tuple[str, str], str]:
-    """Kind and part of a whole recording -> words on the number of events: a sum is less where fewer events ran."""
-    if not {"stage", "category", "a_count", "b_count"} <= set(frame.columns):
-        return {}
-    events = (
-        frame.filter(level="kernels").group_by(pl.coalesce("stage", "category")).agg(pl.col("a_count", "b_count").sum())
-    )
-    return {
-        ("compute", part): f" ({b:,.10g} events a rank in place of {a:,.10g})"
-        for part, a, b in events.iter_rows()
-        if a is not None and b is not None and a != b
-    }
-
-
-def _parts_in_words(parts: pl.DataFrame, second: str, phase: str | None, counts: Mapping[tuple[str, str], str]) -> str:
-    """The parts that changed most, what became less and what became more."""
+def changes_of(frame: pl.DataFrame, phase: str | None) -> dict[str, Any]:
+    """The step of a phase in both runs, and the parts that became shorter and longer most, each the largest first."""
+    parts, total = _phase_of(frame, phase)
     copies = parts.filter(kind="copy")
     if copies.height > 1:
         gathered = copies.select(
@@ -234,17 +183,24 @@ def _parts_in_words(parts: pl.DataFrame, second: str, phase: str | None, counts:
     whole = float(parts["delta_ns"].abs().sum())
     sure = parts.filter(
         (pl.col("beyond_noise").fill_null(value=True)) & (pl.col("delta_ns").abs() >= max(1.0, _SAID * whole))
+    ).sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True)
+    counts = _counts(frame) if phase is None else {}
+    named = [
+        (delta, words_of(kind, part)[1], counts.get(part) if kind == "compute" else None)
+        for kind, part, delta in sure.select("kind", "part", "delta_ns").iter_rows()
+    ]
+    less, more = ([row for row in named if (row[0] > 0) is longer][:_MOST_SAID] for longer in (False, True))
+    return total | {"less": less, "more": more}
+
+
+def _counts(frame: pl.DataFrame) -> dict[str, tuple[float, float]]:
+    """Part of a whole recording -> its events on each side, if they differ: a sum is less where fewer events ran."""
+    if not {"stage", "category", "a_count", "b_count"} <= set(frame.columns):
+        return {}
+    events = (
+        frame.filter(level="kernels").group_by(pl.coalesce("stage", "category")).agg(pl.col("a_count", "b_count").sum())
     )
-    sentences = []
-    for word, rows in (("Less", sure.filter(pl.col("delta_ns") < 0)), ("More", sure.filter(pl.col("delta_ns") > 0))):
-        largest = rows.sort(pl.col("delta_ns").abs(), descending=True, maintain_order=True).head(_MOST_SAID)
-        texts = [
-            f"{words_of(kind, part)[1]} {format_ns(abs(delta))}{counts.get((kind, part), '')}"
-            for kind, part, delta in largest.select("kind", "part", "delta_ns").iter_rows()
-        ]
-        if texts:
-            sentences.append(f"{word}{f' in {second}' if phase is None else ''}: {', '.join(texts)}.")
-    return " ".join(sentences)
+    return {part: (a, b) for part, a, b in events.iter_rows() if a is not None and b is not None and a != b}
 
 
 CONTEXT: Final = {"what": pl.String, "a": pl.String, "b": pl.String, "same": pl.Boolean, "words": pl.String}

@@ -148,6 +148,12 @@ ASCEND: Final = Platform(
 PLATFORMS: Final = {platform.name: platform for platform in (NVIDIA, AMD, ASCEND, UNKNOWN)}
 """Every platform by its name."""
 
+ON_DEVICE: Final = {"events": "kernels and copies", "event": "kernel", "stream": "stream", "time": "device time"}
+"""What sentences call the events of a device."""
+
+ON_HOST: Final = {"events": "operators", "event": "operator", "stream": "thread", "time": "operator time"}
+"""The same where operators of the host take their place."""
+
 _DEVICES: Final = (
     (ASCEND, r"(?i)\bascend|\bnpu\b|^910"),
     (AMD, r"(?i)\bamd\b|instinct|radeon|\bmi\d{3}|gfx\d"),

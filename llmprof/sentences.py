@@ -234,7 +234,7 @@ FINDINGS: Final = {
         {%- for part, share in following %}{{ "; then" if loop.first else "," }} {{ part }} {{ share|share }}
         {%- endfor %}.""",
         """Compute is {{ compute_share|share }} of the time;
-        {{ kernels|round|count("operator" if on_host else "kernel") }} of this
+        {{ kernels|round|count(event) }} of this
         {{ "stage" if is_stage else "kind" }} in {{ part }}, longest in sum
         {{ (name or "a kernel without a name")|shorten(100) }} ({{ by_name_share|share }} of it).""",
         """{% if of_weights %}Compare this stage with its bound (bytes of its weights over the memory bandwidth) before

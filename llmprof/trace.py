@@ -16,7 +16,7 @@ from llmprof import communication, names, schema, text
 from llmprof.arguments import Window, checked
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.lazy import Method
-from llmprof.platforms import Platform, platform_of
+from llmprof.platforms import ON_DEVICE, ON_HOST, Platform, platform_of
 from llmprof.storage import files, parquet, sql, sqlite
 from llmprof.storage.deferred import Deferred, narrowed, ranks_of, span_of
 from llmprof.storage.parquet import META_FILE
@@ -188,6 +188,26 @@ class Trace(Methods):
         'CUDA graphs'
         """
         return platform_of(self._meta, self._tables)
+
+    @property
+    def on_host(self) -> bool:
+        """Whether operators of the host take the place of device events, as in a run on the CPU."""
+        device = ("kernels", "copies")
+        if any(table in self.table_names for table in device) or self.has("runtime") or not self.has("ops"):
+            return False
+        return bool((self.ops["kind"] == "op").any())
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Words of sentences about the trace: what its events are called, and those of its platform.
+
+        Examples
+        --------
+        >>> import llmprof
+        >>> llmprof.sample("torch_tp1_eager").words["event"]
+        'kernel'
+        """
+        return {**self.platform.words, **(ON_HOST if self.on_host else ON_DEVICE)}
 
     def _frame(self, name: str) -> pl.DataFrame | None:
         """Frame of a table; None if it was not recorded."""

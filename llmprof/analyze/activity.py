@@ -173,7 +173,7 @@ def device_events(trace: Trace) -> pl.DataFrame:
             hint=f"record {trace.platform.how_to_record('kernels')}, and no other profiler attached to the process",
             table="kernels",
         )
-    elif "ops" in trace.table_names:  # as operators_stand_in() says
+    elif "ops" in trace.table_names:  # as trace.on_host says
         events = _ops_as_activity(trace.ops)
     else:
         way = f"record {trace.platform.how_to_record('kernels')}, and check that the window covers some steps"
@@ -185,19 +185,6 @@ def device_events(trace: Trace) -> pl.DataFrame:
             table="kernels",
         )
     return events.with_row_index("event")
-
-
-def operators_stand_in(trace: Trace) -> bool:
-    """Whether operators of the host take the place of device events, as in a run on the CPU."""
-    tables = ("kernels", "copies")
-    if any(table in trace.table_names for table in tables) or trace.has("runtime") or not trace.has("ops"):
-        return False
-    return bool((trace.ops["kind"] == "op").any())
-
-
-def work(trace: Trace) -> str:
-    """What the device time is made of, in words: kernels and copies, or operators in their place."""
-    return "operators" if operators_stand_in(trace) else "kernels and copies"
 
 
 def coded_names(trace: Trace) -> pl.Series:

@@ -17,7 +17,6 @@ from markupsafe import Markup
 
 from llmprof import analyze, schema
 from llmprof.analyze import catalog
-from llmprof.analyze.activity import work
 from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.analyze.findings.facts import facts_in_words, run_facts
 from llmprof.errors import AnalysisError, LlmprofError
@@ -48,16 +47,6 @@ def headline(trace: Trace) -> str:
     return f"Where the time goes: {number_of_ranks(count)}" + (f" on {device}" if device else "")
 
 
-def named(words: str, what: str) -> str:
-    """Text with the words for what was recorded: work on a device, or operators of the host in its place."""
-    on_host = what == "operators"
-    names = {"{events}": what, "{event}": "operator" if on_host else "kernel"}
-    names |= {"{stream}": "thread" if on_host else "stream", "{time}": "operator time" if on_host else "device time"}
-    for place, name in names.items():
-        words = words.replace(place, name)
-    return words
-
-
 def facts(trace: Trace) -> list[tuple[str, str]]:
     """Facts about the run as names and values; unknown values say so."""
     low, high = trace.span_ns
@@ -71,7 +60,7 @@ def facts(trace: Trace) -> list[tuple[str, str]]:
         ("Clock", str(meta.get("clock") or "not recorded")),
     ]
     out += [(_label(key), version(key, value)) for key, value in dict(meta.get("versions") or {}).items()]
-    if work(trace) == "operators":
+    if trace.on_host:
         out.insert(1, ("Device activity", "none recorded: outermost operators of the host stand in for it"))
     options = ", ".join(f"{key}={value}" for key, value in dict(meta.get("options") or {}).items())
     if options:
@@ -322,7 +311,7 @@ def _steps(trace: Trace) -> Rows | None:
     ]
     inferred = "inferred" in steps["source"]
     note = "No labels of the engine: steps were inferred from the repetition of kernels." if inferred else ""
-    where = "Steps" if work(trace) == "operators" else "Steps on the device"
+    where = "Steps" if trace.on_host else "Steps on the device"
     return Rows(where, ("phase", "steps", "median", "shortest", "longest"), rows, note)
 
 

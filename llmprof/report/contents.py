@@ -9,10 +9,10 @@ from typing import Final, Literal
 import polars as pl
 
 from llmprof import plugins
-from llmprof.analyze.activity import work
 from llmprof.analyze.catalog import Analysis, analyses
 from llmprof.analyze.findings.facts import facts_in_words, run_facts
 from llmprof.errors import LlmprofError
+from llmprof.platforms import ON_DEVICE
 from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import Drawing, drawings, figure
@@ -24,7 +24,7 @@ MOST_KERNELS = 25
 
 
 def sections(
-    figures: Mapping[str, Figure], frames: Mapping[str, pl.DataFrame | Absent], what: str = "kernels and copies"
+    figures: Mapping[str, Figure], frames: Mapping[str, pl.DataFrame | Absent], words: Mapping[str, str] = ON_DEVICE
 ) -> list[Section]:
     """Sections of the page: those of the catalogue's analyses, each with the results of the analyses that join it."""
     members: dict[str, list[Analysis]] = {}
@@ -34,14 +34,14 @@ def sections(
     out = []
     for anchor, joined in members.items():
         opened = next((member.section for member in joined if not isinstance(member.section, str)), None)
-        blocks = [block for member in joined for block in _tables(member, frames.get(member.name), what)]
+        blocks = [block for member in joined for block in _tables(member, frames.get(member.name), words)]
         drawn = [figures[drawing.name] for member in joined for drawing in drawings(member)]
         evidence = tuple(member.name for member in joined if member.reported)
         head = (opened.question or joined[0].question, opened.words) if opened is not None else (joined[0].question, "")
         if opened is not None and opened.without is not None and not _has_rows(frames.get(opened.without.analysis)):
             head = (opened.without.question, opened.without.words)
-        question, words = (cards.named(part, what) for part in head)
-        out.append(Section(anchor, question, words, [*blocks, *drawn], evidence))
+        question, text = (part.format_map(words) for part in head)
+        out.append(Section(anchor, question, text, [*blocks, *drawn], evidence))
     return out
 
 
@@ -49,7 +49,7 @@ def _has_rows(frame: pl.DataFrame | Absent | None) -> bool:
     return isinstance(frame, pl.DataFrame) and frame.height > 0
 
 
-def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) -> list[Table | Absent]:
+def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, words: Mapping[str, str]) -> list[Table | Absent]:
     """Make the table of an analysis, or give the reason why there is none, unless a figure of it does."""
     plain = not isinstance(analysis.section, str) and not (analysis.table or analysis.figures)
     if frame is None or not (analysis.table or analysis.package or plain):
@@ -61,10 +61,10 @@ def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, what: str) 
     if not analysis.table or (not frame.height and analysis.figures):
         return []
     if not analysis.package:
-        return [plugins.at(analysis.table)(frame, what)]
+        return [plugins.at(analysis.table)(frame, words)]
     try:
         with plugins.foreign():
-            return [plugins.at(analysis.table)(frame, what)]
+            return [plugins.at(analysis.table)(frame, words)]
     except (plugins.FailedError, LlmprofError) as error:
         failed = f"the table of {analysis.name!r} of {analysis.package} failed: {error}"
         return [Absent(analysis.help, captured=True, found=failed, hint="report this to its authors")]
@@ -81,7 +81,7 @@ def _plain_table(analysis: Analysis, frame: pl.DataFrame) -> Table:
     return Table(analysis.name, analysis.help, tuple(columns), frame.head(MOST_KERNELS), sortable=True)
 
 
-def steps_table(steps: pl.DataFrame, what: str = "kernels and copies") -> Table:
+def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
     """Steps by phase: their number, size and length."""
     span = pl.col("dur_ns")
     phases = {name: i for i, name in enumerate(("prefill", "mixed", "decode", "empty", "other"))}
@@ -103,16 +103,15 @@ def steps_table(steps: pl.DataFrame, what: str = "kernels and copies") -> Table:
         Column("steps", "steps", "number"),
         Column("context_tokens", "prompt tokens", "number"),
         Column("generation_requests", "decode requests", "number"),
-        Column("median", cards.named("{time}", what), "time"),
+        Column("median", words["time"], "time"),
         Column("least", "least", "time"),
         Column("most", "most", "time"),
         Column("host", "host time", "time"),
     )
     sources = steps["source"].unique().sort()
     note = "Known from " + ", ".join(_SOURCES.get(source, source) for source in sources) + "."
-    caption = cards.named(
-        "Steps by phase: medians over steps and ranks; {time} is from the first {event} to the end of the last", what
-    )
+    caption = "Steps by phase: medians over steps and ranks; {time} is from the first {event} to the end of the last"
+    caption = caption.format_map(words)
     return Table("steps", caption, columns, rows, note=note)
 
 
@@ -125,11 +124,11 @@ _SOURCES = {
 }
 
 
-def kernels_table(kernels: pl.DataFrame, what: str = "kernels and copies") -> Table:
+def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
     """The kernels with the largest sums."""
     top = kernels.head(MOST_KERNELS)
     columns = (
-        Column("name", cards.named("{event}", what), "name"),
+        Column("name", words["event"], "name"),
         Column("category", "category", "chip"),
         Column("count", "runs", "number"),
         Column("total_ns", "total", "time"),
@@ -140,9 +139,9 @@ def kernels_table(kernels: pl.DataFrame, what: str = "kernels and copies") -> Ta
     )
     rest = kernels.height - top.height
     covered, whole = (format_ns(frame.select(pl.col("total_ns").sum()).item()) for frame in (top, kernels))
-    caption = f"All {kernels.height} names of {what}, {whole} in all"
+    caption = f"All {kernels.height} names of {words['events']}, {whole} in all"
     if rest:
-        caption = f"{top.height} of {kernels.height:,} names of {what}, {covered} of {whole} in all"
+        caption = f"{top.height} of {kernels.height:,} names of {words['events']}, {covered} of {whole} in all"
     note = f"{rest:,} more are in kernel_summary.csv." if rest else ""
     return Table("kernels", caption, columns, top, sortable=True, note=note)
 
@@ -150,7 +149,7 @@ def kernels_table(kernels: pl.DataFrame, what: str = "kernels and copies") -> Ta
 _MOST_CHAINS: Final = 12
 
 
-def fusion_table(chains_found: pl.DataFrame, _what: str = "") -> Table | Absent:
+def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE) -> Table | Absent:
     """The chains of short kernels that would save most, or the sentence that there are none."""
     if not chains_found.height:
         words = "no short kernels always follow each other on a stream"
@@ -241,7 +240,7 @@ def contents(
         shares=cards.shares(frames.get("coverage")),
         reading=cards.reading(trace),
         findings=frames.get("findings", pl.DataFrame()),
-        sections=_ordered(first, sections(figures, results, work(trace)), frames.get("findings", pl.DataFrame())),
+        sections=_ordered(first, sections(figures, results, trace.words), frames.get("findings", pl.DataFrame())),
         frames=frames,
         absent=absent,
         path=path,

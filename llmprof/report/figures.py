@@ -11,7 +11,6 @@ import polars as pl
 
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog, roofline
-from llmprof.analyze.activity import work
 from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base.data import NO_ROWS, extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
@@ -124,7 +123,7 @@ def breakdown(trace: Trace) -> Drawn:
     """Device time of each phase by stage."""
     frame = _without_empty_steps(analyze.attribute(trace))
     named = cards.some_known(frame, "stage")
-    return charts.breakdown(named, work=work(trace)), ""
+    return charts.breakdown(named, work=trace.words["events"]), ""
 
 
 def breakdown_by_category(trace: Trace) -> Drawn:
@@ -132,7 +131,7 @@ def breakdown_by_category(trace: Trace) -> Drawn:
     frame = analyze.kernel_summary(trace, by=("rank",))
     frame = cards.some_known(frame, "category")
     frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "kernel_summary.csv")
-    return charts.breakdown(frame, rows="rank", color="category", work=work(trace)), note
+    return charts.breakdown(frame, rows="rank", color="category", work=trace.words["events"]), note
 
 
 def layer_heatmap(trace: Trace) -> Drawn:
@@ -152,7 +151,7 @@ def overlap(trace: Trace) -> Drawn:
     if not frame.height:
         frame = analyze.overlap(trace, by=("rank",), waits=True)
     frame, note = fewer_ranks(frame, frame["phase"].n_unique() if "phase" in frame.columns else 1, 64, "overlap.csv")
-    return charts.overlap(frame, work=work(trace)), note
+    return charts.overlap(frame, work=trace.words["events"]), note
 
 
 MANY_RANKS: Final = 8
@@ -212,7 +211,7 @@ def all_reduce(trace: Trace) -> Drawn:
 
 def idle(trace: Trace) -> Drawn:
     """Idle time of the device by cause, and the gaps by length."""
-    if work(trace) == "operators":
+    if trace.on_host:
         raise NotCapturedError(
             "no activity of a device was recorded, and operators of the host stand in for it",
             hint="profile the activity of the device as well, if the run uses one",
@@ -251,8 +250,7 @@ def layer_timeline(trace: Trace) -> Drawn:
     layer, low, high = middle
     seen = events.filter((pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low))
     seen, note = fewer_ranks(seen, 1, 8, "the trace")
-    words = f"Layer {layer} of that step: {format_ns(high - low)} from its first {{event}} to its last"
-    title = cards.named(words, work(trace))
+    title = f"Layer {layer} of that step: {format_ns(high - low)} from its first {trace.words['event']} to its last"
     return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
 
 

@@ -6,7 +6,6 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import activity
-from llmprof.analyze.activity import operators_stand_in
 from llmprof.analyze.nesting import outermost_ops
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
@@ -56,12 +55,12 @@ def test_on_cpu_the_outermost_operators_stand_in() -> None:
 
 def test_operators_stand_in_only_where_nothing_of_a_device_was_recorded() -> None:
     calls, run = ops([("aten::mm", 0, 100, 1)]), kernels([GEMM])
-    assert operators_stand_in(Trace({"ops": calls}))
-    assert not operators_stand_in(Trace({"ops": calls.with_columns(kind=pl.lit("python"))}))
-    assert not operators_stand_in(Trace({"kernels": run, "ops": calls}))
-    assert not operators_stand_in(Trace({"kernels": run.clear(), "ops": calls}))
+    assert Trace({"ops": calls}).on_host
+    assert not Trace({"ops": calls.with_columns(kind=pl.lit("python"))}).on_host
+    assert not Trace({"kernels": run, "ops": calls}).on_host
+    assert not Trace({"kernels": run.clear(), "ops": calls}).on_host
     host = Trace({"runtime": launches(run), "ops": calls})  # the device was not recorded: its time is unknown
-    assert not operators_stand_in(host)
+    assert not host.on_host
     with pytest.raises(NotCapturedError, match="holds host calls but no device activity"):
         activity(host)
 

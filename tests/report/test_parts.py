@@ -13,6 +13,7 @@ from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.platforms import ON_HOST
 from llmprof.report import contents, figures, vega
 from llmprof.report.contents import steps_table
 from llmprof.report.page import Absent, Column, Figure, Table, figure_of, table
@@ -213,7 +214,7 @@ def test_sections_ask_what_the_recording_can_answer(small):
     assert "No steps were found" in bare["steps"]
     assert "ollecti" not in bare["communication"]
     # a run on the CPU has operators and threads, with tables that say so
-    on_host = contents.sections(drawn, frames | {"kernel_summary": analyze.kernel_summary(small)}, "operators")
+    on_host = contents.sections(drawn, frames | {"kernel_summary": analyze.kernel_summary(small)}, ON_HOST)
     said = " ".join(f"{one.question} {one.words}" for one in on_host)
     assert "Which operators are hot?" in said
     for anchor in ("steps", "kernels", "communication", "layers", "timeline"):

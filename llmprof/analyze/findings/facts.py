@@ -7,7 +7,6 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.activity import operators_stand_in
 from llmprof.analyze.compare.story import engine_of
 from llmprof.analyze.findings.scope import scope_of
 from llmprof.analyze.layers.attribution import attribute
@@ -80,7 +79,7 @@ def _engine(trace: Trace) -> tuple[str | None, str]:
 def _device(trace: Trace) -> tuple[str | None, str]:
     device, ranks = trace.meta.get("device"), [rank for rank in trace.ranks if rank >= 0]
     count = f"{len(ranks)} x " if len(ranks) > 1 else ""
-    if not device and operators_stand_in(trace):
+    if not device and trace.on_host:
         return None, "nothing ran on a device; operators of the host stand in"
     if device:
         return f"{count}{device}", "the profiler"

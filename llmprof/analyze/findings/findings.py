@@ -17,6 +17,7 @@ from llmprof.analyze.findings.scope import Measure, Scope, scope_of
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.requests.spans import FIRST_TOKENS, first_token_finding
 from llmprof.errors import NotCapturedError
+from llmprof.platforms import ON_DEVICE, ON_HOST
 from llmprof.trace import Trace
 
 
@@ -220,7 +221,10 @@ def _row(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str | Non
         "of_torch": scope.of_torch,
         "on_host": scope.on_host,
     }
-    title, detail, suggestion = sentences.finding(rule.name, {**scope.platform.words, **measure.figures, **of_scope})
+    title, detail, suggestion = sentences.finding(
+        rule.name,
+        {**scope.trace.platform.words, **(ON_HOST if scope.on_host else ON_DEVICE), **measure.figures, **of_scope},
+    )
     gain = measure.ns if measure.gain_ns is None else measure.gain_ns
     first, last = measure.window_ns or (None, None)
     known_gain = predicted if isinstance(predicted, Gain) else None

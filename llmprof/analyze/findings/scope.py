@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 
-from llmprof.analyze.activity import operators_stand_in
 from llmprof.analyze.groups import last_before
 from llmprof.analyze.idle import idle
 from llmprof.analyze.intervals import clip
@@ -16,7 +15,6 @@ from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import LANE, recorded_windows, steady_state, step_windows, time_parts
 from llmprof.errors import AnalysisError
-from llmprof.platforms import Platform
 from llmprof.text import counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -162,14 +160,9 @@ class Scope:
         return f"time from step to step: {mean} on average {where} over {what} {share} of the recorded time"
 
     @cached_property
-    def platform(self) -> Platform:
-        """Platform of the devices, for the words of sentences."""
-        return self.trace.platform
-
-    @cached_property
     def on_host(self) -> bool:
         """Whether operators of the host take the place of device events."""
-        return operators_stand_in(self.trace)
+        return self.trace.on_host
 
     @cached_property
     def of_torch(self) -> bool:

@@ -9,7 +9,7 @@ import polars as pl
 import traitlets
 
 from llmprof import charts
-from llmprof.analyze.activity import activity, work
+from llmprof.analyze.activity import activity
 from llmprof.analyze.intervals import clip, gaps, length_within, merge
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap_within, with_waits
@@ -374,7 +374,7 @@ class Overlap(Explorer):
         frame = overlap_of_trace(self.trace, by=("rank", "step", "phase"), waits=True).drop_nulls("step")
         if frame.is_empty():
             frame = overlap_of_trace(self.trace, by=("rank",), waits=True)
-        return charts.to_png_bytes(charts.overlap(frame, work=work(self.trace)))
+        return charts.to_png_bytes(charts.overlap(frame, work=self.trace.words["events"]))
 
     def _parts(self) -> list[str]:
         """Parts that one of the traces has, in order; only these are in the legend."""

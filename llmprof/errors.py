@@ -6,6 +6,7 @@ Every message says what was found, what was expected and what to do about it.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 
 def listed(items: Iterable[object]) -> str:
@@ -32,14 +33,28 @@ class LlmprofError(Exception):
         Machine-readable details, kept in ``facts``.
     """
 
+    remedy: ClassVar[str] = ""
+    """The hint of an error of this class that has none of its own."""
+
     def __init__(self, found: str, *, expected: str = "", hint: str = "", **facts: object) -> None:
         self.found = found
         self.expected = expected
-        self.hint = hint
+        self.hint = hint or self.remedy
         self.facts = facts
-        parts = [found, f"expected {expected}" if expected else "", hint]
+        super().__init__(found)
+
+    def __str__(self) -> str:
+        parts = [self.found, f"expected {self.expected}" if self.expected else "", self.hint]
         message = "; ".join(part.rstrip(".") for part in parts if part)
-        super().__init__(message if message.endswith(("?", "!")) else f"{message}.")
+        return message if message.endswith(("?", "!")) else f"{message}."
+
+    def about(self, what: str) -> None:
+        """Name the file or folder that the error is about, unless it names one; keep it in ``facts``."""
+        if "path" in self.facts:
+            return
+        self.facts["path"] = what
+        if what not in self.found:
+            self.found = f"{what}: {self.found}"
 
 
 class ArgumentError(LlmprofError, TypeError):
@@ -49,17 +64,25 @@ class ArgumentError(LlmprofError, TypeError):
 class ReadError(LlmprofError):
     """A file or folder could not be read as a trace."""
 
+    remedy = "check that it is the whole file that the profiler wrote; if it is, record or export it again"
+
 
 class UnknownFormatError(ReadError):
     """No reader recognises the content."""
+
+    remedy = "pass the file that the profiler wrote, as it wrote it"
 
 
 class MixedRunsError(ReadError):
     """The files do not belong to one run, or two of them have the same rank."""
 
+    remedy = "read each run separately"
+
 
 class SchemaError(LlmprofError):
     """A frame does not conform to the schema."""
+
+    remedy = "docs/schema.md lists the tables and the types of their columns"
 
 
 class NotCapturedError(LlmprofError):

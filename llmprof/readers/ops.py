@@ -18,6 +18,7 @@ import polars as pl
 
 from llmprof.errors import MixedRunsError, ReadError, listed
 from llmprof.readers.common.reader import Part, Probe, Reader, Request
+from llmprof.storage.files import regular
 
 FORMAT: Final = "llmprof-ops"
 VERSION: Final = 1
@@ -101,7 +102,7 @@ def read_timings(path: str | Path) -> Timings:
 def document(path: Path) -> dict[str, Any]:
     """Content of one file, with its format and version checked."""
     try:
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
     except OSError as error:
         raise ReadError(f"cannot read {path.name}: {error.strerror or error}") from error
     try:

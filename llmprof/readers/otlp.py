@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.storage.files import note_input
+from llmprof.storage.files import note_input, regular
 from llmprof.units import NS_PER_S
 
 _NAMES: Final[dict[str, tuple[str, ...]]] = {
@@ -73,7 +73,7 @@ def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) ->
     file = Path(path)
     note_input(file)
     try:
-        content = file.read_text("utf-8")
+        content = regular(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ReadError(f"{file.name} cannot be read: {error}", expected="OTLP in JSON") from error
     rows: dict[Any, dict[str, Any]] = {}

@@ -25,7 +25,7 @@ from llmprof.readers.common.reader import BY_CONTENT, Part, Probe, Reader, Reque
 from llmprof.readers.registry import claims, knows, refuse_empty, say_what_it_is
 from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, has_timeline, is_run, parallel
 from llmprof.storage import files
-from llmprof.text import counted
+from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 
 CACHE_AFTER_S = 1.0
@@ -221,7 +221,8 @@ def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
             hint=f"read it with {reader.instead}",
         )
     if not reader.package:
-        return reader.read(file, request)
+        with border(file.name):
+            return reader.read(file, request)
     try:
         with plugins.foreign():
             return reader.read(file, request)
@@ -317,12 +318,17 @@ def _warned(trace: Trace) -> Trace:
 
 def hardware_metrics_only(path: Path) -> bool:
     """Whether a path has hardware metrics of Nsight Compute but no timeline."""
+    with border(path.name or str(path)):
+        return _hardware_metrics_only(path)
+
+
+def _hardware_metrics_only(path: Path) -> bool:
     if not path.exists() or (is_run(path) and has_timeline(path)):
         return False
     if not path.is_dir():
         return _is_profile(path)
     try:
-        return not files_of(path, None)
+        return not files_of(path, None, quiet=True)
     except ReadError:
         return any(_is_profile(file) for file in path.iterdir() if file.is_file())
 
@@ -339,12 +345,12 @@ _METRICS: Final = "llmprof.read_metrics"
 """Function that reads files of Nsight Compute."""
 
 
-def files_of(path: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
+def files_of(path: Path, chosen: Reader | None, *, quiet: bool = False) -> list[tuple[Reader, Path]]:
     """Readers and files of the traces at a path, in the order of their names."""
     if not path.exists():
         raise ReadError(f"{path} does not exist", hint="check the path")
     if not path.is_dir():
-        refuse_empty(path)
+        refuse_empty(files.regular(path))
         reader = chosen or knows(path)
         if reader is None:
             raise UnknownFormatError(
@@ -354,26 +360,32 @@ def files_of(path: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
             )
         return [(reader, path)]
     reader = chosen if chosen is not None and claims(chosen, Probe(path)) else knows(path) if chosen is None else None
-    return [(reader, path)] if reader is not None else _inside(path, chosen)
+    return [(reader, path)] if reader is not None else _inside(path, chosen, quiet=quiet)
 
 
-def _inside(folder: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
+def _inside(folder: Path, chosen: Reader | None, *, quiet: bool) -> list[tuple[Reader, Path]]:
     """Readers and files of the traces in a folder, without files that are whole traces by themselves."""
     suffixes = {suffix for reader in registry.readers() for suffix in reader.suffixes}
-    candidates = sorted(p for p in folder.iterdir() if p.is_dir() or p.suffix in suffixes)
+    candidates = sorted(p for p in folder.iterdir() if p.suffix in suffixes or p.is_dir())
+    special = {path: kind for path in candidates if (kind := files.special(path))}
+    candidates = [path for path in candidates if path not in special]
+    if special and not quiet:
+        some = listed(f"{path.name} is a {kind}" for path, kind in list(special.items())[:3])
+        which = left_out(len(special), "entry", "other than files and folders")
+        warnings.warn(f"{folder.name}: {which}: {some}", TraceWarning, stacklevel=2)
     readable = [(reader, path) for path in candidates if (reader := knows(path)) is not None]
-    files: dict[Reader, list[Path]] = {}
+    by_reader: dict[Reader, list[Path]] = {}
     for reader, path in readable:
         if not reader.alone and chosen in (None, reader):
-            files.setdefault(reader, []).append(path)
-    if not files:
+            by_reader.setdefault(reader, []).append(path)
+    if not by_reader:
         others = {f"{path.name} is {reader.what}{_elsewhere(reader)}": None for reader, path in readable}
         raise ReadError(
             f"{folder} has no trace (llmprof looked at {counted(sum(p.is_file() for p in candidates), 'file')})",
             expected=_expected(),
             hint=next(iter(others), "pass the folder with the profiler's files"),
         )
-    return [(reader, path) for reader, paths in files.items() for path in (reader.choose or list)(paths)]
+    return [(reader, path) for reader, paths in by_reader.items() for path in (reader.choose or list)(paths)]
 
 
 def _elsewhere(reader: Reader) -> str:

@@ -15,7 +15,7 @@ from typing import Final
 from llmprof import plugins
 from llmprof.errors import PluginWarning, ReadError, UnknownFormatError, listed
 from llmprof.readers.common.event_stream import GZIP_MAGIC, Blocks
-from llmprof.readers.common.reader import START_BYTES, Probe, Reader
+from llmprof.readers.common.reader import START_BYTES, Probe, Reader, border
 from llmprof.text import plain
 
 BUILT_IN: Final = (
@@ -91,6 +91,11 @@ def detect(path: Path) -> str | None:
 
 def knows(path: Path) -> Reader | None:
     """First reader that knows a file or folder; None if no reader does."""
+    with border(path.name or str(path)):
+        return _knows(path)
+
+
+def _knows(path: Path) -> Reader | None:
     probe = Probe(path)
     first: Reader | None = None
     for reader in readers():
@@ -105,7 +110,7 @@ def knows(path: Path) -> Reader | None:
                 f"{path.name} is read as {first.name!r}, and the plug-in {reader.package} claims it, too; "
                 f"format={reader.name!r} reads it with the plug-in",
                 PluginWarning,
-                stacklevel=2,
+                stacklevel=4,
             )
     return first
 

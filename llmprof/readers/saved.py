@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from llmprof.errors import NotCapturedError
+from llmprof.errors import NotCapturedError, ReadError
 from llmprof.readers.common.reader import Probe, Reader, Request
 from llmprof.storage import deferred
 from llmprof.storage.dataset import MANIFEST
+from llmprof.storage.files import regular
 from llmprof.storage.parquet import META_FILE
 from llmprof.storage.places import Place
 from llmprof.trace import Trace
@@ -73,8 +74,8 @@ def parallel(folder: Path) -> dict[str, int]:
     import yaml
 
     try:
-        config = yaml.safe_load((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        config = yaml.safe_load(regular(folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError, ReadError):
         return {}
     sizes = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
     config = config if isinstance(config, dict) else {}

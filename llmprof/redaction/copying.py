@@ -23,7 +23,7 @@ from llmprof.readers.registry import detect
 from llmprof.readers.saved import is_run
 from llmprof.redaction import chrome, ncu, nsys
 from llmprof.storage import sqlite
-from llmprof.storage.files import as_the_user_would
+from llmprof.storage.files import as_the_user_would, regular
 from llmprof.storage.pseudonyms import Ledger, Pseudonyms, writing
 
 Copy = Callable[[Path, Path, Ledger], None]
@@ -187,7 +187,7 @@ def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
 
 def _loaded(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(regular(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ReadError(
             f"{path.name} of the run is damaged: {error}", expected="the file as llmprof wrote it"
@@ -250,7 +250,7 @@ def _config(path: Path, ledger: Ledger) -> str:
     import yaml
 
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.safe_load(regular(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ReadError(
             f"{path.name} of the run is damaged: {error}", expected="the file as llmprof wrote it"
@@ -429,7 +429,7 @@ def _copy_file(source: Path, target: Path, ledger: Ledger) -> None:
     if hint := _REPORTS.get(source.suffix.lower()):
         raise ReadError(f"{source.name} is a report in the profiler's own format, which is not redacted", hint=hint)
     try:
-        with source.open("rb") as file:
+        with regular(source).open("rb") as file:
             start = file.read(len(sqlite.MAGIC))
     except OSError as error:
         raise ReadError(

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import stat
 import tempfile
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any, Final
 
 from isal import isal_zlib
 
-from llmprof.errors import OutputError
+from llmprof.errors import OutputError, ReadError
 
 _INPUTS: Final[dict[Path, float]] = {}
 """Files and folders that were named as inputs in this process, without links, and when (s since the epoch)."""
@@ -128,6 +129,35 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
+_SPECIAL: Final = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+
+
+def special(path: Path) -> str:
+    """``pipe``, ``socket`` or ``device`` for what is neither a file nor a folder: it may never end, or never begin."""
+    try:
+        return _SPECIAL.get(stat.S_IFMT(path.stat().st_mode), "")
+    except OSError:  # missing, or not ours to see: opening it says so
+        return ""
+
+
+def regular(path: Path) -> Path:
+    """The path, if it can be read to its end.
+
+    Raises
+    ------
+    ReadError
+        It is a pipe, a socket or a device.
+    """
+    if kind := special(path):
+        raise ReadError(
+            f"{path} is a {kind}",
+            expected="a file or folder",
+            hint="save what it gives in a file, and read that",
+            path=str(path),
+        )
+    return path
+
+
 def write_json(path: Path, value: Any) -> Path:
     """Write JSON; numbers that are not finite become null."""
     return write(path, json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=str) + "\n")
@@ -152,6 +182,8 @@ def write_small(path: Path, value: Any) -> Path:
 
 def read_json(path: Path) -> Any:
     """Content of a JSON file; None if it is missing or damaged."""
+    if special(path):
+        return None
     try:
         return json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
@@ -167,7 +199,7 @@ def checksum(path: Path) -> int:
         The file cannot be read.
     """
     value = 0
-    with path.open("rb") as file:
+    with regular(path).open("rb") as file:
         while block := file.read(_BLOCK_BYTES):
             value = isal_zlib.crc32(block, value)
     return value

@@ -17,7 +17,7 @@ from isal import isal_zlib
 
 from llmprof import schema
 from llmprof.errors import OutputError, ReadError, SchemaError, listed
-from llmprof.storage.files import as_the_user_would, checksum
+from llmprof.storage.files import as_the_user_would, checksum, regular
 
 META_FILE = "llmprof.json"
 """File with the metadata of a saved trace, by which a folder is recognised as one."""
@@ -57,7 +57,7 @@ def write(
 def load(folder: Path) -> tuple[dict[str, pl.DataFrame], dict[str, Any], dict[str, Any]]:
     """Tables, metadata and coverage that :func:`write` wrote."""
     try:
-        head = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
+        head = json.loads(regular(folder / META_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ReadError(f"{folder} holds no saved trace ({error})", expected=f"a folder with {META_FILE}") from error
     version = head.get("schema") if isinstance(head, dict) else None

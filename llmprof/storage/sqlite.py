@@ -24,6 +24,7 @@ from adbc_driver_sqlite import connect as adbc_connect
 
 from llmprof.errors import AnalysisError, ReadError, TraceWarning
 from llmprof.storage import arrow_stream
+from llmprof.storage.files import regular
 
 MAGIC = b"SQLite format 3\x00"
 BATCH_ROWS = 1 << 16
@@ -41,7 +42,7 @@ def uri(path: PathLike) -> str:
     A database in WAL mode whose ``-wal`` file has content is still being written or was not closed. It can be read
     with that file; if its folder cannot be written, SQLite cannot do so, and only the main file is read.
     """
-    target = Path(path).resolve()
+    target = regular(Path(path)).resolve()
     wal = target.with_name(target.name + "-wal")
     mode = "mode=ro"
     if not (wal.exists() and wal.stat().st_size) and _in_wal_mode(target):

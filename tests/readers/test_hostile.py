@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import shutil
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -18,10 +19,12 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof.errors import LlmprofError, ReadError, TraceWarning
+from llmprof.errors import LlmprofError, MixedRunsError, ReadError, SchemaError, TraceWarning, UnknownFormatError
 from llmprof.readers.common.event_stream import MOST_EVENT_BYTES
-from llmprof.readers.common.reader import MOST_RANKS
+from llmprof.readers.common.reader import MOST_RANKS, border
 from llmprof.readers.ncu.reader import read_metrics
+from llmprof.redaction import redact
+from llmprof.storage.parquet import META_FILE
 
 EXPORT = Path(__file__).parents[2] / "sample_traces/nsys_tp2_cudagraph/report.sqlite"
 EVENT = {
@@ -284,3 +287,107 @@ def test_a_saved_trace_whose_parquet_is_something_else(tmp_path):
     (tmp_path / "s" / "kernels.parquet").write_bytes(b"PAR1" + b"\xff" * 100 + b"PAR1")
     with pytest.raises(ReadError, match="damaged"):
         llmprof.read(tmp_path / "s")
+
+
+# --- what is no file
+
+
+def pipe(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def socket_of(path: Path) -> Path:
+    with closing(socket.socket(socket.AF_UNIX)) as made:
+        made.bind(str(path))
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["json", "sqlite", "csv", "ncu-rep", "nsys-rep"])
+@pytest.mark.parametrize("call", [llmprof.read, read_metrics, llmprof.read_requests, redact])
+def test_a_pipe_is_refused_at_once(tmp_path, call, suffix):
+    path = pipe(tmp_path / f"a.{suffix}")
+    with pytest.raises(ReadError, match=r"is a (pipe|report)"):
+        call(path, *([tmp_path / "copy"] if call is redact else []))
+
+
+def test_sockets_and_devices_are_refused_at_once(tmp_path):
+    with pytest.raises(ReadError, match="is a socket"):
+        llmprof.read(socket_of(tmp_path / "a.json"))
+    with pytest.raises(ReadError, match="is a device"):
+        llmprof.read("/dev/zero")
+
+
+def test_the_other_files_of_a_folder_with_a_pipe_are_read(tmp_path):
+    written(tmp_path / "rank0.json")
+    pipe(tmp_path / "rank1.json")
+    socket_of(tmp_path / "meta.json")
+    trace, warned = read(tmp_path)
+    assert trace.kernels.height == 1
+    assert "2 entries" in warned
+    assert "rank1.json is a pipe" in warned
+
+
+@pytest.mark.parametrize("place", [META_FILE, "kernels.parquet"])
+def test_a_pipe_in_a_saved_trace_is_refused_at_once(tmp_path, place):
+    saved = llmprof.read(written(tmp_path / "a.json")).save(tmp_path / "saved")
+    (saved / place).unlink()
+    pipe(saved / place)
+    with pytest.raises(ReadError, match="is a pipe"):
+        llmprof.read(saved)
+
+
+def test_a_folder_of_the_system_is_refused():
+    with pytest.raises(ReadError, match="proc"):
+        llmprof.read("/proc")
+
+
+@pytest.mark.parametrize("begin", [b"[", b'{"traceEvents":['])
+def test_a_long_list_of_empty_objects_is_refused_before_its_end(tmp_path, begin):
+    path = tmp_path / "a.json.gz"
+    path.write_bytes(gzip.compress(begin + b"{}," * 2_000_000 + b"{}]"))
+    with pytest.raises(ReadError, match=r"none of its first 1,\d+,\d+ entries|not of events"):
+        llmprof.read(path, cache=False)
+
+
+# --- messages
+
+
+@pytest.mark.parametrize("change", ["rows", "types"])
+def test_a_damaged_table_of_a_folder_is_refused_with_the_name_of_the_folder_and_a_remedy(tmp_path, change):
+    folder = tmp_path / "report_pqtdir"
+    folder.mkdir()
+    pl.DataFrame({"id": [1], "value": ["a"]}).write_parquet(folder / "StringIds.parquet")
+    table = folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
+    pl.DataFrame({"start": [[1]] if change == "types" else [1], "end": [2], "globalPid": [3]}).write_parquet(table)
+    if change == "rows":
+        table.write_bytes(table.read_bytes()[:-9])
+    with pytest.raises(ReadError, match=folder.name) as caught:
+        llmprof.read(folder, cache=False)
+    assert caught.value.hint
+
+
+def test_every_error_of_reading_has_a_remedy_and_its_file():
+    for kind in (ReadError, UnknownFormatError, MixedRunsError, SchemaError):
+        with pytest.raises(kind, match=r"^a\.json: it broke; .") as caught, border("a.json"):
+            raise kind("it broke")
+        assert caught.value.hint == kind.remedy != ""
+        assert caught.value.facts["path"] == "a.json"
+
+
+def test_an_error_names_its_file_once():
+    with pytest.raises(ReadError) as caught, border("folder"), border("a.json"):
+        raise ReadError("a.json is empty")
+    assert caught.value.found == "a.json is empty"
+
+
+def test_a_heading_of_ncu_without_values_is_read_without_them(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text(
+        '"ID","Process ID","Process Name","Host Name","Kernel Name","Metric Name","Metric Unit","' + "9" * 400 + '"\n'
+        '"0","1","app","host","gemm","Duration","ns","5"\n'
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert read_metrics(path).metrics.is_empty()
+    assert "1 row" in str(caught[0].message)

@@ -12,6 +12,7 @@ import polars as pl
 
 from llmprof.errors import ReadError, TraceWarning
 from llmprof.storage import sqlite
+from llmprof.storage.files import regular
 
 ABSENT: Final = ("", "N/A", "NA", "None", "nan", "NULL")
 """Cells that stand for a missing value."""
@@ -29,7 +30,7 @@ _HEADING: Final = re.compile(r"(?P<name>.*?)(?:\((?P<unit>[^()]*)\))?$")
 def read(path: Path) -> pl.DataFrame:
     """Read a CSV file with every cell as stripped text, or null for a missing value."""
     try:
-        raw = path.read_bytes()
+        raw = regular(path).read_bytes()
     except OSError as error:
         raise ReadError(f"cannot read {path.name}: {error.strerror or error}", hint="check the file") from error
     if not raw.strip():

@@ -15,6 +15,7 @@ from llmprof.readers.ascend import files as ascend_files
 from llmprof.readers.ascend.files import is_database
 from llmprof.readers.common.reader import START_BYTES, Probe
 from llmprof.storage import sqlite
+from llmprof.storage.files import regular
 
 OUTPUT: Final = ("ASCEND_PROFILER_OUTPUT", "mindstudio_profiler_output")
 CLUSTER: Final = ("cluster_analysis_output", "cluster_analysis")
@@ -120,9 +121,11 @@ def _json_kind(text: bytes, probe: Probe) -> str | None:
 
 def _names_layers(probe: Probe) -> bool:
     """Whether the first or the last 4 MiB of a list of events name a layer of the NPU; the names may be anywhere."""
+    looked_at = 0
     for text in probe.growing():
-        if _LAYERS.search(text, max(0, len(text) - 2 * START_BYTES)):
+        if _LAYERS.search(text, max(0, looked_at - START_BYTES)):
             return True
+        looked_at = len(text)
         if len(text) > _SNIFF_BYTES:
             break
     try:
@@ -273,7 +276,7 @@ def _options(content: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 def _object(path: Path) -> dict[str, Any]:
     """Content of a JSON file; empty if the file is invalid, since other files can be read without it."""
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+        document = json.loads(regular(path).read_bytes())
+    except (OSError, ValueError, ReadError):
         return {}
     return document if isinstance(document, dict) else {}

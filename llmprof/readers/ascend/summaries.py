@@ -14,6 +14,7 @@ from llmprof.errors import ReadError, listed
 from llmprof.readers.ascend import files, folder, tables
 from llmprof.readers.ascend.files import Database
 from llmprof.readers.ascend.tables import CALLS, PIECES
+from llmprof.storage.files import regular
 
 _PMU: Final = (
     r"^(?:aic|aiv|aicore|cube|vector|mte\d|mac|vec|scalar|fixpipe|l2|ub|l0|l1|main_mem|icache|memory_bound|r\d)"
@@ -162,7 +163,7 @@ def matrix(path: Path) -> pl.DataFrame:
 def json_object(path: Path) -> dict[str, Any]:
     """Content of a JSON file with an object."""
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        document = msgspec.json.decode(regular(path).read_bytes())
     except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ReadError(
             f"{path.name} is not valid JSON: {error}", hint="the export may have been interrupted: export it again"

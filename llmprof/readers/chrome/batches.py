@@ -83,6 +83,9 @@ _MODULE: Final = "nn.Module: "
 
 _LEFT_OUT: Final = {"s": "flow", "t": "flow", "f": "flow", "M": "metadata", "i": "instant", "I": "instant"}
 
+NO_PHASE: Final = "ph ''"
+"""Reason for leaving out an entry without a phase, which is no event."""
+
 
 @dataclass(slots=True)
 class Batch:
@@ -191,7 +194,7 @@ class Batches:
             elif phase in ("i", "I") and (memory := [e for e in events if e.name == "[memory]"]):
                 groups["memory"] += memory
                 left_out -= len(memory)
-            skipped[_LEFT_OUT.get(phase, f"ph {phase!r}")] += left_out
+            skipped[_LEFT_OUT.get(phase, f"ph {phase!r}" if phase else NO_PHASE)] += left_out
 
     def _names_of(self, events: list[Any]) -> list[tuple[int, str]]:
         """Processes and their names."""

@@ -20,7 +20,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.progress import Progress
-from llmprof.readers.chrome.batches import Batch, Batches, ranks, split
+from llmprof.readers.chrome.batches import NO_PHASE, Batch, Batches, ranks, split
 from llmprof.readers.chrome.events import EventDecoder, in_one_form
 from llmprof.readers.chrome.tables import base_ns, describe, tables
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
@@ -91,6 +91,7 @@ class _Reading:
         self.unit = -1
         self.decoder = EventDecoder()
         self._progress = progress
+        self._has_event = False
 
     def restart(self) -> None:
         """Read the file again from its start; events that were read are kept."""
@@ -131,9 +132,21 @@ class _Reading:
                 events = in_one_form(events)
             for label, some in split(events).items():
                 self.by_label[label].add(some, self.unit)
+            self._refuse_other_lists()
             if self._progress is not None:
                 self._progress(path.name, self.stream.blocks.read_bytes, path.stat().st_size)
             yield self.unit
+
+    def _refuse_other_lists(self) -> None:
+        """Raise if none of many entries is an event: each has at least a phase."""
+        newest = [batches.batches[-1] for batches in self.by_label.values() if batches.batches]
+        self._has_event |= any(batch.skipped.get(NO_PHASE, 0) < batch.total for batch in newest)
+        read = 0 if self._has_event else sum(batches.total for batches in self.by_label.values())
+        if read >= _MOST_EMPTY:
+            raise ReadError(
+                f"{self.stream.path.name}: none of its first {read:,} entries is an event",
+                expected="Chrome trace events, each with a phase (ph)",
+            )
 
     def told(self, unit: int) -> tuple[list[Any], dict[str, pl.DataFrame]]:
         """Facts and columns of the unit that this process read last, for the process that started it."""
@@ -264,8 +277,11 @@ def _tell_of_file(coverage: dict[str, Any], reading: _Reading) -> None:
     }
 
 
+_MOST_EMPTY: Final = 1 << 18
+"""Number of entries, none of which is an event, after which a file is refused."""
 _BEFORE: Final = b"\xef\xbb\xbf \t\r\n"
-_FIRST_EVENT: Final = re.compile(rb'\[\s*(?:\{\s*\}\s*,\s*)*\{.*?"ph"\s*:\s*"', re.DOTALL)
+_OBJECTS: Final = re.compile(rb"\[\s*\{")
+_PHASE: Final = re.compile(rb'"ph"\s*:\s*"')
 _MAY_GO_ON: Final = re.compile(rb"$|\{|\[\s*\{")
 _EMPTY_LIST: Final = re.compile(rb"\[\s*(?:\]|$)")
 
@@ -276,7 +292,7 @@ def _sniff(probe: Probe) -> bool:
         text = start.lstrip(_BEFORE)
         if text[:1] == b"{" and b'"traceEvents"' in text:
             return True
-        if text[:1] == b"[" and (_FIRST_EVENT.match(text) or _EMPTY_LIST.match(text)):
+        if text[:1] == b"[" and ((_OBJECTS.match(text) and _PHASE.search(text)) or _EMPTY_LIST.match(text)):
             return True
         if not _MAY_GO_ON.match(text):
             return False
@@ -289,7 +305,7 @@ def _read(path: Path, request: Request) -> list[Part]:
 
 READER = Reader(
     name="chrome",
-    version=7,
+    version=8,
     what="Chrome trace JSON (PyTorch profiler and others), plain or gzip",
     sniff=_sniff,
     read=_read,

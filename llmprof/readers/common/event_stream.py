@@ -30,6 +30,7 @@ from llmprof.readers.common.repair import (
     separator,
     whole_members,
 )
+from llmprof.storage import files
 from llmprof.text import plain
 
 BLOCK_BYTES = 4 << 20
@@ -57,7 +58,7 @@ class Blocks:
 
     def __iter__(self) -> Iterator[bytes]:
         try:
-            with self.path.open("rb") as file:
+            with files.regular(self.path).open("rb") as file:
                 magic = file.read(len(GZIP_MAGIC))
                 file.seek(0)
                 if magic == GZIP_MAGIC:

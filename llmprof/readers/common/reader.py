@@ -18,9 +18,10 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import communication, schema
-from llmprof.errors import LlmprofError, ReadError, listed
+from llmprof.errors import LlmprofError, ReadError, SchemaError, listed
 from llmprof.progress import Progress
 from llmprof.readers.common.event_stream import Blocks
+from llmprof.storage import files
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 
@@ -248,10 +249,15 @@ class Probe:
     ----------
     path : pathlib.Path
         An existing file or folder.
+
+    Raises
+    ------
+    ReadError
+        It is a pipe, a socket or a device.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = files.regular(path)
         self._blocks: Iterator[bytes] | None = None
         self._read = b""
 
@@ -266,17 +272,17 @@ class Probe:
         return b"" if self.is_folder else self._first(START_BYTES)[:START_BYTES]
 
     def growing(self) -> Iterator[bytes]:
-        """The beginning of a file, each time with 64 KiB more, up to its end or 16 MiB."""
+        """The beginning of a file, 64 KiB of it, then each time twice as much, up to its end or 16 MiB."""
         size = START_BYTES
         while not self.is_folder:
             yield self._first(size)[:size]
             if size >= _MOST_BYTES or len(self._read) < size:
                 return
-            size += START_BYTES
+            size *= 2
 
     def _first(self, size: int) -> bytes:
-        if self._blocks is None:
-            self._blocks = iter(Blocks(self.path, START_BYTES))
+        if self._blocks is None:  # an empty file is not opened: the first read of one in /proc may never end
+            self._blocks = iter(Blocks(self.path, START_BYTES) if self.path.stat().st_size else ())
         while len(self._read) < size and (block := next(self._blocks, b"")):
             self._read += block
         return self._read
@@ -368,7 +374,7 @@ BY_CONTENT: Final = (
 
 @contextmanager
 def border(what: str) -> Iterator[None]:
-    """Turn exceptions that a file causes into a :class:`~llmprof.errors.ReadError`; an interrupt passes.
+    """Turn exceptions that a file causes into a :class:`~llmprof.errors.ReadError` that names it.
 
     Parameters
     ----------
@@ -378,11 +384,13 @@ def border(what: str) -> Iterator[None]:
     Raises
     ------
     ReadError
-        The reader raised an exception that does not derive from LlmprofError.
+        The reader raised an exception that does not derive from LlmprofError, or an error that names no file.
     """
     try:
         yield
-    except LlmprofError:
+    except LlmprofError as error:
+        if isinstance(error, ReadError | SchemaError):
+            error.about(what)
         raise
     except MemoryError as error:
         raise ReadError(

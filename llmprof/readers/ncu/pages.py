@@ -345,7 +345,7 @@ def _long(segment: Segment, source: str) -> Part:
     frame = frame.with_columns(restart=_restarts(frame))
     launches = frame.select("restart", *keys).unique(maintain_order=True).with_row_index("launch")
     frame = frame.join(launches, on=["restart", *keys], how="left", maintain_order="left", nulls_equal=True)
-    for name in ("Metric Unit", *_RULE):
+    for name in ("Metric Unit", "Metric Value", *_RULE):
         if name not in frame.columns:
             frame = frame.with_columns(pl.lit(None, dtype=pl.String).alias(name))
     section = pl.col("Section Name").replace("", None) if "Section Name" in position_of else pl.lit(None, pl.String)

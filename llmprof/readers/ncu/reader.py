@@ -19,7 +19,7 @@ from llmprof.names import kernels
 from llmprof.readers.common.reader import Probe, Reader, border
 from llmprof.readers.ncu import report
 from llmprof.readers.ncu.pages import LAUNCH, Pages, Part, part_of, split
-from llmprof.storage.files import note_input
+from llmprof.storage.files import note_input, regular
 from llmprof.text import counted, left_out
 
 HEAD: Final = 1 << 16
@@ -45,7 +45,7 @@ def kind(start: bytes) -> str | None:
 def head(path: Path) -> bytes:
     """First bytes of a file, decompressed; empty if they cannot be read."""
     try:
-        with path.open("rb") as file:
+        with regular(path).open("rb") as file:
             return _decompress(file.read(HEAD))[0][:HEAD]
     except (OSError, ReadError):
         return b""
@@ -60,7 +60,7 @@ def content(path: Path) -> tuple[bytes, bool]:
         The file does not exist, cannot be read, or is not valid gzip or xz at its start.
     """
     try:
-        data = path.read_bytes()
+        data = regular(path).read_bytes()
     except OSError as error:
         raise ReadError(
             f"{path} cannot be read: {error.strerror or error}", expected="a file of Nsight Compute", path=str(path)

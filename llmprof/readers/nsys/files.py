@@ -16,6 +16,7 @@ import polars as pl
 
 from llmprof.errors import NotCapturedError, OutputError, ReadError
 from llmprof.storage import sqlite
+from llmprof.storage.files import regular
 
 REPORT_SUFFIXES = (".nsys-rep", ".qdrep")
 """Suffixes of reports of nsys; the second one is that of versions before 2021.4."""
@@ -59,7 +60,8 @@ class FolderTables:
 
     def __init__(self, folder: Path) -> None:
         kinds = tuple(f".{kind}" for kind in FOLDER_ENDINGS.values())
-        self._sources: dict[str, Path | bytes] = {p.stem: p for p in sorted(folder.iterdir()) if p.suffix in kinds}
+        files = sorted(p for p in folder.iterdir() if p.suffix in kinds)
+        self._sources: dict[str, Path | bytes] = {p.stem: regular(p) for p in files}
         self.columns = _columns(self._sources)
 
     def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
@@ -81,7 +83,7 @@ class ArrowTables(FolderTables):
     """Tables of a file that ``nsys export --type arrow`` wrote: one Arrow stream after another."""
 
     def __init__(self, path: Path) -> None:
-        self._sources = dict(_streams(path.read_bytes()))
+        self._sources = dict(_streams(regular(path).read_bytes()))
         self.columns = _columns(self._sources)
 
 

@@ -17,6 +17,7 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Part
 from llmprof.readers.common.summaries import MOST_NS, bytes_of, table_of, text_of
+from llmprof.storage.files import special
 from llmprof.text import counted
 
 _START, _END = "Start_Timestamp", "End_Timestamp"
@@ -58,6 +59,8 @@ def files(folder: Path) -> dict[str, list[Path]]:
 
 def heading_of(path: Path) -> str | None:
     """Kind of a file by its first line; None if it is not a file of rocprofv3."""
+    if special(path):
+        return None
     try:
         with path.open("rb") as file:
             line = file.readline(1 << 14)

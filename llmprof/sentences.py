@@ -257,6 +257,23 @@ FINDINGS: Final = {
         """{% if has_layers %}Teach llmprof the kernels: llmprof.names.register("attention", r"name of yours").
         {%- else %}Stages are parts of a transformer's layers, and no layers were found.{% endif %}""",
     ),
+    "slow_first_tokens": Words(
+        "{{ title }}",
+        """{{ part_share|share }} of it; besides
+        {% for other, ns in others %}{{ other }} {{ ns|ns }}{{ ", " if not loop.last }}{% else %}nothing{% endfor %}.
+        The slowest is request {{ slowest }}, {{ slowest_ns|ns }}.""",
+        """{{ {
+            "prefill of others": "Smaller chunks of prefill (max_num_batched_tokens), or prefill on devices of its own,"
+                " keep long prompts of others out of the way.",
+            "decode of others": "All seats are taken: raise max_num_seqs if the cache of keys and values has room, add"
+                " a replica, or send fewer requests.",
+            "its own prefill": "The first token costs the prompt itself: a larger chunk (max_num_batched_tokens), "
+                "tensor parallelism, or a cached prefix.",
+            "no step running": "Look at the front end, the tokenizer and the scheduler, and at idle time of the device"
+                " then.",
+            "the rest": "Look at the steps of the slowest request: analyze.requests(run, per='span').",
+        }[part] }}""",
+    ),
     "limited_kernel": Words(
         """{{ ns|ns }} of the profiled time ({{ share|share }}) is {{ name }},
         {% if bound == "compute" %}limited by compute: its multiprocessors are at {{ compute_pct|n }} % of their peak

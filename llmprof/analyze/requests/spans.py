@@ -7,7 +7,8 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.analyze.requests.requests import Run, request_parts, request_steps, slowest
-from llmprof.units import format_ns, format_share
+from llmprof.sentences import finding
+from llmprof.units import format_ns
 
 PARTS_OVER_TIME: Final = ("waiting", "prefill", "prefill with others", "decode", "decode beside prefill", "left out")
 """Parts of :func:`request_spans`, in the order in which a request meets them."""
@@ -17,17 +18,6 @@ OTHERS_SHARE: Final = 0.1
 
 FIRST_TOKENS: Final = "slow_first_tokens"
 """Rule of :func:`first_token_finding`."""
-
-_ADVICE: Final = {
-    "prefill of others": "Smaller chunks of prefill (max_num_batched_tokens), or prefill on devices of its own, keep "
-    "long prompts of others out of the way.",
-    "decode of others": "All seats are taken: raise max_num_seqs if the cache of keys and values has room, add a "
-    "replica, or send fewer requests.",
-    "its own prefill": "The first token costs the prompt itself: a larger chunk (max_num_batched_tokens), tensor "
-    "parallelism, or a cached prefix.",
-    "no step running": "Look at the front end, the tokenizer and the scheduler, and at idle time of the device then.",
-    "the rest": "Look at the steps of the slowest request: analyze.requests(run, per='span').",
-}
 
 
 def request_spans(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
@@ -71,13 +61,21 @@ def first_token_finding(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[
     share = largest / whole if whole else 0.0
     own = name == "its own prefill"
     worst = frame.sort("ttft_ns", descending=True).row(0, named=True)
-    others = ", ".join(f"{other} {format_ns(ns)}" for other, ns in parts.items() if other != name and ns > 0)
+    figures = {
+        "title": slow["title"],
+        "part": name,
+        "part_share": share,
+        "others": [(other, ns) for other, ns in parts.items() if other != name and ns > 0],
+        "slowest": worst["request"],
+        "slowest_ns": worst["ttft_ns"],
+    }
+    title, detail, suggestion = finding(FIRST_TOKENS, figures)
     numbers = ", ".join(str(number) for number in slow["requests"])
     count = len(slow["requests"])
     return {
         "rule": FIRST_TOKENS,
         "severity": "info" if own else "high" if share >= 0.2 else "medium",
-        "title": slow["title"],
+        "title": title,
         "figure": largest,
         "unit": "ns a request",
         "share_of_time": share,
@@ -89,7 +87,6 @@ def first_token_finding(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[
         "rank": None,
         "start_ns": worst["start_ns"],
         "end_ns": worst["first_token_ns"],
-        "detail": f"{format_share(share)} of it; besides {others or 'nothing'}. The slowest is request "
-        f"{worst['request']}, {format_ns(worst['ttft_ns'])}.",
-        "suggestion": _ADVICE[name],
+        "detail": detail,
+        "suggestion": suggestion,
     }

@@ -20,7 +20,9 @@ _TEXT_KEYS: Final = frozenset({"name", "cat", "pid", "tid"})
 _NUMBER_KEYS: Final = frozenset({"ts", "dur", "id"})
 _SHORT_KEYS: Final = frozenset({"ph", "bp", "s"})
 _SHORT: Final = re.compile(rb'"[A-Za-z(),=]{1,2}"')
-_NUMBER: Final = re.compile(rb'-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"-?\d+(?:\.\d+)?"|null|true|false')
+_NUMBER: Final = re.compile(rb'-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"-?\d{1,20}(?:\.\d{1,20})?"|null|true|false')
+_PLAIN: Final = re.compile(rb'-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?|"-?\d{1,12}(?:\.\d{1,9})?"|null|true|false')
+"""Like a number, where a text may stand: long digits in quotes may be those of a card."""
 _NUMBERS: Final = re.compile(rb"[\[\]\d\s,.eE+-]*|null|true|false")
 
 _ARGUMENTS: Final = frozenset(
@@ -166,7 +168,9 @@ class _Events:
 
     def _value(self, key: str, raw: bytes, *, names_process: bool) -> bytes | None:
         if key in _NUMBER_KEYS:
-            return raw if _NUMBER.fullmatch(raw) else None
+            if key != "id" or not _NUMBER.fullmatch(raw):
+                return raw if _NUMBER.fullmatch(raw) else None
+            return self._once("events", raw, self._text)
         if key == "args":
             return self._arguments(raw, names_process=names_process)
         if key in _TEXT_KEYS:
@@ -203,7 +207,7 @@ class _Events:
         return None
 
     def _once(self, place: str, raw: bytes, make: Callable[[Any, str], Any]) -> bytes | None:
-        if _NUMBER.fullmatch(raw):
+        if _PLAIN.fullmatch(raw):
             return raw
         replacement = self._made.get((place, raw), b"")
         if replacement == b"":

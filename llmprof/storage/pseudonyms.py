@@ -49,7 +49,8 @@ _PUBLIC: Final = frozenset({
     "transformer_engine", "tensorrt_llm", "jax", "jaxlib", "flax", "numpy", "nvidia", "cutlass", "cupy", "ray",
     "functorch", "peft", "safetensors", "tokenizers", "llmprof", "json", "logging", "multiprocessing", "concurrent",
     "asyncio", "importlib", "urllib", "unittest", "http", "collections", "ctypes", "encodings", "xml", "sqlite3",
-    "pydantic_core", "nanovllm", "lmdeploy", "mindspore", "tensorflow", "onnxruntime", "onnx", "paddle", "openai",
+    "pydantic_core", "pybind11_builtins", "nanovllm", "lmdeploy", "mindspore", "tensorflow", "onnxruntime", "onnx", "paddle",
+    "openai",
     "fastapi", "uvicorn", "starlette", "pydantic", "huggingface_hub", "zmq", "msgspec", "einops", "torchrec",
     "torchtitan", "torchao", "torch_tensorrt", "bitsandbytes", "triton_kernels", "sgl_kernel", "aiter", "lmcache",
     "fbgemm_gpu", "optimum", "sentence_transformers", "llmcompressor", "compressed_tensors", "xgrammar", "outlines",
@@ -111,7 +112,7 @@ _HIDDEN: Final = re.compile("[\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206
 _WORD: Final = re.compile(r"[^\s\"'`<>(){}\[\],;|*&=!]+")
 _SUBWORD: Final = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 _STRIPPED: Final = ".:?#-+~$%^/"
-_GAP: Final = re.compile(r"[\s,;!\"'`]*\s[\s,;!\"'`]*")
+_GAP: Final = re.compile(r"(?=[,;!\"'`]*+\s)[\s,;!\"'`]*+")
 _CHIP: Final = re.compile(r"[A-Z]{1,3}\d{2,4}[A-Z]?")
 _METRIC: Final = re.compile(r"\.(?:sum|avg|max|min|pct|ratio)(?:\.|$)")
 _SCOPE: Final = re.compile(r"(?:Default|Gradients)(?:/\w+(?:-(?:[A-Z]\w*|op[\d_]+|expand|_\w*))*+)++", re.ASCII)

@@ -1,0 +1,244 @@
+"""Every kind of secret in every text of a format, alone, joined to words and encoded: nothing of it is copied."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import json
+import sqlite3
+import urllib.parse
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof.redaction import redact
+from llmprof.storage.pseudonyms import Pseudonyms
+from tests.redaction import hunt
+
+ROOT = Path(__file__).parents[2]
+KINDS: dict[str, tuple[str, list[str]]] = {
+    "json password": ('{"password": "pla\\"nted9x", "user": "bobx"}', ["nted9x", "bobx"]),
+    "json in arg": ('run({"password": "pl\\"anted9y"})', ["anted9y"]),
+    "aws": ("AKIAIOSFODNN7EXAMPLE", ["AKIAIOSFODNN7EXAMPLE"]),
+    "aiza": ("AIzaSyDaGmWKa4JsXZ-HjGw7ISLn_3namBGewQe", ["AIzaSyDaGmWKa4JsXZ-HjGw7ISLn_3namBGewQe"]),
+    "mac": ("0a:1b:2c:3d:4e:5f", ["0a:1b:2c:3d:4e:5f"]),
+    "mac-": ("0a-1b-2c-3d-4e-5f", ["0a-1b-2c-3d-4e-5f"]),
+    "ipv6": ("2001:db8::ff00:42:8329", ["2001:db8::ff00:42:8329"]),
+    "ipv6b": ("fe80::dead:beef:99", ["fe80::dead:beef:99"]),
+    "ipv6c": ("2001:0db8:85a3:0000:0000:8a2e:0370:7334", ["2001:0db8:85a3:0000:0000:8a2e:0370:7334"]),
+    "ipv6d": ("fd12:3456:789a::1", ["fd12:3456:789a::1"]),
+    "ipv4": ("10.99.88.77", ["10.99.88.77"]),
+    "hex32": ("9e107d9d372bb6826bd81d3542a419d6", ["9e107d9d372bb6826bd81d3542a419d6"]),
+    "hex40": ("2fd4e1c67a2d28fced849ee1bb76e7391b93eb12", ["2fd4e1c67a2d28fced849ee1bb76e7391b93eb12"]),
+    "HEX32": ("9E107D9D372BB6826BD81D3542A419D6", ["9E107D9D372BB6826BD81D3542A419D6"]),
+    "host": ("gpu-box-17", ["gpu-box-17"]),
+    "fqdn": ("db.planted.internal", ["planted"]),
+    "fqdn2": ("planted.example.com", ["planted"]),
+    "fqdn3": ("node7.cluster.acme.io", ["acme"]),
+    "pod": ("vllm-worker-7d9f8b6c5d-xk2lp", ["7d9f8b6c5d", "xk2lp"]),
+    "arn": ("arn:aws:iam::123456789012:role/Planted", ["123456789012", "Planted"]),
+    "s3": ("s3://planted-bucket/key", ["planted", "bucket"]),
+    "path": ("/home/planted/models", ["planted"]),
+    "winpath": ("C:\\Users\\Planted\\x.py", ["Planted"]),
+    "relpath": ("planted/secret_model/x", ["planted"]),
+    "mail": ("planted@example.org", ["planted"]),
+    "aws secret": ("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", ["wJalrXUtnFEMI", "K7MDENG", "bPxRfiCYEXAMPLEKEY"]),
+    "aws secret2": ("zT4kQ9vLm2XcB7nWp8RsY3dHf6JgA1eUoKi5ZqMx", ["zT4kQ9vLm2XcB7nWp8RsY3dHf6JgA1eUoKi5ZqMx"]),
+    "aws secret3": ("tG7+bq2LxV9mZr4KcJ8pWs5Ny1Hd6FuQe3TaX0Yo", ["bq2LxV9mZr4KcJ8pWs5Ny1Hd6FuQe3TaX0Yo"]),
+    "b64 token": ("aGZfUGxhbnRlZFRva2VuT2ZUaGVUZXN0czk5", ["aGZfUGxhbnRlZFRva2VuT2ZUaGVUZXN0czk5"]),
+    "b64": ("c2stcHJvai1hYmNkZWYwMTIzNDU2Nzg5", ["c2stcHJvai1hYmNkZWYwMTIzNDU2Nzg5"]),
+    "mysql": ("mysql -uroot -pplantedpw", ["plantedpw"]),
+    "licence": ("A1B2C-D3E4F-G5H6I-J7K8L-M9N0P", ["A1B2C-D3E4F-G5H6I-J7K8L-M9N0P"]),
+    "licence num": ("12345-67890-12345-67890", ["12345-67890-12345-67890"]),
+    "card": ("4111 1111 1111 1111", ["1111 1111 1111"]),
+    "card2": ("5500-0000-0000-0004", ["5500-0000-0000-0004"]),
+    "card3": ("4111111111111111", ["4111111111111111"]),
+    "zw": ("hf_Plan\u200btedTokenOfTheTests99", ["tedTokenOfTheTests99"]),
+    "fw": ("\uff48\uff46\uff3f\uff30lantedTokenOfTheTests99", ["lantedTokenOfTheTests99"]),
+    "fw2": ("\uff21\uff2b\uff29\uff21IOSFODNN7EXAMPLE", ["IOSFODNN7EXAMPLE"]),
+    "module": ("acme.models.x", ["acme"]),
+    "slurm": ("node[01-04,07]", ["node[", "01-04"]),
+    "slurm2": ("gpu-n[001-128]", ["001-128"]),
+    "slurm3": ("tux[3-5]", ["tux"]),
+    "uuid": ("deadbeef-1111-2222-3333-444455556666", ["deadbeef-1111-2222-3333-444455556666"]),
+    "uuid num": ("12345678-1234-1234-1234-123456789012", ["12345678-1234-1234-1234-123456789012"]),
+    "hf": ("hf_PlantedTokenOfTheTests99", ["hf_PlantedTokenOfTheTests99"]),
+    "sk": ("sk-planted-0123456789", ["sk-planted-0123456789"]),
+    "ghp": ("ghp_16C7e42F292c6912E7710c838347Ae178B4a", ["ghp_16C7e42F292c6912E7710c838347Ae178B4a"]),
+    "jwt": ("eyJhbGciOiJIUzI1NiJ9.eyJwbGFudGVkIjoxfQ.plantedSignature99", ["eyJ", "plantedSignature99"]),
+    "slack": ("xoxb-123456789012-abcdefABCDEF", ["xoxb-123456789012-abcdefABCDEF"]),
+    "glpat": ("glpat-plantedPLANTED1234", ["glpat-plantedPLANTED1234"]),
+    "prompt": ("What is the salary of Planted Jones", ["salary", "Planted", "Jones"]),
+    "prompt2": ("Planted salary", ["salary"]),
+    "prompt zh": ("\u4ec0\u4e48\u662f\u5f20\u4e09\u7684\u5de5\u8d44", ["\u5f20\u4e09"]),
+    "prompt de": ("Wie hoch ist das Gehalt", ["Gehalt"]),
+    "user": ("user=plantedbob", ["plantedbob"]),
+    "var": ("MY_VAR=plantedvalue", ["plantedvalue"]),
+    "pct": ("%2Fhome%2Fplanted%2Fx", ["planted"]),
+    "pct mail": ("planted%40example.org", ["planted"]),
+    "pem": ("-----BEGIN RSA PRIVATE KEY-----\nMIIEplanted\n-----END", ["MIIEplanted"]),
+    "bearer": ("Bearer plantedabc123", ["plantedabc123"]),
+    "url": ("postgres://bob:hunter2@db/x", ["hunter2"]),
+    "git": ("git@github.com:planted/private.git", ["planted"]),
+    "flag": ("--api-key plantedflag", ["plantedflag"]),
+    "iban": ("DE89370400440532013000", ["DE89370400440532013000"]),
+    "gcp": ("ya29.a0AfH6SMBplantedplanted", ["a0AfH6SMB"]),
+    "stripe": ("sk_live_4eC39HqLyjWDarjtT1zdp7dc", ["sk_live_4eC39HqLyjWDarjtT1zdp7dc"]),
+    "gsk": ("gsk_plantedplanted0123456789", ["gsk_plantedplanted0123456789"]),
+    "fqdn of a pod": ("worker-0.planted-svc.default.svc.cluster.local", ["planted"]),
+    "share": ("\\\\plantedserver\\share\\models", ["plantedserver"]),
+    "login": ("plantedbob:hunter2@db.example.com", ["plantedbob", "hunter2"]),
+    "registry": ("registry.planted.io/team/img:1.2", ["planted"]),
+    "uuid gpu": ("GPU-deadbeef-1111-2222-3333-444455556666", ["deadbeef"]),
+}
+"""The secret, and what of it must not be left."""
+
+
+def variants() -> Iterator[tuple[str, str, list[str]]]:
+    """Each secret alone, beside and joined to other words, and encoded."""
+    for kind, (secret, parts) in KINDS.items():
+        encoded = base64.b64encode(secret.encode()).decode()
+        quoted = urllib.parse.quote(secret, safe="")
+        digits = secret.encode().hex()
+        yield kind, secret, parts
+        for sign in "_-./:":
+            yield f"{kind} joined by {sign}", f"load{sign}{secret}{sign}step", parts
+        yield f"{kind} after a word", f"load {secret}", parts
+        yield f"{kind} as an argument", f"void run<{secret}>(int)", parts
+        yield f"{kind} quoted", f"load({quoted})", parts
+        yield f"{kind} quoted wholly", "".join(f"%{byte:02X}" for byte in secret.encode()), ["%"]
+        yield f"{kind} in base64", f"load_{encoded}_x", [encoded.rstrip("=")]
+        yield f"{kind} in digits", digits, [digits]
+
+
+VARIANTS = list(variants())
+
+
+def left(content: str) -> list[tuple[str, list[str]]]:
+    """The secrets of which a part is in what was copied."""
+    forms = {part: (part, json.dumps(part)[1:-1]) for _, _, parts in VARIANTS for part in parts if part != "%"}
+    there = {part for part, ways in forms.items() if any(way in content for way in ways)}
+    return [(kind, sorted(there.intersection(parts))) for kind, _, parts in VARIANTS if there.intersection(parts)]
+
+
+def content_of(copy: Path) -> str:
+    text = hunt.expanded(copy).decode("utf-8", "replace")
+    for path in [copy, *copy.rglob("*")]:
+        if path.suffix == ".parquet":
+            text += json.dumps(pl.read_parquet(path).to_dicts(), default=str, ensure_ascii=False)
+    return text
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_nothing_is_left_of_a_text(free):
+    names = Pseudonyms(b"k")
+    bad = [(kind, text) for kind, text, parts in VARIANTS if any(p in names.text(text, free=free) for p in parts)]
+    assert bad == []
+
+
+def test_a_chrome_trace(tmp_path):
+    events = []
+    for number, (_, text, _) in enumerate(VARIANTS):
+        event = {
+            "ph": "X", "cat": text, "name": text, "pid": text, "tid": text, "ts": number, "dur": 1, "id": text, text: 1,
+            "args": {"External id": text, "Input type": [text], "Input Dims": [[text], {text: 1}], text: text,
+                     "device": text, "Process Group Name": text, "Collective name": text, "dtype": text},
+        }  # fmt: skip
+        named = {"ph": "M", "name": "process_name", "pid": number, "args": {"name": text, "labels": text}}
+        events += [event, named, {"ph": "C", "name": text, "pid": 1, "ts": 1, "args": {text: 5}}]
+    groups = [{"pg_name": text, "pg_desc": text, "backend_config": text, "ranks": [0]} for _, text, _ in VARIANTS]
+    devices = [{"name": text} for _, text, _ in VARIANTS]
+    head = {f"v{i}_version": text for i, (_, text, _) in enumerate(VARIANTS)}
+    document = {"traceEvents": events, "distributedInfo": {"pg_config": groups}, "deviceProperties": devices, **head}
+    (tmp_path / "t.json").write_text(json.dumps(document, ensure_ascii=False))
+    redact(tmp_path / "t.json", tmp_path / "copy.json")
+    assert left((tmp_path / "copy.json").read_text()) == []
+    assert len(json.loads((tmp_path / "copy.json").read_text())["traceEvents"]) == len(events)
+
+
+@pytest.mark.parametrize("form", ["sqlite", "parquet"])
+def test_an_export_of_nsys(form, tmp_path):
+    path = tmp_path / "t.sqlite"
+    path.write_bytes((ROOT / "sample_traces/nsys_transformers_generate/report.sqlite").read_bytes())
+    frames = {}
+    with sqlite3.connect(path) as c:
+        for (table,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            columns = [(row[1], row[2].upper()) for row in c.execute(f'PRAGMA table_info("{table}")')]
+            texts = [name for name, kind in columns if "TEXT" in kind or "CHAR" in kind]
+            for number, (_, text, _) in enumerate(VARIANTS if texts else []):
+                ids = [name for name, kind in columns if name == "id" and "INT" in kind]
+                values = [*[text] * len(texts), *[900_000 + number] * len(ids)]
+                columns_of = ", ".join(f'"{name}"' for name in [*texts, *ids])
+                with warnings.catch_warnings():
+                    try:
+                        c.execute(
+                            f'INSERT INTO "{table}" ({columns_of}) VALUES ({", ".join("?" * len(values))})', values
+                        )
+                    except sqlite3.IntegrityError:
+                        c.execute(f'UPDATE "{table}" SET "{texts[0]}" = ? WHERE rowid = {number + 1}', (text,))
+        c.executemany(
+            "INSERT INTO NVTX_EVENTS (start, end, eventType, textId) VALUES (1, 2, 59, ?)",
+            [(900_000 + number,) for number in range(len(VARIANTS))],
+        )
+        for (table,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            frames[table] = pl.read_database(f'SELECT * FROM "{table}"', c, infer_schema_length=None)
+    c.close()
+    if form == "parquet":
+        path = tmp_path / "tables"
+        path.mkdir()
+        for name, frame in frames.items():
+            frame.write_parquet(path / f"{name}.parquet")
+    redact(path, tmp_path / "copy")
+    assert left(content_of(tmp_path / "copy")) == []
+
+
+def test_every_column_of_a_page_of_ncu(tmp_path):
+    columns = [
+        "ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size", "Grid Size",
+        "Device", "CC", "Section Name", "Metric Name", "Metric Unit", "Metric Value", "Rule Name", "Rule Type",
+        "Rule Description", "Estimated Speedup Type", "Estimated Speedup",
+    ]  # fmt: skip
+    with (tmp_path / "a.csv").open("w", newline="") as file:
+        write = csv.writer(file, quoting=csv.QUOTE_ALL)
+        write.writerow(columns)
+        write.writerows([str(n), "1", *[text] * (len(columns) - 2)] for n, (_, text, _) in enumerate(VARIANTS))
+    redact(tmp_path / "a.csv", tmp_path / "b.csv")
+    assert left((tmp_path / "b.csv").read_text()) == []
+
+
+def test_a_saved_trace(tmp_path, sample_trace):
+    trace = sample_trace("torch_transformers_generate")
+    texts = [text for _, text, _ in VARIANTS]
+    tables = {
+        name: frame.sample(len(texts), with_replacement=True, seed=1).with_columns(
+            pl.Series(column, texts) for column, dtype in frame.schema.items() if dtype == pl.String
+        )
+        for name, frame in trace.tables.items()
+        if frame.height
+    }
+    meta = {
+        **trace.meta,
+        "device": texts,
+        "versions": dict.fromkeys(texts, "1"),
+        "options": {text: text for text in texts},
+    }
+    llmprof.Trace(tables, meta, {**trace.coverage, "warnings": texts}).save(tmp_path / "s")
+    redact(tmp_path / "s", tmp_path / "copy")
+    assert left(content_of(tmp_path / "copy")) == []
+
+
+def test_names_of_files(tmp_path):
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for number, (_, text, _) in enumerate(VARIANTS):
+        (folder / f"{text.replace('/', '_').replace(chr(10), '')[:200]}_{number}.json").write_text(
+            '{"traceEvents": []}'
+        )
+    redact(folder, tmp_path / "copy")
+    names = "\n".join(path.name for path in (tmp_path / "copy").iterdir())
+    assert left(names) == []
+    assert names.count("\n") == len(VARIANTS) - 1

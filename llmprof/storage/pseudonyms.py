@@ -44,18 +44,18 @@ _RANK_KEPT: Final = ("backend", "groups", "devices")
 """Metadata of a rank that a redacted trace keeps."""
 
 _PUBLIC: Final = frozenset({
-    "torch", "torchvision", "torchaudio", "torch_npu", "torch_xla", "vllm", "vllm_ascend", "sglang", "transformers",
-    "accelerate", "diffusers", "triton", "flashinfer", "flash_attn", "xformers", "deepspeed", "megatron", "apex",
-    "transformer_engine", "tensorrt_llm", "jax", "jaxlib", "flax", "numpy", "nvidia", "cutlass", "cupy", "ray",
-    "functorch", "peft", "safetensors", "tokenizers", "llmprof", "json", "logging", "multiprocessing", "concurrent",
-    "asyncio", "importlib", "urllib", "unittest", "http", "collections", "ctypes", "encodings", "xml", "sqlite3",
-    "pydantic_core", "pybind11_builtins", "nanovllm", "lmdeploy", "mindspore", "tensorflow", "onnxruntime", "onnx", "paddle",
-    "openai",
-    "fastapi", "uvicorn", "starlette", "pydantic", "huggingface_hub", "zmq", "msgspec", "einops", "torchrec",
-    "torchtitan", "torchao", "torch_tensorrt", "bitsandbytes", "triton_kernels", "sgl_kernel", "aiter", "lmcache",
-    "fbgemm_gpu", "optimum", "sentence_transformers", "llmcompressor", "compressed_tensors", "xgrammar", "outlines",
-    "tilelang", "mpi4py", "dask", "pandas", "scipy", "PIL", "tqdm", "numba", "regex", "requests", "httpx", "aiohttp",
-    "sympy", "networkx", "filelock", "fsspec", "yaml", "psutil", "datasets", "evaluate", "timm", "mlx", "trl", "verl",
+    "accelerate", "aiohttp", "aiter", "apex", "asyncio", "bitsandbytes", "collections", "compressed_tensors",
+    "concurrent", "ctypes", "cupy", "cutlass", "dask", "datasets", "deepspeed", "diffusers", "einops", "encodings",
+    "evaluate", "fastapi", "fbgemm_gpu", "filelock", "flash_attn", "flashinfer", "flax", "fsspec", "functorch",
+    "http", "httpx", "huggingface_hub", "importlib", "jax", "jaxlib", "json", "llmcompressor", "llmprof", "lmcache",
+    "lmdeploy", "logging", "megatron", "mindspore", "mlx", "mpi4py", "msgspec", "multiprocessing", "nanovllm",
+    "networkx", "numba", "numpy", "nvidia", "onnx", "onnxruntime", "openai", "optimum", "outlines", "paddle",
+    "pandas", "peft", "PIL", "psutil", "pybind11_builtins", "pydantic", "pydantic_core", "ray", "regex", "requests",
+    "safetensors", "scipy", "sentence_transformers", "sgl_kernel", "sglang", "sqlite3", "starlette", "sympy",
+    "tensorflow", "tensorrt_llm", "tilelang", "timm", "tokenizers", "torch", "torch_npu", "torch_tensorrt",
+    "torch_xla", "torchao", "torchaudio", "torchrec", "torchtitan", "torchvision", "tqdm", "transformer_engine",
+    "transformers", "triton", "triton_kernels", "trl", "unittest", "urllib", "uvicorn", "verl", "vllm",
+    "vllm_ascend", "xformers", "xgrammar", "xml", "yaml", "zmq",
 })  # fmt: skip
 """Public packages. Paths inside them are not secret, and layers are recognised by them."""
 

@@ -69,7 +69,7 @@ _TOKEN: Final = re.compile(
 """Tokens that every dialect of SQL divides alike: no prefixes (``E'…'``), no ``$$``, no ``\\'``, no comment in a
 comment."""
 
-_SOURCE: Final = re.compile(r"^\s*(\w+ SCAN \[.*)", re.MULTILINE)
+_SOURCE: Final = re.compile(r"^[ \t]*(\w+ SCAN \[.*)", re.MULTILINE)
 
 
 class _Token(NamedTuple):

@@ -222,7 +222,7 @@ def test_a_saved_trace(tmp_path, sample_trace):
     }
     meta = {
         **trace.meta,
-        "device": texts,
+        "device": "\n".join(texts),
         "versions": dict.fromkeys(texts, "1"),
         "options": {text: text for text in texts},
     }

@@ -631,6 +631,18 @@ def test_a_kernel_of_a_report_that_cannot_be_opened_is_lost_with_its_metrics(tmp
     assert (found.coverage["lost_kernels"], found.coverage["lost_metrics"]) == (1, 1)
 
 
+def test_a_broken_block_never_reaches_the_package_and_the_blocks_after_it_are_read(tmp_path):
+    """A length that is negative as 32 bits with a sign makes NVIDIA's package end the process."""
+    first, second = small_report()
+    third = ncu_reports.block([ncu_reports.result("third", {0: 1.0})])
+    part = ncu_reports.sized(ncu_reports.result("copy", {0: 500.0, 1: 2.0, 2: "GPU X"}))
+    broken = second.replace(part, b"\xff\xff\xff\xff" + part[4:])
+    with pytest.warns(TraceWarning, match="damaged"):
+        found = opened(tmp_path, ncu_reports.report(first, broken, third))
+    assert found.kernels["kernel_name"].to_list() == ["gemm", "third"]
+    assert (found.coverage["lost_kernels"], found.coverage["lost_metrics"]) == (1, 3)
+
+
 def test_zeros_in_a_text_of_a_report_are_said(tmp_path):
     with pytest.warns(TraceWarning, match="zeros"):
         assert opened(tmp_path, zeroed(ncu_reports.report(*small_report()), b"too small")).rules.height == 1

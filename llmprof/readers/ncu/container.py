@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 _FIXED: Final = {1: 8, 5: 4}
@@ -40,34 +41,59 @@ class Stated:
     """Names of the metrics of each kernel, without those that only group others."""
     damage: str = ""
     """Where it cannot be followed."""
+    sound: list[slice] = field(default_factory=list)
+    """Places of the file's header and of each block whose parts have the lengths that it states."""
+
+    def write(self, data: bytes, path: Path) -> None:
+        """Write the sound blocks alone: NVIDIA's package ends the process on some of the others."""
+        path.write_bytes(b"".join(data[place] for place in self.sound) if self.damage else data)
 
 
 def stated(data: bytes) -> Stated:
-    """Kernels and metrics that a report states, up to the first place at which it does not hold what it says."""
+    """Kernels and metrics that a report states, as far as the blocks can be followed."""
     found, names = Stated(), list[str]()
     place = 4
     try:
         place = _sized(data, place, len(data))[1]
+        found.sound.append(slice(0, place))
         while place < len(data):
-            begin, place = _sized(data, place, len(data))
-            counts: dict[int, int] = {}
-            for number, value in _fields(data, begin, place):
-                if isinstance(value, int):
-                    counts[number] = value
-                elif number == _STRINGS:
-                    names += [_text(data, one) for _, one in _fields(data, *value) if isinstance(one, tuple)]
-            end = place + counts.get(_PAYLOAD, 0)
-            for kind in _PARTS:
-                for _ in range(counts.get(kind, 0)):
-                    if kind == _RESULTS:
-                        found.kernels.append(set())
-                        _metrics(data, place, names, found)
-                    place = _sized(data, place, min(end, len(data)))[1]
-            if place != end:
-                raise _DamageError
+            place = _block(data, place, names, found)
     except _DamageError:
-        found.damage = f"its parts do not have the lengths that it states, from byte {place:,} of {len(data):,} on"
+        found.damage = found.damage or _at(data, place)
     return found
+
+
+def _at(data: bytes, place: int) -> str:
+    return f"its parts do not have the lengths that it states, from byte {place:,} of {len(data):,} on"
+
+
+def _block(data: bytes, first: int, names: list[str], found: Stated) -> int:
+    """Follow a block, and return its end. One with broken parts is passed over, unless later ones need its strings."""
+    begin, place = _sized(data, first, len(data))
+    counts: dict[int, int] = {}
+    known = len(names)
+    for number, value in _fields(data, begin, place):
+        if isinstance(value, int):
+            counts[number] = value
+        elif number == _STRINGS:
+            names += [_text(data, one) for _, one in _fields(data, *value) if isinstance(one, tuple)]
+    end = place + counts.get(_PAYLOAD, 0)
+    try:
+        for kind in _PARTS:
+            for _ in range(counts.get(kind, 0)):
+                if kind == _RESULTS:
+                    found.kernels.append(set())
+                    _metrics(data, place, names, found)
+                place = _sized(data, place, min(end, len(data)))[1]
+        if place != end:
+            raise _DamageError
+    except _DamageError:
+        found.damage = found.damage or _at(data, place)
+        if end > len(data) or len(names) > known:
+            raise
+        return end
+    found.sound.append(slice(first, end))
+    return end
 
 
 def _metrics(data: bytes, place: int, names: list[str], found: Stated) -> None:

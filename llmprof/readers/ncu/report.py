@@ -64,9 +64,10 @@ def read(path: Path, data: bytes, pages: Callable[[str, str], list[Part]], cover
                 path=str(path),
             ) from error
         library = None
+    stated = container.stated(data)
     with tempfile.TemporaryDirectory(prefix="llmprof-") as folder:
         report = Path(folder) / "report.ncu-rep"
-        report.write_bytes(data)
+        stated.write(data, report)
         if library is None:
             assert ncu is not None  # noqa: S101 - refused above
             parts = [
@@ -78,7 +79,7 @@ def read(path: Path, data: bytes, pages: Callable[[str, str], list[Part]], cover
             parts = [_ranges(library, report, path)]
     first = parts[0]
     names = first.metrics.filter(~pl.col("metric").str.contains(":", literal=True))
-    compare(path, data, first.launches.height, names.n_unique(["launch", "metric"]), coverage)
+    compare(path, stated, first.launches.height, names.n_unique(["launch", "metric"]), coverage)
     zeros = pl.any_horizontal(pl.col(pl.String).str.contains("\0", literal=True)).sum()
     if texts := sum(frame.select(zeros).item() for frame in (first.launches, first.metrics, first.rules)):
         _warn(f"{path.name} is damaged: {counted(texts, 'row')} of it hold zeros instead of text")
@@ -89,9 +90,8 @@ def _warn(message: str) -> None:
     warnings.warn(message, TraceWarning, stacklevel=5)
 
 
-def compare(path: Path, data: bytes, kernels: int, metrics: int | None, coverage: dict[str, Any]) -> None:
+def compare(path: Path, stated: container.Stated, kernels: int, metrics: int | None, coverage: dict[str, Any]) -> None:
     """Warn of what a report states and what was not read of it, and count it."""
-    stated = container.stated(data)
     lost = {"kernel": max(len(stated.kernels) - kernels, 0)}
     if metrics is not None:
         lost["metric"] = max(sum(map(len, stated.kernels)) - metrics, 0)

@@ -15,7 +15,7 @@ import polars as pl
 from llmprof.arguments import checked
 from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
 from llmprof.readers.common.reader import border
-from llmprof.readers.ncu import report
+from llmprof.readers.ncu import container, report
 from llmprof.readers.ncu.reader import HEAD, content, kind
 from llmprof.storage.files import note_input
 
@@ -85,11 +85,12 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
             hint="pip install 'llmprof[ncu]'",
             path=str(file),
         ) from error
+    stated = container.stated(data)
     with tempfile.TemporaryDirectory(prefix="llmprof-") as folder, border(file.name):
         copy = Path(folder) / "report.ncu-rep"
-        copy.write_bytes(data)
+        stated.write(data, copy)
         frames = list(_kernels(library, copy, file))
-        report.compare(file, data, len(frames), None, {})
+        report.compare(file, stated, len(frames), None, {})
     instructions = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
     if instructions.is_empty():
         raise NotCapturedError(

@@ -10,6 +10,7 @@ small files list the data files that are valid, and a file gets its name only wh
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +20,7 @@ import polars as pl
 
 from llmprof import schema
 from llmprof.errors import OutputError, ReadError
+from llmprof.storage.files import checksum
 from llmprof.storage.places import Place
 
 MANIFEST: Final = "llmprof-dataset.json"
@@ -27,7 +29,7 @@ MANIFEST: Final = "llmprof-dataset.json"
 PART_FILE: Final = "part.json"
 """File that describes a partition; it is written last."""
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of the files; it is increased when an older llmprof could not read the datasets that this one writes."""
 
 ROW_GROUP: Final = 1 << 16
@@ -37,10 +39,11 @@ AGAIN: Final = "convert the files again: llmprof convert PATH -o FOLDER"
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """Description of a table of a partition: number of rows, size of its file in bytes, and columns."""
+    """Description of a table of a partition: number of rows, size and CRC-32 of its file, and columns."""
 
     rows: int
     bytes: int
+    checksum: int
     columns: tuple[str, ...]
 
 
@@ -117,9 +120,9 @@ def write_partition(place: Place, partition: Partition, frames: Mapping[str, pl.
                     f"cannot write {name}.parquet of {partition.source}: {error}",
                     hint="free space on the disk of the dataset, and convert again: finished partitions are kept",
                 ) from error
-            stored[name] = Stored(frame.height, file.stat().st_size, tuple(frame.columns))
+            stored[name] = Stored(frame.height, file.stat().st_size, checksum(file), tuple(frame.columns))
         partition = msgspec.structs.replace(partition, tables=stored)
-        (work / PART_FILE).write_bytes(encode(partition))
+        (work / PART_FILE).write_bytes(sealed(partition))
     return partition
 
 
@@ -129,8 +132,8 @@ def read_partition(place: Place, folder: str) -> Partition | None:
     if content is None:
         return None
     try:
-        partition = msgspec.json.decode(content, type=Partition)
-    except msgspec.DecodeError:
+        partition = msgspec.convert(_opened(content), Partition)
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError):
         return None
     if (partition.version, partition.schema) != (VERSION, schema.VERSION) or partition.folder != folder:
         return None
@@ -151,7 +154,7 @@ def damage(place: Place, partition: Partition) -> str:
 
 def write_manifest(place: Place, manifest: Manifest) -> None:
     """Write the manifest; a failure leaves the earlier one in place."""
-    place.write(MANIFEST, encode(manifest))
+    place.write(MANIFEST, sealed(manifest))
 
 
 def read_manifest(place: Place) -> Manifest:
@@ -164,9 +167,9 @@ def read_manifest(place: Place) -> Manifest:
             hint="run llmprof convert on it again: it continues where it was interrupted",
         )
     try:
-        head = msgspec.json.decode(content)
+        head = _opened(content)
         version = (head["version"], head["schema"])
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, KeyError, ValueError) as error:
         raise ReadError(f"{place.at(MANIFEST)} is damaged: {error}", hint=AGAIN) from error
     if version != (VERSION, schema.VERSION):
         raise ReadError(
@@ -181,9 +184,23 @@ def read_manifest(place: Place) -> Manifest:
         raise ReadError(f"{place.at(MANIFEST)} is damaged: {error}", hint=AGAIN) from error
 
 
-def encode(value: Any) -> bytes:
-    """Encode a value as JSON: infinity and NaN become null, values of types that JSON lacks become text."""
-    return msgspec.json.format(msgspec.json.encode(_plain(msgspec.to_builtins(value, enc_hook=str))), indent=1)
+def sealed(value: Any) -> bytes:
+    """A record as JSON with a checksum: infinity and NaN become null, values of types that JSON lacks become text."""
+    record = _plain(msgspec.to_builtins(value, enc_hook=str))
+    record["checksum"] = zlib.crc32(msgspec.json.encode(record))
+    return msgspec.json.format(msgspec.json.encode(record), indent=1)
+
+
+def _opened(content: bytes) -> dict[str, Any]:
+    """A record whose checksum is right; one of another version need not have one."""
+    record = msgspec.json.decode(content)
+    if not isinstance(record, dict):
+        raise ValueError("it is no record")
+    seal = record.pop("checksum", None)
+    version = (record.get("version"), record.get("schema"))
+    if version == (VERSION, schema.VERSION) and seal != zlib.crc32(msgspec.json.encode(record)):
+        raise ValueError("it is not as it was written")
+    return record
 
 
 def _plain(value: Any) -> Any:

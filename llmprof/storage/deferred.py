@@ -13,6 +13,7 @@ import polars as pl
 from llmprof import schema
 from llmprof.errors import ReadError, SchemaError
 from llmprof.storage.dataset import AGAIN, Partition, damage, read_manifest
+from llmprof.storage.files import checksum
 from llmprof.storage.parquet import check_head
 from llmprof.storage.places import Place
 
@@ -120,8 +121,23 @@ class Deferred(Mapping[str, pl.DataFrame]):
         if name not in self:
             raise KeyError(name)
         if name not in self._loaded:
+            if self.window is None:  # a window reads only parts of the files
+                self._check(name)
             self._loaded[name] = schema.conform(self.answer(name, lambda scan: scan.collect()), name)
         return self._loaded[name]
+
+    def _check(self, name: str) -> None:
+        """Raise if a file of a table is not as it was written."""
+        for partition in self.partitions if self.place.is_local else ():
+            file = Path(self.place.at(f"{partition.folder}/{name}.parquet"))
+            stored = partition.tables.get(name)
+            if stored is not None and file.is_file() and checksum(file) != stored.checksum:
+                raise ReadError(
+                    f"{name}.parquet of rank {partition.rank} is damaged ({Path(partition.source).name}): it is not as "
+                    "it was written",
+                    hint="convert that file again, or leave the rank out: trace.select(ranks=…)",
+                    ranks=[partition.rank],
+                )
 
     def narrow(
         self,

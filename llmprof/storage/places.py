@@ -81,7 +81,7 @@ class Place:
         """Content of a file; None if the file does not exist."""
         try:
             if self.is_local:
-                return Path(self.at(name)).read_bytes()
+                return files.regular(Path(self.at(name))).read_bytes()
             store, path = self.store()
             content: bytes = store.cat_file(f"{path}/{name}" if name else path)
         except (FileNotFoundError, NotADirectoryError):

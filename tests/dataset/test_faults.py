@@ -21,7 +21,7 @@ from llmprof import analyze
 from llmprof.cli.main import main
 from llmprof.dataset import cluster
 from llmprof.errors import ClusterError, MixedRunsError, OutputError, ReadError, TraceWarning
-from llmprof.storage.dataset import MANIFEST, PART_FILE
+from llmprof.storage.dataset import MANIFEST, PART_FILE, sealed
 from llmprof.storage.places import UNFINISHED
 from tests.dataset.files import rank_file, run_folder
 
@@ -158,6 +158,10 @@ def test_two_runs_in_one_folder_are_refused(run, tmp_path):
 def test_wrong_types_in_the_manifest_of_a_dataset_are_refused(many, part, wrong):
     manifest = json.loads((many / MANIFEST).read_text()) | {part: wrong}
     (many / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ReadError, match="not as it was written"):
+        llmprof.open(many)
+    del manifest["checksum"]
+    (many / MANIFEST).write_bytes(sealed(manifest))
     with pytest.raises(ReadError, match=rf"is damaged: .*\$\.{part}"):
         llmprof.open(many)
 
@@ -417,3 +421,12 @@ def test_a_scheduler_that_dies_is_an_error_that_says_so_and_the_dataset_stays_wh
     assert {path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()} == before
     whole(tmp_path / "out")
     assert_frame_equal(llmprof.map("overlap", trace, client=False), analyze.overlap(trace))
+
+
+def test_a_changed_byte_of_a_table_is_found(many):
+    path = next(many.glob("*/kernels.parquet"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ReadError, match="not as it was written"):
+        llmprof.open(many).table("kernels")

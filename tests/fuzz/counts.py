@@ -79,10 +79,10 @@ def of_export(path: Path) -> Held:
         "copies": "CUPTI_ACTIVITY_KIND_MEMCPY",
         "runtime": "CUPTI_ACTIVITY_KIND_RUNTIME",
     }
-    return _rows(path, {name: f'SELECT count(*) FROM "{table}"' for name, table in tables.items()})
+    return rows_of(path, {name: f'SELECT count(*) FROM "{table}"' for name, table in tables.items()})
 
 
-def _rows(path: Path, queries: dict[str, str]) -> Held:
+def rows_of(path: Path, queries: dict[str, str]) -> Held:
     held: Held = {}
     try:
         with closing(sqlite3.connect(f"file:{path}?immutable=1", uri=True)) as connection:
@@ -179,7 +179,7 @@ def of_ascend(path: Path) -> Held:
 def _of_ascend_file(path: Path) -> Held:
     if path.suffix == ".db":
         timed = "typeof(startNs) = 'integer' AND typeof(endNs) = 'integer' AND startNs BETWEEN 1 AND (1 << 61)"
-        return _rows(path, {DEVICE: f'SELECT count(*) FROM "TASK" WHERE {timed}'})
+        return rows_of(path, {DEVICE: f'SELECT count(*) FROM "TASK" WHERE {timed}'})
     if path.suffix == ".csv":
         return {DEVICE: sum(1 for _ in _kernel_rows(path))} if path.name.startswith("kernel") else {}
     try:

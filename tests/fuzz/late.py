@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.fuzz.counts import Held
+from tests.fuzz.counts import Held, rows_of
+from tests.readers import ncu_reports
+from tests.readers.databases import changed
 
 _NVPROF = {
     "totals": '"Type","Time(%)","Time","Calls","Avg","Min","Max","Name"\n,%,ms,,us,us,ms,',
@@ -60,7 +62,7 @@ def nvprof_text(table: str) -> str:
 
 def make(folder: Path) -> None:
     """Seeds of all of them, a folder a reader."""
-    for name in ("nvprof", "vtune", "tensorrt", "proton", "rocprofv3", "ops"):
+    for name in ("nvprof", "nvvp", "vtune", "tensorrt", "proton", "rocprofv3", "ops"):
         (folder / name).mkdir()
     for table in _NVPROF:
         (folder / "nvprof" / f"{table.replace('+', '_')}.csv").write_text(nvprof_text(table))
@@ -92,9 +94,50 @@ def make(folder: Path) -> None:
         }[table]
         rows = [row.format(n=n, a=1000 * n, b=1000 * n + 400) for n in range(1, 16)]
         (folder / "rocprofv3" / f"12_{table}_trace.csv").write_text("\n".join([heading, *rows]) + "\n")
+    session(folder / "nvvp/session.nvvp")
     from tests.readers.test_ops import document
 
     (folder / "ops/ops_rank0.json").write_text(json.dumps(document()))
+
+
+_SESSION = {
+    "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL": "start, end, deviceId, streamId, correlationId, name, gridX, blockX",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": "start, end, deviceId, streamId, correlationId, bytes, copyKind, srcKind, dstKind",
+    "CUPTI_ACTIVITY_KIND_DRIVER": "start, end, cbid, processId, threadId, correlationId",
+}
+
+
+def session(path: Path) -> None:
+    """A session of nvprof: rows of whole numbers in each table, and their names."""
+    changed(path, "CREATE TABLE StringTable (_id_ INTEGER, value TEXT)", "INSERT INTO StringTable VALUES (1, 'gemm')")
+    for table, columns in _SESSION.items():
+        changed(path, f"CREATE TABLE {table} ({columns})")
+        for n in range(1, 16):
+            values = [1000 * n, 1000 * n + 500, *[1] * (columns.count(",") - 1)]
+            changed(path, f"INSERT INTO {table} VALUES ({', '.join(map(str, values))})")
+
+
+def of_session(path: Path) -> Held:
+    """Kernels, copies and calls with times that can be ones."""
+    timed = "typeof(start) = 'integer' AND typeof(end) = 'integer' AND start > 0 AND end BETWEEN start AND (1 << 60)"
+    tables = dict(zip(("kernels", "copies", "runtime"), _SESSION, strict=True))
+    return rows_of(path, {name: f'SELECT count(*) FROM "{table}" WHERE {timed}' for name, table in tables.items()})
+
+
+def ncu_report(folder: Path) -> None:
+    """A report of Nsight Compute: a program and six kernels, in blocks that end at no multiple of a sector."""
+    folder.mkdir()
+    names = [f"sm__metric_{n}.sum" for n in range(60)]
+    results = [
+        ncu_reports.result(f"kernel_{n}", {i: f"text {i}" if i % 9 == 8 else i + n / 8 for i in range(60)}, ["A rule"])
+        for n in range(6)
+    ]
+    program = b"".join(ncu_reports.field(n, 0) for n in (1, 5, 6, 7)) + ncu_reports.field(4, bytes(range(256)) * 16)
+    blocks = [ncu_reports.block([program], kind=1)]
+    blocks += [ncu_reports.block([one], names if n == 0 else ()) for n, one in enumerate(results)]
+    data = ncu_reports.report(*blocks)
+    assert all(len(ncu_reports.report(*blocks[:n])) % 512 for n in range(1, 7))
+    (folder / "report.ncu-rep").write_bytes(data)
 
 
 def _lines(path: Path) -> list[str]:

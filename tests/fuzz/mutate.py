@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import re
 import shutil
@@ -14,6 +15,8 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import polars as pl
+
+from tests.readers.databases import as_view, in_other_case
 
 ODD_JSON = [
     "null", "true", "[]", "{}", '""', "0", "-1", "1e999", "-1e999", "1e-999", "9" * 40, "9" * 5000, "0.1", "1e18",
@@ -170,6 +173,31 @@ def _statement(connection: sqlite3.Connection, rng: random.Random) -> None:
         connection.execute(f'CREATE TRIGGER t AFTER INSERT ON "{table}" BEGIN DELETE FROM "{table}"; END')
 
 
+def of_names(path: Path, rng: random.Random) -> None:
+    """Exchange upper and lower case in the names of tables and columns, and put views in the place of tables."""
+    if rng.random() < 0.5:
+        in_other_case(path)
+    with closing(sqlite3.connect(path)) as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    for table in rng.sample(tables, min(len(tables), rng.choice((0, 1, 1, 2, 5, 100)))):
+        with suppress(sqlite3.Error):  # of a table that is SQLite's own
+            as_view(path, table)
+
+
+def of_sectors(path: Path, rng: random.Random) -> None:
+    """Cut a file, or write zeros, as a full disk or a crash leaves it: in sectors of 512 bytes."""
+    data = bytearray(path.read_bytes())
+    sectors = -(-len(data) // 512)
+    if rng.random() < 0.5:
+        path.write_bytes(data[: 512 * rng.randrange(1, sectors)])
+        return
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        begin = 512 * rng.randrange(sectors)
+        end = min(begin + 512 * rng.choice((1, 1, 2, 8)), len(data))
+        data[begin:end] = bytes(end - begin)
+    path.write_bytes(data)
+
+
 def of_lines(path: Path, rng: random.Random) -> None:
     """Change cells and lines of a text of columns."""
     text = path.read_text("utf-8", "replace")
@@ -237,16 +265,19 @@ def of_anything(path: Path, rng: random.Random) -> None:
 
 
 def of_folder(folder: Path, rng: random.Random) -> None:
-    """Change one or two files of a folder by what they are; now and then remove, empty, swap or double one."""
+    """Change one or two files of a folder; now and then remove, empty, swap or double one, or make it a pipe."""
     for _ in range(rng.choice((1, 1, 1, 2))):
         files = sorted(p for p in folder.rglob("*") if p.is_file())
         path = rng.choice(files)
         if rng.random() >= 0.15:
             of_anything(path, rng)
             continue
-        kind = rng.randrange(6)
+        kind = rng.randrange(7)
         if kind == 0 and len(files) > 1:
             path.unlink()
+        elif kind == 6:
+            path.unlink()
+            os.mkfifo(path)
         elif kind == 1:
             path.write_bytes(b"")
         elif kind == 2:

@@ -47,6 +47,10 @@ def make(folder: Path) -> Path:
     monitors(folder)
     others(folder)
     late.make(folder)
+    dataset(folder / "chrome", folder / "dataset")
+    names(folder)
+    if importlib.util.find_spec("ncu_report"):
+        late.ncu_report(folder / "ncu report")
     (folder / DONE).touch()
     return folder
 
@@ -119,6 +123,22 @@ def saved(chrome_file: Path, folder: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         llmprof.read(chrome_file, cache=False).save(folder / "trace")
+
+
+def dataset(ranks: Path, folder: Path) -> None:
+    """What ``llmprof.convert`` writes of two ranks."""
+    folder.mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        llmprof.convert(sorted(ranks.iterdir())[:1], folder / "dataset", client=False)
+
+
+def names(folder: Path) -> None:
+    """Databases of every profiler that writes one, whose tables are then called otherwise."""
+    (folder / "names").mkdir()
+    files = [*(folder / "nsys").iterdir(), *(folder / "rocpd").iterdir(), *(folder / "nvvp").iterdir()]
+    for path in (*files, folder / "ascend files/ascend_pytorch_profiler_0.db"):
+        shutil.copyfile(path, folder / "names" / path.name)
 
 
 def run(chrome_file: Path, folder: Path) -> None:

@@ -21,6 +21,8 @@ from llmprof.readers.ncu.reader import read_metrics
 from llmprof.redaction import redact
 from tests.fuzz import counts, late, mutate, seeds
 
+Frames = dict[str, pl.DataFrame]
+
 
 class TooLongError(BaseException):
     """A file took too long; no handler of exceptions must take it for one that the file caused."""
@@ -37,6 +39,8 @@ class Target:
     """Rows by table that a file still holds, found without llmprof; nothing where it is damaged."""
     said: set[str] = field(default_factory=set)
     """What reading the seeds warns of; a warning beside these excuses a loss."""
+    whole: dict[str, Frames] = field(default_factory=dict)
+    """Frames of each seed, by its name, where every change must be noticed: what is read must be as it was."""
 
 
 @dataclass
@@ -52,6 +56,9 @@ class Outcome:
     checked: bool = False
     """Whether what was read was compared with the count of what the file holds."""
 
+
+_ALIKE = ("saved", "dataset", "names", "ncu report")
+"""Targets whose formats have checksums or lengths, or whose mutations leave the rows as they are."""
 
 _KINDS: dict[str, tuple[tuple[mutate.Mutate, ...], Callable[[Path], counts.Held]]] = {
     "chrome": ((mutate.of_json, mutate.of_json, mutate.of_bytes), counts.of_chrome),
@@ -75,6 +82,10 @@ _KINDS: dict[str, tuple[tuple[mutate.Mutate, ...], Callable[[Path], counts.Held]
     "rocprofv3": ((mutate.of_lines, mutate.of_bytes), late.of_rocprofv3),
     "ops": ((mutate.of_json, mutate.of_json, mutate.of_bytes), late.of_ops),
     "monitor": ((mutate.of_lines, mutate.of_bytes), counts.of_monitor),
+    "nvvp": ((mutate.of_sqlite,), late.of_session),
+    "dataset": ((mutate.of_folder,), lambda _: {}),
+    "names": ((mutate.of_names,), lambda _: {}),
+    "ncu report": ((mutate.of_sectors,), lambda _: {}),
 }
 
 
@@ -88,14 +99,16 @@ def targets(folder: Path, only: str = "") -> list[Target]:
         for seed in target.seeds:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                _read(target, seed)
+                found = _read(target, seed)
+            if target.name in _ALIKE:
+                target.whole[seed.name] = _frames(found)
             target.said |= {str(warning.message) for warning in caught}
         out.append(target)
     return out
 
 
 def _read(target: Target, path: Path) -> llmprof.Trace | Metrics:
-    return read_metrics(path) if target.name == "ncu" else llmprof.read(path, cache=False)
+    return read_metrics(path) if target.name.startswith("ncu") else llmprof.read(path, cache=False)
 
 
 def try_file(target: Target, path: Path, work: Path, *, deep: bool) -> Outcome:
@@ -106,7 +119,7 @@ def try_file(target: Target, path: Path, work: Path, *, deep: bool) -> Outcome:
         try:
             found = _read(target, path)
             if not {str(warning.message) for warning in caught} - target.said:
-                out.silent = _silent(target.count(path), found)
+                out.silent = _silent(target.count(path), found) or _changed(target.whole.get(path.name), found)
                 out.checked = True
             if deep and isinstance(found, llmprof.Trace):
                 _analyse(found)
@@ -158,6 +171,24 @@ def _silent(held: counts.Held, found: llmprof.Trace | Metrics) -> str:
     else:
         kept = {name: sum(_height(found, table) for table in name.split("+")) for name in held}
     return ", ".join(f"{name}: {kept[name]} of {count}" for name, count in held.items() if kept[name] < count)
+
+
+def _frames(found: llmprof.Trace | Metrics) -> Frames:
+    if isinstance(found, Metrics):
+        return {"kernels": found.kernels, "metrics": found.metrics, "rules": found.rules}
+    return {name: found.table(name) for name in found.tables}
+
+
+def _changed(whole: Frames | None, found: llmprof.Trace | Metrics) -> str:
+    """Tables that are not as they were in the file before it was changed."""
+    if whole is None:
+        return ""
+    frames = _frames(found)
+    return ", ".join(
+        f"{name} changed"
+        for name in sorted(whole.keys() | frames.keys())
+        if name not in frames or name not in whole or not whole[name].equals(frames[name])
+    )
 
 
 def _height(trace: llmprof.Trace, table: str) -> int:

@@ -200,6 +200,8 @@ _ABOUT: Final = ("META_DATA_EXPORT", "EXPORT_META_DATA", "META_DATA_CAPTURE")
 _SECRET_TABLES: Final = ("META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV", "META_DATA_EXPORT", "EXPORT_META_DATA")
 _IDENTITY: Final = re.compile(r"(?i)host|user|login|(?:^|[:_])(?:WORKING_DIR|COMMAND|ARG)")
 
+_SPELLED: Final = {name.lower(): name for name in (*_NUMBERS, *_TEXTS, *_STRING_IDS, "StringIds")}
+
 Row = tuple[object, ...]
 
 
@@ -215,7 +217,7 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
     """
     with sqlite.connect(source) as old:
         old.text_factory = lambda data: data.decode("utf-8", "replace")
-        tables = sqlite.Tables({name: sqlite.columns(old, name) for name in _names(old)})
+        tables = sqlite.Tables({_as_nsys(name): map(_as_nsys, sqlite.columns(old, name)) for name in _names(old)})
         _learn(old, tables, ledger)
         with writing(target):
             new = sqlite3.connect(target)
@@ -228,6 +230,12 @@ def copy(source: Path, target: Path, ledger: Ledger) -> None:
                 new.commit()
         finally:
             new.close()
+
+
+def _as_nsys(name: str) -> str:
+    """Name of a table or column as nsys spells it, whatever its case; other names stay as they are."""
+    upper = name.upper()
+    return _SPELLED.get(name.lower(), upper if _TABLES.fullmatch(upper) else name)
 
 
 def _names(old: sqlite3.Connection) -> list[str]:

@@ -131,7 +131,7 @@ class Tables(dict[str, Names]):
     them that were looked up, so that a reader can say what it did not read.
     """
 
-    def __init__(self, columns_of: Mapping[str, list[str]], views: Iterable[str] = ()) -> None:
+    def __init__(self, columns_of: Mapping[str, Iterable[str]], views: Iterable[str] = ()) -> None:
         super().__init__({name: Names(names) for name, names in columns_of.items()})
         self._own = {name.lower(): name for name in self}
         self._views = {name.lower(): name for name in views}

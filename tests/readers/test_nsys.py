@@ -16,6 +16,7 @@ from llmprof import analyze
 from llmprof.errors import LlmprofError, NotCapturedError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers.nsys import files, reader
 from llmprof.readers.nsys.export import KERNEL, MEMCPY, RUNTIME
+from llmprof.redaction import redact
 from tests.readers.databases import as_view, changed, in_other_case
 
 HOST, WORKER = 1 << 48, 1 << 24
@@ -477,6 +478,12 @@ def test_names_in_another_case_are_the_same_names(export, tmp_path):
         assert mine.tables.keys() == theirs.tables.keys()
         for name, frame in mine.tables.items():
             assert_frame_equal(frame, theirs.tables[name])
+
+
+def test_a_redacted_copy_spells_names_as_nsys_does(export, tmp_path):
+    copy = tmp_path / "copy.sqlite"
+    redact(in_other_case(export), copy)
+    assert llmprof.read(copy, cache=False).kernels.height == 3
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ export type Way = {
   bars: Change[];
 };
 
-/** Bar of a waterfall: llmprof.analyze.diff_waterfall; null where a run does not have it. */
+/** Bar of a waterfall: llmprof.analyze.compare.story.diff_waterfall; null where a run does not have it. */
 export type Change = {
   group: string;
   label: string;

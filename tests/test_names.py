@@ -35,6 +35,7 @@ CATEGORIES = {
         "void qk_int_sv_f8_attn_kernel<128u, 64u, 32u, 64u, 128u, (DataType)1>(signed char*)",
         "_ZN7cutlass13device_kernelINS_4fmha6kernel36Sm100FmhaMlaKernelTmaWarpspecialized",
         "cutlass_mla_decode",
+        "sage_fwd",
         "fused_recurrent_gated_delta_rule_fwd_kernel",
     ],
     "linear": [

@@ -303,7 +303,15 @@ def _operator_calls(trace: Trace) -> pl.DataFrame | None:
         )
     else:
         return None
-    return calls if calls.height else None
+    if not calls.height:
+        return None
+    gathers, looks_up = calls["name"].is_in(["aten::gather", "aten::index_select"]), calls["name"] == "aten::embedding"
+    if gathers.any() and looks_up.any():  # inside of a look-up, a gather is that look-up
+        points = calls.with_row_index("_row").filter(gathers)
+        placed = innermost(points, calls.filter(looks_up), ["rank", "thread"], at="start_ns", name="_call")
+        inside = placed.filter(pl.col("_call").is_not_null())["_row"]
+        calls = calls.with_columns(name=calls["name"].scatter(inside, "aten::embedding"))
+    return calls
 
 
 def _of_calls(calls: pl.DataFrame) -> pl.DataFrame:

@@ -31,6 +31,8 @@ the same shapes, and the same place among its launches) repeat the same kernel."
 
 _NAMED, _ORDERED = 1.0, 0.9
 """Confidence if all kernel names agree, and if only number, order and repetitions do."""
+_BESIDE: Final = ("fill", "copy", "quantize", "kv_cache_write", "moe_routing", "collective", "norm", "rope", "other")
+"""Categories of kernels that an operator of any category may launch beside its main one."""
 
 CONTENT: Final = ("op", "shapes", "dtypes", "category", "layer", "stage", "evidence", "grid", "block")
 """Columns that a capture gives for a kernel."""
@@ -339,10 +341,8 @@ def _repeats(graph: pl.DataFrame, run: pl.Series) -> bool:
     usual = both.group_by("group", "run").len().group_by("group").agg(pl.col("len").max(), n=pl.col("len").sum())
     repeated = usual.filter(pl.col("group").is_not_null() & (pl.col("n") > 1))
     rows = both.filter(pl.col("category").is_not_null() & pl.col("named").is_not_null())
-    agrees = rows.filter(
-        (pl.col("category") == pl.col("named").cast(pl.String))
-        | ~names.decides(pl.col("category").cast(CATEGORY), pl.col("named"))
-    )
+    named = pl.col("named").cast(pl.String)
+    agrees = rows.filter(named.is_in(_BESIDE) | (named == pl.col("category")) | (pl.col("category") == "moe_experts"))
     if rows.height and agrees.height < LEAST_AGREEMENT * rows.height:
         return False
     return not repeated.height or int(repeated["len"].sum()) >= LEAST_AGREEMENT * int(repeated["n"].sum())

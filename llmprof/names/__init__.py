@@ -90,18 +90,22 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"kv_indices|kv_indptr|mqa_logits_metadata|compute_position|compute_slot_mapping|prepare_(?:inputs|next_token|pos)|req_to_token",
     ),
     ("copy", r"marlin_repack|awq_repack|permute_cols_kernel|__amd_rocclr_copy|swap_blocks|copy_blocks"),
-    ("fill", r"__amd_rocclr_fill"),
+    ("fill", r"__amd_rocclr_fill|SubTensorOpWithScalar"),
     ("embedding", r"\bk_get_rows|tensorrt_llm::\w+::lookup_kernel|compute_grad_weight"),
-    ("activation", r"silu_(?:and_)?mul|gelu_(?:\w+_)?and_mul|act_and_mul|swiglu_\w*quant"),
+    ("activation", r"silu_(?:and_)?mul|gelu_(?:\w+_)?and_mul|act_and_mul|swiglu_\w*(?:quant|cast)"),
     ("rope", r"RopeQuantize|kn_entry_\dc_sbhd"),
     (
         "moe_routing",
-        r"_fwd_kernel_ep_(?:scatter|gather)|moe_deepep_(?:permute|unpermute)|_sort_chunks_by_map|append_shared_experts",
+        r"_fwd_kernel_ep_(?:scatter|gather)|moe_deepep_(?:permute|unpermute)|_sort_chunks_by_map|append_shared_experts|"
+        r"expand_to_fused|reduce_fused_impl|get_fused_mapping|count_expert|get_dispatch_layout",
     ),
-    ("copy", r"(?:grouped_gemm|deep_gemm|deep_ep)::(?:\w+::)*(?:transpose|utils::transpose)|batched_transpose_\d"),
+    (
+        "copy",
+        r"(?:grouped_gemm|deep_gemm|deep_ep)::(?:\w+::)*(?:transpose|utils::transpose)|batched_transpose_\d|^transpose_[NCHW]{4}2",
+    ),
     (
         "quantize",
-        r"cast_to_fp[48]|cvt_\w*fp[468]|convert\w*_fp4|quantize_with_block_size|fp4_quant|_to_mx|mxfp[48]_quant",
+        r"cast_to_fp[48]|per_(?:token|channel)_cast|cast_back_impl|cvt_\w*fp[468]|convert\w*_fp4|quantize_with_block_size|fp4_quant|_to_mx|mxfp[48]_quant",
     ),
     ("attention", r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn"),
     (
@@ -116,7 +120,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"unified_attention|BatchPrefillWith|BatchDecodeWith|SinglePrefillWith|SingleDecodeWith|scaled_dot_product|"
         r"PagedAttention|_fwd_grouped_kernel|_fwd_kernel_stage|flash::|cpu_attention|FlashAttention|flex_attention|"
         r"FusedInferAttention|IncreFlash|PromptFlash|aiter.*pa_|attention_kernel|attention_with_kv_cache|"
-        r"masked_softmax_(?:warp|kernel)|sage_?attn|qk_int\d_sv|cutlass_mla|flash_?mla|FlashMLA|Sm100Mla|\bmla::|"
+        r"masked_softmax_(?:warp|kernel)|sage_?attn|\bsage_fwd|qk_int\d_sv|cutlass_mla|flash_?mla|FlashMLA|Sm100Mla|\bmla::|"
         r"mha_(?:varlen_)?(?:fwd|batch_prefill)|fmha_v\d|_attn_kernel\b|kernel_mha|decode_attn|prefill_attn|"
         r"multihead_attention|masked_multihead|XqaKernel|\bxqa|_fwd_kernel_flash|PrefillWithKVCache|BatchMLAPage|"
         r"\battend_ker|mqa_logits|topk_transform|topKPerRow|flex_decoding",
@@ -142,7 +146,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     (
         "linear",
         r"mul_mat_|(?:cudnn|cutlass).*(?:conv\d?d|winograd|wgrad|dgrad|fprop)|scudnn|wgrad_alg|implicit_convolve|"
-        r"miopen\w*(?:conv|winograd)|MIOpenConv|\bigemm_(?:fwd|bwd|wrw)|naive_conv|Im2[Cc]ol|_conv_fwd|grouped_conv|"
+        r"miopen\w*(?:conv|winograd)|MIOpenConv|\bigemm_(?:fwd|bwd|wrw)|naive_conv|Im(?:2d)?2Col|Col2Im|_conv_fwd|grouped_conv|"
         r"conv\w*_(?:fwd|bwd)_|convolve_|depthwise_conv|cudnn::cnn|cudnn.*convolve",
     ),
     # the epilogue in a GEMM's name (relu, gelu, a conversion) does not decide its category
@@ -153,7 +157,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     ),
     (
         "activation",
-        r"act_and_mul|silu|swiglu|gelu|swish|relu|geglu|gated_act|xielu|activation_kernel|doActivation|"
+        r"act_and_mul|silu|swiglu|gelu|swish|relu|geglu|gated_act|xielu|activation_kernel|MIOpen(?:Neuron|Active)|doActivation|"
         r"moe::dev::activation",
     ),
     (
@@ -179,13 +183,13 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     (
         "copy",
         r"copy_kernel|\bcpy_\w+|convert_unary|write_req_to_token|CatArrayBatchedCopy|_copy_|index_copy|aten::(?:copy_|cat|contiguous|clone|to|_to_copy)$|"
-        r"nchwToNhwc|nhwcToNchw|transpose_readWrite|batched_transpose|tensorTransformGeneric|SubTensorOp",
+        r"nchwToNhwc|nhwcToNchw|transpose_readWrite|batched_transpose|copy_device_to_device|tensorTransformGeneric|SubTensorOp",
     ),
     (
         "elementwise",
         r"at::native::.*(?:elementwise|reduce_kernel|softmax|multi_tensor_apply|welford|scan_\w*kernel|"
         r"scatter_gather|index_\w*kernel|triu_tril|masked_\w+)|elementwise_kernel_with_index|softmax_warp_|"
-        r"cunn_\w*SoftMax|CUDAFunctor|BinaryFunctor|multi_tensor_apply|^triton__\d|^triton_|OpTensor|"
+        r"cunn_\w*SoftMax|CUDAFunctor|BinaryFunctor|multi_tensor_apply|^triton_|OpTensor|\bOp[1-5]dTensor|"
         r"k_bin_bcast|soft_max_f|cupy_\w+__|cub::.*Device(?:Reduce|Scan)|pointwise|nvfuser_|\bvectorized_elementwise|scalePackedTensor|"
         r"aten::(?:add|sub|rsub|mul|div|pow|rsqrt|neg|mean|sum|cumsum|max|min|where|masked_fill|sin|cos|exp|sigmoid|"
         r"softmax|_softmax|eq|ne|lt|le|gt|ge|index|index_put_|arange|all|any|bitwise_\w+|logical_\w+)_?$",

@@ -192,7 +192,8 @@ OPERATOR_PATTERNS: list[tuple[str, str]] = [
     *_ONNX,
     (
         _SEVERAL,
-        r"scheduler_metadata|get_mla_metadata|moe_forward|fused_moe$|fused_experts|::moe_(?:layer|impl)|^CompiledFunction|^Torch-Compiled",
+        r"scheduler_metadata|get_mla_metadata|moe_forward|fused_moe$|fused_experts|::moe_(?:layer|impl)|^CompiledFunction|"
+        r"^Torch-Compiled|(?:rope|lora)\w*(?:attn|attention)",
     ),
     (
         "collective",
@@ -240,7 +241,7 @@ OPERATOR_PATTERNS: list[tuple[str, str]] = [
         r"^(?:_C|_rocm_C|vllm|sgl_kernel|sglang|aiter|torchao|fbgemm|quantized|onednn|cublas|deep_gemm|mkldnn)::"
         r"\w*(?:gemm|scaled_mm|linear|_mm$|wvSplitK|LLMM)\w*$|^fp8_gemm|^deep_gemm|^cublas\w*mm",
     ),
-    ("embedding", r"^aten::(?:embedding|embedding_bag|_embedding_bag\w*|index_select)$"),
+    ("embedding", r"^aten::(?:embedding|embedding_bag|_embedding_bag\w*)$"),
     ("sampling", r"^aten::(?:argmax|multinomial|exponential_|_sample_dirichlet)$|^flashinfer::.*sampling"),
     (
         "quantize",
@@ -260,7 +261,8 @@ OPERATOR_PATTERNS: list[tuple[str, str]] = [
         r"minimum|mean|sum|prod|var|var_mean|std|norm|linalg_vector_norm|cumsum|max|min|amax|amin|any|all|where|"
         r"masked_fill|eq|ne|lt|le|gt|ge|bitwise_\w+|logical_\w+|__\w+__|arange|remainder|fmod|floor_divide|addcmul|"
         r"addcdiv|lerp|triu|tril|dropout|native_dropout|bernoulli|_foreach_\w+|isnan|isinf|isfinite|nan_to_num|"
-        r"polar|complex|atan2|gather|scatter|scatter_add|index_put|_index_put_impl|index|take_along_dim|nonzero)_?$",
+        r"polar|complex|atan2|gather|scatter|scatter_add|index_put|_index_put_impl|index|index_select|take_along_dim|nonzero|rand\w*|normal|"
+        r"uniform|random)_?$|^(?:autograd::engine::evaluate_function: )?torch::autograd::AccumulateGrad$",
     ),
 ]
 """Ordered ``(category, pattern)`` of operators with one purpose (or, with an empty category, several); the first match
@@ -268,30 +270,36 @@ wins.
 
 ``aten::index`` and other gathers are element by element: only a look-up in a table of vectors is an embedding."""
 
-_KEPT = {
-    "linear": ("fill", "quantize"),
-    "attention": ("kv_cache_write", "quantize", "fill", "rope", "norm", "copy", "collective", "other"),
-    "copy": ("quantize", "fill", "kv_cache_write"),
-    "collective": ("copy", "fill", "norm", "quantize", "elementwise"),
-    "kv_cache_write": ("rope", "norm", "fill"),
-    "moe_experts": ("moe_routing", "quantize", "fill", "copy", "activation"),
-    "norm": ("quantize", "fill", "collective"),
-    "activation": ("quantize", "fill"),
-    "rope": ("kv_cache_write", "norm", "fill"),
-    "embedding": ("fill", "copy", "collective"),
-    "sampling": ("fill", "copy"),
-    "elementwise": ("fill", "embedding"),
-}
-"""For each category of operators: categories of kernels that stay, because they prepare or finish its work."""
+_VAGUE = ("elementwise", "other", "embedding", "sampling")
+"""Categories of kernels that serve several purposes: gathers, choices among values, arithmetic. Any other category of
+a kernel's own name is sure, whatever operator launched it."""
+
+_KEPT = {"attention": ("other",), "collective": ("elementwise",)}
+"""For categories of operators: vague kernels that stay, because they prepare or finish its work."""
+
+_BACKWARD: Final = r"^(?:autograd::engine::evaluate_function: )?(\w+)Backward\d*$"
+"""Pattern of the node that computes an operator's gradients."""
 
 
 def operator_categories(names: pl.Series) -> pl.Series:
-    """Category of each operator, for its kernels; null if the operator has several purposes or is unknown."""
-    categories = by_unique_name(names, OPERATOR_PATTERNS, None)
-    return categories.replace({_SEVERAL: None}).alias("category")
+    """Category of each operator, for its kernels; null if the operator has several purposes or is unknown.
+
+    The node that computes the gradients of an operator has that operator's category.
+    """
+    return by_distinct(names, _of_operators).alias("category")
+
+
+def _of_operators(distinct: tuple[str, ...]) -> pl.Series:
+    names = pl.Series("name", distinct, dtype=pl.String)
+    forward = names.str.extract(_BACKWARD).str.replace_all("([a-z0-9])([A-Z])", "${1}_$2").str.to_lowercase()
+    forward = pl.select(pl.when(forward.is_not_null()).then(pl.format("aten::{}", forward))).to_series()
+    own, of_forward = (by_unique_name(each, OPERATOR_PATTERNS, None) for each in (names, forward))
+    return pl.select(pl.coalesce(own, of_forward).replace({_SEVERAL: None})).to_series()
 
 
 def decides(by_operator: pl.Expr, by_name: pl.Expr) -> pl.Expr:
-    """Whether the category of the operator takes precedence over that of the kernel's name."""
+    """Whether the operator says the category: it takes precedence only over a name that is vague, or agrees."""
+    vague = by_name.is_null() | by_name.is_in(_VAGUE) | (by_operator == by_name)
+    vague |= (by_operator == "moe_experts") & (by_name == "linear")
     keeps = pl.any_horizontal((by_operator == category) & by_name.is_in(kept) for category, kept in _KEPT.items())
-    return by_operator.is_not_null() & ~keeps.fill_null(value=False)
+    return by_operator.is_not_null() & vague & ~keeps.fill_null(value=False)

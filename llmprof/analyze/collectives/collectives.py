@@ -212,13 +212,16 @@ def _recorded(trace: Trace) -> pl.DataFrame:
 def _called() -> pl.Expr:
     """Kind of a whole call that NCCL runs as simpler kernels; the stage (``said``) shows it.
 
-    Send and receive kernels make an all-to-all. If ranks have different numbers of tokens, a broadcast from each rank
-    gathers them for the experts, and a reduction to each rank scatters the results.
+    Send and receive kernels make an all-to-all, and a kernel of RCCL serves any kind. If ranks have different numbers
+    of tokens, a broadcast from each rank gathers them for the experts, and a reduction to each rank scatters the
+    results.
     """
     kind, stage = pl.col("kind"), pl.col("said")
     sends = kind == "send_recv"
     return (
-        pl.when(sends & stage.is_in(["all_to_all", "all_gather", "reduce_scatter"]))
+        pl.when((kind == "other") & stage.is_in(names.COLLECTIVE_KINDS))
+        .then("said")
+        .when(sends & stage.is_in(["all_to_all", "all_gather", "reduce_scatter"]))
         .then("said")
         .when(sends & stage.is_in(["expert_dispatch", "combine"]))
         .then(pl.lit("all_to_all"))

@@ -82,31 +82,35 @@ def attribute(trace: Trace) -> pl.DataFrame:
 def _described_kinds(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     """``event, kind`` of collectives whose description differs from their kernels' names.
 
-    The description comes from the profiler's metadata, or else from the range that torch's process group opens around
-    the call (``nccl:all_to_all``): NCCL runs an all-to-all with send and receive kernels.
+    The description comes from the profiler's metadata, or else from the operator or the range of torch's process group
+    around the call (``nccl:all_to_all``): NCCL runs an all-to-all with send and receive kernels, RCCL has a kernel for
+    any kind.
     """
-    parts = [p for p in (_kinds_of_metadata(events, trace), _kinds_of_ranges(events, trace)) if p is not None]
+    parts = [p for p in (_kinds_of_metadata(events, trace), _kinds_of_calls(events, trace)) if p is not None]
     return pl.concat(parts).unique("event", keep="first", maintain_order=True) if parts else None
 
 
-def _kinds_of_ranges(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
-    if not trace.has("markers"):
+def _kinds_of_calls(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
+    kernels = events.filter((pl.col("category") == "collective") & pl.col("launch_start_ns").is_not_null())
+    vague = kernels.filter(names.collective_kinds(kernels["name"]).is_in(["send_recv", "other"]))
+    if not vague.height:
         return None
-    ranges = trace.markers.filter(~pl.col("on_device") & pl.col("name").str.contains(_CALL_RANGE))
-    calls = events.filter((pl.col("category") == "collective") & pl.col("launch_start_ns").is_not_null())
-    if not ranges.height or not calls.height:
+    columns = ("rank", "thread", "start_ns", "dur_ns", "name")
+    calls = []
+    if trace.has("markers"):
+        calls.append(trace.markers.filter(~pl.col("on_device") & pl.col("name").str.contains(_CALL_RANGE)))
+    if trace.has("ops"):
+        calls.append(trace.ops.filter(names.operator_categories(trace.ops["name"]).fill_null("") == "collective"))
+    around = pl.concat(frame.select(columns) for frame in calls) if calls else pl.DataFrame(schema=events.schema)
+    kinds = names.collective_kinds(around["name"])
+    around = around.with_columns(kind=kinds, thread=pl.col("thread").fill_null(-1)).filter(pl.col("kind") != "other")
+    if not around.height:
         return None
-    ranges = ranges.with_columns(kind=names.collective_kinds(ranges["name"]), thread=pl.col("thread").fill_null(-1))
-    calls = calls.select(
-        "event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1),
-        named=names.collective_kinds(calls["name"]),
-    )  # fmt: skip
-    placed = innermost(calls, ranges, ["rank", "thread"], at="launch_start_ns", name="_range")
-    placed = placed.with_columns(kind=pl.lit(ranges["kind"]).gather(pl.col("_range")))
-    vague = pl.col("named").is_in(["send_recv", "other"])
-    return placed.filter(vague & (pl.col("kind") != "other") & (pl.col("kind") != pl.col("named"))).select(
-        "event", "kind"
-    )
+    points = vague.select("event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))
+    placed = innermost(points, around, ["rank", "thread"], at="launch_start_ns", name="_call")
+    said = placed.select("event", kind=pl.lit(around["kind"]).gather(pl.col("_call")))
+    own = vague.select("event", own=names.collective_kinds(vague["name"]))
+    return said.drop_nulls().join(own, on="event").filter(pl.col("kind") != pl.col("own")).select("event", "kind")
 
 
 def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:

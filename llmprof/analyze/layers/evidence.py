@@ -40,6 +40,8 @@ class _Event(NamedTuple):
     inside: bool
     """In a module that is a layer or part of one."""
     in_model: bool
+    rotary: bool
+    """Whether a module or a kernel of the rank rotates q and k."""
     verdict: str | None
 
     @property
@@ -99,7 +101,9 @@ class _Event(NamedTuple):
             return "o_proj" if after else "qkv_proj"
         if self.category not in _PLAIN:
             return None
-        return "attention" if self.after_attention else None if self.stage in _OF_ATTENTION else "rope"
+        if not self.after_attention and self.stage in _OF_ATTENTION:
+            return None
+        return "rope" if self.rotary and not self.after_attention else "attention"
 
     def _in_model(self) -> str | None:
         if self.block == "embeddings" and self.role != "rope":
@@ -188,6 +192,7 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         exchange=pl.when(exchanges).then(exchange),
         inside=pl.col("module_layer").is_not_null(),
         in_model=pl.col("first_layer_ns").is_not_null(),
+        rotary=((role == "rope") | (category == "rope")).fill_null(value=False).any().over("rank"),
     )
     frame = frame.join(_verdicts(frame), on=["rank", "step", "root"], how="left", nulls_equal=True)
     # passes without labels between them do not count as several in one step

@@ -38,6 +38,7 @@ _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         r"(?i)CUDAFunctor_add|\bAddFunctor|aten::add_?$|residual|^triton_poi_fused_add_\d|_Add(?:AiCore)?$|^Add\d+$",
     ),
     "multiplies": (_PLAIN, r"(?i)MulFunctor|aten::mul_?$|^triton_poi_fused_mul_\d|_Muls?(?:AiCore)?$|^Mul\d+$"),
+    "framework": (_PLAIN, r"at::native|^aten::"),
     "fuses add": (("norm",), r"(?i)add_?rms|add_?layer|fused_add|AddRMS|addRms"),
     # kernels of latent attention multiply with the absorbed projections of k and v
     "latent": ((), r"(?i)\bmla|_mla|mla_|BatchMLA|[a-z]Mla[A-Z]"),

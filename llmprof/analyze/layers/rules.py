@@ -206,6 +206,12 @@ class Stretch:
         unnamed = [i for i in unnamed if not self.kernels[i].does("prepares")]
         self.norms_qk = bool(unnamed) and self.last_rope is not None and unnamed[0] < self.last_rope
         """Whether q and k are normed between their projection and rope."""
+        first_row = next((i for i in self.rows if self.n[i] >= self._first_qkv(usual)), len(self.rows))
+        turning = self.of("other", "elementwise", among=self.rows[first_row:])
+        plain = self.doing("framework", turning)
+        turned = all(self.doing(role, plain) for role in ("multiplies", "adds")) or len(plain) < len(turning)
+        self.rotary = self.last_rope is not None or turned
+        """Whether the unnamed kernels after the projections rotate q and k: no scaling or copying alone does."""
         self.angles = range(0)
         if turns := self.doing("rotates"):
             begin = min(turns + [i for i in self.doing("single") if not self.kernels[i].does("gemm")])
@@ -306,7 +312,7 @@ class Stretch:
 
     def _prologue(self, row: int, usual: Usual) -> str:
         """From the end of a layer to the next attention: norm, projections of q, k and v, rope, cache."""
-        k, first_qkv = self.kernels[row], usual.last + 1 if self.attends else self.gemms - usual.qkv + 1
+        k, first_qkv = self.kernels[row], self._first_qkv(usual)
         absorbed = k.category == "linear" and self.latent and self.cached is not None and row > self.cached
         before_rope = self.last_rope is not None and row <= self.last_rope
         if k.does("readies") or absorbed:
@@ -320,7 +326,13 @@ class Stretch:
             return "norm"
         if row >= self.last_compute and k.does("caches"):
             return "kv_cache_write"
-        return "attention" if k.category == "copy" and row >= self.last_compute and not before_rope else "rope"
+        if not self.rotary and k.does("adds") and self._after_product(row):
+            return "qkv_proj"  # its bias
+        last = k.category == "copy" and row >= self.last_compute and not before_rope
+        return "attention" if last or not self.rotary else "rope"
+
+    def _first_qkv(self, usual: Usual) -> int:
+        return usual.last + 1 if self.attends else self.gemms - usual.qkv + 1
 
     def _after(self, row: int, usual: Usual) -> str | None:
         """After the last layer: norm, head and sampling."""

@@ -1,0 +1,71 @@
+"""Labels of recordings of others, with the truth counted by hand (README of ``shared/strangers``)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze
+from llmprof.trace import Trace
+
+STRANGERS = Path(__file__).parents[2] / ".." / "shared" / "strangers"
+pytestmark = [
+    pytest.mark.skipif(not STRANGERS.is_dir(), reason="the recordings of others are not here"),
+    pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning"),
+]
+
+
+def read(pattern: str) -> Trace:
+    (path,) = STRANGERS.glob(pattern)
+    return llmprof.read(path)
+
+
+def sums(events: pl.DataFrame, name: str = "") -> dict[str, tuple[int, int]]:
+    """Count and time (ns) by category of the events whose name contains a text."""
+    events = events.filter(pl.col("name").str.contains(name, literal=True)) if name else events
+    rows = events.group_by("category").agg(pl.len(), pl.col("dur_ns").sum()).rows()
+    return {category: (count, time) for category, count, time in rows}
+
+
+def test_an_operator_of_several_purposes_does_not_override_names() -> None:
+    events = analyze.activity(read("chrome/deepseek__train.json"))
+    assert sums(events)["attention"] == (16, 21_965_000)
+    assert sums(events)["rope"] == (24, 1_512_000)
+    assert sums(events, "GemmKernel") == {"linear": (124, 51_594_000), "moe_experts": (16, 22_926_000)}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "category", "count", "time_ns"),
+    [
+        ("chrome/hist__mi300__ddp_resnet18*", "batched_transpose", "copy", 885, 58_791_267),
+        ("chrome/inference__xdit_flux*", "sage_fwd", "attention", 228, 9_995_866),
+        ("chrome/tl_moe_05*", "vectorized_gather_kernel", "elementwise", 12, 6_490_076),
+    ],
+)
+def test_what_a_kernel_surely_is(pattern: str, name: str, category: str, count: int, time_ns: int) -> None:
+    assert sums(analyze.activity(read(pattern)), name) == {category: (count, time_ns)}
+
+
+def test_a_kernel_for_any_collective_has_the_kind_of_its_operator() -> None:
+    trace = read("chrome/tracemap_mi300x*")
+    calls = analyze.collectives(trace).filter(pl.col("name").str.starts_with("ncclDevKernel_Generic"))
+    found = calls.group_by("kind").agg(pl.len(), pl.col("dur_ns").sum()).sort("kind").rows()
+    assert found == [("all_gather", 10, 266_187), ("all_reduce", 161, 42_393_971)]
+    events = analyze.attribute(trace)
+    assert events["layer"].n_unique() == 80 + 1
+    assert events.filter(stage="gate_up_proj")["dur_ns"].sum() == 84_797_071
+
+
+def test_copies_and_scaling_before_attention_are_no_rope() -> None:
+    events = analyze.attribute(read("chrome/mi300__google_owlv2*"))
+    assert "rope" not in events["stage"].to_list()
+
+
+def test_gradients_of_operators_on_a_cpu() -> None:
+    events = analyze.activity(read("chrome/monisha_trace.json"))
+    gradients = events.filter(pl.col("name").str.ends_with("AddmmBackward0"))
+    assert gradients["category"].unique().to_list() == ["linear"]
+    assert gradients["dur_ns"].sum() == pytest.approx(2_718e6, rel=1e-3)

@@ -99,6 +99,8 @@ def reading(trace: Trace) -> list[tuple[str, str]]:
     out = []
     if isinstance(coverage.get("events"), int):
         out.append(("Events read", _kept(coverage["events"], coverage.get("kept", 0))))
+    if coverage.get("matched"):
+        out.append(("In two files, counted once", counted(coverage["matched"], "event")))
     skipped: dict[str, int] = {}
     for file in _list(coverage.get("files")):
         for kind, count in dict(file.get("skipped") or {}).items():

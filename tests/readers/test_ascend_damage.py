@@ -230,7 +230,7 @@ def test_single_files_read_by_their_content(rank, whole, tmp_path):
     assert set(memory.tables) == {"memory"}
     calls = read(Path(shutil.copy(rank / OUTPUT / "communication.json", tmp_path / "c.json")))
     assert calls.collectives.height == whole.collectives.height
-    assert calls.kernels.height == calls.collectives.height
+    assert not calls.has("kernels")  # what the rank computed beside them is unknown
 
 
 def test_a_call_of_one_name_is_matched_by_its_time(rank):

@@ -19,7 +19,7 @@ from llmprof.analyze.collectives.calls import (
     with_sizes,
 )
 from llmprof.analyze.layers.attribution import attribute
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.hardware import device
 from llmprof.trace import Trace
 
@@ -185,11 +185,13 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
 
 def _recorded(trace: Trace) -> pl.DataFrame:
     """Rows of the table of collectives with step and layer, and events that a registered pattern adds."""
-    events = attribute(trace).filter(pl.col("category") == "collective")
-    if "collectives" in trace.table_names:
-        rows = trace.collectives
-    else:
-        rows = schema.empty("collectives")
+    rows = trace.collectives if "collectives" in trace.table_names else schema.empty("collectives")
+    try:
+        events = attribute(trace).filter(pl.col("category") == "collective")
+    except NotCapturedError:  # some profilers list the calls without the device's other work
+        if not rows.height:
+            raise
+        return rows.with_columns(step=pl.lit(None), phase=pl.lit(None), layer=pl.lit(None))
     key = ["rank", "stream", "start_ns", "name"]
     on_host = not rows["on_device"].any() and rows.height > 0
     place = events.select(*key, "step", "phase", "layer", said="stage").unique(key, keep="first", maintain_order=True)

@@ -223,9 +223,10 @@ def _take(folder: RankFolder, path: Path) -> None:
             and (kind := kind_of(entry)) is not None
         ):
             folder.files[kind].append(entry)
-    whole = [p for p in folder.files.get(TIMELINE, ()) if p.name.startswith(("trace_view", "msprof"))]
-    if whole:  # the other files have parts of the same recording
-        folder.files[TIMELINE] = whole
+    for start in ("trace_view", "msprof"):  # the other files have parts of the same recording
+        if whole := [p for p in folder.files.get(TIMELINE, ()) if p.name.startswith(start)]:
+            folder.files[TIMELINE] = whole
+            break
 
 
 def _read_head(folder: RankFolder, path: Path) -> None:

@@ -53,7 +53,7 @@ def read(
         rows = sum(connection.execute(f"SELECT count(*) FROM {sqlite.quoted(c)}").fetchone()[0] for c in counted)  # noqa: S608 (quoted)
     coverage = {
         "events": rows,
-        "kept": sum(frame.height for name, frame in out.items() if name != "collectives"),
+        "kept": tables.kept(out),
         "bytes": path.stat().st_size,
         "notes": notes,
     }

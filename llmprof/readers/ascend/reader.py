@@ -11,6 +11,7 @@ from llmprof.errors import ReadError
 from llmprof.progress import Progress
 from llmprof.readers.ascend import folder, from_database, text
 from llmprof.readers.ascend.tables import WHOLE_GROUPS, Frames
+from llmprof.readers.common.combine import COUNTED
 from llmprof.readers.common.reader import Part, Probe, Reader, Request
 from llmprof.storage.parquet import META_FILE
 
@@ -101,6 +102,8 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
         head["rank"] = rank.rank
     if "collectives" in frames and frames["collectives"].height:
         head["backend"] = "hccl"
+        if "kernels" not in frames:
+            coverage["notes"].append("only its collective calls were recorded: how long it computed is unknown")
         head.setdefault("world_size", _world(frames))
     return Part(rank.path, _with_device(frames), {k: v for k, v in head.items() if v is not None}, coverage)
 
@@ -108,7 +111,7 @@ def _part(rank: folder.RankFolder, *, python_functions: bool, progress: Progress
 def _added(coverage: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
     """Sum of two coverages."""
     out = {**more, **coverage}
-    for key in ("events", "kept", "bytes", "lost_bytes", "lost_pieces"):
+    for key in COUNTED:
         out[key] = coverage.get(key, 0) + more.get(key, 0)
     out["notes"] = [*coverage["notes"], *more.get("notes", ())]
     return out
@@ -149,7 +152,7 @@ def _read(path: Path, request: Request) -> list[Part]:
 
 READER = Reader(
     name="ascend",
-    version=3,
+    version=4,
     what="the output of torch_npu, msprof or MindSpore on an Ascend NPU (a folder *_ascend_pt, trace_view.json, "
     "kernel_details.csv, a database)",
     sniff=_sniff,

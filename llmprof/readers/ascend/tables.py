@@ -219,9 +219,14 @@ def device_tables(
             ascend_task_id="task_id", ascend_transport="transport",
         ),
     }  # fmt: skip
-    if tasks is None:  # only the communication was recorded
-        del out["copies"]
+    if tasks is None:  # only the communication was recorded: what ran beside it is unknown, not nothing
+        del out["kernels"], out["copies"]
     return out
+
+
+def kept(frames: Frames) -> int:
+    """Number of events in the tables: collective calls are among the kernels, too, if there are any."""
+    return sum(frame.height for name, frame in frames.items() if name != "collectives" or "kernels" not in frames)
 
 
 def _with_streams(calls: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:

@@ -33,6 +33,9 @@ def read(
             lambda: timeline.read(files["timeline"], python_functions=python_functions, progress=progress), notes
         )
     kernels = _all(summaries.kernels, files.get("kernels", ()), notes)
+    if kernels is not None and len(files["kernels"]) > 1:  # torch_npu and msprof both list the kernels
+        kernels = kernels.sort(pl.col("stream").is_null(), maintain_order=True)
+        kernels = kernels.unique(["name", "start_ns"], keep="first", maintain_order=True)
     if kernels is None and source is None:  # level 0 of msprof: names and types of tasks, without their inputs
         kernels = _all(summaries.kernels, files.get("task_time", ()), notes)
     listed = _all(summaries.communication, files.get("communication", ()), notes)
@@ -46,7 +49,7 @@ def read(
             expected="trace_view.json, kernel_details.csv or another file that torch_npu or msprof exports",
             hint="export again: torch_npu.profiler.profiler.analyse(folder), or msprof --export=on --output=folder",
         )
-    out = _tables(source, kernels, listed, caches)
+    out, matched = _tables(source, kernels, listed, caches)
     memory = [frame for frame in (allocations, records) if frame is not None]
     if memory:
         out["memory"] = pl.concat(memory, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
@@ -54,10 +57,12 @@ def read(
     samples = [frame for frame in (of_timeline, modules) if frame is not None]
     if samples and sum(frame.height for frame in samples):
         out["counters"] = pl.concat(samples, how="diagonal_relaxed").sort("time_ns", maintain_order=True)
-    coverage: dict[str, Any] = {"events": 0, "kept": 0, "notes": notes} | ({} if source is None else source.coverage)
+    coverage: dict[str, Any] = {"events": 0, "kept": 0, "matched": matched, "notes": notes} | (
+        {} if source is None else source.coverage
+    )
     if source is None:
         coverage["events"] = sum(frame.height for frame in out.values())
-    coverage["kept"] = sum(frame.height for name, frame in out.items() if name != "collectives")
+    coverage["kept"] = tables.kept(out)
     return out, coverage
 
 
@@ -81,8 +86,8 @@ def _tables(
     kernels: pl.DataFrame | None,
     listed: pl.DataFrame | None,
     caches: pl.DataFrame | None,
-) -> Frames:
-    """Join what the timeline and the CSV files say about kernels, collective calls and their pieces."""
+) -> tuple[Frames, int]:
+    """Join what the files say of kernels, calls and their pieces; and the number of events that two files tell of."""
     if kernels is not None and caches is not None:
         kernels = kernels.join(caches, on=["stream", "task_id"], how="left", maintain_order="left")
     listed_calls = None
@@ -91,14 +96,17 @@ def _tables(
         kernels, listed_calls = kernels.filter(~of_calls), kernels.filter(of_calls)
     if source is None:
         calls = _with_communication_times(_of_details(listed_calls), listed)
-        return device_tables(kernels, calls if calls.height else None, None)
+        both = calls["group"].count() if listed_calls is not None and "group" in calls.columns else 0
+        return device_tables(kernels, calls if calls.height else None, None), both
     host = _host(source)
     tasks = _tasks(source)
     calls, pieces = _communication(source)
     links = _links(source, host.get("ops"))
     tasks, calls = _linked(tasks, links), _linked(calls, links)
-    tasks = _detailed(tasks, kernels)
-    calls = _with_communication_times(_with_listed(calls, listed_calls), listed)
+    told = tasks.height + calls.height + sum(0 if f is None else f.height for f in (kernels, listed_calls))
+    tasks, calls = _detailed(tasks, kernels), _with_listed(calls, listed_calls)
+    matched = told - tasks.height - calls.height
+    calls = _with_communication_times(calls, listed)
     group_of = dict(calls.drop_nulls("group").select("name", "group").iter_rows()) if calls.height else {}
     named = pl.col("collective").replace_strict(group_of, default=None, return_dtype=pl.String)
     pieces = pieces.with_columns(group=pl.coalesce(named, "group"))
@@ -109,7 +117,7 @@ def _tables(
     markers = [frame for frame in (host.pop("markers", None), _iterations(source)) if frame is not None]
     if markers:
         out["markers"] = pl.concat(markers, how="diagonal_relaxed").sort("start_ns", maintain_order=True)
-    return host | out
+    return host | out, matched
 
 
 def _host(source: timeline.Timeline) -> Frames:
@@ -265,8 +273,14 @@ def _detailed(tasks: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame
     if kernels is None:
         return tasks
     facts = [c for c in kernels.columns if c.startswith("ascend_")]
-    listed = kernels.with_row_index("_row").sort("start_ns")
-    joined = tasks.sort("start_ns").join_asof(
+    tasks, listed = tasks.sort("start_ns"), kernels.with_row_index("_row").sort("start_ns")
+    if listed["stream"].null_count():  # torch_npu's table names no stream: then the name tells tasks apart
+        placed = listed.join_asof(
+            tasks.select("name", "start_ns", _stream="stream"), on="start_ns", by="name", strategy="nearest",
+            tolerance=_NEAR_NS, check_sortedness=False,
+        )  # fmt: skip
+        listed = listed.with_columns(stream=pl.coalesce("stream", placed["_stream"]))
+    joined = tasks.join_asof(
         listed.select("stream", "start_ns", "_row", *facts),
         on="start_ns",
         by="stream",

@@ -201,7 +201,7 @@ def describe(
     return meta, coverage
 
 
-COUNTED: Final = ("events", "kept", "bytes", "lost_bytes", "lost_pieces")
+COUNTED: Final = ("events", "kept", "matched", "bytes", "lost_bytes", "lost_pieces")
 """Counts of the coverage that are summed over the files."""
 
 

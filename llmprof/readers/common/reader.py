@@ -45,8 +45,8 @@ class Part:
     """Facts that the file states: ``rank``, ``world_size``, ``backend``, ``devices``, ``device_count``, ``groups``,
     ``versions`` and ``options``; unknown ones are missing."""
     coverage: dict[str, Any]
-    """Counts of what was read and lost: ``events``, ``kept``, ``skipped``, ``bytes``, ``lost_bytes``, ``lost_pieces``;
-    and ``notes``, which become warnings."""
+    """Counts of what was read and lost: ``events``, ``kept``, ``matched`` (told by two files, and counted once),
+    ``skipped``, ``bytes``, ``lost_bytes``, ``lost_pieces``; and ``notes``, which become warnings."""
 
     @property
     def says_rank(self) -> bool:

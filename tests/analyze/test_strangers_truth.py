@@ -69,3 +69,23 @@ def test_gradients_of_operators_on_a_cpu() -> None:
     gradients = events.filter(pl.col("name").str.ends_with("AddmmBackward0"))
     assert gradients["category"].unique().to_list() == ["linear"]
     assert gradients["dur_ns"].sum() == pytest.approx(2_718e6, rel=1e-3)
+
+
+def test_a_rank_with_only_its_calls_has_no_idle_time() -> None:
+    trace = read("ascend/msinsight_st_level2")
+    assert trace.ranks == [0, 1, 2]
+    assert trace.kernels["rank"].unique().to_list() == [0]
+    assert analyze.collectives(trace)["rank"].value_counts().sort("rank")["count"].to_list() == [15, 15, 23]
+    whole = analyze.overlap(trace, by="rank", waits=True)
+    assert whole.select("rank", "compute_ns", "idle_ns").rows() == [(0, 231_290_100, 158_558_000)]
+    assert analyze.findings(trace)["rank"].drop_nulls().unique().to_list() == [0]
+
+
+def test_kernels_in_a_table_without_streams_and_in_a_timeline_count_once() -> None:
+    trace = read("ascend/msinsight_level0/text")
+    of_rank = trace.kernels.group_by("rank").agg(pl.len(), pl.col("dur_ns").sum()).sort("rank").rows()
+    assert [count for _, count, _ in of_rank] == [191, 191]
+    assert of_rank[0][2] == pytest.approx(94_344_340, abs=10)
+    assert [file["matched"] for file in trace.coverage["files"]] == [191, 191]
+    alone = trace.kernels.filter(pl.col("stream").is_null())
+    assert alone["ascend_core"].unique().to_list() == ["HCCL"]

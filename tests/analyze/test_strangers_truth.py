@@ -89,3 +89,14 @@ def test_kernels_in_a_table_without_streams_and_in_a_timeline_count_once() -> No
     assert [file["matched"] for file in trace.coverage["files"]] == [191, 191]
     alone = trace.kernels.filter(pl.col("stream").is_null())
     assert alone["ascend_core"].unique().to_list() == ["HCCL"]
+
+
+@pytest.mark.parametrize("form", ["text", "db"])
+def test_waiting_is_unknown_where_the_number_of_ranks_is_not_recorded(form: str) -> None:
+    trace = read(f"ascend/msinsight_level0/{form}")
+    calls = analyze.collectives(trace)
+    assert calls.height == 8
+    assert calls["transfer_ns"].null_count() == calls["wait_ns"].null_count() == 8
+    exposed = analyze.overlap(trace, by="rank", waits=True)
+    assert exposed["exposed_transfer_ns"].sum() == exposed["exposed_wait_ns"].sum() == 0
+    assert exposed["exposed_unknown_ns"].equals(exposed["exposed_communication_ns"].rename("exposed_unknown_ns"))

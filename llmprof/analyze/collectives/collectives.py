@@ -160,7 +160,7 @@ def _why_no_wait(*, unrelated: bool) -> pl.Expr:
         .when(pl.lit(unrelated) & few & (pl.col("ranks_in_group") > 1))
         .then(pl.lit("the clocks of the ranks are unrelated, and so few calls do not tell how far they are apart"))
         .when(world.is_null() & (pl.col("ranks_in_group") > 1))
-        .then(pl.lit("ranks of the run are not in the trace, and how many of them the group has is unknown"))
+        .then(pl.lit("more ranks than those in the trace may take part: how many the group has is unknown"))
         .when(world.is_null())
         .then(
             pl.coalesce(
@@ -238,10 +238,13 @@ def _called() -> pl.Expr:
 def _world(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
     """Ranks in the group: from metadata or the kernel's name, or else the number of ranks that call together.
 
-    If the trace lacks ranks of the run, or has only one, more ranks may belong to the group.
+    If the trace lacks ranks of the run, has only one, or consists of files of which none states the number of ranks,
+    more ranks may belong to the group.
     """
     size = meta.get("world_size")
     absent = bool(meta.get("missing_ranks")) or (isinstance(size, int) and size > len(ranks))
+    files = {about.get("file") for about in meta.get("ranks") or ()}
+    absent |= meta.get("world_size_from") == "ranks" and len(files) > 1
     alone = size == 1 and meta.get("world_size_from") != "ranks"
     whole = not absent and (pl.lit(alone) | (pl.col("ranks_in_group") > 1))
     return pl.coalesce("world", names.collective_world(pl.col("name")), pl.when(whole).then("ranks_in_group"))

@@ -8,7 +8,7 @@ import pytest
 from llmprof.analyze import steps
 from llmprof.analyze.steps.steps import step_of_events
 from llmprof.trace import Trace
-from tests.analyze.builders import GEMM, kernels, labels, launches
+from tests.analyze.builders import ATTENTION, GEMM, forward, kernels, labels, launches, ops
 
 PREFILL = "execute_context_4(256)_generation_0(0)"
 DECODE = "execute_context_0(0)_generation_4(4)"
@@ -170,3 +170,69 @@ def test_ranks_have_steps_of_their_own() -> None:
         (1, 0, 30, 50),
         (1, 1, 220, 10),
     ]
+
+
+def test_steps_of_the_profiler_among_operators() -> None:
+    tables = launched_at([10, 110], [20, 120])
+    tables["ops"] = ops([("ProfilerStep#7", 0, 100, 1), ("aten::mm", 5, 10, 2), ("ProfilerStep#8", 100, 100, 3)])
+    assert steps(Trace(tables)).select("step", "source", "start_ns").rows() == [
+        (0, "profiler_step", 20),
+        (1, "profiler_step", 120),
+    ]
+
+
+def test_each_step_of_the_optimizer_ends_a_step() -> None:
+    # kernels launched at 10 and 90, at 110 and 190, and one after the last step of the optimizer
+    tables = launched_at([10, 90, 110, 190, 310], [20, 95, 115, 195, 320])
+    ranges = [
+        ("Optimizer.step#SGD.step", 80, 20),
+        ("Optimizer.zero_grad#SGD", 102, 5),
+        ("Optimizer.step#SGD.step", 180, 20),
+    ]
+    tables["markers"] = labels(ranges)
+    found = steps(Trace(tables))
+    assert found.select("step", "source", "phase", "host_start_ns", "host_dur_ns", "start_ns", "dur_ns").rows() == [
+        (0, "optimizer", "other", 10, 90, 20, 85),
+        (1, "optimizer", "other", 100, 100, 115, 90),
+    ]
+    assert step_of_events(Trace(tables))["step"].to_list() == [0, 0, 1, 1, None]
+    tables["markers"] = labels(ranges[:1])
+    assert steps(Trace(tables)).is_empty()  # one says nothing of how the program repeats
+
+
+def test_of_ranges_around_execute_model_the_outermost_is_a_step() -> None:
+    tables = launched_at([10, 110], [20, 120])
+    ranges = [
+        ("Worker.execute_model", 0, 50),
+        ("GPUModelRunner.execute_model", 5, 40),
+        ("Worker.execute_model", 100, 50),
+    ]
+    tables["markers"] = labels(ranges)
+    assert steps(Trace(tables)).select("step", "source", "start_ns").rows() == [
+        (0, "execute_model", 20),
+        (1, "execute_model", 120),
+    ]
+
+
+CONTEXT = "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 128> >"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "context", "phases"),
+    [
+        ((900, 10, 10, 10, 10), True, ["prefill", *["decode"] * 4]),
+        ((10, 10, 900, 10, 10), True, ["decode", "decode", "mixed", "decode", "decode"]),
+        ((900, 10, 10, 10, 10), False, ["other"] * 5),  # longer with the same kernels: nothing says why
+        ((10, 10, 10, 10, 10), False, ["other"] * 5),
+    ],
+)
+def test_phases_by_the_work_of_steps_without_labels(lengths: tuple[int, ...], context: bool, phases: list[str]) -> None:
+    passes: list[str | tuple[str, int]] = []
+    for length in lengths:
+        for name in forward(2):
+            passes.append((name, length if name == GEMM else 10))
+            passes += [(CONTEXT, 50)] if context and length > 10 and name == ATTENTION else []
+    run = kernels(passes, dur=10)
+    found = steps(Trace({"kernels": run, "runtime": launches(run)}))
+    assert found["phase"].to_list() == phases
+    assert found["source"].unique().to_list() == ["inferred"]

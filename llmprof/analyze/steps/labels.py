@@ -16,14 +16,19 @@ _VLLM_2025 = r"^execute_new_(\d+)_cached_(\d+)"
 _SGLANG = r"^step\[([A-Z_0-9]+)\b(?:[^\]]*?\bbs=(\d+))?(?:[^\]]*?\btoks=(\d+))?[^\]]*\]"
 _CAPTURE = r"^capture_(\d+)_(\w+)"
 _PROFILER_STEP = r"^ProfilerStep#(\d+)"
+_EXECUTE_MODEL = r"\bexecute_model\b"
 
 SOURCES = {
     "vllm": f"(?:{_VLLM})|(?:{_VLLM_2025})",
     "sglang": _SGLANG,
     "capture": _CAPTURE,
+    "execute_model": _EXECUTE_MODEL,
     "profiler_step": _PROFILER_STEP,
 }
 """Pattern of each source's labels; where a rank has several, the first one counts."""
+
+OPTIMIZER_STEP = r"^Optimizer\.step\b"
+"""The range that ends a step of training, where nothing else tells of steps."""
 
 ANY = "|".join(f"(?:{pattern})" for pattern in SOURCES.values())
 """Matches every known step label."""
@@ -38,7 +43,8 @@ def parse(labels: pl.DataFrame) -> pl.DataFrame:
     an underscore, ``(888_788544)``, holds query tokens and the sum of query times key lengths. 0.11 to 0.13 write
     ``execute_new_N_cached_M``. SGLang writes ``step[MODE bs=R toks=T]`` with the mode of its forward pass: the
     extending ones (EXTEND, DRAFT_EXTEND, SPLIT_PREFILL) are prefill, DECODE and TARGET_VERIFY are decode.
-    ``capture_BS_MODE`` is the capture of a CUDA graph, ``ProfilerStep#N`` a step of the profiler's schedule.
+    ``capture_BS_MODE`` is the capture of a CUDA graph, ``execute_model`` a range around a forward pass of vLLM,
+    ``ProfilerStep#N`` a step of the profiler's schedule.
     """
     name, source = pl.col("name"), pl.col("source")
     detailed = name.str.contains(_VLLM)
@@ -154,12 +160,15 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
         generation_requests=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
         generation_tokens=pl.when(length_known & ~prefill).then("batch").when(length_known).then(0),
     )
+    by_work = _phases_by_work(events, bounds["i"])
     return (
         bounds.hstack(counts)
         .with_columns(
             rank=pl.lit(rank, dtype=pl.Int32),
             step=pl.int_range(pl.len(), dtype=pl.Int32),
-            phase=phase(pl.col("context_requests"), pl.col("generation_requests")),
+            phase=pl.when(length_known)
+            .then(phase(pl.col("context_requests"), pl.col("generation_requests")))
+            .otherwise(by_work),
             host_dur_ns=pl.col("host_start_ns").shift(-1) - pl.col("host_start_ns"),
             source=pl.lit("inferred"),
             name=pl.lit(None, dtype=pl.String),
@@ -167,6 +176,46 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
         .select(NO_STEPS.columns)
         .cast(NO_STEPS.schema)
     )
+
+
+_HEAVIER = 2.0
+"""A step whose matrix products take this many times the median of all steps computes more tokens than the others."""
+
+
+def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
+    """Phase of each step by its kernels, where some compute many more tokens than most; else ``other``.
+
+    Decode steps, the most, run the same kernels of attention. A heavier step that runs others besides reads prompts: it
+    is mixed where decode steps are right before and after it.
+    """
+    rows = events.with_columns(step=pl.lit(starts).search_sorted(pl.col("i"), side="right").cast(pl.Int64) - 1)
+    works = (
+        rows.filter(pl.col("step") >= 0)
+        .group_by("step")
+        .agg(
+            ns=pl.col("dur_ns").filter(pl.col("category") == "linear").sum(),
+            attention=pl.col("name").filter("attends").unique().sort(),
+            samples=pl.col("samples").any(),
+        )
+        .sort("step")
+    )
+    unknown = pl.Series("phase", ["other"] * starts.len())
+    usual = works["ns"].median()
+    if works.height != starts.len() or works.height < _FEWEST or not isinstance(usual, int | float) or not usual:
+        return unknown
+    heavy = works["ns"] >= _HEAVIER * usual
+    common = set(works.filter(~heavy)["attention"].explode())
+    others = pl.Series([bool(set(names) - common) for names in works["attention"]])
+    light = works.filter(~heavy)
+    if not heavy.any() or not (heavy == others).all() or not light["samples"].all():
+        return unknown
+    between = ~(heavy.shift(1, fill_value=True) | heavy.shift(-1, fill_value=True))
+    reads = pl.when(between & (works["attention"].list.len() > 1)).then(pl.lit("mixed")).otherwise(pl.lit("prefill"))
+    return works.select(phase=pl.when(heavy).then(reads).otherwise(pl.lit("decode")))["phase"]
+
+
+_FEWEST = 4
+"""Fewest steps whose work is compared."""
 
 
 def _marked(events: pl.DataFrame, trace: Trace, rank: int) -> pl.DataFrame:

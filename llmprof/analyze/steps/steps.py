@@ -57,8 +57,10 @@ def steps(trace: Trace) -> pl.DataFrame:
 
     A step begins where the engine's label begins on the host. The device span covers all kernels and copies that were
     launched from there until the next label begins. So sampling and output copies, which vLLM runs after the label,
-    belong to their step. Work after the label of an empty step belongs to the next step. If a rank has no labels, steps
-    are inferred from the repetition of kernels (:mod:`llmprof.analyze.steps.labels`) and marked ``inferred``.
+    belong to their step. Work after the label of an empty step belongs to the next step. If a rank has no labels, each
+    ``Optimizer.step`` ends a step of training (``optimizer``); without these, steps are inferred from the repetition of
+    kernels (:mod:`llmprof.analyze.steps.labels`) and marked ``inferred``: the phase of such a step is known where the
+    shapes of its batch were recorded, or where heavier steps run kernels of attention that most steps do not run.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ def steps(trace: Trace) -> pl.DataFrame:
         the device, from the first event to the last; null if nothing ran), ``host_start_ns, host_dur_ns`` (of the
         label on the host; null where the label is on the device only, and where inferred without host data),
         ``context_requests, context_tokens, generation_requests, generation_tokens`` (null where not said),
-        ``source`` (vllm, sglang, capture, profiler_step, inferred) and ``name``, the label.
+        ``source`` (vllm, sglang, capture, execute_model, profiler_step, optimizer, inferred) and ``name``, the label.
 
     Raises
     ------
@@ -104,7 +106,9 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
     """Step of each event of :func:`~llmprof.analyze.activity.activity`."""
     events = device_events(trace).select("event", "rank", "stream", "start_ns", "launch_start_ns")
     bounds = _bounds(trace)
-    until = pl.when(pl.col("source") == "capture").then(pl.col("host_start_ns") + pl.col("host_dur_ns"))
+    until = pl.when(pl.col("source").is_in(["capture", "optimizer"])).then(
+        pl.col("host_start_ns") + pl.col("host_dur_ns")
+    )
     on_device = pl.col("start_ns").is_not_null()
     by_launch = bounds.filter(~on_device).select("rank", "step", launch_start_ns=_first_launch(), until=until)
     by_time = bounds.filter(on_device).select("rank", "step", "start_ns")
@@ -205,23 +209,65 @@ def _bounds(trace: Trace) -> pl.DataFrame:
     labelled = _labelled(trace)
     silent = [rank for rank in device_events(trace)["rank"].unique().sort() if rank not in labelled["rank"]]
     frames = [labelled] if labelled.height or not silent else []
-    frames += [infer(trace, rank) for rank in silent]
+    trained = _by_optimizer(trace, silent)
+    frames += [trained] if trained.height else []
+    frames += [infer(trace, rank) for rank in silent if rank not in trained["rank"]]
     return pl.concat(frames, how="diagonal_relaxed") if frames else labelled
 
 
-def _labelled(trace: Trace) -> pl.DataFrame:
-    if not trace.has("markers"):
+def _ranges(trace: Trace, pattern: str) -> pl.DataFrame:
+    """Ranges with such names; PyTorch wrote its own among the operators until 2021."""
+    columns = ["rank", "start_ns", "dur_ns", "name"]
+    found = []
+    if trace.has("markers"):
+        found.append(trace.markers.filter(pl.col("name").str.contains(pattern)))
+    if trace.has("ops"):
+        own = pl.col("name").str.starts_with("ProfilerStep#") | pl.col("name").str.starts_with("Optimizer.step")
+        rows = trace.ops.filter(own & pl.col("name").str.contains(pattern))
+        found.append(rows.select(*columns, on_device=pl.lit(value=False), stream=pl.lit(None, dtype=pl.Int64)))
+    return pl.concat(found, how="diagonal_relaxed") if found else pl.DataFrame()
+
+
+def _by_optimizer(trace: Trace, ranks: list[int]) -> pl.DataFrame:
+    """Steps of training, each from the end of the optimizer's step before it to the end of its own."""
+    ends = _ranges(trace, steps_labels.OPTIMIZER_STEP)
+    if not ends.height:
         return NO_STEPS
-    labels = trace.markers.filter(pl.col("name").str.contains(steps_labels.ANY))
+    ends = ends.filter(~pl.col("on_device") & pl.col("rank").is_in(ranks)).sort("rank", "start_ns")
+    last = pl.col("name").last().over("rank")  # with several optimizers, the last of an iteration ends it
+    ends = ends.filter(pl.col("name") == last).filter(pl.len().over("rank") > 1)
+    if not ends.height:
+        return NO_STEPS
+    begun = activity(trace).group_by("rank").agg(first=pl.min_horizontal(pl.col("launch_start_ns", "start_ns").min()))
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    start = pl.coalesce(end.shift(1).over("rank"), "first")
+    nothing = {name: pl.lit(None, dtype=dtype) for name, dtype in NO_STEPS.schema.items()}
+    own = {
+        "rank": pl.col("rank"),
+        "step": pl.int_range(pl.len(), dtype=pl.Int32).over("rank"),
+        "phase": pl.lit("other"),
+        "host_start_ns": start,
+        "host_dur_ns": end - start,
+        "source": pl.lit("optimizer"),
+        "name": pl.col("name"),
+    }
+    return ends.join(begun, on="rank").select(**(nothing | own)).cast(NO_STEPS.schema)
+
+
+def _labelled(trace: Trace) -> pl.DataFrame:
+    labels = _ranges(trace, steps_labels.ANY)
     if not labels.height:
         return NO_STEPS
     labels = steps_labels.parse(_where_they_help(labels, device_events(trace)))
     order = pl.col("source").replace_strict({s: n for n, s in enumerate(steps_labels.SOURCES)}, return_dtype=pl.Int8)
     is_capture = pl.col("source") == "capture"
     best = order.filter(~is_capture).min().over("rank")
+    labels = labels.filter(is_capture | (order == best)).sort("rank", "start_ns", maintain_order=True)
+    # of ranges around one pass, such as those of a worker and of its model, the outermost counts
+    reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
+    inner = (pl.col("source") == "execute_model") & (pl.col("start_ns") < reach).fill_null(value=False)
     return (
-        labels.filter(is_capture | (order == best))
-        .sort("rank", "start_ns", maintain_order=True)
+        labels.filter(~inner)
         .with_columns(
             step=pl.int_range(pl.len(), dtype=pl.Int32).over("rank"),
             start_ns=pl.when("on_device").then("start_ns"),

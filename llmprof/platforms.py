@@ -22,20 +22,7 @@ _LOOKED_AT: Final = 4096
 
 @dataclass(frozen=True)
 class Platform:
-    """Words of one vendor's devices.
-
-    Attributes
-    ----------
-    name : str
-        ``nvidia``, ``amd``, ``ascend``, or ``unknown``.
-    device : str
-        Word for a device: GPU, NPU or device.
-    words : mapping of str to str
-        Words for sentences: ``device, runtime, graph, graphs, communication, core, gemm``, and parts of advice:
-        ``use_graphs, compile, fuse, fuse_communication, pin, record_host, ahead``.
-    recorded_by : mapping of str to str
-        Advice on how to record a table, if it differs from that of the schema.
-    """
+    """Words of one vendor's devices, and its advice on how to record a table if it differs from that of the schema."""
 
     name: str
     device: str

@@ -46,42 +46,6 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
     and order of kernels, copies and fills must be the same, and launches of one operator with the same shapes must have
     become one kernel. If several captures fit (the same graph in every layer, or for several batch sizes), those are
     taken whose order is that of the step's replays. Labels in which they still differ are unknown.
-
-    Parameters
-    ----------
-    trace : Trace
-        The run, with replays of graphs.
-    captures : Trace or sequence of Trace
-        Traces of the captures, one per graph or one with all.
-
-    Returns
-    -------
-    polars.DataFrame
-        One row for each replayed kernel or copy: ``event`` (of :func:`~llmprof.analyze.activity.activity`), ``rank,
-        name``, ``graph`` (number of the capture, null where several fit), ``op, shapes, dtypes``, ``category, layer,
-        stage`` and ``evidence`` (as :func:`~llmprof.analyze.attribute` says of the launch in the capture), ``grid,
-        block`` (JSON; of the capture, on AMD devices), ``confidence`` (1 where the names agree, 0.9 where order and
-        repetitions do) and ``reason``, where nothing is known.
-
-    Raises
-    ------
-    AnalysisError
-        None of the captures holds the capture of a graph.
-    NotCapturedError
-        A trace holds no device activity.
-
-    Examples
-    --------
-    >>> on_host = {"rank": 0, "thread": 1, "dur_ns": 5, "api": "runtime"}
-    >>> calls = ["cudaStreamBeginCapture", "cudaLaunchKernel", "cudaStreamEndCapture"]
-    >>> calls = pl.DataFrame({**on_host, "start_ns": [0, 20, 40], "name": calls})
-    >>> operator = {"rank": 0, "thread": 1, "start_ns": [19], "dur_ns": 8, "name": "aten::mm", "kind": "op"}
-    >>> capture = Trace({"runtime": calls, "ops": pl.DataFrame({**operator, "shapes": "[[4, 8], [8, 8]]"})})
-    >>> launch = pl.DataFrame({**on_host, "start_ns": [0], "name": "cudaGraphLaunch", "correlation": 7})
-    >>> kernel = {"rank": 0, "stream": 7, "start_ns": [9], "dur_ns": 5, "name": "nvjet_tst", "correlation": 7}
-    >>> replay = Trace({"runtime": launch, "kernels": pl.DataFrame(kernel)})
-    >>> captured(replay, capture).select("name", "op", "shapes", "confidence").row(0)
-    ('nvjet_tst', 'aten::mm', '[[4, 8], [8, 8]]', 0.9)
     """
     several = [captures] if isinstance(captures, Trace) else list(captures)
     if not any(recorded_graphs(capture) for capture in several):

@@ -139,13 +139,7 @@ first."""
 
 
 class Results:
-    """Results of analyses of one trace, by function and arguments.
-
-    Parameters
-    ----------
-    most_bytes : int
-        Most bytes that are kept. A larger result is not kept at all. Frames that share columns each count in full.
-    """
+    """Results of analyses of one trace, up to ``most_bytes``; frames that share columns each count in full."""
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -224,19 +218,7 @@ def frozen(value: Any) -> Any:
 
 
 def keep(trace: Trace, function: Callable[..., Any], result: pl.DataFrame, **options: Any) -> None:
-    """Keep a result that was computed elsewhere, as if :func:`per_trace` had computed it.
-
-    Parameters
-    ----------
-    trace : Trace
-        The trace of the result.
-    function : callable
-        A function with :func:`per_trace`.
-    result : polars.DataFrame
-        The result.
-    **options
-        Options of the function.
-    """
+    """Keep a result that was computed elsewhere, as if :func:`per_trace` had computed it."""
     bound = inspect.signature(function).bind(trace, **options)
     bound.apply_defaults()
     _, *others = bound.arguments.values()
@@ -288,18 +270,7 @@ def _declared(package: ModuleType) -> Iterator[Analysis]:
 
 @functools.cache
 def analyses() -> tuple[Analysis, ...]:
-    """All analyses: those of llmprof, then those of plug-ins.
-
-    Returns
-    -------
-    tuple of Analysis
-        In the order of the command line and of the report.
-
-    Warns
-    -----
-    PluginWarning
-        A plug-in cannot be loaded, is not an analysis, or has the name or the view of another one.
-    """
+    """All analyses: those of llmprof, then those of plug-ins that can be loaded, in the order of the report."""
     own = tuple(_declared(import_module(__package__)))
     others = plugins.added(plugins.ANALYSES, Analysis, own, lambda added: added.name, "analysis")
     out = list(own)
@@ -314,27 +285,12 @@ def analyses() -> tuple[Analysis, ...]:
 
 
 def views() -> dict[str, Analysis]:
-    """Analyses by their name on the command line.
-
-    >>> list(views())[:3]
-    ['findings', 'steps', 'steady']
-    """
+    """Analyses by their name on the command line."""
     return {entry.view: entry for entry in analyses()}
 
 
 def analysis(name: str) -> Analysis:
-    """An analysis by its name or its name on the command line.
-
-    Raises
-    ------
-    LlmprofError
-        There is no such analysis.
-
-    Examples
-    --------
-    >>> analysis("steady_state").view
-    'steady'
-    """
+    """An analysis by its name or its name on the command line."""
     for entry in analyses():
         if name in (entry.name, entry.view):
             return entry
@@ -344,13 +300,7 @@ def analysis(name: str) -> Analysis:
 
 
 def markdown() -> str:
-    """The catalogue as a page of documentation, ``docs/analyses.md``.
-
-    Returns
-    -------
-    str
-        Markdown: a table of llmprof's own analyses.
-    """
+    """The catalogue as a page of documentation, ``docs/analyses.md``."""
     rows = [
         f"| {entry.question} | `analyze.{entry.name}` | `{' --'.join([entry.view, *entry.needs])}` | {entry.help} |"
         for entry in analyses()

@@ -142,11 +142,6 @@ def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
     return frame
 
 
-def end_of() -> pl.Expr:
-    """End of an interval (ns)."""
-    return pl.col("start_ns").cast(pl.Int64) + pl.col("dur_ns").cast(pl.Int64).clip(lower_bound=0)
-
-
 def union_lengths(frame: pl.DataFrame, by: Sequence[str] = (), **subsets: pl.Expr) -> pl.DataFrame:
     """Time covered by the union of the intervals of several subsets of the rows, in one sweep.
 

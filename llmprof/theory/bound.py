@@ -22,17 +22,7 @@ _BETWEEN_STAGES: Final = ("send_recv", "broadcast")
 
 @dataclass(frozen=True)
 class Timing:
-    """Lower bound of the time of one operator in one layer, and the resource that sets it.
-
-    Parameters
-    ----------
-    compute_s, memory_s, communication_s : float
-        Time that each resource alone needs (s).
-    memory_bytes : float
-        Bytes that must be read from or written to the device memory.
-    bound : str
-        ``compute``, ``memory`` or ``communication``; ``none`` if no resource needs time.
-    """
+    """Lower bound of the time of one operator in one layer, and the resource that sets it (``none`` without work)."""
 
     compute_s: float
     memory_s: float
@@ -93,11 +83,7 @@ class Machine:
         return bandwidth / 2 * self.efficiency.intra_node
 
     def time(self, operator: Operator) -> Timing:
-        """Lower bound of the time of an operator in one layer.
-
-        Each resource takes its amount of work (FLOPs, bytes in memory, bytes on the links) over its peak times its
-        efficiency.
-        """
+        """Lower bound of the time of an operator in one layer; each resource works at its peak times its efficiency."""
         compute = operator.flops / self.rate(operator.math) if operator.flops else 0.0
         crossing = self.crossing(operator)
         memory = crossing / self.bandwidth

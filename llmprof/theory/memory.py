@@ -17,10 +17,7 @@ from llmprof.theory.shapes import Attention, FeedForward, Layer, Shape
 SCHEMA: Final = {
     "component": pl.String,
     "stage": pl.String,
-    "layers": pl.Int64,
-    "parameters_per_layer": pl.Int64,
-    "parameters": pl.Int64,
-    "active_parameters": pl.Int64,
+    **dict.fromkeys(("layers", "parameters_per_layer", "parameters", "active_parameters"), pl.Int64),
     "quantizable": pl.Boolean,
 }
 
@@ -188,22 +185,7 @@ def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> 
 
 @dataclass(frozen=True)
 class Memory:
-    """Memory of a rank, and the largest batches that fit.
-
-    Parameters
-    ----------
-    weights, kv_cache, prefill_activations, decode_activations : float
-        Bytes for the batch at the end of its output.
-    kv_per_token : float
-        Bytes of one token in the KV cache.
-    device : float or None
-        Bytes of device memory that may be used; None if the size of the device's memory is not stated.
-    largest_prefill_batch, largest_decode_batch : int or None
-        Number of requests whose prompts fit in one step, and number that can generate together to the end of their
-        output; None if the size of the device's memory is not stated.
-    max_batch_total_tokens : int or None
-        Number of tokens that fit in the KV cache beside the weights and the activations of a decode step.
-    """
+    """Bytes on a rank for a batch at its end, and the largest batches; None if the device's memory is not stated."""
 
     weights: float
     kv_cache: float

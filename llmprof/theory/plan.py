@@ -128,14 +128,7 @@ class Plan:
         return self.weights if self.weights in ("fp8", "int8") else self.activations
 
     def check(self, shape: Shape) -> None:
-        """Refuse parallel sizes by which the model cannot be split, as vLLM does.
-
-        Raises
-        ------
-        LlmprofError
-            ``tp`` does not divide the attention heads, the inner size, or the experts that it spreads; ``tp`` neither
-            divides the heads of keys and values nor is a multiple of them; or ``pp`` is more than the layers.
-        """
+        """Refuse, with an LlmprofError, parallel sizes by which the model cannot be split, as vLLM does."""
         for layer, _ in shape.kinds:
             a, f = layer.attention, layer.feed_forward
             if a.heads % self.tp:

@@ -13,24 +13,7 @@ from llmprof.theory import catalog
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of a layer.
-
-    Parameters
-    ----------
-    heads, kv_heads : int
-        Number of heads of the queries, and of the keys and values.
-    head_dim, value_dim : int
-        Size of a query or key, and of a value, per head.
-    window : int or None
-        Most tokens that a query sees, including itself; None for all tokens.
-    bias_qkv, bias_out : bool
-        Whether the projections have biases.
-    norm_parameters : int
-        Number of weights of the norms of queries and keys.
-    q_rank, kv_rank, rope_dim : int
-        Sizes of multi-head latent attention: of the compressed queries (0 if they are not compressed), of the
-        compressed keys and values (0 for other kinds of attention), and of the part of a head that is rotated.
-    """
+    """Attention of a layer; ``q_rank, kv_rank, rope_dim`` are sizes of latent attention (0: not compressed)."""
 
     heads: int
     kv_heads: int
@@ -57,23 +40,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Feed-forward part of a layer, dense or a mixture of experts.
-
-    Parameters
-    ----------
-    inner : int
-        Inner size; that of one expert in a mixture of experts.
-    gated : bool
-        Whether there are two input projections (gate and up) instead of one.
-    bias : bool
-        Whether the projections have biases.
-    experts, active : int
-        Number of experts, and number of experts that each token is sent to; 0 for a dense layer.
-    shared_inner : int
-        Total inner size of the shared experts, which every token is sent to.
-    shared_gate : bool
-        Whether a gate with one output weighs the shared expert.
-    """
+    """Feed-forward part of a layer; ``inner`` is that of one expert, ``active`` how many each token is sent to."""
 
     inner: int
     gated: bool = True

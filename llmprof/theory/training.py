@@ -31,21 +31,7 @@ OPTIMIZER_BYTES: Final = 12.0
 
 @dataclass(frozen=True)
 class Training:
-    """Memory and step time of training.
-
-    Parameters
-    ----------
-    weights, gradients, optimizer, activations : float
-        Bytes on a rank.
-    forward_s, backward_s, recompute_s, communication_s, optimizer_s : float
-        Parts of a step (s). Tensor-parallel messages belong to the passes, those of data parallelism to communication.
-    tokens_per_step : float
-        Number of tokens of all data-parallel ranks.
-    flops_per_step : float
-        FLOPs of all ranks without recomputation (model FLOPs).
-    ranks : int
-        Number of devices.
-    """
+    """Memory (bytes on a rank) and parts of a step (s) of training; FLOPs of all ranks, without recomputation."""
 
     weights: float
     gradients: float

@@ -25,41 +25,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
 
 from llmprof.theory.plan import BYTES, Batch, Plan, Requests
 from llmprof.theory.shapes import Attention, FeedForward, Layer, Shape
-
-VOCAB_MULTIPLE: Final = 64
-"""vLLM pads the vocabulary to a multiple of this before it is split over ranks."""
 
 
 @dataclass(frozen=True)
 class Operator:
     """Work of one operator on one rank in one layer.
 
-    Parameters
-    ----------
-    component, stage : str
-        Name of the operator, and its stage in :func:`llmprof.analyze.attribute`.
-    layers : int
-        Number of layers with the same work; the other numbers are those of one layer.
-    flops : float
-        FLOPs of matrix products.
-    math : str
-        Number format of the products.
-    weight_bytes, kv_read_bytes, kv_write_bytes : float
-        Bytes of weights that are read, and of keys and values that are read from and written to the KV cache.
-    input_bytes, output_bytes : float
-        Bytes of activations that are read and written.
-    message_bytes : float
-        Bytes of the message of a collective on a rank.
-    kernels : int
-        Number of kernels that vLLM usually launches for the operator; a calibration has a fixed cost for each.
-    tiles : float
-        Requests times heads of keys and values of an attention: the smallest number of blocks that share its work.
-    fusable : bool
-        Whether engines fuse the operator with its neighbours, so that its activations never reach the memory.
+    ``kernels`` is how many vLLM usually launches for it; ``tiles`` is the least number of blocks that share an attention.
+    If ``fusable``, engines fuse it with its neighbours, and its activations never reach the memory.
     """
 
     component: str
@@ -99,10 +75,7 @@ def operators(
 def places(
     shape: Shape, batch: Batch, plan: Plan, *, causal: bool = True, all_logits: bool = False, absorb: bool = True
 ) -> tuple[list[Operator], dict[Layer, list[Operator]], list[Operator]]:
-    """Operators of one step before the layers, in each kind of layer, and after the layers.
-
-    Parameters and errors are those of :func:`operators`.
-    """
+    """Operators of one step before the layers, in each kind of layer, and after the layers."""
     plan.check(shape)
     step = _Step(shape, batch, plan, causal, absorb)
     inside = {

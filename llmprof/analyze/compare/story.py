@@ -42,14 +42,8 @@ _MOST_SAID: Final = 3
 _TOTALS: Final = ("step", "recording")
 
 WATERFALL: Final = {
-    "group": pl.String,
-    "label": pl.String,
-    "part": pl.String,
-    "a_ns": pl.Float64,
-    "b_ns": pl.Float64,
-    "delta_ns": pl.Float64,
-    "from_ns": pl.Float64,
-    "to_ns": pl.Float64,
+    **dict.fromkeys(("group", "label", "part"), pl.String),
+    **dict.fromkeys(("a_ns", "b_ns", "delta_ns", "from_ns", "to_ns"), pl.Float64),
     "beyond_noise": pl.Boolean,
 }
 
@@ -106,8 +100,8 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
         place, many, pl.col("delta_ns").abs(), descending=[False, False, True], maintain_order=True
     )
     bars = bars.filter((pl.col("delta_ns") != 0) | (pl.col("group") == "unexplained"))
-    sums = [float(own[side].sum()) for side in ("a_ns", "b_ns")]
-    left = [_tidy(total[side] - drawn, longer) for side, drawn in zip(("a_ns", "b_ns"), sums, strict=True)]
+    left = [total[side] - float(own[side].sum()) for side in ("a_ns", "b_ns")]
+    left = [0.0 if abs(ns) <= 1e-6 * longer else ns for ns in left]  # only the rounding of sums
     names = names_in(frame)
     table: list[tuple[object, ...]] = [("total", names[0], None, total["a_ns"], None, total["a_ns"], None)]
     table += bars.iter_rows()
@@ -119,11 +113,6 @@ def diff_waterfall(frame: pl.DataFrame, *, phase: str | None = None) -> pl.DataF
         done += change
     out.append(("total", names[1], None, None, total["b_ns"], total["b_ns"], 0.0, total["b_ns"], None))
     return pl.DataFrame(out, schema=WATERFALL, orient="row")
-
-
-def _tidy(ns: float, scale: float) -> float:
-    """A remainder that is only floating-point rounding counts as 0."""
-    return 0.0 if abs(ns) <= 1e-6 * scale else ns
 
 
 def words_of(kind: str | None, part: str | None) -> tuple[str, str]:

@@ -48,8 +48,8 @@ def _call_kinds(distinct: tuple[str, ...]) -> pl.Series:
     kinds = pl.struct(
         is_synchronising(name).alias("synchronises"),
         holds_the_device(name).alias("holds"),
-        waits_for_event(name).alias("waits"),
-        launches_graph(name).alias("replays"),
+        name.str.contains(WAITS_FOR_EVENT).alias("waits"),
+        name.str.contains(LAUNCHES_GRAPH).alias("replays"),
     )
     return pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)}).select(kinds).to_series()
 
@@ -70,16 +70,6 @@ def holds_the_device(name: pl.Expr) -> pl.Expr:
     )
 
 
-def launches_graph(name: pl.Expr) -> pl.Expr:
-    """Whether a host call of this name replays a graph."""
-    return name.str.contains(LAUNCHES_GRAPH)
-
-
-def waits_for_event(name: pl.Expr) -> pl.Expr:
-    """Whether a host call of this name makes a stream wait for an event."""
-    return name.str.contains(WAITS_FOR_EVENT)
-
-
 def host_spans(trace: Trace) -> pl.DataFrame:
     """All recorded activity of the host's threads."""
     columns = ("rank", "thread", "start_ns", "dur_ns", "name")
@@ -97,11 +87,8 @@ def host_spans(trace: Trace) -> pl.DataFrame:
 
 HOST_SPANS = {
     "rank": pl.Int32(),
-    "thread": pl.Int64(),
-    "start_ns": pl.Int64(),
-    "dur_ns": pl.Int64(),
-    "name": pl.String(),
-    "kind": pl.String(),
+    **dict.fromkeys(("thread", "start_ns", "dur_ns"), pl.Int64()),
+    **dict.fromkeys(("name", "kind"), pl.String()),
 }
 
 

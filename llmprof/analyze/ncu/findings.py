@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof import sentences
 from llmprof.analyze.findings.findings import SCHEMA, Findings
-from llmprof.analyze.ncu.hardware import hot_lines, speed_of_light
+from llmprof.analyze.ncu.hardware import hot_lines, no_durations, speed_of_light
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.metrics import explain
@@ -76,21 +76,13 @@ def hardware_findings(metrics: Metrics, *, source: pl.DataFrame | None = None) -
         rows = [*_limited(speed, total), *_estimated(metrics, speed, total)]
         if source is not None:
             rows += _hot_lines(source, speed, total)
-        rows = [_UNPLACED | row | {"denominator": denominator} for row in rows]
+        same = {"unit": "ns a profile", "scope": "profiled launches", "denominator": denominator}
+        rows = [same | dict.fromkeys(("rank", "start_ns", "end_ns")) | row for row in rows]
     frame = pl.DataFrame(rows, schema={name: dtype for name, dtype in SCHEMA.items() if name != "order"})
     last = pl.col("rule") != "limited_kernel"
     ranked = frame.sort(last, "share_of_time", descending=[False, True], maintain_order=True)
     order = pl.int_range(1, pl.len() + 1, dtype=pl.Int32)
     return Findings(ranked.with_columns(order=order).select(list(SCHEMA)))
-
-
-_UNPLACED: Final = {
-    "unit": "ns a profile",
-    "scope": "profiled launches",
-    "rank": None,
-    "start_ns": None,
-    "end_ns": None,
-}
 
 
 def typical_limit(speed: pl.DataFrame) -> pl.DataFrame:
@@ -116,29 +108,28 @@ def _limited(speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
     typical = typical_limit(speed)
     large = whole.filter(pl.col("ns") >= _LEAST_SHARE * total)
     joined = large.join(typical, on="kernel_name", nulls_equal=True).sort("ns", descending=True, maintain_order=True)
-    return [_limit(row, total) for row in joined.iter_rows(named=True)]
+    rows = []
+    for row in joined.iter_rows(named=True):
+        share, compute, memory, roof = row["ns"] / total, row["compute_pct"], row["memory_pct"], row["roof_share"]
+        state = explain(row["stall"]) if row["stall"] is not None else None
+        figures = row | {"name": short_name(row["kernel_name"]), "share": share, "action": state and state.action}
+        if roof is None and compute is not None and memory is not None:
+            roof = max(compute, memory) / 100
+        gain, name = row["ns"] * (1 - min(1.0, roof or 0.0)), row["kernel_name"]
+        where = "kernel_name IS NULL" if name is None else f"kernel_name = {_quoted(name)}"
+        rows.append(
+            _row("limited_kernel", figures, row["ns"], share, gain_ns=gain, evidence="speed_of_light", where=where)
+        )
+    return rows
 
 
-def _limit(row: dict[str, Any], total: float) -> dict[str, Any]:
-    share = row["ns"] / total
-    compute, memory = row["compute_pct"], row["memory_pct"]
-    roof = row["roof_share"]
-    state = explain(row["stall"]) if row["stall"] is not None else None
-    figures = row | {"name": short_name(row["kernel_name"]), "share": share, "action": state and state.action}
-    title, detail, suggestion = sentences.finding("limited_kernel", figures)
-    reached = roof if roof is not None else None if compute is None or memory is None else max(compute, memory) / 100
-    return {
-        "rule": "limited_kernel",
-        "severity": _severity(share),
-        "title": title,
-        "figure": row["ns"],
-        "share_of_time": min(1.0, share),
-        "gain_ns": row["ns"] * (1 - min(1.0, reached or 0.0)),
-        "evidence": "speed_of_light",
-        "where": _is_kernel(row["kernel_name"]),
-        "detail": detail,
-        "suggestion": suggestion,
-    }
+def _row(
+    rule: str, figures: dict[str, Any], ns: float, share: float, *, gain_ns: float, evidence: str, where: str
+) -> dict[str, Any]:
+    words = dict(zip(("title", "detail", "suggestion"), sentences.finding(rule, figures), strict=True))
+    severity = next(name for name, least in _SEVERITIES.items() if share >= least) if rule != "hot_line" else "info"
+    facts = {"rule": rule, "severity": severity, "evidence": evidence, "where": where}
+    return {**facts, **words, "figure": ns, "share_of_time": min(1.0, share), "gain_ns": gain_ns}
 
 
 def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict[str, Any]]:
@@ -161,21 +152,9 @@ def _estimated(metrics: Metrics, speed: pl.DataFrame, total: float) -> list[dict
         share = min(1.0, gain / total)
         first, _, rest = _SENTENCE.sub(".\n", " ".join(str(text).split()), count=1).partition("\n")
         figures = {"ns": gain, "share": share, "first": first, "rest": rest, "launches": launches}
-        title, detail, suggestion = sentences.finding("profiler_estimate", figures | {"name": short_name(name)})
-        rows.append(
-            {
-                "rule": "profiler_estimate",
-                "severity": _severity(share),
-                "title": title,
-                "figure": gain,
-                "share_of_time": share,
-                "gain_ns": gain,
-                "evidence": "rules",
-                "where": f"rule = {_quoted(rule)}",
-                "detail": detail,
-                "suggestion": suggestion,
-            }
-        )
+        figures["name"] = short_name(name)
+        where = f"rule = {_quoted(rule)}"
+        rows.append(_row("profiler_estimate", figures, gain, share, gain_ns=gain, evidence="rules", where=where))
     return rows
 
 
@@ -199,21 +178,8 @@ def _hot_lines(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[
     state = explain(row["reason"]) if row["reason"] else None
     figures = row | {"name": short_name(row["kernel_name"]), "file": file_name(row["file"]), "share": share}
     figures |= {"of_samples_share": row["share"], "action": state and state.action}
-    title, detail, suggestion = sentences.finding("hot_line", figures)
-    return [
-        {
-            "rule": "hot_line",
-            "severity": "info",
-            "title": title,
-            "figure": row["ns"],
-            "share_of_time": min(1.0, share),
-            "gain_ns": row["ns"],
-            "evidence": "hot_lines",
-            "where": f"kernel_id = {row['kernel_id']} AND line = {row['line']}",
-            "detail": detail,
-            "suggestion": suggestion,
-        }
-    ]
+    where = f"kernel_id = {row['kernel_id']} AND line = {row['line']}"
+    return [_row("hot_line", figures, row["ns"], share, gain_ns=row["ns"], evidence="hot_lines", where=where)]
 
 
 def file_name(path: str | None) -> str:
@@ -226,16 +192,8 @@ def short_name(name: str | None) -> str:
     return shorten(kernels.displayed(pl.Series([name], dtype=pl.String))[0], _MOST_NAME)
 
 
-def _severity(share: float) -> str:
-    return next(name for name, least in _SEVERITIES.items() if share >= least)
-
-
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _is_kernel(name: str | None) -> str:
-    return "kernel_name IS NULL" if name is None else f"kernel_name = {_quoted(name)}"
 
 
 def launches_in_a_row(metrics: Metrics) -> Trace:
@@ -246,10 +204,7 @@ def launches_in_a_row(metrics: Metrics) -> Trace:
     """
     timed = metrics.kernels.drop_nulls("duration_ns").sort("kernel_id")
     if timed.is_empty():
-        raise NotCapturedError(
-            "the metrics have no duration of any launch",
-            hint="record them with ncu --section SpeedOfLight or --set full",
-        )
+        raise no_durations()
     of_rank = pl.struct("run", "process", "device").rank("dense") - 1
     rows = timed.with_columns(
         rank=of_rank.cast(pl.Int32),

@@ -32,15 +32,12 @@ def counted(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
     tensor, scalar = _tensor(metrics, durations), _scalar(metrics, durations)
     by_type = pl.concat([tensor.with_columns(unit=pl.lit("tensor")), scalar.with_columns(unit=pl.lit("scalar"))])
     ids = durations.select("kernel_id")
+    has = [(pl.col("unit") == unit).any().alias(f"has_{unit}") for unit in ("tensor", "scalar")]
     busy = metrics.values(*_TENSOR_BUSY).rename({"value": "busy"})
-    has_tensor = tensor.select("kernel_id").unique().with_columns(has_tensor=pl.lit(value=True))
-    has_scalar = scalar.select("kernel_id").unique().with_columns(has_scalar=pl.lit(value=True))
     largest = by_type.sort("flops", descending=True).unique("kernel_id", keep="first").filter(pl.col("flops") > 0)
     out = (
-        ids.join(by_type.group_by("kernel_id").agg(pl.col("flops").sum()), on="kernel_id", how="left")
+        ids.join(by_type.group_by("kernel_id").agg(pl.col("flops").sum(), *has), on="kernel_id", how="left")
         .join(largest.select("kernel_id", "dtype"), on="kernel_id", how="left")
-        .join(has_tensor, on="kernel_id", how="left")
-        .join(has_scalar, on="kernel_id", how="left")
         .join(busy, on="kernel_id", how="left")
         .sort("kernel_id")
     )
@@ -172,6 +169,13 @@ _SM: Final = ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) 
 _WRITTEN: Final = ("l1tex__m_l1tex2xbar_write_bytes.sum",)
 
 
+def no_durations() -> NotCapturedError:
+    """The error for metrics that hold no duration."""
+    return NotCapturedError(
+        "the metrics have no duration of any launch", hint="record them with ncu --section SpeedOfLight or --set full"
+    )
+
+
 def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = None) -> pl.DataFrame:
     """Arithmetic, memory traffic, place on the roofline and limit of every launch.
 
@@ -235,18 +239,16 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
     """
     durations = metrics.values(*_DURATION).rename({"value": "duration_ns"})
     if not durations.height and metrics.kernels.height:
-        raise NotCapturedError(
-            "the metrics have no duration of any launch",
-            hint="record them with ncu --section SpeedOfLight or --set full",
-        )
+        raise no_durations()
     given = None if device is None else hardware.device(device)
     frame = metrics.kernels.select("kernel_id", "kernel_name", "device_name")
+    in_percent = Metrics(metrics.metrics.filter(pl.col("unit") == "%"))
     parts = {
         "sm_pct": metrics.values(*_SM),
         "dram_pct": metrics.values(*_DRAM, "DRAM Throughput"),
         "l2_pct": metrics.values(*_L2),
         "l1_pct": metrics.values(*_L1),
-        "units_pct": _percent(metrics, *_ALL_MEMORY),
+        "units_pct": in_percent.values(*_ALL_MEMORY),
         "written": metrics.values(*_WRITTEN),
     }
     top = stalls(metrics).unique("kernel_id", keep="first", maintain_order=True)
@@ -295,12 +297,6 @@ def _named(name: str | None) -> hardware.Device:
         return hardware.device(name or "")
     except LlmprofError:
         return hardware.Device(name or "unknown", "", {}, None, None, None, None)
-
-
-def _percent(metrics: Metrics, *names: str) -> pl.DataFrame:
-    """``kernel_id, value`` of the first of the metrics that is measured in percent."""
-    of_peak = Metrics(metrics.metrics.filter(pl.col("unit") == "%"))
-    return of_peak.values(*names)
 
 
 def _dram(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
@@ -373,11 +369,6 @@ def _placed(frame: pl.DataFrame, peaks: hardware.Device) -> pl.DataFrame:
     )
 
 
-_STALL: Final = r"^smsp__pcsamp_warps_issue_stalled_(\w+?)$"
-_WITHOUT_ISSUE: Final = "_not_issued"
-_RUNS: Final = ("selected", "not_selected")
-
-
 @checked
 def hot_lines(source: pl.DataFrame, *, per: Literal["line", "instruction"] = "line") -> pl.DataFrame:
     """Lines or instructions of each kernel by samples of its warps, with the reason of most of the stalls there.
@@ -413,8 +404,8 @@ def hot_lines(source: pl.DataFrame, *, per: Literal["line", "instruction"] = "li
     place = ["file", "line"] if per == "line" else ["file", "line", "address", "sass", "ptx"]
     keys = ["kernel_id", "kernel_name", *place]
     stalls = source.filter(
-        pl.col("metric").str.contains(_STALL) & ~pl.col("metric").str.ends_with(_WITHOUT_ISSUE)
-    ).with_columns(reason=pl.col("metric").str.extract(_STALL, 1))
+        pl.col("metric").str.contains(_SAMPLED) & ~pl.col("metric").str.ends_with("_not_issued")
+    ).with_columns(reason=pl.col("metric").str.extract(_SAMPLED, 1))
     if stalls.is_empty():
         raise NotCapturedError(
             "there are no samples of warps in this report", hint="record with ncu --section SourceCounters"
@@ -422,7 +413,7 @@ def hot_lines(source: pl.DataFrame, *, per: Literal["line", "instruction"] = "li
     sampled = stalls.group_by(keys).agg(samples=pl.col("value").sum().cast(pl.Int64))
     samples = source.select(keys).unique(maintain_order=True).join(sampled, on=keys, how="left", nulls_equal=True)
     samples = samples.with_columns(pl.col("samples").fill_null(0))
-    waiting = stalls.filter(~pl.col("reason").is_in(_RUNS)).group_by(*keys, "reason").agg(pl.col("value").sum())
+    waiting = stalls.filter(~pl.col("reason").is_in(_NO_STALL)).group_by(*keys, "reason").agg(pl.col("value").sum())
     most = (
         waiting.filter(pl.col("value") > 0)
         .sort("value", "reason", descending=[True, False])

@@ -32,8 +32,7 @@ _FIRST: Final = 0x10000
 _SCHEMA: Final = {
     "kernel_id": pl.Int32,
     "event": pl.UInt32,
-    "agrees": pl.String,
-    "match": pl.String,
+    **dict.fromkeys(("agrees", "match"), pl.String),
     "confidence": pl.Float64,
     "candidates": pl.Int64,
 }
@@ -86,9 +85,8 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     groups = launches.select("kernel_id", "run", "process", "device").fill_null(-1)
     for _, group in groups.group_by("run", "process", "device", maintain_order=True):
         part = launches.filter(pl.col("kernel_id").is_in(group["kernel_id"].implode()))
-        best = max((_of_rank(part, kernels) for kernels in timeline.partition_by("rank")), key=_score, default=None)
-        if best is not None:
-            matches.append(best)
+        of_ranks = [_of_rank(part, kernels) for kernels in timeline.partition_by("rank")]
+        matches += sorted(of_ranks, key=lambda one: -float(one["confidence"].sum()))[:1]
     matched = launches.join(pl.concat(matches), on="kernel_id", how="left", maintain_order="left")
     of_kernel = timeline.select("event", "rank", "name", "start_ns", "dur_ns")
     return matched.join(of_kernel, on="event", how="left", maintain_order="left").select(
@@ -128,15 +126,11 @@ def _size(side: str) -> pl.Expr:
     )
 
 
-def _score(matches: pl.DataFrame) -> float:
-    return float(matches["confidence"].sum())
-
-
 def _of_rank(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """Matches of the launches of one process among the kernels of one rank."""
     ours, theirs = _kinds(launches, kernels)
     ids, events = ours["kernel_id"].to_list(), theirs["event"].to_list()
-    launch_kinds, event_kinds = _text(ours["kind"]), _text(theirs["kind"])
+    launch_kinds, event_kinds = ("".join(chr(_FIRST + kind) for kind in side["kind"]) for side in (ours, theirs))
     rows: list[tuple[int, int, str, float, int]] = []
     launch, last = 0, 0
     while launch < len(launch_kinds):
@@ -177,10 +171,6 @@ def _kinds(launches: pl.DataFrame, kernels: pl.DataFrame) -> tuple[pl.DataFrame,
         rest = rest.join(kinds, on=columns, how="anti")
         others = others.join(kinds, on=columns, how="anti")
     return pl.concat(ours).sort("_at"), pl.concat(theirs).sort("_at")
-
-
-def _text(kinds: pl.Series) -> str:
-    return "".join(chr(_FIRST + kind) for kind in kinds)
 
 
 def _longest(launch_kinds: str, first: int, event_kinds: str) -> int:
@@ -351,7 +341,8 @@ def _options(events: pl.DataFrame, chosen: pl.DataFrame, *, launches_recorded: b
             hint="choose a later step",
         )
     skip, count = places[0], places[-1] - places[0] + 1
-    names = "|".join(_escaped(function) for function in functions)
+    # exactly these names; unprintable characters match any character
+    names = "|".join(_UNPRINTABLE.sub(".", _SPECIAL.sub(r"\\\1", function)) for function in functions)
     devices = [] if chosen["device"][0] is None else ["--devices", str(chosen["device"][0])]
     return [
         *("--replay-mode", "kernel"),
@@ -364,8 +355,3 @@ def _options(events: pl.DataFrame, chosen: pl.DataFrame, *, launches_recorded: b
         *("--launch-skip", str(skip)),
         *("--launch-count", str(count)),
     ]
-
-
-def _escaped(name: str) -> str:
-    """Regular expression for exactly this name; unprintable characters match any character."""
-    return _UNPRINTABLE.sub(".", _SPECIAL.sub(r"\\\1", name))

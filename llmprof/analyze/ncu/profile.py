@@ -35,17 +35,7 @@ def samples_of(report: Path | None) -> pl.DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Profile of Nsight Compute: metrics, rules and samples, for a report.
-
-    Parameters
-    ----------
-    metrics : Metrics
-        Metrics and rules of the launches.
-    path : pathlib.Path, optional
-        The report (``.ncu-rep``) that holds the samples of the instructions, if there is one.
-    name : str
-        Paths of the files, for the commands that a page shows.
-    """
+    """Metrics of Nsight Compute, the report with their samples (if there is one), and the paths that a page shows."""
 
     metrics: Metrics
     path: Path | None = None
@@ -53,7 +43,7 @@ class Profile:
 
     @property
     def source(self) -> pl.DataFrame:
-        """Samples of the instructions: :func:`samples_of` the report."""
+        """Samples of the instructions."""
         return samples_of(self.path)
 
     @property

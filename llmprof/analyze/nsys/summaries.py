@@ -6,7 +6,9 @@ are not rounded, and sizes are in bytes. Options such as ``by=("rank",)`` group 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import polars as pl
@@ -68,7 +70,7 @@ _CALLS = {
 """Description of the calls of each library, and the command that records them."""
 
 
-def calls_of(trace: Trace, *libraries: str) -> pl.DataFrame:
+def calls_of(trace: Trace, libraries: Sequence[str]) -> pl.DataFrame:
     """Runtime calls of some libraries."""
     runtime = trace.runtime
     calls = runtime.filter(pl.col("api").is_in(libraries))
@@ -141,7 +143,7 @@ def summary(
     columns = [f"total_{unit}", "count", *(f"{word}_{unit}" for word in _STATISTICS), *keys]
     columns = ["share", *columns] if unit == "ns" else columns
     summed.__name__ = summed.__qualname__ = name
-    summed.__module__ = rows.__module__
+    summed.__module__ = getattr(rows, "__module__", __name__)
     summed.__doc__ = _DOC.format(
         title=title,
         more=more and f": {more}",
@@ -172,7 +174,7 @@ cuda_gpu_kern_sum = summary(
 )
 cuda_api_sum = summary(
     "cuda_api_sum",
-    lambda trace: calls_of(trace, "runtime", "driver"),
+    lambda trace: calls_of(trace, ("runtime", "driver")),
     "Which calls of CUDA take the host's time?",
     "Time of CUDA calls by name",
     needs="runtime calls",
@@ -198,43 +200,29 @@ cuda_gpu_mem_size_sum = summary(
 )
 
 
-def _one_call(api: str) -> str:
-    rows = f'{{"rank": 0, "start_ns": 0, "dur_ns": 7, "name": ["call"], "api": "{api}"}}'
-    return f'llmprof.Trace({{"runtime": pl.DataFrame({rows})}})'
+def _of_library(name: str, library: str, question: str, title: str, more: str = "") -> Summary:
+    what, how = _CALLS[library]
+    call = f'{{"rank": 0, "start_ns": 0, "dur_ns": 7, "name": ["call"], "api": "{library}"}}'
+    example = f'llmprof.Trace({{"runtime": pl.DataFrame({call})}})'
+    needs = f"{what} (``{how}``)"
+    rows = partial(calls_of, libraries=(library,))
+    return summary(name, rows, question, title, needs=needs, more=more, example=example)
 
 
-osrt_sum = summary(
-    "osrt_sum",
-    lambda trace: calls_of(trace, "os"),
-    "What does the host wait for in the operating system?",
-    "Time of calls of the OS by name",
-    needs="calls of the operating system (``nsys profile -t osrt``)",
-    example=_one_call("os"),
-    more="threads wait side by side, so a share is none of wall time",
-)
-openacc_sum = summary(
-    "openacc_sum",
-    lambda trace: calls_of(trace, "openacc"),
-    "Which events of OpenACC take the time?",
-    "Time of OpenACC events by name and line",
-    needs="events of OpenACC (``nsys profile -t openacc``)",
-    example=_one_call("openacc"),
-)
-openmp_sum = summary(
-    "openmp_sum",
-    lambda trace: calls_of(trace, "openmp"),
-    "Which events of OpenMP take the time?",
-    "Time of OpenMP events by name",
-    needs="events of OpenMP (``nsys profile -t openmp``)",
-    example=_one_call("openmp"),
-)
-mpi_event_sum = summary(
-    "mpi_event_sum",
-    lambda trace: calls_of(trace, "mpi"),
-    "Which calls of MPI take the time?",
-    "Time of MPI calls by name",
-    needs="calls of MPI (``nsys profile -t mpi``)",
-    example=_one_call("mpi"),
+osrt_sum, openacc_sum, openmp_sum, mpi_event_sum = itertools.starmap(
+    _of_library,
+    (
+        (
+            "osrt_sum",
+            "os",
+            "What does the host wait for in the operating system?",
+            "Time of calls of the OS by name",
+            "threads wait side by side, so a share is none of wall time",
+        ),
+        ("openacc_sum", "openacc", "Which events of OpenACC take the time?", "Time of OpenACC events by name and line"),
+        ("openmp_sum", "openmp", "Which events of OpenMP take the time?", "Time of OpenMP events by name"),
+        ("mpi_event_sum", "mpi", "Which calls of MPI take the time?", "Time of MPI calls by name"),
+    ),
 )
 
 

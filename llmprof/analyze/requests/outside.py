@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.analyze.requests.requests import MOST_APART_NS
+from llmprof.analyze.requests.requests import MOST_APART_NS, epoch_of
 from llmprof.analyze.steps.steps import steps as steps_of
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
@@ -16,12 +16,9 @@ from llmprof.units import format_ns
 
 _NOTES: Final = {
     "phase": pl.String,
-    "step": pl.Int64,
-    "start_epoch_ns": pl.Int64,
-    "end_epoch_ns": pl.Int64,
+    **dict.fromkeys(("step", "start_epoch_ns", "end_epoch_ns"), pl.Int64),
     "engine_id": pl.String,
-    "tokens": pl.Int64,
-    "computed": pl.Int64,
+    **dict.fromkeys(("tokens", "computed"), pl.Int64),
     "preempted": pl.Boolean,
     "trace_step": pl.Int64,
 }
@@ -30,21 +27,7 @@ _NEEDED: Final = ("id", "start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns", "prom
 
 @dataclass(frozen=True, slots=True)
 class TracedRequests:
-    """A trace and the requests that were served during it, for :func:`llmprof.analyze.requests`.
-
-    Attributes
-    ----------
-    trace : Trace
-        The timeline.
-    requests : polars.DataFrame
-        The requests.
-    engine_steps : polars.DataFrame
-        Requests of each step, inferred from times.
-    left_out : int
-        Number of requests that were not served within the trace, or do not fit its clock.
-    apart_ns : int
-        Least difference of the clocks (ns): 0 if the requests do not contradict the trace.
-    """
+    """A trace and the requests that were served during it, with the steps of each inferred from times."""
 
     trace: Trace
     requests: pl.DataFrame
@@ -54,28 +37,21 @@ class TracedRequests:
 
 
 def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
-    """Join requests of a server that llmprof did not start with its trace.
+    """Join requests of a server that llmprof did not start with its trace, by times.
 
-    The scheduler left no notes, so times decide which request was in which step. The prefill of a request is in the
-    steps with prefill that begin after it left the queue and end before its first token; its other tokens are in the
-    following steps with decode. vLLM works in this way (a prompt is in every step from the first one on). The prompt
-    tokens of a step are divided among its requests in the order of arrival, which is a model. The same times give the
-    difference of the clocks: no request leaves the queue after its first step began, and none has its first token
-    before that step's end.
+    The prefill of a request is in the steps with prefill that begin after it left the queue and end before its first
+    token; its other tokens are in the following steps with decode, as in vLLM. The prompt tokens of a step are divided
+    among its requests in the order of arrival, which is a model.
     """
     if missing := [name for name in _NEEDED if name not in requests.columns]:
         raise AnalysisError(f"the requests have no column {missing[0]!r}", expected=f"{', '.join(_NEEDED)}")
-    epoch = trace.meta.get("start_epoch_ns")
-    if epoch is None:
-        raise NotCapturedError(
-            "the trace does not say when it was recorded", hint="record it again, or read the original"
-        )
+    epoch = epoch_of(trace)
     steps = _steps(trace)
     complete = requests.drop_nulls(["start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns"])
     timed = complete.with_columns(
-        queued=pl.col("start_epoch_ns") + pl.col("queue_ns") - int(epoch),
-        first=pl.col("start_epoch_ns") + pl.col("ttft_ns") - int(epoch),
-        last=pl.col("start_epoch_ns") + pl.col("e2e_ns") - int(epoch),
+        queued=pl.col("start_epoch_ns") + pl.col("queue_ns") - epoch,
+        first=pl.col("start_epoch_ns") + pl.col("ttft_ns") - epoch,
+        last=pl.col("start_epoch_ns") + pl.col("e2e_ns") - epoch,
     ).sort("start_epoch_ns")
     late = _apart(timed, steps)
     if late is None:
@@ -90,9 +66,7 @@ def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
             hint="they are of different machines or runs: nothing was joined",
             apart_ns=abs(late),
         )
-    notes = pl.DataFrame(_noted(timed, steps, int(epoch)), schema=_NOTES, orient="row").sort(
-        "step", maintain_order=True
-    )
+    notes = pl.DataFrame(_noted(timed, steps, epoch), schema=_NOTES, orient="row").sort("step", maintain_order=True)
     joined = timed.filter(pl.col("id").is_in(notes["engine_id"].unique().implode())).drop("queued", "first", "last")
     return TracedRequests(trace, joined, notes, requests.height - joined.height, abs(late))
 
@@ -118,8 +92,8 @@ def _steps(trace: Trace) -> pl.DataFrame:
 def _apart(timed: pl.DataFrame, steps: pl.DataFrame) -> int | None:
     """Delay of the requests' clock, as near to 0 as possible; None if no request was served during the trace.
 
-    A request whose first step was k left the queue before k began and had its first token after k ended, so the delay
-    of its clock is between the two differences. The delay that fits the most requests is taken.
+    No request leaves the queue after its first step began, or has its first token before that step's end: the delay
+    is between the two differences. The one that fits the most requests is taken.
     """
     prefills = steps.filter(pl.col("context_tokens") > 0)
     pairs = timed.select("queued", "first").gather_every(max(1, timed.height // _MOST_ASKED)).rows()
@@ -180,20 +154,9 @@ def _noted(timed: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[A
             done += part
         prompt = request["prompt_tokens"] or 1
         carried += [(k, 1, prompt + n) for n, k in enumerate(more)]
-        notes += [
-            (
-                "profiled",
-                k,
-                rows[k]["begin"] + epoch,
-                rows[k]["end"] + epoch,
-                request["id"],
-                tokens,
-                done,
-                False,
-                rows[k]["step"],
-            )
-            for k, tokens, done in carried
-        ]
+        for k, tokens, done in carried:
+            span = rows[k]["begin"] + epoch, rows[k]["end"] + epoch
+            notes.append(("profiled", k, *span, request["id"], tokens, done, False, rows[k]["step"]))
     return notes
 
 

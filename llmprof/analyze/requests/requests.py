@@ -39,14 +39,7 @@ WORDS: Final = {
 }
 """Description of each part."""
 
-_STEPS: Final = {
-    "step": pl.Int64,
-    "start_ns": pl.Int64,
-    "end_ns": pl.Int64,
-    "context_tokens": pl.Int64,
-    "generation_tokens": pl.Int64,
-    "trace_step": pl.Int64,
-}
+_STEPS: Final = ("step", "start_ns", "end_ns", "context_tokens", "generation_tokens", "trace_step")
 
 
 class Run(Protocol):
@@ -175,7 +168,7 @@ def request_parts(run: Run, phase: str) -> pl.DataFrame:
     if rows_of_phase.is_empty():
         raise NotCapturedError(f"the run has no {phase} requests with times", hint="run it in mode torch or nsys")
     members, steps = _joined(run, phase)
-    epoch = _epoch(run.trace)
+    epoch = epoch_of(run.trace)
     timed = rows_of_phase.select(
         *("request", "id", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens"),
         worst_gap_ns=pl.col("itl_ns").list.max(),
@@ -287,7 +280,8 @@ def _named(noted: pl.DataFrame, requests_of_phase: pl.DataFrame) -> pl.DataFrame
     return rows.with_columns(part=pl.when(prefill).then(pl.lit("prefill")).otherwise(pl.lit("decode")))
 
 
-def _epoch(trace: Trace) -> int:
+def epoch_of(trace: Trace) -> int:
+    """Moment at which the clock of a trace began (ns since 1970)."""
     epoch = trace.meta.get("start_epoch_ns")
     if epoch is None:
         raise NotCapturedError(
@@ -298,7 +292,7 @@ def _epoch(trace: Trace) -> int:
 
 def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Steps of the scheduler with the times of the same steps of the trace."""
-    epoch = _epoch(trace)
+    epoch = epoch_of(trace)
     rank = min(rank for rank in trace.ranks if rank >= 0)
     seen = steps_of(trace).filter((pl.col("rank") == rank) & (pl.col("phase") != "empty")).sort("step")
     seen = seen.drop_nulls("start_ns")

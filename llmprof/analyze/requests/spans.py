@@ -10,9 +10,6 @@ from llmprof.analyze.requests.requests import Run, request_parts, request_steps,
 from llmprof.sentences import finding
 from llmprof.units import format_ns
 
-PARTS_OVER_TIME: Final = ("waiting", "prefill", "prefill with others", "decode", "decode beside prefill", "left out")
-"""Parts of :func:`request_spans`, in the order in which a request meets them."""
-
 OTHERS_SHARE: Final = 0.1
 """A prefill counts as one with others if at least this share of the step's tokens is of other requests."""
 

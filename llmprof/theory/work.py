@@ -34,7 +34,7 @@ from llmprof.theory.shapes import Attention, FeedForward, Layer, Shape
 class Operator:
     """Work of one operator on one rank in one layer.
 
-    ``kernels`` is how many vLLM usually launches for it; ``tiles`` is the least number of blocks that share an attention.
+    ``kernels`` is how many vLLM usually launches for it; ``tiles`` is the least number of blocks of an attention.
     If ``fusable``, engines fuse it with its neighbours, and its activations never reach the memory.
     """
 

@@ -105,9 +105,10 @@ export const selecting = {
     const at = [left, top];
     this.hovered = { key, at };
     clearTimeout(this.resting);
+    if (!this.view) return;
+    const asked = { row: found.number, id: this.view.id[found.event] }; // another view may be there in a moment
     this.resting = setTimeout(async () => {
-      if (!this.view) return;
-      const answer = await this.get("hover", { row: found.number, id: this.view.id[found.event] });
+      const answer = await this.get("hover", asked);
       if (!answer || this.hovered?.key !== key) return;
       this.hovered.facts = answer.msg.facts.filter(([label]) => !DETAILS_ONLY.has(label)).slice(0, 14);
       this.card.show(...this.hovered.at, answer.msg.hit.name.slice(0, 240) || name, this.hovered.facts);

@@ -74,8 +74,10 @@ def _are_collective(distinct: tuple[str, ...]) -> pl.Series:
 
 
 def _of_operators(ops: pl.DataFrame) -> pl.DataFrame:
-    """Operators of a backend that communicates on the host."""
+    """Operators of a backend that communicates on the host; where its thread was recorded, not what enqueued them."""
     matching = ops.filter(pl.col("name").str.contains(_HOST_OPS))
+    ran = pl.col("name").str.starts_with("gloo:")
+    matching = matching.filter(ran | ~ran.any().over("rank"))
     return matching.select(
         "rank", "start_ns", "dur_ns", "name", *(c for c in ("op_id",) if c in matching.columns)
     ).with_columns(on_device=pl.lit(value=False), evidence=pl.lit(NAME))

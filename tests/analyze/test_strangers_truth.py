@@ -100,3 +100,18 @@ def test_waiting_is_unknown_where_the_number_of_ranks_is_not_recorded(form: str)
     exposed = analyze.overlap(trace, by="rank", waits=True)
     assert exposed["exposed_transfer_ns"].sum() == exposed["exposed_wait_ns"].sum() == 0
     assert exposed["exposed_unknown_ns"].equals(exposed["exposed_communication_ns"].rename("exposed_unknown_ns"))
+
+
+def test_calls_of_the_operating_system_are_calls() -> None:
+    trace = read("chrome/gold_nsys_example.json")
+    assert trace.runtime["api"].value_counts().sort("api").rows() == [("os", 423), ("runtime", 881)]
+    assert "osrt" not in trace.markers["domain"].to_list()
+
+
+def test_gloo_lasts_as_long_as_its_range() -> None:
+    calls = analyze.collectives(read("chrome/cpu_only__rank-34*"))
+    assert calls["name"].unique().to_list() == ["gloo:all_reduce"]
+    assert calls.filter(bytes=4 * 321_271)["dur_ns"].to_list() == [
+        173_209_713, 180_293_695, 380_183_168, 162_768_957, 178_343_122
+    ]  # fmt: skip
+    assert calls.filter(bytes=4 * 2_082_411)["dur_ns"].sum() == 1_060_657_263

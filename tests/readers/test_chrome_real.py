@@ -35,7 +35,8 @@ def table_of(event, processes) -> str | None:
     if category == "mtia_ccp_events":
         return {"dma_request": "copies", "event_wait": "tasks", "event_record": "tasks"}.get(event["name"], "kernels")
     if category in TABLE_OF:
-        return TABLE_OF[category]
+        communicates = TABLE_OF[category] == "markers" and event["name"].startswith("gloo:")
+        return "ops" if communicates else TABLE_OF[category]
     process, name = processes.get(event["pid"], ""), event["name"]
     if process.startswith("GPU"):
         return "copies" if name.lower().startswith(("copy", "memcpy", "memset", "fillbuffer")) else "kernels"

@@ -33,6 +33,7 @@ KINDS: Final[dict[str, str]] = {
     "glow_runtime": "runtime",
     "privateuse1_runtime": "runtime",
     "cuda_api": "runtime",
+    "osrt": "os",
     "cuda_driver": "driver",
     "xpu_driver": "driver",
     "privateuse1_driver": "driver",
@@ -64,6 +65,7 @@ _COLUMNS: Final[dict[str, tuple[type[Any] | None, columns.Build]]] = {
     "queue": (kinds.QueueArgs, columns.queue),
     "runtime": (kinds.LaunchArgs, columns.calls),
     "driver": (kinds.LaunchArgs, columns.calls),
+    "os": (kinds.LaunchArgs, columns.calls),
     "op": (kinds.OpArgs, columns.ops),
     "python": (None, columns.python_functions),
     "marker": (kinds.Args, columns.markers),
@@ -80,6 +82,8 @@ _WORTH_AN_ATTEMPT: Final = 256
 _PYTHON: Final = "python_function"
 _MODULE: Final = "nn.Module: "
 """Prefix of the name of a Python function that is the call of a torch module; such calls are kept as markers."""
+_GLOO: Final = "gloo:"
+"""Prefix of the name of a range in which a thread of a process group communicates: work, and so an operator."""
 
 _LEFT_OUT: Final = {"s": "flow", "t": "flow", "f": "flow", "M": "metadata", "i": "instant", "I": "instant"}
 
@@ -155,6 +159,9 @@ class Batches:
             append[event.cat](event)
         self._add_others(others, groups, batch, skipped)
         self._take_modules(groups, batch)
+        if gloo := [e for e in groups.get("marker", ()) if e.name is not None and e.name.startswith(_GLOO)]:
+            groups["marker"] = [e for e in groups["marker"] if e.name is None or not e.name.startswith(_GLOO)]
+            groups["op"] += gloo
         for kind, group in groups.items():
             if kind in _COLUMNS:
                 batch.frames[kind] = self._columns(kind, group)

@@ -305,7 +305,7 @@ def _read(path: Path, request: Request) -> list[Part]:
 
 READER = Reader(
     name="chrome",
-    version=8,
+    version=9,
     what="Chrome trace JSON (PyTorch profiler and others), plain or gzip",
     sniff=_sniff,
     read=_read,

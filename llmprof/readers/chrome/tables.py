@@ -53,9 +53,7 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
     if kernels is not None and "torch_annotation" in kernels.columns:
         by_kind |= {kind: _lanes(by_kind[kind]) for kind in ("kernel", "copy") if kind in by_kind}
         kernels = by_kind["kernel"]
-    runtime = _concat(
-        _with(by_kind.get("runtime"), api=pl.lit("runtime")), _with(by_kind.get("driver"), api=pl.lit("driver"))
-    )
+    runtime = _concat(*(_with(by_kind.get(api), api=pl.lit(api)) for api in ("runtime", "driver", "os")))
     if (markers := by_kind.get("device_marker")) is not None and "sync_kind" in markers.columns:
         runtime = _with_waits(runtime, markers)
         by_kind["device_marker"] = markers.drop("sync_kind", "correlation", "wait_on_stream", "wait_on_record")

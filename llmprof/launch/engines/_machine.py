@@ -22,75 +22,156 @@ _ERROR_LINE = re.compile(r"(?:^|[\s\]])((?:[A-Za-z_]+\.)*[A-Z]\w*(?:Error|Except
 _NO_ERROR = re.compile(r"^(?:\([^)]*\)\s*)?(?:WARNING|INFO|DEBUG)\b")
 _DEAD_WORKER = re.compile(r"Worker proc (\S+) died unexpectedly \(exit code: -(\d+)\)")
 
-_MEMORY = (
-    "there is not enough memory: lower gpu_memory_utilization if other processes use the device, lower max_model_len "
-    "if the KV cache does not fit, or set kv_cache_memory_bytes; fewer layers, a smaller batch_size or a larger "
-    "tensor_parallel_size also help"
-)
-_ADVICE: tuple[tuple[str, str], ...] = (
-    (r"already in use|errno 98|eaddrinuse", "choose another server port, or 0 for a free one"),
-    (r"not enough allowed numa nodes", "set VLLM_CPU_OMP_THREADS_BIND to the cores of each rank, such as '0|1'"),
+KNOWN: tuple[tuple[str, str, str], ...] = (
     (
-        r"out of memory|cannot allocate memory|no available memory for the cache|not enough memory|"
-        r"kv ?cache (?:memory|is) .*(?:needed|larger)|larger than the (?:available|maximum) .*kv|"
-        r"desired gpu memory utilization|insufficient memory|defaultcpuallocator|error in memory profiling",
-        _MEMORY,
+        r"larger than the (?:available|maximum) .*kv|no available memory for the cache|"
+        r"less than requested memory for kv|kv ?cache (?:memory|is) .*(?:needed|larger)",
+        "there is too little memory for the KV cache",
+        "lower max_model_len, raise engine_args gpu_memory_utilization (on CPU lower VLLM_CPU_KVCACHE_SPACE), set "
+        "kv_cache_memory_bytes, or use more GPUs (tensor_parallel_size)",
     ),
     (
-        r"must be divisible by tensor parallel|not divisible by|is not divisible",
-        "choose a tensor_parallel_size that divides the model's attention heads, vocabulary and hidden sizes",
+        r"desired gpu memory utilization|error in memory profiling",
+        "other processes hold memory of the GPU that the engine wants",
+        "end them (nvidia-smi lists them), or lower engine_args gpu_memory_utilization",
     ),
     (
-        r"no module named 'flashinfer|flashinfer(?:(?!flashinfer).)*?(?:not|fail)",
-        "set VLLM_USE_FLASHINFER_SAMPLER=0, or install flashinfer",
+        r"out of memory|outofmemoryerror|cuda_error_out_of_memory",
+        "the GPU is out of memory",
+        "lower max_model_len, batch_size or engine_args gpu_memory_utilization (the KV cache takes what it says, or "
+        "kv_cache_memory_bytes), set eager: true (CUDA graphs take memory), or use more GPUs (tensor_parallel_size)",
+    ),
+    (
+        r"memoryerror|cannot allocate memory|unable to allocate|defaultcpuallocator|insufficient memory|"
+        r"not enough memory",
+        "the machine is out of main memory",
+        "lower environment VLLM_CPU_KVCACHE_SPACE (GiB), batch_size or max_model_len; with_stack: false and a lower "
+        "max_iterations reduce the memory of the profiler",
+    ),
+    (
+        r"already in use|errno 98|eaddrinuse|error while attempting to bind",
+        "a port that the run needs is in use",
+        "set server.port to 0 (a free port is chosen), or end the process that uses the port (ss -ltnp lists it)",
+    ),
+    (
+        r"invalid device ordinal|larger than the number of available gpus|"
+        r"world size \(?\d+\)? is larger|cuda error: no cuda-capable device|device_count\(\)",
+        "the run asks for more ranks than there are GPUs",
+        "lower tensor_parallel_size x pipeline_parallel_size, or make more GPUs visible (CUDA_VISIBLE_DEVICES)",
+    ),
+    (
+        r"err_nvgpuctrperm",
+        "the profiler may not read the hardware counters (ERR_NVGPUCTRPERM)",
+        "have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN",
+    ),
+    (
+        r"no space left on device|errno 28|disk quota exceeded",
+        "the disk is full",
+        "free space on the disk, choose another results_dir, or record less (with_stack: false, max_iterations)",
+    ),
+    (
+        r"gatedrepoerror|gated repo|401 client error|invalid (?:username|credentials)",
+        "the hub requires a token for this model",
+        "download the model first and give its folder; or name HF_TOKEN in environment (nsys and ncu record the "
+        "environment, so tokens are passed on only if they are named)",
+    ),
+    (
+        r"does not appear to have a file named config\.json|invalid repository id|is not a valid model identifier|"
+        r"can't load the configuration|repository not found|couldn't connect to|offline mode is enabled|"
+        r"localentrynotfounderror|cannot find an appropriate cached",
+        "the engine did not find the model",
+        "give a folder with config.json, a name on the hub (with network, or in the local cache), or random:tiny",
+    ),
+    (
+        r"no module named '(?:vllm|torch|transformers)",
+        "the engine is not installed in the Python of the run",
+        "name the Python in which it is installed: python: /path/to/venv/bin/python",
+    ),
+    (
+        r"not enough allowed numa nodes",
+        "vLLM's CPU build needs a NUMA node for each rank",
+        "set environment VLLM_CPU_OMP_THREADS_BIND to the cores of each rank, such as '0-3|4-7'",
+    ),
+    (
+        r"torchvision::nms does not exist",
+        "the installed torchvision does not work with the installed torch",
+        "pip uninstall torchvision torchaudio torchcodec in the engine's environment",
     ),
     (
         r"(?:user-specified|max_model_len).{0,80}greater than the derived",
+        "max_model_len is larger than the model allows",
         "lower max_model_len to what the model's config.json allows",
     ),
-    (r"longer than the maximum|decoder prompt .* is longer", "raise max_model_len, or shorten the prompts"),
-    (r"no space left on device", "the disk is full: free some space, or choose another results_dir"),
     (
-        r"unrecognized arguments|unexpected keyword argument|extra inputs are not permitted",
-        "this version of the engine does not know one of engine_args",
+        r"longer than the maximum|decoder prompt .* is longer|maximum context length|"
+        r"exceeds the (?:model's )?max(?:imum)?[ _]model[ _]len",
+        "a prompt is longer than the model allows",
+        "raise max_model_len, or shorten the prompt (input_tokens)",
     ),
     (
-        r"is not a valid model identifier|repository not found|couldn't connect to|offline mode is enabled|"
-        r"localentrynotfounderror|cannot find an appropriate cached",
-        "give a folder with the model's config.json, or random:tiny; names are only looked up in the local cache",
+        r"no module named 'flashinfer|flashinfer(?:(?!flashinfer).)*?(?:not|fail)",
+        "the engine's sampler needs flashinfer, which does not work here",
+        "set environment VLLM_USE_FLASHINFER_SAMPLER: '0', or install flashinfer",
+    ),
+    (
+        r"trust_remote_code",
+        "the model comes with Python code",
+        "set engine_args trust_remote_code: true if you trust this code",
+    ),
+    (
+        r"(?:server|/health).{0,60}(?:did not|not) (?:become|answer|come)|health check timed out",
+        "the server did not start in time",
+        "raise server.health_timeout_s; experiment.log shows how far the server came",
+    ),
+    (
+        r"must be divisible by tensor parallel|not divisible by|is not divisible",
+        "the model cannot be split over so many ranks",
+        "choose a tensor_parallel_size that divides the model's attention heads, vocabulary and hidden sizes",
+    ),
+    (
+        r"unrecognized arguments|unexpected keyword argument|extra inputs are not permitted",
+        "the engine refused an option",
+        "this version of the engine does not know one of engine_args",
     ),
     (
         r"model architectures? .* (?:are|is) not supported|does not recognize this architecture|"
         r"has no vllm implementation|unrecognized model",
+        "the engine cannot run this model",
         "this version of the engine does not know the model's architecture: update it, or choose another model",
     ),
     (
         r"nccl error|ncclsystemerror|ncclunhandled|nccl(?:(?!nccl).)*?failed",
+        "NCCL failed",
         "run once with NCCL_DEBUG=WARN in environment; NCCL_P2P_DISABLE=1 or all_reduce: nccl often helps",
     ),
     (
         r"has no attribute 'annotate_context_manager'",
-        "this version of vLLM cannot profile on a CPU: choose profile_mode inference_only, or another version",
+        "this version of vLLM cannot profile on a CPU",
+        "choose profile_mode inference_only, or another version",
     ),
     (
         r"worker \S+ was ended by sigkill",
+        "a worker was killed",
         "the system may have killed it because main memory ran out (dmesg shows that): lower batch_size, max_model_len "
         "or the memory of the KV cache",
     ),
     (
         r"worker \S+ was ended by sig(?:segv|abrt|bus|ill|fpe)",
-        "the worker crashed in native code: run again, and with PYTHONFAULTHANDLER=1 in environment, which writes into "
-        "the log where it crashed",
+        "a worker crashed in native code",
+        "run again, and with PYTHONFAULTHANDLER=1 in environment, which writes into the log where it crashed",
     ),
     (
         r"no module named '",
-        "install the missing package into the environment of the engine, or set python to another interpreter",
+        "a Python package is missing",
+        "install it into the environment of the engine, or set python to another interpreter",
     ),
     (
         r"no cuda gpus are available|found no nvidia driver|driver too old",
+        "the driver of the GPU does not work",
         "see what llmprof doctor says about the driver",
     ),
 )
+"""Patterns of messages of engines and profilers in lower case, each with its meaning and advice."""
 
 
 class Refused(Exception):  # noqa: N818 (the user reads this name)
@@ -108,17 +189,18 @@ def failure(error: BaseException, log: str) -> dict[str, Any]:
     hint: str | None = error.advice if isinstance(error, Refused) else None
     if not hint and isinstance(error, Exception):
         causes = dead_workers(log) + errors_in(log)
-        hint = advice(_messages(error)) or advice("\n".join(causes))
+        reason = known(_messages(error)) or known("\n".join(causes))
+        hint = reason[1] if reason else None
         cause = causes[0] if causes else None
         if cause and cause not in message:
             message = f"{message} (its log: {cause})"
     return {"type": type(error).__name__, "message": message, "advice": hint, "traceback": text[-_TRACEBACK:]}
 
 
-def advice(text: str) -> str | None:
-    """Remedy for the first known error in messages; None if none is known."""
+def known(text: str) -> tuple[str, str] | None:
+    """Meaning and advice for the first known error in messages; None if none is known."""
     low = text.lower()
-    return next((what for pattern, what in _ADVICE if re.search(pattern, low)), None)
+    return next(((words, advice) for pattern, words, advice in KNOWN if re.search(pattern, low)), None)
 
 
 def _messages(error: BaseException | None) -> str:

@@ -74,10 +74,6 @@ def _command(job: Mapping[str, Any], options: Mapping[str, Any], port: int) -> l
     return [sys.executable, *start, *where, *arguments(options)]
 
 
-def _by_worker(job: Mapping[str, Any]) -> bool:
-    return job["profiler"] == "cuda" and not cuda_profiler_is_known()
-
-
 class _Client:
     """Client that sends the requests of a run and records their times."""
 
@@ -216,7 +212,7 @@ class _Client:
             self._switch(on=on)
 
     def _switch(self, *, on: bool) -> None:
-        if _by_worker(self._job):
+        if self._job["profiler"] == "cuda" and not cuda_profiler_is_known():
             self._server.command("/collective_rpc", {"method": "llmprof_cuda_profiler", "args": ["1"] if on else [""]})
         else:
             self._server.command("/start_profile" if on else "/stop_profile")

@@ -15,113 +15,10 @@ from llmprof import analyze
 from llmprof.errors import CaptureError, LaunchError, NotCapturedError
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines import engine
-from llmprof.launch.engines._machine import is_survived
+from llmprof.launch.engines._machine import is_survived, known
 from llmprof.launch.run.process import Finished
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
-
-KNOWN: Final[tuple[tuple[str, str, str], ...]] = (
-    (
-        r"larger than the available KV cache memory|No available memory for the cache blocks|"
-        r"less than requested memory for kv",
-        "there is too little memory for the KV cache",
-        "lower max_model_len, raise engine_args gpu_memory_utilization (on CPU lower VLLM_CPU_KVCACHE_SPACE), or use "
-        "more GPUs (tensor_parallel_size)",
-    ),
-    (
-        r"less than desired GPU memory utilization",
-        "other processes hold memory of the GPU that the engine wants",
-        "end them (nvidia-smi lists them), or lower engine_args gpu_memory_utilization",
-    ),
-    (
-        r"CUDA out of memory|torch\.OutOfMemoryError|OutOfMemoryError|HIP out of memory|CUDA_ERROR_OUT_OF_MEMORY",
-        "the GPU is out of memory",
-        "lower max_model_len, batch_size or engine_args gpu_memory_utilization (the KV cache takes what it says), set "
-        "eager: true (CUDA graphs take memory), or use more GPUs (tensor_parallel_size)",
-    ),
-    (
-        r"MemoryError|Cannot allocate memory|Unable to allocate|DefaultCPUAllocator: can't allocate",
-        "the machine is out of main memory",
-        "lower environment VLLM_CPU_KVCACHE_SPACE (GiB), batch_size or max_model_len; with_stack: false and a lower "
-        "max_iterations reduce the memory of the profiler",
-    ),
-    (
-        r"Address already in use|address already in use|EADDRINUSE|error while attempting to bind",
-        "a port that the run needs is in use",
-        "set server.port to 0 (a free port is chosen), or end the process that uses the port (ss -ltnp lists it)",
-    ),
-    (
-        r"invalid device ordinal|larger than the number of available GPUs|"
-        r"World size \(?\d+\)? is larger|CUDA error: no CUDA-capable device|device_count\(\)",
-        "the run asks for more ranks than there are GPUs",
-        "lower tensor_parallel_size x pipeline_parallel_size, or make more GPUs visible (CUDA_VISIBLE_DEVICES)",
-    ),
-    (
-        r"ERR_NVGPUCTRPERM",
-        "the profiler may not read the hardware counters (ERR_NVGPUCTRPERM)",
-        "have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN",
-    ),
-    (
-        r"No space left on device|Errno 28|Disk quota exceeded",
-        "the disk is full",
-        "free space, choose another results_dir, or record less (with_stack: false, max_iterations)",
-    ),
-    (
-        r"GatedRepoError|gated repo|401 Client Error|Invalid (?:username|credentials)",
-        "the hub requires a token for this model",
-        "download the model first and give its folder; or name HF_TOKEN in environment (nsys and ncu record the "
-        "environment, so tokens are passed on only if they are named)",
-    ),
-    (
-        r"does not appear to have a file named config\.json|Invalid repository ID|"
-        r"is not a local folder and is not a valid model identifier|Can't load the configuration",
-        "the engine did not find the model",
-        "give a folder with config.json, a name on the hub (with network), or random:tiny",
-    ),
-    (
-        r"No module named '(?:vllm|torch|transformers)",
-        "the engine is not installed in the Python of the run",
-        "name the Python in which it is installed: python: /path/to/venv/bin/python",
-    ),
-    (
-        r"Not enough allowed NUMA nodes",
-        "vLLM's CPU build needs a NUMA node for each rank",
-        "set environment VLLM_CPU_OMP_THREADS_BIND, such as '0-3|4-7'",
-    ),
-    (
-        r"torchvision::nms does not exist",
-        "the installed torchvision does not work with the installed torch",
-        "pip uninstall torchvision torchaudio torchcodec in the engine's environment",
-    ),
-    (
-        r"longer than the maximum model length|exceeds the (?:model's )?max(?:imum)?[ _]model[ _]len|"
-        r"maximum context length",
-        "a prompt is longer than the model allows",
-        "shorten the prompt (input_tokens), or raise max_model_len",
-    ),
-    (
-        r"No module named 'flashinfer|(?i:flashinfer).{0,80}(?:not (?:found|installed|available)|failed)",
-        "the engine's sampler needs flashinfer, which does not work here",
-        "set environment VLLM_USE_FLASHINFER_SAMPLER: '0'",
-    ),
-    (
-        r"trust_remote_code",
-        "the model comes with Python code",
-        "set engine_args trust_remote_code: true if you trust this code",
-    ),
-    (
-        r"(?:server|/health).{0,60}(?:did not|not) (?:become|answer|come)|health check timed out",
-        "the server did not start in time",
-        "raise server.health_timeout_s; experiment.log shows how far the server came",
-    ),
-)
-"""Patterns of messages of engines and profilers, each with its meaning and advice."""
-
-
-def known(text: str) -> tuple[str, str] | None:
-    """Meaning and advice for the output of an engine or profiler; None if no known message is in it."""
-    return next(((words, advice) for pattern, words, advice in KNOWN if re.search(pattern, text)), None)
-
 
 _TAIL_BYTES: Final = 200_000
 _ALARM: Final = re.compile(r"(?i)error|exception|fail|kill|cannot|no space|out of memory|less than|larger than")
@@ -146,9 +43,9 @@ def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> 
     output = tail(log)
     output = output[output.rfind("\n# 20") + 1 :]
     message = str(error.get("message") or _last_error(output) or _ending(finished.status))
-    of_error = known(f"{error.get('type', '')} {message} {error.get('traceback', '')}")
+    of_error = known(f"{error.get('type', '')} {message}")
     generic = not error or "initialization failed" in message
-    reason = of_error or (known(_alarming(output)) if generic else None)
+    reason = of_error or (known(alarming(output)) if generic else None)
     when = _when(finished)
     if reason is None and _full(log):
         reason = known("No space left on device")
@@ -189,7 +86,7 @@ def _ending(status: int) -> str:
     return f"{_KILLED.get(how, 'it was ended')} by {how.name}"
 
 
-def _alarming(output: str) -> str:
+def alarming(output: str) -> str:
     """Lines that look like errors; most other lines of an engine only list its options."""
     return "\n".join(line for line in output.splitlines() if _ALARM.search(line) and not is_survived(line))
 

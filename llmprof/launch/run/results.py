@@ -18,7 +18,7 @@ from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines._job import t95
 from llmprof.launch.run import failures, profilers, requests
 from llmprof.launch.run import folder as run_folder
-from llmprof.launch.run.failures import check, known
+from llmprof.launch.run.failures import check
 from llmprof.launch.run.folder import RunFolder, machine
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
@@ -164,25 +164,7 @@ _MOST_KERNELS: Final = 5
 
 @dataclass
 class Results:
-    """Reads the captures of one run and writes its results.
-
-    Attributes
-    ----------
-    config : ExperimentConfig
-        Configuration of the run.
-    folder : RunFolder
-        Folder of the run.
-    worker : mapping
-        Content of ``worker.json``, which the engine script wrote.
-    notes, warned : list of str
-        Notes and warnings for the summary; warnings are also shown after all files are written.
-    summary : dict
-        Values for ``summary.json``.
-    imports : list of tuple of str
-        Command lines that imported the capture.
-    imported : bool
-        Whether the capture is in a form that llmprof can read.
-    """
+    """Reads the captures of one run and writes its results."""
 
     config: ExperimentConfig
     folder: RunFolder
@@ -306,7 +288,7 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
 def metrics(folder: RunFolder) -> Any:
     """Hardware metrics of a run."""
     if not folder.ncu_report.is_file():
-        reason = known(failures.tail(folder.log))
+        reason = failures.known(failures.alarming(failures.tail(folder.log)))
         words, hint = reason or ("", "no launch passed the filter: see ncu_options kernel_name and launch_skip")
         raise CaptureError(f"ncu wrote no report{f': {words}' if words else ''}", hint=hint)
     try:

@@ -11,7 +11,7 @@ import pytest
 from llmprof import analyze
 from llmprof.analyze.operator_times import communication_times, operator_times
 from llmprof.launch import ExperimentConfig, ExperimentRunner
-from llmprof.launch.config.ops import sized
+from llmprof.launch.config.options import sized
 from llmprof.readers.ops import read_timings
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")]

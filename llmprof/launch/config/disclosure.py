@@ -33,11 +33,7 @@ _TOLD_KINDS: Final = {"token", "secret", "email", "random"}
 
 
 def harmless(name: str, value: object) -> bool:
-    """Whether an environment variable may be written to files with its value.
-
-    >>> harmless("NCCL_DEBUG", "INFO"), harmless("VLLM_API_KEY", "x"), harmless("DATABASE_URL", "x")
-    (True, False, False)
-    """
+    """Whether an environment variable may be written to files with its value."""
     return bool(HARMLESS.fullmatch(name)) and not SECRET.search(name) and not _tells(value)
 
 
@@ -93,11 +89,7 @@ def config(given: ExperimentConfig) -> ExperimentConfig:
 
 
 def variable_of(*path: str) -> str:
-    """Environment variable from which a script reads an engine argument that is not written into the script.
-
-    >>> variable_of("hf_token"), variable_of("speculative_config", "hf_token")
-    ('LLMPROF_ENGINE_ARG_HF_TOKEN', 'LLMPROF_ENGINE_ARG_SPECULATIVE_CONFIG_HF_TOKEN')
-    """
+    """Environment variable from which a script reads an engine argument that is not written into the script."""
     return "LLMPROF_ENGINE_ARG_" + re.sub(r"\W", "_", "_".join(path)).upper()
 
 

@@ -50,7 +50,7 @@ def resolve(name: str, folder: str | Path) -> Path:
             raise refused(target, error) from error
         return target.absolute()
     path = Path(name).expanduser()
-    if path.is_dir() or _looks_like_a_path(name):
+    if path.is_dir() or (name.startswith(("/", ".", "~")) or name.count("/") != 1):
         if not (path / "config.json").is_file():
             raise ConfigError(
                 f"the model's folder {name} {'has no config.json' if path.is_dir() else 'is missing'}",
@@ -59,8 +59,3 @@ def resolve(name: str, folder: str | Path) -> Path:
             )
         return path.absolute()
     return Path(name)
-
-
-def _looks_like_a_path(name: str) -> bool:
-    """Whether a name is a path: a name on a hub is ``NAME`` or ``OWNER/NAME``, anything else is a path."""
-    return name.startswith(("/", ".", "~")) or name.count("/") != 1

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from llmprof.errors import ConfigError
 from llmprof.launch.config import disclosure
 from llmprof.launch.config.disclosure import SECRET, secret_arguments
-from llmprof.launch.config.ops import options_of
-from llmprof.launch.config.options import SERVER, ncu_options, setting
+from llmprof.launch.config.options import OPS, SERVER, setting
 from llmprof.launch.engines._machine import SAFE
 from llmprof.launch.run.load import as_tokens, load, synthetic, texts
 from llmprof.storage.pseudonyms import REMOVED
@@ -121,7 +120,7 @@ def ncu(
     options["launch-count"] = requested["launch_count"] or count or DEFAULT_LAUNCHES
     options["set"] = setting(config, "ncu_options", "set")
     options["force-overwrite"] = True
-    options = _over(options, ncu_options(config))
+    options = _over(options, setting(config, "ncu_options", "options"))
     return [str(executable), *_written(options, true=None), "--export", str(report), *program]
 
 
@@ -143,13 +142,7 @@ def _as_regex(config: ExperimentConfig, name: str) -> str:
 
 
 def asks_for_collectives(config: ExperimentConfig) -> bool:
-    """Whether the kernels that a configuration names are collectives of several ranks.
-
-    >>> from llmprof.launch import ExperimentConfig
-    >>> config = ExperimentConfig(model="m", tensor_parallel_size=2, ncu_options={"kernel_name": "ncclDevKernel"})
-    >>> asks_for_collectives(config), asks_for_collectives(config.replace(ncu_options={"kernel_name": "gemm"}))
-    (True, False)
-    """
+    """Whether the kernels that a configuration names are collectives of several ranks."""
     name = setting(config, "ncu_options", "kernel_name")
     return config.world_size > 1 and name is not None and re.search(COLLECTIVES, name) is not None
 
@@ -190,6 +183,11 @@ PROFILERS: Final = {
 }  # fmt: skip
 """Profiler that the engine starts and stops in each mode; nsys and ncu record from cudaProfilerStart to Stop."""
 
+_AS_CONFIGURED: Final = (
+    *("engine", "served", "tensor_parallel_size", "pipeline_parallel_size", "dtype", "max_model_len", "eager"),
+    *("all_reduce", "seed", "temperature", "top_p", "n", "ignore_eos", "warmup", "most_repeats", "max_iterations"),
+    *("with_stack", "record_shapes", "profile_memory", "layer_annotations"),
+)
 _TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "spiece.model")
 _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
@@ -224,13 +222,10 @@ def job(
             f"the run under ncu ends after {tokens_out} output tokens: steps are slow under ncu, and these are enough"
         )
     values = {
-        "engine": config.engine,
-        "served": config.served,
+        **{name: getattr(config, name) for name in _AS_CONFIGURED},
         "profiler": PROFILERS[config.profile_mode],
         "model": str(model),
         "random_weights": random_weights,
-        "tensor_parallel_size": config.tensor_parallel_size,
-        "pipeline_parallel_size": config.pipeline_parallel_size,
         "batch_size": config.batch_size if config.served else count,
         "prompts": prompts,
         "prompt_token_ids": tokens,
@@ -238,32 +233,16 @@ def job(
         "load": {"arrivals_s": requested_load.arrivals_s} if requested_load is not None else None,
         "max_tokens_each": requested_load.output_tokens if requested_load is not None and steps is None else None,
         "max_tokens": tokens_out,
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "n": config.n,
-        "ignore_eos": config.ignore_eos,
-        "seed": config.seed,
-        "warmup": config.warmup,
         "repeat": 1 if under_ncu else config.repeat,
         "until": None if under_ncu else config.until,
-        "most_repeats": config.most_repeats,
         "plain": not under_ncu and (config.plain or config.profile_mode == "inference_only"),
         "profile_repeats": 1,
-        "max_iterations": config.max_iterations,
-        "with_stack": config.with_stack,
-        "record_shapes": config.record_shapes,
-        "profile_memory": config.profile_memory,
         "memory_snapshot": config.memory_snapshot and config.profile_mode not in {"ncu", "nsys_ncu"},
         "prefix_caching": bool(
             config.engine_args.get("enable_prefix_caching", setting(config, "load", "shared_prefix") > 0)
         ),
-        "layer_annotations": config.layer_annotations,
-        "all_reduce": config.all_reduce,
-        "eager": config.eager,
-        "dtype": config.dtype,
-        "max_model_len": config.max_model_len,
         "engine_args": disclosure.for_script(config.engine_args),
-        "ops": options_of(config) if config.profile_mode == "ops" else None,
+        "ops": {key: setting(config, "ops_options", key) for key in OPS} if config.profile_mode == "ops" else None,
         "server": {key: setting(config, "server", key) for key in SERVER}
         | ({"num_prompts": len(requested_load.input_tokens)} if requested_load is not None else {}),
     }

@@ -36,19 +36,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Kind of an argument: the values that it may have.
-
-    Attributes
-    ----------
-    words : str
-        Description of the expected argument, for a message.
-    accepts : callable
-        Whether a value is of this kind.
-    convert : callable, optional
-        Conversion of the value for the function.
-    refuse : callable, optional
-        The problem with a value of this kind, as a verb phrase; an empty string if there is none.
-    """
+    """Kind of an argument: the values that it may have."""
 
     words: str
     accepts: Callable[[Any], bool]

@@ -24,23 +24,7 @@ FORMAT: Final = "llmprof-bandwidth"
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Measured bandwidths, as frames.
-
-    Attributes
-    ----------
-    memory : polars.DataFrame
-        ``rank``; ``kind`` (copy, read, write, host_to_device or device_to_host); ``bytes``; ``gb_per_s``, for which a
-        copy counts its bytes twice; ``peak_gb_per_s``; ``share`` of the peak.
-    matmul : polars.DataFrame
-        ``dtype``; ``n``, the side of the square matrices; ``tflop_per_s, peak_tflop_per_s, share``.
-    links : polars.DataFrame
-        ``src, dst, bytes``; ``both``, whether both directions were used at once; ``how``, a copy between devices or
-        messages of ranks through the process group; ``peer_access, latency_us, gb_per_s, peak_gb_per_s, share``.
-    all_reduce : polars.DataFrame
-        ``algorithm, bytes, world, latency_us``; ``algorithm_gbps`` and ``bus_gbps`` in GB/s; ``peak_gbps, share``.
-    document : dict
-        Content of the results file: devices, topology, notes.
-    """
+    """Measured bandwidths, as frames."""
 
     memory: pl.DataFrame
     matmul: pl.DataFrame

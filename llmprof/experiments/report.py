@@ -32,21 +32,7 @@ from llmprof.units import format_share
 
 @dataclass(frozen=True)
 class Evidence:
-    """Measurements on which suggestions are based; a measurement that is missing is None.
-
-    Attributes
-    ----------
-    bandwidth : Bandwidth or None
-        Results of the experiment ``bandwidth``.
-    lengths : polars.DataFrame or None
-        Result of :func:`~llmprof.experiments.scaling.sequence_length`.
-    layouts : polars.DataFrame or None
-        Result of :func:`~llmprof.experiments.scaling.parallelism`.
-    layers : polars.DataFrame or None
-        Result of :func:`~llmprof.analyze.operator_times.layer_times`.
-    memory_bytes : int or None
-        Memory of a device (bytes).
-    """
+    """Measurements on which suggestions are based; a measurement that is missing is None."""
 
     bandwidth: Bandwidth | None = None
     lengths: pl.DataFrame | None = None
@@ -185,21 +171,7 @@ _SAVED: Final = {"bandwidth": "bandwidth_test_*.json", "points": "latency_analys
 
 @dataclass(frozen=True)
 class Results:
-    """Saved results of experiments.
-
-    Attributes
-    ----------
-    bandwidth : Bandwidth or None
-        Results of the last measurement of bandwidths.
-    points : polars.DataFrame or None
-        Points of all layouts of devices.
-    model : dict or str or None
-        ``config.json`` of the model of the points if it was saved, otherwise the model's name if the theory knows it.
-    communication : polars.DataFrame or None
-        Shares of communication of the points that were traced.
-    timings : Timings or None
-        Timings of a run in mode ``ops`` below the folder; of several runs, the first by name.
-    """
+    """Saved results of experiments."""
 
     bandwidth: Bandwidth | None
     points: pl.DataFrame | None

@@ -265,11 +265,7 @@ def grades_of(words: Iterable[str]) -> dict[str, tuple[float, float]]:
 
 
 def graded(value: float | None, threshold: str, grades: Mapping[str, tuple[float, float]] = GRADES) -> str:
-    """Grade of a figure.
-
-    >>> graded(387.0, "p2p_gb_per_s"), graded(0.2, "link_share"), graded(None, "link_share")
-    ('good', 'poor', 'unknown')
-    """
+    """Grade of a figure."""
     if value is None:
         return "unknown"
     good, fair = grades[threshold]
@@ -303,9 +299,5 @@ def cases_of(path: str | Path) -> dict[str, list[int]]:
 
 
 def ordered(values: Iterable[int]) -> list[int]:
-    """Distinct values in ascending order.
-
-    >>> ordered([4, 1, 4])
-    [1, 4]
-    """
+    """Distinct values in ascending order."""
     return sorted(set(values))

@@ -27,18 +27,13 @@ _LONGEST_SOCKET_FOLDER = 50
 """A socket's path has at most 103 characters on macOS; the name of a kernel takes some 50 of them."""
 
 
-def notebooks_folder() -> Path:
-    """Folder of the notebooks."""
-    return folder_of("notebooks", ENVIRONMENT_VARIABLE)
-
-
 def find(name: str) -> Path:
     """Notebook of a name (with or without ``.ipynb``), or at a path."""
     path = Path(name)
     if path.suffix == ".ipynb" and path.is_file():
         return path
     if path.name == name:
-        folder = notebooks_folder()
+        folder = folder_of("notebooks", ENVIRONMENT_VARIABLE)
         notebooks = sorted(p.stem for p in folder.glob("*.ipynb"))
         if (stem := name.removesuffix(".ipynb")) in notebooks:
             return folder / f"{stem}.ipynb"

@@ -171,23 +171,6 @@ def replay(
     >>> made.script.splitlines()[0][3:38]
     'Runs operators of a recording alone'
     """
-    rows = chosen(trace, operator=operator, kernel=kernel, layer=layer, phase=phase, top=top)
-    device = trace.meta.get("device")
-    world = trace.meta.get("world_size")
-    text = written(rows, world=world if isinstance(world, int) else 1)
-    return Replay(text, rows, device if isinstance(device, str) else None)
-
-
-def chosen(
-    trace: Trace,
-    *,
-    operator: str | None = None,
-    kernel: str | None = None,
-    layer: int | None = None,
-    phase: str | None = None,
-    top: int = 1,
-) -> pl.DataFrame:
-    """Operators of a recording that match the arguments, the longest first."""
     if not 1 <= top <= _MOST:
         raise AnalysisError(f"top is {top}", expected=f"1 to {_MOST}")
     rows = replayable(trace)
@@ -216,7 +199,9 @@ def chosen(
             f"{first['operator'] or (first['kernels'] or '')[:80]} cannot be run alone: {first['why']}",
             hint="llmprof analyze PATH --what replayable lists the operators that can be run alone",
         )
-    return can.head(top)
+    chosen, device, world = can.head(top), trace.meta.get("device"), trace.meta.get("world_size")
+    text = written(chosen, world=world if isinstance(world, int) else 1)
+    return Replay(text, chosen, device if isinstance(device, str) else None)
 
 
 def written(operators: pl.DataFrame, *, world: int = 1) -> str:

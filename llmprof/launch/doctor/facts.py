@@ -61,19 +61,7 @@ class Tool:
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """Facts about the Python in which the engine is installed.
-
-    Attributes
-    ----------
-    versions : dict
-        Versions of the installed distributions, by name.
-    modules : tuple of str
-        Modules that can be found (nothing is imported).
-    torch_cuda, torch_hip : str or None
-        Version of CUDA or HIP that torch was built with.
-    error : str
-        Reason why nothing is known; empty if the interpreter answered.
-    """
+    """Facts about the Python in which the engine is installed."""
 
     python: str = ""
     versions: dict[str, str] = field(default_factory=dict)
@@ -85,41 +73,7 @@ class Interpreter:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Facts about a machine; an unknown fact is None.
-
-    Attributes
-    ----------
-    gpus : tuple of Gpu or None
-        GPUs that a run can use; None if NVML is not available.
-    gpu_problem : str
-        Reason why NVML is not available.
-    restricted : bool or None
-        Whether only an administrator may read the GPU's counters.
-    administrator : bool
-        Whether this process has the rights of an administrator (CAP_SYS_ADMIN).
-    paranoid : int or None
-        ``/proc/sys/kernel/perf_event_paranoid``.
-    perf, vtune : Tool
-        Samplers of the CPU.
-    ptrace_scope : int or None
-        ``/proc/sys/kernel/yama/ptrace_scope``; None if the kernel has no such limit.
-    governors : tuple of str or None
-        Distinct governors of the processors' clocks.
-    numa_nodes : int or None
-        Number of NUMA nodes.
-    cores : int
-        Number of processors that this process may use.
-    shm_bytes, shm_free_bytes : int or None
-        Size of ``/dev/shm`` and its free space.
-    disk : str
-        Folder of the results, or the nearest folder above it that exists.
-    disk_free_bytes : int or None
-        Free space of this folder.
-    disk_writable : bool
-        Whether files can be made in this folder.
-    port_free : bool or None
-        Whether the port of the server can be opened; None if the configuration names no port.
-    """
+    """Facts about a machine; an unknown fact is None."""
 
     gpus: tuple[Gpu, ...] | None = None
     gpu_problem: str = ""

@@ -33,21 +33,7 @@ _MOST: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests of a run, before they have tokens.
-
-    Attributes
-    ----------
-    input_tokens : list of int
-        Length of each prompt in tokens; 0 for prompts that are given as text.
-    output_tokens : list of int or None
-        Output tokens of each request; None means ``max_tokens`` for all.
-    arrivals_s : list of float or None
-        Arrival times of the requests (s, from the first); None if the rate decides them.
-    texts : list of str or None
-        Texts of the prompts.
-    notes : tuple of str
-        Decisions that were made, and content that was left out.
-    """
+    """Requests of a run, before they have tokens."""
 
     input_tokens: list[int]
     output_tokens: list[int] | None = None

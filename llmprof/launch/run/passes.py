@@ -40,25 +40,7 @@ _GOT = {
 
 @dataclass
 class Passes:
-    """Runs the passes of a run, and collects their commands, notes and environment.
-
-    Attributes
-    ----------
-    config : ExperimentConfig
-        Configuration of the run.
-    folder : RunFolder
-        Folder of the run.
-    model : path or str
-        Folder or name of the model.
-    progress : callable or None
-        Called with the current task.
-    commands : list of dict
-        ``pass, argv, status, seconds`` of each pass.
-    notes : list of str
-        Decisions that were made, and parts that were left out.
-    environment : dict
-        Environment of the last pass.
-    """
+    """Runs the passes of a run, and collects their commands, notes and environment."""
 
     config: ExperimentConfig
     folder: RunFolder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shlex
@@ -27,12 +28,32 @@ if TYPE_CHECKING:
     from llmprof.launch.run.family import Family
 
 
+class _Growing:
+    """A file that grows."""
+
+    def __init__(self, path: Path, begin: int = 0) -> None:
+        self._path, self._at, self._rest = path, begin, b""
+
+    def lines(self) -> list[bytes]:
+        """Lines that were appended; an incomplete line is kept until its end is written."""
+        try:
+            with self._path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                self._at = 0 if size < self._at else self._at
+                file.seek(self._at)
+                new = file.read()
+        except OSError:
+            return []
+        self._at += len(new)
+        *whole, self._rest = (self._rest + new).split(b"\n")
+        return whole
+
+
 class Events:
     """Reader of the events in a file that grows."""
 
     def __init__(self, path: Path | None, progress: Progress | None) -> None:
-        self._path, self._progress = path, progress
-        self._at, self._rest = 0, b""
+        self._file, self._progress = _Growing(path or Path(os.devnull)), progress
         self.last: dict[str, Any] = {}
 
     @property
@@ -42,53 +63,28 @@ class Events:
         return f"{self.last.get('event', 'start')}{f': {message}' if message else ''}"
 
     def read(self) -> None:
-        """Read the lines that were appended; an incomplete line is kept until its end is written."""
-        if self._path is None:
-            return
-        try:
-            with self._path.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                self._at = 0 if size < self._at else self._at
-                file.seek(self._at)
-                new = file.read()
-        except OSError:
-            return
-        self._at += len(new)
-        *lines, self._rest = (self._rest + new).split(b"\n")
-        for line in lines:
+        """Read the events that were appended."""
+        for line in self._file.lines():
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
                 if isinstance(event, dict):
-                    self._take(event)
-
-    def _take(self, event: dict[str, Any]) -> None:
-        self.last = event
-        if self._progress is not None:
-            done, total = (event.get(key) for key in ("done", "total"))
-            self._progress(
-                plain(self.words), done if isinstance(done, int) else 0, total if isinstance(total, int) else 0
-            )
+                    self.last = event
+                    if self._progress is not None:
+                        done, total = (n if isinstance(n := event.get(key), int) else 0 for key in ("done", "total"))
+                        self._progress(plain(self.words), done, total)
 
 
 class Lines:
     """Counter of the lines in a growing log that have a certain start."""
 
     def __init__(self, path: Path, begin: bytes, what: str, total: int, progress: Progress) -> None:
-        self._path, self._begin, self._what, self._total, self._progress = path, begin, what, total, progress
-        self._at = path.stat().st_size if path.exists() else 0
-        self._rest, self._done = b"", 0
+        self._file = _Growing(path, path.stat().st_size if path.exists() else 0)
+        self._begin, self._what, self._total, self._progress = begin, what, total, progress
+        self._done = 0
 
     def read(self) -> None:
         """Count the lines that were appended."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._at)
-                new = file.read()
-        except OSError:
-            return
-        self._at += len(new)
-        *whole, self._rest = (self._rest + new).split(b"\n")
-        finished = sum(line.startswith(self._begin) for line in whole)
+        finished = sum(line.startswith(self._begin) for line in self._file.lines())
         if finished:
             self._done += finished
             self._progress(self._what, min(self._done, self._total), self._total)
@@ -102,19 +98,7 @@ INTERRUPT_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Result of a program that ended.
-
-    Attributes
-    ----------
-    status : int
-        Exit status; a negative number is the signal that ended the program.
-    seconds : float
-        Duration of the program (s).
-    left_over : tuple of str
-        Processes that still ran after the program and had to be ended.
-    last_event : dict
-        Last event that the program wrote, or an empty mapping.
-    """
+    """Result of a program that ended."""
 
     status: int
     seconds: float
@@ -179,7 +163,7 @@ def _wait(
     *,
     until: float | None,
 ) -> None:
-    for turn in _forever():
+    for turn in itertools.count():
         try:
             process.wait(_POLL_S)
         except subprocess.TimeoutExpired:
@@ -193,13 +177,6 @@ def _wait(
             family.look()
         if until is not None and time.monotonic() > until:
             raise TimeoutError
-
-
-def _forever() -> Iterator[int]:
-    turn = 0
-    while True:
-        yield turn
-        turn += 1
 
 
 def _end(process: subprocess.Popen[bytes], family: Any) -> tuple[str, ...]:

@@ -34,23 +34,7 @@ _MOST_ROWS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Choice of launches that ncu profiles: a stretch of consecutive launches of some functions.
-
-    Attributes
-    ----------
-    functions : tuple of str
-        Names of the kernels' functions, the most expensive one first.
-    skip, count : int
-        Number of launches of these functions before the stretch, and in the stretch.
-    device : int or None
-        GPU of the rank on which the launches were counted.
-    steps : int or None
-        Number of engine steps until the end of the stretch, if steps are known.
-    share : float
-        Time of the functions in the stretch as a share of the time of all kernels but collectives.
-    elsewhere : tuple of str
-        Functions that run only outside of the stretch, so that they are not profiled.
-    """
+    """Choice of launches that ncu profiles: a stretch of consecutive launches of some functions."""
 
     functions: tuple[str, ...]
     skip: int
@@ -184,17 +168,7 @@ _TIMEOUT_S: Final = 1800
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Result of importing a capture.
-
-    Attributes
-    ----------
-    done : bool
-        Whether there is an SQLite file.
-    advice : str
-        What to do if there is none.
-    commands : tuple
-        Command lines that were run.
-    """
+    """Result of importing a capture."""
 
     done: bool
     advice: str = ""

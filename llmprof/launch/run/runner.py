@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 
 
 class Summary(dict[str, Any]):
-    """Mapping whose keys can be read as attributes, also in nested mappings.
-
-    >>> Summary({"top_kernels": [{"share": 0.25}]}).top_kernels[0].time_percentage
-    25.0
-    """
+    """Mapping whose keys can be read as attributes, also in nested mappings."""
 
     def __getattr__(self, name: str) -> Any:
         if name == "time_percentage" and "share" in self:

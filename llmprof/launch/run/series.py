@@ -58,17 +58,7 @@ def shared_key(config: ExperimentConfig) -> str | None:
 
 @dataclass
 class Outcome:
-    """Result of one point of a series.
-
-    Attributes
-    ----------
-    folder : RunFolder
-        Folder of the run.
-    state : str
-        ``measured`` (its capture must still be read), ``failed`` or ``left`` (the engine ended before it).
-    error : LlmprofError or None
-        Reason of a failure.
-    """
+    """Result of one point of a series."""
 
     folder: RunFolder
     state: str
@@ -77,19 +67,7 @@ class Outcome:
 
 @dataclass
 class Series:
-    """Runs that one start of an engine measures one after the other, each in its own folder.
-
-    Attributes
-    ----------
-    configs : list of ExperimentConfig
-        Configurations with equal :func:`shared_key`.
-    folders : list of RunFolder
-        New folders, one for each configuration.
-    home : pathlib.Path
-        Folder of the engine: its script, output and raw captures.
-    progress : callable or None
-        Called with the current task, the number of the point, and the number of points.
-    """
+    """Runs that one start of an engine measures one after the other, each in its own folder."""
 
     configs: Sequence[ExperimentConfig]
     folders: Sequence[RunFolder]

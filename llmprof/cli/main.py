@@ -88,12 +88,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{_NAME}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    progress = _progress(args)
+    live = sys.stderr.isatty()
+    progress = ProgressLine(sys.stderr, live=live)
+    shown = args.progress if args.progress is not None else live or args.command in _TELLING
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", TraceWarning)
             _show_warnings(progress)
-            out = _run(args, progress)
+            out = _run(args, progress, shown=shown)
         progress.clear()
         if out or args.command != "mcp":  # the output of mcp belongs to the protocol
             _print(out)
@@ -110,16 +112,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"{_NAME}: error: {_plain(error)}", file=sys.stderr)
         return FAILED
-    return SLOWER if _fails(out) else 0
-
-
-def _fails(out: str) -> bool:
     from llmprof.cli.output import Failing
 
-    return isinstance(out, Failing)
+    return SLOWER if isinstance(out, Failing) else 0
 
 
-def _run(args: argparse.Namespace, progress: ProgressLine | _Silent) -> str:
+def _run(args: argparse.Namespace, progress: ProgressLine, *, shown: bool) -> str:
     from llmprof.cli.output import Terminal
 
     module = next(name for name, functions in _COMMANDS.items() if args.command in functions)
@@ -127,8 +125,12 @@ def _run(args: argparse.Namespace, progress: ProgressLine | _Silent) -> str:
         importlib.import_module(f"llmprof.cli.{module}"), args.command
     )
     _check_outputs(args)
-    progress_line = progress if isinstance(progress, ProgressLine) else None
-    return command(args, Terminal(_width(), progress_line, lambda words: _say(words, progress)))
+
+    def say(words: str) -> None:
+        progress.clear()
+        _print(words)
+
+    return command(args, Terminal(_width(), progress if shown else None, say))
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
@@ -153,12 +155,6 @@ def _check_outputs(args: argparse.Namespace) -> None:
             files.check_output(value, overwrite=args.force, own=folder)
 
 
-def _say(words: str, progress: ProgressLine | _Silent) -> None:
-    """Print at once, for a command that continues."""
-    progress.clear()
-    _print(words)
-
-
 def _print(words: str) -> None:
     """Print without buffering; a full disk raises an error that says so."""
     try:
@@ -177,19 +173,6 @@ def _close_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _Silent:
-    """Progress that is not shown."""
-
-    def clear(self) -> None:
-        """Do nothing."""
-
-
-def _progress(args: argparse.Namespace) -> ProgressLine | _Silent:
-    live = sys.stderr.isatty()
-    shown = args.progress if args.progress is not None else live or args.command in _TELLING
-    return ProgressLine(sys.stderr, live=live) if shown else _Silent()
-
-
 def _width() -> int | None:
     """Width of the terminal, or COLUMNS; None if the output is a file or a pipe, where no column is left out."""
     if os.environ.get("COLUMNS", "").isdigit() or sys.stdout.isatty():
@@ -197,7 +180,7 @@ def _width() -> int | None:
     return None
 
 
-def _show_warnings(progress: ProgressLine | _Silent) -> None:
+def _show_warnings(progress: ProgressLine) -> None:
     """Print warnings about traces as one line each; other warnings keep Python's form."""
     usual = warnings.showwarning
 
@@ -237,11 +220,14 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
     def add(
-        name: str, function: str, words: str, *parents: argparse.ArgumentParser, options: _Options | None = None
+        name: str, function: str, words: str, *parents: argparse.ArgumentParser, options: _Options | str | None = None
     ) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".", parents=parents)
         sub.set_defaults(command=function)
         if options and named(name):
+            if isinstance(options, str):
+                module, _, attribute = options.partition(":")
+                options = getattr(importlib.import_module(f"llmprof.cli.{module}"), attribute)
             options(sub)
         return sub
 
@@ -275,11 +261,11 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     words = "predict the step time that a recording would have with changes"
     add("what-if", "what_if", words, reading, shared, options=_what_if)
     words = "write a script that runs operators of a recording alone, and compare their times with the recording"
-    add("replay", "replay", words, paths, reading, shared, options=_replay)
+    add("replay", "replay", words, paths, reading, shared, options="operators:add_replay_options")
     add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared, options=_exploring)
     _launching(add, shared, named)
     words = "least time and memory of a model on a device, and how close a trace comes to it"
-    add("theory", "theory", words, reading, shared, options=_theory)
+    add("theory", "theory", words, reading, shared, options="theory:add_theory_options")
     sub = add("notebook", "notebook", "run a notebook on your trace", shared)
     sub.add_argument("name", metavar="NAME", help="name of a notebook, such as 01_gpu_timeline, or its path")
     sub.add_argument("-p", "--parameter", action="append", metavar="KEY=VALUE", help="parameter, such as trace=PATH")
@@ -358,21 +344,7 @@ def _launching(
         for sub in (run, sweep, doctor):
             add_config_options(sub)
     words = "measure the bandwidth of the hardware, and how a model scales with length and devices"
-    add("experiment", "experiment", words, shared, options=_experiment)
-
-
-def _experiment(sub: argparse.ArgumentParser) -> None:
-    from llmprof.cli.experiment import add_experiment_options
-
-    add_experiment_options(sub)
-
-
-def _theory(sub: argparse.ArgumentParser) -> None:
-    from llmprof.cli.theory import add_theory_options
-
-    _force(sub)
-
-    add_theory_options(sub)
+    add("experiment", "experiment", words, shared, options="experiment:add_experiment_options")
 
 
 def _shared() -> argparse.ArgumentParser:
@@ -457,14 +429,6 @@ def _what_if(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("path", metavar="PATH", help="file, folder with a file for each rank, run folder, or sample:NAME")
     sub.add_argument("changes", nargs="*", metavar="CHANGE", help="what would be changed")
     _output(sub)
-
-
-def _replay(sub: argparse.ArgumentParser) -> None:
-    from llmprof.cli.operators import add_replay_options
-
-    _force(sub)
-
-    add_replay_options(sub)
 
 
 def _share(text: str) -> float:

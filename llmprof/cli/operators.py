@@ -37,6 +37,7 @@ def add_replay_options(sub: ArgumentParser) -> None:
     sub.add_argument(
         "--seconds", type=float, default=0.5, metavar="S", help="time to measure each operator (default: %(default)s)"
     )
+    sub.add_argument("--force", action="store_true", help="replace files that exist; inputs are never replaced")
     sub.add_argument("--csv", metavar="FILE", help="write the comparison to a CSV file; - prints it")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fnmatch
-import functools
 import json
 import shlex
+import typing
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from llmprof.batch import Sweep
     from llmprof.launch import ExperimentConfig, Run
 
-MODES = ("inference_only", "torch", "nsys", "nsys_ncu", "ncu", "ops")
-
 
 def share(text: str) -> float:
     """``3%`` or ``0.03`` as 0.03."""
@@ -34,109 +32,44 @@ def share(text: str) -> float:
     return float(number[:-1]) / 100 if number.endswith("%") else float(number)
 
 
-_PLAIN: tuple[tuple[str, Any, str, str], ...] = (
-    ("max_tokens", int, "N", "tokens to generate for each prompt"),
-    ("temperature", float, "X", "sampling temperature; 0 chooses the likeliest token"),
-    ("top_p", float, "X", "sample from the likeliest tokens with this share of the probability"),
-    ("n", int, "N", "number of answers to each prompt"),
-    ("batch_size", int, "N", "number of prompts that run at once"),
-    ("tensor_parallel_size", int, "N", "ranks that share each layer"),
-    ("pipeline_parallel_size", int, "N", "ranks that share the layers"),
-    ("dtype", str, "NAME", "type of the weights, such as bfloat16"),
-    ("max_model_len", int, "N", "largest number of tokens of a prompt and its answer together"),
-    ("warmup", int, "N", "runs before the first measured one"),
-    ("repeat", int, "N", "measured runs without profiler"),
-    ("until", share, "SHARE", "repeat until the mean is known within this share, such as 3%%"),
-    ("most_repeats", int, "N", "largest number of repeats with --until"),
-    ("seed", int, "N", "seed of weights, prompts and sampling"),
-    ("max_iterations", int, "N", "steps of the engine that are profiled, 0 for all"),
-    ("timeout_s", float, "S", "longest time of one pass"),
-    ("monitor_hz", float, "HZ", "samples per second of GPU, CPU and memory, 0 for none"),
-    ("cpu_sampler", str, "NAME", "sample call stacks of the host: none, perf or vtune"),
-    ("python", str, "FILE", "Python interpreter in which the engine is installed"),
-    ("results_dir", str, "DIR", "folder for the run folders"),
-    ("experiment_name", str, "NAME", "name of the experiment"),
-)
-_SWITCHES = (
-    ("served", "profile a server under load instead of one batch"),
-    ("eager", "run without CUDA graphs and compilation"),
-    ("ignore_eos", "generate max_tokens tokens even after an end token"),
-    ("plain", "also measure without profiler, to know its overhead"),
-    ("with_stack", "record Python stacks (large, slow)"),
-    ("record_shapes", "record shapes of the operators"),
-    ("layer_annotations", "label each layer in the trace"),
-    ("profile_memory", "record allocations and releases of memory"),
-    ("memory_snapshot", "write a snapshot of PyTorch's allocator"),
-)
-_MAPPINGS = (
-    ("engine_arg", "engine_args", "option of the engine; VALUE is JSON, or text"),
-    ("server", "server", "setting of the served run, such as num_prompts=32"),
-    (
-        "load",
-        "load",
-        "load of the requests: input and output (lengths such as 128:1024 or lognormal:512:256), shared_prefix, "
-        "arrival (poisson, constant, burst), file (JSON lines or CSV with times)",
-    ),
-    ("nsys_option", "nsys_options", "option of nsys profile, such as gpu-metrics-devices=all"),
-    (
-        "ncu_option",
-        "ncu_options",
-        "kernel_name (a regular expression for a part of the name, with or without "
-        "the regex: of ncu), launch_skip, launch_count, set or top",
-    ),
-    ("ops_option", "ops_options", "steps, every, layers, operator_layers, method, hold, memory … of mode ops"),
-    ("env", "environment", "variable of the engine's environment"),
-)
-
-
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """Give a parser the options of a configuration; options that are not given stay None."""
+    """Give a parser the options of a configuration, which are its fields; options that are not given stay None."""
+    from llmprof.launch.config.options import SIZES, ExperimentConfig
+
     what = parser.add_argument_group("what to run")
     what.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file; options override it")
-    what.add_argument("--model", metavar="NAME", help="folder, hub name, or random:NAME (random weights)")
-    what.add_argument("--prompt", action="append", metavar="TEXT", help="prompt; may be given several times")
-    what.add_argument("--prompt-file", metavar="FILE", help="file with one prompt in each line, or JSON lines")
-    what.add_argument("--input-tokens", metavar="N", help="synthetic prompts of N tokens, or LOW:HIGH")
-    what.add_argument("--profile-mode", choices=MODES, metavar="MODE", help=f"one of {', '.join(MODES)}")
-    _add_sizes(parser)
-    names = sorted({entry.name for entry in engines()})
-    what.add_argument("--engine", choices=names, metavar="NAME", help=" or ".join(names))
-    what.add_argument("--all-reduce", choices=("auto", "nccl", "custom"), metavar="KIND", help="auto, nccl or custom")
-    for name, kind, metavar, words in _PLAIN:
-        what.add_argument(_flag(name), type=kind, metavar=metavar, help=f"{words}{_default(name)}")
-    for name, words in _SWITCHES:
-        sentence = f"{words}{_default(name)}"
-        what.add_argument(_flag(name), action=argparse.BooleanOptionalAction, default=None, help=sentence)
-    for name, _, words in _MAPPINGS:
-        what.add_argument(_flag(name), action="append", metavar="KEY=VALUE", help=words)
-
-
-def _default(name: str) -> str:
-    """Describe the default of an option."""
-    usual = _usual()[name]
-    if usual is None or name == "python":
-        return ""
-    return f" (default: {'yes' if usual is True else 'no' if usual is False else usual})"
-
-
-@functools.cache
-def _usual() -> dict[str, Any]:
-    from llmprof.launch import ExperimentConfig
-
-    return {option.name: option.default for option in dataclasses.fields(ExperimentConfig)}
-
-
-def _add_sizes(parser: argparse.ArgumentParser) -> None:
-    """Options of mode ops that set several fields at once, or one of them by its usual name."""
-    from llmprof.launch.config.ops import SIZES
-
+    hints = typing.get_type_hints(ExperimentConfig)
+    for field in dataclasses.fields(ExperimentConfig):
+        usual, words = field.default, field.metadata["help"]
+        if field.name != "python" and usual is not None and usual is not dataclasses.MISSING:
+            words += f" (default: {'yes' if usual is True else 'no' if usual is False else usual})"
+        read_by = _read_by(field.name, hints[field.name])
+        what.add_argument(_flag(field.name), dest=field.name, help=words.replace("%", "%%"), **read_by)
     sizes = parser.add_argument_group("timing of operators (mode ops)")
-    words = [f"{name}: {size['steps']} timed steps of {size['max_tokens']} tokens" for name, size in SIZES.items()]
-    sizes.add_argument("--size", choices=tuple(SIZES), metavar="NAME", help="; ".join(words))
-    for flag, what in _SIZED.items():
-        sizes.add_argument(f"--{flag.replace('_', '-')}", type=int, metavar="N", help=what)
+    of_sizes = [f"{name}: {size['steps']} timed steps of {size['max_tokens']} tokens" for name, size in SIZES.items()]
+    sizes.add_argument("--size", choices=tuple(SIZES), metavar="NAME", help="; ".join(of_sizes))
+    for flag, words in _SIZED.items():
+        sizes.add_argument(f"--{flag.replace('_', '-')}", type=int, metavar="N", help=words)
 
 
+def _read_by(name: str, hint: Any) -> dict[str, Any]:
+    """How the parser reads an option, from the type of its field."""
+    kinds = typing.get_args(hint) or (hint,)
+    if typing.get_origin(hint) is dict or name == "prompt":
+        return {"action": "append", "metavar": "TEXT" if name == "prompt" else "KEY=VALUE"}
+    if bool in kinds:
+        return {"action": argparse.BooleanOptionalAction, "default": None}
+    if name == "engine" or typing.get_origin(hint) is Literal:
+        choices = sorted({entry.name for entry in engines()}) if name == "engine" else kinds
+        return {"choices": choices, "metavar": f"{{{','.join(choices)}}}"}
+    if name in {"until", "input_tokens"}:
+        return {"type": share, "metavar": "SHARE"} if name == "until" else {"metavar": "N or LOW:HIGH"}
+    number = next((kind for kind in (int, float) if kind in kinds), None)
+    return {"type": number, "metavar": "N" if number is int else "X"} if number else {"metavar": "NAME"}
+
+
+_OF_TOOLS = ("nsys_options", "ncu_options", "ops_options")
+_MAPPINGS = {"engine_args", "server", "load", *_OF_TOOLS, "environment"}
 _SIZED = {
     "profile_steps": "timed steps, spread over the generation",
     "num_tokens": "output tokens of a request",
@@ -145,29 +78,29 @@ _SIZED = {
 }
 
 
+_FLAGS = {"environment": "--env"} | {name: f"--{name[:-1]}" for name in ("engine_args", *_OF_TOOLS)}
+
+
 def _flag(name: str) -> str:
-    return f"--{name.removesuffix('_s')}".replace("_", "-")
+    return _FLAGS.get(name, f"--{name.removesuffix('_s')}").replace("_", "-")
 
 
 def changes(args: Namespace) -> dict[str, Any]:
     """Collect the options that were given, under their names in the configuration."""
-    names = [name for name, *_ in (*_PLAIN, *_SWITCHES)]
-    names += ["model", "prompt_file", "profile_mode", "engine", "all_reduce"]
-    flags = {name: _flag(name).removeprefix("--").replace("-", "_") for name in names}
-    given = {name: getattr(args, flag) for name, flag in flags.items() if getattr(args, flag) is not None}
-    parts = {name: value for name in _SIZED if (value := getattr(args, name)) is not None}
-    if args.size or parts:
-        from llmprof.launch.config.ops import sized
+    from llmprof.launch.config.options import ExperimentConfig, sized
 
-        given = sized(args.size or "quick", **parts) | given
-    if args.prompt is not None:
-        given["prompt"] = args.prompt[0] if len(args.prompt) == 1 else args.prompt
+    names = [field.name for field in dataclasses.fields(ExperimentConfig)]
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    parts = {name: value for name in _SIZED if (value := getattr(args, name)) is not None}
+    if args.prompt is not None and len(args.prompt) == 1:
+        given["prompt"] = args.prompt[0]
     if args.input_tokens is not None:
         given["input_tokens"] = lengths(args.input_tokens)
-    for flag, name, _ in _MAPPINGS:
-        if getattr(args, flag) is not None:
-            pairs = (key_value(item, f"--{flag.replace('_', '-')}", text=flag == "env") for item in getattr(args, flag))
-            given[name] = dict(given.get(name) or {}) | dict(pairs)
+    for name in _MAPPINGS & given.keys():
+        given[name] = dict(key_value(item, _flag(name), text=name == "environment") for item in given[name])
+    if args.size or parts:
+        of_size = sized(args.size or "quick", **parts)
+        given = of_size | given | {"ops_options": of_size["ops_options"] | given.get("ops_options", {})}
     return given
 
 
@@ -179,9 +112,8 @@ def config_of(args: Namespace) -> ExperimentConfig:
     if args.config is None:
         return ExperimentConfig.from_dict(given)
     config = ConfigManager.load_config(args.config)
-    for _, name, _ in _MAPPINGS:
-        if name in given:
-            given[name] = dict(getattr(config, name)) | given[name]
+    for name in _MAPPINGS & given.keys():
+        given[name] = dict(getattr(config, name)) | given[name]
     if given.keys() & {"prompt", "prompt_file", "input_tokens"}:
         given = dict.fromkeys(("prompt", "prompt_file", "input_tokens")) | given
     return config.replace(**given)

@@ -49,6 +49,7 @@ def add_theory_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--mode", choices=["inference", "training"], default="inference", help="(default: %(default)s)")
     sub.add_argument("--predict", action="store_true", help="add times predicted by the calibration of the device")
     sub.add_argument("--trace", nargs="+", metavar="PATH", help="join a trace of this model with its least times")
+    sub.add_argument("--force", action="store_true", help="replace files that exist; inputs are never replaced")
     sub.add_argument("--csv", metavar="FILE", help="write the table of components (or of the join); - prints it")
     sub.add_argument("--charts", type=Path, metavar="DIR", help="draw the charts into PNG files in this folder")
     sub.add_argument("--list", action="store_true", help="list the known models and devices")

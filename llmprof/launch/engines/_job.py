@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmprof.launch.engines._machine import OwnLog, Refused, failure, tail
+from llmprof.launch.engines._machine import OwnLog, Refused, failure, gpu_names, tail
 
 _UNKNOWN = (
     *("id", "start_ns", "arrived_s", "prompt_tokens", "output_tokens", "finish_reason"),
@@ -156,6 +156,18 @@ def version_of(*distributions: str) -> str | None:
         except importlib.metadata.PackageNotFoundError:
             continue
     return None
+
+
+def name_gpus(job: Mapping[str, Any], record: Record) -> None:
+    """Record the names of the GPUs of a run, and check that there are enough."""
+    ranks, names = job["tensor_parallel_size"] * job["pipeline_parallel_size"], gpu_names()
+    if names is not None:
+        record.document["device_names"] = names[:ranks]
+        if len(names) < ranks:
+            raise Refused(
+                f"the run needs {ranks} GPUs (tensor_parallel_size × pipeline_parallel_size), there are {len(names)}",
+                "lower tensor_parallel_size or pipeline_parallel_size, or look at CUDA_VISIBLE_DEVICES",
+            )
 
 
 _PR_SET_CHILD_SUBREAPER = 36

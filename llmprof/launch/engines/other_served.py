@@ -5,7 +5,6 @@ The code follows their documentation and source and was tested against stand-ins
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -14,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmprof.launch.engines._job import Record, each_point, take_traces, token_ids, turns, version_of
-from llmprof.launch.engines._machine import Refused, check_model, gpu_names, guard, has_tokenizer
-from llmprof.launch.engines._server import HOST, Server, achieved, arguments, arrivals, free_port, load
+from llmprof.launch.engines._job import Record, each_point, name_gpus, take_traces, version_of
+from llmprof.launch.engines._machine import Refused, check_model, guard, has_tokenizer
+from llmprof.launch.engines._server import HOST, Client, arguments, free_port, serving
 
 _UNTESTED = "llmprof was tested with stand-ins of this engine only, never on hardware: check what it recorded"
 
@@ -114,14 +113,7 @@ def _begin(job: Mapping[str, Any], record: Record, *packages: str) -> None:
     for name in ("layer_annotations", "memory_snapshot"):
         if job[name]:
             raise Refused(f"{name} works with the engine vllm only", "choose the engine vllm, or leave the option out")
-    ranks = job["tensor_parallel_size"] * job["pipeline_parallel_size"]
-    if (names := gpu_names()) is not None:
-        record.document["device_names"] = names[:ranks]
-        if len(names) < ranks:
-            raise Refused(
-                f"the run needs {ranks} GPUs (tensor_parallel_size × pipeline_parallel_size), there are {len(names)}",
-                "lower tensor_parallel_size or pipeline_parallel_size, or look at CUDA_VISIBLE_DEVICES",
-            )
+    name_gpus(job, record)
 
 
 def _serve(
@@ -138,17 +130,11 @@ def _serve(
     ``start`` and ``stop`` are endpoints that start and stop the profiler, and ``flush`` empties the prefix cache.
     """
     port = free_port(job["server"]["port"])
-    with record.stage("serve", message="starting the server"):
-        server = Server([*command, "--host", HOST, "--port", str(port)], port, record.out / "server.log")
-        try:
-            server.wait(job["server"]["health_timeout_s"])
-        except BaseException:
-            server.stop()
-            raise
-    try:
+    with serving([*command, "--host", HOST, "--port", str(port)], job, record, port) as server:
 
         def point(values: Mapping[str, Any]) -> None:
-            client = _Load(values, record, server, flush)
+            client = _FlushingClient(values, record, server)
+            client.flush = flush
             answers = client.repeats("warmup", values["warmup"], first=values["server"]["max_concurrency"] or None)
             if values["plain"] or values["profiler"] == "none":
                 answers = client.repeats("plain", values["repeat"])
@@ -164,48 +150,15 @@ def _serve(
             record.outputs([answer["text"] for answer in answers], [answer["tokens"] for answer in answers])
 
         each_point(job, record, point)
-    finally:
-        server.stop()
 
 
-class _Load:
-    """Client that sends the requests of a run and records their times."""
+class _FlushingClient(Client):
+    """Client of a server with an endpoint that empties its prefix cache."""
 
-    def __init__(self, job: Mapping[str, Any], record: Record, server: Server, flush: str | None) -> None:
-        self._job, self._record, self._server, self._flush = job, record, server, flush
-        prompts: Sequence[Any] = job["prompts"] or job["prompt_token_ids"] or token_ids(job["synthetic"])
-        count = job["server"]["num_prompts"] or len(prompts)
-        each = job["max_tokens_each"] or [job["max_tokens"]]
-        rate = job["server"]["request_rate"]
-        self._arrivals: list[float] = (job["load"] or {}).get("arrivals_s") or arrivals(count, rate, job["seed"])
-        self._bodies = [
-            {
-                "model": "model",
-                "prompt": prompts[k % len(prompts)],
-                "max_tokens": each[k % len(each)],
-                "temperature": job["temperature"],
-                "ignore_eos": job["ignore_eos"],
-                "stream_options": {"include_usage": True},
-                **{name: job[name] for name, usual in (("top_p", 1.0), ("n", 1)) if job[name] != usual},
-                **({"seed": job["seed"] + k} if job["temperature"] > 0 else {}),
-            }
-            for k in range(count)
-        ]
+    flush: str | None = None
 
-    def repeats(self, phase: str, least: int, *, first: int | None = None) -> list[dict[str, Any]]:
-        answers: list[dict[str, Any]] = []
-        bodies = self._bodies[:first]
-        arrive = self._arrivals if phase != "warmup" else [0.0] * len(bodies)
-        for i in turns(self._job, self._record, phase, least):
-            if self._flush:
-                with contextlib.suppress(RuntimeError):  # it refuses while requests run
-                    self._server.command(self._flush)
-            with self._record.stage(phase, repeat=i, total=least, message=f"{len(bodies)} requests"):
-                most = self._job["server"]["max_concurrency"]
-                answers = asyncio.run(load(self._server.port, bodies, arrive, concurrency=most))
-            for k, answer in enumerate(answers):
-                values = {name: value for name, value in answer.items() if name not in {"text", "tokens"}}
-                self._record.request(phase, i, k, **values)
-            if phase != "warmup":
-                self._record.held(phase, i, achieved(answers, arrive), self._job["server"]["request_rate"])
-        return answers
+    def empty_cache(self) -> None:
+        """Empty the prefix cache; a server refuses it while requests run."""
+        if self.flush:
+            with contextlib.suppress(RuntimeError):
+                self.server.command(self.flush)

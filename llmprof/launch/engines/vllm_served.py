@@ -7,13 +7,12 @@ import json
 import os
 import re
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from llmprof.launch.engines._job import Record, drop_traces, each_point, take_traces, token_ids, turns
+from llmprof.launch.engines._job import Record, drop_traces, each_point, take_traces
 from llmprof.launch.engines._machine import Refused, guard
-from llmprof.launch.engines._server import HOST, OK, Server, achieved, arguments, arrivals, free_port, load
+from llmprof.launch.engines._server import HOST, OK, Client, Server, arguments, free_port, load, serving
 from llmprof.launch.engines._vllm import (
     cuda_profiler_is_known,
     engine_options,
@@ -46,23 +45,9 @@ def run_served(job: Mapping[str, Any], record: Record, worker: str) -> None:
     if job["layer_annotations"] or job["profiler"] != "none" or job["prefix_caching"]:
         os.environ["VLLM_SERVER_DEV_MODE"] = "1"  # methods of workers can only be called in this mode
     port = free_port(job["server"]["port"])
-    with extension(record.out, worker):
-        with record.stage("serve", message="starting the server"):
-            server = Server(_command(job, options, port), port, record.out / "server.log")
-            try:
-                server.wait(job["server"]["health_timeout_s"])
-            except BaseException:
-                server.stop()
-                raise
-        try:
-            first = _Client(job, record, server, options)
-            first.prepare()
-            each_point(of_this_start(job, record), record, lambda point: _Client(point, record, server, options).all())
-        except RuntimeError:
-            time.sleep(1.0)  # an engine that fails needs a moment to write the reason
-            raise
-        finally:
-            server.stop()
+    with extension(record.out, worker), serving(_command(job, options, port), job, record, port) as server:
+        _VllmClient(job, record, server, options).prepare()
+        each_point(of_this_start(job, record), record, lambda point: _VllmClient(point, record, server, options).all())
 
 
 def _command(job: Mapping[str, Any], options: Mapping[str, Any], port: int) -> list[str]:
@@ -74,54 +59,36 @@ def _command(job: Mapping[str, Any], options: Mapping[str, Any], port: int) -> l
     return [sys.executable, *start, *where, *arguments(options)]
 
 
-class _Client:
-    """Client that sends the requests of a run and records their times."""
+class _VllmClient(Client):
+    """Client of a vLLM server, whose workers it can call."""
 
     def __init__(self, job: Mapping[str, Any], record: Record, server: Server, options: Mapping[str, Any]) -> None:
-        self._job, self._record, self._server = job, record, server
+        more = {"return_token_ids": True} if options.get("skip_tokenizer_init") else {}
+        usage = {"include_usage": True, "continuous_usage_stats": True}
+        super().__init__(job, record, server, model=options["served_model_name"], stream_options=usage, **more)
         self._peak: float | None = None
-        prompts: Sequence[Any] = job["prompts"] or job["prompt_token_ids"] or token_ids(job["synthetic"])
-        count = job["server"]["num_prompts"] or len(prompts)
-        each = job["max_tokens_each"] or [job["max_tokens"]]
-        self._arrivals: list[float] = (job["load"] or {}).get("arrivals_s") or arrivals(
-            count, job["server"]["request_rate"], job["seed"]
-        )
-        self._bodies = [
-            {
-                "model": options["served_model_name"],
-                "prompt": prompts[k % len(prompts)],
-                "max_tokens": each[k % len(each)],
-                "temperature": job["temperature"],
-                "ignore_eos": job["ignore_eos"],
-                "stream_options": {"include_usage": True, "continuous_usage_stats": True},
-                **{name: job[name] for name, usual in (("top_p", 1.0), ("n", 1)) if job[name] != usual},
-                **({"return_token_ids": True} if options.get("skip_tokenizer_init") else {}),
-                **({"seed": job["seed"] + k} if job["temperature"] > 0 else {}),
-            }
-            for k in range(count)
-        ]
+        self._window_after: float | None = None
 
     def prepare(self) -> None:
         """Prepare the engine once after its start: annotate layers, and start the profiler for the first time."""
-        job, record = self._job, self._record
+        job, record = self.job, self.record
         if job["layer_annotations"]:
             self._rpc("llmprof_annotate", *(["1"] if job["profiler"] == "cuda" else []))
             record.note("names of modules are in the trace; they cost time")
         if warms_profiler(job, record):
             with record.stage("warm_profiler"):
                 self._switch(on=True)
-                asyncio.run(load(self._server.port, [{**self._bodies[0], "max_tokens": 2}], [0.0], concurrency=1))
+                asyncio.run(load(self.server.port, [{**self.bodies[0], "max_tokens": 2}], [0.0], concurrency=1))
                 self._switch(on=False)
             drop_traces(record)
 
     def all(self) -> None:
         """Warm up, measure, profile."""
-        job, record = self._job, self._record
+        job, record = self.job, self.record
         self._rpc("llmprof_begin")
-        most = job["server"]["max_concurrency"] or len(self._bodies)
-        answers = self._repeats("warmup", job["warmup"], self._bodies[:most])
+        answers = self.repeats("warmup", job["warmup"], first=job["server"]["max_concurrency"] or None)
         if job["plain"] or job["profiler"] == "none":
-            answers = self._repeats("plain", job["repeat"], self._bodies)
+            answers = self.repeats("plain", job["repeat"])
         if job["profiler"] != "none":
             if job["memory_snapshot"]:
                 self._rpc("llmprof_memory")
@@ -129,7 +96,8 @@ class _Client:
             after = job["server"]["profile_after_s"]
             if not after:
                 self._profile(on=True)
-            answers = self._repeats("profiled", job["profile_repeats"], self._bodies, profile_after=after)
+            self._window_after = after
+            answers = self.repeats("profiled", job["profile_repeats"])
             self._profile(on=False)
             take_traces(record)
             steps = self._rpc("llmprof_steps")
@@ -146,33 +114,24 @@ class _Client:
         """Answers of the workers to a call; empty if this run or this version of vLLM cannot call them."""
         if os.environ.get("VLLM_SERVER_DEV_MODE") != "1":
             return []
-        status, text = self._server.ask("POST", "/collective_rpc", {"method": method, "args": list(args)}, 600.0)
+        status, text = self.server.ask("POST", "/collective_rpc", {"method": method, "args": list(args)}, 600.0)
         if status == NOT_FOUND:
-            self._record.note("this version of vLLM cannot call methods of a server's workers")
+            self.record.note("this version of vLLM cannot call methods of a server's workers")
             return []
         if status != OK:
             raise RuntimeError(f"the server answered {method} with {status}: {text[:500]}")
         document = json.loads(text).get("results") if text.strip() else None
         return document if isinstance(document, list) else []
 
-    def _repeats(
-        self, phase: str, least: int, bodies: Sequence[Mapping[str, Any]], *, profile_after: float = 0.0
-    ) -> list[dict[str, Any]]:
-        answers: list[dict[str, Any]] = []
-        before = self._server.metrics()
-        arrive = self._arrivals if phase != "warmup" else [0.0] * len(bodies)
-        for i in turns(self._job, self._record, phase, least):
-            if self._job["prefix_caching"]:
-                self._server.command("/reset_prefix_cache")
-            with self._record.stage(phase, repeat=i, total=least, message=f"{len(bodies)} requests"):
-                answers = asyncio.run(self._load(bodies, arrive, profile_after if i == 0 else 0.0))
-            for k, answer in enumerate(answers):
-                values = {name: value for name, value in answer.items() if name not in {"text", "tokens"}}
-                self._record.request(phase, i, k, **values)
-            if phase != "warmup":
-                self._record.held(phase, i, achieved(answers, arrive), self._job["server"]["request_rate"])
-        self._record.prefix_cache(phase, before, self._server.metrics())
-        return answers
+    def empty_cache(self) -> None:
+        """Empty the prefix cache, if requests share prefixes."""
+        if self.job["prefix_caching"]:
+            self.server.command("/reset_prefix_cache")
+
+    def send(self, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float]) -> list[dict[str, Any]]:
+        """Send the requests of one repeat; the window may open within the first of the profiled ones."""
+        after, self._window_after = self._window_after, None
+        return asyncio.run(self._load(bodies, arrive, after or 0.0))
 
     async def _load(
         self, bodies: Sequence[Mapping[str, Any]], arrive: Sequence[float], profile_after: float
@@ -180,8 +139,8 @@ class _Client:
         watch = asyncio.ensure_future(self._watch())
         start = asyncio.ensure_future(self._start_later(profile_after))
         try:
-            most = self._job["server"]["max_concurrency"]
-            answers = await load(self._server.port, bodies, arrive, concurrency=most)
+            most = self.job["server"]["max_concurrency"]
+            answers = await load(self.server.port, bodies, arrive, concurrency=most)
             if not start.done():
                 raise Refused(
                     f"all requests were done before the profiler was to start, after {profile_after:g} s",
@@ -202,25 +161,25 @@ class _Client:
         """Sample the use of the KV cache from time to time."""
         while True:
             await asyncio.sleep(_LOOK_S)
-            metrics = await asyncio.get_running_loop().run_in_executor(None, self._server.metrics)
+            metrics = await asyncio.get_running_loop().run_in_executor(None, self.server.metrics)
             usage = [value for name, value in metrics.items() if _USAGE.match(name)]
             if usage:
                 self._peak = max(self._peak or 0.0, *usage)
 
     def _profile(self, *, on: bool) -> None:
-        with self._record.stage("start_profile" if on else "stop_profile"):
+        with self.record.stage("start_profile" if on else "stop_profile"):
             self._switch(on=on)
 
     def _switch(self, *, on: bool) -> None:
-        if self._job["profiler"] == "cuda" and not cuda_profiler_is_known():
-            self._server.command("/collective_rpc", {"method": "llmprof_cuda_profiler", "args": ["1"] if on else [""]})
+        if self.job["profiler"] == "cuda" and not cuda_profiler_is_known():
+            self.server.command("/collective_rpc", {"method": "llmprof_cuda_profiler", "args": ["1"] if on else [""]})
         else:
-            self._server.command("/start_profile" if on else "/stop_profile")
+            self.server.command("/start_profile" if on else "/stop_profile")
 
     def _cache(self) -> None:
-        for name in self._server.metrics():
+        for name in self.server.metrics():
             blocks, size = (re.search(rf'\b{key}="(\d+)"', name) for key in ("num_gpu_blocks", "block_size"))
             if name.startswith("vllm:cache_config_info") and blocks and size:
                 both = int(blocks[1]), int(size[1])
                 usage = {"blocks": both[0], "block_size": both[1], "tokens": both[0] * both[1], "bytes": None}
-                self._record.document["kv_cache"] = {**usage, "peak_usage": self._peak}
+                self.record.document["kv_cache"] = {**usage, "peak_usage": self._peak}

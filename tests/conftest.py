@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
@@ -19,6 +20,9 @@ from llmprof import bundled
 from llmprof.lazy import put_off_iri_grammars
 from llmprof.trace import Trace
 from tests.samples import sample
+
+if TYPE_CHECKING:
+    from tests.launch.vllm_stand_in import StandInVllm
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -82,6 +86,39 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def root() -> Path:
     """Root of the repository."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def engine_python() -> str:
+    """The interpreter of ``make engine``, or the one that the environment names."""
+    found = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(ROOT / ".venv-vllm" / "bin" / "python")
+    if not Path(found).exists():
+        pytest.fail("there is no engine to run: make engine")
+    return found
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run a command; return its exit code, what it printed, and what it said on stderr."""
+    from llmprof.cli import main
+
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = main.main(list(argv))
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandInVllm:
+    """A stand-in for vLLM that the runs of this process find; ``how`` says how it behaves."""
+    from tests.launch.vllm_stand_in import StandInVllm
+
+    made = StandInVllm(tmp_path)
+    made.how = lambda **values: [monkeypatch.setenv(*pair) for pair in made.environment(values).items()]
+    made.how()
+    return made
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -22,3 +22,17 @@ def _runs(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     return False
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process is there and not only its remains."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return _runs(psutil.Process(pid))
+    return False
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends; a busy machine may need a while."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return not still_running([psutil.Process(pid)], 300)
+    return True

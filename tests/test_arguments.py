@@ -38,9 +38,6 @@ class Odd:
     """Of a kind that no function takes."""
 
 
-OWNERS = {"Trace": Trace({}), "Metrics": llmprof.Metrics(pl.DataFrame(schema=llmprof.schema.METRICS.schema))}
-
-
 def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
     """Every public function and method with its name."""
     for door in DOORS:
@@ -62,68 +59,10 @@ def functions() -> Iterator[tuple[str, Callable[..., Any]]]:
 FUNCTIONS = dict(functions())
 
 
-def stand_in(annotation: object, name: str) -> object:
-    """A value of the kind that an argument takes."""
-    candidates = [
-        Trace({}),
-        llmprof.schema.TABLES["kernels"],
-        [Trace({})], llmprof.Metrics(pl.DataFrame(schema=llmprof.schema.METRICS.schema)), pl.DataFrame(), "x", ["x"], 1,
-        (0, 1), {}, charts.kernels(pl.DataFrame({"name": ["k"], "category": ["norm"], "total_ns": [1], "count": [1]})),
-        llmprof.ExperimentConfig(model="random:tiny"), len, object.__new__(llmprof.batch.Sweep),
-        SimpleNamespace(trace=Trace({}), requests=pl.DataFrame(), engine_steps=pl.DataFrame()),
-    ]  # fmt: skip
-    kind = kind_of(annotation)
-    fitting = [value for value in (*candidates, []) if kind.accepts(value)]
-    assert fitting, f"no value for {name}: {kind.words}"
-    return fitting[0]
-
-
-def cases() -> Iterator[Any]:
-    """One function for each kind of argument: that every function is checked is another test."""
-    seen = set()
-    for path, function in FUNCTIONS.items():
-        names = inspect.unwrap(function).__globals__
-        for name, parameter in inspect.signature(function).parameters.items():
-            kind = (str(parameter.annotation), parameter.kind)
-            if name in ("self", "cls") or "Any" in kind[0] or kind in seen:
-                continue
-            seen.add(kind)
-            yield pytest.param(function, name, names, id=f"{path}-{name}")
-
-
 def test_every_public_function_is_checked():
     for path, function in FUNCTIONS.items():
         if any(name not in ("self", "cls") for name in inspect.signature(function).parameters):
             assert hasattr(function, "__checks__"), path
-
-
-@pytest.mark.parametrize(("function", "wrong", "names"), list(cases()))
-def test_an_argument_of_another_kind_is_named(function, wrong, names):
-    parameters = inspect.signature(function).parameters
-    given: dict[str, Any] = {}
-    positional: list[Any] = []
-    for name, parameter in parameters.items():
-        if name in ("self", "cls"):
-            owner = OWNERS[function.__qualname__.partition(".")[0]]
-            positional.append(owner if name == "self" else type(owner))
-        elif name == wrong:
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                positional.append(Odd())
-            else:
-                given[name] = Odd()
-        elif parameter.default is parameter.empty and parameter.kind not in (
-            parameter.VAR_POSITIONAL,
-            parameter.VAR_KEYWORD,
-        ):
-            given[name] = stand_in(eval(parameter.annotation, dict(names)), name)
-    if parameters[wrong].kind is inspect.Parameter.VAR_POSITIONAL:
-        # what stands before it can be given by position only
-        positional = [given.pop(name) for name in list(parameters) if name in given] + positional
-    with pytest.raises(ArgumentError, match=rf"got a tests.Odd as {wrong}; expected ") as raised:
-        function(*positional, **given)
-    assert isinstance(raised.value, LlmprofError)
-    assert isinstance(raised.value, TypeError)
-    assert "anything" not in str(raised.value)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import contextlib
 import polars as pl
 import pytest
 
-from llmprof.cli import main
 from llmprof.errors import LlmprofError
 from llmprof.explore.served import page
 from llmprof.explore.tabs import Open
@@ -43,18 +42,6 @@ BAD = {
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bad")
     return {name: str(make().save(folder / f"{name}_trace")) for name, make in BAD.items()}
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*words: str) -> tuple[int, str, str]:
-        code = main.main(list(words))
-        out, err = capsys.readouterr()
-        assert "Traceback" not in err
-        assert "None" not in out, words
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -156,11 +155,13 @@ class TestMagic:
         assert shell.user_ns["ran"] == []
 
     @pytest.mark.slow
-    def test_in_a_shell_with_torch(self, root):
-        python = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(root / ".venv-vllm" / "bin" / "python")
+    def test_in_a_shell_with_torch(self, root, engine_python):
         places = [str(root), *(path for path in sys.path if path.endswith("site-packages"))]
         done = subprocess.run(
-            [python, str(root / "tests" / "cells_with_torch.py"), *places], capture_output=True, text=True, check=True
+            [engine_python, str(root / "tests" / "cells_with_torch.py"), *places],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         said = json.loads(done.stdout.strip().splitlines()[-1])
         assert said["value"] == 512.0

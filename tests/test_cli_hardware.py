@@ -8,22 +8,11 @@ import re
 import pytest
 
 from llmprof import bundled
-from llmprof.cli import main
 from llmprof.explore.served import Wanted, page
 from llmprof.launch.run import process
 
 SAMPLE = "sample:ncu_tp1_eager"
 FOLDER = str(bundled.samples_folder() / "ncu_tp1_eager")
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*words: str) -> tuple[int, str, str]:
-        code = main.main(list(words))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import shlex
 from types import SimpleNamespace
 
@@ -19,18 +18,6 @@ from llmprof.errors import ConfigError, LaunchError, NotCapturedError
 from llmprof.launch import ExperimentConfig, RunFolder
 from tests.batch.runners import FakeRun, Runs, fail
 from tests.report.builders import build
-
-
-@pytest.fixture
-def run(capsys):
-    """Run a command; return its exit code, what it printed, and what it said on stderr."""
-
-    def run(*argv: str) -> tuple[int, str, str]:
-        code = main.main(list(argv))
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
 
 
 def config_of(*argv: str) -> ExperimentConfig:
@@ -233,12 +220,10 @@ class TestRun:
 
 
 @pytest.mark.slow
-def test_a_real_engine_from_the_command_line(run, root, tmp_path):
-    python = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(root / ".venv-vllm" / "bin" / "python")
-    code, out, err = run(
-        "run", "--model", "random:tiny", "--engine", "transformers", "--python", python, "--results-dir", str(tmp_path),
-        "--batch-size", "2", "--input-tokens", "16", "--max-tokens", "4", "--repeat", "2", "--no-progress",
-    )  # fmt: skip
+def test_a_real_engine_from_the_command_line(run, engine_python, tmp_path):
+    words = f"run --model random:tiny --engine transformers --python {engine_python} --results-dir {tmp_path}"
+    words += " --batch-size 2 --input-tokens 16 --max-tokens 4 --repeat 2 --no-progress"
+    code, out, err = run(*words.split())
     assert code == 0, err
     (folder,) = tmp_path.iterdir()
     assert f"{folder} (finished)" in out
@@ -322,20 +307,6 @@ class TestRunsAndDoctor:
         assert out.splitlines()[-1] == "fail: disk: make room"
         assert (asked[0].model if asked[0] else None) == model
         assert json.loads(run("doctor", *argv, "--json")[1])[1]["status"] == "fail"
-
-
-@pytest.mark.parametrize(
-    ("share", "clear", "words"),
-    [
-        (-0.013, False, "no measurable overhead (-1.3 % for a batch, within the noise of the repeats)"),
-        (0.5, False, "+50.0 % time for a batch, which is not beyond the noise of the repeats"),
-        (0.5, True, "+50.0 % time for a batch"),
-        (0.5, None, "its cost is not known: the noise cannot be seen from one repeat without it (--repeat 3 helps)"),
-    ],
-    ids=["none", "noise", "clear", "one"],
-)
-def test_the_cost_of_a_profiler_in_words(share, clear, words):
-    assert cli_run._cost({"overhead": share, "clear": clear}) == words
 
 
 def test_a_trace_that_cannot_be_analysed_is_no_failure_of_the_run(tmp_path):

@@ -7,24 +7,14 @@ import json
 import polars as pl
 import pytest
 
-from llmprof.cli import main
-
-
-@pytest.fixture
-def run(capsys):
-    def run(*argv: str) -> tuple[int, str, str]:
-        code = main.main(["theory", *argv])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
 
 def test_a_model_on_a_device_is_a_table_of_its_components(run):
-    code, out, err = run("llama2-70b", "--gpu", "a100-sxm-40gb", "--tp", "8", "--batch-size", "20", "--predict")
+    code, out, err = run(
+        "theory", "llama2-70b", "--gpu", "a100-sxm-40gb", "--tp", "8", "--batch-size", "20", "--predict"
+    )
     assert (code, out) == (2, "")
     assert "no calibration of A100" in err
-    code, out, err = run("llama2-70b", "--gpu", "a100-sxm-40gb", "--tp", "8", "--batch-size", "20")
+    code, out, err = run("theory", "llama2-70b", "--gpu", "a100-sxm-40gb", "--tp", "8", "--batch-size", "20")
     assert (code, err) == (0, "")
     assert "68.98 G parameters" in out
     assert "down_proj" in out
@@ -32,21 +22,23 @@ def test_a_model_on_a_device_is_a_table_of_its_components(run):
 
 
 def test_json_and_csv_for_programs(run, tmp_path):
-    said = json.loads(run("Qwen3-8B", "--gpu", "H200", "--json", "--mode", "training", "--dp", "8", "--zero", "2")[1])
+    said = json.loads(
+        run("theory", "Qwen3-8B", "--gpu", "H200", "--json", "--mode", "training", "--dp", "8", "--zero", "2")[1]
+    )
     assert said["parameters"] == 8190735360
     assert said["training"]["gradients"] == 2 * 8190735360 / 8
     assert {"phase", "component", "bound"} <= set(said["components"][0])
     file = tmp_path / "components.csv"
-    assert run("Qwen3-8B", "--gpu", "H200", "--csv", str(file))[0] == 0
+    assert run("theory", "Qwen3-8B", "--gpu", "H200", "--csv", str(file))[0] == 0
     assert pl.read_csv(file)["phase"].unique().sort().to_list() == ["decode", "prefill"]
 
 
 def test_a_trace_is_joined_with_its_bound(run):
-    code, out, _ = run("Qwen2.5-1.5B", "--trace", "sample:torch_tp1_cudagraph")
+    code, out, _ = run("theory", "Qwen2.5-1.5B", "--trace", "sample:torch_tp1_cudagraph")
     assert code == 0
     assert "kernel below the roof" in out
     assert "98.8 % of the device time" in out
-    said = json.loads(run("Qwen2.5-1.5B", "--trace", "sample:torch_tp1_cudagraph", "--json")[1])
+    said = json.loads(run("theory", "Qwen2.5-1.5B", "--trace", "sample:torch_tp1_cudagraph", "--json")[1])
     assert said["coverage"]["below_bound"] == 0
 
 
@@ -62,13 +54,13 @@ def test_a_trace_is_joined_with_its_bound(run):
     ],
 )
 def test_errors_say_what_to_do(run, argv, said):
-    code, _, err = run(*argv)
+    code, _, err = run("theory", *argv)
     assert code == 2
     assert said in err
 
 
 @pytest.mark.slow
 def test_charts_are_drawn_into_a_folder(run, tmp_path):
-    assert run("Qwen2.5-0.5B", "--gpu", "H200", "--charts", str(tmp_path / "c"))[0] == 0
+    assert run("theory", "Qwen2.5-0.5B", "--gpu", "H200", "--charts", str(tmp_path / "c"))[0] == 0
     names = {"structure", "shares", "parameters", "roofline", "batch", "tensor_parallel", "length", "memory"}
     assert {file.stem for file in (tmp_path / "c").glob("*.png")} == names

@@ -14,27 +14,17 @@ from llmprof.cli import main
 SAMPLE = "sample:torch_tp1_cudagraph"
 
 
-@pytest.fixture
-def run(capsys):
-    def run(*argv: str) -> tuple[int, str, str]:
-        code = main.main(["what-if", *argv])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
-
 def test_what_is_not_replayed_is_said(run, tmp_path) -> None:
     names = {"rank": [0, 1], "device": [0, 0], "stream": [7, 7], "name": ["ncclDevKernel_AllReduce_Sum"] * 2}
     kernels = pl.DataFrame(names | {"start_ns": [0, 10_000_000], "dur_ns": [4_000, 4_000]})
     llmprof.Trace({"kernels": kernels}, {"world_size": 2}).save(tmp_path / "two")
-    code, out, _ = run(str(tmp_path / "two"))
+    code, out, _ = run("what-if", str(tmp_path / "two"))
     assert code == 0
     assert "Not known: what ranks wait for of each other, so each is replayed alone: " in out
 
 
 def test_json_has_the_frame(run) -> None:
-    code, out, _ = run(SAMPLE, "--json")
+    code, out, _ = run("what-if", SAMPLE, "--json")
     rows = json.loads(out)
     assert code == 0
     assert {row["phase"] for row in rows} == {"decode", "mixed"}
@@ -42,7 +32,7 @@ def test_json_has_the_frame(run) -> None:
 
 
 def test_a_change_that_there_is_not(run) -> None:
-    code, out, err = run(SAMPLE, "faster")
+    code, out, err = run("what-if", SAMPLE, "faster")
     assert (code, out) == (2, "")
     assert "there is no change 'faster'" in err
     assert "no-host-delay" in err

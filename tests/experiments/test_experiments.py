@@ -32,15 +32,6 @@ from llmprof.experiments.self_test import self_test
 DATA = Path(__file__).parents[2] / "notebooks" / "data" / "h200"
 
 
-@pytest.fixture(scope="module")
-def engine_python(root) -> str:
-    """The interpreter of ``make engine``, or the one that the environment names."""
-    found = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(root / ".venv-vllm" / "bin" / "python")
-    if not Path(found).exists():
-        pytest.fail("there is no engine to run: make engine")
-    return found
-
-
 def points_file(folder: Path, *rows: dict) -> Path:
     usual = {"tp": 1, "pp": 1, "prompt": 128, "batch": 1, "out": 50, "rep": 0, "prefill_s": 0.02,
              "decode_step_s": 0.010, "tpot_s": 0.010, "ttft_s": 0.02, "wall_s": 0.5, "peak_bytes": None}  # fmt: skip

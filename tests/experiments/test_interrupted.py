@@ -15,7 +15,6 @@ import pytest
 from llmprof.experiments.history import append, read_history
 from llmprof.experiments.scaling import read_points, run_points
 from llmprof.launch import ExperimentConfig
-from tests.launch.vllm_stand_in import StandInVllm
 from tests.processes import still_running
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")
@@ -23,30 +22,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.error
 CASES = {"lengths": [8, 16], "batches": [1, 2], "outputs": [3]}
 
 
-@pytest.fixture
-def vllm(tmp_path, monkeypatch):
-    """A stand-in for vLLM that the runs of this process find."""
-    made = StandInVllm(tmp_path)
-
-    def how(**values):
-        for name, value in made.environment(values).items():
-            monkeypatch.setenv(name, value)
-
-    how()
-    made.how = how
-    return made
-
-
 def values(vllm) -> dict:
     return {
         "model": str(vllm.model), "results_dir": str(vllm.folder / "results"), "python": sys.executable, "repeat": 2,
         "monitor_hz": 0, "max_model_len": 128,
     }  # fmt: skip
-
-
-def calls(vllm, what: str) -> list[dict]:
-    path = vllm.folder / "calls.jsonl"
-    return [c for c in map(json.loads, path.read_text().splitlines()) if c["what"] == what] if path.exists() else []
 
 
 @pytest.mark.slow
@@ -63,7 +43,7 @@ run_points(ExperimentConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], che
     argv = [sys.executable, "-c", code, json.dumps(values(vllm)), str(folder), json.dumps(CASES)]
     process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
     until = time.monotonic() + 120
-    while time.monotonic() < until and not any(len(call["prompts"]) == 2 for call in calls(vllm, "generate")):
+    while time.monotonic() < until and not any(len(call["prompts"]) == 2 for call in vllm.calls("generate")):
         time.sleep(0.05)
     engine = psutil.Process(process.pid).children(recursive=True)
     assert engine, "the engine and its guard"
@@ -74,17 +54,17 @@ run_points(ExperimentConfig.from_dict(json.loads(sys.argv[1])), sys.argv[2], che
     for path in folder.rglob("*.json"):
         if path.name != "worker.json" or path.stat().st_size:
             json.loads(path.read_text())
-    done = len(calls(vllm, "generate"))
+    done = len(vllm.calls("generate"))
     vllm.how()
     points = run_points(ExperimentConfig.from_dict(values(vllm)), folder, check=False, **CASES)
     assert points.select("prompt", "batch", "out", "repeats").rows() == [
         (prompt, batch, 3, 2) for prompt in (8, 16) for batch in (1, 2)
     ]  # fmt: skip
     assert read_points(folder / "points.json").height == 4
-    assert {len(call["prompts"]) for call in calls(vllm, "generate")[done:]} <= {1, 2}
-    again = len(calls(vllm, "generate"))
+    assert {len(call["prompts"]) for call in vllm.calls("generate")[done:]} <= {1, 2}
+    again = len(vllm.calls("generate"))
     run_points(ExperimentConfig.from_dict(values(vllm)), folder, check=False, **CASES)
-    assert len(calls(vllm, "generate")) == again, "what was measured is only read"
+    assert len(vllm.calls("generate")) == again, "what was measured is only read"
 
 
 @pytest.mark.parametrize("stage", ["before the file", "in its place"])

@@ -16,46 +16,6 @@ def config(**values) -> ExperimentConfig:
     return ExperimentConfig.from_dict({"model": "random:tiny", "python": "/venv/bin/python"} | values)
 
 
-def test_the_worker_is_the_script_with_the_python_that_has_the_engine():
-    assert command.worker(config(), RUN / "inference_script.py", RUN) == WORKER
-
-
-def test_nsys_records_the_capture_range_with_graphs_by_node_and_no_sampling():
-    assert command.nsys(config(profile_mode="nsys"), WORKER, RUN / "report") == [
-        "nsys",
-        "profile",
-        "--trace=cuda,nvtx",
-        "--sample=none",
-        "--cpuctxsw=none",
-        "--cuda-graph-trace=node",
-        "--trace-fork-before-exec=true",
-        "--capture-range=cudaProfilerApi",
-        "--capture-range-end=stop",
-        "--force-overwrite=true",
-        "--output=/runs/r/report",
-        *WORKER,
-    ]
-
-
-def test_ncu_leaves_clocks_alone_and_begins_with_the_profiler():
-    assert command.ncu(config(profile_mode="ncu"), WORKER, RUN / "report") == [
-        "ncu",
-        *("--target-processes", "all"),
-        *("--profile-from-start", "off"),
-        *("--replay-mode", "kernel"),
-        *("--graph-profiling", "node"),
-        *("--clock-control", "none"),
-        *("--filter-mode", "per-gpu"),
-        *("--kernel-name-base", "function"),
-        *("--launch-skip", "0"),
-        *("--launch-count", "24"),
-        *("--set", "full"),
-        "--force-overwrite",
-        *("--export", "/runs/r/report"),
-        *WORKER,
-    ]
-
-
 def test_ncu_takes_exactly_the_kernels_that_were_chosen():
     made = command.ncu(config(), WORKER, RUN / "report", kernels=["gemm<4>", "kern(x)"], skip=7, count=3, device=1)
     assert made[13:21] == [
@@ -106,13 +66,6 @@ def test_collectives_are_left_out_whatever_name_is_asked_for(name):
     assert re.search(pattern, "cutlass_gemm" if name != "." else "x")
     for waits in ("ncclDevKernel_AllReduce_gemm", "cross_device_reduce_1stage", "all_gather_gemm"):
         assert not re.search(pattern, waits)
-
-
-def test_a_report_is_exported_to_sqlite():
-    assert command.export(RUN / "report.nsys-rep", RUN / "report.sqlite") == [
-        *("nsys", "export", "--type=sqlite", "--force-overwrite=true"),
-        *("--output=/runs/r/report.sqlite", "/runs/r/report.nsys-rep"),
-    ]
 
 
 def test_what_would_break_a_shell_is_one_argument():

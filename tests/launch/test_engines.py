@@ -10,23 +10,15 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from llmprof.errors import ConfigError
 from llmprof.launch import engines
 from tests.launch.vllm_stand_in import Ran, StandInVllm, job
+from tests.processes import is_running
 
 KINDS = {"vllm": {}, "served": {"served": True}, "transformers": {"engine": "transformers"}}
-
-
-def is_running(pid):
-    """Whether a process is there and not only its remains."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.fixture

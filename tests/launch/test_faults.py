@@ -25,7 +25,7 @@ from llmprof.launch.run import failures, process
 from llmprof.launch.run.command import job
 from llmprof.storage import files
 from tests.launch.conftest import text
-from tests.launch.test_process import gone
+from tests.processes import gone
 
 # An interrupt may come between opening a file and the `with` that closes it; Python says so when the file is freed.
 anywhere = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -316,12 +316,20 @@ def test_torch_without_traces_is_no_success(stand_ins):
     assert open_run(error.facts["folder"]).state == "failed"
 
 
-def test_nsys_without_report_is_no_success(stand_ins):
-    stand_ins.install("nsys")
-    stand_ins.how("STAND_IN_NSYS", writes="nothing")
-    error = fails(stand_ins, CaptureError, profile_mode="nsys")
-    assert "nsys wrote no report" in error.found
-    assert "cudaProfilerStart" in error.hint
+@pytest.mark.parametrize(
+    ("tool", "writes", "found", "advice"),
+    [
+        ("nsys", "nothing", "nsys wrote no report", "cudaProfilerStart"),
+        ("ncu", "no permission", "ERR_NVGPUCTRPERM", "NVreg_RestrictProfilingToAdminUsers=0"),
+        ("ncu", "nothing", "ncu wrote no report", "kernel_name and launch_skip"),
+    ],
+)
+def test_a_profiler_that_wrote_nothing_is_no_success(stand_ins, tool, writes, found, advice):
+    stand_ins.install(tool)
+    stand_ins.how(f"STAND_IN_{tool.upper()}", writes=writes)
+    error = fails(stand_ins, CaptureError, profile_mode=tool)
+    assert found in error.found
+    assert advice in error.hint
 
 
 def test_nsys_with_the_ranks_of_another_run_is_no_success(stand_ins):
@@ -329,22 +337,6 @@ def test_nsys_with_the_ranks_of_another_run_is_no_success(stand_ins):
     error = fails(stand_ins, CaptureError, profile_mode="nsys", tensor_parallel_size=2)
     assert error.found.endswith("none of rank 1")
     assert "spawned" in error.hint
-
-
-def test_ncu_without_permission_says_how_to_get_it(stand_ins):
-    stand_ins.install("ncu")
-    stand_ins.how("STAND_IN_NCU", writes="no permission")
-    error = fails(stand_ins, CaptureError, profile_mode="ncu")
-    assert "ERR_NVGPUCTRPERM" in error.found
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in error.hint
-
-
-def test_ncu_without_kernels_says_which_option(stand_ins):
-    stand_ins.install("ncu")
-    stand_ins.how("STAND_IN_NCU", writes="nothing")
-    error = fails(stand_ins, CaptureError, profile_mode="ncu")
-    assert "ncu wrote no report" in error.found
-    assert "kernel_name and launch_skip" in error.hint
 
 
 def test_an_error_of_ours_leaves_its_traceback_in_the_folder(stand_ins, monkeypatch):

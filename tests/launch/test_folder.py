@@ -29,6 +29,8 @@ def test_a_new_folder_has_the_name_of_model_mode_and_time(config, tmp_path):
     assert RunFolder.create(config, tmp_path / "other").path.parent == tmp_path / "other"
     assert RunFolder.open(made) == made
     assert os.fspath(made) == str(made.path)
+    with pytest.raises(AttributeError, match="no 'nothing'"):
+        _ = made.nothing
 
 
 def test_secrets_of_the_configuration_are_not_written_down(config, monkeypatch):
@@ -51,24 +53,6 @@ def test_two_runs_of_one_second_get_two_folders(config, monkeypatch):
     monkeypatch.setattr(folder, "datetime", Noon)
     names = [RunFolder.create(config).path.name for _ in range(3)]
     assert names == ["tiny_torch_20261121-120000", "tiny_torch_20261121-120000-1", "tiny_torch_20261121-120000-2"]
-
-
-def test_every_file_of_a_run_has_its_place(config):
-    made = RunFolder.create(config)
-    places = [
-        "experiment.log", "summary.json", "gpu_info.json", "generated_output.txt", "metrics.json",
-        "inference_script.py", "manifest.json", "worker.json", "events.jsonl", "traces", "monitors.parquet",
-        "report.nsys-rep", "report.sqlite", "nsys_metrics.json", "nsys_summary.csv", "ncu_metrics.json",
-        "kernel_comparison.csv", "report.ncu-rep",
-    ]  # fmt: skip
-    names = [
-        "log", "summary", "gpu_info", "output", "metrics", "script", "manifest", "worker", "events", "traces",
-        "monitors",
-        "nsys_report", "sqlite", "nsys_metrics", "nsys_summary", "ncu_metrics", "kernel_comparison", "ncu_report",
-    ]  # fmt: skip
-    assert [getattr(made, name) for name in names] == [made.path / place for place in places]
-    with pytest.raises(AttributeError, match="no 'nothing'"):
-        _ = made.nothing
 
 
 def test_the_state_says_when_and_what(config):
@@ -225,18 +209,6 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(conf
     assert variables["LLMPROF_ENGINE_ARG_HF_TOKEN"] == "planted-9"
     assert variables["DATABASE_URL"] == SECRETS["DATABASE_URL"]
     assert made.config.engine_args["max_num_seqs"] == 4
-
-
-def test_a_script_takes_its_secrets_from_the_environment(monkeypatch):
-    from llmprof.launch.config import disclosure
-    from llmprof.launch.engines import _job
-
-    written = disclosure.for_script({"hf_token": "planted", "seed": 1})
-    assert written == {"hf_token": {"from_environment": "LLMPROF_ENGINE_ARG_HF_TOKEN"}, "seed": 1}
-    with pytest.raises(ValueError, match="LLMPROF_ENGINE_ARG_HF_TOKEN"):
-        _job._with_secrets(written)
-    monkeypatch.setenv("LLMPROF_ENGINE_ARG_HF_TOKEN", "planted")
-    assert _job._with_secrets(written) == {"hf_token": "planted", "seed": 1}
 
 
 def test_secrets_inside_of_arguments_come_back_from_the_environment(monkeypatch):

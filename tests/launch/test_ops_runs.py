@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import polars as pl
 import pytest
 
@@ -15,15 +12,6 @@ from llmprof.launch.config.options import sized
 from llmprof.readers.ops import read_timings
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")]
-
-
-@pytest.fixture(scope="module")
-def engine_python(root) -> str:
-    """The interpreter of ``make engine``, or the one that the environment names."""
-    found = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(root / ".venv-vllm" / "bin" / "python")
-    if not Path(found).exists():
-        pytest.fail("there is no engine to run: make engine")
-    return found
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -13,8 +13,8 @@ import pytest
 
 from llmprof.errors import ConfigError
 from llmprof.launch import ExperimentConfig, plan
-from tests.launch.test_engines import is_running
 from tests.launch.vllm_stand_in import HERE, StandInVllm, job
+from tests.processes import is_running
 
 COMPLETIONS = "/v1/completions"
 

@@ -16,6 +16,7 @@ import pytest
 from llmprof.errors import LaunchError, OutputError
 from llmprof.launch.run import process
 from llmprof.launch.run.process import Lines
+from tests.processes import gone
 
 # An interrupt may come between opening a file and the `with` that closes it; Python says so when the file is freed.
 anywhere = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -30,17 +31,6 @@ def program(tmp_path, code: str) -> list[str]:
 def run(tmp_path, code: str, **options):
     options = {"log": tmp_path / "experiment.log", "env": dict(os.environ)} | options
     return process.run(program(tmp_path, code), **options)
-
-
-def gone(pid: int) -> bool:
-    """Whether a process ends; a busy machine may need a while."""
-    try:
-        psutil.Process(pid).wait(300)
-    except psutil.NoSuchProcess:
-        return True
-    except psutil.TimeoutExpired:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    return True
 
 
 def wait_for(path, seconds=180.0) -> str:

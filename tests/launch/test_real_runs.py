@@ -29,15 +29,6 @@ CORE_WITHIN = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
 """vLLM's core runs in the process of the script: importing vLLM (12 s) is most of what a process costs here."""
 
 
-@pytest.fixture(scope="module")
-def engine_python(root) -> str:
-    """The interpreter of ``make engine``, or the one that the environment names."""
-    found = os.environ.get("LLMPROF_ENGINE_PYTHON") or str(root / ".venv-vllm" / "bin" / "python")
-    if not Path(found).exists():
-        pytest.fail("there is no engine to run: make engine")
-    return found
-
-
 @pytest.fixture
 def config(engine_python, tmp_path):
     """A small run of the engine."""
@@ -164,6 +155,13 @@ def test_a_real_run_ends_in_a_trace_that_the_analyses_accept(config, tmp_path, v
     assert "checking the machine" in said
     assert commands_with(str(tmp_path)) == []
     assert writing_to(tmp_path) == []
+
+
+def test_transformers_stops_the_profiler_after_some_steps(config):
+    values = {"engine": "transformers", "max_iterations": 3, "engine_args": {"frob": 1}, "temperature": 0.5}
+    run = ExperimentRunner(config(**values, environment={"OMP_NUM_THREADS": "1"}), check=False).run()
+    assert analyze.steps(run.trace)["phase"].to_list() == ["prefill", "decode", "decode"]
+    assert "engine option frob ignored: transformers does not know it" in run.worker["notes"]
 
 
 def test_a_real_sweep_starts_the_engine_once_and_its_points_are_runs(config, tmp_path):

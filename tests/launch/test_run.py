@@ -233,6 +233,7 @@ def test_without_a_timeline_ncu_takes_the_first_launches(stand_ins):
         run = ExperimentRunner(stand_ins.config(profile_mode="nsys_ncu")).run()
     assert run.state == UNIMPORTED
     assert "--kernel-name" not in stand_ins.argv[-1]
+    assert stand_ins.argv[-1][stand_ins.argv[-1].index("--launch-count") + 1] == "24"
     assert "ncu_metrics.json" in names(run)
     assert "kernel_comparison.csv" not in names(run)
     run.folder.nsys_report.write_text("nsys_tp1_layer_nvtx")

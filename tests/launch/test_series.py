@@ -20,31 +20,12 @@ from tests.processes import still_running
 pytestmark = pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")
 
 
-@pytest.fixture
-def vllm(tmp_path, monkeypatch):
-    """A stand-in for vLLM that the runs of this process find."""
-    made = StandInVllm(tmp_path)
-
-    def how(**values):
-        for name, value in made.environment(values).items():
-            monkeypatch.setenv(name, value)
-
-    how()
-    made.how = how
-    return made
-
-
 def config(vllm, **values) -> ExperimentConfig:
     usual = {
         "model": str(vllm.model), "results_dir": str(vllm.folder / "results"), "python": sys.executable, "repeat": 2,
         "profile_mode": "inference_only", "monitor_hz": 0, "input_tokens": 8, "max_model_len": 128,
     }  # fmt: skip
     return ExperimentConfig.from_dict(usual | values)
-
-
-def calls(vllm, what) -> list[dict]:
-    path = vllm.folder / "calls.jsonl"
-    return [c for c in map(json.loads, path.read_text().splitlines()) if c["what"] == what] if path.exists() else []
 
 
 def sweep(vllm, parameters, **options):
@@ -58,8 +39,8 @@ def test_a_sweep_of_six_points_starts_the_engine_once(vllm):
     told = []
     done = sweep(vllm, GRID, progress=lambda *what: told.append(what))
     assert done.comparison["state"].to_list() == ["finished"] * 6
-    assert len(calls(vllm, "LLM")) == 1
-    sizes = [(len(call["prompts"]), call["sampling"][0]["max_tokens"]) for call in calls(vllm, "generate")]
+    assert len(vllm.calls("LLM")) == 1
+    sizes = [(len(call["prompts"]), call["sampling"][0]["max_tokens"]) for call in vllm.calls("generate")]
     assert sizes == [(b, t) for b in (1, 2, 3) for t in (4, 8) for _ in range(3)]  # a warm-up and two repeats
     assert done.state["starts"] == [{"points": [0, 1, 2, 3, 4, 5], "starts": 1}]
     for point, folder in enumerate(done.runs):
@@ -76,7 +57,7 @@ def test_a_sweep_of_six_points_starts_the_engine_once(vllm):
 def test_what_the_engine_must_know_gets_another_start(vllm):
     done = sweep(vllm, {"max_model_len": [64, 128], "batch_size": [1, 2]})
     assert done.comparison["state"].to_list() == ["finished"] * 4
-    assert [call["values"]["max_model_len"] for call in calls(vllm, "LLM")] == [64, 128]
+    assert [call["values"]["max_model_len"] for call in vllm.calls("LLM")] == [64, 128]
 
 
 def test_a_pipeline_on_a_cpu_holds_one_session_of_the_profiler_a_start(tmp_path, monkeypatch):
@@ -87,8 +68,8 @@ def test_a_pipeline_on_a_cpu_holds_one_session_of_the_profiler_a_start(tmp_path,
     values = config(vllm, profile_mode="torch", pipeline_parallel_size=2)
     done = BatchRunner(values, check=False).run_parameter_sweep({"batch_size": [1, 2, 3]})
     assert all("the capture is empty" in why for why in done.failed.values()), "a stand-in has no kernels"
-    assert len(calls(vllm, "LLM")) == len(calls(vllm, "start_profile")) == 3
-    sizes = [len(call["prompts"]) for call in calls(vllm, "generate")]
+    assert len(vllm.calls("LLM")) == len(vllm.calls("start_profile")) == 3
+    sizes = [len(call["prompts"]) for call in vllm.calls("generate")]
     assert (sizes, set(sizes)) == (sorted(sizes), {1, 2, 3}), "one point after the other, none twice"
     for point in done.state["points"]:
         worker = json.loads((done.folder / point["run"] / "worker.json").read_text())
@@ -99,7 +80,7 @@ def test_a_pipeline_on_a_cpu_holds_one_session_of_the_profiler_a_start(tmp_path,
 
 def test_purists_get_a_fresh_engine_for_each_point(vllm):
     assert sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True).comparison["state"].to_list() == ["finished"] * 2
-    assert len(calls(vllm, "LLM")) == 2
+    assert len(vllm.calls("LLM")) == 2
 
 
 def test_an_engine_that_dies_is_started_once_more_for_what_is_left(vllm):
@@ -107,7 +88,7 @@ def test_an_engine_that_dies_is_started_once_more_for_what_is_left(vllm):
     done = sweep(vllm, {"batch_size": [1, 2, 3, 4]})
     assert done.comparison["state"].to_list() == ["finished", "failed", "finished", "finished"]
     assert "it was killed by SIGKILL" in done.failed["batch_size=2"]
-    assert len(calls(vllm, "LLM")) == 2
+    assert len(vllm.calls("LLM")) == 2
     assert done.state["starts"] == [{"points": [0, 1, 2, 3], "starts": 2}]
     assert [point["start"] for point in done.state["points"]] == [1, 1, 2, 2]
 
@@ -117,7 +98,7 @@ def test_an_engine_that_never_starts_is_not_started_for_each_point(vllm):
     done = sweep(vllm, {"batch_size": [1, 2, 3]})
     assert done.comparison["state"].to_list() == ["failed"] * 3
     assert all("out of memory" in error for error in done.failed.values())
-    assert len(calls(vllm, "LLM")) == 1
+    assert len(vllm.calls("LLM")) == 1
 
 
 def test_a_point_that_the_engine_refuses_does_not_end_the_others(vllm):
@@ -125,7 +106,7 @@ def test_a_point_that_the_engine_refuses_does_not_end_the_others(vllm):
     done = sweep(vllm, {"batch_size": [1, 2, 3]})
     assert done.comparison["state"].to_list() == ["finished", "failed", "finished"]
     assert "raise max_model_len" in done.failed["batch_size=2"]
-    assert len(calls(vllm, "LLM")) == 1
+    assert len(vllm.calls("LLM")) == 1
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
@@ -143,21 +124,21 @@ BatchRunner(config, check=False).run_parameter_sweep({"batch_size": [1, 2, 3, 4]
     argv = [sys.executable, "-c", code, json.dumps(config(vllm).to_dict()), str(folder)]
     process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
     until = time.monotonic() + 180
-    while time.monotonic() < until and not any(len(call["prompts"]) == 3 for call in calls(vllm, "generate")):
+    while time.monotonic() < until and not any(len(call["prompts"]) == 3 for call in vllm.calls("generate")):
         time.sleep(0.05)
     below = psutil.Process(process.pid).children(recursive=True)
-    (child,) = calls(vllm, "child")
+    (child,) = vllm.calls("child")
     assert child["pid"] in {one.pid for one in below}
     process.send_signal(how)
     process.wait(60)
     assert still_running(below) == []
     states = open_sweep(folder).comparison["state"].to_list()
     assert states == (["interrupted"] * 3 + ["pending"] if how == signal.SIGINT else ["running"] * 4)
-    before = len(calls(vllm, "generate"))
+    before = len(vllm.calls("generate"))
     vllm.how()
     done = BatchRunner.resume(folder, check=False)
     assert done.comparison["state"].to_list() == ["finished"] * 4
-    asked = [len(call["prompts"]) for call in calls(vllm, "generate")[before:]]
+    asked = [len(call["prompts"]) for call in vllm.calls("generate")[before:]]
     assert sorted(set(asked)) == [3, 4], "the first two were measured before"
 
 

@@ -10,13 +10,8 @@ import time
 
 import pytest
 
-from tests.launch.test_engines import is_running
-from tests.launch.vllm_stand_in import StandInVllm, job
-
-
-@pytest.fixture
-def vllm(tmp_path):
-    return StandInVllm(tmp_path)
+from tests.launch.vllm_stand_in import job
+from tests.processes import is_running
 
 
 def server(**changes):

@@ -7,12 +7,13 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmprof.launch import engines
+from llmprof.launch import ExperimentConfig, engines
+from llmprof.launch.run import command as run_command
 
 HERE = Path(__file__).parent / "stand_ins" / "vllm"
 COMMON = [
@@ -26,54 +27,11 @@ TORCH = ["dir", "with_stack", "record_shapes", "with_memory", "dump_cuda_time_to
 
 def job(**changes: Any) -> dict[str, Any]:
     """A job of two short prompts."""
-    usual = {
-        "engine": "vllm",
-        "served": False,
-        "profiler": "torch",
-        "model": "",
-        "random_weights": True,
-        "tensor_parallel_size": 1,
-        "pipeline_parallel_size": 1,
-        "batch_size": 2,
-        "prompts": None,
-        "prompt_token_ids": [[5, 6, 7], [8, 9, 10]],
-        "synthetic": None,
-        "load": None,
-        "max_tokens": 3,
-        "max_tokens_each": None,
-        "temperature": 0.0,
-        "top_p": 1.0,
-        "n": 1,
-        "ignore_eos": True,
-        "seed": 0,
-        "warmup": 1,
-        "repeat": 2,
-        "until": None,
-        "most_repeats": 30,
-        "plain": True,
-        "profile_repeats": 1,
-        "max_iterations": 0,
-        "with_stack": False,
-        "record_shapes": True,
-        "profile_memory": False,
-        "memory_snapshot": False,
-        "prefix_caching": False,
-        "layer_annotations": False,
-        "all_reduce": "auto",
-        "eager": None,
-        "dtype": "bfloat16",
-        "max_model_len": 128,
-        "engine_args": {},
-        "server": {
-            "port": 0,
-            "num_prompts": 4,
-            "request_rate": 0.0,
-            "max_concurrency": 2,
-            "profile_after_s": 0.0,
-            "health_timeout_s": 30.0,
-            "profile_from_iteration": 100,
-        },
-    }
+    config = ExperimentConfig(model="m", batch_size=2, input_tokens=3, max_tokens=3, max_model_len=128, repeat=2)
+    usual, _ = run_command.job(config, "m")
+    usual |= {"model": "", "random_weights": True, "prompt_token_ids": [[5, 6, 7], [8, 9, 10]], "synthetic": None}
+    usual |= {"max_iterations": 0, "prefix_caching": False}
+    usual["server"] |= {"num_prompts": 4, "max_concurrency": 2, "health_timeout_s": 30.0}
     return usual | changes
 
 
@@ -99,6 +57,8 @@ class Ran:
 
 class StandInVllm:
     """A package ``vllm`` of some version in a folder, and GPUs that ``nvidia-smi`` tells of."""
+
+    how: Callable[..., object]
 
     def __init__(self, folder: Path, version: str = "0.33.0", gpus: int = 2) -> None:
         self.folder, self.version = folder, version
@@ -159,16 +119,22 @@ class StandInVllm:
 
     def finish(self, process: subprocess.Popen[bytes]) -> Ran:
         """Wait for a script and gather what it left."""
-        status, calls = process.wait(60), self.folder / "calls.jsonl"
+        status = process.wait(60)
         log = (self.folder / "log").read_text()
         worker = self.folder / "out" / "worker.json"
         return Ran(
             status,
             self.folder / "out",
-            [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else [],
+            self.calls(),
             log,
             json.loads(worker.read_text()) if worker.exists() else {},
         )
+
+    def calls(self, what: str = "") -> list[dict[str, Any]]:
+        """What the stand-in was asked so far, of one kind or all."""
+        path = self.folder / "calls.jsonl"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [call for call in map(json.loads, lines) if not what or call["what"] == what]
 
     def run(self, how: Mapping[str, Any] | None = None, **changes: Any) -> Ran:
         """Run a job to its end."""

@@ -203,6 +203,15 @@ def _plain(message: object) -> str:
 _Options = Callable[[argparse.ArgumentParser], None]
 
 
+def _of(module: str, function: str) -> _Options:
+    """Options of a command whose module is imported only for it."""
+
+    def add(sub: argparse.ArgumentParser) -> None:
+        getattr(importlib.import_module(f"llmprof.cli.{module}"), function)(sub)
+
+    return add
+
+
 def parser(command: str | None = None) -> argparse.ArgumentParser:
     """Parser of all commands, with the options of one command or of all; some options import much of the package."""
 
@@ -220,14 +229,11 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     commands = top.add_subparsers(metavar="COMMAND", required=True)
 
     def add(
-        name: str, function: str, words: str, *parents: argparse.ArgumentParser, options: _Options | str | None = None
+        name: str, function: str, words: str, *parents: argparse.ArgumentParser, options: _Options | None = None
     ) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".", parents=parents)
         sub.set_defaults(command=function)
         if options and named(name):
-            if isinstance(options, str):
-                module, _, attribute = options.partition(":")
-                options = getattr(importlib.import_module(f"llmprof.cli.{module}"), attribute)
             options(sub)
         return sub
 
@@ -261,11 +267,11 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     words = "predict the step time that a recording would have with changes"
     add("what-if", "what_if", words, reading, shared, options=_what_if)
     words = "write a script that runs operators of a recording alone, and compare their times with the recording"
-    add("replay", "replay", words, paths, reading, shared, options="operators:add_replay_options")
+    add("replay", "replay", words, paths, reading, shared, options=_of("operators", "add_replay_options"))
     add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared, options=_exploring)
     _launching(add, shared, named)
     words = "least time and memory of a model on a device, and how close a trace comes to it"
-    add("theory", "theory", words, reading, shared, options="theory:add_theory_options")
+    add("theory", "theory", words, reading, shared, options=_of("theory", "add_theory_options"))
     sub = add("notebook", "notebook", "run a notebook on your trace", shared)
     sub.add_argument("name", metavar="NAME", help="name of a notebook, such as 01_gpu_timeline, or its path")
     sub.add_argument("-p", "--parameter", action="append", metavar="KEY=VALUE", help="parameter, such as trace=PATH")
@@ -344,7 +350,7 @@ def _launching(
         for sub in (run, sweep, doctor):
             add_config_options(sub)
     words = "measure the bandwidth of the hardware, and how a model scales with length and devices"
-    add("experiment", "experiment", words, shared, options="experiment:add_experiment_options")
+    add("experiment", "experiment", words, shared, options=_of("experiment", "add_experiment_options"))
 
 
 def _shared() -> argparse.ArgumentParser:

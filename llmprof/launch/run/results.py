@@ -16,6 +16,7 @@ from llmprof import analyze, text
 from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines._job import t95
+from llmprof.launch.engines._machine import known
 from llmprof.launch.run import failures, profilers, requests
 from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run.failures import check
@@ -288,7 +289,7 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
 def metrics(folder: RunFolder) -> Any:
     """Hardware metrics of a run."""
     if not folder.ncu_report.is_file():
-        reason = failures.known(failures.alarming(failures.tail(folder.log)))
+        reason = known(failures.alarming(failures.tail(folder.log)))
         words, hint = reason or ("", "no launch passed the filter: see ncu_options kernel_name and launch_skip")
         raise CaptureError(f"ncu wrote no report{f': {words}' if words else ''}", hint=hint)
     try:

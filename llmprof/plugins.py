@@ -146,21 +146,8 @@ def at(place: Place) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def listed(places: Iterable[Place], kind: type[T]) -> tuple[T, ...]:
-    """The records of llmprof itself, from a list of their places.
-
-    Parameters
-    ----------
-    places : iterable of str
-        Places in the form of entry points, ``module:attribute``; an attribute is one record, or a list or tuple of
-        records.
-    kind : type
-        Type of the records.
-
-    Returns
-    -------
-    tuple
-        The records in the order of the places.
+def listed(places: Iterable[T | Place], kind: type[T]) -> tuple[T, ...]:
+    """The records of llmprof itself, from a list of them or their places; a place may hold several.
 
     Raises
     ------
@@ -169,7 +156,7 @@ def listed(places: Iterable[Place], kind: type[T]) -> tuple[T, ...]:
     """
     taken: list[T] = []
     for place in places:
-        value = at(place)
+        value = at(place) if isinstance(place, str) else place
         for record in value if isinstance(value, list | tuple) else (value,):
             if not isinstance(record, kind):
                 raise TypeError(f"{place} is {record!r}, no {kind.__name__}")

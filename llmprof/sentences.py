@@ -395,12 +395,12 @@ ALONE: Final = """
 """What only one of two runs has."""
 
 
-def finding(rule: str, figures: dict[str, Any]) -> tuple[str, str, str]:
+def finding(rule: str, figures: dict[str, Any], words: Words | None = None) -> tuple[str, str, str]:
     """Title, detail and suggestion of a finding."""
     torch = bool(figures.get("of_torch"))
     calls = {kind: texts[0 if torch else 1] for kind, texts in _CALLS.items()}
     figures = {**_SET_UP, "advice": {**calls, None: ""}, **figures}
-    title, detail, suggestion = (say(template, **figures) for template in FINDINGS[rule])
+    title, detail, suggestion = (say(template, **figures) for template in words or FINDINGS[rule])
     return title[:1].upper() + title[1:], detail, suggestion
 
 

@@ -100,9 +100,69 @@ def added_line(section: str) -> tuple[str, str, str]:
     return found["path"], before[1:] + "\n", added[1:] + "\n"
 
 
-def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, root, tmp_path):
+def write(page, root: Path, name: str) -> None:
+    """Do what an example says in a copy of the package: its own files, and one line."""
+    for path, text in files_of(page[name]).items():
+        assert not (root / path).exists()
+        (root / path).write_text(text, encoding="utf-8")
+    path, before, added = added_line(page[name])
+    text = (root / path).read_text("utf-8")
+    assert before in text
+    (root / path).write_text(text.replace(before, before + added, 1), encoding="utf-8")
+
+
+@pytest.fixture
+def copied(root, tmp_path) -> Path:
     shutil.copytree(root / "llmprof", tmp_path / "llmprof", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "notebooks").symlink_to(root / "notebooks")
+    return tmp_path
+
+
+def output_of(folder: Path, code: str) -> object:
+    """What a script prints as JSON, with the package of a folder."""
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_finding_is_one_file_and_one_line(page, copied):
+    write(page, copied, "Add a finding")
+    assert len(files_of(page["Add a finding"])) == 1
+    code = """if True:
+        import json, llmprof, polars as pl
+        fill = "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >"
+        rows = {"rank": 0, "device": 0, "stream": 7, "start_ns": [0, 100, 200], "dur_ns": [60, 30, 10]}
+        kernels = pl.DataFrame({**rows, "name": ["nvjet_tst", fill, fill]})
+        found = llmprof.Trace({"kernels": kernels}).findings().filter(rule="fills")
+        print(json.dumps(found.select("figure", "evidence", "start_ns", "title").rows()))
+    """
+    [[figure, evidence, start_ns, title]] = output_of(copied, code)
+    assert (figure, evidence, start_ns) == (40.0, "attribute", 100)
+    assert "40" in title
+
+
+def test_a_rule_for_a_layer_is_one_file_and_one_line(page, root, copied):
+    assert len(files_of(page["Add a rule for a layer"])) == 1
+    shutil.copytree(root / "tests" / "analyze", copied / "tests" / "analyze", ignore=shutil.ignore_patterns("labelled"))
+    code = """if True:
+        import json, llmprof
+        from tests.analyze import builders as b
+        product, added = (f"void at::native::vectorized_elementwise_kernel<4, at::native::{f}<float> >"
+                          for f in ("BinaryFunctor<float, float, float, MulFunctor", "CUDAFunctor_add"))
+        layer = [*b.DENSE[:6], product, added, *b.DENSE[6:]]
+        run = b.kernels(b.forward(4, layer))
+        marks = b.labels([("execute_context_1(9)_generation_0(0)", 0, b.end(run))], on_device=True)
+        events = llmprof.Trace({"kernels": run, "markers": marks}).attribute()
+        print(json.dumps(events.filter(layer=2)["stage"].to_list()))
+    """
+    dense = ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "gate_up_proj", "activation"]
+    before = output_of(copied, code)
+    write(page, copied, "Add a rule for a layer")
+    assert output_of(copied, code) == [*dense[:6], "residual", "residual", *dense[6:], "down_proj"] != before
+
+
+def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, copied, tmp_path):
     times = pl.DataFrame({"dur_ns": [100] * 19 + [900]})
     run = times.with_columns(
         rank=0, device=0, stream=7, name=pl.lit("gemm"), start_ns=1000 * pl.int_range(pl.len(), dtype=pl.Int64)
@@ -123,24 +183,14 @@ def test_an_analysis_is_one_file_and_one_line_and_a_figure_comes_to_it(page, roo
     """
     gives = []
     for name in ("Add an analysis", "Give an analysis a figure"):
-        for path, text in files_of(page[name]).items():
-            assert not (tmp_path / path).exists()
-            (tmp_path / path).write_text(text, encoding="utf-8")
-        path, before, added = added_line(page[name])
-        text = (tmp_path / path).read_text("utf-8")
-        assert before in text
-        (tmp_path / path).write_text(text.replace(before, before + added, 1), encoding="utf-8")
-        environment = os.environ | {"PYTHONPATH": str(tmp_path)}
-        done = subprocess.run(
-            [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        gives.append(json.loads(done.stdout))
+        write(page, copied, name)
+        gives.append(output_of(copied, code))
     row = {"name": "gemm", "count": 20, "median_ns": 100.0, "p99_ns": 100.0, "spread": 1.0}
     both = {"row": row, "listed": True, "heading": True}
     assert gives == [both | {"table": True, "figure": False}, both | {"table": False, "figure": True}]
     command = [sys.executable, "-m", "llmprof", "analyze", "saved", "--what", "jitter", "--json"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    environment = os.environ | {"PYTHONPATH": str(copied)}
+    done = subprocess.run(command, cwd=copied, env=environment, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout)[0]["count"] == 20
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 
 import pytest
 
@@ -74,3 +75,31 @@ def test_views_that_are_named_exist(texts):
 @pytest.mark.parametrize("name", GUIDES)
 def test_guides_say_nothing_of_this_machine(texts, name):
     assert not re.search(r"/(?:home|work|root|tmp)/", texts[name])
+
+
+def test_the_walk_from_a_file_to_a_picture_is_what_runs(root, monkeypatch):
+    text = (root / "docs" / "walk.md").read_text("utf-8")
+    steps = re.findall(r"^\d+\. `([\w/]+\.py)`: (.*?)(?=^\d+\. |\Z)", text, re.MULTILINE | re.DOTALL)
+    named = [(file, name) for file, words in steps for name in re.findall(r"`(\w+(?:\.\w+)?)`", words)]
+    assert len({file for file, _ in steps}) == len(steps) <= 12
+    called: dict[tuple[str, str], int] = {}
+
+    def note(frame, event, _):
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(f"{root}/"):
+            called.setdefault((path.removeprefix(f"{root}/"), frame.f_code.co_qualname), len(called))
+
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("LLMPROF_WORKERS", "1")
+    values: dict = {}
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        exec(code, values)
+    finally:
+        sys.setprofile(before)
+    assert not [one for one in named if one not in called]
+    first = [min(called[one] for one in named if one[0] == file) for file, _ in steps]
+    assert [file for _, (file, _) in sorted(zip(first, steps, strict=True))] == [file for file, _ in steps]
+    assert values["found"]["rule"][0] == "host_bound"

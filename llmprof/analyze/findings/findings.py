@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
-from llmprof import sentences
+from llmprof import plugins, sentences
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.findings import waiting, work
 from llmprof.analyze.findings.gain import Gain, gains_of
-from llmprof.analyze.findings.scope import Measure, Scope, scope_of
+from llmprof.analyze.findings.scope import Measure, Rule, Scope, scope_of
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.requests.spans import FIRST_TOKENS, first_token_finding
 from llmprof.errors import NotCapturedError
 from llmprof.platforms import ON_DEVICE, ON_HOST
 from llmprof.trace import Trace
 
-
-@dataclass(frozen=True)
-class Rule:
-    """Rule: a measurement, and the threshold for a finding. Its sentences stand in :mod:`llmprof.sentences`."""
-
-    name: str
-    measure: Callable[[Scope], Measure | None]
-    evidence: str
-    minimum_share: float = 0.01
-    info: bool = False
-    last: bool = False
-    """Whether it is about labels and not about the run; such findings come last."""
-
-
-RULES: tuple[Rule, ...] = (
+_RULES: Final[tuple[Rule | plugins.Place, ...]] = (
     Rule("arrival_skew", waiting.arrival_skew, "collectives"),
     Rule("pipeline_wait", waiting.pipeline_wait, "collectives"),
     Rule("host_bound", waiting.host_bound, "idle"),
@@ -56,7 +40,9 @@ RULES: tuple[Rule, ...] = (
     Rule("ai_core_units", work.core_units, "core_time", 0.0, info=True),
     Rule("unnamed_time", work.unnamed, "attribute", info=True, last=True),
 )
-"""All rules; their order decides between findings of equal weight."""
+"""All rules, or their places; their order decides between findings of equal weight."""
+
+RULES: Final = plugins.listed(_RULES, Rule)
 
 
 SCHEMA = {
@@ -224,6 +210,7 @@ def _row(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str | Non
     title, detail, suggestion = sentences.finding(
         rule.name,
         {**scope.trace.platform.words, **(ON_HOST if scope.on_host else ON_DEVICE), **measure.figures, **of_scope},
+        rule.words,
     )
     gain = measure.ns if measure.gain_ns is None else measure.gain_ns
     first, last = measure.window_ns or (None, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import LANE, recorded_windows, steady_state, step_windows, time_parts
 from llmprof.errors import AnalysisError
+from llmprof.sentences import Words
 from llmprof.text import counted
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -94,6 +96,21 @@ def most(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, floa
         return None, 0.0
     value, ns = sums.sort(weight, by, descending=[True, False]).row(0)
     return value, float(ns) / whole
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A measurement, and the threshold for a finding."""
+
+    name: str
+    measure: Callable[[Scope], Measure | None]
+    evidence: str
+    minimum_share: float = 0.01
+    info: bool = False
+    last: bool = False
+    """Whether it is about labels and not about the run; such findings come last."""
+    words: Words | None = None
+    """Its sentences; None for those under its name in :mod:`llmprof.sentences`."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ own events and leaves the others (None) to the next block.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from itertools import accumulate, takewhile
 from typing import Final, NamedTuple
 
 from llmprof.analyze.layers.kernels import Kernel
+from llmprof.plugins import Place, at
 
 _MOST_OF_A_PRODUCT: Final = 3
 """The product of gate and up projection has at most this number of kernels."""
@@ -261,9 +263,9 @@ class Stretch:
         """From a layer's attention to its end."""
         if self.kernels[row].among("norm", "kv_cache_write"):
             return self.kernels[row].category
-        return next(stage for block in self._BLOCKS if (stage := block(self, row, usual)))
+        return next(stage for block in _blocks() if (stage := block(self, row, usual)))
 
-    def _mixer(self, row: int, usual: Usual) -> str | None:
+    def mixer(self, row: int, usual: Usual) -> str | None:
         """Attention and its output projection; latent attention multiplies with its absorbed projections first."""
         k, n = self.kernels[row], self.n[row]
         if k.category == "attention" or n == 0:
@@ -272,7 +274,7 @@ class Stretch:
             return "attention" if self.latent and n < self.out_gemms else "o_proj"
         return None
 
-    def _experts(self, row: int, usual: Usual) -> str | None:
+    def experts(self, row: int, usual: Usual) -> str | None:
         """Router, dispatch, experts and combine, also if kernels of the framework choose the experts."""
         k, n, linear = self.kernels[row], self.n[row], self.kernels[row].category == "linear"
         if k.category == "moe_experts":
@@ -296,7 +298,7 @@ class Stretch:
             return "experts"
         return "expert_dispatch" if n > self.out_gemms else None
 
-    def _feed_forward(self, row: int, usual: Usual) -> str:
+    def feed_forward(self, row: int, usual: Usual) -> str:
         """Projections up and down with the activation between them, and the norms and sums around it."""
         k, n = self.kernels[row], self.n[row]
         if k.category == "activation":
@@ -306,9 +308,6 @@ class Stretch:
         if k.does("adds") and (n >= usual.last or self._after_product(row)):
             return "residual"
         return "norm" if n <= self.out_gemms or n >= usual.last else "activation"
-
-    _BLOCKS = (_mixer, _experts, _feed_forward)
-    """The blocks of a layer, each asked in turn; the last one names whatever is left."""
 
     def _prologue(self, row: int, usual: Usual) -> str:
         """From the end of a layer to the next attention: norm, projections of q, k and v, rope, cache."""
@@ -350,3 +349,17 @@ class Stretch:
         if row in self.angles:
             return "rope"
         return "embedding" if row >= self.embedding else "prepare_inputs"
+
+
+Block = Callable[[Stretch, int, Usual], str | None]
+BLOCKS: Final[tuple[Block | Place, ...]] = (
+    Stretch.mixer,
+    Stretch.experts,
+    Stretch.feed_forward,
+)
+"""The blocks of a layer, or their places, each asked in turn; the last one names whatever is left."""
+
+
+@cache
+def _blocks() -> tuple[Block, ...]:
+    return tuple(at(block) if isinstance(block, str) else block for block in BLOCKS)

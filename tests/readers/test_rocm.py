@@ -201,3 +201,80 @@ def test_redaction_takes_names_of_files_out(tmp_path, run):
     copy = llmprof.read(tmp_path / "copy")
     assert copy.kernels.height == 1
     assert "/home/me" not in str(copy.markers.rows())
+
+
+def records(**buffers):
+    """JSON of rocprofv3 with one processor and one device."""
+    operations = {
+        "NONE": [],
+        "HIP_RUNTIME_API": ["hipMalloc", "hipLaunchKernel"],
+        "MEMORY_COPY": ["MEMORY_COPY_NONE", "MEMORY_COPY_HOST_TO_DEVICE"],
+    }
+    kinds = [{"kind": kind, "operations": named} for kind, named in operations.items()]
+    return {
+        "rocprofiler-sdk-tool": [
+            {
+                "metadata": {"pid": 5},
+                "agents": [
+                    {"id": {"handle": 70}, "type": 1, "product_name": "EPYC"},
+                    {"id": {"handle": 71}, "type": 2, "product_name": "MI300X", "logical_node_type_id": 0},
+                ],
+                "strings": {"buffer_records": kinds, "marker_api": [{"key": 9, "value": "decode"}]},
+                "kernel_symbols": [{"kernel_id": 3, "formatted_kernel_name": "void gemm<float>(float*) [clone .kd]"}],
+                "buffer_records": buffers,
+            }
+        ]
+    }
+
+
+def record(start, end, correlation, **more):
+    """A record of any buffer."""
+    return {"start_timestamp": start, "end_timestamp": end, "correlation_id": {"internal": correlation}, **more}
+
+
+def test_json_by_hand(tmp_path):
+    info = {"agent_id": {"handle": 71}, "queue_id": {"handle": 1}, "kernel_id": 3, "group_segment_size": 512,
+            "workgroup_size": {"x": 256, "y": 1, "z": 1}, "grid_size": {"x": 1000, "y": 2, "z": 1}}  # fmt: skip
+    document = records(
+        kernel_dispatch=[
+            record(1000, 1500, 7, dispatch_info=info, stream_id={"handle": 2}),
+            record(1600, 1500, 8, dispatch_info=info),
+        ],
+        memory_copy=[record(1700, 1800, 10, kind=2, operation=1, dst_agent_id={"handle": 71}, bytes=64)],
+        hip_api=[record(900, 950, 7, kind=1, operation=1, thread_id=6)],
+        marker_api=[record(800, 2000, 9, kind=7, operation=1, thread_id=6)],
+    )
+    path = tmp_path / "5_results.json"
+    path.write_text(json.dumps(document))
+    with pytest.warns(TraceWarning, match="1 event without a complete time"):
+        trace = llmprof.read(path)
+    kernel = trace.kernels.row(0, named=True)
+    assert (kernel["name"], kernel["device"], kernel["stream"]) == ("void gemm<float>(float*)", 0, 2)
+    assert (kernel["start_ns"], kernel["dur_ns"], kernel["shared_bytes"]) == (200, 500, 512)
+    assert (kernel["grid_x"], kernel["grid_y"], kernel["block_x"]) == (4, 2, 256)
+    assert trace.copies.select("kind", "bytes", "start_ns", "dur_ns", "device").rows() == [("HtoD", 64, 900, 100, 0)]
+    assert trace.runtime.select("name", "process", "thread", "start_ns", "dur_ns", "correlation").rows() == [
+        ("hipLaunchKernel", 5, 6, 100, 50, 7)
+    ]
+    assert trace.markers.select("name", "start_ns", "dur_ns", "domain").rows() == [("decode", 0, 1200, "roctx")]
+    assert trace.meta["device"] == "MI300X"
+
+
+def test_json_without_events_or_cut_is_refused(tmp_path):
+    path = tmp_path / "5_results.json"
+    path.write_text(json.dumps(records()))
+    with pytest.raises(ReadError, match="no event"):
+        llmprof.read(path)
+    path.write_text(json.dumps(records())[:-9])
+    with pytest.raises(ReadError, match="whole"):
+        llmprof.read(path)
+
+
+def test_json_of_a_training_run(shared):
+    path = shared / "strangers" / "rocm" / "rocprof__908_results.json.gz"
+    if not path.is_file():
+        pytest.skip("the shared files are not here")
+    trace = llmprof.read(path)
+    assert (trace.kernels.height, trace.kernels["dur_ns"].sum()) == (43_915, 4_441_741_378)
+    assert trace.meta["device"] == "AMD Instinct MI350X"
+    assert "unnamed kernel" not in trace.kernels["name"].to_list()

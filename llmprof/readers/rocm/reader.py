@@ -1,4 +1,4 @@
-"""Readers of ROCm's profilers: CSV of rocprofv3 (a file or a folder), databases of rpd and rocprofv3.
+"""Readers of ROCm's profilers: CSV (a file or a folder) and JSON of rocprofv3, databases of rpd and rocprofv3.
 
 Databases of both have tables ``rocpd_…``. rpd has one set of tables; rocprofv3 adds an identifier of the recording to
 each name, so one file may have several recordings. Times are ns of one clock of the host.
@@ -15,7 +15,7 @@ import polars as pl
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Part, Probe, Reader, Request
 from llmprof.readers.common.summaries import MOST_NS
-from llmprof.readers.rocm import printed
+from llmprof.readers.rocm import printed, records
 from llmprof.storage import sqlite
 from llmprof.text import left_out
 
@@ -247,6 +247,14 @@ def _read_printed(path: Path, request: Request) -> list[Part]:
     return [printed.part(paths) for paths in printed.files(path).values()]
 
 
+def _is_json(probe: Probe) -> bool:
+    return not probe.is_folder and records.START.match(probe.start) is not None
+
+
+def _read_json(path: Path, request: Request) -> list[Part]:
+    return records.read(path)
+
+
 def _is_database(probe: Probe) -> bool:
     return probe.start.startswith(sqlite.MAGIC) and is_database(probe.path)
 
@@ -262,6 +270,14 @@ READERS: Final = (
         what="CSV of rocprofv3 (a file, or the folder of a run)",
         sniff=_is_printed,
         read=_read_printed,
+    ),
+    Reader(
+        name="rocprof-json",
+        version=1,
+        what="JSON of rocprofv3",
+        sniff=_is_json,
+        read=_read_json,
+        suffixes=(".json", ".gz"),
     ),
     Reader(
         name="rpd",

@@ -89,14 +89,12 @@ def _whole(value: Any) -> bool:
 
 
 NotNegative = Annotated[
-    int,
-    Kind("a whole number from 0 on", _whole, operator.index, lambda number: "is negative" if number < 0 else ""),
+    int, Kind("a whole number from 0 on", _whole, operator.index, lambda number: "is negative" if number < 0 else "")
 ]
 """A whole number from 0 on."""
 
 AtLeastOne = Annotated[
-    int,
-    Kind("a whole number from 1 on", _whole, operator.index, lambda number: "is less than 1" if number < 1 else ""),
+    int, Kind("a whole number from 1 on", _whole, operator.index, lambda number: "is less than 1" if number < 1 else "")
 ]
 """A whole number from 1 on."""
 
@@ -186,9 +184,7 @@ def _one_of(values: tuple[Any, ...]) -> Kind:
     kinds = tuple({type(value) for value in values})
     words = " or ".join(map(repr, values))
     return Kind(
-        words,
-        lambda value: isinstance(value, kinds),
-        refuse=lambda value: "" if value in values else "is not known",
+        words, lambda value: isinstance(value, kinds), refuse=lambda value: "" if value in values else "is not known"
     )
 
 
@@ -333,11 +329,7 @@ class _Checks:
                 argument=name,
             )
         if kind.refuse is not None and (wrong := kind.refuse(value)):
-            raise AnalysisError(
-                f"{name}={_short(repr(value))} {wrong}",
-                expected=kind.words,
-                argument=name,
-            )
+            raise AnalysisError(f"{name}={_short(repr(value))} {wrong}", expected=kind.words, argument=name)
         return value if kind.convert is None else kind.convert(value)
 
     def _names(self) -> list[str]:

@@ -295,10 +295,7 @@ class TestRunsAndDoctor:
 
         def doctor(config=None):
             asked.append(config)
-            rows = [
-                ("engine", "ok", "vllm 1", "", ""),
-                ("disk", "fail", "1 MiB free", "5 GiB", "make room"),
-            ]
+            rows = [("engine", "ok", "vllm 1", "", ""), ("disk", "fail", "1 MiB free", "5 GiB", "make room")]
             return pl.DataFrame(rows, schema=["check", "status", "found", "expected", "advice"], orient="row")
 
         monkeypatch.setattr("llmprof.launch.doctor.doctor.doctor", doctor)

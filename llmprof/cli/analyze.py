@@ -26,18 +26,7 @@ from llmprof.cli.hardware import (
     open_profile,
     view_of_profile,
 )
-from llmprof.cli.output import (
-    LONGEST_NAME,
-    SAMPLE,
-    Failing,
-    Terminal,
-    on_workers,
-    open_trace,
-    rows_of,
-    to_csv,
-    to_json,
-    wrapped,
-)
+from llmprof.cli.output import LONGEST_NAME, SAMPLE, Failing, Terminal, on_workers, open_trace, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -74,7 +63,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     if args.csv or args.json:
         frame = frame.select(columns or frame.columns)
         kept = frame.head(args.limit) if args.limit else frame
-        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(rows_of(kept))
+        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(kept.to_dicts())
     limit = ROWS_SHOWN if args.limit is None else args.limit
     kept = frame.head(limit) if limit else frame
     if args.what == "findings" and not columns:
@@ -247,7 +236,7 @@ def what_if(args: Namespace, terminal: Terminal) -> str:
     changes = [change_of(words) for words in args.changes]
     frame = analyze.what_if(open_trace([args.path], args, terminal), *changes)
     if args.csv or args.json:
-        return to_csv(frame, args.csv, overwrite=args.force) if args.csv else to_json(rows_of(frame))
+        return to_csv(frame, args.csv, overwrite=args.force) if args.csv else to_json(frame.to_dicts())
     lines = [f"With {frame['changes'][0] or 'no change'}:" if frame.height else "No step was recorded."]
     for row in frame.iter_rows(named=True):
         recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in _PREDICTED)
@@ -275,7 +264,7 @@ def _diff_text(
 ) -> str:
     if args.csv or args.json:
         kept = frame.head(args.limit) if args.limit else frame
-        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(rows_of(kept))
+        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(kept.to_dicts())
     steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
     lines = [
         *_runs(args, names),
@@ -312,7 +301,7 @@ def _diff_reports(args: Namespace, terminal: Terminal) -> str:
     frame = analyze.diff(*profiles, tolerance=args.tolerance)
     if args.csv or args.json:
         kept = frame.head(args.limit) if args.limit else frame
-        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(rows_of(kept))
+        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(kept.to_dicts())
     names = _names(args.a, args.b)
     limit = ROWS_SHOWN if args.limit is None else args.limit
     both = frame.filter(pl.col("delta_ns").is_not_null())
@@ -407,7 +396,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
         tables = {name: trace.rows.get(name) for name in _tables()}
         low, high = trace.span_ns
         summary = {"meta": trace.meta, "ranks": trace.ranks, "span_ns": high - low, "tables": tables}
-        summary["steps"] = steps if isinstance(steps, str) else rows_of(steps)
+        summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
         return to_json(summary | {"reading": trace.coverage})
     parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.facts(trace))]
     rows, counts = [], trace.rows

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from llmprof import text
-from llmprof.cli.output import Failing, Terminal, rows_of, to_json
+from llmprof.cli.output import Failing, Terminal, to_json
 from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
 
@@ -52,12 +52,12 @@ def experiment(args: Namespace, terminal: Terminal) -> str:
             from llmprof.experiments.bandwidth import torchrun
 
             return torchrun(folder / _stamped("bandwidth_test"), nodes=args.nodes, ranks=8, spec=args.spec)
-        options["bandwidth"] = rows_of(_bandwidth(args, folder, terminal).memory)
+        options["bandwidth"] = _bandwidth(args, folder, terminal).memory.to_dicts()
     elif args.name in {"sequence_length", "parallelism"}:
         layouts = _layouts(args.layouts)
         if args.name == "parallelism" and len(layouts) < 2:
             raise ConfigError("parallelism compares layouts of devices", expected="--layouts 1x1,2x1 or more")
-        options["points"] = rows_of(_points(args, folder, layouts, terminal))
+        options["points"] = _points(args, folder, layouts, terminal).to_dicts()
     elif args.name == "watch":
         return _watch(args, folder, terminal)
     from llmprof.experiments.report import write_report
@@ -119,7 +119,7 @@ def _watch(args: Namespace, folder: Path, terminal: Terminal) -> str:
     path = folder / ("history.parquet" if args.of == "bandwidth" else f"history_{args.of}.parquet")
     verdicts = watch(measure, path, runs=args.runs, every_s=args.every, least_change=args.least_change, label=args.of)
     worse = verdicts.filter(pl.col("verdict") == "worse")
-    out = to_json(rows_of(verdicts)) if args.json else f"{text.table(verdicts, width=terminal.width)}\nTest: {TEST}."
+    out = to_json(verdicts.to_dicts()) if args.json else f"{text.table(verdicts, width=terminal.width)}\nTest: {TEST}."
     return Failing(out) if worse.height else out
 
 

@@ -14,7 +14,7 @@ from llmprof.analyze.findings.document import hardware_findings_document
 from llmprof.analyze.ncu import profile
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.ncu.profile import Profile
-from llmprof.cli.output import Terminal, places, rows_of, to_json, wrapped
+from llmprof.cli.output import Terminal, places, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.names.kernels import displayed
 from llmprof.readers.ncu import reader as ncu
@@ -65,7 +65,7 @@ def info_of_profile(args: Namespace, terminal: Terminal) -> str:
         about = {name.lower(): value for name, value in profile.facts(metrics)}
         names = metrics.metrics["metric"].unique(maintain_order=True).to_list()
         return to_json(
-            {"facts": about, "kernels": rows_of(kernels), "metrics": names, "reading": metrics.coverage}
+            {"facts": about, "kernels": kernels.to_dicts(), "metrics": names, "reading": metrics.coverage}
             | {"not_recorded": profile.NEEDS_TIMELINE[0]}
         )
     width = terminal.width

@@ -248,11 +248,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared, options=_analyze)
     sub = add("report", "report", "write an HTML report with charts and tables", paths, reading, shared)
     sub.add_argument(
-        "-o",
-        "--output",
-        default="llmprof-report",
-        metavar="DIR",
-        help="folder, or x.html (default: %(default)s)",
+        "-o", "--output", default="llmprof-report", metavar="DIR", help="folder, or x.html (default: %(default)s)"
     )
     _force(sub)
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")

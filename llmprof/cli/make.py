@@ -25,7 +25,7 @@ from llmprof import analyze, bundled, text
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.cli.analyze import findings_text
 from llmprof.cli.hardware import is_profile, open_profile, report_of_profile
-from llmprof.cli.output import SAMPLE, Terminal, on_workers, open_trace, places, rows_of, to_json, wrapped
+from llmprof.cli.output import SAMPLE, Terminal, on_workers, open_trace, places, to_json, wrapped
 from llmprof.errors import LaunchError, LlmprofError, NotCapturedError
 from llmprof.launch.run import process
 from llmprof.progress import Progress
@@ -173,7 +173,7 @@ def samples(args: Namespace, terminal: Terminal) -> str:
     """The sample traces."""
     frame = bundled.samples()
     if args.json:
-        return to_json(rows_of(frame))
+        return to_json(frame.to_dicts())
     here, elsewhere = frame.filter("here"), frame.filter(~pl.col("here"))
     table = text.table(here, width=terminal.width, columns=["name", "ranks", "execution", "bytes", "model", "title"])
     of_ncu = here["profiler"] == NCU
@@ -202,7 +202,7 @@ def demo(args: Namespace, terminal: Terminal) -> str:
     path = tutorials.run_notebook(args.notebook, args.output, progress=_cells(terminal), overwrite=again)
     top = written.findings.head(MOST_FINDINGS)
     if args.json:
-        summary = {"findings": rows_of(top), "index": written.index, "summary": written.summary, "notebook": path}
+        summary = {"findings": top.to_dicts(), "index": written.index, "summary": written.summary, "notebook": path}
         return to_json(summary | {"pngs": written.pngs, "csvs": written.csvs})
     width = terminal.width or 100
     rows = [(f"{row['order']}. ", row["title"]) for row in top.iter_rows(named=True)]
@@ -218,14 +218,14 @@ def redact(args: Namespace, terminal: Terminal) -> str:
     if args.check:
         to_remove = redaction.check(args.file)
         if args.json:
-            return to_json({"file": args.file, "would_remove": rows_of(to_remove)})
+            return to_json({"file": args.file, "would_remove": to_remove.to_dicts()})
         return text.table(to_remove, width=terminal.width) if to_remove.height else "nothing in it would be removed"
     if args.output is None:
         raise LlmprofError("no name for the copy was given", expected="-o COPY, or --check for a list of removed texts")
     copy = Path(args.output)
     removed = redaction.redact(args.file, copy, key=_key(args.key_file))
     if args.json:
-        return to_json({"copy": copy, "removed": rows_of(removed)})
+        return to_json({"copy": copy, "removed": removed.to_dicts()})
     table = text.table(removed, width=terminal.width) if removed.height else "nothing had to be removed"
     return f"{table}\nCopy  {text.plain(copy)}"
 

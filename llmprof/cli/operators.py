@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 import polars as pl
 
 from llmprof import text
-from llmprof.cli.output import Terminal, open_trace, rows_of, to_csv, to_json
+from llmprof.cli.output import Terminal, open_trace, to_csv, to_json
 from llmprof.operator_replay import replay as replay_operators
 from llmprof.units import format_ns
 
@@ -26,9 +26,7 @@ def add_replay_options(sub: ArgumentParser) -> None:
     sub.add_argument("-o", "--output", metavar="FILE", help="file for the script; without it, the script is printed")
     sub.add_argument("--run", action="store_true", help="run the script here and compare its times with the recording")
     sub.add_argument(
-        "--results",
-        metavar="FILE",
-        help="compare results that the script wrote with --json, here or elsewhere",
+        "--results", metavar="FILE", help="compare results that the script wrote with --json, here or elsewhere"
     )
     sub.add_argument("--python", metavar="FILE", help="Python that has PyTorch and, for operators of vLLM, vLLM")
     sub.add_argument(
@@ -57,7 +55,7 @@ def replay(args: Namespace, terminal: Terminal) -> str:
     else:
         frame = made.run(python=args.python, device=args.device, seconds=args.seconds)
     if args.csv or args.json:
-        return to_csv(frame, args.csv, overwrite=args.force) if args.csv else to_json(rows_of(frame))
+        return to_csv(frame, args.csv, overwrite=args.force) if args.csv else to_json(frame.to_dicts())
     return compared(frame, terminal.width)
 
 

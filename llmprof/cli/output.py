@@ -62,11 +62,6 @@ def to_json(value: object) -> str:
     return json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False, default=os.fspath)
 
 
-def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """Rows of a frame as mappings."""
-    return frame.to_dicts()
-
-
 def _finite(value: object) -> object:
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}

@@ -16,7 +16,7 @@ import polars as pl
 
 from llmprof import text
 from llmprof.cli.analyze import findings_text
-from llmprof.cli.output import Terminal, rows_of, to_json, wrapped
+from llmprof.cli.output import Terminal, to_json, wrapped
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError
 from llmprof.launch.engines import engines
 from llmprof.units import format_bytes, format_ns
@@ -335,7 +335,7 @@ def doctor(args: Namespace, terminal: Terminal) -> str:
         config = config_of(Namespace(**{**vars(args), "model": "random:tiny"}))
     checks = ask(config)
     if args.json:
-        return to_json(rows_of(checks))
+        return to_json(checks.to_dicts())
     table = text.table(checks.select("status", "check", "found", "expected"), width=terminal.width)
     advice = [
         wrapped(f"{row['check']}: {row['advice']}", terminal.width, f"{row['status']}: ", "  ")
@@ -392,7 +392,11 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
         done = batch.BatchRunner(config, **options).run_parameter_sweep(parameters)
     files = _sweep_files(done, terminal) if args.report else {}
     if args.json:
-        summary: dict[str, Any] = {"folder": done.folder, "comparison": rows_of(done.comparison), "failed": done.failed}
+        summary: dict[str, Any] = {
+            "folder": done.folder,
+            "comparison": done.comparison.to_dicts(),
+            "failed": done.failed,
+        }
         return to_json(summary | {"files": list(files.values())})
     columns = [*done.parameters, *_COLUMNS]
     lines = [text.table(_with_intervals(done.comparison), width=terminal.width, columns=columns)]

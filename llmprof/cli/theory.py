@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from llmprof import text
-from llmprof.cli.output import Terminal, open_trace, rows_of, to_csv, to_json, wrapped
+from llmprof.cli.output import Terminal, open_trace, to_csv, to_json, wrapped
 from llmprof.errors import AnalysisError, LlmprofError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
         return to_csv(profile.components, args.csv, overwrite=args.force)
     drawn = _draw_profile(args.charts, profile, overwrite=args.force) if args.charts else []
     if args.json:
-        return to_json(summary | {"components": rows_of(profile.components), "charts": drawn})
+        return to_json(summary | {"components": profile.components.to_dicts(), "charts": drawn})
     m = profile.memory
     head = [
         ("Model", f"{profile.shape.name}, {_parameters(profile)}"),
@@ -190,7 +190,7 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
 
         drawn = [str(charts.save(charts.bound_gap(joined), args.charts / "bound_gap.png", overwrite=args.force))]
     if args.json:
-        return to_json({"coverage": coverage, "stages": rows_of(joined), "charts": drawn})
+        return to_json({"coverage": coverage, "stages": joined.to_dicts(), "charts": drawn})
     steps = joined.group_by("phase").agg(steps=pl.struct("rank", "step").n_unique())
     sums = joined.group_by("phase", "stage").agg(
         pl.col("measured_ns", "bound_ns", "flops", "memory_bytes").sum(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from llmprof.experiments.scaling import (
     sequence_length,
     unsuited,
 )
-from llmprof.readers.ops import Timings, read_timings
+from llmprof.readers.ops import read_timings
 from llmprof.storage import files
 from llmprof.units import format_share
 
@@ -82,18 +83,14 @@ def _layout(evidence: Evidence, phase: str, *, tp: bool) -> float | None:
     return _median(evidence.layouts.filter(layout & (pl.col("phase") == phase)), "efficiency")
 
 
-def _tp_first(evidence: Evidence) -> tuple[str, float] | None:
-    tp, pp = _layout(evidence, "decode", tp=True), _layout(evidence, "decode", tp=False)
-    if tp is None or pp is None or tp <= pp:
+def _better(evidence: Evidence, *, tp: bool) -> tuple[str, float] | None:
+    """TP if it is more efficient in decode than PP, or PP if it is more efficient than TP."""
+    mine, other = _layout(evidence, "decode", tp=tp), _layout(evidence, "decode", tp=not tp)
+    if mine is None or other is None or mine <= other:
         return None
-    return f"In decode TP reaches an efficiency of {format_share(tp)}, PP {format_share(pp)}.", tp / pp
-
-
-def _pp_first(evidence: Evidence) -> tuple[str, float] | None:
-    tp, pp = _layout(evidence, "decode", tp=True), _layout(evidence, "decode", tp=False)
-    if tp is None or pp is None or pp <= tp:
-        return None
-    return f"In decode PP reaches an efficiency of {format_share(pp)}, TP {format_share(tp)}.", pp / tp
+    names = ("TP", "PP") if tp else ("PP", "TP")
+    words = f"In decode {names[0]} reaches an efficiency of {format_share(mine)}, {names[1]} {format_share(other)}."
+    return words, mine / other
 
 
 def _mixed(evidence: Evidence) -> tuple[str, float] | None:
@@ -154,6 +151,7 @@ def _headroom(evidence: Evidence) -> tuple[str, float] | None:
     return (f"{format_share(unused)} of a device's memory was never used.", unused) if unused > 0.2 else None
 
 
+_tp_first, _pp_first = functools.partial(_better, tp=True), functools.partial(_better, tp=False)
 RULES: Final = (
     Rule("tensor_parallel_first", _tp_first, "Split layers before the stack: TP inside a host.", "parallelism"),
     Rule("pipeline_parallel_first", _pp_first, "Use pipeline stages: the links do not carry TP.", "parallelism"),
@@ -167,41 +165,6 @@ RULES: Final = (
 
 
 _SAVED: Final = {"bandwidth": "bandwidth_test_*.json", "points": "latency_analysis_*.json"}
-
-
-@dataclass(frozen=True)
-class Results:
-    """Saved results of experiments."""
-
-    bandwidth: Bandwidth | None
-    points: pl.DataFrame | None
-    model: dict[str, Any] | str | None
-    communication: pl.DataFrame | None = None
-    timings: Timings | None = None
-
-
-def saved(folder: str | Path) -> Results:
-    """Read the results in a folder.
-
-    Results are ``bandwidth_test_*.json`` and ``latency_analysis_*.json`` (or ``points.json`` below the folder). The
-    timings of a run in mode ``ops`` are read from anywhere below the folder.
-    """
-    place = Path(folder)
-    bandwidth = sorted(place.glob(_SAVED["bandwidth"]))
-    points = sorted(place.glob(_SAVED["points"])) or sorted(place.glob("**/points.json"))
-    if not bandwidth and not points:
-        raise ReadError(f"{place.name} holds no results", expected=" or ".join(_SAVED.values()))
-    timed = sorted(place.glob("**/ops_rank*.json.gz"))
-    timings = read_timings(timed[0].parent) if timed else None
-    if not points:
-        return Results(read_bandwidth(bandwidth[-1]), None, None, timings=timings)
-    return Results(
-        read_bandwidth(bandwidth[-1]) if bandwidth else None,
-        read_points(*points),
-        _model(json.loads(points[0].read_text("utf-8"))),
-        read_communication(*points),
-        timings,
-    )
 
 
 def _model(document: Mapping[str, Any]) -> dict[str, Any] | str | None:
@@ -223,15 +186,25 @@ def write_report(
     device: Any = None,
     grades: Mapping[str, tuple[float, float]] = GRADES,
 ) -> list[Path]:
-    """Write ``performance_report.md`` and ``plots/`` from saved results."""
-    results, place = saved(folder), Path(out if out is not None else folder)
+    """Write ``performance_report.md`` and ``plots/`` from saved results.
+
+    These are ``bandwidth_test_*.json`` (the last one), ``latency_analysis_*.json`` (or ``points.json`` below the
+    folder), and the timings of the first run in mode ``ops`` below the folder.
+    """
+    source, place = Path(folder), Path(out if out is not None else folder)
+    bandwidths = sorted(source.glob(_SAVED["bandwidth"]))
+    of_points = sorted(source.glob(_SAVED["points"])) or sorted(source.glob("**/points.json"))
+    if not bandwidths and not of_points:
+        raise ReadError(f"{source.name} holds no results", expected=" or ".join(_SAVED.values()))
+    measured = read_bandwidth(bandwidths[-1]) if bandwidths else None
+    timed = sorted(source.glob("**/ops_rank*.json.gz"))
     plots = place / "plots"
     try:
         plots.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise files.refused(plots, error) from error
-    if device is None and results.bandwidth is not None and results.bandwidth.document["platform"] == "cuda":
-        device = results.bandwidth.measured()
+    if device is None and measured is not None and measured.document["platform"] == "cuda":
+        device = measured.measured()
     lines, drawn = ["# Performance report", ""], []
 
     def draw(name: str, make: Any) -> None:
@@ -242,17 +215,18 @@ def write_report(
             lines.extend(["", f"No chart {name}: {error.found}.", ""])
 
     lengths = layouts = None
-    if (measured := results.bandwidth) is not None:
+    if measured is not None:
         lines += _bandwidth(measured, grades)
         draw("hardware_peaks", lambda: charts.hardware_peaks(measured.memory, measured.matmul))
         draw("link_bandwidth", lambda: charts.link_bandwidth(measured.links))
         draw("all_reduce_bandwidth", lambda: charts.all_reduce_bandwidth(measured.all_reduce))
-    if (points := results.points) is not None:
-        lengths = sequence_length(points, model=results.model, device=device if results.model else None)
+    if of_points:
+        points, model = read_points(*of_points), _model(json.loads(of_points[0].read_text("utf-8")))
+        lengths = sequence_length(points, model=model, device=device if model else None)
         lines += ["## Length of the prompt", "", _table(lengths.drop("wall_s", "ttft_s", "peak_bytes"))]
         draw("length_curves", lambda: charts.length_curves(points))
         try:
-            layouts = parallelism(points, grades=grades, communication=results.communication)
+            layouts = parallelism(points, grades=grades, communication=read_communication(*of_points))
         except LlmprofError as error:
             lines += ["## Parallelism", "", f"Not compared: {error.found}.", ""]
         else:
@@ -261,7 +235,7 @@ def write_report(
             lines += ["## Parallelism", "", _limits(grades), "", _table(layouts.drop("devices"))]
             draw("parallel_efficiency", lambda: charts.parallel_efficiency(layouts))
     memory = measured.document["devices"][0]["memory_bytes"] if measured and measured.document["devices"] else None
-    layers = None if results.timings is None else layer_times(results.timings)
+    layers = layer_times(read_timings(timed[0].parent)) if timed else None
     advice = suggestions(Evidence(measured, lengths, layouts, layers, memory))
     if advice.height:
         lines += ["## What to try", ""]
@@ -284,13 +258,7 @@ def _bandwidth(measured: Bandwidth, grades: Mapping[str, tuple[float, float]]) -
         lines += [f"Between processes at most {best:,.1f} GB/s one way; the grades are of links between GPUs."]
     else:
         lines += _graded_links(best, share, peak, grades)
-    lines += [
-        "",
-        _table(measured.links.drop("peak_gb_per_s")),
-        "",
-        _table(measured.all_reduce.drop("peak_gbps")),
-        "",
-    ]
+    lines += ["", _table(measured.links.drop("peak_gb_per_s")), "", _table(measured.all_reduce.drop("peak_gbps")), ""]
     return [*lines, *(f"Note: {note}." for note in measured.document["notes"]), ""]
 
 

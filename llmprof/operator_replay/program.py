@@ -1,11 +1,13 @@
-"""Main part of a replay script: its command line, its results, and the all-reduce with one process for each rank.
+"""Program of a replay script: makes random arguments, runs operators alone, times them, and writes the results.
 
-The script contains the source of this module after that of :mod:`llmprof.operator_replay.timer`.
+A script contains the source of this module. It needs PyTorch, and vLLM for vLLM's operators, but not llmprof. The
+all-reduce runs with one process for each rank.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
 import contextlib
 import functools
 import importlib
@@ -14,15 +16,415 @@ import math
 import os
 import platform
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from llmprof.operator_replay.timer import Bench, Operator, Tensor, summary
+MODES = ("warm", "in_turn", "weights_cold", "cold")
+"""Content of the caches: everything (warm); only data that were just written, after other kernels, whose code replaced
+that of this kernel (in turn); the same without other kernels (weights cold); nothing (cold)."""
+
+LIBRARIES = {
+    "_C": ("vllm._custom_ops",),
+    "_moe_C": ("vllm._custom_ops",),
+    "_C_cache_ops": ("vllm._custom_ops",),
+    "_vllm_fa2_C": ("vllm.vllm_flash_attn",),
+    "_vllm_fa3_C": ("vllm.vllm_flash_attn",),
+    "sgl_kernel": ("sgl_kernel",),
+}
+"""Modules that register the operators of a namespace."""
+
+BLOCK = 1 << 22
+MOST_CALLS = 100
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Description of a tensor that is made when the operator runs."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    holds: str = "random"
+    number: int = 0
+    most: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Elements of memory from the first to the last one."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides))  # noqa: B905
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An operator to run: its name, its arguments, and which of them are weights or caches."""
+
+    key: str
+    name: str
+    arguments: list[Any]
+    stored: tuple[int, ...] = ()
+    calls: int = 0
+    recorded_ns: float = 0.0
+    world: int = 1
+    collective: bool = False
+
+
+@dataclass
+class Bench:
+    """Timing of operators on a device."""
+
+    device: str
+    seconds: float
+    torch: Any = field(init=False)
+    floor_ns: float = field(init=False, default=0.0)
+    flushed: Any = field(init=False, default=None)
+    other: Any = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.torch = importlib.import_module("torch")
+        self.torch.manual_seed(0)
+        cuda = self.device.startswith("cuda")
+        self.cuda = cuda
+        if cuda:
+            properties = self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
+            self.name, cache = properties.name, int(getattr(properties, "L2_cache_size", 0)) or 64 << 20
+        else:
+            self.name, cache = platform.processor() or platform.machine(), 64 << 20
+        self.cache_bytes = cache
+        if cuda:
+            self.floor_ns = statistics.median(self.events([lambda: None] * 20))
+
+    # arguments
+
+    def tensor(self, spec: Tensor) -> Any:
+        """A tensor of random numbers, or of the numbers that the operator needs."""
+        torch = self.torch
+        dtype, count = getattr(torch, spec.dtype), spec.elements
+        whole = not (dtype.is_floating_point or dtype.is_complex)
+        if spec.holds == "random" and not whole:
+            some = torch.randn(min(count, BLOCK), device=self.device)
+            base = _repeated(torch, some.to(dtype), count)
+        elif spec.holds == "random":
+            some = torch.randint(0, 2, (min(count, BLOCK),), device=self.device)
+            base = _repeated(torch, some.to(dtype), count)
+        else:
+            return self._numbers(spec).to(dtype).as_strided(spec.shape, spec.strides)
+        return base.as_strided(spec.shape, spec.strides)
+
+    def _numbers(self, spec: Tensor) -> Any:
+        torch, count, n = self.torch, spec.elements, spec.number
+        if spec.holds == "filled":
+            return torch.full((count,), n, device=self.device)
+        if spec.holds == "below":
+            return torch.randint(0, max(1, n), (count,), device=self.device)
+        if spec.holds == "slots":
+            return torch.randperm(n, device=self.device)[:count]
+        if spec.holds == "pages":
+            order = torch.randperm(n, device=self.device)
+            return _repeated(torch, order, count)
+        if spec.holds == "ends":
+            return torch.tensor(_ends(n, count - 1, spec.most), device=self.device)
+        raise ValueError(f"nothing is known of tensors that hold {spec.holds!r}")
+
+    def arguments(self, operator: Operator) -> list[Any]:
+        """Arguments of an operator."""
+        made: list[Any] = []
+        for argument in operator.arguments:
+            if isinstance(argument, Tensor):
+                made.append(None if argument.holds == "fa3_metadata" else self.tensor(argument))
+            elif isinstance(argument, list) and argument and isinstance(argument[0], Tensor):
+                made.append([self.tensor(part) for part in argument])
+            else:
+                made.append(argument)
+        for place, argument in enumerate(operator.arguments):
+            if isinstance(argument, Tensor) and argument.holds == "fa3_metadata":
+                made[place] = self._fa3_metadata(made)
+        return made
+
+    def _fa3_metadata(self, made: list[Any]) -> Any:
+        """Scheduler metadata of FlashAttention 3, which vLLM computes once in each step."""
+        q, k, v = made[0], made[1], made[2]
+        if made[11] is None or made[14] is None:
+            return None
+        plan = self.torch.ops._vllm_fa3_C.get_scheduler_metadata
+        return plan(
+            made[11].shape[0], made[12], made[13], q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1], q.dtype,
+            made[11], made[7], None, None, None, None, k.shape[1], 0, made[24], made[25], made[26],
+            (made[27] or 0.0) > 0, made[30] or 0, made[31], made[32] or 0,
+        )  # fmt: skip
+
+    # calls
+
+    def bound(self, operator: Operator) -> tuple[Callable[..., Any], list[str], int]:
+        """The overload that accepts the recorded arguments, with the names of its keyword arguments."""
+        namespace, name = operator.name.split("::")
+        for module in LIBRARIES.get(namespace, ()):
+            importlib.import_module(module)
+        packet = getattr(getattr(self.torch.ops, namespace), name)
+        for overload in packet.overloads():
+            function = getattr(packet, overload)
+            parameters = function._schema.arguments
+            if len(parameters) == len(operator.arguments) and all(map(_fits, operator.arguments, parameters)):
+                positional = sum(not parameter.kwarg_only for parameter in parameters)
+                return function, [parameter.name for parameter in parameters], positional
+        raise ValueError(f"no form of {operator.name} takes {len(operator.arguments)} such arguments")
+
+    def callable(self, operator: Operator) -> Callable[[list[Any]], Any]:
+        """Function that calls the operator with its arguments."""
+        function, names, positional = self.bound(operator)
+        parameters = function._schema.arguments  # type: ignore[attr-defined]
+        defaults = [
+            one.default_value if given is None and not _optional(one) else None
+            for given, one in zip(operator.arguments, parameters)  # noqa: B905
+        ]
+
+        def call(made: list[Any]) -> Any:
+            full = [default if one is None else one for one, default in zip(made, defaults)]  # noqa: B905
+            named = dict(zip(names[positional:], full[positional:]))  # noqa: B905
+            return function(*full[:positional], **named)
+
+        return call
+
+    # times
+
+    def flush(self) -> None:
+        """Write a buffer larger than the caches."""
+        if self.flushed is None:
+            size = max(4 * self.cache_bytes, 256 << 20) if self.cuda else 2 * self.cache_bytes
+            self.flushed = self.torch.empty(size, dtype=self.torch.int8, device=self.device)
+        self.flushed.zero_()
+
+    def wait(self) -> None:
+        """Wait for the device."""
+        if self.cuda:
+            self.torch.cuda.synchronize()
+
+    def run(self, operator: Operator) -> dict[str, Any]:
+        """Time an operator warm, with cold weights, and cold."""
+        with self.torch.inference_mode():
+            return self._run(operator)
+
+    def _run(self, operator: Operator) -> dict[str, Any]:
+        out: dict[str, Any] = {"modes": {}, "floor_ns": self.floor_ns}
+        call, made = self.callable(operator), self.arguments(operator)
+        call(made)
+        self.wait()
+        began = time.perf_counter()
+        call(made)
+        self.wait()
+        once = max(time.perf_counter() - began, 1e-6)
+        calls = {"warm": self._count(once)}
+        plans: dict[str, Callable[[], None] | None] = {"warm": None, "cold": self.flush}
+        plans["in_turn"] = lambda: self._weights_cold(operator, made, after=self._others)
+        if operator.stored:
+            plans["weights_cold"] = lambda: self._weights_cold(operator, made)
+        for mode, before in plans.items():
+            calls.setdefault(mode, self._count(once + self._took(before)))
+        until = time.perf_counter() + min(0.1, self.seconds)
+        while time.perf_counter() < until:  # clocks rise
+            call(made)
+        self.wait()
+        try:
+            profiled = self._profiled(operator, lambda: call(made), plans, calls)
+        except (RuntimeError, OSError, ValueError, LookupError) as error:
+            profiled = {mode: {"times": [], "host": [], "kernels": set()} for mode in plans}
+            out["profiler_error"] = f"{type(error).__name__}: {error}"[:300]
+        for mode in (mode for mode in MODES if mode in plans):
+            timed = self._clocked(lambda: call(made), plans[mode], calls[mode])
+            out["modes"][mode] = {
+                "profiler": summary(profiled[mode]["times"]), "clock": summary(timed),
+                "host": summary(profiled[mode]["host"]),
+            }  # fmt: skip
+        out["kernels"] = sorted({name for mode in profiled.values() for name in mode["kernels"]})
+        return out
+
+    def _count(self, once: float) -> int:
+        """Number of calls that fit into the time of one of the six series."""
+        return int(min(MOST_CALLS, max(5, self.seconds / once / 6)))
+
+    def _took(self, before: Callable[[], None] | None) -> float:
+        """Seconds that the preparation of a call takes when it is repeated."""
+        began = 0.0
+        for _ in range(2):
+            began = time.perf_counter()
+            if before is not None:
+                before()
+            self.wait()
+        return time.perf_counter() - began
+
+    def _others(self) -> None:
+        """Run kernels of other kinds, as in a step, so that the operator's code leaves the instruction caches."""
+        torch = self.torch
+        if self.other is None:
+            kind = torch.bfloat16 if self.cuda else torch.float32
+            self.other = [torch.randn(size, 512, device=self.device).to(kind) for size in (8, 512)]
+        few, many = self.other
+        for result in (few @ many, many @ many, torch.softmax(many.float(), -1), many.sort(-1).values):
+            result.cumsum(-1)
+        torch.nn.functional.layer_norm(many, (512,))
+        torch.topk(many, 8)
+        torch.nn.functional.gelu(few)
+        many.t().contiguous().sum()
+
+    def _weights_cold(self, operator: Operator, made: list[Any], after: Callable[[], None] | None = None) -> None:
+        """Flush the caches, run other kernels, then write again the data that the operator before would write."""
+        self.flush()
+        if after is not None:
+            after()
+        for place, argument in enumerate(made):
+            for part in argument if isinstance(argument, list) else [argument]:
+                own = place not in operator.stored and isinstance(part, self.torch.Tensor)
+                if own and not any(step == 0 and size > 1 for size, step in zip(part.shape, part.stride())):  # noqa: B905
+                    part.copy_(part.clone())
+
+    def _profiled(
+        self,
+        operator: Operator,
+        call: Callable[[], Any],
+        plans: dict[str, Callable[[], None] | None],
+        calls: dict[str, int],
+    ) -> dict[str, Any]:
+        """Times by PyTorch's profiler: of the kernels of each call, or of the operator itself on a CPU."""
+        profiler = importlib.import_module("torch.profiler")
+        kinds = [profiler.ProfilerActivity.CPU] + [profiler.ProfilerActivity.CUDA] * self.cuda
+        with profiler.profile(activities=kinds) as profile:
+            for mode, before in plans.items():
+                for number in range(calls[mode]):
+                    if before is not None:
+                        before()
+                    with profiler.record_function(f"replay:{mode}:{number}"):
+                        call()
+                self.wait()
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "trace.json"
+            profile.export_chrome_trace(str(file))
+            events = json.loads(file.read_text())["traceEvents"]
+        return _read(events, operator.name, plans, cuda=self.cuda)
+
+    def _clocked(self, call: Callable[[], Any], before: Callable[[], None] | None, calls: int) -> list[float]:
+        """Times in ns by events of the device, less those of an empty pair; by the clock on a CPU."""
+        if self.cuda:
+            return [max(0.0, time_ns - self.floor_ns) for time_ns in self.events([call] * calls, before)]
+        times = []
+        for _ in range(calls):
+            if before is not None:
+                before()
+            start = time.perf_counter_ns()
+            call()
+            times.append(float(time.perf_counter_ns() - start))
+        return times
+
+    def events(self, calls: Sequence[Callable[[], Any]], before: Callable[[], None] | None = None) -> list[float]:
+        """Times between events around calls, in ns, while the device is behind the host."""
+        torch = self.torch
+        pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls]
+        self.wait()
+        torch.cuda._sleep(2_000_000 + (60_000 if before is None else 200_000) * len(calls))
+        for (start, end), call in zip(pairs, calls):  # noqa: B905
+            if before is not None:
+                before()
+            start.record()
+            call()
+            end.record()
+        self.wait()
+        return [start.elapsed_time(end) * 1e6 for start, end in pairs]
+
+
+def _ends(total: int, parts: int, most: int) -> list[int]:
+    """Ends of parts that add up to a total: as many as possible have the greatest length, the others have length 1."""
+    ends, left = [0], total
+    for after in range(parts - 1, -1, -1):
+        size = min(most or -(-left // (after + 1)), max(0, left - after)) if after else left
+        ends.append(ends[-1] + size)
+        left -= size
+    return ends
+
+
+def _repeated(torch: Any, some: Any, count: int) -> Any:
+    """A few numbers, repeated up to a count."""
+    if not count:
+        return torch.empty(0, dtype=some.dtype, device=some.device)
+    return some if some.numel() >= count else some.repeat(math.ceil(count / some.numel()))[:count].contiguous()
+
+
+def _optional(parameter: Any) -> bool:
+    return str(parameter.type).startswith("Optional")
+
+
+def _fits(given: Any, parameter: Any) -> bool:
+    kind = str(parameter.type)
+    if given is None:
+        return _optional(parameter) or bool(parameter.has_default_value())
+    if isinstance(given, Tensor):
+        return "Tensor" in kind and "List" not in kind
+    if isinstance(given, list):
+        return "List" in kind and ("Tensor" in kind) == bool(given and isinstance(given[0], Tensor))
+    if "Tensor" in kind or "List" in kind:
+        return False
+    if isinstance(given, str):
+        return "str" in kind
+    if isinstance(given, bool):
+        return "bool" in kind or "number" in kind or "Scalar" in kind
+    if isinstance(given, int):
+        return "bool" not in kind and "str" not in kind
+    return "float" in kind or "number" in kind or "Scalar" in kind
+
+
+def _read(events: list[dict[str, Any]], name: str, plans: dict[str, Any], *, cuda: bool) -> dict[str, Any]:
+    """Times of calls from the events of a profile: device work by the call that launched it, else the operator."""
+    out: dict[str, Any] = {mode: {"times": [], "host": [], "kernels": set()} for mode in plans}
+    whole = [event for event in events if event.get("ph") == "X"]
+    marks = sorted(
+        (event for event in whole if event.get("cat") == "user_annotation" and event["name"].startswith("replay:")),
+        key=lambda event: float(event["ts"]),
+    )
+    starts = [float(mark["ts"]) for mark in marks]
+    work: dict[int, list[Any]] = {}
+    for event in whole:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            work.setdefault(event["args"].get("correlation", -1), []).append(event)
+    sums, host = [0.0] * len(marks), [0.0] * len(marks)
+    names: list[set[str]] = [set() for _ in marks]
+    for event in whole:
+        category, start = event.get("cat", ""), float(event["ts"])
+        if not (category.startswith("cuda_") or category == "cpu_op"):
+            continue
+        place = bisect.bisect_right(starts, start) - 1
+        mark = marks[max(0, place)]
+        if place < 0 or start > starts[place] + float(mark["dur"]) or event["tid"] != mark["tid"]:
+            continue
+        if category == "cpu_op":
+            if event["name"] == name:
+                host[place] = max(host[place], float(event["dur"]) * 1e3)
+            continue
+        for kernel in work.get(event.get("args", {}).get("correlation", -1), ()):
+            sums[place] += float(kernel["dur"]) * 1e3
+            names[place].add(kernel["name"])
+    for place, mark in enumerate(marks):
+        mode = out[mark["name"].split(":")[1]]
+        took = sums[place] if cuda else host[place]
+        mode["times"] += [took] if took else []
+        mode["host"] += [host[place]] if host[place] else []
+        mode["kernels"] |= names[place]
+    return out
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    """Count, median and its 95 % interval (sign test)."""
+    ordered, n = sorted(values), len(values)
+    if not n:
+        return {"calls": 0}
+    reach = 0.98 * math.sqrt(n)
+    low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach))
+    return {"calls": n, "median_ns": statistics.median(ordered), "low_ns": ordered[low], "high_ns": ordered[high]}
 
 
 def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str, Any]]:

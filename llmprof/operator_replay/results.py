@@ -11,7 +11,7 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.operator_replay.timer import MODES
+from llmprof.operator_replay.program import MODES
 from llmprof.units import format_ns
 
 FORMAT: Final = "llmprof operator replay"

@@ -231,27 +231,10 @@ end. It needs PyTorch, and vLLM for operators of vLLM.
 
 
 def _shared() -> str:
-    """Common part of all scripts: the source of two modules as one."""
-    texts = [
-        files("llmprof.operator_replay").joinpath(name).read_text(encoding="utf-8")
-        for name in ("timer.py", "program.py")
-    ]
-    imports: dict[str, set[str]] = {}
-    bodies = []
-    for text in texts:
-        lines = re.sub(r'\A""".*?"""\n', "", text, flags=re.DOTALL).splitlines()
-        for line in lines:
-            imported = re.match(r"import (\S+)$|from (\S+) import (.+)$", line)
-            if imported and not line.startswith(("from llmprof", "from __future__")):
-                imports.setdefault(imported[1] or imported[2], set()).update(
-                    (imported[3] or "").split(", ") if imported[3] else ()
-                )
-        bodies.append("\n".join(line for line in lines if not re.match(r"(?:import|from) ", line)).strip("\n"))
-    plain = [f"import {name}" for name, parts in sorted(imports.items()) if not parts]
-    parts = [f"from {name} import {', '.join(sorted(parts))}" for name, parts in sorted(imports.items()) if parts]
-    marks = r"  # noqa: [A-Z0-9, ]+$|  # type: ignore\[[a-z-]+\]$"
-    body = re.sub(marks, "", "\n\n\n".join(bodies), flags=re.MULTILINE)
-    return "\n".join(["", "from __future__ import annotations", "", *plain, *parts, "", "", body])
+    """Common part of all scripts: the source of the program without its docstring and marks of checkers."""
+    text = files("llmprof.operator_replay").joinpath("program.py").read_text(encoding="utf-8")
+    text = re.sub(r'\A""".*?"""\n', "", text, flags=re.DOTALL).rstrip("\n")
+    return re.sub(r"  # noqa: [A-Z0-9, ]+$|  # type: ignore\[[a-z-]+\]$", "", text, flags=re.MULTILINE)
 
 
 def _function(number: int, row: dict[str, Any], call: Call, world: int) -> str:

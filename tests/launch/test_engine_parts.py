@@ -82,13 +82,7 @@ def test_a_worker_that_a_signal_ended_is_named(code, name, advised):
 
 @pytest.mark.parametrize(
     ("visible", "names"),
-    [
-        (None, ["H200", "H100", "L4"]),
-        ("2,0", ["L4", "H200"]),
-        ("GPU-bbbb", ["H100"]),
-        ("", []),
-        ("MIG-1", None),
-    ],
+    [(None, ["H200", "H100", "L4"]), ("2,0", ["L4", "H200"]), ("GPU-bbbb", ["H100"]), ("", []), ("MIG-1", None)],
     ids=["all", "numbers", "name", "none", "unknown"],
 )
 def test_gpus_are_those_that_are_visible(tmp_path, monkeypatch, visible, names):

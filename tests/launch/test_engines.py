@@ -121,9 +121,7 @@ def test_a_newer_version_is_asked_by_arguments(newest):
         },
     }
     assert ran.worker["dropped_engine_args"] == ["gpu_memory_utilization_x"]
-    assert ran.worker["notes"] == [
-        "engine option gpu_memory_utilization_x ignored: vLLM 0.33.0 does not know it",
-    ]
+    assert ran.worker["notes"] == ["engine option gpu_memory_utilization_x ignored: vLLM 0.33.0 does not know it"]
     guards = {
         "HF_HUB_OFFLINE": "1",
         "NCCL_NVLS_ENABLE": "0",

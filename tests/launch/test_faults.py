@@ -145,8 +145,7 @@ def test_options_that_an_engine_mentions_are_no_errors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("last", "found"),
-    [("RuntimeError: cancelled", "RuntimeError: cancelled"), ("INFO bye", "exit status 1")],
+    ("last", "found"), [("RuntimeError: cancelled", "RuntimeError: cancelled"), ("INFO bye", "exit status 1")]
 )
 def test_an_exception_that_the_engine_survived_is_no_cause(tmp_path, last, found):
     log = tmp_path / "experiment.log"

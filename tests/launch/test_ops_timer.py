@@ -10,9 +10,8 @@ import pytest
 
 from llmprof.errors import ConfigError
 from llmprof.launch import ExperimentConfig, engines
-from llmprof.launch.engines import ops_parts, ops_timer, vllm_ops
-from llmprof.launch.engines.ops_parts import overhead, result_of
-from llmprof.launch.engines.ops_timer import OpsTimer
+from llmprof.launch.engines import ops_timer, vllm_ops
+from llmprof.launch.engines.ops_timer import OpsTimer, overhead, result_of
 from llmprof.readers.ops import together
 
 
@@ -90,7 +89,6 @@ class Clock:
 def clock(monkeypatch):
     made = Clock()
     monkeypatch.setattr(ops_timer, "time", made)
-    monkeypatch.setattr(ops_parts, "time", made)
     return made
 
 

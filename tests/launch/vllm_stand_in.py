@@ -123,11 +123,7 @@ class StandInVllm:
         log = (self.folder / "log").read_text()
         worker = self.folder / "out" / "worker.json"
         return Ran(
-            status,
-            self.folder / "out",
-            self.calls(),
-            log,
-            json.loads(worker.read_text()) if worker.exists() else {},
+            status, self.folder / "out", self.calls(), log, json.loads(worker.read_text()) if worker.exists() else {}
         )
 
     def calls(self, what: str = "") -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmprof.operator_replay.timer import Tensor, _ends, _fits, _read, summary
+from llmprof.operator_replay.program import Tensor, _ends, _fits, _read, summary
 
 
 def test_ends_of_sequences():

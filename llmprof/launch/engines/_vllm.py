@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from llmprof.launch.engines._job import Record, name_gpus, version_of
-from llmprof.launch.engines._machine import (
-    Refused,
-    check_model,
-    cpu_name,
-    cpu_threads,
-    has_tokenizer,
-    set_defaults,
-)
+from llmprof.launch.engines._machine import Refused, check_model, cpu_name, cpu_threads, has_tokenizer, set_defaults
 
 EXTENSION_MODULE = "llmprof_worker"
 

@@ -54,7 +54,7 @@ VLLM_OFFLINE = Engine(
     modules=("_vllm", "vllm_offline"),
     run="run_vllm",
     worker="vllm_worker",
-    timer=("ops_parts", "ops_timer", "vllm_ops"),
+    timer=("ops_timer", "vllm_ops"),
     packages=("vllm", "torch"),
     labels_steps=True,
 )

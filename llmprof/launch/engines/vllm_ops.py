@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmprof.launch.engines.ops_parts import overhead, result_of, tensors, write
-from llmprof.launch.engines.ops_timer import OpsTimer
+from llmprof.launch.engines.ops_timer import OpsTimer, overhead, result_of, tensors, write
 from llmprof.launch.engines.vllm_worker import LlmprofWorker
 
 _GROUPS = ("TP", "PP", "EP", "DP", "DCP", "PCP", "CP")

@@ -52,8 +52,12 @@ def lengths(distribution: str | int, count: int, seed: int, what: str = "input")
         wrong = not all(math.isfinite(value) and value >= 0 for value in values) or values[0] < 1
         if wrong:
             raise ValueError(distribution)
-        if kind in {"normal", "lognormal"} and len(values) == 2:
-            draw = _normal(chance, *values) if kind == "normal" else _lognormal(chance, *values)
+        if kind == "normal" and len(values) == 2:
+            draw = lambda: chance.gauss(*values)  # noqa: E731
+        elif kind == "lognormal" and len(values) == 2:
+            # the logarithm of a lognormal variable has the variance ln(1 + (deviation / mean)^2)
+            variance = math.log1p((values[1] / values[0]) ** 2)
+            draw = lambda: chance.lognormvariate(math.log(values[0]) - variance / 2, math.sqrt(variance))  # noqa: E731
         elif kind == "exponential" and len(values) == 1:
             draw = lambda: chance.expovariate(1 / values[0])  # noqa: E731
         elif kind not in KINDS and len(values) in {1, 2} and values[0] <= values[-1]:
@@ -70,17 +74,6 @@ def lengths(distribution: str | int, count: int, seed: int, what: str = "input")
             key=f"load.{what}",
         )
     return [max(1, round(draw())) for _ in range(count)]
-
-
-def _normal(chance: random.Random, mean: float, deviation: float) -> Callable[[], float]:
-    return lambda: chance.gauss(mean, deviation)
-
-
-def _lognormal(chance: random.Random, mean: float, deviation: float) -> Callable[[], float]:
-    # The logarithm of a lognormal variable has the variance ln(1 + (deviation / mean)^2).
-    variance = math.log1p((deviation / mean) ** 2)
-    middle = math.log(mean) - variance / 2
-    return lambda: chance.lognormvariate(middle, math.sqrt(variance))
 
 
 def arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[float]:
@@ -102,7 +95,9 @@ def load(config: ExperimentConfig) -> Load | None:
     count = setting(config, "server", "num_prompts") if config.served else config.batch_size
     if file is not None:
         return _of_file(config, Path(file), count if "num_prompts" in config.server or not config.served else 0)
-    distribution = setting(config, "load", "input") or _input_length(config)
+    tokens = config.input_tokens
+    length = f"{tokens[0]}:{tokens[1]}" if isinstance(tokens, tuple) else tokens or DEFAULT_INPUT_TOKENS
+    distribution = setting(config, "load", "input") or length
     out = setting(config, "load", "output")
     rate = setting(config, "server", "request_rate")
     kind = setting(config, "load", "arrival")
@@ -111,11 +106,6 @@ def load(config: ExperimentConfig) -> Load | None:
         None if out is None else lengths(out, count, config.seed + 1, "output"),
         arrivals(kind, count, rate, config.seed, setting(config, "load", "burst")) if config.served else None,
     )
-
-
-def _input_length(config: ExperimentConfig) -> str | int:
-    tokens = config.input_tokens
-    return f"{tokens[0]}:{tokens[1]}" if isinstance(tokens, tuple) else tokens or DEFAULT_INPUT_TOKENS
 
 
 def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
@@ -148,7 +138,8 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
         raise ConfigError(f"only some lines of {path.name} have a prompt", expected="a prompt in each line, or in none")
     outputs = [row[3] for row in rows]
     first = rows[0][0] or 0.0
-    notes = (f"{len(broken)} broken lines of {path.name} were left out: {_some(broken)}",) if broken else ()
+    named = ", ".join(map(str, broken[:5])) + ", …" * (len(broken) > 5)
+    notes = (f"{len(broken)} broken lines of {path.name} were left out: {named}",) if broken else ()
     return Load(
         [row[1] for row in rows],
         [config.max_tokens if value is None else value for value in outputs] if any(outputs) else None,
@@ -156,10 +147,6 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
         None if texts[0] is None else [str(value) for value in texts],
         notes,
     )
-
-
-def _some(lines: list[int]) -> str:
-    return ", ".join(map(str, lines[:5])) + (", …" if len(lines) > 5 else "")
 
 
 def _lines(path: Path) -> list[tuple[int, Any]]:

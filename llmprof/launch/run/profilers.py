@@ -187,9 +187,7 @@ def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
             return Imported(done=False, advice=_advice(folder), commands=tuple(commands))
     if report is None:
         raise CaptureError(
-            "nsys wrote no report",
-            expected=f"{folder.nsys_report.name} in {folder.path.name}",
-            hint=_why(log_tail),
+            "nsys wrote no report", expected=f"{folder.nsys_report.name} in {folder.path.name}", hint=_why(log_tail)
         )
     nsys = shutil.which("nsys")
     if nsys is None:

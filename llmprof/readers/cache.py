@@ -50,7 +50,8 @@ def export_folder(report: Path) -> Path:
 def _digest(paths: Sequence[Path], options: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())
     for path in paths:
-        for file in _files(path):
+        place = path.resolve()
+        for file in [place, *sorted(p for p in place.rglob("*") if p.is_file())]:
             stat = file.stat()
             digest.update(f"\n{file}\t{stat.st_size}\t{stat.st_mtime_ns}".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]
@@ -60,11 +61,6 @@ def _used(where: Path) -> None:
     """Mark an entry as used now; the entries that were not used for longest are removed first."""
     with contextlib.suppress(OSError):  # there is no such entry, or the cache is read-only
         os.utime(where)
-
-
-def _files(path: Path) -> list[Path]:
-    place = path.resolve()
-    return [place, *sorted(p for p in place.rglob("*") if p.is_file())] if place.is_dir() else [place]
 
 
 def load(where: Path) -> Trace | None:
@@ -101,7 +97,9 @@ def store(trace: Trace, where: Path, database: Path | None = None) -> None:
 
 
 def _prune(keep: set[Path]) -> None:
-    _remove_left_over()
+    for path in folder().iterdir():  # what a process was writing when it was killed
+        if path.name.startswith(".") and path.is_dir() and time.time() - _used_at(path) > LEFT_OVER_S:
+            shutil.rmtree(path, ignore_errors=True)
     ours = (p for p in folder().iterdir() if (p / META_FILE).exists() or p.suffix == _EXPORT)
     entries = sorted(ours, key=_used_at)
     sizes = {p: _size(p) for p in entries}
@@ -112,13 +110,6 @@ def _prune(keep: set[Path]) -> None:
         if path not in keep:
             shutil.rmtree(path, ignore_errors=True)
             total -= sizes[path]
-
-
-def _remove_left_over() -> None:
-    """Remove folders that a process was writing when it was killed."""
-    for path in folder().iterdir():
-        if path.name.startswith(".") and path.is_dir() and time.time() - _used_at(path) > LEFT_OVER_S:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def _used_at(path: Path) -> float:

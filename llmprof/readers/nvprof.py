@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 
 import polars as pl
 
+from llmprof import schema
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Part, Probe, Reader, Request
 from llmprof.readers.common.summaries import MOST_NS, bytes_of, text_of, trace_of
@@ -56,7 +57,7 @@ def rows_of(text: str) -> list[list[str]]:
         raise ReadError(f"the table cannot be read: {error}", expected="CSV of nvprof") from error
 
 
-def read_printed(path: Path) -> Trace:
+def read_printed(path: Path, request: Request) -> Trace:
     """Read the output of ``nvprof --csv``."""
     data, damage = bytes_of(path)
     tables = _tables(rows_of(text_of(data)))
@@ -67,7 +68,7 @@ def read_printed(path: Path) -> Trace:
             hint="nvprof --csv --print-gpu-trace --log-file FILE PROGRAM",
         )
     notes: list[str] = []
-    rows: dict[str, list[dict[str, object]]] = {name: [] for name in ("total", "kernel", "copy", "call")}
+    rows: dict[str, list[dict[str, object]]] = {name: [] for name in ("totals", "kernels", "copies", "runtime")}
     devices: set[str] = set()
     lost = 0
     for table in tables:
@@ -81,7 +82,7 @@ def read_printed(path: Path) -> Trace:
             units = dict(zip(table.heading, table.units, strict=True))
             if "Calls" in cells:
                 total = _total(cells, units)
-                rows["total"] += [total] if total else []
+                rows["totals"] += [total] if total else []
                 lost += not total
                 continue
             event = _event(cells, units)
@@ -94,35 +95,16 @@ def read_printed(path: Path) -> Trace:
     if lost:
         notes.append(left_out(lost, "row", "that could not be read"))
     frames = {
-        "totals": _frame(rows["total"], _TOTALS),
-        "kernels": _frame(rows["kernel"], _KERNELS),
-        "copies": _frame(rows["copy"], _COPIES),
-        "runtime": _frame(rows["call"], _CALLS),
+        name: pl.DataFrame(found, {column: schema.TABLES[name].schema[column] for column in found[0]})
+        for name, found in rows.items()
+        if found
     }
-    recorded = {name: frame for name, frame in frames.items() if frame.height}
     head = {"devices": sorted(devices), "absolute": False}
     events = lost + sum(frame.height for frame in frames.values())
-    return trace_of(path, "nvprof", recorded, head=head, events=events, notes=notes, damage=damage)
+    return trace_of(path, "nvprof", frames, head=head, events=events, notes=notes, damage=damage)
 
 
-_TOTALS: Final = {
-    "kind": pl.String, "name": pl.String, "count": pl.Int64, "total_ns": pl.Int64, "min_ns": pl.Int64,
-    "max_ns": pl.Int64,
-}  # fmt: skip
-_CALLS: Final = {
-    "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String, "api": pl.String, "correlation": pl.Int64,
-}  # fmt: skip
-_DEVICE_COLUMNS: Final = {
-    "device": pl.Int32, "stream": pl.Int64, "start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String,
-    "correlation": pl.Int64,
-}  # fmt: skip
-_COPIES: Final = {**_DEVICE_COLUMNS, "kind": pl.String, "bytes": pl.Int64, "src_kind": pl.String, "dst_kind": pl.String}
 _SHAPE: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers")
-_KERNELS: Final = {**_DEVICE_COLUMNS, **dict.fromkeys(_SHAPE, pl.Int32), "shared_bytes": pl.Int64}
-
-
-def _frame(rows: list[dict[str, object]], schema: dict[str, type[pl.DataType]]) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _tables(rows: list[list[str]]) -> list[_Table]:
@@ -131,16 +113,14 @@ def _tables(rows: list[list[str]]) -> list[_Table]:
         stripped = [cell.strip() for cell in cells]
         if is_heading(stripped):
             tables.append(_Table(stripped, [""] * len(stripped), []))
-        elif tables and not tables[-1].rows and _are_units(stripped):
+        elif tables and not tables[-1].rows and any(stripped) and set(stripped) <= _UNITS:
             tables[-1].units[:] = (stripped + [""] * len(tables[-1].units))[: len(tables[-1].units)]
         elif tables:
             tables[-1].rows.append(stripped)
     return tables
 
 
-def _are_units(cells: list[str]) -> bool:
-    units = {cell for cell in cells if cell}
-    return bool(units) and units <= {*_FACTORS, *_SIZES, "%", "GB/s", "MB/s", "KB/s", "B/s"}
+_UNITS: Final = {"", *_FACTORS, *_SIZES, "%", "GB/s", "MB/s", "KB/s", "B/s"}
 
 
 def _quantity(cell: str, unit: str, factors: dict[str, float] | dict[str, int]) -> int | None:
@@ -193,7 +173,7 @@ def _event(cells: dict[str, str], units: dict[str, str]) -> tuple[str, dict[str,
         "correlation": int(correlation) if correlation.isdecimal() and len(correlation) < 18 else None,
     }
     if "Device" not in cells:
-        return "call", {**shared, "api": "driver" if re.match(r"cu[A-Z]", name) else "runtime"}, ""
+        return "runtime", {**shared, "api": "driver" if re.match(r"cu[A-Z]", name) else "runtime"}, ""
     match = _DEVICE.fullmatch(cells["Device"])
     stream = cells.get("Stream", "")
     shared |= {
@@ -210,7 +190,7 @@ def _event(cells: dict[str, str], units: dict[str, str]) -> tuple[str, dict[str,
             "src_kind": cells.get("SrcMemType", "").lower() or None,
             "dst_kind": cells.get("DstMemType", "").lower() or None,
         }
-        return "copy", {**shared, **sizes}, device
+        return "copies", {**shared, **sizes}, device
     shape = {
         column: int(text) if (text := cells.get(title, "")).isdecimal() and len(text) < 10 else None
         for column, title in zip(
@@ -222,7 +202,7 @@ def _event(cells: dict[str, str], units: dict[str, str]) -> tuple[str, dict[str,
     static = _quantity(cells.get("Static SMem", ""), units.get("Static SMem", ""), _SIZES)
     dynamic = _quantity(cells.get("Dynamic SMem", ""), units.get("Dynamic SMem", ""), _SIZES)
     memory = None if static is None and dynamic is None else (static or 0) + (dynamic or 0)
-    return "kernel", {**shared, **shape, "shared_bytes": memory}, device
+    return "kernels", {**shared, **shape, "shared_bytes": memory}, device
 
 
 _SESSION_KERNELS: Final = ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL")
@@ -252,14 +232,16 @@ _SESSION_SHAPE: Final = {
 _ACTIVITY: Final = re.compile(r"CUPTI_ACTIVITY_KIND_\w+", re.IGNORECASE)
 
 
-def is_session(path: Path) -> bool:
+def is_session(probe: Probe) -> bool:
     """Whether an SQLite file is a session of nvprof: names are in its ``StringTable``, not in ``StringIds``."""
-    with sqlite.connect(path) as connection:
+    if not probe.start.startswith(sqlite.MAGIC):
+        return False
+    with sqlite.connect(probe.path) as connection:
         names = sqlite.tables(connection)
     return "StringTable" in names and "StringIds" not in names and bool(names.matching(_ACTIVITY) or names.refused)
 
 
-def read_session(path: Path) -> list[Part]:
+def read_session(path: Path, request: Request) -> list[Part]:
     """Read one session."""
     with sqlite.connect(path) as connection:
         columns = sqlite.tables(connection)
@@ -432,25 +414,13 @@ def _is_printed(probe: Probe) -> bool:
     return any(is_heading([cell.strip() for cell in cells]) for cells in rows[:40])
 
 
-def _is_session(probe: Probe) -> bool:
-    return probe.start.startswith(sqlite.MAGIC) and is_session(probe.path)
-
-
-def _printed_of(path: Path, request: Request) -> Trace:
-    return read_printed(path)
-
-
-def _session_of(path: Path, request: Request) -> list[Part]:
-    return read_session(path)
-
-
 READERS: Final = (
     Reader(
         name="nvprof-session",
         version=2,
         what="a session of nvprof (SQLite, .nvvp)",
-        sniff=_is_session,
-        read=_session_of,
+        sniff=is_session,
+        read=read_session,
         suffixes=(".nvvp", ".nvprof"),
         database=lambda path, _: path,
     ),
@@ -459,7 +429,7 @@ READERS: Final = (
         version=1,
         what="CSV that nvprof printed",
         sniff=_is_printed,
-        read=_printed_of,
+        read=read_printed,
         alone=True,
     ),
 )

@@ -11,12 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, TypeGuard
 
-import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Probe, Reader, Request
-from llmprof.readers.common.summaries import bytes_of, trace_of
+from llmprof.readers.common.summaries import json_of, trace_of
 from llmprof.text import left_out
 from llmprof.trace import Trace
 
@@ -35,15 +34,7 @@ def _sniff(probe: Probe) -> bool:
 
 
 def _read(path: Path, request: Request) -> Trace:
-    data, damage = bytes_of(path)
-    try:
-        document = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ReadError(
-            f"{path.name} is not complete JSON: {error}",
-            expected="the output of proton.finalize()",
-            hint="record it again",
-        ) from error
+    document, damage = json_of(path, "the output of proton.finalize()")
     if not isinstance(document, list):
         raise ReadError(f"{path.name} is not a JSON list", expected="a list of trees")
     trees = [node for node in document if isinstance(node, dict) and isinstance(node.get("frame"), dict)]

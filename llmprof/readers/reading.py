@@ -117,38 +117,32 @@ def read(
                 trace = Trace(trace.recorded, meta, trace.coverage, database=trace._database)
             if "samples" in wanted:
                 trace = with_cpu_samples(Path(given[0]), trace)
-    return _warned(trace.called(name_of([Path(p) for p in given])))
+    for message in trace.coverage.get("warnings", ()):
+        warnings.warn(message, TraceWarning, stacklevel=3)  # the caller of read, above the check of its arguments
+    return trace.called(name_of([Path(p) for p in given]))
 
 
 def with_cpu_samples(folder: Path, trace: Trace) -> Trace:
-    """Join a timeline with the samples of the CPU that were recorded at the same time.
-
-    Times of perf are converted with the offset of its clock from the epoch, which the run saved. VTune's report has
-    only sums.
-    """
+    """Join a timeline with the samples of perf, on the clock that the run saved, or with the sums of VTune."""
     try:
-        return _with_cpu_samples(folder, trace)
+        if (folder / CPU_TEXT).is_file():
+            rows, *_ = perf.samples(folder / CPU_TEXT)
+            clock = files.read_json(folder / CPU_CLOCK)
+            offset = clock.get("epoch_minus_monotonic_ns") if isinstance(clock, dict) else None
+            epoch = trace.meta.get("start_epoch_ns")
+            moved = pl.lit(None, dtype=pl.Int64)
+            if isinstance(offset, int) and isinstance(epoch, int):
+                moved = pl.col("time_ns") + (offset - epoch)
+            rows = rows.with_columns(time_ns=moved, rank=pl.lit(trace.ranks[0] if trace.ranks else 0, dtype=pl.Int32))
+        elif (folder / CPU_TABLE).is_file():
+            rows = _read([folder / CPU_TABLE], None, Request(), cache=False).samples
+        else:
+            return trace
+        if not rows.height:
+            raise ReadError("the sampler of the CPU printed no sample")
     except ReadError as error:
         warnings.warn(f"the trace has no samples of the CPU: {error.found}", TraceWarning, stacklevel=2)
         return trace
-
-
-def _with_cpu_samples(folder: Path, trace: Trace) -> Trace:
-    if (folder / CPU_TEXT).is_file():
-        rows, *_ = perf.samples(folder / CPU_TEXT)
-        clock = files.read_json(folder / CPU_CLOCK)
-        offset = clock.get("epoch_minus_monotonic_ns") if isinstance(clock, dict) else None
-        epoch = trace.meta.get("start_epoch_ns")
-        moved = pl.lit(None, dtype=pl.Int64)
-        if isinstance(offset, int) and isinstance(epoch, int):
-            moved = pl.col("time_ns") + (offset - epoch)
-        rows = rows.with_columns(time_ns=moved, rank=pl.lit(trace.ranks[0] if trace.ranks else 0, dtype=pl.Int32))
-    elif (folder / CPU_TABLE).is_file():
-        rows = _read([folder / CPU_TABLE], None, Request(), cache=False).samples
-    else:
-        return trace
-    if not rows.height:
-        raise ReadError("the sampler of the CPU printed no sample")
     return Trace({**trace.recorded, "samples": rows}, trace.meta, trace.coverage)
 
 
@@ -169,7 +163,17 @@ def name_of(paths: Sequence[Path]) -> str | None:
 
 def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cache: bool | None) -> Trace:
     files = [(reader, file) for path in paths for reader, file in files_of(path, chosen)]
-    reader = _only_reader(files)
+    readers = {reader.name: reader for reader, _ in files}
+    reader = next(iter(readers.values()))
+    if len(readers) > 1 or (reader.alone and len(files) > 1):
+        raise MixedRunsError(
+            f"the files have different formats: {listed(sorted(readers))}"
+            if len(readers) > 1
+            else f"there are {len(files)} files of format {reader.name}, each of which is a whole trace",
+            expected="the files that one profiler wrote for one run",
+            hint="read each file separately",
+            formats=sorted(readers),
+        )
     wanted = request.wanted
     read_for = wanted.with_sources()
     if reader.deferred:
@@ -194,22 +198,6 @@ def _read(paths: Sequence[Path], chosen: Reader | None, request: Request, *, cac
         if cache or (cache is None and time.perf_counter() - begin > CACHE_AFTER_S):
             trace_cache.store(trace, entry, database)
     return wanted.part_of(trace, database=database)
-
-
-def _only_reader(files: Sequence[tuple[Reader, Path]]) -> Reader:
-    """The one reader of all files."""
-    readers = {reader.name: reader for reader, _ in files}
-    reader = next(iter(readers.values()))
-    if len(readers) > 1 or (reader.alone and len(files) > 1):
-        raise MixedRunsError(
-            f"the files have different formats: {listed(sorted(readers))}"
-            if len(readers) > 1
-            else f"there are {len(files)} files of format {reader.name}, each of which is a whole trace",
-            expected="the files that one profiler wrote for one run",
-            hint="read each file separately",
-            formats=sorted(readers),
-        )
-    return reader
 
 
 def _call(reader: Reader, file: Path, request: Request) -> list[Part] | Trace:
@@ -309,28 +297,17 @@ def _wrong(reader: Reader, problem: str, expected: str) -> ReadError:
     )
 
 
-def _warned(trace: Trace) -> Trace:
-    """Warn about content that was lost or is missing, and return the trace."""
-    for message in trace.coverage.get("warnings", ()):
-        warnings.warn(message, TraceWarning, stacklevel=4)  # the caller of read, above the check of its arguments
-    return trace
-
-
 def hardware_metrics_only(path: Path) -> bool:
     """Whether a path has hardware metrics of Nsight Compute but no timeline."""
     with border(path.name or str(path)):
-        return _hardware_metrics_only(path)
-
-
-def _hardware_metrics_only(path: Path) -> bool:
-    if not path.exists() or (is_run(path) and has_timeline(path)):
-        return False
-    if not path.is_dir():
-        return _is_profile(path)
-    try:
-        return not files_of(path, None, quiet=True)
-    except ReadError:
-        return any(_is_profile(file) for file in path.iterdir() if file.is_file())
+        if not path.exists() or (is_run(path) and has_timeline(path)):
+            return False
+        if not path.is_dir():
+            return _is_profile(path)
+        try:
+            return not files_of(path, None, quiet=True)
+        except ReadError:
+            return any(_is_profile(file) for file in path.iterdir() if file.is_file())
 
 
 def _is_profile(path: Path) -> bool:
@@ -338,11 +315,7 @@ def _is_profile(path: Path) -> bool:
         reader = knows(path)
     except ReadError:  # the caller raises this error when it reads the file
         return False
-    return reader is not None and reader.instead == _METRICS
-
-
-_METRICS: Final = "llmprof.read_metrics"
-"""Function that reads files of Nsight Compute."""
+    return reader is not None and reader.instead == "llmprof.read_metrics"
 
 
 def files_of(path: Path, chosen: Reader | None, *, quiet: bool = False) -> list[tuple[Reader, Path]]:
@@ -379,17 +352,16 @@ def _inside(folder: Path, chosen: Reader | None, *, quiet: bool) -> list[tuple[R
         if not reader.alone and chosen in (None, reader):
             by_reader.setdefault(reader, []).append(path)
     if not by_reader:
-        others = {f"{path.name} is {reader.what}{_elsewhere(reader)}": None for reader, path in readable}
+        others = [
+            f"{path.name} is {one.what}: read it {'with ' * bool(one.instead)}{one.instead or 'separately'}"
+            for one, path in readable
+        ]
         raise ReadError(
             f"{folder} has no trace (llmprof looked at {counted(sum(p.is_file() for p in candidates), 'file')})",
             expected=_expected(),
             hint=next(iter(others), "pass the folder with the profiler's files"),
         )
     return [(reader, path) for reader, paths in by_reader.items() for path in (reader.choose or list)(paths)]
-
-
-def _elsewhere(reader: Reader) -> str:
-    return f": read it with {reader.instead}" if reader.instead else ": read it separately"
 
 
 def _expected() -> str:

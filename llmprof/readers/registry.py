@@ -85,32 +85,25 @@ _KEY: Final = re.compile(rb'[{,]\s*"([^"\\]{1,40})"\s*:')
 
 def detect(path: Path) -> str | None:
     """Format of a file or folder."""
-    reader = knows(path)
-    return None if reader is None else reader.name
+    return None if (reader := knows(path)) is None else reader.name
 
 
 def knows(path: Path) -> Reader | None:
     """First reader that knows a file or folder; None if no reader does."""
-    with border(path.name or str(path)):
-        return _knows(path)
-
-
-def _knows(path: Path) -> Reader | None:
-    probe = Probe(path)
     first: Reader | None = None
-    for reader in readers():
-        if first is not None and not reader.package:
-            continue
-        if not claims(reader, probe):
-            continue
-        if first is None:
-            first = reader
-        else:
+    with border(path.name or str(path)):
+        probe = Probe(path)
+        for reader in readers():
+            if (first is not None and not reader.package) or not claims(reader, probe):
+                continue
+            if first is None:
+                first = reader
+                continue
             warnings.warn(
                 f"{path.name} is read as {first.name!r}, and the plug-in {reader.package} claims it, too; "
                 f"format={reader.name!r} reads it with the plug-in",
                 PluginWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
     return first
 

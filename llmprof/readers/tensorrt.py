@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError, UnknownFormatError
 from llmprof.readers.common.reader import Probe, Reader, Request
-from llmprof.readers.common.summaries import MOST_NS, bytes_of, trace_of
+from llmprof.readers.common.summaries import MOST_NS, json_of, trace_of
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 
@@ -33,18 +33,8 @@ _STAGES: Final = (
 """Keys of the start and the length of each stage; the length is more exact than the difference of end and start."""
 
 
-def _document(path: Path) -> tuple[Any, str]:
-    data, damage = bytes_of(path)
-    try:
-        return msgspec.json.decode(data), damage
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ReadError(
-            f"{path.name} is not complete JSON: {error}", expected="the output of trtexec", hint="export it again"
-        ) from error
-
-
 def _rows(path: Path) -> tuple[list[dict[str, Any]], str]:
-    document, damage = _document(path)
+    document, damage = json_of(path, "the output of trtexec")
     if not isinstance(document, list):
         raise ReadError(f"{path.name} is not a JSON list", expected="the output of trtexec")
     return [row for row in document if isinstance(row, dict)], damage
@@ -147,11 +137,8 @@ def _read_layers(path: Path, request: Request) -> Trace:
     )
 
 
-def _starts(pattern: re.Pattern[bytes]) -> Any:
-    def sniff(probe: Probe) -> bool:
-        return pattern.match(probe.start.lstrip(b"\xef\xbb\xbf \t\r\n")) is not None
-
-    return sniff
+def _starts(pattern: re.Pattern[bytes]) -> Callable[[Probe], bool]:
+    return lambda probe: pattern.match(probe.start.lstrip(b"\xef\xbb\xbf \t\r\n")) is not None
 
 
 READERS: Final = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections import Counter, defaultdict
@@ -302,12 +303,12 @@ def split(events: list[Any]) -> dict[str, list[Any]]:
     if not by_process and _MERGED_ARGS not in bytes(first.args):
         return {"": events}
     out: dict[str, list[Any]] = defaultdict(list)
-    known = _Labels()
+    known = functools.cache(_label)
     unlabelled: list[Any] = []
     for event in events:
         if (pid := getattr(event, "pid", None)) is None:
             out[""].append(event)
-        elif (label_and_pid := known[pid]) is not None:
+        elif (label_and_pid := known(pid)) is not None:
             event.pid = label_and_pid[1]
             out[label_and_pid[0]].append(event)
         else:
@@ -318,13 +319,10 @@ def split(events: list[Any]) -> dict[str, list[Any]]:
     return out
 
 
-class _Labels(dict[Any, tuple[str, str] | None]):
+def _label(pid: Any) -> tuple[str, str] | None:
     """Label in the identifier of a process, and the rest of the identifier; None if it has no label."""
-
-    def __missing__(self, pid: Any) -> tuple[str, str] | None:
-        match = _LABEL.match(pid) if isinstance(pid, str) else None
-        self[pid] = label_and_pid = (match[1], match[2]) if match else None
-        return label_and_pid
+    match = _LABEL.match(pid) if isinstance(pid, str) else None
+    return (match[1], match[2]) if match else None
 
 
 def ranks(labels: Iterable[str]) -> dict[str, int]:

@@ -69,14 +69,8 @@ def ids(values: Sequence[int | str | None]) -> pl.Series:
     try:
         return pl.Series(values, dtype=pl.Int64)
     except (TypeError, OverflowError):
-        known = _Ids()
-        return pl.Series([known[v] for v in values], dtype=pl.Int64)
-
-
-class _Ids(dict[Any, int | None]):
-    def __missing__(self, key: Any) -> int | None:
-        self[key] = value = _id(key)
-        return value
+        known = functools.cache(_id)
+        return pl.Series([known(v) for v in values], dtype=pl.Int64)
 
 
 def _id(value: int | str | None) -> int | None:
@@ -100,12 +94,9 @@ def integers(values: Sequence[int | float | None], dtype: pl.DataType | type[pl.
     try:
         return pl.Series(values, dtype=dtype)
     except (TypeError, OverflowError):
-        bits = 31 if dtype == pl.Int32 else 63
-        return pl.Series([_whole(v, 2**bits) for v in values], dtype=dtype)
-
-
-def _whole(value: int | float | None, limit: int) -> int | None:
-    return int(value) if value is not None and -limit <= value < limit else None
+        limit = 2 ** (31 if dtype == pl.Int32 else 63)
+        whole = [int(v) if v is not None and -limit <= v < limit else None for v in values]
+        return pl.Series(whole, dtype=dtype)
 
 
 _UNKNOWN_SIZE: Final = (None, None, None)
@@ -170,10 +161,7 @@ def calls(texts: Texts, events: list[Any], args: list[kinds.LaunchArgs]) -> Colu
 
 
 def ops(texts: Texts, events: list[Any], args: list[kinds.OpArgs]) -> Columns:
-    """Operators, with PyTorch's description of their arguments if it was recorded.
-
-    Operators of ONNX Runtime are named after their node and have their type in a separate column.
-    """
+    """Operators, with PyTorch's description of their arguments if it was recorded."""
     return {**_span(texts, events), **_on_host(events), "op_id": _op_ids(args), **_arguments(texts, args)}
 
 
@@ -198,14 +186,11 @@ def _arguments(texts: Texts, args: list[kinds.OpArgs]) -> Columns:
 
 
 class Repeated(NamedTuple):
-    """Arguments of operators, most of which come many times."""
+    """Arguments of operators that differ, and for each event their place among them and its operator's identifier."""
 
     distinct: list[kinds.OpArgs]
-    """Those that differ, without the identifier of the operator."""
     rows: pl.Series
-    """The place of each event's arguments among them."""
     op_ids: pl.Series
-    """Identifier of each event's operator."""
 
 
 _FIRST_MEMBER: Final = re.compile(rb'\{\s*"[Ee]xternal id": ?(?=\d)')
@@ -230,7 +215,8 @@ def repeated(texts: Sequence[msgspec.Raw]) -> Repeated | None:
         alike = apart.group_by("shared", maintain_order=True).agg("row")
         if alike.height * _TIMES_EACH > apart.height or alike["shared"].null_count():
             return None
-        distinct = _OP_ARGS.decode(b"[" + b",".join(map(_closed, alike["shared"])) + b"]")
+        members = (text if text.endswith(b"}") else text.rstrip().removesuffix(b",") + b"}" for text in alike["shared"])
+        distinct = _OP_ARGS.decode(b"[{" + b",{".join(members) + b"]")
     except (*UNFIT, pl.exceptions.InvalidOperationError, pl.exceptions.ComputeError):
         return None
     if len(distinct) != alike.height or any(args.op_id is not None for args in distinct):
@@ -257,11 +243,6 @@ def _numbers_apart(texts: pl.Series, before: str) -> pl.DataFrame:
         op_id=text.bin.head(comma).cast(pl.String).str.strip_prefix(before).cast(pl.Int64),
         shared=text.bin.slice(comma + 1, rest),
     )
-
-
-def _closed(shared: bytes) -> bytes:
-    """Shared members as an object."""
-    return b"{" + shared if shared.endswith(b"}") else b"{" + shared.rstrip().removesuffix(b",") + b"}"
 
 
 def python_functions(texts: Texts, events: list[Any], args: list[kinds.Args]) -> Columns:

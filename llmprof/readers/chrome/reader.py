@@ -25,7 +25,7 @@ from llmprof.readers.chrome.events import EventDecoder, in_one_form
 from llmprof.readers.chrome.tables import base_ns, describe, tables
 from llmprof.readers.common.event_stream import BLOCK_BYTES, EventStream
 from llmprof.readers.common.helpers import Done, Job, Share, is_worth_it, shared
-from llmprof.readers.common.reader import Part, Probe, Reader, Request
+from llmprof.readers.common.reader import Part, Probe, Reader
 from llmprof.readers.common.repair import BAD_JSON
 
 _LANES: Final = (
@@ -57,7 +57,12 @@ def read(
 def _parts(reading: _Reading) -> list[Part]:
     stream, by_label = reading.stream, reading.by_label
     if by_label.keys() <= {""}:
-        return [_only_part(reading)]
+        if not by_label[""].total and (stream.lost_pieces or stream.truncated):
+            why = f": {stream.truncated}" if stream.truncated else ""
+            raise ReadError(f"{stream.path.name} holds no whole event{why}", hint="record the trace again")
+        part = _part(stream, by_label[""])
+        _tell_of_file(part.coverage, reading)
+        return [part]
     rest = by_label.pop("", None)
     parts = [_part(stream, by_label[label], rank=rank) for label, rank in ranks(by_label).items()]
     _tell_of_file(parts[0].coverage, reading)
@@ -234,16 +239,6 @@ def help_read(of: dict[str, Any], share: Share) -> None:
             share.give(unit, *reading.told(unit))
 
 
-def _only_part(reading: _Reading) -> Part:
-    stream, batches = reading.stream, reading.by_label[""]
-    if not batches.total and (stream.lost_pieces or stream.truncated):
-        why = f": {stream.truncated}" if stream.truncated else ""
-        raise ReadError(f"{stream.path.name} holds no whole event{why}", hint="record the trace again")
-    part = _part(stream, batches)
-    _tell_of_file(part.coverage, reading)
-    return part
-
-
 def _part(stream: EventStream, batches: Batches, *, rank: int | None = None) -> Part:
     base = base_ns(stream.head)
     events, wrong_types, names = batches.total, batches.wrong_types, batches.process_names
@@ -299,16 +294,14 @@ def _sniff(probe: Probe) -> bool:
     return False
 
 
-def _read(path: Path, request: Request) -> list[Part]:
-    return read(path, python_functions=request.python_functions, progress=request.progress, workers=request.workers)
-
-
 READER = Reader(
     name="chrome",
     version=9,
     what="Chrome trace JSON (PyTorch profiler and others), plain or gzip",
     sniff=_sniff,
-    read=_read,
+    read=lambda path, request: read(
+        path, python_functions=request.python_functions, progress=request.progress, workers=request.workers
+    ),
     suffixes=(".json", ".gz", ".trace", ".txt", ""),
     one_core=True,
 )

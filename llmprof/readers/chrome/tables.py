@@ -42,13 +42,9 @@ Frames = dict[str, pl.DataFrame]
 def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str], texts: Texts) -> Frames:
     """Tables of one file."""
     by_kind = {kind: _named(frame, texts) for kind, frame in frames.items()}
-    uncategorized = _told_apart(by_kind.pop("process", None), process_names)
-    for kind, frame in uncategorized.items():
-        by_kind[kind] = pl.concat([by_kind[kind], frame], how="diagonal_relaxed") if kind in by_kind else frame
-    queue = _of_queue(by_kind.pop("queue", None))
-    tasks = queue.pop("tasks", None)
-    for kind, frame in queue.items():
-        by_kind[kind] = pl.concat([by_kind[kind], frame], how="diagonal_relaxed") if kind in by_kind else frame
+    for more in (_told_apart(by_kind.pop("process", None), process_names), _of_queue(by_kind.pop("queue", None))):
+        for kind, frame in more.items():
+            by_kind[kind] = pl.concat([by_kind[kind], frame], how="diagonal_relaxed") if kind in by_kind else frame
     kernels = by_kind.get("kernel")
     if kernels is not None and "torch_annotation" in kernels.columns:
         by_kind |= {kind: _lanes(by_kind[kind]) for kind in ("kernel", "copy") if kind in by_kind}
@@ -72,7 +68,7 @@ def tables(frames: Mapping[str, pl.DataFrame], process_names: Mapping[int, str],
         "collectives": _collectives(kernels),
         "memory": None if (memory := by_kind.get("memory")) is None else memory.drop("name"),
         "counters": by_kind.get("counter"),
-        "tasks": tasks,
+        "tasks": by_kind.get("tasks"),
     }
     return {name: frame for name, frame in out.items() if frame is not None}
 
@@ -196,17 +192,8 @@ def _describe(name: str) -> tuple[str, str | None, str | None]:
     return "memset" if _FILL.match(name) else moved, source, target
 
 
-def _shapes(value: bytes | None) -> str | None:
-    """Shapes as a JSON list on one line, also from the list of objects that ONNX Runtime writes."""
-    return _json_list(value, lambda entry: next(iter(entry.values()), []))
-
-
-def _types(value: bytes | None) -> str | None:
-    """Types as a JSON list on one line, also from the list of objects that ONNX Runtime writes."""
-    return _json_list(value, lambda entry: next(iter(entry), ""))
-
-
 def _json_list(value: bytes | None, of_object: Callable[[dict[str, Any]], Any]) -> str | None:
+    """Shapes or types as a JSON list on one line, also from the list of objects that ONNX Runtime writes."""
     if value is None:
         return None
     if _AS_DUMPED.fullmatch(value):
@@ -229,18 +216,12 @@ def _annotation(value: Any) -> str | None:
 
 
 _TEXTS: Final[dict[str, Callable[[Any], str | None]]] = {
-    "name": lambda value: value,
-    "domain": lambda value: value,
-    "unit": lambda value: value,
-    "shapes": _shapes,
-    "torch_annotation": _annotation,
-    "rocm_kernel": lambda value: value,
-    "ort_op": lambda value: value,
-    "torch_strides": _shapes,
-    "torch_inputs": _types,
-    "rocm_grid": _annotation,
-    "rocm_block": _annotation,
-    "dtypes": _types,
+    **dict.fromkeys(("name", "domain", "unit", "rocm_kernel", "ort_op"), lambda value: value),
+    **dict.fromkeys(
+        ("shapes", "torch_strides"), lambda value: _json_list(value, lambda entry: next(iter(entry.values()), []))
+    ),
+    **dict.fromkeys(("dtypes", "torch_inputs"), lambda value: _json_list(value, lambda entry: next(iter(entry), ""))),
+    **dict.fromkeys(("torch_annotation", "rocm_grid", "rocm_block"), _annotation),
 }
 
 

@@ -16,11 +16,7 @@ FRONT_END = -1
 
 
 def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
-    """Assign a rank to each part.
-
-    A part without device work and without a rank, among parts with ranks, is a front end: the process that drives the
-    workers.
-    """
+    """A rank for each part; among parts with ranks, one without rank and device work is a front end."""
     stated = [part.rank for part in parts]
     if len(parts) == 1:
         return [stated[0] if stated[0] is not None else 0], []

@@ -59,9 +59,8 @@ class Part:
         """Rank that the file states, else the rank in its name, else None; a front end has no rank."""
         if self.head.get("front_end"):
             return None
-        rank = self.head.get("rank")
-        if isinstance(rank, int) and 0 <= rank < MOST_RANKS:
-            return rank
+        if self.says_rank:
+            return int(self.head["rank"])
         for pattern in _RANK_IN_NAME:
             if match := pattern.search(self.path.name):
                 return int(match[1])
@@ -146,13 +145,7 @@ class Wanted:
 
     @classmethod
     def of(cls, tables: Tables | None) -> Wanted:
-        """Tables and columns in the argument ``tables`` of :func:`llmprof.read`.
-
-        Raises
-        ------
-        LlmprofError
-            The argument is empty, or names a table or column that the schema does not have.
-        """
+        """Tables and columns in the argument ``tables`` of :func:`llmprof.read`."""
         if tables is None:
             return cls()
         if isinstance(tables, str):
@@ -243,18 +236,7 @@ _MOST_BYTES: Final = 16 << 20
 
 
 class Probe:
-    """A file or folder that each reader inspects in turn; its beginning is read only once.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        An existing file or folder.
-
-    Raises
-    ------
-    ReadError
-        It is a pipe, a socket or a device.
-    """
+    """A file or folder that each reader inspects in turn; its beginning is read only once."""
 
     def __init__(self, path: Path) -> None:
         self.path = files.regular(path)
@@ -374,18 +356,7 @@ BY_CONTENT: Final = (
 
 @contextmanager
 def border(what: str) -> Iterator[None]:
-    """Turn exceptions that a file causes into a :class:`~llmprof.errors.ReadError` that names it.
-
-    Parameters
-    ----------
-    what : str
-        Name of the file or folder for the message.
-
-    Raises
-    ------
-    ReadError
-        The reader raised an exception that does not derive from LlmprofError, or an error that names no file.
-    """
+    """Turn exceptions that a file causes into a :class:`~llmprof.errors.ReadError` that names it."""
     try:
         yield
     except LlmprofError as error:

@@ -298,10 +298,7 @@ def _object(text: msgspec.Raw) -> dict[str, Any]:
 
 
 def fit(kind: type[Kind], text: msgspec.Raw | bytes) -> tuple[Kind, int]:
-    """Decode an object of a class; returns it, and the number of fields that have a wrong type.
-
-    Numbers that are written as text are accepted; a field with a wrong type keeps its default.
-    """
+    """Decode an object of a class, also numbers written as text; and the number of fields of a wrong type."""
     out = kind()
     try:
         members = _MEMBERS.decode(text)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
@@ -36,6 +38,17 @@ def bytes_of(path: Path, *, most: int = MOST_TEXT_BYTES) -> tuple[bytes, str]:
     return b"".join(held), blocks.damage
 
 
+def json_of(path: Path, expected: str) -> tuple[Any, str]:
+    """JSON document of a file, plain or gzip, and the reason why the file ends early (empty if it is complete)."""
+    data, damage = bytes_of(path)
+    try:
+        return msgspec.json.decode(data), damage
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ReadError(
+            f"{path.name} is not complete JSON: {error}", expected=expected, hint="record or export it again"
+        ) from error
+
+
 def text_of(data: bytes) -> str:
     """Bytes as text: UTF-8, or UTF-16 if they begin with its mark; invalid bytes are replaced."""
     name = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
@@ -43,12 +56,7 @@ def text_of(data: bytes) -> str:
 
 
 def table_of(text: str, *, separator: str = ",") -> tuple[pl.DataFrame, int]:
-    """Rows of CSV with a heading, all cells as text.
-
-    Empty cells are null. Surplus cells of a row are dropped, and missing cells are null.
-    """
-    import csv
-
+    """Rows of CSV with a heading as text, and the number of rows with surplus (dropped) or missing (null) cells."""
     rows = csv.reader(text.splitlines(), delimiter=separator)
     try:
         heading = next(rows, [])

@@ -13,7 +13,6 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common import summaries
-from llmprof.readers.common.event_stream import Blocks
 from llmprof.trace import Trace
 
 EPOCH: Final = "epoch"
@@ -22,7 +21,6 @@ TIME_OF_DAY: Final = "local time of an unknown date and zone"
 NUMBERED: Final = "order of the samples: the file has no times"
 
 DAY_NS: Final = 86_400_000_000_000
-_MOST_NS: Final = 2**62
 _MOST_DEVICES: Final = 2**16
 _MOST_TEXT_BYTES: Final = 256 << 20
 _START: Final = datetime(1970, 1, 1)
@@ -52,17 +50,7 @@ _FACTORS: Final[dict[str, tuple[str, float]]] = {
 
 def text_of(path: Path) -> str:
     """Text of a file, plain or gzip: UTF-8, or UTF-16 with its mark (as PowerShell redirects output)."""
-    blocks, size = [], 0
-    for block in Blocks(path):
-        blocks.append(block)
-        size += len(block)
-        if size > _MOST_TEXT_BYTES:
-            raise ReadError(
-                f"{path.name} has more than {_MOST_TEXT_BYTES >> 20} MiB of text",
-                expected="the output of a monitor",
-                hint="cut it into files of one day each",
-            )
-    return summaries.text_of(b"".join(blocks))
+    return summaries.text_of(summaries.bytes_of(path, most=_MOST_TEXT_BYTES)[0])
 
 
 def number(text: str) -> float | None:
@@ -125,7 +113,7 @@ class Samples:
             return
         to, factor = base(unit)
         if (
-            abs(time_ns) < _MOST_NS
+            abs(time_ns) < summaries.MOST_NS
             and math.isfinite(value * factor)
             and (device is None or 0 <= device < _MOST_DEVICES)
         ):

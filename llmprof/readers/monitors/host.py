@@ -132,7 +132,7 @@ def _csv_rows(text: str, samples: Samples) -> Iterator[_Row]:
     names: list[str] = []
     before: list[str] = []
     for cells in csv_rows(text.splitlines(), samples):
-        if not any(cells):  # skip blank lines
+        if not any(cells):
             continue
         if cells[0].endswith(("CSV output", "CSV Output")) or cells[0] in {"Author:", "Host:", "Cmdline:"}:
             groups, names, before = [], [], []

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof.readers.common import summaries
-from llmprof.readers.common.reader import Probe, Reader, Request
+from llmprof.readers.common.reader import Reader
 from llmprof.readers.monitors import host
 from llmprof.readers.monitors.common import (
     EPOCH,
@@ -68,7 +68,7 @@ def read_dmon(path: Path) -> Trace:
     for line in text_of(path).splitlines():
         words = _SPLIT.sub(" ", line.strip().lstrip("#")).split()
         if "gpu" in words:
-            names, clock = words, _clock(words)
+            names, clock = words, NUMBERED if "Time" not in words else LOCAL if "Date" in words else TIME_OF_DAY
         elif _IDX & set(words):
             units = words
         elif words:
@@ -86,10 +86,6 @@ def read_dmon(path: Path) -> Trace:
                 name, unit = _COLUMNS.get(column) or (f"gpu.{column}", _UNITS.get(unit_of.get(column, ""), ""))
                 samples.add(time_ns, name, number(row[column]), unit, int(device))
     return samples.trace(path, "dmon", clock=clock, notes=[f"{path.name} {_NOTES[clock]}"] if clock in _NOTES else [])
-
-
-def _clock(names: list[str]) -> str:
-    return NUMBERED if "Time" not in names else LOCAL if "Date" in names else TIME_OF_DAY
 
 
 def _time_ns(row: dict[str, str], clock: str, days: Days, turn: int) -> int | None:
@@ -291,13 +287,14 @@ def kind(start: bytes) -> str | None:
 
 
 def _reader(name: str, what: str, read: Callable[[Path], Trace]) -> Reader:
-    def sniff(probe: Probe) -> bool:
-        return not probe.is_folder and kind(probe.start) == name
-
-    def read_file(path: Path, request: Request) -> Trace:
-        return read(path)
-
-    return Reader(name=name, version=1, what=what, sniff=sniff, read=read_file, alone=True)
+    return Reader(
+        name=name,
+        version=1,
+        what=what,
+        sniff=lambda probe: not probe.is_folder and kind(probe.start) == name,
+        read=lambda path, _: read(path),
+        alone=True,
+    )
 
 
 READERS: Final = (

@@ -182,19 +182,7 @@ def _time(unit: str) -> str | None:
 
 
 def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
-    """Convert values from text to numbers in base units.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``raw`` and ``unit`` as text, and other columns.
-
-    Returns
-    -------
-    polars.DataFrame
-        The other columns; ``unit`` (the base unit); ``value``, which is null for text, NaN and infinity; and ``text``,
-        the cell if it is not a number or has more than a number.
-    """
+    """Text in the column ``raw`` as ``value`` in the base ``unit``; ``text`` is what is no number, or more than one."""
     raw = pl.col("raw").str.strip_chars()
     number = raw.str.extract(rf"^({_NUMBER})\s*(?:\(.*\))?$", 1).str.replace_all(",", "")
     units = frame["unit"].fill_null("").unique().to_list()
@@ -251,15 +239,7 @@ class Part:
 
 
 def part_of(segment: Segment, source: str) -> Iterator[Part]:
-    """Parts of a page, one for each run; a new run begins where the launch numbers start again.
-
-    Parameters
-    ----------
-    segment : Segment
-        Heading and rows of the page.
-    source : str
-        Name of the file or page.
-    """
+    """Parts of a page, one for each run; a new run begins where the launch numbers start again."""
     part = _long(segment, source) if segment.is_long else _wide(segment, source)
     runs = part.launches.select(run=(pl.col("id") < pl.col("id").shift(1)).fill_null(value=False).cum_sum())["run"]
     for run in runs.unique(maintain_order=True) if len(runs) else [0]:

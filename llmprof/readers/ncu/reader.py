@@ -52,13 +52,7 @@ def head(path: Path) -> bytes:
 
 
 def content(path: Path) -> tuple[bytes, bool]:
-    """Content of a file, decompressed, and whether the compressed data were complete.
-
-    Raises
-    ------
-    ReadError
-        The file does not exist, cannot be read, or is not valid gzip or xz at its start.
-    """
+    """Content of a file, decompressed, and whether the compressed data were complete."""
     try:
         data = regular(path).read_bytes()
     except OSError as error:
@@ -74,13 +68,7 @@ def content(path: Path) -> tuple[bytes, bool]:
 
 
 def _decompress(data: bytes) -> tuple[bytes, bool]:
-    """Decompress gzip or xz data member by member, up to the first damage; other data stay as they are.
-
-    Returns
-    -------
-    tuple of (bytes, bool)
-        The data, and whether they are complete.
-    """
+    """Decompress gzip or xz data member by member up to the first damage; whether the data are complete."""
     out = bytearray()
     while data.startswith((_GZIP, _XZ)):
         stream = zlib.decompressobj(31) if data.startswith(_GZIP) else lzma.LZMADecompressor()

@@ -27,30 +27,7 @@ _URL_LINK: Final = re.compile(r"@url:([^:@]*):([^@]*)@")
 
 
 def read(path: Path, data: bytes, pages: Callable[[str, str], list[Part]], coverage: dict[str, Any]) -> Iterator[Part]:
-    """Read the parts of a report, and compare them with what it states.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        Path of the report.
-    data : bytes
-        Content of the report, decompressed.
-    pages : callable
-        Function of the text and the name of a page that returns its parts.
-    coverage : dict
-        Kernels and metrics that the report states and that could not be read are added to ``lost_kernels`` and
-        ``lost_metrics``.
-
-    Raises
-    ------
-    ReadError
-        Neither the package nor ncu is installed, or the report is damaged.
-
-    Warns
-    -----
-    TraceWarning
-        The report is damaged, or not all that it states could be read.
-    """
+    """Read the parts of a report, and compare them with what it states."""
     ncu = shutil.which("ncu")
     try:
         library = importlib.import_module("ncu_report")

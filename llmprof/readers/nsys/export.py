@@ -51,14 +51,11 @@ class Capture:
     traced: frozenset[str] | None = None
     """Traced APIs, as named by ``nsys profile --trace``; None if the export does not state them."""
     memory: bool = False
-    """Whether memory usage was recorded."""
     host: str = ""
     numbers: dict[str, int] = field(default_factory=dict)
     """Variables of the recorded environment that give a rank, a number of ranks or a node."""
     node_argument: int | None = None
-    """Number of the node in the command that was profiled."""
     report: str = ""
-    """Name of the report that was exported."""
 
     def asked(self, what: str) -> bool | None:
         """Whether an API was traced; None if that is unknown."""
@@ -94,10 +91,7 @@ Pairs = Callable[[str], pl.DataFrame | None]
 
 
 def read_capture(pairs: Pairs, report: str) -> Capture:
-    """Read the tables ``META_DATA_CAPTURE`` and ``TARGET_INFO_SYSTEM_ENV``.
-
-    Of the environment, only variables that number a process are read, because others may have secrets.
-    """
+    """Facts about a capture; of the environment only variables that number a process, since others may hold secrets."""
     facts = list(_rows(pairs("META_DATA_CAPTURE")))
     system = dict(_rows(pairs("TARGET_INFO_SYSTEM_ENV")))
     values: dict[str, list[str]] = {}
@@ -230,10 +224,7 @@ class Export:
         return start
 
     def _read(self, table: str, *columns: str, text: tuple[str, ...] = ()) -> pl.DataFrame | None:
-        """Columns of a table; a missing column is null. None if the table or its first column is missing.
-
-        In tables of events, rows without a time are left out, and a missing end or process is filled in; notes say so.
-        """
+        """Columns of a table, where a missing one is null; None if the table or its first column is missing."""
         types = {name: _TYPES.get(name, pl.Int64()) for name in columns} | dict.fromkeys(text, pl.String())
         return self._rows(table, types)
 
@@ -339,8 +330,7 @@ class Export:
 
     def _named(self, frame: pl.DataFrame, *ids: str, default: str, cut: str = "") -> pl.DataFrame:
         """Add ``name`` as :meth:`_texts` does, with a default."""
-        frame = self._texts(frame, *ids, cut=cut)
-        return self.without_gaps(frame, default)
+        return self.without_gaps(self._texts(frame, *ids, cut=cut), default)
 
     def without_gaps(self, frame: pl.DataFrame, default: str) -> pl.DataFrame:
         """The frame with a default for each missing name."""

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 import polars as pl
 
@@ -30,16 +30,6 @@ ARROW_SUFFIX: Final = ".arrows"
 _PLACES: Final = ("opt/nvidia/nsight-systems*/*/bin/nsys", "opt/nvidia/nsight-systems*/*/target-linux-*/nsys",
                   "usr/local/cuda*/bin/nsys", "opt/nvidia/hpc_sdk/*/*/profilers/Nsight_Systems/bin/nsys")  # fmt: skip
 """Patterns of the places where NVIDIA's installers put nsys."""
-
-
-class Tables(Protocol):
-    """Tables of an export: the names of their columns, and frames of chosen columns."""
-
-    columns: sqlite.Tables
-
-    def read(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
-        """Existing columns of a table, cast to the given types; empty text becomes null."""
-        ...
 
 
 class SqliteTables:
@@ -68,8 +58,12 @@ class FolderTables:
         """Existing columns of a table, cast to the given types; empty text becomes null."""
         own = {name: spelled for name in types if (spelled := self.columns[table].spelled(name))}
         present = {name: types[name] for name in own}
+        source, columns = self._sources[self.columns.spelled(table) or table], list(own.values())
         with _damage(table):
-            frame = _selected(self._sources[self.columns.spelled(table) or table], list(own.values()))
+            if isinstance(source, Path) and source.suffix == ".parquet":
+                frame = pl.scan_parquet(source).select(columns).collect()
+            else:
+                frame = pl.read_ipc_stream(_stream(source), columns=columns)
         frame = frame.rename(dict(zip(own.values(), own, strict=True)))
         return frame.select(
             pl.when(pl.col(name).cast(pl.String) != "").then(pl.col(name).cast(pl.String)).alias(name)
@@ -96,12 +90,6 @@ def _columns(sources: Mapping[str, Path | bytes]) -> sqlite.Tables:
             else:
                 columns[table] = pl.read_ipc_stream(_stream(source), n_rows=0).columns
     return sqlite.Tables(columns)
-
-
-def _selected(source: Path | bytes, columns: list[str]) -> pl.DataFrame:
-    if isinstance(source, Path) and source.suffix == ".parquet":
-        return pl.scan_parquet(source).select(columns).collect()
-    return pl.read_ipc_stream(_stream(source), columns=columns)
 
 
 def _stream(source: Path | bytes) -> Path | io.BytesIO:
@@ -167,7 +155,7 @@ def _body_length(data: bytes, offset: int, size: int) -> int:
         ) from error
 
 
-def open_tables(path: Path) -> Tables:
+def open_tables(path: Path) -> SqliteTables | FolderTables:
     """Tables of an export."""
     if path.is_dir():
         return FolderTables(path)

@@ -7,7 +7,7 @@ Times are ns from the start of the capture; ``TARGET_INFO_SESSION_START_TIME`` g
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +17,24 @@ from llmprof.errors import ReadError
 from llmprof.readers import cache
 from llmprof.readers.common.reader import Part, Probe, Reader, Request, Wanted
 from llmprof.readers.nsys.export import (
+    DOMAIN,
     GRAPH,
     KERNEL,
+    KERNEL_COLUMNS,
     LIBRARIES,
+    MARK,
     MEMCPY,
     MEMORY,
     MEMSET,
+    MOST_NS,
     NVTX,
     RANGES,
+    RECORDS,
     RUNTIME,
+    STYLES,
     TIMES,
+    WAITS,
+    Export,
     owner,
     rename,
     threads,
@@ -42,8 +50,8 @@ from llmprof.readers.nsys.files import (
     is_nsys_sqlite,
 )
 from llmprof.readers.nsys.ranks import DEVICES, PROCESSES, settle
-from llmprof.readers.nsys.tables import DeviceTables, HostTables
 from llmprof.storage import sqlite
+from llmprof.text import left_out
 
 _RANK_NAMES = (
     re.compile(r"Worker_(?:DP\d+_)?(?:PP(\d{1,3})(?!\d))?_?(?:TP(\d{1,3})(?!\d))?", re.IGNORECASE),
@@ -99,7 +107,29 @@ def _by_rank(frames: dict[str, pl.DataFrame | None], ranks: Mapping[int, int]) -
     return tables
 
 
-class _Export(DeviceTables, HostTables):
+_SHARED_MEMORY = ("staticSharedMemory", "dynamicSharedMemory")
+# CUPTI's CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind, as nsys numbers them in ENUM_CUDA_MEMCPY_OPER and
+# ENUM_CUDA_MEM_KIND; the tables themselves are absent in old exports
+_COPY_KINDS = {
+    1: "HtoD", 2: "DtoH", 3: "HtoD", 4: "DtoH", 5: "DtoD", 6: "DtoD", 7: "DtoD", 8: "DtoD", 9: "HtoH", 10: "PtoP",
+    11: "HtoD", 12: "DtoH", 13: "DtoD",
+}  # fmt: skip
+_MEMORY_KINDS = {0: "pageable", 1: "pinned", 2: "device", 3: "array", 4: "managed", 5: "device", 6: "managed"}
+_COPY_NAMES = {
+    1: "Host-to-Device", 2: "Device-to-Host", 3: "Host-to-Array", 4: "Array-to-Host", 5: "Array-to-Array",
+    6: "Array-to-Device", 7: "Device-to-Array", 8: "Device-to-Device", 9: "Host-to-Host", 10: "Peer-to-Peer",
+    11: "Unified Host-to-Device", 12: "Unified Device-to-Host", 13: "Unified Device-to-Device",
+}  # fmt: skip
+_WAIT_COLUMNS = ("nsys_waiting_stream", "nsys_awaited_stream", "nsys_awaited_call")
+_NO_STREAM = 2**32 - 1
+"""CUPTI's value for "no stream" or "no event" (CUPTI_SYNCHRONIZATION_INVALID_VALUE)."""
+_OS_CALL = 27
+"""Class of the events that are calls of the operating system."""
+_API_VERSION = r"_v\d{4}$"
+"""Pattern of a suffix of API calls that nsys's summaries remove, and so do we; ``_v11060`` and ``_v2`` stay."""
+
+
+class _Export(Export):
     """One export: its frames with a column ``pid`` (nsys's global process id), and facts about the run."""
 
     rank_from = DEVICES
@@ -110,14 +140,8 @@ class _Export(DeviceTables, HostTables):
         if table not in self.wanted:
             of_libraries = [t for p in LIBRARIES.values() for t in self.columns.matching(p)]
             return self._skeleton(*_SOURCES[table], *(of_libraries if table == "runtime" else ()))
-        read: dict[str, Callable[[], pl.DataFrame | None]] = {
-            "kernels": self.kernels,
-            "copies": self.copies,
-            "runtime": self.runtime,
-            "markers": self.markers,
-            "memory": self.memory,
-        }
-        return read[table]()
+        frame: pl.DataFrame | None = getattr(self, table)()
+        return frame
 
     def _skeleton(self, *tables: str) -> pl.DataFrame | None:
         frames = []
@@ -220,12 +244,9 @@ class _Export(DeviceTables, HostTables):
             "recorded": self.recorded(),
             "devices": sorted(set(names)),
             "versions": {
-                k: v
-                for k, v in {
-                    "nsys": self.meta.get("EXPORT_PRODUCT_VERSION"),
-                    "nsys_schema": self.meta.get("EXPORT_SCHEMA_VERSION"),
-                }.items()
-                if v
+                name: version
+                for name, of in (("nsys", "PRODUCT"), ("nsys_schema", "SCHEMA"))
+                if (version := self.meta.get(f"EXPORT_{of}_VERSION"))
             },
             "options": self.capture.options,
             "absolute": self.start_ns != 0,
@@ -239,7 +260,7 @@ class _Export(DeviceTables, HostTables):
             "events": rows,
             "kept": rows,
             "skipped": {},
-            "bytes": _size(self.path),
+            "bytes": sum(p.stat().st_size for p in (self.path.iterdir() if self.path.is_dir() else [self.path])),
             "lost_bytes": 0,
             "lost_pieces": 0,
             "truncated": "",
@@ -248,9 +269,257 @@ class _Export(DeviceTables, HostTables):
             "notes": [*self.notes, *self.columns.notes()],
         }
 
+    def _kernel_rows(self) -> pl.DataFrame | None:
+        columns = ["start", "end", "deviceId", "globalPid"]
+        for old, new in KERNEL_COLUMNS.items():
+            if self.wanted.has("kernels", new):
+                columns.append(old)
+        if self.wanted.has("kernels", "shared_bytes"):
+            columns += _SHARED_MEMORY
+        # current versions of nsys write a full name for every kernel; the short name is read if it is missing
+        names = [c for c in ("demangledName", "shortName") if c in self.columns.get(KERNEL, [])]
+        frame = self._read(KERNEL, *columns, *names[:1])
+        if frame is None:
+            return None
+        frame = self._texts(frame, *names[:1])
+        if names[1:] and frame["name"].null_count():
+            del frame
+            rows = self._rows(KERNEL, dict.fromkeys([*columns, *names], pl.Int64()))
+            if rows is None:
+                return None
+            frame = self._texts(rows, *names)
+        return self.without_gaps(frame, "unnamed kernel")
 
-def _size(path: Path) -> int:
-    return sum(p.stat().st_size for p in path.iterdir()) if path.is_dir() else path.stat().st_size
+    def kernels(self) -> pl.DataFrame | None:
+        """Kernels; if only whole CUDA graphs were traced, one row for each launch of a graph."""
+        frame = self._kernel_rows()
+        graphs = self._read(GRAPH, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "graphId")
+        if frame is None and graphs is None:
+            return None
+        parts = []
+        if frame is not None:
+            memory_columns = [c for c in _SHARED_MEMORY if c in frame.columns]
+            if shared := [c for c in memory_columns if c in self.columns[KERNEL]]:
+                frame = frame.with_columns(shared_bytes=pl.sum_horizontal(pl.col(shared).fill_null(0)))
+            parts.append(frame.drop(memory_columns))
+        if graphs is not None and graphs.height:
+            graphs = graphs.with_columns(name=pl.format("[CUDA graph {}]", pl.col("graphId").fill_null(-1)))
+            parts.append(graphs)
+        if not parts:
+            return None
+        whole = self._times(parts[0] if len(parts) == 1 else pl.concat(parts, how="diagonal_relaxed"))
+        same = {name: name for name in ("shared_bytes", "start_ns", "dur_ns", "name")}
+        return rename(whole, {"deviceId": "device", "globalPid": "pid", **KERNEL_COLUMNS, **same})
+
+    def copies(self) -> pl.DataFrame | None:
+        """Memory copies and memory sets."""
+        copies = self._read(
+            MEMCPY, "start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind",
+            "srcKind", "dstKind", "graphNodeId",
+        )  # fmt: skip
+        sets = self._read(
+            MEMSET,
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            "globalPid",
+            "bytes",
+            "memKind",
+            "graphNodeId",
+        )
+        if copies is None and sets is None:
+            return None
+        parts = []
+        if copies is not None:
+            kind = pl.col("copyKind").replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String)
+            copies = with_columns_of(copies, ("srcKind", "dstKind", "copyKind")).with_columns(
+                kind=kind, src_kind=_memory_kind("srcKind"), dst_kind=_memory_kind("dstKind")
+            )
+            words = pl.col("copyKind").replace_strict(_COPY_NAMES, default="Unknown", return_dtype=pl.String)
+            parts.append(copies.with_columns(name=pl.format("[CUDA memcpy {}]", words)))
+        if sets is not None:
+            sets = with_columns_of(sets, ("memKind",)).with_columns(
+                kind=pl.lit("memset"), dst_kind=_memory_kind("memKind"), name=pl.lit("[CUDA memset]")
+            )
+            parts.append(sets)
+        whole = self._times(pl.concat(parts, how="diagonal_relaxed"))
+        return rename(
+            whole,
+            {"deviceId": "device", "streamId": "stream", "correlationId": "correlation", "globalPid": "pid"}
+            | {"graphNodeId": "graph_node"}
+            | {name: name for name in ("bytes", "kind", "src_kind", "dst_kind", "name", "start_ns", "dur_ns")},
+        )
+
+    def memory(self) -> pl.DataFrame | None:
+        """Allocations and releases of device memory."""
+        frame = self._read(
+            "CUDA_GPU_MEMORY_USAGE_EVENTS", "start", "globalPid", "deviceId", "address", "bytes", "memoryOperationType"
+        )
+        if frame is None:
+            return None
+        # CUPTI_ACTIVITY_MEMORY_OPERATION_TYPE_ALLOCATION is 0, RELEASE is 1
+        sign = pl.when(pl.col("memoryOperationType") == 1).then(-1).otherwise(1)
+        return frame.select(
+            pid="globalPid",
+            device="deviceId",
+            time_ns=pl.col("start") + self.start_ns,
+            bytes=pl.col("bytes") * sign,
+            address="address",
+            on_device=pl.lit(value=True),
+        )
+
+    def counters(self) -> pl.DataFrame | None:
+        """Samples of GPU metrics by device; the device is the low byte of the type."""
+        frame = self._read("GPU_METRICS", "timestamp", "typeId", "metricId", "value")
+        names = self._read("TARGET_INFO_GPU_METRICS", "metricId", "typeId", text=("metricName",))
+        if frame is None or names is None:
+            return None
+        before = frame.height
+        frame = frame.filter(pl.col("timestamp").is_between(-MOST_NS, MOST_NS) & pl.col("value").is_not_null())
+        if lost := before - frame.height:
+            self.note(left_out(lost, "row", "of GPU_METRICS without a time or a value"))
+        frame = frame.join(names.unique(["typeId", "metricId"]), on=["typeId", "metricId"], how="left")
+        return frame.select(
+            device=(pl.col("typeId") & 0xFF).cast(pl.Int32, strict=False),
+            time_ns=pl.col("timestamp") + self.start_ns,
+            name=pl.coalesce("metricName", pl.lit("unnamed metric")),
+            value=pl.col("value").cast(pl.Float64),
+        )
+
+    def runtime(self) -> pl.DataFrame | None:
+        """Calls of the CUDA runtime and driver, and traced calls of the operating system and other libraries."""
+        calls = self._read(RUNTIME, "start", "end", "eventClass", "globalTid", "correlationId", "nameId")
+        parts = []
+        if calls is not None:
+            calls = self._named(calls, "nameId", default="unnamed call", cut=_API_VERSION)
+            driver = pl.col("name").str.contains(r"^cu[A-Z]")
+            calls = calls.with_columns(api=pl.when(driver).then(pl.lit("driver")).otherwise(pl.lit("runtime")))
+            parts.append(self._with_waits(calls))
+        for library, pattern in LIBRARIES.items():
+            for table in self.columns.matching(pattern):
+                rows = self._library_calls(table)
+                if rows is not None and (rows.height or table == "OSRT_API"):
+                    parts.append(rows.with_columns(api=pl.lit(library)))
+        if not parts:
+            return None
+        whole = threads(self._times(pl.concat(parts, how="diagonal_relaxed")))
+        # A separate event class marks calls that a wrapper library reported, which CUPTI reported as well.
+        columns = {"correlationId": "correlation"}
+        if "eventClass" in self.columns.get(RUNTIME, []):
+            columns["eventClass"] = "nsys_event_class"
+        columns |= {c: c for c in ("pid", "process", "thread", "start_ns", "dur_ns", "name", "api", *_WAIT_COLUMNS)}
+        return rename(whole, columns)
+
+    def _with_waits(self, calls: pl.DataFrame) -> pl.DataFrame:
+        """Add to waiting calls what they wait for, if CUPTI recorded it: streams, and the call that recorded the event.
+
+        The kind of a call is taken from its name, because versions of nsys number the kinds of synchronisation
+        differently.
+        """
+        waits = self._read(WAITS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
+        if waits is None or not waits.height:
+            return calls
+        key = ["globalPid", "correlationId"]
+        calls = calls.with_columns(globalPid=(pl.col("globalTid") // (1 << 24)) * (1 << 24))
+        valid_ids = [pl.when(pl.col(c) != _NO_STREAM).then(c).alias(c) for c in ("streamId", "eventId")]
+        on_stream, of_stream = pl.col("name").str.contains("StreamWaitEvent"), pl.col("name").str.contains("StreamSync")
+        of_event = pl.col("name").str.contains("EventSync")
+        waits = (
+            waits.with_columns(valid_ids)
+            .join(calls.select(*key, "name", "start"), on=key)
+            .filter(on_stream | of_stream | of_event)
+            .with_columns(
+                nsys_waiting_stream=pl.when(on_stream).then("streamId"), streamId=pl.when(of_stream).then("streamId")
+            )
+            .unique(key)
+        )
+        records = self._read(RECORDS, "correlationId", "streamId", "globalPid", "contextId", "eventId")
+        if records is not None:
+            event = ["globalPid", "contextId", "eventId"]
+            records = records.join(calls.select(*key, "start"), on=key).select(
+                *event, "start", record="streamId", nsys_awaited_call="correlationId"
+            )
+            waits = waits.sort("start").join_asof(
+                records.sort("start"), on="start", by=event, allow_exact_matches=False, check_sortedness=False
+            )
+            waits = waits.with_columns(streamId=pl.coalesce("streamId", "record"))
+        waits = with_columns_of(waits, ("nsys_awaited_call",)).rename({"streamId": "nsys_awaited_stream"})
+        return calls.join(waits.select(*key, *_WAIT_COLUMNS), on=key, how="left", maintain_order="left").drop(
+            "globalPid"
+        )
+
+    def _library_calls(self, table: str) -> pl.DataFrame | None:
+        """Calls of a library; those of OpenACC are named with their line of the program, as in nsys's summary."""
+        ids = [c for c in ("nameId", "textId") if c in self.columns[table]][:1]
+        lines = [c for c in ("srcFile", "lineNo") if c in self.columns[table]]
+        classes = ("eventClass",) if table == "OSRT_API" else ()
+        calls = self._read(table, "start", "end", "globalTid", *ids, *classes, *(lines if len(lines) == 2 else ()))
+        if calls is None:
+            return None
+        if classes:  # other classes are marks of the profiler: begin and end of tracing
+            calls = calls.filter(pl.col("eventClass").is_null() | (pl.col("eventClass") == _OS_CALL)).drop(classes)
+        calls = self._named(calls, *ids, default="unnamed call")
+        if len(lines) == 2:
+            file = self._texts(calls.select("srcFile"), "srcFile")["name"]
+            with_line = pl.format("{}@{}:{}", "name", file, pl.col("lineNo").cast(pl.String).fill_null(""))
+            calls = calls.with_columns(name=pl.when(file.is_not_null()).then(with_line).otherwise("name")).drop(lines)
+        return calls.drop(ids)
+
+    def markers(self) -> pl.DataFrame | None:
+        """NVTX ranges and marks, and the profiler's own overhead."""
+        frames = [frame for frame in (self._ranges(), self._overhead()) if frame is not None]
+        return pl.concat(frames, how="diagonal_relaxed").with_columns(on_device=pl.lit(value=False)) if frames else None
+
+    def _overhead(self) -> pl.DataFrame | None:
+        overhead = self._read("PROFILER_OVERHEAD", "start", "end", "globalTid", "nameId")
+        if overhead is None or not overhead.height:
+            return None
+        overhead = threads(self._times(self._named(overhead, "nameId", default="profiler overhead")))
+        return overhead.with_columns(domain=pl.lit("overhead")).select(
+            "pid", "process", "thread", "start_ns", "dur_ns", "name", "domain"
+        )
+
+    def _ranges(self) -> pl.DataFrame | None:
+        events = self._read(
+            NVTX, "start", "end", "eventType", "globalTid", "endGlobalTid", "textId", "domainId", text=("text",)
+        )
+        if events is None:
+            return None
+        if "eventType" not in self.columns["NVTX_EVENTS"]:
+            self.note("NVTX_EVENTS has no column eventType, so it is unknown which rows are ranges: none was read")
+        elif unknown := events["eventType"].null_count():
+            self.note(left_out(unknown, "row", "of NVTX_EVENTS without a known kind"))
+        events = self._named(with_columns_of(events, ("textId", "domainId", "endGlobalTid")), "textId", default="")
+        events = threads(events.with_columns(name=pl.coalesce("text", "name")))
+        domains = (
+            events.filter(pl.col("eventType") == DOMAIN)
+            .select("pid", "domainId", domain="name")
+            .unique(["pid", "domainId"], keep="first", maintain_order=True)
+        )
+        ranges = events.filter(pl.col("eventType").is_in(RANGES)).join(
+            domains, on=["pid", "domainId"], how="left", maintain_order="left"
+        )
+        # A range that was open when the capture stopped has no end; its end is the last known time.
+        last = pl.max_horizontal(pl.col("end").max(), pl.col("start").max())
+        is_mark = pl.col("eventType") == MARK
+        ranges = ranges.with_columns(end=pl.when(is_mark).then("start").otherwise(pl.coalesce("end", last)))
+        ranges = self._times(ranges).with_columns(
+            domain=pl.coalesce(
+                "domain", pl.when(pl.col("domainId").fill_null(0) == 0).then(pl.lit("nvtx")), pl.lit("unnamed domain")
+            )
+        )
+        ranges = ranges.with_columns(
+            nsys_style=pl.col("eventType").replace_strict(STYLES, return_dtype=pl.String),
+            nsys_end_thread=pl.col("endGlobalTid") % (1 << 24),
+        )
+        columns = ("pid", "process", "thread", "start_ns", "dur_ns", "name", "domain", "nsys_style", "nsys_end_thread")
+        return ranges.select(columns)
+
+
+def _memory_kind(column: str) -> pl.Expr:
+    return pl.col(column).replace_strict(_MEMORY_KINDS, default=None, return_dtype=pl.String)
 
 
 def _sniff(probe: Probe) -> bool:
@@ -291,20 +560,13 @@ def _choose(files: list[Path]) -> list[Path]:
     """For each recording, one of its files: the SQLite file, else a folder, else Arrow streams, else the report."""
     best: dict[str, tuple[int, Path]] = {}
     for path in files:
-        name = _recording(path)
+        ending = next((ending for ending in FOLDER_ENDINGS if path.name.endswith(ending)), "")
+        name = path.name.removesuffix(ending) if path.is_dir() else path.stem
         order = 1 if path.is_dir() else 3 if path.suffix in REPORT_SUFFIXES else 2 if path.suffix == ARROW_SUFFIX else 0
         if name not in best or order < best[name][0]:
             best[name] = order, path
     chosen = {path for _, path in best.values()}
     return [path for path in files if path in chosen]
-
-
-def _recording(path: Path) -> str:
-    """Name of the report from which an export was made."""
-    if not path.is_dir():
-        return path.stem
-    ending = next((ending for ending in FOLDER_ENDINGS if path.name.endswith(ending)), "")
-    return path.name.removesuffix(ending)
 
 
 READER = Reader(

@@ -82,7 +82,10 @@ def part(paths: list[Path]) -> Part:
     for path in paths:
         data, damage = bytes_of(path)
         size += len(data)
-        raw, ragged = _frame(data)
+        try:  # the fast parser, if every row is complete
+            raw, ragged = pl.read_csv(data, infer_schema=False, encoding="utf8"), 0
+        except pl.exceptions.PolarsError:
+            raw, ragged = table_of(text_of(data))
         kind = kind_of(raw.columns)
         where = "" if path == paths[0] else f"{path.name}: "  # the first file's name is before all notes of the part
         if kind is None:
@@ -109,34 +112,25 @@ def part(paths: list[Path]) -> Part:
     return Part(paths[0], merged, {"absolute": False}, coverage)
 
 
-def _frame(data: bytes) -> tuple[pl.DataFrame, int]:
-    """Cells as text, and the number of ragged rows; the fast parser is used if every row is complete."""
-    try:
-        return pl.read_csv(data, infer_schema=False, encoding="utf8"), 0
-    except pl.exceptions.PolarsError:
-        return table_of(text_of(data))
+def _text(raw: pl.DataFrame, *names: str) -> pl.Expr:
+    """The first of several columns that the file has."""
+    return next((pl.col(name) for name in names if name in raw.columns), pl.lit(None, pl.String))
 
 
 def _int(raw: pl.DataFrame, *names: str) -> pl.Expr:
-    column = next((name for name in names if name in raw.columns), None)
-    if column is None:
-        return pl.lit(None, dtype=pl.Int64)
-    return pl.col(column).str.strip_chars().cast(pl.Int64, strict=False)
+    return _text(raw, *names).str.strip_chars().cast(pl.Int64, strict=False)
 
 
-def _agent(raw: pl.DataFrame, *names: str) -> pl.Expr:
+def _agent(raw: pl.DataFrame, name: str) -> pl.Expr:
     """Number of an agent; newer versions write it as ``Agent 4``."""
-    column = next((name for name in names if name in raw.columns), None)
-    if column is None:
-        return pl.lit(None, dtype=pl.Int32)
-    return pl.col(column).str.extract(r"(\d{1,4})\s*$", 1).cast(pl.Int32, strict=False)
+    return _text(raw, name).str.extract(r"(\d{1,4})\s*$", 1).cast(pl.Int32, strict=False)
 
 
-def _timed(frame: pl.DataFrame) -> pl.DataFrame:
-    whole = frame.filter(
-        pl.col("start_ns").is_between(0, MOST_NS) & pl.col("end").is_between(pl.col("start_ns"), MOST_NS)
-    )
-    return whole.with_columns(dur_ns=pl.col("end") - pl.col("start_ns")).drop("end")
+def timed(frame: pl.DataFrame) -> pl.DataFrame:
+    """Events with valid times, with ``dur_ns`` in place of ``end``."""
+    start, end = pl.col("start_ns"), pl.col("end")
+    whole = frame.filter(start.is_between(0, MOST_NS) & end.is_between(start, MOST_NS))
+    return whole.with_columns(dur_ns=end - start).drop("end")
 
 
 def _kernels(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -156,7 +150,7 @@ def _kernels(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         registers=_int(raw, "VGPR_Count"),
         **blocks,
     )
-    return {"kernels": _timed(frame)}
+    return {"kernels": timed(frame)}
 
 
 def _copies(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -172,7 +166,7 @@ def _copies(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         correlation=_int(raw, "Correlation_Id"),
         kind=kind,
     )
-    return {"copies": _timed(frame)}
+    return {"copies": timed(frame)}
 
 
 def _calls(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
@@ -187,9 +181,9 @@ def _calls(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
         domain=pl.col("Domain"),
         marker=marker,
     )
-    timed = _timed(frame)
-    calls = timed.filter(~pl.col("marker")).drop("marker", "domain").with_columns(api=pl.lit("runtime"))
-    ranges = timed.filter("marker").select(
+    whole = timed(frame)
+    calls = whole.filter(~pl.col("marker")).drop("marker", "domain").with_columns(api=pl.lit("runtime"))
+    ranges = whole.filter("marker").select(
         "process", "thread", "start_ns", "dur_ns", "name", domain=pl.lit("roctx"), on_device=pl.lit(value=False)
     )
     return {"runtime": calls} | ({"markers": ranges} if ranges.height else {})
@@ -218,7 +212,6 @@ def _totals(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
 
 
 def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """Counters of kernels."""
     if _START not in raw.columns:
         raise ReadError(
             "the file of counters has no times",
@@ -235,10 +228,4 @@ def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
     return {"counters": frame.drop_nulls(["time_ns", "name", "value"])}
 
 
-_READ: Final = {
-    "kernels": _kernels,
-    "copies": _copies,
-    "runtime": _calls,
-    "totals": _totals,
-    "counters": _counters,
-}
+_READ: Final = {"kernels": _kernels, "copies": _copies, "runtime": _calls, "totals": _totals, "counters": _counters}

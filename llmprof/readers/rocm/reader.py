@@ -14,7 +14,6 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Part, Probe, Reader, Request
-from llmprof.readers.common.summaries import MOST_NS
 from llmprof.readers.rocm import printed, records
 from llmprof.storage import sqlite
 from llmprof.text import left_out
@@ -38,7 +37,7 @@ def is_database(path: Path) -> bool:
     return is_rpd or bool(names.matching(_OF_ROCPD) or names.refused)
 
 
-def read_database(path: Path) -> list[Part]:
+def read_database(path: Path, request: Request) -> list[Part]:
     """Read one database."""
     with sqlite.connect(path) as connection:
         columns_of = sqlite.tables(connection)
@@ -54,7 +53,7 @@ def _part(path: Path, columns_of: sqlite.Tables, tables: dict[str, pl.DataFrame]
             "; ".join([f"{path.name} has no event", *columns_of.notes()]),
             expected="a recording of rpd or rocprofv3",
         )
-    whole = {name: _timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()}
+    whole = {name: printed.timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()}
     kept = sum(frame.height for frame in whole.values())
     lost = events - kept
     coverage = {
@@ -65,12 +64,6 @@ def _part(path: Path, columns_of: sqlite.Tables, tables: dict[str, pl.DataFrame]
         "notes": [*([left_out(lost, "event", "without a complete time")] if lost else []), *columns_of.notes()],
     }
     return Part(path, whole, dict(head), coverage)
-
-
-def _timed(frame: pl.DataFrame) -> pl.DataFrame:
-    start, end = pl.col("start_ns"), pl.col("end")
-    whole = frame.filter(start.is_between(0, MOST_NS) & end.is_between(start, MOST_NS))
-    return whole.with_columns(dur_ns=end - start).drop("end")
 
 
 def _read(
@@ -133,11 +126,8 @@ def _rpd(path: Path, columns_of: sqlite.Tables) -> dict[str, pl.DataFrame]:
     copies = ops.filter(is_copy).join(moves, on="correlation", how="left", maintain_order="left")
     fill = pl.col("type").str.starts_with("FillBuffer")
     kind = pl.col("kind").replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String)
-    by_type = (
-        pl.col("type").str.extract(r"^Copy(Host|Device)To(Host|Device)$", 1).str.slice(0, 1)
-        + pl.lit("to")
-        + pl.col("type").str.extract(r"^Copy(Host|Device)To(Host|Device)$", 2).str.slice(0, 1)
-    )
+    ends = [pl.col("type").str.extract(r"^Copy(H|D)\w+To(H|D)(?:ost|evice)$", end) for end in (1, 2)]
+    by_type = ends[0] + pl.lit("to") + ends[1]
     roctx = pl.col("name").is_in(["UserMarker", "roctxRangePush", "roctxMark"])
     tables = {
         "kernels": kernels.select(
@@ -176,8 +166,8 @@ def _rocpd(path: Path, columns_of: sqlite.Tables, suffix: str) -> Part:
         texts=("type", "name", "product_name"),
     ).filter(pl.col("type") == "GPU")  # fmt: skip
     number = dict(agents.select("id", pl.coalesce("type_index", "logical_index")).drop_nulls().iter_rows())
-    processes = _pairs(_read(path, columns_of, f"rocpd_info_process{suffix}", "id", "pid"))
-    threads = _pairs(_read(path, columns_of, f"rocpd_info_thread{suffix}", "id", "tid"))
+    processes = dict(_read(path, columns_of, f"rocpd_info_process{suffix}", "id", "pid").drop_nulls().iter_rows())
+    threads = dict(_read(path, columns_of, f"rocpd_info_thread{suffix}", "id", "tid").drop_nulls().iter_rows())
     correlations = _read(path, columns_of, f"rocpd_event{suffix}", "id", "correlation_id", "stack_id")
     joined = dict(
         correlations.select("id", pl.coalesce(pl.col("correlation_id").replace(0, None), "stack_id"))
@@ -231,10 +221,6 @@ def _rocpd(path: Path, columns_of: sqlite.Tables, suffix: str) -> Part:
     return _part(path, columns_of, tables, {"devices": devices, "absolute": False})
 
 
-def _pairs(frame: pl.DataFrame) -> dict[int, int]:
-    return dict(frame.drop_nulls().iter_rows())
-
-
 def _is_printed(probe: Probe) -> bool:
     if probe.is_folder:
         return bool(printed.files(probe.path))
@@ -245,22 +231,6 @@ def _read_printed(path: Path, request: Request) -> list[Part]:
     if not path.is_dir():
         return [printed.part([path])]
     return [printed.part(paths) for paths in printed.files(path).values()]
-
-
-def _is_json(probe: Probe) -> bool:
-    return not probe.is_folder and records.START.match(probe.start) is not None
-
-
-def _read_json(path: Path, request: Request) -> list[Part]:
-    return records.read(path)
-
-
-def _is_database(probe: Probe) -> bool:
-    return probe.start.startswith(sqlite.MAGIC) and is_database(probe.path)
-
-
-def _database_of(path: Path, request: Request) -> list[Part]:
-    return read_database(path)
 
 
 READERS: Final = (
@@ -275,16 +245,16 @@ READERS: Final = (
         name="rocprof-json",
         version=1,
         what="JSON of rocprofv3",
-        sniff=_is_json,
-        read=_read_json,
+        sniff=lambda probe: not probe.is_folder and records.START.match(probe.start) is not None,
+        read=lambda path, _: records.read(path),
         suffixes=(".json", ".gz"),
     ),
     Reader(
         name="rpd",
         version=2,
         what="a database of rpd or of rocprofv3 (rocpd)",
-        sniff=_is_database,
-        read=_database_of,
+        sniff=lambda probe: probe.start.startswith(sqlite.MAGIC) and is_database(probe.path),
+        read=read_database,
         suffixes=(".rpd", ".db"),
         database=lambda path, _: path,
     ),

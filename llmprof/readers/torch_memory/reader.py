@@ -16,12 +16,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.reader import Probe, Reader, Request
-from llmprof.readers.common.summaries import MOST_NS, bytes_of, trace_of
+from llmprof.readers.common.summaries import MOST_NS, bytes_of, json_of, trace_of
 from llmprof.readers.torch_memory.plain import data_of
 from llmprof.text import left_out
 from llmprof.trace import Trace
@@ -32,18 +31,12 @@ _ACTIONS: Final = {"alloc": 1, "free_requested": -1, "free": -1}
 
 _SEGMENTS: Final = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _LIVE: Final = ("active_allocated", "active_pending_free", "active_awaiting_free")
-_MOST: Final = 2**62
 _SCHEMA: Final = {
     "time_ns": pl.Int64, "bytes": pl.Int64, "address": pl.Int64, "torch_reserved": pl.Int64, "torch_action": pl.String,
     "torch_stream": pl.Int64, "torch_stack": pl.String, "torch_pool": pl.String,
 }  # fmt: skip
 
 Tables = dict[str, pl.DataFrame]
-
-
-def is_snapshot(document: object) -> bool:
-    """Whether a document is a snapshot."""
-    return isinstance(document, dict) and isinstance(document.get("segments"), list)
 
 
 def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
@@ -83,7 +76,7 @@ def tables_of(document: Mapping[str, Any]) -> tuple[Tables, list[str], int]:
 
 
 def _natural(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_NS
 
 
 def _blocks(segments: list[dict[str, Any]]) -> Iterator[tuple[int | None, dict[str, Any], dict[str, Any]]]:
@@ -159,7 +152,7 @@ def _memory(trace: list[Any], segments: list[dict[str, Any]], texts: _Stacks) ->
         )
     start = rows[0][0] if rows else 0
     for address, block, segment in _blocks(segments):
-        if block.get("state") in _LIVE[:1] and (address is None or address not in open_blocks):
+        if block.get("state") == _LIVE[0] and (address is None or address not in open_blocks):
             before.append((address, _asked(block), texts.text(block.get("frames")), segment.get("stream")))
     blocks_before = [
         (start, size, address, None, "held", _integer(stream), stack, None) for address, size, stack, stream in before
@@ -239,20 +232,13 @@ def _is_snapshot(probe: Probe) -> bool:
 
 def _read_snapshot(path: Path, request: Request) -> Trace:
     data, damage = bytes_of(path)
-    document = data_of(data) if _PICKLE.match(data) else _json(path, data)
-    if not is_snapshot(document):
+    document = data_of(data) if _PICKLE.match(data) else json_of(path, "a snapshot of the allocator")[0]
+    if not isinstance(document, dict) or not isinstance(document.get("segments"), list):
         raise ReadError(
             f"{path.name} is not a snapshot", expected="a dictionary with the lists segments and device_traces"
         )
     tables, notes, events = tables_of(document)
     return trace_of(path, "torch-snapshot", tables, events=events, notes=notes, damage=damage)
-
-
-def _json(path: Path, data: bytes) -> Any:
-    try:
-        return msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ReadError(f"{path.name} is not complete JSON: {error}", hint="export it again") from error
 
 
 def _is_timeline(probe: Probe) -> bool:
@@ -261,8 +247,7 @@ def _is_timeline(probe: Probe) -> bool:
 
 
 def _read_timeline(path: Path, request: Request) -> Trace:
-    data, damage = bytes_of(path)
-    document = _json(path, data)
+    document, damage = json_of(path, "a memory timeline of PyTorch's profiler")
     if not isinstance(document, list) or not all(isinstance(row, list) for row in document):
         raise ReadError(f"{path.name} is not a memory timeline", expected="lists of numbers")
     if len(document) == 2 and (not document[1] or isinstance(document[1][0], list)):
@@ -289,7 +274,11 @@ def _sums(times: list[Any], sizes: list[Any]) -> tuple[dict[str, pl.DataFrame], 
         on_device=pl.lit(value=True),
         torch_action=pl.lit("sample"),
     )
-    return {"memory": memory, "counters": _by_category(frame)}, max(len(times), len(sizes)) - len(whole)
+    used = [name for name in _CATEGORIES if frame[name].max()]
+    counters = frame.unpivot(used, index="time_ns", variable_name="name", value_name="value").select(
+        "time_ns", name=pl.format("memory: {}", "name"), value=pl.col("value").cast(pl.Float64), unit=pl.lit("B")
+    )
+    return {"memory": memory, "counters": counters}, max(len(times), len(sizes)) - len(whole)
 
 
 def _events(rows: list[Any]) -> tuple[dict[str, pl.DataFrame], int]:
@@ -324,14 +313,6 @@ def _events(rows: list[Any]) -> tuple[dict[str, pl.DataFrame], int]:
         for number, name in names.items()
     ]
     return {"memory": memory, "counters": pl.concat(parts)}, len(rows) - frame.height
-
-
-def _by_category(frame: pl.DataFrame) -> pl.DataFrame:
-    used = [name for name in _CATEGORIES if frame[name].max()]
-    long = frame.unpivot(used, index="time_ns", variable_name="name", value_name="value")
-    return long.select(
-        "time_ns", name=pl.format("memory: {}", "name"), value=pl.col("value").cast(pl.Float64), unit=pl.lit("B")
-    )
 
 
 def _whole(value: object) -> bool:

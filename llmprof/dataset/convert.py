@@ -115,10 +115,13 @@ def convert(
 def _convert(place: Place, sources: Sequence[Source], client: Any, clocks: Clocks, progress: Progress | None) -> None:
     """Convert what is not converted yet, by the only process that writes to the folder."""
     place.clean()
-    converted = _known(place)
+    converted: dict[str, list[Partition]] = {}
+    for name in place.names():
+        if name.startswith(_PARTITION) and (partition := read_partition(place, name)) is not None:
+            converted.setdefault(partition.source, []).append(partition)
     done: dict[str, list[Partition]] = {}
     for source in sources:
-        partitions = converted.get(source.path, [])
+        partitions = sorted(converted.get(source.path, []), key=lambda partition: partition.index)
         if partitions and len(partitions) == partitions[0].of and partitions[0].stamp == stamp(source):
             done[source.path] = partitions
     left = [source for source in sources if source.path not in done]
@@ -209,15 +212,6 @@ def _check_replaceable(place: Place, sources: Sequence[Source]) -> None:
         )
 
 
-def _known(place: Place) -> dict[str, list[Partition]]:
-    """Existing complete partitions, by the file that they were made from."""
-    by_source: dict[str, list[Partition]] = {}
-    for name in place.names():
-        if name.startswith(_PARTITION) and (partition := read_partition(place, name)) is not None:
-            by_source.setdefault(partition.source, []).append(partition)
-    return {source: sorted(some, key=lambda partition: partition.index) for source, some in by_source.items()}
-
-
 def _made(source: Source, place: Place) -> list[Partition] | str:
     """Partitions of one file, or the reason why there are none. Runs on a worker."""
     seen = stamp(source)
@@ -245,26 +239,14 @@ def _again(place: Place, key: str, source: Source, seen: str) -> list[Partition]
     if first is None:
         return None
     partitions = [read_partition(place, f"{_PARTITION}{key}-{index}") for index in range(first.of)]
-    if None in partitions:
+    whole = [one for one in partitions if one is not None]
+    if len(whole) < first.of:
         return None
-    renamed = [
-        msgspec.structs.replace(partition, source=source.path, stamp=seen)
-        for partition in partitions
-        if partition is not None
-    ]
-    return renamed
+    return [msgspec.structs.replace(partition, source=source.path, stamp=seen) for partition in whole]
 
 
-@dataclass(slots=True)
-class _Whole:
-    """Metadata and coverage of a file that is a whole trace."""
-
-    meta: dict[str, Any]
-    coverage: dict[str, Any]
-
-
-def _parts(path: Path, source: Source) -> tuple[list[Part], _Whole | None]:
-    """Parts of a file; a format whose files stand alone has a part for each rank, and metadata of all."""
+def _parts(path: Path, source: Source) -> tuple[list[Part], Trace | None]:
+    """Parts of a file; a format whose files stand alone has a part for each rank, and a trace of all."""
     reader = registry.knows(path) if source.reader is None else registry.reader(source.reader)
     if reader is None:
         raise ReadError(f"{source.name} is {registry.say_what_it_is(path)}", expected="a trace")
@@ -280,10 +262,10 @@ def _parts(path: Path, source: Source) -> tuple[list[Part], _Whole | None]:
         one = trace.select(ranks=rank)
         tables = {name: frame.drop("rank") for name, frame in one.recorded.items()}
         split.append(Part(path, tables, {"rank": rank, "format": trace.meta.get("format", reader.name)}, {}))
-    return split, _Whole(trace.meta, trace.coverage)
+    return split, trace
 
 
-def _written(place: Place, part: Part, about: Partition, whole: _Whole | None, *, own_clock: bool) -> Partition:
+def _written(place: Place, part: Part, about: Partition, whole: Trace | None, *, own_clock: bool) -> Partition:
     """Write a part as a partition."""
     rank = FRONT_END if part.head.get("front_end") else part.rank if part.rank is not None else about.index
     span = part.span_ns()

@@ -288,7 +288,8 @@ def _write(rank: int, truth: Truth, folder: str) -> None:
     group = rank // truth.tensor_parallel
     members = [group * truth.tensor_parallel + i for i in range(truth.tensor_parallel)]
     members = [member for member in members if member < truth.ranks]
-    warp = _warp(base, late_ns=truth.late_ns[rank], wait_ns=_late_in(truth, members), slower=truth.slower[group])
+    wait_ns = max(truth.late_ns[member] for member in members)
+    warp = _warp(base, late_ns=truth.late_ns[rank], wait_ns=wait_ns, slower=truth.slower[group])
     starts = warp(base.starts)
     lengths = np.where(base.lengths < 0, -1, warp(base.starts + base.lengths) - starts)
     written = lengths >= 0
@@ -315,10 +316,6 @@ def _write(rank: int, truth: Truth, folder: str) -> None:
     }
     whole = json.dumps(head).removesuffix("]}") + text + base.tail
     files.write(Path(folder) / f"rank{rank}.pt.trace.json.gz", igzip.compress(whole.encode(), 1))
-
-
-def _late_in(truth: Truth, members: Sequence[int]) -> int:
-    return max(truth.late_ns[rank] for rank in members)
 
 
 def _warp(base: _Base, *, late_ns: int, wait_ns: int, slower: float) -> Callable[[Times], Times]:

@@ -182,8 +182,9 @@ class _Work:
             every |= dict.fromkeys(_first(name, options))
         parts = self.by_rank(list(every))
         whole = self.trace.select()  # stored results belong to this call
-        calls = self._matched(parts)
+        calls = self._joined(Asked("recorded_calls"), parts)
         if calls is not None:
+            calls = matched(calls, self.trace._meta, self.trace.ranks)
             catalog.keep(whole, collectives, calls)
         for asked in every:
             if asked.name != "recorded_calls":
@@ -245,15 +246,7 @@ class _Work:
                 frames.append(frame.with_columns(shifts) if shifts else frame)
             for name, count in part.counts.items():
                 before[name] += count
-        if not frames:
-            return None
-        return pl.concat(frames, how="vertical_relaxed")
-
-    def _matched(self, parts: Mapping[int, Found]) -> pl.DataFrame | None:
-        calls = self._joined(Asked("recorded_calls"), parts)
-        if calls is None:
-            return None
-        return matched(calls, self.trace._meta, self.trace.ranks)
+        return pl.concat(frames, how="vertical_relaxed") if frames else None
 
     def _calls_of(self, calls: pl.DataFrame | None) -> dict[int, pl.DataFrame] | None:
         """The matched calls of each rank."""

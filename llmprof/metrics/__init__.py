@@ -10,7 +10,6 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass, field
-from functools import cache
 
 import polars as pl
 
@@ -97,8 +96,9 @@ def explain(name: str) -> Explanation:
     name_parts = parts(name)
     if entry is not None:
         return Explanation(name, entry.title, entry.meaning, entry.good, entry.action, entry.source, name_parts)
-    near = tuple(difflib.get_close_matches(key, _known_names(), n=5, cutoff=0.5))
-    near = near or tuple(difflib.get_close_matches(label, _known_labels(), n=5, cutoff=0.5))
+    names = [name.rstrip("*_") for entry in ENTRIES for name in entry.names]
+    labels = [*(label for entry in ENTRIES for label in entry.labels), *STALLS]
+    near = tuple(difflib.get_close_matches(key, names, 5, 0.5) or difflib.get_close_matches(label, labels, 5, 0.5))
     if not name_parts:
         raise LlmprofError(
             f"the metric {name!r} is not known",
@@ -118,14 +118,8 @@ def _stall(name: str, reason: str) -> Explanation:
         else "A small share of the warp cycles between instructions; the largest is worth a look only where no pipe "
         "and no memory is near its peak."
     )
-    name_parts = parts(name)
-    return Explanation(
-        name, f"warp state {reason}", _sentence(meaning), good, _sentence(action), _STALL_SOURCE, name_parts
-    )
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."
+    meaning, action = (f"{text[:1].upper()}{text[1:]}." for text in (meaning, action))
+    return Explanation(name, f"warp state {reason}", meaning, good, action, _STALL_SOURCE, parts(name))
 
 
 def _find(key: str, label: str) -> Entry | None:
@@ -140,16 +134,6 @@ def _find(key: str, label: str) -> Entry | None:
             if best is None or len(pattern) > best[0]:
                 best = (len(pattern), entry)
     return best[1] if best else None
-
-
-@cache
-def _known_names() -> list[str]:
-    return [name.rstrip("*_") for entry in ENTRIES for name in entry.names]
-
-
-@cache
-def _known_labels() -> list[str]:
-    return [*(label for entry in ENTRIES for label in entry.labels), *STALLS]
 
 
 def glossary() -> pl.DataFrame:

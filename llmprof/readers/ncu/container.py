@@ -76,7 +76,8 @@ def _block(data: bytes, first: int, names: list[str], found: Stated) -> int:
         if isinstance(value, int):
             counts[number] = value
         elif number == _STRINGS:
-            names += [_text(data, one) for _, one in _fields(data, *value) if isinstance(one, tuple)]
+            texts = [data[slice(*one)] for _, one in _fields(data, *value) if isinstance(one, tuple)]
+            names += [text.decode("utf-8", errors="replace") for text in texts]
     end = place + counts.get(_PAYLOAD, 0)
     try:
         for kind in _PARTS:
@@ -149,7 +150,3 @@ def _integer(data: bytes, place: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, place
     raise _DamageError
-
-
-def _text(data: bytes, span: tuple[int, int]) -> str:
-    return data[span[0] : span[1]].decode("utf-8", errors="replace")

@@ -137,9 +137,11 @@ def _close(segment: Segment | None, records: list[str]) -> None:
 
 
 _PREFIX: Final = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "m": 1e6, "G": 1e9, "g": 1e9, "T": 1e12, "t": 1e12, "P": 1e15}
-_TIME_NS: Final = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
-_TIME_NAMES: Final = {"second": "s", "msecond": "ms", "usecond": "us", "nsecond": "ns", "sec": "s", "msec": "ms"}
-_TIME_NAMES_MORE: Final = {"usec": "us", "nsec": "ns"}
+_TIME_NS: Final = {
+    f"{prefix}{name}": ns
+    for name in ("s", "sec", "second")
+    for prefix, ns in (("", 1e9), ("m", 1e6), ("u", 1e3), ("n", 1.0))
+}
 _SCALED: Final = re.compile(r"([KkMmGgTtP]?)(bytes?|hz|Hz|HZ)")
 _NUMBER: Final = r"[+-]?(?:\d{1,3}(?:,\d{3})+|\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?"
 
@@ -157,9 +159,8 @@ def base_unit(unit: str) -> tuple[str, float]:
     if not slash:
         return _one(above)
     name, factor = _one(above)
-    time = _time(below)
-    if time is not None:
-        factor = factor * 1e9 / _TIME_NS[time]
+    if below in _TIME_NS:
+        factor = factor * 1e9 / _TIME_NS[below]
         return ("Hz", factor) if name == "cycle" else (f"{name}/s", factor)
     below, divisor = _one(below)
     return f"{name}/{below}", factor / divisor
@@ -168,17 +169,11 @@ def base_unit(unit: str) -> tuple[str, float]:
 def _one(unit: str) -> tuple[str, float]:
     if not unit:
         return "1", 1.0
-    time = _time(unit)
-    if time is not None:
-        return "ns", _TIME_NS[time]
+    if unit in _TIME_NS:
+        return "ns", _TIME_NS[unit]
     if scaled := _SCALED.fullmatch(unit):
         return "B" if scaled[2].startswith("byte") else "Hz", _PREFIX[scaled[1]]
     return unit, 1.0
-
-
-def _time(unit: str) -> str | None:
-    unit = (_TIME_NAMES | _TIME_NAMES_MORE).get(unit, unit)
-    return unit if unit in _TIME_NS else None
 
 
 def in_base_units(frame: pl.DataFrame) -> pl.DataFrame:
@@ -298,21 +293,25 @@ def _wide(segment: Segment, source: str) -> Part:
     )
     long = long.join(unit_of, on="metric", how="left", maintain_order="left")
     metrics = in_base_units(long).select(
-        "launch", pl.lit(None, pl.String).alias("section"), "metric", "unit", "value", "text"
+        pl.col("launch").cast(pl.Int32), pl.lit(None, pl.String).alias("section"), "metric", "unit", "value", "text"
     )
-    return Part(source, _launches(frame), _numbered(metrics), no_rules(), cut, broken, units is None and bool(kept))
+    return Part(source, _launches(frame), metrics, no_rules(), cut, broken, units is None and bool(kept))
 
 
 def _long(segment: Segment, source: str) -> Part:
     header = distinct(segment.header)
     position_of = {name: header.index(name) for name in header}
     value, rule = position_of.get("Metric Value", len(header)), position_of.get("Rule Name")
+    text = position_of.get("Rule Description", len(header) - 1)
     is_open = set(segment.open_rows)
     kept, cut, broken = [], 0, 0
     for i, row in enumerate(segment.rows):
         is_rule = rule is not None and len(row) > rule and row[rule].strip() != ""
-        if is_rule:
-            row = _mend(row, header)
+        if is_rule and len(row) > len(header):  # its text was split at its commas, because its quotes are wrong
+            after = len(row) - len(header) + text + 1
+            row = [*row[:text], ",".join(row[text:after]), *row[after:]]
+        elif is_rule:
+            pass
         elif i in is_open or len(row) <= value:
             cut += 1
             continue
@@ -322,7 +321,8 @@ def _long(segment: Segment, source: str) -> Part:
         kept.append([*row, *[None] * (len(header) - len(row))])
     frame = pl.DataFrame(kept, schema=dict.fromkeys(header, pl.String), orient="row")
     keys = [c for c in LAUNCH if c in position_of]
-    frame = frame.with_columns(restart=_restarts(frame))
+    number = frame["ID"].cast(pl.Int64, strict=False)  # each time that they start again, a new run begins in the file
+    frame = frame.with_columns(restart=(number < number.shift(1)).fill_null(value=False).cum_sum())
     launches = frame.select("restart", *keys).unique(maintain_order=True).with_row_index("launch")
     frame = frame.join(launches, on=["restart", *keys], how="left", maintain_order="left", nulls_equal=True)
     for name in ("Metric Unit", "Metric Value", *_RULE):
@@ -348,22 +348,8 @@ def _long(segment: Segment, source: str) -> Part:
     )
     launches = _launches(frame.unique("launch", keep="first", maintain_order=True))
     metrics = metrics.select("launch", "section", "metric", "unit", "value", "text")
-    return Part(source, launches, _numbered(metrics), _numbered(rules), cut, broken)
-
-
-def _restarts(frame: pl.DataFrame) -> pl.Series:
-    """Number of times that the launch numbers started again so far; each time a new run begins in the file."""
-    number = frame["ID"].cast(pl.Int64, strict=False)
-    return (number < number.shift(1)).fill_null(value=False).cum_sum()
-
-
-def _mend(row: list[str], header: list[str]) -> list[str]:
-    """Join the text of a rule that was split at its commas because its quotes are wrong."""
-    text = header.index("Rule Description") if "Rule Description" in header else len(header) - 1
-    after = len(header) - text - 1
-    if len(row) <= len(header):
-        return row
-    return [*row[:text], ",".join(row[text : len(row) - after]), *row[len(row) - after :]]
+    as_int32 = pl.col("launch").cast(pl.Int32)
+    return Part(source, launches, metrics.with_columns(as_int32), rules.with_columns(as_int32), cut, broken)
 
 
 def _launches(frame: pl.DataFrame) -> pl.DataFrame:
@@ -380,7 +366,3 @@ def no_rules() -> pl.DataFrame:
     return pl.DataFrame(
         schema={"launch": pl.Int32(), **texts, "estimated_speedup_pct": pl.Float64(), "speedup_scope": pl.String()}
     )
-
-
-def _numbered(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.with_columns(pl.col("launch").cast(pl.Int32))

@@ -93,16 +93,6 @@ def _decompress(data: bytes) -> tuple[bytes, bool]:
     return data, True
 
 
-def is_text_page(printed: str) -> bool:
-    """Whether a text is a page that ncu prints without ``--csv``."""
-    return "Section: " in printed and "Metric Name" in printed
-
-
-def text(data: bytes) -> str:
-    """Text of a file: UTF-8, or UTF-16 with its mark (as PowerShell redirects output)."""
-    return data.decode("utf-16" if data.startswith(UTF16) else "utf-8", errors="replace")
-
-
 _TOLERANCE: Final = 1e-3
 """Relative tolerance of equal values, since pages are rounded: details.csv has two digits after the point."""
 
@@ -150,10 +140,6 @@ def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
     )
 
 
-def _named(part: Part) -> pl.DataFrame:
-    return part.launches.with_columns(kernels.function(part.launches["kernel_name"]).alias("_base"))
-
-
 def _match(run: Part, part: Part) -> pl.DataFrame | None:
     """Numbers of each launch in a part and in a run (``launch, launch_run``); None if they are different runs."""
     if not run.launches.height or not part.launches.height:
@@ -161,7 +147,10 @@ def _match(run: Part, part: Part) -> pl.DataFrame | None:
     processes = [set(p.launches["process"].drop_nulls().to_list()) for p in (run, part)]
     if all(processes) and not processes[0] & processes[1]:
         return None
-    ours, theirs = _named(run).select("launch", *_SAME), _named(part).select("launch", *_SAME)
+    ours, theirs = (
+        one.launches.with_columns(kernels.function(one.launches["kernel_name"]).alias("_base")).select("launch", *_SAME)
+        for one in (run, part)
+    )
     matched = theirs.join(ours, on=_SAME, how="inner", suffix="_run", nulls_equal=True, maintain_order="left")
     if matched.height != min(ours.height, theirs.height):
         return None
@@ -199,7 +188,11 @@ def _joined(run: Part, part: Part, matched: pl.DataFrame) -> Part:
         run.metrics, on=["launch", "section", "metric"], how="anti", nulls_equal=True, maintain_order="left"
     )
     fresh_rules = rules.join(run.rules, on=["launch", "rule", "text"], how="anti", maintain_order="left")
-    filled = _filled(launches, part.launches, matched)
+    # facts that only the other page has (a report has no process)
+    facts = part.launches.join(matched, on="launch").drop("launch").rename({"launch_run": "launch"})
+    filled = launches.join(facts, on="launch", how="left", suffix="_other", maintain_order="left").select(
+        "launch", *(pl.coalesce(c, f"{c}_other").alias(c) for c in LAUNCH.values())
+    )
     return Part(
         run.source,
         filled,
@@ -208,14 +201,6 @@ def _joined(run: Part, part: Part, matched: pl.DataFrame) -> Part:
     )
 
 
-def _filled(launches: pl.DataFrame, other: pl.DataFrame, matched: pl.DataFrame) -> pl.DataFrame:
-    """Launches, with facts that only the other page has (a report has no process)."""
-    facts = other.join(matched, on="launch").drop("launch").rename({"launch_run": "launch"})
-    out = launches.join(facts, on="launch", how="left", suffix="_other", maintain_order="left")
-    return out.select("launch", *(pl.coalesce(c, f"{c}_other").alias(c) for c in LAUNCH.values()))
-
-
-_NO_KERNELS: Final = "No kernels were profiled"
 _NO_PERMISSION: Final = "ERR_NVGPUCTRPERM"
 
 
@@ -293,9 +278,9 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
         return
     if b"\0" in data[:HEAD] and not data.startswith(UTF16):
         raise UnknownFormatError(f"{path} is not a file of Nsight Compute", expected=EXPECTED, path=str(path))
-    page = text(data)
+    page = data.decode("utf-16" if data.startswith(UTF16) else "utf-8", errors="replace")
     pages = split(page)
-    if not pages.segments and is_text_page(page):
+    if not pages.segments and "Section: " in page and "Metric Name" in page:
         raise UnknownFormatError(
             f"{path} is a page that ncu printed without --csv",
             expected=EXPECTED,
@@ -339,7 +324,7 @@ def _refuse(pages: Pages, errors: list[str], where: str) -> None:
             hint="have an administrator set NVreg_RestrictProfilingToAdminUsers=0, or run with CAP_SYS_ADMIN",
             path=where,
         )
-    if _NO_KERNELS in wording:
+    if "No kernels were profiled" in wording:
         raise ReadError(
             f"{where} has no results: no kernels were profiled",
             hint="check --kernel-name, --launch-skip and --target-processes all",
@@ -355,9 +340,8 @@ def _warn(message: str) -> None:
 
 
 def _sniff(probe: Probe) -> bool:
-    if probe.is_folder:
-        return False
-    return kind(head(probe.path) if probe.start.startswith(_XZ) else probe.start) is not None
+    start = head(probe.path) if probe.start.startswith(_XZ) else probe.start
+    return not probe.is_folder and kind(start) is not None
 
 
 READER = Reader(

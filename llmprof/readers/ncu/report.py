@@ -169,10 +169,7 @@ def _launch(library: Any, action: Any, values: dict[str, Any], launch: int) -> d
 def _of(metric: Any) -> str:
     """Value of a metric as text; empty if the report has no value, where ``value()`` would return 0."""
     has_value = getattr(metric, "has_value", None)
-    return "" if has_value is not None and not has_value() else _written(metric.value())
-
-
-def _written(value: object) -> str:
+    value: object = None if has_value is not None and not has_value() else metric.value()
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return str(int(value))
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)

@@ -6,7 +6,6 @@ import importlib
 import os
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,7 +88,10 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
     with tempfile.TemporaryDirectory(prefix="llmprof-") as folder, border(file.name):
         copy = Path(folder) / "report.ncu-rep"
         stated.write(data, copy)
-        frames = list(_kernels(library, copy, file))
+        frames = [
+            _instructions(action, kernel_id, action.name(library.IAction.NameBase_DEMANGLED))
+            for kernel_id, action in enumerate(report.actions(library, copy, file))
+        ]
         report.compare(file, stated, len(frames), None, {})
     instructions = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
     if instructions.is_empty():
@@ -98,11 +100,6 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
             hint="record with ncu --set full, or --section SourceCounters",
         )
     return instructions
-
-
-def _kernels(library: Any, copy: Path, path: Path) -> Iterator[pl.DataFrame]:
-    for kernel_id, action in enumerate(report.actions(library, copy, path)):
-        yield _instructions(action, kernel_id, action.name(library.IAction.NameBase_DEMANGLED))
 
 
 def _instructions(action: Any, kernel_id: int, name: str) -> pl.DataFrame:

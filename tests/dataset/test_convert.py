@@ -6,7 +6,6 @@ import json
 import pickle
 import shutil
 
-import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -17,7 +16,7 @@ from llmprof.cli.main import main
 from llmprof.cli.output import on_workers
 from llmprof.dataset import mapping
 from llmprof.errors import ArgumentError, NotCapturedError, OutputError, ReadError
-from llmprof.storage.dataset import MANIFEST, PART_FILE
+from llmprof.storage.dataset import MANIFEST
 from tests.dataset.files import rank_file, run_folder
 
 SAMPLES = ("torch_tp4_eager_nccl", "nsys_tp2_cudagraph")
@@ -113,17 +112,6 @@ def test_a_file_that_changed_is_converted_again(run, tmp_path):
     many = llmprof.convert(run, tmp_path / "out", client=False)
     same(many, llmprof.read(run, cache=False))
     assert len(list((tmp_path / "out").glob("part-*"))) == 3
-
-
-def test_partitions_are_sorted_and_have_statistics_of_row_groups(both):
-    _, trace, folder, _ = both
-    parts = [json.loads((path / PART_FILE).read_text()) for path in sorted(folder.glob("part-*"))]
-    assert sorted(one["rank"] for one in parts) == trace.ranks
-    for one in parts:
-        frame = pl.read_parquet(folder / one["folder"] / "kernels.parquet")
-        assert frame["start_ns"].is_sorted()
-        assert frame["rank"].unique().to_list() == [one["rank"]]
-        assert one["tables"]["kernels"]["rows"] == frame.height
 
 
 def test_an_object_store_holds_a_dataset(run, tmp_path):

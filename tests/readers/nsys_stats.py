@@ -33,53 +33,33 @@ class Report(NamedTuple):
     key: tuple[str, ...]
 
 
-def _times(*names: str) -> dict[str, tuple[str, float]]:
-    nsys_names = ("Avg", "Med", "Min", "Max", "StdDev")
-    return {f"{theirs} (ns)": (f"{ours}_ns", 1) for theirs, ours in zip(nsys_names, names, strict=True)}
+def _spread(theirs: str, ours: str, unit: float = 1) -> dict[str, tuple[str, float]]:
+    names = {"Avg": "mean", "Med": "median", "Min": "min", "Max": "max", "StdDev": "std"}
+    return {theirs.format(a): (ours.format(b), unit) for a, b in names.items()}
 
 
-SPREAD = ("mean", "median", "min", "max", "std")
-SHARE_AND_TOTAL = {"Time (%)": ("share", 0.01), "Total Time (ns)": ("total_ns", 1)}
+def _sum(count: str, **names: str) -> Report:
+    """Report of times: ``count`` is nsys's name of the count; their and our names of the columns of text."""
+    text = {theirs: (ours, 0.0) for theirs, ours in names.items()}
+    numbers = {"Time (%)": ("share", 0.01), "Total Time (ns)": ("total_ns", 1), count: ("count", 1)}
+    return Report({**numbers, **_spread("{} (ns)", "{}_ns"), **text}, tuple(names.values()))
+
+
 REPORTS = {
-    "cuda_gpu_kern_sum": Report(
-        {**SHARE_AND_TOTAL, "Instances": ("count", 1), **_times(*SPREAD), "Name": ("name", 0)}, ("name",)
-    ),
-    "cuda_api_sum": Report(
-        {**SHARE_AND_TOTAL, "Num Calls": ("count", 1), **_times(*SPREAD), "Name": ("name", 0)}, ("name",)
-    ),
-    "cuda_gpu_mem_time_sum": Report(
-        {**SHARE_AND_TOTAL, "Count": ("count", 1), **_times(*SPREAD), "Operation": ("operation", 0)}, ("operation",)
-    ),
+    "cuda_gpu_kern_sum": _sum("Instances", Name="name"),
+    "cuda_api_sum": _sum("Num Calls", Name="name"),
+    "cuda_gpu_mem_time_sum": _sum("Count", Operation="operation"),
     "cuda_gpu_mem_size_sum": Report(
-        {
-            "Total (MB)": ("total_bytes", 1e6),
-            "Count": ("count", 1),
-            **{
-                f"{a} (MB)": (f"{b}_bytes", 1e6)
-                for a, b in zip(("Avg", "Med", "Min", "Max", "StdDev"), SPREAD, strict=True)
-            },
-            "Operation": ("operation", 0),
-        },
+        {"Total (MB)": ("total_bytes", 1e6), "Count": ("count", 1), **_spread("{} (MB)", "{}_bytes", 1e6)}
+        | {"Operation": ("operation", 0)},
         ("operation",),
     ),
-    "nvtx_sum": Report(
-        {
-            **SHARE_AND_TOTAL,
-            "Instances": ("count", 1),
-            **_times(*SPREAD),
-            "Style": ("style", 0),
-            "Range": ("name", 0),
-        },
-        ("style", "name"),
-    ),
-    **{
-        name: Report({**SHARE_AND_TOTAL, "Instances": ("count", 1), **_times(*SPREAD), "Range": ("name", 0)}, ("name",))
-        for name in ("nvtx_pushpop_sum", "nvtx_startend_sum")
-    },
-    **{
-        name: Report({**SHARE_AND_TOTAL, count: ("count", 1), **_times(*SPREAD), "Name": ("name", 0)}, ("name",))
-        for name, count in (("osrt_sum", "Num Calls"), ("openacc_sum", "Num Calls"), ("openmp_sum", "Count"))
-    },
+    "nvtx_sum": _sum("Instances", Style="style", Range="name"),
+    "nvtx_pushpop_sum": _sum("Instances", Range="name"),
+    "nvtx_startend_sum": _sum("Instances", Range="name"),
+    "osrt_sum": _sum("Num Calls", Name="name"),
+    "openacc_sum": _sum("Num Calls", Name="name"),
+    "openmp_sum": _sum("Count", Name="name"),
     "nvtx_gpu_proj_sum": Report(
         {
             "Range": ("name", 0),
@@ -87,10 +67,7 @@ REPORTS = {
             "Total Proj Time (ns)": ("total_projected_ns", 1),
             "Total Range Time (ns)": ("total_range_ns", 1),
             "Range Instances": ("count", 1),
-            **{
-                f"Proj {a} (ns)": (f"projected_{b}_ns", 1)
-                for a, b in zip(("Avg", "Med", "Min", "Max", "StdDev"), SPREAD, strict=True)
-            },
+            **_spread("Proj {} (ns)", "projected_{}_ns"),
             "Total GPU Ops": ("launches", 1),
             "Avg GPU Ops": ("mean_launches", 1),
             "Avg Range Lvl": ("mean_depth", 1),
@@ -105,11 +82,10 @@ REPORTS = {
             "DevId": ("device", 1),
             "Count": ("count", 1),
             "QCount": ("queued_count", 1),
-            **{
-                f"{letter}{a} (ns)": (f"{part}_{b}_ns", 1)
-                for letter, part in (("T", "total"), ("A", "api"), ("Q", "queue"), ("K", "kernel"))
-                for a, b in zip(("Avg", "Med", "Min", "Max", "StdDev"), SPREAD, strict=True)
-            },
+            **_spread("T{} (ns)", "total_{}_ns"),
+            **_spread("A{} (ns)", "api_{}_ns"),
+            **_spread("Q{} (ns)", "queue_{}_ns"),
+            **_spread("K{} (ns)", "kernel_{}_ns"),
             "API Name": ("api_name", 0),
             "Kernel Name": ("name", 0),
         },
@@ -191,18 +167,7 @@ def compare_all(
     Our times count from ``start_ns`` in nsys's.
     """
     asked = ",".join([*REPORTS, "nvtx_gpu_proj_trace", "nvtx_pushpop_trace"])
-    command = [
-        str(NSYS),
-        "stats",
-        "--force-export=false",
-        "-q",
-        "-r",
-        asked,
-        "--format",
-        "csv",
-        "-o",
-        str(folder / "s"),
-    ]
+    command = [str(NSYS), "stats", "--force-export=false", "-q", "-r", asked, "--format", "csv", "-o", f"{folder}/s"]
     subprocess.run([*command, str(path)], check=True, capture_output=True, timeout=300)
     compared = []
     for name, report in REPORTS.items():

@@ -40,15 +40,6 @@ def test_gzip_of_any_number_of_members(tmp_path, members, padding, block_bytes):
     assert blocks.read_bytes == len(packed)
 
 
-@given(content=st.binary(max_size=2000), block_bytes=st.integers(1, 5000))
-@IN_FOLDER
-def test_plain_content(tmp_path, content, block_bytes):
-    content = content.removeprefix(b"\x1f\x8b")
-    found, blocks = read(write(tmp_path / "file", content), block_bytes)
-    assert found == content
-    assert blocks.damage == ""
-
-
 CONTENT = b"".join(b"%d: %d, " % (i, i * i * 7919 % 10007) for i in range(30_000))
 PACKED = gzip.compress(CONTENT)
 

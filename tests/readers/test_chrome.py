@@ -31,14 +31,6 @@ def names(part, table="kernels") -> list[str]:
 # --- 1. the document
 
 
-def test_object_with_trace_events(read):
-    assert names(read(text_of([kernel("a"), kernel("b", 5)]))) == ["a", "b"]
-
-
-def test_bare_list(read):
-    assert names(read(json.dumps([kernel("a"), kernel("b", 5)]).encode())) == ["a", "b"]
-
-
 def test_bare_list_that_is_never_closed_keeps_every_event(read):
     part = read(b"[\n" + b"".join(json.dumps(kernel(n)).encode() + b",\n" for n in "abc"))
     assert names(part) == [*"abc"]
@@ -362,9 +354,6 @@ def test_collectives_on_the_host_where_nothing_ran_on_a_device(read):
     ]
 
 
-# --- 11. Python functions
-
-
 # --- copies, memory, counters
 
 
@@ -387,14 +376,8 @@ def test_kinds_of_copies(read, name, described):
 
 @pytest.mark.parametrize("category", ["cpu_instant_event", None])
 def test_memory_events(read, category):
-    args = {
-        "Device Type": 1,
-        "Device Id": 0,
-        "Addr": 139926520725504,
-        "Bytes": -512,
-        "Total Allocated": 5,
-        "Total Reserved": 9,
-    }
+    args = {"Device Type": 1, "Device Id": 0, "Addr": 139926520725504, "Bytes": -512}
+    args |= {"Total Allocated": 5, "Total Reserved": 9}
     instant = {"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 2, "ts": 1.5}
     on_host = {"Device Type": 0, "Device Id": -1, "Addr": 2**64 - 8, "Bytes": 16}
     events = [instant | {"cat": category, "args": a} for a in (args, on_host)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from llmprof.readers.chrome.events import EventDecoder
 from llmprof.readers.common.event_stream import EventStream
-from tests.readers.traces import ROOT, read_one, same, text_of, write
+from tests.readers.traces import read_one, same, text_of, write
 
 TEXTS = st.text(st.sampled_from('{}[],:"\\ \n\tab\u00e9\U0001f600'), max_size=12) | st.sampled_from(
     ["}, {", '}, {"cat"', '"}, {"ph": "X"', "]}", '}],"z":{', '"traceEvents": [', "\\", '\\"', "NaN"]
@@ -111,18 +111,6 @@ def test_cut_documents_give_the_same_events_for_any_block(tmp_path, text, block_
             decoded(path, block_bytes)
         return
     assert decoded(path, block_bytes)[:6] == whole[:6]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block_bytes", [1 << 12, 1 << 14, 1 << 17, 10**6 + 1])
-@pytest.mark.parametrize("sample", ["torch_tp1_cudagraph", "torch_cpu_tp2_layer_annotations"])
-def test_a_real_file_in_blocks_of_any_size(sample, block_bytes):
-    path = next((ROOT / "sample_traces" / sample).glob("*.json.gz"), None)
-    if path is None:
-        pytest.skip("this sample is not bundled")
-    whole, parts = read_one(path, block_bytes=1 << 26), read_one(path, block_bytes=block_bytes)
-    assert same(parts.tables, whole.tables)
-    assert parts.coverage == whole.coverage
 
 
 @pytest.mark.parametrize("block_bytes", [100, 1 << 12, 1 << 17])

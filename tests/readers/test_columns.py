@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmprof.readers.chrome import columns
-from llmprof.readers.chrome.columns import Texts, ids, integers
+from llmprof.readers.chrome.columns import Texts, ids
 from llmprof.readers.chrome.events import (
     EXACT_US,
     MOST_NS,
@@ -21,7 +21,6 @@ from llmprof.readers.chrome.events import (
     loses_digits,
     times,
 )
-from llmprof.readers.common.repair import ListDecoder, fit, objects
 
 
 @pytest.mark.parametrize(
@@ -42,23 +41,6 @@ def test_hashed_identifiers_are_the_same_in_every_file():
         ids(["Traces"]).item(), ids([2**64]).item(),
     ]  # fmt: skip
     assert ids(["Traces"]).item() < -1
-
-
-@pytest.mark.parametrize(
-    ("values", "dtype", "found"),
-    [
-        ([1, None, 3], pl.Int32, [1, None, 3]),
-        ([1, 2**31, -(2**31)], pl.Int32, [1, None, -(2**31)]),
-        ([1, 2.0, 2.9, None], pl.Int64, [1, 2, 2, None]),
-        ([2**63 - 1, 2**63, 10**400, -(2**63)], pl.Int64, [2**63 - 1, None, None, -(2**63)]),
-        ([float("inf"), float("nan"), 1e300], pl.Int64, [None, None, None]),
-        ([], pl.Int64, []),
-    ],
-)
-def test_integers(values, dtype, found):
-    column = integers(values, dtype)
-    assert column.dtype == dtype
-    assert column.to_list() == found
 
 
 # --- times
@@ -100,26 +82,6 @@ def test_texts_are_exact_whatever_their_size(values, quoted):
     assert ns(raw) == values
 
 
-@pytest.mark.parametrize("value", [2**62, -(2**62), 10**400, 1e300, -1e300])
-def test_numbers_beyond_time_are_null(value):
-    assert ns([value, 1]) == [None, 1000]
-    assert ns([value, 1.5]) == [None, 1500]
-
-
-@pytest.mark.parametrize(
-    "text", [b"", b'""', b"null", b"true", b"{}", b'"x"', b"1e300", b'"nan"', b'"-inf"', b"\xff", b'"\xff"']
-)
-def test_texts_that_are_no_time_are_null(text):
-    assert ns([msgspec.Raw(text), msgspec.Raw(b"1.5")]) == [None, 1500]
-
-
-def test_the_base_is_added_to_starts_and_not_to_durations():
-    frame = pl.DataFrame(times("start", [5, None]) | times("dur", [7, None]) | {"name": pl.Series([0, 1])})
-    assert in_ns([frame], 100)[0].rows() == [(5100, 7000, 0), (None, 0, 1)]
-    frame = pl.DataFrame(times("start", [msgspec.Raw(b"5.5")]) | times("dur", [msgspec.Raw(b"-7")]))
-    assert in_ns([frame], 100)[0].rows() == [(5600, 0)]
-
-
 @pytest.mark.parametrize(
     ("values", "lost"),
     [
@@ -133,50 +95,6 @@ def test_the_base_is_added_to_starts_and_not_to_durations():
 )
 def test_digits_that_a_number_cannot_hold(values, lost):
     assert loses_digits(values) == lost
-
-
-# --- typed decoding
-
-
-class Thing(msgspec.Struct):
-    number: int | None = None
-    text: str | None = msgspec.field(default=None, name="Text")
-    raw: msgspec.Raw = msgspec.Raw(b"")
-
-
-@pytest.mark.parametrize(
-    ("text", "fitted", "wrong"),
-    [
-        (b'{"number": 1, "Text": "a", "other": []}', (1, "a"), 0),
-        (b'{"number": "7", "Text": 5}', (7, None), 1),
-        (b'{"number": 1.5, "Text": []}', (None, None), 2),
-        (b'{"number": 1e400}', (None, None), 1),
-        (b'{"number": null}', (None, None), 0),
-        (b"null", (None, None), 0),
-        (b"[1]", (None, None), 1),
-        (b'"x"', (None, None), 1),
-    ],
-)
-def test_fields_that_do_not_fit_keep_their_default(text, fitted, wrong):
-    found, count = fit(Thing, text)
-    assert ((found.number, found.text), count) == (fitted, wrong)
-
-
-def test_lists_are_decoded_at_once_or_one_by_one():
-    decoder = ListDecoder(Thing)
-    texts = [b'{"number": 1}', b'{"number": 2, "raw": [1, 2]}']
-    assert [t.number for t in decoder([msgspec.Raw(t) for t in texts])] == [1, 2]
-    assert decoder.wrong_types == 0
-    found = decoder([msgspec.Raw(t) for t in [*texts, b"5", b'{"number": {}}']])
-    assert [t.number for t in found] == [1, 2, None, None]
-    assert bytes(found[1].raw) == b"[1, 2]"
-    assert decoder.wrong_types == 2
-
-
-def test_objects():
-    raws = [msgspec.Raw(t) for t in (b'{"a": 1}', b"{}")]
-    assert objects(raws) == [{"a": 1}, {}]
-    assert objects([*raws, msgspec.Raw(b"[1]"), msgspec.Raw(b"null")]) == [{"a": 1}, {}, {}, {}]
 
 
 def _op(number: int, body: str, last: str) -> str:

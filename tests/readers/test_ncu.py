@@ -25,18 +25,8 @@ REAL = SHARED / "real" / "ncu"
 needs_captures = pytest.mark.skipif(not CAPTURE.is_dir(), reason="the captures are not here")
 needs_real = pytest.mark.skipif(not REAL.is_dir(), reason="the real files are not here")
 
-LAUNCH = [
-    "ID",
-    "Process ID",
-    "Process Name",
-    "Host Name",
-    "Kernel Name",
-    "Context",
-    "Stream",
-    "Block Size",
-    "Grid Size",
-]
-LAUNCH += ["Device", "CC"]
+LAUNCH = ["ID", "Process ID", "Process Name", "Host Name", "Kernel Name", "Context", "Stream", "Block Size"]
+LAUNCH += ["Grid Size", "Device", "CC"]
 DETAILS = [*LAUNCH, "Section Name", "Metric Name", "Metric Unit", "Metric Value"]
 RULES = ["Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup"]
 SECTION = "GPU Speed Of Light Throughput"
@@ -87,23 +77,18 @@ def rows_of(metrics: Metrics) -> list[tuple]:
         ("byte", "B", 1),
         ("Kbyte", "B", 1e3),
         ("Gbyte", "B", 1e9),
-        ("usecond", "ns", 1e3),
         ("us", "ns", 1e3),
-        ("ns", "ns", 1),
         ("second", "ns", 1e9),
         ("msecond", "ns", 1e6),
         ("hz", "Hz", 1),
         ("Ghz", "Hz", 1e9),
         ("cycle/nsecond", "Hz", 1e9),
-        ("cycle/second", "Hz", 1),
         ("Mbyte/s", "B/s", 1e6),
         ("Gbyte/second", "B/s", 1e9),
-        ("sector/ns", "sector/s", 1e9),
         ("sector/usecond", "sector/s", 1e6),
         ("Kbyte/cycle", "B/cycle", 1e3),
         ("Kbyte/block", "B/block", 1e3),
         ("%/Kbyte", "%/B", 1e-3),
-        ("inst/cycle", "inst/cycle", 1),
         ("register/thread", "register/thread", 1),
         ("furlong", "furlong", 1),
     ],
@@ -365,12 +350,6 @@ def test_an_error_of_the_profiler_among_the_rows_is_told(tmp_path):
         assert read(tmp_path, page).metrics.height == 1
 
 
-def test_hostile_names_stay_as_they_are(tmp_path):
-    name = "<script>alert(1)</script>'; DROP TABLE kernels; --"
-    found = read(tmp_path, long_page(quoted(*launch(name=name), SECTION, "Duration", "us", "1", "")))
-    assert found.kernels["kernel_name"].to_list() == [name]
-
-
 def test_wide_takes_names_in_their_order_and_refuses_unknown_ones(tmp_path):
     page = wide_page(["a.sum", "b.sum", "c"], ["us", "", ""], [*launch(0), "1", "2", "x"], [*launch(1), "3", "", "y"])
     found = read(tmp_path, page)
@@ -465,30 +444,8 @@ class FakeAction:
         return [message | {"speedup_estimation": {"type": 2, "speedup": 12.5}}, {"rule_identifier": "silent"}]
 
 
-class FakeReport:
-    class IAction:
-        NameBase_DEMANGLED = 1
-
-    actions = (FakeAction(), FakeAction())
-
-    def load_report(self, _):
-        return self
-
-    def num_ranges(self):
-        return 1
-
-    def range_by_idx(self, _):
-        return self
-
-    def num_actions(self):
-        return len(self.actions)
-
-    def action_by_idx(self, number):
-        return self.actions[number]
-
-
 def test_a_report_is_read_by_the_package(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ncu_report", FakeReport())
+    monkeypatch.setitem(sys.modules, "ncu_report", ncu_reports.Library(FakeAction(), FakeAction()))
     found = read(tmp_path, REPORT, "r.ncu-rep")
     assert found.kernels.select("kernel_name", "grid", "block", "duration_ns").rows() == [
         ("gemm", "(2, 2, 2)", "(384, 384, 384)", 75552.0)
@@ -510,9 +467,7 @@ def test_a_report_is_read_by_the_package(tmp_path, monkeypatch):
 
 
 def test_a_report_without_launches_is_refused(tmp_path, monkeypatch):
-    empty = FakeReport()
-    empty.actions = ()
-    monkeypatch.setitem(sys.modules, "ncu_report", empty)
+    monkeypatch.setitem(sys.modules, "ncu_report", ncu_reports.Library())
     with pytest.raises(ReadError, match="no results, or is damaged"):
         read(tmp_path, REPORT, "r.ncu-rep")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -13,16 +14,9 @@ from llmprof import analyze
 from llmprof.cli.main import main
 from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
 from tests.readers import ncu_reports
+from tests.readers.ncu_reports import Library
 
 STALL = "smsp__pcsamp_warps_issue_stalled_"
-
-
-class Ids:
-    def __init__(self, values):
-        self.values = values
-
-    def as_uint64(self, i):
-        return self.values[i]
 
 
 class Metric:
@@ -38,18 +32,10 @@ class Metric:
         return bool(self.ids)
 
     def correlation_ids(self):
-        return Ids(self.ids)
+        return SimpleNamespace(as_uint64=self.ids.__getitem__)
 
     def as_double(self, i):
         return float(self.values[i])
-
-
-class Place:
-    def file_name(self):
-        return "a.cu"
-
-    def line(self):
-        return 7
 
 
 class Action:
@@ -72,30 +58,7 @@ class Action:
         return ""
 
     def source_info(self, pc):
-        return Place() if pc == 4096 else None
-
-
-class Library:
-    class IAction:
-        NameBase_DEMANGLED = 1
-
-    def __init__(self, *actions):
-        self.actions = actions
-
-    def load_report(self, _):
-        return self
-
-    def num_ranges(self):
-        return 1
-
-    def range_by_idx(self, _):
-        return self
-
-    def num_actions(self):
-        return len(self.actions)
-
-    def action_by_idx(self, i):
-        return self.actions[i]
+        return SimpleNamespace(file_name=lambda: "a.cu", line=lambda: 7) if pc == 4096 else None
 
 
 @pytest.fixture

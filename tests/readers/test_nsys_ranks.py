@@ -28,7 +28,9 @@ def capture(*variables: str, host: str = "node", arguments: tuple[str, ...] = ()
     return "name TEXT, value TEXT", rows
 
 
-def report(path: Path, pids: tuple[int, ...] = (PID_A,), *, late_ns: int = 0, tables: dict | None = None) -> Path:
+def report(
+    path: Path, pids: tuple[int, ...] = (PID_A,), *, late_ns: int = 0, tables: dict | None = None, **rows: list | None
+) -> Path:
     """An export with one kernel of 500 ns on each process, at 1,000 ns of a session that began ``late_ns`` later."""
     path.parent.mkdir(parents=True, exist_ok=True)
     kernels = [(1000, 1500, i, 7, 11, pid, 2, 1, 4, 1, 1, 128, 1, 1, 32, 0, 0, None) for i, pid in enumerate(pids)]
@@ -41,7 +43,7 @@ def report(path: Path, pids: tuple[int, ...] = (PID_A,), *, late_ns: int = 0, ta
         "PROCESSES": [(pid, 100, "python3") for pid in pids],
         "TARGET_INFO_SESSION_START_TIME": [(EPOCH + late_ns,)],
     }
-    return write(path, {**TABLES, "META_DATA_CAPTURE": capture(), **(tables or {})}, **changes)
+    return write(path, {**TABLES, "META_DATA_CAPTURE": capture(), **(tables or {})}, **changes | rows)
 
 
 def ranks_from(trace: llmprof.Trace) -> list[tuple[int, str]]:
@@ -123,23 +125,11 @@ def test_a_report_a_node(tmp_path, said):
 
 def test_names_of_processes_go_before_everything(tmp_path):
     for name, rank in (("r0", 1), ("r1", 0)):
-        text = ("start INTEGER, end INTEGER, eventType INTEGER, text TEXT, textId INTEGER, globalTid INTEGER, "
-                "domainId INTEGER")  # fmt: skip
-        path = report(tmp_path / f"{name}.sqlite")
-        path.unlink()
         ranges = [
             (800, 1800, 59, "step", None, PID_A + 100, 0),
             (1, None, 76, f"MPI Rank {rank}", None, PID_A + 100, 0),
         ]
-        kernels = [(1000 + rank, 1500, 0, 7, 11, PID_A, 2, 1, 4, 1, 1, 128, 1, 1, 32, 0, 0, None)]
-        write(
-            path,
-            {**TABLES, "META_DATA_CAPTURE": capture(), "NVTX_EVENTS": (text, ranges)},
-            CUPTI_ACTIVITY_KIND_KERNEL=kernels,
-            CUPTI_ACTIVITY_KIND_MEMCPY=None,
-            CUPTI_ACTIVITY_KIND_MEMSET=None,
-            CUPTI_ACTIVITY_KIND_RUNTIME=[(900, 950, PID_A + 100, 11, 3)],
-        )
+        report(tmp_path / f"{name}.sqlite", late_ns=rank, NVTX_EVENTS=ranges)
     trace = read(tmp_path)
     assert trace.kernels.select("rank", "start_ns").rows() == [(0, 200), (1, 201)]
     assert {source for _, source in ranks_from(trace)} == {"names of the processes"}
@@ -203,15 +193,9 @@ def test_helpers_beside_a_rank_without_a_device(tmp_path):
     """Where nothing ran on a device, the process with most events is the rank."""
     for rank in (0, 1):
         ranges = [(800 + i, 900, 59, "step", None, PID_B + 101, 0) for i in range(3)]
-        write(
-            tmp_path / f"r{rank}.sqlite",
-            {**TABLES, "META_DATA_CAPTURE": capture()},
-            CUPTI_ACTIVITY_KIND_KERNEL=None,
-            CUPTI_ACTIVITY_KIND_MEMCPY=None,
-            CUPTI_ACTIVITY_KIND_MEMSET=None,
-            CUPTI_ACTIVITY_KIND_RUNTIME=None,
-            NVTX_EVENTS=[*ranges, (800, 801, 59, "helper", None, PID_A + 100, 0)],
-        )
+        ranges.append((800, 801, 59, "helper", None, PID_A + 100, 0))
+        path = tmp_path / f"r{rank}.sqlite"
+        report(path, CUPTI_ACTIVITY_KIND_KERNEL=None, CUPTI_ACTIVITY_KIND_RUNTIME=None, NVTX_EVENTS=ranges)
     trace = read(tmp_path)
     assert trace.markers.group_by("rank").len().sort("rank").rows() == [(-1, 2), (0, 3), (1, 3)]
 

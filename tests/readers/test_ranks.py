@@ -177,12 +177,8 @@ def test_metadata_of_the_run(tmp_path):
     groups = [{"pg_name": "0", "ranks": [0, 1]}]
     for rank in (0, 1):
         info = {"backend": "nccl", "rank": rank, "world_size": 2, "pg_config": groups}
-        keys = {
-            "distributedInfo": info,
-            "deviceProperties": [{"name": "GPU B"}],
-            "record_shapes": 1,
-            "cupti_version": 24,
-        }
+        keys = {"distributedInfo": info, "deviceProperties": [{"name": "GPU B"}]}
+        keys |= {"record_shapes": 1, "cupti_version": 24}
         write(tmp_path / f"rank{rank}.json", text_of([kernel()], **keys))
     meta = read(tmp_path).meta
     assert meta["device"] == "GPU B"

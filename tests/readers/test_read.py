@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import sqlite3
 
 import pytest
 
@@ -18,14 +17,6 @@ def read(*paths, **options):
 
 
 # --- files and folders
-
-
-def test_one_file(tmp_path):
-    trace = read(write(tmp_path / "trace.json", text_of([kernel("a", 5, 2), op(ts=3)])))
-    assert trace.ranks == [0]
-    assert trace.kernels.select("start_ns", "dur_ns").row(0) == (2000, 2000)
-    assert trace.meta["format"] == "chrome"
-    assert trace.meta["world_size"] == 1
 
 
 def test_a_folder_of_ranks_and_a_list_of_them(tmp_path):
@@ -105,14 +96,6 @@ def test_what_is_no_trace_is_named(tmp_path, content, message):
     assert message in str(caught.value)
     assert "trace.json" in str(caught.value)
     assert caught.value.expected or caught.value.hint
-
-
-def test_another_database_is_named(tmp_path):
-    with sqlite3.connect(tmp_path / "other.sqlite") as connection:
-        connection.execute("CREATE TABLE t (x)")
-    connection.close()
-    with pytest.raises(UnknownFormatError, match="an SQLite database"):
-        read(tmp_path / "other.sqlite")
 
 
 def test_a_folder_without_a_trace(tmp_path):

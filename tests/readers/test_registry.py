@@ -11,7 +11,7 @@ import llmprof
 import llmprof.readers
 from llmprof.errors import MixedRunsError, PluginWarning, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers import registry
-from llmprof.readers.common.reader import Probe, Reader
+from llmprof.readers.common.reader import Reader
 from llmprof.readers.registry import detect
 from tests import plugin_package
 from tests.readers.traces import kernel, text_of, write
@@ -89,15 +89,6 @@ def test_of_a_report_and_its_exports_one_is_read(tmp_path):
     assert reader.choose([report, database, folder, other]) == [database, other]
     assert reader.choose([report, folder, other]) == [folder, other]
     assert reader.choose([report, other]) == [report, other]
-
-
-def test_a_probe_reads_as_much_as_is_asked_for(tmp_path):
-    path = write(tmp_path / "x", bytes(range(256)) * 1000)
-    probe = Probe(path)
-    assert probe.start == path.read_bytes()[: 64 << 10]
-    assert [len(start) for start in probe.growing()] == [65536, 131072, 256000]
-    assert Probe(tmp_path).start == b""
-    assert list(Probe(tmp_path).growing()) == []
 
 
 # --- readers of other packages

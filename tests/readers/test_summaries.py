@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sqlite3
 from contextlib import closing
@@ -234,11 +233,3 @@ def test_hostile_values_cause_errors_of_ours_or_are_left_out(tmp_path):
             kept = trace.tables.get("totals", pl.DataFrame({"total_ns": []}, schema={"total_ns": pl.Int64}))
             assert kept["total_ns"].is_between(0, 2**62).all(), text
     assert refused == [0, 6]
-
-
-@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
-@pytest.mark.parametrize("text", [json.dumps(PROFILE), json.dumps(TREE), SUMMARY, GPU_TRACE, API_TRACE], ids=range(5))
-def test_every_cut_is_read_or_refused(tmp_path, text):
-    for cut in range(0, len(text), max(1, len(text) // 60)):
-        with contextlib.suppress(ReadError):
-            llmprof.read(write(tmp_path, text[:cut], f"cut{cut}.txt"), cache=False)

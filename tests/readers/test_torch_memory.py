@@ -210,12 +210,8 @@ def test_a_snapshot_by_hand(tmp_path, kind):
     found = analyze.memory(trace).row(0, named=True)
     assert (found["peak_bytes"], found["peak_ns"], found["first_bytes"]) == (1900, 20000, 800)
     assert found["fragmentation"] == pytest.approx((4096 - 1900) / 4096)
-    assert (found["allocations"], found["allocated_bytes"], found["releases"], found["released_bytes"]) == (
-        2,
-        1400,
-        2,
-        1300,
-    )
+    assert (found["allocations"], found["allocated_bytes"]) == (2, 1400)
+    assert (found["releases"], found["released_bytes"]) == (2, 1300)
     held = analyze.memory(trace, per="holder").select("part", "holder", "bytes").rows()
     assert set(held) == {
         ("temporary", None, 1000), ("before the recording", None, 500), (None, "model.py(3): forward", 400),
@@ -270,13 +266,8 @@ def test_real_timelines(files, name):
             sum(row[2] for row in sorted(document, key=lambda r: r[0])[: k + 1]) for k in range(len(document))
         )
         held = analyze.memory(trace, per="holder")
-        assert set(held["part"].drop_nulls()) <= {
-            "weights",
-            "activations",
-            "temporary",
-            "inputs",
-            "before the recording",
-        }
+        known = {"weights", "activations", "temporary", "inputs", "before the recording"}
+        assert set(held["part"].drop_nulls()) <= known
         assert held.filter(part="weights")["bytes"].sum() > 0
     else:
         assert rows["allocated_bytes"].to_list() == [sum(row) for row in document[1]]

@@ -93,6 +93,11 @@ def _decompress(data: bytes) -> tuple[bytes, bool]:
     return data, True
 
 
+def text(data: bytes) -> str:
+    """Text of a file: UTF-8, or UTF-16 with its mark (as PowerShell redirects output)."""
+    return data.decode("utf-16" if data.startswith(UTF16) else "utf-8", errors="replace")
+
+
 _TOLERANCE: Final = 1e-3
 """Relative tolerance of equal values, since pages are rounded: details.csv has two digits after the point."""
 
@@ -278,7 +283,7 @@ def _read(path: Path, coverage: dict[str, Any]) -> Iterator[Part]:
         return
     if b"\0" in data[:HEAD] and not data.startswith(UTF16):
         raise UnknownFormatError(f"{path} is not a file of Nsight Compute", expected=EXPECTED, path=str(path))
-    page = data.decode("utf-16" if data.startswith(UTF16) else "utf-8", errors="replace")
+    page = text(data)
     pages = split(page)
     if not pages.segments and "Section: " in page and "Metric Name" in page:
         raise UnknownFormatError(

@@ -92,7 +92,10 @@ _GROUPS: Final = re.compile(r"(?<![0-9a-fA-F:])[0-9a-fA-F]*:[0-9a-fA-F:]+")
 _KEY: Final = re.compile(
     r"(?<![A-Z0-9])(?:[A-Z0-9]{4,6}-){3,}[A-Z0-9]{4,6}|(?<![0-9a-fA-F])[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|\d{21}"
 )
-_CARD: Final = re.compile(r"(?<!\d)(?<!\d\.)[3-6](?:[-_ ]?\d){12,18}(?!\.?\d)")
+_DIGITS: Final = re.compile(r"(?<!\d)(?<!\d\.)\d(?:[-_ ]?\d){12,}(?!\.?\d)")
+_CARD: Final = re.compile(
+    r"(?<!\d)(?=([3-6](?:\d{12,18}|\d{3}([-_ ])(?:\d{4}\2){2}\d{1,7}|\d{3}([-_ ])\d{6}\3\d{4,5}))(?!\d))"
+)
 _NODES: Final = re.compile(r"(?<![\w.-])[\w.-]+\[(?:0\d|[\d,]{0,20}\d-\d)[\d,-]*\]?")
 _ESCAPED: Final = re.compile(r"%[0-9A-Fa-f]{2}")
 _DOMAIN: Final = re.compile(r"\.(?:com|net|org|edu|gov|mil|local|internal|lan|corp|intranet)(?![A-Za-z0-9])")
@@ -141,19 +144,37 @@ def _is_random(word: str, *, shortest: int = 16, mean: float = 2.2) -> bool:
         if _TILE.fullmatch(part):
             continue
         parts = _SUBWORD.findall(part)
-        if _HEX.fullmatch(part) and (len(part) >= 32 or (not part.isdecimal() and _is_text(part))):
+        if _HASH.search(part) or (_HEX.fullmatch(part) and not part.isdecimal() and _is_text(part)):
             return True
         length = len(part) / max(len(parts), 1)
-        if len(part) < shortest or (len(set(part)) < 10 and shortest > 8):
+        if len(part) < shortest:
             continue
-        if length < mean or (len(part) >= 24 and length < 2.6):
+        if (len(set(part)) > 9 or shortest < 9) and (length < mean or (len(part) >= 24 and length < 2.6)):
+            return True
+        if length < _longest_mean(part) and _share_known(part, parts) < 0.25:
             return True
     return False
 
 
-_ALNUM: Final = re.compile(r"[A-Za-z0-9]{8,}")
-_HOST: Final = re.compile(r"(?<![a-z-])[a-z]+(?:-[a-z]+)+-?\d+(?![a-z-])")
+def _longest_mean(part: str) -> float:
+    """Mean length of the pieces of a part below which, if it has few words of the field, it is no name."""
+    digits = len(_DECIMAL.findall(part))
+    if part.islower() or part.isupper():
+        if _HEX.fullmatch(part):
+            return 99 * (digits > 2 and len(set(part)) > 5)
+        return 6 * (part.isupper() and digits > 2)
+    return 3.5 if digits else 2.6
+
+
+def _share_known(part: str, pieces: list[str]) -> float:
+    return sum(len(piece) for piece in pieces if len(piece) > 2 and piece.lower() in _VOCABULARY) / len(part)
+
+
+_ALNUM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9+]{7,}")
+_DECIMAL: Final = re.compile(r"\d+")
+_HOST: Final = re.compile(r"(?<![a-z-])[a-z]+(?:(?:-[a-z]+)+-?\d+(?![a-z-])|-\d{1,3}(?:-\d{1,3}){3}(?!\d))")
 _HEX: Final = re.compile(r"[0-9a-f]+|[0-9A-F]+")
+_HASH: Final = re.compile(r"[0-9a-f]{32}|[0-9A-F]{32}")
 
 
 def _is_text(part: str) -> bool:
@@ -195,7 +216,7 @@ def _kind(word: str) -> str | None:  # noqa: PLR0911 (one for each kind)
     if _KEY.search(word) or _HOST.search(word):
         return "uuid" if _KEY.search(word) else "host"
     if "/" in bare:
-        return None if _known(bare) and not _ROOTS.search(bare) else "path"
+        return None if _known(bare) and not _ROOTS.search(bare) and not _is_random(word) else "path"
     if _is_random(word):
         return "random"
     if "." in bare:
@@ -323,9 +344,17 @@ class Pseudonyms:
             if not re.fullmatch(r"[\d\s.,)}\]-]*", text[start:]):
                 text, end = text[:start], self._word("secret", text[start:])
         text = _NODES.sub(lambda match: self._word("host", match[0]), text)
-        text = _CARD.sub(lambda match: self._word("number", match[0]) if _is_card(match[0]) else match[0], text)
+        text = _DIGITS.sub(lambda match: self._card(match[0]), text)
         text = self._words_of(text, free=free)
         return self._without(self._words, text) + end
+
+    def _card(self, run: str) -> str:
+        """A run of digits without the number of a card, which may be all of it or follow other numbers."""
+        whole = run[0] in "3456" and sum(map(str.isdecimal, run)) < 20
+        for part in ([run] if whole else []) + [match[1] for match in _CARD.finditer(run)]:
+            if _is_card(part):
+                return run.replace(part, self._word("number", part))
+        return run
 
     def _words_of(self, text: str, *, free: bool) -> str:
         """Replace words that are no names, and prose from its first word that is not known to its last."""

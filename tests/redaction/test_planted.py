@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import csv
 import json
+import random
 import sqlite3
 import urllib.parse
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from string import ascii_letters, digits
 
 import polars as pl
 import pytest
@@ -93,6 +95,14 @@ KINDS: dict[str, tuple[str, list[str]]] = {
     "share": ("\\\\plantedserver\\share\\models", ["plantedserver"]),
     "login": ("plantedbob:hunter2@db.example.com", ["plantedbob", "hunter2"]),
     "registry": ("registry.planted.io/team/img:1.2", ["planted"]),
+    "host of ec2": ("ip-10-99-88-77", ["10-99-88-77"]),
+    "card after numbers": ("size 4 4096 5105 1051 0510 5100", ["1051 0510"]),
+    "card of fifteen": ("3782-822463-10005", ["822463"]),
+    "hash after letters": ("SK0123456789abcdef0123456789abcdef", ["0123456789abcdef0123456789abcdef"]),
+    "hex of a text": ("7a656272613a7061737321", ["7a656272613a7061737321"]),
+    "b64 short": ("emVicmElNDBjb3JwLmlv", ["emVicmElNDBjb3JwLmlv"]),
+    "b64 mail": ("bXlzcWwgLXB6ZWJyYXB3", ["bXlzcWwgLXB6ZWJyYXB3"]),
+    "b32": ("PJSWE4TBHJYHC43TO5XXEZBB", ["PJSWE4TBHJYHC43TO5XXEZBB"]),
     "uuid gpu": ("GPU-deadbeef-1111-2222-3333-444455556666", ["deadbeef"]),
 }
 """The secret, and what of it must not be left."""
@@ -103,7 +113,7 @@ def variants() -> Iterator[tuple[str, str, list[str]]]:
     for kind, (secret, parts) in KINDS.items():
         encoded = base64.b64encode(secret.encode()).decode()
         quoted = urllib.parse.quote(secret, safe="")
-        digits = secret.encode().hex()
+        as_digits = secret.encode().hex()
         yield kind, secret, parts
         for sign in "_-./:":
             yield f"{kind} joined by {sign}", f"load{sign}{secret}{sign}step", parts
@@ -112,7 +122,7 @@ def variants() -> Iterator[tuple[str, str, list[str]]]:
         yield f"{kind} quoted", f"load({quoted})", parts
         yield f"{kind} quoted wholly", "".join(f"%{byte:02X}" for byte in secret.encode()), ["%"]
         yield f"{kind} in base64", f"load_{encoded}_x", [encoded.rstrip("=")]
-        yield f"{kind} in digits", digits, [digits]
+        yield f"{kind} in digits", as_digits, [as_digits]
 
 
 VARIANTS = list(variants())
@@ -138,6 +148,21 @@ def test_nothing_is_left_of_a_text(free):
     names = Pseudonyms(b"k")
     bad = [(kind, text) for kind, text, parts in VARIANTS if any(p in names.text(text, free=free) for p in parts)]
     assert bad == []
+
+
+@pytest.mark.parametrize(
+    ("signs", "length", "most"), [(f"{ascii_letters}{digits}+/", 40, 0.005), (f"{ascii_letters}{digits}", 20, 0.03)]
+)
+def test_of_random_keys_few_look_like_names(signs, length, most):
+    rng, names = random.Random(length), Pseudonyms(b"k")
+    keys = ["".join(rng.choices(signs, k=length)) for _ in range(2000)]
+    assert sum(key in names.text(key) for key in keys) <= most * len(keys)
+    kernels = [
+        "MainloopSm90TmaGmma",
+        "sm80_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize128x128x32_stage4",
+        "4096 4096 512",
+    ]
+    assert [names.text(kernel) for kernel in kernels] == kernels
 
 
 def test_a_chrome_trace(tmp_path):

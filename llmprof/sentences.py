@@ -38,6 +38,27 @@ _SHARED: Final = """
 {%- macro in_part(words) -%} {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }} {%- endmacro -%}
 """
 
+_REASONS: Final = {
+    "allocation": ("in calls that allocate and free memory, mostly ", "{{ advice['memory'] }}"),
+    "compilation": ("to compile kernels, mostly in ", "{{ compiling }}"),
+    "loading": (
+        "to load the code of kernels{% if first_launches %} at the first launch of each{% endif %}, mostly in ",
+        "{{ loading }}",
+    ),
+    "data_loading": (
+        "to load the next batch of data, mostly in ",
+        """{% if of_torch %}Load batches beside the device's work: more workers (num_workers), prefetch_factor,
+        persistent_workers, pinned memory with non_blocking copies; decode and resize less for each sample.
+        {%- else %}Load the next batch beside the device's work, with more workers.{% endif %}""",
+    ),
+    "input_preparation": (
+        "to prepare inputs on the CPU, mostly in ",
+        """Prepare the next inputs beside the device's work (other processes), or on the device, and cache what is
+        prepared again and again.""",
+    ),
+}
+"""What the host does when a finding knows the reason, and advice."""
+
 FINDINGS: Final = {
     "arrival_skew": Words(
         """{{ in_part("is waiting for the last rank:") }}
@@ -51,6 +72,7 @@ FINDINGS: Final = {
         {%- else %}their clocks agree{% endif -%}
         {% if overlapping_share is not none %}; {{ overlapping_share|share }} of the calls overlap on all ranks, as they
         must{% endif %}.
+        {%- if cause %} The finding {{ cause|replace("_", " ") }} says why rank {{ late }} is late.{% endif %}
         {%- if group %} The middle one of these ranks comes {{ group.late_median_ns|ns }} after the first rank of a call
         (groups by {{ group.evidence }}).{% endif %}""",
         """{% if group %}Look for what these ranks share before touching communication: their host (other processes,
@@ -73,8 +95,12 @@ FINDINGS: Final = {
         are stages, or use tensor parallelism inside a host.""",
     ),
     "host_bound": Words(
-        """{{ in_part("the device is idle because the host is late:") }} on
-        {% if ranks == 1 %}the only rank{% elif late|length == ranks %}every rank{% else %}{{ late|ranks }}{% endif %}
+        """{% if others_ns %}On {{ late|ranks }} the device is idle for {{ time_ns|ns }} of {{ part }}
+        ({{ share|share }}) because the host is late (on the others
+        {%- if others_ns[0]|ns == others_ns[1]|ns %} {{ others_ns[0]|ns }}
+        {%- else %} {{ others_ns[0]|ns }} to {{ others_ns[1]|ns }}{% endif %}):
+        {%- else %}{{ in_part("the device is idle because the host is late:") }} on
+        {% if ranks == 1 %}the only rank{% else %}every rank{% endif %}{% endif %}
         the next kernel was not launched yet, and the launching thread was longest in {{ doing(host) }}.""",
         """{{ launching_share|share }} of it are the launching calls themselves; {{ calls|n_or_unknown }} launch calls
         for {{ kernels|n_or_unknown }} kernels in {{ part }}
@@ -107,6 +133,18 @@ FINDINGS: Final = {
         {%- elif host.set_up == "loading" %} {{ loading }}{% elif host.set_up == "compiling" %} {{ compiling }}
         {%- endif %}{% endif %}""",
     ),
+    **{
+        reason: Words(
+            """{{ in_part("the device waits for its host") }} """
+            + what
+            + """{{ who|cut(101) }}
+        ({{ by_who_share|share }} of it).""",
+            """{% if calls %}{{ calls|n }} calls of it take {{ calls_ns|ns }}; {% endif %}{{ pauses|amount }} such
+        pauses in {{ part }}, the longest of {{ longest_ns|ns }}.""",
+            advice,
+        )
+        for reason, (what, advice) in _REASONS.items()
+    },
     "device_held": Words(
         """{{ in_part("the device stands still with work launched,") }} while the host is in {{ call }}
         ({{ by_call_share|share }} of it).""",
@@ -337,9 +375,12 @@ _CALLS: Final = {
 """Advice by the kind of call that holds a device: for a program of PyTorch, and for any other."""
 
 _SET_UP: Final = {
-    "loading": "This call loads the code of kernels, once for each module: warm up before the profiler starts.",
+    "loading": "The code of a kernel is loaded once, before its first run: warm up before the profiler starts.",
     "compiling": "This compiles kernels, once for each shape: warm up with the same shapes before the profiler starts.",
 }
+
+FOLLOWS: Final = "It follows from another finding, which says what its remedy gains."
+"""In place of the gain of a finding that has its cause in another one."""
 
 GAIN: Final = """
 {%- macro signed(ns) %}{{ "-" if ns < 0 }}{{ ns|abs|ns }}{% endmacro -%}
@@ -348,15 +389,6 @@ Replayed with “{{ words }}” ({{ change }}):
 {%- else %}{{ ns|abs|ns }} {{ unit }} {{ "less" if ns >= 0 else "more" }}
 {%- if interval %} ({{ signed(low_ns) }} to {{ signed(high_ns) }}){% endif %} of {{ recorded_ns|ns }}
 {%- if tokens_per_s is not none %}, {{ "{:+,.0f}".format(tokens_per_s) }} tokens/s{% endif %}{% endif %}.
-{%- if own_ns %} That is more than the {{ own_ns|ns }} that this finding names, since
-{% if waited_ns %}ranks wait less for the last one ({{ waited_ns|ns }} is such waiting) and {% endif -%}
-{{ {
-    "no-host-delay": "the pauses between kernels and the calls beside the device's work go, too",
-    "scale": "the host is faster in all that it does",
-    "without-call": "what the host does after the call begins earlier",
-    "remove": "the launches and the host's preparations of it go, too",
-    "balance": "what follows the collectives begins earlier, too",
-}.get(change.partition(":")[0], "the change reaches further") }}.{% endif %}
 {%- if of_part %} {{ of_part[:1]|upper }}{{ of_part[1:] }}.{% endif %}"""
 """What a replay predicts for the remedy of a finding."""
 

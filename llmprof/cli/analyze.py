@@ -145,10 +145,12 @@ def findings_text(findings: pl.DataFrame, width: int | None, paths: Sequence[str
     of_steps = findings.filter(pl.col("evidence") != OF_REQUESTS)
     times = of_steps["denominator"].unique().to_list() if "denominator" in findings.columns else []
     out = [wrapped(f"All shares are of one time, {times[0]}.", width, "", "")] if len(times) == 1 and times[0] else []
+    scopes = of_steps["scope"].n_unique() if len(times) != 1 else 1
     for row in findings.iter_rows(named=True):
         number = f"{row['order']}. "
         of_requests = row["evidence"] == OF_REQUESTS
         whole = "their time to the first token" if of_requests else "the time"
+        whole += f" of {row['scope']}" if scopes > 1 and not of_requests else ""
         weight = f"[{row['severity']}, {format_share(row['share_of_time'])} of {whole}]"
         out.append(wrapped(f"{row['title']} {weight}", width, number, " " * len(number)))
         labelled = [(row["detail"], ""), (row["suggestion"], "Try: "), (row.get("prediction"), "Gain: ")]

@@ -11,7 +11,7 @@ from llmprof import schema
 from llmprof.analyze import catalog
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.findings.findings import findings, ranked
-from llmprof.analyze.findings.scope import Scope, choose
+from llmprof.analyze.findings.scope import STEADY, Choice, Scope, choose
 from llmprof.analyze.findings.work import CORE_FACTS
 from llmprof.analyze.idle.gaps import idle
 from llmprof.analyze.idle.host import call_kinds, launch_delay
@@ -32,16 +32,19 @@ _EVENTS: Final = (
 )  # fmt: skip
 _IDLE: Final = (
     "rank", "device", "start_ns", "dur_ns", "cause", "held_by", "held_kind", "doing", "doing_kind", "sync_name",
+    "next_name",
 )  # fmt: skip
 
 
 def scope_windows(trace: Trace, *, words: str) -> pl.DataFrame:
-    """Representative windows of one rank (``words``: steady decode steps, steps or whole recording)."""
+    """Representative windows of one rank (``words``: steady decode steps, steps (of a phase) or whole recording)."""
     if words == "whole recording":
         return recorded_windows(trace)
     windows = step_windows(trace)
     if words == "steps":
         return windows
+    if words != STEADY:
+        return windows.filter(pl.col("phase") == words.removesuffix(" steps"))
     chosen = steady_state(trace).select("rank", "step")
     return windows.join(chosen, on=["rank", "step"], how="semi", maintain_order="left")
 
@@ -112,8 +115,8 @@ OF_RANK: Final[dict[str, Callable[..., pl.DataFrame]]] = {
 """The other functions of one rank, except ``launch_delay``."""
 
 
-def choice(first: Mapping[str, pl.DataFrame | None]) -> tuple[str, pl.DataFrame | None]:
-    """Description of the representative part of the run, and its steps, from :data:`FIRST` of all ranks."""
+def choices(first: Mapping[str, pl.DataFrame | None]) -> list[Choice]:
+    """The representative parts of the run, from :data:`FIRST` of all ranks."""
     frames = {name: frame for name, frame in first.items() if frame is not None}
     if "recorded_windows" not in frames:
         raise NotCapturedError("no rank of the dataset holds kernels, copies or operators", table="kernels")
@@ -122,7 +125,7 @@ def choice(first: Mapping[str, pl.DataFrame | None]) -> tuple[str, pl.DataFrame 
 
 def joined(
     trace: Trace,
-    chosen: tuple[str, pl.DataFrame | None],
+    chosen: Choice,
     results: Mapping[str, pl.DataFrame | None],
     calls: pl.DataFrame | None,
 ) -> pl.DataFrame:
@@ -145,7 +148,8 @@ def joined(
     windows, events, gaps = (results[name] for name in ("scope_windows", "scope_events", "scope_idle"))
     recorded = results["recorded_windows"]
     assert windows is not None and recorded is not None  # noqa: S101, PT018 - choice looked at them
-    scope = Scope(small, *chosen, windows, int(recorded["dur_ns"].sum()))
+    words, steps, of_ns = chosen
+    scope = Scope(small, words, steps, windows, int(recorded["dur_ns"].sum()), of_ns)
     hosts = results["scope_hosts"]
     on_host = hosts is not None and hosts["events"].sum() > 0 and hosts["events"].sum() == hosts["operators"].sum()
     cut = None if gaps is None else gaps.with_columns(texts)

@@ -12,6 +12,7 @@ import polars as pl
 from llmprof import names
 from llmprof.analyze import catalog
 from llmprof.analyze.collectives.collectives import collectives, matched, recorded_calls
+from llmprof.analyze.findings.findings import combined
 from llmprof.analyze.idle.gaps import idle
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.operator_times import refuse_samples
@@ -259,13 +260,16 @@ class _Work:
         """Findings: the first pass gives the representative steps, the second the events in them."""
         refuse_samples(self.trace, "what takes the time of a step")
         first = {name: self._joined(Asked(name), parts) for name in of_findings.FIRST}
-        words, steps = of_findings.choice(first)
+        choices = of_findings.choices(first)
         more = self._calls_of(None if calls is None else calls.select(of_findings.CALLS))
-        every = [Asked(name, (("words", words),)) for name in of_findings.OF_SCOPE]
-        every += [Asked(name) for name in (*of_findings.OF_RANK, "launch_delay")]
-        parts = self.by_rank(every, more)
-        second = {asked.name: self._joined(asked, parts) for asked in every}
-        return of_findings.joined(whole, (words, steps), {**first, **second}, calls)
+        frames = []
+        for choice in choices:  # a pass for each, since its windows are numbered
+            every = [Asked(name, (("words", choice[0]),)) for name in of_findings.OF_SCOPE]
+            every += [Asked(name) for name in (*of_findings.OF_RANK, "launch_delay")]
+            parts = self.by_rank(every, more)
+            second = {asked.name: self._joined(asked, parts) for asked in every}
+            frames.append(of_findings.joined(whole, choice, {**first, **second}, calls))
+        return combined(frames)
 
 
 def _first(name: str, options: Mapping[str, Any]) -> Iterator[Asked]:

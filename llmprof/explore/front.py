@@ -117,7 +117,8 @@ def _head(name: str | None, facts: pl.DataFrame, rows: list[dict[str, Any]], not
     pairs = "".join(
         f"<div><span>{_text(name)}</span><b>{_text(value)}</b></div>" for name, value in facts_in_words(facts)
     )
-    denominator = f"<p>All shares are of one time, {_text(rows[0]['denominator'])}.</p>" if rows else ""
+    times = {str(row["denominator"]) for row in rows}
+    denominator = f"<p>All shares are of one time, {_text(times.pop())}.</p>" if len(times) == 1 else ""
     title = _text(name or "What takes the time")
     more = f"<p>{_text(note)}</p>" if note else ""
     facts_html = f'<div class="facts">{pairs}</div>'

@@ -14,13 +14,15 @@ VERSION: Final = 2
 """Version of the document. It rises when a key is removed or changes its meaning; new keys do not change it."""
 
 _MEANING: Final = {
-    "order": "place, from 1; by predicted_ns, and without a prediction by figure",
+    "order": "place, from 1: losses by predicted_ns (else figure) in proportion to the time of their phase, then facts",
     "rule": "which rule speaks",
     "severity": "high from 20 % of the time, medium from 5 %, low below; info for what is no fault",
     "title": "one sentence with the figure",
     "figure": "time that it is about, ns a step and device, or a device: see unit",
     "unit": "ns a step, ns a rank, ns a request, or ns a profile (hardware metrics)",
     "share_of_time": "figure as a share of the denominator, 0 to 1",
+    "share_of_recorded": "share of all recorded time that the steps of this phase lose in the same way, 0 to 1",
+    "follows_from": "rule of the finding (of the same scope) that is its cause",
     "gain_ns": "the most that removing it could gain, in the same unit, all else as it is",
     "predicted_ns": "what a replay of the recording predicts that the remedy gains, in the same unit; below 0: slower",
     "predicted_low_ns": "the least of what the prediction cannot know",
@@ -41,7 +43,7 @@ _MEANING: Final = {
 _TYPES: Final = {pl.Int32: "integer", pl.Int64: "integer", pl.Float64: "number", pl.String: "string"}
 _MAY_BE_NULL: Final = {
     "rank", "start_ns", "end_ns", "predicted_ns", "predicted_low_ns", "predicted_high_ns", "predicted_tokens_per_s",
-    "change", "prediction",
+    "change", "prediction", "share_of_recorded", "follows_from",
 }  # fmt: skip
 
 

@@ -10,9 +10,11 @@ import polars as pl
 from llmprof.analyze.compare.story import engine_of
 from llmprof.analyze.findings.scope import scope_of
 from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.steps.summary import recorded_windows, step_windows
 from llmprof.errors import LlmprofError
+from llmprof.text import counted
 from llmprof.trace import Trace
-from llmprof.units import format_ns
+from llmprof.units import format_ns, format_share
 
 SCHEMA: Final = {"what": pl.String, "value": pl.String, "source": pl.String}
 
@@ -30,8 +32,8 @@ def run_facts(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``what`` (model, engine, device, batch, step time), ``value`` (as text; null if the trace does not state it) and
-        ``source``: where the trace states it, or the option that would have recorded it.
+        ``what`` (model, engine, device, batch, step time, recorded time by phase), ``value`` (as text; null if the
+        trace does not state it) and ``source``: where the trace states it, or the option that would have recorded it.
 
     Examples
     --------
@@ -39,7 +41,7 @@ def run_facts(trace: Trace) -> pl.DataFrame:
     'vLLM'
     """
     rows = [("model", *_model(trace)), ("engine", *_engine(trace)), ("device", *_device(trace))]
-    rows += [("batch", *_batch(trace)), ("step time", *_step_time(trace))]
+    rows += [("batch", *_batch(trace)), ("step time", *_step_time(trace)), ("recorded time", *_recorded_time(trace))]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
@@ -116,6 +118,28 @@ def _step_time(trace: Trace) -> tuple[str | None, str]:
     count = scope.windows["step"].n_unique()
     words = f"{count} {scope.words}" if count > 1 else f"1 {scope.words.removesuffix('s')}"
     return mean, f"mean of {words}, from step to step" if count > 1 else f"{words}, to its end"
+
+
+def _recorded_time(trace: Trace) -> tuple[str | None, str]:
+    """Time of the devices by the phase of their steps, and what is outside of steps."""
+    try:
+        windows, recorded = step_windows(trace), recorded_windows(trace)
+    except LlmprofError:
+        return None, "nothing was recorded on a device"
+    whole = int(recorded["dur_ns"].sum())
+    if not whole:
+        return None, "nothing but captures of graphs was recorded"
+    lanes = windows.group_by("phase", "rank", "device").agg(pl.col("dur_ns").sum(), count=pl.len())
+    phases = lanes.group_by("phase").agg(ns=pl.col("dur_ns").sum(), count=pl.col("count").max())
+    rows = phases.sort("ns", "phase", descending=[True, False]).rows()
+    parts = [
+        f"{'steps' if phase == 'other' else phase} {format_share(ns / whole)} ({counted(count, 'step')})"
+        for phase, ns, count in rows
+    ]
+    outside = whole - sum(ns for _, ns, _ in rows)
+    parts += [f"outside of steps {format_share(outside / whole)}"] if outside > 0 and parts else []
+    mean = format_ns(whole / recorded.height)
+    return f"{mean}: {', '.join(parts)}" if parts else mean, "from the first to the last event, host and device"
 
 
 def facts_in_words(facts: pl.DataFrame) -> list[tuple[str, str]]:

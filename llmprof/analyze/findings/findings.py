@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
@@ -11,25 +12,28 @@ from llmprof import plugins, sentences
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.findings import waiting, work
 from llmprof.analyze.findings.gain import Gain, gains_of
-from llmprof.analyze.findings.scope import Measure, Rule, Scope, scope_of
+from llmprof.analyze.findings.reasons import REASONS
+from llmprof.analyze.findings.scope import Measure, Rule, Scope, scopes_of
 from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.requests.spans import FIRST_TOKENS, first_token_finding
 from llmprof.errors import NotCapturedError
 from llmprof.platforms import ON_DEVICE, ON_HOST
+from llmprof.sentences import FOLLOWS
 from llmprof.trace import Trace
 
 _RULES: Final[tuple[Rule | plugins.Place, ...]] = (
     Rule("arrival_skew", waiting.arrival_skew, "collectives"),
     Rule("pipeline_wait", waiting.pipeline_wait, "collectives"),
     Rule("host_bound", waiting.host_bound, "idle"),
+    *(Rule(reason, waiting.by_reason(reason), "idle") for reason in REASONS),
     Rule("device_held", waiting.device_held, "idle"),
     Rule("synchronisation", waiting.synchronisation, "idle", 0.005),
     Rule("exposed_communication", waiting.exposed_communication, "collectives", 0.005),
     Rule("copies", work.copies, "attribute"),
     Rule("unexplained_idle", waiting.unexplained, "idle"),
-    Rule("idle_at_the_ends", waiting.outside, "activity", 0.05),
+    Rule("idle_at_the_ends", waiting.outside, "activity", 0.05, info=True),
     Rule("between_operators", waiting.between_operators, "idle"),
-    Rule("nccl_for_small_messages", waiting.nccl_for_small, "collectives", 0.002),
+    Rule("nccl_for_small_messages", waiting.nccl_for_small, "collectives", 0.002, follows_from="exposed_communication"),
     Rule("between_queued_events", waiting.between_queued, "idle"),
     Rule("short_kernels", work.short_kernels, "attribute", 0.0),
     Rule("split_k", work.split_k, "attribute", 0.001),
@@ -53,6 +57,8 @@ SCHEMA = {
     "figure": pl.Float64,
     "unit": pl.String,
     "share_of_time": pl.Float64,
+    "share_of_recorded": pl.Float64,
+    "follows_from": pl.String,
     "gain_ns": pl.Float64,
     "predicted_ns": pl.Float64,
     "predicted_low_ns": pl.Float64,
@@ -100,12 +106,14 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     """Ranked findings: what takes the time, and what its remedy would gain, the largest gain first.
 
     Every rule measures the time that something takes. A rule gives no finding if its figure is unknown or below its
-    threshold. All shares of a trace have one denominator, which ``denominator`` states: the time from step to step of
-    the steady decode steps (of all steps if there is no steady state), summed over the devices, or the recorded time of
-    host and device if there are no steps. Idle time by cause, waiting, transfer, copies and compute do not overlap. The
-    other rules (short kernels, split-K, NCCL for small messages, uneven ranks, names) measure parts of these again. A
-    late rank makes others wait, so removing one loss may move another. A recording of graph captures alone has no
-    findings.
+    threshold. Each phase with 20 % of the time of all steps has findings of its own (its steps are the scope; the
+    steady decode steps stand for decode); without steps the scope is the recorded time of host and device.
+    ``denominator`` says what a share is of: the time from step to step of the scope, summed over the devices, or over
+    the ranks that a finding names alone. Idle time by cause, waiting, transfer, copies and compute of a scope do not
+    overlap. The other rules (short kernels, split-K, NCCL for small messages, uneven ranks, names) measure parts of
+    these again. What follows from another finding names it in ``follows_from``, stands after it and has no gain of its
+    own: ranks that wait for one whose host is late, for example. Facts (severity ``info``) come after all losses. A
+    recording of graph captures alone has no findings.
 
     Parameters
     ----------
@@ -120,21 +128,22 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     Returns
     -------
     polars.DataFrame
-        One row for each finding, sorted by the predicted gain of its remedy, or by its time if there is no prediction
-        (findings about labels come last):
+        One row for each finding. Losses come first, by the least gain that is predicted for their remedy, or by their
+        time if there is no prediction, in proportion to the time of their phase:
 
         - ``order`` (from 1), ``rule``, ``severity`` (high from 20 % of the time, medium from 5 %, low below, info if it
           is not a fault), ``title`` (one sentence with the figure);
         - ``figure`` (ns a step and device, or a device), ``unit`` (ns a step, ns a rank or ns a request),
-          ``share_of_time``; ``gain_ns``: the most that removing it could gain if nothing else changed, in the same
-          unit;
+          ``share_of_time``; ``share_of_recorded``: of all recorded time, if all steps of the phase are like those of
+          the scope; ``follows_from``: the rule of the finding that is its cause; ``gain_ns``: the most that removing it
+          could gain if nothing else changed, in the same unit;
         - ``predicted_ns, predicted_low_ns, predicted_high_ns``: what :func:`what_if` predicts with the remedy, in the
           same unit, and its interval (below 0: slower); ``predicted_tokens_per_s``: the same as more tokens a second
           on a replica of the model; ``change``: the remedy as ``llmprof what-if`` takes it; ``prediction``: in words.
           Null without a prediction; ``prediction`` then says why. The prediction is below ``gain_ns`` if something else
           sets the pace, and above it if the change also removes other losses;
-        - ``scope`` (steady decode steps, steps, a step, whole recording), ``denominator`` (what shares are of, in
-          words);
+        - ``scope`` (steady decode steps, mixed steps, steps, a step, whole recording), ``denominator`` (what shares are
+          of, in words);
         - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL condition for its rows:
           ``frame.filter(pl.sql_expr(where))``), ``rank`` (with most of it) and ``start_ns, end_ns`` (when it is worst
           there; null where no moment stands out);
@@ -154,29 +163,43 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     True
     """
     refuse_samples(trace, "what takes the time of a step")
-    return ranked(scope_of(trace, step=step), requests)
+    return combined([ranked(scope) for scope in scopes_of(trace, step=step)], requests)
 
 
-def ranked(scope: Scope, requests: pl.DataFrame | None = None, *, whole: Trace | None = None) -> Findings:
-    """Findings of the rules in a scope, the largest first."""
-    measures = [(rule, measure) for rule in RULES if (measure := _measured(rule, scope)) is not None]
-    losses = [pair for pair in measures if not pair[0].info]
-    predicted = gains_of(scope, [change for _, change in losses], scope.trace if whole is None else whole)
-    gains = dict(zip((rule.name for rule, _ in losses), predicted, strict=True))
-    rows = [_row(rule, measure, scope, gains.get(rule.name)) for rule, measure in measures]
-    frame = pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"})
-    last = pl.col("rule").is_in([rule.name for rule in RULES if rule.last])
+def ranked(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
+    """Findings of the rules in a scope, not in order."""
+    found = {rule.name: (rule, measure) for rule in RULES if (measure := _measured(rule, scope)) is not None}
+    losses = {name: measure for name, (rule, measure) in found.items() if not rule.info}
+    predicted = gains_of(scope, list(losses.values()), scope.trace if whole is None else whole)
+    gains = dict(zip(losses, predicted, strict=True))
+    rows = [_row(rule, measure, scope, gains.get(name), set(found)) for name, (rule, measure) in found.items()]
+    return pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"} | {"weight": pl.Float64})
+
+
+LEAST_OF_OTHERS = 0.02
+"""Least share of the recorded time for a finding about a phase that is not the one with most time."""
+
+
+def combined(frames: Sequence[pl.DataFrame], requests: pl.DataFrame | None = None) -> Findings:
+    """Findings of all scopes in order, the first scope being that of the phase with most time."""
+    much = (pl.col("share_of_recorded") >= LEAST_OF_OTHERS) & (pl.col("severity") != "info")
+    frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
     if requests is not None and (waited := first_token_finding(requests)) is not None:
-        waited |= dict.fromkeys(_PREDICTED)
-        frame = pl.concat([pl.DataFrame([waited], schema=frame.schema), frame])
+        waited |= dict.fromkeys((*_PREDICTED, "share_of_recorded", "follows_from"))
+        frame = pl.concat([pl.DataFrame([waited | {"weight": 0.0}], schema=frame.schema), frame])
+    last = pl.col("rule").is_in([rule.name for rule in RULES if rule.last])
     own = pl.col("rule") == FIRST_TOKENS
-    gain = pl.coalesce(pl.col("predicted_ns").clip(0), "figure")
-    own_fault = own & (pl.col("severity") != "info")
+    fact = pl.col("severity") == "info"
+    chain = [pl.col("scope"), pl.coalesce("follows_from", "rule")]
     return Findings(
-        frame.sort(~own_fault, last | own, gain, descending=[False, False, True], maintain_order=True)
+        frame.with_columns(chain=pl.col("weight").max().over(chain))
+        .sort(
+            ~(own & ~fact), own | last, fact, "chain", pl.col("follows_from").is_not_null(), "weight",
+            descending=[False, False, False, True, False, True], maintain_order=True,
+        )
         .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
         .select(list(SCHEMA))
-    )
+    )  # fmt: skip
 
 
 def _measured(rule: Rule, scope: Scope) -> Measure | None:
@@ -196,9 +219,15 @@ _RECORDED = {False: "the recorded time", True: "the recorded time of a rank"}
 """What times and counts are of where no steps were found; of several devices they are means."""
 
 
-def _row(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str | None) -> dict[str, object]:
-    share = min(1.0, measure.ns / scope.span_ns)
-    figure = measure.ns / scope.parts
+def _row(
+    rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str | None, found: set[str]
+) -> dict[str, object]:
+    of = scope.of(measure.own)
+    share = min(1.0, measure.ns / of.span_ns)
+    figure = measure.ns / of.parts
+    of_recorded = min(1.0, measure.ns * scope.weight / max(1, scope.recorded_ns))
+    follows = measure.follows_from or rule.follows_from
+    follows = follows if follows in found else None
     severity = next(s for s, least in _LEAST_SHARES.items() if share >= least)
     of_scope = {
         "time_ns": figure,
@@ -214,7 +243,8 @@ def _row(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str | Non
     )
     gain = measure.ns if measure.gain_ns is None else measure.gain_ns
     first, last = measure.window_ns or (None, None)
-    known_gain = predicted if isinstance(predicted, Gain) else None
+    known_gain = predicted if isinstance(predicted, Gain) and not follows else None
+    gained = figure if known_gain is None else max(0.0, known_gain.low_ns)
     return {
         "rule": rule.name,
         "severity": "info" if rule.info else severity,
@@ -222,15 +252,17 @@ def _row(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str | Non
         "figure": figure,
         "unit": "ns a rank" if scope.steps is None else "ns a step",
         "share_of_time": share,
-        "gain_ns": min(gain, measure.ns) / scope.parts,
+        "share_of_recorded": of_recorded,
+        "follows_from": follows,
+        "gain_ns": min(gain, measure.ns) / of.parts,
         "predicted_ns": known_gain and known_gain.ns,
         "predicted_low_ns": known_gain and known_gain.low_ns,
         "predicted_high_ns": known_gain and known_gain.high_ns,
         "predicted_tokens_per_s": known_gain and known_gain.tokens_per_s,
         "change": known_gain and measure.change,
-        "prediction": known_gain.words if known_gain is not None else predicted,
+        "prediction": known_gain.words if known_gain is not None else FOLLOWS if follows else predicted,
         "scope": scope.words,
-        "denominator": scope.denominator,
+        "denominator": of.denominator,
         "evidence": rule.evidence,
         "where": measure.where,
         "rank": measure.rank,
@@ -238,4 +270,5 @@ def _row(rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str | Non
         "end_ns": last,
         "detail": detail,
         "suggestion": suggestion,
+        "weight": gained * (of.parts if known_gain is None else scope.parts) * scope.weight,
     }

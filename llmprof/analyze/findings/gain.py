@@ -16,9 +16,6 @@ from llmprof.sentences import GAIN, say
 from llmprof.trace import Trace
 from llmprof.units import format_share
 
-MORE: Final = 1.05
-"""A gain above this multiple of the finding's time is explained."""
-
 NOTHING: Final = 0.01
 """A gain below this share of the time counts as none, since steps of one recording differ by more."""
 
@@ -72,7 +69,6 @@ def _gain(
     ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)
     tokens = _tokens(scope, rows)
     more = None if tokens is None or min(after) <= 0 else tokens * 1e9 * (1 / after[0] - 1 / recorded)
-    own = measure.ns / scope.parts
     words = say(
         GAIN,
         words=change_of(change).words,
@@ -85,8 +81,6 @@ def _gain(
         changed=max(abs(low), abs(high)) >= NOTHING * recorded,
         interval=high - low >= NOTHING * recorded,
         tokens_per_s=more,
-        own_ns=own if ns > MORE * own and ns >= NOTHING * recorded else None,
-        waited_ns=0.0 if change == "balance" else scope.time("communication", "wait") / scope.parts,
         of_part=of_part,
     )
     return Gain(ns, low, high, more, words)

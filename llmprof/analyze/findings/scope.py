@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import polars as pl
 
+from llmprof.analyze.findings.reasons import first_launches, reasons_of
 from llmprof.analyze.groups import last_before
 from llmprof.analyze.idle import idle
 from llmprof.analyze.intervals import clip
@@ -17,7 +18,7 @@ from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import LANE, recorded_windows, steady_state, step_windows, time_parts
 from llmprof.errors import AnalysisError
 from llmprof.sentences import Words
-from llmprof.text import counted
+from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -49,6 +50,10 @@ class Measure:
         Window in which it is worst: from, to (ns).
     change : str, optional
         The remedy as a change that a replay can make, as ``llmprof what-if`` takes it.
+    own : list of int, optional
+        Ranks that it is about, if it is not about all: its figure and share are of their time alone.
+    follows_from : str, optional
+        The rule that tells of its cause.
     """
 
     ns: float
@@ -58,6 +63,8 @@ class Measure:
     rank: int | None = None
     window_ns: tuple[int, int] | None = None
     change: str | None = None
+    own: list[int] | None = None
+    follows_from: str | None = None
 
 
 def total(frame: pl.DataFrame, column: str) -> float:
@@ -111,6 +118,8 @@ class Rule:
     """Whether it is about labels and not about the run; such findings come last."""
     words: Words | None = None
     """Its sentences; None for those under its name in :mod:`llmprof.sentences`."""
+    follows_from: str | None = None
+    """The rule whose time it measures a part of."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +138,8 @@ class Scope:
         ``rank, device, step, phase, start_ns, dur_ns``: the time, one row per step and device.
     recorded_ns : int
         All recorded time, summed over the devices.
+    phase_ns : int, optional
+        Time of all steps of the phase that the windows stand for; that of the windows if it is not given.
     """
 
     trace: Trace
@@ -136,6 +147,12 @@ class Scope:
     steps: pl.DataFrame | None
     windows: pl.DataFrame
     recorded_ns: int
+    phase_ns: int | None = None
+
+    @property
+    def weight(self) -> float:
+        """The time that a ns in the windows stands for (ns)."""
+        return 1.0 if self.phase_ns is None else self.phase_ns / max(1, self.span_ns)
 
     @property
     def span_ns(self) -> int:
@@ -149,8 +166,10 @@ class Scope:
 
     @property
     def part(self) -> str:
-        """Unit of counts and times: ``a step`` (of one device) or ``a rank``."""
-        return "a rank" if self.steps is None else "a step"
+        """Unit of counts and times: ``a step`` (of one device), ``a mixed step`` or the like, or ``a rank``."""
+        if self.steps is None:
+            return "a rank"
+        return f"a {self.words.removesuffix('s')}" if self.words in _OF_PHASES else "a step"
 
     @cached_property
     def has_layers(self) -> bool:
@@ -162,9 +181,18 @@ class Scope:
         """Whether it is steps that all decode."""
         return self.steps is not None and self.words == "steady decode steps"
 
+    def of(self, ranks: list[int] | None) -> Scope:
+        """The time of some ranks of it; of all with None."""
+        if ranks is None:
+            return self
+        return replace(self, windows=self.windows.filter(pl.col("rank").is_in(ranks)), recorded_ns=0)
+
     @cached_property
     def denominator(self) -> str:
         """Denominator of every share, in words and numbers."""
+        if not self.recorded_ns:  # of some ranks
+            mean = format_ns(self.span_ns / self.parts)
+            return f"time of {ranks_in_words(self.windows['rank'].unique().sort().to_list())}: {mean} {self.part}"
         ranks = self.windows["rank"].n_unique()
         where = f"on {counted(ranks, 'rank')}" if self.steps is not None or ranks > 1 else "on the only rank"
         if self.steps is None:
@@ -234,6 +262,17 @@ class Scope:
         """Parts of the gaps of the devices, cut to the windows."""
         return self.cut(idle(self.trace))
 
+    @cached_property
+    def pauses(self) -> pl.DataFrame:
+        """:attr:`idle` with ``who``, the call or function that the device waited for, and ``reason``, its kind."""
+        held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
+        late = pl.col("cause").is_in(["host_bound", "launch"])
+        who = pl.when(held).then("held_by").when(pl.col("cause") == "sync").then("sync_name").when(late).then("doing")
+        named = self.idle.with_columns(who=who)
+        reasons = reasons_of(named.select("who", kind=pl.when(late).then("doing_kind").otherwise(pl.lit("call"))))
+        first = pl.Series(first_launches(self.trace, named)) if named.height else reasons.is_not_null()
+        return named.with_columns(reason=pl.when(reasons.is_null() & first).then(pl.lit("loading")).otherwise(reasons))
+
     def begun(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows with ``rank, start_ns`` that begin in a window of their rank; they are not cut."""
         ends = self.windows.select("rank", "start_ns", end=pl.col("start_ns") + pl.col("dur_ns"))
@@ -249,7 +288,12 @@ class Scope:
 
 
 def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
-    """Steady decode steps if every rank has some, else all steps with device work, else the whole recording.
+    """The scope of the phase that takes most of the time: see :func:`scopes_of`."""
+    return scopes_of(trace, step=step)[0]
+
+
+def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
+    """A scope for each phase with much of the time, else the steps with device work, else the whole recording.
 
     Captures of graphs do not count as a run; a recording of captures alone has an empty scope.
     """
@@ -257,25 +301,55 @@ def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
     recorded_ns = int(recorded["dur_ns"].sum())
     ran = step_rows["start_ns"].null_count() < step_rows.height  # a label may hold no work of a device
     if not ran and step is None:
-        return Scope(trace, "whole recording", None, recorded, recorded_ns)
+        return [Scope(trace, "whole recording", None, recorded, recorded_ns)]
     windows = step_windows(trace)
     if step is not None:
         every = _with_work(step_rows, windows)
-        return Scope(trace, f"step {step}", _only(every, step), windows.filter(pl.col("step") == step), recorded_ns)
-    words, chosen = choose(step_rows, windows, steady_state(trace))
+        return [Scope(trace, f"step {step}", _only(every, step), windows.filter(pl.col("step") == step), recorded_ns)]
+    return [
+        Scope(trace, words, chosen, _of_steps(windows, chosen), recorded_ns, of_ns)
+        for words, chosen, of_ns in choose(step_rows, windows, steady_state(trace))
+    ]
+
+
+def _of_steps(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFrame:
     assert chosen is not None  # noqa: S101 - there are steps
-    windows = windows.join(chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left")
-    return Scope(trace, words, chosen, windows, recorded_ns)
+    return windows.join(chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left")
 
 
-def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame) -> tuple[str, pl.DataFrame | None]:
-    """Representative part of a run, as text, and its steps; None if it has no steps."""
+MUCH = 0.2
+"""Least share of the time of all steps for a phase to have findings of its own."""
+
+STEADY = "steady decode steps"
+_OF_PHASES = ("decode steps", "mixed steps", "prefill steps")
+
+Choice = tuple[str, pl.DataFrame | None, int | None]
+"""Words for a part of a run, its steps (None without steps), and the time of all steps that it stands for (ns)."""
+
+
+def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame) -> list[Choice]:
+    """Representative parts of a run, that of the phase with most of the time first.
+
+    Steady decode steps stand for all decode steps if every rank has some.
+    """
     if step_rows["start_ns"].null_count() == step_rows.height:
-        return "whole recording", None
+        return [("whole recording", None, None)]
     every = _with_work(step_rows, windows)
-    if steady.height and steady["rank"].n_unique() == every["rank"].n_unique():
-        return "steady decode steps", steady
-    return "steps", every
+    ranks = every["rank"].n_unique()
+    phases = windows.group_by("phase").agg(pl.col("dur_ns").sum(), ranks=pl.col("rank").n_unique())
+    phases = phases.sort("dur_ns", "phase", descending=[True, False])
+    much = phases.filter((pl.col("dur_ns") >= MUCH * pl.col("dur_ns").sum()) & (pl.col("ranks") == ranks))
+    if not much.height or "other" in much["phase"]:
+        return [("steps", every, None)]
+    chosen: list[Choice] = []
+    for phase, ns, _ in much.iter_rows():
+        if phase == "decode" and steady.height and steady["rank"].n_unique() == ranks:
+            chosen.append((STEADY, steady, ns))
+        elif phases.height == 1:
+            chosen.append(("steps", every, ns))
+        else:
+            chosen.append((f"{phase} steps", every.filter(pl.col("phase") == phase), ns))
+    return chosen
 
 
 def _with_work(step_rows: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
 import polars as pl
 
 from llmprof.analyze.collectives.collectives import collectives
-from llmprof.analyze.findings.host import CALLS, doing, in_another_call, kind_of
+from llmprof.analyze.findings.host import CALLS, MOSTLY, doing, in_another_call, kind_of
+from llmprof.analyze.findings.reasons import REASONS
 from llmprof.analyze.findings.scope import Measure, Scope, largest, middle, most, total, worst
 from llmprof.analyze.idle import idle, launch_delay
 from llmprof.analyze.idle.host import call_kinds
@@ -19,19 +23,28 @@ IN_GRAPHS = 0.5
 """If at least this share of the kernels comes from replayed graphs, the remedy is not to use graphs."""
 
 
+APART: Final = 0.75
+"""A rank is named alone if the time of the next one is below this multiple of its own."""
+
+
 def host_bound(scope: Scope) -> Measure | None:
     """Idle time before a kernel that the host had not launched yet, including the launching calls."""
     gaps = _idle(scope, *LATE)
-    spans = scope.windows.group_by("rank").agg(span=pl.col("dur_ns").sum()).filter(pl.col("span") > 0)
+    spans = scope.windows.group_by("rank").agg(span=pl.col("dur_ns").sum(), parts=pl.len())
     by_rank = (
-        spans.join(gaps.group_by("rank").agg(gap=pl.col("dur_ns").sum()), on="rank", how="left")
-        .with_columns(share=pl.col("gap").fill_null(0) / pl.col("span"))
+        spans.filter(pl.col("span") > 0)
+        .join(gaps.group_by("rank").agg(gap=pl.col("dur_ns").sum()), on="rank", how="left")
+        .with_columns(pl.col("gap").fill_null(0))
+        .with_columns(share=pl.col("gap") / pl.col("span"), each=pl.col("gap") / pl.col("parts"))
         .sort("share", "rank", descending=[True, False])
     )
     if not gaps.height or not by_rank.height:
         return None
-    worst_share = by_rank.row(0, named=True)["share"]
+    worst_share = by_rank["share"][0]
     bound = by_rank.filter(pl.col("share") >= worst_share / 2)["rank"].sort().to_list()
+    if by_rank.height > 1 and by_rank["each"][1:].max() < APART * by_rank["each"][0]:
+        bound = [by_rank["rank"][0]]
+    others = by_rank.filter(~pl.col("rank").is_in(bound))
     rank, window = worst(gaps)
     delays = scope.within(launch_delay(scope.trace))
     replayed = share_in_graphs(scope)
@@ -42,6 +55,7 @@ def host_bound(scope: Scope) -> Measure | None:
     figures = {
         "late": bound,
         "ranks": by_rank.height,
+        "others_ns": [float(others["each"].min()), float(others["each"].max())] if others.height else None,  # type: ignore[arg-type]
         "has_layer_times": bool(layer_times.height),
         "layer_ns": middle(layer_times.filter(of_late), "host_dur_ns"),
         "layer_of_others_ns": middle(layer_times.filter(~of_late), "host_dur_ns"),
@@ -57,7 +71,40 @@ def host_bound(scope: Scope) -> Measure | None:
         "scale:host:0.5" if replayed >= IN_GRAPHS else "no-host-delay:decode" if scope.decoding else "no-host-delay"
     )
     where = "cause IN ('host_bound', 'launch')"
-    return Measure(scope.time("idle", *LATE), figures, where=where, rank=rank, window_ns=window, change=change)
+    own = bound if others.height else None
+    ns = total(gaps.filter(pl.col("rank").is_in(bound)), "dur_ns")
+    return Measure(ns, figures, where=where, rank=rank, window_ns=window, change=change, own=own)
+
+
+def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
+    """A rule about the pauses in which the device waits for one kind of call or function of the host."""
+
+    def measured(scope: Scope) -> Measure | None:
+        if scope.on_host:
+            return None
+        gaps = scope.pauses.filter(pl.col("reason") == reason)
+        if not gaps.height:
+            return None
+        who, share = most(gaps, "who")
+        rank, window = worst(gaps)
+        calls = scope.begun(scope.trace.runtime).filter(pl.col("name") == who) if scope.trace.has("runtime") else None
+        of_calls = calls is not None and calls.height
+        figures = {
+            "who": who,
+            "by_who_share": share,
+            "pauses": gaps.height / scope.parts,
+            "longest_ns": largest(gaps, "dur_ns"),
+            "calls": calls.height if calls is not None and of_calls else None,
+            "calls_ns": total(calls, "dur_ns") if calls is not None and of_calls else None,
+            "first_launches": reason == "loading" and kind_of(who, {"": REASONS["loading"][1]}) is None,
+        }
+        named = str(who).replace("'", "''")
+        where = f"doing = '{named}' OR held_by = '{named}' OR sync_name = '{named}'"
+        removable = reason in ("allocation", "compilation") and bool(of_calls)
+        change = _without(who) if removable else None
+        return Measure(total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=change)
+
+    return measured
 
 
 def synchronisation(scope: Scope) -> Measure | None:
@@ -69,7 +116,7 @@ def synchronisation(scope: Scope) -> Measure | None:
     rank, window = worst(gaps)
     figures = {"call": call, "pauses": gaps.height / scope.parts, "host": doing(scope, gaps)}
     return Measure(
-        scope.time("idle", "sync"), figures, where="cause = 'sync'", rank=rank, window_ns=window, change=_without(call)
+        total(gaps, "dur_ns"), figures, where="cause = 'sync'", rank=rank, window_ns=window, change=_without(call)
     )
 
 
@@ -182,7 +229,7 @@ def share_in_graphs(scope: Scope) -> float:
 def _idle(scope: Scope, *causes: str) -> pl.DataFrame:
     if scope.on_host:
         return idle(scope.trace).clear()
-    return scope.idle.filter(pl.col("cause").is_in(causes))
+    return scope.pauses.filter(pl.col("cause").is_in(causes) & pl.col("reason").is_null())
 
 
 CUSTOM_ALL_REDUCE_BYTES = 8 << 20
@@ -253,8 +300,44 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
     }
     # waiting at the same time as compute costs nothing, so each kind gets its share of the exposed part
     ns = scope.time("communication", "wait") * mine / whole
-    change = None if pipeline else "balance"
-    return Measure(ns, figures, where=f"kind = '{kind}'", rank=rank, window_ns=window, change=change)
+    cause = None if pipeline or times < MOSTLY * once.height else _why_late(scope, late, whole / scope.parts)
+    change = None if pipeline or cause else "balance"
+    figures["cause"] = cause
+    where = f"kind = '{kind}'"
+    return Measure(ns, figures, where=where, rank=rank, window_ns=window, change=change, follows_from=cause)
+
+
+EXPLAINS: Final = 0.25
+"""Least share of the others' waiting that the late rank spends more than they do, for that to be named as the cause."""
+
+
+def _why_late(scope: Scope, late: int, waited_ns: float) -> str | None:
+    """The rule about what the late rank spends most time on beyond the others; None if it explains little."""
+    ranks = scope.windows.with_row_index("window").select("window", "rank")
+    times = scope.times.filter(pl.col("kind").is_in(["compute", "copy"])).join(ranks, on="window")
+    of_work = times.select("rank", "ns", rule=pl.col("kind").replace({"compute": "uneven_compute", "copy": "copies"}))
+    held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
+    of_cause = (
+        pl.when(pl.col("cause").is_in(LATE))
+        .then(pl.lit("host_bound"))
+        .when(pl.col("cause") == "sync")
+        .then(pl.lit("synchronisation"))
+        .when(held)
+        .then(pl.lit("device_held"))
+    )
+    of_host = scope.pauses.select("rank", ns="dur_ns", rule=pl.coalesce("reason", of_cause))
+    sums = pl.concat([of_work, of_host.cast({"ns": pl.Int64})], how="vertical_relaxed").filter(
+        pl.col("rule").is_not_null()
+    )
+    steps_of = scope.windows.group_by("rank").agg(parts=pl.len())
+    each = sums.group_by("rule", "rank").agg(pl.col("ns").sum())
+    each = each.select("rule").unique().join(steps_of, how="cross").join(each, on=["rule", "rank"], how="left")
+    mean = pl.col("ns").fill_null(0) / pl.col("parts")
+    own, other = (mean.filter((pl.col("rank") == late) == is_late).mean() for is_late in (True, False))
+    more = each.group_by("rule").agg(ns=own - other).drop_nulls().sort("ns", "rule", descending=[True, False])
+    if not more.height or more["ns"][0] < EXPLAINS * waited_ns:
+        return None
+    return str(more["rule"][0])
 
 
 def exposed_communication(scope: Scope) -> Measure | None:

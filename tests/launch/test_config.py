@@ -108,16 +108,6 @@ def test_a_key_like_no_other_is_refused_with_the_list():
         ({"nsys_options": {"trace; rm": "x"}}, "nsys_options has the key 'trace; rm'"),
         ({"nsys_options": {"trace": ["cuda"]}}, r"nsys_options.trace is \['cuda'\]"),
         ({"ncu_options": {"options": {"--export": "x"}}}, "which the run folder decides"),
-    ],
-)  # fmt: skip
-def test_wrong_values_are_refused(values, words):
-    with pytest.raises(ConfigError, match=words):
-        config(**values)
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
         ({"prompt": "a", "input_tokens": 5}, "prompt and input_tokens are given together"),
         ({"prompt": []}, "prompt is empty"),
         ({"input_tokens": [5, 2]}, "in order"),
@@ -128,9 +118,28 @@ def test_wrong_values_are_refused(values, words):
         ({"served": True, "profile_mode": "ncu"}, "requests of a server time out"),
         ({"served": True, "profile_mode": "nsys_ncu"}, "requests of a server time out"),
         ({"layer_annotations": True, "eager": False}, "set eager: true"),
+        ({"load": {"shared_prefix": 1.5}}, "share of each prompt"),
+        ({"load": {"arrival": "poisson"}}, "run is not served"),
+        ({"load": {"arrival": "burst"}, "served": True}, "there is no rate"),
+        ({"load": {"speed": 0.0}}, "more than 0"),
+        ({"load": {"inptu": 3}}, "did you mean input"),
+        ({"load": {"input": 3}, "prompt": "a"}, "prompt and load are given together"),
+        ({"engine_args": {"profiler_config": {}}}, "which a run sets itself; expected the option profile_mode"),
+        ({"engine_args": {"tensor-parallel-size": 2}}, "expected the option tensor_parallel_size"),
+        ({"until": 3.0}, "a share of the mean"),
+        ({"top_p": 0.0}, "more than 0, at most 1"),
+        ({"profile_mode": "ops", "ops_options": {"step": 3}}, "unknown key 'step'"),
+        ({"profile_mode": "ops", "ops_options": {"steps": 0}}, "steps is 0"),
+        ({"profile_mode": "ops", "ops_options": {"method": "patch"}}, "method is 'patch'"),
+        ({"profile_mode": "ops", "ops_options": {"cycle": [["events", 3], ["magic", 1]]}}, "magic"),
+        ({"profile_mode": "ops", "ops_options": {"functions": {"mine": "no place"}}}, "functions.mine"),
+        ({"profile_mode": "ops", "eager": False}, "eager is false"),
+        ({"profile_mode": "ops", "engine": "transformers"}, "cannot time operators"),
+        ({"profile_mode": "ops", "served": True}, "cannot time operators"),
+        ({"profile_mode": "torch", "ops_options": {"steps": 3}}, "profile_mode is torch"),
     ],
-)
-def test_options_that_do_not_go_together_are_refused(values, words):
+)  # fmt: skip
+def test_wrong_values_are_refused(values, words):
     with pytest.raises(ConfigError, match=words):
         config(**values)
 
@@ -141,19 +150,6 @@ def test_a_change_is_checked_too():
     assert made.max_tokens == 4
     with pytest.raises(ConfigError, match="did you mean max_tokens"):
         made.replace(max_token=8)
-
-
-@pytest.mark.parametrize("suffix", ["yaml", "yml", "json"])
-def test_files_give_back_what_was_written(tmp_path, suffix):
-    made = config(
-        prompt=["zwölf", "- a: b", "null", "日本"], environment={"A": "1", "B": "yes"}, engine_args={"x": None},
-        temperature=0.5, timeout_s=1e-3, nsys_options={"trace": "cuda,nvtx,osrt"}, eager=True,
-    )  # fmt: skip
-    path = ConfigManager.save_config(made, tmp_path / f"c.{suffix}")
-    assert ConfigManager.load_config(path) == made
-    synthetic = config(input_tokens=[16, 64])
-    assert ConfigManager.load_config(ConfigManager.save_config(synthetic, path, overwrite=True)) == synthetic
-    assert synthetic.input_tokens == (16, 64)
 
 
 @given(

@@ -74,6 +74,76 @@ def having(**facts: object) -> Facts:
     return dataclasses.replace(HEALTHY, **facts)
 
 
+def answering(**interpreter: object) -> Facts:
+    return having(interpreter=Interpreter(**interpreter))
+
+
+def one_gpu(**changes: object) -> Facts:
+    return having(gpus=(dataclasses.replace(H200, **changes),))
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "wanted", "status", "found"),
+    [
+        ("GPUs", HEALTHY, None, "ok", "2 × NVIDIA H200"),
+        ("GPUs", having(visible="0,1"), None, "ok", "(CUDA_VISIBLE_DEVICES=0,1)"),
+        ("GPUs", having(gpus=()), None, "warn", "no NVIDIA GPU"),
+        ("GPUs", having(gpus=()), config(), "fail", "no NVIDIA GPU"),
+        ("GPUs", having(gpus=()), config(engine="transformers"), "warn", "no NVIDIA GPU"),
+        ("GPUs", having(gpus=(), interpreter=CPU), config(), "ok", "no NVIDIA GPU"),
+        ("GPUs", having(interpreter=CPU), config(), "warn", "but the engine is a CPU build"),
+        ("GPUs", having(gpus=None, gpu_problem="Driver/library version mismatch"), config(), "unknown", "mismatch"),
+        ("driver", having(cuda_driver="12.9"), config(), "warn", "580.95.05 (CUDA 12.9)"),
+        ("driver", having(cuda_driver="13.0"), config(), "ok", "580.95.05 (CUDA 13.0)"),
+        ("driver", having(cuda_driver="13.2"), config(), "ok", "580.95.05 (CUDA 13.2)"),
+        ("ranks", HEALTHY, config(tensor_parallel_size=2), "ok", "2 ranks, 2 GPUs"),
+        ("ranks", HEALTHY, config(tensor_parallel_size=4), "fail", "4 ranks but 2 GPUs"),
+        ("ranks", having(gpus=None), config(tensor_parallel_size=2), "unknown", "unknown"),
+        ("ranks", having(interpreter=CPU), config(tensor_parallel_size=2), "ok", "2 ranks on 16 processors"),
+        ("ranks", having(interpreter=CPU, cores=1), config(tensor_parallel_size=2), "warn", "2 ranks on 1 processor"),
+        ("GPU 0 clocks", one_gpu(reasons=0x4), config(), "ok", "SM 345 MHz of at most 1,980 MHz"),
+        ("GPU 0 clocks", one_gpu(set_clock_hz=1200e6), config(), "warn", "set to 1,200 MHz"),
+        ("GPU 0 clocks", one_gpu(reasons=0x3), config(), "warn", "applications_clocks_setting"),
+        ("GPU 0 clocks", one_gpu(reasons=0x48), config(), "warn", "hw_slowdown, hw_thermal_slowdown"),
+        ("GPU 0 clocks", one_gpu(reasons=None), config(), "ok", "SM 345 MHz"),
+        ("GPU 0 clocks", one_gpu(reasons=None, set_clock_hz=None), config(), "unknown", "SM 345 MHz"),
+        ("GPU 0 clocks", one_gpu(sm_clock_hz=None, most_sm_clock_hz=None), config(), "ok", "SM clock not known"),
+        ("counter permission", having(restricted=True, administrator=False), config(profile_mode="ncu"), "fail", ""),
+        ("counter permission", having(restricted=True, administrator=True), config(profile_mode="ncu"), "ok", ""),
+        ("counter permission", having(restricted=False, administrator=False), config(profile_mode="ncu"), "ok", ""),
+        ("counter permission", having(restricted=None, administrator=False), config(profile_mode="ncu"), "unknown", ""),
+        ("perf_event_paranoid", having(paranoid=2), config(cpu_sampler="perf"), "ok", "2"),
+        ("perf_event_paranoid", having(paranoid=4), config(cpu_sampler="perf"), "fail", "4"),
+        ("engine", answering(error="there is no program /no/python"), config(), "fail", "there is no program"),
+        ("engine", answering(error="python did not answer within 30 s"), config(), "unknown", "did not answer"),
+        ("engine", answering(python="3.11.7", modules=("torch",)), config(), "fail", "Python 3.11.7 without vllm"),
+        ("engine", answering(python="3.11.7"), config(), "fail", "without vllm and torch"),
+        ("CPU governor", having(governors=("performance", "powersave")), None, "warn", ""),
+        ("NUMA", having(numa_nodes=2), None, "warn", ""),
+        ("host memory", having(memory_free_bytes=GIB), None, "warn", ""),
+        ("/dev/shm", having(shm_free_bytes=64 * 2**20), None, "warn", ""),
+        ("/dev/shm", having(shm_free_bytes=64 * 2**20), config(), "ok", ""),
+        ("/dev/shm", having(shm_free_bytes=64 * 2**20), config(tensor_parallel_size=2), "warn", ""),
+        ("disk", having(disk_free_bytes=GIB), config(), "warn", ""),
+        ("disk", having(disk_free_bytes=2**20), config(), "fail", ""),
+        ("disk", having(disk_free_bytes=2**20), None, "warn", ""),
+        ("disk", having(disk_writable=False), config(), "fail", ""),
+        ("port", having(port_free=True), config(served=True, server={"port": 8000}), "ok", ""),
+        ("port", having(port_free=False), config(served=True, server={"port": 8000}), "fail", ""),
+        ("port", having(), config(served=True), "ok", ""),
+    ],
+)  # fmt: skip
+def test_each_check(name, facts, wanted, status, found):
+    row = check(name, facts, wanted)
+    assert row["status"] == status
+    assert found in row["found"]
+
+
+def test_counters_are_nothing_to_a_mode_that_does_not_read_them():
+    rows = doctor(config(profile_mode="nsys"), facts=having(restricted=True))
+    assert "counter permission" not in rows["check"].to_list()
+
+
 # --- all checks together
 
 
@@ -144,23 +214,6 @@ def test_an_engine_that_never_ran_on_hardware_says_so():
     assert check("engine", HEALTHY, config(engine="sglang", served=True))["status"] == "fail"
 
 
-@pytest.mark.parametrize(
-    ("interpreter", "status", "found"),
-    [
-        (Interpreter(error="there is no program /no/python"), "fail", "there is no program"),
-        (Interpreter(error="python did not answer within 30 s"), "unknown", "did not answer"),
-        (Interpreter(python="3.11.7", modules=("torch",)), "fail", "Python 3.11.7 without vllm"),
-        (Interpreter(python="3.11.7"), "fail", "without vllm and torch"),
-    ],
-    ids=["missing", "slow", "no-vllm", "nothing"],
-)
-def test_an_engine_that_is_not_there(interpreter, status, found):
-    row = check("engine", having(interpreter=interpreter), config())
-    assert row["status"] == status
-    assert found in row["found"]
-    assert "python" in row["advice"]
-
-
 def test_models(tmp_path):
     assert check("model", HEALTHY, config())["status"] == "ok"
     assert check("model", HEALTHY, config(model=str(tmp_path)))["status"] == "fail"
@@ -173,49 +226,6 @@ def test_models(tmp_path):
 
 
 # --- GPUs
-
-
-@pytest.mark.parametrize(
-    ("facts", "wanted", "status", "found"),
-    [
-        (HEALTHY, None, "ok", "2 × NVIDIA H200"),
-        (having(visible="0,1"), None, "ok", "(CUDA_VISIBLE_DEVICES=0,1)"),
-        (having(gpus=()), None, "warn", "no NVIDIA GPU"),
-        (having(gpus=()), config(), "fail", "no NVIDIA GPU"),
-        (having(gpus=()), config(engine="transformers"), "warn", "no NVIDIA GPU"),
-        (having(gpus=(), interpreter=CPU), config(), "ok", "no NVIDIA GPU"),
-        (having(interpreter=CPU), config(), "warn", "but the engine is a CPU build"),
-        (having(gpus=None, gpu_problem="Driver/library version mismatch"), config(), "unknown", "mismatch"),
-    ],
-    ids=["two", "visible", "none", "vllm-cuda", "transformers", "vllm-cpu", "cpu-build-beside-gpus", "broken-driver"],
-)
-def test_gpus(facts, wanted, status, found):
-    row = check("GPUs", facts, wanted)
-    assert row["status"] == status
-    assert found in row["found"]
-
-
-@pytest.mark.parametrize(("cuda", "status"), [("12.9", "warn"), ("13.0", "ok"), ("13.2", "ok")])
-def test_a_driver_older_than_torch(cuda, status):
-    row = check("driver", having(cuda_driver=cuda), config())
-    assert (row["status"], row["found"]) == (status, f"580.95.05 (CUDA {cuda})")
-
-
-@pytest.mark.parametrize(
-    ("facts", "ranks", "status", "found"),
-    [
-        (HEALTHY, 2, "ok", "2 ranks, 2 GPUs"),
-        (HEALTHY, 4, "fail", "4 ranks but 2 GPUs"),
-        (having(gpus=None), 2, "unknown", "unknown"),
-        (having(interpreter=CPU), 2, "ok", "2 ranks on 16 processors"),
-        (having(interpreter=CPU, cores=1), 2, "warn", "2 ranks on 1 processor"),
-    ],
-    ids=["enough", "too-many", "unknown", "cpu", "cpu-few"],
-)
-def test_ranks(facts, ranks, status, found):
-    row = check("ranks", facts, config(tensor_parallel_size=ranks))
-    assert row["status"] == status
-    assert found in row["found"]
 
 
 @pytest.mark.parametrize(
@@ -246,25 +256,6 @@ def test_other_processes_on_a_gpu():
     assert row["found"] == "python (1), unnamed (2), unnamed (3), unnamed (4) and 2 more"
 
 
-@pytest.mark.parametrize(
-    ("changes", "status", "found"),
-    [
-        ({"reasons": 0x4}, "ok", "SM 345 MHz of at most 1,980 MHz"),
-        ({"set_clock_hz": 1200e6}, "warn", "set to 1,200 MHz"),
-        ({"reasons": 0x3}, "warn", "applications_clocks_setting"),
-        ({"reasons": 0x48}, "warn", "hw_slowdown, hw_thermal_slowdown"),
-        ({"reasons": None}, "ok", "SM 345 MHz"),
-        ({"reasons": None, "set_clock_hz": None}, "unknown", "SM 345 MHz"),
-        ({"sm_clock_hz": None, "most_sm_clock_hz": None}, "ok", "SM clock not known"),
-    ],
-    ids=["power-cap", "set", "held", "slowed", "no-reasons", "nothing", "no-clock"],
-)
-def test_clocks(changes, status, found):
-    row = check("GPU 0 clocks", having(gpus=(dataclasses.replace(H200, **changes),)), config())
-    assert row["status"] == status
-    assert found in row["found"]
-
-
 # --- tools and permissions
 
 
@@ -284,21 +275,6 @@ def test_a_profiler_that_is_not_on_path():
     assert check("ncu", having(ncu=Tool(path="/opt/ncu")))["status"] == "warn"
 
 
-@pytest.mark.parametrize(
-    ("restricted", "administrator", "status"),
-    [(True, False, "fail"), (True, True, "ok"), (False, False, "ok"), (None, False, "unknown")],
-)
-def test_permission_for_counters(restricted, administrator, status):
-    facts = having(restricted=restricted, administrator=administrator)
-    assert check("counter permission", facts, config(profile_mode="ncu"))["status"] == status
-    assert "counter permission" not in doctor(config(profile_mode="nsys"), facts=facts)["check"].to_list()
-
-
-@pytest.mark.parametrize(("paranoid", "status"), [(2, "ok"), (4, "fail")])
-def test_perf_needs_its_events(paranoid, status):
-    assert check("perf_event_paranoid", having(paranoid=paranoid), config(cpu_sampler="perf"))["status"] == status
-
-
 @pytest.mark.parametrize("name", ["perf", "vtune"])
 def test_a_sampler_that_is_asked_for_must_be_there(name):
     missing = check(name, having(), config(cpu_sampler=name))
@@ -316,35 +292,6 @@ def test_vtune_may_not_trace_under_a_narrow_ptrace_scope():
     assert check("ptrace_scope", narrow, config(cpu_sampler="vtune"))["status"] == "warn"
     wide = doctor(config(cpu_sampler="vtune"), facts=having(vtune=vtune, ptrace_scope=0))
     assert wide.filter(pl.col("check") == "ptrace_scope").is_empty()
-
-
-# --- the host
-
-
-@pytest.mark.parametrize(
-    ("name", "facts", "wanted", "status"),
-    [
-        ("CPU governor", having(governors=("performance", "powersave")), None, "warn"),
-        ("NUMA", having(numa_nodes=2), None, "warn"),
-        ("host memory", having(memory_free_bytes=GIB), None, "warn"),
-        ("/dev/shm", having(shm_free_bytes=64 * 2**20), None, "warn"),
-        ("/dev/shm", having(shm_free_bytes=64 * 2**20), config(), "ok"),
-        ("/dev/shm", having(shm_free_bytes=64 * 2**20), config(tensor_parallel_size=2), "warn"),
-        ("disk", having(disk_free_bytes=GIB), config(), "warn"),
-        ("disk", having(disk_free_bytes=2**20), config(), "fail"),
-        ("disk", having(disk_free_bytes=2**20), None, "warn"),
-        ("disk", having(disk_writable=False), config(), "fail"),
-        ("port", having(port_free=True), config(served=True, server={"port": 8000}), "ok"),
-        ("port", having(port_free=False), config(served=True, server={"port": 8000}), "fail"),
-        ("port", having(), config(served=True), "ok"),
-    ],
-    ids=[
-        "governor", "numa", "memory", "shm", "shm-one-rank", "shm-two-ranks", "disk-little", "disk-full",
-        "disk-full-machine", "disk-closed", "port-free", "port-used", "port-any",
-    ],
-)  # fmt: skip
-def test_the_host(name, facts, wanted, status):
-    assert check(name, facts, wanted)["status"] == status
 
 
 # --- gathering

@@ -124,26 +124,6 @@ def test_a_file_without_requests_and_times_in_some_lines(tmp_path):
         load(served(file))
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"load": {"shared_prefix": 1.5}}, "share of each prompt"),
-        ({"load": {"arrival": "poisson"}}, "run is not served"),
-        ({"load": {"arrival": "burst"}, "served": True}, "there is no rate"),
-        ({"load": {"speed": 0.0}}, "more than 0"),
-        ({"load": {"inptu": 3}}, "did you mean input"),
-        ({"load": {"input": 3}, "prompt": "a"}, "prompt and load are given together"),
-        ({"engine_args": {"profiler_config": {}}}, "which a run sets itself; expected the option profile_mode"),
-        ({"engine_args": {"tensor-parallel-size": 2}}, "expected the option tensor_parallel_size"),
-        ({"until": 3.0}, "a share of the mean"),
-        ({"top_p": 0.0}, "more than 0, at most 1"),
-    ],
-)
-def test_what_does_not_go_together_is_refused(values, words):
-    with pytest.raises(ConfigError, match=words):
-        config(**values)
-
-
 def test_the_achieved_rate_is_over_the_time_that_the_requests_took():
     requests = [{"start_ns": k * 10**9, "e2e_s": 2.0, "arrived_s": 0.0} for k in range(4)]
     # four requests arrive within 3 s, and the last one ends after 5 s

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmprof.errors import ConfigError
-from llmprof.launch import ExperimentConfig, engines
+from llmprof.launch import engines
 from llmprof.launch.engines import ops_timer, vllm_ops
 from llmprof.launch.engines.ops_timer import OpsTimer, overhead, result_of
 from llmprof.readers.ops import together
@@ -416,25 +415,6 @@ def test_graphs_and_compiled_code_are_refused(compilation, cuda, words, monkeypa
         return
     with pytest.raises(RuntimeError, match=words):
         vllm_ops._check_eager(config, cuda=cuda)
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"ops_options": {"step": 3}}, "unknown key 'step'"),
-        ({"ops_options": {"steps": 0}}, "steps is 0"),
-        ({"ops_options": {"method": "patch"}}, "method is 'patch'"),
-        ({"ops_options": {"cycle": [["events", 3], ["magic", 1]]}}, "magic"),
-        ({"ops_options": {"functions": {"mine": "no place"}}}, "functions.mine"),
-        ({"eager": False}, "eager is false"),
-        ({"engine": "transformers"}, "cannot time operators"),
-        ({"served": True}, "cannot time operators"),
-        ({"profile_mode": "torch", "ops_options": {"steps": 3}}, "profile_mode is torch"),
-    ],
-)
-def test_options_that_make_no_sense(values, words):
-    with pytest.raises(ConfigError, match=words):
-        ExperimentConfig.from_dict({"model": "random:tiny", "profile_mode": "ops", **values})
 
 
 def test_the_text_for_workers_stands_alone(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import os
 import random
 import shutil
@@ -309,7 +310,11 @@ class BatchRunner:
         """
         grid = points(parameters)
         self._refuse_twins(grid)
-        target = Path(folder) if folder is not None else self._new_folder()
+        if folder is None:
+            stem = f"{self._config.name}_sweep_{dt.datetime.now(tz=dt.UTC).astimezone():%Y%m%d-%H%M%S}"
+            places = (Path(self._config.results_dir, f"{stem}-{n}" if n > 1 else stem) for n in itertools.count(1))
+            folder = next(place for place in places if not place.exists())
+        target = Path(folder)
         chosen = {name: list(values) for name, values in parameters.items()}
         with batch_state.alone(target):
             if (target / batch_state.FILE).exists():
@@ -368,15 +373,11 @@ class BatchRunner:
                 )
             points[key] = values
 
-    def _new_folder(self) -> Path:
-        stamp = dt.datetime.now(tz=dt.UTC).astimezone().strftime("%Y%m%d-%H%M%S")
-        stem, root = f"{self._config.name}_sweep_{stamp}", Path(self._config.results_dir)
-        return next(path for n in range(1, 1000) if not (path := root / (f"{stem}-{n}" if n > 1 else stem)).exists())
-
     def _run(self, state: dict[str, Any], folder: Path, progress: Progress | None) -> None:
         listed: list[dict[str, Any]] = state["points"]
         order = state.get("order") or range(len(listed))
-        remaining = [listed[k] for k in order if not self._is_done(listed[k], folder)]
+        there = {k for k in order if listed[k]["state"] == "finished" and (folder / str(listed[k]["run"])).is_dir()}
+        remaining = [listed[k] for k in order if k not in there]
         configs: dict[int, ExperimentConfig] = {}
         for point in remaining:
             try:
@@ -399,9 +400,6 @@ class BatchRunner:
         work.store()
         if progress:
             progress("sweep", len(listed), len(listed))
-
-    def _is_done(self, point: Mapping[str, Any], folder: Path) -> bool:
-        return point["state"] == "finished" and (folder / str(point["run"])).is_dir()
 
 
 def devices() -> int:

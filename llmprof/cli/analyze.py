@@ -26,7 +26,17 @@ from llmprof.cli.hardware import (
     open_profile,
     view_of_profile,
 )
-from llmprof.cli.output import LONGEST_NAME, SAMPLE, Failing, Terminal, on_workers, open_trace, to_csv, to_json, wrapped
+from llmprof.cli.output import (
+    LONGEST_NAME,
+    SAMPLE,
+    Failing,
+    Terminal,
+    for_programs,
+    on_workers,
+    open_trace,
+    to_json,
+    wrapped,
+)
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -34,16 +44,11 @@ from llmprof.units import format_ns, format_share
 ROWS_SHOWN = 20
 
 
-def _name_at_the_end(args: Namespace) -> None:
-    """Use the last path as the name of an analysis (``analyze PATH steps``), unless a file has that name."""
-    last = str(args.paths[-1])
-    if len(args.paths) > 1 and (last in views() or last in VIEWS) and not Path(last).exists():
-        args.what, args.paths = last, args.paths[:-1]
-
-
 def analysis(args: Namespace, terminal: Terminal) -> str:
     """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or CSV."""
-    _name_at_the_end(args)
+    last = str(args.paths[-1])  # ``analyze PATH steps``, unless a file has that name
+    if len(args.paths) > 1 and (last in views() or last in VIEWS) and not Path(last).exists():
+        args.what, args.paths = last, args.paths[:-1]
     view = views().get(args.what)
     of_profile = view is None or is_profile(args.paths)
     if of_profile:
@@ -61,9 +66,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
         frame = frame.sort(view.largest_first, descending=True, maintain_order=True)
     columns = _chosen(frame, args.columns)
     if args.csv or args.json:
-        frame = frame.select(columns or frame.columns)
-        kept = frame.head(args.limit) if args.limit else frame
-        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(kept.to_dicts())
+        return for_programs(frame.select(columns or frame.columns), args)
     limit = ROWS_SHOWN if args.limit is None else args.limit
     kept = frame.head(limit) if limit else frame
     if args.what == "findings" and not columns:
@@ -238,7 +241,7 @@ def what_if(args: Namespace, terminal: Terminal) -> str:
     changes = [change_of(words) for words in args.changes]
     frame = analyze.what_if(open_trace([args.path], args, terminal), *changes)
     if args.csv or args.json:
-        return to_csv(frame, args.csv, overwrite=args.force) if args.csv else to_json(frame.to_dicts())
+        return for_programs(frame, args)
     lines = [f"With {frame['changes'][0] or 'no change'}:" if frame.height else "No step was recorded."]
     for row in frame.iter_rows(named=True):
         recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in _PREDICTED)
@@ -265,8 +268,7 @@ def _diff_text(
     frame: pl.DataFrame, names: tuple[str, str], unlike: list[str], args: Namespace, terminal: Terminal
 ) -> str:
     if args.csv or args.json:
-        kept = frame.head(args.limit) if args.limit else frame
-        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(kept.to_dicts())
+        return for_programs(frame, args)
     steps = frame.filter(pl.col("level").is_in(["step", "recording"]))
     lines = [
         *_runs(args, names),
@@ -302,8 +304,7 @@ def _diff_reports(args: Namespace, terminal: Terminal) -> str:
     profiles = (open_profile([path]).metrics for path in (args.a, args.b))
     frame = analyze.diff(*profiles, tolerance=args.tolerance)
     if args.csv or args.json:
-        kept = frame.head(args.limit) if args.limit else frame
-        return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(kept.to_dicts())
+        return for_programs(frame, args)
     names = _names(args.a, args.b)
     limit = ROWS_SHOWN if args.limit is None else args.limit
     both = frame.filter(pl.col("delta_ns").is_not_null())
@@ -358,7 +359,8 @@ def _change(row: dict[str, Any], names: tuple[str, str]) -> str:
             return f"  {row['phase'] or 'the whole recording'}: only in {names[other == 'b']}{steps}"
     noise = ""
     if row["low_ns"] is not None and row["beyond_noise"]:
-        noise = f"; 95 % interval of the change {_signed(row['low_ns'])} to {_signed(row['high_ns'])}"
+        low, high = (("+" if ns > 0 else "-") + format_ns(abs(ns)) for ns in (row["low_ns"], row["high_ns"]))
+        noise = f"; 95 % interval of the change {low} to {high}"
     elif row["low_ns"] is not None:
         noise = "; not beyond the noise"
     return f"  {what} takes {_times(row, names)}{noise}"
@@ -367,10 +369,6 @@ def _change(row: dict[str, Any], names: tuple[str, str]) -> str:
 def _times(row: dict[str, Any], names: tuple[str, str]) -> str:
     ratio = f" (x {row['b_ns'] / row['a_ns']:.2f})" if row["a_ns"] else ""
     return f"{format_ns(row['a_ns'])} in {names[0]}, {format_ns(row['b_ns'])} in {names[1]}{ratio}"
-
-
-def _signed(ns: float) -> str:
-    return ("+" if ns > 0 else "-") + format_ns(abs(ns))
 
 
 def _names(a: str, b: str) -> tuple[str, str]:
@@ -389,27 +387,29 @@ def _names(a: str, b: str) -> tuple[str, str]:
 def info(args: Namespace, terminal: Terminal) -> str:
     """Summary of the content of a trace."""
     from llmprof.report import cards
+    from llmprof.schema import TABLES
 
     if is_profile(args.paths):
         return info_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
     steps = _phases(trace)
     if args.json:
-        tables = {name: trace.rows.get(name) for name in _tables()}
+        tables = {name: trace.rows.get(name) for name in TABLES}
         low, high = trace.span_ns
         summary = {"meta": trace.meta, "ranks": trace.ranks, "span_ns": high - low, "tables": tables}
         summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
         return to_json(summary | {"reading": trace.coverage})
     parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.facts(trace))]
     rows, counts = [], trace.rows
-    for name, table in _tables().items():
+    for name, table in TABLES.items():
         if name in counts:
             rows.append((name, f"{counts[name]:>12,}  {table.row}"))
         else:
             rows.append((name, f"{'-':>12}  not captured: {trace.platform.how_to_record(name)}"))
     width = terminal.width or 10_000
     parts += ["Tables", "\n".join(text.shorten(line, width) for line in text.pairs(rows).splitlines())]
-    parts += ["Steps", steps if isinstance(steps, str) else _indented(text.table(steps, width=_inner(terminal)))]
+    inner = None if terminal.width is None else terminal.width - 2
+    parts += ["Steps", steps if isinstance(steps, str) else textwrap.indent(text.table(steps, width=inner), "  ")]
     parts += ["Reading", text.pairs(cards.reading(trace))]
     parts += [f"Note: {text.plain(warning)}" for warning in cards.warnings(trace)]
     return "\n".join(parts)
@@ -426,17 +426,3 @@ def _phases(trace: Trace) -> pl.DataFrame | str:
     return steps.group_by("phase", maintain_order=True).agg(
         steps=pl.col("step").n_unique(), median_ns=spans.median(), least_ns=spans.min(), most_ns=spans.max()
     )
-
-
-def _tables() -> dict[str, Any]:
-    from llmprof.schema import TABLES
-
-    return TABLES
-
-
-def _indented(lines: str) -> str:
-    return textwrap.indent(lines, "  ")
-
-
-def _inner(terminal: Terminal) -> int | None:
-    return None if terminal.width is None else terminal.width - 2

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 import polars as pl
 
 from llmprof import text
-from llmprof.cli.output import Terminal, open_trace, to_csv, to_json
+from llmprof.cli.output import Terminal, for_programs, open_trace
 from llmprof.operator_replay import replay as replay_operators
 from llmprof.units import format_ns
 
@@ -55,7 +55,7 @@ def replay(args: Namespace, terminal: Terminal) -> str:
     else:
         frame = made.run(python=args.python, device=args.device, seconds=args.seconds)
     if args.csv or args.json:
-        return to_csv(frame, args.csv, overwrite=args.force) if args.csv else to_json(frame.to_dicts())
+        return for_programs(frame, args)
     return compared(frame, terminal.width)
 
 

@@ -78,6 +78,12 @@ def to_csv(frame: pl.DataFrame, file: str, *, overwrite: bool) -> str:
     return f"{text.counted(frame.height, 'row')} in {file}"
 
 
+def for_programs(frame: pl.DataFrame, args: Namespace) -> str:
+    """The frame as ``--csv`` or ``--json`` ask for it, with at most ``--limit`` rows."""
+    kept = frame.head(args.limit) if getattr(args, "limit", None) else frame
+    return to_csv(kept, args.csv, overwrite=args.force) if args.csv else to_json(kept.to_dicts())
+
+
 def wrapped(words: str, width: int | None, first: str, rest: str) -> str:
     """Wrap words to a width; ``first`` and ``rest`` are the indents of the first and of the other lines."""
     if width is None:

@@ -22,7 +22,6 @@ from llmprof.launch.engines import engines
 from llmprof.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
-    from llmprof.batch import Sweep
     from llmprof.launch import ExperimentConfig, Run
 
 
@@ -169,7 +168,10 @@ def run(args: Namespace, terminal: Terminal) -> str:
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
     files: list[tuple[str, Path]] = []
     if args.report:
-        files += _operators(done, terminal) if done.config.profile_mode == "ops" else []
+        if done.config.profile_mode == "ops":
+            from llmprof.report.operators import write_operators
+
+            files.append(("Operators", write_operators(done.folder.path, progress=terminal.progress)[-1]))
         files += _files(done, terminal)
     if args.json:
         return to_json(
@@ -203,20 +205,13 @@ def _files(done: Run, terminal: Terminal) -> list[tuple[str, Path]]:
     return named + [("Dashboard", path) for path in pictures if path.name.endswith("_dashboard.png")]
 
 
-def _operators(done: Run, terminal: Terminal) -> list[tuple[str, Path]]:
-    """Results of the timing of operators."""
-    from llmprof.report.operators import write_operators
-
-    return [("Operators", write_operators(done.folder.path, progress=terminal.progress)[-1])]
-
-
 def _requests(done: Run) -> str:
     from llmprof.launch.run.requests import summarize
 
     rows = []
     for row in summarize(done.requests).iter_rows(named=True):
         if row["metric"] in _SHOWN:
-            as_text = format_ns if row["unit"] == "ns" else _rate
+            as_text = format_ns if row["unit"] == "ns" else "{:,.4g}".format
             has_interval = row["ci95_low"] is not None
             spread = f"± {as_text((row['ci95_high'] - row['ci95_low']) / 2)}" if has_interval else ""
             tail = as_text(row["p99"]) if row["n"] > 1 else ""
@@ -225,10 +220,6 @@ def _requests(done: Run) -> str:
         return ""
     columns = ("phase", "metric", "mean", "95 % interval", "median", "p99")
     return text.table(pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row"))
-
-
-def _rate(value: float | None) -> str:
-    return "" if value is None else f"{value:,.4g}"
 
 
 def _capture(done: Run, terminal: Terminal) -> str:
@@ -309,18 +300,17 @@ def runs(args: Namespace, terminal: Terminal) -> str:
         return "\n".join([f"removed {text.plain(path)}" for path in removed] or ["there was nothing to remove"])
     folders = [folder for folder in launch.runs(args.folder) if fnmatch.fnmatchcase(folder.path.name, args.match)]
     state_of = {folder.path: folder.state for folder in folders}
-    rows = [_listed(path, state) for path, state in state_of.items() if not args.state or state["state"] in args.state]
+    rows = []
+    for path, state in state_of.items():
+        if not args.state or state["state"] in args.state:
+            known = {"run": path.name} | {key: state.get(key) for key in ("state", "stage", "started")}
+            known["error"] = (state.get("error") or {}).get("message")
+            rows.append({key: str(value or "") for key, value in known.items()})
     if args.json:
         return to_json(rows)
     if not rows:
         raise LlmprofError(f"there are no runs in {args.folder}", expected="a folder of run folders")
     return text.table(pl.DataFrame(rows, infer_schema_length=None), width=terminal.width)
-
-
-def _listed(path: Path, state: dict[str, Any]) -> dict[str, str]:
-    error = state.get("error") or {}
-    summary = {"run": path.name, "state": state["state"], "stage": state.get("stage"), "started": state.get("started")}
-    return {key: str(value or "") for key, value in (summary | {"error": error.get("message")}).items()}
 
 
 def doctor(args: Namespace, terminal: Terminal) -> str:
@@ -390,7 +380,12 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
             plans = [commands_of(point, json=False) for point in batch.configs(config, parameters)]
             return "\n\n".join(plans)
         done = batch.BatchRunner(config, **options).run_parameter_sweep(parameters)
-    files = _sweep_files(done, terminal) if args.report else {}
+    files: dict[str, Path] = {}
+    if args.report:
+        if terminal.progress is not None:
+            terminal.progress("drawing the sweep", 0, 0)
+        written = batch.write_report(done)
+        files = {"Report": written.index, "Table": written.folder / "comparison.csv"}
     if args.json:
         summary: dict[str, Any] = {
             "folder": done.folder,
@@ -423,12 +418,3 @@ def _parameters(args: Namespace) -> dict[str, list[Any]]:
         raise ConfigError("there is nothing to sweep", expected="--parameter-sweep NAME:VALUE,… or --preset NAME")
     parameters = batch.preset(args.preset, devices=batch.devices()) if args.preset else {}
     return parameters | (batch.parse(args.parameter_sweep) if args.parameter_sweep else {})
-
-
-def _sweep_files(done: Sweep, terminal: Terminal) -> dict[str, Any]:
-    from llmprof.batch import write_report
-
-    if terminal.progress is not None:
-        terminal.progress("drawing the sweep", 0, 0)
-    written = write_report(done)
-    return {"Report": written.index, "Table": written.folder / "comparison.csv"}

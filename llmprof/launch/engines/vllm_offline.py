@@ -35,7 +35,9 @@ def run_vllm(job: Mapping[str, Any], record: Record, worker: str) -> None:
         with record.stage("init", message="starting the engine"):
             llm = engine_class(model=job["model"], **options)
         try:
-            _annotate(job, record, llm)
+            if job["layer_annotations"]:
+                count = llm.collective_rpc("llmprof_annotate", args=(job["profiler"] == "cuda",))
+                record.note(f"names of {count[0]} modules are in the trace; they cost time")
             _warm_profiler(job, record, llm, sampling_class)
             each_point(of_this_start(job, record), record, lambda point: _measure(point, record, llm, sampling_class))
         finally:
@@ -47,12 +49,6 @@ def _measure(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: A
     llm.collective_rpc("llmprof_begin")
     _generate_all(job, record, llm, sampling_class)
     _facts(record, llm)
-
-
-def _annotate(job: Mapping[str, Any], record: Record, llm: Any) -> None:
-    if job["layer_annotations"]:
-        count = llm.collective_rpc("llmprof_annotate", args=(job["profiler"] == "cuda",))
-        record.note(f"names of {count[0]} modules are in the trace; they cost time")
 
 
 def _warm_profiler(job: Mapping[str, Any], record: Record, llm: Any, sampling_class: Any) -> None:

@@ -111,8 +111,10 @@ _MOST_WINDOW: Final = 0.5
 def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Check that a trace has what the run had to record."""
     worker = worker or {}
-    on_device = config.profile_mode != "ops" and _on_device(trace, worker)
-    event = _event(on_device=on_device)
+    platform = worker.get("platform")
+    device = platform == "cuda" if platform else trace.has("kernels") or trace.has("runtime")
+    on_device = device and config.profile_mode != "ops"
+    event = "kernel" if on_device else "operator"
     events = _events(trace, config, on_device=on_device)
     counts = dict(events.group_by("rank").len().sort("rank").iter_rows())
     missing = sorted(set(range(config.world_size)) - set(counts))
@@ -157,15 +159,6 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     }
 
 
-def _on_device(trace: Trace, worker: Mapping[str, Any]) -> bool:
-    platform = worker.get("platform")
-    return platform == "cuda" if platform else trace.has("kernels") or trace.has("runtime")
-
-
-def _event(*, on_device: bool) -> str:
-    return "kernel" if on_device else "operator"
-
-
 def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.DataFrame:
     """Kernels, or outermost operators on a CPU."""
     try:
@@ -176,9 +169,8 @@ def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.Da
         ) from error
     rows = events.filter((pl.col("source") == ("kernel" if on_device else "op")) & (pl.col("rank") >= 0))
     if not rows.height:
-        raise CaptureError(
-            f"the capture has no {_event(on_device=on_device)}s", hint=_why_empty(trace, config, on_device=on_device)
-        )
+        what = "kernels" if on_device else "operators"
+        raise CaptureError(f"the capture has no {what}", hint=_why_empty(trace, config, on_device=on_device))
     return rows
 
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import fnmatch
 import hashlib
+import itertools
 import os
 import platform
 import shutil
@@ -19,6 +20,7 @@ from typing import IO, Any, Final
 from llmprof.errors import LaunchError, LlmprofError, ReadError
 from llmprof.launch.config import disclosure
 from llmprof.launch.config.options import ConfigManager, ExperimentConfig
+from llmprof.launch.engines._machine import cpu_name
 from llmprof.readers.saved import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
 from llmprof.storage import files
 from llmprof.version import __version__
@@ -97,14 +99,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, config: ExperimentConfig, root: str | Path | None = None) -> RunFolder:
-        """Make a folder ``ROOT/NAME_YYYYmmdd-HHMMSS`` with the configuration in it.
-
-        Parameters
-        ----------
-        config : ExperimentConfig
-            Configuration of the run.
-        root : path, optional
-            Folder in which it is made; ``config.results_dir`` if not given.
+        """Make a folder ``ROOT/NAME_YYYYmmdd-HHMMSS`` (``config.results_dir`` by default) with the configuration in it.
 
         Raises
         ------
@@ -115,7 +110,11 @@ class RunFolder:
         stamp = f"{config.name}_{datetime.now().astimezone():%Y%m%d-%H%M%S}"
         try:
             where.mkdir(parents=True, exist_ok=True)
-            made = cls(_new(where, stamp))
+            for number in itertools.count():  # another run may begin in the same second
+                made = cls(where / (f"{stamp}-{number}" if number else stamp))
+                with contextlib.suppress(FileExistsError):
+                    made.path.mkdir()
+                    break
         except OSError as error:
             raise files.refused(where, error) from error
         ConfigManager.save_config(disclosure.config(config), made.path / CONFIG_FILE)
@@ -179,15 +178,8 @@ class RunFolder:
         again = isinstance(before, dict) and not (state == RUNNING and before.get("state") != RUNNING)
         started = before.get("started", now) if again else now
         ended = None if state == RUNNING else now
-        summary = {
-            "state": state,
-            "stage": stage,
-            "pid": os.getpid(),
-            "started": started,
-            "ended": ended,
-            "error": error,
-        }
-        files.write_small(self.path / STATE_FILE, summary)
+        summary = {"state": state, "stage": stage, "pid": os.getpid(), "started": started, "ended": ended}
+        files.write_small(self.path / STATE_FILE, summary | {"error": error})
 
     @property
     def locked(self) -> bool:
@@ -245,18 +237,6 @@ class RunFolder:
                 path.unlink()
 
 
-def _new(where: Path, stamp: str) -> Path:
-    number = 0
-    while True:
-        path = where / (f"{stamp}-{number}" if number else stamp)
-        try:
-            path.mkdir()
-        except FileExistsError:
-            number += 1
-        else:
-            return path
-
-
 def runs(root: str | Path) -> list[RunFolder]:
     """The run folders inside a folder, in the order of their names."""
     where = Path(root).expanduser()
@@ -298,7 +278,7 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "gpus": [],
         "driver": None,
         "cuda_driver": None,
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "kernel": platform.release(),
@@ -369,14 +349,6 @@ def tool_version(name: str) -> str | None:
     return lines[-1] if lines else None
 
 
-def _cpu() -> str | None:
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or None
-
-
 _UNHASHED: Final = {"state.json", "manifest.json", ".lock"}
 
 
@@ -410,11 +382,14 @@ def write(
         "nsys": tool_version("nsys"),
         "ncu": tool_version("ncu"),
     }
+    paths = [path for path in sorted(folder.path.rglob("*")) if path.is_file() and not path.is_symlink()]
     summary = {
         "versions": versions,
         "commands": [dict(command) for command in commands],
         "environment": allowed(environment, also),
-        "files": [_hashed(path, folder.path) for path in _contents(folder.path)],
+        "files": [
+            _hashed(path, folder.path) for path in paths if path.name not in _UNHASHED and not path.name.startswith(".")
+        ],
     }
     files.write_json(folder.manifest, summary)
 
@@ -429,11 +404,6 @@ def changed(folder: RunFolder) -> list[str]:
         for row in manifest["files"]
         if not (folder.path / row["name"]).is_file() or _hashed(folder.path / row["name"], folder.path) != row
     ]
-
-
-def _contents(root: Path) -> list[Path]:
-    paths = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-    return sorted(path for path in paths if path.name not in _UNHASHED and not path.name.startswith("."))
 
 
 def _hashed(path: Path, root: Path) -> dict[str, Any]:

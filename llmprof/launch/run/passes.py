@@ -88,19 +88,15 @@ class Passes:
         if done.status:
             self.notes.append(f"{name}: {Path(argv[0]).name} ended with status {done.status}, the engine with none")
         self.notes += [note for note in worker.get("notes") or () if note not in self.notes]
-        self._remember()
+        environment = run_folder.allowed(self.environment, self.config.environment)
+        summary = {"commands": self.commands, "environment": environment, "notes": self.notes}
+        files.write_json(self.folder.path / MADE, summary)
         return worker
 
     def note(self, words: str) -> None:
         """Add a note, once."""
         if words not in self.notes:
             self.notes.append(words)
-
-    def _remember(self) -> None:
-        """Write the list of finished passes, for a later attempt."""
-        environment = run_folder.allowed(self.environment, self.config.environment)
-        summary = {"commands": self.commands, "environment": environment, "notes": self.notes}
-        files.write_json(self.folder.path / MADE, summary)
 
     def recall(self) -> None:
         """Read the finished passes of an earlier attempt."""
@@ -131,11 +127,6 @@ _COPIED: Final = ("worker.json", "events.jsonl", "generated_output.txt")
 
 def plan(config: ExperimentConfig) -> list[tuple[str, list[str]]]:
     """Command lines of a run, without starting or writing anything.
-
-    Parameters
-    ----------
-    config : ExperimentConfig
-        Configuration of the run.
 
     Returns
     -------

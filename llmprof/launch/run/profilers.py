@@ -182,12 +182,29 @@ def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
     commands: list[tuple[str, ...]] = []
     report = _report(folder)
     if report is None and _there(folder.qdstrm):
-        report = _imported(folder, commands)
+        importer = find_importer()
+        if importer is not None:
+            argv = [str(importer), "-i", str(folder.qdstrm), "-o", str(folder.nsys_report)]
+            _ran(argv, folder, commands, importer.parent)
+        report = _report(folder)
         if report is None:
-            return Imported(done=False, advice=_advice(folder), commands=tuple(commands))
+            advice = (
+                f"nsys wrote raw data only ({folder.qdstrm.name}), and {_IMPORTER} (part of the full Nsight Systems) "
+                f"was not found here; copy the folder to a machine that has it, run `{_IMPORTER} -i "
+                f"{folder.qdstrm.name} -o {folder.nsys_report.name}`, then `llmprof run --resume` with the folder"
+            )
+            return Imported(done=False, advice=advice, commands=tuple(commands))
     if report is None:
+        why = (
+            "see the messages of nsys in experiment.log; check that it can write to the folder and supports the driver"
+        )
+        if "No reports were generated" in log_tail or "capture range" in log_tail.lower():
+            why = (
+                "the capture range never began: the engine must call cudaProfilerStart in a process that nsys follows "
+                "(spawned workers)"
+            )
         raise CaptureError(
-            "nsys wrote no report", expected=f"{folder.nsys_report.name} in {folder.path.name}", hint=_why(log_tail)
+            "nsys wrote no report", expected=f"{folder.nsys_report.name} in {folder.path.name}", hint=why
         )
     nsys = shutil.which("nsys")
     if nsys is None:
@@ -213,15 +230,6 @@ def _report(folder: RunFolder) -> Path | None:
 
 def _there(path: Path) -> bool:
     return path.is_file() and path.stat().st_size > 0
-
-
-def _imported(folder: RunFolder, commands: list[tuple[str, ...]]) -> Path | None:
-    """Path of the report that the importer made of a raw capture; None if there is no importer or it failed."""
-    importer = find_importer()
-    if importer is None:
-        return None
-    _ran([str(importer), "-i", str(folder.qdstrm), "-o", str(folder.nsys_report)], folder, commands, importer.parent)
-    return folder.nsys_report if _there(folder.nsys_report) else None
 
 
 def find_importer() -> Path | None:
@@ -256,23 +264,6 @@ def _ran(argv: list[str], folder: RunFolder, commands: list[tuple[str, ...]], li
         raise files.refused(folder.log, error) from error
     lines = output.decode("utf-8", "replace").strip().splitlines()
     return f"{Path(argv[0]).name}: {lines[-1] if lines else f'exit status {done.returncode}'}"
-
-
-def _advice(folder: RunFolder) -> str:
-    return (
-        f"nsys wrote raw data only ({folder.qdstrm.name}), and {_IMPORTER} (part of the full Nsight Systems) was not "
-        f"found here; copy the folder to a machine that has it, run `{_IMPORTER} -i {folder.qdstrm.name} "
-        f"-o {folder.nsys_report.name}`, then `llmprof run --resume` with the folder"
-    )
-
-
-def _why(log_tail: str) -> str:
-    if "No reports were generated" in log_tail or "capture range" in log_tail.lower():
-        return (
-            "the capture range never began: the engine must call cudaProfilerStart in a process that nsys follows "
-            "(spawned workers)"
-        )
-    return "see the messages of nsys in experiment.log; check that it can write to the folder and supports the driver"
 
 
 HZ: Final = 199

@@ -161,6 +161,10 @@ TIMELINES: Final = {"torch", "nsys", "nsys_ncu", "ops"}
 _TRACES: Final = {"torch", "ops"}
 """Modes whose timeline is in the folder of traces; in other modes it is the export of nsys."""
 _MOST_KERNELS: Final = 5
+_OF_THE_CONFIGURATION: Final = (
+    *("name", "model", "profile_mode", "served", "tensor_parallel_size", "pipeline_parallel_size", "batch_size"),
+    "max_tokens",
+)
 
 
 @dataclass
@@ -248,18 +252,11 @@ class Results:
     def _head(self) -> dict[str, Any]:
         config, worker = self.config, self.worker
         return {
-            "name": config.name,
-            "model": config.model,
-            "profile_mode": config.profile_mode,
+            **{name: getattr(config, name) for name in _OF_THE_CONFIGURATION},
             "engine": worker.get("engine"),
             "engine_version": worker.get("engine_version"),
             "platform": worker.get("platform"),
             "devices": worker.get("device_names"),
-            "served": config.served,
-            "tensor_parallel_size": config.tensor_parallel_size,
-            "pipeline_parallel_size": config.pipeline_parallel_size,
-            "batch_size": config.batch_size,
-            "max_tokens": config.max_tokens,
             "started": self.folder.state.get("started"),
             "stages": worker.get("stages"),
             "notes": self.notes,

@@ -186,7 +186,8 @@ def kept(folder: RunFolder) -> Iterator[At]:
         _end(folder, INTERRUPTED, stage, {"type": "KeyboardInterrupt", "message": "interrupted"})
         raise
     except LlmprofError as error:
-        _end(folder, FAILED, stage, _told(error))
+        told = {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
+        _end(folder, FAILED, stage, told)
         error.facts.setdefault("folder", str(folder.path))
         raise
     except OSError as error:
@@ -196,10 +197,6 @@ def kept(folder: RunFolder) -> Iterator[At]:
         details = {"type": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()[-4000:]}
         _end(folder, FAILED, stage, details)
         raise
-
-
-def _told(error: LlmprofError) -> dict[str, Any]:
-    return {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
 
 
 def _end(folder: RunFolder, state: str, stage: At, error: dict[str, Any]) -> None:

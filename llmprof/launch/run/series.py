@@ -165,26 +165,23 @@ class Series:
         self, folder: RunFolder, done: process.Finished | None, stopped: LaunchError | None, log: Path
     ) -> Outcome:
         worker = files.read_json(folder.worker)
+        done = done or process.Finished(1, 0.0, (), {})
         error: LlmprofError | None = None
         if isinstance(worker, dict) and not worker.get("error"):
             folder.set_state(RUNNING, stage="import")
             return Outcome(folder, "measured")
         if begun(folder):
             last = worker if isinstance(worker, dict) else files.read_json(self.home / "worker.json")
-            error = stopped or failures.failure(last if isinstance(last, dict) else None, _done(done), log)
+            error = stopped or failures.failure(last if isinstance(last, dict) else None, done, log)
         elif not any(begun(other) for other in self.folders):
             start = files.read_json(self.home / "worker.json")
-            error = stopped or failures.failure(start if isinstance(start, dict) else None, _done(done), log)
+            error = stopped or failures.failure(start if isinstance(start, dict) else None, done, log)
         if error is None:
             folder.set_state(FAILED, stage="engine", error={"type": "NotRun", "message": "the engine ended before it"})
             return Outcome(folder, "left")
         summary = {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
         folder.set_state(FAILED, stage="engine", error=summary)
         return Outcome(folder, "failed", error)
-
-
-def _done(done: process.Finished | None) -> process.Finished:
-    return done if done is not None else process.Finished(1, 0.0, (), {})
 
 
 def begun(folder: RunFolder) -> bool:

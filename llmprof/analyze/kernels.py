@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof import names
 from llmprof.analyze.activity import CAPTURED
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.layers.attribution import attribute, labelled
@@ -21,7 +22,7 @@ from llmprof.trace import Trace
     question="Which kernels are hot?",
     help="time of each kernel",
     view="kernels",
-    columns="rank step phase stage total_ns share count median_ns max_ns category name",
+    columns="rank step phase stage total_ns share count median_ns max_ns category readable",
     grouped_by="by",
     reported=True,
     section=Section(
@@ -48,9 +49,10 @@ def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl
     polars.DataFrame
         ``<by...>, name, category, count``, ``total_ns`` (sum of durations), ``share`` (of the summed duration of
         all events of the group; overlapping kernels count in full), ``mean_ns, median_ns, min_ns, max_ns`` and
-        ``std_ns`` (sample standard deviation, null for a single run), in ns. Groups in order, nulls last, in each
-        the longest first. ``slack_ns`` with ``slack=True``: any one launch of the kernel may take so much longer and
-        no step ends later; null where that is unknown (:func:`llmprof.analyze.replay.slack.known_slack`).
+        ``std_ns`` (sample standard deviation, null for a single run), in ns, and ``readable``, the name as people
+        read it (:func:`llmprof.names.readable`). Groups in order, nulls last, in each the longest first. ``slack_ns``
+        with ``slack=True``: any one launch of the kernel may take so much longer and no step ends later; null where
+        that is unknown (:func:`llmprof.analyze.replay.slack.known_slack`).
 
     Raises
     ------
@@ -92,6 +94,7 @@ def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFr
     whole = pl.col("total_ns").sum()
     whole = whole.over(groups) if groups else whole
     order = [*groups, "total_ns", "name", "category"]
+    summary = summary.with_columns(readable=names.readable(summary["name"]))
     return summary.sort(order, descending=[name == "total_ns" for name in order], nulls_last=True).select(
         *groups,
         "name",
@@ -104,6 +107,7 @@ def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFr
         "min_ns",
         "max_ns",
         "std_ns",
+        "readable",
     )
 
 

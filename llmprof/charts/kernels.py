@@ -7,6 +7,7 @@ from typing import Final
 import altair as alt
 import polars as pl
 
+from llmprof import names
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose
 from llmprof.charts.base.data import centred, fitting, inline, nothing, number, ranking, require, stack
@@ -87,7 +88,9 @@ def kernels(
 
 def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.DataFrame:
     """The longest kernels, and one row for all others: ``row, name, part, ns, count, label``."""
-    named = frame.select("name", "count", row=names_kernels.displayed(frame["name"]), part=_part(), ns="total_ns")
+    named = frame.select(
+        "name", "count", row=names.readable(frame["name"]).fill_null("unnamed"), part=_part(), ns="total_ns"
+    )
     if variants:
         sums = named.with_columns(pl.col("count").cast(pl.Int64))
     else:

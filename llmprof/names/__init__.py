@@ -24,6 +24,8 @@ from llmprof.names.operators import by_unique_name as by_unique_name
 from llmprof.names.operators import decides as decides
 from llmprof.names.operators import match as match
 from llmprof.names.operators import operator_categories as operator_categories
+from llmprof.names.readable import readable as readable
+from llmprof.names.readable import without_common_start as without_common_start
 
 CATEGORIES = (
     "attention",

@@ -28,7 +28,7 @@ def function(names: pl.Series) -> pl.Series:
     >>> function(pl.Series(["void at::native::add<4, float>(int, float)"])).to_list()
     ['add']
     """
-    return _each(names, _function)
+    return each(names, plain)
 
 
 def displayed(names: pl.Series) -> pl.Series:
@@ -51,10 +51,11 @@ def comparable(names: pl.Series) -> pl.Series:
     >>> comparable(pl.Series(["void f<(int)4, (bool)1>(T1 *)", "void ns::f<4, true>(float*)"])).to_list()
     ['f<4,1>', 'f<4,1>']
     """
-    return _each(names, _comparable)
+    return each(names, _comparable)
 
 
-def _each(names: pl.Series, change: Callable[[str], str]) -> pl.Series:
+def each(names: pl.Series, change: Callable[[str], str]) -> pl.Series:
+    """A change of each name, made once for each distinct one."""
     unique = names.drop_nulls().unique()
     table = pl.DataFrame(
         {"name": unique, "made": [change(n) for n in unique]}, schema={"name": pl.String, "made": pl.String}
@@ -89,13 +90,14 @@ def _parts(name: str) -> tuple[str, str]:
     return name[:end], "".join(bare)
 
 
-def _function(name: str) -> str:
+def plain(name: str) -> str:
+    """Function of one kernel name."""
     words = _parts(name)[1].replace("&&", " ").split()
     return (words[-1].rsplit("::", 1)[-1] if words else "") or name
 
 
 def _comparable(name: str) -> str:
-    called, function_name = _parts(name)[0], _function(name)
+    called, function_name = _parts(name)[0], plain(name)
     start = called.rfind(f"{function_name}<")
     while start > 0 and (called[start - 1].isalnum() or called[start - 1] == "_"):
         start = called.rfind(f"{function_name}<", 0, start)

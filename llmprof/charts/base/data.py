@@ -27,7 +27,8 @@ from llmprof.charts.base.theme import (
 )
 from llmprof.errors import AnalysisError
 from llmprof.lazy import Later
-from llmprof.text import distinct, shorten
+from llmprof.names import without_common_start
+from llmprof.text import distinct
 from llmprof.units import format_ns
 
 if TYPE_CHECKING:
@@ -253,7 +254,7 @@ MAX_NAME_PX = 320
 def ranking(rows: pl.DataFrame, *, width: int, title: str | None, table: dict[str, str]) -> alt.LayerChart:
     """Bars in the order of the rows."""
     small = is_narrow()
-    names = distinct([shorten(name, MAX_NAME) for name in rows["row"]])
+    names = distinct(without_common_start(rows["row"].to_list(), MAX_NAME))
     unit = time_unit(number(rows["ns"].max()))
     data = rows.with_columns(row=pl.Series(names, dtype=pl.String), time=pl.col("ns") / unit.ns)
     widest = min(MAX_NAME_PX, round(max(text_px(name, TEXT_PX) * 1.06 for name in names)))

@@ -1,0 +1,190 @@
+"""Names of kernels that people can read: library, device, type and tile in place of template arguments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+import polars as pl
+
+from llmprof.names import kernels
+
+_TYPES: Final = {
+    "bf16": "BF16", "bfloat16": "BF16", "f16": "FP16", "fp16": "FP16", "half": "FP16", "f32": "FP32", "fp32": "FP32",
+    "float": "FP32", "f64": "FP64", "fp64": "FP64", "double": "FP64", "e4m3": "FP8", "e5m2": "FP8", "f8": "FP8",
+    "fp8": "FP8", "i8": "INT8", "s8": "INT8", "int8": "INT8", "i32": "INT32", "tf32": "TF32", "mxfp4": "MXFP4",
+}  # fmt: skip
+_TENSILE: Final = {"B": "BF16", "H": "FP16", "S": "FP32", "D": "FP64", "I8": "INT8", "F8": "FP8", "X": "TF32"}
+_GEMM_LETTER: Final = {"s": "FP32", "d": "FP64", "h": "FP16", "c": "complex FP32", "z": "complex FP64"}
+_MANGLED: Final = re.compile(r"(\d{1,3})(?=[A-Za-z_])")
+_WRAPPERS: Final = ("device_kernel", "kentry", "Kernel", "Kernel2")
+"""Functions that only run the class that is their template argument."""
+
+
+def _type(word: str | None) -> str:
+    return f" {_TYPES[word.lower()]}" if word and word.lower() in _TYPES else ""
+
+
+def _tensile(found: re.Match[str]) -> str:
+    library = "hipBLASLt" if "UserArgs" in found.string else "Tensile"
+    return f"{library} {_TENSILE[found['type']]} {found['tile']}"
+
+
+def _nvjet(found: re.Match[str]) -> str:
+    parts = ["nvjet", found["sm"], found["tile"], *re.findall(r"_(splitK|bias)(?=_)", found.string)]
+    return " ".join(part for part in parts if part)
+
+
+def _flash_3(found: re.Match[str]) -> str:
+    what = found["what"]
+    side = " backward" if what.startswith("Bwd") else ""
+    for part in ("Preprocess", "Postprocess", "Combine"):
+        if part in what:
+            return f"FlashAttention-3{side} {part.lower()}"
+    # three sizes of the cluster, then the tile: rows of queries, rows of keys, size of a head
+    sizes = re.findall(r"\bC<(?:\(int\))?(\d+)", found.string.partition("Mainloop")[2])
+    return f"FlashAttention-3{side}" + (f" hdim{sizes[5]}" if len(sizes) > 5 else "")
+
+
+def _flash_2(found: re.Match[str]) -> str:
+    third = "compute_attn" in found["what"]
+    side = " backward" if "bwd" in found["what"] else " splitkv" if "splitkv" in found["what"] else ""
+    return f"FlashAttention-{3 if third else 2}{side} hdim{found['dim']}"
+
+
+def _nccl(found: re.Match[str]) -> str:
+    words = [_TYPES.get(word.lower(), word) for word in found["what"].split("_")]
+    return f"NCCL {' '.join(words)}"
+
+
+def _elementwise(found: re.Match[str]) -> str:
+    rest = found.string[found.end() :]
+    rest = re.sub(r"gpu_kernel_impl\w*<", "", rest)
+    functor = re.search(r"CUDAFunctor(?:OnSelf)?_(\w+)|(\w+?)_kernel(?:_impl|_cuda)|(\w+?)Functor\b", rest)
+    if functor is not None and re.search(r"Unary$|Binary$", functor[0].removesuffix("Functor")):
+        functor = re.search(r"(\w+?)Functor\b", rest[functor.end() :])
+    if functor is None:
+        return "elementwise"
+    return f"elementwise {next(group for group in functor.groups() if group).lower()}"
+
+
+def _reduce(found: re.Match[str]) -> str:
+    what = re.search(r"(\w+?)_functor\b|(\w+?)Ops<|(\w+?)NanFunctor\b", found.string)
+    return "reduce" + (f" {next(group for group in what.groups() if group).lower()}" if what else "")
+
+
+_FORMS: Final[tuple[tuple[str, Callable[[re.Match[str]], str]], ...]] = (
+    (r"Cijk_[A-Z]\w+?_(?P<type>B|H|S|D|I8|F8|X)[A-Z0-9_]*?_.*?MT(?P<tile>\d+x\d+x\d+)", _tensile),
+    (r"^nvjet_(?:(?P<sm>sm\d+)_)?\w+?_(?P<tile>\d+x\d+)_", _nvjet),
+    (
+        r"^(?P<sm>sm\d+)_xmma_\w*?gemm_(?P<type>bf16|f16|f32|f64|e4m3|e5m2|i8)\w*?_tilesize(?P<tile>\d+x\d+x\d+)",
+        lambda m: f"xmma {m['sm']}{_type(m['type'])} {m['tile']}",
+    ),
+    (r"device_kernel<(?:\w+::)*(?P<what>\w+)::GemmKernel\b", lambda m: f"CUTLASS {m['what']}"),
+    (
+        r"cutlass_(?P<sm>\d+)_(?:tensorop|simt|wmma_tensorop)_(?:(?P<type>bf16|f16|f32|s8|tf32)_)?(?P<letter>[sdhcz])?"
+        r"\w*?gemm\w*?_(?P<tile>\d+x\d+)",
+        lambda m: f"CUTLASS sm{m['sm']}{_type(m['type']) or _letter(m['letter'])} {m['tile']}",
+    ),
+    (
+        r"^(?P<arch>volta|turing|ampere|hopper|maxwell|pascal)_(?:(?P<type>bf16|fp16|fp32|int8)_)?(?P<letter>[sdhcz])\w*?gemm\w*?_"
+        r"(?P<tile>\d+x\d+)",
+        lambda m: f"cuBLAS {m['arch']}{_type(m['type']) or _letter(m['letter'])} {m['tile']}",
+    ),
+    (r"flash::(?:\w+::)*FlashAttn(?P<what>(?:Fwd|Bwd)\w*)<", _flash_3),
+    (
+        r"flash::(?P<what>compute_attn\w*|flash_(?:fwd|bwd)\w*_kernel)<(?:\w+::)*Flash_\w+_traits<(?:\(int\))?(?P<dim>\d+)",
+        _flash_2,
+    ),
+    (
+        r"^aiter::fmha_(?P<side>fwd|bwd)_hd(?P<dim>\d+)_(?P<type>bf16|fp16)",
+        lambda m: f"AITER fmha{' backward' if m['side'] == 'bwd' else ''}{_type(m['type'])} hdim{m['dim']}",
+    ),
+    (r"^nccl(?:Dev)?Kernel_(?P<what>\w+)", _nccl),
+    (r"^void at::native::(?:\w+_)?elementwise_kernel\w*<", _elementwise),
+    (r"^void at::native::reduce_kernel<", _reduce),
+)
+_COMPILED: Final = tuple((re.compile(pattern), form) for pattern, form in _FORMS)
+
+
+def _letter(letter: str | None) -> str:
+    return f" {_GEMM_LETTER[letter]}" if letter else ""
+
+
+def _mangled(name: str) -> str:
+    """The function in a mangled name, or the class that a function only runs."""
+    words, at = [], 0
+    while found := _MANGLED.search(name, at):
+        at = found.end() + int(found[1])
+        words.append(name[found.end() : at])
+        if at < len(name) and name[at] == "I" and words[-1] not in _WRAPPERS and len(words) > 1:
+            break
+    named = [word for word in words if word not in _WRAPPERS and not word.startswith("_GLOBAL_")]
+    return named[-1] if named else name
+
+
+def _readable(name: str) -> str:
+    for pattern, form in _COMPILED:
+        if found := pattern.search(name):
+            return form(found)
+    if name.startswith("_Z"):
+        return _mangled(name)
+    if not re.search(r"<|\w\(", name):
+        return name
+    function = kernels.plain(name)
+    inner = re.search(r"device_kernel<(?:(?:\w+::)*enable_\w+<)?(?:\w+::)*(\w+)", name)
+    return inner[1] if inner and function == "device_kernel" else function
+
+
+def readable(names: pl.Series) -> pl.Series:
+    """Names of kernels as people read them.
+
+    GEMMs have their library, type and tile, attention its version and the size of a head, collectives their kind and
+    algorithm, and kernels of torch their operation. Any other kernel has the name of its function. Different kernels
+    may have the same readable name; what is not in a kernel's name is not guessed.
+
+    Parameters
+    ----------
+    names : polars.Series
+        Names of kernels, as a profiler wrote them.
+
+    Returns
+    -------
+    polars.Series
+        The readable names, null where a name is.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> written = pl.Series(["nvjet_sm90_tst_192x8_64x8_4x1_v_bz_TNT", "void vllm::rms_norm_kernel<float>(int)"])
+    >>> readable(written).to_list()
+    ['nvjet sm90 192x8', 'rms_norm_kernel']
+    """
+    return kernels.each(names, _readable)
+
+
+def without_common_start(names: list[str], limit: int) -> list[str]:
+    """Names of at most ``limit`` characters; of long ones that begin alike, what they share is cut, not what differs.
+
+    >>> without_common_start(["triton_poi_fused_add_mul_1", "triton_poi_fused_add_mul_2", "gemm"], 12)
+    ['…add_mul_1', '…add_mul_2', 'gemm']
+    """
+    out = []
+    for name in names:
+        if len(name) <= limit:
+            out.append(name)
+            continue
+        others = [other for other in names if other != name and len(other) > limit]
+        shared = max((_shared(name, other) for other in others), default=0)
+        starts = [at.end() for at in re.finditer(r"[_:<,\s]+", name) if at.end() <= shared]
+        fitting = next((start for start in starts if len(name) - start < limit), None)
+        if fitting is None and starts:
+            fitting = starts[-1]
+        cut = name if fitting is None else "…" + name[fitting:]
+        out.append(cut if len(cut) <= limit else cut[: limit - 1] + "…")
+    return out
+
+
+def _shared(one: str, other: str) -> int:
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

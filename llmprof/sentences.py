@@ -300,7 +300,9 @@ FINDINGS: Final = {
         """{{ part_share|share }} of it; besides
         {% for other, ns in others %}{{ other }} {{ ns|ns }}{{ ", " if not loop.last }}{% else %}nothing{% endfor %}.
         The slowest is request {{ slowest }}, {{ slowest_ns|ns }}.""",
-        """{{ {
+        """{% if at_once and part in ("prefill of others", "decode of others") %}All requests came at once, so
+        the later ones wait for the earlier: no setting of the scheduler makes all of them first. Send them as they
+        arrive in use, or read the throughput of the batch.{% else %}{{ {
             "prefill of others": "Smaller chunks of prefill (max_num_batched_tokens), or prefill on devices of its own,"
                 " keep long prompts of others out of the way.",
             "decode of others": "All seats are taken: raise max_num_seqs if the cache of keys and values has room, add"
@@ -310,7 +312,7 @@ FINDINGS: Final = {
             "no step running": "Look at the front end, the tokenizer and the scheduler, and at idle time of the device"
                 " then.",
             "the rest": "Look at the steps of the slowest request: analyze.requests(run, per='span').",
-        }[part] }}""",
+        }[part] }}{% endif %}""",
     ),
     "limited_kernel": Words(
         """{{ ns|ns }} of the profiled time ({{ share|share }}) is {{ name }},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import llmprof
-from llmprof.analyze import steps
+from llmprof.analyze import findings, steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")]
 
@@ -33,3 +33,45 @@ def test_the_prefill_of_a_trace_without_labels_is_the_long_step(shared: Path) ->
     found = steps(llmprof.read(shared / CHROME / "tracemap_mi300x.pt.trace.json.gz"))
     assert found["dur_ns"][0] == pytest.approx(133e6, rel=0.01)
     assert found["dur_ns"][1:].is_between(17e6, 26e6).all()
+
+
+FIRST = {
+    "amd_hpctraining__merged_all_events.json.gz": ("host_bound", 3, 0.6),
+    "hist__mi300__ddp_resnet18_no_pool.json.gz": ("allocation", 0, 0.8),
+    "resnet50_num_workers_0__worker0.1623143566756.pt.trace.json.gz": ("data_loading", 0, 0.18),
+    "mi300__google_owlv2-large-patch14-ensemble__1016001.json.gz": ("input_preparation", 0, 0.6),
+    "perf_model__normalization__normalization_layer_test.json.gz": ("loading", 0, 0.8),
+}
+"""First finding, its rank and the least share of the time."""
+
+
+@pytest.mark.parametrize("file", FIRST)
+def test_first_findings(file: str, shared: Path) -> None:
+    rule, rank, least = FIRST[file]
+    first = findings(llmprof.read(shared / CHROME / file)).row(0, named=True)
+    assert (first["rule"], first["rank"]) == (rule, rank)
+    assert first["share_of_time"] >= least
+
+
+def test_the_late_rank_is_named_with_its_own_figure(shared: Path) -> None:
+    """Rank 3 is last in every all-reduce; the others wait for it, which is no second cause."""
+    found = findings(llmprof.read(shared / CHROME / "amd_hpctraining__merged_all_events.json.gz"))
+    late, waiting = found.row(0, named=True), found.filter(rule="arrival_skew").row(0, named=True)
+    assert late["figure"] == pytest.approx(28.7e6, rel=0.01)  # 20.5 ms before launching calls, 8.2 ms in them
+    assert (waiting["order"], waiting["follows_from"]) == (2, "host_bound")
+    assert waiting["share_of_time"] == pytest.approx(0.214, abs=0.001)
+
+
+def test_calls_that_free_memory_are_one_finding(shared: Path) -> None:
+    trace = llmprof.read(shared / CHROME / "hist__mi300__ddp_resnet18_no_pool.json.gz")
+    calls = trace.runtime.filter(name="hipFree")
+    assert (calls.height, calls["dur_ns"].sum()) == (1360, pytest.approx(3.35e9, rel=0.01))
+    found = findings(trace)
+    told = found.filter(found["title"].str.contains("hipFree"))
+    assert told["rule"].to_list() == ["allocation"]
+    assert told["share_of_recorded"][0] < calls["dur_ns"].sum() / 3.39e9
+
+
+def test_what_happens_before_the_first_kernel_is_a_fact(shared: Path) -> None:
+    found = findings(llmprof.read(shared / CHROME / "perf_model__normalization__normalization_layer_test.json.gz"))
+    assert found.filter(rule="idle_at_the_ends")["severity"].to_list() == ["info"]

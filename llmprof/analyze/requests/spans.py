@@ -47,6 +47,10 @@ def request_spans(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
     return every.select(*columns, "preempted")
 
 
+AT_ONCE = 0.05
+"""Requests that arrive within this share of the slowest first token were submitted as one batch."""
+
+
 def first_token_finding(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any] | None:
     """Parts of slow first tokens, as a row of :func:`llmprof.analyze.findings`; None without requests."""
     if frame.is_empty():
@@ -58,11 +62,13 @@ def first_token_finding(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[
     share = largest / whole if whole else 0.0
     own = name == "its own prefill"
     worst = frame.sort("ttft_ns", descending=True).row(0, named=True)
+    arrived = frame["start_ns"].max() - frame["start_ns"].min()  # type: ignore[operator]
     figures = {
         "title": slow["title"],
         "part": name,
         "part_share": share,
         "others": [(other, ns) for other, ns in parts.items() if other != name and ns > 0],
+        "at_once": frame.height > 1 and arrived < AT_ONCE * worst["ttft_ns"],
         "slowest": worst["request"],
         "slowest_ns": worst["ttft_ns"],
     }

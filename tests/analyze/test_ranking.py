@@ -1,0 +1,140 @@
+"""A planted cause is the first finding: recordings built by hand, of two sizes, with one cause or with two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import polars as pl
+import pytest
+
+from llmprof.analyze import findings
+from llmprof.trace import Trace
+from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, kernels, labels, launches, ops
+
+RANKS = 4
+EXPERTS = "fused_moe_kernel"
+WORK, TRANSFER, LEAD = 50_000, 4_000, 30_000
+LATE = 10_000
+"""The host launches this long before a kernel that it made wait."""
+
+PREFILL, DECODE = "execute_context_4(256)_generation_0(0)", "execute_context_0(0)_generation_4(4)"
+OPERATORS = {
+    "jit": "triton/compiler/compiler.py(226): compile",
+    "data_loading": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+}
+CALLS = {"allocation": "cudaMalloc", "synchronising_copy": "cudaMemcpy"}
+PLANTED = {
+    "late_rank": ("host_bound", 2),
+    "slow_link": ("exposed_communication", None),
+    "jit": ("compilation", None),
+    "data_loading": ("data_loading", None),
+    "allocation": ("allocation", None),
+    "synchronising_copy": ("synchronisation", None),
+    "throttled_clock": ("uneven_compute", 1),
+    "imbalanced_experts": ("uneven_compute", 3),
+}
+"""For each cause the rule that must come first, and the rank that it must name."""
+
+
+def recording(causes: dict[str, int], layers: int, steps: int) -> Trace:
+    """Steps of layers of a GEMM, experts and an all-reduce on four ranks; each cause adds its time to a layer (ns)."""
+    runs: list[list[tuple[str, int, int, int]]] = [[] for _ in range(RANKS)]  # name, start, duration, lead
+    host_ops: list[list[tuple[str, int, int, int]]] = [[] for _ in range(RANKS)]
+    calls: list[list[tuple[str, int, int]]] = [[] for _ in range(RANKS)]
+    marks: list[list[tuple[str, int, int]]] = [[] for _ in range(RANKS)]
+    now = 10_000_000
+    for step in range(steps):
+        for layer in range(layers):
+            ends = []
+            for rank in range(RANKS):
+                at, pause = now, 0
+                for cause, ns in causes.items():
+                    waits = cause in OPERATORS or cause in CALLS or (cause == "late_rank" and rank == 2)
+                    if not waits or (cause == "jit" and step):
+                        continue
+                    begin = at + pause + 1_000
+                    if cause in OPERATORS:
+                        host_ops[rank].append((OPERATORS[cause], begin, ns - 2_000, len(host_ops[rank]) + 1))
+                    elif cause == "synchronising_copy":  # it began while the device was at work
+                        calls[rank].append((CALLS[cause], now - ns, ns + 1_000))
+                    elif cause in CALLS:
+                        calls[rank].append((CALLS[cause], begin, ns - 2_000))
+                    pause += ns
+                start = at + pause + (LATE if pause else 0)
+                if not layer:
+                    marks[rank].append((DECODE if step else PREFILL, now - LEAD - 1, 1_000))
+                slow = causes.get("throttled_clock", 0) if rank == 1 else 0
+                heavy = causes.get("imbalanced_experts", 0) if rank == 3 else 0
+                runs[rank].append((GEMM, start, WORK + slow // 2, LATE if pause else LEAD))
+                begin = start + WORK + slow // 2
+                runs[rank].append((EXPERTS, begin, WORK + slow - slow // 2 + heavy, LEAD))
+                ends.append(begin + WORK + slow - slow // 2 + heavy)
+            now = max(ends) + TRANSFER + causes.get("slow_link", 0)
+            for rank, end in enumerate(ends):
+                runs[rank].append((NCCL_ALL_REDUCE, end, now - end, LEAD))
+    parts: list[dict[str, pl.DataFrame]] = []
+    for rank in range(RANKS):
+        names, starts, lengths, leads = zip(*runs[rank], strict=True)
+        run = kernels(names, rank=rank, first=1 + 100_000 * rank)
+        run = run.with_columns(start_ns=pl.Series(starts), dur_ns=pl.Series(lengths))
+        launched = launches(run).with_columns(start_ns=pl.col("start_ns") + 5 - pl.Series(leads))
+        others = pl.DataFrame(
+            [(rank, start, length, name, "runtime", None, 1) for name, start, length in calls[rank]],
+            schema=launched.schema,
+            orient="row",
+        )
+        parts.append(
+            {
+                "kernels": run,
+                "runtime": pl.concat([launched, others]),
+                "markers": labels(marks[rank], rank=rank),
+                "ops": ops([("aten::mm", 0, 10, 0), *host_ops[rank]], rank=rank),
+            }
+        )
+    return Trace({name: pl.concat([part[name] for part in parts]) for name in parts[0]}, {"world_size": RANKS})
+
+
+def causes_of(trace: Trace) -> list[dict[str, object]]:
+    """Findings that follow from no other and are no facts."""
+    roots = pl.col("follows_from").is_null() & (pl.col("severity") != "info")
+    return findings(trace).filter(roots).select("rule", "rank").to_dicts()
+
+
+SIZES = ((2, 6), (8, 12))
+
+
+@pytest.mark.parametrize(("layers", "steps"), SIZES)
+@pytest.mark.parametrize("cause", PLANTED)
+def test_a_planted_cause_comes_first(cause: str, layers: int, steps: int) -> None:
+    rule, rank = PLANTED[cause]
+    first = causes_of(recording({cause: 4_000_000 if cause == "jit" else 70_000}, layers, steps))[0]
+    assert first["rule"] == rule
+    assert rank in (None, first["rank"])
+
+
+PAIRS: Sequence[tuple[str, str]] = (
+    ("data_loading", "slow_link"),
+    ("late_rank", "slow_link"),
+    ("allocation", "slow_link"),
+    ("throttled_clock", "slow_link"),
+    ("slow_link", "imbalanced_experts"),
+    ("synchronising_copy", "throttled_clock"),
+)
+
+
+@pytest.mark.parametrize(("layers", "steps"), SIZES)
+@pytest.mark.parametrize(("large", "small"), PAIRS)
+def test_of_two_causes_the_larger_comes_first(large: str, small: str, layers: int, steps: int) -> None:
+    found = causes_of(recording({large: 90_000, small: 25_000}, layers, steps))
+    rules = [str(row["rule"]) for row in found]
+    assert rules[0] == PLANTED[large][0]
+    assert rules.index(PLANTED[small][0]) in (1, 2)
+
+
+@pytest.mark.parametrize("cause", ["late_rank", "throttled_clock", "imbalanced_experts"])
+def test_waiting_follows_from_what_makes_a_rank_late(cause: str) -> None:
+    found = findings(recording({cause: 70_000}, 2, 6))
+    waiting = found.filter(rule="arrival_skew").row(0, named=True)
+    assert waiting["follows_from"] == PLANTED[cause][0]
+    assert waiting["predicted_ns"] is None
+    assert waiting["order"] == found.filter(rule=PLANTED[cause][0])["order"][0] + 1

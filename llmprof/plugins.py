@@ -98,7 +98,7 @@ def load(group: str) -> tuple[Plugin, ...]:
     for point in sorted(points, key=lambda point: (point.name, point.value)):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else "an unknown package"
         try:
-            with foreign():
+            with foreign(), warnings.catch_warnings():  # a filter that it sets makes no error of the next warning
                 value = point.load()
         except (FailedError, LlmprofError) as error:
             left_out(f"{point.name!r} of {package}", group, f"{point.value} raised {error}")
@@ -124,10 +124,16 @@ def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
     """
     taken: list[tuple[Plugin, T]] = []
     for plugin in load(group):
-        values = plugin.value if isinstance(plugin.value, list | tuple) else (plugin.value,)
-        for value in values:
-            value = getattr(value, "__record__", value)
-            if isinstance(value, kind):
+        try:
+            with foreign():
+                values = list(plugin.value) if isinstance(plugin.value, list | tuple) else [plugin.value]
+                values = [getattr(value, "__record__", value) for value in values]
+                fit = [isinstance(value, kind) for value in values]
+        except (FailedError, LlmprofError) as error:
+            left_out(f"{plugin.name!r} of {plugin.package}", group, f"looking at it raised {error}")
+            continue
+        for value, fits in zip(values, fit, strict=True):
+            if fits:
                 taken.append((plugin, value))
             else:
                 left_out(

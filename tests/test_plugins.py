@@ -117,6 +117,27 @@ def test_kernel_names_that_cannot_be_used(install, code, why):
     assert found.to_list() == ["other" if code == "PATTERNS = 5" else "norm", "linear"]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class A:\n    def __getattr__(self, name): raise KeyboardInterrupt\nacme = A()",
+        "class A:\n    @property\n    def __class__(self): raise SystemExit(1)\nacme = A()",
+        "class A(list):\n    def __iter__(self): raise SystemExit(1)\nacme = A()",
+        "class A:\n    def __repr__(self): raise SystemExit(1)\nacme = A()",
+        "import warnings\nwarnings.simplefilter('error')\nacme = 5",
+        "raise SystemExit(1)",
+    ],
+)
+@pytest.mark.parametrize("group", [plugins.ANALYSES, plugins.KERNEL_NAMES])
+def test_an_object_that_cannot_even_be_looked_at(install, small, code, group):
+    install(code, group=group)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        assert {one.package for one in catalog.analyses()} == {""}
+        assert names.categories(pl.Series(["nvjet_gemm"])).to_list() == ["linear"]
+    assert [warning.category for warning in said] == [PluginWarning]
+
+
 def test_a_place_that_holds_something_else_is_an_error_of_ours():
     with pytest.raises(TypeError, match=r"llmprof\.units:NS_PER_S is 1000000000, no Analysis"):
         plugins.listed(["llmprof.units:NS_PER_S"], Analysis)

@@ -48,25 +48,15 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def _is_window(value: Any) -> bool:
-    return (
-        isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 2 and all(map(_is_number, value))
-    )
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, str) or (
-        isinstance(value, Collection)
-        and not isinstance(value, Mapping)
-        and all(isinstance(name, str) for name in value)
-    )
+def _are(value: Any, kind: Any, each: Callable[[Any], bool]) -> bool:
+    return isinstance(value, kind) and not isinstance(value, str | Mapping) and all(map(each, value))
 
 
 Columns = Annotated[
     Sequence[str],
     Kind(
         "the name of a column or a sequence of names",
-        _are_names,
+        lambda value: isinstance(value, str) or _are(value, Collection, lambda name: isinstance(name, str)),
         convert=lambda names: (names,) if isinstance(names, str) else tuple(dict.fromkeys(names)),
     ),
 ]
@@ -76,7 +66,7 @@ Window = Annotated[
     tuple[float, float],
     Kind(
         "(start_ns, end_ns)",
-        _is_window,
+        lambda value: _are(value, Sequence, _is_number) and len(value) == 2,
         convert=lambda window: (window[0], window[1]),
         refuse=lambda window: "" if window[0] <= window[1] else "does not end after it starts",
     ),
@@ -151,7 +141,12 @@ def _made_of(origin: Any, inside: tuple[Any, ...]) -> Kind:
     if origin in (typing.Union, types.UnionType):
         return _any_of([kind_of(argument) for argument in inside])
     if origin is Literal:
-        return _one_of(inside)
+        kinds = tuple({type(value) for value in inside})
+        return Kind(
+            " or ".join(map(repr, inside)),
+            lambda value: isinstance(value, kinds),
+            refuse=lambda value: "" if value in inside else "is not known",
+        )
     if origin in _SIMPLE:
         return _SIMPLE[origin]
     if origin is type:
@@ -178,14 +173,6 @@ def _any_of(kinds: Sequence[Kind]) -> Kind:
         return "" if kind is None or kind.refuse is None else kind.refuse(value)
 
     return Kind(" or ".join(words), lambda value: first(value) is not None, convert, refuse)
-
-
-def _one_of(values: tuple[Any, ...]) -> Kind:
-    kinds = tuple({type(value) for value in values})
-    words = " or ".join(map(repr, values))
-    return Kind(
-        words, lambda value: isinstance(value, kinds), refuse=lambda value: "" if value in values else "is not known"
-    )
 
 
 def _container(origin: type, inside: tuple[Any, ...]) -> Kind:
@@ -310,7 +297,8 @@ class _Checks:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise ArgumentError(
-                f"{self.function.__name__}(): {error}", expected=f"its arguments: {', '.join(self._names())}"
+                f"{self.function.__name__}(): {error}",
+                expected=f"its arguments: {', '.join(name for name in self.signature.parameters if name != 'self')}",
             ) from None
         for name, value in bound.arguments.items():
             if name in self.kinds:
@@ -331,9 +319,6 @@ class _Checks:
         if kind.refuse is not None and (wrong := kind.refuse(value)):
             raise AnalysisError(f"{name}={_short(repr(value))} {wrong}", expected=kind.words, argument=name)
         return value if kind.convert is None else kind.convert(value)
-
-    def _names(self) -> list[str]:
-        return [name for name in self.signature.parameters if name != "self"]
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

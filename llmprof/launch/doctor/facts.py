@@ -9,13 +9,12 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from llmprof.launch.engines import engines
-from llmprof.launch.monitors.nvml import chosen
+from llmprof.launch.monitors.nvml import answer, chosen
 from llmprof.launch.run.folder import tool_version
 
 if TYPE_CHECKING:
@@ -127,7 +126,7 @@ def ask_gpus(nvml: Any, visible: str | None) -> dict[str, Any]:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         return {
             "gpus": tuple(_gpu(nvml, i, handle) for i, handle in enumerate(chosen(nvml, handles, visible))),
-            "driver": _nvml_text(nvml.nvmlSystemGetDriverVersion()),
+            "driver": os.fsdecode(nvml.nvmlSystemGetDriverVersion()),
             "cuda_driver": f"{version // 1000}.{version % 1000 // 10}",
         }
     except nvml.NVMLError as error:
@@ -138,25 +137,18 @@ def ask_gpus(nvml: Any, visible: str | None) -> dict[str, Any]:
 
 
 def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
-    def value_or_none(call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except nvml.NVMLError:
-            return None
-
     def clock(name: str, kind: int) -> float | None:
-        mhz = value_or_none(lambda: getattr(nvml, f"nvmlDeviceGet{name}")(handle, kind))
+        mhz = answer(nvml, name, handle, kind)
         return None if mhz is None else mhz * _MHZ
 
-    memory = value_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    running = value_or_none(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
-    reasons = value_or_none(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    memory, running = answer(nvml, "MemoryInfo", handle), answer(nvml, "ComputeRunningProcesses", handle)
+    reasons = answer(nvml, "CurrentClocksEventReasons", handle)
     if reasons is None:
-        reasons = value_or_none(lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
-    bus = value_or_none(lambda: _nvml_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+        reasons = answer(nvml, "CurrentClocksThrottleReasons", handle)
+    bus = answer(nvml, "PciInfo", handle)
     return Gpu(
         index=index,
-        name=_nvml_text(value_or_none(lambda: nvml.nvmlDeviceGetName(handle)) or "unnamed GPU"),
+        name=os.fsdecode(answer(nvml, "Name", handle) or "unnamed GPU"),
         memory_bytes=getattr(memory, "total", None),
         free_bytes=getattr(memory, "free", None),
         processes=None if running is None else tuple(_process(process) for process in running),
@@ -165,7 +157,7 @@ def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
         set_clock_hz=clock("ApplicationsClock", nvml.NVML_CLOCK_GRAPHICS),
         default_clock_hz=clock("DefaultApplicationsClock", nvml.NVML_CLOCK_GRAPHICS),
         reasons=reasons,
-        numa_node=None if bus is None else _numa_node(bus),
+        numa_node=None if bus is None else _numa_node(os.fsdecode(bus.busId)),
     )
 
 
@@ -183,10 +175,6 @@ def _numa_node(bus: str) -> int | None:
         node = int(place.read_text(encoding="ascii"))
         return node if node >= 0 else None
     return None
-
-
-def _nvml_text(value: str | bytes) -> str:
-    return os.fsdecode(value)
 
 
 TIMEOUT_S: Final = 30.0
@@ -273,6 +261,8 @@ def gather(config: ExperimentConfig | None = None) -> Facts:
     paranoid = _text("/proc/sys/kernel/perf_event_paranoid")
     sampler = config.cpu_sampler if config else "none"
     scope = _text("/proc/sys/kernel/yama/ptrace_scope")
+    rights = re.search(r"CapEff:\s*([0-9a-f]+)", _text("/proc/self/status") or "")
+    of_cores = Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     available = re.search(r"MemAvailable:\s*(\d+) kB", _text("/proc/meminfo") or "")
     return Facts(
         **facts,
@@ -280,12 +270,12 @@ def gather(config: ExperimentConfig | None = None) -> Facts:
         nsys=_tool("nsys", asked="nsys" in mode),
         ncu=_tool("ncu", asked="ncu" in mode),
         restricted=None if restricted is None else restricted[1] != "0",
-        administrator=_administrator(),
+        administrator=bool(int(rights[1], 16) & _SYS_ADMIN) if rights else os.geteuid() == 0,
         paranoid=int(paranoid) if paranoid and paranoid.lstrip("-").isdigit() else None,
         perf=_tool("perf", asked=sampler == "perf"),
         vtune=_tool("vtune", asked=sampler == "vtune"),
         ptrace_scope=int(scope) if scope and scope.strip().isdigit() else None,
-        governors=_governors(),
+        governors=tuple(sorted({text for file in of_cores if (text := _text(file))})) or None,
         numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         memory_free_bytes=int(available[1]) * 1024 if available else None,
@@ -311,16 +301,6 @@ def _existing(folder: Path) -> Path:
     while not place.exists() and place != place.parent:
         place = place.parent
     return place
-
-
-def _administrator() -> bool:
-    match = re.search(r"CapEff:\s*([0-9a-f]+)", _text("/proc/self/status") or "")
-    return bool(int(match[1], 16) & _SYS_ADMIN) if match else os.geteuid() == 0
-
-
-def _governors() -> tuple[str, ...] | None:
-    files = sorted(Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"))
-    return tuple(sorted({text for file in files if (text := _text(file))})) or None
 
 
 def _port_free(port: int) -> bool | None:

@@ -160,6 +160,14 @@ class Gpus:
             self._nvml.nvmlShutdown()
 
 
+def answer(nvml: Any, name: str, *arguments: Any) -> Any:
+    """Answer of a function of NVML; None if the driver has none."""
+    try:
+        return getattr(nvml, f"nvmlDeviceGet{name}")(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
 def chosen(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
     """Handles of the visible GPUs in their order; all GPUs if the choice cannot be matched to them (MIG)."""
     if visible is None:

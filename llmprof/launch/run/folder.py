@@ -11,7 +11,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from llmprof.errors import LaunchError, LlmprofError, ReadError
 from llmprof.launch.config import disclosure
 from llmprof.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.launch.engines._machine import cpu_name
+from llmprof.launch.monitors.nvml import answer
 from llmprof.readers.saved import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
 from llmprof.storage import files
 from llmprof.version import __version__
@@ -310,27 +311,19 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 def _gpu(nvml: Any, index: int) -> dict[str, Any]:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
-
-    def value_or_none(call: Callable[[], Any]) -> Any:
-        try:
-            return call()
-        except nvml.NVMLError:
-            return None
-
-    memory = value_or_none(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    limit = value_or_none(lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle))
-    capability = value_or_none(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    memory, limit = answer(nvml, "MemoryInfo", handle), answer(nvml, "PowerManagementLimit", handle)
+    capability = answer(nvml, "CudaComputeCapability", handle)
     return {
         "index": index,
-        "name": value_or_none(lambda: nvml.nvmlDeviceGetName(handle)),
+        "name": answer(nvml, "Name", handle),
         "memory_bytes": getattr(memory, "total", None),
         "free_bytes": getattr(memory, "free", None),
         "compute_capability": ".".join(map(str, capability)) if capability else None,
         "power_limit_w": limit / 1000 if limit else None,
-        "max_sm_clock_mhz": value_or_none(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        "sm_clock_mhz": value_or_none(lambda: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
-        "pcie_generation": value_or_none(lambda: nvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
-        "pcie_width": value_or_none(lambda: nvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+        "max_sm_clock_mhz": answer(nvml, "MaxClockInfo", handle, nvml.NVML_CLOCK_SM),
+        "sm_clock_mhz": answer(nvml, "ClockInfo", handle, nvml.NVML_CLOCK_SM),
+        "pcie_generation": answer(nvml, "CurrPcieLinkGeneration", handle),
+        "pcie_width": answer(nvml, "CurrPcieLinkWidth", handle),
     }
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import ipywidgets  # type: ignore[import-untyped]
 import polars as pl
 
-from llmprof import analyze
+from llmprof import analyze, explore
 from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.analyze.replay.graph import graph
@@ -51,60 +51,10 @@ class Panel:
     stages: Callable[[Given], Sequence[Stage]]
 
 
-def _timeline(given: Given) -> Any:
-    from llmprof.explore.timeline.explorer import timeline
-
-    return timeline(given.trace, metrics=given.metrics, run=given.run)
-
-
-def _requests(given: Given) -> Any:
-    from llmprof.explore.requests.explorer import requests
-
+def _run(given: Given) -> AnyRun:
     if given.run is None:
         raise LlmprofError("the requests of a trace are not known", hint="give its run: explore.open(trace, run=…)")
-    return requests(given.run)
-
-
-def _layers(given: Given) -> Any:
-    from llmprof.explore.layers.explorer import layers
-
-    return layers(given.trace)
-
-
-def _overlap(given: Given) -> Any:
-    from llmprof.explore.overlap.explorer import overlap
-
-    return overlap(given.trace, other=given.other)
-
-
-def _all_reduce(given: Given) -> Any:
-    from llmprof.explore.collectives.explorer import all_reduce
-
-    return all_reduce(given.trace)
-
-
-def _ranks(given: Given) -> Any:
-    from llmprof.explore.ranks.explorer import ranks
-
-    return ranks(given.trace)
-
-
-def _what_if(given: Given) -> Any:
-    from llmprof.explore.what_if.explorer import what_if
-
-    return what_if(given.trace)
-
-
-def _kernels(given: Given) -> Any:
-    from llmprof.explore.kernels.explorer import kernels
-
-    return kernels(given.trace, metrics=given.metrics)
-
-
-def _compare(given: Given) -> Any:
-    from llmprof.explore.compare.explorer import compare
-
-    return compare(given.trace, _other(given), names=given.names)
+    return given.run
 
 
 def _other(given: Given) -> Trace:
@@ -122,48 +72,53 @@ def _labelled(trace: Trace, suffix: str = "") -> list[Stage]:
 
 
 PANELS: Final = (
-    Panel("timeline", "Timeline", _timeline, lambda _given: []),
-    Panel("requests", "Requests", _requests, lambda g: [("finding steps", lambda: analyze.steps(g.trace))]),
+    Panel("timeline", "Timeline", lambda g: explore.timeline(g.trace, metrics=g.metrics, run=g.run), lambda _: []),
+    Panel(
+        "requests",
+        "Requests",
+        lambda g: explore.requests(_run(g)),
+        lambda g: [("finding steps", lambda: analyze.steps(g.trace))],
+    ),
     Panel(
         "layers",
         "Layers",
-        _layers,
+        lambda g: explore.layers(g.trace),
         lambda g: [*_labelled(g.trace), ("measuring layers", lambda: analyze.layers(g.trace, per="layer"))],
     ),
     Panel(
         "overlap",
         "Overlap",
-        _overlap,
+        lambda g: explore.overlap(g.trace, other=g.other),
         lambda g: [*_labelled(g.trace), ("measuring overlap", lambda: analyze.overlap(g.trace, by=("rank", "step")))],
     ),
     Panel(
         "all_reduce",
         "Collectives",
-        _all_reduce,
+        lambda g: explore.all_reduce(g.trace),
         lambda g: [*_labelled(g.trace), ("comparing the ranks", lambda: analyze.collectives(g.trace))],
     ),
     Panel(
         "ranks",
         "Ranks",
-        _ranks,
+        lambda g: explore.ranks(g.trace),
         lambda g: [*_labelled(g.trace), ("comparing the steps of the ranks", lambda: analyze.rank_steps(g.trace))],
     ),
     Panel(
         "what_if",
         "What if",
-        _what_if,
+        lambda g: explore.what_if(g.trace),
         lambda g: [*_labelled(g.trace), ("building the graph of what waits for what", lambda: graph(g.trace))],
     ),
     Panel(
         "kernels",
         "Kernels",
-        _kernels,
+        lambda g: explore.kernels(g.trace, metrics=g.metrics),
         lambda g: [*_labelled(g.trace), ("adding up kernels", lambda: kernels_within(g.trace))],
     ),
     Panel(
         "compare",
         "Compare",
-        _compare,
+        lambda g: explore.compare(g.trace, _other(g), names=g.names),
         lambda g: [*_labelled(g.trace, ", first trace"), *_labelled(_other(g), ", second trace")],
     ),
 )

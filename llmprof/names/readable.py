@@ -130,7 +130,7 @@ def _readable(name: str) -> str:
             return form(found)
     if name.startswith("_Z"):
         return _mangled(name)
-    if not re.search(r"<|\w\(", name):
+    if not re.search(r"^[A-Za-z_].*?(?:\w<|\w\()", name):
         return name
     function = kernels.plain(name)
     inner = re.search(r"device_kernel<(?:(?:\w+::)*enable_\w+<)?(?:\w+::)*(\w+)", name)

@@ -199,7 +199,7 @@ def test_how_much_longer_a_kernel_may_take_is_found_after_the_first_rows():
     assert "slack_ns" not in widget._on_table(VIEW | {"by": ["rank"]})[0]["rows"][0]
     assert widget._on_slack()[0] == {"why": ""}
     rows = widget._on_table(VIEW | {"by": ["rank"], "sort": "-slack_ns"})[0]["rows"]
-    assert (rows[0]["label"], rows[0]["rank"], rows[0]["slack_ns"]) == (GEMM, 0, 59_000)
+    assert (rows[0]["name"], rows[0]["rank"], rows[0]["slack_ns"]) == (GEMM, 0, 59_000)
     assert widget.table.filter(pl.col("name") == GEMM)["slack_ns"].sort().to_list() == [0, 59_000]
     silent = explore.kernels(Trace({"kernels": two_ranks().kernels}))
     assert "calls were not recorded" in silent._on_slack()[0]["why"]

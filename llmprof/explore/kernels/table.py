@@ -18,7 +18,7 @@ from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.base.messages import Buffers, array, pack
 from llmprof.metrics import explain
 from llmprof.metrics.data import Metrics
-from llmprof.names import kernels
+from llmprof.names import kernels, readable
 from llmprof.trace import Trace
 
 BINS: Final = 48
@@ -118,10 +118,11 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
 
 
 def short(names: pl.Series) -> pl.Series:
-    """Names of C++ functions without return type, namespaces and parameters, so that their beginnings differ."""
-    made = pl.DataFrame({"name": names, "short": kernels.comparable(names)})
+    """Readable names; C++ functions without return type, namespaces and parameters, so that their beginnings differ."""
+    made = pl.DataFrame({"name": names, "short": kernels.comparable(names), "readable": readable(names)})
     cpp = pl.col("name").str.contains(r"^(?:void|std::\S+) |\w<.*>") & (pl.col("short").str.len_chars() > 0)
-    return made.select(pl.when(cpp).then("short").otherwise("name").alias("short"))["short"]
+    of_library = pl.col("readable").str.contains(" ", literal=True)
+    return made.select(short=pl.when(of_library).then("readable").when(cpp).then("short").otherwise("name"))["short"]
 
 
 def _finite(cell: Any) -> Any:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -207,6 +206,8 @@ def _event(cells: dict[str, str], units: dict[str, str]) -> tuple[str, dict[str,
 
 _SESSION_KERNELS: Final = ("CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL", "CUPTI_ACTIVITY_KIND_KERNEL")
 _SESSION_COPIES: Final = ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMCPY2")
+_SESSION_SETS: Final = "CUPTI_ACTIVITY_KIND_MEMSET"
+_ON_DEVICE: Final = ("start", "end", "deviceId", "streamId", "correlationId")
 _SESSION_CALLS: Final = {"CUPTI_ACTIVITY_KIND_RUNTIME": "runtime", "CUPTI_ACTIVITY_KIND_DRIVER": "driver"}
 
 _NAMED_CALLS: Final = {
@@ -289,35 +290,29 @@ class _Session:
             sentences.append(f"the file has only numbers for {calls}: the number is used as the name")
         return sentences
 
-    def _rows(self, table: str, types: Mapping[str, pl.DataType]) -> pl.DataFrame | None:
+    def _rows(self, table: str, *columns: str) -> pl.DataFrame | None:
         if table not in self.columns:
             return None
-        frame = sqlite.read(self.path, table, types)
-        missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in types.items() if name not in frame.columns]
-        return frame.with_columns(missing)
+        frame = sqlite.read(self.path, table, dict.fromkeys(columns, pl.Int64()))
+        return frame.with_columns(pl.lit(None, pl.Int64).alias(name) for name in columns if name not in frame.columns)
 
     def _timed(self, frame: pl.DataFrame) -> pl.DataFrame:
         whole = frame.filter((pl.col("start") > 0) & (pl.col("end") >= pl.col("start")))
         self.lost += frame.height - whole.height
         return whole.with_columns(start_ns="start", dur_ns=pl.col("end") - pl.col("start"))
 
-    def _named(self, frame: pl.DataFrame, column: str, default: str) -> pl.Expr:
+    def _named(self, column: str, default: str) -> pl.Expr:
         return pl.col(column).replace_strict(self.texts, default=default, return_dtype=pl.String)
 
     def kernels(self) -> pl.DataFrame | None:
         """Kernels of both tables: recorded concurrently, or one after the other."""
-        numbers = (
-            "start", "end", "deviceId", "streamId", "correlationId", "name", "staticSharedMemory",
-            "dynamicSharedMemory", *_SESSION_SHAPE,
-        )  # fmt: skip
-        matching = [
-            rows for t in _SESSION_KERNELS if (rows := self._rows(t, dict.fromkeys(numbers, pl.Int64()))) is not None
-        ]
+        numbers = (*_ON_DEVICE, "name", "staticSharedMemory", "dynamicSharedMemory", *_SESSION_SHAPE)
+        matching = [rows for table in _SESSION_KERNELS if (rows := self._rows(table, *numbers)) is not None]
         if not matching:
             return None
         rows = self._timed(pl.concat(matching))
         return rows.select(
-            "start_ns", "dur_ns", name=self._named(rows, "name", "unnamed kernel"), device="deviceId",
+            "start_ns", "dur_ns", name=self._named("name", "unnamed kernel"), device="deviceId",
             stream="streamId", correlation="correlationId",
             shared_bytes=pl.sum_horizontal("staticSharedMemory", "dynamicSharedMemory"),
             **{new: pl.col(old) for old, new in _SESSION_SHAPE.items()},
@@ -325,28 +320,18 @@ class _Session:
 
     def copies(self) -> pl.DataFrame | None:
         """Copies, also those between devices, and memory sets."""
-        columns = {
-            **dict.fromkeys(("start", "end", "deviceId", "streamId", "correlationId", "bytes"), pl.Int64()),
-            **dict.fromkeys(("copyKind", "srcKind", "dstKind"), pl.Int64()),
-        }
+        copied = pl.col("copyKind").replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String)
         parts = []
-        for table in _SESSION_COPIES:
-            rows = self._rows(table, columns)
+        for table in (*_SESSION_COPIES, _SESSION_SETS):
+            rows = self._rows(table, *_ON_DEVICE, "bytes", "copyKind", "srcKind", "dstKind")
             if rows is not None:
-                kind = pl.col("copyKind").replace_strict(_COPY_KINDS, default="unknown", return_dtype=pl.String)
+                kind = pl.lit("memset") if table == _SESSION_SETS else copied
                 parts.append(self._timed(rows).with_columns(kind=kind))
-        sets = self._rows(
-            "CUPTI_ACTIVITY_KIND_MEMSET",
-            {**dict.fromkeys(("start", "end", "deviceId", "streamId", "correlationId", "bytes"), pl.Int64())},
-        )
-        if sets is not None:
-            parts.append(self._timed(sets).with_columns(kind=pl.lit("memset")))
         if not parts:
             return None
-        rows = pl.concat(parts, how="diagonal_relaxed")
-        rows = rows if "srcKind" in rows.columns else rows.with_columns(srcKind=None, dstKind=None)
+        rows = pl.concat(parts)
         ends = {
-            new: pl.col(old).cast(pl.Int64).replace_strict(_MEMORY_KINDS, default=None, return_dtype=pl.String)
+            new: pl.col(old).replace_strict(_MEMORY_KINDS, default=None, return_dtype=pl.String)
             for new, old in (("src_kind", "srcKind"), ("dst_kind", "dstKind"))
         }
         name = (
@@ -363,8 +348,7 @@ class _Session:
         """Calls of the runtime and the driver."""
         parts = []
         for table, api in _SESSION_CALLS.items():
-            columns = ("cbid", "start", "end", "processId", "threadId", "correlationId")
-            rows = self._rows(table, dict.fromkeys(columns, pl.Int64()))
+            rows = self._rows(table, "cbid", "start", "end", "processId", "threadId", "correlationId")
             if rows is None:
                 continue
             names = {cbid: name for (name_api, cbid), name in _NAMED_CALLS.items() if name_api == api}
@@ -382,25 +366,24 @@ class _Session:
 
     def markers(self) -> pl.DataFrame | None:
         """NVTX ranges and marks; the records of begin and end of a range have the same number."""
-        columns = {**dict.fromkeys(("flags", "timestamp", "id", "name"), pl.Int64())}
-        rows = self._rows("CUPTI_ACTIVITY_KIND_MARKER", columns)
+        rows = self._rows("CUPTI_ACTIVITY_KIND_MARKER", "flags", "timestamp", "id", "name")
         if rows is None:
             return None
         # CUpti_ActivityFlag: 1 is a mark, 2 the begin and 4 the end of a range
-        begins = rows.filter(pl.col("flags").cast(pl.Int64) & 2 != 0)
-        ends = rows.filter(pl.col("flags").cast(pl.Int64) & 4 != 0).select("id", end="timestamp")
-        marks = rows.filter(pl.col("flags").cast(pl.Int64) & 1 != 0).with_columns(end="timestamp")
+        begins = rows.filter(pl.col("flags") & 2 != 0)
+        ends = rows.filter(pl.col("flags") & 4 != 0).select("id", end="timestamp")
+        marks = rows.filter(pl.col("flags") & 1 != 0).with_columns(end="timestamp")
         both = begins.join(ends.unique("id"), on="id", how="inner").select(*rows.columns, "end")
         self.lost += begins.height - both.height
         whole = self._timed(pl.concat([both, marks.select(both.columns)]).rename({"timestamp": "start"}))
         return whole.select(
-            "start_ns", "dur_ns", name=self._named(whole, "name", "unnamed range"), domain=pl.lit("nvtx"),
+            "start_ns", "dur_ns", name=self._named("name", "unnamed range"), domain=pl.lit("nvtx"),
             on_device=pl.lit(value=False),
         )  # fmt: skip
 
     def devices(self) -> list[str]:
         """Names of the devices."""
-        rows = self._rows("CUPTI_ACTIVITY_KIND_DEVICE", {"name": pl.Int64()})
+        rows = self._rows("CUPTI_ACTIVITY_KIND_DEVICE", "name")
         return [] if rows is None else sorted({self.texts[n] for n in rows["name"].to_list() if n in self.texts})
 
 

@@ -185,23 +185,22 @@ def _durations(frame: pl.DataFrame) -> pl.DataFrame:
 def _calls(content: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFrame:
     names, kinds, path = content["names"], content["kinds"], content["layer_path"]
     frame = _durations(_table(content["calls"], _CALLS))
-    frame = frame.with_columns(_as_json(content["calls"][key]).alias(key) for key in ("shapes", "values"))
-    layer = pl.col("path").str.extract(rf"^{_escaped(path)}\.(\d+)(?:[./]|$)", 1).cast(pl.Int32) if path else None
+    frame = frame.with_columns(
+        pl.Series(key, [None if one is None else json.dumps(one) for one in content["calls"][key]], dtype=pl.String)
+        for key in ("shapes", "values")
+    )
     names_by_number = pl.DataFrame(
         {"name": range(len(names)), "path": names, "kind": kinds}, schema_overrides={"name": pl.Int64}
     )
-    names_by_number = names_by_number.with_columns(layer=pl.lit(None, dtype=pl.Int32) if layer is None else layer)
-    inside = pl.col("path").str.replace(rf"^{_escaped(path)}\.\d+[./]?", "") if path else pl.col("path")
-    names_by_number = names_by_number.with_columns(
-        operator=pl.when(pl.col("layer").is_null()).then("path").otherwise(inside)
-    )
-    names_by_number = names_by_number.with_columns(
-        operator=pl.when(pl.col("kind") == "layer").then(pl.lit("layer")).otherwise("operator")
-    )
-    frame = (
-        frame.join(names_by_number, on="name", how="left", maintain_order="left").drop("name").rename({"path": "name"})
-    )
-    frame = frame.join(phases, on="step", how="left", maintain_order="left")
+    layer, operator = pl.lit(None, pl.Int32), pl.col("path")
+    if path:
+        layers = path.replace(".", r"\.")
+        layer = operator.str.extract(rf"^{layers}\.(\d+)(?:[./]|$)", 1).cast(pl.Int32)
+        operator = pl.when(layer.is_null()).then(operator).otherwise(operator.str.replace(rf"^{layers}\.\d+[./]?", ""))
+    operator = pl.when(pl.col("kind") == "layer").then(pl.lit("layer")).otherwise(operator)
+    names_by_number = names_by_number.with_columns(layer=layer, operator=operator)
+    frame = frame.join(names_by_number, on="name", how="left", maintain_order="left")
+    frame = frame.drop("name").rename({"path": "name"}).join(phases, on="step", how="left", maintain_order="left")
     return _nesting(frame).select(
         "step", "phase", "method", "held", "name", "kind", "layer", "operator", "start_ns", "dur_ns", "host_start_ns",
         "host_dur_ns", "behind_ns", "nested", "outermost", "shapes", "bytes_before", "bytes_after", "values",
@@ -237,14 +236,6 @@ def _collectives(content: Mapping[str, Any], phases: pl.DataFrame) -> pl.DataFra
         "step", "phase", "method", "held", "kind", "group", "world", "layer", "bytes", "start_ns", "dur_ns",
         "host_start_ns", "host_dur_ns", "algorithm_gbps", "bus_gbps", "waits", "dtype", "in_elements", "out_elements",
     )  # fmt: skip
-
-
-def _as_json(values: list[Any]) -> pl.Series:
-    return pl.Series([None if value is None else json.dumps(value) for value in values], dtype=pl.String)
-
-
-def _escaped(path: str) -> str:
-    return path.replace(".", r"\.")
 
 
 _KINDS = {"send": "send_recv", "recv": "send_recv", "gather": "other"}

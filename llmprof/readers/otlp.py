@@ -78,8 +78,9 @@ def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) ->
         raise ReadError(f"{file.name} cannot be read: {error}", expected="OTLP in JSON") from error
     rows: dict[Any, dict[str, Any]] = {}
     for document in _documents(content, file.name, skip_broken=skip_broken):
-        for span in _spans(document):
-            if row := _row(span):
+        scopes = [scope for resource in _list(document, "resourceSpans") for scope in _list(resource, "scopeSpans")]
+        for span in (span for scope in scopes for span in _list(scope, "spans")):
+            if isinstance(span, Mapping) and (row := _row(span)):
                 rows.setdefault((span.get("traceId"), span.get("spanId") or len(rows)), row)
     if not rows:
         raise ReadError(
@@ -115,13 +116,6 @@ def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
                         hint="skip_broken=True leaves such lines out",
                         line=number,
                     ) from error
-
-
-def _spans(document: Any) -> Iterator[Mapping[str, Any]]:
-    """Spans of a document; parts with another structure are skipped."""
-    for resource in _list(document, "resourceSpans"):
-        for scope in _list(resource, "scopeSpans"):
-            yield from (span for span in _list(scope, "spans") if isinstance(span, Mapping))
 
 
 def _list(value: Any, key: str) -> list[Any]:

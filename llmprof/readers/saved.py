@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from llmprof.errors import NotCapturedError, ReadError
-from llmprof.readers.common.reader import Probe, Reader, Request
+from llmprof.readers.common.reader import Reader
 from llmprof.storage import deferred
 from llmprof.storage.dataset import MANIFEST
 from llmprof.storage.files import regular
@@ -14,35 +14,21 @@ from llmprof.storage.parquet import META_FILE
 from llmprof.storage.places import Place
 from llmprof.trace import Trace
 
-
-def sniff(probe: Probe) -> bool:
-    """Whether a path is a folder that ``Trace.save`` wrote."""
-    return probe.is_folder and (probe.path / META_FILE).exists()
-
-
-def read(path: Path, request: Request) -> Trace:
-    """Saved trace, with the needed tables and columns."""
-    return Trace.open(path)
-
-
-def is_dataset(probe: Probe) -> bool:
-    """Whether a path is a folder that ``llmprof.convert`` wrote."""
-    return probe.is_folder and (probe.path / MANIFEST).is_file()
-
-
-def open_dataset(path: Path, request: Request) -> Trace:
-    """Trace of a dataset, whose tables are loaded on first access."""
-    return Trace(*deferred.load(Place.of(path)))
-
-
 READERS = (
-    Reader(name="llmprof", version=1, what="a folder that Trace.save wrote", sniff=sniff, read=read, alone=True),
+    Reader(
+        name="llmprof",
+        version=1,
+        what="a folder that Trace.save wrote",
+        sniff=lambda probe: probe.is_folder and (probe.path / META_FILE).exists(),
+        read=lambda path, _: Trace.open(path),
+        alone=True,
+    ),
     Reader(
         name="dataset",
         version=1,
         what="a folder that llmprof convert wrote",
-        sniff=is_dataset,
-        read=open_dataset,
+        sniff=lambda probe: probe.is_folder and (probe.path / MANIFEST).is_file(),
+        read=lambda path, _: Trace(*deferred.load(Place.of(path))),
         alone=True,
         deferred=True,
     ),

@@ -68,13 +68,17 @@ def _read(path: Path, request: Request) -> Trace:
     depths, names = _depths(text[text.index(line) :], separator)
     if len(names) != table.height:
         raise ReadError(f"{path.name} has rows of several lines", expected="one line per row")
-    rows = table.with_columns(depth=pl.Series(depths, dtype=pl.Int64), frame=pl.Series(names, dtype=pl.String))
+    rows = table.with_columns(frame=pl.Series(names, dtype=pl.String))
     stacked = "Stack" in first
     notes = [f"the number of cells is wrong in {counted(ragged, 'row')}"] if ragged else []
-    own, lost = _own_time(rows, times, stacked=stacked)
+    callers = _callers(depths)
+    own, lost = _own_time(rows, times, callers, stacked=stacked)
     if lost:
         notes.append(left_out(lost, "row", "without a time"))
-    stacks = _stacks(rows["depth"].to_list(), names) if stacked else names
+    stacks: list[str] = []
+    for name, caller in zip(names, callers, strict=True):
+        above = "" if caller is None or not stacked else stacks[caller]
+        stacks.append(name if above in ("", "Total") else f"{above}\n{name}")
     samples = rows.select(
         name="frame",
         stack=pl.Series(stacks, dtype=pl.String),
@@ -92,15 +96,15 @@ def _depths(text: str, separator: str) -> tuple[list[int], list[str]]:
     for line in text.splitlines()[1:]:
         if not line.strip() or not line.strip(separator).strip():
             continue
-        quoted = line.startswith('"')
-        cell = line[1:].partition('"')[0] if quoted else line.partition(separator)[0]
-        name = cell.strip()
+        cell = line[1:].partition('"')[0] if line.startswith('"') else line.partition(separator)[0]
         depths.append(min(_DEEPEST, len(cell) - len(cell.lstrip(" "))))
-        names.append(name or "[unknown]")
+        names.append(cell.strip() or "[unknown]")
     return depths, names
 
 
-def _own_time(rows: pl.DataFrame, times: dict[str, str], *, stacked: bool) -> tuple[pl.Series, int]:
+def _own_time(
+    rows: pl.DataFrame, times: dict[str, str], callers: list[int | None], *, stacked: bool
+) -> tuple[pl.Series, int]:
     """Self time of each row, without its callees (ns), and the number of rows without a time."""
 
     def ns(column: str) -> pl.Series:
@@ -108,8 +112,8 @@ def _own_time(rows: pl.DataFrame, times: dict[str, str], *, stacked: bool) -> tu
         return (seconds * 1e9).round().cast(pl.Int64, strict=False)
 
     if "self" in times or not stacked:
-        own = ns(times.get("self") or times.get("") or times["total"])
-        return own.fill_null(0), own.null_count()
+        said = ns(times.get("self") or times.get("") or times["total"])
+        return said.fill_null(0), said.null_count()
     whole = ns(times.get("total") or times[""])
     if not whole.null_count() < whole.len():
         raise ReadError(
@@ -117,33 +121,24 @@ def _own_time(rows: pl.DataFrame, times: dict[str, str], *, stacked: bool) -> tu
             expected="times in seconds",
             hint='vtune -report top-down -r RESULT -format csv -column "CPU Time:Self"',
         )
-    return _less_callees(whole.fill_null(0).to_list(), rows["depth"].to_list()), whole.null_count()
-
-
-def _less_callees(totals: list[int], depths: list[int]) -> pl.Series:
+    totals = whole.fill_null(0).to_list()
     own = list(totals)
+    for total, caller in zip(totals, callers, strict=True):
+        if caller is not None:
+            own[caller] -= total
+    return pl.Series([max(0, value) for value in own], dtype=pl.Int64), whole.null_count()
+
+
+def _callers(depths: list[int]) -> list[int | None]:
+    """Number of the row that each row is called from."""
+    callers: list[int | None] = []
     open_rows: list[int] = []
     for row, depth in enumerate(depths):
         while open_rows and depths[open_rows[-1]] >= depth:
             open_rows.pop()
-        if open_rows:
-            own[open_rows[-1]] -= totals[row]
+        callers.append(open_rows[-1] if open_rows else None)
         open_rows.append(row)
-    return pl.Series([max(0, value) for value in own], dtype=pl.Int64)
-
-
-def _stacks(depths: list[int], names: list[str]) -> list[str]:
-    """Frames of each row, outermost first, without the row of the total."""
-    stacks: list[str] = []
-    open_rows: list[tuple[int, str]] = []
-    for depth, name in zip(depths, names, strict=True):
-        while open_rows and open_rows[-1][0] >= depth:
-            open_rows.pop()
-        above = open_rows[-1][1] if open_rows else ""
-        stack = name if not above or above == "Total" else f"{above}\n{name}"
-        open_rows.append((depth, stack))
-        stacks.append(stack)
-    return stacks
+    return callers
 
 
 READER: Final = Reader(

@@ -14,12 +14,19 @@ from typing import Any, Final
 
 from llmprof.errors import ReadError
 
-_MARK: Final = object()
-_U16: Final = struct.Struct("<H")
-_I32: Final = struct.Struct("<i")
 _U32: Final = struct.Struct("<I")
-_U64: Final = struct.Struct("<Q")
-_F64: Final = struct.Struct(">d")
+_PUT: Final = frozenset({0x71, 0x72})  # BINPUT, LONG_BINPUT
+_TEXT: Final = frozenset({0x8C, 0x58, 0x8D})  # SHORT_BINUNICODE, BINUNICODE, BINUNICODE8
+_NUMBER: Final = frozenset({0x4B, 0x4D, 0x4A, 0x47})  # BININT1, BININT2, BININT, BINFLOAT
+_FORMS: Final = {
+    "<B": (0x71, 0x8C, 0x4B, 0x8A, 0x80), "<H": (0x4D,), "<i": (0x4A,), "<I": (0x72, 0x58),
+    "<Q": (0x8D, 0x95), ">d": (0x47,),
+}  # fmt: skip
+_ARGUMENTS: Final = [
+    next((struct.Struct(form).unpack_from for form, ops in _FORMS.items() if op in ops), None) for op in range(256)
+]
+_SIZES: Final = {op: struct.calcsize(form) for form, ops in _FORMS.items() for op in ops}
+_CONSTANTS: Final = {0x4E: None, 0x88: True, 0x89: False, 0x29: ()}  # NONE, NEWTRUE, NEWFALSE, EMPTY_TUPLE
 
 _REFUSED: Final = {
     "c": "a class by its name", "\x93": "a class by its name", "R": "a call", "b": "the state of an object",
@@ -41,16 +48,11 @@ def data_of(pickled: bytes) -> Any:
         ) from error
 
 
-def _run(pickled: bytes) -> Any:  # noqa: C901, PLR0912 (one branch an operation)
+def _run(pickled: bytes) -> Any:
     stack: list[Any] = []
     marks: list[int] = []
     memo: dict[int, Any] = {}
     offset, end = 0, len(pickled)
-
-    def text(start: int, size: int) -> str:
-        if start + size > end:
-            raise IndexError("a text reaches beyond the end")
-        return str(pickled[start : start + size], "utf-8", "surrogatepass")
 
     def since_mark() -> list[Any]:
         begin = marks.pop()
@@ -61,108 +63,69 @@ def _run(pickled: bytes) -> Any:  # noqa: C901, PLR0912 (one branch an operation
     while True:
         op = pickled[offset]
         offset += 1
-        if op == 0x94:  # MEMOIZE
-            memo[len(memo)] = stack[-1]
-        elif op == 0x68:  # BINGET
+        if op == 0x68:  # BINGET: this and the next one are three quarters of all operations
             stack.append(memo[pickled[offset]])
             offset += 1
-        elif op == 0x6A:  # LONG_BINGET
+            continue
+        if op == 0x6A:  # LONG_BINGET
             stack.append(memo[_U32.unpack_from(pickled, offset)[0]])
             offset += 4
-        elif op == 0x8C:  # SHORT_BINUNICODE
-            size = pickled[offset]
-            stack.append(text(offset + 1, size))
-            offset += 1 + size
-        elif op == 0x4B:  # BININT1
-            stack.append(pickled[offset])
-            offset += 1
-        elif op == 0x4D:  # BININT2
-            stack.append(_U16.unpack_from(pickled, offset)[0])
-            offset += 2
-        elif op == 0x4A:  # BININT
-            stack.append(_I32.unpack_from(pickled, offset)[0])
-            offset += 4
-        elif op == 0x8A:  # LONG1
-            size = pickled[offset]
-            stack.append(int.from_bytes(pickled[offset + 1 : offset + 1 + size], "little", signed=True))
-            offset += 1 + size
+            continue
+        if op == 0x94:  # MEMOIZE
+            memo[len(memo)] = stack[-1]
+            continue
+        argument: Any = None
+        if (unpack := _ARGUMENTS[op]) is not None:
+            argument = unpack(pickled, offset)[0]
+            offset += _SIZES[op]
+        if op in _NUMBER:
+            stack.append(argument)
+        elif op in _TEXT or op == 0x8A:  # LONG1
+            if offset + argument > end:
+                raise IndexError("a text or a number reaches beyond the end")
+            data = pickled[offset : offset + argument]
+            stack.append(
+                str(data, "utf-8", "surrogatepass") if op in _TEXT else int.from_bytes(data, "little", signed=True)
+            )
+            offset += argument
         elif op == 0x28:  # MARK
             marks.append(len(stack))
         elif op == 0x7D:  # EMPTY_DICT
             stack.append({})
         elif op == 0x5D:  # EMPTY_LIST
             stack.append([])
-        elif op == 0x29:  # EMPTY_TUPLE
-            stack.append(())
-        elif op == 0x75:  # SETITEMS
-            items = since_mark()
-            _put(stack[-1], items)
-        elif op == 0x73:  # SETITEM
-            value, key = stack.pop(), stack.pop()
-            _put(stack[-1], [key, value])
-        elif op == 0x65:  # APPENDS
-            items = since_mark()
-            _list(stack[-1]).extend(items)
-        elif op == 0x61:  # APPEND
-            value = stack.pop()
-            _list(stack[-1]).append(value)
+        elif op in (0x75, 0x73):  # SETITEMS, SETITEM
+            items = since_mark() if op == 0x75 else [stack.pop(-2), stack.pop()]
+            if type(stack[-1]) is not dict:
+                raise TypeError("items are put into an object that is not a dictionary")
+            stack[-1].update(zip(items[::2], items[1::2], strict=False))
+        elif op in (0x65, 0x61):  # APPENDS, APPEND
+            items = since_mark() if op == 0x65 else [stack.pop()]
+            if type(stack[-1]) is not list:
+                raise TypeError("items are added to an object that is not a list")
+            stack[-1].extend(items)
         elif op == 0x74:  # TUPLE
             stack.append(tuple(since_mark()))
         elif 0x85 <= op <= 0x87:  # TUPLE1 to TUPLE3
             size = op - 0x84
             stack[-size:] = [tuple(stack[-size:])]
-        elif op == 0x4E:  # NONE
-            stack.append(None)
-        elif op in (0x88, 0x89):  # NEWTRUE, NEWFALSE
-            stack.append(op == 0x88)
-        elif op == 0x47:  # BINFLOAT
-            stack.append(_F64.unpack_from(pickled, offset)[0])
-            offset += 8
-        elif op == 0x58:  # BINUNICODE
-            size = _U32.unpack_from(pickled, offset)[0]
-            stack.append(text(offset + 4, size))
-            offset += 4 + size
-        elif op == 0x8D:  # BINUNICODE8
-            size = _U64.unpack_from(pickled, offset)[0]
-            stack.append(text(offset + 8, size))
-            offset += 8 + size
-        elif op == 0x71:  # BINPUT
-            memo[pickled[offset]] = stack[-1]
-            offset += 1
-        elif op == 0x72:  # LONG_BINPUT
-            memo[_U32.unpack_from(pickled, offset)[0]] = stack[-1]
-            offset += 4
-        elif op == 0x95:  # FRAME
-            offset += 8
-        elif op == 0x80:  # PROTO
-            offset += 1
+        elif op in _CONSTANTS:
+            stack.append(_CONSTANTS[op])
+        elif op in _PUT:
+            memo[argument] = stack[-1]
         elif op == 0x2E:  # STOP
             return stack[-1]
-        else:
+        elif op not in (0x80, 0x95):  # PROTO, FRAME
             raise _refusal(op)
 
 
-def _put(target: Any, items: list[Any]) -> None:
-    if type(target) is not dict:
-        raise TypeError("items are put into an object that is not a dictionary")
-    target.update(zip(items[::2], items[1::2], strict=False))
-
-
-def _list(target: Any) -> list[Any]:
-    if type(target) is not list:
-        raise TypeError("items are added to an object that is not a list")
-    return target
-
-
 def _refusal(op: int) -> ReadError:
-    what = _REFUSED.get(chr(op))
-    if what is None:
-        return ReadError(
-            f"the pickle is damaged, or has an operation that plain data do not need ({op:#04x})",
-            expected="dictionaries, lists, texts and numbers, as torch.cuda.memory._dump_snapshot writes them",
-        )
+    expected = "dictionaries, lists, texts and numbers, as torch.cuda.memory._dump_snapshot writes them"
+    if (what := _REFUSED.get(chr(op))) is None:
+        found = f"the pickle is damaged, or has an operation that plain data do not need ({op:#04x})"
+        return ReadError(found, expected=expected)
     return ReadError(
         f"the pickle has {what}: unpickling it could run any code, so it is refused",
-        expected="dictionaries, lists, texts and numbers, as torch.cuda.memory._dump_snapshot writes them",
+        expected=expected,
         hint="a file that a stranger gave you may be an attack: do not open it with pickle.load either",
     )

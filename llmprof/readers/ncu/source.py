@@ -14,8 +14,8 @@ import polars as pl
 from llmprof.arguments import checked
 from llmprof.errors import NotCapturedError, ReadError, UnknownFormatError
 from llmprof.readers.common.reader import border
-from llmprof.readers.ncu import container, report
-from llmprof.readers.ncu.reader import HEAD, content, kind
+from llmprof.readers.ncu import container
+from llmprof.readers.ncu.reader import HEAD, actions, compare, content, kind
 from llmprof.storage.files import note_input
 
 _WANTED: Final = re.compile(
@@ -90,9 +90,9 @@ def read_source(path: str | os.PathLike[str]) -> pl.DataFrame:
         stated.write(data, copy)
         frames = [
             _instructions(action, kernel_id, action.name(library.IAction.NameBase_DEMANGLED))
-            for kernel_id, action in enumerate(report.actions(library, copy, file))
+            for kernel_id, action in enumerate(actions(library, copy, file))
         ]
-        report.compare(file, stated, len(frames), None, {})
+        compare(file, stated, len(frames), None, {})
     instructions = pl.concat(frames) if frames else pl.DataFrame(schema=_SCHEMA)
     if instructions.is_empty():
         raise NotCapturedError(

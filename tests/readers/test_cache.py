@@ -68,25 +68,24 @@ def test_never_when_told_so(path, parsed, folder):
     assert len(entries(folder)) == 1
 
 
-def test_a_file_that_changed_is_read_again(path, parsed):
-    llmprof.read(path, cache=True)
+def other_content(path, monkeypatch):
     write(path, text_of([kernel("b", 5, 2)]))
-    assert llmprof.read(path, cache=True).kernels["name"].to_list() == ["b"]
-    assert len(parsed) == 2
 
 
-def test_a_file_of_another_time_is_read_again(path, parsed):
-    llmprof.read(path, cache=True)
+def other_time(path, monkeypatch):
     os.utime(path, ns=(1, path.stat().st_mtime_ns + 1))
-    llmprof.read(path, cache=True)
-    assert len(parsed) == 2
 
 
-def test_another_version_of_the_reader_reads_again(path, parsed, monkeypatch):
-    llmprof.read(path, cache=True)
+def other_version(path, monkeypatch):
     other = tuple(replace(one, version=10**6) for one in registry.readers())
     monkeypatch.setattr(registry, "readers", lambda: other)
+
+
+@pytest.mark.parametrize("change", [other_content, other_time, other_version])
+def test_what_changed_is_read_again(path, parsed, monkeypatch, change):
     llmprof.read(path, cache=True)
+    change(path, monkeypatch)
+    assert llmprof.read(path, cache=True).kernels["name"].to_list() == ["b" if change is other_content else "a"]
     assert len(parsed) == 2
 
 
@@ -98,28 +97,17 @@ def test_options_are_kept_apart(tmp_path, parsed):
     assert len(parsed) == 2
 
 
-def damage_head(entry):
-    (entry / "llmprof.json").write_text("{")
-
-
-def remove_head(entry):
-    (entry / "llmprof.json").unlink()
-
-
-def remove_table(entry):
-    (entry / "kernels.parquet").unlink()
-
-
-def damage_table(entry):
-    content = (entry / "kernels.parquet").read_bytes()
-    (entry / "kernels.parquet").write_bytes(content[: len(content) // 2])
-
-
-def other_rows(entry):
-    pl.read_parquet(entry / "kernels.parquet").clear().write_parquet(entry / "kernels.parquet")
-
-
-@pytest.mark.parametrize("damage", [damage_head, remove_head, remove_table, damage_table, other_rows])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda entry: (entry / "llmprof.json").write_text("{"),
+        lambda entry: (entry / "llmprof.json").unlink(),
+        lambda entry: (entry / "kernels.parquet").unlink(),
+        lambda entry: os.truncate(entry / "kernels.parquet", 1000),
+        lambda entry: pl.read_parquet(entry / "kernels.parquet").clear().write_parquet(entry / "kernels.parquet"),
+    ],
+    ids=["head", "no head", "no table", "cut table", "other rows"],
+)
 def test_a_damaged_entry_is_replaced(path, parsed, folder, damage):
     first = llmprof.read(path, cache=True)
     (name,) = entries(folder)

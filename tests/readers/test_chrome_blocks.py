@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 
 import pytest
@@ -74,19 +73,6 @@ def decoded(path, block_bytes):
     args = [bytes(getattr(e, "args", b"")) for e in found]
     head = {key: bytes(value) for key, value in stream.head.items()}
     return described, args, head, stream.truncated, stream.lost_bytes, stream.total_bytes, decoder.wrong_types
-
-
-@pytest.mark.slow
-@given(text=DOCUMENTS, block_bytes=BLOCK_BYTES, packed=st.booleans())
-@settings(IN_FOLDER, max_examples=150)
-def test_blocks_of_any_size_give_the_same_events(tmp_path, text, block_bytes, packed):
-    path = write(tmp_path / "trace", gzip.compress(text, 1) if packed else text)
-    whole = decoded(path, 1 << 24)
-    assert decoded(path, block_bytes) == whole
-    assert whole[3:5] == ("", 0)
-    document = json.loads(text)
-    listed = document if isinstance(document, list) else document["traceEvents"]
-    assert len(whole[0]) == len(listed)
 
 
 @given(text=DOCUMENTS, block_bytes=BLOCK_BYTES)

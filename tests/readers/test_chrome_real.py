@@ -7,7 +7,7 @@ from collections import Counter
 import polars as pl
 import pytest
 
-from tests.readers.traces import ROOT, decimal_ns, document_of, read_one, real_files
+from tests.readers.traces import decimal_ns, document_of, read_one, real_files
 
 pytestmark = pytest.mark.slow
 
@@ -85,22 +85,3 @@ def test_every_event_is_in_its_table_with_its_exact_times(path):
 def rows(frame: pl.DataFrame) -> Counter:
     columns = next(c for c in (COLUMNS, COUNTER_COLUMNS, MEMORY_COLUMNS) if {*c} <= {*frame.columns})
     return Counter(frame.select(columns).rows())
-
-
-SAMPLES = sorted({p.parent.name for p in (ROOT / "sample_traces").glob("*/*.json.gz")})
-
-
-@pytest.mark.parametrize("folder", SAMPLES)
-def test_kernels_of_the_samples_are_exact(folder):
-    path = min((ROOT / "sample_traces" / folder).glob("*.json.gz"))
-    events, keys = document_of(path)
-    base = int(keys["baseTimeNanoseconds"])
-    wanted = Counter(
-        (e["name"], base + decimal_ns(e["ts"]), decimal_ns(e["dur"]), e["args"]["correlation"],
-         e["args"].get("External id"))
-        for e in events
-        if e.get("cat") == "kernel"
-    )  # fmt: skip
-    kernels = read_one(path).tables.get("kernels")
-    columns = ["name", "start_ns", "dur_ns", "correlation", "op_id"]
-    assert (Counter() if kernels is None else Counter(kernels.select(columns).rows())) == wanted

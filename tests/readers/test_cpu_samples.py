@@ -11,7 +11,6 @@ import llmprof
 from llmprof import analyze
 from llmprof.errors import NotCapturedError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers import perf
-from llmprof.readers.registry import detect
 from llmprof.redaction import redact
 
 SCRIPT = """# captured on: Wed Aug 15 16:01:24 2018
@@ -191,12 +190,6 @@ def test_shares_alone_are_refused_with_the_option_that_gives_times(tmp_path):
 def test_what_is_none_of_them_is_refused(tmp_path, name, text, error):
     with pytest.raises(error):
         llmprof.read(write(tmp_path, text, f"{name}.txt"))
-
-
-def test_formats_are_told_apart(tmp_path):
-    assert detect(write(tmp_path, SCRIPT)) == "perf"
-    assert detect(write(tmp_path, "a;b 1\n", "x")) == "folded"
-    assert detect(write(tmp_path, HOTSPOTS, "h.csv")) == "vtune"
 
 
 def test_a_trace_of_samples_says_what_it_does_not_hold(tmp_path):

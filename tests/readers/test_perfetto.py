@@ -28,11 +28,10 @@ def event(trace, at, kind, track=None, **fields):
     if track is not None:
         one.track_uuid = track
     for name, value in fields.items():
-        (
-            getattr(one, name).append
-            if name in {"categories", "category_iids"}
-            else lambda v, n=name: setattr(one, n, v)
-        )(value)
+        if name in {"categories", "category_iids"}:
+            getattr(one, name).append(value)
+        else:
+            setattr(one, name, value)
     return one
 
 

@@ -32,8 +32,6 @@ def truth(files, name):
     return json.loads((files / f"{name}.truth.json").read_text())
 
 
-# --- plain data of a pickle
-
 DATA = {
     "segments": [{"a": 1, "b": [True, None, 2.5, -7, 2**40, -(2**70), "ü" * 300], "t": (1, 2), "e": ()}],
     "shared": ["x"] * 3,

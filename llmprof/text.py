@@ -22,11 +22,9 @@ _NUMBERS_THAT_NAME |= {"op_id", "last_rank", "next_event", "order", "launch_thre
 
 def plain(value: object) -> str:
     """Text that is safe to print: control characters and escape sequences become visible."""
-    return "".join(c if c.isprintable() else _visible(c) for c in str(value))
-
-
-def _visible(character: str) -> str:
-    return character.encode("unicode_escape", "backslashreplace").decode("ascii")
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode("ascii") for c in str(value)
+    )
 
 
 def shorten(text: str, limit: int) -> str:

@@ -322,13 +322,9 @@ def _of_calls(calls: pl.DataFrame) -> pl.DataFrame:
 
 def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add the launching call: of the calls with this correlation, one that launches, or else the first."""
-    nothing = {
-        "launch_start_ns": pl.lit(None, dtype=pl.Int64),
-        "launch_end_ns": pl.lit(None, dtype=pl.Int64),
-        "launch_thread": pl.lit(None, dtype=pl.Int64),
-    }
     if not trace.has("runtime"):
-        return events.with_columns(**nothing)
+        nothing = pl.lit(None, dtype=pl.Int64)
+        return events.with_columns(launch_start_ns=nothing, launch_end_ns=nothing, launch_thread=nothing)
     calls = trace.runtime.select("rank", "correlation", "start_ns", "dur_ns", "name", launch_thread="thread")
     calls = calls.filter(pl.col("correlation").is_not_null())
     kinds = by_distinct(calls["name"], _launching)

@@ -191,10 +191,8 @@ def per_trace(function: Callable[Concatenate[Trace, P], R]) -> Callable[Concaten
     @functools.wraps(function)
     def cached(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        trace, *others = bound.arguments.values()
+        trace, key = _key(function, bound)
         try:
-            key = (function.__module__, function.__qualname__, tuple(map(frozen, others)), names.version())
             hash(key)
         except TypeError:
             return _explained(function, trace, bound)
@@ -208,6 +206,12 @@ def per_trace(function: Callable[Concatenate[Trace, P], R]) -> Callable[Concaten
     return cached
 
 
+def _key(function: Callable[..., Any], bound: inspect.BoundArguments) -> tuple[Trace, Hashable]:
+    bound.apply_defaults()
+    trace, *others = bound.arguments.values()
+    return trace, (function.__module__, function.__qualname__, tuple(map(frozen, others)), names.version())
+
+
 def frozen(value: Any) -> Any:
     """A value as part of a key: lists as tuples, mappings as their items."""
     if isinstance(value, list | tuple):
@@ -219,10 +223,7 @@ def frozen(value: Any) -> Any:
 
 def keep(trace: Trace, function: Callable[..., Any], result: pl.DataFrame, **options: Any) -> None:
     """Keep a result that was computed elsewhere, as if :func:`per_trace` had computed it."""
-    bound = inspect.signature(function).bind(trace, **options)
-    bound.apply_defaults()
-    _, *others = bound.arguments.values()
-    key = (function.__module__, function.__qualname__, tuple(map(frozen, others)), names.version())
+    _, key = _key(function, inspect.signature(function).bind(trace, **options))
     results_of(trace).put(key, result)
 
 

@@ -24,6 +24,7 @@ from llmprof.trace import Trace
 ALWAYS: Final = 0.9
 """One kernel counts as always following another if it does so in at least this share of the runs of both."""
 
+_GAINS: Final = ("gain_ns", "gain_low_ns", "gain_high_ns", "recorded_ns")
 _LEAST_COUNT: Final = 4
 _MOST_MEMBERS: Final = 64
 
@@ -130,9 +131,8 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
     gains = [
         _gain(trace, members, row) if n < predict else {} for n, row in enumerate(candidates.iter_rows(named=True))
     ]
-    names = ("gain_ns", "gain_low_ns", "gain_high_ns", "recorded_ns")
     candidates = candidates.with_columns(
-        pl.Series(name, [gain.get(name) for gain in gains], dtype=pl.Float64) for name in names
+        pl.Series(name, [gain.get(name) for gain in gains], dtype=pl.Float64) for name in _GAINS
     )
     return candidates.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items())
 
@@ -261,9 +261,7 @@ def _gain(trace: Trace, members: pl.DataFrame, row: dict[str, Any]) -> dict[str,
     if prediction.is_empty():
         return {}
     step = prediction.row(0, named=True)
-    return {
-        name: step[name] for name in ("gain_ns", "gain_low_ns", "gain_high_ns", "recorded_ns")
-    }  # fmt: skip
+    return {name: step[name] for name in _GAINS}
 
 
 def _one_kernel(events: pl.DataFrame) -> Change:

@@ -113,14 +113,13 @@ def _nested(spans: pl.DataFrame) -> pl.DataFrame:
 
 def _recorded(spans: pl.DataFrame) -> pl.DataFrame:
     """``span, stack``: the recorded stack of the outermost operator that has one, then the nested operators."""
-    nested = _nested(spans)
-    pairs = inside(spans, spans.filter(pl.col("ascend_stack").is_not_null()), _THREAD)
     stacked = spans.filter(pl.col("ascend_stack").is_not_null())
+    pairs = inside(spans, stacked, _THREAD)
     outer = pairs.with_columns(
         length=stacked["dur_ns"].gather(pairs["outer"]), text=stacked["ascend_stack"].gather(pairs["outer"])
     )
     outer = outer.sort("inner", "length", descending=[False, True]).unique("inner", keep="first", maintain_order=True)
-    rows = nested.join(outer.select(span="inner", text="text"), on="span")
+    rows = _nested(spans).join(outer.select(span="inner", text="text"), on="span")
     return rows.select("span", stack=pl.concat_list(pl.col("text").str.split("\n").list.reverse(), "stack"))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.analyze.compare import diff_of
+from llmprof.analyze.compare.times import diff_of
 from llmprof.errors import AnalysisError
 
 SCHEMA = {

@@ -97,18 +97,6 @@ class Matches:
                     self.clocks[reference, rank] = (pair.clock, pair.calls.height)
 
 
-_NO_CALLS = pl.DataFrame(
-    schema={
-        "_row": pl.UInt32,
-        "call": pl.Int64,
-        "ranks_in_group": pl.Int32,
-        "matched_by": pl.String,
-        "unmatched": pl.String,
-        "_set": pl.Int64,
-    }
-)
-
-
 def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
     """Number the calls."""
     frame = frame.sort("rank", "start_ns", maintain_order=True).with_row_index("_row")
@@ -122,8 +110,8 @@ def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
     offsets = _offsets(frame, matches)
     corrected = ends.with_columns((pl.col(c) - offsets).alias(c) for c in ("start", "end"))
     _match(corrected.filter(early), matches, synchronises=False)
-    columns = pl.concat(matches.parts) if matches.parts else _NO_CALLS
-    frame = frame.with_columns(clock_offset_ns=offsets).join(columns, on="_row", how="left", maintain_order="left")
+    frame = frame.with_columns(clock_offset_ns=offsets)
+    frame = frame.join(pl.concat(matches.parts), on="_row", how="left", maintain_order="left")
     return _with_confidence(frame).drop("_row", "_set")
 
 
@@ -161,11 +149,13 @@ def _pair(reference: pl.DataFrame, own: pl.DataFrame, *, trusted: bool, synchron
     """Calls of a rank with the numbers of the reference's calls, by the best evidence; None if the calls differ."""
     in_order = own.height == reference.height
     near, share = (NEAR_NS, NEAR_SHARE) if synchronises else (NEAR_EARLY_NS, NEAR_EARLY_SHARE)
-    limit = max(near, _spacing(reference) // OF_SPACING) if synchronises else near
+    # the usual time from the end of one call to the end of the next
+    spacing = int(_number(reference["end"].diff().median()))
+    limit = max(near, spacing // OF_SPACING) if synchronises else near
     if in_order:
         ordered = own.select("_row", "start", "end", call=reference["call"], of=reference["end"], at=reference["start"])
         difference = ordered["end"] - ordered["of"]
-        if _share(difference.abs() <= limit) >= share and (not synchronises or _overlap(ordered, Clock())):
+        if _number((difference.abs() <= limit).mean()) >= share and (not synchronises or _overlap(ordered, Clock())):
             return _paired(ordered, Clock())
     if not synchronises:
         return _paired(ordered, None) if in_order and trusted else None
@@ -211,15 +201,9 @@ def _scatter_between(a: Pair, b: Pair) -> float:
     return float("inf") if scatter is None else float(scatter)
 
 
-def _spacing(calls: pl.DataFrame) -> int:
-    """Usual time from the end of one call to the end of the next (ns)."""
-    middle = calls["end"].diff().median()
-    return int(middle) if isinstance(middle, int | float) else 0
-
-
-def _share(true: pl.Series) -> float:
-    mean = true.mean()
-    return float(mean) if isinstance(mean, int | float) else 0.0
+def _number(value: object) -> float:
+    """A mean or median, which Polars types as anything; 0 for none."""
+    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _overlap(ordered: pl.DataFrame, clock: Clock) -> bool:
@@ -227,7 +211,7 @@ def _overlap(ordered: pl.DataFrame, clock: Clock) -> bool:
     ahead = clock.at(ordered["end"])
     own_first = ordered["end"] - ahead + NEAR_NS >= ordered["at"]
     other_first = ordered["of"] + NEAR_NS >= ordered["start"] - ahead
-    return _share(own_first & other_first) >= SURE
+    return _number((own_first & other_first).mean()) >= SURE
 
 
 def _clock(ordered: pl.DataFrame, limit: float) -> Clock | None:
@@ -247,7 +231,7 @@ def _clock(ordered: pl.DataFrame, limit: float) -> Clock | None:
     if abs(drift) <= MAX_DRIFT:
         candidates.append(Clock(steps[0][0] - drift * steps[0][1], drift))
     for clock in candidates:
-        agree = _share((difference - clock.at(ordered["end"])).abs() <= limit) >= NEAR_SHARE
+        agree = _number(((difference - clock.at(ordered["end"])).abs() <= limit).mean()) >= NEAR_SHARE
         if agree and _overlap(ordered, clock):
             return clock
     return None
@@ -255,13 +239,8 @@ def _clock(ordered: pl.DataFrame, limit: float) -> Clock | None:
 
 def _nearest(reference: pl.DataFrame, own: pl.DataFrame) -> Pair | None:
     """Matched calls of a rank whose recording began later, ended earlier or has holes; None if the calls differ."""
-    matched = own.join_asof(
-        reference.select("call", "end", of="end"),
-        on="end",
-        strategy="nearest",
-        tolerance=NEAR_NS,
-        check_sortedness=False,
-    )
+    others = reference.select("call", "end", of="end")
+    matched = own.join_asof(others, on="end", strategy="nearest", tolerance=NEAR_NS, check_sortedness=False)
     common = pl.col("end").is_between(reference["end"][0] - NEAR_NS, reference["end"][-1] + NEAR_NS)
     share = matched.filter(common).select(pl.col("call").is_not_null().mean()).item()
     if share is None or share < NEAR_SHARE:

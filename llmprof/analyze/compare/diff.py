@@ -283,6 +283,10 @@ def markdown(
             " No steps were compared: how long a recording lasts says nothing of speed unless both did the same work."
         )
     unlike = ["", *(f"- Not alike: {_cell(words)}" for words in apart)] if apart else []
+
+    def _ns(ns: float | None) -> str:
+        return "" if ns is None else format_ns(ns)
+
     lines = [
         title,
         *unlike,
@@ -295,7 +299,7 @@ def markdown(
         change = "" if row["change"] is None else f"{row['change']:+.1%}"
         verdict = row["verdict"].replace("only in a", f"only in {first}").replace("only in b", f"only in {second}")
         lines.append(
-            f"| {_cell(row['phase'] or 'whole recording')} | {_time(row['a_ns'])} | {_time(row['b_ns'])} | {change} | "
+            f"| {_cell(row['phase'] or 'whole recording')} | {_ns(row['a_ns'])} | {_ns(row['b_ns'])} | {change} | "
             f"{held} | {verdict} |"
         )
     parts = frame.filter((pl.col("level") == "part") & (pl.col("delta_ns").abs() > 0))
@@ -315,14 +319,10 @@ def markdown(
             label = words_of(row["kind"], row["part"])[1]
             phase = _cell(row["phase"] or "whole recording")
             lines.append(
-                f"| {phase} | {_cell(label)} | {_time(row['a_ns'])} | {_time(row['b_ns'])} | "
+                f"| {phase} | {_cell(label)} | {_ns(row['a_ns'])} | {_ns(row['b_ns'])} | "
                 f"{sign}{format_ns(abs(row['delta_ns']))} | {share} |"
             )
     return "\n".join(lines)
-
-
-def _time(ns: float | None) -> str:
-    return "" if ns is None else format_ns(ns)
 
 
 def _cell(text: str) -> str:

@@ -135,8 +135,9 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
     """
     kernels = trace.table("kernels")
     keys = ["op_type", "core"]
-    columns = {"op_type": pl.coalesce(_or_null(kernels, "ascend_op_type"), _type_of_call(), "name"),
-            "core": _or_null(kernels, "ascend_core")}  # fmt: skip
+    of_call = pl.col("name").str.extract(r"^(hcom_[A-Za-z]+_)")  # a collective call without its group and number
+    types = pl.coalesce(_or_null(kernels, "ascend_op_type"), of_call, "name")
+    columns = {"op_type": types, "core": _or_null(kernels, "ascend_core")}
     if shapes:
         for column in _FORMS:
             columns[column] = _or_null(kernels, f"ascend_{column}")
@@ -154,11 +155,6 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
         .with_columns(share=pl.col("total_ns") / pl.col("total_ns").sum())
         .sort("total_ns", *keys, descending=[True, *[False] * len(keys)], nulls_last=True)
     )
-
-
-def _type_of_call() -> pl.Expr:
-    """Type of a collective call, without its group and number: ``hcom_allReduce_``."""
-    return pl.col("name").str.extract(r"^(hcom_[A-Za-z]+_)")
 
 
 @Analysis(

@@ -66,26 +66,14 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     waits = waits.join(signalled, on="wait", how="left", maintain_order="left")
     events = events_with_steps(trace)
     following = events.select(
-        "rank", "stream", _at="start_ns", step="step", next_event="event", next_name="name", next_category="category"
-    ).sort("_at")
-    rows = waits.with_columns(_end=pl.col("start_ns") + pl.col("dur_ns")).sort("_end")
-    rows = rows.join_asof(
-        following, left_on="_end", right_on="_at", by=["rank", "stream"], strategy="forward", check_sortedness=False
-    ).drop("_at", strict=False)
-    before = events.select(
-        "rank",
-        waited_for="stream",
-        _done=pl.col("start_ns") + pl.col("dur_ns"),
-        before_name="name",
-        before_category="category",
-    ).sort("_done")
+        "rank", "stream", "step", _end="start_ns", next_event="event", next_name="name", next_category="category"
+    ).sort("_end")
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    rows = waits.with_columns(_end=end).sort("_end")
+    rows = rows.join_asof(following, on="_end", by=["rank", "stream"], strategy="forward", check_sortedness=False)
+    before = events.select("rank", waited_for="stream", _end=end, before_name="name", before_category="category")
     rows = rows.sort("_end").join_asof(
-        before,
-        left_on="_end",
-        right_on="_done",
-        by=["rank", "waited_for"],
-        strategy="backward",
-        check_sortedness=False,
+        before.sort("_end"), on="_end", by=["rank", "waited_for"], check_sortedness=False
     )
     return rows.sort("rank", "start_ns", "stream").select(
         "rank", "device", "stream", "start_ns", "dur_ns", "waited_for", "step", "next_event", "next_name",
@@ -216,28 +204,19 @@ def launch_path(trace: Trace) -> pl.DataFrame:
 
 def _within(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: str) -> pl.DataFrame:
     """Add start and a column of the span of the launching thread that holds each launch."""
-    spans = spans.select(
-        "rank",
-        launch_thread="thread",
-        _at="start_ns",
-        _start="start_ns",
-        _end=pl.col("start_ns") + pl.col("dur_ns"),
-        _value=column,
-    ).sort("_at")
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    spans = spans.select("rank", launch_thread="thread", _start="start_ns", _end=end, _value=column)
+    spans = spans.with_columns(launch_start_ns="_start").sort("launch_start_ns")
     order = launches.with_row_index("_row").sort("launch_start_ns", nulls_last=True)
-    joined = order.join_asof(
-        spans,
-        left_on="launch_start_ns",
-        right_on="_at",
-        by=["rank", "launch_thread"],
-        strategy="backward",
-        check_sortedness=False,
-    ).sort("_row")
-    inside = pl.col("_end") >= pl.col("launch_start_ns")
-    return joined.with_columns(
-        pl.when(inside).then("_start").alias(f"{prefix}_start_ns"),
-        pl.when(inside).then("_value").alias(f"{prefix}_{column}"),
-    ).drop("_row", "_start", "_end", "_value", "_at", strict=False)
+    joined = order.join_asof(spans, on="launch_start_ns", by=["rank", "launch_thread"], check_sortedness=False)
+    inside = pl.when(pl.col("_end") >= pl.col("launch_start_ns"))
+    return (
+        joined.sort("_row")
+        .with_columns(
+            inside.then("_start").alias(f"{prefix}_start_ns"), inside.then("_value").alias(f"{prefix}_{column}")
+        )
+        .drop("_row", "_start", "_end", "_value")
+    )
 
 
 @Analysis(
@@ -283,23 +262,6 @@ def host_synchronisation(trace: Trace) -> pl.DataFrame:
     calls = calls.sort("rank", "host_start_ns", "thread", maintain_order=True)
     if not trace.has("ops"):
         return calls.with_columns(operator=pl.lit(None, dtype=pl.String))
-    outer = outermost_ops(trace.ops).select(
-        "rank", "thread", _at="start_ns", _end=pl.col("start_ns") + pl.col("dur_ns"), operator="name"
-    )
-    outer = outer.sort("_at")
-    joined = (
-        calls.with_row_index("_row")
-        .sort("host_start_ns")
-        .join_asof(
-            outer,
-            left_on="host_start_ns",
-            right_on="_at",
-            by=["rank", "thread"],
-            strategy="backward",
-            check_sortedness=False,
-        )
-    )
-    inside = pl.col("_end") >= pl.col("host_start_ns")
-    return (
-        joined.sort("_row").with_columns(operator=pl.when(inside).then("operator")).select(*calls.columns, "operator")
-    )
+    launches = calls.with_columns(launch_start_ns="host_start_ns", launch_thread="thread")
+    held = _within(launches, outermost_ops(trace.ops), "operator", "name")
+    return held.select(*calls.columns, operator="operator_name")

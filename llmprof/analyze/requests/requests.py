@@ -58,13 +58,10 @@ class Run(Protocol):
         """Steps that the scheduler made, with the tokens of each request."""
 
 
-_NEEDED: Final = {"trace", "requests", "engine_steps"}
-
-
 def _is_run(value: object) -> bool:
     if isinstance(value, tuple):
         return [type(part) for part in value] == [Trace, pl.DataFrame]
-    return set(dir(value)) >= _NEEDED
+    return set(dir(value)) >= {"trace", "requests", "engine_steps"}
 
 
 AnyRun = Annotated[

@@ -114,11 +114,7 @@ def head(name: str) -> str:
 
 
 def table(
-    frame: pl.DataFrame,
-    *,
-    width: int | None = None,
-    columns: Sequence[str] | None = None,
-    longest: int | None = None,
+    frame: pl.DataFrame, *, width: int | None = None, columns: Sequence[str] | None = None, longest: int | None = None
 ) -> str:
     """A frame as an aligned table."""
     names = [name for name in (columns or frame.columns) if name in frame.columns]

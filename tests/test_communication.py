@@ -117,11 +117,7 @@ def test_two_processes_with_other_names_and_a_warm_cache_get_their_own_answers(t
         done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
         return json.loads(done.stdout)
 
-    expected = {
-        (): [NCCL],
-        ("acme_sum",): ["acme_sum", NCCL],
-        ("acme_mix",): ["acme_mix", NCCL],
-    }
+    expected = {(): [NCCL], ("acme_sum",): ["acme_sum", NCCL], ("acme_mix",): ["acme_mix", NCCL]}
     for patterns in [("acme_sum",), (), ("acme_mix",), ("acme_sum",), ()]:
         found = session(*patterns)
         assert found["table"] == found["part"] == expected[patterns]

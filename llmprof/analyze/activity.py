@@ -387,11 +387,7 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@Analysis(
-    question="What is each kernel?",
-    help="category of each kernel name",
-    view="categories",
-)
+@Analysis(question="What is each kernel?", help="category of each kernel name", view="categories")
 def kernel_categories(trace: Trace) -> pl.DataFrame:
     """Category of each distinct kernel, with its count and time.
 

@@ -277,10 +277,7 @@ def rank_balance(trace: Trace) -> pl.DataFrame:
         .join(_tokens(trace), on="rank", how="left", maintain_order="left")
     )
     return (
-        rows.with_columns(
-            pl.col("steps").fill_null(0),
-            imbalance=pl.col("compute_ns") / pl.col("compute_ns").mean(),
-        )
+        rows.with_columns(pl.col("steps").fill_null(0), imbalance=pl.col("compute_ns") / pl.col("compute_ns").mean())
         .select(list(_BALANCE))
         .cast(_BALANCE)
         .sort("rank")

@@ -58,24 +58,20 @@ def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
 
 
 def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
-    """Add the labels from captures to replayed kernels; analyses then use them.
-
-    Labels of these kernels follow from the operators and modules of the capture, and
-    :func:`~llmprof.analyze.ops_to_kernels` has their operators and shapes.
+    """Add the labels from captures to replayed kernels, as :func:`captured` finds them; analyses then use them.
 
     Parameters
     ----------
     trace : Trace
         The run, with replays of graphs.
     captures : Trace or sequence of Trace
-        Traces of the captures.
+        Traces of the captures, one per graph or one with all.
 
     Returns
     -------
     Trace
-        The same trace; ``kernels`` has the columns ``torch_capture_op, torch_capture_shapes, torch_capture_dtypes,
-        torch_capture_category, torch_capture_layer, torch_capture_stage, torch_capture_evidence,
-        torch_capture_confidence``, and grid and block of kernels that had none.
+        The same trace; ``kernels`` has ``op, shapes, dtypes, category, layer, stage, evidence, confidence``, each with
+        ``torch_capture_`` in front, and grid and block of kernels that had none.
 
     Raises
     ------
@@ -121,8 +117,7 @@ def _launches(trace: Trace) -> pl.DataFrame:
         return pl.DataFrame()
     thread = ["rank", "thread"]
     calls = calls.with_columns(
-        graph=pl.col("begins").cum_sum(),
-        open=(pl.col("begins").cum_sum() - pl.col("ends").cum_sum()).over(thread) > 0,
+        graph=pl.col("begins").cum_sum(), open=(pl.col("begins").cum_sum() - pl.col("ends").cum_sum()).over(thread) > 0
     )
     name = pl.col("name")
     launches = calls.filter(pl.col("open") & name.str.contains(_LAUNCH) & ~name.str.contains(_NO_LAUNCH))

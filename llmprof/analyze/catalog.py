@@ -347,8 +347,7 @@ def _guarded(function: Callable[..., pl.DataFrame], package: str) -> Callable[..
                 return function(*args, **options)
         except plugins.FailedError as error:
             raise AnalysisError(
-                f"the analysis {function.__name__!r} of {package} failed: {error}",
-                hint="report this to its authors",
+                f"the analysis {function.__name__!r} of {package} failed: {error}", hint="report this to its authors"
             ) from error
 
     return call

@@ -174,12 +174,7 @@ _MOST_BINS: Final = 4096
 
 
 def kernels_within(
-    trace: Trace,
-    *,
-    by: Columns = (),
-    where: Where | None = None,
-    window: Window | None = None,
-    bins: NotNegative = 0,
+    trace: Trace, *, by: Columns = (), where: Where | None = None, window: Window | None = None, bins: NotNegative = 0
 ) -> pl.DataFrame:
     """Time of each kernel among the events within a window or with some labels, and its launches over time."""
     _present(trace, where)
@@ -187,12 +182,7 @@ def kernels_within(
 
 
 def kernels_of(
-    trace: Trace,
-    *,
-    by: Sequence[str] = (),
-    where: Where | None = None,
-    window: Window | None = None,
-    bins: int = 0,
+    trace: Trace, *, by: Sequence[str] = (), where: Where | None = None, window: Window | None = None, bins: int = 0
 ) -> pl.DataFrame:
     """Result of :func:`kernels_within`, without rows if a rank, step or layer is not in the trace."""
     check(where, window)

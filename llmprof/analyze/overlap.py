@@ -99,10 +99,13 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
     """
     by = by if "rank" in by else ("rank", *by)
     events = labelled(trace, by)
-    recorded = "copies" in trace.table_names or (events["source"] == "op").any()
     if waits:
         events = with_waits(trace, events)
-    return overlap_of(events, by, copies_recorded=recorded)
+    return overlap_of(events, by, copies_recorded=_has_copies(trace, events))
+
+
+def _has_copies(trace: Trace, events: pl.DataFrame) -> bool:
+    return "copies" in trace.table_names or (events["source"] == "op").any()
 
 
 def with_waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
@@ -189,14 +192,12 @@ def overlap_within(
 
     Parameters
     ----------
-    trace : Trace
-        Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
+    trace, waits
+        As for :func:`~llmprof.analyze.overlap`.
     window : (start_ns, end_ns)
         In ns from the start of the trace.
     ranks : sequence of int, optional
         Ranks to look at; all if not given.
-    waits : bool
-        Also tell waiting from transfer in the exposed communication.
 
     Returns
     -------
@@ -222,7 +223,7 @@ def overlap_within(
     if last <= first:
         raise AnalysisError(f"the window [{first}, {last}) ns is empty", expected="an end after the start")
     events = labelled(trace, ["rank"])
-    recorded = "copies" in trace.table_names or (events["source"] == "op").any()
+    recorded = _has_copies(trace, events)
     if ranks is not None:
         if missing := sorted(set(ranks) - set(trace.ranks)):
             raise AnalysisError(

@@ -70,12 +70,9 @@ def roofline_join(
 ) -> pl.DataFrame:
     """Least possible and measured time of each stage of each step.
 
-    The work of a step follows from its label (requests and tokens) and the model's shape (:mod:`llmprof.theory.work`);
-    its least time from the device's stated peaks (:mod:`llmprof.theory.bound`). The measured time is that of the
-    kernels and copies which :func:`llmprof.analyze.attribute` gives to the stage.
-
-    Time without any kernel is in rows of the stage ``idle``, from a step's first event to the next step's first one
-    (or its own last one, for the last step of a phase of work).
+    Work follows from the step's label and the model's shape (:mod:`llmprof.theory.work`), its least time from the
+    device's stated peaks, the measured time from :func:`llmprof.analyze.attribute`. Time without any kernel is in rows
+    of the stage ``idle``, from a step's first event to the next step's first one (or its own last one).
 
     Parameters
     ----------
@@ -406,12 +403,8 @@ def stage_observations(
     ----------
     trace : Trace
         Any trace whose steps say their tokens.
-    model : str, path, mapping or Shape
-        What ran.
-    device : str, path or Device, optional
-        What it ran on.
-    tp_size : int
-        Tensor parallel ranks.
+    model, device, tp_size
+        As for :func:`llmprof.analyze.roofline_join`.
     weight : float
         Weight of each stage relative to a whole step.
 

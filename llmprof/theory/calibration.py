@@ -294,11 +294,7 @@ class Calibration:
 
 
 def calibrate(
-    observations: Sequence[Observation],
-    device: str | Device,
-    *,
-    source: str = "",
-    start: Calibration | None = None,
+    observations: Sequence[Observation], device: str | Device, *, source: str = "", start: Calibration | None = None
 ) -> Calibration:
     """Fit efficiencies and fixed costs to measured times.
 

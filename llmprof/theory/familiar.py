@@ -53,22 +53,15 @@ def llm_profile(
     Parameters
     ----------
     model_name, gpu_name : str
-        Model and device as for :func:`llmprof.theory.profile`: a catalogue name in any spelling (``llama2-70b``), or a
-        file.
+        As for :func:`llmprof.theory.profile`: catalogue names in any spelling (``llama2-70b``), or files.
     bytes_per_param, layernorm_dtype_bytes, kv_cache_bytes : float
         Bytes of a weight, of an activation (2 or 4) and of a number in the KV cache.
     bs, batch_size : int, optional
         Number of requests, under either name; 1 if neither is given.
-    seq_len, generate_len : int
-        Prompt tokens and output tokens of each request.
-    ds_zero, dp_size, tp_size, pp_size, sp_size : int
-        Stage of ZeRO (training) and parallel sizes.
-    use_kv_cache : bool
-        Whether decode reads a KV cache.
+    seq_len, generate_len, ds_zero, dp_size, tp_size, pp_size, sp_size, use_kv_cache, mode
+        As for :func:`llmprof.theory.profile`.
     flops_efficiency, hbm_memory_efficiency, intra_node_memory_efficiency, inter_node_memory_efficiency : float
         Assumed shares of the peaks, in (0, 1].
-    mode : {"inference", "training"}
-        ``training`` adds memory and step time of training.
     print_sections : bool
         Whether the sections of :func:`sections` are printed.
 

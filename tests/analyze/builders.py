@@ -32,6 +32,15 @@ DENSE_STAGES = [
 ]  # fmt: skip
 
 
+_TYPES = {"rank": pl.Int32(), "step": pl.Int32(), "device": pl.Int32(), "event": pl.UInt32(), "on_device": pl.Boolean()}
+_TEXTS = ("name", "kind", "domain", "category", "source", "shapes", "dtypes", "api")
+
+
+def types_of(*columns: str) -> dict[str, pl.DataType]:
+    """Types of columns by their names: a number of 64 bits unless the name is another's."""
+    return {name: pl.String() if name in _TEXTS else _TYPES.get(name, pl.Int64()) for name in columns}
+
+
 def forward(layers: int, layer: Sequence[str] = DENSE) -> list[str]:
     """Kernels of a whole forward pass: an input, the embedding, the layers, final norm, lm_head and sampling."""
     return ["_prepare_inputs_kernel", EMBEDDING, *list(layer) * layers, NORM, GATHER, GEMM, SAMPLE, ARGMAX]
@@ -54,17 +63,7 @@ def kernels(
         rows.append((rank, 0, stream, at, length, name, first + n))
         at += length + pause
     return pl.DataFrame(
-        rows,
-        schema={
-            "rank": pl.Int32,
-            "device": pl.Int32,
-            "stream": pl.Int64,
-            "start_ns": pl.Int64,
-            "dur_ns": pl.Int64,
-            "name": pl.String,
-            "correlation": pl.Int64,
-        },
-        orient="row",
+        rows, schema=types_of("rank", "device", "stream", "start_ns", "dur_ns", "name", "correlation"), orient="row"
     )
 
 
@@ -90,14 +89,7 @@ def labels(rows: Iterable[tuple[str, int, int]], *, rank: int = 0, on_device: bo
     """Markers from ``(name, start, duration)``."""
     return pl.DataFrame(
         [(rank, start, dur, name, "user_annotation", on_device) for name, start, dur in rows],
-        schema={
-            "rank": pl.Int32,
-            "start_ns": pl.Int64,
-            "dur_ns": pl.Int64,
-            "name": pl.String,
-            "domain": pl.String,
-            "on_device": pl.Boolean,
-        },
+        schema=types_of("rank", "start_ns", "dur_ns", "name", "domain", "on_device"),
         orient="row",
     )
 
@@ -107,16 +99,6 @@ def ops(rows: Iterable[tuple[object, ...]], *, rank: int = 0, thread: int = 1) -
     filled = [(rank, thread, *row, *[None] * (6 - len(row)), "op") for row in rows]
     return pl.DataFrame(
         filled,
-        schema={
-            "rank": pl.Int32,
-            "thread": pl.Int64,
-            "name": pl.String,
-            "start_ns": pl.Int64,
-            "dur_ns": pl.Int64,
-            "op_id": pl.Int64,
-            "shapes": pl.String,
-            "dtypes": pl.String,
-            "kind": pl.String,
-        },
+        schema=types_of("rank", "thread", "name", "start_ns", "dur_ns", "op_id", "shapes", "dtypes", "kind"),
         orient="row",
     )

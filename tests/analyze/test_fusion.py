@@ -8,10 +8,7 @@ from llmprof import analyze
 from llmprof.analyze.fusion import _named, between
 from tests.operator_replay.recordings import MM, NORM, recorded
 
-QUANTISE = {
-    "Input Dims": [[4, 8], [4, 8], [1]],
-    "Input type": ["c10::Float8_e4m3fn", "c10::BFloat16", "float"],
-}
+QUANTISE = {"Input Dims": [[4, 8], [4, 8], [1]], "Input type": ["c10::Float8_e4m3fn", "c10::BFloat16", "float"]}
 _NORM = ("_C::rms_norm", NORM, [("rms_norm_kernel", 2.0)])
 _QUANTISE = ("_C::static_scaled_fp8_quant", QUANTISE, [("quant_kernel", 1.0)])
 _GEMM = ("aten::mm", MM, [("gemm", 30.0)])

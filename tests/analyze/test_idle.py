@@ -13,21 +13,12 @@ from llmprof.analyze.idle import idle, idle_of, is_synchronising, stream_gaps_of
 from llmprof.analyze.idle.host import doing, holds_the_device
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
+from tests.analyze.builders import types_of
 
-SCHEMA = {
-    "event": pl.UInt32(),
-    "rank": pl.Int32(),
-    "device": pl.Int32(),
-    "stream": pl.Int64(),
-    "step": pl.Int32(),
-    "start_ns": pl.Int64(),
-    "dur_ns": pl.Int64(),
-    "name": pl.String(),
-    "source": pl.String(),
-    "launch_start_ns": pl.Int64(),
-    "launch_end_ns": pl.Int64(),
-    "launch_thread": pl.Int64(),
-}
+SCHEMA = types_of(
+    *("event", "rank", "device", "stream", "step", "start_ns", "dur_ns", "name", "source"),
+    *("launch_start_ns", "launch_end_ns", "launch_thread"),
+)
 US = 1_000
 
 
@@ -67,17 +58,17 @@ SPANS = us(
             (0, 5, 104, 40, "cudaMalloc", "call"),
             (1, 3, 5, 6, "cudaDeviceSynchronize", "call"),
         ],
-        schema={
-            "rank": pl.Int32(),
-            "thread": pl.Int64(),
-            "start_ns": pl.Int64(),
-            "dur_ns": pl.Int64(),
-            "name": pl.String(),
-            "kind": pl.String(),
-        },
+        schema=types_of("rank", "thread", "start_ns", "dur_ns", "name", "kind"),
         orient="row",
     )
 )
+
+
+def at(event: int | None = None, **us: int) -> list[pl.Expr]:
+    """Times in us as columns (ns) of an event, or of all rows."""
+    found = {name: pl.lit(value * US, dtype=pl.Int64) for name, value in us.items()}
+    every = pl.lit(value=True) if event is None else pl.col("event") == event
+    return [pl.when(every).then(value).otherwise(name).alias(name) for name, value in found.items()]
 
 
 def parts(frame: pl.DataFrame) -> list[tuple[object, ...]]:
@@ -163,49 +154,31 @@ def test_a_range_that_outlasts_the_call_that_it_began_in_says_nothing_of_the_thr
 
 def test_a_stream_that_was_told_to_wait_for_an_event() -> None:
     wait = SPANS.head(1).with_columns(
-        name=pl.lit("cudaStreamWaitEvent"),
-        kind=pl.lit("call"),
-        start_ns=pl.lit(11 * US, dtype=pl.Int64),
-        dur_ns=pl.lit(US, dtype=pl.Int64),
+        at(start_ns=11, dur_ns=1), name=pl.lit("cudaStreamWaitEvent"), kind=pl.lit("call")
     )
     got = idle_of(EVENTS, wait).filter(gap=0)
     assert got.select("cause", "held_kind").rows() == [("queued", "event")]
     # a wait before the stream's last launch was for that one
-    early = wait.with_columns(start_ns=pl.lit(0, dtype=pl.Int64))
+    early = wait.with_columns(at(start_ns=0))
     assert "event" not in idle_of(EVENTS, early)["held_kind"].to_list()
 
 
 def test_a_long_wait_that_nothing_recorded_explains() -> None:
-    apart = EVENTS.filter(pl.col("event").is_in([0, 2])).with_columns(
-        start_ns=pl.when(event=2).then(pl.lit(500 * US, dtype=pl.Int64)).otherwise("start_ns")
-    )
+    apart = EVENTS.filter(pl.col("event").is_in([0, 2])).with_columns(at(2, start_ns=500))
     got = idle_of(apart)
     assert got.select("cause", "held_kind", "after_name").rows() == [("queued", None, "a")]
 
 
 def test_a_copy_that_waits_for_itself_is_no_long_launch() -> None:
     # a blocking copy is launched at 12 and runs at [40, 50): its call lasts to 55
-    copy = EVENTS.filter(pl.col("event").is_in([3, 4])).with_columns(
-        launch_start_ns=pl.when(event=4).then(pl.lit(41 * US, dtype=pl.Int64)).otherwise("launch_start_ns"),
-        launch_end_ns=pl.when(event=4).then(pl.lit(65 * US, dtype=pl.Int64)).otherwise("launch_end_ns"),
-        start_ns=pl.when(event=4).then(pl.lit(60 * US, dtype=pl.Int64)).otherwise("start_ns"),
-    )
-    another = EVENTS.filter(pl.col("event").is_in([7])).with_columns(
-        start_ns=pl.lit(73 * US, dtype=pl.Int64),
-        launch_start_ns=pl.lit(72 * US, dtype=pl.Int64),
-        launch_end_ns=pl.lit(73 * US, dtype=pl.Int64),
-    )
+    blocking = at(4, start_ns=60, launch_start_ns=41, launch_end_ns=65)
+    copy = EVENTS.filter(pl.col("event").is_in([3, 4])).with_columns(blocking)
+    another = EVENTS.filter(event=7).with_columns(at(start_ns=73, launch_start_ns=72, launch_end_ns=73))
     more = another.with_columns(
-        event=pl.lit(9, dtype=pl.UInt32()),
-        start_ns=pl.lit(86 * US, dtype=pl.Int64),
-        launch_start_ns=pl.lit(84 * US, dtype=pl.Int64),
-        launch_end_ns=pl.lit(85 * US, dtype=pl.Int64),
+        at(start_ns=86, launch_start_ns=84, launch_end_ns=85), event=pl.lit(9, dtype=pl.UInt32())
     )
     call = SPANS.head(1).with_columns(
-        name=pl.lit("hipMemcpyWithStream"),
-        kind=pl.lit("call"),
-        start_ns=pl.lit(41 * US, dtype=pl.Int64),
-        dur_ns=pl.lit(24 * US, dtype=pl.Int64),
+        at(start_ns=41, dur_ns=24), name=pl.lit("hipMemcpyWithStream"), kind=pl.lit("call")
     )
     got = idle_of(pl.concat([copy, another, more]), call).filter(gap=0)
     assert parts(got) == [(0, 0, 40, 1, "host_bound"), (0, 0, 41, 2, "launch"), (0, 0, 43, 17, "queued")]
@@ -215,12 +188,7 @@ def test_a_copy_that_waits_for_itself_is_no_long_launch() -> None:
 def test_a_call_in_progress_covers_the_gap_only_if_the_launch_came_after_it() -> None:
     # The synchronisation ends at 64; a launch at 62 did not wait for it (a call of the same thread cannot overlap,
     # but clocks are not perfect), so the cause is not claimed.
-    early = EVENTS.with_columns(
-        launch_start_ns=pl.when(pl.col("event") == 5)
-        .then(pl.lit(62 * US, dtype=pl.Int64))
-        .otherwise("launch_start_ns")
-        .cast(pl.Int64)
-    )
+    early = EVENTS.with_columns(at(5, launch_start_ns=62))
     assert "sync" not in idle_of(early, SPANS)["cause"].to_list()
 
 

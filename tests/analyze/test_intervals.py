@@ -18,12 +18,7 @@ BY = ("rank", "step")
 Rows = list[tuple[int, int | None, int, int]]
 
 rows = st.lists(
-    st.tuples(
-        st.integers(0, 1),
-        st.one_of(st.none(), st.integers(0, 1)),
-        st.integers(-20, 40),
-        st.integers(0, 12),
-    ),
+    st.tuples(st.integers(0, 1), st.one_of(st.none(), st.integers(0, 1)), st.integers(-20, 40), st.integers(0, 12)),
     max_size=25,
 )
 
@@ -36,10 +31,7 @@ def one(*spans: tuple[int, int]) -> pl.DataFrame:
     """Intervals of one group from (start, end) pairs."""
     return pl.DataFrame(
         {"start_ns": [a for a, _ in spans], "dur_ns": [b - a for a, b in spans]},
-        schema_overrides={
-            "start_ns": pl.Int64,
-            "dur_ns": pl.Int64,
-        },
+        schema_overrides={"start_ns": pl.Int64, "dur_ns": pl.Int64},
     )
 
 

@@ -24,31 +24,14 @@ def trace_of(
     names: list[str], *, launched: list[int | None] | None = None, rank: int = 0, device: int | None = 0
 ) -> Trace:
     n = len(names)
-    kernels = pl.DataFrame(
-        {
-            "rank": [rank] * n,
-            "device": [device] * n,
-            "stream": [7] * n,
-            "start_ns": [1000 + 100 * i for i in range(n)],
-            "dur_ns": [50] * n,
-            "name": names,
-            "correlation": list(range(n)),
-        },
-        schema_overrides={"device": pl.Int32},
-    )
+    same = {"rank": rank, "device": device, "stream": 7, "dur_ns": 50}
+    rows = {"name": names, "start_ns": range(1000, 1000 + 100 * n, 100), "correlation": range(n)}
+    kernels = pl.DataFrame(rows | same, schema_overrides={"device": pl.Int32})
     if launched is None:
         return Trace({"kernels": kernels})
     calls = [(i, at) for i, at in enumerate(launched) if at is not None]
-    runtime = pl.DataFrame(
-        {
-            "rank": [rank] * len(calls),
-            "start_ns": [at for _, at in calls],
-            "dur_ns": [5] * len(calls),
-            "name": ["cudaLaunchKernel"] * len(calls),
-            "api": ["runtime"] * len(calls),
-            "correlation": [i for i, _ in calls],
-        }
-    )
+    rows = {"start_ns": [at for _, at in calls], "correlation": [i for i, _ in calls]}
+    runtime = pl.DataFrame(rows | {"rank": rank, "dur_ns": 5, "name": "cudaLaunchKernel", "api": "runtime"})
     return Trace({"kernels": kernels, "runtime": runtime})
 
 

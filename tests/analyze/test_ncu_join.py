@@ -16,42 +16,20 @@ needs_captures = pytest.mark.skipif(not SHARED.is_dir(), reason="the captures ar
 NORM, GEMM, ACT, COMM = "void ns::norm<(int)8, (bool)1>(T1 *)", "gemm_128x64", "void act<float>(T1 *)", "ncclAllReduce"
 TORCH = {NORM: "void ns::norm<8, true>(float*)", ACT: "void act<float>(float*)"}
 LAYER = [NORM, GEMM, ACT, GEMM, COMM]
+SIZES = [f"{side}_{axis}" for side in ("grid", "block") for axis in "xyz"]
 
 
 def timeline(names: list[str], *, grid: int | None = 4, rank: int = 0, device: int = 0) -> pl.DataFrame:
-    n = len(names)
-    return pl.DataFrame(
-        {
-            "rank": [rank] * n,
-            "device": [device] * n,
-            "stream": [7] * n,
-            "start_ns": [100 * i for i in range(n)],
-            "dur_ns": [50] * n,
-            "name": [TORCH.get(name, name) for name in names],
-            **{
-                f"{side}_{axis}": [grid if axis == "x" else grid and 1] * n
-                for side in ("grid", "block")
-                for axis in "xyz"
-            },
-        },
-        schema_overrides={f"{side}_{axis}": pl.Int32 for side in ("grid", "block") for axis in "xyz"},
-    )
+    rows = {"start_ns": range(0, 100 * len(names), 100), "name": [TORCH.get(name, name) for name in names]}
+    sizes = {size: grid if size.endswith("x") else grid and 1 for size in SIZES}
+    same = {"rank": rank, "device": device, "stream": 7, "dur_ns": 50, **sizes}
+    return pl.DataFrame(rows | same, schema_overrides=dict.fromkeys(SIZES, pl.Int32))
 
 
 def profiled(names: list[str], *, grid: str | None = "(4, 1, 1)", process: int = 1, first: int = 0) -> pl.DataFrame:
-    n = len(names)
-    return pl.DataFrame(
-        {
-            "kernel_id": range(first, first + n),
-            "kernel_name": names,
-            "grid": [grid] * n,
-            "block": [grid] * n,
-            "metric": ["gpu__time_duration.sum"] * n,
-            "unit": ["ns"] * n,
-            "value": [75.0] * n,
-        },
-        schema_overrides={"grid": pl.String, "block": pl.String},
-    )
+    rows = {"kernel_id": range(first, first + len(names)), "kernel_name": names}
+    same = {"grid": grid, "block": grid, "metric": "gpu__time_duration.sum", "unit": "ns", "value": 75.0}
+    return pl.DataFrame(rows | same, schema_overrides={"grid": pl.String, "block": pl.String})
 
 
 def joined(there: list[str], ours: list[str], **options) -> pl.DataFrame:
@@ -124,13 +102,12 @@ def test_the_capture_joins_a_timeline_of_its_own_kernels():
     metrics = read_metrics(SHARED / "ncu_tp1_eager")
     own = metrics.kernels
     rows = pl.concat([own, own, own[:5]])
-    sizes = [f"{side}_{axis}" for side in ("grid", "block") for axis in "xyz"]
     kernels = rows.select(
         rank=pl.lit(0),
         start_ns=pl.int_range(pl.len()) * 1000,
         dur_ns=pl.col("duration_ns").cast(pl.Int64),
         name="kernel_name",
-        **{size: size for size in sizes},
+        **{size: size for size in SIZES},
     )
     found = ncu_join(Trace({"kernels": kernels}), metrics)
     assert found["event"].to_list() == list(range(24))

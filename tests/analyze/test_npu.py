@@ -208,10 +208,7 @@ def test_memory_by_component_by_hand():
             {**sample, "time_ns": 4, "allocated_bytes": None, "reserved_bytes": 40, "ascend_component": "APP"},
         ]
     )
-    assert analyze.memory_by_component(trace).rows() == [
-        (0, "APP", 1, None, 40, 4 * US),
-        (0, "PTA", 3, 7, 10, 2 * US),
-    ]
+    assert analyze.memory_by_component(trace).rows() == [(0, "APP", 1, None, 40, 4 * US), (0, "PTA", 3, 7, 10, 2 * US)]
 
 
 @pytest.mark.parametrize(("wait_ns", "kind"), [(25, "event"), (4, "stream")])
@@ -222,10 +219,7 @@ def test_an_idle_stream_that_stood_in_a_wait_is_held_by_the_event(wait_ns, kind)
     wait = {"device": 0, "stream": 2, "name": "EVENT_WAIT", "kind": "event_wait"}
     trace = npu(
         runtime=[{**host, "start_ns": 2, "correlation": 1}, {**host, "start_ns": 5, "correlation": 2}],
-        kernels=[
-            {**kernel, "start_ns": 5, "correlation": 1},
-            {**kernel, "start_ns": 40, "correlation": 2},
-        ],
+        kernels=[{**kernel, "start_ns": 5, "correlation": 1}, {**kernel, "start_ns": 40, "correlation": 2}],
         tasks=[{**wait, "start_ns": 39 - wait_ns, "dur_ns": wait_ns}],
     )
     (row,) = analyze.idle(trace).filter(pl.col("cause") == "queued").iter_rows(named=True)

@@ -146,9 +146,7 @@ def test_layers_of_language_models(trace: Trace, count: int, weights: dict[str, 
     if weights is None:
         return
     operators = trace.ops.unique(["rank", "op_id"], keep="first").select(
-        "rank",
-        "op_id",
-        weight=pl.col("name") + " " + pl.col("shapes").str.extract_all(r"\[\d+, ?\d+\]").list.last(),
+        "rank", "op_id", weight=pl.col("name") + " " + pl.col("shapes").str.extract_all(r"\[\d+, ?\d+\]").list.last()
     )
     events = analyze.attribute(trace).filter(pl.col("category") == "linear").join(operators, on=["rank", "op_id"])
     said = events.filter(pl.col("weight").is_in(list(weights)))

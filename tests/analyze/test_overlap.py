@@ -11,27 +11,11 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.overlap import EXPOSED, overlap, overlap_of, overlap_within
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
-from tests.analyze.builders import ALL_GATHER, GEMM, NCCL_ALL_REDUCE, kernels
+from tests.analyze.builders import ALL_GATHER, GEMM, NCCL_ALL_REDUCE, kernels, types_of
 
-SCHEMA = {
-    "rank": pl.Int32(),
-    "step": pl.Int32(),
-    "stream": pl.Int64(),
-    "category": pl.String(),
-    "start_ns": pl.Int64(),
-    "dur_ns": pl.Int64(),
-}
-TIMES = [
-    "total_ns",
-    "compute_ns",
-    "communication_ns",
-    "copy_ns",
-    "exposed_communication_ns",
-    "hidden_communication_ns",
-    "exposed_copy_ns",
-    "idle_ns",
-    "other_ns",
-]
+SCHEMA = types_of("rank", "step", "stream", "category", "start_ns", "dur_ns")
+PARTS = ("total", "compute", "communication", "copy", "exposed_communication", "hidden_communication", "exposed_copy")
+TIMES = [f"{part}_ns" for part in (*PARTS, "idle", "other")]
 Rows = list[tuple[int, int | None, int, str, int, int]]
 
 # Rank 0, step 0:  compute [0,10) [8,20) [40,50), collective [15,30) [25,35), copy [32,45), fill [60,62).

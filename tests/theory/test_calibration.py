@@ -8,16 +8,7 @@ import pytest
 
 from llmprof import hardware
 from llmprof.errors import LlmprofError
-from llmprof.theory import (
-    Calibration,
-    Observation,
-    Plan,
-    calibrate,
-    calibrated,
-    observations,
-    read_steps,
-    shape,
-)
+from llmprof.theory import Calibration, Observation, Plan, calibrate, calibrated, observations, read_steps, shape
 from llmprof.theory.calibration import PRIORS, read_calibration
 from llmprof.theory.plan import decode, prefill
 from llmprof.theory.profiler import machine_for

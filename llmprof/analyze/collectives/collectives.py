@@ -264,10 +264,7 @@ _TYPES = pl.Schema(
 
 
 @Analysis(
-    question="Which rank comes late?",
-    help="how late each rank arrives at its collectives",
-    view="arrivals",
-    first=(),
+    question="Which rank comes late?", help="how late each rank arrives at its collectives", view="arrivals", first=()
 )
 def collective_arrivals(trace: Trace) -> pl.DataFrame:
     """Lateness of each rank at its collectives.

@@ -108,9 +108,7 @@ def _steps(trace: Trace, *, whole: bool, ranks: Sequence[int] | None) -> dict[st
     place = pl.int_range(pl.len()).over(*LANE, "phase")
     windows = windows.with_row_index("window").with_columns(place=place)
     lanes = windows.group_by("phase", "place").agg(
-        lanes=pl.len(),
-        step=pl.col("span_ns").mean(),
-        between=(pl.col("dur_ns") - pl.col("span_ns")).mean(),
+        lanes=pl.len(), step=pl.col("span_ns").mean(), between=(pl.col("dur_ns") - pl.col("span_ns")).mean()
     )
     long = parts.join(windows.select("window", "phase", "place"), on="window").join(
         lanes.select("phase", "place", "lanes"), on=["phase", "place"], nulls_equal=True
@@ -131,11 +129,7 @@ def _steps(trace: Trace, *, whole: bool, ranks: Sequence[int] | None) -> dict[st
 
 
 def _phase(
-    phase: str | None,
-    a: tuple[pl.DataFrame, int] | None,
-    b: tuple[pl.DataFrame, int] | None,
-    *,
-    tolerance: float,
+    phase: str | None, a: tuple[pl.DataFrame, int] | None, b: tuple[pl.DataFrame, int] | None, *, tolerance: float
 ) -> list[tuple[object, ...]]:
     """Rows of one phase."""
     columns = list(dict.fromkeys([c for side in (a, b) if side is not None for c in side[0].columns]))

@@ -159,10 +159,7 @@ _DRAM: Final = (
     "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
 )
-_ALL_MEMORY: Final = (
-    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-    "Memory Throughput",
-)
+_ALL_MEMORY: Final = ("gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed", "Memory Throughput")
 _L1: Final = ("l1tex__throughput.avg.pct_of_peak_sustained_active", "L1/TEX Cache Throughput")
 _L2: Final = ("lts__throughput.avg.pct_of_peak_sustained_elapsed", "L2 Cache Throughput")
 _SM: Final = ("sm__throughput.avg.pct_of_peak_sustained_elapsed", "Compute (SM) Throughput")

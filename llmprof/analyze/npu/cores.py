@@ -63,10 +63,7 @@ def core_time(trace: Trace, *, by: Columns = ("category",)) -> pl.DataFrame:
         else:
             values[name] = pl.lit(None, dtype=pl.Float64)
     facts = kernels.select(
-        *_KEY,
-        **values,
-        op_type=_or_null(kernels, "ascend_op_type"),
-        core=_or_null(kernels, "ascend_core"),
+        *_KEY, **values, op_type=_or_null(kernels, "ascend_op_type"), core=_or_null(kernels, "ascend_core")
     ).unique(_KEY, keep="first", maintain_order=True)
     labels = [c for c in by if c not in ("op_type", "core")]
     events = labelled(trace, labels or ["category"]).filter(

@@ -54,9 +54,7 @@ _COLUMNS = [
 
 
 @Analysis(
-    question="What did each range launch?",
-    help="nsys: instances of ranges with their device work",
-    view="nvtx_kernels",
+    question="What did each range launch?", help="nsys: instances of ranges with their device work", view="nvtx_kernels"
 )
 def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> pl.DataFrame:
     """Device work of each range of the program.

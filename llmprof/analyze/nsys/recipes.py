@@ -87,9 +87,7 @@ MAX_BINS = 1_000_000
 
 
 @Analysis(
-    question="When is the device busy?",
-    help="nsys: busy share of the device by bin of time",
-    view="gpu_time_util_map",
+    question="When is the device busy?", help="nsys: busy share of the device by bin of time", view="gpu_time_util_map"
 )
 def gpu_time_util_map(
     trace: Trace, *, bins: int = 30, bin_ns: int | None = None, kernels_only: bool = True

@@ -227,9 +227,7 @@ osrt_sum, openacc_sum, openmp_sum, mpi_event_sum = itertools.starmap(
 
 
 @Analysis(
-    question="How long do launches wait?",
-    help="nsys: launch, queue and run time of kernels",
-    view="cuda_kern_exec_sum",
+    question="How long do launches wait?", help="nsys: launch, queue and run time of kernels", view="cuda_kern_exec_sum"
 )
 def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     """Launch, wait and run time of kernels by thread, device, launching call and name.

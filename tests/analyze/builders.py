@@ -33,7 +33,7 @@ DENSE_STAGES = [
 
 
 _TYPES = {"rank": pl.Int32(), "step": pl.Int32(), "device": pl.Int32(), "event": pl.UInt32(), "on_device": pl.Boolean()}
-_TEXTS = ("name", "kind", "domain", "category", "source", "shapes", "dtypes", "api")
+_TEXTS = ("name", "kind", "domain", "category", "source", "shapes", "dtypes", "api", "phase", "stage")
 
 
 def types_of(*columns: str) -> dict[str, pl.DataType]:

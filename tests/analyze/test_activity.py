@@ -5,11 +5,11 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from llmprof.analyze import activity
+from llmprof.analyze import activity, kernel_categories
 from llmprof.analyze.nesting import outermost_ops
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
-from tests.analyze.builders import GEMM, SILU, kernels, launches, ops
+from tests.analyze.builders import ATTENTION, GEMM, SILU, kernels, launches, ops
 
 
 def test_kernels_and_copies_in_order_with_their_launches() -> None:
@@ -71,3 +71,18 @@ def test_operators_of_an_unknown_thread_have_a_timeline_of_their_own() -> None:
     known = ops([("aten::known", 0, 70, 4), ("aten::within", 10, 10, 5)])
     found = outermost_ops(pl.concat([known, unknown]))
     assert sorted(found["name"]) == ["aten::known", "aten::next", "aten::outer"]
+
+
+def test_counts_and_shares() -> None:
+    run = pl.concat([kernels([(GEMM, 30), (ATTENTION, 10), (GEMM, 30)]), kernels([("acme", 30)], rank=1)])
+    copy = kernels([("Memcpy DtoH", 500)]).with_columns(kind=pl.lit("DtoH"))
+    found = kernel_categories(Trace({"kernels": run, "copies": copy}))
+    assert found.rows() == [
+        (GEMM, "linear", 2, 60, pytest.approx(0.6)),
+        ("acme", "other", 1, 30, pytest.approx(0.3)),
+        (ATTENTION, "attention", 1, 10, pytest.approx(0.1)),
+    ]
+
+
+def test_no_time_has_no_share() -> None:
+    assert kernel_categories(Trace({"kernels": kernels([(GEMM, 0)])}))["share"].to_list() == [None]

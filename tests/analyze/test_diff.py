@@ -7,16 +7,9 @@ import pytest
 
 from llmprof.analyze.compare.times import diff_of
 from llmprof.errors import AnalysisError
+from tests.analyze.builders import types_of
 
-SCHEMA = {
-    "rank": pl.Int32(),
-    "step": pl.Int32(),
-    "phase": pl.String(),
-    "stage": pl.String(),
-    "category": pl.String(),
-    "start_ns": pl.Int64(),
-    "dur_ns": pl.Int64(),
-}
+SCHEMA = types_of("rank", "step", "phase", "stage", "category", "start_ns", "dur_ns")
 Rows = list[tuple[int, int | None, str | None, str | None, str, int, int]]
 
 
@@ -36,20 +29,9 @@ def one(a: Rows, b: Rows, **options: float) -> dict[str, object]:
 def test_median_over_steps_then_mean_over_ranks() -> None:
     # rank 0: 10, 20, 90 -> 20; rank 1: 40 -> 40; mean 30. The other trace: 60.
     got = one([*decode([10, 20, 90]), *decode([40], rank=1)], decode([60]))
-    assert got == {
-        "phase": "decode",
-        "stage": "o_proj",
-        "category": "linear",
-        "a_ns": 30.0,
-        "b_ns": 60.0,
-        "delta_ns": 30.0,
-        "ratio": 2.0,
-        "a_count": 1.0,
-        "b_count": 1.0,
-        "a_steps": 4,
-        "b_steps": 1,
-        "status": "slower",
-    }
+    labels = {"phase": "decode", "stage": "o_proj", "category": "linear", "status": "slower"}
+    times = {"a_ns": 30.0, "b_ns": 60.0, "delta_ns": 30.0, "ratio": 2.0}
+    assert got == labels | times | {"a_count": 1.0, "b_count": 1.0, "a_steps": 4, "b_steps": 1}
 
 
 def test_kernels_at_the_same_time_count_once() -> None:

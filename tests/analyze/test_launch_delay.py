@@ -8,16 +8,9 @@ import pytest
 from llmprof.analyze.idle import launch_delay, launch_delay_of
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
+from tests.analyze.builders import types_of
 
-SCHEMA = {
-    "rank": pl.Int32(),
-    "step": pl.Int32(),
-    "start_ns": pl.Int64(),
-    "source": pl.String(),
-    "launch_start_ns": pl.Int64(),
-    "launch_end_ns": pl.Int64(),
-    "launch_thread": pl.Int64(),
-}
+SCHEMA = types_of("rank", "step", "start_ns", "source", "launch_start_ns", "launch_end_ns", "launch_thread")
 EVENTS = pl.DataFrame(
     [
         (0, 0, 100, "kernel", 90, 95, 1),  # delay 10
@@ -37,40 +30,16 @@ EVENTS = pl.DataFrame(
 
 def test_two_ranks_by_hand() -> None:
     got = launch_delay_of(EVENTS)
-    assert got.rows(named=True) == [
-        row(0, 0, kernels=3, launched=2, calls=2, host=15, median=20.0, p95=29.0, top=30, low=10),
-        row(0, 1, kernels=3, launched=3, calls=1, host=30, median=60.0, p95=96.0, top=100, low=50),
-        row(1, 0, kernels=1, launched=0, calls=None, host=None, median=None, p95=None, top=None, low=None),
-        row(1, None, kernels=1, launched=1, calls=1, host=1, median=-2.0, p95=-2.0, top=-2, low=-2),
+    assert got.columns == [
+        "rank", "step", "kernels", "launched", "share_launched", "calls", "host_call_ns", "median_ns", "p95_ns",
+        "max_ns", "min_ns",
+    ]  # fmt: skip
+    assert got.rows() == [
+        (0, 0, 3, 2, 2 / 3, 2, 15, 20.0, 29.0, 30, 10),
+        (0, 1, 3, 3, 1.0, 1, 30, 60.0, 96.0, 100, 50),
+        (1, 0, 1, 0, 0.0, None, None, None, None, None, None),
+        (1, None, 1, 1, 1.0, 1, 1, -2.0, -2.0, -2, -2),
     ]
-
-
-def row(
-    rank: int,
-    step: int | None,
-    *,
-    kernels: int,
-    launched: int,
-    calls: int | None,
-    host: int | None,
-    median: float | None,
-    p95: float | None,
-    top: int | None,
-    low: int | None,
-) -> dict[str, object]:
-    return {
-        "rank": rank,
-        "step": step,
-        "kernels": kernels,
-        "launched": launched,
-        "share_launched": launched / kernels,
-        "calls": calls,
-        "host_call_ns": host,
-        "median_ns": median,
-        "p95_ns": p95,
-        "max_ns": top,
-        "min_ns": low,
-    }
 
 
 def test_without_runtime_calls_or_kernels() -> None:

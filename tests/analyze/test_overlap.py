@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.overlap import EXPOSED, overlap, overlap_of, overlap_within
-from llmprof.errors import NotCapturedError
+from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
-from tests.analyze.builders import ALL_GATHER, GEMM, NCCL_ALL_REDUCE, kernels, types_of
+from tests.analyze.builders import ALL_GATHER, ALL_REDUCE, GEMM, NCCL_ALL_REDUCE, kernels, types_of
 
 SCHEMA = types_of("rank", "step", "stream", "category", "start_ns", "dur_ns")
 PARTS = ("total", "compute", "communication", "copy", "exposed_communication", "hidden_communication", "exposed_copy")
@@ -162,3 +162,35 @@ def test_exposed_communication_is_waiting_and_transfer() -> None:
     assert rows.drop(EXPOSED).equals(overlap(trace, by=("rank",)))
     window = overlap_within(trace, window=(50 * us, 102 * us), waits=True)
     assert window.select("exposed_communication_ns", *EXPOSED).row(0) == (52 * us, 50 * us, 2 * us, 0)
+
+
+RUN = pl.concat(
+    [
+        kernels([(GEMM, 40), (GEMM, 20)], pause=20),  # [0, 40) [60, 80)
+        kernels([(ALL_REDUCE, 40)], start=30, stream=9),  # [30, 70)
+        kernels([(GEMM, 10)], rank=1, start=200),
+    ]
+)
+WINDOW = (20, 100)
+
+
+def test_events_are_cut_to_the_window() -> None:
+    found = overlap_within(Trace({"kernels": RUN}), window=WINDOW)
+    assert found.columns == [c for c in overlap(Trace({"kernels": RUN}), by=("rank",)).columns if c != "other_ns"]
+    assert found.row(0) == (0, 80, 40, 40, None, 20, 20, None, 20)
+
+
+def test_a_rank_without_events_in_the_window_is_idle() -> None:
+    found = overlap_within(Trace({"kernels": RUN}), window=WINDOW).row(1, named=True)
+    assert (found["rank"], found["compute_ns"], found["idle_ns"]) == (1, 0, 80)
+    assert overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[1]).to_dicts() == [found]
+    with pytest.raises(AnalysisError, match=r"ranks 7 are not in the trace"):
+        overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[7])
+
+
+def test_the_whole_span_of_a_rank_is_what_overlap_says(sample_trace) -> None:  # type: ignore[no-untyped-def]
+    trace = sample_trace("torch_tp4_eager_nccl").select(ranks=0)
+    first = trace.kernels["start_ns"].min(), trace.copies["start_ns"].min()
+    ends = [(f["start_ns"] + f["dur_ns"]).max() for f in (trace.kernels, trace.copies)]
+    within = overlap_within(trace, window=(min(first), max(ends)))
+    assert within.to_dicts() == overlap(trace, by=("rank",)).drop("other_ns").to_dicts()

@@ -34,6 +34,9 @@ Of one operator outside of the layers with the same shapes (``aten::argmax``, ``
 scheduler metadata and five more) the medians in llmprof's seven captures of vLLM on H200 differ by 1.7 to 2.7 times:
 how busy the host is differs from run to run, and a recording whose host is busy does not say how fast it could be."""
 
+NOT_WHOLE_GRAPHS: Final = ("prefill", "mixed")
+"""Phases that engines do not run as one graph, but piece by piece or eagerly."""
+
 MODEL_STAGES: Final = ("embedding", "final_norm")
 """Stages outside of the layers that a graph of the model's forward pass holds, too."""
 
@@ -61,14 +64,19 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
     norm). One call that replays a graph takes its place, and kernels follow each other with the gaps of a graph. It
     also removes the copy before vLLM's own all-reduce, which a captured graph does not need. Collectives take the time
     of their transfer after the last rank has arrived; waiting that late hosts caused is gone. The host's work before
-    and after the model (inputs, sampling, scheduler) stays.
+    and after the model (inputs, sampling, scheduler) stays. Steps of prefill and mixed steps, which engines run piece
+    by piece or eagerly, are predicted only where ``phases`` names them.
     """
 
     def apply(plan: Plan, trace: Trace) -> None:
         of_steps = plan.device & plan.events["step"].is_not_null().to_numpy()
         layered = of_steps & plan.events["layer"].is_not_null().to_numpy()
+        phase = plan.events["phase"]
         if phases is not None:
-            layered &= plan.events["phase"].is_in(list(phases)).fill_null(value=False).to_numpy()
+            layered &= phase.is_in(list(phases)).fill_null(value=False).to_numpy()
+        else:
+            layered &= ~phase.is_in(NOT_WHOLE_GRAPHS).fill_null(value=False).to_numpy()
+            plan.left_out |= set(NOT_WHOLE_GRAPHS)
         if not layered.any():
             raise AnalysisError(
                 "no kernel of this recording is known to belong to a layer of a step"
@@ -95,7 +103,7 @@ def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:
         "layers without waiting for the host (as under graphs)",
         "kernels stay as recorded, though a compiler that captures graphs often fuses some; the time of the call that "
         "replays the graph; how fast the host is at what remains for it (as recorded, at best twice as fast); whether "
-        "every batch size has a graph",
+        "every batch size has a graph; prefill and mixed steps, unless named (engines run no whole graph for them)",
         apply,
     )
 

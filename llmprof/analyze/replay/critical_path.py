@@ -44,6 +44,9 @@ PARTS: Final = (
 CHAIN: Final = -1
 """Value in place of the kind of an edge: the node before in the same chain."""
 
+LEAST_SHARE: Final = 0.5
+"""An operator names a piece of the host if it ran for at least this share of it."""
+
 _SCHEMA = {
     "step": pl.Int32(),
     "phase": pl.String(),
@@ -98,11 +101,12 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
         stream), ``stream wait`` (for work on another stream), ``launch`` (from the host's call to the start on the
         device), ``host call`` (a call of the device runtime), ``host`` (between two such calls), ``synchronise``
         (from the end of work to the return of the call that waited for it), ``scheduler`` (from the arrival of a
-        result to the first call of a later step) and ``unexplained``; ``name`` (kernel, call, or the operator that
-        the host spent most of the time in), ``layer, stage, thread, stream, event``, ``start_ns, dur_ns``, and
-        ``evidence``: how it is known that the piece waited for the one before: ``recorded`` (the order of a stream or
-        thread, a launch, an event that a stream or the host waited for), ``matched`` (calls of several ranks in their
-        order), ``assumed`` (from the times alone), null for what is unexplained.
+        result to the first call of a later step) and ``unexplained``; ``name`` (kernel, call, or the operator
+        that the host spent at least half of the time in, on this thread or else on any; null if none), ``layer, stage,
+        thread, stream, event``, ``start_ns, dur_ns``, and ``evidence``: how it is known that the piece waited for the
+        one before: ``recorded`` (the order of a stream or thread, a launch, an event that a stream or the host waited
+        for), ``matched`` (calls of several ranks in their order), ``assumed`` (from the times alone), null for what is
+        unexplained.
 
     Raises
     ------
@@ -308,8 +312,19 @@ def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     between = rows.filter(host)
     spans = host_spans(trace).filter(pl.col("kind") != "call")
     if between.height and spans.height:
-        named = doing(between.select("rank", "thread", "start_ns", "dur_ns"), spans)
-        between = between.with_columns(name=named["doing"])
+        # the thread that the path is on may be idle, while another thread works for it
+        own, any_thread = (
+            doing(between.select("rank", thread, "start_ns", "dur_ns"), some.with_columns(thread))
+            for thread, some in (
+                (pl.col("thread"), spans),
+                (pl.lit(0, dtype=pl.Int64).alias("thread"), spans.filter(pl.col("kind") != "range")),
+            )
+        )
+        named = [
+            pl.Series(found.select(pl.when(pl.col("doing_share") >= LEAST_SHARE).then("doing")).to_series())
+            for found in (own, any_thread)
+        ]
+        between = between.with_columns(name=named[0].zip_with(named[0].is_not_null(), named[1]))
     else:
         between = between.with_columns(name=pl.lit(None, dtype=pl.String))
     return pl.concat([rows.filter(~host), between]).sort("step", "start_ns", maintain_order=True)

@@ -33,6 +33,9 @@ MOST_LATENCY_NS: Final = 50_000
 """Longest time (ns) from the end of a launching call to the start on an idle device; the call explains no longer
 time."""
 
+LEAST_PAUSE_NS: Final = 500_000
+"""Least time (ns) between two calls of a launching thread in which it may have waited for another one."""
+
 LEAST_SAMPLES: Final = 20
 """Least number of gaps between back-to-back kernels for a median."""
 
@@ -135,6 +138,7 @@ def graph(trace: Trace) -> Graph:
     weight[unrecorded.target] = least
     edges = _joined(edges, _edges(*unrecorded, LOADING, BY_TIMES))
     edges = _joined(edges, _handed_over(recorded, weight, waits), _scheduled(trace, recorded, weight, waits))
+    edges = _joined(edges, _passed_on(recorded, weight))
     late = _unexplained(recorded, weight, edges)
     edges = _joined(edges, _edges(*awaited_last(recorded, late), ASSUMED, BY_TIMES))
     rest = _unexplained(recorded, weight, edges)
@@ -181,7 +185,10 @@ def _launches(recorded: Recording, streams: Edges) -> Edges:
     inside = time[2 * call[row] + 1] - issued
     held = np.zeros(len(call), dtype=bool)
     held[streams.target[time[streams.target] - time[streams.source] <= MOST_AFTER_NS] // 2] = True
-    free = (recorded.before[row] <= issued) & ~held[row]
+    # a long call (of a graph) that ends after its stream was free, just before the work begins, held it
+    before, start = recorded.before[row], time[2 * row]
+    held_by_call = (start - before > MOST_GAP_NS) & (np.abs(latency - inside) <= MOST_LATENCY_NS)
+    free = ((before <= issued) | held_by_call) & ~held[row]
     quick = int(np.quantile(latency[free], 0.1)) if free.any() else 0
     # on a free stream the launch set the start; otherwise it is only known that the launch was early enough
     delay = np.where(free, np.minimum(latency, inside + MOST_LATENCY_NS), np.minimum(latency, quick))
@@ -315,6 +322,35 @@ def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
     return _edges(2 * source, 2 * target, delay, HANDED_OVER, BY_TIMES)
 
 
+def _passed_on(recorded: Recording, weight: Ints) -> Edges:
+    """Edges between launching threads that take turns, as the main thread and that of the backward pass do.
+
+    A thread waited for another one in a pause if the other made its last call before a pause of its own in it.
+    """
+    place = pl.col("row").cast(pl.Int64)
+    calls = recorded.rows.filter(pl.col("launches")).select(
+        "rank", "chain", row=place, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
+    )
+    before, after = pl.col("end").shift(1).over("chain"), pl.col("start").shift(-1).over("chain")
+    calls = calls.with_columns(before=before, pause_after=after - pl.col("end")).sort("end")
+    found = (
+        calls.filter(pl.col("start") - pl.col("before") >= LEAST_PAUSE_NS)
+        .sort("start")
+        .join_asof(
+            calls.filter(pl.col("pause_after").fill_null(LEAST_PAUSE_NS) >= LEAST_PAUSE_NS),
+            left_on="start", right_on="end", by="rank", suffix="_other", check_sortedness=False, coalesce=False,
+        )
+        .filter(
+            (pl.col("chain") != pl.col("chain_other"))
+            & (pl.col("end_other") > pl.col("before"))
+            & (pl.col("end_other") + pl.col("pause_after_other").fill_null(2**61) > pl.col("start"))
+        )
+    )  # fmt: skip
+    row, other = found["row"].to_numpy(), found["row_other"].to_numpy()
+    weight[2 * row] = 0
+    return _edges(2 * other + 1, 2 * row, recorded.start[row] - recorded.end[other], HANDED_OVER, BY_TIMES)
+
+
 def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) -> Edges:
     """Edges through the scheduler: from the arrival of a step's result to the first call of a later step.
 
@@ -335,10 +371,9 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
         .filter(pl.col("output").is_not_null())
         # if there is a thread that only waits, the scheduler gets its results
         .filter(~pl.col("launches") | pl.col("launches").all())
-        .sort("time")
-        .unique("output", keep="first", maintain_order=True)
     )
-    own = arrivals.group_by("chain").agg(own=pl.len())
+    own = arrivals.group_by("chain").agg(own=pl.col("output").n_unique())
+    arrivals = arrivals.sort("time").unique("output", keep="first", maintain_order=True)
     first = (
         labels.join(clock_offsets(trace), on="rank", how="left")
         .select("rank", "step", time=pl.col("host_start_ns") - pl.col("shift_ns").fill_null(0))

@@ -33,6 +33,8 @@ class Plan:
         self.level = level
         self.guessed = False
         """Whether a change chose a value that it cannot know: without one, all levels give the same times."""
+        self.left_out: set[str] = set()
+        """Phases that a change predicts nothing for."""
         self.events = built.events
         self.weight: Ints = built.weight.copy()
         self.rest: Ints = built.rest.copy()
@@ -184,9 +186,14 @@ class Plan:
 
     def without_call(self, rows: Rows) -> None:
         """Remove the calls that launch only these events, and the host's time that prepares them."""
+        launching = self.launching(self.device)
         calls = np.setdiff1d(self.launching(rows), self.launching(~rows & self.device))
         self.weight[2 * calls + 1] = 0
-        self.weight[2 * calls] = (self.weight[2 * calls] * self.choose(0.0, 0.5, 1.0)).astype(np.int64)
+        if len(calls):
+            # what the host does for one launch is not more than it does before a usual one
+            usual = int(np.median(self.built.weight[2 * np.unique(launching)]))
+            prepared = np.minimum(self.weight[2 * calls], usual)
+            self.weight[2 * calls] -= (prepared * self.choose(1.0, 0.5, 0.0)).astype(np.int64)
 
     def make_one(self, rows: Rows, follows: Rows) -> None:
         """Merge each run of rows into one kernel; ``follows`` are the rows that join the row before in their chain."""
@@ -246,14 +253,14 @@ def periods(built: Graph, times: Ints) -> pl.DataFrame:
     """Time of every step of every rank under some times of the nodes.
 
     The time of a step is that from the end of the step before it on the rank's devices to its own end. The first step
-    of a rank is left out, unless it is the only one.
+    of a rank is left out, unless it is the only one, whose time counts from its recorded start.
     """
     work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row", "start_ns")
     if work["step"].null_count() == work.height:
         work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String))
     row = work["row"].to_numpy()
     spans = (
-        work.with_columns(begin=pl.Series(times[2 * row]), end=pl.Series(times[2 * row + 1]))
+        work.with_columns(begin=pl.Series(built.time[2 * row]), end=pl.Series(times[2 * row + 1]))
         .filter(pl.col("step").is_not_null())
         .group_by("rank", "step")
         .agg(pl.col("phase").drop_nulls().first(), pl.col("begin").min(), pl.col("end").max())

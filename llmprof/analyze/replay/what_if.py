@@ -56,13 +56,14 @@ def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        By ``phase`` (null if the recording has no steps and counts as a whole): ``steps`` (steps of all ranks that have
-        one before them), ``recorded_ns, predicted_ns`` (median time of a step, from the end of the one before to its
-        own end on the devices), ``low_ns, high_ns`` (between the lowest and the highest guess, with the 95 % interval
-        of the median over the steps, the noise of this recording), ``gain_ns`` (recorded minus predicted),
+        By ``phase`` (null if the recording has no steps and counts as a whole; without phases that a change predicts
+        nothing for): ``steps`` (steps of all ranks that have one before them), ``recorded_ns, predicted_ns`` (median
+        time of a step, from the end of the one before to its own end on the devices; a gain that a later step loses
+        again does not count), ``low_ns, high_ns`` (between the lowest and the highest guess, with the 95 % interval of
+        the median over the steps, the noise of this recording), ``gain_ns`` (recorded minus predicted),
         ``gain_low_ns, gain_high_ns`` (by the guesses: both sides have the same noise), ``speedup``, ``moved`` (steps
-        that are predicted longer, though they end no later: the step before them ends earlier, and what sets their own
-        end stays), ``changes`` and ``unknown`` (what the prediction cannot know, in words).
+        that end no later, and gain less than the step before them, which ends earlier: what sets their own end stays),
+        ``changes`` and ``unknown`` (what the prediction cannot know, in words).
 
     Raises
     ------
@@ -195,15 +196,34 @@ def _periods(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
         each = [periods(built, times[:, column + n]) for n in range(len(plans))]
         column += len(plans)
         by_level = [each[min(n, len(each) - 1)] for n in range(len(LEVELS))]
-        moved = (pl.col("middle_ns") > pl.col("recorded_ns")) & (by_level[middle]["end_ns"] <= pl.col("end_ns"))
+        longer = by_level[middle]["period_ns"] > recorded["recorded_ns"]
+        moved = longer & (by_level[middle]["end_ns"] <= recorded["end_ns"])
         out.append(
             recorded.with_columns(
-                one["period_ns"].alias(f"{level}_ns") for level, one in zip(LEVELS, by_level, strict=True)
+                (recorded["recorded_ns"] - _lasting(recorded, one)).alias(f"{level}_ns")
+                for level, one in zip(LEVELS, by_level, strict=True)
             )
             .with_columns(moved=moved)
+            .filter(~pl.col("phase").is_in(sorted(plans[0].left_out)).fill_null(value=False))
             .drop("end_ns")
         )
     return out
+
+
+def _lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
+    """Gain of each step: by how much more it and all later steps of its rank end earlier than the step before it.
+
+    What a later step loses again is no gain, so no step is longer only because the one before it ends earlier. Where
+    a change lets some step of a rank end later, its gains are the differences of the times alone.
+    """
+    earlier = recorded["end_ns"] - changed["end_ns"]
+    before = earlier - (recorded["recorded_ns"] - changed["period_ns"])
+    shifts = recorded.select("rank", earlier=earlier, before=before)
+    lasting = pl.col("earlier").cum_min(reverse=True).over("rank")
+    plain = pl.col("earlier") - pl.col("before")
+    never_later = pl.min_horizontal("earlier", "before").min().over("rank") >= 0
+    gain = pl.when(never_later).then((lasting - pl.col("before")).clip(lower_bound=0)).otherwise(plain)
+    return shifts.select(gain).to_series()
 
 
 _MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str, type]]]] = {

@@ -29,6 +29,7 @@ from llmprof.names.readable import without_common_start as without_common_start
 
 CATEGORIES = (
     "attention",
+    "scan",
     "linear",
     "norm",
     "rope",
@@ -60,7 +61,8 @@ _COLLECTIVE = (
 _RECURRENCE = (
     r"selective_scan|selective_state_update|_chunk_(?:scan|state|cumsum)_fwd|_state_passing_fwd|_bmm_chunk_fwd|"
     r"causal_conv1d|gated_delta_rule|chunk_fwd_kernel|chunk_delta|fused_recurrent|recompute_w_u|solve_tril|"
-    r"chunk_local_cumsum|chunk_scaled_dot|merge_16x16_to_|gating_delta|prepare_wy_repr|lightning_attention"
+    r"chunk_local_cumsum|chunk_scaled_dot|merge_16x16_to_|gating_delta|prepare_wy_repr|lightning_attention|"
+    r"\bkda_gate|_fused_post_conv"
 )
 """Kernels of state-space and linear-attention layers, which take the place of attention."""
 
@@ -127,7 +129,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"multihead_attention|masked_multihead|XqaKernel|\bxqa|_fwd_kernel_flash|PrefillWithKVCache|BatchMLAPage|"
         r"\battend_ker|mqa_logits|topk_transform|topKPerRow|flex_decoding",
     ),
-    ("attention", _RECURRENCE),
+    ("scan", _RECURRENCE),
     (
         "moe_routing",
         r"topk_?gating|topk_?softmax|moe_align|moe_?permute|moe_?unpermute|expand_?input_?rows|grouped_topk|"

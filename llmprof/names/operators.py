@@ -44,9 +44,10 @@ ROLES: Final[list[tuple[str, str]]] = [
     ),
     (
         "gate_up_proj",
-        r"(?i)gate_?up|^(?:gate|up)_proj$|^fc_?1$|^fc_in$|^w[13]$|MergedColumn|^c_fc$|_h_to_4h$|^linear_fc1$|^wi(?:_\d)?$",
+        r"(?i)gate_?up|^(?:gate|up)_proj$|^fc_?1$|^fc_in$|^w[13]$|MergedColumn|^c_fc$|_h_to_4h$|^linear_fc1$|^wi(?:_\d)?$|^input_linear$",
     ),
-    ("down_proj", r"(?i)down_proj$|^fc_?2$|^fc_out$|^w2$|_4h_to_h$|^linear_fc2$|^wo_ff$"),
+    ("down_proj", r"(?i)down_proj$|^fc_?2$|^fc_out$|^w2$|_4h_to_h$|^linear_fc2$|^wo_ff$|^output_linear$"),
+    ("in_proj", r"(?i)^in_proj|^x_proj$|^dt_proj$|^[bfg]_(?:[ab]_)?proj$"),
     ("o_proj", r"(?i)^o_proj$|^out_proj$|^out_lin$|^wo$|^to_out"),
     ("activation", r"(?i)act_fn$|^act$|AndMul$|activation$|^(?:silu|gelu|relu|swish|swiglu)\w*$"),
     ("router", r"(?i)router$|^gate$|TopK\w{0,64}Router|^topk$|MoEGate$"),
@@ -65,7 +66,7 @@ BLOCKS: Final[list[tuple[str, str]]] = [
     # the attention of a model with experts may have "moe" in its name, too (Qwen3MoeAttention)
     ("attention", r"(?i)moe\w{0,64}(?:attn|attention)"),
     ("experts", r"(?i)moe|experts|sparse_?moe"),
-    ("attention", r"(?i)attn|attention|mixer|mamba|deltanet|mha$"),
+    ("attention", r"(?i)attn|attention|mixer|mamba|deltanet|mha$|short_?conv|^conv$"),
     ("up", r"Intermediate$"),
     ("down", r"(?<!Self)(?<!Model)(?<!Attention)Output$"),
     ("feed_forward", r"(?i)mlp|feed_?forward|ffn?$|DenseGated|DenseAct"),

@@ -18,8 +18,8 @@ _OF_ATTENTION: Final = ("rope", "kv_cache_write", "attention", "norm")
 _PROJECTION: Final = {"o_proj": "o_proj", "up": "gate_up_proj", "down": "down_proj"}
 """Stage of the linear events of a block."""
 _SAID_BY_CATEGORY: Final = (
-    "norm", "attention", "rope", "kv_cache_write", "activation", "embedding", "sampling", "moe_experts", "collective",
-    "copy",
+    "norm", "attention", "scan", "rope", "kv_cache_write", "activation", "embedding", "sampling", "moe_experts",
+    "collective", "copy",
 )  # fmt: skip
 """Categories that determine the stage; the stage of a GEMM follows from its place."""
 
@@ -42,6 +42,8 @@ class _Event(NamedTuple):
     in_model: bool
     rotary: bool
     """Whether a module or a kernel of the rank rotates q and k."""
+    scanned: bool | None
+    """Whether the last scan of its block came before it; null in a block without scans."""
     verdict: str | None
 
     @property
@@ -68,9 +70,21 @@ class _Event(NamedTuple):
         return self.stage, False
 
     def _in_layer(self) -> str | None:
+        if self.scanned is not None:
+            return self._in_scan()
         category, role, block, plain = self.category, self.role, self.block, self.category in _PLAIN
         linear = category == "linear" or (self.generic and (plain or category == "quantize"))
-        if role in ("norm", "rope", "qkv_proj", "o_proj", "gate_up_proj", "down_proj", "router", "activation"):
+        if role in (
+            "norm",
+            "rope",
+            "in_proj",
+            "qkv_proj",
+            "o_proj",
+            "gate_up_proj",
+            "down_proj",
+            "router",
+            "activation",
+        ):
             return role
         if role == "attention":
             by_category = category in ("kv_cache_write", "rope", "norm")
@@ -92,6 +106,16 @@ class _Event(NamedTuple):
         # a layer computes only the residual outside of its modules, if these were recorded
         around = block in ("o_proj", "down") or (block is None and self.parted)
         return "residual" if around and category in ("elementwise", "other") and self.stage != "norm" else None
+
+    def _in_scan(self) -> str:
+        """In the mixer of a state-space or linear-attention layer."""
+        if self.category == "scan":
+            return "conv" if self.stage == "conv" else "scan"
+        if self.category == "linear" or self.generic:
+            return "out_proj" if self.scanned else "in_proj"
+        if self.role == "norm" or self.category == "norm":
+            return "gate_norm" if self.scanned else "norm"
+        return "scan"
 
     def _in_attention(self, *, linear: bool) -> str | None:
         if self.category in ("rope", "attention"):
@@ -181,6 +205,7 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     frame = frame.join(layered, on=["rank", "step"], how="semi", nulls_equal=True)
     at, category, role = pl.col("launch_start_ns"), pl.col("category"), pl.col("role")
     attention_ns = at.filter(category == "attention").min().over("block_call")
+    scanned_ns = at.filter(category == "scan").max().over("block_call")
     # the experts' module sends the tokens before its first matrix product, and the results after its last one
     products = at.filter((role == "experts") & category.is_in(["linear", "moe_experts"]))
     exchanges = (role == "experts") & (category == "collective") & (pl.col("stage") != "all_reduce")
@@ -188,6 +213,7 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     exchange = pl.when(at < products.min().over("block_call")).then(pl.lit("before")).otherwise(after)
     frame = frame.with_columns(
         after_attention=at > attention_ns,
+        scanned=at > scanned_ns,
         parted=(pl.col("block").is_not_null() | role.is_not_null()).any().over("rank", "module_layer"),
         exchange=pl.when(exchanges).then(exchange),
         inside=pl.col("module_layer").is_not_null(),

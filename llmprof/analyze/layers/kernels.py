@@ -11,6 +11,7 @@ from llmprof import names
 
 _IN_LAYER: Final = (
     "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "gate_up_proj", "activation", "down_proj",
+    "in_proj", "conv", "scan", "gate_norm", "out_proj",
     "residual", "router", "expert_dispatch", "experts", "combine",
 )  # fmt: skip
 _OUTSIDE: Final = ("prepare_inputs", "embedding", "final_norm", "lm_head", "sampling", "draft", "copy", "other")
@@ -104,6 +105,9 @@ def kernels(distinct: tuple[tuple[str, str, str], ...]) -> list[Kernel]:
     roles["backward"] |= name.str.contains(f"(?i){names.OPTIMIZER}")
     roles["attends"] = (category == "attention") & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}")
     roles["attends"] &= ~roles["backward"]
+    # the causal convolution before a scan is part of its mixer, and the mixer itself where there are no scans
+    roles["convolves before"] = (category == "scan") & name.str.contains(r"conv1d")
+    roles["attends"] |= (category == "scan") & ~roles["convolves before"]
     roles["prepares"] = (category == "quantize") | ((pl.col("source") == "copy") & (category == "fill"))
     roles["prepares"] |= (pl.col("source") == "op") & name.str.contains(_PREPARES)
     flags = frame.select(**roles)

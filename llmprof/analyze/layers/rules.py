@@ -1,10 +1,10 @@
 """What a transformer layer looks like: rules that name the events from one attention to the next.
 
-Whatever the engine fuses, attention occurs once in every layer, so each attention begins a stretch that reaches to the
-next one. A stretch holds the rest of one layer and the beginning of the next: the layer ends with the GEMM after its
-activation (or with the last GEMM of its experts) and what finishes that one; the rest belongs to the next layer. A
-recording has few distinct stretches, so the rules are plain Python. A block of a layer is one function that names its
-own events and leaves the others (None) to the next block.
+Whatever the engine fuses, attention (or the scan of a state-space or linear-attention layer) occurs once in every
+layer, so each begins a stretch that reaches to the next one. A stretch holds the rest of one layer and the beginning of
+the next: the layer ends with the GEMM after its activation (or with the last GEMM of its experts) and what finishes
+that one; the rest belongs to the next layer. A recording has few distinct stretches, so the rules are plain Python. A
+block of a layer is one function that names its own events and leaves the others (None) to the next block.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ BODY, PROLOGUE, AFTER, BEFORE = range(4)
 """Places in a stretch: the rest of its layer, the beginning of the next one, after the last layer, before the first."""
 
 
+def _of_scan(kernel: Kernel) -> str:
+    return "conv" if kernel.does("convolves before") else "scan"
+
+
 class End(NamedTuple):
     """Where a layer ends, counted in rows of its stretch."""
 
@@ -51,6 +55,8 @@ class Usual(NamedTuple):
     """Rows from the end of a layer to the next GEMM."""
     qkv: int
     """GEMMs before an attention."""
+    next_scans: bool
+    """Whether the next layer mixes its tokens by a scan."""
 
 
 class Stretch:
@@ -60,14 +66,24 @@ class Stretch:
     activations in one kernel.
     """
 
-    def __init__(self, kernels: Sequence[Kernel], *, attends: bool, latent: bool, fused: bool) -> None:
+    def __init__(self, kernels: Sequence[Kernel], *, attends: bool, latent: bool, fused: bool, hybrid: bool) -> None:
         self.kernels, self.attends, self.latent = kernels, attends, latent
-        self.n = list(accumulate(int(k.does("gemm")) for k in kernels))
-        self.gemms = self.n[-1]
         self.rows = range(len(kernels))
+        mixing = self.doing("attends") if attends else []
+        self.scans = bool(mixing) and kernels[mixing[0]].category == "scan"
+        """Whether the layer begins with a scan, not with attention."""
+        self.ends_in_scan = bool(mixing) and kernels[mixing[-1]].category == "scan"
+        # attention and scan side by side in one layer, or a batch's prefill and decode scanned apart: the projections
+        # between them are part of the mixer
+        self.mixed = mixing[-1] if any(kernels[i].category == "scan" for i in mixing) else -1
+        self.n = list(accumulate(int(k.does("gemm") and i > self.mixed) for i, k in enumerate(kernels)))
+        self.gemms = self.n[-1]
+        scanned = mixing[-1] if self.ends_in_scan else -1
+        self.gated = next((i for i in self.rows if i > scanned and self._gates(i)), len(kernels))
+        """Where the gate and the norm of a scan's result begin."""
         experts = self.of("moe_experts")
         parts = [] if fused else [i for i in self.doing("bends") if self.n[i]]
-        activations = sorted({*self.of("activation"), *parts})
+        activations = sorted({*(i for i in self.of("activation") if self.n[i] or not attends), *parts})
         self.first_expert = self.n[experts[0]] if experts else None
         self.last_expert = self.n[experts[-1]] if experts else None
         first_activation, activation = ((self.n[activations[i]] if activations else None) for i in (0, -1))
@@ -80,6 +96,13 @@ class Stretch:
         chosen = next((self.n[i] for i in self.doing("chooses") if self.n[i]), None)
         self.chosen = chosen if attends and chosen is not None and begin is not None and chosen < begin else None
         ends = [n for n in (self.last_expert, self._end_of_feed_forward(activation)) if n is not None]
+        self.shared = [
+            i for i in self.of("activation") if self.last_expert is not None and self.n[i] > self.last_expert
+        ]
+        """Activations of experts that every token goes to, after the chosen ones."""
+        self.feeds = bool(ends)
+        """Whether a feed-forward part follows the mixer; in models with scans, a layer may have none."""
+        ends = ends or [self.out_gemms] * hybrid
         self.seen = min(max(ends), self.gemms) if ends and attends else None
         """Number of the GEMM that ends the layer, by its activation or experts."""
 
@@ -90,6 +113,12 @@ class Stretch:
     def doing(self, role: str, among: Iterable[int] | None = None) -> list[int]:
         """Rows with a role."""
         return [i for i in (self.rows if among is None else among) if self.kernels[i].does(role)]
+
+    def _gates(self, row: int) -> bool:
+        """Whether an event begins to gate or norm the result of a scan (a conversion of its type before that does)."""
+        k, following = self.kernels[row], self._at(row + 1)
+        starts = k.among("norm", "activation") or k.does("powers") or k.does("bends")
+        return starts or (k.category == "copy" and following is not None and following.among("activation"))
 
     def _at(self, row: int) -> Kernel | None:
         return self.kernels[row] if 0 <= row < len(self.kernels) else None
@@ -133,8 +162,10 @@ class Stretch:
         """Row that ends the layer, if GEMM number ``last`` is its last."""
         tail = [i for i in self.rows if self.n[i] == last]
         # the next layer begins with its norm, even if a collective comes between that and the next GEMM
-        closing = takewhile(lambda i: self.kernels[i].category != "norm", tail)
-        end = max(filter(self._closes, closing), default=0)
+        closing = list(takewhile(lambda i: self.kernels[i].category != "norm", tail))
+        # nothing but a conversion precedes a norm of one kernel in its own layer: sums and scales end the one before
+        sums = [i for i in closing if self.kernels[i].does("adds") or self.kernels[i].does("multiplies")]
+        end = max([i for i in closing if self._closes(i)] + sums * (len(closing) < len(tail)), default=0)
         added, root = self.doing("adds", tail)[:1], self.doing("roots", tail)[:1]
         if self.chosen is not None and added and (not root or added < root):
             end = added[0]  # the results of the chosen experts are weighted and added after their last GEMM
@@ -261,18 +292,41 @@ class Stretch:
 
     def _body(self, row: int, usual: Usual) -> str:
         """From a layer's attention to its end."""
-        if self.kernels[row].among("norm", "kv_cache_write"):
+        gates = self.ends_in_scan and not self.n[row]
+        if self.kernels[row].among("norm", "kv_cache_write") and not gates:
             return self.kernels[row].category
         return next(stage for block in _blocks() if (stage := block(self, row, usual)))
 
     def mixer(self, row: int, usual: Usual) -> str | None:
         """Attention and its output projection; latent attention multiplies with its absorbed projections first."""
         k, n = self.kernels[row], self.n[row]
+        if row <= self.mixed:
+            return self._side_by_side(row)
+        if n == 0 and self.ends_in_scan:
+            return _of_scan(k) if row < self.gated else "gate_norm"
         if k.category == "attention" or n == 0:
             return "attention"
         if k.category == "linear" and n <= self.out_gemms:
-            return "attention" if self.latent and n < self.out_gemms else "o_proj"
+            return "out_proj" if self.ends_in_scan else "attention" if self.latent and n < self.out_gemms else "o_proj"
         return None
+
+    def _side_by_side(self, row: int) -> str:
+        """Attention and scan of one layer, each with its projections, one after the other."""
+        k, mixing = self.kernels[row], self.doing("attends")
+        before = max((i for i in mixing if i < row), default=row)
+        scanned, scans = (self.kernels[i].category == "scan" for i in (before, next(i for i in mixing if i >= row)))
+        projected = any(self.kernels[i].does("gemm") for i in range(before + 1, row))
+        if k.category == "linear" and not projected and scanned != scans:
+            return "out_proj" if scanned else "o_proj"
+        if k.category == "linear":
+            return "in_proj" if scans else "qkv_proj"
+        if k.category == "scan":
+            return _of_scan(k)
+        if k.among("rope", "attention", "kv_cache_write", "norm"):
+            return k.category
+        if not projected and scanned != scans:
+            return "gate_norm" if scanned else "residual"
+        return "scan" if scans else "attention"
 
     def experts(self, row: int, usual: Usual) -> str | None:
         """Router, dispatch, experts and combine, also if kernels of the framework choose the experts."""
@@ -283,6 +337,10 @@ class Stretch:
             return "router"
         if k.category == "activation":
             return None
+        if self.last_expert is not None and linear and n > self.last_expert and self.shared:
+            return "gate_up_proj" if row < self.shared[-1] else "down_proj"
+        if self.shared and row > self.shared[-1] and self.doing("adds", range(self.shared[-1], row)):
+            return "residual"  # after the sum of all experts
         if self.last_expert is not None and n >= self.last_expert:
             return "combine"
         if n == self.chosen and k.among("linear", "elementwise", "copy", "other"):
@@ -316,8 +374,12 @@ class Stretch:
         before_rope = self.last_rope is not None and row <= self.last_rope
         if k.does("readies") or absorbed:
             return "attention"
+        if k.category == "scan":
+            return _of_scan(k)
         if k.category == "linear":
-            return "qkv_proj"
+            return "in_proj" if usual.next_scans else "qkv_proj"
+        if usual.next_scans and self.n[row] >= first_qkv and k.category != "norm":
+            return "scan"
         if k.among("norm", "rope", "kv_cache_write", "attention"):
             return k.category
         # without a rope kernel the unnamed kernels are the rope; with one, kernels before it norm q and k
@@ -329,6 +391,10 @@ class Stretch:
             return "qkv_proj"  # its bias
         last = k.category == "copy" and row >= self.last_compute and not before_rope
         return "attention" if last or not self.rotary else "rope"
+
+    def feed_forward_from(self) -> int:
+        """Row at which the feed-forward part begins, which some models count as a layer of its own."""
+        return self.end(self.out_gemms).row + 1 if self.feeds else len(self.kernels)
 
     def _first_qkv(self, usual: Usual) -> int:
         return usual.last + 1 if self.attends else self.gemms - usual.qkv + 1

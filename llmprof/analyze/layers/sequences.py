@@ -47,7 +47,7 @@ REASONS: Final = pl.Enum(_NAMES)
 """Reasons why an event has no layer although it may be part of one."""
 
 _SAY_THEIR_STAGE: Final = (
-    "norm", "rope", "kv_cache_write", "attention", "activation", "embedding", "sampling", "copy",
+    "norm", "rope", "kv_cache_write", "attention", "scan", "activation", "embedding", "sampling", "copy",
 )  # fmt: skip
 """Categories that are stages in every model."""
 
@@ -117,6 +117,9 @@ def label(
     of steps that an engine labelled, ``coded`` the names (Categorical), if at hand.
     """
     known = _Kernels(events, events["name"].cast(pl.Categorical) if coded is None else coded, kinds)
+    if not any(k.category == "scan" and k.does("attends") for k in known.numbers):
+        alone = known.where(lambda k: k.does("convolves before")).arg_true().to_numpy()
+        known.change(alone, [None] * len(alone), lambda k, _: k._replace(roles=k.roles | {"attends"}))
     frame = _in_sequences(events, known)
     has_step = pl.col("step").is_not_null()
     with_steps = frame.filter(pl.col("attends") & has_step)["rank"].unique()
@@ -215,18 +218,25 @@ def _stretches(sequence: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
         known.change(at[rows], [None] * len(rows), lambda k, _: k._replace(roles=k.roles - {"gemm"}))
         frame = frame.with_columns(pl.col("gemm") & ~angles)
     mark = pl.when("attends").then(1).when(pl.col("gemm") | pl.col("first")).then(2)
+    frame = frame.with_columns(scans=known.where(lambda k: k.category == "scan" and k.does("attends"), at))
+    scanned = pl.when("attends").then("scans").forward_fill().fill_null(value=False)
+    # a convolution with no GEMM since the scan before it: the same layer's, for the other part of the batch
+    convolves = known.where(lambda k: k.does("convolves before"), at)
+    continues = pl.when(convolves).then(mark.forward_fill() == 1).forward_fill().fill_null(value=False)
     frame = frame.with_columns(
         begins=pl.col("attends") & (pl.col("first") | (mark.forward_fill().shift(1) != 1)),
+        continues=pl.col("scans") & continues,
         group=pl.col("first").cum_sum(),
         gemms=pl.col("gemm").cum_sum(),
-        separators=known.where(lambda k: k.separates, at).cum_sum(),
+        # the gate and norm of a scan's result, before its output projection, part nothing
+        separators=(known.where(lambda k: k.separates, at) & ~(scanned & (mark.forward_fill() == 1))).cum_sum(),
         at=pl.int_range(pl.len()),
     )
     # only GEMMs since the attention before it: another part of the same attention, if separators are recognised
-    starts = frame.filter("begins").select("rank", "at", "group", "gemms", "separators")
+    starts = frame.filter("begins").select("rank", "at", "group", "gemms", "separators", "continues")
     inner = pl.col("group") == pl.col("group").shift(1)
     apart = pl.when(inner).then(pl.col("separators") != pl.col("separators").shift(1))
-    is_part = ~apart & (apart.mean().over("rank") > _RECOGNISED)
+    is_part = (~apart & (apart.mean().over("rank") > _RECOGNISED)) | (inner & pl.col("continues"))
     starts = starts.with_columns(part=is_part.fill_null(value=False))
     begins = np.zeros(frame.height, dtype=np.bool_)
     begins[starts.filter(~pl.col("part"))["at"].to_numpy()] = True
@@ -268,6 +278,10 @@ def _with_passes(frame: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
     return frame.with_columns(first=pl.col("first") | pl.int_range(pl.len()).is_in(starts.implode()))
 
 
+_PROPERTIES: Final = ("attends", "latent", "fused", "hybrid")
+"""What a stretch is told of itself and its rank."""
+
+
 def _labels(frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None) -> dict[str, np.ndarray]:
     """Layer, stage, confidence and reason of each row; stages and reasons are numbers, -1 and NaN are null."""
     rows, all_kernels = frame["row"].to_numpy(), list(known.numbers)
@@ -275,11 +289,13 @@ def _labels(frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None) -
     begins = frame.select((pl.col("first") | pl.col("attends")).arg_true()).to_series().to_numpy()
     sizes = np.diff(begins, append=frame.height)
     convolves = known.where(lambda k: k.does("convolves"), rows).to_numpy().astype(np.int64)
-    latent, fused = (
-        known.where(lambda k: k.does("latent"), rows),
-        known.where(lambda k: k.category == "activation", rows),
+    of_rank = frame.select(
+        "rank",
+        latent=known.where(lambda k: k.does("latent"), rows),
+        fused=known.where(lambda k: k.category == "activation", rows),
+        hybrid=known.where(lambda k: k.category == "scan", rows),
     )
-    of_rank = frame.select("rank", latent=latent, fused=fused).group_by("rank").agg(pl.col("latent", "fused").any())
+    of_rank = of_rank.group_by("rank").agg(pl.col("latent", "fused", "hybrid").any())
     stretches = frame[["rank", "sequence", "step", "first", "attends"]][begins]
     stretches = stretches.hstack(of_groups(stretches, of_rank, ["rank"])).with_columns(
         begin=begins,
@@ -296,45 +312,75 @@ def _labels(frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None) -
     named: list[tuple[list[int], list[str]]] = []
     labels: list[np.ndarray] = []
 
-    def describe(
-        _: int, size: int, attends: bool, latent: bool, fused: bool, begin: int
-    ) -> tuple[int, int, int | None]:
+    def describe(_: int, size: int, *properties: Any) -> tuple[int, int, int | None, bool, bool]:
+        *flags, begin = properties
         of_stretch = [all_kernels[k] for k in kernel[begin : begin + size].tolist()]
-        distinct.append(Stretch(of_stretch, attends=attends, latent=latent, fused=fused))
-        return len(distinct) - 1, distinct[-1].gemms, distinct[-1].seen
+        new = Stretch(of_stretch, **dict(zip(_PROPERTIES, flags, strict=True)))
+        distinct.append(new)
+        return len(distinct) - 1, new.gemms, new.seen, new.feeds, new.scans
 
-    def name(stretch: int, is_last: bool, *usual: int) -> tuple[int, int, int]:
+    def name(stretch: int, is_last: bool, *usual: Any) -> tuple[int, int, int]:
         named.append(distinct[stretch].named(Usual(*usual), is_last=is_last))
         places = named[-1][0]
         return len(named) - 1, places.count(BODY), places.count(PROLOGUE)
 
-    def rule_out(stretch: int, number: int, *reasons: str | None) -> int:
-        given = zip(distinct[stretch].kernels, *named[number], strict=True)
-        labels.append(np.array([_label(k, place, stage, reasons[min(place, AFTER)]) for k, place, stage in given]))
+    def rule_out(stretch: int, number: int, apart: bool, *reasons: str | None) -> int:
+        of_stretch, (places, stages) = distinct[stretch], named[number]
+        fed = of_stretch.feed_forward_from() if apart else len(places)
+        given = enumerate(zip(of_stretch.kernels, places, stages, strict=True))
+        rows = [(*_label(k, at, stage, reasons[min(at, AFTER)]), int(row >= fed)) for row, (k, at, stage) in given]
+        labels.append(np.array(rows))
         return len(labels) - 1
 
-    key = ["hash", "size", "attends", "latent", "fused"]
-    number = pl.Int64()
-    stretches = each(stretches, key, describe, dict.fromkeys(("stretch", "gemms", "seen"), number), also=["begin"])
-    stretches = _with_ends(stretches, distinct)
-    key = ["stretch", "is_last", "last", "end", "lead", "qkv"]
+    key = ["hash", "size", *_PROPERTIES]
+    number, flag = pl.Int64(), pl.Boolean()
+    made = {"stretch": number, "gemms": number, "seen": number, "feeds": flag, "scans": flag}
+    stretches = each(stretches, key, describe, made, also=["begin"])
+    stretches = _with_blocks(_with_ends(stretches, distinct))
+    key = ["stretch", "is_last", "last", "end", "lead", "qkv", "next_scans"]
     stretches = each(stretches, key, name, dict.fromkeys(("named", "body", "prologue"), number))
     stretches = _with_reasons(stretches, engine)
-    key = ["stretch", "named", "reason_of_layer", "reason_of_next", "reason"]
+    key = ["stretch", "named", "apart", "reason_of_layer", "reason_of_next", "reason"]
     stretches = each(stretches, key, rule_out, {"labels": number})
     # the labels of all distinct stretches stand one after the other: a row's is as far in as it is in its stretch
     lengths = np.array([len(of_stretch) for of_stretch in labels])
     shift = (np.cumsum(lengths) - lengths)[stretches["labels"].to_numpy()] - begins
-    place, stage, reason = np.concatenate(labels)[np.arange(frame.height) + np.repeat(shift, sizes)].T
+    place, stage, reason, fed = np.concatenate(labels)[np.arange(frame.height) + np.repeat(shift, sizes)].T
     of_row = np.repeat(np.arange(len(begins)), sizes)
-    layer, sure = stretches["layer"].to_numpy(), stretches["confidence"].to_numpy()
-    sure_of_next = np.where(layer < 0, 1.0, sure)
+    number_of, following, sure = (stretches[c].to_numpy() for c in ("number", "next_number", "confidence"))
+    sure_of_next = np.where(stretches["layer"].to_numpy() < 0, 1.0, sure)
     return {
-        "layer": np.where(place <= PROLOGUE, layer[of_row] + place, -1),
+        "layer": np.select([place == BODY, place == PROLOGUE], [number_of[of_row] + fed, following[of_row]], -1),
         "stage": stage,
         "confidence": np.select([place == BODY, place == PROLOGUE], [sure[of_row], sure_of_next[of_row]], np.nan),
         "reason": reason,
     }
+
+
+def _with_blocks(stretches: pl.DataFrame) -> pl.DataFrame:
+    """Add ``number, next_number`` of layers, ``apart`` and ``next_scans``.
+
+    In a model with scans where some mixers have a feed-forward part and others have none, each block is a layer
+    (Nemotron-H), the feed-forward parts, too; otherwise a layer is a mixer with what follows it. If all with such a
+    part are attentions, they may be shared by layers with scans (Zamba): the layers are guessed.
+    """
+    inner, feeds = pl.col("attends") & ~pl.col("is_last"), pl.col("feeds")
+    by_rank = stretches.group_by("rank").agg(
+        mixed=pl.col("hybrid").any() & feeds.filter(inner).any() & ~feeds.filter(inner).all(),
+        scan_feeds=feeds.filter(inner & pl.col("scans")).any(),
+    )
+    (mixed, scan_feeds) = of_groups(stretches, by_rank, ["rank"])
+    guessed = pl.col("mixed") & ~pl.col("scan_feeds")
+    stretches = stretches.with_columns(mixed=mixed, scan_feeds=scan_feeds).with_columns(
+        apart=pl.col("mixed") & pl.col("scan_feeds"),
+        confidence=pl.when(guessed & pl.col("attends")).then(0.5).otherwise("confidence"),
+    )
+    own = pl.col("attends").cast(pl.Int64) + (pl.col("apart") & pl.col("feeds") & pl.col("attends"))
+    return stretches.with_columns(
+        next_number=own.cum_sum().over("group"),
+        number=own.cum_sum().over("group") - own,
+        next_scans=pl.col("scans").shift(-1).over("group").fill_null(value=False),
+    )
 
 
 def _label(kernel: Kernel, place: int, stage: str | None, reason: str | None) -> tuple[int, int, int]:
@@ -478,7 +524,7 @@ def _beside(events: pl.DataFrame) -> pl.DataFrame:
         events = events.with_columns(_eager=launched.all().over("rank", "step"))
         time = pl.when("_eager").then("launch_start_ns").otherwise("start_ns")
     main = events.filter(layered & (pl.col("source") == "kernel")).with_columns(at=time)
-    attended = pl.col("at").filter(pl.col("stage") == "attention").min().over("rank", "step", "layer")
+    attended = pl.col("at").filter(pl.col("stage").is_in(["attention", "scan"])).min().over("rank", "step", "layer")
     of_layer = ["rank", "step", "layer"]
     begin, end = pl.col("at").min().over(of_layer), pl.col("at").max().over(of_layer)
     main = main.with_columns(attended=attended, until=2 * end - begin).drop_nulls("at").sort("at")

@@ -48,6 +48,11 @@ STAGES: dict[str, str] = {
     "kv_cache_write": "#B7E4D4",
     "attention": "#009E73",
     "o_proj": "#3D96D0",
+    "in_proj": "#9CCB6B",
+    "conv": "#C9DF8A",
+    "scan": "#4F8A10",
+    "gate_norm": "#E3C94F",
+    "out_proj": "#7AAE3D",
     "all_reduce": COMMUNICATION,
     "gate_up_proj": "#1368AA",
     "activation": "#F2E27A",
@@ -73,6 +78,7 @@ STAGES: dict[str, str] = {
 
 CATEGORIES: dict[str, str] = {
     "attention": STAGES["attention"],
+    "scan": STAGES["scan"],
     "linear": "#1368AA",
     "norm": STAGES["norm"],
     "rope": STAGES["rope"],

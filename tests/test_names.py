@@ -17,6 +17,7 @@ AT = "void at::native::"
 
 # As profilers wrote them, shortened behind the part that matters.
 CATEGORIES = {
+    "scan": ["_chunk_scan_fwd_kernel", "fused_recurrent_gated_delta_rule_fwd_kernel", "kda_gate_fwd_kernel"],
     "attention": [
         "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttnFwdSm90<flash::CollectiveMainloopFwd",
         "void cutlass::device_kernel<flash::FlashAttnFwdCombine<cute::tuple<cute::C<8>, cute::C<128> >, 5, 256, 1, fal",
@@ -30,13 +31,11 @@ CATEGORIES = {
         "void flashinfer::PersistentVariableLengthMergeStatesKernel<8u, 16u>",
         "_fwd_grouped_kernel_stage1",
         "triton_tem_fused_flex_attention_0",
-        "_chunk_scan_fwd_kernel",
         "void (anonymous namespace)::scaled_upper_triang_masked_softmax_warp_forward<c10::Half, c10::Half, float, 11>",
         "void qk_int_sv_f8_attn_kernel<128u, 64u, 32u, 64u, 128u, (DataType)1>(signed char*)",
         "_ZN7cutlass13device_kernelINS_4fmha6kernel36Sm100FmhaMlaKernelTmaWarpspecialized",
         "cutlass_mla_decode",
         "sage_fwd",
-        "fused_recurrent_gated_delta_rule_fwd_kernel",
     ],
     "linear": [
         "nvjet_sm90_tst_192x8_64x8_4x1_v_bz_splitK_TNT",

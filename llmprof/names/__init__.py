@@ -157,7 +157,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     (
         "linear",
         r"nvjet_|Cijk_|_xmma_gemm|s\d+gemm|\w+_[sdhcz]gemm_|tensorop_\w*gemm|simt_\w*gemm|cublasLt::|fp8_gemm|"
-        r"gemm_universal|GemmUniversal|DeviceGemm|gemm_xdl|kernel_gemm|GemmKernel|gemm_kernel|\bgemm_\w+_(?:nt|nn|tn)\b",
+        r"triton_tem_fused_\w*mm_|gemm_universal|GemmUniversal|DeviceGemm|gemm_xdl|kernel_gemm|GemmKernel|gemm_kernel|\bgemm_\w+_(?:nt|nn|tn)\b",
     ),
     (
         "activation",

@@ -161,7 +161,7 @@ LAYERS: dict[str, tuple[list[str], list[str]]] = {
     "a state-space layer": (
         [NORM, GEMM, "causal_conv1d_fwd_kernel", "_chunk_cumsum_fwd_kernel", "_chunk_state_fwd_kernel",
          "_chunk_scan_fwd_kernel", NORM, GEMM, NORM, GEMM, SILU, GEMM],
-        ["norm", "qkv_proj", "attention", "attention", "attention", "attention", "norm", "o_proj", "norm",
+        ["norm", "in_proj", "conv", "scan", "scan", "scan", "gate_norm", "out_proj", "norm",
          "gate_up_proj", "activation", "down_proj"],
     ),
 }  # fmt: skip

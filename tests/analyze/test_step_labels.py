@@ -55,7 +55,6 @@ def test_every_form(name: str, expected: tuple[object, ...]) -> None:
         "execute_context_four(256)_generation_0(0)",
         "execute_context_4_generation_0",
         "before execute_context_4(256)_generation_0(0)",
-        "execute_model",
         "execute_new_1",
         "step[extend]",
         "step[",

@@ -19,6 +19,8 @@ from llmprof.plugins import Place, at
 
 _MOST_OF_A_PRODUCT: Final = 3
 """The product of gate and up projection has at most this number of kernels."""
+_MOST_OF_A_GATE: Final = 3
+"""Kernels of a shared expert's gate after its product: sigmoid, product, and the sum of all experts."""
 _LEAST_OF_A_NORM: Final = 3
 """A norm that the framework computes kernel by kernel (square, mean, root, product) has more than this."""
 _MOST_OF_ANGLES: Final = 4
@@ -132,8 +134,10 @@ class Stretch:
         return k.among("norm", "collective", "moe_routing") or k.does("adds")
 
     def _after_product(self, row: int) -> bool:
-        """Whether the event before is a GEMM or what finishes one."""
+        """Whether the event before (or before a memory copy) is a GEMM or what finishes one."""
         before = self._at(row - 1)
+        if before is not None and before.source == "copy":
+            before = self._at(row - 2)
         return before is not None and (before.does("gemm") or before.category in _AFTER_PRODUCTS)
 
     def _end_of_feed_forward(self, activation: int | None) -> int | None:
@@ -166,6 +170,10 @@ class Stretch:
         # nothing but a conversion precedes a norm of one kernel in its own layer: sums and scales end the one before
         sums = [i for i in closing if self.kernels[i].does("adds") or self.kernels[i].does("multiplies")]
         end = max([i for i in closing if self._closes(i)] + sums * (len(closing) < len(tail)), default=0)
+        # a shared expert's own gate: sigmoid and product, then the sum with the chosen experts
+        gate = [i for i in closing if end < i <= end + _MOST_OF_A_GATE]
+        if self.doing("bends", gate[:1]):
+            end = max(self.doing("adds", gate), default=end)
         added, root = self.doing("adds", tail)[:1], self.doing("roots", tail)[:1]
         if self.chosen is not None and added and (not root or added < root):
             end = added[0]  # the results of the chosen experts are weighted and added after their last GEMM
@@ -260,6 +268,8 @@ class Stretch:
         looked_up = self.doing("embeds") or self.of("embedding")
         patches = [] if self.attends else self.of("linear", among=early)
         self.embedding = min((looked_up or patches)[:1], default=len(self.rows))
+        while patches and self.embedding and self.kernels[self.embedding - 1].among("copy", "fill"):
+            self.embedding -= 1  # another layout of an image for its convolution
         # the embedding's own collective comes before the first norm; one after that is the first layer's
         gathered, norm_row = self.of("collective", among=early)[:1], self.of("norm", among=early)[:1]
         gathered = gathered if not norm_row or gathered < norm_row else []

@@ -60,22 +60,22 @@ def _nccl(found: re.Match[str]) -> str:
 
 def _elementwise(found: re.Match[str]) -> str:
     rest = found.string[found.end() :]
-    rest = re.sub(r"gpu_kernel_impl\w*<", "", rest)
-    functor = re.search(r"CUDAFunctor(?:OnSelf)?_(\w+)|(\w+?)_kernel(?:_impl|_cuda)|(\w+?)Functor\b", rest)
+    rest = re.sub(r"gpu_kernel_impl\w{0,16}<", "", rest)
+    functor = re.search(r"CUDAFunctor(?:OnSelf)?_(\w+)|(\w{1,48}?)_kernel(?:_impl|_cuda)|(\w{1,48}?)Functor\b", rest)
     if functor is not None and re.search(r"Unary$|Binary$", functor[0].removesuffix("Functor")):
-        functor = re.search(r"(\w+?)Functor\b", rest[functor.end() :])
+        functor = re.search(r"(\w{1,48}?)Functor\b", rest[functor.end() :])
     if functor is None:
         return "elementwise"
     return f"elementwise {next(group for group in functor.groups() if group).lower()}"
 
 
 def _reduce(found: re.Match[str]) -> str:
-    what = re.search(r"(\w+?)_functor\b|(\w+?)Ops<|(\w+?)NanFunctor\b", found.string)
+    what = re.search(r"(\w{1,48}?)_functor\b|(\w{1,48}?)Ops<|(\w{1,48}?)NanFunctor\b", found.string)
     return "reduce" + (f" {next(group for group in what.groups() if group).lower()}" if what else "")
 
 
 _FORMS: Final[tuple[tuple[str, Callable[[re.Match[str]], str]], ...]] = (
-    (r"Cijk_[A-Z]\w+?_(?P<type>B|H|S|D|I8|F8|X)[A-Z0-9_]*?_.*?MT(?P<tile>\d+x\d+x\d+)", _tensile),
+    (r"^Cijk_\w{1,8}?_\w{1,8}?_(?P<type>B|H|S|D|I8|F8|X)[A-Z0-9]{0,4}_.*?MT(?P<tile>\d+x\d+x\d+)", _tensile),
     (r"^nvjet_(?:(?P<sm>sm\d+)_)?\w+?_(?P<tile>\d+x\d+)_", _nvjet),
     (
         r"^(?P<sm>sm\d+)_xmma_\w*?gemm_(?P<type>bf16|f16|f32|f64|e4m3|e5m2|i8)\w*?_tilesize(?P<tile>\d+x\d+x\d+)",

@@ -29,7 +29,7 @@ class TestKernels:
         assert title(chart) == "gemm takes 80 % of the kernels' time"
         bars = specs.rows(chart, "bar", "row")
         assert [(bar["row"], bar["ns"], bar["count"]) for bar in bars] == [
-            ("gemm", 80, 3), ("FlashAttnFwdSm90", 15, 1), ("2 others", 5, 8),
+            ("gemm", 80, 3), ("FlashAttention-3", 15, 1), ("2 others", 5, 8),
         ]  # fmt: skip
         assert "80 %, 3 × 26.7 ns" in specs.texts(chart)
 

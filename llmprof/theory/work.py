@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from llmprof.theory.plan import BYTES, Batch, Plan, Requests
 from llmprof.theory.shapes import Attention, FeedForward, Layer, Shape
@@ -102,68 +103,41 @@ class _Step:
 
     def before(self) -> Iterator[Operator]:
         """The embedding."""
-        width = self.tokens * self.shape.embedding_width * self.plan.high_bytes
-        yield Operator(
-            "embedding",
-            "embedding",
-            input_bytes=width + 8 * self.tokens,
-            output_bytes=self.hidden_bytes,
-            math=self._math,
-        )
-        if self.shape.embedding_width != self.shape.hidden:
-            yield self._projection(
-                "project_in", "embedding", self.shape.embedding_width, self.shape.hidden, split=False
-            )
+        hidden, width = self.shape.hidden, self.shape.embedding_width
+        yield self._moving("embedding", self.tokens * width * self.plan.high_bytes + 8 * self.tokens, self.hidden_bytes)
+        if width != hidden:
+            yield self._projection("project_in", width, hidden, stage="embedding")
         yield from self._all_reduce()
 
     def layer(self, layer: Layer) -> Iterator[Operator]:
         """One layer."""
-        attended = list(self._attention(layer.attention))
-        fed = list(self._feed_forward(layer.feed_forward))
-        before, after = (1, 1) if layer.norms == 2 else (layer.norms // 2, layer.norms // 2)
-        if layer.norms == 1:
-            before, after = 1, 0
+        before, after = (layer.norms + 1) // 2, layer.norms // 2
         if before:
             yield self._norm("input_norm", before)
-        yield from attended
+        yield from self._attention(layer.attention)
         yield from self._all_reduce()
         if after:
             yield self._norm("post_norm", after)
-        yield from fed
+        yield from self._feed_forward(layer.feed_forward)
         yield from self._all_reduce()
 
     def after(self, all_logits: bool) -> Iterator[Operator]:
         """Operators after the last layer: norm, output projection, sampling."""
-        shape, plan, act = self.shape, self.plan, self.act
+        shape, plan, act, width = self.shape, self.plan, self.act, self.shape.embedding_width
         if shape.final_norm:
             yield replace(self._norm("final_norm", 1), stage="final_norm")
-        if shape.embedding_width != shape.hidden:
-            yield self._projection("project_out", "lm_head", shape.hidden, shape.embedding_width, split=False)
+        if width != shape.hidden:
+            yield self._projection("project_out", shape.hidden, width, stage="lm_head")
         rows = self.tokens if all_logits else self.requests
-        vocab = shape.vocab / plan.tp
-        yield Operator(
-            "lm_head",
-            "lm_head",
-            flops=2 * rows * shape.embedding_width * vocab,
-            math=self._math,
-            weight_bytes=shape.embedding_width * vocab * plan.high_bytes,
-            input_bytes=rows * shape.embedding_width * act,
-            output_bytes=rows * vocab * act,
-        )
+        yield self._projection("lm_head", width, shape.vocab / plan.tp, tokens=rows)
+        logits = rows * shape.vocab * act
         if plan.tp > 1:
-            yield Operator("gather_logits", "all_gather", message_bytes=rows * shape.vocab * act, math=self._math)
-        logits = rows * shape.vocab
-        yield Operator("sampling", "sampling", math="fp32", input_bytes=logits * act, output_bytes=8 * rows, kernels=8)
+            yield self._message("gather_logits", "all_gather", logits)
+        yield self._moving("sampling", logits, 8 * rows, math="fp32", kernels=8)
         if plan.pp > 1:
-            hops = plan.pp - 1
-            yield Operator(
-                "pass_on", "send_recv", layers=hops, message_bytes=self.hidden_bytes / plan.tp, math=self._math
-            )
-            yield Operator("tell_tokens", "broadcast", message_bytes=8 * rows, math=self._math)
-
-    @property
-    def _math(self) -> str:
-        return self.plan.activations
+            passed = self._message("pass_on", "send_recv", self.hidden_bytes / plan.tp)
+            yield replace(passed, layers=plan.pp - 1)
+            yield self._message("tell_tokens", "broadcast", 8 * rows)
 
     def _attention(self, a: Attention) -> Iterator[Operator]:
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
@@ -172,39 +146,25 @@ class _Step:
             yield from self._latent(a)
             return
         query, key, value = heads * a.head_dim, kv_heads * a.head_dim, kv_heads * a.value_dim
-        yield self._linear("qkv_proj", "qkv_proj", hidden, query + key + value)
+        yield self._linear("qkv_proj", hidden, query + key + value)
         # compiled engines fuse the norms of queries and keys with the rotation: one pass over both
-        norms = 1 if a.norm_parameters else 0
-        rotated = self.shape.family not in ("gpt2", "opt")
-        if norms or rotated:
+        if kernels := bool(a.norm_parameters) + (self.shape.family not in ("gpt2", "opt")):
             moved = t * (query + key) * act
-            kernels = norms + (1 if rotated else 0)
-            yield Operator(
-                "rope", "rope", input_bytes=moved, output_bytes=moved, math=self._math, kernels=kernels, fusable=True
-            )
+            yield self._moving("rope", moved, moved, kernels=kernels, fusable=True)
         cache = BYTES[plan.kv_cache] * (key + value)
-        yield Operator(
-            "kv_cache_write",
-            "kv_cache_write",
-            input_bytes=t * (key + value) * act,
-            kv_write_bytes=t * cache,
-            math=self._math,
-            fusable=True,
-        )
+        yield self._cached(key + value)
         pairs = sum(self._pairs(part, a.window) for part in self.batch)
         old = sum(part.keys(a.window) - part.tokens for part in self.batch)
-        yield Operator(
+        yield self._moving(
             "attention",
-            "attention",
+            t * query * act + t * cache,
+            t * heads * a.value_dim * act,
             flops=2 * heads * (a.head_dim + a.value_dim) * pairs,
-            math=self._math,
             kv_read_bytes=max(old, 0) * cache,
-            input_bytes=t * query * act + t * cache,
-            output_bytes=t * heads * a.value_dim * act,
             kernels=2,
             tiles=self.requests * kv_heads,
         )
-        yield self._linear("o_proj", "o_proj", heads * a.value_dim, hidden)
+        yield self._linear("o_proj", heads * a.value_dim, hidden)
 
     def _pairs(self, part: Requests, window: int | None) -> float:
         return part.pairs(window) if self.causal else part.tokens * part.context
@@ -215,86 +175,65 @@ class _Step:
         heads, nope = a.heads / plan.tp, a.head_dim - a.rope_dim
         query, latent = heads * a.head_dim, a.kv_rank + a.rope_dim
         if a.q_rank:
-            yield self._linear("qkv_a_proj", "qkv_proj", hidden, a.q_rank + latent, split=False)
-            yield self._norm_of("qk_norm", a.q_rank + a.kv_rank)
-            yield self._linear("q_b_proj", "qkv_proj", a.q_rank, query)
+            yield self._linear("qkv_a_proj", hidden, a.q_rank + latent, stage="qkv_proj")
         else:
-            yield self._linear("q_proj", "qkv_proj", hidden, query)
-            yield self._linear("kv_a_proj", "qkv_proj", hidden, latent, split=False)
-            yield self._norm_of("qk_norm", a.kv_rank)
+            yield self._linear("q_proj", hidden, query, stage="qkv_proj")
+            yield self._linear("kv_a_proj", hidden, latent, stage="qkv_proj")
+        moved = t * (a.q_rank + a.kv_rank) * act
+        yield self._moving("qk_norm", moved, moved, stage="norm")
+        if a.q_rank:
+            yield self._linear("q_b_proj", a.q_rank, query, stage="qkv_proj")
         expanded = [part for part in self.batch if part.phase == "prefill" or not self.absorb]
         absorbed = [part for part in self.batch if part not in expanded]
-        up = a.kv_rank * heads * (nope + a.value_dim)
         moved = t * (query + a.rope_dim) * act
-        yield Operator("rope", "rope", input_bytes=moved, output_bytes=moved, math=self._math, fusable=True)
+        yield self._moving("rope", moved, moved, fusable=True)
         cache = latent * BYTES[plan.kv_cache]
-        yield Operator(
-            "kv_cache_write",
-            "kv_cache_write",
-            input_bytes=t * latent * act,
-            kv_write_bytes=t * cache,
-            math=self._math,
-            fusable=True,
-        )
+        yield self._cached(latent)
         if expanded:
             tokens = sum(part.tokens for part in expanded)
             # the cache holds latent vectors, which are expanded for the whole context
             reach = sum(part.keys() for part in expanded)
-            yield Operator(
-                "kv_b_proj",
-                "qkv_proj",
-                flops=2 * reach * up,
-                math=plan.math,
-                weight_bytes=up * plan.low_bytes,
-                input_bytes=reach * a.kv_rank * act,
-                output_bytes=reach * heads * (nope + a.value_dim) * act,
-            )
-            yield Operator(
+            yield self._linear("kv_b_proj", a.kv_rank, heads * (nope + a.value_dim), stage="qkv_proj", tokens=reach)
+            yield self._moving(
                 "attention",
-                "attention",
+                (tokens * query + reach * heads * (a.head_dim + a.value_dim)) * act,
+                tokens * heads * a.value_dim * act,
                 flops=2 * heads * (a.head_dim + a.value_dim) * sum(self._pairs(part, None) for part in expanded),
-                math=self._math,
-                kv_read_bytes=sum(part.keys() - part.tokens for part in expanded) * cache,
-                input_bytes=(tokens * query + reach * heads * (a.head_dim + a.value_dim)) * act,
-                output_bytes=tokens * heads * a.value_dim * act,
+                kv_read_bytes=(reach - tokens) * cache,
             )
         if absorbed:
             tokens = sum(part.tokens for part in absorbed)
-            pairs = sum(self._pairs(part, None) for part in absorbed)
-            yield Operator(
+            up = a.kv_rank * heads * (nope + a.value_dim)
+            yield self._moving(
                 "absorbed_kv_b",
-                "attention",
+                tokens * (query + heads * a.kv_rank) * act,
+                tokens * heads * (latent + a.value_dim) * act,
+                stage="attention",
                 flops=2 * tokens * up,
-                math=self._math,
                 weight_bytes=up * plan.high_bytes,
-                input_bytes=tokens * (query + heads * a.kv_rank) * act,
-                output_bytes=tokens * heads * (latent + a.value_dim) * act,
                 kernels=2,
             )
-            yield Operator(
+            yield self._moving(
                 "attention",
-                "attention",
-                flops=2 * heads * (latent + a.kv_rank) * pairs,
-                math=self._math,
+                tokens * heads * latent * act + tokens * cache,
+                tokens * heads * a.kv_rank * act,
+                flops=2 * heads * (latent + a.kv_rank) * sum(self._pairs(part, None) for part in absorbed),
                 kv_read_bytes=sum(part.keys() - part.tokens for part in absorbed) * cache,
-                input_bytes=tokens * heads * latent * act + tokens * cache,
-                output_bytes=tokens * heads * a.kv_rank * act,
                 kernels=2,
                 tiles=sum(part.count for part in absorbed),
             )
-        yield self._linear("o_proj", "o_proj", heads * a.value_dim, hidden)
+        yield self._linear("o_proj", heads * a.value_dim, hidden)
 
     def _feed_forward(self, f: FeedForward) -> Iterator[Operator]:
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
         columns = 2 if f.gated else 1
         if not f.experts:
             inner = f.inner / plan.tp
-            yield self._linear("gate_up_proj", "gate_up_proj", hidden, columns * inner)
-            moved = t * inner * act
-            yield Operator("activation", "activation", input_bytes=columns * moved, output_bytes=moved, math=self._math)
-            yield self._linear("down_proj", "down_proj", inner, hidden)
+            yield self._linear("gate_up_proj", hidden, columns * inner)
+            yield self._moving("activation", columns * t * inner * act, t * inner * act)
+            yield self._linear("down_proj", inner, hidden)
             return
-        yield replace(self._projection("router", "router", hidden, f.experts, split=False), kernels=2)
+        yield replace(self._projection("router", hidden, f.experts), kernels=2)
         # without expert parallelism every rank has a part of each expert, with it some whole experts
         inner = f.inner if plan.expert_parallel else f.inner / plan.tp
         share = 1 / plan.tp if plan.expert_parallel else 1.0
@@ -302,77 +241,68 @@ class _Step:
         touched = distinct_experts(f.experts, f.active, t) * share
         size = hidden * inner * (columns + 1)
         ids = t * f.active * 8
-        yield Operator(
-            "expert_dispatch", "expert_dispatch", input_bytes=ids, output_bytes=ids, math=self._math, kernels=2
-        )
-        yield Operator(
+        yield self._moving("expert_dispatch", ids, ids, kernels=2)
+        yield self._moving(
             "experts",
-            "experts",
+            (t * hidden + routed * inner) * act,
+            routed * (columns * inner + hidden) * act,
             flops=2 * routed * size,
             math=plan.math,
             weight_bytes=touched * size * plan.low_bytes,
-            input_bytes=(t * hidden + routed * inner) * act,
-            output_bytes=routed * (columns * inner + hidden) * act,
             kernels=2,
         )
-        moved = routed * inner * act
-        yield Operator("activation", "activation", input_bytes=columns * moved, output_bytes=moved, math=self._math)
-        yield Operator(
-            "combine", "combine", input_bytes=routed * hidden * act, output_bytes=t * hidden * act, math=self._math
-        )
+        yield self._moving("activation", columns * routed * inner * act, routed * inner * act)
+        yield self._moving("combine", routed * hidden * act, t * hidden * act)
         if f.shared_inner:
             shared = hidden * f.shared_inner / plan.tp * (columns + 1)
-            moved = t * f.shared_inner / plan.tp * (columns + 1) * act
-            yield Operator(
-                "shared_experts",
-                "experts",
-                flops=2 * t * shared + (2 * t * hidden if f.shared_gate else 0),
-                math=plan.math,
-                weight_bytes=shared * plan.low_bytes,
-                input_bytes=self.hidden_bytes + moved,
-                output_bytes=self.hidden_bytes + moved,
-                kernels=3,
-            )
+            moved = self.hidden_bytes + t * f.shared_inner / plan.tp * (columns + 1) * act
+            flops = 2 * t * shared + (2 * t * hidden if f.shared_gate else 0)
+            work = {"stage": "experts", "math": plan.math, "weight_bytes": shared * plan.low_bytes, "kernels": 3}
+            yield self._moving("shared_experts", moved, moved, flops=flops, **work)
 
-    def _linear(self, component: str, stage: str, inputs: float, outputs: float, *, split: bool = True) -> Operator:
+    def _moving(self, component: str, read: float, written: float, **work: Any) -> Operator:
+        """An operator that reads and writes so many bytes of activations; its stage has its name if none is given."""
+        given: dict[str, Any] = {
+            "stage": component,
+            "math": self.plan.activations,
+            "input_bytes": read,
+            "output_bytes": written,
+        }
+        return Operator(component, **given | work)
+
+    def _message(self, component: str, stage: str, size: float) -> Operator:
+        return self._moving(component, 0.0, 0.0, stage=stage, message_bytes=size)
+
+    def _cached(self, width: float) -> Operator:
+        written = self.tokens * width * BYTES[self.plan.kv_cache]
+        return self._moving("kv_cache_write", self.tokens * width * self.act, 0.0, kv_write_bytes=written, fusable=True)
+
+    def _linear(self, component: str, inputs: float, outputs: float, **work: Any) -> Operator:
         """Projection in a layer, whose weights have the low precision of a quantized model."""
-        return replace(
-            self._projection(component, stage, inputs, outputs, split=split),
-            math=self.plan.math,
-            weight_bytes=inputs * outputs * self.plan.low_bytes,
-        )
+        weights = inputs * outputs * self.plan.low_bytes
+        return replace(self._projection(component, inputs, outputs, **work), math=self.plan.math, weight_bytes=weights)
 
-    def _projection(self, component: str, stage: str, inputs: float, outputs: float, *, split: bool) -> Operator:
-        del split  # sizes are those of the rank already; the argument documents at the call whether they were divided
-        return Operator(
+    def _projection(
+        self, component: str, inputs: float, outputs: float, *, tokens: float | None = None, stage: str | None = None
+    ) -> Operator:
+        """Product of the activations of some tokens, else of all, with a matrix of the rank's own size."""
+        rows = self.tokens if tokens is None else tokens
+        return self._moving(
             component,
-            stage,
-            flops=2 * self.tokens * inputs * outputs,
-            math=self._math,
+            rows * inputs * self.act,
+            rows * outputs * self.act,
+            stage=stage or component,
+            flops=2 * rows * inputs * outputs,
             weight_bytes=inputs * outputs * self.plan.high_bytes,
-            input_bytes=self.tokens * inputs * self.act,
-            output_bytes=self.tokens * outputs * self.act,
         )
 
     def _norm(self, component: str, count: int) -> Operator:
         """Norms over the hidden size, each fused with the addition of the residual."""
-        moved = 2 * self.hidden_bytes / self.plan.sp
-        weights = self.shape.hidden * self.plan.high_bytes * (2 if self.shape.norm_bias else 1)
-        return Operator(
-            component,
-            "norm",
-            weight_bytes=count * weights,
-            input_bytes=count * moved,
-            output_bytes=count * moved,
-            math=self._math,
-            kernels=count,
-        )
-
-    def _norm_of(self, component: str, width: int) -> Operator:
-        moved = self.tokens * width * self.act
-        return Operator(component, "norm", input_bytes=moved, output_bytes=moved, math=self._math)
+        moved = count * 2 * self.hidden_bytes / self.plan.sp
+        weights = count * self.shape.hidden * self.plan.high_bytes * (2 if self.shape.norm_bias else 1)
+        return self._moving(component, moved, moved, stage="norm", weight_bytes=weights, kernels=count)
 
     def _all_reduce(self) -> Iterator[Operator]:
         """All-reduce over the tensor-parallel ranks of a result of the hidden size."""
         if self.plan.tp > 1:
-            yield Operator("all_reduce", "all_reduce", message_bytes=self.hidden_bytes, math=self._math)
+            yield self._message("all_reduce", "all_reduce", self.hidden_bytes)

@@ -163,7 +163,7 @@ FINDINGS: Final = {
     "exposed_communication": Words(
         """{% if waits_known %}Transfer{% else %}Communication (transfer, and waiting that cannot be told from it)
         {%- endif %} with no compute beside it takes {{ time_ns|ns }} of {{ part }} ({{ share|share }});
-        {{ hidden_share|share }} of it is hidden.""",
+        {{ hidden_share|share }} of all communication is hidden behind compute.""",
         """{{ calls|n }} calls in {{ part }}, most time in {{ kinds|join(", ") }}.
         {%- if why %} Waiting is not known: {{ why }}.{% endif %}""",
         """{% if has_layers %}Fewer or fused collectives, {{ fuse_communication }}, sequence parallelism, compute beside

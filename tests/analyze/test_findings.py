@@ -439,6 +439,17 @@ def test_exposed_communication() -> None:
     assert the(together(QUIET), "exposed_communication") is None
 
 
+def test_calls_beside_each_other_are_hidden_once() -> None:
+    # each 25 us of transfer twice at the same time, with 5 us of a GEMM beside them
+    trace = ranks_with_all_reduces({0: 0, 1: 0}, transfer=25_000)
+    calls, more = trace.kernels.filter(pl.col("name") == NCCL_ALL_REDUCE), [trace.kernels]
+    for stream, change in ((8, {}), (9, {"name": pl.lit(GEMM), "dur_ns": pl.lit(5_000, dtype=pl.Int64)})):
+        more.append(calls.with_columns(pl.lit(stream, dtype=pl.Int64).alias("stream"), **change))
+    found = waiting.exposed_communication(scope_of(Trace({**trace.tables, "kernels": pl.concat(more)}, trace.meta)))
+    assert found is not None
+    assert found.figures["hidden_share"] == pytest.approx(5 / 25)
+
+
 def test_nccl_for_small_messages() -> None:
     trace = ranks_with_all_reduces({0: 0, 1: 0}, transfer=10_000)
     calls = trace.kernels.filter(pl.col("name") == NCCL_ALL_REDUCE).select(

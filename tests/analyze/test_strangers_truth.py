@@ -9,6 +9,8 @@ import pytest
 
 import llmprof
 from llmprof import analyze
+from llmprof.analyze.findings.scope import scope_of
+from llmprof.analyze.findings.waiting import exposed_communication
 from llmprof.trace import Trace
 
 STRANGERS = Path(__file__).parents[2] / ".." / "shared" / "strangers"
@@ -115,3 +117,13 @@ def test_gloo_lasts_as_long_as_its_range() -> None:
         173_209_713, 180_293_695, 380_183_168, 162_768_957, 178_343_122
     ]  # fmt: skip
     assert calls.filter(bytes=4 * 2_082_411)["dur_ns"].sum() == 1_060_657_263
+
+
+def test_a_rank_that_waits_in_gloo_is_told_so_first() -> None:
+    trace = read("chrome/cpu_only__rank-34*")
+    assert analyze.findings(trace)["rule"][0] == "exposed_communication"
+    measured, of_step = exposed_communication(scope_of(trace)), analyze.overlap(trace, by="step").sum()
+    assert measured is not None
+    hidden = of_step["hidden_communication_ns"][0] / of_step["communication_ns"][0]
+    assert measured.figures["hidden_share"] == pytest.approx(hidden)
+    assert measured.ns == of_step["exposed_communication_ns"][0]

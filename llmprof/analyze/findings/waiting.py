@@ -13,7 +13,9 @@ from llmprof.analyze.findings.reasons import REASONS
 from llmprof.analyze.findings.scope import Measure, Scope, largest, middle, most, total, worst
 from llmprof.analyze.idle import idle, launch_delay
 from llmprof.analyze.idle.host import call_kinds
+from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.layers import layers
+from llmprof.analyze.overlap import COMMUNICATION
 from llmprof.analyze.ranks import late_groups_of, latest_group, rank_groups
 
 LATE = ("host_bound", "launch")
@@ -354,11 +356,12 @@ def exposed_communication(scope: Scope) -> Measure | None:
         .agg(pl.col("dur_ns").sum())
         .sort("dur_ns", "kind", descending=[True, False])
     )
-    everything = total(calls, "transfer_ns") if waits_known else total(calls, "dur_ns")
+    # calls beside each other count once, as in overlap
+    any_call = union_length(scope.events.filter(pl.col("category").is_in(COMMUNICATION)), ["window"])
     rank, window = worst(calls.with_columns(dur_ns=pl.coalesce("transfer_ns", "dur_ns")))
     figures = {
         "waits_known": bool(waits_known),
-        "hidden_share": max(0.0, 1 - transfer / everything) if everything else None,
+        "hidden_share": 1 - scope.time("communication") / total(any_call, "busy_ns"),
         "kinds": [kind.replace("_", "-") for kind in kinds["kind"].head(2)],
         "calls": calls.height / scope.parts,
         "why": None if waits_known or not why.len() else why[0],

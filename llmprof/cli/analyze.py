@@ -16,6 +16,7 @@ from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import FAILING, gate, markdown
 from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.findings.document import findings_document, findings_schema
+from llmprof.analyze.findings.facts import recorded_time
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.replay.what_if import change_of, moved_in_words
 from llmprof.cli.hardware import (
@@ -185,7 +186,7 @@ def _view_of(name: str) -> str:
 
 
 def findings(args: Namespace, terminal: Terminal) -> str:
-    """Print findings as sentences, or as the JSON document of the published schema."""
+    """Print where the time went and findings as sentences, or as the JSON document of the published schema."""
     if args.schema:
         return to_json(findings_schema())
     if not args.paths:
@@ -194,11 +195,11 @@ def findings(args: Namespace, terminal: Terminal) -> str:
         return findings_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
     on_workers({"findings": {}}, trace, args, terminal)
-    return (
-        to_json(findings_document(trace))
-        if args.json
-        else findings_text(analyze.findings(trace), terminal.width, args.paths)
-    )
+    if args.json:
+        return to_json(findings_document(trace))
+    found = findings_text(analyze.findings(trace), terminal.width, args.paths)
+    went, what = recorded_time(trace)
+    return f"{wrapped(f'Recorded time ({what}): {went}.', terminal.width, '', '')}\n{found}" if went else found
 
 
 def diff(args: Namespace, terminal: Terminal) -> str:

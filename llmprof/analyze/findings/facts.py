@@ -41,7 +41,7 @@ def run_facts(trace: Trace) -> pl.DataFrame:
     'vLLM'
     """
     rows = [("model", *_model(trace)), ("engine", *_engine(trace)), ("device", *_device(trace))]
-    rows += [("batch", *_batch(trace)), ("step time", *_step_time(trace)), ("recorded time", *_recorded_time(trace))]
+    rows += [("batch", *_batch(trace)), ("step time", *_step_time(trace)), ("recorded time", *recorded_time(trace))]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
@@ -120,7 +120,7 @@ def _step_time(trace: Trace) -> tuple[str | None, str]:
     return mean, f"mean of {words}, from step to step" if count > 1 else f"{words}, to its end"
 
 
-def _recorded_time(trace: Trace) -> tuple[str | None, str]:
+def recorded_time(trace: Trace) -> tuple[str | None, str]:
     """Time of the devices by the phase of their steps, and what is outside of steps."""
     try:
         windows, recorded = step_windows(trace), recorded_windows(trace)
@@ -139,7 +139,8 @@ def _recorded_time(trace: Trace) -> tuple[str | None, str]:
     outside = whole - sum(ns for _, ns, _ in rows)
     parts += [f"outside of steps {format_share(outside / whole)}"] if outside > 0 and parts else []
     mean = format_ns(whole / recorded.height)
-    return f"{mean}: {', '.join(parts)}" if parts else mean, "from the first to the last event, host and device"
+    of = f", mean of {recorded.height} devices" if recorded.height > 1 else ""
+    return f"{mean}: {', '.join(parts)}" if parts else mean, f"from the first to the last event, host and device{of}"
 
 
 def facts_in_words(facts: pl.DataFrame) -> list[tuple[str, str]]:

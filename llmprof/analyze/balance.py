@@ -25,9 +25,8 @@ _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
 def expert_exchange(trace: Trace) -> pl.DataFrame:
     """Exchange of tokens with the ranks of their experts, layer by layer.
 
-    If experts are on several ranks, a collective brings them their tokens before their first matrix product (dispatch),
-    and another one returns the results after the last (combine): an all-to-all, or an all-gather and a reduce-scatter.
-    The other ranks wait in the combine for a rank whose experts have more tokens.
+    One collective brings the experts' ranks their tokens (dispatch), one returns the results (combine): an all-to-all,
+    or an all-gather and a reduce-scatter. The other ranks wait in the combine for the one with the most tokens.
 
     Parameters
     ----------
@@ -37,22 +36,20 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each rank and layer of a pass in which tokens are exchanged:
+        One row for each rank and layer of a pass in which tokens are exchanged, by rank and time:
 
         - ``rank, step, phase, layer`` (step and phase are null in a pass of padding, of a rank without requests; its
           layer is that of the ranks with requests), ``exchange`` (the same number on all ranks of one exchange, null
           where the other ranks' calls are not known), ``ranks_seen`` (ranks of the trace that take part);
         - ``kinds`` (of the collectives, such as ``all_to_all``);
         - ``sent_rows, received_rows`` (rows of the largest tensor that this rank gives to its dispatch and gets from
-          it: tokens, once for each expert where the exchange sends them so; null where shapes or sizes were not
-          recorded), ``load`` (received rows over their mean of the ranks);
+          it: tokens, once for each expert where the exchange sends them so; null where not recorded), ``load``
+          (received rows over their mean of the ranks);
         - ``dispatch_ns, dispatch_wait_ns, dispatch_bytes`` and ``combine_ns, combine_wait_ns, combine_bytes`` (sums
           over the calls; waiting and bytes are null where one of them is not known);
         - ``experts_ns`` (time of the experts' kernels), ``imbalance`` (the largest of the ranks over their mean; 1 is
           even), ``slowest_rank`` (whose experts take longest);
         - ``arrival_skew_ns`` (largest difference of arrival among the calls).
-
-        Sorted by rank and time. Empty where no layer exchanges tokens.
 
     Raises
     ------
@@ -226,9 +223,7 @@ _TWO: Final = r"(\[\s*\d+\s*,\s*\d+\s*\])"
 def rank_balance(trace: Trace) -> pl.DataFrame:
     """Work, waiting for other ranks, and idle time of each rank.
 
-    Ranks that call collectives together form a group. Data parallelism of a dense model has several groups, which share
-    only the load of requests. With expert parallelism all ranks are one group, and a rank without requests still runs
-    passes of padding, which have no step.
+    With expert parallelism a rank without requests still runs passes of padding, which have no step.
 
     Parameters
     ----------
@@ -238,12 +233,12 @@ def rank_balance(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each rank: ``rank, group`` (from 0; null where it calls collectives whose other ranks are not
-        known), ``steps``, ``prefill_tokens, decode_tokens`` (of its steps; null where the engine does not say them),
-        ``compute_ns`` (time in which anything but collectives runs), ``communication_ns``, ``wait_ns`` (in collectives,
-        for ranks that came later; null where it cannot be told), ``without_step_ns`` (compute that belongs to no step),
-        ``idle_ns`` (nothing of the rank runs, from the first start to the last end of any rank), ``busy_share``
-        (compute over that time) and ``imbalance`` (compute over the mean of the ranks; 1 is even).
+        One row for each rank: ``rank, group`` (ranks that call collectives together, from 0; null where the other
+        ranks of its calls are not known), ``steps``, ``prefill_tokens, decode_tokens`` (of its steps; null where the
+        engine does not say them), ``compute_ns`` (anything but collectives runs), ``communication_ns``, ``wait_ns`` (in
+        collectives, for ranks that came later; null where it cannot be told), ``without_step_ns`` (compute that belongs
+        to no step), ``idle_ns`` (nothing of the rank runs, from the first start to the last end of any rank),
+        ``busy_share`` (compute over that time) and ``imbalance`` (compute over the mean of the ranks; 1 is even).
 
     Raises
     ------

@@ -79,11 +79,10 @@ _SCHEMA: Final = {
 def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: NotNegative = 6) -> pl.DataFrame:
     """Chains of short kernels that always follow each other on a stream.
 
-    A kernel here is a name in a stage of a phase. Two kernels are linked if the second directly follows the first in at
-    least 90 % of the runs of both (the first and last layer often differ), on one stream and in one step. Only kernels
-    that mainly move memory count (norm, RoPE, cache write, activation, quantise, element-wise, copies, routing of
-    experts), not matrix products and attention; an all-reduce may begin a chain. The recording does not say whether
-    other kernels need the results in between.
+    A kernel here is a name in a stage of a phase. Two are linked if the second directly follows the first in at least
+    90 % of the runs of both (the first and last layer often differ), on one stream and in one step. Matrix products and
+    attention do not count, only kernels that mainly move memory; an all-reduce may begin a chain. The recording does
+    not say whether other kernels need the results in between.
 
     Parameters
     ----------
@@ -97,13 +96,13 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
     Returns
     -------
     polars.DataFrame
-        ``phase, fusion`` (a fusion that engines or compilers have, if the categories of the whole chain are one; null
-        for any other), ``categories`` (in order, with ``+``), ``kernels`` (names, one a line), ``length``, ``count``
-        (chains), ``a_step`` (chains in each step), ``launches_saved`` (of the recording), ``total_ns`` (time of the
-        chains' kernels), ``gap_ns`` (between them), ``share`` (of the summed time of all kernels), ``bytes_saved`` (of
-        the recording: bytes that need not be written and read again between the kernels; null if the shapes of their
+        The largest first: ``phase, fusion`` (a known fusion of engines or compilers with the categories of the whole
+        chain; null for any other), ``categories`` (in order, with ``+``), ``kernels`` (names, one a line), ``length``,
+        ``count`` (chains), ``a_step`` (chains in each step), ``launches_saved`` (of the recording), ``total_ns`` (time
+        of the chains' kernels), ``gap_ns`` (between them), ``share`` (of the summed time of all kernels),
+        ``bytes_saved`` (of the recording: not written and read again between the kernels; null if the shapes of their
         operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of ``recorded_ns``, by
-        :func:`~llmprof.analyze.what_if`; null where none was predicted). The largest first.
+        :func:`~llmprof.analyze.what_if`; null where none was predicted).
 
     Raises
     ------

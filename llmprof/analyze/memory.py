@@ -84,8 +84,8 @@ def memory(
     trace : Trace
         A trace with memory events.
     per : {"device", "holder", "op", "step", "time"}
-        Kind of row: a device with its peak and its fragmentation; a holder of memory at the peak, or at ``at_ns``; an
-        operator or a step with its allocations and releases; or a moment of a change.
+        Kind of row: a device; a holder of memory at the peak, or at ``at_ns``; an operator; a step; or a moment of a
+        change.
     at_ns : int, optional
         With ``per="holder"``, the moment instead of the peak of each device (ns from the start of the trace).
 
@@ -96,16 +96,16 @@ def memory(
 
         - device: ``peak_bytes`` (most that was allocated at a time), ``peak_ns, first_bytes`` (before the first
           event), ``last_bytes``, ``reserved_peak_bytes`` (most that the allocator had taken from the device),
-          ``fragmentation`` (share of the reserved memory that is not allocated, at the peak of what is allocated),
+          ``fragmentation`` (share of the reserved memory that is not allocated, at ``peak_ns``),
           ``allocations, allocated_bytes, releases, released_bytes, largest_bytes`` and ``known_share`` (of the peak,
           whose holder is known);
         - holder: ``part`` (KV cache, weights, activations, CUDA graphs, inputs …; ``temporary``: released within the
-          recording; ``before the recording``: its holder was not recorded; null: not known), ``evidence`` (stack,
-          category, lifetime), ``holder`` (innermost frame of the program, or operator), ``bytes, blocks, share`` (of
-          what is allocated then), ``oldest_ns``;
+          recording; ``before the recording``; null: not known), ``evidence`` (stack, category, lifetime), ``holder``
+          (innermost frame of the program, or operator), ``bytes, blocks, share`` (of what is allocated then),
+          ``oldest_ns``;
         - op: ``op`` (operator that was running, else the innermost frame),
           ``allocations, allocated_bytes, releases, released_bytes, net_bytes, largest_bytes``;
-        - step: ``step, phase, peak_bytes`` (most that was allocated within it) and the columns of an operator;
+        - step: ``step, phase, peak_bytes`` and the columns of an operator;
         - time: ``time_ns, allocated_bytes, reserved_bytes`` after each change.
 
         The largest first; steps in their order.

@@ -39,9 +39,9 @@ def replayable(trace: Trace) -> pl.DataFrame:
     """Operators with their arguments and time, and whether they can be run alone.
 
     A device event belongs to the innermost operator around its launch that llmprof can call
-    (:data:`llmprof.names.replayable.OPERATORS`). The time of a call is that of all kernels and copies launched in it;
-    in a trace of a CPU run, it is the time of the operator itself. Events outside of such operators have separate rows,
-    so that the shares add up to 1 on a trace with a device.
+    (:data:`llmprof.names.replayable.OPERATORS`). The time of a call is that of all kernels and copies launched in it,
+    or of the operator itself in a trace of a CPU run. Events outside of such operators have separate rows, so that the
+    shares add up to 1 on a trace with a device.
 
     Parameters
     ----------
@@ -51,14 +51,14 @@ def replayable(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``key`` (names the operator and its arguments; null where it cannot be run), ``operator`` (null where none was
-        recorded), ``kind`` (``gemm, attention, norm, activation, rope, kv_cache, moe, quantise, all_reduce, embedding,
-        elementwise, reduction`` or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls, over all ranks; launches
-        where there is no operator), ``total_ns, share`` (of the summed time of all rows), ``median_ns`` (of a call)
-        with ``low_ns, high_ns`` (its 95 % interval, of the sign test), ``host_median_ns`` (the operator on the host),
-        ``kernels`` (names, one a line), ``layers, phases`` (where it was called, with commas), ``can`` (be run alone),
-        ``why`` (it cannot), ``assumed`` (what the recording does not say of the arguments), ``torch_strides,
-        torch_inputs``. The longest first.
+        The longest first: ``key`` (names the operator and its arguments; null where it cannot be run), ``operator``
+        (null where none was recorded), ``kind`` (``gemm, attention, norm, activation, rope, kv_cache, moe, quantise,
+        all_reduce, embedding, elementwise, reduction`` or ``copy``), ``shapes, dtypes`` (JSON), ``count`` (calls, over
+        all ranks; launches where there is no operator), ``total_ns, share`` (of the summed time of all rows),
+        ``median_ns`` (of a call) with ``low_ns, high_ns`` (its 95 % interval, of the sign test), ``host_median_ns``
+        (the operator on the host), ``kernels`` (names, one a line), ``layers, phases`` (where it was called, with
+        commas), ``can`` (be run alone), ``why`` (it cannot), ``assumed`` (what the recording does not say of the
+        arguments), ``torch_strides, torch_inputs``.
 
     Raises
     ------

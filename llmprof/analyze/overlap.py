@@ -51,8 +51,8 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
 def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False) -> pl.DataFrame:
     """Compute, communication, copies and idle time of the device as lengths of unions of intervals.
 
-    Kernels that run at the same time count once in a class. Communication is the category ``collective``. Copies are
-    ``copy`` and ``fill``, by copy engines or kernels. Everything else is compute.
+    Communication is the category ``collective``, copies are ``copy`` and ``fill``, by copy engines or kernels;
+    everything else is compute. Kernels of a class that run at the same time count once.
 
     Parameters
     ----------
@@ -60,8 +60,8 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
         Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
     by : str or sequence of str
         Columns of :func:`~llmprof.analyze.attribute` that divide the events into groups. ``rank`` is added in front if
-        it is missing, since each rank has its own device. Without ``step`` the idle time between steps counts. A rank
-        with several devices is busy while any of them is; add ``device`` to see each.
+        it is missing. Without ``step`` the idle time between steps counts. A rank with several devices is busy while
+        any of them is; add ``device`` to see each.
     waits : bool
         Also tell waiting from transfer in the exposed communication, by matching the collectives over the ranks.
 
@@ -73,9 +73,9 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
         - ``total_ns``: from the first start to the last end of the group, without ``other_ns``;
         - ``compute_ns, communication_ns, copy_ns``: union of each class;
         - ``exposed_communication_ns, hidden_communication_ns``: communication without and with concurrent compute;
-        - ``exposed_wait_ns, exposed_transfer_ns, exposed_unknown_ns`` (with ``waits``): exposed communication in which
-          a collective waits for its last rank, the rest of that whose ranks were matched, and that whose ranks were
-          not, of which waiting is unknown (:func:`~llmprof.analyze.collectives` says why). They add up to it;
+        - ``exposed_wait_ns, exposed_transfer_ns, exposed_unknown_ns`` (with ``waits``): its exposed parts in which a
+          collective waits for its last rank, does not, and has unknown ranks (:func:`~llmprof.analyze.collectives`
+          says why);
         - ``exposed_copy_ns``: copies without concurrent compute or communication;
         - ``idle_ns``: nothing of the rank runs. Groups that interleave share the gaps, so theirs do not add up;
         - ``other_ns``: only events of other groups of the rank run between the group's first start and last end.
@@ -203,8 +203,7 @@ def overlap_within(
     -------
     polars.DataFrame
         The columns of :func:`~llmprof.analyze.overlap` by ``rank`` except ``other_ns``; ``total_ns`` is the length of
-        the window, and what lies before the first event in it and after the last is idle. A rank that runs nothing
-        in the window is idle all the time.
+        the window, and what lies before the first event in it and after the last is idle.
 
     Raises
     ------

@@ -44,27 +44,24 @@ def rank_groups(
 ) -> pl.DataFrame:
     """Node of each rank, and its place in data, pipeline, tensor and expert parallelism.
 
-    Nothing is guessed from the number of a rank. Evidence, in this order: the names of the files
-    (``dp1_pp0_tp3_ep7_rank11``, as vLLM and SGLang write them), the descriptions of process groups that torch recorded
-    (``TENSOR_MODEL_PARALLEL_GROUP``, ``mesh_tp``), the configuration of a run that llmprof made, and what the caller
-    says. With sizes alone, ranks are counted as vLLM and Megatron do: tensor parallelism runs fastest, then pipeline,
-    then data.
+    Evidence, in this order: the names of the files (``dp1_pp0_tp3_ep7_rank11``, as vLLM and SGLang write them), the
+    descriptions of process groups that torch recorded (``TENSOR_MODEL_PARALLEL_GROUP``, ``mesh_tp``), the configuration
+    of a run that llmprof made, and what the caller says. Sizes alone count ranks as vLLM and Megatron do: tensor
+    parallelism runs fastest, then pipeline, then data.
 
     Parameters
     ----------
     trace : Trace
         Any trace.
-    ranks_per_node : int, optional
-        Ranks of a node, which have consecutive numbers; what the recording says comes first.
-    tp, pp : int, optional
-        Sizes of tensor and pipeline parallelism; what the recording says comes first.
+    ranks_per_node, tp, pp : int, optional
+        Ranks of a node, which have consecutive numbers, and sizes of tensor and pipeline parallelism; what the
+        recording says comes first.
 
     Returns
     -------
     polars.DataFrame
-        One row for each rank: ``rank, node`` (name or number as text), ``dp, pp, tp, ep`` (place in each dimension,
-        from 0; ranks with the same ``dp`` are one replica); null where nothing says it. ``evidence`` says what did, as
-        ``node: file name; tp: process groups``, null where nothing is known. Sorted by rank.
+        One row for each rank, in order: ``rank, node`` (name or number as text), ``dp, pp, tp, ep`` (place in each
+        dimension, from 0), ``evidence`` (as ``node: file name; tp: process groups``); null where nothing is known.
 
     Raises
     ------
@@ -233,8 +230,8 @@ def late_groups(
 ) -> pl.DataFrame:
     """Lateness of groups: how often the ranks of a node, or of one place in a parallel dimension, arrive last.
 
-    Only collectives between ranks of at least two such groups count: an all-reduce within one node says nothing about
-    other nodes. Waiting of one pipeline stage for another comes from their dependency and counts, too.
+    Only collectives between ranks of at least two such groups count. Waiting of one pipeline stage for another comes
+    from their dependency and counts, too.
 
     Parameters
     ----------
@@ -246,16 +243,14 @@ def late_groups(
     Returns
     -------
     polars.DataFrame
-        One row for each group: ``by`` (node, dp, pp, tp or ep), ``group`` (the name of the node, or the place as text),
-        ``ranks`` (list), ``calls`` (that count), ``last`` (in which one of its ranks arrives last), ``share_last``,
-        ``expected_share`` (its part of the ranks of these calls: what it would be by chance), ``late_median_ns``
-        (median start of its ranks after the first rank), ``others_wait_ns`` (waiting of ranks outside the group in
-        the calls in which it is last, summed), ``together`` (in these calls, how late the middle one of its ranks is
-        as a share of the last one's lateness, and, where its ranks are in different calls, how late the middle one
-        usually is: near 1 the whole group is late, near 0 one of its ranks alone; null where it never is last),
-        ``worst_rank`` (which of them is last most often), ``evidence`` (what says who belongs to it). By ``by``, the
-        latest first. Empty where no group of
-        several ranks is known.
+        One row for each group, by ``by``, the latest first: ``by`` (node, dp, pp, tp or ep), ``group`` (the name of the
+        node, or the place as text), ``ranks`` (list), ``calls`` (that count), ``last`` (in which one of its ranks
+        arrives last), ``share_last``, ``expected_share`` (by chance: its part of the ranks of these calls),
+        ``late_median_ns`` (median start of its ranks after the first rank), ``others_wait_ns`` (waiting of ranks
+        outside the group in the calls in which it is last, summed), ``together`` (lateness of its middle rank over that
+        of its last one, in these calls or, where its ranks are in different calls, usually: near 1 the whole group is
+        late, near 0 one rank alone; null where it never is last), ``worst_rank`` (last most often), ``evidence`` (what
+        says who belongs to it). Empty where no group of several ranks is known.
 
     Raises
     ------

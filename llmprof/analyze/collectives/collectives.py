@@ -44,12 +44,11 @@ COLUMNS = [
 def collectives(trace: Trace) -> pl.DataFrame:
     """Every collective call on every rank, matched over the ranks.
 
-    A collective cannot finish before its last rank has arrived, so on the other ranks its duration is mostly
-    waiting: ``wait_ns`` runs from a rank's own start to the last start of the same call on any rank, and the rest of
-    the duration is ``transfer_ns``. A rank that sends into a buffer and ends before the other one begins did not wait
-    (send_recv, broadcast, reduce). Bandwidths are over the transfer, as in nccl-tests: the algorithm's is ``bytes /
-    transfer``; the bus's is this times ``2 (n - 1) / n`` for all_reduce, ``(n - 1) / n`` for all_gather, reduce_scatter
-    and all_to_all, and 1 for the rest (NVIDIA nccl-tests, doc/PERFORMANCE.md).
+    A collective cannot finish before its last rank has arrived: ``wait_ns`` runs from a rank's own start to the last
+    start of the same call on any rank, and the rest of the duration is ``transfer_ns``. A rank that sends into a buffer
+    and ends before the other one begins did not wait (send_recv, broadcast, reduce). Bandwidths are over the transfer:
+    the algorithm's is ``bytes / transfer``; the bus's is this times ``2 (n - 1) / n`` for all_reduce, ``(n - 1) / n``
+    for all_gather, reduce_scatter and all_to_all, and 1 for the rest (NVIDIA nccl-tests, doc/PERFORMANCE.md).
 
     Parameters
     ----------
@@ -63,12 +62,11 @@ def collectives(trace: Trace) -> pl.DataFrame:
         where it has no match), ``kind, algorithm, group, world`` (ranks in the group), ``ranks_seen``, ``bytes,
         bytes_source`` (metadata, shapes or null), ``dtype, start_ns, dur_ns``, ``arrival_skew_ns`` (last start minus
         first start), ``wait_ns, transfer_ns`` (null where they cannot be told: ``unmatched`` says why), ``last_rank``
-        (who arrived last), ``end_spread_ns`` (last end minus first end: a few us where the clocks agree and the
-        ranks leave at once, tens where they leave one after another around a ring), ``clock_offset_ns`` (correction
-        of this rank's clock, 0 on one host), ``algorithm_gbps, bus_gbps`` (GB/s), ``name``; ``matched_by`` (group:
-        the recording names the group; ends: the ranks leave together), ``match_confidence`` (share of the calls of
-        these ranks that overlap on all of them, as they must; null for kinds that a rank may leave early) and
-        ``unmatched`` (why there is no wait, null where there is one).
+        (who arrived last), ``end_spread_ns`` (last end minus first end: a few us where the clocks agree and the ranks
+        leave at once, tens around a ring), ``clock_offset_ns`` (correction of this rank's clock, 0 on one host),
+        ``algorithm_gbps, bus_gbps`` (GB/s), ``name``; ``matched_by`` (group: the recording names the group; ends: the
+        ranks leave together), ``match_confidence`` (share of the calls of these ranks that overlap on all of them, as
+        they must; null for kinds that a rank may leave early) and ``unmatched``.
 
     Raises
     ------

@@ -108,14 +108,12 @@ def diff(
 ) -> pl.DataFrame:
     """Compare the step time of two runs, its parts, and the kernels.
 
-    First come the time of a step of each phase and the parts that add up to it (compute by stage, communication split
-    into waiting and transfer, copies, idle time by cause). A step lasts from its first event on the device to its last
-    (or to the first event of the next step, if that comes before); times are means over the ranks, and over the steps
-    between the quartiles of the phase. The events of the device follow, aligned by their labels: the union of the
-    events of a label in a step (0 without any), the median over the steps of a phase on each rank, then the mean over
-    ranks and repeats; events outside steps are left out. Without steps whole recordings are compared. Two profiles of
-    Nsight Compute are compared kernel by kernel: launches match if they have the same name, grid and block and are the
-    n-th of these in their profile; if a grid or block changed, the n-th launches of a name are compared.
+    A step lasts from its first event on the device to its last (or to the next step's first one, if that comes before).
+    Its time and parts are means over the ranks, and over the steps between the quartiles of the phase. Events are
+    aligned by their labels: the union of a label's events in a step (0 without any), the median over the steps of a
+    phase on each rank, then the mean over ranks and repeats; events outside steps are left out. Without steps whole
+    recordings are compared. Launches of two profiles of Nsight Compute match if they are the n-th with the same name,
+    grid and block; if a grid or block changed, the n-th of the name.
 
     Parameters
     ----------
@@ -124,15 +122,14 @@ def diff(
     tolerance : float
         Change relative to ``a`` up to which the status is ``same`` (0.05: 5 %).
     by : str or sequence of str
-        Labels of :func:`~llmprof.analyze.attribute` by which events are aligned below the phase, such as ``("layer",
-        "stage")`` or ``"name"``.
+        Labels of :func:`~llmprof.analyze.attribute` by which events are aligned below the phase.
     ranks : sequence of int, optional
         Ranks whose steps and events count, on both sides; all if not given. Waiting is found with all ranks either way.
     names : (str, str), optional
         Names of the runs; by default those of the folders or files that were read.
     part : {"all", "times", "events", "waterfall", "context"}
-        What of the comparison: all of it; the time of a step and its parts; the events of the device; the bars from one
-        step time to the other; or what the runs share and what limits the comparison.
+        All of it; the time of a step and its parts; the events of the device; the bars from one step time to the other;
+        or what the runs share and what limits the comparison.
     phase : str, optional
         Phase of the waterfall; the one with the most time if not given.
 
@@ -140,31 +137,30 @@ def diff(
     -------
     polars.DataFrame
         All: ``level`` (step or recording, part, between: the time to the next step, kernels), ``phase``, ``kind, part``
-        (null for kernels), the other columns of ``by`` (null above the kernels), ``a_ns, b_ns, delta_ns`` (ns a step
-        and rank), ``ratio``, ``low_ns, high_ns, beyond_noise`` (95 % interval of the change; null for kernels),
-        ``a_count, b_count`` (events a step and rank; null above the kernels), ``a_steps, b_steps``, ``status`` and
-        ``a_run, b_run`` (names of the runs). The rows of level ``part`` add up to the one of level ``step`` of their
-        phase; those of ``kernels`` need not, since kernels overlap. The interval is over the repeats where there are
-        two or more on both sides, else over the steps of one run, which knows nothing of differences from run to run;
-        null where there is one step. ``status`` is faster, slower, same (within the tolerance or the noise), only_a or
-        only_b; of whole recordings less_time and more_time, since other numbers of kernels may have run. The parts
-        ``times`` and ``events`` are its rows above the kernels, and those of the kernels with their labels first.
+        (compute by stage, waiting, transfer, copies, idle time by cause; null for kernels), the other columns of ``by``
+        (null above the kernels), ``a_ns, b_ns, delta_ns`` (ns a step and rank), ``ratio``, ``low_ns, high_ns,
+        beyond_noise`` (95 % interval of the change, over the repeats where both sides have two or more, else over the
+        steps of one run, which knows nothing of differences from run to run; null for kernels and for one step),
+        ``a_count, b_count`` (events a step and rank; null above the kernels), ``a_steps, b_steps``, ``status`` (faster,
+        slower, same: within the tolerance or the noise, only_a, only_b; of whole recordings less_time and more_time)
+        and ``a_run, b_run`` (names of the runs). Rows of level ``part`` add up to the ``step`` of their phase; kernels
+        overlap and need not. ``times`` and ``events`` are its rows above the kernels, and those of the kernels with
+        their labels first.
 
-        Waterfall: ``group`` (compute, waiting, transfer, communication, copies, idle, unexplained, and ``total`` for
-        the first and the last row), ``label``, ``part`` (the stage of compute, the cause of idle time; null where
-        several are gathered), ``a_ns, b_ns, delta_ns``, ``from_ns, to_ns`` (where the bar begins and ends: each begins
-        where the one before ends) and ``beyond_noise``. Changes of compute below 1 % of the longer step are merged,
-        except for the three largest; all copies are merged. The last bar before the total is what no part explains.
+        Waterfall: ``group`` (compute, waiting, transfer, communication, copies, idle, unexplained: what no part
+        explains, and ``total`` for the first and the last row), ``label``, ``part`` (stage or cause; null where several
+        are gathered), ``a_ns, b_ns, delta_ns``, ``from_ns, to_ns`` (begin and end of the bar; each begins where the one
+        before ends) and ``beyond_noise``. Copies are merged, and changes of compute below 1 % of the longer step but
+        for the three largest.
 
         Context: ``what`` (device, profiler, engine, ranks, layers, phases, decode batch, prefill tokens, mixed tokens),
-        ``a, b`` (as text; null where unknown), ``same`` (null where one is unknown) and ``words``: what a difference
-        means for the comparison, null where there is none.
+        ``a, b`` (text), ``same`` (null where one is unknown) and ``words``: what a difference means, else null.
 
         Profiles of Nsight Compute: ``kernel_name, occurrence`` (from 0), ``a_kernel_id, b_kernel_id`` (null where the
         other profile alone has the launch), ``a_ns, b_ns, delta_ns, ratio`` (duration), and with ``a_`` and ``b_`` in
-        front ``dram_bytes`` (B), ``flops``, ``compute_pct, memory_pct`` (% of the peak), ``bound`` and ``stall`` (as
-        :func:`~llmprof.analyze.speed_of_light` gives them; null where not measured), ``same_launch`` (whether grid and
-        block agree) and ``status``. The largest change first.
+        front ``dram_bytes, flops, compute_pct, memory_pct, bound, stall`` of
+        :func:`~llmprof.analyze.speed_of_light`, ``same_launch`` (grid and block agree), ``status``. The largest change
+        first.
 
     Raises
     ------

@@ -48,9 +48,8 @@ HELD_SHARE = 0.5
 def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     """Idle time of each rank's device, in parts, each with its cause.
 
-    The device is idle if none of its streams runs anything; for gaps of one stream see :func:`stream_gaps`. The time
-    before a device's first event and after its last does not count. Each gap is split at the call that launched the
-    event that ends it.
+    The device is idle between its first and last event while none of its streams runs anything. Each gap is split at
+    the call that launched the event that ends it.
 
     Parameters
     ----------
@@ -62,25 +61,22 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        One row for each part of a gap, by rank, device and time; the parts of a gap add up to it:
+        One row for each part of a gap, by rank, device and time; the parts of a gap add up to it (times in ns):
 
-        - ``rank, device``; ``gap``: number of the gap, the same for its parts; ``step``: step of the event that ends
-          the gap; ``in_step``: whether that step had already begun on the device (else the gap lies between steps;
-          null without a step);
-        - ``start_ns, dur_ns``: the part (ns); ``gap_ns``: the whole gap (ns);
+        - ``rank, device``; ``gap``: its number; ``step`` of the event that ends the gap, ``in_step``: whether that step
+          had already begun on the device (null without a step);
+        - ``start_ns, dur_ns`` of the part, ``gap_ns`` of the whole gap;
         - ``cause``: ``host_bound`` (the launching call had not begun: the host was late), ``sync`` (the same, but a
-          synchronising call of the launching thread was waiting when the gap began; this part is as long as that call,
-          by which the host could have been ahead, and the rest is ``host_bound``), ``launch`` (the launching call was
-          running, or the usual delay between its start and that of the event), ``queued`` (the event was launched and
-          something held it) or ``unknown`` (no launch in the capture);
+          synchronising call of the launching thread was waiting when the gap began; as long as that call),
+          ``launch`` (the launching call was running, or the usual delay between its start and that of the event),
+          ``queued`` (the event was launched and something held it) or ``unknown`` (no launch in the capture);
         - ``doing, doing_kind, doing_share``: what the launching thread spent most of the part in, by the innermost
           call, operator, Python function or range at each moment; null where nothing of it was recorded;
-        - ``held_by, held_kind``: in ``queued`` parts, what the event waited for: ``call`` (a call of the host that
-          holds the device), ``graph`` (an earlier node of the same graph), ``event`` (its stream had to wait for
-          another one), ``copy`` or ``stream`` (the device needs a few us after the copy or other event before it on its
-          stream); null if nothing recorded explains the wait;
+        - ``held_by, held_kind``: in ``queued`` parts, what the event waited for: ``call`` (of the host, that holds the
+          device), ``graph`` (an earlier node), ``event`` (of another stream), ``copy`` or ``stream`` (the few us after
+          the copy or other event before it on its stream); null if nothing recorded explains the wait;
         - ``after_name, after_stream``: the event that ended when the gap began; ``next_event, next_name,
-          next_stream``: the one that ends the gap; ``launch_start_ns``: start of its launch (ns);
+          next_stream``: the one that ends the gap; ``launch_start_ns``: start of its launch;
         - ``sync_name``: the synchronising call, null for other causes.
 
     Raises

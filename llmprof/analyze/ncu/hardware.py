@@ -190,13 +190,11 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
     ===================== ==========================================================================================
 
     The roofline is that of Williams, Waterman and Patterson (2009, Communications of the ACM 52(4)), with the vendor's
-    dense peaks (:mod:`llmprof.hardware`). The operations are counted by the hardware
-    (:mod:`llmprof.analyze.ncu.hardware`), so padding of tiles counts as work.
+    dense peaks (:mod:`llmprof.hardware`). The hardware counts the operations, so padding of tiles counts as work.
 
     Nsight Compute empties the caches before each pass (``--cache-control all``) unless told otherwise, so inputs that
-    were in L2 in the run are read from DRAM here. For a GEMM of M x K by K x N the operations are 2 M K N (and more
-    where tiles do not divide the shape), and ``traffic_bytes`` is the size of both inputs and the result. Where the
-    tiles run in several waves and inputs and result together are more than L2 holds, later waves read a part of the
+    were in L2 in the run are read from DRAM here. A GEMM of M x K by K x N has 2 M K N operations, and its
+    ``traffic_bytes`` are both inputs and the result. Where these do not fit L2, later waves of tiles read a part of the
     inputs again: on an H200 1.6 times the inputs, from some 60 MB on.
 
     Parameters
@@ -212,14 +210,12 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
     polars.DataFrame
         ``kernel_id, kernel_name, duration_ns, flops, dtype`` (with the most operations)``, flop_per_s, dram_read_bytes,
         dram_write_bytes, dram_bytes, bytes_per_s, traffic_bytes, arithmetic_intensity, roof_flop_per_s, roof_share,
-        compute_pct, memory_pct`` (of peak)``, memory_level`` (dram, l2 or l1, the busiest)``, bound, stall,
-        stall_share, flops_source``. The bound is compute or memory where that side is at 60 % of its peak or more (the
-        busier of both), else latency, which ``stall`` explains: the warp state, other than being ready, in which warps
-        spent most time (see ``llmprof.metrics.explain``). Null where the metrics were not collected, or a peak is
-        needed and the metrics name no device, or one whose peaks are not known. ``memory_pct`` is the largest of the
-        shares of the DRAM, of L2 and of all memory units (``gpu__compute_memory_throughput``), which has L1 and shared
-        memory in it, as Nsight Compute's has. Where the SMs are at 60 % or more, a busy L1 makes no memory bound: the
-        tensor cores of a GEMM read their operands from shared memory.
+        compute_pct, memory_pct`` (of peak; the largest share of the DRAM, of L2 and of all memory units,
+        ``gpu__compute_memory_throughput``)``, memory_level`` (dram, l2 or l1, the busiest)``, bound`` (the busier of
+        compute and memory if it is at 60 % of its peak or more, else latency)``, stall, stall_share`` (the warp state,
+        other than being ready, in which warps spent most time; see ``llmprof.metrics.explain``)``, flops_source``. Null
+        where the metrics were not collected, or the device's peaks are not known. Where the SMs are at 60 % or more, a
+        busy L1 makes no memory bound: the tensor cores of a GEMM read their operands from shared memory.
 
     Raises
     ------

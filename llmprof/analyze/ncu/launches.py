@@ -42,10 +42,9 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     """Match profiled launches with the kernels of a timeline, by name, grid, block and order.
 
     Names are compared without the parts that profilers write differently (:mod:`llmprof.names.kernels`). Launches of a
-    run are matched as sequences. Among the timeline's kernels of the profiled kinds, the longest stretches with the
-    same order of kinds as in the profile are taken. So a filter on names, or skipped collectives, do no harm. Kernels
-    of a model repeat from layer to layer and step to step. If a stretch fits several places, the first one after the
-    previous launch is taken, and ``candidates`` says how many there are.
+    run are matched as sequences: the longest stretches of the timeline's kernels of the profiled kinds with the same
+    order as in the profile, so a filter on names, or skipped collectives, do no harm. If a stretch fits several places,
+    the first one after the previous launch is taken, and ``candidates`` says how many there are.
 
     ``confidence`` is the product of two:
 
@@ -67,8 +66,8 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     polars.DataFrame
         One row for each profiled launch: ``kernel_id, kernel_name, grid, block``, of the timeline's kernel ``event``
         (row of :func:`~llmprof.analyze.activity.activity`)``, rank, name, start_ns, dur_ns``, the profiled time
-        ``profiled_ns`` and its ``ratio`` to the timeline's, then ``agrees, match`` (sequence or order)``, confidence,
-        candidates``. The timeline's columns, ``agrees`` and ``match`` are null and the confidence is 0 if nothing fits.
+        ``profiled_ns`` and its ``ratio`` to the timeline's, then ``agrees, match`` (sequence or order)``, confidence``
+        (0 if nothing fits)``, candidates``.
 
     Raises
     ------
@@ -231,18 +230,12 @@ def ncu_command(
 ) -> list[str]:
     """Command that runs a program again and profiles only the launches that were chosen on its timeline.
 
-    It is safe for a run on several GPUs and agrees with the timeline:
-
-    - only the functions of the chosen launches pass the filter, and collectives never do: kernel replay runs a kernel
-      many times, and one that waits for other ranks then waits for ever;
-    - clocks are not locked (``--clock-control none``), since the default locks them to base;
-    - ``--launch-skip`` counts launches that pass the filter, on the rank's device, in the order in which the host
-      launched them within the profiled window. The window must be the same: by default profiling starts where the
-      program calls cudaProfilerStart (vLLM: ``profiler_config={"profiler": "cuda"}``); ``from_start`` is for a trace
-      of the whole program;
-    - kernels of CUDA graphs are profiled as nodes.
-
-    Nothing is run, and there is no shell: every element is one argument.
+    Only the functions of the chosen launches pass its filter, and collectives never do: replayed again and again, one
+    would wait for other ranks for ever. Clocks are not locked (``--clock-control none``). ``--launch-skip`` counts
+    launches that pass the filter, on the rank's device, in the order of the host within the profiled window, which must
+    be the same in both runs: by default it starts where the program calls cudaProfilerStart (vLLM:
+    ``profiler_config={"profiler": "cuda"}``). Kernels of CUDA graphs are profiled as nodes. Nothing is run, and there
+    is no shell: every element is one argument.
 
     Parameters
     ----------
@@ -264,7 +257,7 @@ def ncu_command(
     sections : str
         Set of sections: ``full``, ``detailed``, ``basic``.
     from_start : bool
-        Count from the start of the program.
+        Count from the start of the program, for a trace of all of it.
 
     Returns
     -------

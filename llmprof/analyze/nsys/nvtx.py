@@ -59,10 +59,10 @@ _COLUMNS = [
 def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> pl.DataFrame:
     """Device work of each range of the program.
 
-    A kernel or copy belongs to a range if the API call that launched it lies inside the range on the same thread (equal
-    ends included). So it belongs to all nested ranges around the call; the shortest of them is its innermost range. A
-    range is projected onto the device from the start of the first to the end of the last piece of work that it
-    launched. Ranges that ended on another thread than they began on are left out, as in nsys's ``nvtx_gpu_proj``.
+    A kernel or copy belongs to all ranges around the API call that launched it, on the same thread (equal ends
+    included); the shortest of them is its innermost range. A range is projected onto the device from the start of the
+    first to the end of the last piece of work that it launched. Ranges that ended on another thread than they began on
+    are left out, as in nsys's ``nvtx_gpu_proj``.
 
     Parameters
     ----------
@@ -76,10 +76,10 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
     polars.DataFrame
         By range, for those that launched something: ``range`` (row in the markers), ``parent`` (the shortest range
         that contains it, null for the outermost), ``rank, process, thread, name, domain, style, depth`` (ranges that
-        contain it), ``children`` (ranges right below that launched something), ``start_ns, dur_ns`` of its
-        projection onto the device, ``host_start_ns, host_dur_ns`` on the host, ``launches`` (distinct API calls: a
-        CUDA graph is one), ``kernels, copies, own_kernels`` (of which it is the innermost range) and ``busy_ns`` (the
-        union of its device work), in the order of rank and start on the host. Times in ns.
+        contain it), ``children`` (ranges right below that launched something), ``start_ns, dur_ns`` of its projection,
+        ``host_start_ns, host_dur_ns``, ``launches`` (distinct API calls: a CUDA graph is one), ``kernels, copies,
+        own_kernels`` (of which it is the innermost range) and ``busy_ns`` (the union of its device work), in the order
+        of rank and start on the host. Times in ns.
 
         By event: the row ``event`` of :func:`~llmprof.analyze.activity`, ``rank, start_ns, dur_ns, name, source``, and
         of its innermost range ``range, range_name, domain, depth``, null where it was launched outside of all.
@@ -220,11 +220,7 @@ nvtx_startend_sum = summary(
     grouped_by="by",
 )
 def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
-    """Ranges that the program set, projected onto the device, by name.
-
-    A range is projected from the start of the first to the end of the last piece of device work that was launched
-    in it, as :func:`~llmprof.analyze.nsys.nvtx_kernels` does for each instance. Ranges that launched nothing are left
-    out.
+    """Ranges that launched something, projected onto the device as by :func:`nvtx_kernels`, by name.
 
     Parameters
     ----------

@@ -83,8 +83,8 @@ def requests(
 ) -> pl.DataFrame:
     """Parts of the latency of each request, or the steps and spans of each.
 
-    The engine's worker notes which requests had tokens in each step, and the trace has the time of each step; both are
-    put on one clock. The time from the arrival of a request to its last token is divided at the ends of steps:
+    The steps that had tokens of a request, on the clock of the trace, divide the time from its arrival to its last
+    token:
 
     - before its first step: ``queue_prefill_ns`` (steps with a prefill of others ran), ``queue_decode_ns`` (others only
       decoded), ``queue_other_ns`` (no step ran: front end, scheduler, or the device waited for the host);
@@ -94,8 +94,8 @@ def requests(
     - ``left_out_ns``: steps between its first and last without this request; ``between_ns``: no step ran;
       ``delivery_ns``: from the end of its last step until the client had the last token.
 
-    Shares by tokens are a model: with attention, each token of a long prompt takes more time. The parts are differences
-    of times; together with ``unexplained_ns`` they add up to ``e2e_ns``.
+    With ``unexplained_ns`` they add up to ``e2e_ns``. Shares by tokens are a model: with attention, each token of a
+    long prompt takes more time.
 
     Parameters
     ----------
@@ -115,22 +115,21 @@ def requests(
         By request, in the order of arrival: ``request, id, start_ns`` (on the clock of the trace), ``first_step_ns,
         first_token_ns, end_ns``, ``ttft_ns, e2e_ns``, ``worst_gap_ns`` (the longest from token to token; null where
         the client did not see them), ``prompt_tokens, output_tokens``; the parts above; ``ttft_queue_ns`` and
-        ``ttft_others_ns`` (of the time to the first token: waiting for its first step, and the prefill of others
-        before and beside its own), ``steps, prefill_steps, preemptions``, ``behind`` (requests whose prefill ran while
-        it waited), ``slowest_step`` (number of the step in the trace that was longest against the median of its kind),
-        ``slowest_times`` (how many times as long), ``reason`` (the largest part, in words) and ``unexplained_ns``.
+        ``ttft_others_ns`` (of the time to the first token: before its first step, and the prefill of others),
+        ``steps, prefill_steps, preemptions``, ``behind`` (requests whose prefill ran while it waited),
+        ``slowest_step`` (number of its step in the trace that was longest against the median of its kind) and
+        ``slowest_times`` (how many times as long), ``reason`` (the largest part, in words), ``unexplained_ns``.
 
-        By step of a request: ``request, step`` (number in the notes of the engine), ``trace_step`` (that of
+        By step: ``request, step`` (number in the notes of the engine), ``trace_step`` (of
         :func:`llmprof.analyze.steps`; null where the profiler had stopped), ``part`` (prefill or decode), ``tokens``
         (of this request), ``start_ns, end_ns`` (on the device where the trace has the step, else as the worker noted
         it; never before the end of the step before), ``context_tokens, generation_tokens`` (of the whole step),
         ``preempted`` (it was taken out for this step).
 
-        By span, from its arrival to its last step: ``request, id``; ``part``: ``waiting`` (arrived, no step carried it
-        yet), ``prefill``, ``prefill with others`` (more than a tenth of the tokens of its step were not its own),
-        ``decode``, ``decode beside prefill`` (of another request), ``left out`` (steps ran without it: preempted, or no
-        room); ``start_ns, dur_ns`` (on the clock of the trace); of a step ``step`` (of :func:`llmprof.analyze.steps`;
-        null where the profiler had stopped), ``tokens, context_tokens, generation_tokens`` and ``preempted``.
+        By span: ``request, id``; ``part``: ``waiting`` (no step carried it yet), ``prefill``, ``prefill with others``
+        (more than a tenth of the tokens of its step), ``decode``, ``decode beside prefill`` (of another request),
+        ``left out`` (steps ran without it: preempted, or no room); ``start_ns, dur_ns`` (on the clock of the trace);
+        ``step`` (the ``trace_step`` above), ``tokens, context_tokens, generation_tokens`` and ``preempted``.
 
     Warns
     -----
@@ -148,7 +147,6 @@ def requests(
     Examples
     --------
     >>> found = analyze.requests(run)  # doctest: +SKIP
-    >>> found.select("request", "ttft_ns", "queue_prefill_ns", "reason")  # doctest: +SKIP
     >>> analyze.requests((trace, llmprof.read_requests("spans.jsonl")), per="span")  # doctest: +SKIP
     """
     from llmprof.analyze.requests.spans import request_spans

@@ -8,7 +8,17 @@ import polars as pl
 from llmprof.analyze.overlap import EXPOSED
 from llmprof.arguments import Share
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import check_choice, fitting, inline, nothing, number, require, stack, stacked_bars
+from llmprof.charts.base.data import (
+    bars_of,
+    check_choice,
+    fitting,
+    inline,
+    nothing,
+    number,
+    require,
+    stack,
+    stacked_bars,
+)
 from llmprof.charts.base.theme import (
     COMMUNICATION,
     COMPUTE,
@@ -16,16 +26,15 @@ from llmprof.charts.base.theme import (
     HIDDEN,
     IDLE,
     MISSING,
-    PAPER,
     PHASES,
     REST,
     TEXT_PX,
     UNMATCHED,
     WAIT,
-    colour,
     colours,
     finish,
     heading,
+    in_order,
     ink_on,
     inner,
     is_narrow,
@@ -37,6 +46,13 @@ from llmprof.charts.base.theme import (
     time_unit,
 )
 
+_WORK = {
+    "kernels and copies": (
+        "device time",
+        "Kernels and copies on the device, added up; work on two streams at once counts twice.",
+    ),
+    "operators": ("operator time", "Operators on the host, added up; work on two threads at once counts twice."),
+}
 _VALUES = ("total_ns", "busy_ns", "dur_ns")
 _SOURCE = "llmprof.analyze.attribute(trace), layers(trace) or kernel_summary(trace, by=...)"
 
@@ -87,9 +103,8 @@ def breakdown(
     """
     check_choice(rows, ("phase", "rank", "step"), chart="breakdown", option="rows")
     check_choice(color, ("stage", "category"), chart="breakdown", option="color")
-    check_choice(work, ("kernels and copies", "operators"), chart="breakdown", option="work")
-    on_host = work == "operators"
-    time = "operator time" if on_host else "device time"
+    check_choice(work, _WORK, chart="breakdown", option="work")
+    time, note = _WORK[work]
     column = value or next((c for c in _VALUES if c in frame.columns), _VALUES[-1])
     require(frame, (rows, color, column), chart="breakdown", made_by=_SOURCE)
     sums = _sums(frame, rows, color, column)
@@ -112,9 +127,7 @@ def breakdown(
     panels.append(bars.properties(width=width, height=26 * len(order), title=heading(time.capitalize())))
     chart = compose.rows(*panels, spacing=20)
     unattributed = frame[color].null_count()
-    notes = ["Kernels and copies on the device, added up; work on two streams at once counts twice."]
-    if on_host:
-        notes = ["Operators on the host, added up; work on two threads at once counts twice."]
+    notes = [note]
     if unattributed:
         notes.append(f"{unattributed:,} rows without a {color} count as other.")
     return finish(chart, title or _headline(parts, rows, time), " ".join(notes))
@@ -122,9 +135,12 @@ def breakdown(
 
 def _sums(frame: pl.DataFrame, rows: str, by: str, column: str) -> pl.DataFrame:
     """Time by row and part: ``row, order, part, ns, row_ns``."""
-    named = frame.select(
-        row=_row_name(rows), order=_row_order(rows), part=pl.col(by).fill_null("other"), ns=pl.col(column)
-    )
+    name, order = pl.col(rows).cast(pl.String).fill_null("no " + rows), pl.col(rows)
+    if rows == "phase":
+        order = order.replace_strict({p: i for i, p in enumerate(PHASES)}, default=len(PHASES), return_dtype=pl.Int64)
+    else:
+        name, order = pl.lit(rows + " ") + name, order.cast(pl.Int64)
+    named = frame.select(row=name, order=order, part=pl.col(by).fill_null("other"), ns=pl.col(column))
     sums = named.group_by("row", "order", "part").agg(pl.col("ns").sum()).filter(pl.col("ns") > 0)
     return sums.with_columns(row_ns=pl.col("ns").sum().over("row")).sort("order", "row", "part")
 
@@ -155,27 +171,13 @@ def _merged(by: str, outer: dict[str, str], inner: dict[str, str]) -> dict[str, 
     return colours(by, set(both) - set(rest)) | rest
 
 
-def _row_name(rows: str) -> pl.Expr:
-    name = pl.col(rows).cast(pl.String).fill_null("no " + rows)
-    return name if rows == "phase" else pl.lit(rows + " ") + name
-
-
-def _row_order(rows: str) -> pl.Expr:
-    if rows != "phase":
-        return pl.col(rows).cast(pl.Int64)
-    return pl.col(rows).replace_strict({p: i for i, p in enumerate(PHASES)}, default=len(PHASES), return_dtype=pl.Int64)
-
-
 def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, title: str) -> alt.LayerChart:
     """Bars of 100 %, with the name and share in each part that is wide enough."""
     total = pl.col("percent").cum_sum().over("row")
     data = data.with_columns(start=total - pl.col("percent"), end=total).drop("order", "gathered")
     axis = alt.Axis(title="share (%)", grid=False, tickCount=5 if is_narrow() else 10)
     x = alt.X("start:Q", scale=alt.Scale(domain=[0, 100], nice=False), axis=axis)
-    tips = [alt.Tooltip("row:N", title="bar"), alt.Tooltip("part:N"), alt.Tooltip("time:N")]
-    tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
-    bars = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
-    marks = [bars.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour("part", table), tooltip=tips)]
+    marks = [bars_of(data, table, x, y)]
     lines: list[tuple[str, float, str, str, int]] = []
     for row, part, share, end in data.select("row", "part", "percent", "end").iter_rows():
         room, middle, ink = share / 100 * width, end - share / 2, ink_on(table[part])
@@ -262,7 +264,7 @@ def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str
     --------
     >>> chart = charts.overlap(analyze.overlap(trace, by=("rank",), waits=True))
     """
-    check_choice(work, ("kernels and copies", "operators"), chart="overlap", option="work")
+    check_choice(work, _WORK, chart="overlap", option="work")
     require(frame, _COLUMNS, chart="overlap", made_by=_OVERLAP_SOURCE)
     phase = pl.col("phase").fill_null("no phase") if "phase" in frame.columns else pl.lit("")
     columns = [*_COLUMNS[1:], *(column for column in EXPOSED if column in frame.columns)]
@@ -274,11 +276,11 @@ def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str
     drawn = set(parts.filter(pl.col("ns") > 0)["part"]) | {"compute", "idle"}
     table = {name: fill for name, fill in PARTS.items() if name in drawn}
     parts = parts.filter(pl.col("part").is_in(list(table)))
-    phases = sorted(sums["phase"].unique(), key=_phase_order)
+    phases = in_order(sums["phase"], PHASES)
     plot, panels = inner() - _NAME_PX, []
     for name in phases:
         rows = parts.filter(phase=name)
-        axis = ("operator time" if work == "operators" else "device time") if name == phases[-1] else None
+        axis = _WORK[work][0] if name == phases[-1] else None
         panel = layered(*stacked_bars(rows, table, width=plot, title=axis, unit=unit))
         panel = panel.properties(width=plot, height=_ROW * rows["row"].n_unique())
         panels.append(panel.properties(title=heading(name)) if name else panel)
@@ -292,10 +294,6 @@ def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str
     if frame["exposed_copy_ns"].null_count() == frame.height:
         notes.append("Copies were not captured.")
     return finish(compose.rows(*panels, spacing=14), title or _overlap_headline(sums), notes)
-
-
-def _phase_order(phase: str) -> tuple[int, str]:
-    return (list(PHASES).index(phase) if phase in PHASES else len(PHASES), phase)
 
 
 def _parts(sums: pl.DataFrame) -> pl.DataFrame:
@@ -320,9 +318,8 @@ def _parts(sums: pl.DataFrame) -> pl.DataFrame:
 def _overlap_headline(sums: pl.DataFrame) -> str:
     """Exposed communication and idle time, as the range over the ranks."""
     words = []
-    waits = "exposed_wait_ns" in sums.columns and number(sums["exposed_wait_ns"].sum()) > 0
     columns = [("exposed_communication_ns", "exposed communication"), ("idle_ns", "idle")]
-    if waits:
+    if "exposed_wait_ns" in sums.columns and number(sums["exposed_wait_ns"].sum()) > 0:
         columns.insert(1, ("exposed_wait_ns", "of it waiting"))
     by_rank = sums.group_by("rank").agg(pl.col([column for column, _ in (("total_ns", ""), *columns)]).sum())
     for column, name in columns:

@@ -26,6 +26,7 @@ from llmprof.charts.base.theme import (
     colour,
     finish,
     heading,
+    in_order,
     inner,
     layered,
     row_axis,
@@ -92,9 +93,9 @@ def diff(
     whole = frame["phase"].null_count() == frame.height
     less, more = ("less time", "more time") if whole else ("faster", "slower")
     table = {f"{less} in {second}": FASTER, f"{more} in {second}": SLOWER, "about the same": SAME}
-    places = {name: i for i, name in enumerate(PHASES)}
-    phases = sorted(compared["phase"].unique(), key=lambda p: (places.get(p, len(places)), p))
-    phases = [phase for phase in phases if (compared.filter(phase=phase)["delta_ns"] != 0).any()]
+    phases = [
+        phase for phase in in_order(compared["phase"], PHASES) if (compared.filter(phase=phase)["delta_ns"] != 0).any()
+    ]
     width = inner() - 24 - min(250, round(max(text_px(row, TEXT_PX) for row in compared["row"])))
     axis = f"change of the time{'' if whole else ' of a step'} ({unit.symbol})"
     panels = []

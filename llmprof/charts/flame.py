@@ -181,8 +181,6 @@ def speedscope(
 def speedscope_text(frame: pl.DataFrame, *, name: str = "llmprof") -> str:
     """Content of a file for speedscope, as :func:`speedscope` writes it."""
     require(frame, (*_COLUMNS, "rank", "thread"), chart="speedscope", made_by=_SOURCE)
-    if frame.is_empty():
-        raise nothing("speedscope", "there is no stack", _SOURCE)
     frames = frame.select(pl.col("stack").list.explode().unique(maintain_order=True)).to_series().to_list()
     number_of = {text: place for place, text in enumerate(frames)}
     profiles: list[dict[str, Any]] = []

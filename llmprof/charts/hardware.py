@@ -79,8 +79,6 @@ def length_curves(points: pl.DataFrame) -> Any:
     """Prefill and decode step over the length of the prompt."""
     made = "llmprof.experiments.scaling.read_points(path)"
     require(points, ("tp", "pp", "prompt", "batch", "prefill_s", "decode_step_s"), chart="length_curves", made_by=made)
-    if points.is_empty():
-        raise nothing("length_curves", "there is no point", made)
     rows = points.filter(pl.col("out") == pl.col("out").min()).with_columns(
         pl.col("prefill_s", "decode_step_s") * 1e3, series=pl.format("TP {} PP {}, batch {}", "tp", "pp", "batch")
     )

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import altair as alt
 import polars as pl
 
 from llmprof import names
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import centred, fitting, inline, nothing, number, ranking, require, stack
+from llmprof.charts.base.data import behind, centred, fitting, inline, nothing, number, ranking, require, stack
 from llmprof.charts.base.theme import (
     CAUSES,
     COPY,
     IDLE,
-    INK,
     PAPER,
     REST,
     TEXT_PX,
@@ -81,15 +78,17 @@ def kernels(
         f"Sum of the durations of all launches ({format_ns(total)}): kernels that overlap count in full, "
         "a collective with its waiting."
     )
-    done = finish(compose.rows(kernel_panel(rows, inner() - 8, "total time")), title or head, note)
-    done["title"]["frame"] = "bounds"
-    return done
+    return finish(compose.rows(kernel_panel(rows, inner() - 8, "total time")), title or head, note, at_edge=True)
 
 
 def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.DataFrame:
     """The longest kernels, and one row for all others: ``row, name, part, ns, count, label``."""
     named = frame.select(
-        "name", "count", row=names.readable(frame["name"]).fill_null("unnamed"), part=_part(), ns="total_ns"
+        "name",
+        "count",
+        row=names.readable(frame["name"]).fill_null("unnamed"),
+        part=pl.col("category").fill_null("other"),
+        ns="total_ns",
     )
     if variants:
         sums = named.with_columns(pl.col("count").cast(pl.Int64))
@@ -104,20 +103,15 @@ def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.
     rest, kept = sums.slice(top), sums.head(top)
     if rest.height:
         name = pl.lit(f"{rest.height} others")
-        kept = pl.concat([kept, rest.select(name.alias("row"), name.alias("name"), _REST, pl.col("ns", "count").sum())])
+        kept = pl.concat(
+            [kept, rest.select(row=name, name=name, part=pl.lit("other"), ns=pl.sum("ns"), count=pl.sum("count"))]
+        )
     total = number(sums["ns"].sum())
     labels = [
         f"{percent(100 * ns / total)}, {count:,} × {format_ns(ns / count) if count else '0 ns'}"
         for ns, count in kept.select("ns", "count").rows()
     ]
     return kept.with_columns(label=pl.Series(labels, dtype=pl.String))
-
-
-_REST: Final = pl.lit("other").alias("part")
-
-
-def _part() -> pl.Expr:
-    return pl.col("category").fill_null("other")
 
 
 def kernel_panel(rows: pl.DataFrame, width: int, title: str | None) -> alt.LayerChart:
@@ -183,7 +177,10 @@ def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = N
         f"{format_ns(ns)}, {percent(100 * ns / total)}, {count:,} × {format_ns(median)}"
         for ns, count, median in kept.select("ns", "count", "median_ns").rows()
     ]
-    rows = kept.select("ns", "count", row="name", part=_kind(), label=pl.Series(labels, dtype=pl.String))
+    kind = pl.lit("other")
+    for name, pattern in reversed(_PATTERNS):
+        kind = pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(name)).otherwise(kind)
+    rows = kept.select("ns", "count", row="name", part=kind, label=pl.Series(labels, dtype=pl.String))
     table = {name: fill for name, fill in KINDS.items() if name in rows["part"].to_list()}
     chart = ranking(rows, width=inner() - 8, title="total time", table=table)
     first = rows.row(0, named=True)
@@ -191,16 +188,7 @@ def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = N
     notes = f"Sums over all host threads and ranks, {format_ns(total)} in total; count and median of one call."
     if (left := sums.height - kept.height) > 0:
         notes += f" {left} shorter calls are not shown."
-    done = finish(compose.rows(chart), title or head, notes)
-    done["title"]["frame"] = "bounds"
-    return done
-
-
-def _kind() -> pl.Expr:
-    kind = pl.lit("other")
-    for name, pattern in reversed(_PATTERNS):
-        kind = pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(name)).otherwise(kind)
-    return kind
+    return finish(compose.rows(chart), title or head, notes, at_edge=True)
 
 
 _STALLS_SOURCE = "llmprof.analyze.stalls(metrics)"
@@ -283,9 +271,7 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     if reason in REASONS and (entry := explain(f"smsp__pcsamp_warps_issue_stalled_{reason}")).known:
         notes.append(f"{reason}: {entry.meaning[:1].lower()}{entry.meaning[1:]}")
     headline = title or f"Warps wait longest for {shorten(reason, 40)}: {share} of their time"
-    done = finish(compose.rows(chart), headline, notes)
-    done["title"]["frame"] = "bounds"  # the names of the bars may take a third of the width: lines begin above them
-    return done
+    return finish(compose.rows(chart), headline, notes, at_edge=True)
 
 
 def _named(valid: pl.DataFrame) -> pl.DataFrame:
@@ -384,8 +370,7 @@ def _marks(
     marks += centred(texts.drop_nulls("label"), x, y)
     if timed:
         ends = bars.select("row", start=pl.lit(100.0), label=pl.col("ns").map_elements(format_ns, pl.String))
-        mark = alt.Chart(inline(ends)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
-        marks.append(mark.encode(x=x, y=y, text=alt.Text("label:N")))
+        marks.append(behind(ends, x, y))
     return marks
 
 

@@ -49,7 +49,7 @@ LATENCIES = {
 }
 """Metrics of a request in the order of the chart, and what they are called."""
 
-_PHASES = {"plain": ("without profiler", COMPUTE), "profiled": ("under the profiler", "#D55E00")}
+_PHASES = {"plain": ("without profiler", COMPUTE), "profiled": ("under the profiler", COMMUNICATION)}
 _ROW = 42
 
 
@@ -89,9 +89,8 @@ def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
         for phase, (name, _) in _PHASES.items()
         if (rows := shown.filter((pl.col("phase") == phase) & (pl.col("metric") != "itl_ns"))).height
     )
-    done = finish(compose.rows(chart), title or head, f"Dot: median; line: to the 99th percentile. {counts}.")
-    done["title"]["frame"] = "bounds"
-    return done
+    note = f"Dot: median; line: to the 99th percentile. {counts}."
+    return finish(compose.rows(chart), title or head, note, at_edge=True)
 
 
 def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
@@ -130,7 +129,6 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
 
 _REQUEST_LATENCY_SOURCE = "run.requests, or llmprof.launch.run.requests.requests_of(worker)"
 _SHOWN = ("ttft_ns", "tpot_ns", "itl_ns", "e2e_ns")
-_REQUEST_LATENCY_PHASES = {"plain": ("without profiler", COMPUTE), "profiled": ("under the profiler", COMMUNICATION)}
 _WARM_UP = "warmup"
 _SPACE, _AXIS, _HEIGHT, _MOST_POINTS, _DOTS = 30, 34, 190, 400, 60
 
@@ -168,11 +166,12 @@ def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VCo
         _panel(points, name, plot, phases, first=i % across == 0) for i, (name, points) in enumerate(values.items())
     ]
     grid = rows_of(panels, across, spacing=_SPACE)
-    counts = rows.group_by("phase").agg(requests=pl.len(), repeats=_repeats(rows))
-    counted = {phase: (requests, repeats) for phase, requests, repeats in counts.iter_rows()}
+    repeats = pl.col("repeat").n_unique() if "repeat" in rows.columns else pl.lit(1)
+    counts = rows.group_by("phase").agg(pl.len(), repeats=repeats)
+    counted = {phase: row for phase, *row in counts.iter_rows()}
     notes = [
-        f"{part}: {counted[phase][0]:,} request{'s' * (counted[phase][0] > 1)} in {_times(counted[phase][1])}"
-        for phase, (part, _) in phases.items()
+        f"{part}: {n:,} request{'s' * (n > 1)} in {f'{times} repeats' if times > 1 else 'one repeat'}"
+        for part, (n, times) in ((part, counted[phase]) for phase, (part, _) in phases.items())
     ]
     note = f"{'; '.join(notes)}. Warm-up is left out."
     return finish(compose.rows(*grid, spacing=30), title or _headline(values, phases), note[0].upper() + note[1:])
@@ -180,9 +179,9 @@ def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VCo
 
 def _phases(recorded: list[str]) -> dict[str, tuple[str, str]]:
     """Name and colour of each phase, in order."""
-    named = {phase: shown for phase, shown in _REQUEST_LATENCY_PHASES.items() if phase in recorded}
+    named = {phase: shown for phase, shown in _PHASES.items() if phase in recorded}
     spare = ("#009E73", "#CC79A7", "#8B6F47", "#56B4E9")
-    others = sorted(set(recorded) - set(_REQUEST_LATENCY_PHASES))
+    others = sorted(set(recorded) - set(_PHASES))
     return named | {phase: (phase, spare[i % len(spare)]) for i, phase in enumerate(others)}
 
 
@@ -194,14 +193,6 @@ def _values(rows: pl.DataFrame, name: str) -> pl.DataFrame:
     if isinstance(column.schema["ns"], pl.List):
         column = column.explode("ns")
     return column.drop_nulls().with_columns(pl.col("ns").cast(pl.Float64))
-
-
-def _repeats(rows: pl.DataFrame) -> pl.Expr:
-    return pl.col("repeat").n_unique() if "repeat" in rows.columns else pl.lit(1)
-
-
-def _times(repeats: int) -> str:
-    return f"{repeats} repeats" if repeats > 1 else "one repeat"
 
 
 def _panel(
@@ -336,9 +327,8 @@ def _where(where: pl.DataFrame) -> alt.LayerChart:
     parts = ordered.select("part", row=named, ns=pl.col("ns") / (pl.col("steps") * pl.col("ranks")))
     names = parts["row"].unique(maintain_order=True)
     width = inner() - 20 - round(max(text_px(name, TEXT_PX) for name in names))
-    unit = time_unit(number(parts.group_by("row").agg(pl.col("ns").sum())["ns"].max()))
     table = {name: fill for name, fill in PARTS.items() if number(parts.filter(part=name)["ns"].sum()) > 0}
-    bars = layered(*stacked_bars(parts, table, width=width, title="time of one step", unit=unit))
+    bars = layered(*stacked_bars(parts, table, width=width, title="time of one step"))
     bars = bars.properties(width=width, height=_DASHBOARD_ROW * len(names))
     return _indented(bars).properties(title=heading("Where the time of a step goes"))
 
@@ -394,8 +384,6 @@ def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.V
         A column is missing, or there are no requests.
     """
     require(frame, _WATERFALL_COLUMNS, chart="request_waterfall", made_by=_WATERFALL_SOURCE)
-    if frame.is_empty():
-        raise nothing("request_waterfall", "there are no requests", _WATERFALL_SOURCE)
     shown = frame.sort("ttft_ns", descending=True).head(_MOST).sort("start_ns", "request")
     first = int(number(shown["start_ns"].min()))
     unit = time_unit(number(shown["end_ns"].max()) - first)
@@ -426,9 +414,7 @@ def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.V
     note = "Black: the first token. The parts of the waiting stand in one order, not when they were."
     if frame.height > _MOST:
         note += f" The {_MOST} of {frame.height} requests with the latest first token are shown."
-    done = finish(compose.rows(chart), title or slowest(frame)["title"], note)
-    done["title"]["frame"] = "bounds"
-    return done
+    return finish(compose.rows(chart), title or slowest(frame)["title"], note, at_edge=True)
 
 
 def _bars(shown: pl.DataFrame, first: int) -> pl.DataFrame:

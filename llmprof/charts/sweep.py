@@ -20,6 +20,7 @@ from llmprof.charts.base.theme import (
     beside,
     finish,
     heading,
+    in_order,
     inner,
     is_narrow,
     layered,
@@ -71,7 +72,10 @@ def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
     """The first parameter along the axis, each value in the order of the sweep; the others as lines."""
     first, others = parameters[0], list(parameters[1:])
     text = pl.col(first).cast(pl.String).fill_null("none")
-    names = [pl.concat_str(pl.lit(name.replace("_", " ") + " "), _text(name)) for name in others]
+    names = [
+        pl.concat_str(pl.lit(name.replace("_", " ") + " "), pl.col(name).cast(pl.String).fill_null("no"))
+        for name in others
+    ]
     series = pl.concat_str(names, separator=", ") if names else pl.lit("")
     data = frame.with_columns(x=text, series=series)
     places = data["x"].unique(maintain_order=True).to_list()
@@ -80,10 +84,6 @@ def axes(frame: pl.DataFrame, parameters: Sequence[str]) -> Axes:
     axis = alt.Axis(title=first.replace("_", " "), labelAngle=0, grid=False)
     x = alt.X("x:N", sort=None, scale=alt.Scale(type="point", domain=places, padding=0.5), axis=axis)
     return Axes(data, x, table)
-
-
-def _text(name: str) -> pl.Expr:
-    return pl.col(name).cast(pl.String).fill_null("no")
 
 
 def series_colour(over: Axes) -> alt.Color:
@@ -260,7 +260,6 @@ def _panel(
     return layered(*marks, beside(name).encode(color=alt.ColorValue(INK))).properties(width=plot, height=_HEIGHT)
 
 
-_SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison"
 _PREFERRED = ("tensor_parallel_size", "pipeline_parallel_size", "batch_size", "max_tokens")
 _SWEEP_SCALING_SPACE, _SWEEP_SCALING_HEIGHT = 34, 230
 
@@ -400,22 +399,18 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     )
     if not number(rows["ns"].sum()) > 0:
         raise nothing("sweep_time", "the times add up to zero", _SWEEP_TIME_SOURCE)
-    places = {name: i for i, name in enumerate(PHASES)}
-    phases = sorted(rows["phase"].unique(), key=lambda phase: (places.get(phase, len(places)), phase))
+    phases = in_order(rows["phase"], PHASES)
     table = {name: fill for name, fill in PARTS.items() if number(rows.filter(part=name)["ns"].sum()) > 0}
     width = inner() - 20 - round(max(text_px(row, TEXT_PX) for row in rows["row"]))
     panels = []
     for phase in phases:
         part = rows.filter(phase=phase).sort("point").select("row", "part", "ns")
-        unit = time_unit(number(part.group_by("row").agg(pl.col("ns").sum())["ns"].max()))
-        bars = layered(*stacked_bars(part, table, width=width, title="time of one step", unit=unit))
+        bars = layered(*stacked_bars(part, table, width=width, title="time of one step"))
         panels.append(bars.properties(width=width, height=_ROW * part["row"].n_unique(), title=heading(phase)))
     notes = ["Mean over the ranks and steps of a phase, under the profiler. Time between steps is not in it."]
     if frame["point"].n_unique() > len(points):
         notes.append(f"The first {len(points)} of {frame['point'].n_unique()} points are shown.")
-    done = finish(compose.rows(*panels, spacing=20), title or _headline(rows, phases), notes)
-    done["title"]["frame"] = "bounds"
-    return done
+    return finish(compose.rows(*panels, spacing=20), title or _headline(rows, phases), notes, at_edge=True)
 
 
 def _headline(rows: pl.DataFrame, phases: list[str]) -> str:

@@ -6,6 +6,7 @@ escaped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -161,17 +162,17 @@ def some_known(frame: pl.DataFrame, column: str) -> pl.DataFrame:
 def version(key: str, value: Any) -> str:
     """Format a version as people write it (CUDA's 13000 is 13.0, HIP's 60443483 is 6.4.43483)."""
     text = str(value)
-    if key.startswith(("cuda_", "cupti_")) and text.isdigit() and len(text) in (5, 6):
-        number = int(text)
-        return (
-            f"{number // 1000}.{number % 1000 // 10}"
-            if len(text) == 5
-            else f"{number // 10000}.{number % 10000 // 100}.{number % 100}"
-        )
-    if key.startswith("hip_") and text.isdigit() and len(text) >= 8:
-        number = int(text)  # HIP_VERSION of hip_version.h: major x 10,000,000 + minor x 100,000 + patch
-        return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}"
+    for start, digits, written in _VERSIONS:
+        if key.startswith(start) and (found := re.fullmatch(digits, text)):
+            return written.format(*map(int, found.groups()))
     return text
+
+
+_VERSIONS: Final = (
+    (("cuda_", "cupti_"), r"(\d\d)(\d\d)\d", "{}.{}"),
+    (("cuda_", "cupti_"), r"(\d\d)(\d\d)(\d\d)", "{}.{}.{}"),
+    ("hip_", r"(\d+)(\d\d)(\d{5})", "{}.{}.{}"),
+)
 
 
 def _label(key: str) -> str:

@@ -207,16 +207,28 @@ def stacked_bars(
     )
     x = alt.X("start:Q", scale=alt.Scale(domain=[0, room], nice=False), axis=axis)
     y = row_axis(parts["row"].unique(maintain_order=True))
-    tips = [alt.Tooltip("row:N", title="bar"), alt.Tooltip("part:N"), alt.Tooltip("time:N")]
-    tips += [alt.Tooltip("percent:Q", format=".2f", title="share (%)"), *(alt.Tooltip(f"{name}:Q") for name in extra)]
-    bars = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
-    marks = [bars.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour("part", table), tooltip=tips)]
+    marks = [bars_of(data, table, x, y, extra)]
     if inside:
         marks += _inside(data, table, x, y, width / room)
     ends = data.group_by("row", maintain_order=True).agg(start=pl.col("end").max(), ns=pl.col("ns").sum())
     ends = ends.with_columns(label=pl.col("ns").map_elements(format_ns, return_dtype=pl.String))
-    totals = alt.Chart(inline(ends)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
-    return [*marks, totals.encode(x=x, y=y, text=alt.Text("label:N"))]
+    return [*marks, behind(ends, x, y)]
+
+
+def bars_of(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, extra: Iterable[str] = ()) -> alt.Chart:
+    """Parts of bars from ``start`` to ``end``, with their times and shares as tooltips."""
+    tips = [alt.Tooltip("row:N", title="bar"), alt.Tooltip("part:N"), alt.Tooltip("time:N")]
+    tips += [alt.Tooltip("percent:Q", format=".2f", title="share (%)"), *(alt.Tooltip(f"{name}:Q") for name in extra)]
+    bars = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
+    drawn: alt.Chart = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour("part", table), tooltip=tips)
+    return drawn
+
+
+def behind(rows: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
+    """The ``label`` of each row behind its bar."""
+    mark = alt.Chart(inline(rows)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
+    drawn: alt.Chart = mark.encode(x=x, y=y, text=alt.Text("label:N"))
+    return drawn
 
 
 def _inside(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, px: float) -> list[alt.Chart]:

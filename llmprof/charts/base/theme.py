@@ -142,6 +142,12 @@ def colours(kind: str, present: Iterable[str]) -> dict[str, str]:
     return listed | new
 
 
+def in_order(names: Iterable[Any], table: Iterable[str]) -> list[Any]:
+    """Names in the order of a table; those that it lacks come last, None first of them."""
+    places = {name: i for i, name in enumerate(table)}
+    return sorted(set(names), key=lambda name: (places.get(name, len(places)), name or ""))
+
+
 def ink_on(colour: str) -> str:
     """Black or white text, whichever has the higher contrast on the colour; the contrast is at least 4.58 : 1."""
     return BLACK if contrast(colour, BLACK) > contrast(colour, WHITE) else WHITE
@@ -298,15 +304,15 @@ def colour(field: str, table: Mapping[str, str]) -> alt.Color:
     return alt.Color(f"{field}:N", scale=scale, sort=None, legend=key)
 
 
-def finish(chart: ChartT, title: str, subtitle: str | Sequence[str] = "") -> ChartT:
-    """Give a chart its title and the common look."""
+def finish(chart: ChartT, title: str, subtitle: str | Sequence[str] = "", *, at_edge: bool = False) -> ChartT:
+    """Give a chart its title and the common look; the title begins above the plot, or at the edge of the chart."""
     notes = [subtitle] if isinstance(subtitle, str) else list(subtitle)
     small = is_narrow()
     heads = balanced(title, 36 if small else 86)
     lines = [line for note in notes for line in balanced(note, 52 if small else 128)]
     params = alt.TitleParams(text=heads if len(heads) > 1 else title, subtitle=lines)
-    if small:
-        params["frame"] = "bounds"  # lines begin at the edge of the chart, not above its plot
+    if small or at_edge:
+        params["frame"] = "bounds"
     padding = _PADDING[_wide.get()]
     done: ChartT = chart.properties(title=params, background=PAPER, padding=padding).configure(**_config())
     return done

@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import constant, inline, nothing, number, require
+from llmprof.charts.base.data import behind, inline, number, require
 from llmprof.charts.base.theme import (
     CAUSES,
     COMMUNICATION,
@@ -21,12 +21,14 @@ from llmprof.charts.base.theme import (
     WAIT,
     finish,
     heading,
+    in_order,
     inner,
     is_narrow,
     layered,
     percent,
     time_unit,
 )
+from llmprof.charts.theory.structure import key, names_axis
 from llmprof.text import shorten
 from llmprof.units import format_ns
 
@@ -68,8 +70,6 @@ def theory_curves(
         A column is missing, or there are no rows.
     """
     require(sweep, _NEEDED, chart="theory_curves", made_by=MADE_BY)
-    if sweep.is_empty():
-        raise nothing("theory_curves", "the frame has no rows", MADE_BY)
     over = OVER.get(str(sweep["over"][0]), "value (log scale)")
     panels = [
         _panel(_long(sweep, measured, "prefill_s"), "first token", over, time=True),
@@ -166,8 +166,6 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     """
     parts = {"weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "activations"}
     require(sweep, ["over", "value", "device_bytes", *parts], chart="theory_memory", made_by=MADE_BY)
-    if sweep.is_empty():
-        raise nothing("theory_memory", "the frame has no rows", MADE_BY)
     table = {"weights": STAGES["gate_up_proj"], "KV cache": STAGES["attention"], "activations": STAGES["norm"]}
     rows = sweep.sort("value").select("value", *parts).unpivot(index="value", variable_name="part", value_name="bytes")
     rows = rows.with_columns(
@@ -252,11 +250,7 @@ def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
         A column is missing, or there are no rows.
     """
     require(joined, _GAPS_NEEDED, chart="bound_gap", made_by=GAPS_MADE_BY)
-    if joined.is_empty():
-        raise nothing("bound_gap", "the frame has no rows", GAPS_MADE_BY)
-    present = set(joined["phase"].drop_nulls())
-    phases = [p for p in ("prefill", "mixed", "decode") if p in present]
-    phases += sorted(present - set(phases))
+    phases = in_order(joined["phase"].drop_nulls(), ("prefill", "mixed", "decode"))
     panels = [_gaps_panel(joined.filter(pl.col("phase") == phase), phase) for phase in phases]
     reasons = set(joined["why"])
     table = {name: shade for name, shade in REASONS.items() if name == "least time" or name in reasons}
@@ -298,11 +292,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     share = (100 * pl.col("bound_ns") / pl.col("measured_ns")).fill_nan(0.0)
     of_it = "" if is_narrow() else " of it least time"
     factor = pl.when(pl.col("bound_ns") > 0).then(
-        pl.concat_str(
-            pl.lit(", "),
-            share.map_elements(percent, return_dtype=pl.String),
-            pl.lit(of_it),
-        )
+        pl.format(", {}{}", share.map_elements(percent, return_dtype=pl.String), pl.lit(of_it))
     )
     labels = shown.select(
         "stage",
@@ -312,8 +302,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
         ),
     )
     order = shown["stage"].to_list()
-    axis = alt.Axis(title=None, ticks=False, domain=False, labelFontWeight="bold")
-    y = alt.Y("stage:N", sort=None, scale=alt.Scale(domain=order), axis=axis)
+    y = names_axis("stage", order)
     scale = alt.Scale(domain=[0, number(labels["end"].max()) * (2.6 if is_narrow() else 1.38) or 1.0])
     x = alt.X(
         "start:Q",
@@ -323,8 +312,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     colour = alt.Color("part:N", scale=alt.Scale(domain=list(REASONS), range=list(REASONS.values())), legend=None)
     tips = [alt.Tooltip("stage:N"), alt.Tooltip("part:N")]
     bars = alt.Chart(inline(data)).mark_bar().encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, tooltip=tips)
-    text = alt.Chart(inline(labels)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
-    texts = text.encode(x=alt.X("end:Q", scale=scale), y=y, text=alt.Text("label:N"))
+    texts = behind(labels, alt.X("end:Q", scale=scale), y)
     named = f"{phase}: {steps} step{'s' if steps != 1 else ''} of a rank"
     return layered(bars, texts).properties(width=inner() - 120, height=24 * len(order), title=heading(named))
 
@@ -337,11 +325,7 @@ def _legend(table: dict[str, str]) -> alt.LayerChart:
         wide = 30 + 6.4 * len(name)
         if is_narrow() and x > 6 and x + wide > inner() - 120:
             x, line = 6.0, line + 1
-        down = alt.YValue(8 + 18 * line)
-        square = alt.Chart(constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
-        marks.append(square.encode(x=alt.XValue(x), y=down))
-        text = alt.Chart(constant({})).mark_text(align="left", baseline="middle", fontSize=TEXT_PX, color=INK)
-        marks.append(text.encode(x=alt.XValue(x + 11), y=down, text=alt.TextValue(name)))
+        marks += key(x, 8 + 18 * line, shade, name)
         x += wide
     return layered(*marks).properties(width=inner() - 120, height=16 + 18 * line)
 
@@ -369,8 +353,6 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     made_by = "llmprof.theory.calibrated(device).predict(observations)"
     needed = ("model", "kind", "requests", "context", "measured_s", "predicted_s", "bound_s")
     require(frame, needed, chart="predicted", made_by=made_by)
-    if frame.is_empty():
-        raise nothing("predicted", "the frame has no rows", made_by)
     rows = frame.select(
         "model",
         "kind",

@@ -7,7 +7,7 @@ import polars as pl
 
 from llmprof import hardware
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import constant, inline, nothing, number, require
+from llmprof.charts.base.data import behind, constant, inline, nothing, number, require
 from llmprof.charts.base.theme import (
     COMMUNICATION,
     COMPUTE,
@@ -61,8 +61,6 @@ def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> a
         A column is missing, or there are no rows.
     """
     require(components, _NEEDED, chart="theory_structure", made_by=MADE_BY)
-    if components.is_empty():
-        raise nothing("theory_structure", "the frame has no rows", MADE_BY)
     phases = components["phase"].unique(maintain_order=True).to_list()
     width = inner()
     column = width / len(phases)
@@ -164,12 +162,25 @@ def _key(width: float) -> alt.LayerChart:
     x = width - 420.0
     for name, shade in BOUNDS.items():
         label = {"none": "no least time"}.get(name, f"bound by {name}" if name == "compute" else name)
-        square = alt.Chart(constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
-        marks.append(square.encode(x=alt.XValue(x), y=alt.YValue(-6)))
-        text = alt.Chart(constant({})).mark_text(align="left", baseline="middle", fontSize=TEXT_PX, color=INK)
-        marks.append(text.encode(x=alt.XValue(x + 11), y=alt.YValue(-6), text=alt.TextValue(label)))
+        marks += key(x, -6, shade, label)
         x += 34 + 6.6 * len(label)
     return layered(*marks)
+
+
+def key(x: float, y: float, shade: str, label: str) -> list[alt.Chart]:
+    """A colour and what it means, at a place of the plot (px)."""
+    square = alt.Chart(constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
+    text = alt.Chart(constant({})).mark_text(align="left", baseline="middle", fontSize=TEXT_PX, color=INK)
+    return [
+        square.encode(x=alt.XValue(x), y=alt.YValue(y)),
+        text.encode(x=alt.XValue(x + 11), y=alt.YValue(y), text=alt.TextValue(label)),
+    ]
+
+
+def names_axis(field: str, names: list[str]) -> alt.Y:
+    """Channel of horizontal bars in the order of their names."""
+    axis = alt.Axis(title=None, ticks=False, domain=False, labelFontWeight="bold")
+    return alt.Y(f"{field}:N", sort=None, scale=alt.Scale(domain=names), axis=axis)
 
 
 def _work(row: dict[str, float]) -> str:
@@ -226,8 +237,6 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
         A column is missing, or there are no rows.
     """
     require(components, _COSTS_NEEDED, chart="theory_shares", made_by=MADE_BY)
-    if components.is_empty():
-        raise nothing("theory_shares", "the frame has no rows", MADE_BY)
     panels = {"weight_bytes": ("weights read", "B"), "flops": ("FLOPs", "FLOP"), "latency_s": ("least time", "s")}
     sums = components.group_by("phase", "stage", maintain_order=True).agg(pl.col(list(panels)).sum())
     large = pl.lit(value=False)
@@ -259,8 +268,8 @@ def _bars(
     rows: pl.DataFrame, order: list[str], table: dict[str, str], width: float, label: str, *, names: bool
 ) -> alt.LayerChart:
     phases = rows["phase"].unique(maintain_order=True).to_list()
-    axis = alt.Axis(title=None, ticks=False, domain=False, labelFontWeight="bold", labels=names)
-    y = alt.Y("stage:N", sort=None, scale=alt.Scale(domain=order), axis=axis)
+    y = names_axis("stage", order)
+    y["axis"]["labels"] = names
     top = max(number(rows["share"].max()), 1.0)
     x = alt.X(
         "share:Q",
@@ -306,8 +315,6 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     made_by = "llmprof.theory.profile(model, device).parameter_table"
     needed = ("component", "stage", "parameters", "active_parameters")
     require(parameters, needed, chart="theory_parameters", made_by=made_by)
-    if parameters.is_empty():
-        raise nothing("theory_parameters", "the frame has no rows", made_by)
     rows = parameters.group_by("component", "stage", maintain_order=True).agg(
         pl.col("parameters", "active_parameters").sum()
     )
@@ -320,16 +327,13 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     )
     table = colours("stage", rows["stage"].unique().to_list())
     order = rows["component"].unique(maintain_order=True).to_list()
-    axis = alt.Axis(title=None, ticks=False, domain=False, labelFontWeight="bold")
-    y = alt.Y("component:N", sort=None, scale=alt.Scale(domain=order), axis=axis)
+    y = names_axis("component", order)
     scale = alt.Scale(domain=[0, number(rows["value"].max()) * 1.2])
     x = alt.X("value:Q", scale=scale, axis=alt.Axis(title="parameters (billions)", format=NUMBER))
     shade = alt.Color("stage:N", scale=alt.Scale(domain=list(table), range=list(table.values())), legend=None)
     tips = [alt.Tooltip(f"{name}:N") for name in ("component", "stage", "label")]
     bars = alt.Chart(inline(rows)).mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
-    text = alt.Chart(inline(rows)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
-    chart = layered(bars, text.encode(x=x, y=y, text=alt.Text("label:N")))
-    chart = chart.properties(width=inner() - 130, height=26 * len(order))
+    chart = layered(bars, behind(rows, x, y)).properties(width=inner() - 130, height=26 * len(order))
     sentence = f"{_count(total)} parameters"
     if used < total * 0.999:
         sentence += f", of which a token goes through {_count(used)}"

@@ -18,7 +18,6 @@ from llmprof.analyze.collectives.collectives import (
     link_peak_gbps,
 )
 from llmprof.charts.base import theme
-from llmprof.charts.base.theme import PHASES
 from llmprof.explore.base.messages import Message, Record, Row, Window
 from llmprof.explore.base.ranks import timeline_of
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
@@ -119,10 +118,9 @@ def choices(trace: Trace) -> dict[str, Any]:
     """Kinds with their numbers of calls (the most frequent first), phases and ranks that can be chosen."""
     calls = collectives(trace)
     kinds = calls.group_by("kind").len().sort("len", "kind", descending=[True, False])
-    order, phases = list(PHASES), calls["phase"].drop_nulls().unique().to_list()
     return {
         "kinds": kinds.rows(),
-        "phases": sorted(phases, key=lambda p: (order.index(p) if p in order else len(order), p)),
+        "phases": theme.in_order(calls["phase"].drop_nulls(), theme.PHASES),
         "ranks": calls["rank"].unique().sort().to_list(),
     }
 

@@ -16,7 +16,7 @@ from llmprof.analyze.layers.layers import Measure as TimeColumn
 from llmprof.analyze.layers.layers import layer_gaps
 from llmprof.analyze.layers.layers import layers as layers_of
 from llmprof.analyze.replay.slack import unknown_slack, with_slack
-from llmprof.charts.base.theme import PHASES, STAGES
+from llmprof.charts.base.theme import PHASES, STAGES, in_order
 from llmprof.explore.base.messages import Message, Record, Row, Scale, array
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.explore.layers.picture import MOST_RANKS, Panel, picture
@@ -118,13 +118,10 @@ class Cells:
 def choices(trace: Trace) -> dict[str, Any]:
     """Ranks, stages and phases that can be chosen, and the measures."""
     rows = attribute(trace).filter(pl.col("layer").is_not_null()).select("rank", "stage", "phase").unique()
-    order, phases = list(STAGES), list(PHASES)
-    stages = rows["stage"].drop_nulls().unique().to_list()
-    present = rows["phase"].drop_nulls().unique().to_list()
     return {
         "ranks": rows["rank"].unique().sort().to_list(),
-        "stages": sorted(stages, key=lambda s: (order.index(s) if s in order else len(order), s)),
-        "phases": sorted(present, key=lambda p: (phases.index(p) if p in phases else len(phases), p)),
+        "stages": in_order(rows["stage"].drop_nulls(), STAGES),
+        "phases": in_order(rows["phase"].drop_nulls(), PHASES),
         "measures": [{"name": name, "title": row[0], "meaning": row[3]} for name, row in MEASURES.items()],
     }
 
@@ -162,8 +159,7 @@ def cells(
     columns = placed.group_by("column").agg(
         first=pl.col("step").min(), last=pl.col("step").max(), phase=pl.col("phase").mode().sort().first()
     )
-    phases = columns["phase"].unique().to_list()
-    phases.sort(key=lambda p: (list(PHASES).index(p) if p in PHASES else len(PHASES), p or ""))
+    phases = in_order(columns["phase"], PHASES)
     columns = columns.with_columns(scale=pl.col("phase").map_elements(phases.index, pl.Int64, skip_nulls=False))
     by_layer = placed.group_by("column", "layer").agg(pl.col("value").median(), pl.col("outlier").any())
     levels = rows.select("layer").unique().sort("layer")

@@ -411,14 +411,12 @@ class Overlap(Explorer):
     def _on_choices(self) -> Answer:
         ranks = activity(self.trace)["rank"].unique().sort().to_list()
         others = activity(self.other)["rank"].unique().sort().to_list() if self.other is not None else []
-        order = list(theme.PHASES)
-        phases = steps(self.trace)["phase"].drop_nulls().unique().to_list()
         if ranks:
             self.default_rank = ranks[0]
         return {
             "ranks": ranks,
             "others": others,
-            "phases": sorted(phases, key=lambda p: (order.index(p) if p in order else len(order), p)),
+            "phases": theme.in_order(steps(self.trace)["phase"].drop_nulls(), theme.PHASES),
             "parts": self._parts(),
         }, []
 

@@ -10,7 +10,7 @@ import traitlets
 
 from llmprof import charts
 from llmprof.analyze.ranks import late_groups, latest_group, rank_groups, rank_steps
-from llmprof.charts.base.theme import PHASES
+from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.ranks import MEANING
 from llmprof.explore.base.messages import Message, Record, Row, Scale, array
 from llmprof.explore.base.ranks import timeline_of
@@ -106,8 +106,7 @@ def cells(
     columns = placed.group_by("column").agg(
         first=pl.col("step").min(), last=pl.col("step").max(), phase=pl.col("phase").mode().sort().first()
     )
-    phases = columns["phase"].unique().to_list()
-    phases.sort(key=lambda p: (list(PHASES).index(p) if p in PHASES else len(PHASES), p or ""))
+    phases = in_order(columns["phase"], PHASES)
     numbers = pl.DataFrame(
         {"phase": phases, "scale": list(range(len(phases)))}, schema={"phase": pl.String, "scale": pl.Int64}
     )
@@ -205,11 +204,9 @@ class Ranks(Explorer):
             .group_by("by", maintain_order=True)
             .head(4)
         )
-        present = rows["phase"].drop_nulls().unique().to_list()
-        order = list(PHASES)
         return {
             "ranks": rows["rank"].n_unique(),
-            "phases": sorted(present, key=lambda p: (order.index(p) if p in order else len(order), p)),
+            "phases": in_order(rows["phase"].drop_nulls(), PHASES),
             "measures": [
                 {"name": name, "title": title, "meaning": MEANING[column][1]}
                 for name, (title, column) in MEASURES.items()

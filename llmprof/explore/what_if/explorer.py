@@ -17,7 +17,7 @@ from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.replay.plan import Plan
 from llmprof.analyze.replay.what_if import change_of, moved_in_words
 from llmprof.charts.base.save import to_png_bytes
-from llmprof.charts.base.theme import PHASES
+from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.base.messages import Message, Record
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
@@ -153,8 +153,7 @@ def offers(trace: Trace) -> list[Offer]:
     median = sent.median()
     bandwidth = f"{median:.2g}" if isinstance(median, float) else f"{BANDWIDTH_GBPS:g}"
     communication = next((name for name, _ in named if name in COLLECTIVES), first)
-    present = analyze.steps(trace)["phase"].drop_nulls().unique().to_list()
-    phases = sorted(present, key=lambda p: (list(PHASES).index(p) if p in PHASES else len(PHASES), p))
+    phases = in_order(analyze.steps(trace)["phase"].drop_nulls(), PHASES)
     work = Field(name="what", kind="work", label="of", value=first)
     fields: dict[str, list[Field]] = {
         "no-host-delay": [

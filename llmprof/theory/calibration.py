@@ -255,42 +255,24 @@ class Calibration:
         """
         target = find_device(device or self.device)
         rows = []
-        for observation in observations:
-            machine = machine_for(observation.shape, target, observation.plan)
-            parts = operators(observation.shape, observation.batch, observation.plan)
-            prefill = any(part.phase == "prefill" for part in observation.batch)
-            if observation.kind == "stage":
-                parts = [part for part in parts if part.stage == observation.stage]
-                predicted = sum(self.stage_s(machine, parts, prefill=prefill).values())
-            else:
-                predicted = self._step(
-                    parts, machine, len(observation.shape.layers), observation.batch, prefill=prefill
-                )
-            rows.append(
-                (
-                    *_described(observation),
-                    observation.seconds,
-                    predicted,
-                    machine.total(parts),
-                    predicted / observation.seconds - 1,
-                )
-            )
-        schema = dict.fromkeys(("model", "kind", "stage"), pl.String) | dict.fromkeys(
-            ("tp", "requests", "tokens", "context", "measured_s", "predicted_s", "bound_s", "error"), pl.Float64
-        )
-        order = ["model", "tp", "kind", "stage", "requests", "tokens", "context", "measured_s", "predicted_s"]
-        order += ["bound_s", "error"]
-        return pl.DataFrame(rows, schema={name: schema[name] for name in order}, orient="row")
+        for one in observations:
+            case = _Case(one, target)
+            predicted = case.predicted(self)
+            context = max(part.context for part in one.batch)
+            labels = (one.shape.name, float(one.plan.tp), one.kind, one.stage, one.requests, one.tokens, context)
+            rows.append((*labels, one.seconds, predicted, case.machine.total(case.found), predicted / one.seconds - 1))
+        return pl.DataFrame(rows, schema=_PREDICTED, orient="row")
 
     def to_json(self) -> str:
         """JSON text of the calibration, which :func:`read_calibration` reads."""
-        summary = {
-            "device": self.device,
-            "source": self.source,
-            "values": dict(self.values),
-            "errors": list(self.errors),
-        }
-        return json.dumps(summary, indent=1)
+        content = {"device": self.device, "source": self.source, "values": dict(self.values), "errors": self.errors}
+        return json.dumps(content, indent=1)
+
+
+_PREDICTED: Final = dict.fromkeys(
+    ("model", "tp", "kind", "stage", "requests", "tokens", "context", "measured_s", "predicted_s", "bound_s", "error"),
+    pl.Float64,
+) | dict.fromkeys(("model", "kind", "stage"), pl.String)
 
 
 def calibrate(
@@ -332,24 +314,23 @@ def calibrate(
         ) from error
     if not observations:
         raise LlmprofError("there is nothing to calibrate on", expected="measured steps or stages")
-    bad = [
-        observation
-        for observation in observations
-        if not (math.isfinite(observation.seconds) and observation.seconds > 0)
-    ]
-    if bad:
-        raise LlmprofError(f"a measured time is {bad[0].seconds!r} s", expected="a time above 0")
+    for observation in observations:
+        if not (math.isfinite(observation.seconds) and observation.seconds > 0):
+            raise LlmprofError(f"a measured time is {observation.seconds!r} s", expected="a time above 0")
     machine = find_device(device)
     names = list(PRIORS)
     begin = dict(start.values) if start is not None else {name: value for name, (value, _) in PRIORS.items()}
     prior = np.array([math.log(begin[name]) for name in names])
     freedom = np.array([PRIORS[name][1] for name in names])
     cases = [_Case(observation, machine) for observation in observations]
+    for case in cases:
+        if not case.found:
+            raise LlmprofError(f"{case.one.shape.name} has no stage {case.one.stage!r}")
     weights = np.sqrt(np.array([observation.weight for observation in observations]))
 
     def residuals(point: Any) -> Any:
         tried = Calibration(machine.name, dict(zip(names, np.exp(point), strict=True)))
-        errors = np.array([math.log(case.predicted(tried) / case.seconds) for case in cases])
+        errors = np.array([math.log(case.predicted(tried) / case.one.seconds) for case in cases])
         return np.concatenate([weights * errors / 0.05, (point - prior) / freedom])
 
     fitted = least_squares(residuals, prior, loss="soft_l1", method="trf", max_nfev=60)
@@ -363,14 +344,12 @@ class _Case:
     """An observation with its operators, which are computed once."""
 
     def __init__(self, observation: Observation, device: Device) -> None:
-        self.one, self.seconds = observation, observation.seconds
+        self.one = observation
         self.machine = machine_for(observation.shape, device, observation.plan)
         self.prefill = any(part.phase == "prefill" for part in observation.batch)
         self.found = operators(observation.shape, observation.batch, observation.plan)
         if observation.kind == "stage":
             self.found = [part for part in self.found if part.stage == observation.stage]
-            if not self.found:
-                raise LlmprofError(f"{observation.shape.name} has no stage {observation.stage!r}")
 
     def predicted(self, tried: Calibration) -> float:
         if self.one.kind == "stage":
@@ -423,19 +402,6 @@ def _parsed(content: Any, name: str) -> Calibration:
     if not isinstance(values, dict) or set(PRIORS) - set(values):
         raise LlmprofError(f"{name} is not a calibration", expected=f"values of {', '.join(PRIORS)}")
     return Calibration(str(content["device"]), values, str(content.get("source", "")), tuple(content.get("errors", ())))
-
-
-def _described(observation: Observation) -> tuple[str, float, str, str, float, float, float]:
-    context = max(part.context for part in observation.batch)
-    return (
-        observation.shape.name,
-        float(observation.plan.tp),
-        observation.kind,
-        observation.stage,
-        observation.requests,
-        observation.tokens,
-        context,
-    )
 
 
 def _soft_max(a: float, b: float, corner: float) -> float:

@@ -36,32 +36,24 @@ def components(shape: Shape, batch: Batch, machine: Machine, *, phase: str = "")
     for operator in operators(shape, batch, machine.plan):
         t, n = machine.time(operator), operator.layers
         moved = operator.bytes_read + operator.bytes_written
-        rows.append(
-            (
-                phase,
-                operator.component,
-                operator.stage,
-                n,
-                operator.flops,
-                operator.flops * n,
-                operator.weight_bytes * n,
-                operator.kv_read_bytes * n,
-                operator.kv_write_bytes * n,
-                (operator.input_bytes + operator.output_bytes) * n,
-                operator.bytes_read * n,
-                operator.bytes_written * n,
-                operator.message_bytes * n,
-                t.memory_bytes * n,
-                t.compute_s * n,
-                t.memory_s * n,
-                t.communication_s * n,
-                t.latency_s,
-                t.latency_s * n,
-                operator.flops / moved if operator.flops and moved else None,
-                t.bound,
-            )
-        )
-    return pl.DataFrame(rows, schema=COLUMNS, orient="row")
+        row = {
+            "phase": phase,
+            "component": operator.component,
+            "stage": operator.stage,
+            "layers": n,
+            "flops_per_layer": operator.flops,
+            "activation_bytes": (operator.input_bytes + operator.output_bytes) * n,
+            "latency_per_layer_s": t.latency_s,
+            "arithmetic_intensity": operator.flops / moved if operator.flops and moved else None,
+            "bound": t.bound,
+        }
+        summed = [name for name in COLUMNS if name not in row]
+        rows.append(row | {c: getattr(operator if hasattr(operator, c) else t, c) * n for c in summed})
+    return pl.DataFrame(rows, schema=COLUMNS)
+
+
+_NUMBERS: Final = ("batch_size", "seq_len", "generate_len", "parameters", "active_parameters")
+_TIMES: Final = ("prefill_latency_s", "decode_latency_s", "kv_cache_latency_s", "total_latency_s", "tokens_per_s")
 
 
 @dataclass(frozen=True)
@@ -179,27 +171,14 @@ class Profile:
 
     def summary(self) -> dict[str, Any]:
         """Main numbers as a flat dict; the names of the keys state their SI units."""
-        m = self.memory
+        m, plan = self.memory, self.plan
         numbers: dict[str, Any] = {
             "model": self.shape.name,
             "device": self.device.name,
-            "tp": self.plan.tp,
-            "pp": self.plan.pp,
-            "dp": self.plan.dp,
-            "weights": self.plan.weights,
-            "kv_cache": self.plan.kv_cache,
-            "batch_size": self.batch_size,
-            "seq_len": self.seq_len,
-            "generate_len": self.generate_len,
-            "parameters": self.parameters,
-            "active_parameters": self.active_parameters,
-            "prefill_flops_per_gpu": self._sum("prefill", "flops"),
-            "decode_flops_per_gpu": self._sum("decode", "flops"),
-            "prefill_latency_s": self.prefill_latency_s,
-            "decode_latency_s": self.decode_latency_s,
-            "kv_cache_latency_s": self.kv_cache_latency_s,
-            "total_latency_s": self.total_latency_s,
-            "tokens_per_s": self.tokens_per_s,
+            **{name: getattr(plan, name) for name in ("tp", "pp", "dp", "weights", "kv_cache")},
+            **{name: getattr(self, name) for name in _NUMBERS},
+            **{f"{phase}_flops_per_gpu": self._sum(phase, "flops") for phase in ("prefill", "decode")},
+            **{name: getattr(self, name) for name in _TIMES},
             "weights_per_gpu_bytes": m.weights,
             "kv_cache_per_gpu_bytes": m.kv_cache,
             "kv_cache_bytes_per_token": m.kv_per_token,

@@ -90,9 +90,10 @@ def training(
     share = [1 / plan.dp if ds_zero >= stage else 1.0 for stage in (1, 2, 3)]
     work = operators(shape, prefill(batch_size, seq_len), plan, all_logits=True)
     work = [operator for operator in work if operator.stage != "sampling"]
-    forward = machine.total(work) * micro_batches * (1 + (plan.pp - 1) / micro_batches) / plan.pp
+    times = micro_batches * (1 + (plan.pp - 1) / micro_batches) / plan.pp
+    forward = machine.total(work) * times
     layers = [operator for operator in work if operator.stage not in ("embedding", "final_norm", "lm_head")]
-    again = machine.total(layers) * micro_batches * (1 + (plan.pp - 1) / micro_batches) / plan.pp
+    again = machine.total(layers) * times
     gradient_bytes = parameters * 2.0
     ranks = plan.dp * plan.tp * plan.pp
     volume = (3 if ds_zero == 3 else 2) * gradient_bytes * (plan.dp - 1) / plan.dp

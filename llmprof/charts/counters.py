@@ -79,10 +79,7 @@ def scale_of(rows: pl.DataFrame) -> Scale:
 
 
 def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
-    """At most ``most`` points a line: ``line, time`` (s), and the least, mean and greatest value of each.
-
-    Samples are merged by time, and the greatest value keeps a short peak visible.
-    """
+    """At most ``most`` points a line: ``line, time`` (s), and the least, mean and greatest value of each."""
     width = max(1, -(-int(number(rows["time_ns"].max()) - number(rows["time_ns"].min()) + 1) // most))
     bins = (pl.col("time_ns") // width).alias("bin")
     if rows.group_by("line").len()["len"].max() <= most:  # type: ignore[operator]

@@ -295,10 +295,7 @@ def _named(valid: pl.DataFrame) -> pl.DataFrame:
 
 
 def _bars(states: pl.DataFrame) -> pl.DataFrame:
-    """``bar, stage, ns, row``: longest first; in the order of the frame if some have no duration.
-
-    ``row`` is the label: the stage alone if it has only one kernel.
-    """
+    """``bar, stage, ns, row``: longest first; in the order of the frame if some have no duration."""
     launches = states.unique("kernel_id", keep="first", maintain_order=True)
     bars = launches.group_by("bar", "stage", maintain_order=True).agg(pl.col("ns").sum())
     if not states["ns"].null_count():

@@ -23,21 +23,7 @@ ENVIRONMENT_VARIABLE: Final = "LLMPROF_EXPLORE"
 
 @dataclass(frozen=True)
 class Wanted:
-    """Files to show, as the command passes them to the server's process.
-
-    Attributes
-    ----------
-    files, other, metrics : list of str
-        Files of the trace, of the one it is compared with, and of hardware metrics.
-    names : list of str
-        Names of the two traces.
-    format : str or None
-        Format of the files; detected from their content if None.
-    cache : bool or None
-        Whether to use the cache of parsed files.
-    finding : int or None
-        Number of the finding to show first.
-    """
+    """Files to show, as the command passes them to the server's process."""
 
     files: list[str]
     other: list[str]

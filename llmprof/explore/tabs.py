@@ -192,7 +192,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         several = given.trace if given.profile is None and len(given.trace.ranks) > 1 else None
         needs = {"compare": given.other, "requests": given.run, "ranks": several}
         shown = [panel for panel in PANELS if panel.name == "kernels"] if given.profile is not None else PANELS
-        self._panels = [panel for panel in shown if needs.get(panel.name, given) is not None]
+        self._panels = [FINDINGS, *(panel for panel in shown if needs.get(panel.name, given) is not None)]
         self._made: dict[str, Explorer] = {}
         self._links: list[Link] = []
         self._preparing: dict[str, Preparation] = {}
@@ -201,10 +201,10 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         self.add_class("llmprof-explorers")
         self._finding: Mapping[str, Any] | None = None
         self._front: Front | None = None
-        self.children = [ipywidgets.VBox() for _ in (FINDINGS, *self._panels)]
-        self.titles = [panel.title for panel in (FINDINGS, *self._panels)]
+        self.children = [ipywidgets.VBox() for _ in self._panels]
+        self.titles = [panel.title for panel in self._panels]
         self.selected_index = 0
-        self._place(self._panels[0])
+        self._place(self._panels[1])
         self._shown(0)
         self.observe(lambda change: self._shown(change["new"]), "selected_index")
 
@@ -219,7 +219,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
 
     def show(self, name: str) -> None:
         """Bring a tab to the front."""
-        self.selected_index = 0 if name == FINDINGS.name else 1 + self._panels.index(self._panel(name))
+        self.selected_index = self._panels.index(self._panel(name))
 
     def show_finding(self, order: int) -> Open:
         """Open the tab that shows a finding, at its rank, window and filter, like the button of the finding."""
@@ -232,7 +232,9 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
     def _show_finding(self, row: Mapping[str, Any]) -> None:
         self._finding = row
         if self._given.profile is not None:
-            self._show_kernel(row)
+            if (kernel := kernel_of(str(row["where"]))) is not None:
+                self["kernels"].set_trait("kernel", kernel)
+            self.show("kernels")
             return
         window = None if row["start_ns"] is None else (row["start_ns"], row["end_ns"])
         timeline: Any = self["timeline"]
@@ -246,13 +248,6 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
                 explorer.set_trait(trait, value)
         self.show(name)
 
-    def _show_kernel(self, row: Mapping[str, Any]) -> None:
-        """Open the table of kernels at the kernel of a finding of hardware metrics."""
-        kernel = kernel_of(str(row["where"]))
-        if kernel is not None:
-            self["kernels"].set_trait("kernel", kernel)
-        self.show("kernels")
-
     @property
     def selected(self) -> pl.DataFrame:
         """Selection in the visible tab; in the tab of findings, the rows of the finding that was shown last."""
@@ -260,20 +255,17 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
             if self._finding is None or self._given.profile is not None:
                 return pl.DataFrame()
             return rows_of(self._given.trace, self._finding)
-        made = self._made.get(self._panels[self.selected_index - 1].name)
+        made = self._made.get(self._panels[self.selected_index].name)
         return made.selected if made is not None else pl.DataFrame()
 
     def _panel(self, name: str) -> Panel:
-        for panel in self._panels:
-            if panel.name == name:
-                return panel
-        raise LlmprofError(
-            f"there is no tab {name!r}", expected=f"one of {listed([panel.name for panel in self._panels])}"
-        )
+        panels = {panel.name: panel for panel in self._panels}
+        if name not in panels:
+            raise LlmprofError(f"there is no tab {name!r}", expected=f"one of {listed(list(panels))}")
+        return panels[name]
 
     def _box(self, panel: Panel) -> ipywidgets.VBox:
-        number = 0 if panel is FINDINGS else 1 + self._panels.index(panel)
-        box: ipywidgets.VBox = self.children[number]
+        box: ipywidgets.VBox = self.children[self._panels.index(panel)]
         return box
 
     def _place(self, panel: Panel) -> Explorer:
@@ -288,7 +280,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
 
     def _shown(self, index: int | None) -> None:
         """Prepare a tab that is shown for the first time, and report the progress."""
-        panel = self._panels[index - 1] if index else FINDINGS
+        panel = self._panels[index or 0]
         if panel.name in self._made or (self._front is not None and panel is FINDINGS) or panel.name in self._preparing:
             return
         words, cancel = ipywidgets.Label(), ipywidgets.Button(description="Cancel")
@@ -304,7 +296,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
             preparation.cancel()
             self._preparing.pop(panel.name, None)
             again = ipywidgets.Button(description="Go on")
-            again.on_click(lambda _button: self._shown(0 if panel is FINDINGS else 1 + self._panels.index(panel)))
+            again.on_click(lambda _button: self._shown(self._panels.index(panel)))
             status = ipywidgets.Label(f"{panel.title}: cancelled")
             self._box(panel).children = [ipywidgets.HBox([status, again])]
 
@@ -335,7 +327,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The live tabs, and an image of the visible one for notebooks that are opened without a kernel."""
         data = super()._repr_mimebundle_(**kwargs)
-        made = self._made.get(self._panels[max(0, (self.selected_index or 0) - 1)].name)
+        made = self._made.get(self._panels[max(1, self.selected_index or 0)].name)
         try:
             image = made.picture() if made is not None and self.keeps_picture else None
         except LlmprofError:

@@ -1,8 +1,4 @@
-"""Cards: short HTML views of a trace, a run, hardware metrics and findings in a notebook, and the head of a report.
-
-Cards are plain HTML without scripts. They take the colours of the page around them, light or dark. Every name is
-escaped.
-"""
+"""Cards: short HTML views of a trace, a run, hardware metrics and findings in a notebook, and the head of a report."""
 
 from __future__ import annotations
 

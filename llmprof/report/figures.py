@@ -58,11 +58,7 @@ def step_window(trace: Trace, step: int) -> pl.DataFrame:
 
 
 def middle_layer(events: pl.DataFrame) -> tuple[int, int, int] | None:
-    """The layer in the middle of a step, and when it ran.
-
-    The window is that of the layer on the first rank that has it, and on the ranks that run it at the same time. In a
-    pipeline each stage counts its layers from 0 and runs them at another time.
-    """
+    """The layer in the middle of a step, and when the first rank and those beside it in time run it."""
     inside = events.drop_nulls("layer")
     if not inside.height:
         return None

@@ -34,12 +34,7 @@ PAGE = "index.html"
 
 @contextmanager
 def replacing(folder: Path, *, overwrite: bool) -> Iterator[Path]:
-    """A temporary folder; when all files are written, they replace those of an earlier report in ``folder``.
-
-    Files of an earlier report that are not written again are removed, if its summary lists them. A file that no summary
-    lists is replaced only if the user wants that, and other files do not change. If writing fails, the folder does not
-    change.
-    """
+    """A temporary folder, whose files replace those of an earlier report in ``folder`` when all are written."""
     work: Path | None = None
     earlier = listed(folder)
 

@@ -28,17 +28,7 @@ from llmprof.version import __version__
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A part that the report cannot show, with the reason and the remedy.
-
-    Attributes
-    ----------
-    part : str
-        What is missing: name of a figure or of an analysis.
-    captured : bool
-        False if the capture lacks the data; True if it has them and there is nothing to show.
-    found, hint : str
-        The reason, and the remedy.
-    """
+    """A part that the report cannot show, with the reason and the remedy."""
 
     part: str
     captured: bool
@@ -48,20 +38,7 @@ class Absent:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One chart, or the reason why there is none.
-
-    Attributes
-    ----------
-    name : str
-        Stem of its file, and its id in the page.
-    shows : str
-        What it shows, as a noun.
-    spec, small : str
-        Vega-Lite specification as JSON that can stand in a page; empty if there is none. ``small`` is laid out for a
-        telephone, and empty where it would be the same.
-    note : str
-        Note on data that were left out to keep the chart small.
-    """
+    """One chart, or the reason why there is none."""
 
     name: str
     shows: str

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB), from the packages that are installed.
-
-    Bundling takes seconds, so the script is kept in the user's cache folder under the versions of its packages.
-    """
+    """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB), from the packages that are installed."""
     kept = _cache_folder() / f"vega-embed-{vega_lite_version()}-vl-convert-{version('vl-convert-python')}.js"
     with contextlib.suppress(OSError, UnicodeDecodeError):
         return _checked(kept.read_bytes().decode())

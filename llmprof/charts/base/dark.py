@@ -58,10 +58,7 @@ def in_the_dark(colour: str) -> str:
 
 
 def dark_colours(specs: Iterable[str]) -> dict[str, str]:
-    """Dark colours of the colours in specifications (JSON) that change in the dark theme.
-
-    With this table a page can draw its charts in both themes from one specification.
-    """
+    """Dark colours of the colours in specifications (JSON) that change in the dark theme."""
     present = sorted({colour for spec in specs for colour in _COLOUR.findall(spec)})
     return {colour: dark for colour in present if (dark := in_the_dark(colour)) != colour.upper()}
 
@@ -112,12 +109,7 @@ _OTHERS: Final = ("#332288", "#8B6F47", "#B2182B", "#4E79A7", "#9C755F", "#59A14
 
 
 def notebook_style() -> str:
-    """Style sheet with which charts of this package in a notebook follow its theme, also when it is switched.
-
-    It holds for charts that are drawn as SVG on :data:`~llmprof.charts.base.theme.PAPER`, in JupyterLab and Notebook
-    (``data-jp-theme-light``) and in VS Code (``vscode-dark``). Each colour of the palette gets that of the dark charts,
-    as :func:`dark_colours` gives it; colours between two of a scale stay.
-    """
+    """Style sheet with which charts of this package in a notebook follow its theme, also when it is switched."""
     named = [value for value in vars(palette).values() if isinstance(value, str | Mapping)]
     texts = [text for value in named for text in ([value] if isinstance(value, str) else value.values())]
     colours = {text.upper() for text in [*texts, *NEUTRAL, *_OTHERS] if _COLOUR.fullmatch(f'"{text}"')}

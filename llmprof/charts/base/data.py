@@ -79,11 +79,7 @@ def check_choice(value: str, allowed: Iterable[str], *, chart: str, option: str)
 
 
 def inline(frame: pl.DataFrame) -> dict[str, Any]:
-    """Rows of a frame as data inside the chart.
-
-    Altair's limit of 5,000 rows and its global data transformers do not apply, since the size is checked here. Values
-    that JSON cannot hold (NaN, infinities) become null.
-    """
+    """Rows of a frame as data inside the chart; values that JSON cannot hold (NaN, infinities) become null."""
     if frame.height > MAX_ROWS:
         raise AnalysisError(
             f"the chart would carry {frame.height:,} rows",

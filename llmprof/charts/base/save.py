@@ -69,13 +69,7 @@ _V8_BYTES: Final = 66_000 << 20
 
 @cache
 def check_room() -> None:
-    """Raise if V8 could not start under a limit of the address space (``ulimit -v``): it would end the process.
-
-    Raises
-    ------
-    OutputError
-        The limit leaves too little.
-    """
+    """Raise if V8 could not start under a limit of the address space (``ulimit -v``): it would end the process."""
     try:
         import resource
 

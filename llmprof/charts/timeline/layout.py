@@ -1,7 +1,4 @@
-"""Layout of a timeline's marks: lanes, bars and time slices.
-
-Everything is computed in Polars and in pixels of the figure, so that the chart itself only draws.
-"""
+"""Layout of a timeline's marks in pixels: lanes, bars and time slices."""
 
 from __future__ import annotations
 
@@ -143,11 +140,7 @@ def bars(frame: pl.DataFrame, window: Window, colours: dict[str, str], by: str) 
 
 
 def slices(frame: pl.DataFrame, window: Window, by: str, order: list[str], width: int) -> pl.DataFrame:
-    """Time slices of ``width`` ns, with the time of each name in ``by`` on each lane.
-
-    Each event adds the part of its time that lies in a slice. The height of a slice is its busy share. If overlapping
-    events of a lane add up to more than the slice, the parts are scaled down.
-    """
+    """Time slices of ``width`` ns with the time of each name in ``by`` on each lane, as high as their busy share."""
     first = (pl.col("from_ns") - window.start_ns) // width
     last = (pl.max_horizontal("to_ns", pl.col("from_ns") + 1) - 1 - window.start_ns) // width
     columns = "rank", "top", "bottom", by, "from_ns", "to_ns"
@@ -195,11 +188,7 @@ class Strip:
 
 
 def steps(frame: pl.DataFrame, heads: pl.DataFrame, window: Window) -> Strip:
-    """Steps of each rank, coloured by phase.
-
-    Consecutive steps of one phase share a text if they have no space for their own. They are merged if they are too
-    narrow to tell apart.
-    """
+    """Steps of each rank, coloured by phase; where they are narrow they share a text, or are merged."""
     spans = _spans(frame, heads, window, ["step"], row=0).with_columns(to_step="step", layer=pl.lit(None, pl.Int32))
     run = (pl.col("phase") != pl.col("phase").shift()).fill_null(value=True).cum_sum().over("rank")
     spans = spans.with_columns(run=run, label=_own(spans, "step"))

@@ -1,9 +1,4 @@
-"""Messages between an explorer in Python and its JavaScript, declared once for both sides.
-
-Each explorer has a table of its messages in ``explorer.py``. A request that does not fit its declaration is refused
-with an error, and tests check every answer against its declaration. :func:`write_declarations` writes the TypeScript
-types ``messages.d.ts`` from the table; ``tsc`` checks the JavaScript against them.
-"""
+"""Messages between an explorer in Python and its JavaScript, declared once for both sides, and checked in both."""
 
 from __future__ import annotations
 
@@ -128,10 +123,7 @@ def array(values: Any, dtype: str) -> memoryview:
 
 
 def pack(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> tuple[list[dict[str, Any]], Buffers]:
-    """Columns of a frame as one buffer each; ``table(msg.columns, buffers)`` of ``wire.mjs`` reads them.
-
-    Numbers and times become doubles (null: NaN), booleans bytes, and texts codes into their distinct values.
-    """
+    """Columns of a frame as one buffer each: doubles (null: NaN), bytes of booleans, and codes of texts."""
     described: list[dict[str, Any]] = []
     buffers: Buffers = []
     for name in columns if columns is not None else frame.columns:

@@ -16,12 +16,7 @@ _LEVEL: Final = 7
 
 
 def smaller(image: bytes) -> bytes:
-    """The same image in fewer bytes.
-
-    The encoder of vl-convert compresses little; images of charts become four to five times smaller. An alpha channel
-    that is fully opaque is dropped. If every row has the filter Sub, this only needs slicing, since the filter treats
-    each channel separately.
-    """
+    """The same image in fewer bytes, since the encoder of vl-convert compresses little."""
     parts = list(_chunks(image))
     if not parts or parts[0][0] != b"IHDR":
         return image

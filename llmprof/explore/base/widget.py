@@ -139,13 +139,7 @@ class Handler:
 
 
 class Explorer(anywidget.AnyWidget):
-    """Widget that shows a trace and returns selections as frames.
-
-    The browser sends requests, each with a name (``what``) and arguments. The method that :func:`answers` registered
-    for this name answers with a message (JSON) and buffers. The widget shows errors as text. Of each kind of request
-    the browser has at most one under way and remembers only the newest, so stale requests never queue behind a slow
-    answer.
-    """
+    """Widget that shows a trace and returns selections as frames."""
 
     window: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
     """Window in view or chosen: its first and last time, in ns from the start of the trace."""

@@ -18,6 +18,7 @@ from llmprof.analyze.collectives.collectives import (
     link_peak_gbps,
 )
 from llmprof.charts.base import theme
+from llmprof.charts.base.data import log_bins
 from llmprof.explore.base.messages import Message, Record, Row, Window
 from llmprof.explore.base.ranks import timeline_of
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
@@ -161,10 +162,8 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
 
 def histogram(values: pl.Series) -> list[tuple[float, float, int]]:
     """Counts of positive durations in bins of equal width on a logarithmic axis: start, end (ns), count."""
-    place = (pl.col("ns").log10() * PER_DECADE + 1e-9).floor().cast(pl.Int32)
-    bins = pl.DataFrame({"ns": values}).filter(pl.col("ns") > 0).group_by(place=place).len().sort("place")
-    edge = pl.lit(10.0).pow(pl.col("place") / PER_DECADE)
-    return bins.select(edge, end=edge * 10 ** (1 / PER_DECADE), n="len").rows()
+    bins = log_bins(pl.DataFrame({"ns": values}), "ns", theme.Unit("ns", 1), per_decade=PER_DECADE)
+    return bins.select("start", "end", "n").rows()
 
 
 def spread(rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None) -> tuple[list[dict[str, Any]], int]:
@@ -201,11 +200,7 @@ def _round_width(least: float) -> float:
 
 
 def banded(rows: pl.DataFrame, latest: str) -> pl.DataFrame:
-    """Rows by rank; with more than ``MAX_RANKS`` ranks, consecutive ranks share a row.
-
-    A shared row is the row of its rank with the greatest ``latest``, with a ``label`` that names its ranks. The number
-    of its ranks is a power of two, so that nodes stay together.
-    """
+    """Rows by rank; with more than ``MAX_RANKS``, 2, 4, 8 … consecutive ranks share the row of their latest one."""
     if rows["rank"].n_unique() <= MAX_RANKS:
         return rows
     size, last = 1, int(rows["rank"].max() or 0)  # type: ignore[arg-type]
@@ -224,11 +219,7 @@ def banded(rows: pl.DataFrame, latest: str) -> pl.DataFrame:
 
 
 def over_time(rows: pl.DataFrame) -> pl.DataFrame:
-    """Bars over time: ``first_ns, last_ns, calls, wait_ns, transfer_ns, dur_ns, call``.
-
-    The times are means over the kernels of a bar; only the duration is known of a kernel without a counterpart.
-    ``call`` is the one with the longest kernel in the bar. At most ``MAX_BARS`` bars, of equal time.
-    """
+    """Means over the kernels of at most ``MAX_BARS`` bars of equal time; ``call`` has the longest kernel of the bar."""
     rows = rows.sort("start_ns", "rank")
     span = _span(rows)
     if rows.height <= MAX_BARS:
@@ -259,11 +250,7 @@ def _span(rows: pl.DataFrame) -> tuple[int, int]:
 
 
 def listed(rows: pl.DataFrame) -> pl.DataFrame:
-    """Calls with the greatest skew, at most ``MAX_LISTED``.
-
-    ``call, step, phase, layer, bytes, start_ns, arrival_skew_ns, last_rank, transfer_ns, bus_gbps``; the last two are
-    medians over the ranks.
-    """
+    """Calls with the greatest skew, at most ``MAX_LISTED``."""
     return (
         rows.drop_nulls("call")
         .group_by("call")

@@ -54,10 +54,7 @@ _PAIR: Final = 2
 
 
 def arranged(frame: pl.DataFrame, *, search: str, phase: str | None, status: str | None, sort: str) -> pl.DataFrame:
-    """Rows of a phase and a status with a text in one of their labels, sorted by a column (``-``: descending).
-
-    Sorting by change uses its absolute value.
-    """
+    """Rows of a phase and a status with a text in one of their labels, sorted by a column (``-``: descending)."""
     labels = [c for c in ("stage", "category", "layer", "name") if c in frame.columns]
     words = pl.concat_str([pl.col(c).cast(pl.String).fill_null("") for c in labels], separator=" ").str.to_lowercase()
     kept = frame.filter(words.str.contains(search.strip().lower(), literal=True))

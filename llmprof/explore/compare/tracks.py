@@ -46,23 +46,7 @@ class Aligned:
 
 @dataclass
 class Tracks:
-    """Timelines of the runs; times are in ns from the point of alignment.
-
-    Attributes
-    ----------
-    sides : list of dict
-        For each run ``name, rank, step, origin_ns`` (point of alignment, ns from the start of its trace; null if there
-        is nothing to show) and ``note`` (why there is nothing, otherwise empty).
-    rows : list of polars.DataFrame
-        For each run ``lane`` (number in ``LANES``), ``start_ns, dur_ns, label`` (meaning of its colour), ``name`` and
-        ``events`` (1, or the number of merged events).
-    window, whole : (float, float)
-        The visible part, and the whole.
-    place, places : int or None, int
-        Number of the step in its phase, and how many steps every run has.
-    layers : list of int
-        Layers of the step in any run.
-    """
+    """Timelines of the runs; times are in ns from the point of alignment."""
 
     sides: list[dict[str, Any]] = field(default_factory=list)
     rows: list[pl.DataFrame] = field(default_factory=list)

@@ -160,10 +160,7 @@ def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
 
 
 def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
-    """Operators that launched a kernel, and their shapes: ``rows``, or ``why`` there are none.
-
-    The rows are those of :func:`~llmprof.analyze.ops_to_kernels`, of all ranks together if none is given.
-    """
+    """Operators that launched a kernel, and their shapes: ``rows``, or ``why`` there are none."""
     try:
         frame = ops_to_kernels(trace)
     except NotCapturedError as error:
@@ -225,22 +222,7 @@ MOST_VALUES: Final = 60
 
 @dataclass(frozen=True)
 class Profiled:
-    """Hardware metrics of a trace's kernels: the kernel of each profiled launch, and its shares of the peaks.
-
-    Attributes
-    ----------
-    metrics : Metrics
-        What was measured.
-    launches : polars.DataFrame
-        Rows of :func:`~llmprof.analyze.ncu_join`, with ``limit`` and the columns of
-        :func:`~llmprof.analyze.speed_of_light`.
-    stalls : polars.DataFrame
-        Rows of :func:`~llmprof.analyze.stalls`.
-    peaks : hardware.Device or None
-        The device; None where it is not known.
-    note : str
-        Why the speed of light is missing; empty if it is there.
-    """
+    """Hardware metrics of a trace's kernels: the kernel of each profiled launch, and its shares of the peaks."""
 
     metrics: Metrics
     launches: pl.DataFrame

@@ -141,12 +141,7 @@ def cells(
     phase: str | None = None,
     steps: tuple[int, int] | None = None,
 ) -> Cells:
-    """Cells of one rank.
-
-    ``head`` has ``columns`` (first and last step, index of their phase in ``scales``), ``layers``, ``scales`` (one
-    colour scale for each phase: ``phase, low, high, most`` (the greatest value) and ``log``), ``diverging``,
-    ``condensed`` (steps in a column), ``outliers`` (their number) and ``missing`` (cells without a value).
-    """
+    """Cells of one rank; ``head`` describes their columns (steps), layers and scales of colours."""
     rows = gaps_of(trace, measure, stage).filter(pl.col("rank") == rank)
     if phase is not None:
         rows = rows.filter(pl.col("phase") == phase)
@@ -218,11 +213,7 @@ def events_of(
 
 
 def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame:
-    """Stages of a cell and of the typical layer: ``stage, dur_ns, busy_ns, kernels, typical_ns, gap_ns``.
-
-    Times of a stage that occurs twice are added up. The typical time is the median over the layers of the same rank and
-    step. Stages are in the order in which they begin.
-    """
+    """Stages of a cell in their order, and of the typical layer: the median of the same rank and step."""
     rows = layers_of(trace).filter(pl.col("rank") == rank, pl.col("step") == step)
     sums = rows.group_by("layer", "stage").agg(
         pl.col("start_ns").min(), pl.col("dur_ns", "busy_ns").sum(), pl.col("kernels").sum()
@@ -236,11 +227,7 @@ def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame
 
 
 def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl.DataFrame:
-    """Kernels of device events and their operators: ``stage, op, name, category, count, total_ns, share``.
-
-    ``op`` is null if operators were not recorded. ``share`` is of the summed time of the events. The longest come
-    first.
-    """
+    """Kernels of device events and their operators: ``stage, op, name, category, count, total_ns, share``."""
     if trace.has("ops") and events.height:
         ranks = events["rank"].unique().to_list()
         events = operators_of(events, trace.ops.filter(pl.col("rank").is_in(ranks)))

@@ -125,12 +125,7 @@ def span_of(trace: Trace, rank: int) -> Span | None:
 
 
 def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFrame:
-    """Bars of the steps of a rank.
-
-    ``first, last`` (steps), ``phase, start_ns, end_ns`` (on the device), ``total_ns`` and the parts of the bar (ns).
-    With more than ``MAX_BARS`` steps, consecutive steps share a bar, which shows their means. A rank without steps has
-    one bar, of its whole recording, with -1 in ``first, last``.
-    """
+    """Bars of the steps of a rank, means where there are many; a rank without steps has one, with step -1."""
     where = steps(trace).select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     rows = overlap_of_trace(trace, waits=True).filter(pl.col("rank") == rank, pl.col("step").is_not_null())
     rows = rows.join(where, on=["rank", "step"], how="left", maintain_order="left")
@@ -173,10 +168,7 @@ def steps_window(trace: Trace, *, rank: int, first: int, last: int) -> Span | No
 
 
 def aligned(window: Span, mine: tuple[Trace, int], theirs: tuple[Trace, int], step: int | None = None) -> Span | None:
-    """Window of another trace and rank that begins equally far into the same step.
-
-    If a trace lacks the step, or no step is given, the window begins equally far into the recording of the rank.
-    """
+    """Window of another trace and rank that begins equally far into the same step, or else into its recording."""
     spans = [step_window(trace, rank=rank, step=step) if step is not None else None for trace, rank in (mine, theirs)]
     if None in spans:
         spans = [span_of(trace, rank) for trace, rank in (mine, theirs)]
@@ -215,12 +207,7 @@ def compared(*sides: pl.DataFrame) -> pl.DataFrame:
 
 
 def lanes(trace: Trace, rank: int, window: Span, *, pixels: int) -> tuple[dict[str, Any], Buffers]:
-    """Lanes of a window: first the classes and idle time, then the streams.
-
-    A lane with at most as many intervals as pixels sends ``spans``: pairs of float64, in ns from the start of the
-    window. A fuller lane sends ``bins``: for each pixel and class a float32, the covered share of the pixel. Streams
-    also send the name of each span (``names``, and a uint32 for each span) and its class (uint8).
-    """
+    """Lanes of a window: first the classes and idle time, then the streams; fuller lanes as shares of each pixel."""
     events = events_in(trace, rank, window)
     cut = events.select("stream", "class", "name", "start_ns", "dur_ns").with_columns(_cut(window))
     calls = with_waits(trace, events).drop_nulls("communicates").with_columns(_cut(window))
@@ -247,11 +234,7 @@ def _cut(window: Span) -> list[pl.Expr]:
 
 
 def _classes(cut: pl.DataFrame, matched: dict[str, pl.DataFrame], window: Span) -> dict[str, pl.DataFrame]:
-    """Disjoint intervals of compute, of communication without and with concurrent compute, of copies, and of idle time.
-
-    Communication without compute is waiting, transfer, or unknown (if the collective could not be matched). Empty lanes
-    of these three are left out.
-    """
+    """Disjoint intervals of compute, exposed and hidden communication, copies, and idle time."""
     union = {name: merge(cut.filter(pl.col("class") == name)) for name in CLASSES}
     whole = pl.DataFrame({"start_ns": [window[0]], "dur_ns": [window[1] - window[0]]})
     exposed = {

@@ -291,10 +291,7 @@ QUANTILE: Final = 0.99
 
 
 def chosen_rows(data: TimelineData, rows: Sequence[int] | None) -> list[Row]:
-    """Rows of a selection: the given rows, or all streams; if the given rows include streams, these alone.
-
-    The strip of a closed rank is drawn from several rows, and a selection in it means the events on the device.
-    """
+    """Rows of a selection: the given rows, or all streams; if the given rows include streams, these alone."""
     chosen = data.rows if rows is None else [data.row(number) for number in rows]
     streams = [row for row in chosen if row.kind == "stream"]
     if streams:

@@ -1,8 +1,4 @@
-"""Level of detail of a timeline's lane: single events if there are few, bins if there are many.
-
-A lane holds consecutive spans. The cost of a view depends on its pixels and not on the number of events: positions come
-from binary searches and times from running sums.
-"""
+"""Level of detail of a timeline's lane: single events if there are few, bins if there are many."""
 
 from __future__ import annotations
 

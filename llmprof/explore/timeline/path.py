@@ -122,10 +122,7 @@ def path_facts(path: pl.DataFrame, number: int) -> list[tuple[str, str]]:
 
 
 def led_to(record: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Where the call or operator stands that a part on the host is, or leads to: kinds of rows and times to look at.
-
-    The time between two calls is looked for in the operator that it was spent in, then in the call that ended it.
-    """
+    """Where the call or operator stands that a part on the host is, or leads to: kinds of rows and times to look at."""
     start, end = float(record["start_ns"]), float(record["start_ns"] + record["dur_ns"])
     middle = (start + end) / 2
     if record["part"] == "host call":

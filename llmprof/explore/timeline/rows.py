@@ -103,12 +103,7 @@ RARE = 0.01
 
 @dataclass
 class Row:
-    """One row of the timeline.
-
-    ``kind`` says which frame the ids of its spans count (stream: ``activity``; ops, runtime, markers: the trace's
-    tables; steps, layers, collectives, idle, critical_path: the analyses; requests: ``request_spans``); ``lanes`` are
-    its levels.
-    """
+    """One row of the timeline; ``kind`` says which frame the ids of its spans count, ``lanes`` are its levels."""
 
     kind: str
     rank: int

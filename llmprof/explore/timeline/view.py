@@ -241,10 +241,7 @@ def _several(data: TimelineData) -> bool:
 
 
 def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[Label]]:
-    """A strip for each rank, as many as fit: its steps, its busiest stream, and its waiting and idle time.
-
-    Of many ranks the one that the others wait for comes first.
-    """
+    """A strip for each rank, as many as fit: its steps, its busiest stream, and its waiting and idle time."""
     ranks = sorted({row.rank for row in data.drawn if row.kind == "stream"})
     many = len(ranks) > FEW_RANKS
     if many:

@@ -549,6 +549,13 @@ def test_copies_gain_at_most_their_own_time(shared: Path, name: str, most_ns: fl
     assert 0 <= found["gain_ns"].item() <= most_ns
 
 
+def test_work_after_an_all_reduce_of_another_stream_waits_for_it(shared: Path) -> None:
+    """Rank 3 is last in every all-reduce, which others wait up to 11 ms for; work follows 17.5 us after its end."""
+    trace = llmprof.read(shared / "strangers" / "chrome" / "amd_hpctraining__merged_all_events.json.gz")
+    assert what_if(trace, changes.balance())["gain_ns"].item() > 1e6
+    assert critical_path(trace).filter(part="unexplained")["dur_ns"].sum() < 17e6  # most of it before the first call
+
+
 def test_a_long_gap_of_the_host_is_not_named_after_a_short_operator(shared: Path) -> None:
     [file] = (shared / "strangers" / "chrome").glob("resnet50_num_workers_0*")
     host = critical_path(llmprof.read(file)).filter((pl.col("part") == "host") & (pl.col("dur_ns") > 50e6))

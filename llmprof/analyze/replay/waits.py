@@ -19,6 +19,9 @@ MOST_WAIT_NS: Final = 10_000
 """Work that begins within this after the end of work on another stream may have waited for it: in llmprof's captures
 a copy behind an event of another stream begins 2.8 to 7.2 us after the work before that event."""
 
+MOST_AFTER_COLLECTIVE_NS: Final = 20_000
+"""The same after a collective: 17.5 us on AMD GPUs."""
+
 USUAL_GAP_NS: Final = 1_000
 """Gap between kernels of a stream (ns) if a recording has no back-to-back kernels."""
 
@@ -149,25 +152,29 @@ def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
     begin = rows.select("rank", "row", "chain", issued=issued, time="start_ns")[late].sort("time")
     ends = (
         rows.filter(pl.col("where") == "device")
-        .select("rank", "chain", "row", issued=issued, time=pl.col("start_ns") + pl.col("dur_ns"))
+        .select("rank", "chain", "row", "category", issued=issued, time=pl.col("start_ns") + pl.col("dur_ns"))
         .sort("rank", "time")
         .with_row_index("place")
     )
     matched = begin.join_asof(
-        ends.select("rank", "time", "place").sort("time"), on="time", by="rank", tolerance=MOST_WAIT_NS,
+        ends.select("rank", "time", "place").sort("time"), on="time", by="rank", tolerance=MOST_AFTER_COLLECTIVE_NS,
         check_sortedness=False,
     ).filter(pl.col("place").is_not_null())  # fmt: skip
     rank, chain, before, end, row = (ends[c].to_numpy() for c in ("rank", "chain", "issued", "time", "row"))
+    collective = (ends["category"] == "collective").fill_null(value=False).to_numpy()
     place = matched["place"].to_numpy().astype(np.int64)
     own_rank, own_chain, own_issue, time = (matched[c].to_numpy() for c in ("rank", "chain", "issued", "time"))
     awaited = np.full(len(place), -1, dtype=np.int64)
     looking = np.ones(len(place), dtype=bool)
     for back in range(MOST_CANDIDATES):
         other = np.maximum(place - back, 0)
-        looking &= (place >= back) & (rank[other] == own_rank) & (time - end[other] <= MOST_WAIT_NS)
+        after = time - end[other]
+        looking &= (place >= back) & (rank[other] == own_rank) & (after <= MOST_AFTER_COLLECTIVE_NS)
         fits = looking & (chain[other] != own_chain) & (before[other] <= own_issue)
+        fits &= collective[other] | (after <= MOST_WAIT_NS)
         awaited[fits] = row[other[fits]]
         looking &= ~fits
+    found = awaited >= 0
     return _pairs(
-        recorded, pl.Series(awaited[awaited >= 0]), matched["row"].filter(pl.Series(awaited >= 0)), MOST_WAIT_NS
+        recorded, pl.Series(awaited[found]), matched["row"].filter(pl.Series(found)), MOST_AFTER_COLLECTIVE_NS
     )

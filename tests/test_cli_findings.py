@@ -10,9 +10,7 @@ import jsonschema
 import pytest
 
 from llmprof.analyze.findings.document import findings_schema
-from llmprof.analyze.findings.facts import recorded_time
 from llmprof.cli import main
-from tests.samples import sample
 
 DOCS = Path(__file__).parents[1] / "docs"
 GRAPHS, EAGER = "sample:torch_tp1_cudagraph", "sample:torch_tp1_eager"
@@ -29,13 +27,9 @@ def test_json_keeps_to_the_schema(name, capsys):
 
 def test_the_text_begins_with_where_the_time_went(capsys):
     assert main.main(["findings", EAGER]) == 0
-    first = capsys.readouterr().out.splitlines()[0]
-    went, _ = recorded_time(sample("torch_tp1_eager"))
-    assert went in first
-    shares = [float(share) for share in re.findall(r"([\d.]+) %", first)]
-    assert "decode" in first
-    assert "prefill" in first
-    assert sum(shares) == pytest.approx(100, abs=0.2)
+    shares = re.findall(r"([\d.]+) %", capsys.readouterr().out.splitlines()[0])
+    assert len(shares) == 4  # prefill, mixed, decode and the rest
+    assert sum(map(float, shares)) == pytest.approx(100, abs=0.2)
 
 
 def test_the_schema_is_printed_and_published(capsys):

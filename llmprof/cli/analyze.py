@@ -13,7 +13,7 @@ import polars as pl
 
 from llmprof import analyze, text
 from llmprof.analyze.catalog import Analysis, analyses, views
-from llmprof.analyze.compare.diff import FAILING, gate, markdown
+from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.findings.document import findings_document, findings_schema
 from llmprof.analyze.findings.facts import recorded_time
@@ -251,7 +251,7 @@ def what_if(args: Namespace, terminal: Terminal) -> str:
             what, steps = f"the recording, which has no steps: {recorded}", text.counted(row["steps"], "rank")
         else:
             what = f"{row['phase']}: {recorded} a step"
-            steps = "one step" if row["steps"] == 1 else f"median of {row['steps']} steps"
+            steps = "one step" if row["steps"] == 1 else f"median of {row['steps']} steps of all ranks, end to end"
         lines.append(f"  {what} -> {predicted}{between} ({row['speedup']:.2f} times as fast; {steps})")
     lines += [f"  {words}" for row in frame.iter_rows(named=True) if (words := moved_in_words(row))]
     unknown = [change.unknown for change in changes]
@@ -276,7 +276,7 @@ def _diff_text(
         *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in unlike),
         *(wrapped(words, terminal.width, "", "") for words in diff_words(frame)),
     ]
-    lines.append("")
+    lines += ["", *([] if "recording" in steps["level"] else [f"{OF_STEPS}:"])]
     for row in steps.iter_rows(named=True):
         lines.append(_change(row, names))
         between = frame.filter(pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"])))

@@ -309,7 +309,8 @@ def _steps(trace: Trace) -> Rows | None:
         for phase, count, *spans in phases.iter_rows()
     ]
     inferred = "inferred" in steps["source"]
-    note = "No labels of the engine: steps were inferred from the repetition of kernels." if inferred else ""
+    note = f"From a step's first to its last event, over {counted(steps['rank'].n_unique(), 'rank')}."
+    note += " No labels of the engine: steps were inferred from the repetition of kernels." if inferred else ""
     where = "Steps" if trace.on_host else "Steps on the device"
     return Rows(where, ("phase", "steps", "median", "shortest", "longest"), rows, note)
 

@@ -59,8 +59,8 @@ def test_markdown_says_the_verdict_first_and_escapes_names():
     text = markdown(frame(step("decode", 100, 120), part), names=("main", "my_branch|"), over=0.03)
     lines = text.splitlines()
     assert lines[0] == "**Slower**: a step of decode takes +20.0%, more than the 3.0% allowed."
-    assert lines[2] == "| phase | main | my\\_branch\\| | change | 95 % interval | verdict |"
-    assert lines[4] == "| decode | 100 us | 120 us | +20.0% | +19.0% to +21.0% | slower |"
+    assert lines[4] == "| phase | main | my\\_branch\\| | change | 95 % interval | verdict |"
+    assert lines[6] == "| decode | 100 us | 120 us | +20.0% | +19.0% to +21.0% | slower |"
     assert lines[-1] == "| decode | attention\\|x | 40.0 us | 60.0 us | +20.0 us | +20.0 % |"
     assert markdown(frame(step("decode", 100, 101))).startswith("**Not slower** by more than the 3.0% allowed.")
 

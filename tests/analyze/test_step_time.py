@@ -6,9 +6,13 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
+from llmprof.analyze.findings.facts import run_facts
+from llmprof.analyze.steps.summary import step_windows
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
+from llmprof.units import format_ns
 from tests.analyze.builders import ALL_REDUCE, ATTENTION, GEMM, kernels, labels
+from tests.samples import sample
 
 
 def step(start: int, *, first: int, rank: int = 0) -> pl.DataFrame:
@@ -52,3 +56,20 @@ def test_parts_add_up_to_the_steps(trace):
 def test_without_device_activity():
     with pytest.raises(NotCapturedError):
         analyze.step_time(Trace({"markers": labels([("execute_context_0(0)_generation_1(1)", 0, 9)])}))
+
+
+def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_definition() -> None:
+    run = sample("torch_tp4_eager_nccl")
+    ends = analyze.steps(run).drop_nulls("start_ns").sort("rank", "start_ns")
+    ends = ends.with_columns(apart=(pl.col("start_ns") + pl.col("dur_ns")).diff().over("rank"))
+    steps, windows = (rows.filter(phase="decode") for rows in (ends, step_windows(run)))
+    steady = analyze.steady_state(run)
+    assert steady.join(steps, on=["rank", "step", "dur_ns"], how="semi").height == steady.height
+    assert analyze.step_time(run).filter(phase="decode")["ns"].sum() == pytest.approx(steps["dur_ns"].sum(), rel=1e-4)
+    mean = format_ns(windows.join(steady, on=["rank", "step"], how="semi")["dur_ns"].mean())
+    assert run_facts(run).row(by_predicate=pl.col("what") == "step time")[1] == mean
+    assert f"{mean} on average" in analyze.findings(run)["denominator"][-1]
+    each = windows.group_by("step").agg(pl.col("span_ns").mean())["span_ns"]
+    typical = each.filter(each.is_between(each.quantile(0.25, "linear"), each.quantile(0.75, "linear"))).mean()
+    assert analyze.diff(run, run, part="times").filter(level="step", phase="decode")["a_ns"].to_list() == [typical]
+    assert analyze.what_if(run).filter(phase="decode")["recorded_ns"].to_list() == [steps["apart"].median()]

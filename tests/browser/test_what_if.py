@@ -22,13 +22,13 @@ def test_changes_are_made_with_sliders_and_predicted(host):
     shown = host(widget, width=1000, height=1300)
     page = shown.page
     settled(shown, [])
-    page.get_by_text("A step of decode takes 100 us.").wait_for()
+    page.get_by_text("A step of decode (median, end to end) takes 100 us.").wait_for()
     expect(page.get_by_role("button", name="+ No rank late")).to_be_disabled()
 
     # faster GEMMs change nothing here, since the host does not wait for them; the slider by key, then other work
     page.get_by_role("button", name="+ Faster or slower").click()
     settled(shown, ["scale:linear:0.5"])
-    page.get_by_text("A step of decode stays at 100 us: something else sets its pace").wait_for()
+    page.get_by_text("A step of decode (median, end to end) stays at 100 us: something else sets its pace").wait_for()
     work = page.get_by_role("combobox", name="of", exact=True)
     slider = page.get_by_role("slider", name="takes")
     slider.press("ArrowRight")

@@ -32,7 +32,7 @@ def test_the_prediction_by_hand():
     [row] = answer["rows"]
     assert (row["phase"], row["steps"], row["recorded_ns"], row["predicted_ns"]) == ("decode", 2, 100_000, 75_500)
     assert (row["gain_ns"], row["low_ns"], row["high_ns"]) == (24_500, 75_500, 75_500)
-    assert answer["words"] == "A step of decode: 100 us recorded, 75.5 us predicted, 24.5 % less."
+    assert answer["words"] == "A step of decode (median, end to end): 100 us recorded, 75.5 us predicted, 24.5 % less."
     assert answer["made"] == [
         {"change": "scale:norm:0.5", "words": "norm x 0.5", "unknown": "whether it can be made so", "error": ""}
     ]

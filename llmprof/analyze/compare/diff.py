@@ -214,6 +214,7 @@ VERDICTS = (
 """Verdicts of :func:`gate`; the last three are those of whole recordings."""
 
 FAILING = ("slower", "longer")
+OF_STEPS = "Means over the ranks and the steps between the quartiles, each from its first to its last event"
 """Verdicts that fail a gate."""
 
 _MOST_PARTS = 8
@@ -286,6 +287,7 @@ def markdown(
     lines = [
         title,
         *unlike,
+        *([] if whole else ["", f"{OF_STEPS}:"]),
         "",
         f"| phase | {first} | {second} | change | 95 % interval | verdict |",
         "|---|--:|--:|--:|--:|---|",

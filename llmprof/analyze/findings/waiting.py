@@ -356,7 +356,6 @@ def exposed_communication(scope: Scope) -> Measure | None:
         .agg(pl.col("dur_ns").sum())
         .sort("dur_ns", "kind", descending=[True, False])
     )
-    # calls beside each other count once, as in overlap
     any_call = union_length(scope.events.filter(pl.col("category").is_in(COMMUNICATION)), ["window"])
     rank, window = worst(calls.with_columns(dur_ns=pl.coalesce("transfer_ns", "dur_ns")))
     figures = {

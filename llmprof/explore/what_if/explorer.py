@@ -335,7 +335,7 @@ def in_words(frame: pl.DataFrame, changes: int) -> str:
     if frame.is_empty():
         return "No step was recorded."
     row = frame.sort(pl.col("recorded_ns") * pl.col("steps"), descending=True).row(0, named=True)
-    what = f"A step of {row['phase']}" if row["phase"] is not None else "The recording"
+    what = f"A step of {row['phase']} (median, end to end)" if row["phase"] is not None else "The recording"
     recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in ("recorded", "predicted", "low", "high"))
     if not changes:
         return f"{what} takes {recorded}. {_ADD}"

@@ -310,7 +310,8 @@ def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.with_columns(start_ns=pl.col("start_ns") + pl.col("shift_ns"))
     host = pl.col("part") == "host"
     between = rows.filter(host)
-    spans = host_spans(trace).filter(pl.col("kind") != "call")
+    # functions of Python are not read from a dataset; modules among them are ranges, too
+    spans = host_spans(trace).filter(~pl.col("kind").is_in(["call", "python"]))
     if between.height and spans.height:
         # the thread that the path is on may be idle, while another thread works for it
         own, any_thread = (

@@ -197,6 +197,7 @@ LABELLED = {
     "kimi_linear_named": (1.0, 0.985),
     "nemotron_h_moe_named": (1.0, 0.999),
     "nemotron_h_named": (1.0, 0.999),
+    "nemotron_mixed_named": (1.0, 0.999),
     "qwen3_next_named": (0.99, 0.99),
     "llama_nvtx.sqlite": (1.0, 0.999),
     "captures/nsys_tp1_layer_nvtx": (1.0, 0.999),

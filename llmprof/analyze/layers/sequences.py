@@ -312,12 +312,12 @@ def _labels(frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None) -
     named: list[tuple[list[int], list[str]]] = []
     labels: list[np.ndarray] = []
 
-    def describe(_: int, size: int, *properties: Any) -> tuple[int, int, int | None, bool, bool]:
+    def describe(_: int, size: int, *properties: Any) -> tuple[int, int, int | None, bool, bool, bool]:
         *flags, begin = properties
         of_stretch = [all_kernels[k] for k in kernel[begin : begin + size].tolist()]
         new = Stretch(of_stretch, **dict(zip(_PROPERTIES, flags, strict=True)))
         distinct.append(new)
-        return len(distinct) - 1, new.gemms, new.seen, new.feeds, new.scans
+        return len(distinct) - 1, new.gemms, new.seen, new.feeds, new.scans, new.first_expert is not None
 
     def name(stretch: int, is_last: bool, *usual: Any) -> tuple[int, int, int]:
         named.append(distinct[stretch].named(Usual(*usual), is_last=is_last))
@@ -334,7 +334,7 @@ def _labels(frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None) -
 
     key = ["hash", "size", *_PROPERTIES]
     number, flag = pl.Int64(), pl.Boolean()
-    made = {"stretch": number, "gemms": number, "seen": number, "feeds": flag, "scans": flag}
+    made = {"stretch": number, "gemms": number, "seen": number, "feeds": flag, "scans": flag, "experts": flag}
     stretches = each(stretches, key, describe, made, also=["begin"])
     stretches = _with_blocks(_with_ends(stretches, distinct))
     key = ["stretch", "is_last", "last", "end", "lead", "qkv", "next_scans"]
@@ -408,9 +408,9 @@ def _with_ends(stretches: pl.DataFrame, distinct: list[Stretch]) -> pl.DataFrame
     """Add ``last`` (GEMM that ends the layer), ``end`` (row), ``lead, qkv`` (:class:`Usual`) and ``confidence``."""
     attends, gemms, seen = pl.col("attends"), pl.col("gemms"), pl.col("seen")
     inner = attends & ~pl.col("is_last")
-    # a head with its own activation may follow the last layer: this layer ends where the other layers do
+    # a head with its own activation (no experts) may follow the last layer: this layer ends where the other layers do
     most = seen.filter(inner).max().over("group")
-    shortened = pl.when(seen.is_not_null()).then(pl.min_horizontal(seen, most))
+    shortened = pl.when("experts").then(seen).when(seen.is_not_null()).then(pl.min_horizontal(seen, most))
     stretches = stretches.with_columns(seen=pl.when("is_last").then(shortened).otherwise(seen))
     by_rank = stretches.group_by("rank").agg(
         usual_end=seen.filter(attends).drop_nulls().mode().min(),

@@ -9,6 +9,7 @@ and not the time of a step.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -82,6 +83,18 @@ def vllm(captures: Path) -> None:
         show(words, found["recorded_ns"], values, decode(truth)["recorded_ns"], again=second)
 
 
+def tensor_parallel(captures: Path) -> None:
+    """Graphs of Qwen2.5-7B with batch 4; at TP=1 steps of batch 1 and 8 without a profiler were measured."""
+    traces = {2: llmprof.read(captures / "nsys_tp2_cudagraph"), 4: llmprof.read(captures / "torch_tp4_cudagraph")}
+    rows = pl.DataFrame(json.loads((captures / "steps_h200" / "Qwen2.5-7B.json").read_text())["rows"])
+    steps_of = rows.filter(pl.col("batch").is_in([1, 8]), prompt=128)["decode_step_s"]
+    truth = {n: decode(trace)["recorded_ns"] for n, trace in traces.items()} | {1: steps_of.median() * 1e9}
+    for n, new in ((2, 4), (4, 2), (4, 1), (2, 1)):
+        found = decode(traces[n], changes.tensor_parallel(new))
+        values = (found["predicted_ns"], found["low_ns"], found["high_ns"])
+        show(f"graphs, TP={n} -> TP={new}", found["recorded_ns"], values, truth[new])
+
+
 def layers_of_two(trace: Trace, times: Ints) -> list[float]:
     """Times from one attention kernel to the second next, on all ranks: two layers of a model without steps."""
     events = graph(trace).events.filter((pl.col("where") == "device") & (pl.col("category") == "attention"))
@@ -115,6 +128,7 @@ def main() -> None:
     )
     print("|---|---|---|---|---|---|---|---|---|")
     vllm(Path(sys.argv[1]))
+    tensor_parallel(Path(sys.argv[1]))
     if len(sys.argv) > 2:
         mfu(Path(sys.argv[2]))
 

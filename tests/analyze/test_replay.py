@@ -583,6 +583,26 @@ def test_graphs_are_predicted_from_an_eager_recording(shared: Path, eager: str, 
     assert predicted["recorded_ns"].item() > 7 * recorded
 
 
+PAIRS = [
+    ("nsys_tp2_cudagraph", "tensor-parallel:4", 2.813e6),
+    ("nsys_tp2_cudagraph", "tensor-parallel:1", 4.675e6),
+    ("torch_tp4_cudagraph", "tensor-parallel:2", 3.908e6),
+    ("torch_tp4_cudagraph", "tensor-parallel:1", 4.675e6),
+    ("torch_tp4_eager_nccl", "torch_tp4_eager_custom_allreduce", 58.875e6),
+    ("torch_tp4_eager_custom_allreduce", "torch_tp4_eager_nccl", 57.185e6),
+]
+"""A capture, its change (or the capture whose transfers it gets), and a decode step measured with the change, in ns."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "change", "measured"), PAIRS)
+def test_what_was_measured_lies_in_the_interval(shared: Path, name: str, change: str, measured: float) -> None:
+    other = shared / "captures" / change
+    made = changes.transfer(like=llmprof.read(other)) if other.exists() else change
+    found = what_if(llmprof.read(shared / "captures" / name), made).filter(phase="decode").row(0, named=True)
+    assert found["low_ns"] <= measured <= found["high_ns"]
+
+
 def test_the_path_agrees_with_the_overlay_of_another_tool(shared: Path) -> None:
     """HTA's own test trace, in which it marked the events of the critical path that it found (``critical``)."""
     folder = shared / "real" / "chrome" / "hta"

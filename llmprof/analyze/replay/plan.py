@@ -171,6 +171,12 @@ class Plan:
             self.weight[part] = (self.weight[part] * factor).astype(np.int64)
         self.other_threads(factor)
 
+    def host(self, factor: float) -> None:
+        """Scale all of the host's time."""
+        for part in (self.weight[0::2], self.weight[1::2]):
+            part[~self.device] = (part[~self.device] * factor).astype(np.int64)
+        self.other_threads(factor)
+
     def other_threads(self, factor: float) -> None:
         """Scale the host's time to pass work between threads, and to schedule the next step."""
         edges = np.isin(self.built.kind, (HANDED_OVER, SCHEDULED))

@@ -410,7 +410,8 @@ def info(args: Namespace, terminal: Terminal) -> str:
     width = terminal.width or 10_000
     parts += ["Tables", "\n".join(text.shorten(line, width) for line in text.pairs(rows).splitlines())]
     inner = None if terminal.width is None else terminal.width - 2
-    parts += ["Steps", steps if isinstance(steps, str) else textwrap.indent(text.table(steps, width=inner), "  ")]
+    phases = steps if isinstance(steps, str) else textwrap.indent(text.table(steps, width=inner), "  ")
+    parts += ["Steps on all ranks, each from its first to its last event", phases]
     parts += ["Reading", text.pairs(cards.reading(trace))]
     parts += [f"Note: {text.plain(warning)}" for warning in cards.warnings(trace)]
     return "\n".join(parts)

@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import check_choice, constant, inline, nothing, number, ranks_shown, require
+from llmprof.charts.base.data import check_choice, constant, fitting, inline, nothing, number, ranks_shown, require
 from llmprof.charts.base.theme import (
     LABEL_PX,
     MISSING,
@@ -23,7 +23,6 @@ from llmprof.charts.base.theme import (
     is_narrow,
     layered,
     rows_of,
-    text_px,
     time_unit,
 )
 from llmprof.units import format_ns
@@ -116,8 +115,11 @@ def colour_of_time(times: pl.Series, cap: float, unit: Unit, rows: int, *, offse
     kind: Literal["log", "linear"] = "log" if log else "linear"
     domain = [least / unit.ns, cap / unit.ns]
     scale = alt.Scale(scheme="viridis", reverse=True, type=kind, domain=domain, clamp=True, nice=False)
+    title: str | list[str] = f"time ({unit.symbol})"
+    if log:
+        title = f"{title}, log scale" if small else [f"{title},", "log scale"]
     key = alt.Legend(
-        title=_two(f"time ({unit.symbol})", "log scale") if log else f"time ({unit.symbol})",
+        title=title,
         format=NUMBER,
         orient="top" if small else "right",
         direction="horizontal" if small else "vertical",
@@ -126,10 +128,6 @@ def colour_of_time(times: pl.Series, cap: float, unit: Unit, rows: int, *, offse
         tickCount=4 if small else 5,
     )
     return alt.Color("time:Q", scale=scale, legend=key)
-
-
-def _two(first: str, second: str) -> list[str] | str:
-    return f"{first}, {second}" if is_narrow() else [f"{first},", second]
 
 
 def _headline(cells: pl.DataFrame, value: str) -> str:
@@ -179,12 +177,8 @@ def _panel(cells: pl.DataFrame, rank: int, shade: alt.Color, plot: int, *, left:
     if gone.height:
         base = alt.Chart(inline(gone)).encode(x=x, y=y)
         marks += [base.mark_rect(color=MISSING), base.mark_text(text="×", color=MUTED, fontSize=LABEL_PX)]
-    marks += [*phase_strip(cells, x, plot / len(steps)), _above(f"rank {rank}")]
+    marks += [*phase_strip(cells, x, plot / len(steps)), beside(f"rank {rank}").encode(y=alt.YValue(-_PHASE_PX - 10))]
     return layered(*marks).properties(width=plot, height=height)
-
-
-def _above(text: str) -> alt.Chart:
-    return beside(text).encode(y=alt.YValue(-_PHASE_PX - 10))
 
 
 def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
@@ -203,14 +197,10 @@ def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     )
     marks: list[alt.Chart] = [strip]
     for phase, steps in runs.select("phase", "step").iter_rows():
-        label = _fitting(phase, len(steps) * width)
+        label = fitting((phase, phase[:3], phase[:1]), len(steps) * width, margin=1)
         data = constant({"step": steps[(len(steps) - 1) // 2], "label": label})
         shift = 0.0 if len(steps) % 2 else width / 2  # a run of an even number has its middle between two steps
         text = alt.Chart(data).mark_text(baseline="middle", color=ink_on(palette[phase]), xOffset=shift)
         if label:
             marks.append(text.encode(x=x, y=alt.YValue(-_PHASE_PX / 2 - 3), text=alt.Text("label:N")))
     return marks
-
-
-def _fitting(phase: str, room: float) -> str | None:
-    return next((text for text in (phase, phase[:3], phase[:1]) if text_px(text) + 1 <= room), None)

@@ -85,7 +85,11 @@ def rank_heatmap(
     cap = end_of_scale(times)
     unit = time_unit(cap)
     nodes = None if groups is None else groups.select(row=pl.col("rank") // size * size, node="node").drop_nulls()
-    cells = cells.with_columns(time=pl.col("ns") / unit.ns, ranks=_named(size, number(frame["rank"].max())))
+    ranks = pl.col("row").cast(pl.String)
+    if size > 1:
+        last = (pl.col("row") + size - 1).clip(0, int(number(frame["rank"].max())))
+        ranks = pl.format("{} to {}", "row", last)
+    cells = cells.with_columns(time=pl.col("ns") / unit.ns, ranks=ranks)
     if nodes is not None:
         names = nodes.group_by("row").agg(pl.col("node").unique(maintain_order=True).str.join(", "))
         cells = cells.join(names, on="row", how="left", maintain_order="left")
@@ -121,12 +125,6 @@ def _cells(frame: pl.DataFrame, value: str) -> tuple[pl.DataFrame, int, int]:
     every = cells.select("row").unique().join(phases, how="cross")
     cells = every.join(cells, on=["row", "column"], how="left").rename({"column": "step"})
     return cells.sort("row", "step").select("row", "step", "phase", "ns"), size, width
-
-
-def _named(size: int, last: float) -> pl.Expr:
-    if size == 1:
-        return pl.col("row").cast(pl.String)
-    return pl.format("{} to {}", "row", (pl.col("row") + size - 1).clip(0, int(last)))
 
 
 def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) -> alt.LayerChart:

@@ -196,7 +196,10 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         self._made: dict[str, Explorer] = {}
         self._links: list[Link] = []
         self._preparing: dict[str, Preparation] = {}
-        self._loop = _running_loop()
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
         super().__init__(**options)
         self.add_class("llmprof-explorers")
         self._finding: Mapping[str, Any] | None = None
@@ -340,13 +343,6 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         """Show the image and the tabs as two outputs, of which one is seen."""
         data = self._repr_mimebundle_()
         show_kept(None if data is None else (data, {}))
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def open(  # noqa: A001

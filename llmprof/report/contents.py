@@ -38,15 +38,13 @@ def sections(
         drawn = [figures[drawing.name] for member in joined for drawing in drawings(member)]
         evidence = tuple(member.name for member in joined if member.reported)
         head = (opened.question or joined[0].question, opened.words) if opened is not None else (joined[0].question, "")
-        if opened is not None and opened.without is not None and not _has_rows(frames.get(opened.without.analysis)):
-            head = (opened.without.question, opened.without.words)
+        if opened is not None and opened.without is not None:
+            frame = frames.get(opened.without.analysis)
+            if not isinstance(frame, pl.DataFrame) or frame.is_empty():
+                head = (opened.without.question, opened.without.words)
         question, text = (part.format_map(words) for part in head)
         out.append(Section(anchor, question, text, [*blocks, *drawn], evidence))
     return out
-
-
-def _has_rows(frame: pl.DataFrame | Absent | None) -> bool:
-    return isinstance(frame, pl.DataFrame) and frame.height > 0
 
 
 def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, words: Mapping[str, str]) -> list[Table | Absent]:
@@ -195,12 +193,6 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     return Table("fusion_candidates", caption, columns, rows, sortable=True, note=(note + rest).strip())
 
 
-def _ran(trace: Trace, more: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Facts about what ran (model, engine, batch, step time) that the run has not stated already."""
-    repeated = {"Device", *(name for name, _ in more)}
-    return [pair for pair in facts_in_words(run_facts(trace)) if pair[0] not in repeated]
-
-
 def contents(
     trace: Trace,
     *,
@@ -212,7 +204,7 @@ def contents(
     path: str = "PATH",
 ) -> Contents:
     """Run the analyses and draw the figures."""
-    tell = progress or _silent
+    tell = progress or (lambda *_: None)
     results: dict[str, pl.DataFrame | Absent] = {}
     possible = [analysis for analysis in analyses() if not analysis.only_with or trace.has(analysis.only_with)]
     reported = [analysis for analysis in possible if analysis.reported]
@@ -234,30 +226,28 @@ def contents(
         if drawn is not None:
             drawn(figures[drawing.name])
     absent += [part.absent for part in figures.values() if part.absent is not None]
+    stated = {"Device", *(name for name, _ in more)}
+    found, of_trace = frames.get("findings", pl.DataFrame()), sections(figures, results, trace.words)
+    overview = [section for section in of_trace if section.anchor == OVERVIEW]
+    others = by_share([section for section in of_trace if section.anchor != OVERVIEW], found)
     return Contents(
         title=title or cards.headline(trace),
-        facts=[*more, *_ran(trace, more), *cards.facts(trace)],
+        facts=[
+            *more,
+            *(pair for pair in facts_in_words(run_facts(trace)) if pair[0] not in stated),
+            *cards.facts(trace),
+        ],
         files=cards.files(trace),
         warnings=cards.warnings(trace),
         shares=cards.shares(frames.get("coverage")),
         reading=cards.reading(trace),
-        findings=frames.get("findings", pl.DataFrame()),
-        sections=_ordered(first, sections(figures, results, trace.words), frames.get("findings", pl.DataFrame())),
+        findings=found,
+        sections=[*first, *overview, *others],
         frames=frames,
         absent=absent,
         path=path,
     )
 
 
-def _ordered(first: Sequence[Section], of_trace: Sequence[Section], findings: pl.DataFrame) -> list[Section]:
-    """Sections in order: those of the run, the overview of a step, then the others by the time of their findings."""
-    overview = [section for section in of_trace if section.anchor == OVERVIEW]
-    return [*first, *overview, *by_share([section for section in of_trace if section.anchor != OVERVIEW], findings)]
-
-
 OVERVIEW: Final = "steps"
 """Anchor of the overview of a step, which comes before the other sections of a trace."""
-
-
-def _silent(what: str, done: int, total: int) -> None:
-    """Say nothing."""

@@ -27,7 +27,8 @@ NOTE: Final = (
 """Warning that a reader of hardware metrics must know before trusting them."""
 
 
-def _with_names(metrics: Metrics) -> pl.DataFrame:
+def named_stalls(metrics: Metrics) -> pl.DataFrame:
+    """Stalls with the names and durations of their launches."""
     names = analyze.speed_of_light(metrics).select("kernel_id", "kernel_name", "duration_ns")
     return analyze.stalls(metrics).join(names, on="kernel_id", how="left")
 
@@ -42,7 +43,7 @@ ROOFLINE = Drawing(
     "launches under the roofs of the device",
     lambda one: (charts.roofline(analyze.speed_of_light(one.metrics)), ""),
 )
-STALLS = Drawing("stalls", "what the warps wait for", lambda one: (charts.stalls(_with_names(one.metrics)), ""))
+STALLS = Drawing("stalls", "what the warps wait for", lambda one: (charts.stalls(named_stalls(one.metrics)), ""))
 
 
 def _section(

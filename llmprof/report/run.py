@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import polars as pl
 
 from llmprof import analyze, charts, plugins
+from llmprof.charts.base.data import number
 from llmprof.charts.base.save import to_png_bytes
+from llmprof.charts.requests import LATENCIES
 from llmprof.errors import CaptureError, LlmprofError, NotCapturedError
 from llmprof.launch import ExperimentConfig, Run, monitors, open_run
 from llmprof.launch.config.options import setting
@@ -20,6 +22,7 @@ from llmprof.launch.run.requests import overhead, summarize
 from llmprof.progress import Progress
 from llmprof.report.figures import OF_RUNS, Drawing, Drawn, bound_section, config_in, figure
 from llmprof.report.folder import write, write_contents
+from llmprof.report.hardware import named_stalls
 from llmprof.report.operators import operators_section
 from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table
 from llmprof.storage import files
@@ -28,13 +31,7 @@ from llmprof.units import format_bytes, format_ns, format_share
 
 _NAMES = {
     "wall_ns": "whole batch",
-    "ttft_ns": "time to first token",
-    "tpot_ns": "time per output token",
-    "itl_ns": "inter-token latency",
-    "queue_ns": "queue",
-    "prefill_ns": "prefill",
-    "decode_ns": "decode",
-    "e2e_ns": "end to end",
+    **LATENCIES,
     "output_tokens_per_s": "output tokens per s",
     "tokens_per_s": "all tokens per s",
     "requests_per_s": "requests per s",
@@ -45,12 +42,13 @@ def facts(run: Run) -> list[tuple[str, str]]:
     """Facts about the run, as names and values."""
     config, worker = run.config, run.worker
     tokens = run.requests.select(pl.col("prompt_tokens").median(), pl.col("output_tokens").median()).row(0)
+    devices = Counter(worker.get("device_names") or [])
     prompt = f"{tokens[0]:g} to {tokens[1]:g} tokens" if None not in tokens else "tokens not known"
     out = [
         ("Model", f"{config.model}{' (random weights)' if worker.get('random_weights') else ''}, {config.dtype}"),
         ("Mode", f"{config.profile_mode}{', served' if config.served else ''}, {_execution(run)}"),
         ("Engine", _versions(worker)),
-        ("Devices", _counted(worker.get("device_names") or [])),
+        ("Devices", ", ".join(f"{n} x {name}" if n > 1 else name for name, n in devices.items())),
         ("Parallel", f"tensor {config.tensor_parallel_size}, pipeline {config.pipeline_parallel_size}"),
         ("Requests", f"{_load_of(run)}, {prompt}"),
         ("Sampling", _sampling(config)),
@@ -88,12 +86,6 @@ def _execution(run: Run) -> str:
 def _versions(worker: Mapping[str, Any]) -> str:
     engine = " ".join(str(worker[key]) for key in ("engine", "engine_version") if worker.get(key))
     return ", ".join(filter(None, (engine, f"torch {worker['torch_version']}" if worker.get("torch_version") else "")))
-
-
-def _counted(names: Sequence[str]) -> str:
-    """Names with their number: ``2 x NVIDIA H200``."""
-    counts = Counter(names)
-    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items())
 
 
 def _load_of(run: Run) -> str:
@@ -206,15 +198,6 @@ def _bound(run: Run) -> list[Section]:
     return [bound_section(trace, config, tp_size=sizes[0], pp_size=sizes[1])]
 
 
-def _speed(run: Run) -> pl.DataFrame:
-    return analyze.speed_of_light(run.metrics)
-
-
-def _stalls(run: Run) -> pl.DataFrame:
-    names = analyze.speed_of_light(run.metrics).select("kernel_id", "kernel_name", "duration_ns")
-    return analyze.stalls(run.metrics).join(names, on="kernel_id", how="left")
-
-
 def counters(run: Run) -> pl.DataFrame:
     """Samples of the monitors: on the clock of the trace, or, without a trace, from the first measured batch on."""
     try:
@@ -243,7 +226,8 @@ def summary_table(summary: pl.DataFrame) -> Table:
         Column("n", "values", "number"),
     )
     apart = shown.filter(~pl.col("agree"))
-    note = f"The repeats disagree by up to {format_share(_most(apart['spread']))} of the mean." if apart.height else ""
+    most = number(apart["spread"].max())
+    note = f"The repeats disagree by up to {format_share(most)} of the mean." if apart.height else ""
     return Table(
         "request_summary",
         "Latencies and rates of the requests, without and under the profiler",
@@ -293,11 +277,6 @@ def _written(rows: pl.DataFrame, name: str) -> pl.Series:
         for value, unit in rows.select(name, "unit").iter_rows()
     ]
     return pl.Series(name, texts, dtype=pl.String)
-
-
-def _most(values: pl.Series) -> float:
-    most = values.max()
-    return float(most) if isinstance(most, int | float) else 0.0
 
 
 def tiles(run: Run) -> list[tuple[str, str]]:
@@ -374,8 +353,10 @@ REQUEST_LATENCY = Drawing(
 REQUEST_WATERFALL = Drawing(
     "request_waterfall", "requests over time", lambda run: (charts.request_waterfall(analyze.requests(run)), "")
 )
-ROOFLINE = Drawing("roofline", "kernels against the roofs", lambda run: (charts.roofline(_speed(run)), ""))
-STALLS = Drawing("stalls", "what the warps wait for", lambda run: (charts.stalls(_stalls(run)), ""))
+ROOFLINE = Drawing(
+    "roofline", "kernels against the roofs", lambda run: (charts.roofline(analyze.speed_of_light(run.metrics)), "")
+)
+STALLS = Drawing("stalls", "what the warps wait for", lambda run: (charts.stalls(named_stalls(run.metrics)), ""))
 
 REPORT = "report"
 

@@ -80,17 +80,11 @@ def theory_curves(
     first, last = int(sweep["value"][0]), int(sweep["value"][-1])
     what = over.removesuffix(" (log scale)")
     sentence = f"A decode step takes at least {low} at {first:,} and {high} at {last:,} {what}"
-    kinds = [kind for kind in KINDS if kind == "least time" or _has(sweep, measured, kind)]
     notes = "Blue: least time at the device's stated peaks."
-    notes += " Green: predicted by a calibration, no bound." if "predicted" in kinds else ""
-    notes += " Orange points: measured." if "measured" in kinds else ""
+    if "predicted_decode_s" in sweep.columns and sweep["predicted_decode_s"].is_not_null().any():
+        notes += " Green: predicted by a calibration, no bound."
+    notes += " Orange points: measured." if measured is not None and measured.height else ""
     return finish(compose.columns(*panels, spacing=_SPACE), title or sentence, notes)
-
-
-def _has(sweep: pl.DataFrame, measured: pl.DataFrame | None, kind: str) -> bool:
-    if kind == "measured":
-        return measured is not None and measured.height > 0
-    return "predicted_decode_s" in sweep.columns and sweep["predicted_decode_s"].is_not_null().any()
 
 
 def _long(sweep: pl.DataFrame, measured: pl.DataFrame | None, column: str) -> pl.DataFrame:

@@ -182,7 +182,10 @@ class _Drawing:
         hidden = [c for c in ("label", "ink") if c in shown.columns]
         base = alt.Chart(inline(shown.drop(hidden))).mark_rect(clip=True, stroke=PAPER, strokeWidth=0)
         tooltip = [alt.Tooltip(f"{by}:N"), alt.Tooltip("rank:Q")]
-        tooltip += [alt.Tooltip(f"{field}:{_kind(shown, field)}", title=text) for field, text in tips.items()]
+        tooltip += [
+            alt.Tooltip(f"{field}:{'Q' if shown.schema[field].is_numeric() else 'N'}", title=text)
+            for field, text in tips.items()
+        ]
         wide = {"strokeWidth": alt.condition("datum.px > 5", alt.value(0.7), alt.value(0))} if "px" in shown else {}
         drawn: alt.Chart = base.encode(**self._box, **wide, color=colour(by, palette), tooltip=tooltip)
         return drawn
@@ -214,7 +217,3 @@ class _Drawing:
             align="right", baseline="middle", fontSize=TEXT_PX, color=INK, fontWeight="bold"
         )
         return layered(*(mark.encode(x=alt.XValue(-8), y=self._y, text=alt.Text("label:N")) for mark in (lane, rank)))
-
-
-def _kind(frame: pl.DataFrame, column: str) -> str:
-    return "Q" if frame.schema[column].is_numeric() else "N"

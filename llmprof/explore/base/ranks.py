@@ -1,10 +1,15 @@
-"""Timeline of the ranks that were picked in another explorer."""
+"""What the heat maps of layers and of ranks share: columns of steps, scales of colours, a timeline of some ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
+from llmprof.charts.base.data import number
+from llmprof.charts.base.theme import PHASES, in_order
+from llmprof.charts.layers import end_of_scale
 from llmprof.errors import LlmprofError
 from llmprof.trace import Trace
 
@@ -19,3 +24,28 @@ def timeline_of(trace: Trace, ranks: Sequence[int], window: Sequence[float] | No
     if not ranks:
         raise LlmprofError("no rank is picked", hint=hint)
     return timeline(trace.select(ranks=list(ranks)), window=window)
+
+
+def placed_in_columns(rows: pl.DataFrame, most: int) -> tuple[pl.DataFrame, pl.DataFrame, list[str | None], int]:
+    """Rows with their ``column``, the columns (``first, last, phase, scale``), their phases, and the steps in one."""
+    order = rows.select("step").unique().sort("step").with_row_index("place")
+    size = max(1, -(-order.height // most))
+    placed = rows.join(order.with_columns(column=pl.col("place") // size), on="step")
+    columns = placed.group_by("column").agg(
+        first=pl.col("step").min(), last=pl.col("step").max(), phase=pl.col("phase").mode().sort().first()
+    )
+    phases = in_order(columns["phase"], PHASES)
+    scale = pl.col("phase").map_elements(phases.index, pl.Int64, skip_nulls=False)
+    return placed, columns.with_columns(scale=scale).sort("column"), phases, size
+
+
+def scale_of(values: pl.Series, *, diverging: bool = False) -> dict[str, Any]:
+    """Ends of a scale of colours, without the last 1 % of values if these are far away; logarithmic if necessary."""
+    values = values.drop_nulls()
+    if values.is_empty():
+        return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}
+    size = values.abs() if diverging else values
+    high = end_of_scale(size)
+    least = -high if diverging else number(values.min())
+    log = not diverging and least > 0 and high > 8 * number(values.median())
+    return {"low": least, "high": high or 1.0, "most": number(size.max()), "log": log}

@@ -177,7 +177,9 @@ def spread(rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None)
     if timed.is_empty():
         return [], of_rank.height
     low, high = (float(value) for value in timed.select(pl.col("ns").min(), high=pl.col("ns").max()).row(0))
-    width = _round_width((high - low) / (MAX_BINS - 1))
+    least = (high - low) / (MAX_BINS - 1)
+    power = 10.0 ** math.floor(math.log10(max(least, 1.0)))
+    width = next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
     first = int(low // width)
     placed = (
         timed.with_columns(bin=(pl.col("ns") // width).cast(pl.Int64))
@@ -191,12 +193,6 @@ def spread(rows: pl.DataFrame, measure: str, ranks: Sequence[int] | None = None)
         edges = {"low_ns": place * width, "high_ns": (place + 1) * width}
         bins.append({**edges, "ranks": members, "words": numbers_in_words(members) if members else "", "last": times})
     return bins, of_rank.height - timed.height
-
-
-def _round_width(least: float) -> float:
-    """The next of 1, 2, 5, 10, 20 … that is not less than a width (ns)."""
-    power = 10.0 ** math.floor(math.log10(max(least, 1.0)))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
 
 
 def banded(rows: pl.DataFrame, latest: str) -> pl.DataFrame:
@@ -221,11 +217,11 @@ def banded(rows: pl.DataFrame, latest: str) -> pl.DataFrame:
 def over_time(rows: pl.DataFrame) -> pl.DataFrame:
     """Means over the kernels of at most ``MAX_BARS`` bars of equal time; ``call`` has the longest kernel of the bar."""
     rows = rows.sort("start_ns", "rank")
-    span = _span(rows)
     if rows.height <= MAX_BARS:
         place = pl.int_range(pl.len(), dtype=pl.Int64)
     else:
-        place = ((pl.col("start_ns") - span[0]) * MAX_BARS // max(1, span[1] - span[0])).clip(0, MAX_BARS - 1)
+        first, last = rows.select(pl.col("start_ns").min(), last=pl.col("start_ns").max()).row(0)
+        place = ((pl.col("start_ns") - first) * MAX_BARS // (last + 1 - first)).clip(0, MAX_BARS - 1)
     longest = pl.col("dur_ns").arg_max()
     return (
         rows.with_columns(bar=place)
@@ -242,11 +238,6 @@ def over_time(rows: pl.DataFrame) -> pl.DataFrame:
         .sort("bar")
         .drop("bar")
     )
-
-
-def _span(rows: pl.DataFrame) -> tuple[int, int]:
-    first, last = rows.select(pl.col("start_ns").min(), last=pl.col("start_ns").max()).row(0)
-    return int(first or 0), int(last or 0) + 1
 
 
 def listed(rows: pl.DataFrame) -> pl.DataFrame:
@@ -387,8 +378,9 @@ class AllReduce(Explorer):
         ranks: Sequence[int] | None,
     ) -> Answer:
         within = (round(window[0]), round(window[1])) if window else None
-        rows = calls_of(self.trace, kind=kind, phase=phase, window=within)
-        if call is not None:
+        if call is None:
+            rows = calls_of(self.trace, kind=kind, phase=phase, window=within)
+        else:
             rows = call_of(self.trace, call)
         bins, unknown = spread(rows, measure, ranks)
         count = sum(len(one["ranks"]) for one in bins)

@@ -18,6 +18,7 @@ from llmprof.analyze.layers.layers import layers as layers_of
 from llmprof.analyze.replay.slack import unknown_slack, with_slack
 from llmprof.charts.base.theme import PHASES, STAGES, in_order
 from llmprof.explore.base.messages import Message, Record, Row, Scale, array
+from llmprof.explore.base.ranks import placed_in_columns, scale_of
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.explore.layers.picture import MOST_RANKS, Panel, picture
 from llmprof.trace import Trace
@@ -126,12 +127,6 @@ def choices(trace: Trace) -> dict[str, Any]:
     }
 
 
-def gaps_of(trace: Trace, measure: str, stage: str | None) -> pl.DataFrame:
-    """Rows of ``layer_gaps`` with ``value``, the column of the measure (ns)."""
-    _, name, column, _ = MEASURES[measure]
-    return layer_gaps(trace, stage=stage, measure=name).with_columns(value=pl.col(column).cast(pl.Float64))
-
-
 def cells(
     trace: Trace,
     *,
@@ -142,20 +137,15 @@ def cells(
     steps: tuple[int, int] | None = None,
 ) -> Cells:
     """Cells of one rank; ``head`` describes their columns (steps), layers and scales of colours."""
-    rows = gaps_of(trace, measure, stage).filter(pl.col("rank") == rank)
+    title, name, column, meaning = MEASURES[measure]
+    rows = layer_gaps(trace, stage=stage, measure=name).with_columns(value=pl.col(column).cast(pl.Float64))
+    rows = rows.filter(pl.col("rank") == rank)
     if phase is not None:
         rows = rows.filter(pl.col("phase") == phase)
     first_last = (rows["step"].min(), rows["step"].max())
     if steps is not None:
         rows = rows.filter(pl.col("step").is_between(*steps))
-    order = rows.select("step").unique().sort("step").with_row_index("place")
-    size = max(1, -(-order.height // MAX_COLUMNS))
-    placed = rows.join(order.with_columns(column=pl.col("place") // size), on="step")
-    columns = placed.group_by("column").agg(
-        first=pl.col("step").min(), last=pl.col("step").max(), phase=pl.col("phase").mode().sort().first()
-    )
-    phases = in_order(columns["phase"], PHASES)
-    columns = columns.with_columns(scale=pl.col("phase").map_elements(phases.index, pl.Int64, skip_nulls=False))
+    placed, columns, phases, size = placed_in_columns(rows, MAX_COLUMNS)
     by_layer = placed.group_by("column", "layer").agg(pl.col("value").median(), pl.col("outlier").any())
     levels = rows.select("layer").unique().sort("layer")
     full = (
@@ -164,10 +154,10 @@ def cells(
     full = full.sort("column", "layer")
     head = {
         "measure": measure,
-        "title": MEASURES[measure][0],
-        "meaning": MEASURES[measure][3],
+        "title": title,
+        "meaning": meaning,
         "rank": rank,
-        "columns": columns.sort("column").select("first", "last", "scale").rows(),
+        "columns": columns.select("first", "last", "scale").rows(),
         "layers": levels["layer"].to_list(),
         "condensed": size,
         "outliers": int(by_layer["outlier"].sum()),
@@ -175,29 +165,13 @@ def cells(
         "steps": first_last,
         "diverging": measure == "gap",
         "scales": [
-            {"phase": name, **_scale(part["value"].drop_nulls(), diverging=measure == "gap")}
+            {"phase": name}
+            | scale_of(full.filter(pl.col("phase").eq_missing(name))["value"], diverging=measure == "gap")
             for name in phases
-            for part in [full.filter(pl.col("phase").eq_missing(name))]
         ],
     }
     values = full["value"].fill_null(float("nan"))
     return Cells(head, array(values, "f4"), array(full["outlier"].fill_null(value=False), "u1"))
-
-
-def _scale(values: pl.Series, *, diverging: bool) -> dict[str, Any]:
-    """Ends of the colour scale: without the last 1 % of values if these are far away; logarithmic if necessary."""
-    if values.is_empty():
-        return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}
-    size = values.abs() if diverging else values
-    most, nearly = _number(size.max()), _number(size.quantile(0.99))
-    high = nearly if 0 < 1.5 * nearly < most else most
-    least = -high if diverging else _number(values.min())
-    log = not diverging and least > 0 and high > 8 * _number(values.median())
-    return {"low": least, "high": high or 1.0, "most": most, "log": log}
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def events_of(
@@ -309,7 +283,7 @@ class Layers(Explorer):
         phases = [scale["phase"] for one in made for scale in one.head["scales"]]
         diverging = self.measure == "gap"
         scales = {
-            phase: {**_scale(_values_of(panels, phase), diverging=diverging), "diverging": diverging}
+            phase: {**scale_of(_values_of(panels, phase), diverging=diverging), "diverging": diverging}
             for phase in dict.fromkeys(phases)
         }
         title, _, _, meaning = MEASURES[self.measure]

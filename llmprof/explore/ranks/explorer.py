@@ -13,7 +13,7 @@ from llmprof.analyze.ranks import late_groups, latest_group, rank_groups, rank_s
 from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.ranks import MEANING
 from llmprof.explore.base.messages import Message, Record, Row, Scale, array
-from llmprof.explore.base.ranks import timeline_of
+from llmprof.explore.base.ranks import placed_in_columns, scale_of, timeline_of
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.text import numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
@@ -72,14 +72,6 @@ MEASURES: Final[dict[str, tuple[str, str]]] = {
 """Name of a measure to its title and its column of ``rank_steps``."""
 
 
-def band_of(ranks: int) -> int:
-    """Number of ranks that share a row: a power of two, so that nodes stay together."""
-    size = 1
-    while ranks > MAX_ROWS * size:
-        size *= 2
-    return size
-
-
 def cells(
     rows: pl.DataFrame,
     *,
@@ -97,20 +89,11 @@ def cells(
     if ranks is not None:
         rows = rows.filter(pl.col("rank").is_between(*ranks))
     first, last = rows.select(pl.col("rank").min().fill_null(0), last=pl.col("rank").max().fill_null(0)).row(0)
-    size = band_of(last - first + 1)
-    order = rows.select("step").unique().sort("step").with_row_index("place")
-    width = max(1, -(-order.height // MAX_COLUMNS))
-    placed = rows.join(order.with_columns(column=pl.col("place") // width), on="step").with_columns(
-        row=(pl.col("rank") - first) // size, value=pl.col(column).cast(pl.Float64)
-    )
-    columns = placed.group_by("column").agg(
-        first=pl.col("step").min(), last=pl.col("step").max(), phase=pl.col("phase").mode().sort().first()
-    )
-    phases = in_order(columns["phase"], PHASES)
-    numbers = pl.DataFrame(
-        {"phase": phases, "scale": list(range(len(phases)))}, schema={"phase": pl.String, "scale": pl.Int64}
-    )
-    columns = columns.join(numbers, on="phase", nulls_equal=True).sort("column")
+    size = 1
+    while last - first + 1 > MAX_ROWS * size:
+        size *= 2  # so that nodes stay together
+    placed, columns, phases, width = placed_in_columns(rows, MAX_COLUMNS)
+    placed = placed.with_columns(row=(pl.col("rank") - first) // size, value=pl.col(column).cast(pl.Float64))
     per_rank = placed.group_by("rank", "row", "column").agg(pl.col("value").median())
     slowest = per_rank.group_by("row", "column").agg(pl.col("value").max())
     bands = placed.group_by("row").agg(first=pl.col("rank").min(), last=pl.col("rank").max()).sort("row")
@@ -125,19 +108,11 @@ def cells(
         "condensed": width,
         "banded": size,
         "missing": full["value"].null_count(),
-        "scales": [{"phase": name, **_ends(full.filter(pl.col("phase").eq_missing(name))["value"])} for name in phases],
+        "scales": [
+            {"phase": name, **scale_of(full.filter(pl.col("phase").eq_missing(name))["value"])} for name in phases
+        ],
     }
     return head, array(full["value"].fill_null(float("nan")), "f4")
-
-
-def _ends(values: pl.Series) -> dict[str, Any]:
-    """Ends of the colour scale of a phase, without the last 1 % of values if these are far away."""
-    present = values.drop_nulls()
-    if present.is_empty():
-        return {"low": 0.0, "high": 1.0, "most": 0.0, "log": False}
-    low, most, nearly = (float(v or 0.0) for v in (present.min(), present.max(), present.quantile(0.99)))  # type: ignore[arg-type]
-    high = nearly if 0 < 1.5 * nearly < most else most
-    return {"low": low, "high": high or 1.0, "most": most, "log": low > 0 and high > 8 * float(present.median() or 0.0)}  # type: ignore[arg-type]
 
 
 class Ranks(Explorer):

@@ -164,6 +164,20 @@ LAYERS: dict[str, tuple[list[str], list[str]]] = {
         ["norm", "in_proj", "conv", "scan", "scan", "scan", "gate_norm", "out_proj", "norm",
          "gate_up_proj", "activation", "down_proj"],
     ),
+    "a short convolution": (
+        [NORM, GEMM, "_causal_conv1d_update_kernel", GEMM, NORM, GEMM, SILU, GEMM],
+        ["norm", "in_proj", "conv", "out_proj", "norm", "gate_up_proj", "activation", "down_proj"],
+    ),
+    "scan and attention side by side": (
+        [NORM, GEMM, "_causal_conv1d_update_kernel", "_selective_scan_update_kernel", SILU, GEMM, GEMM, ROPE, CACHE,
+         ATTENTION, GEMM, NORM, GEMM, SILU, GEMM],
+        ["norm", "in_proj", "conv", "scan", "gate_norm", "out_proj", "qkv_proj", "rope", "kv_cache_write",
+         "attention", "o_proj", "norm", "gate_up_proj", "activation", "down_proj"],
+    ),
+    "a mixer without a feed-forward part": (
+        [NORM, GEMM, "_causal_conv1d_update_kernel", "_selective_scan_update_kernel", NORM, GEMM],
+        ["norm", "in_proj", "conv", "scan", "gate_norm", "out_proj"],
+    ),
 }  # fmt: skip
 
 

@@ -222,7 +222,7 @@ def _stretches(sequence: pl.DataFrame, known: _Kernels) -> pl.DataFrame:
     scanned = pl.when("attends").then("scans").forward_fill().fill_null(value=False)
     # a convolution with no GEMM since the scan before it: the same layer's, for the other part of the batch
     convolves = known.where(lambda k: k.does("convolves before"), at)
-    continues = pl.when(convolves).then(mark.forward_fill() == 1).forward_fill().fill_null(value=False)
+    continues = pl.when(convolves).then(mark.forward_fill().shift(1) == 1).forward_fill().fill_null(value=False)
     frame = frame.with_columns(
         begins=pl.col("attends") & (pl.col("first") | (mark.forward_fill().shift(1) != 1)),
         continues=pl.col("scans") & continues,

@@ -22,6 +22,7 @@ from llmprof.analyze.replay.graph import (
     HANDED_OVER,
     LAUNCH,
     LOADING,
+    SCHEDULED,
     STREAM_WAIT,
     SYNCHRONISE,
     Graph,
@@ -581,6 +582,11 @@ def test_graphs_are_predicted_from_an_eager_recording(shared: Path, eager: str, 
     assert predicted["low_ns"].item() <= recorded <= predicted["high_ns"].item()
     assert predicted["predicted_ns"].item() == pytest.approx(recorded, rel=error)
     assert predicted["recorded_ns"].item() > 7 * recorded
+
+
+def test_a_thread_that_synchronises_in_each_step_needs_no_scheduler(shared: Path) -> None:
+    built = graph(llmprof.read(shared / "captures" / "torch_tp1_moe_eager"))
+    assert not (built.kind == SCHEDULED).any()
 
 
 PAIRS = [

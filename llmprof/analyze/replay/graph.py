@@ -372,7 +372,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
         # if there is a thread that only waits, the scheduler gets its results
         .filter(~pl.col("launches") | pl.col("launches").all())
     )
-    own = arrivals.group_by("chain").agg(own=pl.col("output").n_unique())
+    own = launching.filter(call_kinds(launching["name"])["synchronises"]).group_by("chain").agg(own=pl.len())
     arrivals = arrivals.sort("time").unique("output", keep="first", maintain_order=True)
     first = (
         labels.join(clock_offsets(trace), on="rank", how="left")
@@ -389,7 +389,7 @@ def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) ->
         .filter(pl.col("row").is_not_null())
         .unique("row")
         .join(own, on="chain", how="left")
-        # a thread that waits for results itself does not need the scheduler
+        # a thread that waits for results itself does not need the scheduler, even if they have always arrived
         .filter(pl.col("own").fill_null(0) < pl.len().over("chain") / 2)
         .select("chain", "step", "row", time="time_right")
     )

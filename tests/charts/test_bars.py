@@ -6,7 +6,6 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.base.data import fitting
 from llmprof.charts.base.theme import CATEGORIES, REST
 from llmprof.charts.breakdown import PARTS
 from llmprof.errors import AnalysisError
@@ -119,9 +118,3 @@ def test_diff_without_a_change_is_an_error() -> None:
         charts.diff(frames.compared().with_columns(delta_ns=pl.lit(0)))
     with pytest.raises(AnalysisError, match="no time differs"):
         charts.diff(frames.compared().filter(phase="mixed"))
-
-
-def test_text_goes_where_it_has_room() -> None:
-    assert fitting(("attention 12 %", "12 %"), 200) == "attention 12 %"
-    assert fitting(("attention 12 %", "12 %"), 40) == "12 %"
-    assert fitting(("attention 12 %", "12 %"), 10) is None

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import polars as pl
-import pytest
 
 from llmprof import charts
 from llmprof.charts.base.theme import CAUSES
-from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
 
@@ -68,8 +66,6 @@ def test_the_critical_path_is_a_mean_step_of_each_phase() -> None:
     assert "10.0 ms" in said
     # 10 of 18.1 ms
     assert "55 % of the critical path is compute" in said
-    with pytest.raises(AnalysisError, match="the frame has no rows"):
-        charts.critical_path(frames.path().clear())
 
 
 def test_the_critical_path_of_a_recording_without_steps_is_of_no_step() -> None:

@@ -10,13 +10,11 @@ import polars as pl
 import pytest
 
 from llmprof import charts, hardware
-from llmprof.charts.base.save import Box, along, around, place
+from llmprof.charts.base.save import Box
 from llmprof.charts.base.theme import text_px
 from llmprof.charts.roofline import BOUNDS, derived, given
 from llmprof.errors import AnalysisError, LlmprofError
 from tests.charts import frames, specs
-
-PLOT = (800.0, 430.0)
 
 
 def labels(chart: alt.LayerChart) -> list[tuple[str, Box]]:
@@ -129,19 +127,3 @@ def test_nothing_to_draw_is_an_error() -> None:
         charts.roofline(frames.profiled().with_columns(flop_per_s=pl.lit(0.0)))
     with pytest.raises(AnalysisError, match="no launch has floating-point operations"):
         charts.roofline(frames.profiled().with_columns(arithmetic_intensity=pl.lit(None, pl.Float64)))
-
-
-def test_places_around_a_point() -> None:
-    box, ends = place((400, 200), 5, (60, 14), PLOT, []) or (None, None)
-    assert box
-    assert (box.left, (box.top + box.bottom) / 2, ends) == (409, 200, None)
-    beside = [around(430, 200, 20), around(370, 200, 20)]
-    box, ends = place((400, 200), 5, (60, 14), PLOT, beside) or (None, None)
-    assert box
-    assert not any(box.meets(other) for other in beside)
-    assert ends is None or all(not b.meets(o) for b in along(ends[:2], ends[2:], 2) for o in beside)
-    assert place((400, 200), 5, (60, 14), PLOT, [Box(0, 0, *PLOT)]) is None
-    far = place(
-        (400, 200), 5, (60, 14), PLOT, [Box(401, 150, 430, 199), Box(300, 150, 430, 190), Box(300, 210, 420, 260)]
-    )
-    assert far

@@ -32,6 +32,10 @@ class TestKernels:
             ("gemm", 80, 3), ("FlashAttention-3", 15, 1), ("2 others", 5, 8),
         ]  # fmt: skip
         assert "80 %, 3 × 26.7 ns" in specs.texts(chart)
+        each = specs.rows(charts.kernels(frame, top=2, variants=True), "bar", "row")
+        assert [(bar["row"], bar["label"]) for bar in each] == [
+            ("gemm", "60 %, 2 × 30 ns"), ("gemm (2)", "20 %, 1 × 20 ns"), ("3 others", "20 %, 9 × 2.22 ns"),
+        ]  # fmt: skip
 
     def test_no_time(self):
         with pytest.raises(AnalysisError, match="zero"):

@@ -6,28 +6,12 @@ import struct
 import zlib
 
 import numpy as np
-import polars as pl
 import pytest
 
 from llmprof import charts
 from llmprof.explore.base.png import png_of, smaller
-
-
-def pixels(image: bytes) -> np.ndarray:
-    """Pixels (height, width, 3) of a PNG whose rows have the filter Sub."""
-    at, data, head = 8, b"", b""
-    while at < len(image):
-        (length,) = struct.unpack_from(">I", image, at)
-        kind, content = image[at + 4 : at + 8], image[at + 8 : at + 8 + length]
-        assert struct.unpack_from(">I", image, at + 8 + length)[0] == zlib.crc32(kind + content)
-        head = content if kind == b"IHDR" else head
-        data += content if kind == b"IDAT" else b""
-        at += 12 + length
-    width, height, _, colour = struct.unpack(">IIBB", head[:10])
-    channels = {2: 3, 6: 4}[colour]
-    rows = np.frombuffer(zlib.decompress(data), dtype=np.uint8).reshape(height, 1 + channels * width)
-    assert (rows[:, 0] == 1).all()
-    return np.cumsum(rows[:, 1:].reshape(height, width, channels), axis=1, dtype=np.uint8)[:, :, :3]
+from tests.charts import frames
+from tests.charts.specs import pixels
 
 
 def plain_pixels(image: bytes) -> np.ndarray:
@@ -42,16 +26,7 @@ def plain_pixels(image: bytes) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def chart() -> bytes:
-    frame = pl.DataFrame(
-        {
-            "name": ["a", "b"],
-            "category": ["linear", "norm"],
-            "count": [1, 2],
-            "total_ns": [30, 10],
-            "share": [0.75, 0.25],
-        }
-    ).with_columns(mean_ns=pl.col("total_ns") / pl.col("count"))
-    return charts.to_png_bytes(charts.kernels(frame), scale=1)
+    return charts.to_png_bytes(charts.kernels(frames.summed()), scale=1)
 
 
 def test_the_same_picture_in_fewer_bytes(chart: bytes) -> None:

@@ -120,20 +120,16 @@ NUMBERS: Final = ("rank", "device", "stream", "step", "layer")
 Where = Mapping[str, int | str | None]
 
 
-def events_within(trace: Trace, *, where: Where | None = None, window: Window | None = None) -> pl.DataFrame:
-    """Labelled events of the device in a window of the recording, or with some values of labels."""
-    _present(trace, where)
-    return events_of(trace, where=where, window=window)
+def events_within(
+    trace: Trace, *, where: Where | None = None, window: Window | None = None, absent: bool = False
+) -> pl.DataFrame:
+    """Labelled events of the device in a window, or with some labels; ``absent``: of ranks that are not there, none."""
+    _check(trace, where, window, absent=absent)
+    return attribute(trace).filter(_conditions(where, window))
 
 
-def events_of(trace: Trace, *, where: Where | None = None, window: Window | None = None) -> pl.DataFrame:
-    """Result of :func:`events_within`, without rows if a rank, step or layer is not in the trace."""
-    check(where, window)
-    return attribute(trace).filter(conditions(where, window))
-
-
-def check(where: Where | None, window: Window | None) -> None:
-    """Check labels and window."""
+def _check(trace: Trace, where: Where | None, window: Window | None, *, absent: bool) -> None:
+    """Check labels and window, and unless they may be absent, that the ranks, steps and layers exist."""
     refuse_unknown(where or {}, LABELS, "where")
     for name, value in (where or {}).items():
         if value is not None and isinstance(value, str) == (name in NUMBERS):
@@ -141,13 +137,8 @@ def check(where: Where | None, window: Window | None) -> None:
             raise AnalysisError(f"where[{name!r}] is {described(value)}", expected=expected)
     if window is not None and window[1] < window[0]:
         raise AnalysisError(f"the window {listed(window)} ends before it starts", expected="(start_ns, end_ns)")
-
-
-def _present(trace: Trace, where: Where | None) -> None:
-    """Check that the requested ranks, steps and layers exist."""
-    check(where, None)
     events = attribute(trace)
-    for name in ("rank", "step", "layer"):
+    for name in () if absent else ("rank", "step", "layer"):
         value = (where or {}).get(name)
         if value is not None and value not in events[name]:
             numbers: list[int] = events[name].drop_nulls().unique().sort().to_list()
@@ -155,7 +146,7 @@ def _present(trace: Trace, where: Where | None) -> None:
             raise AnalysisError(f"where: there is no {name} {value}", expected=expected, argument="where")
 
 
-def conditions(where: Where | None, window: Window | None) -> list[pl.Expr]:
+def _conditions(where: Where | None, window: Window | None) -> list[pl.Expr]:
     """Conditions for events with these labels in this window."""
     kept = [pl.col(name) == value for name, value in (where or {}).items() if value is not None]
     if window is not None:
@@ -174,18 +165,16 @@ _MOST_BINS: Final = 4096
 
 
 def kernels_within(
-    trace: Trace, *, by: Columns = (), where: Where | None = None, window: Window | None = None, bins: NotNegative = 0
+    trace: Trace,
+    *,
+    by: Columns = (),
+    where: Where | None = None,
+    window: Window | None = None,
+    bins: NotNegative = 0,
+    absent: bool = False,
 ) -> pl.DataFrame:
-    """Time of each kernel among the events within a window or with some labels, and its launches over time."""
-    _present(trace, where)
-    return kernels_of(trace, by=by, where=where, window=window, bins=bins)
-
-
-def kernels_of(
-    trace: Trace, *, by: Sequence[str] = (), where: Where | None = None, window: Window | None = None, bins: int = 0
-) -> pl.DataFrame:
-    """Result of :func:`kernels_within`, without rows if a rank, step or layer is not in the trace."""
-    check(where, window)
+    """Time of each kernel among the :func:`events_within`, and its launches over time."""
+    _check(trace, where, window, absent=absent)
     refuse_unknown(by, LABELS, "by")
     if not 0 <= bins <= _MOST_BINS:
         raise AnalysisError(f"bins is {bins}", expected=f"0 to {_MOST_BINS}")
@@ -193,7 +182,7 @@ def kernels_of(
     span = window or _span(every)
     groups = [label for label in LABELS if label in by and label not in ("name", "category")]
     keys = [*groups, "name", "category"]
-    events = every.filter(conditions(where, window))
+    events = every.filter(_conditions(where, window))
     dur = pl.col("dur_ns")
     rows = events.group_by(keys).agg(
         count=pl.len(),
@@ -208,7 +197,11 @@ def kernels_of(
     if bins:
         rows = rows.join(_series(events, keys, span, bins), on=keys, how="left", nulls_equal=True)
     texts = [column for column in _TEXTS if column in keys]
-    lists = [pl.col(plural).list.eval(_text(pl.element(), label)).list.sort() for label, plural in PLACES.items()]
+    element = pl.element()
+    lists = [
+        pl.col(plural).list.eval(element.cast(pl.String) if label in _TEXTS else element).list.sort()
+        for label, plural in PLACES.items()
+    ]
     whole = pl.col("total_ns").sum()
     rows = rows.with_columns(pl.col(texts).cast(pl.String), *lists)
     order = ["total_ns", "name", "category", *groups]
@@ -221,10 +214,6 @@ def kernels_of(
         *PLACES.values(),
         *(["series"] if bins else []),
     )
-
-
-def _text(values: pl.Expr, label: str) -> pl.Expr:
-    return values.cast(pl.String) if label in _TEXTS else values
 
 
 @per_trace

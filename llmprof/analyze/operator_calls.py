@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from typing import Any, Final
 
 import polars as pl
@@ -72,16 +71,9 @@ def replayable(trace: Trace) -> pl.DataFrame:
     True
     """
     calls, others = recorded_calls(trace)
-    rows = [_grouped(calls), _others(others)]
-    frame = pl.concat([row for row in rows if row.height] or [pl.DataFrame(schema=_SCHEMA)], how="diagonal_relaxed")
-    missing = [pl.lit(None, dtype=dtype).alias(name) for name, dtype in _SCHEMA.items() if name not in frame.columns]
-    frame = frame.with_columns(missing)
+    frame = pl.concat([pl.DataFrame(schema=_SCHEMA), _grouped(calls), _others(others)], how="diagonal_relaxed")
     whole = pl.col("total_ns").sum()
     frame = frame.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole))
-    if rows := [row for row in rows if row.height]:
-        lists = {"kernels": "\n", "layers": ",", "phases": ","}
-        joined = [pl.col(name).cast(pl.List(pl.String)).list.join(sign) for name, sign in lists.items()]
-        frame = frame.with_columns(column.replace("", None) for column in joined)
     return frame.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items()).sort(
         "total_ns", "operator", "shapes", descending=[True, False, False], nulls_last=True
     )
@@ -101,7 +93,7 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
     events = attribute(trace)
     if events.is_empty() or (events["source"] == "op").all():
-        return _on_host(calls_on_host), events.clear().with_columns(op=pl.lit(None, dtype=pl.String))
+        return _on_host(calls_on_host), operators_of(events.clear(), ops.with_columns(missing))
     events = events.with_row_index("_event")
     launches = events.filter(pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed").fill_null(value=False))
     points = launches.select(
@@ -124,9 +116,7 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     made = calls_on_host.with_row_index("outer").join(calls, on="outer", how="inner", maintain_order="right")
     made = made.drop("outer", "thread", "start_ns").rename({"dur_ns": "host_ns"})
     rest = events.filter(~pl.col("_event").is_in(innermost["_event"].implode())).drop("_event")
-    return made, operators_of(rest, ops.with_columns(missing)) if rest.height else rest.with_columns(
-        op=pl.lit(None, dtype=pl.String), shapes=pl.lit(None, dtype=pl.String)
-    )
+    return made, operators_of(rest, ops.with_columns(missing))
 
 
 def _on_host(calls: pl.DataFrame) -> pl.DataFrame:
@@ -148,32 +138,43 @@ def median_interval(values: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
     return ordered.get(low), ordered.get(high)
 
 
+def _summed(rows: pl.DataFrame, keys: list[str], time: str, kernels: pl.Expr, **more: pl.Expr) -> pl.DataFrame:
+    """Count and times of the rows of each operator and its arguments, with its kernels, layers and phases as text."""
+    low, high = median_interval(pl.col(time))
+    places = {name: pl.col(label).drop_nulls().unique().sort() for name, label in _PLACES.items()}
+    return rows.group_by(keys, maintain_order=True).agg(
+        count=pl.len().cast(pl.Int64), total_ns=pl.col(time).sum(), median_ns=pl.col(time).median(), low_ns=low,
+        high_ns=high, kernels=_joined(kernels.unique(maintain_order=True), "\n"),
+        **{name: _joined(values, ",") for name, values in places.items()}, **more,
+    )  # fmt: skip
+
+
+_PLACES: Final = {"layers": "layer", "phases": "phase"}
+
+
+def _joined(values: pl.Expr, sign: str) -> pl.Expr:
+    return pl.when(values.len() > 0).then(values.cast(pl.String).str.join(sign))
+
+
 def _grouped(calls: pl.DataFrame) -> pl.DataFrame:
     """Calls by operator and arguments, and whether a script can be made for them."""
-    if calls.is_empty():
-        return pl.DataFrame()
-    low, high = median_interval(pl.col("time_ns"))
-    keys = ["operator", *_ARGUMENTS]
-    grouped = calls.group_by(keys, maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64), total_ns=pl.col("time_ns").sum(), median_ns=pl.col("time_ns").median(),
-        low_ns=low, high_ns=high, host_median_ns=pl.col("host_ns").median(),
-        kernels=pl.col("kernels").explode().drop_nulls().unique(maintain_order=True),
-        layers=pl.col("layer").drop_nulls().unique().sort(), phases=pl.col("phase").drop_nulls().unique().sort(),
-    )  # fmt: skip
+    keys, names = ["operator", *_ARGUMENTS], pl.col("kernels").explode().drop_nulls()
+    between = names.str.contains(_BETWEEN).any()
+    grouped = _summed(calls, keys, "time_ns", names, host_median_ns=pl.col("host_ns").median(), between=between)
     usual = usual_dtype(calls)
-    made = [_made(row, usual) for row in grouped.select(*keys, "kernels").iter_rows(named=True)]
-    return grouped.hstack(pl.DataFrame(made, schema=_MADE, orient="row"))
+    made = [_made(row, usual) for row in grouped.select(*keys, "between").iter_rows(named=True)]
+    return grouped.drop("between").hstack(pl.DataFrame(made, schema=_MADE, orient="row"))
 
 
 _MADE: Final = {"key": pl.String, "kind": pl.String, "can": pl.Boolean, "why": pl.String, "assumed": pl.String}
 
 
-_BETWEEN: Final = r"Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost"
+_BETWEEN: Final = r"^(?:Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost)"
 
 
 def _made(row: dict[str, Any], usual: str) -> tuple[str | None, str, bool, str | None, str | None]:
     kind = OPERATORS[row["operator"]].kind
-    if any(re.match(_BETWEEN, name) for name in row["kernels"]):
+    if row["between"]:
         return None, kind, False, BETWEEN, None
     try:
         call = call_of(row, usual)
@@ -202,18 +203,10 @@ def usual_dtype(calls: pl.DataFrame) -> str:
 
 def _others(events: pl.DataFrame) -> pl.DataFrame:
     """Events outside of operators that can be called, by operator and kernel, with the reason."""
-    if events.is_empty():
-        return pl.DataFrame()
-    low, high = median_interval(pl.col("dur_ns"))
-    grouped = events.group_by("op", "shapes", "dtypes", "replayed", maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64), total_ns=pl.col("dur_ns").sum(), median_ns=pl.col("dur_ns").median(),
-        low_ns=low, high_ns=high, kernels=pl.col("name").unique(maintain_order=True),
-        layers=pl.col("layer").drop_nulls().unique().sort(), phases=pl.col("phase").drop_nulls().unique().sort(),
-    )  # fmt: skip
+    grouped = _summed(events, ["op", "shapes", "dtypes", "replayed"], "dur_ns", pl.col("name"))
     why = [_why(op, graph) for op, graph in grouped.select("op", "replayed").iter_rows()]
-    return grouped.drop("replayed").rename({"op": "operator"}).with_columns(
-        can=pl.lit(value=False), why=pl.Series(why, dtype=pl.String)
-    )  # fmt: skip
+    made = {"can": pl.lit(value=False), "why": pl.Series(why, dtype=pl.String)}
+    return grouped.drop("replayed").rename({"op": "operator"}).with_columns(**made)
 
 
 def _why(op: str | None, graph: bool | None) -> str:

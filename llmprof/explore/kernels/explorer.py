@@ -10,7 +10,7 @@ import polars as pl
 import traitlets
 
 from llmprof.analyze import attribute, ncu_command
-from llmprof.analyze.kernels import events_of, kernels_of
+from llmprof.analyze.kernels import events_within, kernels_within
 from llmprof.analyze.replay.slack import unknown_slack, with_slack
 from llmprof.errors import LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Column, Message, Record, Row, Window
@@ -250,12 +250,12 @@ class Kernels(Explorer):
     def _rows(self, view: View) -> pl.DataFrame:
         key, frame = self._kept  # another request may replace it meanwhile
         if key != view.key:
-            frame = kernels_of(self.trace, by=view.by, where=view.where, window=view.window, bins=BINS)
+            frame = kernels_within(self.trace, by=view.by, where=view.where, window=view.window, bins=BINS, absent=True)
             if self.metrics is not None:
                 limits = self._matched().limits()
                 frame = frame.join(limits, on="name", how="left", maintain_order="left")
             if self._slack:
-                events = events_of(self.trace, where=view.where, window=view.window)
+                events = events_within(self.trace, where=view.where, window=view.window, absent=True)
                 frame = with_slack(frame, self.trace, events, [*view.by, "name", "category"])
             self._kept = (view.key, frame)
         return arranged(frame, view)
@@ -263,7 +263,8 @@ class Kernels(Explorer):
     def _launches(self, view: View, kernel: str | None, of: RowLabels) -> pl.DataFrame:
         if kernel is None:
             return details.nothing_of(self.trace)
-        return events_of(self.trace, where={**view.where, **of, "name": kernel}, window=view.window)
+        where = {**view.where, **of, "name": kernel}
+        return events_within(self.trace, where=where, window=view.window, absent=True)
 
     def _matched(self) -> Profiled:
         if self._profiled is None:

@@ -14,6 +14,7 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze.activity import CAPTURED, CATEGORY, activity, operator_categories
+from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.kernels import operators_of
 from llmprof.analyze.layers.attribution import attribute
@@ -140,15 +141,12 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
     launches = _launches(trace)
     if not launches.height:
         return []
-    source = (
-        pl.when(pl.col("name").str.contains("(?i)memset"))
-        .then(pl.lit("fill"))
-        .when(pl.col("name").str.contains("(?i)memcpy"))
-        .then(pl.lit("copy"))
-        .otherwise(pl.lit("kernel"))
-    )
+    copies = {"fill": pl.col("name").str.contains("(?i)memset"), "copy": pl.col("name").str.contains("(?i)memcpy")}
     launches = launches.with_columns(
-        source=source, launch_start_ns="start_ns", launch_thread="thread", replayed=pl.lit(value=False)
+        source=first_true(copies, "kernel"),
+        launch_start_ns="start_ns",
+        launch_thread="thread",
+        replayed=pl.lit(value=False),
     )
     if trace.has("ops"):
         types = trace.ops.filter(pl.col("dtypes").is_not_null()).unique(["rank", "op_id"], keep="last")

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import polars as pl
 
 from llmprof import units
+from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.nesting import innermost
 from llmprof.analyze.steps.steps import steps
@@ -305,12 +306,13 @@ def _named(trace: Trace, live: pl.DataFrame) -> pl.DataFrame:
             pl.when(pl.col("_short") & stack.is_null()).then(pl.lit("temporary")),
             pl.when(pl.col("_held") & stack.is_null()).then(pl.lit("before the recording")),
         ),
-        evidence=pl.when(pl.col("_stack").is_not_null())
-        .then(pl.lit("stack"))
-        .when(pl.col("_category").is_not_null())
-        .then(pl.lit("category"))
-        .when(pl.col("_short") & stack.is_null())
-        .then(pl.lit("lifetime")),
+        evidence=first_true(
+            {
+                "stack": pl.col("_stack").is_not_null(),
+                "category": pl.col("_category").is_not_null(),
+                "lifetime": pl.col("_short") & stack.is_null(),
+            }
+        ),
     )
     frames = stack.str.split("\n").list.eval(pl.element().filter(~pl.element().str.contains(_OWN_FRAMES)))
     short = frames.list.last().str.extract(r"([^/\\]+)$", 1)

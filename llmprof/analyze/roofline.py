@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
+from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import attribute
@@ -362,19 +363,15 @@ def _rates(frame: pl.DataFrame, machine: Machine, by: Per) -> pl.DataFrame:
         gap_us=(pl.col("measured_ns") - pl.col("bound_ns").fill_null(0.0)) / 1e3,
     )
     mean = pl.col("measured_ns") / pl.col("kernels").clip(lower_bound=1)
-    why = (
-        pl.when(pl.col("stage") == IDLE)
-        .then(pl.lit("launch gap"))
-        .when(pl.col("efficiency") >= AT_ROOF)
-        .then(pl.lit("at the roof"))
-        .when(pl.col("stage").is_in(_COLLECTIVES) & (pl.col("waits_ns") * 2 > pl.col("measured_ns")))
-        .then(pl.lit("wait for others"))
-        .when(pl.col("bound").is_null())
-        .then(pl.lit("no bound"))
-        .when(mean < FIXED_NS)
-        .then(pl.lit("fixed cost of kernels"))
-        .otherwise(pl.lit("kernel below the roof"))
-    )
+    waits = pl.col("stage").is_in(_COLLECTIVES) & (pl.col("waits_ns") * 2 > pl.col("measured_ns"))
+    cases = {
+        "launch gap": pl.col("stage") == IDLE,
+        "at the roof": pl.col("efficiency") >= AT_ROOF,
+        "wait for others": waits,
+        "no bound": pl.col("bound").is_null(),
+        "fixed cost of kernels": mean < FIXED_NS,
+    }
+    why = first_true(cases, "kernel below the roof")
     return frame.with_columns(why=why if by != "step" else pl.lit(None, dtype=pl.String))
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import polars as pl
 
+from llmprof.analyze.cases import first_true
 from llmprof.analyze.compare.story import diff_context, diff_waterfall, run_names, words_of
 from llmprof.analyze.compare.times import KEYS, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
@@ -233,21 +234,15 @@ def gate(frame: pl.DataFrame, *, over: float = 0.03) -> pl.DataFrame:
     whole = pl.col("level") == "recording"
     noisy = (pl.col("beyond_noise") == pl.lit(value=False)).fill_null(value=False)
     beyond = pl.col("change").abs() > over + _ROUNDING
-    verdict = (
-        pl.when(~whole & ~in_b)
-        .then(pl.lit("only in a"))
-        .when(~whole & ~in_a)
-        .then(pl.lit("only in b"))
-        .when(~beyond | pl.col("change").is_null())
-        .then(pl.lit("as fast"))
-        .when(~whole & pl.col("beyond_noise").is_null())
-        .then(pl.lit("too few steps"))
-        .when(noisy)
-        .then(pl.lit("within noise"))
-        .when(pl.col("change") > 0)
-        .then(pl.lit("slower"))
-        .otherwise(pl.lit("faster"))
-    )
+    cases = {
+        "only in a": ~whole & ~in_b,
+        "only in b": ~whole & ~in_a,
+        "as fast": ~beyond | pl.col("change").is_null(),
+        "too few steps": ~whole & pl.col("beyond_noise").is_null(),
+        "within noise": noisy,
+        "slower": pl.col("change") > 0,
+    }
+    verdict = first_true(cases, "faster")
     verdict = pl.when(whole).then(verdict.replace(_OF_WHOLE)).otherwise(verdict)
     return (
         frame.filter(pl.col("level").is_in(["step", "recording"]))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
+from llmprof.analyze.cases import first_true
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.steps.steps import steps
@@ -263,19 +264,16 @@ def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Se
             pl.col(f"{side}_steps").fill_null(0),
         )
     a_ns, b_ns = pl.col("a_ns"), pl.col("b_ns")
-    status = (
-        pl.when(~pl.col("_in_b"))
-        .then(pl.lit("only_a"))
-        .when(~pl.col("_in_a"))
-        .then(pl.lit("only_b"))
-        .when(b_ns > a_ns * (1 + tolerance))
-        .then(pl.lit("slower"))
-        .when(b_ns < a_ns * (1 - tolerance))
-        .then(pl.lit("faster"))
-        .otherwise(pl.lit("same"))
-    )
+    cases = {
+        "only_a": ~pl.col("_in_b"),
+        "only_b": ~pl.col("_in_a"),
+        "slower": b_ns > a_ns * (1 + tolerance),
+        "faster": b_ns < a_ns * (1 - tolerance),
+    }
     return (
-        both.with_columns(delta_ns=b_ns - a_ns, ratio=pl.when(a_ns > 0).then(b_ns / a_ns), status=status)
+        both.with_columns(
+            delta_ns=b_ns - a_ns, ratio=pl.when(a_ns > 0).then(b_ns / a_ns), status=first_true(cases, "same")
+        )
         .sort(
             "phase",
             pl.col("delta_ns").abs(),

@@ -8,6 +8,7 @@ from typing import Final, Literal, NamedTuple
 import polars as pl
 
 from llmprof import hardware
+from llmprof.analyze.cases import first_true
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.metrics.data import Metrics
@@ -42,17 +43,12 @@ def counted(metrics: Metrics, durations: pl.DataFrame) -> pl.DataFrame:
         .sort("kernel_id")
     )
     tensor_known = pl.col("has_tensor").fill_null(value=False) | (pl.col("busy") == 0).fill_null(value=False)
-    source = (
-        pl.when(~tensor_known)
-        .then(None)
-        .when(pl.col("has_tensor") & pl.col("has_scalar"))
-        .then(pl.lit("tensor operations and FP instructions"))
-        .when("has_tensor")
-        .then(pl.lit("tensor operations"))
-        .when("has_scalar")
-        .then(pl.lit("FP instructions"))
-    )
-    out = out.with_columns(flops_source=source)
+    cases = {
+        "tensor operations and FP instructions": pl.col("has_tensor") & pl.col("has_scalar"),
+        "tensor operations": pl.col("has_tensor"),
+        "FP instructions": pl.col("has_scalar"),
+    }
+    out = out.with_columns(flops_source=pl.when(tensor_known).then(first_true(cases)))
     known = pl.col("flops_source").is_not_null()
     return out.select(
         "kernel_id",
@@ -335,31 +331,19 @@ def _placed(frame: pl.DataFrame, peaks: hardware.Device) -> pl.DataFrame:
     )
     share_of_memory = pl.col("bytes_per_s") / bandwidth
     dram_pct = pl.coalesce("dram_pct", 100 * share_of_memory)
+    beyond_l1 = pl.max_horizontal(dram_pct, "l2_pct")
+    in_l1 = (pl.col("units_pct") > beyond_l1) & (pl.col("l1_pct") > pl.col("l2_pct"))
     frame = frame.with_columns(
         roof_share=pl.when(worked).then(pl.col("flop_per_s") / pl.col("roof_flop_per_s")).otherwise(share_of_memory),
         compute_pct=pl.coalesce("sm_pct", 100 * pl.col("flop_per_s") / pl.col("peak")),
-        memory_pct=pl.max_horizontal(dram_pct, "l2_pct", "units_pct"),
-        memory_level=pl.when(
-            (pl.col("units_pct") > pl.max_horizontal(dram_pct, "l2_pct")) & (pl.col("l1_pct") > pl.col("l2_pct"))
-        )
-        .then(pl.lit("l1"))
-        .when(pl.col("l2_pct") > dram_pct)
-        .then(pl.lit("l2"))
-        .when(dram_pct.is_not_null())
-        .then(pl.lit("dram")),
+        memory_pct=pl.max_horizontal(beyond_l1, "units_pct"),
+        memory_level=first_true({"l1": in_l1, "l2": pl.col("l2_pct") > dram_pct, "dram": dram_pct.is_not_null()}),
     )
     compute = pl.col("compute_pct")
-    beyond_l1 = pl.max_horizontal(dram_pct, "l2_pct")
     memory = pl.when((pl.col("memory_level") == "l1") & (compute >= BUSY_PCT)).then(beyond_l1).otherwise("memory_pct")
-    return frame.with_columns(
-        bound=pl.when(compute.is_null() | memory.is_null())
-        .then(None)
-        .when(pl.max_horizontal(compute, memory) < BUSY_PCT)
-        .then(pl.lit("latency"))
-        .when(compute >= memory)
-        .then(pl.lit("compute"))
-        .otherwise(pl.lit("memory"))
-    )
+    cases = {"latency": pl.max_horizontal(compute, memory) < BUSY_PCT, "compute": compute >= memory}
+    known = compute.is_not_null() & memory.is_not_null()
+    return frame.with_columns(bound=pl.when(known).then(first_true(cases, "memory")))
 
 
 @checked

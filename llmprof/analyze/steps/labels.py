@@ -8,6 +8,7 @@ import polars as pl
 
 from llmprof import names
 from llmprof.analyze.activity import activity
+from llmprof.analyze.cases import first_true
 from llmprof.theory.plan import Batch, Requests
 from llmprof.trace import Trace
 
@@ -47,68 +48,32 @@ def parse(labels: pl.DataFrame) -> pl.DataFrame:
     ``ProfilerStep#N`` a step of the profiler's schedule.
     """
     name, source = pl.col("name"), pl.col("source")
-    detailed = name.str.contains(_VLLM)
     mode = pl.when(source == "sglang").then(name.str.extract(_SGLANG, 1))
     requests, tokens = _int(name.str.extract(_SGLANG, 2)), _int(name.str.extract(_SGLANG, 3))
     extends, decodes = mode.str.contains("EXTEND|PREFILL"), mode.is_in(["DECODE", "TARGET_VERIFY"])
-    nothing = decodes | extends | (mode == "IDLE")
+    no_prefill, no_decode = (pl.when(other | (mode == "IDLE")).then(0) for other in (decodes, extends))
+    prefilled, read, decoded, written = (_tokens(name.str.extract(_VLLM, part)) for part in range(1, 5))
+    new, cached = (_int(name.str.extract(_VLLM_2025, part)) for part in (1, 2))
+    generated = pl.when(decodes).then(pl.coalesce(tokens, requests))
     labels = labels.with_columns(
-        source=pl.coalesce(pl.when(name.str.contains(pattern)).then(pl.lit(s)) for s, pattern in SOURCES.items())
+        source=first_true({label: name.str.contains(pattern) for label, pattern in SOURCES.items()})
     ).with_columns(
-        context_requests=pl.when(detailed)
-        .then(_int(name.str.extract(_VLLM, 1)))
-        .when(source == "vllm")
-        .then(_int(name.str.extract(_VLLM_2025, 1)))
-        .when(extends)
-        .then(requests)
-        .when(nothing)
-        .then(0),
-        context_tokens=pl.when(detailed)
-        .then(_tokens(name.str.extract(_VLLM, 2)))
-        .when(extends)
-        .then(tokens)
-        .when(nothing)
-        .then(0),
-        generation_requests=pl.when(detailed)
-        .then(_int(name.str.extract(_VLLM, 3)))
-        .when(source == "vllm")
-        .then(_int(name.str.extract(_VLLM_2025, 2)))
-        .when(decodes)
-        .then(requests)
-        .when(nothing)
-        .then(0),
-        generation_tokens=pl.when(detailed)
-        .then(_tokens(name.str.extract(_VLLM, 4)))
-        .when(decodes)
-        .then(pl.coalesce(tokens, requests))
-        .when(nothing)
-        .then(0),
+        context_requests=pl.coalesce(prefilled, new, pl.when(extends).then(requests), no_prefill),
+        context_tokens=pl.coalesce(read, pl.when(extends).then(tokens), no_prefill),
+        generation_requests=pl.coalesce(decoded, cached, pl.when(decodes).then(requests), no_decode),
+        generation_tokens=pl.coalesce(written, generated, no_decode),
     )
     counted = phase(pl.col("context_requests"), pl.col("generation_requests"))
-    return labels.with_columns(
-        phase=pl.when(mode == "MIXED")
-        .then(pl.lit("mixed"))
-        .when(extends)
-        .then(pl.lit("prefill"))
-        .when(decodes)
-        .then(pl.lit("decode"))
-        .otherwise(counted)
-    )
+    stated = first_true({"mixed": mode == "MIXED", "prefill": extends, "decode": decodes})
+    return labels.with_columns(phase=pl.coalesce(stated, counted))
 
 
 def phase(context_requests: pl.Expr, generation_requests: pl.Expr) -> pl.Expr:
     """Phase of a batch: prefill, decode, mixed or empty; other if the numbers are unknown."""
-    return (
-        pl.when((context_requests > 0) & (generation_requests > 0))
-        .then(pl.lit("mixed"))
-        .when(context_requests > 0)
-        .then(pl.lit("prefill"))
-        .when(generation_requests > 0)
-        .then(pl.lit("decode"))
-        .when((context_requests == 0) & (generation_requests == 0))
-        .then(pl.lit("empty"))
-        .otherwise(pl.lit("other"))
-    )
+    prefills, decodes = context_requests > 0, generation_requests > 0
+    empty = (context_requests == 0) & (generation_requests == 0)
+    cases = {"mixed": prefills & decodes, "prefill": prefills, "decode": decodes, "empty": empty}
+    return first_true(cases, "other")
 
 
 def _int(text: pl.Expr) -> pl.Expr:

@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.activity import activity, device_events
+from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis, Section, Without, per_trace
 from llmprof.analyze.groups import last_before, of_groups
 from llmprof.analyze.steps import labels as steps_labels
@@ -116,6 +117,7 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
     launched = _without_padding(trace, events, bounds.filter(~on_device), launched)
     started = _at_or_before(events, by_time, "start_ns")
     # events of a stream do not overlap: an event without a launch follows the event before it
+    found = {"time": "started", "launch": "launched", "device": "follows"}
     follows = pl.col("launched").forward_fill().over("rank", "stream")
     return (
         events.with_columns(launched=launched, started=started)
@@ -123,13 +125,8 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
         .select(
             "event",
             "rank",
-            step=pl.coalesce("started", "launched", "follows"),
-            step_by=pl.when(pl.col("started").is_not_null())
-            .then(pl.lit("time"))
-            .when(pl.col("launched").is_not_null())
-            .then(pl.lit("launch"))
-            .when(pl.col("follows").is_not_null())
-            .then(pl.lit("device")),
+            step=pl.coalesce(*found.values()),
+            step_by=first_true({by: pl.col(step).is_not_null() for by, step in found.items()}),
         )
     )
 

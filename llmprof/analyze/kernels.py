@@ -296,13 +296,8 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
         events = events.join(
             rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
         )
-    return ops_to_kernels_of(events, trace.ops)
-
-
-def ops_to_kernels_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """The analysis of :func:`ops_to_kernels` on frames."""
     texts = ["op", "shapes", "dtypes", "kernel", "category", "match"]
-    launched = operators_of(events.filter(pl.col("source") != "op"), ops)
+    launched = operators_of(events.filter(pl.col("source") != "op"), trace.ops)
     if "captured_op" in launched.columns:
         captured = pl.col("captured_op").is_not_null()
         launched = launched.with_columns(

@@ -291,16 +291,8 @@ def _summed(machine: Machine, work: list[Operator]) -> pl.DataFrame:
     rows = []
     for operator in work:
         time = machine.time(operator)
-        rows.append(
-            (
-                operator.stage,
-                operator.flops,
-                time.memory_bytes,
-                operator.message_bytes,
-                time.latency_s * 1e9,
-                time.bound,
-            )
-        )
+        sizes = (operator.flops, time.memory_bytes, operator.message_bytes)
+        rows.append((operator.stage, *sizes, time.latency_s * 1e9, time.bound))
     names = ("stage", "flops", "memory_bytes", "message_bytes", "bound_ns", "bound")
     frame = pl.DataFrame(rows, schema={name: COLUMNS[name] for name in names}, orient="row")
     return (

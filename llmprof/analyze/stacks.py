@@ -94,16 +94,9 @@ def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
 def _nested(spans: pl.DataFrame) -> pl.DataFrame:
     """``span, stack``: names of the spans that hold each one, outermost first, and its own."""
     pairs = inside(spans, spans, _THREAD)
-    begins = spans.select("start_ns", "dur_ns", "name")
-    outer = pairs.select(
-        "inner",
-        "outer",
-        at=begins["start_ns"].gather(pairs["outer"]),
-        length=begins["dur_ns"].gather(pairs["outer"]),
-        own_at=begins["start_ns"].gather(pairs["inner"]),
-        own_length=begins["dur_ns"].gather(pairs["inner"]),
-        name=begins["name"].gather(pairs["outer"]),
-    )
+    around = spans.select(at="start_ns", length="dur_ns", name="name")[pairs["outer"]]
+    own = spans.select(own_at="start_ns", own_length="dur_ns")[pairs["inner"]]
+    outer = pairs.select("inner", "outer").hstack(around).hstack(own)
     # of two that are the same interval, the one that comes first in the file holds the other
     same = (pl.col("at") == pl.col("own_at")) & (pl.col("length") == pl.col("own_length"))
     outer = outer.filter(~(same & (pl.col("outer") > pl.col("inner"))))

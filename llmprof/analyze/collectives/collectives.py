@@ -275,7 +275,8 @@ def collective_arrivals(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        As :func:`collective_arrivals_of` returns it.
+        One row for each ``kind`` and ``rank``, by these: ``count`` (calls), ``last, share_last`` (in which it arrives
+        last), ``late_median_ns, late_p90_ns, late_max_ns`` (start after the first), ``wait_ns, transfer_ns`` (sums).
 
     Raises
     ------
@@ -360,7 +361,9 @@ def collective_sizes(trace: Trace) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        As :func:`collective_sizes_of` returns it.
+        One row for each ``kind, algorithm, bytes``, by these: ``count``, ``dur_p10_ns, dur_median_ns, dur_p90_ns`` and
+        the same of ``transfer``, ``algorithm_gbps, bus_gbps`` (medians, GB/s), ``peak_gbps`` (of the device's link in
+        one direction; null where unknown) and ``share_of_peak`` (of the bus).
 
     Raises
     ------

@@ -205,8 +205,8 @@ def _others(events: pl.DataFrame) -> pl.DataFrame:
     """Events outside of operators that can be called, by operator and kernel, with the reason."""
     grouped = _summed(events, ["op", "shapes", "dtypes", "replayed"], "dur_ns", pl.col("name"))
     why = [_why(op, graph) for op, graph in grouped.select("op", "replayed").iter_rows()]
-    made = {"can": pl.lit(value=False), "why": pl.Series(why, dtype=pl.String)}
-    return grouped.drop("replayed").rename({"op": "operator"}).with_columns(**made)
+    named = grouped.drop("replayed").rename({"op": "operator"})
+    return named.with_columns(can=pl.lit(value=False), why=pl.Series(why, dtype=pl.String))
 
 
 def _why(op: str | None, graph: bool | None) -> str:

@@ -13,6 +13,7 @@ from llmprof.analyze.kernels import operators_of
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.nesting import inside, parents
 from llmprof.analyze.operator_arguments import Call, reason, recorded_call
+from llmprof.analyze.operator_times import median_interval
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.names.replayable import BETWEEN, DTYPES, IN_GRAPH, NO_OPERATOR, OPERATORS
 from llmprof.trace import Trace
@@ -127,15 +128,6 @@ def _on_host(calls: pl.DataFrame) -> pl.DataFrame:
     return inner.drop("_row", "thread", "start_ns").with_columns(
         time_ns=pl.col("dur_ns"), **{name: pl.lit(None, dtype=dtype) for name, dtype in nothing.items()}
     ).rename({"dur_ns": "host_ns"})  # fmt: skip
-
-
-def median_interval(values: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
-    """Bounds of the 95 % interval of the median (sign test, normal limit), inside of an aggregation."""
-    # of n values the median lies between those at n / 2 -+ 0.98 sqrt(n) in 95 of 100 cases
-    count, ordered = values.len().cast(pl.Float64), values.sort()
-    low = (count / 2 - 0.98 * count.sqrt()).floor().clip(0).cast(pl.Int64)
-    high = pl.min_horizontal((count / 2 + 0.98 * count.sqrt()).ceil(), count - 1).cast(pl.Int64)
-    return ordered.get(low), ordered.get(high)
 
 
 def _summed(rows: pl.DataFrame, keys: list[str], time: str, kernels: pl.Expr, **more: pl.Expr) -> pl.DataFrame:

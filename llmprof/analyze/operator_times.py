@@ -99,6 +99,16 @@ def communication_times(timings: Timings) -> pl.DataFrame:
 
 
 _FEWEST_FOR_AN_INTERVAL: Final = 6
+"""Between the least and the largest of fewer values the median lies in less than 95 of 100 cases."""
+
+
+def median_interval(values: pl.Expr) -> tuple[pl.Expr, pl.Expr]:
+    """Bounds of the 95 % interval of the median (sign test, normal limit), inside of an aggregation."""
+    # of n values the median lies between those at n / 2 -+ 0.98 sqrt(n) in 95 of 100 cases
+    count, ordered = values.len().cast(pl.Float64), values.sort()
+    low = (count / 2 - 0.98 * count.sqrt()).floor().clip(0).cast(pl.Int64)
+    high = pl.min_horizontal((count / 2 + 0.98 * count.sqrt()).ceil(), count - 1).cast(pl.Int64)
+    return ordered.get(low, null_on_oob=True), ordered.get(high, null_on_oob=True)
 
 
 def timing_overhead(timings: Timings) -> pl.DataFrame:
@@ -115,22 +125,15 @@ def timing_overhead(timings: Timings) -> pl.DataFrame:
     time, untimed = pl.col("step_ns"), pl.when(pl.col("method") == "none").then("step_ns")
     rows = rows.with_columns(_before=untimed.forward_fill().over("rank"), _after=untimed.backward_fill().over("rank"))
     more = pl.when(pl.col("method") != "none").then(time / pl.mean_horizontal("_before", "_after") - 1)
-    grouped = rows.with_columns(_more=more).group_by("rank", "method").agg(
-        steps=pl.len().cast(pl.Int64), median_ns=time.median(), mean_ns=time.mean(), low_ns=time.quantile(0.25),
-        high_ns=time.quantile(0.75), overhead=pl.col("_more").median(), _sorted=pl.col("_more").drop_nulls().sort(),
-    )  # fmt: skip
-    # of n values the median lies between those at n / 2 -+ 0.98 sqrt(n) in 95 of 100 cases (normal limit); between the
-    # least and the largest of n it lies in 1 - 2 ** (1 - n), which is less for fewer than 6
-    count, values = pl.col("_sorted").list.len().cast(pl.Float64), pl.col("_sorted")
-    reach = 0.98 * count.sqrt()
-    low = (count / 2 - reach).floor().clip(0).cast(pl.Int64)
-    high = (count / 2 + reach).ceil().clip(0, count - 1).cast(pl.Int64)
-    grouped = grouped.with_columns(
-        overhead_low=values.list.get(low, null_on_oob=True), overhead_high=values.list.get(high, null_on_oob=True)
+    many, (low, high) = (
+        pl.col("_more").count() >= _FEWEST_FOR_AN_INTERVAL,
+        median_interval(pl.col("_more").drop_nulls()),
     )
-    few = pl.col("_sorted").list.len() < _FEWEST_FOR_AN_INTERVAL
-    grouped = grouped.with_columns(pl.when(~few).then(name).name.keep() for name in ("overhead_low", "overhead_high"))
-    return grouped.drop("_sorted").sort("rank", pl.col("method") != "none", "method")
+    return rows.with_columns(_more=more).group_by("rank", "method").agg(
+        steps=pl.len().cast(pl.Int64), median_ns=time.median(), mean_ns=time.mean(), low_ns=time.quantile(0.25),
+        high_ns=time.quantile(0.75), overhead=pl.col("_more").median(), overhead_low=pl.when(many).then(low),
+        overhead_high=pl.when(many).then(high),
+    ).sort("rank", pl.col("method") != "none", "method")  # fmt: skip
 
 
 def against_trace(timings: Timings, trace: Trace) -> pl.DataFrame:

@@ -352,8 +352,11 @@ def _marks(
     y = row_axis(bars["row"])
     tips = [alt.Tooltip("bar:N", title="kernel"), alt.Tooltip("part:N", title="reason")]
     tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
+    shade = colour("part", table)  # with a legend that is as wide as the bars
+    widest = max(text_px(part, TEXT_PX) for part in table) + 34
+    shade["legend"]["columns"] = max(1, min(len(table), int(width / widest)))
     drawn = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
-    marks = [drawn.encode(x=x, x2=alt.X2("end:Q"), y=y, color=_colour(table, width), tooltip=tips)]
+    marks = [drawn.encode(x=x, x2=alt.X2("end:Q"), y=y, color=shade, tooltip=tips)]
     labels = [
         fitting((f"{part} {percent(share)}", percent(share)), share / 100 * width)
         for part, share in data.select("part", "percent").iter_rows()
@@ -369,11 +372,3 @@ def _marks(
         ends = bars.select("row", start=pl.lit(100.0), label=pl.col("ns").map_elements(format_ns, pl.String))
         marks.append(behind(ends, x, y))
     return marks
-
-
-def _colour(table: dict[str, str], width: int) -> alt.Color:
-    """Colour channel whose legend is as wide as the bars."""
-    shade = colour("part", table)
-    widest = max(text_px(part, TEXT_PX) for part in table) + 34
-    shade["legend"]["columns"] = max(1, min(len(table), int(width / widest)))
-    return shade

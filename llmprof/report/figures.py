@@ -115,23 +115,20 @@ class Drawing:
     """Name and version of the package that a plug-in is in."""
 
 
-def breakdown(trace: Trace) -> Drawn:
-    """Device time of each phase by stage."""
+def _breakdown(trace: Trace) -> Drawn:
     frame = _without_empty_steps(analyze.attribute(trace))
     named = cards.some_known(frame, "stage")
     return charts.breakdown(named, work=trace.words["events"]), ""
 
 
-def breakdown_by_category(trace: Trace) -> Drawn:
-    """Device time of each rank by category of kernel."""
+def _breakdown_by_category(trace: Trace) -> Drawn:
     frame = analyze.kernel_summary(trace, by=("rank",))
     frame = cards.some_known(frame, "category")
     frame, note = fewer_ranks(frame, 1, _MOST_RANKS, "kernel_summary.csv")
     return charts.breakdown(frame, rows="rank", color="category", work=trace.words["events"]), note
 
 
-def layer_heatmap(trace: Trace) -> Drawn:
-    """Time of every layer in every step."""
+def _layer_heatmap(trace: Trace) -> Drawn:
     frame = analyze.layers(trace, per="layer").drop_nulls(["step", "layer"])
     if not frame.height:
         raise AnalysisError("no layer of a step was found", hint="layers are found by their attention kernels")
@@ -140,8 +137,7 @@ def layer_heatmap(trace: Trace) -> Drawn:
     return charts.layer_heatmap(frame), note
 
 
-def overlap(trace: Trace) -> Drawn:
-    """Compute, communication, copies and idle time by rank and phase."""
+def _overlap(trace: Trace) -> Drawn:
     frame = analyze.overlap(trace, by=("rank", "step", "phase"), waits=True).drop_nulls("step")
     frame = _without_empty_steps(frame)
     if not frame.height:
@@ -154,14 +150,12 @@ MANY_RANKS: Final = 8
 """Ranks from which a report draws them as a heat map."""
 
 
-def rank_steps(trace: Trace) -> Drawn:
-    """How long each rank took for each step."""
+def _rank_steps(trace: Trace) -> Drawn:
     _many(trace)
     return charts.rank_heatmap(analyze.rank_steps(trace), groups=analyze.rank_groups(trace)), ""
 
 
-def rank_waits(trace: Trace) -> Drawn:
-    """How long each rank waited for others in each step."""
+def _rank_waits(trace: Trace) -> Drawn:
     _many(trace)
     rows, groups = analyze.rank_steps(trace), analyze.rank_groups(trace)
     if rows["wait_ns"].max() == 0:
@@ -169,8 +163,7 @@ def rank_waits(trace: Trace) -> Drawn:
     return charts.rank_heatmap(rows, value="wait_ns", groups=groups), ""
 
 
-def late_groups(trace: Trace) -> Drawn:
-    """How often each node or parallel group arrives last."""
+def _late_groups(trace: Trace) -> Drawn:
     _many(trace)
     late = analyze.late_groups(trace)
     if not late.height:
@@ -192,8 +185,7 @@ def _many(trace: Trace) -> None:
         )
 
 
-def all_reduce(trace: Trace) -> Drawn:
-    """The kind of collective that takes most time: waiting and transfer."""
+def _all_reduce(trace: Trace) -> Drawn:
     frame = analyze.collectives(trace)
     if not frame.height:
         raise AnalysisError(
@@ -205,8 +197,7 @@ def all_reduce(trace: Trace) -> Drawn:
     return charts.all_reduce(frame, kind=kind), ""
 
 
-def idle(trace: Trace) -> Drawn:
-    """Idle time of the device by cause, and the gaps by length."""
+def _idle(trace: Trace) -> Drawn:
     if trace.on_host:
         raise NotCapturedError(
             "no activity of a device was recorded, and operators of the host stand in for it",
@@ -216,19 +207,12 @@ def idle(trace: Trace) -> Drawn:
     return charts.idle(frame), note
 
 
-def critical_path(trace: Trace) -> Drawn:
-    """Parts of the critical path of a step."""
-    return charts.critical_path(analyze.critical_path(trace)), ""
-
-
-def launch_delay(trace: Trace) -> Drawn:
-    """How far the host is ahead of the device in each step."""
+def _launch_delay(trace: Trace) -> Drawn:
     frame, note = fewer_steps(analyze.launch_delay(trace), MAX_POINTS, "launch_delay.csv")
     return charts.launch_delay(frame), note
 
 
-def step_timeline(trace: Trace) -> Drawn:
-    """Timeline of the representative step."""
+def _step_timeline(trace: Trace) -> Drawn:
     events, words = _step(trace)
     ranks = events["rank"].unique().sort()
     events, note = fewer_ranks(events, 1, 16, "the trace")
@@ -237,8 +221,7 @@ def step_timeline(trace: Trace) -> Drawn:
     return charts.timeline(events, max_bars=MAX_BARS, title=title), note
 
 
-def layer_timeline(trace: Trace) -> Drawn:
-    """Timeline of one layer of that step, close enough to read its kernels."""
+def _layer_timeline(trace: Trace) -> Drawn:
     events, _ = _step(trace)
     middle = middle_layer(events)
     if middle is None:
@@ -250,19 +233,23 @@ def layer_timeline(trace: Trace) -> Drawn:
     return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
 
 
-BREAKDOWN = Drawing("breakdown", "time by phase and stage", breakdown)
-CATEGORIES = Drawing("categories", "time by rank and category", breakdown_by_category)
-LAYERS = Drawing("layers", "time of every layer in every step", layer_heatmap)
-RANK_STEPS = Drawing("rank_steps", "time of every step on every rank", rank_steps)
-RANK_WAITS = Drawing("rank_waits", "waiting of every rank in every step", rank_waits)
-LATE_GROUPS = Drawing("late_groups", "which nodes and parallel groups arrive last", late_groups)
-OVERLAP = Drawing("overlap", "overlap of compute, communication and copies", overlap)
-ALL_REDUCE = Drawing("all_reduce", "waiting and transfer of collectives", all_reduce)
-IDLE = Drawing("idle", "idle time of the device and its causes", idle)
-CRITICAL_PATH = Drawing("critical_path", "what sets the pace of a step", critical_path)
-LAUNCH_DELAY = Drawing("launch_delay", "delay from launch call to kernel start", launch_delay)
-STEP_TIMELINE = Drawing("step_timeline", "timeline of one step", step_timeline)
-LAYER_TIMELINE = Drawing("layer_timeline", "timeline of one layer", layer_timeline)
+BREAKDOWN = Drawing("breakdown", "time by phase and stage", _breakdown)
+CATEGORIES = Drawing("categories", "time by rank and category", _breakdown_by_category)
+LAYERS = Drawing("layers", "time of every layer in every step", _layer_heatmap)
+RANK_STEPS = Drawing("rank_steps", "time of every step on every rank", _rank_steps)
+RANK_WAITS = Drawing("rank_waits", "waiting of every rank in every step", _rank_waits)
+LATE_GROUPS = Drawing("late_groups", "which nodes and parallel groups arrive last", _late_groups)
+OVERLAP = Drawing("overlap", "overlap of compute, communication and copies", _overlap)
+ALL_REDUCE = Drawing("all_reduce", "waiting and transfer of collectives", _all_reduce)
+IDLE = Drawing("idle", "idle time of the device and its causes", _idle)
+CRITICAL_PATH = Drawing(
+    "critical_path",
+    "what sets the pace of a step",
+    lambda trace: (charts.critical_path(analyze.critical_path(trace)), ""),
+)
+LAUNCH_DELAY = Drawing("launch_delay", "delay from launch call to kernel start", _launch_delay)
+STEP_TIMELINE = Drawing("step_timeline", "timeline of one step", _step_timeline)
+LAYER_TIMELINE = Drawing("layer_timeline", "timeline of one layer", _layer_timeline)
 
 
 OF_RUNS: Final = (

@@ -56,11 +56,6 @@ def _cache_folder() -> Path:
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof")) / "vega"
 
 
-def specification(chart: alt.TopLevelMixin) -> str:
-    """Vega-Lite specification as JSON in which no character can end a script element."""
-    return spec_json(chart)
-
-
 def png(spec: str) -> bytes:
     """PNG image of a specification, two pixels for each of the chart."""
     check_room()
@@ -76,9 +71,9 @@ def source_hash(script: str) -> str:
 def twice(draw: Callable[[], alt.TopLevelMixin]) -> tuple[str, str]:
     """Specifications of a chart for a desk and for a telephone; the second is empty where they are the same."""
     check_room()
-    wide = specification(draw())
+    wide = spec_json(draw())
     with narrow():
-        small = specification(draw())
+        small = spec_json(draw())
     return wide, "" if small == wide else small
 
 

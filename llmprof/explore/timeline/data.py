@@ -184,43 +184,23 @@ class TimelineData:
         name = self.trace.meta.get("device") or ""
         waits = self._waits()
         late = self._late(waits)
-        here = [
-            {
-                "rank": rank,
-                "label": _group(rank),
-                "detail": str(name) if rank >= 0 else "",
-                "waits": waits.get(rank),
-                "late": rank == late,
-            }
-            for rank in self.trace.ranks
-        ]
         gone = [rank for rank in self.trace.meta.get("missing_ranks") or [] if rank not in self.trace.ranks]
         gone += [rank for rank in devices if rank is not None and rank not in [*self.trace.ranks, *gone]]
         count = sum(row.kind == REQUEST_KIND for row in self.drawn)
-        absent = (
-            [
-                {
-                    "rank": REQUEST_GROUP,
-                    "label": _group(REQUEST_GROUP),
-                    "detail": f"{count:,}",
-                    "waits": None,
-                    "late": False,
-                }
-            ]
-            if count
-            else []
-        )
-        return sorted(
-            [
-                *absent,
-                *here,
-                *(
-                    {"rank": rank, "label": _group(rank), "detail": "not in this trace", "waits": None, "late": False}
-                    for rank in gone
-                ),
-            ],
-            key=lambda group: _last_is_the_host(group["rank"]),
-        )
+
+        def group(rank: int, detail: str) -> dict[str, Any]:
+            return {
+                "rank": rank,
+                "label": _group(rank),
+                "detail": detail,
+                "waits": waits.get(rank),
+                "late": rank == late,
+            }
+
+        groups = [group(REQUEST_GROUP, f"{count:,}")] if count else []
+        groups += [group(rank, str(name) if rank >= 0 else "") for rank in self.trace.ranks]
+        groups += [group(rank, "not in this trace") for rank in gone]
+        return sorted(groups, key=lambda one: _last_is_the_host(one["rank"]))
 
     def _waits(self) -> dict[int, float]:
         """Share of each rank's time on the device, first start to last end, in which a call waits for another rank."""

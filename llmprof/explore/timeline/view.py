@@ -194,7 +194,8 @@ class Label:
 
 
 def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) -> str:
-    places, labels = _strips(data, path=path) if _several(data) else _rows(data, path=path)
+    several = len({row.rank for row in data.drawn if row.kind == "stream"}) > 1
+    places, labels = (_strips if several else _rows)(data, path=path)
     height = max(label.top + label.height for label in labels) + GAP + FOOT
     parts = [f'<rect width="{WIDTH}" height="{height}" fill="#FFFFFF"/>', *_axis(window, height - FOOT)]
     wide = WIDTH - GUTTER
@@ -234,10 +235,6 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}">'
         f"{''.join(parts)}</svg>"
     )
-
-
-def _several(data: TimelineData) -> bool:
-    return len({row.rank for row in data.drawn if row.kind == "stream"}) > 1
 
 
 def _strips(data: TimelineData, *, path: bool = False) -> tuple[list[Place], list[Label]]:

@@ -178,15 +178,14 @@ def _machine(
     named = device if device is not None else trace.meta.get("device")
     if not named:
         raise AnalysisError("the trace names no device", hint="give it: roofline_join(trace, model, 'H200')")
-    layers = _layers_of_ranks(attribute(trace))
-    total = len(read.layers)
-    most = max(layers.values(), default=0)
+    layers, total = list(_layers_of_ranks(attribute(trace)).values()), len(read.layers)
+    most = max(layers, default=0)
     if pp_size is None:
         pp_size = max(1, round(total / most)) if most else 1
-    if layers and sum(layers.values()) and not _fits(list(layers.values()), total, pp_size):
-        counts = sorted(set(layers.values()))
+    fits = most * pp_size >= total > most * (pp_size - 1) if pp_size > 1 else most == total
+    if layers and not fits:
         raise AnalysisError(
-            f"the ranks of the trace have {listed(counts)} layers in a step, {read.name} has {total}",
+            f"the ranks of the trace have {listed(sorted(set(layers)))} layers in a step, {read.name} has {total}",
             expected="a model of as many layers",
             hint="pass the model that ran",
         )
@@ -205,12 +204,6 @@ def _machine(
     if not machine.flop_per_s.get("bf16"):
         plan = replace(plan, weights="fp16" if plan.weights == "bf16" else plan.weights, activations="fp16")
     return machine_for(read, machine, plan)
-
-
-def _fits(layers: list[int], total: int, pp: int) -> bool:
-    """Whether ranks with these numbers of layers can be stages of a model."""
-    largest = max(layers)
-    return largest * pp >= total > largest * (pp - 1) if pp > 1 else largest == total
 
 
 def _layers_of_ranks(events: pl.DataFrame) -> dict[int, int]:

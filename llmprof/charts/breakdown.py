@@ -238,8 +238,7 @@ _ROW, _NAME_PX = 34, 76
 def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str | None = None) -> alt.VConcatChart:
     """Bars of each rank: compute alone, hidden communication, exposed communication, exposed copies, idle.
 
-    If the frame divides exposed communication into waiting for the last rank and transfer, so does the chart. The parts
-    of a bar add up to its total. Steps of a rank are added up. A frame with phases has one panel for each.
+    The parts of a bar add up to its total. Steps of a rank are added up; a frame with phases has one panel for each.
 
     Parameters
     ----------

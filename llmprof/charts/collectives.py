@@ -51,9 +51,7 @@ _MAX_SIZES, _MEASURES = 8, ["duration", "transfer"]
 def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | None = None) -> alt.VConcatChart:
     """Three views of a collective: distribution, by size, and wait against transfer by rank.
 
-    The wait of a rank is the time from its own start to the start of the last rank in the same call; the rest of its
-    time in the call is the transfer. Calls that could not be matched over the ranks have neither, and count only in the
-    distribution of durations.
+    Calls that could not be matched over the ranks count only in the distribution of durations.
 
     Parameters
     ----------

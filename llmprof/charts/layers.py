@@ -40,10 +40,8 @@ _AXIS, _PHASE_PX = 40, 18
 def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | None = None) -> alt.VConcatChart:
     """Heat map of layers over steps, a panel for each rank, with the phase of each step above it.
 
-    All ranks share one scale of colours. If a few cells are far longer than the others, it ends at the 99th percentile.
-    If it ends above eight times the median (a prefill among decode steps), it is logarithmic. A cell without a row or
-    with a null is grey and crossed. With more than 120 steps a column is the median of consecutive steps. The subtitle
-    names each of these cases.
+    All ranks share one scale of colours; it ends at the 99th percentile if a few cells are far longer, and is
+    logarithmic if it ends above eight times the median. Of more than 120 steps a column is a median of several.
 
     Parameters
     ----------

@@ -47,9 +47,8 @@ def rank_heatmap(
 ) -> alt.LayerChart:
     """Heat map of ranks over steps: which ranks are slow, which wait, and when.
 
-    With more than 128 ranks a row stands for several consecutive ranks and shows their largest value, so that a single
-    late rank stays visible. With more than 75 steps a column is the median of consecutive steps. If a few cells are far
-    longer than the others, the scale of colours is logarithmic or ends at the 99th percentile.
+    Of more than 128 ranks a row shows the largest value of several, so that a single late rank stays visible; of more
+    than 75 steps a column is a median of several. The scale of colours is that of :func:`layer_heatmap`.
 
     Parameters
     ----------

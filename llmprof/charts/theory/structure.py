@@ -39,9 +39,8 @@ _TITLES = {"prefill": "Prefill", "decode": "Decode step"}
 def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """The operators of a model in the order in which they run, with FLOPs, bytes and least time of each.
 
-    Each phase has a column. A node has its name and the number of its layers; its colour says what bounds it. Beside it
-    are the FLOPs, the bytes that must cross the device memory, and the least time of all its layers together on one
-    rank. The frame encloses the nodes that every layer repeats.
+    Each phase has a column; the colour of a node says what bounds it. Figures are of all its layers together on one
+    rank, and the frame encloses the nodes that every layer repeats.
 
     Parameters
     ----------

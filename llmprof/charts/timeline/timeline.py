@@ -53,10 +53,9 @@ def timeline(
 ) -> alt.LayerChart:
     """Timeline of a window: a lane for each stream, a bar for each event, strips for the steps and layers.
 
-    Each event is a bar of at least one pixel. If a lane has so many shorter events that it would look much busier than
-    it was, the lane is divided into slices of a few pixels instead. If the window holds more than ``max_bars`` events,
-    all lanes are. A slice shows how its time divides over the stages; its height is the share of time in which the lane
-    was busy. The subtitle says how many events are shown and how many are merged.
+    A bar has at least one pixel. A lane that would then look much busier than it was, and each lane if there are more
+    than ``max_bars`` events, is divided into slices of a few pixels, as high as their busy share. The subtitle counts
+    the events that are shown and merged.
 
     Parameters
     ----------

@@ -71,19 +71,6 @@ def test_a_trace_without_anything_still_opens() -> None:
     assert opened["kernels"].selected.is_empty()
 
 
-def test_preparation_tells_and_ends() -> None:
-    told: list[tuple[str, int, int]] = []
-    ended = threading.Event()
-
-    def fails() -> None:
-        raise NotCapturedError("nothing was recorded")
-
-    preparation = Preparation([("one", lambda: 1), ("two", fails)], lambda *what: told.append(what), ended.set)
-    preparation.start()
-    assert ended.wait(10)
-    assert told == [("one", 0, 2), ("two", 1, 2)]
-
-
 def test_preparation_stops_when_cancelled() -> None:
     began, go_on = threading.Event(), threading.Event()
     told: list[str] = []

@@ -356,7 +356,7 @@ def exposed_communication(scope: Scope) -> Measure | None:
         .agg(pl.col("dur_ns").sum())
         .sort("dur_ns", "kind", descending=[True, False])
     )
-    any_call = union_length(scope.events.filter(pl.col("category").is_in(COMMUNICATION)), ["window"])
+    any_call = union_length(scope.events.filter(pl.col("category").is_in(COMMUNICATION)), ["rank"])
     rank, window = worst(calls.with_columns(dur_ns=pl.coalesce("transfer_ns", "dur_ns")))
     figures = {
         "waits_known": bool(waits_known),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import json
 import re
 from collections.abc import Iterator
@@ -266,3 +267,17 @@ def test_launch_and_sweep_runs_an_engine_and_reads_what_it_recorded(here, tmp_pa
     joined = names["joined"]
     assert (joined.height, joined["unexplained_ns"].abs().max()) == (40, 0)
     assert llmprof.analyze.findings(names["served"].trace, requests=joined)["rule"][0] == "slow_first_tokens"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_notebook_imports_exists(path: Path) -> None:
+    """Running them all is slow: this is seen in every run."""
+    cells = nbformat.read(path, as_version=4).cells
+    code = "\n".join(line for c in cells if c.cell_type == "code" for line in c.source.split("\n") if line[:1] != "%")
+    imports = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
+    own = [
+        (node.module, alias.name) for node in imports for alias in node.names if str(node.module).startswith("llmprof")
+    ]
+    assert own or "import llmprof" in code
+    for module, name in own:
+        assert hasattr(importlib.import_module(module), name) or importlib.import_module(f"{module}.{name}")

@@ -26,7 +26,7 @@ from llmprof.experiments.scaling import (
     sequence_length,
     unsuited,
 )
-from llmprof.readers.ops import read_timings
+from llmprof.readers.ops import Timings, read_timings
 from llmprof.storage import files
 from llmprof.units import format_share
 
@@ -93,6 +93,9 @@ def _better(evidence: Evidence, *, tp: bool) -> tuple[str, float] | None:
     return words, mine / other
 
 
+_tp_first, _pp_first = functools.partial(_better, tp=True), functools.partial(_better, tp=False)
+
+
 def _mixed(evidence: Evidence) -> tuple[str, float] | None:
     decode = _layout(evidence, "decode", tp=True)
     if evidence.layouts is None or decode is None:
@@ -151,7 +154,6 @@ def _headroom(evidence: Evidence) -> tuple[str, float] | None:
     return (f"{format_share(unused)} of a device's memory was never used.", unused) if unused > 0.2 else None
 
 
-_tp_first, _pp_first = functools.partial(_better, tp=True), functools.partial(_better, tp=False)
 RULES: Final = (
     Rule("tensor_parallel_first", _tp_first, "Split layers before the stack: TP inside a host.", "parallelism"),
     Rule("pipeline_parallel_first", _pp_first, "Use pipeline stages: the links do not carry TP.", "parallelism"),
@@ -165,6 +167,41 @@ RULES: Final = (
 
 
 _SAVED: Final = {"bandwidth": "bandwidth_test_*.json", "points": "latency_analysis_*.json"}
+
+
+@dataclass(frozen=True)
+class Results:
+    """Saved results of experiments."""
+
+    bandwidth: Bandwidth | None
+    points: pl.DataFrame | None
+    model: dict[str, Any] | str | None
+    communication: pl.DataFrame | None = None
+    timings: Timings | None = None
+
+
+def saved(folder: str | Path) -> Results:
+    """Read the results in a folder.
+
+    Results are ``bandwidth_test_*.json`` and ``latency_analysis_*.json`` (or ``points.json`` below the folder). The
+    timings of a run in mode ``ops`` are read from anywhere below the folder.
+    """
+    place = Path(folder)
+    bandwidth = sorted(place.glob(_SAVED["bandwidth"]))
+    points = sorted(place.glob(_SAVED["points"])) or sorted(place.glob("**/points.json"))
+    if not bandwidth and not points:
+        raise ReadError(f"{place.name} holds no results", expected=" or ".join(_SAVED.values()))
+    timed = sorted(place.glob("**/ops_rank*.json.gz"))
+    timings = read_timings(timed[0].parent) if timed else None
+    if not points:
+        return Results(read_bandwidth(bandwidth[-1]), None, None, timings=timings)
+    return Results(
+        read_bandwidth(bandwidth[-1]) if bandwidth else None,
+        read_points(*points),
+        _model(json.loads(points[0].read_text("utf-8"))),
+        read_communication(*points),
+        timings,
+    )
 
 
 def _model(document: Mapping[str, Any]) -> dict[str, Any] | str | None:
@@ -186,25 +223,15 @@ def write_report(
     device: Any = None,
     grades: Mapping[str, tuple[float, float]] = GRADES,
 ) -> list[Path]:
-    """Write ``performance_report.md`` and ``plots/`` from saved results.
-
-    These are ``bandwidth_test_*.json`` (the last one), ``latency_analysis_*.json`` (or ``points.json`` below the
-    folder), and the timings of the first run in mode ``ops`` below the folder.
-    """
-    source, place = Path(folder), Path(out if out is not None else folder)
-    bandwidths = sorted(source.glob(_SAVED["bandwidth"]))
-    of_points = sorted(source.glob(_SAVED["points"])) or sorted(source.glob("**/points.json"))
-    if not bandwidths and not of_points:
-        raise ReadError(f"{source.name} holds no results", expected=" or ".join(_SAVED.values()))
-    measured = read_bandwidth(bandwidths[-1]) if bandwidths else None
-    timed = sorted(source.glob("**/ops_rank*.json.gz"))
+    """Write ``performance_report.md`` and ``plots/`` from saved results."""
+    results, place = saved(folder), Path(out if out is not None else folder)
     plots = place / "plots"
     try:
         plots.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise files.refused(plots, error) from error
-    if device is None and measured is not None and measured.document["platform"] == "cuda":
-        device = measured.measured()
+    if device is None and results.bandwidth is not None and results.bandwidth.document["platform"] == "cuda":
+        device = results.bandwidth.measured()
     lines, drawn = ["# Performance report", ""], []
 
     def draw(name: str, make: Any) -> None:
@@ -215,18 +242,17 @@ def write_report(
             lines.extend(["", f"No chart {name}: {error.found}.", ""])
 
     lengths = layouts = None
-    if measured is not None:
+    if (measured := results.bandwidth) is not None:
         lines += _bandwidth(measured, grades)
         draw("hardware_peaks", lambda: charts.hardware_peaks(measured.memory, measured.matmul))
         draw("link_bandwidth", lambda: charts.link_bandwidth(measured.links))
         draw("all_reduce_bandwidth", lambda: charts.all_reduce_bandwidth(measured.all_reduce))
-    if of_points:
-        points, model = read_points(*of_points), _model(json.loads(of_points[0].read_text("utf-8")))
-        lengths = sequence_length(points, model=model, device=device if model else None)
+    if (points := results.points) is not None:
+        lengths = sequence_length(points, model=results.model, device=device if results.model else None)
         lines += ["## Length of the prompt", "", _table(lengths.drop("wall_s", "ttft_s", "peak_bytes"))]
         draw("length_curves", lambda: charts.length_curves(points))
         try:
-            layouts = parallelism(points, grades=grades, communication=read_communication(*of_points))
+            layouts = parallelism(points, grades=grades, communication=results.communication)
         except LlmprofError as error:
             lines += ["## Parallelism", "", f"Not compared: {error.found}.", ""]
         else:
@@ -235,7 +261,7 @@ def write_report(
             lines += ["## Parallelism", "", _limits(grades), "", _table(layouts.drop("devices"))]
             draw("parallel_efficiency", lambda: charts.parallel_efficiency(layouts))
     memory = measured.document["devices"][0]["memory_bytes"] if measured and measured.document["devices"] else None
-    layers = layer_times(read_timings(timed[0].parent)) if timed else None
+    layers = None if results.timings is None else layer_times(results.timings)
     advice = suggestions(Evidence(measured, lengths, layouts, layers, memory))
     if advice.height:
         lines += ["## What to try", ""]
@@ -258,7 +284,13 @@ def _bandwidth(measured: Bandwidth, grades: Mapping[str, tuple[float, float]]) -
         lines += [f"Between processes at most {best:,.1f} GB/s one way; the grades are of links between GPUs."]
     else:
         lines += _graded_links(best, share, peak, grades)
-    lines += ["", _table(measured.links.drop("peak_gb_per_s")), "", _table(measured.all_reduce.drop("peak_gbps")), ""]
+    lines += [
+        "",
+        _table(measured.links.drop("peak_gb_per_s")),
+        "",
+        _table(measured.all_reduce.drop("peak_gbps")),
+        "",
+    ]
     return [*lines, *(f"Note: {note}." for note in measured.document["notes"]), ""]
 
 

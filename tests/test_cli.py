@@ -137,6 +137,17 @@ class TestAnalyze:
         assert [line[0] for line in lines[1:]] == sorted(line[0] for line in lines[1:])
         assert len(rows(run("analyze", saved, "--what", "layers", "--by", "layer", "--limit", "0")[1])) == 13
 
+    def test_a_query_in_place_of_an_analysis_reads_the_tables_alone(self, run, saved, tmp_path):
+        query = "select rank, count(*) as n from kernels group by rank order by rank"
+        assert json.loads(run("analyze", saved, "--sql", query, "--rank", "1", "--json")[1]) == [
+            {"rank": 1, "n": llmprof.read(saved).select(ranks=1).kernels.height}
+        ]
+        (tmp_path / "canary.csv").write_text("secret\nfound\n")
+        code, out, err = run("analyze", saved, "--sql", f"select * from \"read_csv\"('{tmp_path / 'canary.csv'}')")
+        assert code != 0
+        assert "found" not in out
+        assert "read_csv" in err
+
     def test_it_fits_the_terminal(self, run, saved, monkeypatch):
         monkeypatch.setenv("COLUMNS", "70")
         for what in [what for what in views() if what not in (*NOT_RECORDED, "bound")]:

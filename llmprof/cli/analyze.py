@@ -50,9 +50,14 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     last = str(args.paths[-1])  # ``analyze PATH steps``, unless a file has that name
     if len(args.paths) > 1 and (last in views() or last in VIEWS) and not Path(last).exists():
         args.what, args.paths = last, args.paths[:-1]
-    view = views().get(args.what)
-    of_profile = view is None or is_profile(args.paths)
-    if of_profile:
+    view = None if args.sql else views().get(args.what)
+    of_profile = is_profile(args.paths) or not (view or args.sql)
+    if of_profile and args.sql:
+        raise LlmprofError("a report of Nsight Compute has no tables to query", hint="leave out --sql")
+    if args.sql:
+        trace = open_trace(args.paths, args, terminal)
+        frame = (trace.select(ranks=args.rank) if args.rank else trace).sql(args.sql)
+    elif of_profile:
         frame = view_of_profile(args)
     else:
         assert view is not None  # noqa: S101 - a name that is no view of a trace is a view of a profile
@@ -70,7 +75,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
         return for_programs(frame.select(columns or frame.columns), args)
     limit = ROWS_SHOWN if args.limit is None else args.limit
     kept = frame.head(limit) if limit else frame
-    if args.what == "findings" and not columns:
+    if args.what == "findings" and not (columns or args.sql):
         if of_profile and not frame.height:
             return nothing_found(open_profile(args.paths), terminal)
         return findings_text(kept, terminal.width, args.paths)

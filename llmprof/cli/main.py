@@ -387,6 +387,8 @@ def _analyze(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--what", choices=list(by_name), default="findings", metavar="NAME", help="analysis (default: findings)"
     )
+    words = "in place of an analysis: one SELECT over the tables of the trace; SHOW TABLES lists them"
+    sub.add_argument("--sql", metavar="QUERY", help=words)
     words = "only this rank; may be given several times"
     sub.add_argument("--rank", type=int, action="append", metavar="N", help=words)
     sub.add_argument("--by", metavar="COLUMNS", help="columns to group by (overlap, kernels); stage or layer (layers)")

@@ -1,7 +1,5 @@
 """For the interpreter of the engines, which has torch: ``%%profile`` in a real shell; says as JSON what came out."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """A package with plug-ins, installed as pip leaves it: its module and a ``.dist-info`` with entry points."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping

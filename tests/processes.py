@@ -1,7 +1,5 @@
 """Processes that a test started and whose end it waits for."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Bundled samples for the tests that only look at them: read once in a process, so that analyses of them are kept."""
 
-from __future__ import annotations
-
 import functools
 
 import llmprof

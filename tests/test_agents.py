@@ -1,7 +1,5 @@
 """What an agent may ask, and what it is refused."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Arguments of public functions: whatever is wrong is refused with an error that names the argument."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

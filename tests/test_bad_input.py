@@ -1,7 +1,5 @@
 """Recordings that lack what a page, an explorer or a comparison is made of: shown as far as they go, and said why."""
 
-from __future__ import annotations
-
 import contextlib
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Profiling from a notebook: the easy door, its progress, and the cell magic."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The command line: what it prints, where to, and how it fails."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """``llmprof explore`` without a browser: what it checks, what it starts, and how it ends."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import socket

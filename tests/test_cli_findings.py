@@ -1,7 +1,5 @@
 """``llmprof findings`` for programs, and ``llmprof diff`` as a gate of continuous integration."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

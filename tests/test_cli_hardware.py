@@ -1,7 +1,5 @@
 """Every command that looks at a recording works on hardware metrics of Nsight Compute, without an option."""
 
-from __future__ import annotations
-
 import json
 import re
 

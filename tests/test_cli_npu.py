@@ -1,7 +1,5 @@
 """Every command on a folder of two NPUs, as a user would run it."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

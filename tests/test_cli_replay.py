@@ -1,7 +1,5 @@
 """``llmprof replay``: writes a script, and reads what it measured on another machine."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """``llmprof run``, ``sweep``, ``runs`` and ``doctor``: options, dry runs, and what is said afterwards."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

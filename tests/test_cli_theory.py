@@ -1,7 +1,5 @@
 """``llmprof theory``."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

@@ -1,7 +1,5 @@
 """The command that says what a change would gain."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

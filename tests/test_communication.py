@@ -1,7 +1,5 @@
 """The table of collectives: what was recorded, and what names add when it is asked for."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

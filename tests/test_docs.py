@@ -1,7 +1,5 @@
 """The documentation: it builds without a warning, and the reference has every public name."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

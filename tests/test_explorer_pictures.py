@@ -1,7 +1,5 @@
 """Notebooks that are looked at where no kernel runs show pictures of the explorers."""
 
-from __future__ import annotations
-
 import base64
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The examples of docs/extending.md, as they stand there: own files, one line elsewhere, and what they give."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A disk that is full, or a limit of the size of files: an error that names the target, and nothing half-written."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The guides of the documentation: their commands run, and what they say of checks, views and options is so."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """An interrupt ends what waits: Polars, from its import on, has the system go on waiting."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

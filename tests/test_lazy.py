@@ -1,7 +1,5 @@
 """Imports that are put off until something is used."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

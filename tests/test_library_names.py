@@ -1,7 +1,5 @@
 """Names of kernels as libraries have them, with their sources: what each is for, and that names yield to witnesses."""
 
-from __future__ import annotations
-
 import csv
 from collections import Counter
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What names mean: real kernel names of several vendors and years, and the user's own patterns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import polars as pl

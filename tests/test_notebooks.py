@@ -1,7 +1,5 @@
 """The notebooks as a user runs them, and the committed files as a reader sees them."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

@@ -1,7 +1,5 @@
 """Every regular expression of the package works in time that grows with the text, not with its square."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """Plug-ins that do not work are named, and everything else works: analyses, their figures and tables, kernel names."""
 
-from __future__ import annotations
-
 import importlib
 import warnings
 

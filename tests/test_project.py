@@ -1,7 +1,5 @@
 """The project holds together: versions, dependencies, commands, layers, and the cost of importing it."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import json

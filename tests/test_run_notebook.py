@@ -1,7 +1,5 @@
 """Notebooks run with parameters, say how far they are, and fail with one clear sentence."""
 
-from __future__ import annotations
-
 import errno
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """All sentences about the samples, in one file that is read when it changes: ``LLMPROF_UPDATE=1 pytest`` writes it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """SQL over the tables of a trace: it answers, and it only reads."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

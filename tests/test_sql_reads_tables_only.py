@@ -4,8 +4,6 @@ The names of functions are those that the installed Polars answers to: every wor
 parenthesis, alone and after FROM. So a function that a later Polars adds is tried here, too.
 """
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 import mmap

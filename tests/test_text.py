@@ -1,7 +1,5 @@
 """Frames as plain text: units, widths, and nothing that a terminal would obey."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

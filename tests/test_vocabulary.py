@@ -1,7 +1,5 @@
 """One word for one thing: arguments and columns of one name mean the same everywhere."""
 
-from __future__ import annotations
-
 import inspect
 
 import polars as pl

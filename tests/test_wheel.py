@@ -1,7 +1,5 @@
 """The wheel, installed with its extra for notebooks into an empty environment, outside the checkout."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Hand-built traces: kernels one after another on a stream, launched from one thread, with labels around."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Device activity: launches of events, categories of copies, and operators in place of a device."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

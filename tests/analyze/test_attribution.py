@@ -1,7 +1,5 @@
 """Layers and stages of hand-built forward passes: every kind of layer, and what is not one."""
 
-from __future__ import annotations
-
 import importlib
 import random
 from collections.abc import Sequence

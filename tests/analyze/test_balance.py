@@ -1,7 +1,5 @@
 """Experts on several ranks and ranks with unequal work, by hand: who gets how many tokens, and who waits for whom."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Which calls belong together when clocks differ, ends scatter, or a recording begins late; and what is said if not."""
 
-from __future__ import annotations
-
 import random
 
 import polars as pl

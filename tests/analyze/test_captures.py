@@ -1,7 +1,5 @@
 """Captures of graphs and their replays, as SGLang and vLLM record them on AMD devices, and by hand."""
 
-from __future__ import annotations
-
 import functools
 import json
 import warnings

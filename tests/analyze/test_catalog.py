@@ -1,7 +1,5 @@
 """The list of analyses, and what follows from it: views, sections and figures of the report, the page in docs."""
 
-from __future__ import annotations
-
 import inspect
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Collectives over ranks, by hand: who waits for whom, what the transfer takes, and which calls belong together."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path

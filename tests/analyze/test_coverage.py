@@ -1,7 +1,5 @@
 """What share of the device's time is explained, by hand."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from llmprof.analyze import coverage

@@ -1,7 +1,5 @@
 """Two traces compared, by hand."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

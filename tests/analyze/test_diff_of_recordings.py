@@ -1,7 +1,5 @@
 """Comparisons of whole recordings: parts add up to each phase, rank and recording, the largest change first."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

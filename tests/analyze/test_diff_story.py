@@ -1,7 +1,5 @@
 """What a comparison says: waterfalls that add up, sentences, and what cannot be laid side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The time of a step in two runs, and why it changed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

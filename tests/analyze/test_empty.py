@@ -1,7 +1,5 @@
 """Recorded but empty is not absent: every analysis gives a frame of its usual schema; what was not recorded raises."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Every rule on a trace that it must speak about, with its figure by hand, and on one that it must not."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from pathlib import Path

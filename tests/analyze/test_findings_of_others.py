@@ -1,7 +1,5 @@
 """Steps and findings of recordings of others, against counts made by hand (../shared/strangers/README.md)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

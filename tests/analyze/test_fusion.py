@@ -1,7 +1,5 @@
 """Chains of short kernels, on recordings written by hand and on real ones."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof import analyze

@@ -1,7 +1,5 @@
 """Verdicts of a comparison by hand, and their Markdown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Findings of hardware metrics: each with a hand-computed figure, and what is not recorded left out."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

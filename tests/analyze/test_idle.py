@@ -1,7 +1,5 @@
 """Gaps of the device and of single streams, with hand-made causes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Interval arithmetic against a reference that counts nanoseconds one by one."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import polars as pl

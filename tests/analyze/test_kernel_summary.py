@@ -1,7 +1,5 @@
 """Kernel statistics by hand."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Kernels of a part of a run, by hand."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """The analyses of device events on one labelled trace: that each finds steps, launches and calls in a `Trace`."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

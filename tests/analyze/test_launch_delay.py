@@ -1,7 +1,5 @@
 """Delays from launch call to kernel, by hand."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Layers against the typical one, and their communication, by hand."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Spans of layers and stages on the device and on the host, by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Results that are kept: the same for every way to call, bounded, and never changed by a caller."""
 
-from __future__ import annotations
-
 import pickle
 
 import polars as pl

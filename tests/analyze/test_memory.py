@@ -1,7 +1,5 @@
 """Device memory by hand: peaks, holders, operators and steps, from each profiler's kind of rows."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Questions of an NPU on traces made by hand, and on the recording of a real one."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Summaries in the form of nsys, by hand; against nsys itself they are in tests/readers/test_nsys_stats.py."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import polars as pl

@@ -4,8 +4,6 @@ One thread of rank 0 has ``step`` 0-100 with ``layer`` 10-50 in it, which has ``
 c at 20-30 (ends with ``mlp``), d at 45-55 (``layer`` ends before it does), e at 100 (``step`` ends with its start).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Arguments of recorded calls, computed by hand, and recordings that mean harm."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Which operators of a recording can be run alone, on recordings written by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof import analyze

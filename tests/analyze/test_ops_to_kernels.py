@@ -1,7 +1,5 @@
 """Operators of kernels by id and by time, against hand-made traces and a plain search."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Other people's traces: every analysis runs or abstains on each, and finds no layers or steps where there are none."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from pathlib import Path

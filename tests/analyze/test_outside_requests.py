@@ -4,8 +4,6 @@ The run is that of ``test_requests``; the spans say of it what vLLM's would: arr
 before the first step), time to the first token and to the last.
 """
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

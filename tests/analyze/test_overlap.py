@@ -1,7 +1,5 @@
 """Overlap against hand-computed answers and a count of nanoseconds."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The analyses of the package are functions, whichever of its modules is imported first."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

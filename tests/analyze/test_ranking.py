@@ -1,7 +1,5 @@
 """A planted cause is the first finding: recordings built by hand, of two sizes, with one cause or with two."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import polars as pl

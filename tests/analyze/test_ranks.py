@@ -1,7 +1,5 @@
 """Sixteen ranks on four nodes, by hand: which node is late, where each rank stands, and what each step waits for."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

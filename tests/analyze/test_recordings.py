@@ -1,7 +1,5 @@
 """Layers, stages and collectives of our own recordings, against what their shapes, annotations and raw events say."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

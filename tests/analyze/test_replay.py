@@ -1,7 +1,5 @@
 """Dependencies, critical path and predictions of hand-built recordings, with answers computed by hand."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Parts of large recordings: groups of ranks that wait for no other rank, and how many ranks each stands for."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

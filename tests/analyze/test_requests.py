@@ -4,8 +4,6 @@ Steps (ms): 0 prefill of A, 10 to 30; 1 prefill of B beside a token of A, 30 to 
 75 to 85, 90 to 100; 5 a token of B alone, 100 to 110; 6 prefill of C, 112 to 120; 7 its last, 120 to 130.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Measured time against the bound of theory."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

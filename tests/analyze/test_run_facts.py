@@ -1,7 +1,5 @@
 """What ran, as far as a trace says it, on recordings whose model, engine and device are known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

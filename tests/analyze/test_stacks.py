@@ -1,7 +1,5 @@
 """Call stacks: self time by hand, kernels under the operator that launched them, samples of the CPU."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

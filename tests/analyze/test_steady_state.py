@@ -1,7 +1,5 @@
 """Which steps represent a run: warm-up, outliers, other batches and other phases are left out."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from llmprof.analyze import steady_state

@@ -1,7 +1,5 @@
 """Steps without labels: found by embedding, by sampling, by size; and compared with the labels of real recordings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import polars as pl

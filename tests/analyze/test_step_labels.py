@@ -1,7 +1,5 @@
 """Step labels in every form that an engine wrote, and texts that only look like one."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

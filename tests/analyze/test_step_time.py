@@ -1,7 +1,5 @@
 """Time of the steps by phase and part, with answers computed by hand."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Steps from labels: by launch, without launches, on the device only, nested, and on several ranks."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Labels of recordings of others, with the truth counted by hand (README of ``shared/strangers``)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """The time of steps in parts, by hand, and on recordings: the parts add up to the time exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import polars as pl

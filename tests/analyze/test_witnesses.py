@@ -1,7 +1,5 @@
 """Labels follow from the best witness: the module of the launch, then its operator, then the kernel's name."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """What stands in for real runs in the tests of sweeps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """One notebook for each of many runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof import batch

@@ -1,7 +1,5 @@
 """Parameters from text and presets."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof import batch

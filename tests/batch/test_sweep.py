@@ -1,7 +1,5 @@
 """Sweeps: every point once, failures noted, and going on where it stopped."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 

@@ -4,8 +4,6 @@
 ``python(expression)`` for the value in the same kernel. Screenshots go to ``.artefacts/`` (``LLMPROF_ARTEFACTS``).
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Waiting for a picture: explorers say in data-… attributes of their root what they have drawn."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

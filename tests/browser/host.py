@@ -4,8 +4,6 @@ For gestures and pictures: a page is there in a second. What JupyterLab adds (ke
 tested in JupyterLab.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """Explorer of collectives in a real JupyterLab: gestures, and what the kernel knows after them."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof import explore

@@ -1,7 +1,5 @@
 """The explorer that compares two traces, in a real JupyterLab."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

@@ -1,7 +1,5 @@
 """The explorer of kernels in a real JupyterLab: sorted, narrowed, picked, with hardware metrics and without."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 from playwright.sync_api import expect

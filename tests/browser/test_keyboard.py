@@ -1,7 +1,5 @@
 """Explorers without a pointer: from the first Tab to a frame, in light and dark."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

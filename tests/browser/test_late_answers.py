@@ -1,7 +1,5 @@
 """What a user does while Python has not answered yet is neither lost nor undone. Answers are kept back on purpose."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

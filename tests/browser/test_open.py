@@ -1,7 +1,5 @@
 """All explorers in tabs in a real JupyterLab: shown one after another, linked, and kept as a picture."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

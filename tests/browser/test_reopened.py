@@ -1,7 +1,5 @@
 """A notebook that is opened again where no kernel knows its widgets: their pictures stand in their places."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

@@ -1,7 +1,5 @@
 """The explorer of slow requests, and requests in the timeline, on a server that queued on an H200, in a browser."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

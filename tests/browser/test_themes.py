@@ -1,7 +1,5 @@
 """Light, dark and the switch between them while a page is open: every widget, and the charts of a report."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The explorer of theory in a real JupyterLab: sliders redraw the open chart."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

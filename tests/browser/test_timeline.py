@@ -1,7 +1,5 @@
 """The timeline in a real JupyterLab: gestures, and what the kernel knows after each."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Buttons, keys and gestures of the timeline one by one, on a recording of two kernels."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Gestures on the timeline, in a page of its own: ranks, wheel, selected ranges and their table."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

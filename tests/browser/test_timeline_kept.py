@@ -1,7 +1,5 @@
 """What a user keeps of a timeline: marks with notes, the list of hits, rows as they were arranged, a view as Python."""
 
-from __future__ import annotations
-
 import json
 import re
 

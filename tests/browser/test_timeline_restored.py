@@ -1,7 +1,5 @@
 """Colours and saved views of the timeline: on a desk and on a telephone, what was chosen by gesture comes back."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

@@ -1,7 +1,5 @@
 """``llmprof explore``: the same explorers in a browser tab without JupyterLab, ended with Ctrl-C."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Explorer of what would be gained, in a page: changes by pointer and key, sliders, and what they predict."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import expect
 

@@ -1,7 +1,5 @@
 """Frames as the analyses make them: an invented TP=4 run of a 28-layer model, one prefill and decode steps."""
 
-from __future__ import annotations
-
 import random
 from functools import cache
 

@@ -1,7 +1,5 @@
 """What a chart's specification and image hold, for the tests to look at."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Iterator

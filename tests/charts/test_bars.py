@@ -1,7 +1,5 @@
 """Charts of stacked and diverging bars: breakdown, overlap, diff."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

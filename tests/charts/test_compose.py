@@ -1,7 +1,5 @@
 """Charts of several parts are those of Altair, and a change of one leaves the others as they were."""
 
-from __future__ import annotations
-
 import altair as alt
 import pytest
 

@@ -1,7 +1,5 @@
 """The chart of what monitors sampled."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

@@ -1,7 +1,5 @@
 """Dark charts, the contrast of text on every colour, and legends in which no colour stands twice."""
 
-from __future__ import annotations
-
 import base64
 import json
 

@@ -1,7 +1,5 @@
 """Charts of distributions: all-reduce, idle gaps, launch delay."""
 
-from __future__ import annotations
-
 import polars as pl
 
 from llmprof import charts

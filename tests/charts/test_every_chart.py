@@ -1,7 +1,5 @@
 """What holds for every chart: valid, drawn, readable, the same each time, and text stays text."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Flame graphs: widths add up, equal beginnings are one frame, and the file for speedscope holds the same."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Heat map of layers over steps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import polars as pl

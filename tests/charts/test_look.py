@@ -1,7 +1,5 @@
 """Palette, units and text."""
 
-from __future__ import annotations
-
 import itertools
 
 import polars as pl

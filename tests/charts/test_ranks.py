@@ -1,7 +1,5 @@
 """Heat map of ranks over steps, and shares of late groups."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

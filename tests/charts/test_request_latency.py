@@ -1,7 +1,5 @@
 """The chart of the latencies of single requests."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

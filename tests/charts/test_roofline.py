@@ -1,7 +1,5 @@
 """Roofline: points are the launches, roofs are those that are known, texts keep apart."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Charts of runs and sweeps: what their titles and labels say."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

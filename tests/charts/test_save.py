@@ -1,7 +1,5 @@
 """Charts as files."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

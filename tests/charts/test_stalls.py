@@ -1,7 +1,5 @@
 """Stalls: bars add up, small reasons are gathered, the longest kernels come first."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

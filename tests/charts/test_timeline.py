@@ -1,7 +1,5 @@
 """Timeline: bars, slices, lanes and strips."""
 
-from __future__ import annotations
-
 import re
 
 import polars as pl

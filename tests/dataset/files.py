@@ -1,7 +1,5 @@
 """Files of a few ranks, made by hand: small, and with the same calls on each."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

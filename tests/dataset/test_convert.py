@@ -1,7 +1,5 @@
 """Datasets: what is converted is what is read, a part of it loads that part, and a second call does nothing."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil

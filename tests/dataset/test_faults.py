@@ -1,7 +1,5 @@
 """What goes wrong with a dataset: it is named, the rest answers, and the same call goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Synthetic runs: what was drawn is what an analysis finds."""
 
-from __future__ import annotations
-
 import pytest
 
 import llmprof

@@ -1,7 +1,5 @@
 """Analyses on workers: the same frame as of the whole trace, for each analysis in the catalogue."""
 
-from __future__ import annotations
-
 import pickle
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Experiments from saved results, with hand-computed answers; and real ones on two CPU processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """An experiment that is killed half-way, and watches of every experiment, on a stand-in for vLLM."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is written for other tools: read back, opened with their libraries, or compared by hand."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

@@ -4,8 +4,6 @@ A count is of what is undamaged beyond doubt: an event that is whole, a row with
 database gives. Files that cannot be counted give nothing.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Readers of sums and printed tables: their seeds, made by hand, and what a file of them still holds."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Mutations of files that know their structure: JSON, SQLite, CSV, saved traces, and plain bytes."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

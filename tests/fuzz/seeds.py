@@ -1,7 +1,5 @@
 """Small whole files of every format, cut out of the samples: what is mutated. A folder a reader, in one folder."""
 
-from __future__ import annotations
-
 import gzip
 import importlib.util
 import json

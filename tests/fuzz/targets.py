@@ -1,7 +1,5 @@
 """What is fuzzed: for each reader its seeds, its mutations, and an independent count of what a file still holds."""
 
-from __future__ import annotations
-
 import random
 import shutil
 import traceback

@@ -1,7 +1,5 @@
 """A short form of ``make fuzz``: the same files in every run; and the files that once broke something."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

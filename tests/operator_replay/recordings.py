@@ -1,7 +1,5 @@
 """Recordings of PyTorch that are written by hand: operators with arguments, and the kernels that they launched."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

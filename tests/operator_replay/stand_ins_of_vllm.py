@@ -3,8 +3,6 @@
 Runs the script that is its first argument.
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 import types

@@ -1,7 +1,5 @@
 """Comparison of operators alone with their recording, with answers by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Scripts that run operators alone: what is in them, and that they run."""
 
-from __future__ import annotations
-
 import ast
 import os
 import subprocess

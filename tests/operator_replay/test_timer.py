@@ -1,7 +1,5 @@
 """The parts of a replay script that need no PyTorch."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pytest

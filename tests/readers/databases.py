@@ -1,7 +1,5 @@
 """Changes of SQLite files that leave the same rows in them."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

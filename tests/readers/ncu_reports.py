@@ -1,7 +1,5 @@
 """Small reports of Nsight Compute, built field by field as the package ``ncu-report`` reads them."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 

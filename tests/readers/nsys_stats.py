@@ -4,8 +4,6 @@
 round to the same.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The synthetic recording of two NPUs: both forms give the same frames, and analyses give its ground truth."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

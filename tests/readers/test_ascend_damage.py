@@ -1,7 +1,5 @@
 """Folders of an NPU that are incomplete, cut or never exported: what can be read is read, the rest is named."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Folders and files of an NPU in the forms that other versions and tools give them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

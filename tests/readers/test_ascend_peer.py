@@ -1,7 +1,5 @@
 """Figures that llmprof and msprof-analyze, the tool of the vendor, both give: they agree, where it is installed."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

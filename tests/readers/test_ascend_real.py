@@ -1,7 +1,5 @@
 """Other people's recordings of Ascend NPUs: every file reads, both forms agree, and our sums equal the tool's own."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A redacted copy of a recording of an NPU holds none of the secrets planted in its text, JSON and database files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sqlite3

@@ -1,7 +1,5 @@
 """Content of files, plain and gzip, whole and damaged, in blocks of any size."""
 
-from __future__ import annotations
-
 import gzip
 import zlib
 

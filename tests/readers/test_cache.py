@@ -1,7 +1,5 @@
 """The cache of parsed traces: taken when nothing changed, never in the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

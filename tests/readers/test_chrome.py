@@ -1,7 +1,5 @@
 """Every form in which Chrome traces come: see the list of formats in the design notes, 1 to 13."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

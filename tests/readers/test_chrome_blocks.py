@@ -1,7 +1,5 @@
 """The size of the blocks never changes the result, whatever is in the events and around them."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Damaged traces: what is whole is kept, and what was lost is said."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

@@ -1,7 +1,5 @@
 """Real files against plain ``json`` with decimal numbers: every event in its table, every time exact to the ns."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import polars as pl

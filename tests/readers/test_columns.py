@@ -1,7 +1,5 @@
 """Columns out of JSON values: identifiers, numbers, texts and times."""
 
-from __future__ import annotations
-
 import msgspec
 import polars as pl
 import pytest

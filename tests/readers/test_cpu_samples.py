@@ -1,7 +1,5 @@
 """Samples of the CPU: text of perf script, folded stacks, VTune's reports; by hand, and on real files."""
 
-from __future__ import annotations
-
 import re
 
 import polars as pl

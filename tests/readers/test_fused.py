@@ -1,7 +1,5 @@
 """Files that tools merged out of those of several ranks."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

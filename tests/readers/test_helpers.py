@@ -1,7 +1,5 @@
 """Files and blocks that several processes share give the same trace, whoever read what and whatever happens."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

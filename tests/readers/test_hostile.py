@@ -1,7 +1,5 @@
 """Files that were made to break a reader: each ends in an error of llmprof or in a warning, in bounded memory."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Readers of what monitors printed: counters in base units, and clocks that say what they do not know."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Queues of an MTIA device in a Chrome trace: programs, copies by DMA, waits and signals."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Instructions in reports of Nsight Compute, and where warps stall."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

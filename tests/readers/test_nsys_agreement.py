@@ -1,7 +1,5 @@
 """Recordings of nsys against what else is known of the program: its torch trace, its NVTX module ranges, its model."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a capture of Nsight Systems did not ask for is not captured; what it asked for and did not meet is empty."""
 
-from __future__ import annotations
-
 import pytest
 
 import llmprof

@@ -1,7 +1,5 @@
 """What the nsys reader says of calls, copies and ranges, on an export made by hand of the rare kinds."""
 
-from __future__ import annotations
-
 import sqlite3
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Several reports of Nsight Systems as the ranks of one run."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The reports against ``nsys stats``: its saved answers always, the program itself where there is one."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reader of timings of operators: the trace they make, several ranks, and broken files."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Spans of vLLM as OTLP in JSON. The files are synthetic, made here after vLLM 0.32's ``do_tracing``."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Binary traces of Perfetto, made with the classes of its package: by hand, cut, hostile, and without the package."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Which rank a file is, and whether files belong to one run."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 
 import pytest

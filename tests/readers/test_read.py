@@ -1,7 +1,5 @@
 """``llmprof.read``: files, folders and ranks; bad input gets a clear error or a stated loss."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -1,7 +1,5 @@
 """The list of readers: who knows a file or a folder, and readers of other packages."""
 
-from __future__ import annotations
-
 import importlib
 import signal
 

@@ -1,7 +1,5 @@
 """Recordings of ROCm: rocprofv3's CSV, rpd, rocpd; by hand, on real files, and damaged."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

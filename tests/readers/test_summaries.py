@@ -1,7 +1,5 @@
 """Profilers that write sums: nvprof, TensorRT, Triton Proton; by hand, and on real files."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Snapshots and timelines of PyTorch's memory: against its own statistics, by hand, and hostile."""
 
-from __future__ import annotations
-
 import collections
 import gzip
 import json

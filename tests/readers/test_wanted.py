@@ -1,7 +1,5 @@
 """``read(tables=...)``: the same rows, times and ranks, of less."""
 
-from __future__ import annotations
-
 import json
 
 import polars as pl

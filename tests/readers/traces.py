@@ -1,7 +1,5 @@
 """Small hand-made traces, and an independent look at real ones: plain ``json``, with decimals for times."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Iterable, Mapping

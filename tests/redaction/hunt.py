@@ -1,7 +1,5 @@
 """What a profile says of people and machines, found by reading its bytes: written apart from what redacts it."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

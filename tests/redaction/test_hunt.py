@@ -1,7 +1,5 @@
 """The hunt: what an independent look finds in a file must not be in its copy, and the copy gives the same tables."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

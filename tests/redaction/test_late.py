@@ -1,7 +1,5 @@
 """Secrets planted in every text of the files of readers of sums, samples and printed tables."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Every kind of secret in every text of a format, alone, joined to words and encoded: nothing of it is copied."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import json

@@ -1,7 +1,5 @@
 """Captures on several GPUs: labels, calls, tokens and replicas as the captures themselves, or their program, tell."""
 
-from __future__ import annotations
-
 import json
 import lzma
 import sys

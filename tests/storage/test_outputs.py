@@ -1,7 +1,5 @@
 """One rule for all that is written for the user: never onto an input, and not over a file unless told so."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Calibrations: what is fitted comes back, predictions carry their error, bad input is refused."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The table that circulates for Llama-2 70B: its rows from the formulas behind it, and ours (docs/theory.md)."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

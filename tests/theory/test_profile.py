@@ -1,7 +1,5 @@
 """Profiles: the numbers of a model on a machine, and what is refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof.errors import LlmprofError

@@ -1,7 +1,5 @@
 """Theory over a range."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof.errors import LlmprofError

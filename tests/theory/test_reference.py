@@ -1,7 +1,5 @@
 """Parameters and FLOPs against the models that transformers builds."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

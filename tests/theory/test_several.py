@@ -4,8 +4,6 @@ Measured on two H200 with NVLink: vLLM 0.26.0, bf16, CUDA graphs, random weights
 batch and context a model, two repeats. Qwen3-30B-A3B ran with expert parallelism.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

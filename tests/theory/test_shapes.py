@@ -1,7 +1,5 @@
 """Models from configs, good and bad."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -3,8 +3,6 @@
 Measured on one H200: vLLM 0.26.0, bf16, CUDA graphs, random weights; twelve points a model, two repeats.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Work of operators and their least times, against numbers worked out by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from llmprof import hardware

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,16 +101,19 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         return to_json(summary | {"components": profile.components.to_dicts(), "charts": drawn})
     m = profile.memory
+    kinds = Counter(layer.kind for layer in profile.shape.layers)
+    states = " and the states" if m.state_per_request else ""
     head = [
         ("Model", f"{profile.shape.name}, {_parameters(profile)}"),
+        ("Layers", ", ".join(f"{count} {kind}" for kind, count in kinds.items())),
         ("Device", f"{profile.device.name}, tp {profile.plan.tp}, pp {profile.plan.pp}, dp {profile.plan.dp}, "
          f"weights {profile.plan.weights}, KV cache {profile.plan.kv_cache}"),
         ("Batch", f"{profile.batch_size} requests of {profile.seq_len} + {profile.generate_len} tokens"),
         ("First token", _time(profile.prefill_latency_s, summary.get("predicted_prefill_s"))),
         ("Decode step", _time(profile.decode_latency_s, summary.get("predicted_decode_s"))
-         + f"; {seconds(profile.kv_cache_latency_s)} of it reads the KV cache"),
+         + f"; {seconds(profile.kv_cache_latency_s)} of it reads the KV cache{states}"),
         ("All tokens", f"at least {seconds(profile.total_latency_s)}, at most {profile.tokens_per_s:,.0f} tokens/s"),
-        ("Memory", f"weights {quantity(m.weights, 'B')}, KV cache {quantity(m.kv_cache, 'B')}, activations "
+        ("Memory", f"weights {quantity(m.weights, 'B')}, KV cache{states} {quantity(m.kv_cache, 'B')}, activations "
          f"{quantity(max(m.prefill_activations, m.decode_activations), 'B')} on each device"),
         ("Fits", _fits(profile)),
     ]  # fmt: skip

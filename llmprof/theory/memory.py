@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.errors import LlmprofError
 from llmprof.hardware import Device
 from llmprof.theory.plan import BYTES, Plan
-from llmprof.theory.shapes import Attention, FeedForward, Layer, Shape
+from llmprof.theory.shapes import Attention, FeedForward, Layer, Recurrent, Shape
 
 SCHEMA: Final = {
     "component": pl.String,
@@ -67,15 +67,31 @@ def _parts(shape: Shape) -> Iterator[tuple[str, str, int, int, int, bool]]:
 
 def _of_layer(layer: Layer, hidden: int, norm: int) -> Iterator[tuple[str, str, int, int, bool]]:
     yield "norms", "norm", layer.norms * norm, layer.norms * norm, False
-    for name, stage, size in attention_weights(layer.attention, hidden):
-        yield name, stage, size, size, name not in ("qk_norm", "biases")
-    yield from _feed_forward(layer.feed_forward, hidden)
+    if layer.attention is not None:
+        for name, stage, size in attention_weights(layer.attention, hidden):
+            yield name, stage, size, size, name not in ("qk_norm", "biases")
+    if layer.recurrent is not None:
+        for name, stage, size in recurrent_weights(layer.recurrent, hidden):
+            yield name, stage, size, size, name != "recurrence"
+    if layer.feed_forward is not None:
+        yield from _feed_forward(layer.feed_forward, hidden)
+
+
+def recurrent_weights(r: Recurrent, hidden: int) -> list[tuple[str, str, int]]:
+    """Component, stage and number of weights of each part of a recurrent mixer."""
+    return [
+        ("in_proj", "in_proj", hidden * r.projected),
+        ("inner_proj", "in_proj", r.inside),
+        ("recurrence", "scan", r.small),
+        ("out_proj", "out_proj", r.inner * hidden),
+    ]
 
 
 def attention_weights(attention: Attention, hidden: int) -> list[tuple[str, str, int]]:
     """Component, stage and number of weights of each part of a layer's attention."""
     a = attention
-    query, value = a.heads * a.head_dim, a.heads * a.value_dim
+    query, value = a.heads * a.head_dim * (2 if a.gated else 1), a.heads * a.value_dim
+    sinks = a.heads if a.sinks else 0
     if a.latent:
         nope = a.head_dim - a.rope_dim
         q = hidden * a.q_rank + a.q_rank * query if a.q_rank else hidden * query
@@ -83,26 +99,33 @@ def attention_weights(attention: Attention, hidden: int) -> list[tuple[str, str,
         up = a.kv_rank * a.heads * (nope + a.value_dim)
         bias = (a.q_rank + a.kv_rank + a.rope_dim if a.bias_qkv else 0) + (hidden if a.bias_out else 0)
         parts = [("q_proj", "qkv_proj", q), ("kv_a_proj", "qkv_proj", down), ("kv_b_proj", "qkv_proj", up)]
+        if a.index_heads:
+            index = a.q_rank * a.index_heads * a.index_dim + hidden * (a.index_dim + a.index_heads)
+            parts += [("indexer", "indexer", index), ("indexer_norm", "indexer", 2 * a.index_dim)]
     else:
         key, keyed = a.kv_heads * a.head_dim, a.kv_heads * a.value_dim
         bias = (query + key + keyed if a.bias_qkv else 0) + (hidden if a.bias_out else 0)
         parts = [("q_proj", "qkv_proj", hidden * query), ("k_proj", "qkv_proj", hidden * key)]
         parts.append(("v_proj", "qkv_proj", hidden * keyed))
     parts.append(("o_proj", "o_proj", value * hidden))
-    return [*parts, ("qk_norm", "norm", a.norm_parameters), ("biases", "qkv_proj", bias)]
+    return [*parts, ("qk_norm", "norm", a.norm_parameters), ("biases", "qkv_proj", bias + sinks)]
 
 
 def _feed_forward(part: FeedForward, hidden: int) -> Iterator[tuple[str, str, int, int, bool]]:
-    columns = 2 if part.gated else 1
-    up, down = hidden * part.inner * columns, part.inner * hidden
+    columns, width = 2 if part.gated else 1, part.latent or hidden
+    up, down = width * part.inner * columns, part.inner * width
+    biases = part.inner * columns + hidden if part.bias else 0
     if not part.experts:
         yield "gate_up_proj", "gate_up_proj", up, up, True
         yield "down_proj", "down_proj", down, down, True
-        biases = part.inner * columns + hidden if part.bias else 0
         yield "biases", "gate_up_proj", biases, biases, False
         return
-    yield "router", "router", hidden * part.experts, hidden * part.experts, False
+    router = (hidden + (1 if part.bias else 0)) * part.experts
+    yield "router", "router", router, router, False
     yield "experts", "experts", part.experts * (up + down), part.active * (up + down), True
+    yield "expert_biases", "experts", part.experts * biases, part.active * biases, False
+    latent = 2 * hidden * part.latent
+    yield "latent_proj", "experts", latent, latent, True
     shared = hidden * part.shared_inner * (columns + 1)
     yield "shared_experts", "experts", shared, shared, True
     gate = hidden if part.shared_gate else 0
@@ -130,37 +153,58 @@ def weight_bytes(shape: Shape, plan: Plan) -> float:
 
 
 def _layer_bytes(layer: Layer, shape: Shape, plan: Plan) -> float:
-    a, f, tp = layer.attention, layer.feed_forward, plan.tp
+    a, f, tp, hidden = layer.attention, layer.feed_forward, plan.tp, shape.hidden
     low, high = plan.low_bytes, plan.high_bytes
-    total = layer.norms * shape.hidden * (2 if shape.norm_bias else 1) * high
-    for name, _, size in attention_weights(a, shape.hidden):
-        if name in ("qk_norm", "kv_a_proj"):
-            total += size * (high if name == "qk_norm" else low)
+    total = layer.norms * hidden * (2 if shape.norm_bias else 1) * high
+    for name, _, size in attention_weights(a, hidden) if a is not None else ():
+        if name in ("qk_norm", "kv_a_proj", "indexer", "indexer_norm"):
+            total += size * (high if name.endswith("norm") else low)
         elif name in ("k_proj", "v_proj"):
-            total += size / min(tp, a.kv_heads) * low
-        elif name == "q_proj" and a.q_rank:
-            down = shape.hidden * a.q_rank
+            total += size / min(tp, a.kv_heads if a is not None else 1) * low
+        elif name == "q_proj" and a is not None and a.q_rank:
+            down = hidden * a.q_rank
             total += (down + (size - down) / tp) * low
         else:
             total += size / tp * (high if name == "biases" else low)
-    columns = 2 if f.gated else 1
-    matrices = shape.hidden * f.inner * (columns + 1)
-    if not f.experts:
-        bias = f.inner * columns + shape.hidden if f.bias else 0
-        return total + matrices / tp * low + bias / tp * high
-    total += shape.hidden * (f.experts + (1 if f.shared_gate else 0)) * high
-    return total + (f.experts * matrices + shape.hidden * f.shared_inner * (columns + 1)) / tp * low
+    if layer.recurrent is not None:
+        total += sum(
+            size / tp * (high if name == "recurrence" else low)
+            for name, _, size in recurrent_weights(layer.recurrent, hidden)
+        )
+    if f is None:
+        return total
+    for name, _, size, _, quantized in _feed_forward(f, hidden):
+        shared = name in ("router", "shared_gate", "latent_proj")
+        total += size / (1 if shared else tp) * (low if quantized else high)
+    return total
 
 
 def kv_bytes_per_token(shape: Shape, plan: Plan, *, context: float | None = None) -> float:
-    """Bytes that a token occupies in a rank's KV cache, over the layers of a pipeline stage."""
+    """Bytes that a token occupies in a rank's KV cache, over the layers of a pipeline stage that have attention."""
     total = 0.0
     for layer, count in shape.kinds:
         a = layer.attention
+        if a is None:
+            continue
         numbers = a.cached_per_token if a.latent else max(a.kv_heads / plan.tp, 1) * (a.head_dim + a.value_dim)
         share = 1.0 if context is None or a.window is None else min(1.0, a.window / context)
         total += numbers * count * share
     return total * BYTES[plan.kv_cache] / plan.pp
+
+
+def state_bytes_per_request(shape: Shape, plan: Plan) -> float:
+    """Bytes of a request's recurrent states on a rank, over the layers of a pipeline stage; independent of its length.
+
+    As vLLM keeps them: the states in the format of the config (``mamba_ssm_cache_dtype``, else that of the
+    activations; fp32 for KDA and lightning attention), the last inputs of the convolutions in that of the activations.
+    """
+    act = BYTES[plan.activations]
+    kinds = [(layer.recurrent, count) for layer, count in shape.kinds if layer.recurrent is not None]
+    sizes = (
+        count * (r.state * BYTES[r.state_format or plan.activations] + r.channels * (r.taps - 1) * act)
+        for r, count in kinds
+    )
+    return sum(sizes) / plan.tp / plan.pp
 
 
 def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> float:
@@ -173,11 +217,16 @@ def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> 
     act, hidden = BYTES[plan.activations], shape.hidden
     widest = 0.0
     for layer, _ in shape.kinds:
-        a, f = layer.attention, layer.feed_forward
-        attended = a.heads / plan.tp * (2 * a.head_dim + a.value_dim) + max(a.kv_heads / plan.tp, 1) * a.value_dim
-        columns = 3 if f.gated else 2
-        fed = columns * f.inner * (f.active if f.experts else 1) / plan.tp + columns * f.shared_inner / plan.tp
-        widest = max(widest, attended, fed)
+        a, f, r = layer.attention, layer.feed_forward, layer.recurrent
+        if a is not None:
+            attended = a.heads / plan.tp * (2 * a.head_dim + a.value_dim) + max(a.kv_heads / plan.tp, 1) * a.value_dim
+            widest = max(widest, attended)
+        if r is not None:
+            widest = max(widest, (r.projected + r.inner) / plan.tp)
+        if f is not None:
+            columns = 3 if f.gated else 2
+            fed = columns * f.inner * (f.active if f.experts else 1) / plan.tp + columns * f.shared_inner / plan.tp
+            widest = max(widest, fed)
     inside = tokens * (2 * hidden / plan.sp + widest) * act
     head = tokens * hidden * act + logits * shape.vocab / plan.tp * (act + 4)
     return max(inside, head)
@@ -185,13 +234,17 @@ def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on a rank for a batch at its end, and the largest batches; None if the device's memory is not stated."""
+    """Bytes on a rank for a batch at its end, and the largest batches; None if the device's memory is not stated.
+
+    ``kv_cache`` includes ``state_per_request`` of each request, the states of layers that have no keys and values.
+    """
 
     weights: float
     kv_cache: float
     prefill_activations: float
     decode_activations: float
     kv_per_token: float
+    state_per_request: float
     device: float | None
     largest_prefill_batch: int | None
     largest_decode_batch: int | None
@@ -199,7 +252,7 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """Bytes of the weights, the KV cache and the larger of the activations."""
+        """Bytes of the weights, the KV cache with the states, and the larger of the activations."""
         return self.weights + self.kv_cache + max(self.prefill_activations, self.decode_activations)
 
     @property
@@ -223,7 +276,7 @@ def memory(
         raise LlmprofError(f"the memory utilization is {utilization!r}", expected="a share above 0 and at most 1")
     length = seq_len + generate_len
     weights = weight_bytes(shape, plan)
-    kv = kv_bytes_per_token(shape, plan, context=length)
+    kv, state = kv_bytes_per_token(shape, plan, context=length), state_bytes_per_request(shape, plan)
     limit = None if device.memory_bytes is None else device.memory_bytes * utilization
     read = activation_bytes(shape, plan, seq_len, 1)
     activations = activation_bytes(shape, plan, 1, 1)
@@ -236,15 +289,17 @@ def memory(
                 f"{(weights - limit) / 1e9:.1f} GB more than the {limit / 1e9:.1f} GB of {device.name}",
                 hint=_advice(shape, plan, limit),
             )
-        prefill_batch = int(free // (read + kv * seq_len))
-        decode_batch = int(free // (activations + kv * length))
-        tokens = int((free - decode_batch * activations) // kv)
+        prefill_batch = int(free // (read + kv * seq_len + state))
+        decode_batch = int(free // (activations + kv * length + state))
+        left = free - decode_batch * (activations + state)
+        tokens = int(left // kv) if kv else decode_batch * length  # a model without keys and values has no such limit
     return Memory(
         weights,
-        batch_size * kv * length,
+        batch_size * (kv * length + state),
         batch_size * read,
         batch_size * activations,
         kv,
+        state,
         limit,
         prefill_batch,
         decode_batch,

@@ -130,20 +130,23 @@ class Plan:
     def check(self, shape: Shape) -> None:
         """Refuse, with an LlmprofError, parallel sizes by which the model cannot be split, as vLLM does."""
         for layer, _ in shape.kinds:
-            a, f = layer.attention, layer.feed_forward
-            if a.heads % self.tp:
-                fit = [n for n in range(1, a.heads + 1) if a.heads % n == 0 and n <= 64]
-                raise LlmprofError(
-                    f"tp={self.tp} does not divide the {a.heads} attention heads of {shape.name}",
-                    expected=f"one of {listed(fit)}",
-                    hint="vLLM does not start with this size; use a smaller tp together with pp",
-                )
-            if not a.latent and a.kv_heads % self.tp and self.tp % a.kv_heads:
+            a, f, r = layer.attention, layer.feed_forward, layer.recurrent
+            for heads, what in ((a.heads if a else 0, "attention heads"), (r.heads if r else 0, "heads of the states")):
+                if heads % self.tp:
+                    fit = [n for n in range(1, heads + 1) if heads % n == 0 and n <= 64]
+                    raise LlmprofError(
+                        f"tp={self.tp} does not divide the {heads} {what} of {shape.name}",
+                        expected=f"one of {listed(fit)}",
+                        hint="vLLM does not start with this size; use a smaller tp together with pp",
+                    )
+            if a and not a.latent and a.kv_heads % self.tp and self.tp % a.kv_heads:
                 raise LlmprofError(
                     f"tp={self.tp} neither divides the {a.kv_heads} heads of keys and values of {shape.name}, "
                     "nor is it a multiple of them",
                     expected="a tp that divides them, or a multiple of them (they are repeated then)",
                 )
+            if f is None:
+                continue
             if self.expert_parallel and f.experts and f.experts % self.tp:
                 raise LlmprofError(f"tp={self.tp} does not divide the {f.experts} experts of {shape.name}")
             inner = f.inner if not (f.experts and self.expert_parallel) else 0

@@ -122,7 +122,7 @@ class Profile:
 
     @property
     def kv_cache_latency_s(self) -> float:
-        """Seconds of a decode step for reading the cached keys and values at the bandwidth of the device memory."""
+        """Seconds of a decode step for reading cached keys, values and states at the bandwidth of the device memory."""
         bandwidth = (self.device.memory_bytes_per_s or 0) * self.efficiency.memory
         return self._sum("decode", "kv_read_bytes") / bandwidth
 
@@ -182,6 +182,7 @@ class Profile:
             "weights_per_gpu_bytes": m.weights,
             "kv_cache_per_gpu_bytes": m.kv_cache,
             "kv_cache_bytes_per_token": m.kv_per_token,
+            "state_bytes_per_request": m.state_per_request,
             "prefill_activations_bytes": m.prefill_activations,
             "decode_activations_bytes": m.decode_activations,
             "largest_prefill_batch": m.largest_prefill_batch,

@@ -1,4 +1,8 @@
-"""Shape of a decoder-only model: the numbers from a ``config.json`` that the formulas need."""
+"""Shape of a decoder-only model: the numbers from a ``config.json`` that the formulas need.
+
+A layer is what the model counts as one: attention or a recurrent mixer (or both side by side) with a feed-forward part,
+or, in Nemotron-H, one of these alone.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,11 @@ from llmprof.theory import catalog
 
 @dataclass(frozen=True)
 class Attention:
-    """Attention of a layer; ``q_rank, kv_rank, rope_dim`` are sizes of latent attention (0: not compressed)."""
+    """Attention of a layer.
+
+    ``q_rank, kv_rank, rope_dim`` are sizes of latent attention (0: not compressed). ``gated``: the query projection
+    also gives a gate of the result. ``index_heads`` of ``index_dim`` choose the ``top_k`` tokens that are attended.
+    """
 
     heads: int
     kv_heads: int
@@ -26,6 +34,11 @@ class Attention:
     q_rank: int = 0
     kv_rank: int = 0
     rope_dim: int = 0
+    gated: bool = False
+    sinks: bool = False
+    index_heads: int = 0
+    index_dim: int = 0
+    top_k: int | None = None
 
     @property
     def latent(self) -> bool:
@@ -35,12 +48,60 @@ class Attention:
     @property
     def cached_per_token(self) -> int:
         """Count of numbers that a token occupies in the KV cache of a layer, over all heads."""
-        return self.kv_rank + self.rope_dim if self.latent else self.kv_heads * (self.head_dim + self.value_dim)
+        attended = self.kv_rank + self.rope_dim if self.latent else self.kv_heads * (self.head_dim + self.value_dim)
+        return attended + self.index_dim
+
+    @property
+    def kind(self) -> str:
+        """``sparse``, ``latent``, ``sliding`` or ``full`` attention."""
+        kinds = (("sparse", self.top_k), ("latent", self.latent), ("sliding", self.window))
+        return next((name for name, has in kinds if has), "full") + "_attention"
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """Mixer with a state of constant size for each request: state space, linear attention or a short convolution.
+
+    The state is ``heads`` matrices of ``key_dim`` x ``value_dim``, and the last ``taps - 1`` inputs of a causal
+    convolution over ``channels``. ``groups`` heads of keys and queries (B and C of Mamba) serve all heads.
+    ``projected`` is the width of the input projections, ``inside`` the number of weights of the projections behind
+    them, and ``small`` that of all that is no matrix: convolution, decay, biases, norms.
+    """
+
+    kind: str
+    heads: int
+    groups: int
+    key_dim: int
+    value_dim: int
+    projected: int
+    channels: int
+    taps: int
+    inside: int = 0
+    small: int = 0
+    state_format: str | None = None
+
+    @property
+    def inner(self) -> int:
+        """Width of the result, which the output projection takes."""
+        return self.heads * self.value_dim
+
+    @property
+    def state(self) -> int:
+        """Count of numbers of a request's state, without the inputs of the convolution."""
+        return self.heads * self.key_dim * self.value_dim
+
+    @property
+    def products(self) -> int:
+        """Products with each number of the state for a token: update and read, and the delta rule's look-up."""
+        return 3 if self.kind in ("gated_delta_net", "kda") else 2
 
 
 @dataclass(frozen=True)
 class FeedForward:
-    """Feed-forward part of a layer; ``inner`` is that of one expert, ``active`` how many each token is sent to."""
+    """Feed-forward part of a layer; ``inner`` is that of one expert, ``active`` how many each token is sent to.
+
+    Experts work in ``latent`` dimensions in place of the hidden size, if it is not 0.
+    """
 
     inner: int
     gated: bool = True
@@ -49,15 +110,24 @@ class FeedForward:
     active: int = 0
     shared_inner: int = 0
     shared_gate: bool = False
+    latent: int = 0
 
 
 @dataclass(frozen=True)
 class Layer:
     """A decoder layer; ``norms`` is the number of its norms over the hidden size."""
 
-    attention: Attention
-    feed_forward: FeedForward
+    attention: Attention | None
+    feed_forward: FeedForward | None
     norms: int = 2
+    recurrent: Recurrent | None = None
+
+    @property
+    def kind(self) -> str:
+        """What mixes tokens, such as ``full_attention`` or ``full_attention+mamba2``; else ``moe`` or ``mlp``."""
+        mixers = [part.kind for part in (self.attention, self.recurrent) if part is not None]
+        fed = "moe" if self.feed_forward is not None and self.feed_forward.experts else "mlp"
+        return "+".join(mixers) or fed
 
 
 @dataclass(frozen=True)
@@ -118,12 +188,23 @@ class Shape:
 
 _LLAMA_LIKE: Final = {
     "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text",
-    "phi3", "olmo2", "olmoe", "deepseek_v2", "deepseek_v3",
+    "phi3", "olmo2", "olmoe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "gpt_oss",
+    "llama4_text", "minimax_m2",
 }  # fmt: skip
-FAMILIES: Final = frozenset(_LLAMA_LIKE | {"phi", "gpt2", "opt", "gpt_neox", "starcoder2"})
+_HYBRID: Final = {
+    "bamba", "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "minimax", "nemotron_h", "qwen3_next",
+    "qwen3_5_text", "qwen3_5_moe_text",
+}  # fmt: skip
+FAMILIES: Final = frozenset(_LLAMA_LIKE | _HYBRID | {"phi", "gpt2", "opt", "gpt_neox", "starcoder2"})
 """Values of ``model_type`` for which tests compare the parameter counts with those of transformers."""
 
-_OTHER_STATE: Final = ("state_size", "ssm_cfg", "mamba_d_state", "linear_num_value_heads", "linear_attn_config")
+_SAME_FORM: Final = {"kimi_k2": "deepseek_v3", "minimax_text_01": "minimax", "glm4_moe_lite": "deepseek_v3"}
+"""Families that have the form of another under a name of their own."""
+
+_OTHER_STATE: Final = ("state_size", "ssm_cfg", "ssm_state_size", "mamba_d_state", "linear_num_value_heads",
+                       "linear_attn_config", "rwkv_version")  # fmt: skip
+_LINEAR: Final = {"linear_attention", "mamba", "mamba2", "conv", "M", "linear", "0"}
+_FULL: Final = {"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid", "*", "1"}
 _DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -147,7 +228,7 @@ def shape(model: str | Path | Mapping[str, Any] | Shape, *, name: str | None = N
     Raises
     ------
     LlmprofError
-        The model is unknown or is not a decoder with attention in every layer, or its config lacks a required field or
+        The model is unknown or is not a decoder whose kinds of layer are known, or its config lacks a required field or
         has an invalid value.
 
     Examples
@@ -181,7 +262,8 @@ class _Reader:
 
     def __init__(self, config: dict[str, Any], name: str) -> None:
         self.config, self.name = config, name
-        self.family = str(config.get("model_type", ""))
+        called = str(config.get("model_type", ""))
+        self.family = _SAME_FORM.get(called, called)
         self.notes: list[str] = []
 
     def read(self) -> Shape:
@@ -190,20 +272,19 @@ class _Reader:
         if self.family not in FAMILIES:
             self.notes.append(f"model_type {self.family!r} is not known: treated as a decoder with the form of Llama")
         hidden = self.number("hidden_size", "n_embd")
-        count = self.number("num_hidden_layers", "n_layer")
-        layers = tuple(
-            Layer(self._attention(hidden, n, count), self._feed_forward(hidden, n), self._norms()) for n in range(count)
-        )
+        pattern = self._pattern()
+        layers = tuple(self._layer(hidden, n, pattern) for n in range(len(pattern)))
         opt = self.family == "opt"
         positions = self.number("max_position_embeddings", "n_positions", default=0)
         learned = {"gpt2": positions, "opt": positions + 2}.get(self.family, 0)
+        tied = self.family in ("gpt2", "opt", "gemma", "gemma2", "lfm2")
         return Shape(
             name=self.name,
             family=self.family,
             hidden=hidden,
             vocab=self.number("vocab_size"),
             layers=layers,
-            tied=bool(self.config.get("tie_word_embeddings", self.family in ("gpt2", "opt", "gemma", "gemma2"))),
+            tied=bool(self.config.get("tie_word_embeddings", self.config.get("tie_embedding", tied))),
             norm_bias=self.family in ("gpt2", "opt", "phi", "gpt_neox", "starcoder2"),
             position_parameters=learned * hidden,
             embedding_width=self.number("word_embed_proj_dim", default=hidden) if opt else hidden,
@@ -235,24 +316,127 @@ class _Reader:
         return default
 
     def _refuse_other_kinds(self) -> None:
-        matching = [field for field in _OTHER_STATE if field in self.config]
+        matching = [] if self.family in _HYBRID else [field for field in _OTHER_STATE if field in self.config]
         if matching or self.config.get("is_encoder_decoder"):
             kind = ", ".join(matching) or "encoder-decoder"
             raise LlmprofError(
-                f"{self.name} is not a decoder with attention in every layer ({kind})",
-                expected="a dense or mixture-of-experts decoder",
+                f"{self.name} is not a decoder whose layers are known ({kind})",
+                expected=f"attention in every layer, or one of {', '.join(sorted(_HYBRID))}",
             )
+
+    def _pattern(self) -> list[str]:
+        """What each layer is, as the config says it; ``attention`` where it says nothing."""
+        config = self.config
+        listed = config.get("layers_block_type") or config.get("hybrid_override_pattern") or config.get("layer_types")
+        listed = listed or config.get("attn_type_list")
+        count = self.number("num_hidden_layers", "n_layer", default=len(listed) if listed else None)
+        if self.family == "falcon_h1":
+            return ["hybrid"] * count
+        full = config.get("attn_layer_indices") or [] if self.family == "bamba" else config.get("full_attn_idxs")
+        parts = config.get("linear_attn_config")
+        if isinstance(parts, dict) and "full_attn_layers" in parts:
+            full = [n - 1 for n in parts["full_attn_layers"]]  # counted from one
+        if not listed and full is not None:
+            listed = ["full_attention" if n in full else "linear_attention" for n in range(count)]
+        if not listed and self.family in _HYBRID:
+            every = self.number("full_attention_interval", default=2 if self.family == "minimax" else 4)
+            listed = ["linear_attention" if (n + 1) % every else "full_attention" for n in range(count)]
+        if not listed:
+            return ["attention"] * count
+        pattern = [str(one) for one in listed]
+        if len(pattern) != count:
+            raise LlmprofError(
+                f"the config of {self.name} names the kinds of {len(pattern)} layers and has {count} layers",
+                expected="a kind for each layer",
+            )
+        return pattern
+
+    def _layer(self, hidden: int, n: int, pattern: list[str]) -> Layer:
+        kind = pattern[n]
+        if self.family == "nemotron_h":
+            recurrent = self._recurrent(hidden) if kind in _LINEAR else None
+            attention = self._attention(hidden, n) if kind in _FULL else None
+            feed_forward = self._feed_forward(hidden, n) if kind in ("mlp", "moe", "-", "E") else None
+            if not (recurrent or attention or feed_forward):
+                raise LlmprofError(f"layer {n} of {self.name} is of the kind {kind!r}", expected="one of M, -, * and E")
+            return Layer(attention, feed_forward, 1, recurrent)
+        if self.family not in _HYBRID:
+            return Layer(self._attention(hidden, n), self._feed_forward(hidden, n), self._norms())
+        if kind not in _LINEAR | _FULL:
+            expected = "linear_attention or full_attention"
+            raise LlmprofError(f"layer {n} of {self.name} is of the kind {kind!r}", expected=expected)
+        both = self.family == "falcon_h1"
+        attention = self._attention(hidden, n) if both or kind in _FULL else None
+        recurrent = self._recurrent(hidden) if both or kind in _LINEAR else None
+        return Layer(attention, self._feed_forward(hidden, n), 2, recurrent)
 
     def _norms(self) -> int:
         return {"gemma2": 4, "gemma3_text": 4, "phi": 1}.get(self.family, 2)
 
+    def _recurrent(self, hidden: int) -> Recurrent:
+        """Mixer of a layer that has no attention, or has it beside attention."""
+        config, number = self.config, self.number
+        state_format = _DTYPES.get(str(config.get("mamba_ssm_cache_dtype", config.get("mamba_ssm_dtype"))))
+        if self.family == "lfm2":
+            taps = number("conv_L_cache", default=3)
+            small = hidden * taps + (5 * hidden if config.get("conv_bias") else 0)
+            return Recurrent("short_conv", hidden, hidden, 0, 1, 3 * hidden, hidden, taps, 0, small)
+        if self.family == "minimax":
+            heads, dim = number("num_attention_heads"), number("head_dim", default=0)
+            dim = dim or hidden // heads
+            return Recurrent("lightning", heads, heads, dim, dim, 4 * heads * dim, 0, 1, 0, heads * dim, "fp32")
+        if self.family == "kimi_linear":
+            parts = config.get("linear_attn_config") or {}
+            own = {"num_heads": "linear_num_heads", "head_dim": "linear_head_dim",
+                   "short_conv_kernel_size": "linear_conv_kernel_dim"}  # fmt: skip
+            heads, dim, taps = (int(parts.get(key) or number(field)) for key, field in own.items())
+            width = heads * dim
+            # decay and gate are given by two matrices each, over the size of a head
+            small = 3 * width * taps + width + heads + dim
+            projected = 3 * width + heads + 2 * dim
+            return Recurrent("kda", heads, heads, dim, dim, projected, 3 * width, taps, 2 * dim * width, small, "fp32")
+        if self.family.startswith("qwen3"):
+            key_heads, heads = number("linear_num_key_heads"), number("linear_num_value_heads")
+            key, value = number("linear_key_head_dim"), number("linear_value_head_dim")
+            taps = number("linear_conv_kernel_dim")
+            channels = 2 * key_heads * key + heads * value
+            projected = channels + heads * value + 2 * heads
+            small = channels * taps + 2 * heads + value
+            kind = "gated_delta_net"
+            return Recurrent(kind, heads, key_heads, key, value, projected, channels, taps, 0, small, state_format)
+        heads, state = number("mamba_num_heads", "mamba_n_heads"), number("ssm_state_size", "mamba_d_state")
+        groups, taps = number("n_groups", "mamba_n_groups"), number("conv_kernel", "mamba_d_conv")
+        inner = number("mamba_d_ssm", default=0) if self.family == "falcon_h1" else 0
+        inner = inner or number("mamba_num_heads", default=0) * number("mamba_head_dim", default=0)
+        inner = inner or number("expand", "mamba_expand", default=2) * hidden
+        if inner % heads:
+            raise LlmprofError(f"the config of {self.name} has {heads} heads for {inner} channels of its state space")
+        channels = inner + 2 * groups * state
+        projected = inner + channels + heads
+        small = channels * taps + (channels if config.get("use_conv_bias", config.get("mamba_conv_bias", True)) else 0)
+        normed = config.get("mamba_rms_norm", False) if self.family == "falcon_h1" else True
+        small += 3 * heads + (inner if normed else 0)
+        biased = config.get("use_bias", config.get("mamba_proj_bias", False))
+        small += projected if biased else 0
+        small += hidden if config.get("projectors_bias", biased) else 0
+        return Recurrent(
+            "mamba2", heads, groups, state, inner // heads, projected, channels, taps, 0, small, state_format
+        )
+
     def _window(self, n: int) -> int | None:
+        if self.family == "llama4_text":
+            every = self.number("no_rope_layer_interval", default=4)
+            local = self.config.get("no_rope_layers") or []
+            rotated = bool(local[n]) if n < len(local) else (n + 1) % every != 0
+            return self.number("attention_chunk_size", default=8192) if rotated else None
         window = self.config.get("sliding_window")
         if not isinstance(window, int) or window <= 0 or self.config.get("use_sliding_window") is False:
             return None
         kinds = self.config.get("layer_types")
         if isinstance(kinds, list) and n < len(kinds):
             return window if kinds[n] == "sliding_attention" else None
+        if self.family == "gpt_oss":
+            return None if n % 2 else window
         if self.family == "gemma2":
             return window if n % 2 == 0 else None
         if self.family == "gemma3_text":
@@ -261,9 +445,9 @@ class _Reader:
             return window if n >= int(self.config.get("max_window_layers", 0)) else None
         return window
 
-    def _attention(self, hidden: int, n: int, count: int) -> Attention:
+    def _attention(self, hidden: int, n: int) -> Attention:
         heads = self.number("num_attention_heads", "n_head")
-        bias_default = self.family in ("qwen2", "qwen2_moe", "gpt2", "phi", "gpt_neox")
+        bias_default = self.family in ("qwen2", "qwen2_moe", "gpt2", "phi", "gpt_neox", "gpt_oss")
         bias = bool(self.config.get({"starcoder2": "use_bias", "opt": "enable_bias"}.get(self.family, "attention_bias"),
                                     bias_default or self.family in ("opt", "starcoder2")))  # fmt: skip
         if self.config.get("kv_lora_rank"):
@@ -272,6 +456,8 @@ class _Reader:
             return Attention(
                 heads, heads, nope + rope, self.number("v_head_dim"), norm_parameters=q_rank + kv_rank,
                 bias_qkv=bias, bias_out=bias, q_rank=q_rank, kv_rank=kv_rank, rope_dim=rope,
+                index_heads=self.number("index_n_heads", default=0), index_dim=self.number("index_head_dim", default=0),
+                top_k=self.number("index_topk", default=0) or None,
             )  # fmt: skip
         if "head_dim" not in self.config and hidden % heads:
             raise LlmprofError(
@@ -285,33 +471,60 @@ class _Reader:
                 f"the config of {self.name} has {heads} heads and {kv_heads} heads of keys and values",
                 expected="a number of heads that is a multiple of the heads of keys and values",
             )
-        norms = {"qwen3": 2 * dim, "qwen3_moe": 2 * dim, "gemma3_text": 2 * dim}.get(self.family, 0)
-        if self.family in ("olmoe", "olmo2"):
+        normed = self.family.startswith(("qwen3", "gemma3")) or self.family == "lfm2"
+        normed = normed or (self.family == "glm4_moe" and bool(self.config.get("use_qk_norm")))
+        norms = 2 * dim if normed else 0
+        if self.family in ("olmoe", "olmo2", "minimax_m2"):
             norms = (heads + kv_heads) * dim
-        out_bias = bias and self.family not in ("qwen2", "qwen2_moe")
-        return Attention(heads, kv_heads, dim, dim, self._window(n), bias, out_bias, norms)
+        out_bias = bias and self.family not in ("qwen2", "qwen2_moe", "glm4_moe")
+        gated, sinks = self.family in _HYBRID and self.family.startswith("qwen3"), self.family == "gpt_oss"
+        window = self._window(n)
+        return Attention(heads, kv_heads, dim, dim, window, bias, out_bias, norms, gated=gated, sinks=sinks)
 
     def _feed_forward(self, hidden: int, n: int) -> FeedForward:
-        experts = self.number("num_experts", "num_local_experts", "n_routed_experts", default=0)
-        gated = self.family not in ("phi", "gpt2", "opt", "gpt_neox", "starcoder2")
-        bias = bool(self.config.get("mlp_bias", not gated and self.config.get("use_bias", True)))
+        number = self.number
+        experts = number("num_experts", "num_local_experts", "n_routed_experts", default=0)
+        gated = self.family not in ("phi", "gpt2", "opt", "gpt_neox", "starcoder2", "nemotron_h")
+        bias = bool(self.config.get("mlp_bias", not gated and self.config.get("use_bias", self.family != "nemotron_h")))
         if experts and self._has_experts(n):
-            inner = self.number("moe_intermediate_size", "intermediate_size")
-            shared = self.number("shared_expert_intermediate_size", default=0)
-            shared += self.number("n_shared_experts", default=0) * inner
-            active = self.number("num_experts_per_tok")
+            inner = number("moe_intermediate_size", "intermediate_size")
+            shared = number("shared_expert_intermediate_size", "shared_intermediate_size", default=0)
+            shared_count = number("n_shared_experts", "num_shared_experts", default=0)
+            shared += shared_count * number("moe_shared_expert_intermediate_size", default=inner)
+            active = number("num_experts_per_tok", "num_experts_per_token")
             if active > experts:
                 raise LlmprofError(f"the config of {self.name} sends a token to {active} of {experts} experts")
-            return FeedForward(inner, True, False, experts, active, shared, self.family == "qwen2_moe")
-        inner = self.number("intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)
-        if self.family not in ("gpt2", "opt") and "intermediate_size" not in self.config:
-            self.number("intermediate_size")
+            gate = self.family == "qwen2_moe" or (self.family in _HYBRID and self.family.startswith("qwen3"))
+            if self.family == "llama4_text":
+                shared = inner
+            bias = self.family == "gpt_oss"
+            return FeedForward(inner, gated, bias, experts, active, shared, gate, number("moe_latent_size", default=0))
+        dense = ("intermediate_size_mlp",) if self.family == "llama4_text" else ()
+        dense = ("shared_intermediate_size",) if self.family == "granitemoehybrid" else dense
+        inner = number(*dense, "block_ff_dim", "intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)
+        if self.family not in ("gpt2", "opt", "lfm2") and "intermediate_size" not in self.config:
+            number("intermediate_size")
+        if self.family == "lfm2" and self.config.get("block_auto_adjust_ff_dim", True):
+            many = number("block_multiple_of", default=256)
+            inner = int(float(self.config.get("block_ffn_dim_multiplier", 1.0)) * (2 * inner // 3))
+            inner = -(-inner // many) * many
         return FeedForward(inner, gated, bias)
 
     def _has_experts(self, n: int) -> bool:
+        kinds = self.config.get("mlp_layer_types")
+        if self.family == "nemotron_h":
+            pattern = self.config.get("layers_block_type") or self.config.get("hybrid_override_pattern")
+            return pattern is not None and pattern[n] in ("moe", "E")
+        if isinstance(kinds, list) and n < len(kinds):
+            return bool(kinds[n] == "sparse")
+        if self.family == "llama4_text":
+            chosen = self.config.get("moe_layers")
+            step = self.number("interleave_moe_layer_step", default=1)
+            return bool(n in chosen if chosen else (n + 1) % step == 0)
         if n in (self.config.get("mlp_only_layers") or []):
             return False
-        if n < int(self.config.get("first_k_dense_replace", 0)):
+        dense_default = 1 if self.family == "kimi_linear" else 0
+        if n < int(self.config.get("first_k_dense_replace", dense_default)):
             return False
         step = int(self.config.get("decoder_sparse_step", 1) or 1)
         frequency = int(self.config.get("moe_layer_freq", 1) or 1)

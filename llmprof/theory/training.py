@@ -127,10 +127,11 @@ def activations(shape: Shape, plan: Plan, tokens: float, recompute: Recompute = 
         if recompute == "full":
             total += count * hidden / plan.sp
             continue
-        a, f = layer.attention, layer.feed_forward
+        a, f, r = layer.attention, layer.feed_forward, layer.recurrent
         # inputs of the norms and of the projections after them
         outside = (layer.norms + 2) * hidden / plan.sp
-        inside = a.heads * (a.head_dim + a.value_dim) + a.kv_heads * (a.head_dim + a.value_dim)
-        fed = (3 if f.gated else 2) * (f.inner * max(f.active, 1) + f.shared_inner)
+        inside = (a.heads + a.kv_heads) * (a.head_dim + a.value_dim) if a else 0
+        inside += r.projected + 2 * r.inner if r else 0
+        fed = (3 if f.gated else 2) * (f.inner * max(f.active, 1) + f.shared_inner) if f else 0
         total += count * (outside + (inside + fed) / tp)
     return tokens * (total * act / plan.pp + shape.vocab / tp * 4)

@@ -19,6 +19,14 @@ random are sent to E (1 - (1 - k/E)^T) different experts on average.
 Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) is computed in two ways, as in vLLM. Prefill
 expands the latent vectors to heads (the products of kv_b_proj count in qkv_proj). Decode instead multiplies kv_b_proj
 into the query and the result, and attends over the latent vectors themselves ("absorbed").
+
+Recurrent mixers keep a state of H heads with K x V numbers for each request, whatever its length. Per token and head,
+Mamba-2 (arXiv 2405.21060, equation 1) and lightning attention (arXiv 2401.04658) update it with one outer product and
+read it with one product: 4 K V FLOPs. The delta rule (arXiv 2412.06464, equation 10; KDA: arXiv 2510.26692) also looks
+up what the state holds for the key: 6 K V. This is the least work; chunked kernels of prefill trade more of it for
+larger products. A causal convolution of c channels and k taps has 2 T c k. A step reads and writes each request's state
+once; a prompt that begins reads none. Sparse attention (DeepSeek-V3.2, arXiv 2512.02556) scores all keys with the heads
+of the indexer, 2 H d FLOPs a pair, and attends to the best ``top_k``.
 """
 
 from __future__ import annotations
@@ -28,7 +36,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmprof.theory.plan import BYTES, Batch, Plan, Requests
-from llmprof.theory.shapes import Attention, FeedForward, Layer, Shape
+from llmprof.theory.shapes import Attention, FeedForward, Layer, Recurrent, Shape
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,8 @@ class Operator:
     """Work of one operator on one rank in one layer.
 
     ``kernels`` is how many vLLM usually launches for it; ``tiles`` is the least number of blocks of an attention.
-    If ``fusable``, engines fuse it with its neighbours, and its activations never reach the memory.
+    If ``fusable``, engines fuse it with its neighbours, and its activations never reach the memory. Bytes of ``kv``
+    are those of recurrent states, too.
     """
 
     component: str
@@ -114,12 +123,17 @@ class _Step:
         before, after = (layer.norms + 1) // 2, layer.norms // 2
         if before:
             yield self._norm("input_norm", before)
-        yield from self._attention(layer.attention)
-        yield from self._all_reduce()
+        if layer.attention is not None:
+            yield from self._attention(layer.attention)
+        if layer.recurrent is not None:
+            yield from self._recurrent(layer.recurrent)
+        if layer.attention is not None or layer.recurrent is not None:
+            yield from self._all_reduce()
         if after:
             yield self._norm("post_norm", after)
-        yield from self._feed_forward(layer.feed_forward)
-        yield from self._all_reduce()
+        if layer.feed_forward is not None:
+            yield from self._feed_forward(layer.feed_forward)
+            yield from self._all_reduce()
 
     def after(self, all_logits: bool) -> Iterator[Operator]:
         """Operators after the last layer: norm, output projection, sampling."""
@@ -146,7 +160,8 @@ class _Step:
             yield from self._latent(a)
             return
         query, key, value = heads * a.head_dim, kv_heads * a.head_dim, kv_heads * a.value_dim
-        yield self._linear("qkv_proj", hidden, query + key + value)
+        gate = query if a.gated else 0
+        yield self._linear("qkv_proj", hidden, query + gate + key + value)
         # compiled engines fuse the norms of queries and keys with the rotation: one pass over both
         if kernels := bool(a.norm_parameters) + (self.shape.family not in ("gpt2", "opt")):
             moved = t * (query + key) * act
@@ -164,7 +179,43 @@ class _Step:
             kernels=2,
             tiles=self.requests * kv_heads,
         )
+        if gate:
+            moved = t * heads * a.value_dim * act
+            yield self._moving("attention_gate", 2 * moved, moved, stage="attention", fusable=True)
         yield self._linear("o_proj", heads * a.value_dim, hidden)
+
+    def _recurrent(self, r: Recurrent) -> Iterator[Operator]:
+        """Projections, causal convolution, scan, gate with norm, and output projection, split by heads."""
+        plan, act, t = self.plan, self.act, self.tokens
+        inner, channels = r.inner / plan.tp, r.channels / plan.tp
+        begun = sum(part.count for part in self.batch if part.context > part.query)
+        yield self._linear("in_proj", self.shape.hidden, r.projected / plan.tp)
+        if r.taps > 1:
+            kept = channels * (r.taps - 1) * act
+            yield self._moving(
+                "conv",
+                t * channels * act,
+                t * channels * act,
+                flops=2 * t * channels * r.taps,
+                kv_read_bytes=begun * kept,
+                kv_write_bytes=self.requests * kept,
+            )
+        if r.inside:
+            inputs = 2 * r.inside / (r.heads * r.key_dim) / 2  # two matrices from the size of a head to all heads
+            yield self._linear("inner_proj", inputs, r.inside / inputs / plan.tp, stage="in_proj")
+        if r.state:
+            state = r.state / plan.tp * BYTES[r.state_format or plan.activations]
+            yield self._moving(
+                "scan",
+                t * (channels or 3 * inner) * act,
+                t * inner * act,
+                flops=2 * r.products * t * r.state / plan.tp,
+                kv_read_bytes=begun * state,
+                kv_write_bytes=self.requests * state,
+                tiles=self.requests * r.heads / plan.tp,
+            )
+            yield self._moving("gate_norm", 2 * t * inner * act, t * inner * act)
+        yield self._linear("out_proj", inner, self.shape.hidden)
 
     def _pairs(self, part: Requests, window: int | None) -> float:
         return part.pairs(window) if self.causal else part.tokens * part.context
@@ -189,6 +240,7 @@ class _Step:
         yield self._moving("rope", moved, moved, fusable=True)
         cache = latent * BYTES[plan.kv_cache]
         yield self._cached(latent)
+        yield from self._indexer(a)
         if expanded:
             tokens = sum(part.tokens for part in expanded)
             # the cache holds latent vectors, which are expanded for the whole context
@@ -198,7 +250,7 @@ class _Step:
                 "attention",
                 (tokens * query + reach * heads * (a.head_dim + a.value_dim)) * act,
                 tokens * heads * a.value_dim * act,
-                flops=2 * heads * (a.head_dim + a.value_dim) * sum(self._pairs(part, None) for part in expanded),
+                flops=2 * heads * (a.head_dim + a.value_dim) * sum(self._pairs(part, a.top_k) for part in expanded),
                 kv_read_bytes=(reach - tokens) * cache,
             )
         if absorbed:
@@ -217,12 +269,32 @@ class _Step:
                 "attention",
                 tokens * heads * latent * act + tokens * cache,
                 tokens * heads * a.kv_rank * act,
-                flops=2 * heads * (latent + a.kv_rank) * sum(self._pairs(part, None) for part in absorbed),
-                kv_read_bytes=sum(part.keys() - part.tokens for part in absorbed) * cache,
+                flops=2 * heads * (latent + a.kv_rank) * sum(self._pairs(part, a.top_k) for part in absorbed),
+                kv_read_bytes=sum(max(part.keys(a.top_k) - part.tokens, 0) for part in absorbed) * cache,
                 kernels=2,
                 tiles=sum(part.count for part in absorbed),
             )
         yield self._linear("o_proj", heads * a.value_dim, hidden)
+
+    def _indexer(self, a: Attention) -> Iterator[Operator]:
+        """Choice of the tokens that sparse attention reads; every rank scores all of them."""
+        if not a.index_heads:
+            return
+        width, act, t = a.index_heads * a.index_dim, self.act, self.tokens
+        yield self._linear("index_q_proj", a.q_rank, width, stage="indexer")
+        yield self._linear("index_k_proj", self.shape.hidden, a.index_dim + a.index_heads, stage="indexer")
+        pairs = sum(self._pairs(part, None) for part in self.batch)
+        cache = a.index_dim * BYTES[self.plan.kv_cache]
+        yield self._moving(
+            "index_scores",
+            t * (width + a.index_dim + a.index_heads) * act,
+            4 * pairs,
+            stage="indexer",
+            flops=2 * (width + a.index_heads) * pairs,
+            kv_read_bytes=sum(part.keys() - part.tokens for part in self.batch) * cache,
+            kv_write_bytes=t * cache,
+        )
+        yield self._moving("index_top_k", 4 * pairs, 4 * t * min(a.top_k or 0, pairs / t), stage="indexer")
 
     def _feed_forward(self, f: FeedForward) -> Iterator[Operator]:
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
@@ -239,20 +311,25 @@ class _Step:
         share = 1 / plan.tp if plan.expert_parallel else 1.0
         routed = t * f.active * share
         touched = distinct_experts(f.experts, f.active, t) * share
-        size = hidden * inner * (columns + 1)
+        width = f.latent or hidden
+        size = width * inner * (columns + 1)
         ids = t * f.active * 8
         yield self._moving("expert_dispatch", ids, ids, kernels=2)
+        if f.latent:
+            yield self._linear("latent_proj", hidden, f.latent, stage="experts")
         yield self._moving(
             "experts",
-            (t * hidden + routed * inner) * act,
-            routed * (columns * inner + hidden) * act,
+            (t * width + routed * inner) * act,
+            routed * (columns * inner + width) * act,
             flops=2 * routed * size,
             math=plan.math,
             weight_bytes=touched * size * plan.low_bytes,
             kernels=2,
         )
         yield self._moving("activation", columns * routed * inner * act, routed * inner * act)
-        yield self._moving("combine", routed * hidden * act, t * hidden * act)
+        yield self._moving("combine", routed * width * act, t * width * act)
+        if f.latent:
+            yield self._linear("latent_proj_back", f.latent, hidden, stage="experts")
         if f.shared_inner:
             shared = hidden * f.shared_inner / plan.tp * (columns + 1)
             moved = self.hidden_bytes + t * f.shared_inner / plan.tp * (columns + 1) * act

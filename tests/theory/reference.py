@@ -5,7 +5,8 @@ Run in an environment with torch and transformers; writes ``reference.json`` bes
     python tests/theory/reference.py [OUT] [MODEL ...]
 
 FLOPs are those of ``torch.utils.flop_counter`` with attention written out (``eager``: every query times every key) and
-mixtures of experts as batched products of the chosen experts.
+mixtures of experts as batched products of the chosen experts. Of recurrent mixers only the projections are counted: how
+transformers computes the scan on a CPU (in chunks, with more products than needed) is not what the model asks for.
 """
 
 import json
@@ -22,13 +23,32 @@ def build(config):
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    kind = config["model_type"]
+    kind = {"kimi_k2": "deepseek_v3"}.get(config["model_type"], config["model_type"])
     rest = {name: value for name, value in config.items() if name not in ("model_type", "torch_dtype", "architectures")}
     made = AutoConfig.for_model(kind, **rest)
     made._attn_implementation = "eager"
     made._experts_implementation = "batched_mm"
     with torch.device("meta"):
         return AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16, attn_implementation="eager").eval()
+
+
+RECURRENT = ("Mixer", "MambaLayer", "GatedDeltaNet", "ShortConv", "LightningAttention", "DeltaAttention")
+
+
+def counted(model, counter):
+    import torch
+
+    counts = {name: sum(by_operator.values()) for name, by_operator in counter.get_flop_counts().items()}
+    total, root = counter.get_total_flops(), type(model).__name__
+    for name, module in model.named_modules():
+        if type(module).__name__.endswith(RECURRENT):
+            linear = [
+                f"{root}.{name}.{inside}"
+                for inside, part in module.named_modules()
+                if isinstance(part, torch.nn.Linear)
+            ]
+            total -= counts.get(f"{root}.{name}", 0) - sum(counts.get(one, 0) for one in linear)
+    return total
 
 
 def measure(config):
@@ -42,10 +62,10 @@ def measure(config):
     ids = torch.zeros((BATCH, PROMPT), dtype=torch.long, device="meta")
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         first = model(ids, use_cache=True)
-    prefill = counter.get_total_flops()
+    prefill = counted(model, counter)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(ids[:, :1], past_key_values=first.past_key_values, use_cache=True)
-    return {"parameters": parameters, **parts, "prefill_flops": prefill, "decode_flops": counter.get_total_flops()}
+    return {"parameters": parameters, **parts, "prefill_flops": prefill, "decode_flops": counted(model, counter)}
 
 
 def main():

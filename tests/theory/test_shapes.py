@@ -68,6 +68,40 @@ def test_a_bad_config_says_what_is_wrong(changes, said):
         shape(config(**changes))
 
 
+@pytest.mark.parametrize(
+    ("name", "changes", "said"),
+    [
+        ("Nemotron-H-8B-Base-8K", {"hybrid_override_pattern": "M-M*"}, "kinds of 4 layers and has 52"),
+        ("Nemotron-H-8B-Base-8K", {"hybrid_override_pattern": "M-M*" * 12 + "M-MX"}, "layer 51 .* is of the kind 'X'"),
+        ("granite-4.0-h-small", {"layer_types": ["mamba"] * 39 + ["retention"]}, "layer 39 .* is of the kind"),
+        ("Qwen3-Next-80B-A3B", {"linear_num_value_heads": None}, "no linear_num_value_heads"),
+        ("Falcon-H1-7B-Base", {"mamba_n_heads": 7}, "7 heads for 3072 channels"),
+        ("Qwen3-8B", {"ssm_state_size": 128}, "ssm_state_size"),
+    ],
+)
+def test_a_pattern_of_layers_that_does_not_fit_is_refused(name, changes, said):
+    with pytest.raises(LlmprofError, match=said):
+        shape(catalog.config_of(name) | changes)
+
+
+def test_a_pattern_is_read_as_each_family_writes_it():
+    pattern = catalog.config_of("Nemotron-H-8B-Base-8K")["hybrid_override_pattern"]
+    words = {"M": "linear_attention", "-": "mlp", "*": "full_attention", "E": "moe"}
+    listed = catalog.config_of("Nemotron-H-8B-Base-8K") | {
+        "hybrid_override_pattern": None,
+        "layers_block_type": [words[one] for one in pattern],
+    }
+    assert shape(listed).layers == shape("Nemotron-H-8B-Base-8K").layers
+    # MiniMax's own file: 0 is lightning, 1 full attention; Kimi's counts layers from one
+    minimax = catalog.config_of("MiniMax-Text-01")
+    codes = [int(kind == "full_attention") for kind in minimax.pop("layer_types")]
+    assert shape(minimax | {"attn_type_list": codes}).layers == shape("MiniMax-Text-01").layers
+    kimi = catalog.config_of("Kimi-Linear-48B-A3B")
+    full = [n + 1 for n, kind in enumerate(kimi.pop("layer_types")) if kind == "full_attention"]
+    parts = {"full_attn_layers": full, "num_heads": 32, "head_dim": 128, "short_conv_kernel_size": 4}
+    assert shape(kimi | {"linear_attn_config": parts}).layers == shape("Kimi-Linear-48B-A3B").layers
+
+
 def test_bad_files_are_refused(tmp_path):
     with pytest.raises(LlmprofError, match=r"no readable config\.json"):
         shape(tmp_path)

@@ -6,8 +6,9 @@ from llmprof import hardware
 from llmprof.errors import LlmprofError
 from llmprof.theory import Plan, Requests, shape
 from llmprof.theory.bound import Machine
+from llmprof.theory.memory import kv_bytes_per_token, state_bytes_per_request
 from llmprof.theory.plan import Efficiency, decode, number_format, prefill
-from llmprof.theory.work import Operator, distinct_experts, operators
+from llmprof.theory.work import Operator, distinct_experts, operators, places
 
 H200 = hardware.device("H200")
 
@@ -144,3 +145,63 @@ def test_a_device_without_a_format_computes_in_the_nearest():
 def test_sizes_that_make_no_sense_are_refused(make, said):
     with pytest.raises(LlmprofError, match=said):
         make()
+
+
+def test_a_state_is_read_and_written_once_a_step_whatever_the_length_of_the_request():
+    # Nemotron-H-8B: 24 blocks of Mamba-2 with 128 heads of 64 x 128 numbers in fp32, and 4 taps over 8192 + 2 x 8 x 128
+    name, state, kept = "Nemotron-H-8B-Base-8K", 128 * 64 * 128 * 4, (8192 + 2048) * 3 * 2
+    for context in (100, 10_000):
+        scan, conv = (one(name, decode(5, context), part) for part in ("scan", "conv"))
+        assert (scan.layers, scan.kv_read_bytes, scan.kv_write_bytes) == (24, 5 * state, 5 * state)
+        assert (conv.kv_read_bytes, conv.kv_write_bytes) == (5 * kept, 5 * kept)
+        assert scan.flops == 4 * 5 * 128 * 64 * 128
+        assert conv.flops == 2 * 5 * (8192 + 2048) * 4
+    assert state_bytes_per_request(shape(name), Plan()) == 24 * (state + kept)
+    assert state_bytes_per_request(shape(name), Plan(tp=4)) == 6 * (state + kept)
+    # a prompt that begins has no state to read; its next piece has
+    assert one(name, prefill(2, 64), "scan").kv_read_bytes == 0
+    assert one(name, (Requests(2, 64, 128, "prefill"),), "scan").kv_read_bytes == 2 * state
+    # only the 4 attention layers cache keys and values
+    assert kv_bytes_per_token(shape(name), Plan()) == 4 * 2 * 8 * 128 * 2
+
+
+def test_the_delta_rule_looks_up_what_it_replaces():
+    # Qwen3-Next: 32 heads of 128 x 128; in_proj gives q, k (16 heads of 128 each), v, z (32 heads), and two a head
+    batch = decode(3, 50)
+    assert one("Qwen3-Next-80B-A3B", batch, "scan").flops == 6 * 3 * 32 * 128 * 128
+    assert one("Qwen3-Next-80B-A3B", batch, "in_proj").flops == 2 * 3 * 2048 * (2 * 2048 + 2 * 4096 + 64)
+    # its full attention has a gate as wide as the query
+    assert one("Qwen3-Next-80B-A3B", batch, "qkv_proj").flops == 2 * 3 * 2048 * (2 * 16 + 2 * 2) * 256
+    stages = {operator.stage for operator in operators(shape("LFM2-1.2B"), batch, Plan())}
+    assert {"in_proj", "conv", "out_proj"} <= stages
+    assert not {"scan", "gate_norm"} & stages
+
+
+def test_sparse_attention_scores_all_keys_and_attends_to_the_best():
+    # DeepSeek-V3.2: 64 heads of 128 score, 2048 tokens are attended: (576 + 512) numbers a key and head
+    short, long = (decode(2, context) for context in (1000, 50_000))
+    for batch, seen, attended in ((short, 1000, 1000), (long, 50_000, 2048)):
+        scores = one("DeepSeek-V3.2", batch, "index_scores")
+        assert scores.flops == 2 * (64 * 128 + 64) * 2 * seen
+        assert scores.kv_read_bytes == 2 * (seen - 1) * 128 * 2
+        assert one("DeepSeek-V3.2", batch, "attention").flops == 2 * 128 * (576 + 512) * 2 * attended
+
+
+def test_a_block_of_one_kind_has_the_stages_of_that_kind_alone():
+    read = shape("Nemotron-H-8B-Base-8K")
+    _, inside, _ = places(read, decode(1, 10), Plan())
+    stages = {layer.kind: {o.stage for o in found} for layer, found in inside.items()}
+    assert stages["mamba2"] == {"norm", "in_proj", "conv", "scan", "gate_norm", "out_proj"}
+    assert stages["mlp"] == {"norm", "gate_up_proj", "activation", "down_proj"}
+    assert stages["full_attention"] == {"norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj"}
+    assert read.layers[0].kind == "mamba2"
+    assert [layer.kind for layer in read.layers[6:9]] == ["mamba2", "full_attention", "mlp"]
+    assert shape("Falcon-H1-7B-Base").layers[0].kind == "full_attention+mamba2"
+    assert [layer.kind for layer in shape("NVIDIA-Nemotron-3-Nano-30B-A3B").layers[:6]] == [
+        "mamba2", "moe", "mamba2", "moe", "mamba2", "full_attention",
+    ]  # fmt: skip
+
+
+def test_heads_of_states_must_divide_too():
+    with pytest.raises(LlmprofError, match="64"):
+        operators(shape("MiniMax-Text-01"), decode(1, 10), Plan(tp=3))

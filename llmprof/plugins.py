@@ -26,6 +26,7 @@ from llmprof.errors import LlmprofError, PluginWarning
 READERS: Final = "llmprof.readers"
 ANALYSES: Final = "llmprof.analyses"
 KERNEL_NAMES: Final = "llmprof.kernel_names"
+OPERATORS: Final = "llmprof.operators"
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ def load(group: str) -> tuple[Plugin, ...]:
     Parameters
     ----------
     group : str
-        :data:`READERS`, :data:`ANALYSES` or :data:`KERNEL_NAMES`.
+        :data:`READERS`, :data:`ANALYSES`, :data:`KERNEL_NAMES` or :data:`OPERATORS`.
 
     Returns
     -------

@@ -11,6 +11,7 @@ import pytest
 from llmprof import names, plugins
 from llmprof.analyze import catalog
 from llmprof.readers import registry
+from llmprof.theory import calls
 
 
 def write(
@@ -34,6 +35,7 @@ def forget() -> None:
     registry.readers.cache_clear()
     catalog.analyses.cache_clear()
     names._add_plugins.cache_clear()
+    calls._by_name.cache_clear()
 
 
 @contextmanager

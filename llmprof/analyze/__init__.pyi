@@ -31,6 +31,7 @@ from .replay.what_if import what_if as what_if
 
 # Kernels
 from .kernels import kernel_summary as kernel_summary, ops_to_kernels as ops_to_kernels
+from .operators import operators as operators
 from .operator_calls import replayable as replayable
 from .fusion import fusion_candidates as fusion_candidates
 from .activity import activity as activity, kernel_categories as kernel_categories

@@ -16,7 +16,7 @@ from llmprof import names
 from llmprof.analyze.activity import CAPTURED, CATEGORY, activity, operator_categories
 from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import per_trace
-from llmprof.analyze.kernels import operators_of
+from llmprof.analyze.kernels import operator_rows
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import step_of_events
 from llmprof.errors import AnalysisError
@@ -35,8 +35,9 @@ _NAMED, _ORDERED = 1.0, 0.9
 _BESIDE: Final = ("fill", "copy", "quantize", "kv_cache_write", "moe_routing", "collective", "norm", "rope", "other")
 """Categories of kernels that an operator of any category may launch beside its main one."""
 
-CONTENT: Final = ("op", "shapes", "dtypes", "category", "layer", "stage", "evidence", "grid", "block")
-"""Columns that a capture gives for a kernel."""
+_OPERATOR: Final = ("op", "shapes", "dtypes", "strides", "inputs", "call")
+CONTENT: Final = (*_OPERATOR, "category", "layer", "stage", "evidence", "grid", "block")
+"""Columns that a capture gives for a kernel; ``call`` numbers the operator calls of a graph."""
 
 
 def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
@@ -71,7 +72,8 @@ def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
     Returns
     -------
     Trace
-        The same trace; ``kernels`` has ``op, shapes, dtypes, category, layer, stage, evidence, confidence``, each with
+        The same trace; ``kernels`` has ``op, shapes, dtypes, strides, inputs, call,
+        category, layer, stage, evidence, confidence``, each with
         ``torch_capture_`` in front, and grid and block of kernels that had none.
 
     Raises
@@ -149,22 +151,30 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
         replayed=pl.lit(value=False),
     )
     if trace.has("ops"):
-        types = trace.ops.filter(pl.col("dtypes").is_not_null()).unique(["rank", "op_id"], keep="last")
-        launches = operators_of(launches, trace.ops).join(
-            types.select("rank", "op_id", "dtypes"), on=["rank", "op_id"], how="left", maintain_order="left"
-        )
-    absent = [c for c in ("op", "shapes", "dtypes") if c not in launches.columns]
-    launches = launches.with_columns(pl.lit(None, dtype=pl.String).alias(c) for c in absent)
+        launches = launches.hstack(_operators(launches, trace.ops.filter(pl.col("kind") == "op")))
+    absent = [c for c in _OPERATOR if c not in launches.columns]
+    launches = launches.with_columns(
+        pl.lit(None, dtype=pl.UInt32 if c == "call" else pl.String).alias(c) for c in absent
+    )
     compiled = pl.when(pl.col("op").str.starts_with("triton_")).then("op")  # torch.compile's kernels name the operator
     name = pl.coalesce("rocm_kernel", compiled).alias("name")
     launches = launches.with_columns(category=operator_categories(launches, trace).cast(pl.String))
     launches = launches.select(
-        "graph", "source", name, "op", "shapes", "dtypes", "category",
+        "graph", "source", name, *_OPERATOR, "category",
         pl.col("rocm_grid").alias("grid"), pl.col("rocm_block").alias("block"), "start_ns", "rank", "correlation",
         "op_id",
     )  # fmt: skip
+    launches = launches.with_columns(pl.col("call").rank("dense").over("graph"))
     parts = launches.partition_by("graph", maintain_order=True, include_key=False)
     return [part.with_row_index("place") for part in parts]
+
+
+def _operators(launches: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """Operators of launches with the texts of their arguments, and the row of each as the number of its call."""
+    texts = {"shapes": "shapes", "dtypes": "dtypes", "strides": "torch_strides", "inputs": "torch_inputs"}
+    absent = [pl.lit(None, dtype=pl.String).alias(name) for name in texts.values() if name not in ops.columns]
+    rows = operator_rows(launches, ops)["row"]
+    return ops.with_columns(absent).select(op="name", **texts)[rows].with_columns(call=rows)
 
 
 def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
@@ -236,7 +246,8 @@ def _matched(events: pl.DataFrame, captures: list[Trace]) -> pl.DataFrame:
     """The frame of :func:`captured`."""
     of_traces = [recorded_graphs(one) for one in captures]
     graphs = [graph for some in of_traces for graph in some]
-    empty = {c: pl.lit(None, dtype=pl.Int32 if c == "layer" else pl.String) for c in CONTENT}
+    other = {"layer": pl.Int32, "call": pl.UInt32}
+    empty = {c: pl.lit(None, dtype=other.get(c, pl.String)) for c in CONTENT}
     by_replay = {int(part["replay"][0]): part for part in events.partition_by("replay", maintain_order=True)}
     fits: dict[tuple[tuple[str, str], ...], tuple[list[int], float]] = {}
     of_replay: dict[int, tuple[list[int], float]] = {}

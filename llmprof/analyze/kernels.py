@@ -322,32 +322,31 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
 
 def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """Device events in their order with the operator that launched them."""
-    ops = ops.filter(pl.col("kind") == "op").with_columns(pl.col("thread").fill_null(-1))
+    ops = ops.filter(pl.col("kind") == "op")
     if "dtypes" not in ops.columns:
         ops = ops.with_columns(dtypes=pl.lit(None, dtype=pl.String))
-    numbered = events.with_row_index("_row")
-    by_id = numbered.join(
-        ops.sort("start_ns", maintain_order=True).select("rank", "op_id", "shapes", "dtypes", op="name"),
-        on=["rank", "op_id"],
-        how="left",
-        maintain_order="left_right",
-    )
+    rows = operator_rows(events, ops)
+    found = ops.select("shapes", "dtypes", op="name")[rows["row"]]
+    return events.hstack(found).with_columns(match=rows["match"])
+
+
+def operator_rows(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """For each device event the row of its operator in ``ops``, and ``match``: by ``id``, by ``time``, or null."""
+    numbered = events.select("rank", "op_id", "launch_start_ns", "launch_thread").with_row_index("_event")
+    ids = ops.select("rank", "op_id", "start_ns").with_row_index("row")
+    by_id = numbered.join(ids, on=["rank", "op_id"], how="left", maintain_order="left")
     if by_id.height > numbered.height:  # one id, several operators: the last to begin is the innermost
-        by_id = by_id.unique("_row", keep="last", maintain_order=True)
-    rows = by_id.filter(pl.col("op").is_not_null()).with_columns(match=pl.lit("id"))
-    if rows.height == numbered.height:
-        return rows.drop("_row")
-    rest = by_id.filter(pl.col("op").is_null()).drop("op", "shapes", "dtypes")
-    launches = rest.with_columns(thread=pl.col("launch_thread").fill_null(-1))
-    enclosing = innermost(
-        launches.filter(pl.col("launch_start_ns").is_not_null()),
-        ops,
-        ["rank", "thread"],
-        at="launch_start_ns",
-        name="_op",
+        by_id = by_id.sort("_event", "start_ns", maintain_order=True).unique("_event", keep="last", maintain_order=True)
+    rest = by_id.filter(pl.col("row").is_null() & pl.col("launch_start_ns").is_not_null())
+    row, match = by_id["row"], pl.when(pl.col("row").is_not_null()).then(pl.lit("id"))
+    found = by_id.select("row", match=match)
+    if rest.is_empty():
+        return found
+    spans = ops.with_columns(pl.col("thread").fill_null(-1))
+    launches = rest.select("_event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))
+    enclosing = innermost(launches, spans, ["rank", "thread"], at="launch_start_ns", name="_op").drop_nulls("_op")
+    at = enclosing["_event"]
+    return found.with_columns(
+        row=row.scatter(at, enclosing["_op"]),
+        match=found["match"].scatter(at, pl.Series(["time"] * at.len(), dtype=pl.String)),
     )
-    by_time = rest.join(enclosing.select("_row", "_op"), on="_row", how="left", maintain_order="left").join(
-        ops.select("shapes", "dtypes", op="name").with_row_index("_op"), on="_op", how="left", maintain_order="left"
-    )
-    by_time = by_time.drop("_op").with_columns(match=pl.when(pl.col("op").is_not_null()).then(pl.lit("time")))
-    return pl.concat([rows, by_time.select(rows.columns)]).sort("_row").drop("_row")

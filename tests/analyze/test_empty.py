@@ -12,8 +12,8 @@ from tests.analyze.builders import ALL_REDUCE, DENSE, EMBEDDING, kernels, labels
 
 DEVICE = (
     "activity", "attribute", "collective_sizes", "collectives", "coverage", "findings", "idle", "kernel_categories",
-    "kernel_summary", "layer_gaps", "layers", "ops_to_kernels", "overlap", "steady_state", "step_time", "steps",
-    "stream_gaps",
+    "kernel_summary", "layer_gaps", "layers", "operators", "ops_to_kernels", "overlap", "steady_state", "step_time",
+    "steps", "stream_gaps",
 )  # fmt: skip
 """Analyses of device events."""
 
@@ -50,7 +50,7 @@ def test_recorded_but_empty_with_little_else(tables: tuple[str, ...]) -> None:
     trace, whole = Trace({table: schema.empty(table) for table in tables}), full()
     for name in DEVICE:
         analysis: Callable[[Trace], pl.DataFrame] = getattr(analyze, name)
-        if name == "ops_to_kernels":  # needs kernels and operators
+        if name in ("operators", "ops_to_kernels"):  # needs kernels and operators
             with pytest.raises(NotCapturedError):
                 analysis(trace)
         else:

@@ -1,0 +1,396 @@
+"""Operators against their bounds: work from recorded shapes, time of the device, and peaks of the device."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from llmprof.analyze.activity import CAPTURED
+from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.kernels import operator_rows
+from llmprof.analyze.layers.attribution import labelled
+from llmprof.analyze.nesting import innermost, outermost
+from llmprof.analyze.steps.labels import batches
+from llmprof.analyze.steps.steps import steps
+from llmprof.arguments import Columns
+from llmprof.errors import LlmprofError
+from llmprof.hardware import Device
+from llmprof.names.replayable import BETWEEN, NO_OPERATOR
+from llmprof.theory.bound import find_device
+from llmprof.theory.calls import Call, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
+from llmprof.trace import Trace
+
+_TEXTS: Final = ("operator", "shapes", "dtypes", "strides", "arguments")
+_RECORDED: Final = {"strides": "torch_strides", "arguments": "torch_inputs"}
+_THREAD: Final = ("rank", "thread")
+_HOST: Final = r"^(?:Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost)"
+_COLLECTIVE: Final = "a collective waits for other ranks: analyze.collectives compares it with the links"
+
+OVER: Final = 1.05
+"""A share of the bound above this has a note."""
+
+_WORK: Final = {
+    "flops": pl.Float64(), "read_bytes": pl.Float64(), "written_bytes": pl.Float64(), "bound_ns": pl.Float64(),
+    "bound_by": pl.String(), "fits_cache": pl.Boolean(), "source": pl.String(), "assumed": pl.String(),
+    "why": pl.String(),
+}  # fmt: skip
+
+
+@Analysis(
+    question="How near does each operator come to what the device can do?",
+    help="work of each operator from its recorded shapes, its bound on the device and its share of it",
+    view="operators",
+    columns="rank phase gap_ns total_ns count operator shapes tflop_per_s tb_per_s bound_by share_of_bound why note",
+    grouped_by="by",
+    largest_first="total_ns",
+    cached=False,
+)
+def operators(trace: Trace, *, by: Columns = (), device: str | Path | Device | None = None) -> pl.DataFrame:
+    """Each operator, by shapes, types, strides and arguments, against its bound on the device.
+
+    A call's time is that of all kernels and copies launched in it. Its work follows from the recorded shapes and types
+    (:mod:`llmprof.theory.calls`), its bound is the longest of three times: FLOPs at the peak of the matrix unit for
+    their type, bytes at the peak of the memory, and the shortest kernel of the recording for each of its kernels.
+    Every byte counts as one from the device memory: where a call's operands fit into the device's cache, it can be
+    faster, and ``fits_cache`` says so.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with kernels and operators; shapes need ``record_shapes=True``.
+    by : str or sequence of str
+        Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank", "phase")``.
+    device : str, path or Device, optional
+        Peaks: a name, a YAML file (:func:`llmprof.theory.read_device`), or a device such as the one that
+        ``llmprof experiment bandwidth`` measured; what the trace names if not given.
+
+    Returns
+    -------
+    polars.DataFrame
+        The longest first:
+
+        - ``<by...>, operator`` (null where none was recorded), ``kind, shapes, dtypes, strides, arguments`` (JSON, as
+          recorded), ``kernel`` (the longest one), ``kernels`` (of a call);
+        - ``count`` (calls), ``total_ns, share`` (of the summed time of all rows of the group), ``median_ns, p10_ns,
+          p90_ns`` (of a call);
+        - ``flops, read_bytes, written_bytes`` (mean of a call), ``intensity`` (FLOPs a byte), ``tflop_per_s, tb_per_s``
+          (of the total time);
+        - ``bound_ns`` (mean of a call), ``bound_by`` (``memory``, ``launch``, or the type whose peak sets it, such as
+          ``bf16``), ``share_of_bound`` (bound over time, never clipped), ``gap_ns`` (time beyond the bound, a step);
+        - ``source`` (of the work: shapes, step label, capture), ``assumed`` (what was not recorded), ``fits_cache``,
+          ``why`` (there is no bound), ``note`` (on a share above 105 %).
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no kernels or no operators.
+    AnalysisError
+        ``by`` names an unknown column.
+    LlmprofError
+        ``device`` is unknown, or its peaks are not stated; a device that only the trace names has no bounds then.
+
+    Examples
+    --------
+    >>> found = analyze.operators(trace, by=("phase",))
+    >>> found["share_of_bound"].drop_nulls().max() <= 1
+    True
+    """
+    return _rows(trace, _calls(trace, by), by, *_device(trace, device))
+
+
+def _device(trace: Trace, device: str | Path | Device | None) -> tuple[Device | None, str]:
+    """Peaks, or why there are none."""
+    if device is not None:
+        return find_device(device), ""
+    named = trace.meta.get("device")
+    if not named:
+        return None, "the trace names no device"
+    try:
+        return find_device(named), ""
+    except LlmprofError as error:
+        return None, str(error).split(";")[0].rstrip(".")
+
+
+def _calls(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+    """Device events with the number of their ``call``; calls with their texts; and operators on the host."""
+    trace.table("kernels")
+    events = labelled(trace, {*by, "step"}).filter(pl.col("source") != "op")
+    ops = trace.table("ops").filter(pl.col("kind") == "op")
+    ops = ops.with_columns(
+        pl.lit(None, dtype=pl.String).alias(name) for name in ("dtypes", *_RECORDED.values()) if name not in ops.columns
+    )
+    direct = operator_rows(events, ops)["row"]
+    owner = direct if ops.is_empty() else _owners(direct, ops, events["category"] == "collective")
+    owner = owner.set(events["replayed"].fill_null(value=False), None)
+    of_capture = _captured(trace, events)
+    number = pl.int_range(pl.len(), dtype=pl.UInt32)
+    call = pl.coalesce(owner, of_capture["call"] + ops.height, number + 2 * ops.height + events.height)
+    events = events.with_columns(call=call, owner=owner, _event=number)
+    first = pl.col(*{*by, "rank", "step", "owner", "_event"} - {"call"}).first()
+    calls = events.group_by("call").agg(
+        first, time_ns=pl.col("dur_ns").sum(), kernels=pl.len(), between=pl.col("name").str.contains(_HOST).any()
+    )
+    texts = ops.select("shapes", "dtypes", operator="name", strides="torch_strides", arguments="torch_inputs")
+    texts = texts[calls["owner"]]
+    if of_capture["operator"].null_count() < events.height:
+        captured = of_capture[calls["_event"]]
+        texts = texts.select(pl.coalesce(captured[name], name).alias(name) for name in _TEXTS)
+    return events.drop("owner", "_event"), calls.hstack(texts), ops
+
+
+def _owners(direct: pl.Series, ops: pl.DataFrame, keep: pl.Series) -> pl.Series:
+    """Row of the operator whose work an event is part of, from that of the operator that launched it.
+
+    It is the outermost operator around it whose work covers all that it calls, else the innermost whose work is known.
+    """
+    kinds = {name: kind_of(name) for name in ops["name"].unique().to_list()}
+    known = ops["name"].is_in([name for name, kind in kinds.items() if kind]).to_numpy()
+    covers = ops["name"].is_in([name for name, kind in kinds.items() if kind and kind.whole])
+    whole = np.flatnonzero((covers & ops["shapes"].is_not_null()).to_numpy())
+    launching = np.zeros(ops.height, dtype=np.bool_)
+    launching[direct.drop_nulls().to_numpy()] = True
+    spans = ops.select("rank", "start_ns", "dur_ns", thread=pl.col("thread").fill_null(-1))
+    owner = np.arange(ops.height, dtype=np.uint32)
+    around = (np.flatnonzero(known), spans[whole].with_columns(_row=whole).pipe(outermost, _THREAD)["_row"].to_numpy())
+    for inner, outer in zip((np.flatnonzero(launching & ~known), np.flatnonzero(launching)), around, strict=True):
+        if len(inner) and len(outer):
+            found = innermost(spans[inner], spans[outer], _THREAD, at="start_ns", name="_at")
+            longer = spans["dur_ns"][outer][found["_at"]] >= found["dur_ns"]  # not one that begins at the same time
+            some = longer.fill_null(value=False).to_numpy()
+            owner[inner[some]] = outer[found["_at"].filter(some).to_numpy()]
+    apart = np.where(keep.to_numpy(), direct.fill_null(0).to_numpy(), owner[direct.fill_null(0).to_numpy()])
+    return pl.Series(apart, dtype=pl.UInt32).set(direct.is_null(), None)
+
+
+def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
+    """Texts of operators of replayed kernels, as :func:`with_captures` found them, and the number of their call."""
+    names = {"operator": "op", "shapes": "shapes", "dtypes": "dtypes", "strides": "strides", "arguments": "inputs"}
+    nothing = pl.DataFrame(schema={**dict.fromkeys(names, pl.String), "call": pl.UInt32})
+    kernels = trace.kernels
+    if f"{CAPTURED}op" not in kernels.columns:
+        return pl.DataFrame({name: pl.Series([None], dtype=dtype).new_from_index(0, events.height)
+                             for name, dtype in nothing.schema.items()})  # fmt: skip
+    key = ["rank", "stream", "start_ns", "name"]
+    rows = kernels.select(*key, **{name: CAPTURED + given for name, given in names.items()}, _call=f"{CAPTURED}call")
+    found = events.select(*key, "correlation", _row=pl.int_range(pl.len(), dtype=pl.UInt32)).join(
+        rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
+    )
+    alone = pl.struct("rank", "correlation", "_call").rank("min").cast(pl.UInt32)
+    number = pl.when(pl.col("_call").is_not_null()).then(alone).otherwise(pl.col("_row") + pl.len())
+    return found.select(*names, call=pl.when(pl.col("operator").is_not_null()).then(number))
+
+
+def _rows(
+    trace: Trace, found: tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame], by: Sequence[str], peaks: Device | None,
+    no_peaks: str,
+) -> pl.DataFrame:  # fmt: skip
+    """The frame of :func:`operators`."""
+    events, calls, ops = found
+    groups = [column for column in by if column != "operator"]
+    names = events["name"].cast(pl.Categorical)
+    alone = pl.when(pl.col("operator").is_null()).then(names[calls["_event"]])
+    lengths, sums = _lengths(trace, calls)
+    keys = [*groups, *_TEXTS, "between", "alone", "labelled"]
+    coded = calls.with_columns(
+        pl.col(_TEXTS).cast(pl.Categorical), alone=alone, lengths=lengths, labelled=lengths.is_not_null()
+    )
+    numbered = (
+        coded.with_row_index("_call").group_by(keys, maintain_order=True).agg(pl.col("_call")).with_row_index("row")
+    )
+    row_of_call = numbered.select("row", "_call").explode("_call").sort("_call")["row"]
+    coded = coded.with_columns(row=row_of_call)
+    time = pl.col("time_ns")
+    timed = coded.group_by("row").agg(
+        pl.len().cast(pl.Int64).alias("count"), pl.col("owner", "_event").first(), total_ns=time.sum(),
+        median_ns=time.median(), p10_ns=time.quantile(0.1, "linear"), p90_ns=time.quantile(0.9, "linear"),
+        kernels=pl.col("kernels").mean(),
+    )  # fmt: skip
+    longest = events.select("dur_ns", "category", kernel=names, call="call").join(
+        coded.select("call", "row"), on="call", how="left"
+    ).group_by("row", "kernel").agg(pl.col("dur_ns").sum(), pl.col("category").first()).sort(
+        "dur_ns", descending=True
+    ).unique("row", keep="first").drop("dur_ns")  # fmt: skip
+    rows = numbered.drop("_call").join(timed, on="row").join(longest, on="row")
+    rows = rows.with_columns(pl.col(*_TEXTS, "kernel").cast(pl.String))
+    least = events.select(pl.col("dur_ns").filter(pl.col("dur_ns") > 0).min()).item()
+    each = _work(rows, coded, ops, sums, _Bound(peaks, no_peaks, float(least or 0)))
+    rows = rows.drop("labelled", "alone", "_event", "owner").join(each, on="row").drop("row")
+    return _shares(rows, events, groups)
+
+
+def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.DataFrame:
+    """Rates, shares and gaps of rows with their work and bound."""
+    of_group = events.group_by(groups or pl.lit(0).alias("_all"))
+    several = of_group.agg(_steps=pl.struct("rank", "step").filter(pl.col("step").is_not_null()).n_unique())
+    if groups:
+        rows = rows.join(several, on=groups, how="left", nulls_equal=True)
+    else:
+        rows = rows.with_columns(_steps=pl.lit(several["_steps"].sum()))
+    whole = pl.col("total_ns").sum()
+    whole = whole.over(groups) if groups else whole
+    moved, of_bound = pl.col("read_bytes") + pl.col("written_bytes"), pl.col("bound_ns") * pl.col("count")
+    time = pl.when(pl.col("total_ns") > 0).then("total_ns")
+    order = [*groups, "total_ns", "operator", "kernel", "shapes", "dtypes", "strides", "arguments"]
+    rows = rows.with_columns(
+        share=pl.when(whole > 0).then(pl.col("total_ns") / whole),
+        intensity=pl.when(moved > 0).then(pl.col("flops") / moved),
+        tflop_per_s=pl.col("flops") * pl.col("count") / time / 1e3,
+        tb_per_s=moved * pl.col("count") / time / 1e3,
+        share_of_bound=of_bound / time,
+        gap_ns=(pl.col("total_ns") - of_bound) / pl.col("_steps").clip(1),
+    )
+    over = pl.when(pl.col("share_of_bound") > OVER)
+    note = pl.when("fits_cache").then(pl.lit(CACHED)).otherwise(pl.lit(UNEXPLAINED))
+    return rows.with_columns(note=over.then(note)).select(*groups, *COLUMNS).sort(
+        order, descending=[name == "total_ns" for name in order], nulls_last=True
+    )  # fmt: skip
+
+
+CACHED: Final = "the operands fit into the cache of the device, and were there already"
+UNEXPLAINED: Final = "above the bound: the formula counts too much, the stated peak is too low, or the clock was higher"
+
+COLUMNS: Final = (
+    "operator", "kind", "shapes", "dtypes", "strides", "arguments", "kernel", "category", "kernels", "count",
+    "total_ns", "share", "median_ns", "p10_ns", "p90_ns", "flops", "read_bytes", "written_bytes", "intensity",
+    "tflop_per_s", "tb_per_s", "bound_ns", "bound_by", "share_of_bound", "gap_ns", "fits_cache", "source", "assumed",
+    "why", "note",
+)  # fmt: skip
+
+
+def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths]]:
+    """For each call whose work needs them, the number of the lengths of its step, and these lengths."""
+    names = [name for name in calls["operator"].unique().drop_nulls() if (kind := kind_of(name)) and kind.lengths]
+    if not names:
+        return pl.Series([None], dtype=pl.UInt32).new_from_index(0, calls.height), []
+    frame = steps(trace)
+    sums: list[Lengths] = []
+    numbers: dict[Lengths, int] = {}
+    rows = []
+    label_of = dict(zip(zip(frame["rank"], frame["step"], strict=True), frame["name"], strict=True))
+    for (rank, step), (batch, source) in batches(frame).items():
+        tokens, keys = sum(part.tokens for part in batch), sum(part.keys() for part in batch)
+        pairs = _stated_pairs(label_of[rank, step])
+        said = _SAID[source]
+        found = Lengths(tokens, keys, sum(part.pairs() for part in batch) if pairs is None else pairs, said)
+        if found not in numbers:
+            numbers[found] = len(sums)
+            sums.append(found)
+        rows.append((rank, step, numbers[found]))
+    table = pl.DataFrame(rows, schema={"rank": pl.Int32, "step": pl.Int32, "lengths": pl.UInt32}, orient="row")
+    needs = pl.when(pl.col("operator").is_in(names)).then("lengths")
+    return calls.join(table, on=["rank", "step"], how="left", maintain_order="left").select(needs).to_series(), sums
+
+
+_SAID: Final = {
+    "label": "",
+    "followed": "lengths followed from the labels of earlier steps",
+    "estimated": "lengths estimated from the labels of earlier steps",
+    "unknown": "contexts from before the recording count as none",
+}
+_STATED: Final = re.compile(
+    r"context_\d+\((?:sq\d+sk\d+sqsq(\d+)sqsk(\d+))?.*?\)_generation_\d+\((?:sq\d+sk\d+sqsq\d+sqsk(\d+))?"
+)
+
+
+def _stated_pairs(label: str | None) -> float | None:
+    """Pairs of a query and a key by a detailed label; of a prompt's own tokens each sees those before it."""
+    found = _STATED.search(label or "")
+    if found is None or not any(found.groups()):
+        return None
+    squares, prompts, generated = (float(each or 0) for each in found.groups())
+    return prompts - squares / 2 + generated
+
+
+class _Bound:
+    """Least time of a call on a device: its arithmetic, its bytes, and its kernels."""
+
+    def __init__(self, peaks: Device | None, no_peaks: str, least_ns: float) -> None:
+        self.peaks, self.no_peaks, self.least_ns = peaks, no_peaks, least_ns
+
+    def of(self, work: Work, kernels: float) -> tuple[float | None, str | None, bool | None]:
+        """Bound in ns, what sets it, and whether all operands fit into the cache."""
+        if self.peaks is None or not self.peaks.memory_bytes_per_s:
+            return None, None, None
+        moved = work.read + work.written
+        times = {"launch": self.least_ns * kernels, "memory": moved / self.peaks.memory_bytes_per_s * 1e9}
+        rate = self.peaks.flop_per_s.get(work.matrix)
+        if rate and work.flops:
+            times[work.matrix] = work.flops / rate * 1e9
+        by = max(times, key=lambda name: times[name])
+        cache = self.peaks.cache_bytes
+        return times[by], by, None if cache is None else moved <= cache
+
+
+def _work(
+    rows: pl.DataFrame, coded: pl.DataFrame, ops: pl.DataFrame, sums: list[Lengths], bound: _Bound
+) -> pl.DataFrame:
+    """Work and bound of each row: means over the lengths of its steps."""
+    lengths = {
+        row: list(zip(*each, strict=True))
+        for row, *each in coded.group_by("row", "lengths").agg(n=pl.len()).sort("row", "lengths").group_by("row").agg(
+            "lengths", "n"
+        ).iter_rows()
+    }  # fmt: skip
+    made = []
+    for row in rows.iter_rows(named=True):
+        kind = None if row["operator"] is None else kind_of(row["operator"])
+        try:
+            one = _one(row, kind, ops, [(None if k is None else sums[k], n) for k, n in lengths[row["row"]]], bound)
+        except NoWorkError as error:
+            one = {"why": str(error).split(";")[0].rstrip(".")}
+        made.append({"row": row["row"], "kind": kind.name if kind else None, **dict.fromkeys(_WORK), **one})
+    return pl.DataFrame(made, schema={"row": pl.UInt32(), "kind": pl.String(), **_WORK}, orient="row")
+
+
+def _one(
+    row: dict[str, Any], kind: Kind | None, ops: pl.DataFrame, lengths: list[tuple[Lengths | None, int]], bound: _Bound
+) -> dict[str, Any]:
+    """Columns of a row's work and bound; the reason where it has none."""
+    if row["category"] == "collective":
+        raise NoWorkError(_COLLECTIVE)
+    if row["operator"] is None:
+        raise NoWorkError(NO_OPERATOR)
+    if row["between"]:
+        raise NoWorkError(BETWEEN)
+    inner = _inside(row["owner"], kind, ops) if kind and kind.inside else {}
+    texts = [row[name] for name in _TEXTS]
+    found: list[tuple[int, Work]] = []
+    for known, count in lengths:
+        call = recorded(*texts, lengths=known, kernel=row["kernel"], inside=inner)
+        found.append((count, work_of(call)))
+    whole = sum(count for count, _ in found)
+    bounds = [(count, *bound.of(work, row["kernels"])) for count, work in found]
+    flops = None if any(work.flops is None for _, work in found) else sum(n * (work.flops or 0) for n, work in found)
+    least = None if bound.peaks is None else sum(n * (ns or 0) for n, ns, *_ in bounds) / whole
+    said = dict.fromkeys(part for _, work in found for part in work.assumed.split("; ") if part)
+    return {
+        "flops": None if flops is None else flops / whole,
+        "read_bytes": sum(count * work.read for count, work in found) / whole,
+        "written_bytes": sum(count * work.written for count, work in found) / whole,
+        "bound_ns": least,
+        "bound_by": max(bounds, key=lambda each: each[0] * (each[1] or 0))[2],
+        "fits_cache": None if bounds[0][3] is None else all(each[3] for each in bounds),
+        "source": max((work.source for _, work in found), key=len),
+        "assumed": "; ".join(said) or None,
+        "why": None if bound.peaks else bound.no_peaks,
+    }
+
+
+def _inside(owner: int | None, kind: Kind, ops: pl.DataFrame) -> dict[str, Call]:
+    """A call of each operator that the kind's work needs, from inside of a call."""
+    if owner is None:
+        return {}
+    around = ops.row(owner, named=True)
+    start = pl.col("start_ns")
+    inner = ops.filter(
+        pl.col("name").is_in(kind.inside.split()), pl.col("rank") == around["rank"],
+        pl.col("thread").eq_missing(around["thread"]), start >= around["start_ns"],
+        start < around["start_ns"] + around["dur_ns"],
+    )  # fmt: skip
+    columns = ("name", "shapes", "dtypes", *_RECORDED.values())
+    return {texts[0]: recorded(*texts) for texts in inner.select(columns).iter_rows()}

@@ -1,0 +1,286 @@
+"""A recorded operator call as its work needs it: tensors, numbers, and the lengths of sequences of the step."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from llmprof.errors import LlmprofError
+
+_FORMATS: Final[Mapping[str, tuple[str, float]]] = {
+    "float": ("fp32", 4), "double": ("fp64", 8), "bfloat16": ("bf16", 2), "half": ("fp16", 2),
+    "float32": ("fp32", 4), "float64": ("fp64", 8), "float16": ("fp16", 2),
+    "float8_e4m3fn": ("fp8", 1), "float8_e4m3fnuz": ("fp8", 1), "float8_e5m2": ("fp8", 1),
+    "float8_e5m2fnuz": ("fp8", 1), "float8_e8m0fnu": ("fp8", 1), "float4_e2m1fn_x2": ("fp4", 1),
+    "signed char": ("int8", 1), "int8": ("int8", 1), "unsigned char": ("uint8", 1), "uint8": ("uint8", 1),
+    "bool": ("bool", 1), "short": ("int16", 2), "short int": ("int16", 2), "int": ("int32", 4), "int32": ("int32", 4),
+    "unsigned int": ("uint32", 4), "long": ("int64", 8), "long int": ("int64", 8), "long long": ("int64", 8),
+    "int64": ("int64", 8), "complex<half>": ("complex", 4), "complex<float>": ("complex", 8),
+    "complex<double>": ("complex", 16),
+}  # fmt: skip
+"""Number format and bytes of an element, by the names of types that profilers write, in lower case."""
+
+_WIDEST: Final = ("bool", "uint8", "int8", "int16", "int32", "uint32", "int64", "fp4", "fp8", "fp16", "bf16", "fp32",
+                  "fp64", "complex")  # fmt: skip
+"""Formats in the order of type promotion."""
+
+_NUMBER: Final = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+
+
+class NoWorkError(LlmprofError):
+    """The recording does not say enough for the work of an operator; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor argument.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Size of each axis.
+    format : str
+        ``bf16``, ``fp8``, ``int64`` …
+    width : float
+        Bytes of an element.
+    strides : tuple of int, optional
+        Steps of each axis in elements; None where not recorded.
+    """
+
+    shape: tuple[int, ...]
+    format: str
+    width: float
+    strides: tuple[int, ...] | None = None
+
+    @property
+    def elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of distinct elements: along an axis with the stride 0 there is only one."""
+        sizes = self.shape
+        if self.strides is not None and len(self.strides) == len(sizes):
+            sizes = tuple(size if step or not size else 1 for size, step in zip(sizes, self.strides, strict=True))
+        return math.prod(sizes) * self.width
+
+
+Argument = Tensor | tuple[Tensor, ...] | tuple[float, ...] | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Sums over the sequences of a step: new tokens, tokens of keys, and pairs of a query and a key that it sees."""
+
+    tokens: float
+    keys: float
+    pairs: float
+    assumed: str = ""
+    """What of them no label says."""
+    source: str = "shapes and step label"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of an operator as it was recorded.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the operator, such as ``aten::addmm``.
+    arguments : tuple
+        :class:`Tensor`, a tuple of them, a number, a tuple of numbers, or None for what was not recorded.
+    lengths : Lengths, optional
+        Lengths of the sequences of the step that it ran in, if the step's label says them.
+    kernel : str
+        Name of its longest kernel.
+    inside : mapping of str to Call
+        A call of each operator that it called.
+    """
+
+    operator: str
+    arguments: tuple[Argument, ...]
+    lengths: Lengths | None = None
+    kernel: str = ""
+    inside: Mapping[str, Call] = field(default_factory=dict)
+
+    def tensor(self, place: int, axes: int | None = None) -> Tensor:
+        """The tensor at a place, with a number of axes.
+
+        Raises
+        ------
+        NoWorkError
+            There is none, or it has another number of axes.
+        """
+        found = self.get(place)
+        if not isinstance(found, Tensor):
+            raise NoWorkError(f"argument {place} of {self.operator} was not recorded as a tensor")
+        if axes is not None and len(found.shape) != axes:
+            raise NoWorkError(f"argument {place} of {self.operator} has the shape {list(found.shape)}, not {axes} axes")
+        return found
+
+    def get(self, place: int) -> Argument:
+        """The argument at a place; None if there is none."""
+        return self.arguments[place] if place < len(self.arguments) else None
+
+    def optional(self, place: int) -> Tensor | None:
+        """The tensor at a place, or None for anything else; a number recorded as a tensor without axes is none."""
+        found = self.get(place)
+        return found if isinstance(found, Tensor) and found.shape else None
+
+    def number(self, place: int, default: float | None = None) -> float:
+        """The number at a place.
+
+        Raises
+        ------
+        NoWorkError
+            It was not recorded, and there is no default.
+        """
+        found = self.get(place)
+        if isinstance(found, int | float):
+            return found
+        if default is None:
+            raise NoWorkError(f"argument {place} of {self.operator} was not recorded as a number")
+        return default
+
+    def numbers(self, place: int) -> tuple[float, ...]:
+        """The list of numbers at a place.
+
+        Raises
+        ------
+        NoWorkError
+            It was not recorded.
+        """
+        found = self.get(place)
+        if isinstance(found, tuple) and not any(isinstance(each, Tensor) for each in found):
+            return found  # type: ignore[return-value]
+        raise NoWorkError(f"argument {place} of {self.operator} was not recorded as a list of numbers")
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors with axes, those in lists too, in order.
+
+        Raises
+        ------
+        NoWorkError
+            There is none.
+        """
+        flat = [part for given in self.arguments for part in (given if isinstance(given, tuple) else (given,))]
+        found = [part for part in flat if isinstance(part, Tensor) and part.shape]
+        if not found:
+            raise NoWorkError(f"{self.operator} has no tensor with axes")
+        return found
+
+
+def number_of(text: str) -> tuple[str, float]:
+    """Number format and bytes of an element of a type; the format is empty for an unknown type."""
+    return _FORMATS.get(text.lower().removeprefix("c10::"), ("", 0))
+
+
+def widest(tensors: list[Tensor]) -> tuple[str, float]:
+    """Format and bytes of an element of the result of an operation on tensors, by type promotion."""
+    found = max(tensors, key=lambda each: (_WIDEST.index(each.format), each.width))
+    formats = {each.format for each in tensors}
+    return ("fp32", 4) if {"bf16", "fp16"} <= formats else (found.format, found.width)
+
+
+def recorded(
+    operator: str,
+    shapes: str | None,
+    dtypes: str | None,
+    strides: str | None = None,
+    inputs: str | None = None,
+    *,
+    lengths: Lengths | None = None,
+    kernel: str = "",
+    inside: Mapping[str, Call] | None = None,
+) -> Call:
+    """A call from the texts of the table ``ops``.
+
+    Parameters
+    ----------
+    operator : str
+        Name of the operator.
+    shapes, dtypes, strides, inputs : str, optional
+        Lists in JSON with an entry for each argument, as :data:`llmprof.schema.OPS` holds them.
+    lengths, kernel, inside
+        As for :class:`Call`.
+
+    Raises
+    ------
+    NoWorkError
+        Shapes or types were not recorded, are not lists of equal length, or hold something other than sizes.
+
+    Examples
+    --------
+    >>> call = recorded("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
+    >>> call.tensor(1).bytes
+    32.0
+    """
+    sizes, types = _listed(shapes), _listed(dtypes)
+    if sizes is None or types is None:
+        raise NoWorkError("shapes and types were not recorded", hint="record with record_shapes=True")
+    if len(sizes) != len(types):
+        raise NoWorkError(f"{len(sizes)} shapes and {len(types)} types were recorded")
+    steps, values = (
+        each if each is not None and len(each) == len(sizes) else [None] * len(sizes)
+        for each in (_listed(strides), _listed(inputs))
+    )
+    given = tuple(_argument(*each) for each in zip(sizes, types, steps, values, strict=True))
+    if not any(isinstance(each, Tensor) or (isinstance(each, tuple) and each) for each in given):
+        raise NoWorkError("no tensor was recorded among its arguments")
+    return Call(operator, given, lengths, kernel, inside or {})
+
+
+def _listed(text: str | None) -> list[Any] | None:
+    try:
+        value = json.loads(text) if text else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, list) else None
+
+
+def _argument(size: Any, kind: Any, step: Any, value: Any) -> Argument:
+    """One argument; sizes that are no whole numbers (symbolic ones) are an error, since a guess would be wrong."""
+    if isinstance(size, list) and size and all(isinstance(each, list) for each in size):
+        kinds = kind if isinstance(kind, list) and len(kind) == len(size) else [kind] * len(size)
+        steps = step if isinstance(step, list) and len(step) == len(size) else [None] * len(size)
+        return tuple(_tensor(each, str(its), strides) for each, its, strides in zip(size, kinds, steps, strict=True))
+    known = isinstance(kind, str) and number_of(kind)[0]
+    if size or known:
+        number = _value(value) if not size else None
+        return _tensor(size, str(kind), step) if number is None else number
+    return _value(value)
+
+
+def _tensor(size: Any, kind: str, step: Any) -> Tensor:
+    if not isinstance(size, list) or not all(isinstance(each, int) and each >= 0 for each in size):
+        raise NoWorkError(f"a recorded shape is {str(size)[:60]}", expected="whole numbers")
+    known, width = number_of(kind)
+    if kind == "TensorList":  # types of a list of tensors are not recorded
+        known, width = "", 0
+    elif not known:
+        raise NoWorkError(f"the bytes of the type {kind[:40]!r} are not known")
+    whole = isinstance(step, list) and all(isinstance(each, int) for each in step)
+    return Tensor(tuple(size), known, width, tuple(step) if whole and len(step) == len(size) else None)
+
+
+def _value(text: Any) -> float | bool | tuple[float, ...] | None:
+    if not isinstance(text, str) or len(text) > 1024:
+        return None
+    if text in ("True", "False"):
+        return text == "True"
+    if text.startswith("[") and text.endswith("]"):
+        numbers = [_number(part.strip()) for part in text[1:-1].split(",")] if text[1:-1].strip() else []
+        return None if None in numbers else tuple(number for number in numbers if number is not None)
+    return _number(text)
+
+
+def _number(text: str) -> float | None:
+    if text in ("True", "False"):
+        return float(text == "True")
+    return float(text) if _NUMBER.fullmatch(text) else None

@@ -1,0 +1,176 @@
+"""Work of operators that read and write elements: elementwise, copies, gathers, caches, compiled kernels."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from typing import Final
+
+from llmprof.theory.calls.call import Call, NoWorkError, Tensor, widest
+from llmprof.theory.calls.work import Kind, Work
+
+_COMPARES: Final = tuple(
+    f"aten::{name}"
+    for name in ("eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "isnan", "isinf")
+)
+
+
+def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+    """Shape of an elementwise result."""
+    turned = itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
+    sizes = [next((size for size in axis if size != 1), 1) for axis in turned]
+    if any(size not in (1, whole) for shape in shapes for size, whole in zip(shape[::-1], sizes, strict=False)):
+        raise NoWorkError(f"the shapes {', '.join(str(list(shape)) for shape in shapes)} do not broadcast")
+    return tuple(sizes[::-1])
+
+
+def elementwise(call: Call) -> Work:
+    """One operation for each element of the result; a function such as exp counts as one."""
+    inputs = call.tensors()
+    own = call.operator.endswith("_") and not call.operator.endswith("__")
+    shape = call.tensor(0).shape if own else broadcast([each.shape for each in inputs])
+    width = call.tensor(0).width if own else 1 if call.operator in _COMPARES else widest(_values(call, inputs))[1]
+    elements = math.prod(shape)
+    floats = any(each.format.startswith(("fp", "bf")) for each in inputs)
+    return Work(float(elements) if floats else 0.0, sum(each.bytes for each in inputs), elements * width)
+
+
+def _values(call: Call, inputs: list[Tensor]) -> list[Tensor]:
+    """The tensors whose types decide that of the result: not the condition of a choice."""
+    return [each for each in inputs if each.format != "bool"] or inputs
+
+
+def copy(call: Call) -> Work:
+    """From the second argument into the first."""
+    target, source = call.tensor(0), call.tensor(1)
+    return Work(0.0, source.bytes, target.elements * target.width)
+
+
+def clone(call: Call) -> Work:
+    """A copy of one tensor; another type is a number of torch that is not always recorded."""
+    source = call.tensor(0)
+    return Work(0.0, source.bytes, source.elements * source.width)
+
+
+def fill(call: Call) -> Work:
+    """A number into every element."""
+    target = call.tensor(0)
+    return Work(0.0, 0.0, target.elements * target.width)
+
+
+_WIDTH_IN_NAME: Final = re.compile(r"OpaqueType<(?:\(unsigned int\)|\(unsigned\))?(\d+)u?>")
+
+
+def cat(call: Call) -> Work:
+    """Tensors one after another; profilers do not write their types, but the kernel's name has their width."""
+    parts = [each for each in call.tensors() if each.elements]
+    assumed = ""
+    if any(not each.width for each in parts):
+        named = _WIDTH_IN_NAME.search(call.kernel)
+        if named is None:
+            raise NoWorkError("types of the tensors in a list are not recorded")
+        parts = [Tensor(each.shape, each.format, int(named[1])) for each in parts]
+        assumed = "width of an element from the kernel's name"
+    moved = sum(each.elements * each.width for each in parts)
+    return Work(0.0, moved, moved, "", assumed)
+
+
+def gather(call: Call) -> Work:
+    """Elements of a tensor by an index for each (aten::gather), or rows by an index."""
+    source = call.tensor(0)
+    place = 1 if call.operator == "aten::embedding" else 2
+    index = call.get(place)
+    if not isinstance(index, Tensor):
+        raise NoWorkError("the index was not recorded as a tensor")
+    if call.operator == "aten::gather":
+        elements = index.elements
+    else:
+        axis = 0 if place == 1 else int(call.number(1))
+        if not -len(source.shape) <= axis < len(source.shape):
+            raise NoWorkError(f"there is no axis {axis} of {list(source.shape)}")
+        elements = index.elements * math.prod(source.shape) // max(1, source.shape[axis])
+    moved = elements * source.width
+    return Work(0.0, min(moved, source.bytes) + index.bytes, moved)
+
+
+def gated(call: Call) -> Work:
+    """The activation of one half times the other half, into the first argument: two operations an element."""
+    out, source = call.tensor(0), call.tensor(1)
+    return Work(2.0 * out.elements, source.bytes, out.elements * out.width)
+
+
+def rope(call: Call) -> Work:
+    """Rotation of queries and keys in place, with a row of the cache for each position: three operations an element."""
+    positions, query, cache = call.tensor(0), call.tensor(1), call.tensor(4, 2)
+    key = call.optional(2)
+    turned = query.bytes + (key.bytes if key else 0)
+    rows = min(positions.elements, cache.shape[0]) * cache.shape[1] * cache.width
+    elements = query.elements + (key.elements if key else 0)
+    return Work(3.0 * elements, turned + positions.bytes + rows, turned)
+
+
+def cache_write(call: Call) -> Work:
+    """New keys and values into their slots of the cache."""
+    key, value, cache, slots = call.tensor(0), call.tensor(1), call.tensor(2), call.tensor(4)
+    elements = key.elements + value.elements
+    return Work(0.0, key.bytes + value.bytes + slots.bytes, elements * cache.width)
+
+
+def quantize(call: Call) -> Work:
+    """Into the first argument, from the second: a scale and a rounding for each element."""
+    out, source = call.tensor(0), call.tensor(1)
+    return Work(2.0 * source.elements, source.bytes, out.elements * out.width)
+
+
+def compiled(call: Call) -> Work:
+    """A kernel of torch.compile: each of its tensors moves once, the last one is the result.
+
+    A tensor with more elements than the kernel's sizes has room for is an indexed table, of which one element for
+    each place is read.
+    """
+    tensors = call.tensors()
+    numbers = [
+        each for each in call.arguments if isinstance(each, int | float) and not isinstance(each, bool) and each > 1
+    ]
+    most = math.prod(int(each) for each in numbers) if numbers else max(each.elements for each in tensors[-1:])
+    moved = [min(each.elements, most) * each.width for each in tensors]
+    assumed = "each tensor moves once, and the last one is the result"
+    return Work(None, sum(moved[:-1]), moved[-1], "", assumed)
+
+
+_BY_ELEMENT: Final = (
+    "add sub rsub mul div pow sqrt rsqrt square neg abs exp exp2 expm1 log log2 log1p sin cos reciprocal clamp "
+    "clamp_min clamp_max maximum minimum where masked_fill eq ne lt le gt ge bitwise_not bitwise_and bitwise_or "
+    "logical_not logical_and logical_or floor_divide remainder fmod addcmul addcdiv lerp triu tril erf floor ceil "
+    "round trunc sign isnan isinf isfinite silu gelu relu sigmoid tanh hardswish hardsigmoid hardtanh mish leaky_relu "
+    "softplus elu silu_backward gelu_backward sigmoid_backward tanh_backward threshold_backward bitwise_xor dropout "
+    "_conj_physical"
+)
+_ONCE: Final = "each input and the result once, a broadcast input with its own size"
+
+KINDS: Final = [
+    Kind("elementwise", " ".join(f"aten::{name} aten::{name}_" for name in _BY_ELEMENT.split()), elementwise,
+         f"1 an element of the result, where numbers are floats; {_ONCE}", "their definition"),
+    Kind("activation", "_C::silu_and_mul _C::mul_and_silu _C::gelu_and_mul _C::gelu_tanh_and_mul "
+         "sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul sgl_kernel::gelu_tanh_and_mul", gated,
+         "2 an element of the result; input and result once", "vllm/csrc/activation_kernels.cu"),
+    Kind("copy", "aten::copy_", copy, "0; source and target once", "their definition"),
+    Kind("copy", "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll", clone,
+         "0; source and result once, of one type", "their definition"),
+    Kind("copy", "aten::cat aten::stack aten::_cat", cat, "0; inputs and result once", "their definition"),
+    Kind("fill", "aten::fill_ aten::zero_ aten::normal_ aten::uniform_ aten::random_", fill, "0; the target once",
+         "their definition"),
+    Kind("gather", "aten::embedding aten::index_select aten::gather", gather,
+         "0; indices, the elements that they name (at most the whole source) and the result once", "their definition"),
+    Kind("rope", "_C::rotary_embedding sgl_kernel::rotary_embedding", rope,
+         "3 an element; positions and rows of the cache once, queries and keys twice (in place)",
+         "vllm/csrc/pos_encoding_kernels.cu"),
+    Kind("kv_cache_write", "_C_cache_ops::reshape_and_cache_flash _C_cache_ops::reshape_and_cache sglang::store_cache",
+         cache_write, "0; keys, values, slots and as many slots of the cache once", "vllm/csrc/cache_kernels.cu"),
+    Kind("quantize", "_C::static_scaled_fp8_quant _C::dynamic_scaled_fp8_quant _C::dynamic_per_token_scaled_fp8_quant",
+         quantize, "2 an element; input and result once", "vllm/csrc/quantization"),
+    Kind("compiled", "triton_poi_* triton_red_* triton_per_*", compiled,
+         "not known; each tensor once, at most as many elements as the kernel has places",
+         "torch/_inductor/codegen/triton.py"),
+]  # fmt: skip

@@ -1,0 +1,178 @@
+"""Work of matrix products and convolutions."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from llmprof.theory.calls.call import Call, NoWorkError, Tensor
+from llmprof.theory.calls.work import Kind, Work
+
+_RESULTS: Final = {5: 2, 6: 4, 7: 8, 15: 2}
+"""Bytes of torch's numbers of element types: half, float, double, bfloat16."""
+
+_HALF_IN: Final = {"fp8", "fp4", "int8", "uint8"}
+"""Formats whose products have results of 16 bits unless the call says otherwise."""
+
+
+def matrix_format(call: Call, tensor: Tensor) -> str:
+    """Format that the matrix unit computes in; products of fp32 are those of tf32 where the kernel's name says so."""
+    if tensor.format == "fp32" and re.search(r"tf32|_s1688gemm_f32|3xbf16", call.kernel, re.IGNORECASE):
+        return "tf32"
+    return tensor.format
+
+
+def product(
+    call: Call, a: Tensor, b: Tensor, mnk: tuple[int, int, int], *, batch: int = 1, bias: Tensor | None = None,
+    width: float = 0, more: float = 0,
+) -> Work:  # fmt: skip
+    """``batch`` products of m x k with k x n, with an addend of the result; ``more`` bytes are read besides."""
+    m, n, k = mnk
+    added = bias.bytes if bias else 0.0
+    out = width or (2 if a.format in _HALF_IN else a.width)
+    flops = batch * m * n * (2.0 * k + (1 if bias else 0))
+    return Work(flops, a.bytes + b.bytes + added + more, batch * m * n * out, matrix_format(call, a))
+
+
+def _agree(call: Call, one: int, other: int) -> int:
+    if one != other:
+        raise NoWorkError(f"the inner sizes {one} and {other} of {call.operator} differ")
+    return one
+
+
+def mm(call: Call) -> Work:
+    """``a @ b``, with ``a`` and ``b`` at the places 0 and 1."""
+    a, b = call.tensor(0, 2), call.tensor(1, 2)
+    return product(call, a, b, (a.shape[0], b.shape[1], _agree(call, a.shape[1], b.shape[0])))
+
+
+def addmm(call: Call) -> Work:
+    """``bias + a @ b``."""
+    a, b = call.tensor(1, 2), call.tensor(2, 2)
+    sizes = (a.shape[0], b.shape[1], _agree(call, a.shape[1], b.shape[0]))
+    return product(call, a, b, sizes, bias=call.tensor(0) if call.number(3, 1) else None)
+
+
+def bmm(call: Call) -> Work:
+    """Products of batches."""
+    place = 1 if call.operator.startswith("aten::baddbmm") else 0
+    a, b = call.tensor(place, 3), call.tensor(place + 1, 3)
+    sizes = (a.shape[1], b.shape[2], _agree(call, a.shape[2], b.shape[1]))
+    bias = call.tensor(0) if place and call.number(3, 1) else None
+    return product(call, a, b, sizes, batch=_agree(call, a.shape[0], b.shape[0]), bias=bias)
+
+
+def mv(call: Call) -> Work:
+    """A matrix times a vector."""
+    a, x = call.tensor(0, 2), call.tensor(1, 1)
+    return product(call, a, x, (a.shape[0], 1, _agree(call, a.shape[1], x.shape[0])))
+
+
+def linear(call: Call) -> Work:
+    """``x @ weight.T + bias``, with a weight of n x k."""
+    x, weight = call.tensor(0), call.tensor(1, 2)
+    k = _agree(call, x.shape[-1] if x.shape else 0, weight.shape[1])
+    return product(call, x, weight, (math.prod(x.shape[:-1]), weight.shape[0], k), bias=call.optional(2),
+                   width=_RESULTS.get(int(call.number(3, 0)), 0))  # fmt: skip
+
+
+def skinny(call: Call) -> Work:
+    """AMD's kernels for few rows, whose weight comes first."""
+    weight, x = call.tensor(0, 2), call.tensor(1, 2)
+    k = _agree(call, x.shape[1], weight.shape[1])
+    return product(call, x, weight, (x.shape[0], weight.shape[0], k))
+
+
+def matmul(call: Call) -> Work:
+    """``a @ b`` of any axes, with broadcast batches."""
+    a, b = call.tensor(0), call.tensor(1)
+    if len(a.shape) < 2 or len(b.shape) < 2:
+        raise NoWorkError("a product with a vector")
+    batch = math.prod(max(pair) for pair in _broadcast(a.shape[:-2], b.shape[:-2]))
+    sizes = (a.shape[-2], b.shape[-1], _agree(call, a.shape[-1], b.shape[-2]))
+    return product(call, a, b, sizes, batch=batch)
+
+
+def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> list[tuple[int, int]]:
+    most = max(len(one), len(other))
+    first, second = ((1,) * (most - len(each)) + each for each in (one, other))
+    return list(zip(first, second, strict=True))
+
+
+def scaled_mm(call: Call) -> Work:
+    """``(a * scale_a) @ (b * scale_b) + bias`` of 8 bits."""
+    out_first = call.operator.startswith("_C::")
+    place = 1 if out_first else 0
+    a, b = call.tensor(place, 2), call.tensor(place + 1, 2)
+    scales = sum(found.bytes for at in (place + 2, place + 3) if (found := call.optional(at)))
+    sizes = (a.shape[0], b.shape[1], _agree(call, a.shape[1], b.shape[0]))
+    width = call.tensor(0).width if out_first else 0
+    if not out_first:
+        said = [each for each in call.arguments[4:] if isinstance(each, float) and int(each) in _RESULTS]
+        width = _RESULTS[int(said[0])] if said else 2
+    bias = call.optional(place + 4)
+    return product(call, a, b, sizes, bias=bias, width=width, more=scales)
+
+
+def convolution(call: Call) -> Work:
+    """A convolution, forward; its places differ by library."""
+    x, weight = call.tensor(0), call.tensor(1)
+    if len(x.shape) != len(weight.shape) or len(x.shape) < 3:
+        raise NoWorkError(f"an input of {len(x.shape)} axes and a weight of {len(weight.shape)}")
+    if call.operator in ("aten::convolution", "aten::_convolution"):
+        places, transposed, groups = (3, 4, 5), call.number(6, 0), int(call.number(8, 1))
+    else:
+        after = 1 if call.operator == "aten::miopen_convolution" else 0  # its bias stands before the sizes
+        places, transposed, groups = (3 + after, 2 + after, 4 + after), 0, int(call.number(5 + after, 1))
+    stride, padding, dilation = (call.numbers(place) for place in places)
+    if transposed:
+        raise NoWorkError("the size of the result of a transposed convolution is not derived")
+    space = len(x.shape) - 2
+    stride, padding, dilation = (each * space if len(each) == 1 else each for each in (stride, padding, dilation))
+    if not len(stride) == len(padding) == len(dilation) == space or x.shape[1] != weight.shape[1] * groups:
+        raise NoWorkError("strides, padding, dilation or groups do not fit the shapes")
+    outs = [
+        int((size + 2 * pad - step * (taps - 1) - 1) // by + 1)
+        for size, taps, by, pad, step in zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    ]
+    elements = x.shape[0] * weight.shape[0] * math.prod(outs)
+    bias = call.optional(2) if call.operator != "aten::cudnn_convolution" else None
+    read = x.bytes + weight.bytes + (bias.bytes if bias else 0)
+    return Work(2.0 * elements * math.prod(weight.shape[1:]), read, elements * x.width, matrix_format(call, x))
+
+
+def convolution_backward(call: Call) -> Work:
+    """Gradients of the input and of the weight: each as many products as forward."""
+    grad, x, weight = call.tensor(0), call.tensor(1), call.tensor(2)
+    masks = call.get(10)
+    wanted = masks if isinstance(masks, tuple) and len(masks) == 3 else (1.0, 1.0, 0.0)
+    each = 2.0 * grad.elements * math.prod(weight.shape[1:])
+    read = grad.bytes + (weight.bytes if wanted[0] else 0) + (x.bytes if wanted[1] else 0)
+    written = (x.bytes if wanted[0] else 0) + (weight.bytes if wanted[1] else 0)
+    assumed = "" if masks is not None else "both gradients are computed"
+    return Work(each * (bool(wanted[0]) + bool(wanted[1])), read, written, matrix_format(call, grad), assumed)
+
+
+_TORCH: Final = "torch/utils/flop_counter.py"
+_DENSE: Final = "2 m n k, and m n for an addend; a, b, the addend and the result once"
+
+KINDS: Final = [
+    Kind("gemm", "aten::mm aten::_int_mm", mm, _DENSE, _TORCH),
+    Kind("gemm", "aten::addmm", addmm, _DENSE, _TORCH),
+    Kind("gemm", "aten::bmm aten::baddbmm aten::baddbmm_", bmm, f"{_DENSE}, for each product of the batch", _TORCH),
+    Kind("gemm", "aten::mv", mv, _DENSE, _TORCH),
+    Kind("gemm", "aten::matmul", matmul, f"{_DENSE}, broadcast operands once", _TORCH),
+    Kind("gemm", "aten::linear", linear, _DENSE, _TORCH),
+    Kind("gemm", "vllm::rocm_unquantized_gemm vllm::rocm_unquantized_gemm_impl aiter::gemm_a16w16", linear, _DENSE,
+         "vllm/model_executor/layers/utils.py, aiter/tuned_gemm.py", whole=True),
+    Kind("gemm", "_rocm_C::wvSplitK _rocm_C::LLMM1", skinny, _DENSE, "vllm/csrc/rocm/skinny_gemms.cu"),
+    Kind("gemm", "aten::_scaled_mm _C::cutlass_scaled_mm sgl_kernel::fp8_scaled_mm sgl_kernel::int8_scaled_mm",
+         scaled_mm, f"{_DENSE}; scales once", _TORCH),
+    Kind("convolution", "aten::convolution", convolution,
+         "2 x elements of the result x taps of a filter; input, weight, bias and result once", _TORCH, whole=True),
+    Kind("convolution", "aten::_convolution aten::cudnn_convolution aten::miopen_convolution", convolution,
+         "as aten::convolution", _TORCH),
+    Kind("convolution", "aten::convolution_backward", convolution_backward,
+         "as forward for each gradient; gradients, input and weight once", _TORCH, whole=True),
+]  # fmt: skip

@@ -1,0 +1,110 @@
+"""Work of operators along rows: norms, softmax, reductions, top-k."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from llmprof.theory.calls.call import Call
+from llmprof.theory.calls.work import Kind, Work
+
+_RMS: Final = 4.0
+"""Operations an element of an RMS norm: square, sum, times the inverse root, times the weight."""
+
+_LAYER: Final = 7.0
+"""Operations an element of a layer norm: sum, difference, square, sum, times the inverse root, weight, bias."""
+
+
+def layer_norm(call: Call) -> Work:
+    """Input, weight and bias at the places 0, 2 and 3; mean and deviation of each row are left out."""
+    x = call.tensor(0)
+    more = sum(each.bytes for place in (2, 3) if (each := call.optional(place)))
+    return Work(_LAYER * x.elements, x.bytes + more, x.elements * x.width)
+
+
+def rms_norm(call: Call) -> Work:
+    """``(out, input, weight)`` of vLLM and SGLang; ``(input, weight)`` where the second is the weight."""
+    second = call.tensor(1)
+    if len(second.shape) == 1:
+        x, out, weight = call.tensor(0), call.tensor(0), second
+    else:
+        out, x, weight = call.tensor(0), second, call.tensor(2)
+    return Work(_RMS * x.elements, x.bytes + weight.bytes, x.elements * out.width)
+
+
+def torch_rms_norm(call: Call) -> Work:
+    """``(input, sizes, weight)``."""
+    x, weight = call.tensor(0), call.optional(2)
+    return Work(_RMS * x.elements, x.bytes + (weight.bytes if weight else 0), x.elements * x.width)
+
+
+def add_rms_norm(call: Call) -> Work:
+    """``(input, residual, weight)``, both in place: the sum becomes the residual."""
+    x, residual, weight = call.tensor(0), call.tensor(1), call.tensor(2)
+    written = x.elements * x.width + residual.elements * residual.width
+    return Work((_RMS + 1) * x.elements, x.bytes + residual.bytes + weight.bytes, written)
+
+
+def add_rms_norm_out(call: Call) -> Work:
+    """``(out, input, residual, residual out, weight)``."""
+    out, x, residual, kept, weight = (call.tensor(place) for place in range(5))
+    written = out.elements * out.width + kept.elements * kept.width
+    return Work((_RMS + 1) * x.elements, x.bytes + residual.bytes + weight.bytes, written)
+
+
+def softmax(call: Call) -> Work:
+    """Maximum, difference, exp, sum and quotient of each element."""
+    x = call.tensor(0)
+    return Work(5.0 * x.elements, x.bytes, x.elements * x.width)
+
+
+def reduction(call: Call) -> Work:
+    """One operation an element of the input; the result has an element for each of the other axes."""
+    x = call.tensor(0)
+    axes = call.get(2 if "norm" in call.operator else 1)
+    count = len(x.shape)
+    given = axes if isinstance(axes, tuple) else (axes,)
+    gone = {int(axis) % count for axis in given if isinstance(axis, int | float) and count}
+    out = math.prod(size for axis, size in enumerate(x.shape) if gone and axis not in gone)
+    out = out if gone else 1
+    width = 8 if "arg" in call.operator else 1 if call.operator in ("aten::any", "aten::all") else x.width
+    floats = x.format.startswith(("fp", "bf"))
+    return Work(float(x.elements) if floats else 0.0, x.bytes, out * width)
+
+
+def scan(call: Call) -> Work:
+    """A result for each element."""
+    x = call.tensor(0)
+    return Work(float(x.elements) if x.format.startswith(("fp", "bf")) else 0.0, x.bytes, x.elements * x.width)
+
+
+def chosen(call: Call) -> Work:
+    """The largest values of each row and their places."""
+    x = call.tensor(0)
+    many = call.number(1) if call.operator == "aten::topk" else x.shape[-1] if x.shape else 1
+    axis = call.number(2, -1) if call.operator == "aten::topk" else -1
+    along = x.shape[int(axis)] if -len(x.shape) <= axis < len(x.shape) else 1
+    out = x.elements / max(1, along) * many
+    return Work(0.0, x.bytes, out * (x.width + 8))
+
+
+KINDS: Final = [
+    Kind("norm", "aten::layer_norm aten::native_layer_norm FusedLayerNormAffineFunction aten::native_group_norm "
+         "aten::group_norm aiter::_groupnorm_run", layer_norm, "7 an element; input, weight, bias and result once",
+         "its definition"),
+    Kind("norm", "_C::rms_norm sgl_kernel::rmsnorm aiter::rmsnorm aiter::rms_norm aiter::rmsnorm2d_fwd_ck", rms_norm,
+         "4 an element; input, weight and result once", "vllm/csrc/layernorm_kernels.cu"),
+    Kind("norm", "aten::rms_norm aten::_fused_rms_norm", torch_rms_norm, "4 an element; input, weight and result once",
+         "its definition"),
+    Kind("norm", "_C::fused_add_rms_norm sgl_kernel::fused_add_rmsnorm", add_rms_norm,
+         "5 an element; weight once, input and residual twice (in place)", "vllm/csrc/layernorm_kernels.cu"),
+    Kind("norm", "aiter::add_rmsnorm aiter::rmsnorm2d_fwd_with_add_ck aiter::rmsnorm2d_fwd_with_add", add_rms_norm_out,
+         "5 an element; input, residual, weight and both results once", "aiter/ops/rmsnorm.py"),
+    Kind("softmax", "aten::_softmax aten::softmax aten::_log_softmax aten::log_softmax ScaledUpperTriangMaskedSoftmax "
+         "aten::_masked_softmax", softmax, "5 an element; input and result once", "its definition"),
+    Kind("reduction", "aten::mean aten::sum aten::amax aten::amin aten::max aten::min aten::argmax aten::argmin "
+         "aten::prod aten::any aten::all aten::var aten::std aten::norm aten::linalg_vector_norm", reduction,
+         "1 an element of the input, where numbers are floats; input and result once", "its definition"),
+    Kind("reduction", "aten::cumsum aten::cumprod", scan, "1 an element; input and result once", "its definition"),
+    Kind("top-k", "aten::topk aten::sort", chosen, "0; input, values and places once", "its definition"),
+]  # fmt: skip

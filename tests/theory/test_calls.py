@@ -1,0 +1,240 @@
+"""Work of recorded operator calls, against numbers computed by hand and torch's own counter."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmprof.errors import LlmprofError
+from llmprof.theory import calls
+from llmprof.theory.calls import Call, Kind, Lengths, NoWorkError, Work, recorded, work_of
+
+BF16, FP32, I64, FP8 = "c10::BFloat16", "float", "long int", "c10::Float8_e4m3fn"
+
+
+def call(operator: str, *arguments: Any, **more: Any) -> Call:
+    """A call from (shape, type), (shape, type, strides), a text of a value, or None."""
+    shapes, types, strides, values = [], [], [], []
+    for argument in arguments:
+        shape, kind, step, value = [], "", [], ""
+        if isinstance(argument, str):
+            kind, value = "Scalar", argument
+        elif argument is not None:
+            shape, kind, *rest = argument
+            step = rest[0] if rest else []
+        shapes.append(shape)
+        types.append(kind)
+        strides.append(step)
+        values.append(value)
+    texts = (json.dumps(each) for each in (shapes, types, strides, values))
+    return recorded(operator, *texts, **more)
+
+
+@pytest.mark.parametrize(
+    ("given", "flops", "read", "written", "matrix"),
+    [
+        # 4 x 8 times 8 x 2: 64 multiply-adds
+        (call("aten::mm", ([4, 8], BF16), ([8, 2], BF16)), 128, 64 + 32, 16, "bf16"),
+        (call("aten::addmm", ([2], BF16), ([4, 8], BF16), ([8, 2], BF16), "1", "1"), 136, 4 + 64 + 32, 16, "bf16"),
+        (call("aten::addmm", ([2], BF16), ([4, 8], BF16), ([8, 2], BF16), "0", "1"), 128, 64 + 32, 16, "bf16"),
+        (call("aten::bmm", ([3, 4, 8], FP32), ([3, 8, 2], FP32)), 384, 3 * (128 + 64), 96, "fp32"),
+        # one matrix for the whole batch is read once
+        (call("aten::bmm", ([3, 4, 8], FP32), ([3, 8, 2], FP32, [0, 2, 1])), 384, 3 * 128 + 64, 96, "fp32"),
+        (call("aten::bmm", ([1, 4, 8], FP32), ([1, 8, 2], FP32), kernel="sm90_xmma_tf32"), 128, 192, 32, "tf32"),
+        (call("aten::linear", ([5, 4, 8], BF16), ([2, 8], BF16), ([2], BF16)), 680, 320 + 32 + 4, 80, "bf16"),
+        (call("aten::matmul", ([5, 4, 8], BF16), ([8, 2], BF16)), 640, 320 + 32, 80, "bf16"),
+        (call("aten::mv", ([4, 8], BF16), ([8], BF16)), 64, 64 + 16, 8, "bf16"),
+        # 8 bits in, 16 out
+        (call("aten::_scaled_mm", ([4, 8], FP8), ([8, 2], FP8), ([1], FP32), ([1], FP32), None, None, "15", "False"),
+         128, 32 + 16 + 8, 16, "fp8"),
+        (call("_C::cutlass_scaled_mm", ([4, 2], BF16), ([4, 8], FP8), ([8, 2], FP8), ([4, 1], FP32), ([2], FP32), None),
+         128, 32 + 16 + 16 + 8, 16, "fp8"),
+        # filters of 3 x 3 over 6 x 6 with stride 2 and padding 1 give 3 x 3
+        (call("aten::convolution", ([2, 4, 6, 6], BF16), ([8, 4, 3, 3], BF16), ([8], BF16), "[2, 2]", "[1, 1]",
+              "[1, 1]", "False", "[0, 0]", "1"), 2 * 2 * 8 * 9 * 36, 576 + 576 + 16, 288, "bf16"),
+        (call("aten::cudnn_convolution", ([2, 4, 6, 6], BF16), ([8, 2, 3, 3], BF16), "[1, 1]", "[2, 2]", "[1, 1]", "2"),
+         2 * 2 * 8 * 9 * 18, 576 + 288, 288, "bf16"),
+        (call("aten::convolution_backward", ([2, 8, 3, 3], BF16), ([2, 4, 6, 6], BF16), ([8, 4, 3, 3], BF16), "[8]",
+              "[2, 2]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1", "[True, True, False]"),
+         2 * 2 * 2 * 8 * 9 * 36, 288 + 576 + 576, 576 + 576, "bf16"),
+        # 2 sequences, 3 heads, 4 queries, 4 keys of size 8: 16 pairs, 8 of them with a mask
+        (call("aten::_scaled_dot_product_flash_attention", *[([2, 3, 4, 8], BF16)] * 3, "0.", "False", "False"),
+         2 * 6 * 16 * 16, 3 * 384, 384, "bf16"),
+        (call("aten::_scaled_dot_product_flash_attention", *[([2, 3, 4, 8], BF16)] * 3, "0.", "True", "False"),
+         2 * 6 * 8 * 16, 3 * 384, 384, "bf16"),
+        # heads last, two heads of keys for four of queries
+        (call("aten::_flash_attention_forward", ([1, 1, 4, 8], BF16), ([1, 9, 2, 8], BF16), ([1, 9, 2, 8], BF16), None,
+              None, "1", "9", "0.", "False"), 2 * 4 * 9 * 16, 64 + 2 * 288, 64, "bf16"),
+        (call("aten::_scaled_dot_product_flash_attention_backward", *[([2, 3, 4, 8], BF16)] * 5, ([2, 3, 4], FP32),
+              None, None, "4", "4", "0.", "False"), 2 * 6 * 16 * 40, 5 * 384, 3 * 384, "bf16"),
+        (call("aten::add", ([4, 8], BF16), ([8], BF16), "1"), 32, 64 + 16, 64, ""),
+        (call("aten::add", ([4, 8], BF16), ([4, 8], FP32), "1"), 32, 64 + 128, 128, ""),
+        (call("aten::add_", ([4, 8], BF16), ([4, 8], FP32), "1"), 32, 64 + 128, 64, ""),
+        (call("aten::mul", ([4, 1], BF16), ([1, 8], BF16)), 32, 8 + 16, 64, ""),
+        (call("aten::mul", ([4, 8], BF16), ([4, 8], BF16, [1, 0])), 32, 64 + 8, 64, ""),
+        (call("aten::eq", ([4, 8], I64), "3"), 0, 256, 32, ""),
+        (call("aten::where", ([4, 8], "bool"), ([], FP32), ([4, 8], BF16)), 32, 32 + 64, 64, ""),
+        (call("aten::silu", ([0, 8], BF16)), 0, 0, 0, ""),
+        (call("aten::copy_", ([4, 8], BF16), ([4, 8], FP32), "False"), 0, 128, 64, ""),
+        (call("aten::copy_", ([4, 8], FP32), ([4, 8], FP32, [0, 1]), "False"), 0, 32, 128, ""),
+        (call("aten::cat", ([[4, 8], [2, 8]], "TensorList"), "0", kernel="CatArrayBatchedCopy<OpaqueType<2u>, 1>"),
+         0, 96, 96, ""),
+        (call("aten::embedding", ([100, 8], BF16), ([2, 3], I64), "-1"), 0, 96 + 48, 96, ""),
+        (call("aten::index_select", ([4, 8], BF16), "1", ([3], I64)), 0, 24 + 24, 24, ""),
+        (call("aten::gather", ([4, 8], BF16), "1", ([4, 2], I64), "False"), 0, 16 + 64, 16, ""),
+        (call("aten::mean", ([4, 8], FP32), "[-1]", "True", None), 32, 128, 16, ""),
+        (call("aten::argmax", ([4, 8], FP32), "-1", "False"), 32, 128, 32, ""),
+        (call("aten::_softmax", ([4, 8], BF16), "-1", "False"), 160, 64, 64, ""),
+        (call("aten::native_layer_norm", ([4, 8], BF16), "[8]", ([8], BF16), ([8], BF16), "1e-5"), 224, 96, 64, ""),
+        (call("_C::rms_norm", ([4, 8], BF16), ([4, 8], BF16), ([8], BF16), "1e-6"), 128, 64 + 16, 64, ""),
+        (call("aiter::rms_norm", ([4, 8], BF16), ([8], BF16), "1e-6"), 128, 64 + 16, 64, ""),
+        (call("_C::fused_add_rms_norm", ([4, 8], BF16), ([4, 8], BF16), ([8], BF16), "1e-6"), 160, 128 + 16, 128, ""),
+        (call("_C::silu_and_mul", ([4, 8], BF16), ([4, 16], BF16)), 64, 128, 64, ""),
+        (call("_C::rotary_embedding", ([4], I64), ([4, 32], BF16), ([4, 8], BF16), "8", ([99, 8], BF16), "True"),
+         3 * 160, 320 + 32 + 64, 320, ""),
+        # keys of 16 bits into a cache of 8
+        (call("_C_cache_ops::reshape_and_cache_flash", *[([4, 2, 8], BF16)] * 2, *[([9, 16, 2, 8], FP8)] * 2,
+              ([4], I64)), 0, 256 + 32, 128, ""),
+        (call("aten::topk", ([4, 8], FP32), "2", "-1", "True", "True"), 0, 128, 8 * 12, ""),
+    ],
+)  # fmt: skip
+def test_work_by_hand(given: Call, flops: float, read: float, written: float, matrix: str) -> None:
+    found = work_of(given)
+    assert (found.flops, found.read, found.written, found.matrix) == (flops, read, written, matrix)
+
+
+def test_compiled_kernels_move_each_tensor_once_and_read_only_places_of_a_table() -> None:
+    found = work_of(call("triton_poi_fused_add_0", ([4, 8], BF16), ([999, 8], BF16), ([4, 8], BF16), "32"))
+    assert (found.flops, found.read, found.written) == (None, 64 + 64, 64)
+    assert found.assumed
+
+
+PAGED = [([6, 4, 8], BF16), ([50, 16, 2, 8], BF16), ([50, 16, 2, 8], BF16), None, None, None, ([6, 4, 8], BF16)]
+
+
+def paged(ends: int, longest: int, most: int, lengths: Lengths | None = None) -> Work:
+    rest = [([ends], "int"), None, None, None, ([3], "int"), str(longest), str(most), ([3, 9], "int")]
+    return work_of(call("_vllm_fa3_C::fwd", *PAGED, *rest, lengths=lengths))
+
+
+def test_lengths_of_a_paged_cache_come_from_the_call_or_the_step() -> None:
+    one = paged(2, 6, 10)  # one sequence: 6 queries see 4 keys before them, and half of their square
+    assert (one.flops, one.read, one.source) == (2 * 4 * 16 * (60 - 18), 384 + 10 * 2 * 16 * 2, "shapes")
+    equal = paged(4, 2, 2)  # three prompts of two tokens
+    assert (equal.flops, equal.read) == (2 * 4 * 16 * 3 * 2, 384 + 6 * 2 * 16 * 2)
+    with pytest.raises(NoWorkError):
+        paged(4, 3, 9)
+    said = paged(4, 3, 9, Lengths(6, 20, 25))
+    assert (said.flops, said.read, said.source) == (2 * 4 * 16 * 25, 384 + 20 * 64, "shapes and step label")
+    with pytest.raises(NoWorkError):
+        paged(4, 3, 9, Lengths(7, 20, 25))  # the label of another step
+
+
+def test_experts_take_their_sizes_from_the_calls_inside() -> None:
+    inside = {
+        "_moe_C::topk_softmax": call("_moe_C::topk_softmax", *[([4, 2], FP32)] * 3, ([4, 8], BF16), "True"),
+        "_C::silu_and_mul": call("_C::silu_and_mul", ([8, 16], BF16), ([8, 32], BF16)),
+    }
+    given = (([4, 10], BF16), ([4, 8], BF16), None)
+    found = work_of(call("vllm::moe_forward", *given, inside=inside))
+    experts = 8 * (1 - 0.75**4)
+    assert found.flops == 2 * 8 * 3 * 16 * 10
+    assert found.read == pytest.approx(experts * 3 * 16 * 10 * 2 + 4 * 10 * 2 + 8 * 16 * 2)
+    assert found.written == 8 * (32 + 10) * 2
+    assert found.assumed
+    with pytest.raises(NoWorkError):
+        work_of(call("vllm::moe_forward", *given))
+
+
+@pytest.mark.parametrize(
+    ("operator", "shapes", "types"),
+    [
+        ("aten::mm", None, None),
+        ("aten::mm", "[[4, 8], [8, 2]]", None),
+        ("aten::mm", "{", "["),
+        ("aten::mm", "[[4, 8], [8, 2]]", '["float"]'),
+        ("aten::mm", "[[4, 8], [7, 2]]", '["float", "float"]'),
+        ("aten::mm", "[[4, 8, 1], [8, 2]]", '["float", "float"]'),
+        ("aten::mm", '[["s0", 8], [8, 2]]', '["float", "float"]'),
+        ("aten::mm", "[[-4, 8], [8, 2]]", '["float", "float"]'),
+        ("aten::mm", "[[4, 8], [8, 2]]", '["float", "acme::int3"]'),
+        ("aten::mm", "[[[4, 8], [8, 2]]]", '["TensorList"]'),
+        ("aten::mm", "[[], []]", '["", ""]'),
+        ("aten::add", "[[4, 8], [3, 8]]", '["float", "float"]'),
+        ("aten::cat", "[[[4, 8], [2, 8]], []]", '["TensorList", "Scalar"]'),
+        ("aten::index_select", "[[4, 8], [], [3]]", '["float", "Scalar", "long int"]'),
+        ("aten::convolution", "[[2, 4, 6, 6], [8, 4, 3, 3], [8]]", '["float", "float", "float"]'),
+        ("aten::convolution", "[[2, 4, 6, 6], [8, 4]]", '["float", "float"]'),
+        ("aten::_flash_attention_forward", "[[6, 4, 8], [6, 4, 8], [6, 4, 8]]", '["float", "float", "float"]'),
+        ("acme::mine", "[[4, 8]]", '["float"]'),
+    ],
+)
+def test_what_a_recording_does_not_say_has_no_work(operator: str, shapes: str | None, types: str | None) -> None:
+    with pytest.raises(NoWorkError):
+        work_of(recorded(operator, shapes, types))
+
+
+def test_a_kind_can_be_registered_and_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "KINDS", list(calls.KINDS))
+    calls._by_name.cache_clear()
+    mine = call("acme::mine", ([4, 8], BF16))
+    calls.register(Kind("mine", "acme::mine", lambda given: Work(7, given.tensor(0).bytes, 0), "7", "here"))
+    calls.register(Kind("broken", "acme::broken", lambda given: 1 / 0, "", ""))  # type: ignore[arg-type, return-value]
+    try:
+        assert work_of(mine) == Work(7, 64, 0)
+        with pytest.raises(NoWorkError, match="ZeroDivisionError"):
+            work_of(call("acme::broken", ([4, 8], BF16)))
+        with pytest.raises(LlmprofError):
+            calls.register(Kind("empty", " ", lambda given: Work(0, 0, 0), "", ""))
+    finally:
+        calls._by_name.cache_clear()
+
+
+COUNTED = """
+import json, torch
+from torch.profiler import profile
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+F = torch.nn.functional
+r = torch.randn
+runs = {
+    "aten::mm": lambda: r(5, 7) @ r(7, 3),
+    "aten::addmm": lambda: F.linear(r(5, 7), r(3, 7), r(3)),
+    "aten::bmm": lambda: torch.bmm(r(2, 5, 7), r(2, 7, 3)),
+    "aten::baddbmm": lambda: torch.baddbmm(r(2, 5, 3), r(2, 5, 7), r(2, 7, 3)),
+    "aten::convolution": lambda: F.conv2d(r(2, 4, 9, 8), r(6, 2, 3, 2), r(6), (2, 1), (1, 0), (1, 2), groups=2),
+    "aten::_scaled_dot_product_flash_attention_for_cpu": lambda: F.scaled_dot_product_attention(*[r(2, 3, 8, 16)] * 3),
+}
+out = []
+for name, run in runs.items():
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        run()
+    with profile(record_shapes=True) as made, torch.no_grad():
+        run()
+    made.export_chrome_trace("trace.json")
+    events = [e for e in json.load(open("trace.json"))["traceEvents"] if e.get("name") == name]
+    keys = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
+    flops = counter.get_total_flops()
+    if "attention" in name:  # the counter does not know the operator of the CPU, but has its formula
+        flops = sdpa_flop_count(*[(2, 3, 8, 16)] * 3)
+    out.append([name, flops, *(json.dumps(events[0]["args"].get(key)) for key in keys)])
+print(json.dumps(out))
+"""
+
+
+@pytest.mark.slow
+def test_flops_are_those_of_torch(engine_python: str, tmp_path: Path) -> None:
+    """Of an addend torch counts no addition, llmprof one an element of the result."""
+    said = subprocess.run([engine_python, "-c", COUNTED], cwd=tmp_path, capture_output=True, text=True, check=True)
+    rows = json.loads(said.stdout.splitlines()[-1])
+    assert len(rows) == 6
+    addends = {"aten::addmm": 5 * 3, "aten::baddbmm": 2 * 5 * 3}
+    for name, flops, *texts in rows:
+        assert work_of(recorded(name, *texts)).flops == flops + addends.get(name, 0), name
+
+
+def test_the_page_has_the_table_of_kinds(root: Path) -> None:
+    assert calls.markdown() in (root / "docs" / "bounds.md").read_text()

@@ -10,6 +10,7 @@ from llmprof import analyze, names, plugins, report
 from llmprof.analyze import catalog
 from llmprof.analyze.catalog import Analysis
 from llmprof.errors import AnalysisError, LlmprofError, PluginWarning
+from llmprof.theory import calls
 from tests import plugin_package
 from tests.report.builders import build
 
@@ -113,6 +114,19 @@ def test_kernel_names_that_cannot_be_used(install, code, why):
         found = names.categories(pl.Series(["acme", "nvjet_gemm"]))
     assert why in str(said[0].message)
     assert found.to_list() == ["other" if code == "PATTERNS = 5" else "norm", "linear"]
+
+
+def test_a_kind_of_operator_of_another_package(install):
+    code = """
+    from llmprof.theory.calls import Kind, Work
+    KINDS = [Kind("acme", "acme::mix aten::mm", lambda call: Work(3, call.tensor(0).bytes, 0), "3", "here"), 7]
+    """
+    install(code, "acme_llmprof:KINDS", plugins.OPERATORS)
+    with pytest.warns(PluginWarning, match=r"\(llmprof\.operators\)"):
+        found = calls.kind_of("acme::mix")
+    assert found is not None
+    assert calls.work_of(calls.recorded("acme::mix", "[[4]]", '["float"]')).read == 16
+    assert calls.kind_of("aten::mm").name == "gemm"  # llmprof's own stays
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,7 @@ def host(browser: Browser) -> Iterator[Callable[..., Host]]:
     yield show
     for one in opened:
         one.page.close()
+        assert one.problems == []
 
 
 @dataclass
@@ -339,7 +340,9 @@ def notebook(lab: Lab, desk: Desk, request: pytest.FixtureRequest) -> Iterator[C
     if request.node.stash.get(FAILED, False):
         desk.leave()  # nobody knows what it left there
     elif opened:
+        shown = desk.shown
         desk.clear()
+        assert (shown.problems, shown.asked) == ([], set())
 
 
 def _keep(problems: list[str], message: ConsoleMessage) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from tests.browser.host import PAINTED, PATIENCE_S
 
+FOCUSED = "(one => one.ariaLabel || one.closest('label')?.innerText || one.textContent)(document.activeElement).trim()"
+OUTLINE = "(one => [one.outlineStyle, parseFloat(one.outlineWidth)])(getComputedStyle(document.activeElement))"
 DRAWN = """([root, needs, shows]) => {
     const now = [...document.querySelectorAll(root)].pop()?.dataset ?? {};
     const read = (text) => { try { return JSON.parse(text); } catch { return text; } };
@@ -46,6 +48,26 @@ def exact(page: Any, nth: int = 0) -> None:
         arg=nth,
     )
     painted(page)
+
+
+def drag(page: Any, begin: tuple[float, float], end: tuple[float, float]) -> None:
+    """Press the button of the mouse at a place of the page, move, and release it."""
+    page.mouse.move(*begin)
+    page.mouse.down()
+    page.mouse.move(*end, steps=4)
+    page.mouse.up()
+
+
+def tab_to(page: Any, words: str) -> None:
+    """Press Tab until the focus is on what is called so, and stands out."""
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate(FOCUSED).startswith(words):
+            line, width = page.evaluate(OUTLINE)
+            assert line != "none"
+            assert width >= 1
+            return
+    raise AssertionError(f"Tab does not lead to {words!r}")
 
 
 def still(locator: Any) -> dict[str, float]:

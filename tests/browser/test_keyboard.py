@@ -9,10 +9,10 @@ from llmprof.explore.layers import explorer
 from tests.analyze.test_ranks import on_hosts, run_of
 from tests.analyze.test_replay import device_bound
 from tests.browser import drawn
+from tests.browser.drawn import tab_to
 from tests.browser.host import PATIENCE_S
 
 SAMPLE = "torch_tp4_eager_nccl"
-NAME = "(one => one.ariaLabel || one.closest('label')?.innerText || one.textContent)(document.activeElement).trim()"
 
 SAID = "document.activeElement.closest('.lp-panel').querySelector('[aria-live]').textContent"
 
@@ -21,19 +21,6 @@ SAID = "document.activeElement.closest('.lp-panel').querySelector('[aria-live]')
 def show(host, request):
     """Show a widget in one of the themes."""
     return lambda widget: host(widget, width=1100, height=2000, theme=request.param)
-
-
-def tab_to(shown, words: str) -> None:
-    """Press Tab until the focus is on what is called so, and stands out."""
-    for _ in range(60):
-        shown.page.keyboard.press("Tab")
-        if shown.page.evaluate(NAME).startswith(words):
-            style = "(({ outlineStyle, outlineWidth }) => [outlineStyle, parseFloat(outlineWidth)])"
-            line, width = shown.page.evaluate(f"{style}(getComputedStyle(document.activeElement))")
-            assert line != "none"
-            assert width >= 1
-            return
-    raise AssertionError(f"Tab does not lead to {words!r}")
 
 
 def press(shown, *keys: str) -> None:
@@ -48,10 +35,10 @@ def test_layers_stay_at_a_bar_while_slack_is_found(show, sample_trace, monkeypat
     widget = explore.layers(sample_trace(SAMPLE), rank=3)
     shown = show(widget)
     drawn.settled(shown, ".lp-layers", rank=3)
-    tab_to(shown, "Heat map of layers")
+    tab_to(shown.page, "Heat map of layers")
     press(shown, "ArrowRight", "ArrowDown", "Enter")
     shown.page.wait_for_function("document.querySelector('.lp-layers')?.dataset.cell")
-    tab_to(shown, "Time of each stage")
+    tab_to(shown.page, "Time of each stage")
     press(shown, "ArrowDown", "ArrowDown")
     at = shown.page.evaluate(SAID)
     assert at
@@ -60,46 +47,44 @@ def test_layers_stay_at_a_bar_while_slack_is_found(show, sample_trace, monkeypat
     assert shown.page.evaluate(SAID) == at
     press(shown, "Enter")
     assert at.startswith(shown.wait(lambda: widget.stage))
-    assert shown.problems == []
 
 
 def test_layers(show, sample_trace):
     widget = explore.layers(sample_trace(SAMPLE))
     shown = show(widget)
     drawn.settled(shown, ".lp-layers", rank=0)
-    tab_to(shown, "Show")
+    tab_to(shown.page, "Show")
     press(shown, "b")  # the choice that begins so
     drawn.settled(shown, ".lp-layers", measure="busy")
-    tab_to(shown, "Rank")
+    tab_to(shown.page, "Rank")
     press(shown, "3")
     drawn.settled(shown, ".lp-layers", rank=3)
-    tab_to(shown, "Heat map of layers")
+    tab_to(shown.page, "Heat map of layers")
     press(shown, "ArrowRight", "ArrowDown", "Enter")
     step, layer = shown.wait(lambda: widget.layer is not None and (widget.step, widget.layer))
     assert set(widget.selected.select("rank", "step", "layer").rows()) == {(3, step, layer)}
     drawn.settled(shown, ".lp-layers", cell=[3, step, layer, None])
-    tab_to(shown, "Time of each stage")
+    tab_to(shown.page, "Time of each stage")
     press(shown, "ArrowDown", "Enter")
     stage = shown.wait(lambda: widget.stage)
     assert set(widget.selected["stage"]) == {stage}
     drawn.settled(shown, ".lp-layers", stage=stage)
-    assert shown.problems == []
 
 
 def test_overlap(show, sample_trace):
     widget = explore.overlap(sample_trace(SAMPLE))
     shown = show(widget)
     drawn.settled(shown, ".lp-overlap", "bars", window=None)
-    tab_to(shown, "Compare with")
+    tab_to(shown.page, "Compare with")
     press(shown, "r")
     against = shown.wait(lambda: widget.against)
     drawn.settled(shown, ".lp-overlap", "bars", against=against)
-    tab_to(shown, "Parts of the time")
+    tab_to(shown.page, "Parts of the time")
     press(shown, "ArrowRight", "ArrowRight", "Enter")
     shown.wait(lambda: widget.step is not None and widget.window)
     drawn.settled(shown, ".lp-overlap", "bars", window=list(widget.window))
     whole = widget.window[1] - widget.window[0]
-    tab_to(shown, "Lanes of the window")
+    tab_to(shown.page, "Lanes of the window")
     press(shown, "+")
     near = shown.wait(lambda: widget.window if widget.window[1] - widget.window[0] < whole else None)
     drawn.settled(shown, ".lp-overlap", window=list(near))
@@ -109,80 +94,76 @@ def test_overlap(show, sample_trace):
     press(shown, "0")
     shown.wait(lambda: widget.window is None)
     drawn.settled(shown, ".lp-overlap", "bars", window=None)
-    assert shown.problems == []
 
 
 def test_collectives(show, sample_trace):
     widget = explore.all_reduce(sample_trace(SAMPLE))
     shown = show(widget)
     drawn.settled(shown, ".lp-collectives", "call")
-    tab_to(shown, "Phase")
+    tab_to(shown.page, "Phase")
     press(shown, "d")
     drawn.settled(shown, ".lp-collectives", phase="decode")
-    tab_to(shown, "Wait and transfer over time")
+    tab_to(shown.page, "Wait and transfer over time")
     press(shown, "ArrowRight", "ArrowRight", "Enter")
     call = shown.wait(lambda: widget.call is not None and [widget.call])[0]
     assert set(widget.selected["call"]) == {call}
     assert widget.selected["rank"].to_list() == [0, 1, 2, 3]
     drawn.settled(shown, ".lp-collectives", call=call)
-    tab_to(shown, "Next call")
+    tab_to(shown.page, "Next call")
     press(shown, "Enter")
     shown.wait(lambda: widget.call not in (None, call))
     drawn.settled(shown, ".lp-collectives", call=widget.call)
-    assert shown.problems == []
 
 
 def test_ranks(show):
     widget = explore.ranks(run_of(**on_hosts()))
     shown = show(widget)
     drawn.settled(shown, ".lp-ranks", measure="step")
-    tab_to(shown, "Show")
+    tab_to(shown.page, "Show")
     press(shown, "w")
     drawn.settled(shown, ".lp-ranks", measure="wait")
-    tab_to(shown, "Heat map of ranks")
+    tab_to(shown.page, "Heat map of ranks")
     press(shown, "ArrowRight", "ArrowDown", "Enter")
     rank, step = shown.wait(lambda: widget.picked and (widget.picked[0], widget.step))
     assert widget.selected.select("rank", "step").rows() == [(rank, step)]
     drawn.settled(shown, ".lp-ranks", picked=[[rank], step])
-    tab_to(shown, "Only the picked ranks")
+    tab_to(shown.page, "Only the picked ranks")
     press(shown, "Enter")
     drawn.settled(shown, ".lp-ranks", ranks=[rank, rank])
     assert shown.faults() == []
-    assert shown.problems == []
 
 
 def test_what_if(show):
     widget = explore.what_if(device_bound())
     shown = show(widget)
     drawn.settled(shown, ".lp-what_if", changes=[])
-    tab_to(shown, "+ Faster or slower")
+    tab_to(shown.page, "+ Faster or slower")
     press(shown, "Enter")
     drawn.settled(shown, ".lp-what_if", changes=["scale:linear:0.5"])
-    tab_to(shown, "of")
+    tab_to(shown.page, "of")
     press(shown, "n")
     drawn.settled(shown, ".lp-what_if", changes=["scale:norm:0.5"])
-    tab_to(shown, "takes")
+    tab_to(shown.page, "takes")
     press(shown, "ArrowRight")
     drawn.settled(shown, ".lp-what_if", changes=["scale:norm:0.55"])
     assert widget.selected["predicted_ns"].to_list() == [51_000 + 26_950]  # of 49 us of norm
-    tab_to(shown, "Remove")
+    tab_to(shown.page, "Remove")
     press(shown, "Enter")
     drawn.settled(shown, ".lp-what_if", changes=[])
     assert shown.faults() == []
-    assert shown.problems == []
 
 
 def test_kernels(show, sample_trace):
     widget = explore.kernels(sample_trace("torch_tp1_eager"))
     shown = show(widget)
     shown.page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
-    tab_to(shown, "Search")
+    tab_to(shown.page, "Search")
     shown.page.keyboard.type("norm")
     shown.wait(lambda: widget.search == "norm" and 0 < widget.table.height < 9)
-    tab_to(shown, "stage")
+    tab_to(shown.page, "stage")
     press(shown, "n")
     stage = shown.wait(lambda: widget.stage)
-    tab_to(shown, "launches")
+    tab_to(shown.page, "launches")
     press(shown, "Enter")
     shown.wait(lambda: widget.sort == "-count")
     shown.page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
@@ -191,14 +172,13 @@ def test_kernels(show, sample_trace):
     press(shown, "ArrowDown", "Enter")
     shown.wait(lambda: widget.kernel is not None)
     assert set(widget.selected.select("stage", "name").rows()) == {(stage, widget.kernel)}
-    assert shown.problems == []
 
 
 def test_requests(show):
     widget = explore.requests(launch.open_run(bundled.notebook_data("h200") / "served_queue"))
     shown = show(widget)
     shown.page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
-    tab_to(shown, "end to end")
+    tab_to(shown.page, "end to end")
     press(shown, "Enter")
     shown.wait(lambda: widget.sort == "-e2e_ns")
     shown.quiet()
@@ -207,4 +187,37 @@ def test_requests(show):
     picked = shown.wait(lambda: widget.picked is not None and [widget.picked])[0]
     shown.page.get_by_role("heading", name=f"Request {picked}").wait_for()
     assert set(widget.selected["request"]) == {picked}
-    assert shown.problems == []
+
+
+def test_compare(show, sample_trace):
+    widget = explore.compare(sample_trace("torch_tp1_eager"), sample_trace("torch_tp1_cudagraph"))
+    shown = show(widget)
+    page = shown.page
+    page.wait_for_function("document.querySelector('[data-tracks]') && document.querySelector('[data-story]')")
+    page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
+    tab_to(page, "phase")
+    press(shown, "p")  # the choice that begins so
+    shown.wait(lambda: widget.phase == "prefill")
+    page.wait_for_function("JSON.parse(document.querySelector('[data-story]').dataset.story).phase === 'prefill'")
+    tab_to(page, "Next step")
+    press(shown, "Enter")
+    shown.wait(lambda: widget.place is not None)
+    tab_to(page, "Timelines of both runs")
+    press(shown, "+")
+    near = shown.wait(lambda: widget.zoom)
+    press(shown, "d")
+    shown.wait(lambda: widget.zoom != near)
+    press(shown, "0")
+    shown.wait(lambda: widget.zoom is None)
+    for name, trait, values in (
+        ("vanished", "status", ("only_a", None)),
+        ("change", "sort", ("delta_ns", "-delta_ns")),
+    ):
+        tab_to(page, name)
+        for value in values:
+            press(shown, "Enter")
+            shown.wait(lambda trait=trait, value=value: getattr(widget, trait) == value)
+    page.locator("[aria-busy=false] tr[data-row]").first.wait_for()
+    page.get_by_role("grid").focus()
+    press(shown, "ArrowDown", "Enter")
+    shown.wait(lambda: widget.picked is not None and widget.selected.height > 0)

@@ -66,7 +66,6 @@ def test_a_widget_follows_a_switch_of_the_theme_while_it_is_open(name, host, sam
     assert one.faults() == []
     one.page.evaluate("document.body.dataset.jpThemeLight = 'true'")
     one.wait(lambda: one.page.evaluate(LIGHTNESS)[0] > 0.95)
-    assert one.problems == []
 
 
 @pytest.fixture(scope="module")

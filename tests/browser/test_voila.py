@@ -1,7 +1,6 @@
 """``llmprof explore``: the same explorers in a browser tab without JupyterLab, ended with Ctrl-C."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.browser.drawn import painted
+from tests.browser.host import artefacts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -54,9 +54,7 @@ def test_page_shows_the_explorers_and_ctrl_c_ends_everything(server, browser: Br
     page.locator("tr[data-row]").first.click()
     page.get_by_text("Launches over time").first.wait_for()
     painted(page)
-    folder = Path(os.environ.get("LLMPROF_ARTEFACTS", ROOT / ".artefacts"))
-    folder.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=folder / "voila.png")
+    page.screenshot(path=artefacts() / "voila.png")
     assert outside == set()
     page.close()
 

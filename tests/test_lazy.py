@@ -37,12 +37,6 @@ def test_a_function_imports_its_library_when_it_is_called(library):
     assert taken["twice"](1) == 2
 
 
-def test_who_asks_for_its_file_does_not_import_it(library, tmp_path):
-    put_off(library, "twice")
-    assert importlib.import_module(library).__file__ == str(tmp_path / library / "__init__.py")
-    assert not is_imported(library)
-
-
 def test_what_is_imported_or_not_installed_is_left_alone(library):
     module = importlib.import_module(library)
     put_off(library, "twice")

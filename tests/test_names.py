@@ -8,7 +8,6 @@ import pytest
 from llmprof import names
 from llmprof.analyze import activity, kernel_categories
 from llmprof.errors import LlmprofError
-from llmprof.names.operators import by_distinct, contains, one_of_each
 from llmprof.trace import Trace
 
 AT = "void at::native::"
@@ -281,29 +280,3 @@ def test_classes_of_letters_also_hold_letters_beyond_ascii():
         "word", None, "digit", "space", "other",
     ]  # fmt: skip
     assert names.by_unique_name(pl.Series(["größe_kernel", "x٣"]), patterns, None).to_list() == ["word", "digit"]
-
-
-def test_by_distinct_asks_for_each_name_once() -> None:
-    asked: list[tuple[str, ...]] = []
-
-    def length(distinct: tuple[str, ...]) -> pl.Series:
-        asked.append(distinct)
-        return pl.Series([len(name) for name in distinct], dtype=pl.Int64)
-
-    given = pl.Series(["gemm", None, "gemm", "softmax"], dtype=pl.String)
-    assert by_distinct(given, length).to_list() == [4, None, 4, 7]
-    assert [sorted(distinct) for distinct in asked] == [["gemm", "softmax"]]
-    assert by_distinct(given.filter(given.is_null()), length).to_list() == [None]
-
-
-def test_contains_looks_at_each_name() -> None:
-    given = pl.Series(["cudaLaunchKernel", None, "cudaFree", "cudaLaunchKernel"])
-    assert contains(given, "(?i)launch").to_list() == [True, None, False, True]
-    assert contains(given.clear(), "a").to_list() == []
-
-
-def test_one_row_of_each_number() -> None:
-    codes = pl.Series([3, 1, 3, None, 0], dtype=pl.UInt32)
-    rows = one_of_each(codes)
-    assert codes[rows].to_list() == [0, 1, 3]
-    assert one_of_each(codes.clear()).tolist() == []

@@ -2,8 +2,6 @@ import contextlib
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
 from contextlib import closing
@@ -26,12 +24,6 @@ def database(tmp_path):
         connection.execute("CREATE VIEW seen AS SELECT 7 AS n")
     connection.close()
     return path
-
-
-def test_tables_and_columns_have_the_names_of_the_file(database):
-    with sqlite.connect(database) as connection:
-        assert sqlite.tables(connection) == {'odd "name"; --': ["a b", "text", "real"]}
-        assert sqlite.columns(connection, "no such") == []
 
 
 def test_columns_are_read_in_the_types_wanted_and_what_is_missing_is_left_out(database):
@@ -126,12 +118,6 @@ def made(path, create: str, rows: list[tuple]) -> pl.DataFrame:
     return sqlite.read(path, "t", {"n": pl.Int64(), "text": pl.String()})
 
 
-def test_a_large_table_is_read_in_ranges_of_rows_in_the_order_of_the_file(many_threads, tmp_path):
-    rows = [(i * i, f"t{i}" if i % 3 else None) for i in range(100)]
-    assert made(tmp_path / "a.sqlite", "CREATE TABLE t (n INTEGER, text TEXT)", rows).rows() == rows
-    assert len(many_threads) == 4
-
-
 @pytest.mark.parametrize("keys", [range(-500, 500, 10), [1, *range(10**12, 10**12 + 60)], [-(2**63), 0, 2**63 - 1]])
 def test_rows_with_gaps_in_their_numbers_are_all_read(many_threads, tmp_path, keys):
     rows = [(key, f"t{key}") for key in keys]
@@ -184,23 +170,6 @@ def test_an_endless_view_is_not_looked_at(tmp_path):
         connection.execute(f"CREATE VIEW NVTX_EVENTS AS SELECT x AS start, x AS end FROM ({ENDLESS})")
     with pytest.raises(ReadError, match="has no kernel"):
         llmprof.read(path, cache=False)
-
-
-def test_an_interrupt_ends_a_query_that_does_not_end(database):
-    code = (
-        f"from llmprof.storage import sqlite\nprint('begin', flush=True)\nsqlite.query({str(database)!r}, {ENDLESS!r})"
-    )
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        assert child.stdout.readline() == "begin\n"
-        while child.poll() is None:
-            child.send_signal(signal.SIGINT)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(0.2)
-        assert "KeyboardInterrupt" in child.stderr.read()
-    finally:
-        child.kill()
-        child.communicate()
 
 
 def test_an_interrupted_query_goes_on_for_one_batch_at_most(database):

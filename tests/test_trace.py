@@ -211,16 +211,6 @@ def test_a_damaged_or_missing_table_is_not_taken_for_one_that_was_not_recorded(t
             Trace.open(folder)
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch):
-    def full(self, *args, **options):
-        raise pl.exceptions.ComputeError("No space left on device (os error 28)")
-
-    monkeypatch.setattr(pl.DataFrame, "write_parquet", full)
-    with pytest.raises(OutputError, match=r"cannot write the trace to .*No space left"):
-        Trace({"kernels": schema.TABLES["kernels"].empty()}).save(tmp_path / "saved")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_saved_table_that_the_head_does_not_name_is_damage(tmp_path, sample_trace):
     folder = sample_trace("torch_transformers_generate").save(tmp_path / "s")
     head = json.loads((folder / "llmprof.json").read_text())

@@ -26,8 +26,8 @@ from llmprof.analyze.replay.graph import (
     Graph,
     graph,
 )
-from llmprof.analyze.replay.plan import Level, Plan, _covered
-from llmprof.analyze.replay.schedule import NEVER, Chains, earliest, latest
+from llmprof.analyze.replay.plan import Level, Plan
+from llmprof.analyze.replay.schedule import NEVER, Chains, earliest
 from llmprof.analyze.replay.slack import known_slack, unknown_slack
 from llmprof.analyze.replay.what_if import moved_in_words, replayed
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
@@ -110,22 +110,6 @@ def two_ranks() -> Trace:
         group=pl.lit("tp"),
     )
     return Trace({"kernels": kernels, "runtime": host(calls), "collectives": table}, {"world_size": 2})
-
-
-def test_a_chain_waits_for_another_one() -> None:
-    # host: 0, then 5 later; stream: 3 after each launch, kernels of 10: 3 -> 13, then max(5 + 3, 13) = 13
-    chains = Chains(
-        bounds=np.array([0, 2, 4]),
-        weight=np.array([0, 5, 0, 10]),
-        origin=np.array([0, NEVER, NEVER, NEVER]),
-        source=np.array([0, 1]),
-        target=np.array([2, 3]),
-        delay=np.array([3, 3]),
-    )
-    assert earliest(chains).tolist() == [0, 5, 3, 13]
-    # so that node 3 is at 13: node 2 by 3, node 0 by 0, node 1 by 10
-    free = latest(chains, np.array([-NEVER, -NEVER, -NEVER, 13]))
-    assert free.tolist() == [0, 10, 3, 13]
 
 
 def test_a_cycle_is_refused() -> None:
@@ -666,20 +650,6 @@ def test_a_call_that_holds_the_device_is_taken_away_with_what_it_holds() -> None
     # recorded 5 to 91. The first kernel ends at 20; a device's own gap is 5 us at most, and 1 us is after the call
     found = what_if(trace, changes.without_call("^cudaFree$"))
     assert found.select("recorded_ns", "predicted_ns").row(0) == (86 * US, (86 - 55) * US)
-
-
-@pytest.mark.parametrize(
-    ("intervals", "covered"),
-    [
-        # 10 to 20 and 15 to 30 are one, 40 to 50 another
-        ([(10, 20), (15, 30), (40, 50)], {0: 0, 11: 1, 17: 7, 30: 20, 35: 20, 45: 25, 60: 30}),
-        # one lies in the other
-        ([(10, 30), (12, 20), (40, 50)], {10: 0, 11: 1, 20: 10, 25: 15, 35: 20, 45: 25, 60: 30}),
-    ],
-)
-def test_how_much_of_the_time_before_is_covered(intervals: list[tuple[int, int]], covered: dict[int, int]) -> None:
-    start, end = np.array(intervals).T
-    assert _covered(start, end)(np.array(list(covered))).tolist() == list(covered.values())
 
 
 def test_more_events_than_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,19 +56,6 @@ def test_text_can_be_read_in_both_themes() -> None:
         assert contrast(in_the_dark(text), GROUND) >= 4.5
 
 
-def test_bars_show_on_the_dark_ground() -> None:
-    assert min(contrast(in_the_dark(colour), GROUND) for colour in COLOURS) > 1.6
-    assert lightened("#FFFFFF") == "#FFFFFF"
-    assert lightened("#000000") == "#5C5C5C"  # 0.36 of 255
-    assert len(set(NEUTRAL.values())) >= len(NEUTRAL) - 1  # two light greys of layers and idle time
-
-
-def test_names_of_one_palette_have_colours_of_their_own_in_both_themes() -> None:
-    for kind, table in PALETTES.items():
-        assert len(set(table.values())) == len(table), kind
-        assert len({in_the_dark(colour) for colour in table.values()}) == len(table), kind
-
-
 def test_the_style_of_a_notebook_is_of_charts_of_this_package_in_dark_pages_alone() -> None:
     for rule in notebook_style().splitlines():
         assert rule.startswith(":is(body[data-jp-theme-light=")

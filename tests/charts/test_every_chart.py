@@ -227,12 +227,6 @@ def test_altair_is_imported_for_the_first_chart_only() -> None:
     assert out.strip() == "False"
 
 
-def test_unknown_names_are_attribute_errors() -> None:
-    with pytest.raises(AttributeError, match="pie"):
-        _ = charts.pie  # type: ignore[attr-defined]
-    assert set(charts.__all__) <= set(dir(charts))
-
-
 def _spec_of(page: str) -> Any:
     found = re.search(r'<script id="spec" type="application/json">(.*?)</script>', page, re.DOTALL)
     assert found

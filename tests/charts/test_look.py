@@ -53,13 +53,6 @@ def test_families_stay_apart_for_colour_blind_readers(matrix: tuple[tuple[float,
         assert _distance(a, b, matrix) > 12, (a, b)
 
 
-def test_neighbours_in_a_layer_stay_apart() -> None:
-    layer = ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "all_reduce", "norm"]
-    layer += ["gate_up_proj", "activation", "down_proj", "all_reduce"]
-    for a, b in itertools.pairwise(layer):
-        assert _distance(STAGES[a], STAGES[b], None) > 15, (a, b)
-
-
 def test_unknown_names_come_last_with_spare_colours() -> None:
     table = colours("stage", ["zeta", "attention", "alpha", "norm"])
     assert list(table) == ["norm", "attention", "alpha", "zeta"]

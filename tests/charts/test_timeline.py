@@ -78,13 +78,6 @@ def test_overlapping_events_of_a_lane_never_exceed_a_slice() -> None:
     assert heights.max() == pytest.approx(1, abs=1e-3)
 
 
-def test_the_data_stay_small_however_many_events_there_are() -> None:
-    frame = frames.attributed()
-    many = pl.concat([frame.with_columns(pl.col("start_ns") + i * 66_000_000) for i in range(8)])
-    sizes = [len(specs.rows(charts.timeline(rows), "rect", "busy_ns")) for rows in (frame, many)]
-    assert max(sizes) < 12_000
-
-
 def test_events_without_stream_step_layer_or_stage() -> None:
     bare = {"stream": None, "step": None, "phase": None, "layer": None, "stage": None}
     frame = pl.DataFrame([event(0, 1_000), event(2_000, 1_000, **bare)], infer_schema_length=None)  # type: ignore[arg-type]

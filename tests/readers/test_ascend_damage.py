@@ -212,12 +212,6 @@ def test_a_rank_that_was_never_exported_is_left_out_with_a_note(rank, synthetic_
     assert any("r1_ascend_pt was never exported" in warning for warning in trace.coverage["warnings"])
 
 
-def test_a_folder_of_something_else_is_not_taken(tmp_path):
-    (tmp_path / "notes.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ReadError):
-        llmprof.read(tmp_path)
-
-
 def test_single_files_read_by_their_content(rank, whole, tmp_path):
     for name in ("trace_view.json", "kernel_details.csv", "ascend_pytorch_profiler_0.db"):
         copy = tmp_path / f"x{Path(name).suffix}"
@@ -246,14 +240,6 @@ def test_a_call_of_one_name_is_matched_by_its_time(rank):
     trace = read(rank)
     assert trace.collectives.height == len(renamed)
     assert trace.collectives["name"].unique().to_list() == ["hcom_allReduce__1_0_1"]
-
-
-def test_hostile_names_stay_text(rank):
-    folder = drop(rank, "*.db") / OUTPUT
-    view = (folder / "trace_view.json").read_text().replace("npu::npu_swiglu", "<script>alert(1)</script>")
-    (folder / "trace_view.json").write_text(view)
-    trace = read(rank)
-    assert "<script>alert(1)</script>" in [*trace.ops["name"], *trace.markers["name"]]
 
 
 def test_sizes_that_are_no_sizes_are_unknown(rank, whole):

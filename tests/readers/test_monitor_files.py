@@ -32,13 +32,6 @@ DMON_PLAIN = """\
     0     76     30     46      9      2      0
     1     61     28     44      0      0      0
 """
-DMON_TIMES = """\
-#Time         gpu     sm    mem
-#HH:MM:SS     Idx      %      %
- 23:59:59       0     17      7
- 00:00:01       0     15      6
-"""
-DMON_CSV = "#gpu, pwr, sm\n#Idx, W, %\n0, 64, 7\n0, 65, 8\n"
 QUERY = """\
 timestamp, index, name, pstate, utilization.gpu [%], memory.used [MiB], power.draw [W], temperature.gpu, \
 clocks.current.sm [MHz], clocks_event_reasons.active, clocks_event_reasons.hw_slowdown, ecc.errors.corrected

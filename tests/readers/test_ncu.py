@@ -520,13 +520,6 @@ def test_every_real_page_is_read_without_a_loss(path):
     assert found.metrics["unit"].str.contains("second|[KMGT]byte|usec").sum() == 0
 
 
-@needs_real
-@pytest.mark.parametrize("kernel", ["k0004", "k0007"])
-def test_sections_of_one_launch_in_several_files_are_put_together(kernel):
-    found = read_metrics(sorted(REAL.glob(f"codegandee_{kernel}_*.csv")))
-    assert found.kernels.height == 1
-
-
 @needs_captures
 def test_the_report_of_the_capture_holds_what_its_pages_hold():
     pytest.importorskip("ncu_report", reason="the optional package ncu-report is not here")

@@ -47,7 +47,6 @@ ms,us,,,,,,,,KB,B,MB,GB/s,,,,,,,
 2.0,4.5,80,2,1,128,1,1,32,1.0,512,,,,,"Tesla V100 (1)","1","14","void gemm<float, int>(float*) [12]",4
 2.1,bad,80,2,1,128,1,1,32,1.0,512,,,,,"Tesla V100 (1)","1","14","lost",5
 """
-API_TRACE = '"Start","Duration","Name","Correlation_ID"\nus,us,,\n0.5,2.5,"cudaLaunchKernel",4\n9,1,"cuMemAlloc",5\n'
 
 
 def test_a_summary_by_hand(tmp_path):

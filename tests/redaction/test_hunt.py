@@ -1,6 +1,5 @@
 """The hunt: what an independent look finds in a file must not be in its copy, and the copy gives the same tables."""
 
-import gzip
 import json
 import re
 import sqlite3
@@ -108,41 +107,6 @@ def _trace(path: Path) -> llmprof.Trace | None:
         return None
 
 
-SECRETS = {
-    "token": "hf_PlantedTokenOfTheTests99",
-    "key": "sk-planted-0123456789",
-    "value": "DATABASE_URL=postgres://bob:hunter2@db.planted.internal/x",
-    "path": "/planted/home/of/someone/model.py",
-    "short path": "/mis/planted",
-    "windows": "C:\\Users\\Planted\\run.py",
-    "address": "10.99.88.77:8000",
-    "address 6": "fe80::dead:beef:99",
-    "mail": "planted@example.org",
-    "uuid": "GPU-deadbeef-1111-2222-3333-444455556666",
-    "host": "planted-node-17.internal",
-    "flag": "--api-key planted-flag-value",
-    "password": "password: planted-pass",
-    "cloud key": "ASIAPLANTED0EXAMPLE7",
-    "cloud secret": "wPlantXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKE",
-    "web token": "eyJhbGciOiJIUzI1NiJ9.eyJwbGFudGVkIjoxfQ.plantedSignature99",
-    "base64": "cGxhbnRlZCBzZWNyZXQgdGV4dCBvZiBhIHVzZXI5OTk=",
-    "hardware address": "0a:1b:2c:3d:4e:5f",
-    "hardware address with dashes": "0a-1b-2c-3d-4e-5f",
-    "address 6 of a site": "2001:db8::ff00:42:8329",
-    "share": "\\\\plantedserver\\share\\models",
-    "url": "postgresql+psycopg://bob:planted9@db/x",
-    "login": "plantedbob:hunter2@db.example.com",
-    "repository": "git@github.com:planted/private.git",
-    "registry": "registry.planted.io/team/img:1.2",
-    "pod": "plantedworker-7d9f8b6c5d-xk2lp",
-    "group of ranks": "10.99.88.66%eth0_60000_0_173",
-    "model": "--model planted/llama-70b-tuned",
-    "account": "arn:aws:iam::123456789012:role/Planted",
-    "user": "user=plantedbob",
-    "key of a service": "gsk_plantedplanted0123456789",
-    "header": "Basic cGxhbnRlZDpwdw==",
-}
-"""One of each kind that has a shape by which it is known wherever it stands."""
 PROMPTS = {
     "question": ("What is the salary of Planted Jones", "salary"),
     "order": ("summarize this patient record for Planted", "patient"),
@@ -151,13 +115,6 @@ PROMPTS = {
     "Russian": ("\u0437\u0430\u0440\u043f\u043b\u0430\u0442\u0430", "\u0437\u0430\u0440"),
 }
 """What people ask of models, as programs write it into ranges; and a word that must not be left."""
-NAMED = "planted-user-17"
-"""A name that has no shape, and is known by the field in which it stands."""
-
-
-def _traces_of(secret: str) -> list[bytes]:
-    bare = re.sub(r"--api-key |password: |--model |user=|Basic |%.*$|:1\.2$", "", secret)
-    return [part.encode() for part in bare.split() if part]
 
 
 @pytest.mark.parametrize("kind", PROMPTS)
@@ -223,156 +180,6 @@ def test_names_that_profilers_write_are_no_prompts():
         "autograd::engine::evaluate_function: AddmmBackward0", "gpu_model_runner: forward",
     ]  # fmt: skip
     assert [text for text in kept if names.text(text) != text] == []
-
-
-@pytest.mark.parametrize("kind", SECRETS)
-@pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gzip"])
-def test_a_secret_planted_in_every_place_of_a_chrome_trace(kind, zipped, tmp_path):
-    secret = SECRETS[kind]
-    event = {
-        "ph": "X", "cat": f"cpu_op {secret}", "name": f"run {secret} by {NAMED}", "pid": f"p {secret}", "tid": secret,
-        "ts": 1, "dur": 2, "id": secret, "bp": secret, secret: 1, "extra": secret,
-        "args": {
-            "External id": secret, "Input Dims": [[secret], {secret: 1}], "Input type": [secret], secret: secret,
-            "Call stack": secret, "Concrete Inputs": [secret], "device": secret, "kernel_file": secret,
-        },
-    }  # fmt: skip
-    named = {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": f"python serve.py {secret}"}}
-    thread = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": f"thread 2 ({secret})"}}
-    counter = {"ph": "C", "name": secret, "pid": 1, "ts": 1, "args": {secret: 5}}
-    document = {
-        "username": NAMED, "traceName": secret, secret: secret, "metadata": {"system": {"env": {"TOKEN_X": secret}}},
-        "distributedInfo": {"backend": secret, "rank": 0, "world_size": 1, "host": secret,
-                            "pg_config": [{"pg_name": secret, "ranks": [0], secret: 1}]},
-        "deviceProperties": [{"name": f"GPU {secret}", "uuid": secret}], "x_version": secret,
-        "traceEvents": [event, event | {"cat": "kernel"}, named, thread, counter, {"ph": "i", "name": secret, "ts": 1}],
-        "INFO": [secret],
-    }  # fmt: skip
-    data = json.dumps(document, ensure_ascii=False).encode()
-    path, copy = tmp_path / "t.json", tmp_path / "copy"
-    path.write_bytes(gzip.compress(data) if zipped else data)
-    redact(path, copy)
-    content = hunt.expanded(copy)
-    json.loads(content if not zipped else gzip.decompress(copy.read_bytes()))
-    escaped = [json.dumps(part.decode())[1:-1].encode() for part in _traces_of(secret)]
-    assert not [part for part in (*_traces_of(secret), *escaped, NAMED.encode()) if part in content]
-
-
-@pytest.mark.parametrize("kind", SECRETS)
-def test_a_secret_planted_in_every_place_of_an_export(kind, tmp_path, small_export):
-    secret = SECRETS[kind]
-    path, copy = tmp_path / "t.sqlite", tmp_path / "copy"
-    path.write_bytes(small_export.read_bytes())
-    with sqlite3.connect(path) as c:
-        tables = [name for (name,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        for table in tables:
-            columns = [row[1] for row in c.execute(f'PRAGMA table_info("{table}")')]
-            places = ", ".join('"' + name + '" = ?' for name in columns)
-            last = f'(SELECT max(rowid) FROM "{table}")'
-            c.execute(f'UPDATE "{table}" SET {places} WHERE rowid = {last}', [secret] * len(columns))
-            c.execute(f'ALTER TABLE "{table}" ADD COLUMN "{secret}" TEXT DEFAULT \'{secret}\'')
-        c.execute("CREATE TABLE IF NOT EXISTS META_DATA_CAPTURE (name TEXT, value TEXT)")
-        c.execute("INSERT INTO META_DATA_CAPTURE (name, value) VALUES ('PROCESS_0:USER', ?)", (NAMED,))
-        c.execute("INSERT INTO StringIds (id, value) VALUES (900001, ?)", (f"range of {secret} by {NAMED}",))
-        c.execute(
-            "UPDATE NVTX_EVENTS SET text = NULL, textId = 900001 WHERE rowid = (SELECT min(rowid) FROM NVTX_EVENTS)"
-        )
-        c.execute(f'CREATE TABLE "{secret}" (a)')
-        c.execute("CREATE VIEW planted AS SELECT 1 AS x")
-        c.execute("CREATE TABLE gone AS SELECT ? AS text", (secret * 400,))
-        c.execute("DROP TABLE gone")
-    c.close()
-    redact(path, copy)
-    content = copy.read_bytes()
-    assert not [part for part in (*_traces_of(secret), NAMED.encode()) if part in content]
-
-
-@pytest.mark.slow
-def test_a_secret_planted_in_tables_of_parquet(tmp_path):
-    secret = " ".join(SECRETS.values())
-    source = tmp_path / "tables"
-    source.mkdir()
-    with sqlite3.connect(ROOT / "sample_traces/nsys_tp2_cudagraph/report.sqlite") as c:
-        for (table,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
-            frame = pl.read_database(f'SELECT * FROM "{table}"', c, infer_schema_length=None)
-            if frame.width:
-                texts = [name for name, dtype in frame.schema.items() if dtype == pl.String]
-                planted = frame.with_columns(pl.col(name) + f" {secret}" for name in texts)
-                planted.with_columns(pl.lit(secret).alias("more")).write_parquet(
-                    source / f"{table}.parquet", metadata={"user": secret}
-                )
-    c.close()
-    redact(source, tmp_path / "copy")
-    parts = [part for one in SECRETS.values() for part in _traces_of(one)]
-    for path in (tmp_path / "copy").iterdir():
-        content = path.read_bytes() + pl.read_parquet(path).write_csv().encode()
-        assert not [part for part in parts if part in content]
-    assert llmprof.read(tmp_path / "copy").kernels.height
-
-
-def test_a_secret_planted_in_csv_of_ncu(tmp_path):
-    secret = " ".join(SECRETS.values())
-    row = {
-        "ID": "0", "Process ID": "99", "Process Name": f"python {secret}", "Host Name": NAMED, "Kernel Name": secret,
-        "Context": "1", "Stream": "7", "Device": "0", "CC": "9.0", "Section Name": secret, "Metric Name": secret,
-        "Metric Unit": secret, "Metric Value": secret, "Rule Name": secret, "Rule Type": "OPT",
-        "Rule Description": f"{secret} on {NAMED}",
-    }  # fmt: skip
-    lines = [
-        "==PROF== Connected to " + secret,
-        secret,
-        *(",".join(f'"{c}"' for c in r) for r in (row, row.values())),
-        secret,
-    ]
-    (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
-    redact(tmp_path / "a.csv", tmp_path / "b.csv")
-    content = (tmp_path / "b.csv").read_bytes()
-    parts = [part for one in SECRETS.values() for part in _traces_of(one)]
-    assert not [part for part in (*parts, NAMED.encode()) if part in content]
-    assert content.count(b"\n") == 2
-
-
-def test_a_secret_planted_in_every_file_of_a_run(tmp_path):
-    import shutil
-
-    secret = " ".join(SECRETS.values())
-    run = tmp_path / "run"
-    shutil.copytree(ROOT / "sample_traces/run_torch_tp1", run)
-    for path in run.rglob("*"):
-        if path.suffix in {".log", ".txt", ".jsonl", ".py"}:
-            path.write_text(path.read_text() + secret)
-        if path.suffix == ".json" and path.parent == run:
-            value = json.loads(path.read_text())
-            path.write_text(json.dumps(value | {"name": secret, "planted": [secret], secret: {"state": secret}}))
-    (run / "config.yaml").write_text(
-        (run / "config.yaml").read_text().replace("environment: {}", f"environment: {{A: {NAMED}}}")
-    )
-    (run / f"{NAMED}.log").write_text(secret)
-    (run / "traces" / f"{NAMED}_41.rank3.json").write_text('{"traceEvents": []}')
-    redact(run, tmp_path / "copy")
-    content = hunt.expanded(tmp_path / "copy")
-    parts = [part for one in SECRETS.values() for part in _traces_of(one)]
-    assert not [part for part in (*parts, NAMED.encode()) if part in content]
-    assert "state.json" in {p.name for p in (tmp_path / "copy").iterdir()}
-    from llmprof.launch import open_run
-
-    assert open_run(tmp_path / "copy").summary["batch_size"] == 4
-
-
-def test_a_secret_planted_in_a_saved_trace(tmp_path, sample_trace):
-    secret = " ".join(SECRETS.values())
-    trace = sample_trace("torch_transformers_generate")
-    kernels = trace.kernels.with_columns(name=pl.col("name") + " " + pl.lit(secret))
-    meta = {**trace.meta, "device": f"GPU {secret}", "user": NAMED, "options": {secret: secret}}
-    llmprof.Trace({**trace.tables, "kernels": kernels}, meta, {**trace.coverage, "warnings": [secret]}).save(
-        tmp_path / "s"
-    )
-    redact(tmp_path / "s", tmp_path / "copy")
-    again = llmprof.read(tmp_path / "copy")
-    content = (tmp_path / "copy" / "llmprof.json").read_bytes() + again.kernels.write_csv().encode()
-    parts = [part for one in SECRETS.values() for part in _traces_of(one)]
-    assert not [part for part in (*parts, NAMED.encode()) if part in content]
-    assert again.kernels.height == kernels.height
 
 
 @pytest.mark.parametrize("unit", ["a", "a1", "Ab ", "a.", "/a", "a@", "f0", "=", '"', "-"])

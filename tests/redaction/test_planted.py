@@ -2,8 +2,10 @@
 
 import base64
 import csv
+import gzip
 import json
 import random
+import shutil
 import sqlite3
 import urllib.parse
 import warnings
@@ -15,6 +17,7 @@ import polars as pl
 import pytest
 
 import llmprof
+from llmprof.launch import open_run
 from llmprof.redaction import redact
 from llmprof.storage.pseudonyms import Pseudonyms
 from tests.redaction import hunt
@@ -101,6 +104,14 @@ KINDS: dict[str, tuple[str, list[str]]] = {
     "b64 short": ("emVicmElNDBjb3JwLmlv", ["emVicmElNDBjb3JwLmlv"]),
     "b64 mail": ("bXlzcWwgLXB6ZWJyYXB3", ["bXlzcWwgLXB6ZWJyYXB3"]),
     "b32": ("PJSWE4TBHJYHC43TO5XXEZBB", ["PJSWE4TBHJYHC43TO5XXEZBB"]),
+    "password": ("password: planted-pass", ["planted-pass"]),
+    "asia": ("ASIAPLANTED0EXAMPLE7", ["ASIAPLANTED0EXAMPLE7"]),
+    "b64 long": ("cGxhbnRlZCBzZWNyZXQgdGV4dCBvZiBhIHVzZXI5OTk=", ["cGxhbnRlZCBzZWNyZXQ"]),
+    "url2": ("postgresql+psycopg://bob:planted9@db/x", ["planted9"]),
+    "group of ranks": ("10.99.88.66%eth0_60000_0_173", ["10.99.88.66"]),
+    "model": ("--model planted/llama-70b-tuned", ["llama-70b-tuned"]),
+    "basic": ("Basic cGxhbnRlZDpwdw==", ["cGxhbnRlZDpwdw"]),
+    "short path": ("/mis/planted", ["planted"]),
     "uuid gpu": ("GPU-deadbeef-1111-2222-3333-444455556666", ["deadbeef"]),
 }
 """The secret, and what of it must not be left."""
@@ -124,6 +135,8 @@ def variants() -> Iterator[tuple[str, str, list[str]]]:
 
 
 VARIANTS = list(variants())
+NAMED = "planted-user-17"
+"""A name that has no shape, and is known by the field in which it stands."""
 
 
 def left(content: str) -> list[tuple[str, list[str]]]:
@@ -163,24 +176,35 @@ def test_of_random_keys_few_look_like_names(signs, length, most):
     assert [names.text(kernel) for kernel in kernels] == kernels
 
 
-def test_a_chrome_trace(tmp_path):
+@pytest.mark.parametrize("zipped", [False, True], ids=["plain", "gzip"])
+def test_a_chrome_trace(zipped, tmp_path):
     events = []
     for number, (_, text, _) in enumerate(VARIANTS):
         event = {
             "ph": "X", "cat": text, "name": text, "pid": text, "tid": text, "ts": number, "dur": 1, "id": text, text: 1,
+            "bp": text, "extra": text,
             "args": {"External id": text, "Input type": [text], "Input Dims": [[text], {text: 1}], text: text,
-                     "device": text, "Process Group Name": text, "Collective name": text, "dtype": text},
+                     "device": text, "Call stack": text, "Concrete Inputs": [text], "kernel_file": text,
+                     "Process Group Name": text, "Collective name": text, "dtype": text},
         }  # fmt: skip
         named = {"ph": "M", "name": "process_name", "pid": number, "args": {"name": text, "labels": text}}
         events += [event, named, {"ph": "C", "name": text, "pid": 1, "ts": 1, "args": {text: 5}}]
     groups = [{"pg_name": text, "pg_desc": text, "backend_config": text, "ranks": [0]} for _, text, _ in VARIANTS]
     devices = [{"name": text} for _, text, _ in VARIANTS]
     head = {f"v{i}_version": text for i, (_, text, _) in enumerate(VARIANTS)}
-    document = {"traceEvents": events, "distributedInfo": {"pg_config": groups}, "deviceProperties": devices, **head}
-    (tmp_path / "t.json").write_text(json.dumps(document, ensure_ascii=False))
-    redact(tmp_path / "t.json", tmp_path / "copy.json")
-    assert left((tmp_path / "copy.json").read_text()) == []
-    assert len(json.loads((tmp_path / "copy.json").read_text())["traceEvents"]) == len(events)
+    texts = [text for _, text, _ in VARIANTS]
+    document = {
+        "username": NAMED, "traceName": texts, **dict.fromkeys(texts, 1), "metadata": {"system": {"env": {"X": texts}}},
+        "traceEvents": [*events, {"ph": "i", "name": NAMED, "ts": 1}], "deviceProperties": devices, **head,
+        "distributedInfo": {"backend": texts, "host": texts, "pg_config": groups}, "INFO": texts,
+    }  # fmt: skip
+    data = json.dumps(document, ensure_ascii=False).encode()
+    path, copy = tmp_path / "t.json", tmp_path / "copy.json"
+    path.write_bytes(gzip.compress(data) if zipped else data)
+    redact(path, copy)
+    content = gzip.decompress(copy.read_bytes()) if zipped else copy.read_bytes()
+    assert left(content.decode()) == []
+    assert len(json.loads(content)["traceEvents"]) == len(events) + 1
 
 
 @pytest.mark.parametrize("form", ["sqlite", "parquet"])
@@ -209,6 +233,15 @@ def test_an_export_of_nsys(form, tmp_path):
         )
         for (table,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             frames[table] = pl.read_database(f'SELECT * FROM "{table}"', c, infer_schema_length=None)
+        for number, (secret, _) in enumerate(KINDS.values()):
+            name = secret.replace('"', '""')
+            c.execute(f'ALTER TABLE NVTX_EVENTS ADD COLUMN "{name} {number}" TEXT')
+            c.execute(f'CREATE TABLE "{name} {number}" (a)')
+        c.execute("CREATE TABLE IF NOT EXISTS META_DATA_CAPTURE (name TEXT, value TEXT)")
+        c.execute("INSERT INTO META_DATA_CAPTURE (name, value) VALUES ('PROCESS_0:USER', ?)", (NAMED,))
+        c.execute("CREATE VIEW seen AS SELECT 1 AS x")
+        c.execute("CREATE TABLE gone AS SELECT ? AS text", (" ".join(text for _, text, _ in VARIANTS),))
+        c.execute("DROP TABLE gone")
     c.close()
     if form == "parquet":
         path = tmp_path / "tables"
@@ -216,7 +249,9 @@ def test_an_export_of_nsys(form, tmp_path):
         for name, frame in frames.items():
             frame.write_parquet(path / f"{name}.parquet")
     redact(path, tmp_path / "copy")
-    assert left(content_of(tmp_path / "copy")) == []
+    content = content_of(tmp_path / "copy")
+    assert left(content) == []
+    assert NAMED not in content
 
 
 def test_every_column_of_a_page_of_ncu(tmp_path):
@@ -225,7 +260,9 @@ def test_every_column_of_a_page_of_ncu(tmp_path):
         "Device", "CC", "Section Name", "Metric Name", "Metric Unit", "Metric Value", "Rule Name", "Rule Type",
         "Rule Description", "Estimated Speedup Type", "Estimated Speedup",
     ]  # fmt: skip
+    said = " ".join(secret for secret, _ in KINDS.values())
     with (tmp_path / "a.csv").open("w", newline="") as file:
+        file.write(f"==PROF== Connected to {said}\n{said}\n")
         write = csv.writer(file, quoting=csv.QUOTE_ALL)
         write.writerow(columns)
         write.writerows([str(n), "1", *[text] * (len(columns) - 2)] for n, (_, text, _) in enumerate(VARIANTS))
@@ -252,6 +289,27 @@ def test_a_saved_trace(tmp_path, sample_trace):
     llmprof.Trace(tables, meta, {**trace.coverage, "warnings": texts}).save(tmp_path / "s")
     redact(tmp_path / "s", tmp_path / "copy")
     assert left(content_of(tmp_path / "copy")) == []
+
+
+def test_every_file_of_a_run(tmp_path):
+    secret = " ".join(text for text, _ in KINDS.values())
+    run = Path(shutil.copytree(ROOT / "sample_traces/run_torch_tp1", tmp_path / "run"))
+    for path in run.rglob("*"):
+        if path.suffix in {".log", ".txt", ".jsonl", ".py"}:
+            path.write_text(path.read_text() + secret)
+        if path.suffix == ".json" and path.parent == run:
+            value = json.loads(path.read_text())
+            path.write_text(json.dumps(value | {"name": secret, "more": [secret], secret: {"state": secret}}))
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("environment: {}", f"environment: {{A: {NAMED}}}"))
+    (run / f"{NAMED}.log").write_text(secret)
+    (run / "traces" / f"{NAMED}_41.rank3.json").write_text('{"traceEvents": []}')
+    redact(run, tmp_path / "copy")
+    content = content_of(tmp_path / "copy")
+    assert left(content) == []
+    assert NAMED not in content
+    assert "state.json" in {p.name for p in (tmp_path / "copy").iterdir()}
+    assert open_run(tmp_path / "copy").summary["batch_size"] == 4
 
 
 def test_names_of_files(tmp_path):

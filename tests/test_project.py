@@ -42,9 +42,6 @@ def run_python(code: str, **environment: str) -> str:
     return done.stdout
 
 
-# --- versions and dependencies
-
-
 def test_there_is_one_version(project, root):
     version = project["project"]["version"]
     assert llmprof.__version__ == version
@@ -72,9 +69,6 @@ def test_licence_is_the_apache_licence_in_full(root):
     text = (root / "LICENSE").read_text()
     assert "Apache License\n                           Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
-
-
-# --- commands
 
 
 def make_targets(root) -> set[str]:
@@ -171,9 +165,6 @@ def test_setup_asks_for_a_python_that_is_new_enough(root, tmp_path, python):
     assert done.returncode != 0
     assert "needs Python 3.11 or newer" in done.stderr
     assert not (tmp_path / ".venv").exists()
-
-
-# --- importing
 
 
 def test_the_top_level_holds_what_every_project_needs_and_no_output(root):

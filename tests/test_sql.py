@@ -7,12 +7,7 @@ from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 
 KERNELS = pl.DataFrame(
-    {
-        "rank": [0, 0, 1],
-        "start_ns": [0, 10, 5],
-        "dur_ns": [4, 6, 5],
-        "name": ["gemm", "norm", "read_csv('x')"],
-    },
+    {"rank": [0, 0, 1], "start_ns": [0, 10, 5], "dur_ns": [4, 6, 5], "name": ["gemm", "norm", "read_csv('x')"]},
     schema_overrides={"rank": pl.Int32},
 )
 

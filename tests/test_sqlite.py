@@ -96,9 +96,6 @@ def test_a_database_that_is_still_written_shows_what_was_committed(tmp_path):
         writer.close()
 
 
-# --- several threads
-
-
 @pytest.fixture
 def many_threads(monkeypatch):
     """At most four ranges, of ten rows or more; the queries that are asked."""

@@ -38,9 +38,6 @@ def same(a: Trace, b: Trace) -> None:
     assert (a.meta, a.coverage) == (b.meta, b.coverage)
 
 
-# --- what a trace holds
-
-
 def test_recorded_but_none_is_an_empty_frame_and_not_recorded_an_error_that_names_the_option(trace):
     assert trace.copies.height == 0
     assert trace.copies.schema == schema.COPIES.schema
@@ -69,9 +66,6 @@ def test_span_goes_from_the_first_start_to_the_last_end(trace):
     assert Trace({"kernels": kernels((0, 5, 95, "long"), (0, 50, 1, "short"))}).span_ns == (5, 100)
 
 
-# --- narrowing
-
-
 def test_select_ranks(trace):
     assert trace.select(ranks=0).kernels["name"].to_list() == ["a", "b"]
     assert trace.select(ranks=[1]).kernels["name"].to_list() == ["c"]
@@ -93,9 +87,6 @@ def test_select_keeps_what_is_absent_absent_and_the_trace_as_it_was(trace):
     with pytest.raises(NotCapturedError):
         _ = part.memory
     assert trace.kernels.height == 3
-
-
-# --- on disk
 
 
 def test_round_trip(trace, tmp_path):

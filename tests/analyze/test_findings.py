@@ -83,9 +83,6 @@ def test_a_run_without_faults_has_only_information() -> None:
     assert found.select("severity", "scope", "order").row(0) == ("info", "steady decode steps", 1)
 
 
-# --- waiting for the last rank ---
-
-
 def ranks_with_all_reduces(late: dict[int, int], transfer: int = 4_000, name: str = NCCL_ALL_REDUCE) -> Trace:
     """8 times in a step, 100 us of GEMM and the rank's delay, then an all-reduce that all leave at once."""
     parts = []
@@ -141,9 +138,6 @@ def test_pipeline_wait() -> None:
     spread = ranks_with_all_reduces({0: 0, 1: 400_000}, name=broadcast)
     assert silent(spread, "pipeline_wait")
     assert not silent(spread, "arrival_skew")
-
-
-# --- the host ---
 
 
 def test_host_bound() -> None:
@@ -399,9 +393,6 @@ def test_synchronisation() -> None:
     assert silent(together(decode([GEMM] * 11, pause=50_000, lead=10_000)), "synchronisation")
 
 
-# --- communication ---
-
-
 def test_exposed_communication() -> None:
     # 100 us of compute and 25 us of transfer in turn, nobody waits
     found = the(ranks_with_all_reduces({0: 0, 1: 0}, transfer=25_000), "exposed_communication")
@@ -446,9 +437,6 @@ def test_nccl_for_small_messages() -> None:
     profiler = trace.markers.with_columns(name=pl.lit("ProfilerStep#1"))
     training = Trace({**trace.tables, "collectives": calls, "markers": profiler}, trace.meta)
     assert silent(training, "nccl_for_small_messages")
-
-
-# --- kernels ---
 
 
 def test_short_kernels() -> None:
@@ -511,9 +499,6 @@ def test_unnamed_time() -> None:
     assert silent(together(QUIET), "unnamed_time")
 
 
-# --- NPUs ---
-
-
 def npu(names: list[str | tuple[str, int]], **facts: list[Any]) -> Trace:
     """Steps of an NPU; facts are of the kernels of one step."""
     tables = decode(names)
@@ -550,9 +535,6 @@ def test_ai_core_units() -> None:
     assert (found["figure"], found["gain_ns"], found["severity"]) == (100_000, 0.0, "info")
     assert silent(npu(kernels_, ascend_core=["AI_CORE", "AI_VECTOR_CORE"]), "ai_core_units")
     assert silent(together(QUIET), "ai_core_units")
-
-
-# --- the frame ---
 
 
 def test_every_rule_is_tested_and_names_an_analysis() -> None:

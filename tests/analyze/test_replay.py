@@ -523,8 +523,7 @@ def test_no_removal_lengthens_a_step(shared: Path, name: str, what: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "most_ns"),
-    [("inference__vllm_decode_full__graph_execution", 0.6e6), ("mi300__google_owlv2", 14.4e6)],
+    ("name", "most_ns"), [("inference__vllm_decode_full__graph_execution", 0.6e6), ("mi300__google_owlv2", 14.4e6)]
 )
 def test_copies_gain_at_most_their_own_time(shared: Path, name: str, most_ns: float) -> None:
     [file] = (shared / "strangers" / "chrome").glob(f"{name}*")

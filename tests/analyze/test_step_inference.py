@@ -7,18 +7,7 @@ import pytest
 
 from llmprof.analyze import attribute, layers, steps
 from llmprof.trace import Trace
-from tests.analyze.builders import (
-    ATTENTION,
-    DENSE,
-    EMBEDDING,
-    GEMM,
-    NORM,
-    forward,
-    kernels,
-    labels,
-    launches,
-    ops,
-)
+from tests.analyze.builders import ATTENTION, DENSE, EMBEDDING, GEMM, NORM, forward, kernels, labels, launches, ops
 
 
 def test_kernels_only_three_forward_passes() -> None:
@@ -117,8 +106,7 @@ RECORDINGS = {
 
 
 @pytest.mark.parametrize(
-    ("name", "host"),
-    [(name, host) for name in RECORDINGS for host in (True, False) if host or "cpu" not in name],
+    ("name", "host"), [(name, host) for name in RECORDINGS for host in (True, False) if host or "cpu" not in name]
 )
 def test_inferred_steps_agree_with_the_labels(name: str, host: bool, sample_trace: Callable[[str], Trace]) -> None:
     count, least = RECORDINGS[name]

@@ -6,14 +6,7 @@ import polars as pl
 import pytest
 
 from llmprof.charts.base.data import MAX_ROWS, inline
-from llmprof.charts.base.theme import (
-    CAUSES,
-    STAGES,
-    colours,
-    percent,
-    spread,
-    time_unit,
-)
+from llmprof.charts.base.theme import CAUSES, STAGES, colours, percent, spread, time_unit
 from llmprof.errors import AnalysisError
 
 # Machado, Oliveira and Fernandes (2009), severity 1

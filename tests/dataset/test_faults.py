@@ -66,9 +66,6 @@ def whole(folder: Path) -> None:
         }
 
 
-# --- partitions that are missing or damaged
-
-
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -131,9 +128,6 @@ def test_nothing_that_can_be_read_is_an_error(tmp_path):
         llmprof.convert(run / "rank0.json", tmp_path / "out", client=False, format="chrome")
 
 
-# --- runs, versions, clocks
-
-
 def test_two_runs_in_one_folder_are_refused(run, tmp_path):
     rank_file(run, 2, base_us=9e9)
     with pytest.raises(MixedRunsError, match=r"begins .* after .* ended"):
@@ -191,9 +185,6 @@ def test_ranks_whose_clocks_share_nothing_have_no_waits_and_it_is_said(run, tmp_
     out = str(tmp_path / "again")
     assert main(["convert", str(run), "-o", out, "--workers", "1", "--unrelated-clocks", "--no-progress"]) == 0
     assert "the clocks of the ranks are unrelated" in capsys.readouterr().err
-
-
-# --- interrupts, a full disk, lost processes
 
 
 def test_an_interrupt_leaves_what_is_done(run, tmp_path):

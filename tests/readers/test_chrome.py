@@ -26,9 +26,6 @@ def names(part, table="kernels") -> list[str]:
     return part.tables[table]["name"].to_list()
 
 
-# --- 1. the document
-
-
 def test_bare_list_that_is_never_closed_keeps_every_event(read):
     part = read(b"[\n" + b"".join(json.dumps(kernel(n)).encode() + b",\n" for n in "abc"))
     assert names(part) == [*"abc"]
@@ -60,9 +57,6 @@ def test_a_rank_that_is_none_is_none(read, rank):
 def test_the_key_of_the_events_may_stand_elsewhere_too(read):
     text = b'{"meta": {"traceEvents": [], "note": "\\"traceEvents\\": [1]"}, "args": "traceEvents", "traceEvents": ['
     assert names(read(text + json.dumps(kernel("a")).encode() + b"]}")) == ["a"]
-
-
-# --- 2. times
 
 
 @pytest.mark.parametrize(
@@ -125,9 +119,6 @@ def test_events_without_time_name_or_category(read):
     assert part.coverage["skipped"]["event without a time or name"] == 3
 
 
-# --- 3. the base
-
-
 @pytest.mark.parametrize("base", [1790857026000000000, "1790857026000000000"])
 @pytest.mark.parametrize("before", [True, False])
 def test_base_before_and_after_the_events(read, base, before):
@@ -145,9 +136,6 @@ def test_a_base_that_is_none_counts_as_zero(read, base):
     part = read(text_of([kernel(ts=5)], baseTimeNanoseconds=base))
     assert part.tables["kernels"]["start_ns"].item() == 5000
     assert not part.head["absolute"]
-
-
-# --- 4. identifiers
 
 
 def test_process_and_thread_of_any_type(read):
@@ -182,9 +170,6 @@ def test_identifiers_beyond_int64(read):
     assert kernels["correlation"].n_unique() == 1
     assert kernels["correlation"].null_count() == 0
     assert kernels["correlation"][0] == kernels["op_id"][0] < 0
-
-
-# --- 5. categories by year and vendor
 
 
 @pytest.mark.parametrize(
@@ -235,18 +220,12 @@ def test_shapes_of_onnx_runtime_become_lists_and_texts_are_none(read):
     ]  # fmt: skip
 
 
-# --- 6, 7. flows and correlation
-
-
 def test_many_kernels_of_one_launch_and_kernels_without_one(read):
     part = read(
         [launch("cudaGraphLaunch", correlation=9), *(kernel(f"k{i}", i, correlation=9) for i in range(3)), kernel()]
     )
     assert part.tables["kernels"]["correlation"].to_list() == [9, 9, 9, None]
     assert part.tables["runtime"]["correlation"].to_list() == [9]
-
-
-# --- arguments of kernels
 
 
 def test_geometry_of_kernels(read):
@@ -288,17 +267,11 @@ def test_arguments_that_are_no_object(read, args):
     assert read(text.encode()).tables["kernels"].select("name", "device", "stream").row(0) == ("k", 0, 7)
 
 
-# --- 8. order
-
-
 def test_events_come_in_any_order_and_may_overlap(read, tmp_path):
     part = read([kernel("c", 9, 1), kernel("a", 1, 20), kernel("b", 2, 3)])
     assert names(part) == ["c", "a", "b"]
     trace = Trace({"kernels": part.tables["kernels"].with_columns(rank=0)})
     assert trace.kernels["name"].to_list() == ["a", "b", "c"]
-
-
-# --- 9. collectives
 
 
 @pytest.mark.parametrize(
@@ -350,9 +323,6 @@ def test_collectives_on_the_host_where_nothing_ran_on_a_device(read):
     assert found.select("kind", "algorithm", "on_device", "device").rows() == [
         ("all_reduce", "shared_memory", False, None)
     ]
-
-
-# --- copies, memory, counters
 
 
 @pytest.mark.parametrize(
@@ -414,9 +384,6 @@ def test_what_was_not_recorded_is_absent_and_not_empty(read):
     assert "memory" not in read([op(), {"ph": "i", "name": "Record Window End", "ts": 1}]).tables
 
 
-# --- rpd: what an event is, its process says
-
-
 def process_name(pid, name):
     return {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}}
 
@@ -471,9 +438,6 @@ def test_nvtx_projected_onto_the_device_and_correlations_of_nsys_exports(read):
         (False, None, 9946),
         (True, 0, None),
     ]
-
-
-# --- progress
 
 
 def test_what_a_call_waits_for_is_beside_the_call(read):

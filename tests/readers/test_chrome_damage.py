@@ -42,8 +42,6 @@ def kernels(count: int) -> list[dict]:
     return [kernel(f"k{i}", i, 1, **tricky[i % len(tricky)]) for i in range(count)]
 
 
-# --- cut files
-
 DOCUMENTS = {
     "object": text_of(kernels(6), schemaVersion=1) + b"\n",
     "keys at the end": json.dumps(
@@ -139,9 +137,6 @@ def test_keys_after_the_events_are_kept_as_far_as_they_are_whole(read):
     assert part.tables["kernels"]["start_ns"].item() == 1700000000000005000
 
 
-# --- gzip
-
-
 def test_truncated_gzip_keeps_what_came_before(tmp_path):
     text = text_of(kernels(400))
     packed = gzip.compress(text)
@@ -194,9 +189,6 @@ def test_something_behind_the_gzip_stream_is_said(tmp_path):
     part = read_one(path)
     assert len(names(part)) == 5
     assert "other data follow" in part.coverage["truncated"]
-
-
-# --- damage inside
 
 
 @pytest.mark.parametrize("block_bytes", BLOCKS)

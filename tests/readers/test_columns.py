@@ -8,13 +8,7 @@ from hypothesis import strategies as st
 
 from llmprof.readers.chrome import columns
 from llmprof.readers.chrome.columns import Texts, ids
-from llmprof.readers.chrome.events import (
-    MOST_NS,
-    Event,
-    OpArgs,
-    in_ns,
-    times,
-)
+from llmprof.readers.chrome.events import MOST_NS, Event, OpArgs, in_ns, times
 
 
 @pytest.mark.parametrize(
@@ -28,9 +22,6 @@ from llmprof.readers.chrome.events import (
 def test_identifiers(text, number):
     assert ids([text]).to_list() == [number]
     assert ids([text, "other"]).dtype == pl.Int64
-
-
-# --- times
 
 
 def ns(values, base=0):

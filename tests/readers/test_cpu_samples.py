@@ -130,8 +130,6 @@ def test_paths_and_users_are_taken_out(tmp_path):
     assert "/home/me" not in str(copy.samples.rows())
 
 
-# --- VTune
-
 HOTSPOTS = """Function,CPU Time,CPU Time:Effective Time,Module,Function (Full),Source File,Start Address
 gemm_kernel,12.5,12.1,libmkl.so,gemm_kernel,[Unknown],0x10
 "operator()(int, int)",0.25,0.25,app,x,main.cpp,0x20

@@ -43,9 +43,6 @@ def read(path: Path) -> tuple[llmprof.Trace, str]:
     return trace, "\n".join(str(w.message) for w in caught)
 
 
-# --- ranks
-
-
 @pytest.mark.parametrize("said", [{"world_size": 2**31 - 1, "rank": 0}, {"rank": 2**31 - 1, "world_size": 8}])
 def test_a_number_of_ranks_that_no_run_has_is_not_believed(tmp_path, said):
     trace, warned = read(written(tmp_path / "t.json", {"distributedInfo": said}))
@@ -61,9 +58,6 @@ def test_times_and_processes_in_the_name_of_a_file_are_no_ranks(tmp_path, name):
     trace, warned = read(written(tmp_path / name))
     assert (trace.ranks, warned) == ([0], "")
     assert trace.meta["missing_ranks"] == []
-
-
-# --- exports of nsys
 
 
 @pytest.fixture
@@ -135,9 +129,6 @@ def test_identifiers_that_come_twice_do_not_double_the_events(change, whole):
     assert "duplicate identifiers" in warned
 
 
-# --- Chrome traces
-
-
 @pytest.mark.parametrize(
     "shapes", [[[], [2, 256], []], [[[2, 3]], []], ["x"], [{"a": 1}], [[1e300]], [[-1]], [None], 5, "[", [[[[1]]]]]
 )
@@ -181,8 +172,6 @@ def test_a_file_that_goes_while_it_is_read(tmp_path):
     with pytest.raises(ReadError, match=r"t\.json"):
         llmprof.read(path, cache=False, progress=gone)
 
-
-# --- bounds
 
 LIMITED = """
 import resource, sys, warnings
@@ -265,9 +254,6 @@ def test_a_saved_trace_whose_parquet_is_something_else(tmp_path):
         llmprof.read(tmp_path / "s")
 
 
-# --- what is no file
-
-
 def pipe(path: Path) -> Path:
     os.mkfifo(path)
     return path
@@ -324,9 +310,6 @@ def test_a_long_list_of_empty_objects_is_refused_before_its_end(tmp_path, begin)
     path.write_bytes(gzip.compress(begin + b"{}," * 2_000_000 + b"{}]"))
     with pytest.raises(ReadError, match=r"none of its first 1,\d+,\d+ entries|not of events"):
         llmprof.read(path, cache=False)
-
-
-# --- messages
 
 
 @pytest.mark.parametrize("change", ["rows", "types"])

@@ -79,9 +79,6 @@ def units(trace) -> dict[str, str]:
     return dict(trace.counters.select("name", "unit").unique().rows())
 
 
-# --- nvidia-smi dmon
-
-
 def test_dmon_in_base_units(tmp_path):
     trace = read(write(tmp_path / "dmon.txt", DMON.encode()))
     assert values(trace, "gpu.power") == [(0, 401), (0, 76), (S, 402)]
@@ -121,9 +118,6 @@ def test_dmon_of_a_real_gpu(name, seconds, warned):
     assert values(trace, "gpu.memory_clock") == [(i * S, 3201e6) for i in range(seconds)]
 
 
-# --- nvidia-smi --query-gpu
-
-
 def test_query_gpu_of_a_real_gpu():
     trace = read(FILES / "query_gpu.csv")
     assert trace.meta["device"] == "NVIDIA H200"
@@ -154,9 +148,6 @@ def test_query_gpu_without_units_or_index(tmp_path):
     assert values(trace, "gpu.power", 1) == [(1_000_000, 60)]
 
 
-# --- gpustat
-
-
 def test_gpustat_documents_one_after_another(tmp_path):
     trace = read(write(tmp_path / "gpustat.json", f"{gpustat(1)}\n{gpustat(3)}\n".encode()))
     assert values(trace, "gpu.memory_used", 0) == [(0, 1024 * MIB), (2 * S, 1024 * MIB)]
@@ -170,9 +161,6 @@ def test_gpustat_that_is_cut(tmp_path):
     text = gpustat(1) + gpustat(2)[:-30]
     trace = read(write(tmp_path / "gpustat.json", text.encode()), "lines or values that could not be read: 1")
     assert values(trace, "gpu.utilization") == [(0, 45)]
-
-
-# --- dstat and dool
 
 
 def test_dstat_with_epoch_leaves_out_the_mean_since_boot():
@@ -247,9 +235,6 @@ def test_dool_text_with_colours():
     assert values(trace, "load.1min") == [(0, 1.15), (S, 1.15)]
 
 
-# --- sar
-
-
 def test_sar_sections():
     trace = read(FILES / "sar.txt")
     assert (trace.meta["clock"], trace.meta["start_local"]) == (LOCAL, "2026-11-21T13:00:32.000")
@@ -293,9 +278,6 @@ def test_sar_whose_date_is_uncertain(tmp_path, date):
     assert values(trace, "cpu.utilization") == [(0, 12.5), (2 * S, 12.5)]
 
 
-# --- sadf
-
-
 def test_sadf_has_what_sar_has_and_the_epoch():
     trace, same = read(FILES / "sadf.txt"), read(FILES / "sar.txt")
     assert trace.meta["clock"] == EPOCH
@@ -312,9 +294,6 @@ def test_sadf_with_seconds_or_local_times(tmp_path, written, clock):
     assert trace.meta["clock"] == clock
     assert trace.meta["start_epoch_ns"] == (1_795_266_032 * S if clock == EPOCH else None)
     assert values(trace, "cpu.utilization") == [(0, 53.73)]
-
-
-# --- all of them
 
 
 @pytest.mark.parametrize(

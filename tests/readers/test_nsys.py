@@ -161,10 +161,7 @@ def test_ranks_by_the_name_of_the_worker(tmp_path, names, ranks):
 
 
 def test_a_rank_that_mpi_names(tmp_path):
-    marks = [
-        (5, None, 39, "MPI Rank 1", None, PID_A + 100, 0),
-        (5, None, 39, "MPI Rank 0", None, PID_B + 101, 0),
-    ]
+    marks = [(5, None, 39, "MPI Rank 1", None, PID_A + 100, 0), (5, None, 39, "MPI Rank 0", None, PID_B + 101, 0)]
     rows = [*TABLES["NVTX_EVENTS"][1], *marks]
     kernels = llmprof.read(write(tmp_path / "r.sqlite", NVTX_EVENTS=rows)).kernels
     assert dict(kernels.select("device", "rank").unique().iter_rows()) == {0: 1, 1: 0}

@@ -12,13 +12,7 @@ from llmprof.readers.common.combine import combine
 from llmprof.readers.nsys import reader
 from llmprof.storage import sqlite
 from llmprof.trace import Trace
-from tests.readers.nsys_stats import (
-    REPORTS,
-    compare,
-    compare_projection,
-    read_csv,
-    report_of,
-)
+from tests.readers.nsys_stats import REPORTS, compare, compare_projection, read_csv, report_of
 from tests.readers.test_nsys import PID_A, TABLES, write
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"

@@ -145,9 +145,6 @@ def test_ranks_that_overlap_in_a_chain_belong_together(tmp_path):
     assert read(tmp_path).ranks == [0, 1, 2]
 
 
-# --- front ends
-
-
 @pytest.mark.parametrize("keys", [{}, {"distributedInfo": {}}, {"distributedInfo": {"backend": "nccl"}}])
 def test_a_file_without_a_device_beside_workers_is_a_front_end(tmp_path, keys):
     for rank in (0, 1):

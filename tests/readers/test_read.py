@@ -14,9 +14,6 @@ def read(*paths, **options):
     return llmprof.read(paths[0] if len(paths) == 1 else paths, cache=False, **options)
 
 
-# --- files and folders
-
-
 def test_a_folder_of_ranks_and_a_list_of_them(tmp_path):
     files = [rank_file(tmp_path, rank, [kernel(f"k{rank}", 5 + rank)]) for rank in (0, 1)]
     for trace in (read(tmp_path), read(*files), read(*reversed(files)), llmprof.read(iter(files), cache=False)):
@@ -34,9 +31,6 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path):
     assert read(tmp_path).kernels.height == 1
 
 
-# --- clocks
-
-
 def test_ranks_come_on_one_clock_from_the_earliest_event(tmp_path):
     base = 1_790_857_026_000_000_000
     rank_file(tmp_path, 0, [kernel("a", 1000.5, 100)], baseTimeNanoseconds=base)
@@ -52,9 +46,6 @@ def test_files_with_and_without_a_base_do_not_mix(tmp_path):
     rank_file(tmp_path, 1, [kernel("b", 5)])
     with pytest.raises(MixedRunsError, match="baseTimeNanoseconds"):
         read(tmp_path)
-
-
-# --- what is no trace
 
 
 def test_no_path():
@@ -124,9 +115,6 @@ def test_long_keys_before_the_events(tmp_path):
     assert read(write(tmp_path / "trace.json", text)).kernels.height == 1
 
 
-# --- nothing in it
-
-
 @pytest.mark.parametrize("text", [b'{"traceEvents": []}', b"[]", b"[ ]\n"])
 def test_no_events_is_said(tmp_path, text):
     with pytest.warns(TraceWarning, match=r"trace\.json has no event: was the profiler ever active\?"):
@@ -140,9 +128,6 @@ def test_events_of_which_none_is_of_use(tmp_path):
     flow = {"ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 1, "cat": "ac2g", "name": "ac2g"}
     with pytest.warns(TraceWarning, match="none of its 1 events belongs to a table"):
         read(write(tmp_path / "trace.json", text_of([flow])))
-
-
-# --- no device events
 
 
 @pytest.mark.parametrize(
@@ -171,9 +156,6 @@ def test_what_was_not_recorded_names_the_option(tmp_path):
 def test_recorded_but_none_is_an_empty_table(tmp_path):
     trace = read(write(tmp_path / "trace.json", text_of([kernel(), op()])))
     assert trace.copies.height == trace.collectives.height == trace.markers.height == 0
-
-
-# --- losses
 
 
 def test_losses_are_warned_of_and_kept(tmp_path):

@@ -89,9 +89,6 @@ def test_of_a_report_and_its_exports_one_is_read(tmp_path):
     assert reader.choose([report, other]) == [report, other]
 
 
-# --- readers of other packages
-
-
 def test_a_reader_of_another_package(install, tmp_path):
     install()
     path = write(tmp_path / "one.acme", b"ACME 0\n100 50 gemm\n200 10 norm\n")

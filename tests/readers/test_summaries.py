@@ -29,8 +29,6 @@ def write(tmp_path, text, name="file.csv"):
     return path
 
 
-# --- nvprof
-
 SUMMARY = """==12== NVPROF is profiling process 12, command: ./app --token=secret
 ==12== Profiling result:
 "Type","Time(%)","Time","Calls","Avg","Min","Max","Name"
@@ -114,8 +112,6 @@ def test_a_session_in_another_case_or_with_a_view(real, tmp_path):
         assert not llmprof.read(copy).has("kernels")
 
 
-# --- TensorRT
-
 PROFILE = [{"count": 4}, {"name": "conv", "timeMs": 2.5, "averageMs": 0.6, "medianMs": 0.5}, {"name": "fc"}]
 
 
@@ -144,9 +140,6 @@ def test_the_real_profile_adds_up(real):
 def test_a_description_of_layers_is_no_recording(real):
     with pytest.raises(UnknownFormatError, match=r"describes the layers.*beside the profile"):
         llmprof.read(real / "tensorrt" / "mobilenet.qat.onnx.engine.graph.json")
-
-
-# --- Triton Proton
 
 
 def node(name, metrics=None, children=()):
@@ -188,9 +181,6 @@ def test_sums_survive_redaction(tmp_path):
     assert "/home/me" not in str(copy.totals.rows())
 
 
-# --- ONNX Runtime (read as a Chrome trace)
-
-
 def test_the_real_profile_of_onnx_runtime_adds_up(real):
     (path,) = (real / "onnxruntime").glob("*.json")
     events = json.loads(path.read_text())
@@ -202,8 +192,6 @@ def test_the_real_profile_of_onnx_runtime_adds_up(real):
     with pytest.raises(NotCapturedError):
         _ = trace.kernels
 
-
-# --- damage
 
 HOSTILE = [
     ('[{"count": 4}, {"name": "conv", "timeMs": 1e400}]', "profile"),

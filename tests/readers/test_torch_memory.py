@@ -106,9 +106,6 @@ def test_every_cut_is_refused(files, tmp_path):
             llmprof.read(path, format="torch-snapshot", cache=False)
 
 
-# --- snapshots
-
-
 @pytest.mark.parametrize("name", ["torch_history", "vllm_history"])
 def test_a_snapshot_against_the_statistics_of_the_allocator(files, name):
     trace = llmprof.read(files / f"{name}.pickle.gz")
@@ -246,9 +243,6 @@ def test_hostile_snapshots(tmp_path, document):
         assert trace.memory["allocated_bytes"].is_between(0, 2**63 - 1).all()
 
 
-# --- timelines of the profiler
-
-
 @pytest.mark.parametrize("name", ["timeline.json.gz", "timeline.raw.json.gz"])
 def test_real_timelines(files, name):
     with pytest.warns(TraceWarning, match="has categories"):
@@ -270,9 +264,6 @@ def test_real_timelines(files, name):
         assert trace.counters.filter(name="memory: parameter")["value"].max() == max(row[1] for row in document[1])
 
 
-# --- events of the profiler
-
-
 def test_memory_events_of_a_trace_against_the_statistics(files):
     trace = llmprof.read(files / "torch_memory.json.gz")
     said = truth(files, "torch_memory")
@@ -288,9 +279,6 @@ def test_memory_events_of_a_trace_against_the_statistics(files):
     ops = analyze.memory(trace, per="op")
     assert ops["op"][0] == "aten::addmm"
     assert ops["allocated_bytes"].sum() == found["allocated_bytes"] == steps["allocated_bytes"].sum()
-
-
-# --- Triton Proton, recorded on the same device
 
 
 @pytest.mark.parametrize("context", ["shadow", "python"])

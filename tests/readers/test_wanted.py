@@ -72,9 +72,6 @@ def test_of_an_export_only_what_is_wanted_is_read(root, monkeypatch, table):
         assert asked["CUPTI_ACTIVITY_KIND_RUNTIME"] == {"start", "end", "globalTid"}
 
 
-# --- what was not read is not said to be missing
-
-
 def test_a_table_that_was_not_asked_for_says_so(root):
     narrow = part(root, EXPORT, ["kernels"])
     with pytest.raises(
@@ -115,9 +112,6 @@ def test_a_column_that_no_table_has_is_no_question_of_what_was_asked_for(sample_
 def test_unknown_names_are_refused_before_anything_is_read(tables, match):
     with pytest.raises(LlmprofError, match=match):
         llmprof.read("no such file", tables=tables)
-
-
-# --- the same from a saved trace and from the cache
 
 
 def test_a_saved_trace_keeps_what_was_asked_for(root, tmp_path):

@@ -48,9 +48,6 @@ def served() -> Trace:
         return llmprof.read(HERE / "torch_dp2_served", cache=False)
 
 
-# --- tensor parallel
-
-
 def test_labels_without_the_ranges_are_those_of_the_ranges(nvtx: Trace) -> None:
     both = fidelity.compare(nvtx)
     assert both.height > 2000
@@ -87,9 +84,6 @@ def test_replayed_steps_have_the_labels_of_the_eager_ones(graphs: Trace) -> None
     assert all(order == eager[0] for order in [*eager, *replayed])
     # what the eager steps are called is what their ranges say
     assert fidelity.share(fidelity.compare(graphs), "right_stage") > 0.998
-
-
-# --- expert parallel
 
 
 def test_rows_of_an_all_to_all_are_those_that_were_sent(exchange: Trace) -> None:
@@ -153,9 +147,6 @@ def test_a_rank_without_requests_computes_for_the_other(sample_trace) -> None:
     assert balance["without_step_ns"].to_list()[1] > 5_000_000
     # the ranks have batches of their own: that one computes longer is no finding
     assert "uneven_compute" not in set(findings(sample_trace("torch_ep2_dp2_eager"))["rule"])
-
-
-# --- data parallel
 
 
 def test_engines_of_a_server_are_replicas(served: Trace) -> None:

@@ -1,5 +1,3 @@
-"""``llmprof theory``."""
-
 import json
 
 import polars as pl

@@ -1,5 +1,3 @@
-"""The command that says what a change would gain."""
-
 import json
 
 import polars as pl

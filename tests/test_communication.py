@@ -1,5 +1,3 @@
-"""The table of collectives: what was recorded, and what names add when it is asked for."""
-
 import json
 import os
 import subprocess

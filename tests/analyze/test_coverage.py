@@ -1,5 +1,3 @@
-"""What share of the device's time is explained, by hand."""
-
 import polars as pl
 
 from llmprof.analyze import coverage

@@ -1,5 +1,3 @@
-"""Two traces compared, by hand."""
-
 import polars as pl
 import pytest
 

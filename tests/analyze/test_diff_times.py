@@ -1,5 +1,3 @@
-"""The time of a step in two runs, and why it changed."""
-
 from pathlib import Path
 
 import polars as pl

@@ -1,5 +1,3 @@
-"""Kernel statistics by hand."""
-
 import polars as pl
 import pytest
 

@@ -1,5 +1,3 @@
-"""Kernels of a part of a run, by hand."""
-
 import polars as pl
 import pytest
 

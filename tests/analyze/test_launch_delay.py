@@ -1,5 +1,3 @@
-"""Delays from launch call to kernel, by hand."""
-
 import polars as pl
 import pytest
 

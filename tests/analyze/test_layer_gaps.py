@@ -1,5 +1,3 @@
-"""Layers against the typical one, and their communication, by hand."""
-
 import polars as pl
 import pytest
 

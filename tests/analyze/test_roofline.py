@@ -1,5 +1,3 @@
-"""Measured time against the bound of theory."""
-
 import polars as pl
 import pytest
 

@@ -1,5 +1,3 @@
-"""One notebook for each of many runs."""
-
 import pytest
 
 from llmprof import batch

@@ -1,5 +1,3 @@
-"""Parameters from text and presets."""
-
 import pytest
 
 from llmprof import batch

@@ -62,7 +62,8 @@ def tab_to(page: Any, words: str) -> None:
     """Press Tab until the focus is on what is called so, and stands out."""
     for _ in range(60):
         page.keyboard.press("Tab")
-        if page.evaluate(FOCUSED).startswith(words):
+        name = page.evaluate(FOCUSED)
+        if name.startswith(words) or name.endswith(words):
             line, width = page.evaluate(OUTLINE)
             assert line != "none"
             assert width >= 1

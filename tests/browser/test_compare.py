@@ -1,5 +1,3 @@
-"""The explorer that compares two traces, in a real JupyterLab."""
-
 import json
 
 import polars as pl

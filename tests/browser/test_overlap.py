@@ -1,5 +1,3 @@
-"""Explorer of overlap in a real JupyterLab: gestures, and what the kernel knows after them."""
-
 import pytest
 
 from llmprof import explore

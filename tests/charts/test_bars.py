@@ -1,5 +1,3 @@
-"""Charts of stacked and diverging bars: breakdown, overlap, diff."""
-
 import polars as pl
 import pytest
 

@@ -1,5 +1,3 @@
-"""The chart of what monitors sampled."""
-
 import polars as pl
 import pytest
 

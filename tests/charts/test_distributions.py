@@ -1,5 +1,3 @@
-"""Charts of distributions: all-reduce, idle gaps, launch delay."""
-
 import polars as pl
 
 from llmprof import charts

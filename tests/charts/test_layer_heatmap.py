@@ -1,5 +1,3 @@
-"""Heat map of layers over steps."""
-
 from typing import Any
 
 import polars as pl

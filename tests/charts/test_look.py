@@ -1,5 +1,3 @@
-"""Palette, units and text."""
-
 import itertools
 
 import polars as pl

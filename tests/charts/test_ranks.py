@@ -1,5 +1,3 @@
-"""Heat map of ranks over steps, and shares of late groups."""
-
 import numpy as np
 import polars as pl
 import pytest

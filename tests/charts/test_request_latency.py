@@ -1,5 +1,3 @@
-"""The chart of the latencies of single requests."""
-
 import polars as pl
 import pytest
 

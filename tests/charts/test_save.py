@@ -1,5 +1,3 @@
-"""Charts as files."""
-
 import json
 import re
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Timeline: bars, slices, lanes and strips."""
-
 import re
 
 import polars as pl

@@ -1,5 +1,3 @@
-"""Several reports of Nsight Systems as the ranks of one run."""
-
 import warnings
 from pathlib import Path
 

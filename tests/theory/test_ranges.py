@@ -1,5 +1,3 @@
-"""Theory over a range."""
-
 import pytest
 
 from llmprof.errors import LlmprofError

@@ -1,5 +1,3 @@
-"""Models from configs, good and bad."""
-
 import json
 
 import pytest

@@ -340,9 +340,9 @@ def notebook(lab: Lab, desk: Desk, request: pytest.FixtureRequest) -> Iterator[C
     if request.node.stash.get(FAILED, False):
         desk.leave()  # nobody knows what it left there
     elif opened:
-        shown = desk.shown
+        problems, asked = [*desk.shown.problems], desk.shown.asked
         desk.clear()
-        assert (shown.problems, shown.asked) == ([], set())
+        assert (problems, asked) == ([], set())
 
 
 def _keep(problems: list[str], message: ConsoleMessage) -> None:

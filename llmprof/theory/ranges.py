@@ -134,12 +134,19 @@ MOST_PREFILL_TOKENS: Final = 16384
 """Most tokens of the prompts of a batch that one prefill step reads; longer prompts take several steps."""
 
 
+SAME_STEP: Final = 0.02
+"""First tokens of one step arrive within this share of its time."""
+
+
 def read_steps(path: str | Path) -> pl.DataFrame:
     """Read measured decode steps and prefills from a JSON file of a grid over batch size and prompt length.
 
     The file has ``rows`` with ``model, tp, dtype, quant, batch, prompt, out, decode_step_s, prefill_last_s, rep``. For
     ``batch`` requests with prompts of ``prompt`` tokens, ``decode_step_s`` is the mean time of a decode step over
-    ``out`` output tokens, and ``prefill_last_s`` the time from scheduling to the first token of the last request.
+    ``out`` output tokens, and ``prefill_last_s`` the longest time from scheduling to the first token of a request. The
+    shortest such time (``prefill_first_s``) and the time from the first scheduling to the last first token
+    (``prefill_span_s``) may be there, too: if they differ, the engine read the prompts in several steps, and the repeat
+    measures no prefill.
 
     Parameters
     ----------
@@ -172,6 +179,10 @@ def read_steps(path: str | Path) -> pl.DataFrame:
     frame = frame.with_columns(value.alias(name) for name, value in defaults.items() if name not in frame.columns)
     if "quant" in frame.columns:
         frame = frame.with_columns(dtype=pl.coalesce(pl.col("quant").cast(pl.String), "dtype"))
+    if "prefill_first_s" in frame.columns:
+        longest = pl.max_horizontal(pl.col("^prefill_(last|span)_s$").cast(pl.Float64))
+        in_one_step = pl.col("prefill_first_s") >= (1 - SAME_STEP) * longest
+        frame = frame.with_columns(prefill_last_s=pl.when(in_one_step).then("prefill_last_s"))
     keys = ["model", "tp", "dtype", "batch", "prompt", "out"]
     parts = []
     for phase, column in (("decode", "decode_step_s"), ("prefill", "prefill_last_s")):

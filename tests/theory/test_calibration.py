@@ -100,6 +100,13 @@ def test_measured_steps_are_read_with_their_spread(tmp_path):
     assert found.select("phase", "batch").rows() == [("decode", 8), ("decode", 256), ("prefill", 8)]
     assert found.row(0, named=True)["measured_s"] == 0.005
     assert found.row(0, named=True)["spread"] == pytest.approx(0.4)
+    # a batch whose prompts were read in two steps (33.7 ms the longer one) measures no prefill
+    two = row | {"decode_step_s": 0.004, "prefill_first_s": 0.0303, "prefill_last_s": 0.0337, "rep": 0}
+    together = two | {"prefill_first_s": 0.0335, "prefill_span_s": 0.0337}
+    for repeats, measured in (([two], []), ([together], [0.0337]), ([together | {"prefill_span_s": 0.05}], [])):
+        steps = tmp_path / "prefill.json"
+        steps.write_text(json.dumps({"rows": repeats}))
+        assert read_steps(steps).filter(phase="prefill")["measured_s"].to_list() == measured
     one = observations(found)[0]
     assert (one.requests, one.batch[0].context, one.seconds) == (8, 128 + 24.5, 0.005)
     assert one.weight == pytest.approx(1 / 17)

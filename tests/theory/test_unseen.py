@@ -30,10 +30,9 @@ def test_decode_steps_of_unseen_models(predictions):
 
 def test_prefills_of_unseen_models(predictions):
     errors = predictions.filter(kind="prefill")["error"]
-    assert len(errors) == 24
-    assert errors.median() < 0.06
-    # short prompts of several requests are one step or several, by when each request arrives
-    assert (errors < 0.25).sum() == 20
+    assert len(errors) == 13  # prompts that the engine read in several steps measure no prefill
+    assert errors.median() < 0.04
+    assert (errors < 0.25).sum() == 12
 
 
 def test_no_measured_step_is_faster_than_its_bound(predictions):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import polars as pl
@@ -38,7 +39,7 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
         if rank in ranks:
             other = parts[ranks.index(rank)].path
             raise MixedRunsError(
-                f"{other.name} and {part.path.name} both have rank {rank}",
+                f"{_told_apart(other, part.path)} both have rank {rank}",
                 expected="one file per rank",
                 hint="pass the files of one profiling window of one run",
                 rank=rank,
@@ -46,6 +47,12 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
             )
         ranks.append(rank)
     return ranks, warnings
+
+
+def _told_apart(a: Path, b: Path) -> str:
+    """The names of two files, with the names of their folders as far as they are alike."""
+    depth = next((n for n, (x, y) in enumerate(zip(a.parts[::-1], b.parts[::-1], strict=False), start=1) if x != y), 1)
+    return " and ".join("/".join(path.parts[-depth:]) for path in (a, b))
 
 
 def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:

@@ -41,6 +41,9 @@ def test_windows_reach_from_step_to_step() -> None:
     ]
     whole = recorded_windows(run())
     assert whole.select("start_ns", "dur_ns").rows() == [(80, 280)]  # from the first label to the last kernel
+    flush = labels([("CUDA profiling data flush", 400, 900)]).with_columns(domain=pl.lit("overhead"))
+    trace = Trace(run().tables | {"markers": pl.concat([run().markers, flush], how="diagonal_relaxed")})
+    assert recorded_windows(trace)["dur_ns"].to_list() == [280]  # what the profiler does is no part of it
 
 
 def test_parts_by_hand() -> None:

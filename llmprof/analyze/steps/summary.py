@@ -177,9 +177,15 @@ def step_windows(trace: Trace) -> pl.DataFrame:
 
 @per_trace
 def recorded_windows(trace: Trace) -> pl.DataFrame:
-    """Recorded time of each device: from the first to the last recorded event of its rank, including the host."""
+    """Recorded time of each device: from the first to the last recorded event of its rank, including the host.
+
+    What the profiler itself does (ranges of the domain ``overhead``), such as writing its buffers after the run, is no
+    part of it.
+    """
     bounds = []
-    for frame in trace.tables.values():
+    for name, frame in trace.tables.items():
+        if name == "markers":
+            frame = frame.filter(pl.col("domain").ne_missing("overhead"))
         if "start_ns" in frame.columns and frame.height:
             end = pl.col("start_ns") + pl.col("dur_ns")
             bounds.append(frame.group_by("rank").agg(first=pl.col("start_ns").min(), last=end.max()))

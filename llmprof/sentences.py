@@ -35,7 +35,13 @@ _SHARED: Final = """
     {{ d.name }} ({{ d.share|share }})
   {%- endif -%}
 {%- endmacro -%}
-{%- macro in_part(words) -%} {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }} {%- endmacro -%}
+{%- macro in_part(words) -%}
+  {%- if on -%} on {{ on|ranks }}, {% endif -%}
+  {{ time_ns|ns }} of {{ part }} ({{ share|share }}
+  {%- if others_ns %}; elsewhere {{ others_ns[0]|ns -}}
+    {%- if others_ns[0]|ns != others_ns[1]|ns %} to {{ others_ns[1]|ns }}{% endif -%}
+  {%- endif %}) {{ words }}
+{%- endmacro -%}
 """
 
 _REASONS: Final = {
@@ -59,11 +65,31 @@ _REASONS: Final = {
 }
 """What the host does when a finding knows the reason, and advice."""
 
+_UNEVEN: Final = {
+    "slow_device": (
+        ": all its kernels are slower by about the same factor",
+        """The same kernels are slower there: look for a lower clock (power or temperature limit) and for other
+        processes on that {{ device }}, and compare it with another one.""",
+    ),
+    "uneven_experts": (
+        ": only its experts take longer",
+        """It likely has more tokens for its experts: count the tokens of each expert, and place or replicate experts by
+        their load.""",
+    ),
+    "uneven_compute": (
+        "",
+        """Look for {% if of_torch %}uneven sharding, experts or stages{% else %}an uneven division of the work
+        {%- endif %}, and for a slower or throttled {{ device }}: which of them is not clear from the times.""",
+    ),
+}
+"""What makes a rank compute longer, and advice."""
+
 FINDINGS: Final = {
     "arrival_skew": Words(
         """{{ in_part("is waiting for the last rank:") }}
         {% if group %}{{ group.who }} arrive last in {{ group.share_last|share }}
-        {%- else %}rank {{ late }} arrives last in {{ late_share|share }}{% endif %} of the {{ kind }}s, the other ranks
+        {%- else %}rank {{ late }} arrives last in {{ late_share|share }}{% endif %} of the {{ kind }}s
+        {%- if not group %} ({{ late_wait_share|share }} of the waiting){% endif %}, the other ranks
         spend {{ waited_share|share }} of theirs waiting, and the transfer itself takes {{ transfer_ns|ns }} where their
         durations suggest {{ seen_ns|ns }}.""",
         """{{ calls|n }} calls; the first and the last rank arrive {{ skew_ns|ns }} apart, and all leave a call within
@@ -95,12 +121,8 @@ FINDINGS: Final = {
         are stages, or use tensor parallelism inside a host.""",
     ),
     "host_bound": Words(
-        """{% if others_ns %}On {{ late|ranks }} the device is idle for {{ time_ns|ns }} of {{ part }}
-        ({{ share|share }}) because the host is late (on the others
-        {%- if others_ns[0]|ns == others_ns[1]|ns %} {{ others_ns[0]|ns }}
-        {%- else %} {{ others_ns[0]|ns }} to {{ others_ns[1]|ns }}{% endif %}):
-        {%- else %}{{ in_part("the device is idle because the host is late:") }} on
-        {% if ranks == 1 %}the only rank{% else %}every rank{% endif %}{% endif %}
+        """{{ in_part("the device is idle because the host is late:") }}
+        {%- if not on %} on {% if ranks == 1 %}the only rank{% else %}every rank{% endif %}{% endif %}
         the next kernel was not launched yet, and the launching thread was longest in {{ doing(host) }}.""",
         """{{ launching_share|share }} of it are the launching calls themselves; {{ calls|n_or_unknown }} launch calls
         for {{ kernels|n_or_unknown }} kernels in {{ part }}
@@ -161,8 +183,8 @@ FINDINGS: Final = {
         once (asynchronous copies, events between streams), so that the host can launch ahead.{% endif %}""",
     ),
     "exposed_communication": Words(
-        """{% if waits_known %}Transfer{% else %}Communication (transfer, and waiting that cannot be told from it)
-        {%- endif %} with no compute beside it takes {{ time_ns|ns }} of {{ part }} ({{ share|share }});
+        """{{ in_part("is " ~ ("transfer" if waits_known else
+        "communication (transfer, and waiting that cannot be told from it)") ~ " with no compute beside it;") }}
         {{ hidden_share|share }} of all communication is hidden behind compute.""",
         """{{ calls|n }} calls in {{ part }}, most time in {{ kinds|join(", ") }}.
         {%- if why %} Waiting is not known: {{ why }}.{% endif %}""",
@@ -171,8 +193,7 @@ FINDINGS: Final = {
         {%- else %}Fewer or fused collectives, larger messages, or compute beside them.{% endif %}""",
     ),
     "copies": Words(
-        """Copies with nothing beside them take {{ time_ns|ns }} of {{ part }} ({{ share|share }}),
-        {{ by_name_share|share }} of it {{ name }}.""",
+        """{{ in_part("is copies with nothing beside them,") }} {{ by_name_share|share }} of it {{ name }}.""",
         """{{ count|amount }} of these in {{ part }}
         {%- if moved_bytes %}, {{ moved_bytes|bytes }} {{ unit }} at {{ "{:,.1f}".format(gbps) }} GB/s{% endif %}.""",
         """{% if kind == "pageable" %}{% if of_torch %}Use pinned memory (pin_memory=True) and non_blocking=True: copies
@@ -258,13 +279,19 @@ FINDINGS: Final = {
         """Keep one format: torch.npu.config.allow_internal_format = False keeps ND throughout; weights that stay can be
         turned to NZ once, with npu_format_cast after loading.""",
     ),
-    "uneven_compute": Words(
-        """Rank {{ most }} computes {{ time_ns|ns }} longer in {{ part }} ({{ share|share }}),
-        {{ "{:.2f}".format(ratio) }} times as long as rank {{ least }}.""",
-        "Compute time without communication, copies and idle, mean over the scope.",
-        """Look for {% if of_torch %}uneven sharding, experts or stages{% else %}an uneven division of the work
-        {%- endif %}, and for a slower or throttled {{ device }}.""",
-    ),
+    **{
+        rule: Words(
+            """Rank {{ most }} computes {{ time_ns|ns }} longer in {{ part }} ({{ share|share }}),
+            {{ "{:.2f}".format(ratio) }} times as long as rank {{ least }}"""
+            + what
+            + ".",
+            """Compute time without communication, copies and idle, mean over the scope.
+            {%- for kind, times in kinds %}{{ " Against the mean of the others: " if loop.first else ", " }}
+            {{- kind|replace("_", " ") }} {{ "{:.2f}".format(times) }} times{{ "." if loop.last }}{% endfor %}""",
+            advice,
+        )
+        for rule, (what, advice) in _UNEVEN.items()
+    },
     "heaviest_stage": Words(
         """{{ in_part("is compute of") }}
         {% if stage == "other" and name %}kernels of no known kind, most of it {{ name|shorten(60) }}
@@ -296,7 +323,10 @@ FINDINGS: Final = {
         {%- else %}Stages are parts of a transformer's layers, and no layers were found.{% endif %}""",
     ),
     "slow_first_tokens": Words(
-        "{{ title }}",
+        """The {{ percentile }} of the time to the first token is {{ part }}: {{ part_ns|ns }} of {{ ttft_ns|ns }}
+        {%- if part == "an idle device" %}, in steps and beside them:
+        {% if reason %}the host was there {{ reason_words }} {{ who|cut(101) }} ({{ by_who_share|share }} of it)
+        {%- else %}the launching thread was longest in {{ doing(host) }}{% endif %}{% endif %}.""",
         """{{ part_share|share }} of it; besides
         {% for other, ns in others %}{{ other }} {{ ns|ns }}{{ ", " if not loop.last }}{% else %}nothing{% endfor %}.
         The slowest is request {{ slowest }}, {{ slowest_ns|ns }}.""",
@@ -311,6 +341,8 @@ FINDINGS: Final = {
                 "tensor parallelism, or a cached prefix.",
             "no step running": "Look at the front end, the tokenizer and the scheduler, and at idle time of the device"
                 " then.",
+            "an idle device": reason_advice|default("") or "Smaller chunks of prefill do not shorten this: see which"
+                " findings say why the device waits, and warm up with the same shapes if it happens only once.",
             "the rest": "Look at the steps of the slowest request: analyze.requests(run, per='span').",
         }[part] }}{% endif %}""",
     ),
@@ -434,6 +466,8 @@ def finding(rule: str, figures: dict[str, Any], words: Words | None = None) -> t
     torch = bool(figures.get("of_torch"))
     calls = {kind: texts[0 if torch else 1] for kind, texts in _CALLS.items()}
     figures = {**_SET_UP, "advice": {**calls, None: ""}, **figures}
+    if reason := figures.get("reason"):
+        figures["reason_words"], figures["reason_advice"] = (say(words, **figures) for words in _REASONS[reason])
     title, detail, suggestion = (say(template, **figures) for template in words or FINDINGS[rule])
     return title[:1].upper() + title[1:], detail, suggestion
 

@@ -137,8 +137,7 @@ def roofline_join(
     measured = _measured(events)
     expected = _expected(read, machine, batch_of, events)
     joined = measured.join(expected, on=["rank", "step", "layer", "stage"], how="left", nulls_equal=True)
-    if trace.meta.get("format") != "ops":  # samples of steps do not say what lies between them
-        joined = pl.concat([joined, _idle(events)], how="diagonal_relaxed")
+    joined = pl.concat([joined, _idle(events)], how="diagonal_relaxed")
     labels = pl.DataFrame(
         [(r, s, sum(p.tokens for p in b), sum(p.count for p in b), how) for (r, s), (b, how) in batch_of.items()],
         schema={c: COLUMNS[c] for c in ("rank", "step", "tokens", "requests", "context_from")},
@@ -199,7 +198,6 @@ def _machine(
         expert_parallel=expert_parallel,
         weights="bf16" if weights == "fp16" and dtype is None else weights,
         kv_cache=number_format(kv_cache_dtype) if kv_cache_dtype else "bf16",
-        weight_bytes=None if dtype else read.weight_bytes,
     )
     plan.check(read)
     machine = find_device(named)

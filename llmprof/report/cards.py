@@ -15,7 +15,8 @@ from markupsafe import Markup
 from llmprof import analyze, schema
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
-from llmprof.analyze.findings.facts import facts_in_words, run_facts
+from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_time_went
+from llmprof.analyze.findings.order import chained, denominators
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.text import counted, plain, shorten
 from llmprof.units import format_bytes, format_ns, format_share
@@ -44,6 +45,10 @@ def headline(trace: Trace) -> str:
     return f"Where the time goes: {number_of_ranks(count)}" + (f" on {device}" if device else "")
 
 
+SPAN: Final = "Recorded span"
+"""Name of the fact how long a recording is, over all its ranks."""
+
+
 def facts(trace: Trace) -> list[tuple[str, str]]:
     """Facts about the run as names and values; unknown values say so."""
     low, high = trace.span_ns
@@ -53,7 +58,7 @@ def facts(trace: Trace) -> list[tuple[str, str]]:
     out = [
         ("Device", str(meta.get("device") or "not recorded")),
         ("Ranks", f"{_runs(ranks)} ({len(ranks)} of {world})" if world else _runs(ranks) or "none"),
-        ("Recorded time", format_ns(high - low) if high > low else "nothing with a time"),
+        (SPAN, format_ns(high - low) if high > low else "nothing with a time"),
         ("Clock", str(meta.get("clock") or "not recorded")),
     ]
     out += [(_label(key), version(key, value)) for key, value in dict(meta.get("versions") or {}).items()]
@@ -204,7 +209,6 @@ MOST_FOUND: Final = 200_000
 _MOST_FINDINGS: Final = 3
 _QUESTIONS: Final = 6
 _LAUNCHES: Final = 5
-_FINDINGS: Final = ("title", "detail", "suggestion", "prediction", "severity", "evidence")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +229,9 @@ def card(
     facts: Sequence[tuple[str, str]] = (),
     tables: Sequence[Rows | None] = (),
     warnings: Sequence[str] = (),
+    lines: Sequence[str] = (),
     findings: Sequence[dict[str, Any]] = (),
+    known: Sequence[dict[str, Any]] = (),
     following: Sequence[tuple[str, str]] = (),
 ) -> str:
     """A card as HTML."""
@@ -236,7 +242,9 @@ def card(
         facts=facts,
         tables=[table for table in tables if table is not None and table.rows],
         warnings=warnings,
+        lines=lines,
         findings=findings,
+        known=known,
         next=following,
     )
 
@@ -263,8 +271,8 @@ def of_trace(trace: Trace) -> str:
     absent = [name for name in schema.TABLES if name not in tables]
     note = f"Not recorded: {', '.join(absent)}." if absent else ""
     facts_shown = [
-        *(facts_in_words(run_facts(trace)) if small else ()),
-        *(fact for fact in facts(trace) if fact[0] not in ("Recorded time", "Device")),
+        *(facts_in_words(run_facts(trace, recorded=False)) if small else ()),
+        *(fact for fact in facts(trace) if fact[0] not in (SPAN, "Device")),
         ("Rows", f"{counts or 'none'}. {note}"),
         *reading(trace),
     ]
@@ -273,6 +281,7 @@ def of_trace(trace: Trace) -> str:
         f"Trace{name}: {number_of_ranks(len(ranks))}, {format_ns(high - low) if high > low else 'nothing with a time'}",
         str(trace.meta.get("device") or "device not recorded"),
         first=_first_findings(trace) if events <= MOST_FOUND else [],
+        lines=where_the_time_went(trace) if small else (),
         facts=facts_shown,
         tables=[_steps(trace), _coverage(trace)] if small else [],
         warnings=[*warnings(trace), *map(str, trace.coverage.get("warnings") or ())],
@@ -286,8 +295,11 @@ def _first_findings(trace: Trace) -> list[dict[str, Any]]:
         findings = analyze.findings(trace)
     except LlmprofError:
         return []
-    rows = findings.head(_MOST_FINDINGS).select("order", "title").to_dicts()
-    return [row | {"show": f"explore.open(trace).show_finding({row['order']})"} for row in rows]
+    causes, _, known = chained(findings)
+    return [
+        row | {"show": f"explore.open(trace).show_finding({row['order']})"}
+        for row in (causes or known)[:_MOST_FINDINGS]
+    ]
 
 
 def number_of_ranks(number: int) -> str:
@@ -408,11 +420,16 @@ def of_run(run: Run) -> str:
 
 def of_findings(findings: pl.DataFrame) -> str:
     """Card of findings, most important first."""
-    scopes = findings["scope"].unique().to_list() if "scope" in findings.columns else []
-    rows = findings.select(_FINDINGS).to_dicts()
+    times = denominators(findings)
+    causes, effects, known = chained(findings)
+    for row in causes:
+        row["effects"] = [effect["title"] for effect in effects.get(row["order"], ())]
+        row["of"] = None if len(times) == 1 and row["denominator"] in times.values() else row["denominator"]
     return card(
-        f"{len(rows)} findings" if len(rows) != 1 else "One finding",
-        f"Shares of the time are of the {scopes[0]}." if len(scopes) == 1 and scopes[0] else "",
-        findings=rows,
-        facts=[] if rows else [("", "No rule found anything worth saying in this recording.")],
+        f"{len(causes)} findings" if len(causes) != 1 else "One finding",
+        f"Shares are of one time, {next(iter(times.values()))}." if len(times) == 1 and any(times.values()) else "",
+        lines=getattr(findings, "time_went", ()),
+        findings=causes,
+        known=known,
+        facts=[] if causes or known else [("", "No rule found anything worth saying in this recording.")],
     )

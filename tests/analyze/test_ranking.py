@@ -6,6 +6,8 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import findings
+from llmprof.analyze.requests.requests import PARTS
+from llmprof.analyze.steps.summary import step_windows
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, kernels, labels, launches, ops
 
@@ -28,8 +30,8 @@ PLANTED = {
     "data_loading": ("data_loading", None),
     "allocation": ("allocation", None),
     "synchronising_copy": ("synchronisation", None),
-    "throttled_clock": ("uneven_compute", 1),
-    "imbalanced_experts": ("uneven_compute", 3),
+    "throttled_clock": ("slow_device", 1),
+    "imbalanced_experts": ("uneven_experts", 3),
 }
 """For each cause the rule that must come first, and the rank that it must name."""
 
@@ -40,7 +42,7 @@ def recording(causes: dict[str, int], layers: int, steps: int) -> Trace:
     host_ops: list[list[tuple[str, int, int, int]]] = [[] for _ in range(RANKS)]
     calls: list[list[tuple[str, int, int]]] = [[] for _ in range(RANKS)]
     marks: list[list[tuple[str, int, int]]] = [[] for _ in range(RANKS)]
-    now = 10_000_000
+    now = 200_000
     for step in range(steps):
         for layer in range(layers):
             ends = []
@@ -92,10 +94,10 @@ def recording(causes: dict[str, int], layers: int, steps: int) -> Trace:
     return Trace({name: pl.concat([part[name] for part in parts]) for name in parts[0]}, {"world_size": RANKS})
 
 
-def causes_of(trace: Trace) -> list[dict[str, object]]:
+def causes_of(trace: Trace, requests: pl.DataFrame | None = None) -> list[dict[str, object]]:
     """Findings that follow from no other and are no facts."""
     roots = pl.col("follows_from").is_null() & (pl.col("severity") != "info")
-    return findings(trace).filter(roots).select("rule", "rank").to_dicts()
+    return findings(trace, requests=requests).filter(roots).select("rule", "rank").to_dicts()
 
 
 SIZES = ((2, 6), (8, 12))
@@ -127,6 +129,46 @@ def test_of_two_causes_the_larger_comes_first(large: str, small: str, layers: in
     rules = [str(row["rule"]) for row in found]
     assert rules[0] == PLANTED[large][0]
     assert rules.index(PLANTED[small][0]) in (1, 2)
+
+
+def requests_that_wait(trace: Trace, share: float) -> pl.DataFrame:
+    """Four requests over the decode steps of a trace, which wait behind the decode of others for a share of them."""
+    windows = step_windows(trace).filter(pl.col("rank") == 0, pl.col("phase") == "decode")
+    start, whole = windows["start_ns"].min(), windows["dur_ns"].sum()
+    waited, prefill = int(share * whole), whole // 50
+    decode = whole - waited - prefill
+    columns = {
+        **dict.fromkeys(PARTS, 0), "queue_decode_ns": waited, "prefill_ns": prefill, "decode_ns": decode,
+        "start_ns": start, "first_step_ns": start + waited, "first_token_ns": start + waited + prefill,
+        "ttft_ns": waited + prefill, "e2e_ns": whole, "ttft_others_ns": 0,
+    }  # fmt: skip
+    return pl.DataFrame({"request": range(4)}).with_columns(**{name: pl.lit(ns) for name, ns in columns.items()})
+
+
+@pytest.mark.parametrize(("layers", "steps"), SIZES)
+@pytest.mark.parametrize("cause", PLANTED)
+def test_queueing_stands_in_its_place_beside_each_other_cause(cause: str, layers: int, steps: int) -> None:
+    once = steps if cause == "jit" else 1
+    trace = recording({cause: 25_000 * once}, layers, steps)
+    # of the time of a request 70 % is the queue, of that of the devices the other cause takes about 20 %
+    rules = [str(row["rule"]) for row in causes_of(trace, requests_that_wait(trace, 0.7))]
+    assert rules[0] == "slow_first_tokens"
+    assert PLANTED[cause][0] in rules
+    # of the time of a request 10 %, of that of the devices about 45 %
+    trace = recording({cause: 90_000 * once}, layers, steps)
+    rules = [str(row["rule"]) for row in causes_of(trace, requests_that_wait(trace, 0.1))]
+    assert rules[0] == PLANTED[cause][0]
+    assert "slow_first_tokens" in rules
+
+
+@pytest.mark.parametrize(("layers", "steps"), SIZES)
+def test_queueing_alone_comes_first(layers: int, steps: int) -> None:
+    trace = recording({}, layers, steps)
+    waiting = requests_that_wait(trace, 0.5)
+    found = findings(trace, requests=waiting).row(0, named=True)
+    wait, prefill = waiting.row(0, named=True)["queue_decode_ns"], waiting.row(0, named=True)["prefill_ns"]
+    assert (found["rule"], found["figure"]) == ("slow_first_tokens", wait)
+    assert found["share_of_time"] == pytest.approx(wait / (wait + prefill))
 
 
 @pytest.mark.parametrize("cause", ["late_rank", "throttled_clock", "imbalanced_experts"])

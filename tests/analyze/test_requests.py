@@ -14,9 +14,11 @@ from llmprof.analyze.requests.requests import PARTS
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.launch.run.requests import engine_steps_of, requests_of
 from llmprof.trace import Trace
+from tests.analyze.builders import kernels, labels, launches, ops
 
 EPOCH = 1_700_000_000_000_000_000
 MS = 1_000_000
+DECODE_OF_ONE = "execute_context_0(0)_generation_1(1)"
 STEPS = [  # begin, end (ms), tokens, tokens before
     (10, 30, {"a": 100}, {"a": 0}),
     (30, 60, {"a": 1, "b": 300}, {"a": 100, "b": 0}),
@@ -208,3 +210,22 @@ def test_the_finding_about_first_tokens_has_its_own_denominator():
         rule for rule in told["rule"].to_list() if rule != "slow_first_tokens"
     ]
     assert analyze.findings(run.trace, requests=frame.clear()).equals(analyze.findings(run.trace))
+
+
+def test_compilation_in_the_prefill_of_another_is_told_by_what_the_host_did():
+    # one prefill step of 10 to 110 ms: kernels of 2 and 6 ms around 92 ms in which the host compiles; then a decode
+    gemm = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
+    run = kernels([gemm] * 3).with_columns(start_ns=pl.Series([10, 104, 112]) * MS, dur_ns=pl.Series([2, 6, 10]) * MS)
+    launched = launches(run).with_columns(start_ns=pl.Series([9_990, 103_990, 111_990]) * 1000)
+    marks = [("execute_context_1(256)_generation_0(0)", 9 * MS, 96 * MS), (DECODE_OF_ONE, 111 * MS, 5 * MS)]
+    compiling = ops([("triton/compiler/compiler.py(226): compile", 12 * MS, 91 * MS, 1)])
+    trace = Trace({"kernels": run, "runtime": launched, "markers": labels(marks), "ops": compiling}, {"world_size": 1})
+    # the request arrives at 5 ms, waits for the prefill of others from 10 ms on, and has its token at 122 ms
+    parts = dict.fromkeys(PARTS, 0) | {"queue_other_ns": 7 * MS, "queue_prefill_ns": 100 * MS, "prefill_ns": 10 * MS}
+    times = {
+        "request": 0, "start_ns": 5 * MS, "first_step_ns": 112 * MS, "first_token_ns": 122 * MS, "ttft_ns": 117 * MS,
+        "e2e_ns": 117 * MS, "ttft_others_ns": 100 * MS,
+    }  # fmt: skip
+    found = analyze.findings(trace, requests=pl.DataFrame([parts | times])).filter(rule="slow_first_tokens")
+    assert found["figure"].to_list() == [pytest.approx(92 * MS, rel=0.01)]  # of 100 ms in which others are prefilled
+    assert found["about"].to_list() == ["triton/compiler/compiler.py(226): compile"]

@@ -146,7 +146,8 @@ def test_a_rank_without_requests_computes_for_the_other(sample_trace) -> None:
     assert balance["without_step_ns"].to_list()[0] == 0
     assert balance["without_step_ns"].to_list()[1] > 5_000_000
     # the ranks have batches of their own: that one computes longer is no finding
-    assert "uneven_compute" not in set(findings(sample_trace("torch_ep2_dp2_eager"))["rule"])
+    uneven = {"slow_device", "uneven_experts", "uneven_compute"}
+    assert not uneven & set(findings(sample_trace("torch_ep2_dp2_eager"))["rule"])
 
 
 def test_engines_of_a_server_are_replicas(served: Trace) -> None:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from llmprof.analyze.findings.facts import where_the_time_went
 from llmprof.analyze.findings.findings import SCHEMA, findings
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
@@ -39,16 +40,17 @@ _MEANING: Final = {
     "end_ns": "end of that moment, ns",
     "detail": "figures behind it",
     "suggestion": "what to try",
+    "about": "full name of the kernel, call or function that the sentences name",
 }
 _TYPES: Final = {pl.Int32: "integer", pl.Int64: "integer", pl.Float64: "number", pl.String: "string"}
 _MAY_BE_NULL: Final = {
     "rank", "start_ns", "end_ns", "predicted_ns", "predicted_low_ns", "predicted_high_ns", "predicted_tokens_per_s",
-    "change", "prediction", "share_of_recorded", "follows_from",
+    "change", "prediction", "share_of_recorded", "follows_from", "about",
 }  # fmt: skip
 
 
-def findings_document(trace: Trace) -> dict[str, Any]:
-    """Findings of a trace, with facts about the trace."""
+def findings_document(trace: Trace, requests: pl.DataFrame | None = None) -> dict[str, Any]:
+    """Findings of a trace and the requests that it served, with facts about the trace."""
     meta = trace.meta
     low, high = trace.span_ns
     return {
@@ -61,9 +63,10 @@ def findings_document(trace: Trace) -> dict[str, Any]:
             "ranks": [rank for rank in trace.ranks if rank >= 0],
             "world_size": meta.get("world_size"),
             "span_ns": high - low,
+            "time_went": where_the_time_went(trace, requests),
             "warnings": [str(words) for words in trace.coverage.get("warnings", [])],
         },
-        "findings": findings(trace).select(list(SCHEMA)).to_dicts(),
+        "findings": findings(trace, requests=requests).select(list(SCHEMA)).to_dicts(),
     }
 
 
@@ -81,6 +84,7 @@ def hardware_findings_document(metrics: Metrics, rows: pl.DataFrame) -> dict[str
             "ranks": [],
             "world_size": None,
             "span_ns": int(launches["duration_ns"].sum() or 0),
+            "time_went": [],
             "warnings": [str(words) for words in metrics.coverage.get("warnings", [])],
         },
         "findings": rows.select(list(SCHEMA)).to_dicts(),
@@ -105,6 +109,11 @@ def findings_schema() -> dict[str, Any]:
         "ranks": {"type": "array", "items": {"type": "integer", "minimum": 0}},
         "world_size": {"type": ["integer", "null"]},
         "span_ns": {"type": "integer", "description": "from the first to the last thing recorded, ns"},
+        "time_went": {
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "where the recorded time went by phase, and that of requests",
+        },
         "warnings": {"type": "array", "items": {"type": "string"}, "description": "what was lost or is missing"},
     }
     return {

@@ -10,6 +10,7 @@ import polars as pl
 from llmprof.analyze.compare.story import engine_of
 from llmprof.analyze.findings.scope import scope_of
 from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.requests.requests import WAITING
 from llmprof.analyze.steps.summary import recorded_windows, step_windows
 from llmprof.errors import LlmprofError
 from llmprof.text import counted
@@ -21,13 +22,15 @@ SCHEMA: Final = {"what": pl.String, "value": pl.String, "source": pl.String}
 _MODEL: Final = r"\b([A-Z]\w*(?:For(?:CausalLM|ConditionalGeneration|SequenceClassification)|LMHeadModel))(?:_\d+)?\b"
 
 
-def run_facts(trace: Trace) -> pl.DataFrame:
+def run_facts(trace: Trace, *, recorded: bool = True) -> pl.DataFrame:
     """Model, engine, device, batch and step time of a run, each with its source.
 
     Parameters
     ----------
     trace : Trace
         Any trace.
+    recorded : bool
+        Whether to say where the recorded time went, too.
 
     Returns
     -------
@@ -41,7 +44,8 @@ def run_facts(trace: Trace) -> pl.DataFrame:
     'vLLM'
     """
     rows = [("model", *_model(trace)), ("engine", *_engine(trace)), ("device", *_device(trace))]
-    rows += [("batch", *_batch(trace)), ("step time", *_step_time(trace)), ("recorded time", *recorded_time(trace))]
+    rows += [("batch", *_batch(trace)), ("step time", *_step_time(trace))]
+    rows += [("recorded time", *recorded_time(trace))] if recorded else []
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
@@ -142,6 +146,35 @@ def recorded_time(trace: Trace) -> tuple[str | None, str]:
     mean = format_ns(whole / recorded.height)
     of = f", mean of {recorded.height} devices" if recorded.height > 1 else ""
     return f"{mean}: {', '.join(parts)}" if parts else mean, f"from the first to the last event, host and device{of}"
+
+
+_OF_REQUESTS: Final = {
+    "waiting for their first step": WAITING,
+    "prefill": ("prefill_ns", "prefill_others_ns"),
+    "decode": ("decode_ns", "decode_prefill_ns"),
+    "the rest (left out of steps, between steps, delivery)": ("left_out_ns", "between_ns", "delivery_ns"),
+}
+"""Parts of the time of requests by phase, with the columns that they sum."""
+
+
+def time_of_requests(requests: pl.DataFrame | None) -> str | None:
+    """Time of requests, from arrival to the last token, by phase; None without requests."""
+    if requests is None or not requests.height or not (whole := int(requests["e2e_ns"].sum())):
+        return None
+    sums = {name: int(requests.select(pl.sum_horizontal(of).sum()).item()) for name, of in _OF_REQUESTS.items()}
+    parts = [f"{name} {format_share(ns / whole)}" for name, ns in sums.items() if ns > 0]
+    return f"{format_ns(whole / requests.height)}: {', '.join(parts)}"
+
+
+def where_the_time_went(trace: Trace, requests: pl.DataFrame | None = None) -> list[str]:
+    """The recorded time by phase, and that of the requests, each as a sentence; what is not known is left out."""
+    went, what = recorded_time(trace)
+    of_requests = time_of_requests(requests)
+    lines = [f"Recorded time ({what}): {went}."] if went else []
+    if requests is not None and of_requests:
+        count = counted(requests.height, "request")
+        lines.append(f"Time of requests (from arrival to the last token, mean of {count}): {of_requests}.")
+    return lines
 
 
 def facts_in_words(facts: pl.DataFrame) -> list[tuple[str, str]]:

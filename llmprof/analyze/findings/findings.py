@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import import_module
 from typing import Any, Final
 
@@ -11,12 +12,14 @@ import polars as pl
 from llmprof import plugins, sentences
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.findings import waiting, work
+from llmprof.analyze.findings.facts import where_the_time_went
+from llmprof.analyze.findings.first_tokens import FIRST_TOKENS, first_token_finding
 from llmprof.analyze.findings.gain import Gain, gains_of
 from llmprof.analyze.findings.reasons import REASONS
-from llmprof.analyze.findings.scope import Measure, Rule, Scope, scopes_of
+from llmprof.analyze.findings.scope import Measure, Rule, Scope, apart, scopes_of, total
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.analyze.requests.spans import FIRST_TOKENS, first_token_finding
 from llmprof.errors import NotCapturedError
+from llmprof.names import readable
 from llmprof.platforms import ON_DEVICE, ON_HOST
 from llmprof.sentences import FOLLOWS
 from llmprof.trace import Trace
@@ -39,7 +42,7 @@ _RULES: Final[tuple[Rule | plugins.Place, ...]] = (
     Rule("split_k", work.split_k, "attribute", 0.001),
     Rule("ai_cpu_operators", work.ai_cpu, "attribute", 0.005),
     Rule("format_changes", work.format_changes, "attribute", 0.005),
-    Rule("uneven_compute", work.uneven_compute, "overlap", 0.02),
+    *(Rule(name, work.uneven(name), "overlap", 0.02) for name in ("slow_device", "uneven_experts", "uneven_compute")),
     Rule("heaviest_stage", work.heaviest_stage, "attribute", 0.0, info=True),
     Rule("ai_core_units", work.core_units, "core_time", 0.0, info=True),
     Rule("unnamed_time", work.unnamed, "attribute", info=True, last=True),
@@ -75,6 +78,7 @@ SCHEMA = {
     "end_ns": pl.Int64,
     "detail": pl.String,
     "suggestion": pl.String,
+    "about": pl.String,
 }
 
 _PREDICTED = ("predicted_ns", "predicted_low_ns", "predicted_high_ns", "predicted_tokens_per_s", "change", "prediction")
@@ -84,7 +88,21 @@ _LEAST_SHARES = {"high": 0.2, "medium": 0.05, "low": 0.0}
 
 
 class Findings(pl.DataFrame):
-    """The frame of :func:`findings`, which shows itself as sentences in a notebook."""
+    """The frame of :func:`findings`, which shows itself as sentences in a notebook.
+
+    Attributes
+    ----------
+    time_went : list of str
+        Where the recorded time went by phase, and that of the requests; empty on frames made from this one.
+    """
+
+    time_went: Sequence[str] = ()
+
+    def clone(self) -> Findings:
+        """A copy that keeps :attr:`time_went`."""
+        copy: Findings = super().clone()  # type: ignore[assignment]
+        copy.time_went = self.time_went
+        return copy
 
     def _repr_html_(self, **kwargs: Any) -> str:
         if not set(SCHEMA) <= set(self.columns):
@@ -122,8 +140,8 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     step : int, optional
         Findings of this step, on every rank that has it, in place of the run: why was it slow?
     requests : polars.DataFrame, optional
-        Rows of ``analyze.requests(run)``. A finding about the slowest first tokens then comes first; its share has a
-        different denominator.
+        Rows of ``analyze.requests(run)``. A finding about the slowest first tokens then stands in its place by the
+        share of the time of all requests; its own share has a different denominator.
 
     Returns
     -------
@@ -147,7 +165,9 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
         - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL condition for its rows:
           ``frame.filter(pl.sql_expr(where))``), ``rank`` (with most of it) and ``start_ns, end_ns`` (when it is worst
           there; null where no moment stands out);
-        - ``detail`` and ``suggestion``.
+        - ``detail``, ``suggestion`` and ``about`` (full name of the kernel, call or function that the sentences name).
+
+        Its attribute ``time_went`` says where the recorded time went by phase, and that of the requests.
 
     Raises
     ------
@@ -163,7 +183,10 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     True
     """
     refuse_samples(trace, "what takes the time of a step")
-    return combined([ranked(scope) for scope in scopes_of(trace, step=step)], requests)
+    frames = [ranked(scope) for scope in scopes_of(trace, step=step)]
+    found = combined(frames, None if requests is None else first_token_finding(trace, requests))
+    found.time_went = where_the_time_went(trace, requests)
+    return found
 
 
 def ranked(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
@@ -180,13 +203,13 @@ LEAST_OF_OTHERS = 0.02
 """Least share of the recorded time for a finding about a phase that is not the one with most time."""
 
 
-def combined(frames: Sequence[pl.DataFrame], requests: pl.DataFrame | None = None) -> Findings:
-    """Findings of all scopes in order, the first scope being that of the phase with most time."""
+def combined(frames: Sequence[pl.DataFrame], first_tokens: dict[str, Any] | None = None) -> Findings:
+    """Findings of all scopes and of requests in order, the first scope being that of the phase with most time."""
     much = (pl.col("share_of_recorded") >= LEAST_OF_OTHERS) & (pl.col("severity") != "info")
     frame = pl.concat([rows if n == 0 else rows.filter(much) for n, rows in enumerate(frames)])
-    if requests is not None and (waited := first_token_finding(requests)) is not None:
-        waited |= dict.fromkeys((*_PREDICTED, "share_of_recorded", "follows_from"))
-        frame = pl.concat([pl.DataFrame([waited | {"weight": 0.0}], schema=frame.schema), frame])
+    if first_tokens is not None:
+        row = dict.fromkeys((*_PREDICTED, "share_of_recorded", "follows_from")) | first_tokens
+        frame = pl.concat([pl.DataFrame([row], schema=frame.schema), frame])
     last = pl.col("rule").is_in([rule.name for rule in RULES if rule.last])
     own = pl.col("rule") == FIRST_TOKENS
     fact = pl.col("severity") == "info"
@@ -194,8 +217,8 @@ def combined(frames: Sequence[pl.DataFrame], requests: pl.DataFrame | None = Non
     return Findings(
         frame.with_columns(chain=pl.col("weight").max().over(chain))
         .sort(
-            ~(own & ~fact), own | last, fact, "chain", pl.col("follows_from").is_not_null(), "weight",
-            descending=[False, False, False, True, False, True], maintain_order=True,
+            (own & fact) | last, fact, "chain", pl.col("follows_from").is_not_null(), "weight",
+            descending=[False, False, True, False, True], maintain_order=True,
         )
         .with_columns(order=pl.int_range(1, pl.len() + 1, dtype=pl.Int32))
         .select(list(SCHEMA))
@@ -210,9 +233,14 @@ def _measured(rule: Rule, scope: Scope) -> Measure | None:
         measure = rule.measure(scope)
     except NotCapturedError:
         return None
-    if measure is None or measure.ns <= 0 or measure.ns < rule.minimum_share * scope.span_ns:
+    if measure is None or measure.ns <= 0:
         return None
-    return measure
+    if measure.by_rank is not None:
+        ranks, others_ns = apart(scope, measure.by_rank)
+        own = ranks if others_ns else None
+        ns = total(measure.by_rank.filter(pl.col("rank").is_in(ranks)), "dur_ns") if own else measure.ns
+        measure = replace(measure, ns=ns, own=own, figures=measure.figures | {"on": own, "others_ns": others_ns})
+    return measure if measure.ns >= rule.minimum_share * scope.of(measure.own).span_ns else None
 
 
 _RECORDED = {False: "the recorded time", True: "the recorded time of a rank"}
@@ -230,15 +258,21 @@ def _row(
     follows = follows if follows in found else None
     severity = next(s for s, least in _LEAST_SHARES.items() if share >= least)
     of_scope = {
+        "on": None,
+        "others_ns": None,
+        **measure.figures,
         "time_ns": figure,
         "share": share,
         "part": scope.part if scope.steps is not None else _RECORDED[scope.parts > 1],
         "of_torch": scope.of_torch,
         "on_host": scope.on_host,
     }
+    about = next((name for key in ("name", "who", "call") if (name := measure.figures.get(key)) is not None), None)
+    if "name" in of_scope:
+        of_scope["name"] = readable(pl.Series([about], dtype=pl.String))[0]
     title, detail, suggestion = sentences.finding(
         rule.name,
-        {**scope.trace.platform.words, **(ON_HOST if scope.on_host else ON_DEVICE), **measure.figures, **of_scope},
+        {**scope.trace.platform.words, **(ON_HOST if scope.on_host else ON_DEVICE), **of_scope},
         rule.words,
     )
     gain = measure.ns if measure.gain_ns is None else measure.gain_ns
@@ -270,5 +304,6 @@ def _row(
         "end_ns": last,
         "detail": detail,
         "suggestion": suggestion,
+        "about": about,
         "weight": gained * (of.parts if known_gain is None else scope.parts) * scope.weight,
     }

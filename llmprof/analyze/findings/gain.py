@@ -8,7 +8,6 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.changes import NOT_WHOLE_GRAPHS
 from llmprof.analyze.findings.scope import Measure, Scope
 from llmprof.analyze.replay.part import replayed_part
 from llmprof.analyze.replay.what_if import change_of, replayed
@@ -35,7 +34,7 @@ class Gain:
 
 def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Gain | str]:
     """Gain of the remedy of each measure alone, in the scope of the findings."""
-    changes = [item.change if item.ns >= NOTHING * scope.span_ns else "" for item in measures]
+    changes = [item.change if item.ns >= NOTHING * scope.of(item.own).span_ns else "" for item in measures]
     replays: dict[str, pl.DataFrame | LlmprofError] = {}
     predicted = tuple(sorted({change for change in changes if change}))
     pairs = zip(measures, changes, strict=True)
@@ -63,8 +62,6 @@ def _gain(
         return f"No prediction: {rows.found}."
     if scope.steps is not None:
         rows = rows.join(scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi")
-    if not rows.height and change.startswith("no-host-delay") and scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all():
-        return "No prediction: engines run no whole graph for steps that read prompts."
     if not rows.height:
         return "No prediction: these steps have none before them."
     times = pl.col("recorded_ns", "middle_ns", "low_ns", "high_ns")

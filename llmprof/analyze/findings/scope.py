@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import polars as pl
 
@@ -52,6 +52,8 @@ class Measure:
         The remedy as a change that a replay can make, as ``llmprof what-if`` takes it.
     own : list of int, optional
         Ranks that it is about, if it is not about all: its figure and share are of their time alone.
+    by_rank : polars.DataFrame, optional
+        ``rank, dur_ns`` of its time: if ranks differ (:func:`apart`), it is about those with most of it.
     follows_from : str, optional
         The rule that tells of its cause.
     """
@@ -64,6 +66,7 @@ class Measure:
     window_ns: tuple[int, int] | None = None
     change: str | None = None
     own: list[int] | None = None
+    by_rank: pl.DataFrame | None = None
     follows_from: str | None = None
 
 
@@ -103,6 +106,30 @@ def most(rows: pl.DataFrame, by: str, weight: str = "dur_ns") -> tuple[Any, floa
         return None, 0.0
     value, ns = sums.sort(weight, by, descending=[True, False]).row(0)
     return value, float(ns) / whole
+
+
+APART: Final = 0.75
+"""A rank is named alone if the time of the next one is below this multiple of its own."""
+
+
+def apart(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[float] | None]:
+    """Ranks with most of the time of some rows (``rank, dur_ns``), and the least and most a part on the others.
+
+    A rank is among them with at least half of the largest share; the second value is None if all are.
+    """
+    spans = scope.windows.group_by("rank").agg(span=pl.col("dur_ns").sum(), parts=pl.len()).filter(pl.col("span") > 0)
+    sums = rows.group_by("rank").agg(ns=pl.col("dur_ns").sum())
+    ranks = (
+        spans.join(sums, on="rank", how="left")
+        .with_columns(pl.col("ns").fill_null(0))
+        .with_columns(share=pl.col("ns") / pl.col("span"), each=pl.col("ns") / pl.col("parts"))
+        .sort("share", "rank", descending=[True, False])
+    )
+    most_of_it = ranks.filter(pl.col("share") >= pl.col("share").max() / 2)["rank"].sort().to_list()
+    if ranks.height > 1 and ranks["each"][1:].max() < APART * ranks["each"][0]:
+        most_of_it = [ranks["rank"][0]]
+    others = ranks.filter(~pl.col("rank").is_in(most_of_it))["each"]
+    return most_of_it, [float(others.min()), float(others.max())] if others.len() else None  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -250,6 +277,13 @@ class Scope:
         """Time of the windows that a kind, or some parts of it, take (ns)."""
         rows = self.times.filter(pl.col("kind") == kind)
         return total(rows.filter(pl.col("part").is_in(parts)) if parts else rows, "ns")
+
+    def by_rank(self, kind: str, *parts: str) -> pl.DataFrame:
+        """The same time by rank: ``rank, ns``."""
+        rows = self.times.filter(pl.col("kind") == kind)
+        rows = rows.filter(pl.col("part").is_in(parts)) if parts else rows
+        ranks = self.windows.with_row_index("window").select("window", "rank")
+        return rows.join(ranks, on="window").group_by("rank").agg(pl.col("ns").sum())
 
     def cut(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows with ``rank, start_ns, dur_ns``, cut to the windows of their rank."""

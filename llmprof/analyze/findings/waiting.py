@@ -10,7 +10,8 @@ import polars as pl
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.findings.host import CALLS, MOSTLY, doing, in_another_call, kind_of
 from llmprof.analyze.findings.reasons import REASONS
-from llmprof.analyze.findings.scope import Measure, Scope, largest, middle, most, total, worst
+from llmprof.analyze.findings.scope import Measure, Scope, apart, largest, middle, most, total, worst
+from llmprof.analyze.findings.work import uneven_rule
 from llmprof.analyze.idle import idle, launch_delay
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.intervals import union_length
@@ -25,28 +26,12 @@ IN_GRAPHS = 0.5
 """If at least this share of the kernels comes from replayed graphs, the remedy is not to use graphs."""
 
 
-APART: Final = 0.75
-"""A rank is named alone if the time of the next one is below this multiple of its own."""
-
-
 def host_bound(scope: Scope) -> Measure | None:
     """Idle time before a kernel that the host had not launched yet, including the launching calls."""
     gaps = _idle(scope, *LATE)
-    spans = scope.windows.group_by("rank").agg(span=pl.col("dur_ns").sum(), parts=pl.len())
-    by_rank = (
-        spans.filter(pl.col("span") > 0)
-        .join(gaps.group_by("rank").agg(gap=pl.col("dur_ns").sum()), on="rank", how="left")
-        .with_columns(pl.col("gap").fill_null(0))
-        .with_columns(share=pl.col("gap") / pl.col("span"), each=pl.col("gap") / pl.col("parts"))
-        .sort("share", "rank", descending=[True, False])
-    )
-    if not gaps.height or not by_rank.height:
+    if not gaps.height:
         return None
-    worst_share = by_rank["share"][0]
-    bound = by_rank.filter(pl.col("share") >= worst_share / 2)["rank"].sort().to_list()
-    if by_rank.height > 1 and by_rank["each"][1:].max() < APART * by_rank["each"][0]:
-        bound = [by_rank["rank"][0]]
-    others = by_rank.filter(~pl.col("rank").is_in(bound))
+    bound, _ = apart(scope, gaps)
     rank, window = worst(gaps)
     delays = scope.within(launch_delay(scope.trace))
     replayed = share_in_graphs(scope)
@@ -55,9 +40,7 @@ def host_bound(scope: Scope) -> Measure | None:
     layer_times = scope.within(layers(scope.trace, per="layer")).filter(pl.col("host_dur_ns").is_not_null())
     of_late = pl.col("rank").is_in(bound)
     figures = {
-        "late": bound,
-        "ranks": by_rank.height,
-        "others_ns": [float(others["each"].min()), float(others["each"].max())] if others.height else None,  # type: ignore[arg-type]
+        "ranks": scope.windows["rank"].n_unique(),
         "has_layer_times": bool(layer_times.height),
         "layer_ns": middle(layer_times.filter(of_late), "host_dur_ns"),
         "layer_of_others_ns": middle(layer_times.filter(~of_late), "host_dur_ns"),
@@ -73,9 +56,9 @@ def host_bound(scope: Scope) -> Measure | None:
         "scale:host:0.5" if replayed >= IN_GRAPHS else "no-host-delay:decode" if scope.decoding else "no-host-delay"
     )
     where = "cause IN ('host_bound', 'launch')"
-    own = bound if others.height else None
-    ns = total(gaps.filter(pl.col("rank").is_in(bound)), "dur_ns")
-    return Measure(ns, figures, where=where, rank=rank, window_ns=window, change=change, own=own)
+    return Measure(
+        total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=change, by_rank=gaps
+    )
 
 
 def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
@@ -104,7 +87,9 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
         where = f"doing = '{named}' OR held_by = '{named}' OR sync_name = '{named}'"
         removable = reason in ("allocation", "compilation") and bool(of_calls)
         change = _without(who) if removable else None
-        return Measure(total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=change)
+        return Measure(
+            total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=change, by_rank=gaps
+        )
 
     return measured
 
@@ -118,7 +103,13 @@ def synchronisation(scope: Scope) -> Measure | None:
     rank, window = worst(gaps)
     figures = {"call": call, "pauses": gaps.height / scope.parts, "host": doing(scope, gaps)}
     return Measure(
-        total(gaps, "dur_ns"), figures, where="cause = 'sync'", rank=rank, window_ns=window, change=_without(call)
+        total(gaps, "dur_ns"),
+        figures,
+        where="cause = 'sync'",
+        rank=rank,
+        window_ns=window,
+        change=_without(call),
+        by_rank=gaps,
     )
 
 
@@ -159,7 +150,7 @@ def between_queued(scope: Scope) -> Measure | None:
         "by_kind_share": share,
     }
     where = "cause = 'queued' AND held_kind IN ('graph', 'stream', 'copy', 'event')"
-    return Measure(total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window)
+    return Measure(total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, by_rank=gaps)
 
 
 def unexplained(scope: Scope) -> Measure | None:
@@ -176,7 +167,7 @@ def unexplained(scope: Scope) -> Measure | None:
         "pauses": gaps.height / scope.parts,
     }
     where = "cause = 'unknown' OR (cause = 'queued' AND held_kind IS NULL)"
-    return Measure(total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window)
+    return Measure(total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, by_rank=gaps)
 
 
 def outside(scope: Scope) -> Measure | None:
@@ -269,7 +260,7 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
     whole = total(every, "wait_ns")
     if not calls.height or not whole:
         return None
-    mine = total(calls, "wait_ns")
+    own = calls
     kind = (
         calls.group_by("kind").agg(pl.col("wait_ns").sum()).sort("wait_ns", "kind", descending=[True, False]).row(0)[0]
     )
@@ -280,15 +271,17 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
         waits.filter(pl.col("wait_ns") > 0)  # where nobody waits nobody is late
         .group_by("last_rank")
         .agg(count=pl.len(), waited=pl.col("wait_ns").sum())
-        .sort("count", "waited", "last_rank", descending=[True, True, False])
+        .sort("waited", "count", "last_rank", descending=[True, True, False])
     )
-    late, times, _ = lasts.row(0)
+    late, times, waited = lasts.row(0)
+    of_waiting = waited / max(1.0, total(lasts, "waited"))
     others = calls.filter(pl.col("rank") != late)
     rank, window = worst(calls.with_columns(dur_ns="wait_ns"))
     figures = {
         "kind": kind.replace("_", "-"),
         "late": late,
         "late_share": times / once.height,
+        "late_wait_share": of_waiting,
         "group": None if pipeline else latest_group(late_groups_of(calls, rank_groups(scope.trace))),
         "calls": once.height,
         "waited_share": total(others, "wait_ns") / max(1.0, total(others, "dur_ns")),
@@ -301,12 +294,21 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
         "overlapping_share": calls["match_confidence"].cast(pl.Float64).min(),
     }
     # waiting at the same time as compute costs nothing, so each kind gets its share of the exposed part
-    ns = scope.time("communication", "wait") * mine / whole
-    cause = None if pipeline or times < MOSTLY * once.height else _why_late(scope, late, whole / scope.parts)
+    of_rank = pl.col("wait_ns").sum()
+    shares = every.group_by("rank").agg(every=of_rank).join(own.group_by("rank").agg(mine=of_rank), on="rank")
+    by_rank = (
+        scope.by_rank("communication", "wait")
+        .join(shares.filter(pl.col("every") > 0), on="rank")
+        .select("rank", dur_ns=pl.col("ns") * pl.col("mine") / pl.col("every"))
+    )
+    cause = None if pipeline or of_waiting < MOSTLY else _why_late(scope, late, whole / scope.parts)
     change = None if pipeline or cause else "balance"
     figures["cause"] = cause
     where = f"kind = '{kind}'"
-    return Measure(ns, figures, where=where, rank=rank, window_ns=window, change=change, follows_from=cause)
+    ns = total(by_rank, "dur_ns")
+    return Measure(
+        ns, figures, where=where, rank=rank, window_ns=window, change=change, by_rank=by_rank, follows_from=cause
+    )
 
 
 EXPLAINS: Final = 0.25
@@ -315,9 +317,10 @@ EXPLAINS: Final = 0.25
 
 def _why_late(scope: Scope, late: int, waited_ns: float) -> str | None:
     """The rule about what the late rank spends most time on beyond the others; None if it explains little."""
-    ranks = scope.windows.with_row_index("window").select("window", "rank")
-    times = scope.times.filter(pl.col("kind").is_in(["compute", "copy"])).join(ranks, on="window")
-    of_work = times.select("rank", "ns", rule=pl.col("kind").replace({"compute": "uneven_compute", "copy": "copies"}))
+    of_work = pl.concat(
+        scope.by_rank(kind).with_columns(rule=pl.lit(rule))
+        for kind, rule in (("compute", uneven_rule(scope)), ("copy", "copies"))
+    )
     held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
     of_cause = (
         pl.when(pl.col("cause").is_in(LATE))
@@ -366,7 +369,8 @@ def exposed_communication(scope: Scope) -> Measure | None:
         "why": None if waits_known or not why.len() else why[0],
         "has_layers": scope.has_layers,
     }
-    return Measure(transfer, figures, rank=rank, window_ns=window)
+    by_rank = scope.by_rank("communication", "transfer", "wait or transfer").rename({"ns": "dur_ns"})
+    return Measure(transfer, figures, rank=rank, window_ns=window, by_rank=by_rank)
 
 
 def nccl_for_small(scope: Scope) -> Measure | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import polars as pl
 
 from llmprof import names
@@ -65,7 +67,10 @@ def copies(scope: Scope) -> Measure | None:
     where = "category IN ('copy', 'fill')"
     # copies without a separate category cannot be told from other work
     change = "remove:copy" if bool((scope.events["category"] == "copy").any()) else None
-    return Measure(scope.time("copy"), figures, where=where, rank=rank, window_ns=window, change=change)
+    by_rank = scope.by_rank("copy").rename({"ns": "dur_ns"})
+    return Measure(
+        scope.time("copy"), figures, where=where, rank=rank, window_ns=window, change=change, by_rank=by_rank
+    )
 
 
 def _moved(scope: Scope, name: str) -> pl.DataFrame:
@@ -150,25 +155,97 @@ def split_k(scope: Scope) -> Measure | None:
     return Measure(total(reduce, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=change)
 
 
-def uneven_compute(scope: Scope) -> Measure | None:
-    """Ranks that compute longer than others on the same batches (with data parallelism the batches differ)."""
+SAME_FACTOR = 0.5
+"""Kinds of work are slower by the same factor if each loses at least this, and at most 1 / this, of what all do."""
+
+MOSTLY = 0.8
+"""Least share of the extra time, or of kernels that can be compared, for a statement about which kernels differ."""
+
+
+def uneven(rule: str) -> Callable[[Scope], Measure | None]:
+    """A rule about ranks that compute longer than others on the same batches, if the kernels that differ are its."""
+
+    def measured(scope: Scope) -> Measure | None:
+        by_rank = _compute_of_ranks(scope)
+        if by_rank is None or uneven_rule(scope) != rule:
+            return None
+        least, most_ = by_rank.row(0, named=True), by_rank.row(-1, named=True)
+        ratio, parts = most_["ns"] / least["ns"], scope.of([most_["rank"]]).parts
+        kinds = _kinds_against_others(scope, most_["rank"]).filter(pl.col("others") > 0).head(3)
+        figures = {
+            "most": most_["rank"],
+            "least": least["rank"],
+            "ratio": ratio,
+            "kinds": kinds.select("category", pl.col("own") / pl.col("others")).rows(),
+        }
+        # the others wait for the slowest; the gain assumes that all are as fast as the mean
+        gain = (most_["ns"] - float(by_rank["ns"].mean())) * parts  # type: ignore[arg-type]
+        ns = (most_["ns"] - least["ns"]) * parts
+        measure = Measure(ns, figures, gain_ns=gain, rank=most_["rank"], change="balance", own=[most_["rank"]])
+        return measure if ratio >= UNEVEN_RATIO else None
+
+    return measured
+
+
+def _compute_of_ranks(scope: Scope) -> pl.DataFrame | None:
+    """Mean compute time of a step of each rank, least first; None where ranks cannot be compared."""
     if not _same_batches(scope):
         return None
-    windows = scope.windows.with_row_index("window").select("window", "rank")
-    compute = scope.times.filter(pl.col("kind") == "compute").group_by("window").agg(pl.col("ns").sum())
-    each = windows.join(compute, on="window", how="left").with_columns(pl.col("ns").fill_null(0))
-    by_rank = each.group_by("rank").agg(pl.col("ns").mean()).sort("ns", "rank")
-    if by_rank.height < 2 or not by_rank["ns"][0]:
-        return None
-    least, most_ = by_rank.row(0, named=True), by_rank.row(-1, named=True)
-    ratio = most_["ns"] / least["ns"]
-    figures = {"most": most_["rank"], "least": least["rank"], "ratio": ratio}
-    # the others wait for the slowest; the gain assumes that all are as fast as the mean
-    gain = (most_["ns"] - float(by_rank["ns"].mean())) * scope.parts  # type: ignore[arg-type]
-    measure = Measure(
-        (most_["ns"] - least["ns"]) * scope.parts, figures, gain_ns=gain, rank=most_["rank"], change="balance"
+    parts = scope.windows.group_by("rank").agg(parts=pl.len())
+    each = parts.join(scope.by_rank("compute"), on="rank", how="left")
+    by_rank = each.select("rank", ns=pl.col("ns").fill_null(0) / pl.col("parts")).sort("ns", "rank")
+    return by_rank if by_rank.height > 1 and by_rank["ns"][0] else None
+
+
+def uneven_rule(scope: Scope) -> str:
+    """Which rule tells why the rank that computes most does: all its kernels are slower, or only its experts are."""
+    by_rank = _compute_of_ranks(scope)
+    if by_rank is None:
+        return "uneven_compute"
+    kinds = _kinds_against_others(scope, by_rank["rank"][-1])
+    experts, rest = (kinds.filter((pl.col("category") == "moe_experts") == is_expert) for is_expert in (True, False))
+    more = total(kinds, "own") - total(kinds, "others")
+    even = total(rest, "own") <= (1 + UNEVEN_RATIO) / 2 * total(rest, "others")
+    if rest.height and even and total(experts, "own") - total(experts, "others") >= MOSTLY * more:
+        return "uneven_experts"
+    alike = kinds.filter((pl.col("others") >= (1 - MOSTLY) / 4 * pl.col("others").sum()) & pl.col("as_often"))
+    of_all = total(alike, "own") / max(1.0, total(alike, "others")) - 1
+    each = alike.select(pl.col("own") / pl.col("others") - 1).to_series()
+    known = alike.height > 1 and total(alike, "others") >= MOSTLY * total(kinds, "others")
+    return (
+        "slow_device"
+        if known and of_all > 0 and each.is_between(SAME_FACTOR * of_all, of_all / SAME_FACTOR).all()
+        else "uneven_compute"
     )
-    return measure if ratio >= UNEVEN_RATIO else None
+
+
+def _kinds_against_others(scope: Scope, rank: int) -> pl.DataFrame:
+    """Compute time a step of a rank (``own``) and the mean of the others, by category, most extra time first.
+
+    ``as_often``: the rank runs as many of these kernels a step as the others.
+    """
+    moved = pl.col("category").is_in(["collective", "copy", "fill"])
+    parts = scope.windows.group_by("rank").agg(parts=pl.len())
+    each = (
+        scope.events.filter(~moved)
+        .group_by("rank", pl.col("category").fill_null("other"))
+        .agg(pl.col("dur_ns").sum(), count=pl.len())
+    )
+    lanes = each.select("category").unique().join(parts, how="cross").join(each, on=["rank", "category"], how="left")
+    means = (pl.col("dur_ns", "count").fill_null(0) / pl.col("parts")).name.keep()
+    of_rank = pl.col("rank") == rank
+    return (
+        lanes.with_columns(means)
+        .group_by("category")
+        .agg(
+            own=pl.col("dur_ns").filter(of_rank).mean(),
+            others=pl.col("dur_ns").filter(~of_rank).mean(),
+            as_often=(pl.col("count").filter(of_rank).mean() / pl.col("count").filter(~of_rank).mean()).is_between(
+                0.99, 1.01
+            ),
+        )
+        .sort(pl.col("own") - pl.col("others"), "category", descending=[True, False])
+    )
 
 
 _BATCH = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")

@@ -384,7 +384,6 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
     >>> analyze.stream_gaps(trace).columns[:4]
     ['rank', 'device', 'stream', 'step']
     """
-    refuse_samples(trace, "when a stream was idle")
     return stream_gaps_of(device_events_with_steps(trace), min_ns=min_ns)
 
 

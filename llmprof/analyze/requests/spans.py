@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.requests.requests import Run, request_parts, request_steps, slowest
-from llmprof.sentences import finding
-from llmprof.units import format_ns
+from llmprof.analyze.requests.requests import Run, request_parts, request_steps
 
 OTHERS_SHARE: Final = 0.1
 """A prefill counts as one with others if at least this share of the step's tokens is of other requests."""
-
-FIRST_TOKENS: Final = "slow_first_tokens"
-"""Rule of :func:`first_token_finding`."""
 
 
 def request_spans(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
@@ -45,51 +40,3 @@ def request_spans(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
     ).filter(pl.col("dur_ns") > 0)
     every = pl.concat([waiting, carried, left_out], how="diagonal").sort("request", "start_ns", maintain_order=True)
     return every.select(*columns, "preempted")
-
-
-AT_ONCE = 0.05
-"""Requests that arrive within this share of the slowest first token were submitted as one batch."""
-
-
-def first_token_finding(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any] | None:
-    """Parts of slow first tokens, as a row of :func:`llmprof.analyze.findings`; None without requests."""
-    if frame.is_empty():
-        return None
-    slow = slowest(frame, quantile=quantile)
-    parts: dict[str, float] = slow["parts"]
-    whole = sum(parts.values())
-    name, largest = max(parts.items(), key=lambda item: item[1])
-    share = largest / whole if whole else 0.0
-    own = name == "its own prefill"
-    worst = frame.sort("ttft_ns", descending=True).row(0, named=True)
-    arrived = frame["start_ns"].max() - frame["start_ns"].min()  # type: ignore[operator]
-    figures = {
-        "title": slow["title"],
-        "part": name,
-        "part_share": share,
-        "others": [(other, ns) for other, ns in parts.items() if other != name and ns > 0],
-        "at_once": frame.height > 1 and arrived < AT_ONCE * worst["ttft_ns"],
-        "slowest": worst["request"],
-        "slowest_ns": worst["ttft_ns"],
-    }
-    title, detail, suggestion = finding(FIRST_TOKENS, figures)
-    numbers = ", ".join(str(number) for number in slow["requests"])
-    count = len(slow["requests"])
-    return {
-        "rule": FIRST_TOKENS,
-        "severity": "info" if own else "high" if share >= 0.2 else "medium",
-        "title": title,
-        "figure": largest,
-        "unit": "ns a request",
-        "share_of_time": share,
-        "gain_ns": 0.0 if own else largest,
-        "scope": f"the {count} slowest of {slow['of']} requests",
-        "denominator": f"their time to the first token, {format_ns(whole)} on average",
-        "evidence": "requests",
-        "where": f"request IN ({numbers})",
-        "rank": None,
-        "start_ns": worst["start_ns"],
-        "end_ns": worst["first_token_ns"],
-        "detail": detail,
-        "suggestion": suggestion,
-    }

@@ -7,6 +7,7 @@ import textwrap
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import polars as pl
@@ -16,7 +17,8 @@ from llmprof.analyze.catalog import Analysis, analyses, views
 from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.findings.document import findings_document, findings_schema
-from llmprof.analyze.findings.facts import recorded_time
+from llmprof.analyze.findings.facts import where_the_time_went
+from llmprof.analyze.findings.order import chained, denominators
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.replay.what_if import change_of, moved_in_words
 from llmprof.cli.hardware import (
@@ -39,6 +41,7 @@ from llmprof.cli.output import (
     wrapped,
 )
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.readers.saved import is_run
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
@@ -78,7 +81,7 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     if args.what == "findings" and not (columns or args.sql):
         if of_profile and not frame.height:
             return nothing_found(open_profile(args.paths), terminal)
-        return findings_text(kept, terminal.width, args.paths)
+        return findings_text(kept, terminal.width, args.paths, () if of_profile else where_the_time_went(trace))
     shown = columns or (_shown(view, frame, args.by) if view is not None else None)
     lines = [_table(kept, terminal, shown)] if frame.height else ["no rows"]
     if kept.height < frame.height:
@@ -146,22 +149,32 @@ OF_REQUESTS: Final = "requests"
 """Evidence of findings about requests, which are not about the time of a step."""
 
 
-def findings_text(findings: pl.DataFrame, width: int | None, paths: Sequence[str | Path] = ()) -> str:
-    """Findings as numbered paragraphs; ``paths`` are the arguments of the commands that show the evidence."""
+def findings_text(
+    findings: pl.DataFrame, width: int | None, paths: Sequence[str | Path] = (), went: Sequence[str] = ()
+) -> str:
+    """Findings as numbered paragraphs, after the lines of where the time went.
+
+    ``paths`` are the arguments of the commands that show the evidence.
+    """
     arguments = " ".join(shlex.quote(text.plain(str(path))) for path in paths)
     if not findings.height:
         return "No rule found anything worth saying in this recording."
-    of_steps = findings.filter(pl.col("evidence") != OF_REQUESTS)
-    times = of_steps["denominator"].unique().to_list() if "denominator" in findings.columns else []
-    out = [wrapped(f"All shares are of one time, {times[0]}.", width, "", "")] if len(times) == 1 and times[0] else []
-    scopes = of_steps["scope"].n_unique() if len(times) != 1 else 1
-    for row in findings.iter_rows(named=True):
+    times = denominators(findings.filter(pl.col("evidence") != OF_REQUESTS))
+    out = [wrapped(line, width, "", "") for line in went]
+    one = "denominator" in findings.columns and findings["denominator"].n_unique() == 1
+    of = (
+        "All shares are of one time,"
+        if one
+        else "Shares, where nothing else is said, are of"
+        if len(times) == 1
+        else "Shares of {}, where nothing else is said, are of"
+    )
+    out += [wrapped(f"{of.format(scope)} {time}.", width, "", "") for scope, time in times.items() if time]
+    causes, effects, facts = chained(findings)
+    for row in causes:
         number = f"{row['order']}. "
         of_requests = row["evidence"] == OF_REQUESTS
-        whole = "their time to the first token" if of_requests else "the time"
-        whole += f" of {row['scope']}" if scopes > 1 and not of_requests else ""
-        weight = f"[{row['severity']}, {format_share(row['share_of_time'])} of {whole}]"
-        out.append(wrapped(f"{row['title']} {weight}", width, number, " " * len(number)))
+        out.append(wrapped(f"{row['title']} {_weight(row, times)}", width, number, " " * len(number)))
         labelled = [(row["detail"], ""), (row["suggestion"], "Try: "), (row.get("prediction"), "Gain: ")]
         labelled.append((row["evidence"], "See: "))
         for words, label in labelled:
@@ -173,7 +186,26 @@ def findings_text(findings: pl.DataFrame, width: int | None, paths: Sequence[str
                         see = f"explore {arguments}, tab Requests"
                     sentence = f"llmprof {see}{_place(row)}"
                 out.append(wrapped(label + sentence, width, " " * len(number), " " * len(number)))
+        for effect in effects.get(row["order"], ()):
+            words = f"{effect['order']}. Because of it: {effect['title']} {_weight(effect, times)}"
+            out.append(wrapped(words, width, " " * len(number), " " * (len(number) + 3)))
+    if facts:
+        out.append("Facts, which are no losses:" if causes else "Facts:")
+        for row in facts:
+            number = f"{row['order']}. "
+            out.append(wrapped(f"{row['title']} {_weight(row, times)}", width, number, " " * len(number)))
     return "\n".join(out)
+
+
+def _weight(row: Mapping[str, Any], times: Mapping[str, str]) -> str:
+    """Say how severe a finding is, and of what time its share is."""
+    whole = "their time to the first token"
+    if row["evidence"] != OF_REQUESTS:
+        whole = "the time" + (f" of {row['scope']}" if len(times) > 1 else "")
+        if row.get("denominator") != times.get(row["scope"]):
+            whole = f"the {row['denominator']}"
+    severity = "" if row["severity"] == "info" else f"{row['severity']}, "
+    return f"[{severity}{format_share(row['share_of_time'])} of {whole}]"
 
 
 def _place(row: Mapping[str, Any]) -> str:
@@ -200,11 +232,24 @@ def findings(args: Namespace, terminal: Terminal) -> str:
         return findings_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
     on_workers({"findings": {}}, trace, args, terminal)
+    requests = _requests_of(args.paths, trace)
     if args.json:
-        return to_json(findings_document(trace))
-    found = findings_text(analyze.findings(trace), terminal.width, args.paths)
-    went, what = recorded_time(trace)
-    return f"{wrapped(f'Recorded time ({what}): {went}.', terminal.width, '', '')}\n{found}" if went else found
+        return to_json(findings_document(trace, requests))
+    found, went = analyze.findings(trace, requests=requests), where_the_time_went(trace, requests)
+    return findings_text(found, terminal.width, args.paths, went)
+
+
+def _requests_of(paths: Sequence[str], trace: Trace) -> pl.DataFrame | None:
+    """The requests of a run folder, if they can be joined to its trace."""
+    if len(paths) != 1 or not is_run(Path(paths[0])):
+        return None
+    from llmprof.launch import open_run
+
+    try:
+        run = open_run(paths[0])
+        return analyze.requests(SimpleNamespace(trace=trace, requests=run.requests, engine_steps=run.engine_steps))
+    except LlmprofError:  # no served run, an engine without notes of its steps, clocks that disagree
+        return None
 
 
 def diff(args: Namespace, terminal: Terminal) -> str:

@@ -23,7 +23,7 @@ _COMMANDS: Final = {
     "analyze": ("analysis", "diff", "findings", "info", "what_if"),
     "experiment": ("experiment",),
     "make": ("convert", "demo", "explore", "export", "mcp", "notebook", "redact", "report", "samples"),
-    "operators": ("time_operators",),
+    "operators": ("replay",),
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
 }
@@ -35,7 +35,7 @@ _INPUTS: Final = (
 """Options that may name an input, onto which no output is written."""
 _OUTPUTS: Final = ("csv", "chart", "init", "output")
 """Options that may name a file to write."""
-_TELLING = ("convert", "demo", "experiment", "run", "sweep", "time-operators")
+_TELLING = ("convert", "demo", "experiment", "replay", "run", "sweep")
 """Commands that take minutes, and show their progress even if stderr is not a terminal."""
 
 
@@ -263,15 +263,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     words = "predict the step time that a recording would have with changes"
     add("what-if", "what_if", words, reading, shared, options=_what_if)
     words = "write a script that runs operators of a recording alone, and compare their times with the recording"
-    add(
-        "time-operators",
-        "time_operators",
-        words,
-        paths,
-        reading,
-        shared,
-        options=_of("operators", "add_timing_options"),
-    )
+    add("replay", "replay", words, paths, reading, shared, options=_of("operators", "add_replay_options"))
     add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared, options=_exploring)
     _launching(add, shared, named)
     words = "least time and memory of a model on a device, and how close a trace comes to it"
@@ -428,7 +420,7 @@ def _diff(sub: argparse.ArgumentParser) -> None:
 def _what_if(sub: argparse.ArgumentParser) -> None:
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
     sub.epilog = """changes, applied in their order:
-  no-host-delay[:PHASE]              layers of decode steps do not wait for the host, as under CUDA graphs
+  no-host-delay[:PHASE]              layers do not wait for the host, as under CUDA graphs
   scale:WHAT:FACTOR                  a stage, category, kernel name or "host" takes so many times as long
   remove:WHAT  fuse:WHAT             without it; kernels that follow each other become one
   without-call:NAME                  without a call of the host, its waiting, and the time by which it holds the device

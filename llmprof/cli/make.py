@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from llmprof import analyze, bundled, text
+from llmprof.analyze.findings.facts import where_the_time_went
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.cli.analyze import findings_text
 from llmprof.cli.hardware import is_profile, open_profile, report_of_profile
@@ -75,7 +76,9 @@ def report(args: Namespace, terminal: Terminal) -> str:
         every = {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
         return to_json(every)
     try:
-        top = findings_text(analyze.findings(trace).head(MOST_FINDINGS), terminal.width, args.paths)
+        top = findings_text(
+            analyze.findings(trace).head(MOST_FINDINGS), terminal.width, args.paths, where_the_time_went(trace)
+        )
     except NotCapturedError as error:
         top = wrapped(f"No findings: {text.plain(error)}", terminal.width, "", "")
     return f"{top}\n\n{paths_of(written)}"

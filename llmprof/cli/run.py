@@ -229,6 +229,7 @@ def _capture(done: Run, terminal: Terminal) -> str:
     except NotCapturedError as error:
         return "" if done.config.profile_mode in {"inference_only", "ncu"} else f"No timeline: {text.plain(error)}"
     from llmprof import analyze
+    from llmprof.analyze.findings.facts import where_the_time_went
 
     try:
         joined = None if done.engine_steps.is_empty() else analyze.requests(done)
@@ -238,7 +239,8 @@ def _capture(done: Run, terminal: Terminal) -> str:
         top = analyze.findings(trace, requests=joined).head(MOST_FINDINGS)
     except LlmprofError as error:
         return wrapped(f"No findings: {error}", terminal.width, "", "")
-    return findings_text(top, terminal.width, [done.folder.path]) if top.height else ""
+    went = where_the_time_went(trace, joined)
+    return findings_text(top, terminal.width, [done.folder.path], went) if top.height else ""
 
 
 def _cost(row: dict[str, Any]) -> str:

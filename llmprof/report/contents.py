@@ -10,7 +10,7 @@ import polars as pl
 
 from llmprof import plugins
 from llmprof.analyze.catalog import Analysis, analyses
-from llmprof.analyze.findings.facts import facts_in_words, run_facts
+from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_time_went
 from llmprof.errors import LlmprofError
 from llmprof.platforms import ON_DEVICE
 from llmprof.progress import Progress
@@ -202,6 +202,7 @@ def contents(
     first: Sequence[Section] = (),
     more: Sequence[tuple[str, str]] = (),
     path: str = "PATH",
+    requests: pl.DataFrame | None = None,
 ) -> Contents:
     """Run the analyses and draw the figures."""
     tell = progress or (lambda *_: None)
@@ -210,7 +211,8 @@ def contents(
     reported = [analysis for analysis in possible if analysis.reported]
     for done, analysis in enumerate(reported):
         tell(f"analysing: {analysis.name}", done, len(reported))
-        results[analysis.name] = run(analysis, trace)
+        of_requests = {"requests": requests} if analysis.name == "findings" else {}
+        results[analysis.name] = run(analysis, trace, **of_requests)
     frames = {name: result for name, result in results.items() if isinstance(result, pl.DataFrame)}
     absent = [result for result in results.values() if isinstance(result, Absent)]
     figures = {}
@@ -234,7 +236,7 @@ def contents(
         title=title or cards.headline(trace),
         facts=[
             *more,
-            *(pair for pair in facts_in_words(run_facts(trace)) if pair[0] not in stated),
+            *(pair for pair in facts_in_words(run_facts(trace, recorded=False)) if pair[0] not in stated),
             *cards.facts(trace),
         ],
         files=cards.files(trace),
@@ -242,6 +244,7 @@ def contents(
         shares=cards.shares(frames.get("coverage")),
         reading=cards.reading(trace),
         findings=found,
+        time_went=where_the_time_went(trace, requests),
         sections=[*first, *overview, *others],
         frames=frames,
         absent=absent,

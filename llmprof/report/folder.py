@@ -146,6 +146,7 @@ def write(
     facts: Sequence[tuple[str, str]] = (),
     model: str | Path | Shape | None = None,
     path: str = "PATH",
+    requests: pl.DataFrame | None = None,
     overwrite: bool = False,
 ) -> Report:
     """Write the report of a trace.
@@ -170,6 +171,8 @@ def write(
         their least possible time.
     path : str
         The recording as you name it: stands in the commands that the page shows.
+    requests : polars.DataFrame, optional
+        Rows of ``analyze.requests(run)``, for where their time went and the finding about their first tokens.
     overwrite : bool
         Whether files of the same names that no earlier report wrote are replaced; inputs never are.
 
@@ -201,7 +204,14 @@ def write(
                     jobs.append((f"{figure.name}.png", painter.submit(vega.png, figure.spec)))
 
             page_contents = contents(
-                trace, title=title, progress=progress, drawn=paint, first=first, more=facts, path=path
+                trace,
+                title=title,
+                progress=progress,
+                drawn=paint,
+                first=first,
+                more=facts,
+                path=path,
+                requests=requests,
             )
             csvs = _write_frames(page_contents, work)
             pngs = _write_charts(jobs, work, progress)

@@ -16,6 +16,7 @@ import polars as pl
 from markupsafe import Markup, escape
 
 from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.findings.order import chained, denominators
 from llmprof.charts.base.dark import dark_colours
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.report import vega
@@ -110,6 +111,8 @@ class Contents:
     absent: list[Absent]
     path: str = "PATH"
     """Path of the recording, for the commands that the page shows."""
+    time_went: Sequence[str] = ()
+    """Where the recorded time went, and that of the requests, as sentences."""
     of_trace: bool = True
     """Whether it is of one trace, which has findings and a coverage."""
 
@@ -119,9 +122,9 @@ class Contents:
         return [figure for section in self.sections for figure in section.figures]
 
 
-def run(analysis: Analysis, trace: Trace) -> pl.DataFrame | Absent:
+def run(analysis: Analysis, trace: Trace, **more: object) -> pl.DataFrame | Absent:
     """Frame of an analysis, or the reason why there is none."""
-    return attempt(analysis.name, lambda: analysis.function(trace, **analysis.options))
+    return attempt(analysis.name, lambda: analysis.function(trace, **analysis.options, **more))
 
 
 def attempt(part: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame | Absent:
@@ -153,15 +156,18 @@ def page(contents: Contents) -> str:
     script = files("llmprof.report").joinpath("page.js").read_text("utf-8")
     library = vega.library() if any(figure.spec for figure in contents.figures) else ""
     scripts = f"{vega.source_hash(library)} {vega.source_hash(script)}"
-    has_denominator = "denominator" in contents.findings.columns
-    denominators = contents.findings["denominator"].unique().to_list() if has_denominator else []
+    causes, effects, known = chained(contents.findings)
+    times = denominators(contents.findings)
     return render(
         "page.html",
         contents=contents,
         policy=Markup(_POLICY.format(scripts=scripts)),  # noqa: S704
         css=files("llmprof.report").joinpath("page.css").read_text("utf-8"),
         missing_findings=next((absent for absent in contents.absent if absent.part == "findings"), None),
-        denominator=denominators[0] if len(denominators) == 1 else None,
+        denominator=next(iter(times.values())) if len(times) == 1 else None,
+        causes=causes,
+        effects=effects,
+        known=known,
         shown=[section for section in contents.sections if section.shows],
         left_out=[section for section in contents.sections if not section.shows],
         places={row["order"]: place_of(row, contents.sections) for row in contents.findings.iter_rows(named=True)},

@@ -439,7 +439,12 @@ class Visualizer:
             frames = {"requests": run.requests.drop("itl_ns"), "request_summary": summarize(run.requests)}
             page_contents = Contents(title, about, [], self._warnings(), empty, [], empty, first, frames, absent)
             return write_contents(page_contents, target, progress=self._progress).index
-        return write(trace, target, title=title, progress=self._progress, first=first, facts=about).index
+        try:
+            requests = analyze.requests(run)
+        except LlmprofError:  # its section says why
+            requests = None
+        of_run = write(trace, target, title=title, progress=self._progress, first=first, facts=about, requests=requests)
+        return of_run.index
 
     def _warnings(self) -> list[str]:
         return [str(words) for words in self._run.summary.get("warnings") or ()]

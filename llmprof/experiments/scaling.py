@@ -106,11 +106,12 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
             frames.append(pl.DataFrame(rows, schema=dict(_ROW)))
         except (pl.exceptions.PolarsError, TypeError, AttributeError) as error:
             raise ReadError(f"{Path(path).name} is damaged: {str(error)[:200]}", hint="measure again") from error
-    step = pl.col("decode_step_s")
+    step, prefill = pl.col("decode_step_s"), pl.col("prefill_s")
     sums = pl.concat(frames).group_by(_KEYS).agg(
-        repeats=pl.len(), prefill_s=pl.col("prefill_s").median(), decode_step_s=step.median(),
+        repeats=pl.len(), prefill_s=prefill.median(), decode_step_s=step.median(),
         ttft_s=pl.col("ttft_s").median(), wall_s=pl.col("wall_s").median(),
-        spread=(step.max() - step.min()) / step.median(), peak_bytes=pl.col("peak_bytes").max(),
+        spread=(step.max() - step.min()) / step.median(),
+        prefill_spread=(prefill.max() - prefill.min()) / prefill.median(), peak_bytes=pl.col("peak_bytes").max(),
     )  # fmt: skip
     return sums.with_columns(
         output_tokens_per_s=pl.col("batch") * pl.col("out") / pl.col("wall_s"),
@@ -204,9 +205,9 @@ def parallelism(
             expected="the same points on one device and on several",
         )
     parts = []
-    for phase, column in (("prefill", "prefill_s"), ("decode", "decode_step_s")):
-        single = on_one.select(*workload, single_s=column, _spread="spread", single_peak_bytes=_memory(on_one))
-        spread = pl.max_horizontal("_spread", "spread") if phase == "decode" else pl.lit(0.0)
+    for phase, column, own in (("prefill", "prefill_s", "prefill_spread"), ("decode", "decode_step_s", "spread")):
+        single = on_one.select(*workload, single_s=column, _spread=own, single_peak_bytes=_memory(on_one))
+        spread = pl.max_horizontal("_spread", own)
         joined = several.join(single, on=workload).with_columns(
             phase=pl.lit(phase), time_s=pl.col(column), _spread=spread
         )

@@ -96,6 +96,13 @@ class TestPoints:
         strict = parallelism(points, grades={"tp_efficiency": (0.9, 0.8), "pp_efficiency": (0.9, 0.8)})
         assert strict.filter(tp=2, phase="decode")["grade"].item() == "poor"
 
+    def test_a_prefill_whose_repeats_differ_as_much_as_the_layouts_is_noise(self, tmp_path):
+        """Repeats of 16, 20 and 28 ms spread by 60 % of 20 ms; 16 ms on two devices is 25 % faster, 8 ms 150 %."""
+        rows = [{"rep": rep, "prefill_s": s} for rep, s in enumerate((0.016, 0.02, 0.028))]
+        many = [{"tp": 2, "prefill_s": 0.016}, {"pp": 2, "prefill_s": 0.008}]
+        found = parallelism(read_points(points_file(tmp_path, *rows, *many))).filter(phase="prefill")
+        assert dict(found.select("tp", "noise").rows()) == {2: True, 1: False}
+
     def test_memory_and_communication_stand_beside_the_speed_up(self, tmp_path):
         """The share is of the traced workload, whatever its output; a phase without a trace has none."""
         path = points_file(

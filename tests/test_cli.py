@@ -464,17 +464,6 @@ class TestProgress:
         progress.clear()
         assert stream.getvalue() == "llmprof: reading a\nllmprof: reading b\n"
 
-    def test_one_line_on_a_terminal_that_goes_away(self, monkeypatch):
-        monkeypatch.setenv("COLUMNS", "20")
-        stream = io.StringIO()
-        progress = main.ProgressLine(stream, live=True)
-        progress("reading a file", 0, 0)
-        progress("drawing", 1, 2)
-        progress.clear()
-        assert stream.getvalue() == "\rreading a file\rdrawing  50 % \r              \r"[
-            : -len("\r              \r")
-        ] + ("\r" + " " * len("drawing  50 %") + "\r")
-
     def test_the_readers_progress_names_the_file(self):
         told = []
         tell = output.reading(output.Terminal(progress=lambda *said: told.append(said)))

@@ -1,6 +1,5 @@
 """Layers and stages of hand-built forward passes: every kind of layer, and what is not one."""
 
-import importlib
 import random
 from collections.abc import Sequence
 
@@ -8,8 +7,6 @@ import polars as pl
 import pytest
 
 from llmprof.analyze import attribute, layers
-from llmprof.analyze.layers.kernels import Kernel
-from llmprof.analyze.layers.rules import Stretch
 from llmprof.trace import Trace
 from tests.analyze.builders import (
     ALL_GATHER,
@@ -187,21 +184,6 @@ def test_layers_and_stages(kind: str) -> None:
     assert [(n, name, *f) for n, (name, f) in enumerate(zip([*BEFORE, *layer * 4, *AFTER], found, strict=True))] == [
         (n, name, *w) for n, (name, w) in enumerate(zip([*BEFORE, *layer * 4, *AFTER], want, strict=True))
     ]
-
-
-def test_each_distinct_stretch_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    sequences = importlib.import_module("llmprof.analyze.layers.sequences")
-    seen: list[int] = []
-
-    class Counted(Stretch):
-        def __init__(self, of_stretch: Sequence[Kernel], **options: bool) -> None:
-            seen.append(len(of_stretch))
-            super().__init__(of_stretch, **options)
-
-    monkeypatch.setattr(sequences, "Stretch", Counted)
-    assert places([*BEFORE, *DENSE * 40, *AFTER]).count((39, "attention")) == 1
-    before_attention = DENSE.index(ATTENTION)
-    assert seen == [2 + before_attention, len(DENSE), len(DENSE) - before_attention + len(AFTER)]
 
 
 @pytest.mark.parametrize("kind", ["dense", "mixture of experts", "tensor parallel"])

@@ -112,7 +112,7 @@ def test_zooming_panning_and_the_window_of_the_kernel(notebook):
     shown.shot("timeline-layer", host)
 
 
-def test_selecting_searching_and_arranging(notebook):
+def test_what_is_pointed_at_and_selected(notebook):
     shown = notebook([SETUP, SHOWN], theme="dark")
     host = settled(shown)
     shown.run("timeline.go(step=3, layer=5, rank=0)")
@@ -134,45 +134,6 @@ def test_selecting_searching_and_arranging(notebook):
     assert shown.python("timeline.selected['category'].item()") == "collective"
     assert shown.python("[timeline.rank, timeline.step, timeline.layer, timeline.stage]") == [0, 3, 5, "all_reduce"]
     host.get_by_role("group", name="Selection").get_by_text("launch delay").wait_for()
-
-    # keys: the next event of the row, then the row is pinned
-    event = shown.python("timeline.selected['event'].item()")
-    shown.page.keyboard.press("]")
-    shown.wait(f"timeline.selected['event'].item() == {event} + 1")
-    shown.page.keyboard.press("p")
-    host.locator(".lpt-pinned").get_by_text("rank 0 · stream 19").wait_for()
-    host.get_by_role("button", name="Unpin rank 0 · stream 19").click()
-    host.get_by_role("button", name="Fold operators · 2697").click()
-    host.get_by_role("button", name="Unfold operators · 2697").wait_for()
-    host.get_by_role("button", name="rank 0").first.click()
-    expect(host.locator(".lpt-main .lpt-row")).to_have_count(3 * 9)
-    host.get_by_role("button", name="rank 0").first.click()
-
-    # dragging selects a range of time
-    area = box(host)
-    drag(shown.page, (area["x"] + 200, area["y"] + 200), (area["x"] + 420, area["y"] + 210))
-    low, high = shown.wait("timeline.span")
-    assert shown.python("timeline.selection") is None
-    assert shown.python("timeline.span_rows")
-    assert shown.python(f"timeline.selected.filter((pl.col('start_ns') >= {high})).height") == 0
-    shown.page.keyboard.press("f")
-    shown.wait(f"timeline.window[0] <= {low} and timeline.window[1] - timeline.window[0] < {1.1 * (high - low)}")
-
-    # search: the count, then from hit to hit
-    shown.page.keyboard.press("0")
-    shown.page.keyboard.press("/")
-    shown.page.keyboard.type("FlashAttnFwd")
-    host.locator(".lpt-count").get_by_text("1 of").wait_for()
-    shown.page.keyboard.press("Enter")
-    shown.wait("['FlashAttn' in name for name in timeline.selected['name']] == [True]")
-    start = shown.python("timeline.selected['start_ns'].item()")
-    shown.page.keyboard.press("Enter")
-    shown.wait(f"timeline.selected['start_ns'].item() > {start}")
-    host.locator(".lpt-count").get_by_text("2 of").wait_for()
-    shown.page.keyboard.press("Shift+Enter")
-    shown.wait(f"timeline.selected['start_ns'].item() == {start}")
-    settled(shown)
-    shown.shot("timeline-search", host)
 
     # help, and the way out of everything
     shown.page.keyboard.press("Escape")

@@ -37,9 +37,6 @@ def test_gzip_of_any_number_of_members(tmp_path, members, padding, block_bytes):
     assert blocks.read_bytes == len(packed)
 
 
-CONTENT = b"".join(b"%d: %d, " % (i, i * i * 7919 % 10007) for i in range(30_000))
-
-
 def test_a_member_that_begins_at_the_end_of_a_read(tmp_path, monkeypatch):
     members = [gzip.compress(b"%d," % i) for i in range(50)]
     for size in (1, 2, 3, 24, 25):

@@ -97,17 +97,6 @@ def test_cut_documents_give_the_same_events_for_any_block(tmp_path, text, block_
     assert decoded(path, block_bytes)[:6] == whole[:6]
 
 
-@pytest.mark.parametrize("block_bytes", [100, 1 << 12, 1 << 17])
-def test_long_keys_around_the_events(tmp_path, block_bytes):
-    frames = {str(i): {"name": "}, {" * 5, "list": [{"a": i}, {"b": ["]}"]}]} for i in range(3000)}
-    event = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 0, "ts": 1, "dur": 1}
-    keys = {"before": frames, "traceEvents": [event] * 50, "list": [*frames.values()], "baseTimeNanoseconds": 10**18}
-    part = read_one(write(tmp_path / "trace.json", json.dumps(keys).encode()), block_bytes=block_bytes)
-    assert part.coverage["events"] == part.coverage["kept"] == 50
-    assert set(part.tables["kernels"]["start_ns"]) == {10**18 + 1000}
-    assert not part.losses()
-
-
 def test_an_event_larger_than_many_blocks_takes_linear_time(tmp_path, monkeypatch):
     looked_at = 0
     original = EventStream._take

@@ -140,17 +140,6 @@ def test_shapes_of_any_form(tmp_path, shapes):
     assert llmprof.analyze.collectives(trace).height == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["name", "report"])
-def test_control_characters_in_names(tmp_path, kind):
-    names = ["a\x00b", "\x1b]0;title\x07", "\ud800", "a\nb\r\t", "\u202e", "</script>", "=1+1"]
-    events = [{**EVENT, "name": name, "ts": 10 * i} for i, name in enumerate(names)]
-    trace, _ = read(written(tmp_path / "t.json", events=events))
-    assert trace.kernels.height == len(names)
-    if kind == "report":
-        llmprof.report.write(trace, tmp_path / "report")
-
-
 def test_names_of_files_that_are_no_utf_8(tmp_path):
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/tr\xff\xe9.json"))
     trace, _ = read(written(path))

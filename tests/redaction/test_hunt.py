@@ -1,13 +1,10 @@
 """The hunt: what an independent look finds in a file must not be in its copy, and the copy gives the same tables."""
 
-import json
 import re
-import sqlite3
 import time
 import warnings
 from pathlib import Path
 
-import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -15,7 +12,6 @@ import llmprof
 from llmprof.errors import LlmprofError, TraceWarning
 from llmprof.readers.ncu.reader import read_metrics
 from llmprof.readers.registry import detect
-from llmprof.redaction import redact
 from llmprof.redaction.copying import _redact
 from llmprof.storage.pseudonyms import Pseudonyms
 from tests.redaction import hunt
@@ -105,62 +101,6 @@ def _trace(path: Path) -> llmprof.Trace | None:
             return llmprof.read(path, cache=False)
     except LlmprofError:
         return None
-
-
-PROMPTS = {
-    "question": ("What is the salary of Planted Jones", "salary"),
-    "order": ("summarize this patient record for Planted", "patient"),
-    "keyed": ("{'prompt': 'plantedword'}", "plantedword"),
-    "Chinese": ("\u4ec0\u4e48\u662f\u5f20\u4e09\u7684\u5de5\u8d44", "\u5f20\u4e09"),
-    "Russian": ("\u0437\u0430\u0440\u043f\u043b\u0430\u0442\u0430", "\u0437\u0430\u0440"),
-}
-"""What people ask of models, as programs write it into ranges; and a word that must not be left."""
-
-
-@pytest.mark.parametrize("kind", PROMPTS)
-@pytest.mark.parametrize("form", ["chrome", "export", "parquet", "saved"])
-def test_a_prompt_in_the_texts_that_programs_write(kind, form, tmp_path):
-    said, word = PROMPTS[kind]
-    where = [said, f"request 7: {said}", f"{said} #3"]
-    if form == "chrome":
-        base = {"ph": "X", "pid": 1, "tid": 1, "dur": 2}
-        cats = ("user_annotation", "cpu_op", "python_function")
-        events = [
-            {**base, "ts": 10 * i + j, "cat": cat, "name": text, "args": {"Concrete Inputs": [text]}}
-            for i, text in enumerate(where)
-            for j, cat in enumerate(cats)
-        ]
-        events.append({"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": said}})
-        path = tmp_path / "t.json"
-        path.write_text(json.dumps({"traceEvents": events}, ensure_ascii=False))
-    elif form == "saved":
-        columns = {"rank": [0] * 3, "process": [1] * 3, "thread": [1] * 3, "start_ns": [0, 1, 2], "dur_ns": [1, 1, 1]}
-        markers = pl.DataFrame({**columns, "name": where, "domain": ["nvtx"] * 3, "on_device": [False] * 3})
-        path = llmprof.Trace({"markers": markers}, {"ranks": [], "format": "nsys"}).save(tmp_path / "s")
-    else:
-        path = tmp_path / "t.sqlite"
-        path.write_bytes((ROOT / "sample_traces/nsys_transformers_generate/report.sqlite").read_bytes())
-        with sqlite3.connect(path) as c:
-            c.execute("INSERT INTO StringIds (id, value) VALUES (900001, ?)", (where[1],))
-            c.execute("UPDATE NVTX_EVENTS SET text = ?", (where[0],))
-            c.execute("UPDATE NVTX_EVENTS SET text = NULL, textId = 900001 WHERE rowid % 2")
-            names = [name for (name,) in c.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()]
-            frames = {n: pl.read_database(f'SELECT * FROM "{n}"', c, infer_schema_length=None) for n in names}
-        c.close()
-        if form == "parquet":
-            path = tmp_path / "tables"
-            path.mkdir()
-            for name, frame in frames.items():
-                frame.write_parquet(path / f"{name}.parquet")
-    redact(path, tmp_path / "copy")
-    copied = tmp_path / "copy"
-    content = hunt.expanded(copied)
-    if copied.is_dir():
-        rows = [pl.read_parquet(p).to_dicts() for p in copied.glob("*.parquet")]
-        content += json.dumps(rows, ensure_ascii=False).encode()
-    forms = (word.encode(), json.dumps(word)[1:-1].encode())
-    assert not [one for one in forms if one in content]
-    assert b"<text:" in content or b"<secret:" in content
 
 
 def test_names_that_profilers_write_are_no_prompts():

@@ -349,7 +349,7 @@ def _indented(panel: alt.LayerChart) -> alt.LayerChart:
 _WATERFALL_SOURCE = "analyze.requests(run)"
 _WATERFALL_COLUMNS = (
     *("request", "start_ns", "first_step_ns", "first_token_ns", "end_ns", "ttft_ns", "queue_prefill_ns"),
-    *("queue_decode_ns", "queue_other_ns", "e2e_ns", "reason"),
+    *("queue_decode_ns", "queue_other_ns", "prefill_ns", "ttft_others_ns", "e2e_ns", "reason"),
 )
 _TABLE = {
     "waits behind prefill of others": COMMUNICATION,

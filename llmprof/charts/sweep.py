@@ -213,7 +213,7 @@ def _beside(panels: list[alt.LayerChart], space: int) -> alt.HConcatChart:
 def _banded(data: pl.DataFrame, name: str, unit: float) -> tuple[pl.DataFrame, bool]:
     """Rows with ``low, high``, the interval of the mean of a column, and whether any interval is known."""
     low, high = f"{name}_ci95_low", f"{name}_ci95_high"
-    if low not in data.columns or data[low].null_count() == data.height:
+    if not {low, high} <= set(data.columns) or data[low].null_count() == data.height:
         return data, False
     return data.with_columns(low=pl.max_horizontal(pl.col(low), 0) / unit, high=pl.col(high) / unit), True
 

@@ -4,7 +4,6 @@ import pytest
 from llmprof import charts
 from llmprof.charts.base.theme import CATEGORIES, REST
 from llmprof.charts.breakdown import PARTS
-from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
 
@@ -107,10 +106,3 @@ def test_diff_marks_what_only_one_trace_has() -> None:
     assert any(text.endswith("only in eager") for text in written)
     assert any("only in one trace" in text.lower() or "In one trace only" in text for text in written)
     assert not any(text.startswith("mixed:") for text in written)  # graphs alone have it: not compared, not zero
-
-
-def test_diff_without_a_change_is_an_error() -> None:
-    with pytest.raises(AnalysisError, match="no time differs"):
-        charts.diff(frames.compared().with_columns(delta_ns=pl.lit(0)))
-    with pytest.raises(AnalysisError, match="no time differs"):
-        charts.diff(frames.compared().filter(phase="mixed"))

@@ -3,7 +3,6 @@ import pytest
 
 from llmprof import charts
 from llmprof.charts.counters import condense, lines_of, scale_of
-from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
 
@@ -52,8 +51,3 @@ def test_a_short_peak_stays_in_sight():
     assert few.height <= 200
     assert (few["low"].min(), few["high"].max()) == (1, 99)
     assert few["mean"].mean() == pytest.approx(1.0098, rel=1e-3)
-
-
-def test_nothing_to_draw():
-    with pytest.raises(AnalysisError, match="all counters stay at zero"):
-        charts.counters(rows("disk.read", "B/s", 0, 0))

@@ -75,37 +75,6 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "bound_gap": (charts.bound_gap, frames.joined),
     "predicted": (charts.predicted, frames.predictions),
 }
-NEEDED = {
-    "counters": "time_ns name value unit",
-    "critical_path": "step phase part dur_ns",
-    "request_waterfall": "request start_ns first_step_ns first_token_ns end_ns ttft_ns reason",
-    "timeline": "rank stream start_ns dur_ns name step phase layer stage",
-    "layer_heatmap": "rank step phase layer dur_ns",
-    "rank_heatmap": "rank step phase step_ns",
-    "late_groups": "by group ranks calls share_last expected_share late_median_ns",
-    "breakdown": "phase stage dur_ns",
-    "overlap": "rank total_ns compute_ns hidden_communication_ns exposed_copy_ns idle_ns",
-    "all_reduce": "rank kind bytes dur_ns wait_ns transfer_ns",
-    "idle": "rank dur_ns cause",
-    "diff": "phase stage category a_ns b_ns delta_ns status",
-    "launch_delay": "rank step median_ns p95_ns min_ns",
-    "roofline": "kernel_name duration_ns dtype arithmetic_intensity flop_per_s roof_flop_per_s bound",
-    "stalls": "kernel_id reason share",
-    "kernels": "name category total_ns count",
-    "cuda_api": "name total_ns count median_ns",
-    "requests": "phase metric p50 p99",
-    "sweep_latency": "label ttft_ns e2e_ns",
-    "sweep_throughput": "label output_tokens_per_s requests_per_s",
-    "sweep_scaling": "label output_tokens_per_s",
-    "sweep_time": "point label phase part ns steps ranks",
-    "theory_structure": "phase component layers flops memory_bytes message_bytes latency_s bound",
-    "theory_shares": "phase stage flops weight_bytes latency_s",
-    "theory_parameters": "component stage parameters active_parameters",
-    "theory_curves": "over value prefill_s decode_s tokens_per_s",
-    "theory_memory": "over value device_bytes weights_bytes kv_cache_bytes activations_bytes",
-    "bound_gap": "phase step stage measured_ns bound_ns why",
-    "predicted": "model kind requests context measured_s predicted_s bound_s",
-}
 _RATES = ("late_groups", "sweep_throughput", "sweep_scaling", "theory_shares", "theory_parameters", "theory_memory")
 """Charts without a time."""
 
@@ -185,15 +154,58 @@ def test_is_the_same_each_time_and_in_another_process() -> None:
     assert json.loads(other.stdout) == digests()
 
 
-@pytest.mark.parametrize("chart", NEEDED)
-def test_a_missing_column_is_named_and_an_empty_frame_is_an_error(chart: str) -> None:
-    make, frame = getattr(charts, chart), CHARTS[chart][1]()
-    for column in NEEDED[chart].split():
-        with pytest.raises(AnalysisError, match=rf"{chart}\(\) .* {column}") as caught:
+@pytest.mark.parametrize("name", sorted({*CHARTS} & {*charts.__all__} - {"dashboard", "theory_roofline"}))
+def test_a_missing_column_is_named_and_an_empty_frame_is_an_error(name: str) -> None:
+    make, frame, needed = getattr(charts, name), CHARTS[name][1](), 0
+    for column in frame.columns:
+        found = None
+        try:
             make(frame.drop(column))
-        assert caught.value.facts["missing"] == [column]
-    with pytest.raises(AnalysisError, match=rf"{chart}\(\)"):
+        except AnalysisError as error:
+            found = error
+        if found is not None:
+            assert f"{name}()" in str(found) or "the sweep has no parameters" in str(found)
+            assert found.facts.get("missing", [column]) == [column]
+            needed += 1
+    assert needed >= 2
+    with pytest.raises(AnalysisError, match=rf"{name}\(\)"):
         make(frame.clear())
+
+
+NULL = pl.lit(None, pl.Float64)
+REFUSED: dict[str, tuple[Callable[[], object], str]] = {
+    "no change": (lambda: charts.diff(frames.compared().with_columns(delta_ns=pl.lit(0))), "no time differs"),
+    "a phase of one trace": (lambda: charts.diff(frames.compared().filter(phase="mixed")), "no time differs"),
+    "a window behind": (lambda: charts.timeline(frames.attributed(), window=(10**11, 2 * 10**11)), "no event lies"),
+    "an empty window": (lambda: charts.timeline(frames.attributed(), window=(5_000, 5_000)), "no event lies between"),
+    "a window turned": (lambda: charts.timeline(frames.attributed(), window=(9_000, 1_000)), "does not end after it"),
+    "a lane": (lambda: charts.timeline(frames.attributed(), lane="device"), r"lane='device'.*one of stream, stage"),
+    "a colour": (lambda: charts.timeline(frames.attributed(), color="phase"), "color='phase'"),
+    "no operations": (lambda: charts.roofline(frames.profiled().with_columns(flop_per_s=0.0)), "no launch has float"),
+    "no bytes": (lambda: charts.roofline(frames.profiled().with_columns(arithmetic_intensity=NULL)), "no launch has"),
+    "no shares": (lambda: charts.stalls(frames.stalled().with_columns(share=NULL)), "no launch has a share"),
+    "zeros": (lambda: charts.counters(frames.sampled().with_columns(value=0.0)), "all counters stay at zero"),
+    "warm-up": (lambda: charts.request_latency(frames.requested().filter(phase="warmup")), "reported no latency"),
+    "no stack": (lambda: charts.flame(frames.stacked().with_columns(value=pl.lit(0))), "flame"),
+    "layers by stage": (lambda: charts.layer_heatmap(pl.concat([frames.layered()] * 2)), "has several rows in a step"),
+    "no host": (lambda: charts.layer_heatmap(frames.layered().with_columns(host_dur_ns=NULL), value="host_dur_ns"),
+                "no row has a step, a layer and host_dur_ns"),
+    "no such value": (lambda: charts.layer_heatmap(frames.layered(), value="kernels"), "value='kernels'"),
+    "no waits": (lambda: charts.rank_heatmap(frames.ranked().with_columns(wait_ns=NULL), value="wait_ns"), "not known"),
+    "no time": (lambda: charts.kernels(frames.summed().with_columns(total_ns=pl.lit(0))), "zero"),
+    "no latency": (lambda: charts.sweep_latency(frames.swept().with_columns(ttft_ns=NULL, tpot_ns=NULL, e2e_ns=NULL)),
+                   "no point has a latency"),
+    "nothing scales": (lambda: charts.sweep_scaling(frames.swept(), parameters=["state"]), "no parameter is a number"),
+    "over a text": (lambda: charts.sweep_scaling(frames.swept(), over="state"), "no parameter is a number"),
+    "no panel": (charts.dashboard, "neither metrics nor a trace"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_drawn_is_refused(case: str) -> None:
+    draw, words = REFUSED[case]
+    with pytest.raises(AnalysisError, match=words):
+        draw()
 
 
 @pytest.mark.parametrize("name", CHARTS)

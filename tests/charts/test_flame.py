@@ -46,16 +46,6 @@ def test_frames_too_narrow_to_draw_are_told() -> None:
     assert "too narrow to draw" in " ".join(specs.texts(chart))
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [STACKS.clear(), STACKS.with_columns(value=pl.lit(0)), STACKS.drop("unit")],
-    ids=["empty", "zero", "column"],
-)
-def test_nothing_to_draw(frame: pl.DataFrame) -> None:
-    with pytest.raises(AnalysisError):
-        charts.flame(frame)
-
-
 def test_speedscope_holds_every_stack(tmp_path: Path) -> None:
     file = charts.speedscope(STACKS, tmp_path / "x.speedscope.json", name="run")
     found = json.loads(file.read_text())

@@ -5,7 +5,6 @@ import pytest
 
 from llmprof import charts
 from llmprof.charts.base.theme import MISSING
-from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
 
@@ -57,20 +56,6 @@ def test_many_steps_become_medians_and_the_chart_says_so() -> None:
     assert len({cell["step"] for cell in cells}) == 100
     assert {cell["dur_ns"] for cell in cells} == {2_000}
     assert any("median of 3 consecutive steps" in text for text in specs.texts(chart))
-
-
-def test_a_frame_by_stage_is_refused() -> None:
-    frame = pl.concat([frames.layered(), frames.layered()])
-    with pytest.raises(AnalysisError, match="a layer has several rows in a step"):
-        charts.layer_heatmap(frame)
-
-
-def test_a_column_without_values_is_refused() -> None:
-    frame = frames.layered().with_columns(host_dur_ns=pl.lit(None, pl.Int64))
-    with pytest.raises(AnalysisError, match="no row has a step, a layer and host_dur_ns"):
-        charts.layer_heatmap(frame, value="host_dur_ns")
-    with pytest.raises(AnalysisError, match="value='kernels'"):
-        charts.layer_heatmap(frame, value="kernels")
 
 
 def _scales(chart: object) -> set[str]:

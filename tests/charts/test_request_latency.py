@@ -1,8 +1,6 @@
 import polars as pl
-import pytest
 
 from llmprof import charts
-from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
 
@@ -47,9 +45,3 @@ def test_gaps_between_tokens_count_each():
     chart = charts.request_latency(rows)
     assert [value for value, _ in points(chart)] == [1, 1, 2, 3]
     assert chart.to_dict()["title"]["text"] == "Time from token to token"
-
-
-@pytest.mark.parametrize("rows", [frame(5, phase="warmup"), frame(5, ttft_ns=None)], ids=["warm-up", "nothing-told"])
-def test_nothing_to_draw(rows):
-    with pytest.raises(AnalysisError, match="the engine reported no latency of a request"):
-        charts.request_latency(rows)

@@ -11,7 +11,7 @@ from llmprof import charts, hardware
 from llmprof.charts.base.save import Box
 from llmprof.charts.base.theme import text_px
 from llmprof.charts.roofline import BOUNDS, derived, given
-from llmprof.errors import AnalysisError, LlmprofError
+from llmprof.errors import LlmprofError
 from tests.charts import frames, specs
 
 
@@ -118,10 +118,3 @@ def test_labels_keep_apart(by_stage: bool, peaks: str | None) -> None:
     assert all(box.within(900, 430) for _, box in found)
     if by_stage:
         assert {"gate_up_proj", "down_proj", "attention", "norm"} <= {text for text, _ in found}
-
-
-def test_nothing_to_draw_is_an_error() -> None:
-    with pytest.raises(AnalysisError, match="no launch has floating-point operations"):
-        charts.roofline(frames.profiled().with_columns(flop_per_s=pl.lit(0.0)))
-    with pytest.raises(AnalysisError, match="no launch has floating-point operations"):
-        charts.roofline(frames.profiled().with_columns(arithmetic_intensity=pl.lit(None, pl.Float64)))

@@ -7,7 +7,6 @@ from llmprof import charts
 from llmprof.charts.base.data import number
 from llmprof.charts.base.theme import IDLE, REST
 from llmprof.charts.kernels import READY, REASONS
-from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
 BARE = ["kernel_id", "reason", "share"]
@@ -62,5 +61,3 @@ def test_shares_that_are_not_known_are_left_out() -> None:
         {"kernel_id": [0, 0, 1], "reason": ["wait", "drain", "wait"], "share": [0.6, float("nan"), None]}
     )
     assert bars(frame)["row"].unique().to_list() == ["launch 0"]
-    with pytest.raises(AnalysisError, match="no launch has a share"):
-        charts.stalls(frame.with_columns(share=pl.lit(None, pl.Float64)))

@@ -4,7 +4,6 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.errors import AnalysisError
 from tests.charts import frames, specs
 
 WINDOW = (26_500_000, 27_300_000)
@@ -91,23 +90,3 @@ def test_long_kernel_names_are_shortened_in_the_middle() -> None:
     (row,) = specs.rows(charts.timeline(pl.DataFrame([event(0, 1_000, name=name)])), "rect", "name")
     assert len(row["name"]) == 120
     assert re.fullmatch(r"void x+…x+_end", row["name"])
-
-
-@pytest.mark.parametrize(
-    ("window", "words"),
-    [
-        ((90_000_000_000, 91_000_000_000), "no event lies between"),
-        ((5_000, 5_000), "no event lies between"),
-        ((9_000, 1_000), "does not end after it starts"),
-    ],
-)
-def test_a_window_without_events_is_an_error(window: tuple[int, int], words: str) -> None:
-    with pytest.raises(AnalysisError, match=words):
-        charts.timeline(frames.attributed(), window=window)
-
-
-def test_unknown_lanes_and_colours_are_errors() -> None:
-    with pytest.raises(AnalysisError, match=r"lane='device'.*one of stream, stage, category"):
-        charts.timeline(frames.attributed(), lane="device")
-    with pytest.raises(AnalysisError, match="color='phase'"):
-        charts.timeline(frames.attributed(), color="phase")

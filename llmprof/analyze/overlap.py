@@ -17,6 +17,12 @@ from llmprof.trace import Trace
 COMMUNICATION = ("collective",)
 COPY = ("copy", "fill")
 
+
+def transferring() -> pl.Expr:
+    """Whether an event is a copy or fill of a copy engine, or of the host: kernels that copy are compute."""
+    return (pl.col("category").is_in(COPY) & (pl.col("source") != "kernel")).fill_null(value=False)
+
+
 EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
 """Parts of exposed communication, which add up to it."""
 
@@ -51,8 +57,9 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
 def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False) -> pl.DataFrame:
     """Compute, communication, copies and idle time of the device as lengths of unions of intervals.
 
-    Communication is the category ``collective``, copies are ``copy`` and ``fill``, by copy engines or kernels;
-    everything else is compute. Kernels of a class that run at the same time count once.
+    Communication is the category ``collective``, copies are the copies and fills of copy engines; everything else is
+    compute, kernels that copy or fill too, which take the place of other kernels. Events of a class that run at the
+    same time count once.
 
     Parameters
     ----------
@@ -137,7 +144,7 @@ def overlap_of(
             expected="'rank' among the columns of by: each rank has a device of its own",
         )
     communication = pl.col("category").is_in(COMMUNICATION).fill_null(value=False)
-    copy = pl.col("category").is_in(COPY).fill_null(value=False)
+    copy = transferring()
     parted = "communicates" in events.columns
     kind = pl.col("communicates")
     upto = {} if not parted else {
@@ -235,7 +242,9 @@ def overlap_within(
     windows = found_ranks.with_columns(
         start_ns=pl.lit(first, dtype=pl.Int64), dur_ns=pl.lit(last - first, dtype=pl.Int64)
     )
-    inside = clip(events.select("rank", "category", "start_ns", "dur_ns", "^communicates$"), windows, ["rank"])
+    inside = clip(
+        events.select("rank", "category", "source", "start_ns", "dur_ns", "^communicates$"), windows, ["rank"]
+    )
     rows = overlap_of(inside, ["rank"], copies_recorded=recorded).drop("total_ns", "idle_ns", "other_ns")
     rows = found_ranks.join(rows, on="rank", how="left", maintain_order="left")
     copies = [c for c in rows.columns if "copy" in c]

@@ -36,7 +36,9 @@ EVENTS: Rows = [
 
 
 def frame_of(rows: Rows) -> pl.DataFrame:
-    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+    frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
+    moves = pl.col("category").is_in(["copy", "fill"])
+    return frame.with_columns(source=pl.when(moves).then(pl.lit("copy")).otherwise(pl.lit("kernel")))
 
 
 def test_two_ranks_by_hand() -> None:
@@ -82,6 +84,22 @@ def test_trace_with_kernels_and_copies() -> None:
     unknown = overlap(Trace({"kernels": kernels}), by=("rank",))
     assert unknown["copy_ns"].to_list() == unknown["exposed_copy_ns"].to_list() == [None, None]
     assert unknown["idle_ns"].to_list() == [0, 0]
+
+
+def test_kernels_that_copy_are_compute() -> None:
+    """Beside a copy of an engine at [20, 24): a kernel that copies at [0, 10), one that fills at [8, 12)."""
+    copying = pl.DataFrame(
+        {
+            "rank": [0, 0],
+            "stream": [7, 8],
+            "start_ns": [0, 8],
+            "dur_ns": [10, 4],
+            "name": ["copy_kernel", "fill_kernel"],
+        }
+    )
+    copies = pl.DataFrame({"rank": [0], "start_ns": [20], "dur_ns": [4], "name": ["Memcpy DtoD"], "kind": ["DtoD"]})
+    got = overlap(Trace({"kernels": copying, "copies": copies}), by=("rank",)).row(0, named=True)
+    assert (got["compute_ns"], got["copy_ns"], got["exposed_copy_ns"], got["idle_ns"]) == (12, 4, 4, 8)
 
 
 def test_a_trace_without_device_activity_is_refused() -> None:

@@ -18,17 +18,17 @@ RUN = pl.concat(
     [
         kernels([(GEMM, 40), (GEMM, 20)], start=100, pause=20),
         kernels([(ALL_REDUCE, 40)], start=130, stream=9, first=10),
-        kernels([("memcpy32_post", 5)], start=190, stream=9, first=20),
         kernels([(GEMM, 10)], rank=1, start=100),
     ]
 )
-
-
+COPY = pl.DataFrame(
+    {"rank": [0], "stream": [9], "start_ns": [190], "dur_ns": [5], "name": ["Memcpy DtoD"], "kind": ["DtoD"]}
+)
 ALL = {"window": None, "against": "", "step": None, "pixels": 100}
 
 
 def trace() -> Trace:
-    return Trace({"kernels": RUN, "copies": schema.empty("copies")})
+    return Trace({"kernels": RUN, "copies": COPY})
 
 
 def spans(head: dict, buffers: list, name: str) -> list[tuple[float, float]]:
@@ -49,7 +49,7 @@ def test_lanes_of_a_window() -> None:
     assert spans(head, buffers, "stream 9") == [(20, 60), (80, 85)]
     stream = next(one for one in head["lanes"] if one["name"] == "stream 9")
     names = np.frombuffer(buffers[stream["buffers"][1]], "<u4")
-    assert [head["names"][n] for n in names] == [ALL_REDUCE, "memcpy32_post"]
+    assert [head["names"][n] for n in names] == [ALL_REDUCE, "Memcpy DtoD"]
     assert np.frombuffer(buffers[stream["buffers"][2]], "u1").tolist() == [1, 2]
 
 

@@ -13,7 +13,7 @@ from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.kernels import STAGE
 from llmprof.analyze.layers.sequences import label
 from llmprof.analyze.nesting import outermost_ops
-from llmprof.analyze.overlap import COMMUNICATION, COPY
+from llmprof.analyze.overlap import COMMUNICATION, transferring
 from llmprof.analyze.replay.slack import with_slack
 from llmprof.analyze.steps.summary import MAD_TO_SIGMA, MAX_DEVIATIONS
 from llmprof.errors import AnalysisError
@@ -266,7 +266,7 @@ def _communication(trace: Trace, stage: str | None) -> pl.DataFrame:
     mine = events.filter(collective & pl.col("layer").is_not_null())
     if stage is not None:
         mine = mine.filter(pl.col("stage") == stage)
-    compute = events.filter(~pl.col("category").is_in([*COMMUNICATION, *COPY]))
+    compute = events.filter(~pl.col("category").is_in(COMMUNICATION) & ~transferring())
     parts = length_within(merge(mine, _KEY), compute, ["rank"], name="hidden_ns")
     return parts.group_by(_KEY).agg(
         communication_ns=pl.col("dur_ns").sum(),

@@ -12,7 +12,7 @@ from llmprof import charts
 from llmprof.analyze.activity import activity
 from llmprof.analyze.intervals import clip, gaps, length_within, merge
 from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.overlap import COMMUNICATION, COPY, overlap_within, with_waits
+from llmprof.analyze.overlap import COMMUNICATION, overlap_within, transferring, with_waits
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
@@ -108,10 +108,9 @@ def whole_ns(window: Sequence[float]) -> Span:
 
 
 def with_class(events: pl.DataFrame) -> pl.DataFrame:
-    """Device events with ``class``, from their category."""
-    category = pl.col("category")
-    communication = pl.when(category.is_in(COMMUNICATION)).then(pl.lit("communication"))
-    kind = communication.when(category.is_in(COPY)).then(pl.lit("copy")).otherwise(pl.lit("compute"))
+    """Device events with ``class``, from their category and source."""
+    communication = pl.when(pl.col("category").is_in(COMMUNICATION)).then(pl.lit("communication"))
+    kind = communication.when(transferring()).then(pl.lit("copy")).otherwise(pl.lit("compute"))
     return events.with_columns(kind.alias("class"))
 
 

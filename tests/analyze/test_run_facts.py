@@ -1,12 +1,19 @@
 """What ran, as far as a trace says it, on recordings whose model, engine and device are known."""
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 import llmprof
 from llmprof.analyze import findings
 from llmprof.analyze.findings.facts import run_facts
+from llmprof.analyze.findings.scope import scope_of
+from llmprof.analyze.steps.summary import step_windows
+from llmprof.trace import Trace
+from llmprof.units import format_ns
 
 
 @pytest.mark.slow
@@ -27,3 +34,21 @@ def test_what_ran(path: str, known: tuple[str | None, ...], batch: int | None, s
     if found["step time"] is not None:
         # the same time that findings call their denominator
         assert findings(trace)["denominator"].str.contains(f"{found['step time']} on average", literal=True).any()
+
+
+@pytest.mark.parametrize("name", ["torch_tp1_eager", "nsys_tp2_cudagraph", "torch_pp2_eager"])
+def test_a_step_has_one_time_or_says_of_which_steps(name: str, sample_trace: Callable[[str], Trace]) -> None:
+    trace = sample_trace(name)
+    scope = scope_of(trace)
+    mean = scope.span_ns / scope.parts
+    # findings, the facts of report and notebook, and the steps themselves
+    assert f": {format_ns(mean)} on average" in scope.denominator
+    assert dict(run_facts(trace).select("what", "value").iter_rows())["step time"] == format_ns(mean)
+    chosen = step_windows(trace).join(scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi")
+    assert chosen["dur_ns"].mean() == pytest.approx(mean)
+    # a replay is of the same steps, or the sentence counts those that it is of
+    for row in findings(trace).filter(pl.col("predicted_ns").is_not_null(), scope=scope.words).iter_rows(named=True):
+        of_all = f" of {format_ns(mean)}" in row["prediction"]
+        some = re.search(r"mean of (\d+) of the (\d+) steps", row["prediction"])
+        of_ends = "from the end of the step before" in row["prediction"]
+        assert of_all or of_ends or "as long as before" in row["prediction"] or (some and int(some[1]) < int(some[2]))

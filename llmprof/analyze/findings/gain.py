@@ -82,8 +82,15 @@ def _gain(
         interval=high - low >= NOTHING * recorded,
         tokens_per_s=more,
         of_part=of_part,
+        replayed=_steps_of(rows),
+        steps=_steps_of(scope.windows),
+        mean_ns=scope.span_ns / scope.parts,
     )
     return Gain(ns, low, high, more, words)
+
+
+def _steps_of(rows: pl.DataFrame) -> int:
+    return rows["step"].n_unique() if "step" in rows.columns else 1
 
 
 def _tokens(scope: Scope, rows: pl.DataFrame) -> float | None:

@@ -10,6 +10,7 @@ from llmprof.arguments import Share
 from llmprof.charts.base import compose
 from llmprof.charts.base.data import (
     bars_of,
+    chart_of,
     check_choice,
     fitting,
     inline,
@@ -54,9 +55,11 @@ _WORK = {
     "operators": ("operator time", "Operators on the host, added up; work on two threads at once counts twice."),
 }
 _VALUES = ("total_ns", "busy_ns", "dur_ns")
-_SOURCE = "llmprof.analyze.attribute(trace), layers(trace) or kernel_summary(trace, by=...)"
 
 
+@chart_of(
+    "llmprof.analyze.attribute(trace), layers(trace) or kernel_summary(trace, by=...)", refuses="all times are zero"
+)
 def breakdown(
     frame: pl.DataFrame,
     *,
@@ -84,18 +87,6 @@ def breakdown(
         Parts that are smaller than this share in every bar are merged into ``other (n)``; a second panel shows them.
     work : {"kernels and copies", "operators"}
         What the rows are: events of a device, or operators of the host in their place.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or all times are zero.
 
     Examples
     --------
@@ -106,10 +97,10 @@ def breakdown(
     check_choice(work, _WORK, chart="breakdown", option="work")
     time, note = _WORK[work]
     column = value or next((c for c in _VALUES if c in frame.columns), _VALUES[-1])
-    require(frame, (rows, color, column), chart="breakdown", made_by=_SOURCE)
+    require(frame, (rows, color, column), chart="breakdown")
     sums = _sums(frame, rows, color, column)
     if sums.is_empty():
-        raise nothing("breakdown", f"the column {column} adds up to zero", _SOURCE)
+        raise nothing("breakdown", f"the column {column} adds up to zero")
     parts, small = _gathered(sums, min_share, "other")
     palette = _palette(color, parts)
     order = list(sums["row"].unique(maintain_order=True))
@@ -210,7 +201,6 @@ def _headline(parts: pl.DataFrame, rows: str, time: str) -> str:
     return f"{top} is the largest part of the {time}: {figures}"
 
 
-_OVERLAP_SOURCE = "llmprof.analyze.overlap(trace)"
 _COLUMNS = (
     "rank",
     "total_ns",
@@ -235,10 +225,12 @@ PARTS: dict[str, str] = {
 _ROW, _NAME_PX = 34, 76
 
 
+@chart_of("llmprof.analyze.overlap(trace)", refuses="all totals are zero")
 def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str | None = None) -> alt.VConcatChart:
     """Bars of each rank: compute alone, hidden communication, exposed communication, exposed copies, idle.
 
     The parts of a bar add up to its total. Steps of a rank are added up; a frame with phases has one panel for each.
+    Each phase has its own time axis; all have the same unit.
 
     Parameters
     ----------
@@ -246,30 +238,18 @@ def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str
         Rows of ``overlap(trace, waits=True)``, by rank and optionally by step or phase.
     work : {"kernels and copies", "operators"}
         What ran: events of a device, or operators of the host in their place.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide. Each phase has its own time axis; all have the same unit.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or all totals are zero.
 
     Examples
     --------
     >>> chart = charts.overlap(analyze.overlap(trace, by=("rank",), waits=True))
     """
     check_choice(work, _WORK, chart="overlap", option="work")
-    require(frame, _COLUMNS, chart="overlap", made_by=_OVERLAP_SOURCE)
+    require(frame, _COLUMNS, chart="overlap")
     phase = pl.col("phase").fill_null("no phase") if "phase" in frame.columns else pl.lit("")
     columns = [*_COLUMNS[1:], *(column for column in EXPOSED if column in frame.columns)]
     sums = frame.group_by("rank", phase=phase).agg(pl.col(columns).sum()).filter(pl.col("total_ns") > 0)
     if sums.is_empty():
-        raise nothing("overlap", "the totals are zero", _OVERLAP_SOURCE)
+        raise nothing("overlap", "the totals are zero")
     unit = time_unit(number(sums["total_ns"].max()))
     parts = _parts(sums.sort("rank"))
     drawn = set(parts.filter(pl.col("ns") > 0)["part"]) | {"compute", "idle"}

@@ -7,6 +7,7 @@ import polars as pl
 
 from llmprof.charts.base import compose
 from llmprof.charts.base.data import (
+    chart_of,
     constant,
     domain_of,
     inline,
@@ -16,7 +17,6 @@ from llmprof.charts.base.data import (
     log_unit,
     nothing,
     number,
-    require,
     rule,
     stacked_bars,
 )
@@ -41,13 +41,16 @@ from llmprof.charts.base.theme import (
 )
 from llmprof.units import format_bytes, format_ns
 
-_SOURCE = "llmprof.analyze.collectives(trace)"
-_COLUMNS = ("rank", "kind", "bytes", "dur_ns", "wait_ns", "transfer_ns")
 _TABLE = {"duration": DURATION, "wait": WAIT, "transfer": COMMUNICATION}
 _SPACE, _HEIGHT = 110, 170
 _MAX_SIZES, _MEASURES = 8, ["duration", "transfer"]
 
 
+@chart_of(
+    "llmprof.analyze.collectives(trace)",
+    "rank kind bytes dur_ns wait_ns transfer_ns",
+    refuses="there is no call of this kind",
+)
 def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | None = None) -> alt.VConcatChart:
     """Three views of a collective: distribution, by size, and wait against transfer by rank.
 
@@ -55,32 +58,17 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
 
     Parameters
     ----------
-    frame : polars.DataFrame
-        Rows of ``collectives(trace)``.
     kind : str
         Kind of collective.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there is no call of this kind.
 
     Examples
     --------
     >>> chart = charts.all_reduce(analyze.collectives(ranks))
     """
-    require(frame, _COLUMNS, chart="all_reduce", made_by=_SOURCE)
     rows = frame.filter((pl.col("kind") == kind) & (pl.col("dur_ns") > 0))
     if rows.is_empty():
         others = ", ".join(frame["kind"].drop_nulls().unique().sort()) or "none"
-        raise nothing("all_reduce", f"no call of kind {kind} in the frame (kinds: {others})", _SOURCE)
+        raise nothing("all_reduce", f"no call of kind {kind} in the frame (kinds: {others})")
     matched = rows.drop_nulls(["wait_ns", "transfer_ns"])
     lower = rows_of([_by_size(rows), _by_rank(rows, matched)], 1 if is_narrow() else 2, spacing=_SPACE)
     chart = compose.rows(_distributions(rows, matched), *lower, spacing=40)

@@ -11,7 +11,7 @@ from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in, wor
 from llmprof.analyze.compare.story import diff_waterfall as diff_waterfall_of
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import constant, inline, nothing, number, require
+from llmprof.charts.base.data import chart_of, constant, inline, nothing, number, require
 from llmprof.charts.base.theme import (
     FASTER,
     INK,
@@ -36,7 +36,6 @@ from llmprof.charts.base.theme import (
 from llmprof.text import shorten
 from llmprof.units import format_ns
 
-_SOURCE = "llmprof.analyze.diff(a, b)"
 WHOLE = "whole recording"
 _COLUMNS = ("phase", "stage", "category", "a_ns", "b_ns", "delta_ns", "status")
 _ROW = 24
@@ -50,10 +49,13 @@ MIN_SHARE = 0.002
 """Share of a phase's time, in the trace where it is shorter, below which a change goes into ``other (n)``."""
 
 
+@chart_of("llmprof.analyze.diff(a, b)", "phase stage category a_ns b_ns delta_ns status", refuses="nothing differs")
 def diff(
     frame: pl.DataFrame, *, names: tuple[str, str] | None = None, top: AtLeastOne = 12, title: str | None = None
 ) -> alt.VConcatChart:
     """Diverging bars of the change from a to b, the largest first, a panel for each phase.
+
+    Each phase has its own time axis; all have the same unit.
 
     Parameters
     ----------
@@ -63,24 +65,11 @@ def diff(
         What the two traces are called; by default as the frame says.
     top : int
         Most bars of a phase; other changes, and those below 0.2 % of the phase, are merged into ``other (n)``.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide. Each phase has its own time axis; all have the same unit.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or nothing differs.
 
     Examples
     --------
     >>> chart = charts.diff(analyze.diff(llmprof.sample("torch_tp1_eager"), trace))
     """
-    require(frame, _COLUMNS, chart="diff", made_by=_SOURCE)
     by_part = "level" in frame.columns
     if by_part:
         frame = _parts(frame)
@@ -88,7 +77,7 @@ def diff(
     rows = frame.with_columns(pl.col("phase").fill_null(WHOLE), row=_row_name(frame))
     compared = rows.drop_nulls("delta_ns")
     if (compared["delta_ns"] == 0).all():
-        raise nothing("diff", "no time differs in a phase that both traces have", _SOURCE)
+        raise nothing("diff", "no time differs in a phase that both traces have")
     unit = time_unit(number(compared["delta_ns"].abs().max()))
     whole = frame["phase"].null_count() == frame.height
     less, more = ("less time", "more time") if whole else ("faster", "slower")
@@ -119,37 +108,26 @@ def diff(
     )
 
 
+@chart_of("llmprof.analyze.diff(a, b)", refuses="the runs share no such phase")
 def diff_waterfall(
     frame: pl.DataFrame, *, phase: str | None = None, names: tuple[str, str] | None = None, title: str | None = None
 ) -> alt.VConcatChart:
     """Waterfall from the step time of one run to that of the other: a bar for each part; the parts add up.
 
+    The first run is above, the second below, between them what became less or more, by group.
+
     Parameters
     ----------
-    frame : polars.DataFrame
-        Rows of ``diff(a, b)``.
     phase : str, optional
         Phase whose steps are compared; the one with the most time if not given.
     names : (str, str), optional
         What the two runs are called; by default as the frame says.
-    title : str, optional
-        Title of the chart; by default it says what changed.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide: the first run above, the second below, between them what became less or more, by group.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or the runs share no such phase.
 
     Examples
     --------
     >>> chart = charts.diff_waterfall(analyze.diff(llmprof.sample("torch_tp1_eager"), trace))
     """
-    require(frame, _COLUMNS[3:], chart="diff_waterfall", made_by=_SOURCE)
+    require(frame, _COLUMNS[3:], chart="diff_waterfall")
     if names is not None:
         frame = frame.with_columns(a_run=pl.lit(names[0]), b_run=pl.lit(names[1]))
     bars = _above_each_other(diff_waterfall_of(frame, phase=phase))

@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import constant, inline, nothing, number, require
+from llmprof.charts.base.data import chart_of, constant, inline, nothing, number
 from llmprof.charts.base.theme import (
     CAUSES,
     COMPUTE,
@@ -122,38 +122,30 @@ def headline(frame: pl.DataFrame) -> str:
     return f"{count} counter{'s' * (count > 1)} over the run"
 
 
-_SOURCE = "trace.counters of a run with monitor_hz, or of a monitor's file"
-_COLUMNS = ("time_ns", "name", "value", "unit")
 _SPACE, _AXIS, _HEIGHT, _MOST_PANELS = 26, 44, 92, 15
 _LINES = (COMPUTE, "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8B6F47", CAUSES["sync"], "#B2182B")
 
 
+@chart_of(
+    "trace.counters of a run with monitor_hz, or of a monitor's file",
+    "time_ns name value unit",
+    refuses="there is nothing but zeros",
+)
 def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """A small panel for each counter over the time of the run, a line for each device.
+
+    One axis of time for all panels, on which 0 is the start of the trace. Where there are more samples than pixels,
+    lines are means and a band goes from the least to the greatest value.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Counters of a trace. Those that are always zero, and those beyond the first 15, are named below the title
         instead.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide; one axis of time for all panels, on which 0 is the start of the trace. Where there are more
-        samples than pixels, lines are means and a band goes from the least to the greatest value.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there is nothing but zeros.
     """
-    require(frame, _COLUMNS, chart="counters", made_by=_SOURCE)
     chart, left = counters_panel(frame, inner())
     if chart is None:
-        raise nothing("counters", "all counters stay at zero", _SOURCE)
+        raise nothing("counters", "all counters stay at zero")
     start = (
         "; the dashed line is the start of the trace, before it the engine gets ready"
         if number(frame["time_ns"].min()) < 0

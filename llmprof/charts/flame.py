@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from llmprof.charts.base.data import inline, nothing, number, require
+from llmprof.charts.base.data import chart_of, inline, nothing, number, require
 from llmprof.charts.base.theme import BLACK, PAPER, TEXT_PX, finish, inner, percent
 from llmprof.lazy import Later
 from llmprof.storage import files
@@ -29,10 +29,12 @@ _LETTER: Final = 6.8
 _TONES: Final = ("#F3D9B1", "#F0C48A", "#EDB873", "#E9A86B", "#F2CFA0", "#E8B98F")
 
 
+@chart_of("llmprof.analyze.stacks(trace)", "stack value unit", refuses="there is nothing to draw", runs=False)
 def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> alt.LayerChart:
     """Flame graph: the width of a frame is the time in it and in its callees; the outermost frames are on top.
 
-    Drag to move, and turn the wheel to zoom in. The tooltip has the full name.
+    Drag to move, and turn the wheel to zoom in. The tooltip has the full name. The frames that all stacks begin with
+    are not drawn; the subtitle names them.
 
     Parameters
     ----------
@@ -40,30 +42,17 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
         Rows of ``stacks(trace)``, or some of them.
     depth : int
         Most frames of a stack that are drawn, counted from the first frame in which stacks differ.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.LayerChart
-        900 px wide. The frames that all stacks begin with are not drawn; the subtitle names them.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there is nothing to draw.
     """
-    require(frame, _COLUMNS, chart="flame", made_by=_SOURCE)
     rows = frame.filter((pl.col("value") > 0) & (pl.col("stack").list.len() > 0))
     if rows.is_empty():
-        raise nothing("flame", "no stack has any time", _SOURCE)
+        raise nothing("flame", "no stack has any time")
     total = number(rows["value"].sum())
     unit = rows["unit"][0]
     trunk = trunk_of(rows["stack"])
     nodes = nodes_of(rows.with_columns(pl.col("stack").list.slice(len(trunk))), depth)
     drawn = nodes.filter(pl.col("value") >= total / inner())
     if drawn.is_empty():
-        raise nothing("flame", "all stacks are the same frame", _SOURCE)
+        raise nothing("flame", "all stacks are the same frame")
 
     def amount(value: float) -> str:
         return format_ns(value) if unit == "ns" else f"{value:,.0f} samples"

@@ -9,6 +9,7 @@ import polars as pl
 
 from llmprof.charts.base import compose
 from llmprof.charts.base.data import (
+    chart_of,
     domain_of,
     inline,
     log_axis,
@@ -18,7 +19,6 @@ from llmprof.charts.base.data import (
     nothing,
     number,
     ranks_shown,
-    require,
     stacked_bars,
 )
 from llmprof.charts.base.theme import (
@@ -44,7 +44,6 @@ from llmprof.charts.base.theme import (
 from llmprof.text import CAUSES_IN_WORDS
 from llmprof.units import format_ns
 
-_SOURCE = "llmprof.analyze.idle(trace)"
 _MEANING = {
     "host-bound": "the host launched the next kernel too late",
     "launch": "the launching call was at work",
@@ -55,34 +54,12 @@ _MEANING = {
 _SPACE = 80
 
 
+@chart_of("llmprof.analyze.idle(trace)", "rank dur_ns cause", refuses="there is no gap")
 def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
-    """Idle time of each rank by cause, and the gaps by length: how many, and how much time they hold.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of ``idle(trace)``: parts of the gaps in which no stream of a device ran anything.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there is no gap.
-
-    Examples
-    --------
-    >>> chart = charts.idle(analyze.idle(trace))
-    """
-    require(frame, ("rank", "dur_ns", "cause"), chart="idle", made_by=_SOURCE)
+    """Idle time of each rank by cause, and the gaps by length: how many, and how much time they hold."""
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("cause").fill_null("unknown"))
     if rows.is_empty():
-        raise nothing("idle", "no gap is longer than zero", _SOURCE)
+        raise nothing("idle", "no gap is longer than zero")
     shades = colours("cause", rows["cause"].unique())
     palette = {CAUSES_IN_WORDS.get(cause, cause): shade for cause, shade in shades.items()}
     rows = rows.with_columns(pl.col("cause").replace(CAUSES_IN_WORDS))
@@ -145,41 +122,27 @@ def _columns(
     )
 
 
-_LAUNCH_DELAY_SOURCE = "llmprof.analyze.launch_delay(trace)"
-_COLUMNS = ("rank", "step", "median_ns", "p95_ns", "max_ns", "min_ns")
 MAX_RANKS = 16
 _LAUNCH_DELAY_SPACE, _LOG_RATIO = 26, 30
 _TABLE = {"median": COMPUTE, "least to 95th percentile": "#A9CBE3"}
 
 
+@chart_of(
+    "llmprof.analyze.launch_delay(trace)", "rank step median_ns p95_ns max_ns min_ns", refuses="no step has a launch"
+)
 def launch_delay(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Time from the host's launch call to the start of the kernel over the steps, a panel for each rank.
+
+    One scale of time for all ranks.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows of ``launch_delay(trace)``; those outside steps are left out.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide; one scale of time for all ranks.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or no step has a launch.
-
-    Examples
-    --------
-    >>> chart = charts.launch_delay(analyze.launch_delay(trace))
     """
-    require(frame, _COLUMNS, chart="launch_delay", made_by=_LAUNCH_DELAY_SOURCE)
     rows, ranks, left_out = ranks_shown(frame.drop_nulls(["step", "median_ns"]), MAX_RANKS)
     if rows.is_empty():
-        raise nothing("launch_delay", "no step has a kernel whose launch was captured", _LAUNCH_DELAY_SOURCE)
+        raise nothing("launch_delay", "no step has a kernel whose launch was captured")
     unit = time_unit(number(rows["median_ns"].max()))
     measures = (pl.col(f"{name}_ns").truediv(unit.ns).alias(name) for name in ("median", "p95", "min"))
     data = rows.select("rank", "step", *measures)
@@ -229,37 +192,15 @@ def _panel(data: pl.DataFrame, y: alt.Y, plot: int, title_x: str | None, rank: i
     return layered(band, drawn, beside(f"rank {rank}")).properties(width=plot, height=180)
 
 
-_PATH_SOURCE = "llmprof.analyze.critical_path(trace)"
-
-
+@chart_of("llmprof.analyze.critical_path(trace)", "step phase part dur_ns", refuses="there is no path")
 def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Parts of the critical path, which set the time of a step, as a mean step of each phase.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of ``critical_path(trace)``.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide, one bar for each phase.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there is no path.
-
-    Examples
-    --------
-    >>> chart = charts.critical_path(analyze.critical_path(trace))
+    One bar for each phase.
     """
-    require(frame, ("step", "phase", "part", "dur_ns"), chart="critical_path", made_by=_PATH_SOURCE)
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("part").cast(pl.String))
     if rows.is_empty():
-        raise nothing("critical_path", "no step ends on a device", _PATH_SOURCE)
+        raise nothing("critical_path", "no step ends on a device")
     whole = rows["phase"].null_count() == rows.height and rows["step"].n_unique() == 1
     steps = pl.col("step").n_unique().over("phase")
     named = rows.with_columns(steps=steps, phase=pl.col("phase").fill_null("the recording" if whole else "unknown"))

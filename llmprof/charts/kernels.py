@@ -8,7 +8,17 @@ import polars as pl
 from llmprof import names
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import behind, centred, fitting, inline, nothing, number, ranking, require, stack
+from llmprof.charts.base.data import (
+    behind,
+    centred,
+    chart_of,
+    fitting,
+    inline,
+    nothing,
+    number,
+    ranking,
+    stack,
+)
 from llmprof.charts.base.theme import (
     CAUSES,
     COPY,
@@ -33,14 +43,18 @@ from llmprof.names import kernels as names_kernels
 from llmprof.text import shorten
 from llmprof.units import format_ns
 
-_SOURCE = "llmprof.analyze.kernel_summary(trace)"
-_COLUMNS = ("name", "category", "total_ns", "count")
 
-
+@chart_of(
+    "llmprof.analyze.kernel_summary(trace)",
+    "name category total_ns count",
+    refuses="there is no row, or all times are zero",
+)
 def kernels(
     frame: pl.DataFrame, *, top: AtLeastOne = 15, variants: bool = False, title: str | None = None
 ) -> alt.VConcatChart:
     """Bars of the kernels with the longest total time, with their share, launches and mean.
+
+    Coloured by category.
 
     Parameters
     ----------
@@ -50,27 +64,10 @@ def kernels(
         Most bars; one more bar sums up all other kernels.
     variants : bool
         Draw one bar for each row of the frame; otherwise all variants of a kernel function share one bar.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide, coloured by category.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, there is no row, or all times are zero.
-
-    Examples
-    --------
-    >>> chart = charts.kernels(analyze.kernel_summary(trace))
     """
-    require(frame, _COLUMNS, chart="kernels", made_by=_SOURCE)
     rows = kernel_rows(frame, top, variants=variants)
     if rows.is_empty():
-        raise nothing("kernels", "the times add up to zero", _SOURCE)
+        raise nothing("kernels", "the times add up to zero")
     total = number(frame["total_ns"].sum())
     first = rows.row(0, named=True)
     head = f"{shorten(first['row'], 48)} takes {percent(100 * first['ns'] / total)} of the kernels' time"
@@ -119,8 +116,6 @@ def kernel_panel(rows: pl.DataFrame, width: int, title: str | None) -> alt.Layer
     return ranking(rows, width=width, title=title, table=colours("category", rows["part"]))
 
 
-_CUDA_API_SOURCE = "llmprof.analyze.nsys.cuda_api_sum(trace)"
-_CUDA_API_COLUMNS = ("name", "total_ns", "count", "median_ns")
 KINDS = {
     "launch": "#2F7F86",
     "wait": CAUSES["sync"],
@@ -138,40 +133,22 @@ _PATTERNS = (
 )
 
 
+@chart_of("llmprof.analyze.nsys.cuda_api_sum(trace)", "name total_ns count median_ns", refuses="all times are zero")
 def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None) -> alt.VConcatChart:
     """Bars of the API calls with the longest total time, coloured by purpose.
 
     Parameters
     ----------
-    frame : polars.DataFrame
-        Rows of ``cuda_api_sum(trace)``.
     top : int
         Bars.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or all times are zero.
-
-    Examples
-    --------
-    >>> chart = charts.cuda_api(analyze.nsys.cuda_api_sum(trace))
     """
-    require(frame, _CUDA_API_COLUMNS, chart="cuda_api", made_by=_CUDA_API_SOURCE)
     named = frame.with_columns(pl.col("name").str.replace(r"_v\d{4,}$", ""))  # nsys adds the version of the call
     sums = named.group_by("name").agg(
         ns=pl.col("total_ns").sum(), count=pl.col("count").sum().cast(pl.Int64), median_ns=pl.col("median_ns").max()
     )
     sums = sums.filter(pl.col("ns") > 0).sort("ns", "name", descending=[True, False])
     if sums.is_empty():
-        raise nothing("cuda_api", "the times add up to zero", _CUDA_API_SOURCE)
+        raise nothing("cuda_api", "the times add up to zero")
     total, kept = number(sums["ns"].sum()), sums.head(top)
     labels = [
         f"{format_ns(ns)}, {percent(100 * ns / total)}, {count:,} × {format_ns(median)}"
@@ -191,8 +168,6 @@ def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = N
     return finish(compose.rows(chart), title or head, notes, at_edge=True)
 
 
-_STALLS_SOURCE = "llmprof.analyze.stalls(metrics)"
-_STALLS_COLUMNS = ("kernel_id", "reason", "share")
 READY = "could run"
 """Part of a bar in which warps did not wait."""
 
@@ -221,10 +196,12 @@ _MAX_NAME_NARROW = 14
 _LEAST = 1e-4
 
 
+@chart_of("llmprof.analyze.stalls(metrics)", "kernel_id reason share", refuses="no share is known")
 def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Bars of 100 % for each kernel: the reasons why its warps waited, and the share of time in which they could run.
 
-    All launches of a kernel (and stage) share one bar: their mean, weighted by duration.
+    All launches of a kernel (and stage) share one bar: their mean, weighted by duration. At most 16 bars. Reasons of
+    less than 10 % in every bar are merged.
 
     Parameters
     ----------
@@ -232,27 +209,10 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
         Rows of ``stalls(metrics)``. With ``kernel_name`` and ``duration_ns`` (of ``speed_of_light(metrics)``, joined
         by ``kernel_id``) the longest kernels come first; with ``stage`` (of ``name_layers(metrics)``) they name the
         bars. Without names each launch has a bar.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide; at most 16 bars. Reasons of less than 10 % in every bar are merged.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or no share is known.
-
-    Examples
-    --------
-    >>> chart = charts.stalls(analyze.stalls(metrics))
     """
-    require(frame, _STALLS_COLUMNS, chart="stalls", made_by=_STALLS_SOURCE)
     valid = frame.filter(((pl.col("share") > 0) & pl.col("share").is_finite()).fill_null(value=False))
     if valid.is_empty():
-        raise nothing("stalls", "no launch has a share of a warp state", _STALLS_SOURCE)
+        raise nothing("stalls", "no launch has a share of a warp state")
     states = _named(valid)
     timed = states["ns"].null_count() == 0
     bars = _bars(states).head(_MAX_ROWS)

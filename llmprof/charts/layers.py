@@ -8,7 +8,17 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import check_choice, constant, fitting, inline, nothing, number, ranks_shown, require
+from llmprof.charts.base.data import (
+    chart_of,
+    check_choice,
+    constant,
+    fitting,
+    inline,
+    nothing,
+    number,
+    ranks_shown,
+    require,
+)
 from llmprof.charts.base.theme import (
     LABEL_PX,
     MISSING,
@@ -27,7 +37,6 @@ from llmprof.charts.base.theme import (
 )
 from llmprof.units import format_ns
 
-_SOURCE = 'llmprof.analyze.layers(trace, per="layer")'
 _MEANING = {
     "dur_ns": "from the start of the layer's first kernel to the end of its last",
     "busy_ns": "time in which a kernel of the layer ran",
@@ -37,6 +46,9 @@ MAX_RANKS, MAX_COLUMNS = 16, 120
 _AXIS, _PHASE_PX = 40, 18
 
 
+@chart_of(
+    'llmprof.analyze.layers(trace, per="layer")', refuses="no value is known, or a layer has several rows in a step"
+)
 def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | None = None) -> alt.VConcatChart:
     """Heat map of layers over steps, a panel for each rank, with the phase of each step above it.
 
@@ -45,34 +57,16 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
 
     Parameters
     ----------
-    frame : polars.DataFrame
-        Rows of ``layers(trace, per="layer")``.
     value : {"dur_ns", "busy_ns", "host_dur_ns"}
         What the colour shows.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, no value is known, or a layer has several rows in a step.
-
-    Examples
-    --------
-    >>> chart = charts.layer_heatmap(analyze.layers(trace, per="layer"))
     """
     check_choice(value, _MEANING, chart="layer_heatmap", option="value")
-    require(frame, ("rank", "step", "phase", "layer", value), chart="layer_heatmap", made_by=_SOURCE)
+    require(frame, ("rank", "step", "phase", "layer", value), chart="layer_heatmap")
     rows = frame.drop_nulls(["step", "layer"])
     if rows.is_empty() or rows[value].drop_nulls().is_empty():
-        raise nothing("layer_heatmap", f"no row has a step, a layer and {value}", _SOURCE)
+        raise nothing("layer_heatmap", f"no row has a step, a layer and {value}")
     if rows.select("rank", "step", "layer").is_duplicated().any():
-        raise nothing("layer_heatmap", "a layer has several rows in a step", _SOURCE)
+        raise nothing("layer_heatmap", "a layer has several rows in a step")
     rows, ranks, left_out = ranks_shown(rows, MAX_RANKS)
     rows, condensed = _columns(rows, value)
     times = rows[value].drop_nulls()

@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof.arguments import AtLeastOne
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import inline, nothing, number, require
+from llmprof.charts.base.data import chart_of, inline, nothing, number
 from llmprof.charts.base.theme import (
     COMPUTE,
     DURATION,
@@ -26,8 +26,6 @@ from llmprof.charts.base.theme import (
 from llmprof.text import shorten
 from llmprof.units import format_bytes
 
-_TIME_SOURCE: Final = 'llmprof.analyze.memory(trace, per="time")'
-_HOLDER_SOURCE: Final = 'llmprof.analyze.memory(trace, per="holder")'
 _MOST_POINTS: Final = 3000
 _PARTS: Final = {
     "KV cache": "#D55E00",
@@ -44,32 +42,20 @@ _PARTS: Final = {
 _SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
+@chart_of(
+    'llmprof.analyze.memory(trace, per="time")',
+    "rank device time_ns allocated_bytes reserved_bytes",
+    refuses="nothing is allocated",
+    runs=False,
+)
 def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Allocated and reserved memory over time, a panel for each device of each rank.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of ``memory(trace, per="time")``.
-    title : str, optional
-        Title of the chart; by default it names the peak.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide. In a long recording each pixel shows the largest value of its time.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or nothing is allocated.
+    In a long recording each pixel shows the largest value of its time.
     """
-    require(
-        frame, ("rank", "device", "time_ns", "allocated_bytes", "reserved_bytes"), chart="memory", made_by=_TIME_SOURCE
-    )
     top = frame["allocated_bytes"].max()
     if not number(top):
-        raise nothing("memory", "nothing is allocated at any time", _TIME_SOURCE)
+        raise nothing("memory", "nothing is allocated at any time")
     size, symbol = _unit(max(number(top), number(frame["reserved_bytes"].max() or 0)))
     first, last = number(frame["time_ns"].min()), number(frame["time_ns"].max())
     unit = time_unit(last - first)
@@ -125,32 +111,22 @@ def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
     return kept.drop("_bin", "_low").sort("time_ns")
 
 
+@chart_of(
+    'llmprof.analyze.memory(trace, per="holder")', "part holder bytes blocks", refuses="nothing is held", runs=False
+)
 def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None) -> alt.LayerChart:
     """Bars of the holders of memory at one moment, coloured by purpose.
 
+    Coloured by part.
+
     Parameters
     ----------
-    frame : polars.DataFrame
-        Rows of ``memory(trace, per="holder")``.
     top : int
         Most bars; one more bar sums up all other holders.
-    title : str, optional
-        Title of the chart; by default it names the largest part.
-
-    Returns
-    -------
-    altair.LayerChart
-        900 px wide, coloured by part.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or nothing is held.
     """
-    require(frame, ("part", "holder", "bytes", "blocks"), chart="memory_holders", made_by=_HOLDER_SOURCE)
     rows = frame.with_columns(part=pl.col("part").fill_null("unknown")).filter(pl.col("bytes") > 0)
     if rows.is_empty():
-        raise nothing("memory_holders", "nothing is held", _HOLDER_SOURCE)
+        raise nothing("memory_holders", "nothing is held")
     total = number(rows["bytes"].sum())
     named = rows.with_columns(holder=pl.coalesce("holder", "part"))
     sums = named.group_by("part", "holder").agg(pl.col("bytes").sum(), pl.col("blocks").sum())

@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import check_choice, inline, nothing, number, require
+from llmprof.charts.base.data import chart_of, check_choice, inline, nothing, number, require
 from llmprof.charts.base.theme import (
     COMMUNICATION,
     INK,
@@ -27,7 +27,6 @@ from llmprof.charts.layers import colour_of_time, end_of_scale, phase_strip
 from llmprof.text import distinct, shorten
 from llmprof.units import format_ns, format_share
 
-_SOURCE: Final = "llmprof.analyze.rank_steps(trace)"
 MEANING: Final = {
     "step_ns": ("A step takes", "from the first to the last event of the rank's step"),
     "wait_ns": ("Waiting in a step", "waiting in collectives for ranks that came later"),
@@ -42,6 +41,7 @@ MOST_LINES, MOST_NAMES = 32, 16
 _OFFSET: Final = 84
 
 
+@chart_of("llmprof.analyze.rank_steps(trace)", refuses="no value is known")
 def rank_heatmap(
     frame: pl.DataFrame, *, value: str = "step_ns", groups: pl.DataFrame | None = None, title: str | None = None
 ) -> alt.LayerChart:
@@ -52,33 +52,15 @@ def rank_heatmap(
 
     Parameters
     ----------
-    frame : polars.DataFrame
-        Rows of ``rank_steps(trace)``.
     value : {"step_ns", "wait_ns", "idle_ns", "exposed_communication_ns"}
         What the colour shows.
     groups : polars.DataFrame, optional
         Rows of ``rank_groups(trace)``: lines divide the known nodes, and tooltips name them.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.LayerChart
-        900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or no value is known.
-
-    Examples
-    --------
-    >>> chart = charts.rank_heatmap(analyze.rank_steps(trace))
     """
     check_choice(value, MEANING, chart="rank_heatmap", option="value")
-    require(frame, ("rank", "step", "phase", value), chart="rank_heatmap", made_by=_SOURCE)
+    require(frame, ("rank", "step", "phase", value), chart="rank_heatmap")
     if frame[value].drop_nulls().is_empty():
-        raise nothing("rank_heatmap", f"{value} is not known of any step", _SOURCE)
+        raise nothing("rank_heatmap", f"{value} is not known of any step")
     cells, size, width = _cells(frame, value)
     times = cells["ns"].drop_nulls()
     cap = end_of_scale(times)
@@ -191,33 +173,17 @@ _BY: Final = {
 MAX_GROUPS = 12
 
 
+@chart_of("llmprof.analyze.late_groups(trace)", "by group ranks calls share_last expected_share late_median_ns")
 def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """How often each node or parallel group arrives last, compared with chance.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of ``late_groups(trace)``.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        A panel for each kind of group, the twelve latest groups in each; 900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there are no rows.
+    A panel for each kind of group, the twelve latest groups in each.
 
     Examples
     --------
     >>> late = analyze.late_groups(ranks, ranks_per_node=2)
     >>> chart = charts.late_groups(late)
     """
-    needed = ("by", "group", "ranks", "calls", "share_last", "expected_share", "late_median_ns")
-    require(frame, needed, chart="late_groups", made_by="llmprof.analyze.late_groups(trace)")
     panels, cut = [], False
     for by in frame["by"].unique(maintain_order=True):
         rows = frame.filter(pl.col("by") == by).sort("share_last", "group", descending=[True, False])

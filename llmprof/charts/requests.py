@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof.analyze.requests.requests import slowest
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import inline, log_ticks, nothing, number, require, stacked_bars, tiles
+from llmprof.charts.base.data import chart_of, inline, log_ticks, nothing, number, require, stacked_bars, tiles
 from llmprof.charts.base.theme import (
     COMMUNICATION,
     COMPUTE,
@@ -36,8 +36,6 @@ from llmprof.charts.counters import counters_panel
 from llmprof.charts.kernels import kernel_panel, kernel_rows
 from llmprof.units import format_ns
 
-_SOURCE = "llmprof.launch.run.requests.summarize(run.requests)"
-_COLUMNS = ("phase", "metric", "mean", "p50", "p99", "n")
 LATENCIES = {
     "ttft_ns": "time to first token",
     "tpot_ns": "time per output token",
@@ -53,30 +51,19 @@ _PHASES = {"plain": ("without profiler", COMPUTE), "profiled": ("under the profi
 _ROW = 42
 
 
+@chart_of(
+    "llmprof.launch.run.requests.summarize(run.requests)",
+    "phase metric mean p50 p99 n",
+    refuses="the engine reported no latency",
+)
 def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Median and 99th percentile of each latency, without and under the profiler.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of ``launch.run.requests.summarize(run.requests)``.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide; the axis of time is logarithmic.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or the engine reported no latency.
+    The axis of time is logarithmic.
     """
-    require(frame, _COLUMNS, chart="requests", made_by=_SOURCE)
     chart = requests_panel(frame, inner() - 8)
     if chart is None:
-        raise nothing("requests", "the engine reported no latency of a request", _SOURCE)
+        raise nothing("requests", "the engine reported no latency of a request")
     shown = frame.filter(pl.col("metric").is_in(list(LATENCIES)))
     words = [
         f"{name} {format_ns(number(rows['p50'][0]))}"
@@ -127,38 +114,31 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
     return layered(lines, dots, labels).properties(width=across, height=_ROW * len(names))
 
 
-_REQUEST_LATENCY_SOURCE = "run.requests, or llmprof.launch.run.requests.requests_of(worker)"
 _SHOWN = ("ttft_ns", "tpot_ns", "itl_ns", "e2e_ns")
 _WARM_UP = "warmup"
 _SPACE, _AXIS, _HEIGHT, _MOST_POINTS, _DOTS = 30, 34, 190, 400, 60
 
 
+@chart_of(
+    "run.requests, or llmprof.launch.run.requests.requests_of(worker)",
+    "phase ttft_ns tpot_ns e2e_ns",
+    refuses="the engine reported none of the latencies",
+)
 def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Cumulative distribution of each latency that the engine reported.
+
+    A panel for each of time to first token, time per output token, inter-token latency and end to end, one line with
+    and one without the profiler. With up to 60 requests each request is a dot.
 
     Parameters
     ----------
     frame : polars.DataFrame
         Rows of ``run.requests``, one for each request. Warm-up is left out; all repeats of a phase are merged.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide; a panel for each of time to first token, time per output token, inter-token latency and end to
-        end, one line with and one without the profiler. With up to 60 requests each request is a dot.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or the engine reported none of the latencies.
     """
-    require(frame, ("phase", "ttft_ns", "tpot_ns", "e2e_ns"), chart="request_latency", made_by=_REQUEST_LATENCY_SOURCE)
     rows = frame.filter(pl.col("phase") != _WARM_UP)
     values = {name: points for name in _SHOWN if (points := _values(rows, name)).height}
     if not values:
-        raise nothing("request_latency", "the engine reported no latency of a request", _REQUEST_LATENCY_SOURCE)
+        raise nothing("request_latency", "the engine reported no latency of a request")
     phases = _phases(pl.concat(values.values())["phase"].unique().to_list())
     across = 1 if is_narrow() else len(values) if len(values) < 4 else 2
     plot = (inner() - _AXIS + _SPACE) // across - _SPACE
@@ -249,7 +229,6 @@ def _headline(values: dict[str, pl.DataFrame], phases: dict[str, tuple[str, str]
     return f"Median {part}: {', '.join(words)}" if words else "Time from token to token"
 
 
-_DASHBOARD_SOURCE = "a finished run: llmprof.Visualizer(folder)"
 _KERNELS, _DASHBOARD_ROW, _TILES, _COUNTERS = 8, 30, 6, 6
 
 
@@ -312,7 +291,8 @@ def dashboard(
                 chart.properties(title=heading("Monitors over the time of the run (s; 0: start of the recording)"))
             )
     if not panels:
-        raise nothing("dashboard", "the run has neither metrics nor a trace", _DASHBOARD_SOURCE)
+        source = "a finished run: llmprof.Visualizer(folder)"
+        raise nothing("dashboard", "the run has neither metrics nor a trace", source)
     page: alt.VConcatChart = compose.rows(*panels, spacing=26).resolve_scale(color="independent")
     return finish(page, title, subtitle)
 
@@ -346,7 +326,6 @@ def _indented(panel: alt.LayerChart) -> alt.LayerChart:
     return indented
 
 
-_WATERFALL_SOURCE = "analyze.requests(run)"
 _WATERFALL_COLUMNS = (
     *("request", "start_ns", "first_step_ns", "first_token_ns", "end_ns", "ttft_ns", "queue_prefill_ns"),
     *("queue_decode_ns", "queue_other_ns", "prefill_ns", "ttft_others_ns", "e2e_ns", "reason"),
@@ -361,29 +340,15 @@ _TABLE = {
 _WATERFALL_ROW, _MOST = 15, 60
 
 
+@chart_of("llmprof.analyze.requests(run)", runs=False, refuses="there are no requests")
 def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Requests over time, one in each row: waiting, prefill and decode.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Rows of :func:`llmprof.analyze.requests`.
-    title : str, optional
-        Title of the chart; by default it says what the slow first tokens are made of.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide, a row for each request in the order of arrival; if there are more than 60, the 60 with the latest
-        first token. The parts of the waiting are drawn in a fixed order, not at the times at which they happened;
-        prefill ends with the first token.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there are no requests.
+    A row for each request in the order of arrival; if there are more than 60, the 60 with the latest first token. The
+    parts of the waiting are drawn in a fixed order, not at the times at which they happened; prefill ends with the
+    first token.
     """
-    require(frame, _WATERFALL_COLUMNS, chart="request_waterfall", made_by=_WATERFALL_SOURCE)
+    require(frame, _WATERFALL_COLUMNS, chart="request_waterfall")
     shown = frame.sort("ttft_ns", descending=True).head(_MOST).sort("start_ns", "request")
     first = int(number(shown["start_ns"].min()))
     unit = time_unit(number(shown["end_ns"].max()) - first)

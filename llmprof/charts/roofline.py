@@ -10,7 +10,7 @@ import altair as alt
 import polars as pl
 
 from llmprof import hardware
-from llmprof.charts.base.data import constant, inline, log_ticks, nothing, number, require
+from llmprof.charts.base.data import chart_of, constant, inline, log_ticks, nothing, number, require
 from llmprof.charts.base.save import Box, Segment, along, around, place
 from llmprof.charts.base.theme import (
     COMPUTE,
@@ -145,7 +145,6 @@ def _name(
     return named
 
 
-_SOURCE = "llmprof.analyze.speed_of_light(metrics)"
 _RATES = ("arithmetic_intensity", "flop_per_s", "duration_ns")
 _COLUMNS = ("kernel_name", "dtype", "roof_flop_per_s", "roof_share", "bound", *_RATES)
 BOUNDS = {"compute": COMPUTE, "memory": "#882255", "latency": "#DDAA33"}
@@ -160,13 +159,14 @@ _MAX_AVOIDED, _APART, _ASIDE = 400, 3, 60
 """Longest launches that labels avoid, by how much, and room between the last point and its label (px)."""
 
 
+@chart_of("llmprof.analyze.speed_of_light(metrics)", refuses="no launch has operations and memory traffic")
 def roofline(
     frame: pl.DataFrame, *, peaks: str | hardware.Device | None = None, title: str | None = None
 ) -> alt.LayerChart:
     """Every profiled launch under the roofs of its device, on logarithmic axes.
 
     Under the slope the memory bandwidth limits a kernel; under a flat roof the peak of its number type does. Launches
-    without floating-point operations are not drawn; the subtitle names them.
+    without floating-point operations are not drawn; the subtitle names them. The area of a point is its duration.
 
     Parameters
     ----------
@@ -176,26 +176,13 @@ def roofline(
     peaks : str or Device, optional
         The device; the chart then has its roofs for all number types in the frame. By default the roofs follow from
         ``roof_flop_per_s``: a type has its flat roof if a launch of this type lies under it.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.LayerChart
-        900 px wide. The area of a point is its duration.
 
     Raises
     ------
-    AnalysisError
-        A column is missing, or no launch has operations and memory traffic.
     LlmprofError
         The device is unknown.
-
-    Examples
-    --------
-    >>> chart = charts.roofline(analyze.speed_of_light(metrics))
     """
-    require(frame, _COLUMNS, chart="roofline", made_by=_SOURCE)
+    require(frame, _COLUMNS, chart="roofline")
     by, missing = ("stage", "other") if "stage" in frame.columns else ("bound", "unknown")
     named = frame.with_columns(
         function=kernels.displayed(frame["kernel_name"]),
@@ -204,7 +191,7 @@ def roofline(
     )
     rows = named.filter("drawable").sort("duration_ns", "function", descending=[True, False], maintain_order=True)
     if rows.is_empty():
-        raise nothing("roofline", "no launch has floating-point operations and memory traffic", _SOURCE)
+        raise nothing("roofline", "no launch has floating-point operations and memory traffic")
     rows = rows.with_columns(label=pl.col("group" if by == "stage" else "function"))
     present = rows["group"].unique().sort().to_list()
     listed = {name: shade for name, shade in BOUNDS.items() if name in present}

@@ -10,7 +10,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import inline, nothing, number, require, stacked_bars
+from llmprof.charts.base.data import chart_of, inline, nothing, number, require, stacked_bars
 from llmprof.charts.base.theme import (
     INK,
     MUTED,
@@ -97,41 +97,29 @@ def series_colour(over: Axes) -> alt.Color:
     return alt.Color("series:N", scale=scale, sort=None, legend=legend)
 
 
-_SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison"
 _LATENCIES = {"ttft": "time to first token", "tpot": "time per output token", "e2e": "end to end"}
 _RATES = {"output_tokens_per_s": "output tokens a second", "requests_per_s": "requests a second"}
 _SPACE, _HEIGHT = 34, 230
 
 
+@chart_of("llmprof.BatchRunner(config).run_parameter_sweep(...).comparison", refuses="no point has a latency")
 def sweep_latency(
     frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
 ) -> alt.HConcatChart:
     """Latencies over the first parameter, a line for each combination of the others.
 
+    A panel with its own axis for each latency that the engine reported.
+
     Parameters
     ----------
-    frame : polars.DataFrame
-        ``sweep.comparison``.
     parameters : sequence of str, optional
         Parameters in another order, or some of them; all of the sweep if not given.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.HConcatChart
-        900 px wide; a panel with its own axis for each latency that the engine reported.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or no point has a latency.
     """
     columns = [f"{name}_ns" for name in _LATENCIES]
-    require(frame, ["label", *columns], chart="sweep_latency", made_by=_SOURCE)
+    require(frame, ["label", *columns], chart="sweep_latency")
     shown = [name for name in _LATENCIES if number(frame[f"{name}_ns"].max()) > 0]
     if not shown:
-        raise nothing("sweep_latency", "no point has a latency", _SOURCE)
+        raise nothing("sweep_latency", "no point has a latency")
     over = axes(frame, swept(frame, parameters))
     panels = []
     plot = (inner() + _SPACE) // (1 if is_narrow() else len(shown)) - _SPACE - 44
@@ -159,33 +147,22 @@ def sweep_latency(
     return finish(_beside(panels, _SPACE), head, notes)
 
 
+@chart_of("llmprof.BatchRunner(config).run_parameter_sweep(...).comparison", refuses="no point has a throughput")
 def sweep_throughput(
     frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
 ) -> alt.HConcatChart:
     """Tokens and requests a second over the first parameter, a line for each combination of the others.
 
+    Time is in s.
+
     Parameters
     ----------
-    frame : polars.DataFrame
-        ``sweep.comparison``.
     parameters : sequence of str, optional
         Parameters in another order, or some of them; by default all of the sweep.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.HConcatChart
-        900 px wide; time is in s.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or no point has a throughput.
     """
-    require(frame, ["label", *_RATES], chart="sweep_throughput", made_by=_SOURCE)
+    require(frame, ["label", *_RATES], chart="sweep_throughput")
     if not number(frame["output_tokens_per_s"].max()) > 0:
-        raise nothing("sweep_throughput", "no point has a throughput", _SOURCE)
+        raise nothing("sweep_throughput", "no point has a throughput")
     over = axes(frame, swept(frame, parameters))
     plot = (inner() + _SPACE) // (1 if is_narrow() else 2) - _SPACE - 50
     panels = []
@@ -264,6 +241,11 @@ _PREFERRED = ("tensor_parallel_size", "pipeline_parallel_size", "batch_size", "m
 _SWEEP_SCALING_SPACE, _SWEEP_SCALING_HEIGHT = 34, 230
 
 
+@chart_of(
+    "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison",
+    "label output_tokens_per_s",
+    refuses="no parameter is a number with two values that ran",
+)
 def sweep_scaling(
     frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, over: str | None = None, title: str | None = None
 ) -> alt.HConcatChart:
@@ -274,34 +256,19 @@ def sweep_scaling(
 
     Parameters
     ----------
-    frame : polars.DataFrame
-        ``sweep.comparison``.
     parameters : sequence of str, optional
         Some of the parameters of the sweep; all if not given.
     over : str, optional
         The parameter that scales, which must be a number; by default tensor or pipeline parallel size, batch size, or
         the first parameter that is a number.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.HConcatChart
-        900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or no parameter is a number with two values that ran.
     """
-    require(frame, ["label", "output_tokens_per_s"], chart="sweep_scaling", made_by=_SOURCE)
     names = swept(frame, parameters)
     measured = frame.filter(pl.col("output_tokens_per_s") > 0)
     numbers = [name for name in names if frame.schema[name].is_numeric() and measured[name].n_unique() > 1]
     ordered = [over] if over else [*(name for name in _PREFERRED if name in numbers), *numbers]
     scaled = next((name for name in ordered if name in numbers), None)
     if scaled is None:
-        raise nothing("sweep_scaling", "no parameter is a number with two values that ran", _SOURCE)
+        raise nothing("sweep_scaling", "no parameter is a number with two values that ran")
     shared = axes(measured.sort(scaled), [scaled, *(name for name in names if name != scaled)])
     data = _speedups(shared.data, scaled)
     plot = (inner() + _SWEEP_SCALING_SPACE) // (1 if is_narrow() else 2) - _SWEEP_SCALING_SPACE - 50
@@ -364,33 +331,20 @@ _OPEN = 3.0
 """If the ends of an interval differ by this ratio, no speed-up is stated."""
 
 
-_SWEEP_TIME_SOURCE = "llmprof.BatchRunner(config).run_parameter_sweep(...).where"
-_COLUMNS = ("point", "label", "phase", "part", "ns", "steps", "ranks")
 _ROW, _MAX_NAME = 28, 44
 MAX_POINTS = 40
 
 
+@chart_of(
+    "llmprof.BatchRunner(config).run_parameter_sweep(...).where",
+    "point label phase part ns steps ranks",
+    refuses="all times are zero",
+)
 def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Bars of one step at each point: compute, communication, copies and idle time, a panel for each phase.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``sweep.where``.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide; each phase has its own time axis. At most 40 points.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or all times are zero.
+    Each phase has its own time axis. At most 40 points.
     """
-    require(frame, _COLUMNS, chart="sweep_time", made_by=_SWEEP_TIME_SOURCE)
     each = pl.col("ns") / (pl.col("steps") * pl.col("ranks"))
     points = frame["point"].unique().sort().head(MAX_POINTS)
     shown = pl.col("point").is_in(points.implode()) & pl.col("part").is_in(list(PARTS)) & (pl.col("steps") > 0)
@@ -398,7 +352,7 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
         ns=each, row=pl.col("label").map_elements(lambda text: shorten(text, _MAX_NAME), return_dtype=pl.String)
     )
     if not number(rows["ns"].sum()) > 0:
-        raise nothing("sweep_time", "the times add up to zero", _SWEEP_TIME_SOURCE)
+        raise nothing("sweep_time", "the times add up to zero")
     phases = in_order(rows["phase"], PHASES)
     table = {name: fill for name, fill in PARTS.items() if number(rows.filter(part=name)["ns"].sum()) > 0}
     width = inner() - 20 - round(max(text_px(row, TEXT_PX) for row in rows["row"]))

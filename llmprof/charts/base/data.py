@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import polars as pl
 
@@ -25,6 +27,7 @@ from llmprof.charts.base.theme import (
     text_px,
     time_unit,
 )
+from llmprof.docstrings import completed
 from llmprof.errors import AnalysisError
 from llmprof.lazy import Later
 from llmprof.names import without_common_start
@@ -46,14 +49,53 @@ def extent(events: pl.DataFrame) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def require(frame: pl.DataFrame, columns: Iterable[str], *, chart: str, made_by: str) -> None:
+_MADE_BY: Final[dict[str, str]] = {}
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def chart_of(
+    made_by: str, columns: str = "", *, refuses: str = "there are no rows", runs: bool = True
+) -> Callable[[F], F]:
+    """Declare a chart: the call that makes its frame, the columns that it needs, and when nothing would be drawn.
+
+    Its docstring gets the frame, the title, the size, the error, and if it runs on the sample, an example.
+    """
+
+    def declare(function: F) -> F:
+        name = function.__name__
+        first = next(iter(inspect.signature(function).parameters))
+        _MADE_BY[name] = made_by
+        frame = made_by.removeprefix("llmprof.")
+
+        @functools.wraps(function)
+        def chart(*args: Any, **options: Any) -> Any:
+            if columns:
+                require(args[0] if args else options[first], columns.split(), chart=name)
+            return function(*args, **options)
+
+        chart.__doc__ = completed(
+            function,
+            {
+                first: f"{first} : polars.DataFrame\n    Rows of ``{frame}``.",
+                "title": "title : str, optional\n    Title of the chart; by default it says what is shown.",
+            },
+            {"AnalysisError": f"AnalysisError\n    A column is missing, or {refuses}."},
+            returns=f"{function.__annotations__['return'].replace('alt.', 'altair.')}\n    900 px wide.",
+            example=f">>> chart = charts.{name}({frame})" if runs and frame.startswith("analyze.") else "",
+        )
+        return cast("F", chart)
+
+    return declare
+
+
+def require(frame: pl.DataFrame, columns: Iterable[str], *, chart: str, made_by: str = "") -> None:
     """Check that a frame has the columns and rows that a chart needs."""
     needed = list(columns)
     if missing := [c for c in needed if c not in frame.columns]:
         raise AnalysisError(
             f"the chart {chart}() got a frame without the column{'s' * (len(missing) > 1)} {', '.join(missing)}",
             expected=f"the columns {', '.join(needed)}",
-            hint=f"make the frame with {made_by}",
+            hint=f"make the frame with {made_by or _MADE_BY[chart]}",
             chart=chart,
             missing=missing,
         )
@@ -64,11 +106,10 @@ def require(frame: pl.DataFrame, columns: Iterable[str], *, chart: str, made_by:
 NO_ROWS: Final = "the frame has no rows"
 
 
-def nothing(chart: str, why: str, made_by: str) -> AnalysisError:
+def nothing(chart: str, why: str, made_by: str = "") -> AnalysisError:
     """The error for a chart that would show nothing; ``facts["why"]`` is the reason without the name of a function."""
-    return AnalysisError(
-        f"there is nothing to draw in {chart}(): {why}", hint=f"look at the rows of {made_by}", chart=chart, why=why
-    )
+    hint = f"look at the rows of {made_by or _MADE_BY[chart]}"
+    return AnalysisError(f"there is nothing to draw in {chart}(): {why}", hint=hint, chart=chart, why=why)
 
 
 def check_choice(value: str, allowed: Iterable[str], *, chart: str, option: str) -> None:

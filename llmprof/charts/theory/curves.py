@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import behind, inline, number, require
+from llmprof.charts.base.data import behind, chart_of, inline, number, require
 from llmprof.charts.base.theme import (
     CAUSES,
     COMMUNICATION,
@@ -32,7 +32,6 @@ from llmprof.charts.theory.structure import key, names_axis
 from llmprof.text import shorten
 from llmprof.units import format_ns
 
-MADE_BY = "llmprof.theory.sweep(model, device)"
 OVER = {
     "batch_size": "requests (log scale)",
     "seq_len": "prompt tokens (log scale)",
@@ -40,14 +39,16 @@ OVER = {
     "tp_size": "tensor-parallel ranks (log scale)",
 }
 KINDS = {"least time": COMPUTE, "predicted": "#009E73", "measured": COMMUNICATION}
-_NEEDED = ("over", "value", "prefill_s", "decode_s", "tokens_per_s")
 _SPACE, _HEIGHT = 40, 240
 
 
+@chart_of("llmprof.theory.sweep(model, device)", "over value prefill_s decode_s tokens_per_s")
 def theory_curves(
     sweep: pl.DataFrame, *, measured: pl.DataFrame | None = None, title: str | None = None
 ) -> alt.HConcatChart:
     """Least prefill and decode times and the highest throughput over a range.
+
+    Logarithmic axes. One line is the least time, one the predicted times (no bounds); points are measured.
 
     Parameters
     ----------
@@ -55,21 +56,7 @@ def theory_curves(
         ``theory.sweep(model, device)``; predicted times are drawn where it has them.
     measured : polars.DataFrame, optional
         ``value`` and any of ``prefill_s, decode_s, tokens_per_s``: points of a trace or run.
-    title : str, optional
-        Title of the chart; by default it says the range.
-
-    Returns
-    -------
-    altair.HConcatChart
-        900 px wide; logarithmic axes. One line is the least time, one the predicted times (no bounds); points are
-        measured.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there are no rows.
     """
-    require(sweep, _NEEDED, chart="theory_curves", made_by=MADE_BY)
     over = OVER.get(str(sweep["over"][0]), "value (log scale)")
     panels = [
         _panel(_long(sweep, measured, "prefill_s"), "first token", over, time=True),
@@ -138,28 +125,11 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
     return layered(*marks).properties(width=width, height=_HEIGHT, title=heading(label))
 
 
+@chart_of("llmprof.theory.sweep(model, device)")
 def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
-    """Memory of a rank over a range: weights, KV cache, activations, and the device's memory.
-
-    Parameters
-    ----------
-    sweep : polars.DataFrame
-        ``theory.sweep(model, device)``.
-    title : str, optional
-        Title of the chart; by default it says what fits.
-
-    Returns
-    -------
-    altair.LayerChart
-        900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there are no rows.
-    """
+    """Memory of a rank over a range: weights, KV cache, activations, and the device's memory."""
     parts = {"weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "activations"}
-    require(sweep, ["over", "value", "device_bytes", *parts], chart="theory_memory", made_by=MADE_BY)
+    require(sweep, ["over", "value", "device_bytes", *parts], chart="theory_memory")
     table = {"weights": STAGES["gate_up_proj"], "KV cache": STAGES["attention"], "activations": STAGES["norm"]}
     rows = sweep.sort("value").select("value", *parts).unpivot(index="value", variable_name="part", value_name="bytes")
     rows = rows.with_columns(
@@ -206,7 +176,6 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     )
 
 
-GAPS_MADE_BY = "llmprof.analyze.roofline_join(trace, model)"
 REASONS = {
     "least time": COMPUTE,
     "kernel below the roof": "#8FB8DE",
@@ -218,32 +187,21 @@ REASONS = {
 }
 """Parts of a step's time: its least time, and the reasons of the gap."""
 
-_GAPS_NEEDED = ("phase", "step", "stage", "measured_ns", "bound_ns", "why")
 _MOST = 14
 
 
+@chart_of("llmprof.analyze.roofline_join(trace, model)", "phase step stage measured_ns bound_ns why", runs=False)
 def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Where the time of a step goes beyond its bound.
+
+    A panel for each phase. A bar is the mean time of a stage in a step and rank; its first part is the least time, the
+    rest the gap in the colour of its reason.
 
     Parameters
     ----------
     joined : polars.DataFrame
         ``analyze.roofline_join(trace, model)`` by stage.
-    title : str, optional
-        Title of the chart; by default it says how near the steps come to their bound.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide; a panel for each phase. A bar is the mean time of a stage in a step and rank; its first part is
-        the least time, the rest the gap in the colour of its reason.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there are no rows.
     """
-    require(joined, _GAPS_NEEDED, chart="bound_gap", made_by=GAPS_MADE_BY)
     phases = in_order(joined["phase"].drop_nulls(), ("prefill", "mixed", "decode"))
     panels = [_gaps_panel(joined.filter(pl.col("phase") == phase), phase) for phase in phases]
     reasons = set(joined["why"])
@@ -324,29 +282,15 @@ def _legend(table: dict[str, str]) -> alt.LayerChart:
     return layered(*marks).properties(width=inner() - 120, height=16 + 18 * line)
 
 
+@chart_of(
+    "llmprof.theory.calibrated(device).predict(observations)",
+    "model kind requests context measured_s predicted_s bound_s",
+)
 def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """Predicted against measured times of a calibration, with the bound of each.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        ``calibration.predict(observations)``.
-    title : str, optional
-        Title of the chart; by default it says the error.
-
-    Returns
-    -------
-    altair.LayerChart
-        900 px wide; logarithmic axes. On the line, prediction and measurement agree; the band is 25 %.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there are no rows.
+    Logarithmic axes. On the line, prediction and measurement agree; the band is 25 %.
     """
-    made_by = "llmprof.theory.calibrated(device).predict(observations)"
-    needed = ("model", "kind", "requests", "context", "measured_s", "predicted_s", "bound_s")
-    require(frame, needed, chart="predicted", made_by=made_by)
     rows = frame.select(
         "model",
         "kind",

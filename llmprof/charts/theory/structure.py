@@ -7,7 +7,7 @@ import polars as pl
 
 from llmprof import hardware
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import behind, constant, inline, nothing, number, require
+from llmprof.charts.base.data import behind, chart_of, constant, inline, nothing, number
 from llmprof.charts.base.theme import (
     COMMUNICATION,
     COMPUTE,
@@ -30,36 +30,20 @@ from llmprof.units import format_ns
 BOUNDS = {"compute": COMPUTE, "memory": "#E0A100", "communication": COMMUNICATION, "none": REST}
 """Colours of what bounds an operator."""
 
-MADE_BY = "llmprof.theory.profile(model, device).components"
-_NEEDED = ("phase", "component", "layers", "flops", "memory_bytes", "message_bytes", "latency_s", "bound")
 _BOX, _STEP, _HALF = 34, 46, 200
 _TITLES = {"prefill": "Prefill", "decode": "Decode step"}
 
 
+@chart_of(
+    "llmprof.theory.profile(model, device).components",
+    "phase component layers flops memory_bytes message_bytes latency_s bound",
+)
 def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """The operators of a model in the order in which they run, with FLOPs, bytes and least time of each.
 
     Each phase has a column; the colour of a node says what bounds it. Figures are of all its layers together on one
     rank, and the frame encloses the nodes that every layer repeats.
-
-    Parameters
-    ----------
-    components : polars.DataFrame
-        ``theory.profile(...).components``.
-    title : str, optional
-        Title of the chart; by default it says what takes most time.
-
-    Returns
-    -------
-    altair.LayerChart
-        900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there are no rows.
     """
-    require(components, _NEEDED, chart="theory_structure", made_by=MADE_BY)
     phases = components["phase"].unique(maintain_order=True).to_list()
     width = inner()
     column = width / len(phases)
@@ -209,33 +193,17 @@ def _headline(components: pl.DataFrame) -> str:
     return "; ".join(sentences).capitalize()
 
 
-_COSTS_NEEDED = ("phase", "stage", "flops", "weight_bytes", "latency_s")
 _SPACE, _ROW = 30, 22
 _LEAST = 0.005
 """Share below which a stage is merged into the rest."""
 
 
+@chart_of("llmprof.theory.profile(model, device).components", "phase stage flops weight_bytes latency_s")
 def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.HConcatChart:
     """Shares of the stages in weights read, FLOPs and least time, for prefill and decode.
 
-    Parameters
-    ----------
-    components : polars.DataFrame
-        ``theory.profile(...).components``.
-    title : str, optional
-        Title of the chart; by default it names the largest stage.
-
-    Returns
-    -------
-    altair.HConcatChart
-        900 px wide; a panel for each quantity, with a bar for each stage and phase.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there are no rows.
+    A panel for each quantity, with a bar for each stage and phase.
     """
-    require(components, _COSTS_NEEDED, chart="theory_shares", made_by=MADE_BY)
     panels = {"weight_bytes": ("weights read", "B"), "flops": ("FLOPs", "FLOP"), "latency_s": ("least time", "s")}
     sums = components.group_by("phase", "stage", maintain_order=True).agg(pl.col(list(panels)).sum())
     large = pl.lit(value=False)
@@ -291,29 +259,9 @@ def _bars(
     return layered(*marks).properties(width=width, height=height, title=heading(label))
 
 
+@chart_of("llmprof.theory.profile(model, device).parameter_table", "component stage parameters active_parameters")
 def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
-    """Parameters of each part of a model.
-
-    Parameters
-    ----------
-    parameters : polars.DataFrame
-        ``theory.profile(...).parameter_table``.
-    title : str, optional
-        Title of the chart; by default it says how many there are.
-
-    Returns
-    -------
-    altair.LayerChart
-        900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or there are no rows.
-    """
-    made_by = "llmprof.theory.profile(model, device).parameter_table"
-    needed = ("component", "stage", "parameters", "active_parameters")
-    require(parameters, needed, chart="theory_parameters", made_by=made_by)
+    """Parameters of each part of a model."""
     rows = parameters.group_by("component", "stage", maintain_order=True).agg(
         pl.col("parameters", "active_parameters").sum()
     )
@@ -347,41 +295,32 @@ def _count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+@chart_of(
+    "llmprof.theory.profile(model, device).components",
+    "phase component stage flops memory_bytes latency_s bound",
+    refuses="no operator has FLOPs and bytes",
+)
 def theory_roofline(
     components: pl.DataFrame, device: str | hardware.Device, *, dtype: str = "bf16", title: str | None = None
 ) -> alt.LayerChart:
     """Operators of a model under the roofs of a device, each at the rate that its least time allows.
 
+    A point for each operator with FLOPs and phase. The intensity counts the bytes that have to cross the device memory;
+    operators without such bytes have no place.
+
     Parameters
     ----------
-    components : polars.DataFrame
-        ``theory.profile(...).components``.
     device : str or Device
         Whose roofs.
     dtype : str
         Type of number of the products.
-    title : str, optional
-        Title of the chart; by default it names the longest operator.
-
-    Returns
-    -------
-    altair.LayerChart
-        900 px wide; a point for each operator with FLOPs and phase. The intensity counts the bytes that have to cross
-        the device memory; operators without such bytes have no place.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or no operator has FLOPs and bytes.
     """
-    needed = ("phase", "component", "stage", "flops", "memory_bytes", "latency_s", "bound")
-    require(components, needed, chart="theory_roofline", made_by=MADE_BY)
     machine = hardware.device(device)
     peak = machine.flop_per_s.get(dtype)
     band = machine.memory_bytes_per_s
     rows = components.filter((pl.col("flops") > 0) & (pl.col("memory_bytes") > 0) & (pl.col("latency_s") > 0))
     if rows.is_empty() or not peak or not band:
-        raise nothing("theory_roofline", "no operator has FLOPs and bytes under known roofs", MADE_BY)
+        raise nothing("theory_roofline", "no operator has FLOPs and bytes under known roofs")
     intensity = pl.col("flops") / pl.col("memory_bytes")
     frame = rows.with_columns(arithmetic_intensity=intensity).select(
         "stage",

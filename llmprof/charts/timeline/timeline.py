@@ -8,7 +8,17 @@ import altair as alt
 import polars as pl
 
 from llmprof.arguments import NotNegative, Window
-from llmprof.charts.base.data import centred, check_choice, extent, inline, nothing, number, ranks_shown, require
+from llmprof.charts.base.data import (
+    centred,
+    chart_of,
+    check_choice,
+    extent,
+    inline,
+    nothing,
+    number,
+    ranks_shown,
+    require,
+)
 from llmprof.charts.base.theme import (
     CATEGORIES,
     IDLE,
@@ -32,7 +42,6 @@ from llmprof.charts.base.theme import (
 from llmprof.charts.timeline import layout
 from llmprof.units import format_ns
 
-_SOURCE = "llmprof.analyze.attribute(trace)"
 _COLUMNS = ("rank", "stream", "start_ns", "dur_ns", "name", "step", "phase", "layer")
 MAX_RANKS = 16
 _GREY = {
@@ -42,6 +51,7 @@ _GREY = {
 }
 
 
+@chart_of("llmprof.analyze.attribute(trace)", refuses="no event lies in the window")
 def timeline(
     frame: pl.DataFrame,
     *,
@@ -59,8 +69,6 @@ def timeline(
 
     Parameters
     ----------
-    frame : polars.DataFrame
-        Rows of ``attribute(trace)``.
     window : (start_ns, end_ns), optional
         What to draw, in ns from the start of the trace; the whole frame if not given.
     lane : {"stream", "stage", "category"}
@@ -69,18 +77,6 @@ def timeline(
         What the colour means.
     max_bars : int
         Most events to draw one by one.
-    title : str, optional
-        Title of the chart; by default it says what is shown.
-
-    Returns
-    -------
-    altair.LayerChart
-        900 px wide.
-
-    Raises
-    ------
-    AnalysisError
-        A column is missing, or no event lies in the window.
 
     Examples
     --------
@@ -88,12 +84,12 @@ def timeline(
     """
     check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
     check_choice(color, ("stage", "category"), chart="timeline", option="color")
-    require(frame, dict.fromkeys((*_COLUMNS, lane, color)), chart="timeline", made_by=_SOURCE)
+    require(frame, dict.fromkeys((*_COLUMNS, lane, color)), chart="timeline")
     frame, _, note = ranks_shown(frame.with_columns(pl.col(color).fill_null("other")), MAX_RANKS)
     lo, hi = extent(frame) if window is None else (round(window[0]), round(window[1]))
     events = layout.clip(frame, (lo, hi))
     if hi <= lo or events.is_empty():
-        raise nothing("timeline", f"no event lies between {lo:,} and {hi:,} ns", _SOURCE)
+        raise nothing("timeline", f"no event lies between {lo:,} and {hi:,} ns")
     events = events.with_columns(key=pl.col(lane).cast(pl.String))
     on_host = "source" in events.columns and (events["source"] == "op").all()
     stream = "thread" if on_host else "stream"  # operators of the host stand in for a device

@@ -387,7 +387,12 @@ def _ops_as_activity(ops: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-@Analysis(question="What is each kernel?", help="category of each kernel name", view="categories")
+@Analysis(
+    question="What is each kernel?",
+    help="category of each kernel name",
+    view="categories",
+    recorded="kernels or operators",
+)
 def kernel_categories(trace: Trace) -> pl.DataFrame:
     """Category of each distinct kernel, with its count and time.
 
@@ -395,27 +400,11 @@ def kernel_categories(trace: Trace) -> pl.DataFrame:
     ``llmprof.names.register(category, pattern)`` puts your pattern in front. In a trace without a device, the outermost
     operators take the place of kernels.
 
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with kernels or operators.
-
     Returns
     -------
     polars.DataFrame
         ``name, category, count, total_ns, share``; the share is of the summed time of all rows, which counts
         overlapping kernels twice, and null if that is 0. Longest first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has neither kernels nor operators.
-
-    Examples
-    --------
-    >>> categories = analyze.kernel_categories(trace)
-    >>> abs(categories["share"].sum() - 1) < 1e-9
-    True
     """
     events = activity(trace).filter(pl.col("source") != "copy")
     return (

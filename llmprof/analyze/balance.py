@@ -20,6 +20,7 @@ _WAYS: Final = {"expert_dispatch": "dispatch", "combine": "combine"}
     question="What does sending tokens to the experts cost, and are the experts' ranks evenly loaded?",
     help="experts on several ranks: dispatch, combine, waiting, rows and load by rank and layer",
     view="experts",
+    recorded="device activity or operators",
     first=("attribute",),
 )
 def expert_exchange(trace: Trace) -> pl.DataFrame:
@@ -50,11 +51,6 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
         - ``experts_ns`` (time of the experts' kernels), ``imbalance`` (the largest of the ranks over their mean; 1 is
           even), ``slowest_rank`` (whose experts take longest);
         - ``arrival_skew_ns`` (largest difference of arrival among the calls).
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no device activity and no operators.
 
     Examples
     --------
@@ -218,6 +214,7 @@ _TWO: Final = r"(\[\s*\d+\s*,\s*\d+\s*\])"
     question="Do all ranks have equal work?",
     help="tokens, compute, waiting and idle time of each rank",
     view="balance",
+    recorded="device activity or operators",
     first=("steps", "steady_state", "step_windows", "overlap", "attribute", "idle"),
 )
 def rank_balance(trace: Trace) -> pl.DataFrame:
@@ -239,11 +236,6 @@ def rank_balance(trace: Trace) -> pl.DataFrame:
         collectives, for ranks that came later; null where it cannot be told), ``without_step_ns`` (compute that belongs
         to no step), ``idle_ns`` (nothing of the rank runs, from the first start to the last end of any rank),
         ``busy_share`` (compute over that time) and ``imbalance`` (compute over the mean of the ranks; 1 is even).
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no device activity and no operators.
 
     Examples
     --------

@@ -22,6 +22,7 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TypeVar, cast
 import polars as pl
 
 from llmprof import names, plugins
+from llmprof.docstrings import completed
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.lazy import Method
 from llmprof.plugins import Place
@@ -72,6 +73,8 @@ class Analysis:
     """Content of its frame in a few words: its line in ``llmprof analyze --help``."""
     view: str
     """Its name on the command line, ``llmprof analyze --what``."""
+    recorded: str = ""
+    """What its trace must hold ("kernels and operators"), for the docstring; if empty, the docstring says it."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of the function that its view and the report use."""
     columns: str = ""
@@ -112,6 +115,17 @@ class Analysis:
         """Declare a function as this analysis."""
         declared: Any = per_trace(function) if self.cached else function
         declared.__record__ = self._of(declared)
+        if self.recorded:
+            lacks = self.recorded.replace(" and ", " or ")
+            errors = {"NotCapturedError": f"NotCapturedError\n    The trace holds no {lacks}."}
+            if "by" in inspect.signature(function).parameters:
+                errors["AnalysisError"] = "AnalysisError\n    ``by`` names an unknown column."
+            declared.__doc__ = completed(
+                function,
+                {"trace": f"trace : Trace\n    A trace with {self.recorded}."},
+                errors,
+                example=f">>> frame = analyze.{function.__name__}(trace)" if "device activity" in self.recorded else "",
+            )
         return cast("F", declared)
 
     def _of(self, function: Callable[..., pl.DataFrame]) -> Analysis:

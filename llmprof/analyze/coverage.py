@@ -26,6 +26,7 @@ call, and an operator on the host."""
     question="How much of the device time is explained?",
     help="share of the device time that has a step, a stage, a launch …",
     view="coverage",
+    recorded="device activity or operators",
     columns="rank measure share covered_ns total_ns missing_events of",
     reported=True,
     section="steps",
@@ -34,29 +35,12 @@ call, and an operator on the host."""
 def coverage(trace: Trace) -> pl.DataFrame:
     """Share of the device time of each rank that steps, stages, categories, launches and operators explain.
 
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity or operators.
-
     Returns
     -------
     polars.DataFrame
         ``rank, measure, share, covered_ns, total_ns, events, missing_events, of``, a row for each rank with events
         and each measure: step, stage, category, launch, operator. ``total_ns`` is the summed duration of all kernels
         and copies of the rank (operators, for a run on CPU), ``of`` says so in words; the share is null if it is 0.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has neither kernels nor copies nor operators.
-
-    Examples
-    --------
-    >>> analyze.coverage(trace).select("measure", "share").columns
-    ['measure', 'share']
-    >>> analyze.coverage(trace).filter(measure="step")["share"][0] > 0.99
-    True
     """
     events = attribute(trace)
     on_cpu = events.height > 0 and (events["source"] == "op").all()

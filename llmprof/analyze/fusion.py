@@ -64,6 +64,7 @@ _SCHEMA: Final = {
     question="Which short kernels always follow each other, and would be one kernel?",
     help="chains of short kernels, launches and bytes that one kernel would save, and the gain of a step",
     view="fusion",
+    recorded="kernels",
     columns=(
         "phase gain_ns recorded_ns total_ns share count a_step length launches_saved bytes_saved fusion categories"
     ),
@@ -86,8 +87,6 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
 
     Parameters
     ----------
-    trace : Trace
-        A trace with kernels.
     most_ns : int
         Longest median time of a short kernel, in ns; an all-reduce may be longer, since it waits.
     predict : int
@@ -103,11 +102,6 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
         ``bytes_saved`` (of the recording: not written and read again between the kernels; null if the shapes of their
         operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of ``recorded_ns``, by
         :func:`~llmprof.analyze.what_if`; null where none was predicted).
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no kernels.
 
     Examples
     --------

@@ -22,6 +22,7 @@ from llmprof.trace import Trace
     question="Which kernels are hot?",
     help="time of each kernel",
     view="kernels",
+    recorded="device activity or operators",
     columns="rank step phase stage total_ns share count median_ns max_ns category readable",
     grouped_by="by",
     reported=True,
@@ -37,8 +38,6 @@ def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl
 
     Parameters
     ----------
-    trace : Trace
-        Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
     by : str or sequence of str
         Columns of :func:`~llmprof.analyze.attribute` to group by first, such as ``("rank",)`` or ``("phase",)``.
     slack : bool
@@ -53,18 +52,6 @@ def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl
         read it (:func:`llmprof.names.readable`). Groups in order, nulls last, in each the longest first. ``slack_ns``
         with ``slack=True``: any one launch of the kernel may take so much longer and no step ends later; null where
         that is unknown (:func:`llmprof.analyze.replay.slack.known_slack`).
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no device activity and no operators.
-    AnalysisError
-        ``by`` names an unknown column.
-
-    Examples
-    --------
-    >>> analyze.kernel_summary(trace).columns[:6]
-    ['name', 'category', 'count', 'total_ns', 'share', 'mean_ns']
     """
     events = labelled(trace, by)
     summary = kernel_summary_of(events, by)
@@ -254,6 +241,7 @@ def _series(events: pl.DataFrame, keys: list[str], span: Window, bins: int) -> p
     question="Which operator launched which kernels, with which shapes?",
     help="operators of the host, their kernels and shapes",
     view="ops",
+    recorded="kernels and operators",
     columns="rank total_ns share count op kernel shapes",
     reported=True,
     section="kernels",
@@ -266,11 +254,6 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     launch. All kernels of a CUDA graph belong to the operator that replayed it, if there is one, or to the operators of
     the capture after :func:`~llmprof.analyze.with_captures`.
 
-    Parameters
-    ----------
-    trace : Trace
-        A trace with kernels and operators.
-
     Returns
     -------
     polars.DataFrame
@@ -278,11 +261,6 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
         not recorded), ``kernel, category, match`` (how the operator was found: ``id``, ``time``, ``capture`` or null),
         ``count, total_ns`` (sum of durations), ``mean_ns``, and ``share`` (of the summed duration of all the rank's
         kernels and copies). By rank, the longest first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no kernels or no operators.
 
     Examples
     --------

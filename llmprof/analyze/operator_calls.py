@@ -33,6 +33,7 @@ _SCHEMA: Final = {
     question="Which operators can be run alone, from their recorded shapes?",
     help="operators with their arguments and time, and whether llmprof replay can run them alone",
     view="replayable",
+    recorded="operators",
     columns="can total_ns share count median_ns kind operator shapes why",
 )
 def replayable(trace: Trace) -> pl.DataFrame:
@@ -59,11 +60,6 @@ def replayable(trace: Trace) -> pl.DataFrame:
         (the operator on the host), ``kernels`` (names, one a line), ``layers, phases`` (where it was called, with
         commas), ``can`` (be run alone), ``why`` (it cannot), ``assumed`` (what the recording does not say of the
         arguments), ``torch_strides, torch_inputs``.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no operators.
 
     Examples
     --------

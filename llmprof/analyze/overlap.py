@@ -31,6 +31,7 @@ EXPOSED = ("exposed_wait_ns", "exposed_transfer_ns", "exposed_unknown_ns")
     question="How much communication is hidden behind compute?",
     help="compute, exposed and hidden communication, copies and idle time",
     view="overlap",
+    recorded="device activity or operators",
     columns=(
         "rank step phase stage total_ns compute_ns exposed_communication_ns "
         "exposed_wait_ns exposed_transfer_ns exposed_unknown_ns "
@@ -63,8 +64,6 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
 
     Parameters
     ----------
-    trace : Trace
-        Any trace with device activity; operators of the host stand in on a trace of a run on CPU.
     by : str or sequence of str
         Columns of :func:`~llmprof.analyze.attribute` that divide the events into groups. ``rank`` is added in front if
         it is missing. Without ``step`` the idle time between steps counts. A rank with several devices is busy while
@@ -89,13 +88,6 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
 
         ``compute_ns + exposed_communication_ns + exposed_copy_ns + idle_ns = total_ns``. The columns of copies are
         null where the capture did not record copies. Sorted by ``by``, nulls last.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no device activity and no operators.
-    AnalysisError
-        ``by`` names an unknown column.
 
     Examples
     --------

@@ -154,6 +154,7 @@ def _by_sizes(ranks: Sequence[int], tp: object, pp: object) -> dict[int, dict[st
     question="Which rank is slow in which step?",
     help="time, waiting, idle time and exposed communication of each step of each rank",
     view="rank-steps",
+    recorded="device activity or operators",
     section=Section(
         "ranks",
         "A row is a rank, a column a step. Ranks that work together end a step together: the late one is the row "
@@ -178,11 +179,6 @@ def rank_steps(trace: Trace) -> pl.DataFrame:
         its first event to its last), ``wait_ns`` (in collectives, for ranks that came later; null where the waiting of
         one of its collectives cannot be told), ``exposed_communication_ns`` and ``idle_ns`` as in
         :func:`~llmprof.analyze.overlap`. Sorted by rank and step. Empty where the trace has no steps.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no device activity and no operators.
 
     Examples
     --------
@@ -221,6 +217,7 @@ _STEPS: Final = pl.Schema({
     question="Which node or parallel group comes late?",
     help="how often the ranks of a node or of a parallel group arrive last",
     view="late-groups",
+    recorded="device activity or operators",
     section="ranks",
     figures=("llmprof.report.figures:LATE_GROUPS",),
     first=(),
@@ -254,8 +251,6 @@ def late_groups(
 
     Raises
     ------
-    NotCapturedError
-        The trace has no device activity and no operators, so communication was not recorded.
     ArgumentError
         A size is below 1.
 

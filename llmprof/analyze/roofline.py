@@ -51,6 +51,7 @@ Per = Literal["stage", "layer", "step"]
     question="How near does it come to the bound?",
     help="least possible and measured time of each stage of each step",
     view="bound",
+    recorded="device activity or operators",
     needs=("model",),
     columns="rank step phase stage bound_ns bound measured_ns efficiency gap_us why",
     largest_first="gap_us",
@@ -107,8 +108,6 @@ def roofline_join(
 
     Raises
     ------
-    NotCapturedError
-        The trace has neither kernels nor copies nor operators.
     AnalysisError
         No step says its tokens; the trace names no device; ``per`` is unknown; or the layers of a rank are not those of
         the model.

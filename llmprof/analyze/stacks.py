@@ -230,6 +230,7 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     question="What did the profiler add up itself?",
     help="names with the count and sum of their times, of summaries without single times",
     view="totals",
+    recorded="summary of a profiler",
     only_with="totals",
     columns="kind share total_ns count mean_ns category name",
     reported=True,
@@ -252,11 +253,6 @@ def totals(trace: Trace) -> pl.DataFrame:
         ``rank, device, kind, name, scope, category`` (of kernels, by their names; null for what is no device work),
         ``count, total_ns, mean_ns, median_ns, min_ns, max_ns``, ``share`` (of the times of one kind of a rank) and
         ``flops_per_s, bytes_per_s`` (where the program stated its work), the longest of a kind first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no summary.
 
     Examples
     --------

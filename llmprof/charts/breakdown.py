@@ -7,45 +7,7 @@ import polars as pl
 
 from llmprof.analyze.overlap import EXPOSED
 from llmprof.arguments import Share
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import (
-    bars_of,
-    chart_of,
-    check_choice,
-    fitting,
-    inline,
-    nothing,
-    number,
-    require,
-    stack,
-    stacked_bars,
-)
-from llmprof.charts.base.theme import (
-    COMMUNICATION,
-    COMPUTE,
-    COPY,
-    HIDDEN,
-    IDLE,
-    MISSING,
-    PHASES,
-    REST,
-    TEXT_PX,
-    UNMATCHED,
-    WAIT,
-    colours,
-    finish,
-    heading,
-    in_order,
-    ink_on,
-    inner,
-    is_narrow,
-    layered,
-    percent,
-    row_axis,
-    spread,
-    text_px,
-    time_unit,
-)
+from llmprof.charts.base import compose, draw, theme
 
 _WORK = {
     "kernels and copies": (
@@ -57,7 +19,7 @@ _WORK = {
 _VALUES = ("total_ns", "busy_ns", "dur_ns")
 
 
-@chart_of(
+@draw.chart_of(
     "llmprof.analyze.attribute(trace), layers(trace) or kernel_summary(trace, by=...)", refuses="all times are zero"
 )
 def breakdown(
@@ -92,43 +54,45 @@ def breakdown(
     --------
     >>> chart = charts.breakdown(analyze.attribute(trace))
     """
-    check_choice(rows, ("phase", "rank", "step"), chart="breakdown", option="rows")
-    check_choice(color, ("stage", "category"), chart="breakdown", option="color")
-    check_choice(work, _WORK, chart="breakdown", option="work")
+    draw.check_choice(rows, ("phase", "rank", "step"), chart="breakdown", option="rows")
+    draw.check_choice(color, ("stage", "category"), chart="breakdown", option="color")
+    draw.check_choice(work, _WORK, chart="breakdown", option="work")
     time, note = _WORK[work]
     column = value or next((c for c in _VALUES if c in frame.columns), _VALUES[-1])
-    require(frame, (rows, color, column), chart="breakdown")
+    draw.require(frame, (rows, color, column), chart="breakdown")
     sums = _sums(frame, rows, color, column)
     if sums.is_empty():
-        raise nothing("breakdown", f"the column {column} adds up to zero")
+        raise draw.nothing("breakdown", f"the column {column} adds up to zero")
     parts, small = _gathered(sums, min_share, "other")
     palette = _palette(color, parts)
     order = list(sums["row"].unique(maintain_order=True))
-    unit = time_unit(number(sums["row_ns"].max()))
-    width = inner() - 20 - round(max(text_px(row, TEXT_PX) for row in order))
-    y = row_axis(order)
+    unit = theme.time_unit(draw.number(sums["row_ns"].max()))
+    width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in order))
+    y = theme.row_axis(order)
     smaller, _ = _gathered(small, min_share, "smaller")
-    inside = _palette(color, smaller, MISSING) if smaller["part"].n_unique() > 1 else {}
+    inside = _palette(color, smaller, theme.MISSING) if smaller["part"].n_unique() > 1 else {}
     table = _merged(color, palette, inside)
-    panels = [_shares(stack(parts, palette, unit), table, y, width, f"Share of {time}")]
+    panels = [_shares(draw.stack(parts, palette, unit), table, y, width, f"Share of {time}")]
     if inside:
         gathered = next(name for name in palette if name not in sums["part"].unique())
-        panels.append(_shares(stack(smaller, inside, unit), table, y, width, f"What is in {gathered}"))
-    bars = layered(*stacked_bars(parts, table, width=width, title=time, unit=unit, inside=False))
-    panels.append(bars.properties(width=width, height=26 * len(order), title=heading(time.capitalize())))
+        panels.append(_shares(draw.stack(smaller, inside, unit), table, y, width, f"What is in {gathered}"))
+    bars = theme.layered(*draw.stacked_bars(parts, table, width=width, title=time, unit=unit, inside=False))
+    panels.append(bars.properties(width=width, height=26 * len(order), title=theme.heading(time.capitalize())))
     chart = compose.rows(*panels, spacing=20)
     unattributed = frame[color].null_count()
     notes = [note]
     if unattributed:
         notes.append(f"{unattributed:,} rows without a {color} count as other.")
-    return finish(chart, title or _headline(parts, rows, time), " ".join(notes))
+    return theme.finish(chart, title or _headline(parts, rows, time), " ".join(notes))
 
 
 def _sums(frame: pl.DataFrame, rows: str, by: str, column: str) -> pl.DataFrame:
     """Time by row and part: ``row, order, part, ns, row_ns``."""
     name, order = pl.col(rows).cast(pl.String).fill_null("no " + rows), pl.col(rows)
     if rows == "phase":
-        order = order.replace_strict({p: i for i, p in enumerate(PHASES)}, default=len(PHASES), return_dtype=pl.Int64)
+        order = order.replace_strict(
+            {p: i for i, p in enumerate(theme.PHASES)}, default=len(theme.PHASES), return_dtype=pl.Int64
+        )
     else:
         name, order = pl.lit(rows + " ") + name, order.cast(pl.Int64)
     named = frame.select(row=name, order=order, part=pl.col(by).fill_null("other"), ns=pl.col(column))
@@ -150,38 +114,40 @@ def _gathered(sums: pl.DataFrame, min_share: float, name: str) -> tuple[pl.DataF
     return out.sort("order", "row", "part"), small
 
 
-def _palette(by: str, parts: pl.DataFrame, rest: str = REST) -> dict[str, str]:
+def _palette(by: str, parts: pl.DataFrame, rest: str = theme.REST) -> dict[str, str]:
     gathered = parts.filter("gathered")["part"].unique()
-    return colours(by, set(parts["part"]) - set(gathered)) | dict.fromkeys(gathered, rest)
+    return theme.colours(by, set(parts["part"]) - set(gathered)) | dict.fromkeys(gathered, rest)
 
 
 def _merged(by: str, outer: dict[str, str], inner: dict[str, str]) -> dict[str, str]:
     """One legend for both panels: names in their order, then the merged part."""
     both = outer | inner
-    rest = {name: fill for name, fill in both.items() if fill in (REST, MISSING)}
-    return colours(by, set(both) - set(rest)) | rest
+    rest = {name: fill for name, fill in both.items() if fill in (theme.REST, theme.MISSING)}
+    return theme.colours(by, set(both) - set(rest)) | rest
 
 
 def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, title: str) -> alt.LayerChart:
     """Bars of 100 %, with the name and share in each part that is wide enough."""
     total = pl.col("percent").cum_sum().over("row")
     data = data.with_columns(start=total - pl.col("percent"), end=total).drop("order", "gathered")
-    axis = alt.Axis(title="share (%)", grid=False, tickCount=5 if is_narrow() else 10)
+    axis = alt.Axis(title="share (%)", grid=False, tickCount=5 if theme.is_narrow() else 10)
     x = alt.X("start:Q", scale=alt.Scale(domain=[0, 100], nice=False), axis=axis)
-    marks = [bars_of(data, table, x, y)]
+    marks = [draw.bars_of(data, table, x, y)]
     lines: list[tuple[str, float, str, str, int]] = []
     for row, part, share, end in data.select("row", "part", "percent", "end").iter_rows():
-        room, middle, ink = share / 100 * width, end - share / 2, ink_on(table[part])
-        if fitting((part,), room, margin=6):
-            lines += [(row, middle, part, ink, -7), (row, middle, percent(share), ink, 8)]
-        elif fitting((percent(share),), room, margin=6):
-            lines.append((row, middle, percent(share), ink, 0))
+        room, middle, ink = share / 100 * width, end - share / 2, theme.ink_on(table[part])
+        if draw.fitting((part,), room, margin=6):
+            lines += [(row, middle, part, ink, -7), (row, middle, theme.percent(share), ink, 8)]
+        elif draw.fitting((theme.percent(share),), room, margin=6):
+            lines.append((row, middle, theme.percent(share), ink, 0))
     texts = pl.DataFrame(lines, schema=["row", "start", "label", "ink", "dy"], orient="row")
     for (ink, dy), group in texts.group_by("ink", "dy", maintain_order=True):
-        text = alt.Chart(inline(group.drop("ink", "dy"))).mark_text(baseline="middle", color=str(ink), dy=number(dy))
+        text = alt.Chart(draw.inline(group.drop("ink", "dy"))).mark_text(
+            baseline="middle", color=str(ink), dy=draw.number(dy)
+        )
         marks.append(text.encode(x=x, y=y, text=alt.Text("label:N")))
     height = 46 * data["row"].n_unique()
-    return layered(*marks).properties(width=width, height=height, title=heading(title))
+    return theme.layered(*marks).properties(width=width, height=height, title=theme.heading(title))
 
 
 def _headline(parts: pl.DataFrame, rows: str, time: str) -> str:
@@ -194,10 +160,13 @@ def _headline(parts: pl.DataFrame, rows: str, time: str) -> str:
     shares = named.filter(part=top).sort("row_ns", descending=True)
     shares = shares.with_columns(share=100 * pl.col("ns") / pl.col("row_ns"))
     if shares.height > 3:
-        lowest, highest = percent(number(shares["share"].min())), percent(number(shares["share"].max()))
-        figures = f"{spread(lowest, highest)}, by {rows}"
+        lowest, highest = (
+            theme.percent(draw.number(shares["share"].min())),
+            theme.percent(draw.number(shares["share"].max())),
+        )
+        figures = f"{theme.spread(lowest, highest)}, by {rows}"
     else:
-        figures = ", ".join(f"{row} {percent(share)}" for row, share in shares.select("row", "share").iter_rows())
+        figures = ", ".join(f"{row} {theme.percent(share)}" for row, share in shares.select("row", "share").iter_rows())
     return f"{top} is the largest part of the {time}: {figures}"
 
 
@@ -211,21 +180,21 @@ _COLUMNS = (
     "idle_ns",
 )
 PARTS: dict[str, str] = {
-    "compute": COMPUTE,
-    "hidden communication": HIDDEN,
-    "exposed communication": COMMUNICATION,
-    "exposed waiting": WAIT,
-    "exposed transfer": COMMUNICATION,
-    "exposed, wait unknown": UNMATCHED,
-    "exposed copy": COPY,
-    "idle": IDLE,
+    "compute": theme.COMPUTE,
+    "hidden communication": theme.HIDDEN,
+    "exposed communication": theme.COMMUNICATION,
+    "exposed waiting": theme.WAIT,
+    "exposed transfer": theme.COMMUNICATION,
+    "exposed, wait unknown": theme.UNMATCHED,
+    "exposed copy": theme.COPY,
+    "idle": theme.IDLE,
 }
 """Parts of a bar in order, and their colours; exposed communication is one part, or three."""
 
 _ROW, _NAME_PX = 34, 76
 
 
-@chart_of("llmprof.analyze.overlap(trace)", refuses="all totals are zero")
+@draw.chart_of("llmprof.analyze.overlap(trace)", refuses="all totals are zero")
 def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str | None = None) -> alt.VConcatChart:
     """Bars of each rank: compute alone, hidden communication, exposed communication, exposed copies, idle.
 
@@ -243,26 +212,26 @@ def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str
     --------
     >>> chart = charts.overlap(analyze.overlap(trace, by=("rank",), waits=True))
     """
-    check_choice(work, _WORK, chart="overlap", option="work")
-    require(frame, _COLUMNS, chart="overlap")
+    draw.check_choice(work, _WORK, chart="overlap", option="work")
+    draw.require(frame, _COLUMNS, chart="overlap")
     phase = pl.col("phase").fill_null("no phase") if "phase" in frame.columns else pl.lit("")
     columns = [*_COLUMNS[1:], *(column for column in EXPOSED if column in frame.columns)]
     sums = frame.group_by("rank", phase=phase).agg(pl.col(columns).sum()).filter(pl.col("total_ns") > 0)
     if sums.is_empty():
-        raise nothing("overlap", "the totals are zero")
-    unit = time_unit(number(sums["total_ns"].max()))
+        raise draw.nothing("overlap", "the totals are zero")
+    unit = theme.time_unit(draw.number(sums["total_ns"].max()))
     parts = _parts(sums.sort("rank"))
     drawn = set(parts.filter(pl.col("ns") > 0)["part"]) | {"compute", "idle"}
     table = {name: fill for name, fill in PARTS.items() if name in drawn}
     parts = parts.filter(pl.col("part").is_in(list(table)))
-    phases = in_order(sums["phase"], PHASES)
-    plot, panels = inner() - _NAME_PX, []
+    phases = theme.in_order(sums["phase"], theme.PHASES)
+    plot, panels = theme.inner() - _NAME_PX, []
     for name in phases:
         rows = parts.filter(phase=name)
         axis = _WORK[work][0] if name == phases[-1] else None
-        panel = layered(*stacked_bars(rows, table, width=plot, title=axis, unit=unit))
+        panel = theme.layered(*draw.stacked_bars(rows, table, width=plot, title=axis, unit=unit))
         panel = panel.properties(width=plot, height=_ROW * rows["row"].n_unique())
-        panels.append(panel.properties(title=heading(name)) if name else panel)
+        panels.append(panel.properties(title=theme.heading(name)) if name else panel)
     notes = ["Communication is hidden while compute runs beside it, and exposed while it does not."]
     if "exposed waiting" in table:
         notes.append("Exposed waiting is for the last rank of a collective, and the rest of it transfer.")
@@ -272,7 +241,7 @@ def overlap(frame: pl.DataFrame, *, work: str = "kernels and copies", title: str
         notes.append("Steps are added up, without the time between them.")
     if frame["exposed_copy_ns"].null_count() == frame.height:
         notes.append("Copies were not captured.")
-    return finish(compose.rows(*panels, spacing=14), title or _overlap_headline(sums), notes)
+    return theme.finish(compose.rows(*panels, spacing=14), title or _overlap_headline(sums), notes)
 
 
 def _parts(sums: pl.DataFrame) -> pl.DataFrame:
@@ -298,11 +267,13 @@ def _overlap_headline(sums: pl.DataFrame) -> str:
     """Exposed communication and idle time, as the range over the ranks."""
     words = []
     columns = [("exposed_communication_ns", "exposed communication"), ("idle_ns", "idle")]
-    if "exposed_wait_ns" in sums.columns and number(sums["exposed_wait_ns"].sum()) > 0:
+    if "exposed_wait_ns" in sums.columns and draw.number(sums["exposed_wait_ns"].sum()) > 0:
         columns.insert(1, ("exposed_wait_ns", "of it waiting"))
     by_rank = sums.group_by("rank").agg(pl.col([column for column, _ in (("total_ns", ""), *columns)]).sum())
     for column, name in columns:
         shares = 100 * by_rank[column] / by_rank["total_ns"]
-        words.append(f"{name} {spread(percent(number(shares.min())), percent(number(shares.max())))}")
+        words.append(
+            f"{name} {theme.spread(theme.percent(draw.number(shares.min())), theme.percent(draw.number(shares.max())))}"
+        )
     whose = "a rank's time" if by_rank.height > 1 else f"the time of rank {by_rank['rank'][0]}"
     return f"Of {whose}: {', '.join(words)}"

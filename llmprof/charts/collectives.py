@@ -5,48 +5,15 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import (
-    chart_of,
-    constant,
-    domain_of,
-    inline,
-    log_axis,
-    log_bins,
-    log_ticks,
-    log_unit,
-    nothing,
-    number,
-    rule,
-    stacked_bars,
-)
-from llmprof.charts.base.theme import (
-    COMMUNICATION,
-    DURATION,
-    INK,
-    NUMBER,
-    PAPER,
-    WAIT,
-    Unit,
-    beside,
-    colour,
-    finish,
-    heading,
-    inner,
-    is_narrow,
-    layered,
-    percent,
-    rows_of,
-    time_unit,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.units import format_bytes, format_ns
 
-_TABLE = {"duration": DURATION, "wait": WAIT, "transfer": COMMUNICATION}
+_TABLE = {"duration": theme.DURATION, "wait": theme.WAIT, "transfer": theme.COMMUNICATION}
 _SPACE, _HEIGHT = 110, 170
 _MAX_SIZES, _MEASURES = 8, ["duration", "transfer"]
 
 
-@chart_of(
+@draw.chart_of(
     "llmprof.analyze.collectives(trace)",
     "rank kind bytes dur_ns wait_ns transfer_ns",
     refuses="there is no call of this kind",
@@ -68,9 +35,9 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
     rows = frame.filter((pl.col("kind") == kind) & (pl.col("dur_ns") > 0))
     if rows.is_empty():
         others = ", ".join(frame["kind"].drop_nulls().unique().sort()) or "none"
-        raise nothing("all_reduce", f"no call of kind {kind} in the frame (kinds: {others})")
+        raise draw.nothing("all_reduce", f"no call of kind {kind} in the frame (kinds: {others})")
     matched = rows.drop_nulls(["wait_ns", "transfer_ns"])
-    lower = rows_of([_by_size(rows), _by_rank(rows, matched)], 1 if is_narrow() else 2, spacing=_SPACE)
+    lower = theme.rows_of([_by_size(rows), _by_rank(rows, matched)], 1 if theme.is_narrow() else 2, spacing=_SPACE)
     chart = compose.rows(_distributions(rows, matched), *lower, spacing=40)
     notes = [
         "Wait: from a rank's own start until the last rank has started the same call.",
@@ -80,55 +47,55 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
         notes = ["Wait and transfer are unknown: no call could be matched over the ranks. Only durations are shown."]
     elif matched.height < rows.height:
         notes.append(f"Both are known for {matched.height:,} of {rows.height:,} calls.")
-    return finish(chart, title or _headline(rows, matched, kind), " ".join(notes))
+    return theme.finish(chart, title or _headline(rows, matched, kind), " ".join(notes))
 
 
 def _plot() -> int:
-    return inner() - 64
+    return theme.inner() - 64
 
 
 def _half() -> int:
     """Width of one of two panels side by side."""
-    return _plot() if is_narrow() else (_plot() - _SPACE) // 2
+    return _plot() if theme.is_narrow() else (_plot() - _SPACE) // 2
 
 
 def _headline(rows: pl.DataFrame, matched: pl.DataFrame, kind: str) -> str:
     name = kind.replace("_", "-").capitalize()
     if matched.is_empty():
-        return f"{name}: a call takes {format_ns(number(rows['dur_ns'].median()))} (median)"
-    wait, transfer = number(matched["wait_ns"].sum()), number(matched["transfer_ns"].sum())
-    median = format_ns(number(matched["transfer_ns"].median()))
-    share = percent(100 * wait / max(1.0, wait + transfer))
+        return f"{name}: a call takes {format_ns(draw.number(rows['dur_ns'].median()))} (median)"
+    wait, transfer = draw.number(matched["wait_ns"].sum()), draw.number(matched["transfer_ns"].sum())
+    median = format_ns(draw.number(matched["transfer_ns"].median()))
+    share = theme.percent(100 * wait / max(1.0, wait + transfer))
     return f"{name}: {share} of its time is waiting for the last rank, a transfer takes {median}"
 
 
 def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChart:
-    times = [("dur_ns", "Duration of a call, waiting included", rows, DURATION)]
+    times = [("dur_ns", "Duration of a call, waiting included", rows, theme.DURATION)]
     if matched["transfer_ns"].gt(0).any():
-        times.append(("transfer_ns", "Transfer alone", matched, COMMUNICATION))
+        times.append(("transfer_ns", "Transfer alone", matched, theme.COMMUNICATION))
     every = pl.concat([source.select(ns=column) for column, _, source, _ in times]).filter(pl.col("ns") > 0)
-    unit = log_unit(every["ns"])
-    domain = domain_of(log_bins(every, "ns", unit))
+    unit = draw.log_unit(every["ns"])
+    domain = draw.domain_of(draw.log_bins(every, "ns", unit))
     panels = []
     for column, words, source, fill in times:
         last = column == times[-1][0]
-        x = log_axis(domain, f"time of a call on a rank ({unit.symbol}, log scale)" if last else None, labels=last)
-        median = number(source[column].median())
-        bars = _histogram(log_bins(source, column, unit), x, fill, unit)
-        drawn = layered(bars, rule(x, median / unit.ns)) if median > 0 else layered(bars)
-        head = heading(f"{words}: median {format_ns(median)}")
+        x = draw.log_axis(domain, f"time of a call on a rank ({unit.symbol}, log scale)" if last else None, labels=last)
+        median = draw.number(source[column].median())
+        bars = _histogram(draw.log_bins(source, column, unit), x, fill, unit)
+        drawn = theme.layered(bars, draw.rule(x, median / unit.ns)) if median > 0 else theme.layered(bars)
+        head = theme.heading(f"{words}: median {format_ns(median)}")
         panels.append(drawn.properties(width=_plot(), height=84, title=head))
     return compose.rows(*panels, spacing=8)
 
 
-def _histogram(bins: pl.DataFrame, x: alt.X, fill: str, unit: Unit) -> alt.Chart:
+def _histogram(bins: pl.DataFrame, x: alt.X, fill: str, unit: theme.Unit) -> alt.Chart:
     tips = [
         alt.Tooltip("start:Q", title=f"from ({unit.symbol})", format=",.4~r"),
         alt.Tooltip("end:Q", title=f"to ({unit.symbol})", format=",.4~r"),
         alt.Tooltip("n:Q", title="calls"),
     ]
-    y = alt.Y("n:Q", title="calls", axis=alt.Axis(tickCount=3, format=NUMBER))
-    bars = alt.Chart(inline(bins)).mark_rect(color=fill, stroke=PAPER, strokeWidth=0.5)
+    y = alt.Y("n:Q", title="calls", axis=alt.Axis(tickCount=3, format=theme.NUMBER))
+    bars = alt.Chart(draw.inline(bins)).mark_rect(color=fill, stroke=theme.PAPER, strokeWidth=0.5)
     drawn: alt.Chart = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2Datum(0), tooltip=tips)
     return drawn
 
@@ -136,52 +103,54 @@ def _histogram(bins: pl.DataFrame, x: alt.X, fill: str, unit: Unit) -> alt.Chart
 def _table(rows: pl.DataFrame) -> dict[str, str]:
     """Colours of what is known of the calls: durations alone where no call could be matched over the ranks."""
     split = rows.drop_nulls(["wait_ns", "transfer_ns"]).height > 0
-    return _TABLE if split else {"duration": DURATION}
+    return _TABLE if split else {"duration": theme.DURATION}
 
 
 def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
     """Median and spread of durations and transfers, by bytes of the call."""
     sized = rows.drop_nulls("bytes")
     if sized.is_empty():
-        note = alt.Chart(constant({})).mark_text(fontSize=12, color=INK)
+        note = alt.Chart(draw.constant({})).mark_text(fontSize=12, color=theme.INK)
         missing = note.encode(text=alt.TextValue("bytes were not captured"))
-        return layered(missing, beside("By size")).properties(width=_half(), height=_HEIGHT)
-    share = "" if sized.height == rows.height else f", known for {percent(100 * sized.height / rows.height)}"
+        return theme.layered(missing, theme.beside("By size")).properties(width=_half(), height=_HEIGHT)
+    share = "" if sized.height == rows.height else f", known for {theme.percent(100 * sized.height / rows.height)}"
     if sized["bytes"].n_unique() > _MAX_SIZES:
         sized = sized.with_columns(bytes=pl.lit(2.0).pow(pl.col("bytes").clip(1).log(2).floor()))
     data = pl.concat([_spread(sized, "duration", "dur_ns"), _spread(sized, "transfer", "transfer_ns")])
     data = data.sort("bytes", "measure")
-    unit = time_unit(number(data["median"].median()))
+    unit = theme.time_unit(draw.number(data["median"].median()))
     data = data.with_columns(
         pl.col("median", "low", "high") / unit.ns,
         size=pl.col("bytes").map_elements(format_bytes, return_dtype=pl.String),
         label=pl.col("median").map_elements(format_ns, return_dtype=pl.String),
     )
     sizes = list(data["size"].unique(maintain_order=True))
-    low, high = number(data["low"].min()) / 2.5, number(data["high"].max()) * 1.5
+    low, high = draw.number(data["low"].min()) / 2.5, draw.number(data["high"].max()) * 1.5
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    axis = alt.Axis(title=f"time ({unit.symbol}, log scale)", format=NUMBER, values=log_ticks(low, high))
+    axis = alt.Axis(title=f"time ({unit.symbol}, log scale)", format=theme.NUMBER, values=draw.log_ticks(low, high))
     sizes_axis = alt.Axis(title="size of the call", labelAngle=0, labelOverlap=True)
     beside_each_other = alt.Scale(domain=_MEASURES, paddingInner=0, paddingOuter=0.2)
-    base = alt.Chart(inline(data)).encode(
+    base = alt.Chart(draw.inline(data)).encode(
         x=alt.X("size:N", sort=None, scale=alt.Scale(domain=sizes), axis=sizes_axis),
         xOffset=alt.XOffset("measure:N", sort=None, scale=beside_each_other),
     )
     tips = [alt.Tooltip("size:N"), alt.Tooltip("measure:N")]
     tips += [alt.Tooltip("label:N", title="median"), alt.Tooltip("calls:Q")]
-    shade, y = colour("measure", _table(rows)), alt.Y("median:Q", scale=scale, axis=axis)
+    shade, y = theme.colour("measure", _table(rows)), alt.Y("median:Q", scale=scale, axis=axis)
     marks = [
         base.mark_rule(strokeWidth=2.5).encode(
             y=alt.Y("low:Q", scale=scale), y2=alt.Y2("high:Q"), color=shade, tooltip=tips
         ),
         base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=shade, tooltip=tips),
-        beside(f"By size{share}: median" + ("" if is_narrow() else ", 10th to 90th percentile")),
+        theme.beside(f"By size{share}: median" + ("" if theme.is_narrow() else ", 10th to 90th percentile")),
     ]
     if len(sizes) <= 4:
         for measure, dy in zip(_MEASURES, (-7, 7), strict=True):  # the duration is the longer: its text goes above
             text = base.transform_filter(alt.FieldEqualPredicate(field="measure", equal=measure))
-            marks.append(text.mark_text(align="left", dx=9, dy=dy, color=INK).encode(y=y, text=alt.Text("label:N")))
-    return layered(*marks).properties(width=_half(), height=_HEIGHT)
+            marks.append(
+                text.mark_text(align="left", dx=9, dy=dy, color=theme.INK).encode(y=y, text=alt.Text("label:N"))
+            )
+    return theme.layered(*marks).properties(width=_half(), height=_HEIGHT)
 
 
 def _spread(rows: pl.DataFrame, name: str, column: str) -> pl.DataFrame:
@@ -203,6 +172,6 @@ def _by_rank(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.LayerChart:
     sums = source.group_by("rank").agg(pl.col(column).sum().alias(name) for name, column in columns.items())
     named = sums.sort("rank").with_columns(row=pl.format("rank {}", "rank"))
     long = named.unpivot(list(columns), index="row", variable_name="part", value_name="ns")
-    marks = stacked_bars(long, _table(rows), width=_half(), title="time of all calls", inside=split)
+    marks = draw.stacked_bars(long, _table(rows), width=_half(), title="time of all calls", inside=split)
     height = max(_HEIGHT, 26 * sums.height)
-    return layered(*marks, beside("By rank")).properties(width=_half(), height=height)
+    return theme.layered(*marks, theme.beside("By rank")).properties(width=_half(), height=height)

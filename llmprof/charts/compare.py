@@ -10,29 +10,7 @@ import polars as pl
 from llmprof.analyze.compare.story import GROUPS, compared_phases, names_in, words_of
 from llmprof.analyze.compare.story import diff_waterfall as diff_waterfall_of
 from llmprof.arguments import AtLeastOne
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import chart_of, constant, inline, nothing, number, require
-from llmprof.charts.base.theme import (
-    FASTER,
-    INK,
-    MUTED,
-    NUMBER,
-    PHASES,
-    REST,
-    SAME,
-    SLOWER,
-    TEXT_PX,
-    Unit,
-    colour,
-    finish,
-    heading,
-    in_order,
-    inner,
-    layered,
-    row_axis,
-    text_px,
-    time_unit,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.text import shorten
 from llmprof.units import format_ns
 
@@ -49,7 +27,9 @@ MIN_SHARE = 0.002
 """Share of a phase's time, in the trace where it is shorter, below which a change goes into ``other (n)``."""
 
 
-@chart_of("llmprof.analyze.diff(a, b)", "phase stage category a_ns b_ns delta_ns status", refuses="nothing differs")
+@draw.chart_of(
+    "llmprof.analyze.diff(a, b)", "phase stage category a_ns b_ns delta_ns status", refuses="nothing differs"
+)
 def diff(
     frame: pl.DataFrame, *, names: tuple[str, str] | None = None, top: AtLeastOne = 12, title: str | None = None
 ) -> alt.VConcatChart:
@@ -77,38 +57,40 @@ def diff(
     rows = frame.with_columns(pl.col("phase").fill_null(WHOLE), row=_row_name(frame))
     compared = rows.drop_nulls("delta_ns")
     if (compared["delta_ns"] == 0).all():
-        raise nothing("diff", "no time differs in a phase that both traces have")
-    unit = time_unit(number(compared["delta_ns"].abs().max()))
+        raise draw.nothing("diff", "no time differs in a phase that both traces have")
+    unit = theme.time_unit(draw.number(compared["delta_ns"].abs().max()))
     whole = frame["phase"].null_count() == frame.height
     less, more = ("less time", "more time") if whole else ("faster", "slower")
-    table = {f"{less} in {second}": FASTER, f"{more} in {second}": SLOWER, "about the same": SAME}
+    table = {f"{less} in {second}": theme.FASTER, f"{more} in {second}": theme.SLOWER, "about the same": theme.SAME}
     phases = [
-        phase for phase in in_order(compared["phase"], PHASES) if (compared.filter(phase=phase)["delta_ns"] != 0).any()
+        phase
+        for phase in theme.in_order(compared["phase"], theme.PHASES)
+        if (compared.filter(phase=phase)["delta_ns"] != 0).any()
     ]
-    width = inner() - 24 - min(250, round(max(text_px(row, TEXT_PX) for row in compared["row"])))
+    width = theme.inner() - 24 - min(250, round(max(theme.text_px(row, theme.TEXT_PX) for row in compared["row"])))
     axis = f"change of the time{'' if whole else ' of a step'} ({unit.symbol})"
     panels = []
     for phase in phases:
         part = compared.filter(phase=phase)
-        a, b = (format_ns(number(part[column].sum())) for column in ("a_ns", "b_ns"))
+        a, b = (format_ns(draw.number(part[column].sum())) for column in ("a_ns", "b_ns"))
         head = f"{phase}: {a} in {first}, {b} in {second}"
         panel = _panel(
             _gather(part, top, by_part=by_part), table, unit, width, (first, second),
             title=axis if phase == phases[-1] else None,
         )  # fmt: skip
-        panels.append(panel.properties(title=heading(head)))
+        panels.append(panel.properties(title=theme.heading(head)))
     what = "Time from step to step on a rank" if by_part else "Device time a step and rank"
     notes = [f"{what}: {second} minus {first}, in brackets the factor. Each phase has its own axis."]
     if whole:
         notes = [f"Sums over the whole recording, a rank: {second} minus {first}, in brackets the factor."]
     if alone := sorted(set(rows["phase"]) - set(compared["phase"])):
         notes.append(f"In one trace only, and not compared: {', '.join(alone)}.")
-    return finish(
+    return theme.finish(
         compose.rows(*panels, spacing=20), title or _headline(compared, phases, first, second, by_part=by_part), notes
     )
 
 
-@chart_of("llmprof.analyze.diff(a, b)", refuses="the runs share no such phase")
+@draw.chart_of("llmprof.analyze.diff(a, b)", refuses="the runs share no such phase")
 def diff_waterfall(
     frame: pl.DataFrame, *, phase: str | None = None, names: tuple[str, str] | None = None, title: str | None = None
 ) -> alt.VConcatChart:
@@ -127,32 +109,32 @@ def diff_waterfall(
     --------
     >>> chart = charts.diff_waterfall(analyze.diff(llmprof.sample("torch_tp1_eager"), trace))
     """
-    require(frame, _COLUMNS[3:], chart="diff_waterfall")
+    draw.require(frame, _COLUMNS[3:], chart="diff_waterfall")
     if names is not None:
         frame = frame.with_columns(a_run=pl.lit(names[0]), b_run=pl.lit(names[1]))
     bars = _above_each_other(diff_waterfall_of(frame, phase=phase))
-    most_ns, least_ns = number(bars["to_ns"].max()), _axis_start(bars)
-    most_ns = max(most_ns, number(bars["from_ns"].max()))
-    unit = time_unit(most_ns)
-    width = inner() - 24 - min(250, round(max(text_px(row, TEXT_PX) for row in bars["row"])))
+    most_ns, least_ns = draw.number(bars["to_ns"].max()), _axis_start(bars)
+    most_ns = max(most_ns, draw.number(bars["from_ns"].max()))
+    unit = theme.time_unit(most_ns)
+    width = theme.inner() - 24 - min(250, round(max(theme.text_px(row, theme.TEXT_PX) for row in bars["row"])))
     least, most = least_ns / unit.ns, most_ns / unit.ns
-    room = max(text_px(text) for text in bars["text"]) + 16
+    room = max(theme.text_px(text) for text in bars["text"]) + 16
     scale = alt.Scale(domain=[least, least + (most - least) * width / max(200.0, width - room)], nice=False)
     what = "time of a step" if bars["group"][0] == "total" and frame["phase"].drop_nulls().len() else "recorded time"
-    axis = alt.Axis(title=f"{what} ({unit.symbol})", format=NUMBER, tickCount=8)
+    axis = alt.Axis(title=f"{what} ({unit.symbol})", format=theme.NUMBER, tickCount=8)
     low, high = (fold("from_ns", "to_ns") / unit.ns for fold in (pl.min_horizontal, pl.max_horizontal))
     low = pl.max_horizontal(low, pl.lit(least))
     data = bars.with_columns(low=low, high=pl.max_horizontal(high, low + MIN_PX * (most - least) / width))
-    table = {"total": MUTED, "less": FASTER, "more": SLOWER, "unexplained": REST}
+    table = {"total": theme.MUTED, "less": theme.FASTER, "more": theme.SLOWER, "unexplained": theme.REST}
     shown = {name: fill for name, fill in table.items() if name in set(data["way"])}
-    y = row_axis(data["row"])
+    y = theme.row_axis(data["row"])
     x = alt.X("low:Q", scale=scale, axis=axis)
     tips = [alt.Tooltip("row:N", title="part"), alt.Tooltip("text:N", title="change"), alt.Tooltip("both:N")]
-    marks = alt.Chart(inline(data)).mark_bar(height=_ROW - 8)
-    marks = marks.encode(x=x, x2=alt.X2("high:Q"), y=y, color=colour("way", shown), tooltip=tips)
-    words = alt.Chart(inline(data.select("row", "high", "text"))).mark_text(align="left", dx=5, color=INK)
+    marks = alt.Chart(draw.inline(data)).mark_bar(height=_ROW - 8)
+    marks = marks.encode(x=x, x2=alt.X2("high:Q"), y=y, color=theme.colour("way", shown), tooltip=tips)
+    words = alt.Chart(draw.inline(data.select("row", "high", "text"))).mark_text(align="left", dx=5, color=theme.INK)
     words = words.encode(x=alt.X("high:Q", scale=scale, axis=axis), y=y, text=alt.Text("text:N"))
-    panel = layered(marks, words).properties(width=width, height=_ROW * data.height)
+    panel = theme.layered(marks, words).properties(width=width, height=_ROW * data.height)
     note = "Each bar begins where the one above ends. Where several things run at once, compute counts first."
     if least_ns:
         note += f" The axis begins at {format_ns(least_ns)}."
@@ -160,14 +142,16 @@ def diff_waterfall(
     own = phase or next(iter(compared_phases(frame)), None)
     subject = f"A step of {own}" if own else "The recording"
     change = f"{subject}: {data['text'][0]} in {first}, {data['text'][-1]} in {second}"
-    return finish(compose.rows(panel), title or change, note)
+    return theme.finish(compose.rows(panel), title or change, note)
 
 
 def _axis_start(bars: pl.DataFrame) -> float:
     """Start of the axis of a waterfall (ns): not 0 if the changes would be too small to see."""
-    most = number(bars.select(pl.max_horizontal("from_ns", "to_ns").max()).item())
+    most = draw.number(bars.select(pl.max_horizontal("from_ns", "to_ns").max()).item())
     inner = bars.filter(pl.col("group") != "total")
-    least = min(number(inner.select(pl.min_horizontal("from_ns", "to_ns").min()).item()), number(bars["to_ns"][-1]))
+    least = min(
+        draw.number(inner.select(pl.min_horizontal("from_ns", "to_ns").min()).item()), draw.number(bars["to_ns"][-1])
+    )
     return max(0.0, least - 0.5 * (most - least)) if least > AXIS_FROM * most else 0.0
 
 
@@ -214,7 +198,7 @@ def _gather(rows: pl.DataFrame, top: int, *, by_part: bool) -> pl.DataFrame:
     columns = ["a_ns", "b_ns", "delta_ns"]
     named = rows.group_by("row").agg(pl.col(columns).sum(), pl.col("status").first())
     named = named.filter(pl.col("delta_ns") != 0).sort(pl.col("delta_ns").abs(), "row", descending=[True, False])
-    smaller = min(number(rows["a_ns"].sum()), number(rows["b_ns"].sum()))
+    smaller = min(draw.number(rows["a_ns"].sum()), draw.number(rows["b_ns"].sum()))
     large = pl.col("delta_ns").abs() >= MIN_SHARE * smaller
     matters = large if by_part else large | pl.col("status").is_in(["only_a", "only_b"])
     kept = named.filter(matters).head(top)
@@ -226,7 +210,13 @@ def _gather(rows: pl.DataFrame, top: int, *, by_part: bool) -> pl.DataFrame:
 
 
 def _panel(
-    rows: pl.DataFrame, table: dict[str, str], unit: Unit, width: int, names: tuple[str, str], *, title: str | None
+    rows: pl.DataFrame,
+    table: dict[str, str],
+    unit: theme.Unit,
+    width: int,
+    names: tuple[str, str],
+    *,
+    title: str | None,
 ) -> alt.LayerChart:
     faster, slower, same = table
     direction = pl.when(pl.col("delta_ns") < 0).then(pl.lit(faster)).otherwise(pl.lit(slower))
@@ -236,26 +226,28 @@ def _panel(
         label=pl.Series([_label(row, names) for row in rows.iter_rows(named=True)], dtype=pl.String),
     )
     less, more = data.filter(pl.col("delta_ns") < 0), data.filter(pl.col("delta_ns") >= 0)
-    least, most = min(0.0, number(data["delta"].min())), max(0.0, number(data["delta"].max()))
-    left, right = (max(map(text_px, part["label"]), default=0) + 12 for part in (less, more))
+    least, most = min(0.0, draw.number(data["delta"].min())), max(0.0, draw.number(data["delta"].max()))
+    left, right = (max(map(theme.text_px, part["label"]), default=0) + 12 for part in (less, more))
     per_px = (most - least) / max(200.0, width - left - right)
     scale = alt.Scale(domain=[least - left * per_px, most + right * per_px], nice=False)
-    axis = alt.Axis(title=title, format=NUMBER, tickCount=8)
+    axis = alt.Axis(title=title, format=theme.NUMBER, tickCount=8)
     x = alt.X("delta:Q", scale=scale, axis=axis)
     sign = pl.when(pl.col("delta") < 0).then(-1).otherwise(1)
     data = data.with_columns(drawn=sign * pl.max_horizontal(pl.col("delta").abs(), pl.lit(MIN_PX * per_px)))
-    y = row_axis(data["row"])
+    y = theme.row_axis(data["row"])
     tips = [alt.Tooltip("row:N", title="part"), alt.Tooltip("label:N", title="change"), alt.Tooltip("status:N")]
     bars = (
-        alt.Chart(inline(data))
+        alt.Chart(draw.inline(data))
         .mark_bar()
-        .encode(x=alt.X("drawn:Q", scale=scale, axis=axis), y=y, color=colour("change", table), tooltip=tips)
+        .encode(x=alt.X("drawn:Q", scale=scale, axis=axis), y=y, color=theme.colour("change", table), tooltip=tips)
     )
-    zero = alt.Chart(constant({"delta": 0})).mark_rule(color=MUTED).encode(x=x)
-    before = alt.Chart(inline(less.select("row", "delta", "label"))).mark_text(align="right", dx=-5, color=INK)
-    behind = alt.Chart(inline(more.select("row", "delta", "label"))).mark_text(align="left", dx=5, color=INK)
+    zero = alt.Chart(draw.constant({"delta": 0})).mark_rule(color=theme.MUTED).encode(x=x)
+    before = alt.Chart(draw.inline(less.select("row", "delta", "label"))).mark_text(
+        align="right", dx=-5, color=theme.INK
+    )
+    behind = alt.Chart(draw.inline(more.select("row", "delta", "label"))).mark_text(align="left", dx=5, color=theme.INK)
     texts = [part.encode(x=x, y=y, text=alt.Text("label:N")) for part in (before, behind)]
-    return layered(bars, zero, *texts).properties(width=width, height=_ROW * data.height)
+    return theme.layered(bars, zero, *texts).properties(width=width, height=_ROW * data.height)
 
 
 def _label(row: dict[str, Any], names: tuple[str, str]) -> str:

@@ -7,23 +7,7 @@ from typing import Final, NamedTuple
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import chart_of, constant, inline, nothing, number
-from llmprof.charts.base.theme import (
-    CAUSES,
-    COMPUTE,
-    MUTED,
-    NUMBER,
-    beside,
-    colour,
-    finish,
-    inner,
-    is_narrow,
-    layered,
-    percent,
-    rows_of,
-    spread,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.units import NS_PER_S
 
 _FIRST: Final = (
@@ -72,7 +56,7 @@ def lines_of(frame: pl.DataFrame) -> pl.DataFrame:
 def scale_of(rows: pl.DataFrame) -> Scale:
     """Largest unit in which the greatest value of a counter is at least 1."""
     name, unit = str(rows["name"][0]), rows["unit"][0] or ""
-    greatest = number(rows["value"].abs().max())
+    greatest = draw.number(rows["value"].abs().max())
     prefixes = _PREFIXES.get(unit, ((1, "" if unit == "1" else unit),))
     size, symbol = next((p for p in prefixes if greatest >= p[0]), prefixes[-1])
     return Scale(size, f"{name} ({symbol})" if symbol else name, unit == "%", name.startswith(_SWITCH))
@@ -80,7 +64,7 @@ def scale_of(rows: pl.DataFrame) -> Scale:
 
 def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
     """At most ``most`` points a line: ``line, time`` (s), and the least, mean and greatest value of each."""
-    width = max(1, -(-int(number(rows["time_ns"].max()) - number(rows["time_ns"].min()) + 1) // most))
+    width = max(1, -(-int(draw.number(rows["time_ns"].max()) - draw.number(rows["time_ns"].min()) + 1) // most))
     bins = (pl.col("time_ns") // width).alias("bin")
     if rows.group_by("line").len()["len"].max() <= most:  # type: ignore[operator]
         bins = pl.col("time_ns").alias("bin")
@@ -101,7 +85,7 @@ def throttled(frame: pl.DataFrame) -> str:
     reasons = frame.filter(pl.col("name").str.starts_with(_SWITCH) & ~pl.col("name").is_in(_QUIET))
     shares = reasons.group_by("name").agg(share=pl.col("value").mean()).filter(pl.col("share") > 0)
     words = [
-        f"{name.removeprefix(_SWITCH)} ({percent(100 * share)} of the samples)"
+        f"{name.removeprefix(_SWITCH)} ({theme.percent(100 * share)} of the samples)"
         for name, share in shares.sort("share", "name", descending=[True, False]).iter_rows()
     ]
     return ", ".join(words)
@@ -113,8 +97,8 @@ def headline(frame: pl.DataFrame) -> str:
         rows = lines_of(frame.filter(name=name))
         if rows.height:
             means = rows.group_by("line").agg(pl.col("value").mean())["value"]
-            figures = spread(percent(number(means.min())), percent(number(means.max())))
-            seconds = (number(frame["time_ns"].max()) - number(frame["time_ns"].min())) / NS_PER_S
+            figures = theme.spread(theme.percent(draw.number(means.min())), theme.percent(draw.number(means.max())))
+            seconds = (draw.number(frame["time_ns"].max()) - draw.number(frame["time_ns"].min())) / NS_PER_S
             several = rows["line"].n_unique() > 1 or who == "processors"
             subject = f"{who}s are" if who == "GPU" and several else f"{who} {'are' if several else 'is'}"
             return f"The {subject} busy {figures} of the {seconds:,.1f} s sampled"
@@ -123,10 +107,10 @@ def headline(frame: pl.DataFrame) -> str:
 
 
 _SPACE, _AXIS, _HEIGHT, _MOST_PANELS = 26, 44, 92, 15
-_LINES = (COMPUTE, "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8B6F47", CAUSES["sync"], "#B2182B")
+_LINES = (theme.COMPUTE, "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#8B6F47", theme.CAUSES["sync"], "#B2182B")
 
 
-@chart_of(
+@draw.chart_of(
     "trace.counters of a run with monitor_hz, or of a monitor's file",
     "time_ns name value unit",
     refuses="there is nothing but zeros",
@@ -143,12 +127,12 @@ def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
         Counters of a trace. Those that are always zero, and those beyond the first 15, are named below the title
         instead.
     """
-    chart, left = counters_panel(frame, inner())
+    chart, left = counters_panel(frame, theme.inner())
     if chart is None:
-        raise nothing("counters", "all counters stay at zero")
+        raise draw.nothing("counters", "all counters stay at zero")
     start = (
         "; the dashed line is the start of the trace, before it the engine gets ready"
-        if number(frame["time_ns"].min()) < 0
+        if draw.number(frame["time_ns"].min()) < 0
         else ""
     )
     notes = [f"{frame.height:,} samples{start}."]
@@ -159,7 +143,7 @@ def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
         notes.append(f"Always zero: {', '.join(still)}.")
     if left:
         notes.append(f"Not shown: {', '.join(left)}.")
-    return finish(chart, title or headline(frame), notes)
+    return theme.finish(chart, title or headline(frame), notes)
 
 
 def counters_panel(
@@ -171,16 +155,16 @@ def counters_panel(
         return None, []
     shown, left = names[:most], names[most:]
     rows = lines_of(frame.filter(pl.col("name").is_in(shown)))
-    low, high = number(rows["time_ns"].min()) / NS_PER_S, number(rows["time_ns"].max()) / NS_PER_S
+    low, high = draw.number(rows["time_ns"].min()) / NS_PER_S, draw.number(rows["time_ns"].max()) / NS_PER_S
     domain = (low, max(high, low + 0.1))
     table = {line: _LINES[i % len(_LINES)] for i, line in enumerate(rows["line"].unique(maintain_order=True))}
-    across = 1 if is_narrow() else 3 if len(shown) > 4 else min(2, len(shown))
+    across = 1 if theme.is_narrow() else 3 if len(shown) > 4 else min(2, len(shown))
     plot = (width + _SPACE) // across - _SPACE - _AXIS
     panels = []
     for i, name in enumerate(shown):
         bottom = i + across >= len(shown)
         panels.append(_panel(rows.filter(name=name), plot, domain, table, bottom=bottom))
-    grid = rows_of(panels, across, spacing=_SPACE + _AXIS)
+    grid = theme.rows_of(panels, across, spacing=_SPACE + _AXIS)
     return compose.rows(*grid, spacing=24), left
 
 
@@ -190,11 +174,11 @@ def _panel(
     scale = scale_of(rows)
     data = condense(rows, plot).with_columns(pl.col("low", "mean", "high") / scale.size)
     title = "time (s)" if bottom else None
-    x_axis = alt.Axis(title=title, labels=bottom, ticks=bottom, tickCount=4, format=NUMBER, grid=False)
+    x_axis = alt.Axis(title=title, labels=bottom, ticks=bottom, tickCount=4, format=theme.NUMBER, grid=False)
     x = alt.X("time:Q", scale=alt.Scale(domain=list(domain), nice=False), axis=x_axis)
     ends, y_axis = _ends(data, scale)
     y_scale = alt.Scale(domain=list(ends), nice=False)
-    shade = colour("line", table)
+    shade = theme.colour("line", table)
     if len(table) > 1:
         for key, value in {"symbolType": "stroke", "symbolStrokeWidth": 3, "symbolOpacity": 1}.items():
             shade["legend"][key] = value
@@ -202,28 +186,28 @@ def _panel(
         shade["legend"] = None
     marks = []
     if domain[0] < 0 < domain[1]:
-        rule = alt.Chart(constant({"time": 0})).mark_rule(color=MUTED, strokeDash=[3, 3], strokeWidth=1)
+        rule = alt.Chart(draw.constant({"time": 0})).mark_rule(color=theme.MUTED, strokeDash=[3, 3], strokeWidth=1)
         marks.append(rule.encode(x=x))
     if not data["low"].equals(data["high"]):
         low = alt.Y("low:Q", scale=y_scale, axis=y_axis)
-        band = alt.Chart(inline(data)).mark_area(opacity=0.25)
+        band = alt.Chart(draw.inline(data)).mark_area(opacity=0.25)
         marks.append(band.encode(x=x, y=low, y2=alt.Y2("high:Q"), color=shade))
     tips = [alt.Tooltip(f"{field}:Q", format=",.4~r") for field in ("time", "low", "mean", "high")]
     mean = alt.Y("mean:Q", scale=y_scale, axis=y_axis)
-    line = alt.Chart(inline(data)).mark_line(
+    line = alt.Chart(draw.inline(data)).mark_line(
         strokeWidth=1.6, point=data.height < 8, interpolate="step-after" if scale.switch else "linear"
     )
     marks.append(line.encode(x=x, y=mean, color=shade, tooltip=[alt.Tooltip("line:N"), *tips]))
-    return layered(*marks, beside(scale.title)).properties(width=plot, height=_HEIGHT)
+    return theme.layered(*marks, theme.beside(scale.title)).properties(width=plot, height=_HEIGHT)
 
 
 def _ends(data: pl.DataFrame, scale: Scale) -> tuple[tuple[float, float], alt.Axis]:
     """Ends of the vertical axis, and the axis; shares go to 100 %, switches are on or off."""
     if scale.switch:
-        return (-0.05, 1.05), alt.Axis(title=None, values=[0, 1], format=NUMBER, minExtent=_AXIS - 8)
-    low, high = number(data["low"].min()), number(data["high"].max())
+        return (-0.05, 1.05), alt.Axis(title=None, values=[0, 1], format=theme.NUMBER, minExtent=_AXIS - 8)
+    low, high = draw.number(data["low"].min()), draw.number(data["high"].max())
     if scale.percent and low >= 0 and high <= 100:
-        return (0.0, 100.0), alt.Axis(title=None, values=[0, 50, 100], format=NUMBER, minExtent=_AXIS - 8)
+        return (0.0, 100.0), alt.Axis(title=None, values=[0, 50, 100], format=theme.NUMBER, minExtent=_AXIS - 8)
     return (min(0.0, 1.1 * low), 1.1 * high or 1.0), alt.Axis(
-        title=None, tickCount=3, format=NUMBER, minExtent=_AXIS - 8
+        title=None, tickCount=3, format=theme.NUMBER, minExtent=_AXIS - 8
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from llmprof.charts.base.data import chart_of, inline, nothing, number, require
+from llmprof.charts.base.draw import chart_of, inline, nothing, number, require
 from llmprof.charts.base.theme import BLACK, PAPER, TEXT_PX, finish, inner, percent
 from llmprof.lazy import Later
 from llmprof.storage import files

@@ -8,7 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose
-from llmprof.charts.base.data import inline, nothing, require
+from llmprof.charts.base.draw import inline, nothing, require
 from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, finish, inner
 
 _GRADES: Final = {"good": "#009E73", "fair": "#E0A100", "poor": "#B2182B", "unknown": "#9AA5B1"}

@@ -7,40 +7,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import (
-    chart_of,
-    domain_of,
-    inline,
-    log_axis,
-    log_bins,
-    log_ticks,
-    log_unit,
-    nothing,
-    number,
-    ranks_shown,
-    stacked_bars,
-)
-from llmprof.charts.base.theme import (
-    COMPUTE,
-    NUMBER,
-    PAPER,
-    TEXT_PX,
-    Unit,
-    beside,
-    colour,
-    colours,
-    finish,
-    heading,
-    inner,
-    is_narrow,
-    layered,
-    percent,
-    rows_of,
-    spread,
-    text_px,
-    time_unit,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.text import CAUSES_IN_WORDS
 from llmprof.units import format_ns
 
@@ -54,80 +21,82 @@ _MEANING = {
 _SPACE = 80
 
 
-@chart_of("llmprof.analyze.idle(trace)", "rank dur_ns cause", refuses="there is no gap")
+@draw.chart_of("llmprof.analyze.idle(trace)", "rank dur_ns cause", refuses="there is no gap")
 def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Idle time of each rank by cause, and the gaps by length: how many, and how much time they hold."""
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("cause").fill_null("unknown"))
     if rows.is_empty():
-        raise nothing("idle", "no gap is longer than zero")
-    shades = colours("cause", rows["cause"].unique())
+        raise draw.nothing("idle", "no gap is longer than zero")
+    shades = theme.colours("cause", rows["cause"].unique())
     palette = {CAUSES_IN_WORDS.get(cause, cause): shade for cause, shade in shades.items()}
     rows = rows.with_columns(pl.col("cause").replace(CAUSES_IN_WORDS))
     sums = rows.group_by("rank", part="cause").agg(ns=pl.col("dur_ns").sum(), gaps=pl.len()).sort("rank")
     sums = sums.with_columns(row=pl.format("rank {}", "rank"))
-    bars = layered(*stacked_bars(sums, palette, width=_plot(), title="idle time", extra=("gaps",)))
+    bars = theme.layered(*draw.stacked_bars(sums, palette, width=_plot(), title="idle time", extra=("gaps",)))
     height = 34 * sums["row"].n_unique()
-    by_rank = bars.properties(width=_plot(), height=height, title=heading("By cause and rank"))
+    by_rank = bars.properties(width=_plot(), height=height, title=theme.heading("By cause and rank"))
     meanings = "; ".join(f"{cause}: {_MEANING[cause]}" for cause in palette if cause in _MEANING)
     notes = [
         "A gap counts when no stream of the device runs anything; it is split at the call that launched what ends it.",
         f"{meanings}.",
     ]
     chart = compose.rows(by_rank, *_lengths(rows, palette), spacing=36)
-    return finish(chart, title or _headline(rows), notes)
+    return theme.finish(chart, title or _headline(rows), notes)
 
 
 def _plot() -> int:
-    return inner() - 76
+    return theme.inner() - 76
 
 
 def _headline(rows: pl.DataFrame) -> str:
     causes = rows.group_by("cause").agg(pl.col("dur_ns").sum()).sort("dur_ns", "cause", descending=[True, False])
     ranks = rows.group_by("rank").agg(pl.col("dur_ns").sum())["dur_ns"]
-    figures = spread(format_ns(number(ranks.min())), format_ns(number(ranks.max())))
+    figures = theme.spread(format_ns(draw.number(ranks.min())), format_ns(draw.number(ranks.max())))
     cause, longest = causes.row(0)
-    share = percent(100 * longest / number(ranks.sum()))
+    share = theme.percent(100 * longest / draw.number(ranks.sum()))
     return f"The device is idle for {figures}{' a rank' if ranks.len() > 1 else ''}; {share} of that is {cause}"
 
 
 def _lengths(rows: pl.DataFrame, palette: dict[str, str]) -> list[Any]:
     """Gaps by length on one axis: their number, and their time."""
-    unit, total = log_unit(rows["dur_ns"]), time_unit(number(rows["dur_ns"].sum()))
+    unit, total = draw.log_unit(rows["dur_ns"]), theme.time_unit(draw.number(rows["dur_ns"].sum()))
     places = {cause: i for i, cause in enumerate(palette)}
-    bins = log_bins(rows, "dur_ns", unit, by="cause", per_decade=12).with_columns(time=pl.col("sum_ns") / total.ns)
+    bins = draw.log_bins(rows, "dur_ns", unit, by="cause", per_decade=12).with_columns(time=pl.col("sum_ns") / total.ns)
     bins = bins.sort("start", pl.col("cause").replace_strict(places, return_dtype=pl.Int64))
     many = _columns(bins, "n", "parts", unit=unit, palette=palette, title="Number of parts of gaps")
     axis = f"time ({total.symbol})"
     long = _columns(bins, "time", axis, unit=unit, palette=palette, title="Time in parts of that length")
-    return rows_of([many, long], 1 if is_narrow() else 2, spacing=_SPACE)
+    return theme.rows_of([many, long], 1 if theme.is_narrow() else 2, spacing=_SPACE)
 
 
 def _columns(
-    bins: pl.DataFrame, field: str, axis: str, *, unit: Unit, palette: dict[str, str], title: str
+    bins: pl.DataFrame, field: str, axis: str, *, unit: theme.Unit, palette: dict[str, str], title: str
 ) -> alt.LayerChart:
     upper = pl.col(field).cum_sum().over("start")
     stacked = bins.with_columns(bottom=upper - pl.col(field), top=upper)
-    x = log_axis(domain_of(bins), f"length of the part ({unit.symbol}, log scale)")
-    y = alt.Y("bottom:Q", axis=alt.Axis(title=axis, format=NUMBER, tickCount=4))
+    x = draw.log_axis(draw.domain_of(bins), f"length of the part ({unit.symbol}, log scale)")
+    y = alt.Y("bottom:Q", axis=alt.Axis(title=axis, format=theme.NUMBER, tickCount=4))
     tips = [
         alt.Tooltip("cause:N"),
         alt.Tooltip("start:Q", title=f"from ({unit.symbol})", format=",.4~r"),
         alt.Tooltip("end:Q", title=f"to ({unit.symbol})", format=",.4~r"),
         alt.Tooltip(f"{field}:Q", title=axis, format=",.4~r"),
     ]
-    bars = alt.Chart(inline(stacked)).mark_rect(stroke=PAPER, strokeWidth=0.5)
-    drawn = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2("top:Q"), color=colour("cause", palette), tooltip=tips)
-    return layered(drawn, beside(title)).properties(
-        width=_plot() if is_narrow() else (_plot() - _SPACE) // 2, height=150
+    bars = alt.Chart(draw.inline(stacked)).mark_rect(stroke=theme.PAPER, strokeWidth=0.5)
+    drawn = bars.encode(
+        x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2("top:Q"), color=theme.colour("cause", palette), tooltip=tips
+    )
+    return theme.layered(drawn, theme.beside(title)).properties(
+        width=_plot() if theme.is_narrow() else (_plot() - _SPACE) // 2, height=150
     )
 
 
 MAX_RANKS = 16
 _LAUNCH_DELAY_SPACE, _LOG_RATIO = 26, 30
-_TABLE = {"median": COMPUTE, "least to 95th percentile": "#A9CBE3"}
+_TABLE = {"median": theme.COMPUTE, "least to 95th percentile": "#A9CBE3"}
 
 
-@chart_of(
+@draw.chart_of(
     "llmprof.analyze.launch_delay(trace)", "rank step median_ns p95_ns max_ns min_ns", refuses="no step has a launch"
 )
 def launch_delay(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
@@ -140,59 +109,59 @@ def launch_delay(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConca
     frame : polars.DataFrame
         Rows of ``launch_delay(trace)``; those outside steps are left out.
     """
-    rows, ranks, left_out = ranks_shown(frame.drop_nulls(["step", "median_ns"]), MAX_RANKS)
+    rows, ranks, left_out = draw.ranks_shown(frame.drop_nulls(["step", "median_ns"]), MAX_RANKS)
     if rows.is_empty():
-        raise nothing("launch_delay", "no step has a kernel whose launch was captured")
-    unit = time_unit(number(rows["median_ns"].max()))
+        raise draw.nothing("launch_delay", "no step has a kernel whose launch was captured")
+    unit = theme.time_unit(draw.number(rows["median_ns"].max()))
     measures = (pl.col(f"{name}_ns").truediv(unit.ns).alias(name) for name in ("median", "p95", "min"))
     data = rows.select("rank", "step", *measures)
     medians = rows.group_by("rank").agg(pl.col("median_ns").median())["median_ns"]
-    scale, axis = _scale(data, unit, number(medians.max()) / max(1.0, number(medians.min())))
+    scale, axis = _scale(data, unit, draw.number(medians.max()) / max(1.0, draw.number(medians.min())))
     quiet = alt.Axis(title=None, labels=False, ticks=False, domain=False, values=axis.values)
-    across = min(2 if is_narrow() else 4, len(ranks))
-    plot = (inner() - 64 + _LAUNCH_DELAY_SPACE) // across - _LAUNCH_DELAY_SPACE
+    across = min(2 if theme.is_narrow() else 4, len(ranks))
+    plot = (theme.inner() - 64 + _LAUNCH_DELAY_SPACE) // across - _LAUNCH_DELAY_SPACE
     panels = []
     for i, rank in enumerate(ranks):
         y, title_x = (axis if i % across == 0 else quiet), ("step" if i + across >= len(ranks) else None)
         panels.append(_panel(data.filter(rank=rank), alt.Y("min:Q", axis=y, scale=scale), plot, title_x, rank))
-    lines = rows_of(panels, across, spacing=_LAUNCH_DELAY_SPACE)
-    between = spread(format_ns(number(medians.min())), format_ns(number(medians.max())))
+    lines = theme.rows_of(panels, across, spacing=_LAUNCH_DELAY_SPACE)
+    between = theme.spread(format_ns(draw.number(medians.min())), format_ns(draw.number(medians.max())))
     who = "median, by rank" if len(ranks) > 1 else "median"
     notes = ["A long delay: the host is ahead and work is queued. A few us: the device waits for the host."]
-    if "share_launched" in rows.columns and (share := number(rows["share_launched"].mean())) < 0.995:
-        notes.append(f"Of the kernels in these steps {percent(100 * share)} have a launch in the capture.")
+    if "share_launched" in rows.columns and (share := draw.number(rows["share_launched"].mean())) < 0.995:
+        notes.append(f"Of the kernels in these steps {theme.percent(100 * share)} have a launch in the capture.")
     text = title or f"A kernel starts {between} after its launch call ({who})"
-    return finish(compose.rows(*lines, spacing=30), text, [*notes, left_out])
+    return theme.finish(compose.rows(*lines, spacing=30), text, [*notes, left_out])
 
 
-def _scale(data: pl.DataFrame, unit: Unit, ratio: float) -> tuple[alt.Scale, alt.Axis]:
+def _scale(data: pl.DataFrame, unit: theme.Unit, ratio: float) -> tuple[alt.Scale, alt.Axis]:
     """Vertical scale of all panels; logarithmic if the ranks differ by orders of magnitude."""
-    low, high = number(data["min"].min()), number(data["p95"].max())
+    low, high = draw.number(data["min"].min()), draw.number(data["p95"].max())
     if low > 0 and ratio > _LOG_RATIO:
         low, high = low / 1.3, high * 1.3
-        ticks = log_ticks(low, high)
-        axis = alt.Axis(title=f"launch to start ({unit.symbol}, log scale)", format=NUMBER, values=ticks)
+        ticks = draw.log_ticks(low, high)
+        axis = alt.Axis(title=f"launch to start ({unit.symbol}, log scale)", format=theme.NUMBER, values=ticks)
         return alt.Scale(type="log", domain=[low, high], nice=False), axis
-    axis = alt.Axis(title=f"launch to start ({unit.symbol})", format=NUMBER, tickCount=5)
+    axis = alt.Axis(title=f"launch to start ({unit.symbol})", format=theme.NUMBER, tickCount=5)
     return alt.Scale(domain=[min(0.0, low), high], nice=True), axis
 
 
 def _panel(data: pl.DataFrame, y: alt.Y, plot: int, title_x: str | None, rank: int) -> alt.LayerChart:
-    axis = alt.Axis(title=title_x, format="d", tickMinStep=1, tickCount=3 if is_narrow() else 5, grid=False)
+    axis = alt.Axis(title=title_x, format="d", tickMinStep=1, tickCount=3 if theme.is_narrow() else 5, grid=False)
     x = alt.X("step:Q", axis=axis, scale=alt.Scale(nice=False, zero=False, padding=12))
     tips = [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{name}:Q", format=",.4~r") for name in ("min", "median", "p95"))]
-    shade = colour("part", _TABLE)
+    shade = theme.colour("part", _TABLE)
     bars = data.select("step", "min", "p95", part=pl.lit(list(_TABLE)[1]))
     middle = data.select("step", "min", "median", "p95", part=pl.lit("median"))
     size = max(6.0, min(32.0, 700 / data.height))
     thick = max(1.5, min(8.0, plot / data.height * 0.45))
-    band = alt.Chart(inline(bars)).mark_rule(strokeWidth=thick).encode(x=x, y=y, y2=alt.Y2("p95:Q"), color=shade)
-    line = alt.Chart(inline(middle)).mark_line(point=alt.OverlayMarkDef(size=size), strokeWidth=2)
+    band = alt.Chart(draw.inline(bars)).mark_rule(strokeWidth=thick).encode(x=x, y=y, y2=alt.Y2("p95:Q"), color=shade)
+    line = alt.Chart(draw.inline(middle)).mark_line(point=alt.OverlayMarkDef(size=size), strokeWidth=2)
     drawn = line.encode(x=x, y=alt.Y("median:Q"), color=shade, tooltip=tips)
-    return layered(band, drawn, beside(f"rank {rank}")).properties(width=plot, height=180)
+    return theme.layered(band, drawn, theme.beside(f"rank {rank}")).properties(width=plot, height=180)
 
 
-@chart_of("llmprof.analyze.critical_path(trace)", "step phase part dur_ns", refuses="there is no path")
+@draw.chart_of("llmprof.analyze.critical_path(trace)", "step phase part dur_ns", refuses="there is no path")
 def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Parts of the critical path, which set the time of a step, as a mean step of each phase.
 
@@ -200,7 +169,7 @@ def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConc
     """
     rows = frame.filter(pl.col("dur_ns") > 0).with_columns(pl.col("part").cast(pl.String))
     if rows.is_empty():
-        raise nothing("critical_path", "no step ends on a device")
+        raise draw.nothing("critical_path", "no step ends on a device")
     whole = rows["phase"].null_count() == rows.height and rows["step"].n_unique() == 1
     steps = pl.col("step").n_unique().over("phase")
     named = rows.with_columns(steps=steps, phase=pl.col("phase").fill_null("the recording" if whole else "unknown"))
@@ -211,15 +180,15 @@ def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConc
     many = pl.when(pl.col("steps") == 1).then(pl.lit("step")).otherwise(pl.lit("steps"))
     row = pl.when(whole).then("phase").otherwise(pl.format("{} ({} {})", "phase", "steps", many))
     sums = sums.with_columns(row=row, at=pl.col("phase").replace_strict({p: i for i, p in enumerate(order)}))
-    palette = colours("path", sums["part"].unique())
-    plot = inner() - 20 - round(max(text_px(name, TEXT_PX) * 1.06 for name in sums["row"]))
-    bars = layered(
-        *stacked_bars(sums.sort("at", "part"), palette, width=plot, title="time" if whole else "time of a step")
+    palette = theme.colours("path", sums["part"].unique())
+    plot = theme.inner() - 20 - round(max(theme.text_px(name, theme.TEXT_PX) * 1.06 for name in sums["row"]))
+    bars = theme.layered(
+        *draw.stacked_bars(sums.sort("at", "part"), palette, width=plot, title="time" if whole else "time of a step")
     )
     chart = bars.properties(
         width=plot,
         height=34 * len(order),
-        title=heading("The recording, by part" if whole else "Mean step of each phase, by part"),
+        title=theme.heading("The recording, by part" if whole else "Mean step of each phase, by part"),
     )
     notes = [
         "Each part is what the next one waited for longest"
@@ -228,11 +197,11 @@ def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConc
         ),
         "Making something faster that is not on the path changes nothing; unexplained: nothing recorded leads to it.",
     ]
-    return finish(compose.rows(chart), title or _pace(rows), notes)
+    return theme.finish(compose.rows(chart), title or _pace(rows), notes)
 
 
 def _pace(rows: pl.DataFrame) -> str:
     parts = rows.group_by("part").agg(pl.col("dur_ns").sum()).sort("dur_ns", "part", descending=[True, False])
     part, longest = parts.row(0)
-    share = percent(100 * longest / number(parts["dur_ns"].sum()))
+    share = theme.percent(100 * longest / draw.number(parts["dur_ns"].sum()))
     return f"What sets the pace: {share} of the critical path is {part}"

@@ -7,44 +7,14 @@ import polars as pl
 
 from llmprof import names
 from llmprof.arguments import AtLeastOne
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import (
-    behind,
-    centred,
-    chart_of,
-    fitting,
-    inline,
-    nothing,
-    number,
-    ranking,
-    stack,
-)
-from llmprof.charts.base.theme import (
-    CAUSES,
-    COPY,
-    IDLE,
-    PAPER,
-    REST,
-    TEXT_PX,
-    Unit,
-    colour,
-    colours,
-    finish,
-    ink_on,
-    inner,
-    is_narrow,
-    layered,
-    percent,
-    row_axis,
-    text_px,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.metrics import explain
 from llmprof.names import kernels as names_kernels
 from llmprof.text import shorten
 from llmprof.units import format_ns
 
 
-@chart_of(
+@draw.chart_of(
     "llmprof.analyze.kernel_summary(trace)",
     "name category total_ns count",
     refuses="there is no row, or all times are zero",
@@ -67,15 +37,17 @@ def kernels(
     """
     rows = kernel_rows(frame, top, variants=variants)
     if rows.is_empty():
-        raise nothing("kernels", "the times add up to zero")
-    total = number(frame["total_ns"].sum())
+        raise draw.nothing("kernels", "the times add up to zero")
+    total = draw.number(frame["total_ns"].sum())
     first = rows.row(0, named=True)
-    head = f"{shorten(first['row'], 48)} takes {percent(100 * first['ns'] / total)} of the kernels' time"
+    head = f"{shorten(first['row'], 48)} takes {theme.percent(100 * first['ns'] / total)} of the kernels' time"
     note = (
         f"Sum of the durations of all launches ({format_ns(total)}): kernels that overlap count in full, "
         "a collective with its waiting."
     )
-    return finish(compose.rows(kernel_panel(rows, inner() - 8, "total time")), title or head, note, at_edge=True)
+    return theme.finish(
+        compose.rows(kernel_panel(rows, theme.inner() - 8, "total time")), title or head, note, at_edge=True
+    )
 
 
 def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.DataFrame:
@@ -103,9 +75,9 @@ def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.
         kept = pl.concat(
             [kept, rest.select(row=name, name=name, part=pl.lit("other"), ns=pl.sum("ns"), count=pl.sum("count"))]
         )
-    total = number(sums["ns"].sum())
+    total = draw.number(sums["ns"].sum())
     labels = [
-        f"{percent(100 * ns / total)}, {count:,} × {format_ns(ns / count) if count else '0 ns'}"
+        f"{theme.percent(100 * ns / total)}, {count:,} × {format_ns(ns / count) if count else '0 ns'}"
         for ns, count in kept.select("ns", "count").rows()
     ]
     return kept.with_columns(label=pl.Series(labels, dtype=pl.String))
@@ -113,15 +85,15 @@ def kernel_rows(frame: pl.DataFrame, top: int, *, variants: bool = False) -> pl.
 
 def kernel_panel(rows: pl.DataFrame, width: int, title: str | None) -> alt.LayerChart:
     """Bars of :func:`kernel_rows`, coloured by category."""
-    return ranking(rows, width=width, title=title, table=colours("category", rows["part"]))
+    return draw.ranking(rows, width=width, title=title, table=theme.colours("category", rows["part"]))
 
 
 KINDS = {
     "launch": "#2F7F86",
-    "wait": CAUSES["sync"],
-    "copy": COPY,
-    "memory": CAUSES["queued"],
-    "other": REST,
+    "wait": theme.CAUSES["sync"],
+    "copy": theme.COPY,
+    "memory": theme.CAUSES["queued"],
+    "other": theme.REST,
 }
 """Purpose of a call, and its colour."""
 
@@ -133,7 +105,9 @@ _PATTERNS = (
 )
 
 
-@chart_of("llmprof.analyze.nsys.cuda_api_sum(trace)", "name total_ns count median_ns", refuses="all times are zero")
+@draw.chart_of(
+    "llmprof.analyze.nsys.cuda_api_sum(trace)", "name total_ns count median_ns", refuses="all times are zero"
+)
 def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None) -> alt.VConcatChart:
     """Bars of the API calls with the longest total time, coloured by purpose.
 
@@ -148,10 +122,10 @@ def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = N
     )
     sums = sums.filter(pl.col("ns") > 0).sort("ns", "name", descending=[True, False])
     if sums.is_empty():
-        raise nothing("cuda_api", "the times add up to zero")
-    total, kept = number(sums["ns"].sum()), sums.head(top)
+        raise draw.nothing("cuda_api", "the times add up to zero")
+    total, kept = draw.number(sums["ns"].sum()), sums.head(top)
     labels = [
-        f"{format_ns(ns)}, {percent(100 * ns / total)}, {count:,} × {format_ns(median)}"
+        f"{format_ns(ns)}, {theme.percent(100 * ns / total)}, {count:,} × {format_ns(median)}"
         for ns, count, median in kept.select("ns", "count", "median_ns").rows()
     ]
     kind = pl.lit("other")
@@ -159,13 +133,13 @@ def cuda_api(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = N
         kind = pl.when(pl.col("name").str.contains(pattern)).then(pl.lit(name)).otherwise(kind)
     rows = kept.select("ns", "count", row="name", part=kind, label=pl.Series(labels, dtype=pl.String))
     table = {name: fill for name, fill in KINDS.items() if name in rows["part"].to_list()}
-    chart = ranking(rows, width=inner() - 8, title="total time", table=table)
+    chart = draw.ranking(rows, width=theme.inner() - 8, title="total time", table=table)
     first = rows.row(0, named=True)
-    head = f"{shorten(first['row'], 48)} takes {percent(100 * first['ns'] / total)} of the time in API calls"
+    head = f"{shorten(first['row'], 48)} takes {theme.percent(100 * first['ns'] / total)} of the time in API calls"
     notes = f"Sums over all host threads and ranks, {format_ns(total)} in total; count and median of one call."
     if (left := sums.height - kept.height) > 0:
         notes += f" {left} shorter calls are not shown."
-    return finish(compose.rows(chart), title or head, notes, at_edge=True)
+    return theme.finish(compose.rows(chart), title or head, notes, at_edge=True)
 
 
 READY = "could run"
@@ -196,7 +170,7 @@ _MAX_NAME_NARROW = 14
 _LEAST = 1e-4
 
 
-@chart_of("llmprof.analyze.stalls(metrics)", "kernel_id reason share", refuses="no share is known")
+@draw.chart_of("llmprof.analyze.stalls(metrics)", "kernel_id reason share", refuses="no share is known")
 def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Bars of 100 % for each kernel: the reasons why its warps waited, and the share of time in which they could run.
 
@@ -212,18 +186,18 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     """
     valid = frame.filter(((pl.col("share") > 0) & pl.col("share").is_finite()).fill_null(value=False))
     if valid.is_empty():
-        raise nothing("stalls", "no launch has a share of a warp state")
+        raise draw.nothing("stalls", "no launch has a share of a warp state")
     states = _named(valid)
     timed = states["ns"].null_count() == 0
     bars = _bars(states).head(_MAX_ROWS)
     parts = _gathered(_means(states.join(bars, on="bar", how="semi"), "bar"))
     table = _palette(parts)
     data = _stacked(parts, bars, table)
-    width = inner() - 72 - round(max(text_px(row, TEXT_PX) for row in bars["row"]))
-    chart = layered(*_marks(data, bars, table, width, timed=timed))
+    width = theme.inner() - 72 - round(max(theme.text_px(row, theme.TEXT_PX) for row in bars["row"]))
+    chart = theme.layered(*_marks(data, bars, table, width, timed=timed))
     chart = chart.properties(width=width, height=_ROW * bars.height)
     top = _means(states.with_columns(bar=pl.lit("")), "bar").sort("share", "reason", descending=[True, False])
-    reason, share = str(top["reason"][0]), percent(100 * number(top["share"][0]))
+    reason, share = str(top["reason"][0]), theme.percent(100 * draw.number(top["share"][0]))
     notes = ["Shares of the time between two instructions of a warp."]
     what = "kernels" if {"stage", "kernel_name"} & set(frame.columns) else "launches"
     if (count := states["bar"].n_unique()) > bars.height:
@@ -231,7 +205,7 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     if reason in REASONS and (entry := explain(f"smsp__pcsamp_warps_issue_stalled_{reason}")).known:
         notes.append(f"{reason}: {entry.meaning[:1].lower()}{entry.meaning[1:]}")
     headline = title or f"Warps wait longest for {shorten(reason, 40)}: {share} of their time"
-    return finish(compose.rows(chart), headline, notes, at_edge=True)
+    return theme.finish(compose.rows(chart), headline, notes, at_edge=True)
 
 
 def _named(valid: pl.DataFrame) -> pl.DataFrame:
@@ -262,7 +236,7 @@ def _bars(states: pl.DataFrame) -> pl.DataFrame:
         bars = bars.sort("ns", descending=True, maintain_order=True)
     alone = pl.col("bar").n_unique().over("stage") == 1
     name = pl.when((pl.col("stage") != "") & alone).then("stage").otherwise("bar")
-    most = _MAX_NAME_NARROW if is_narrow() else _MAX_NAME
+    most = _MAX_NAME_NARROW if theme.is_narrow() else _MAX_NAME
     short = bars.select(name)[:, 0].map_elements(lambda text: shorten(text, most), return_dtype=pl.String)
     nth = pl.int_range(1, pl.len() + 1).over("row")
     once = pl.when(nth == 1).then("row").otherwise(pl.format("{} ({})", "row", nth))
@@ -292,7 +266,9 @@ def _palette(parts: pl.DataFrame) -> dict[str, str]:
     sums = parts.group_by("part").agg(pl.col("share").sum()).sort("share", "part", descending=[True, False])
     names = sums["part"].to_list()
     last = [name for name in names if name.startswith("other (")] + [READY] * (READY in names)
-    return {n: REASONS.get(n, REST) for n in names if n not in last} | {n: IDLE if n == READY else REST for n in last}
+    return {n: REASONS.get(n, theme.REST) for n in names if n not in last} | {
+        n: theme.IDLE if n == READY else theme.REST for n in last
+    }
 
 
 def _stacked(parts: pl.DataFrame, bars: pl.DataFrame, table: dict[str, str]) -> pl.DataFrame:
@@ -301,34 +277,34 @@ def _stacked(parts: pl.DataFrame, bars: pl.DataFrame, table: dict[str, str]) -> 
     ordered = parts.join(bars.select("bar", "row"), on="bar").sort(
         pl.col("bar").replace_strict(places, return_dtype=pl.Int64)
     )
-    return stack(ordered.with_columns(ns=100 * pl.col("share")), table, Unit("%", 1)).drop("ns", "time")
+    return draw.stack(ordered.with_columns(ns=100 * pl.col("share")), table, theme.Unit("%", 1)).drop("ns", "time")
 
 
 def _marks(
     data: pl.DataFrame, bars: pl.DataFrame, table: dict[str, str], width: int, *, timed: bool
 ) -> list[alt.Chart]:
-    axis = alt.Axis(title="share of a warp's time (%)", grid=False, tickCount=5 if is_narrow() else 10)
+    axis = alt.Axis(title="share of a warp's time (%)", grid=False, tickCount=5 if theme.is_narrow() else 10)
     x = alt.X("start:Q", scale=alt.Scale(domain=[0, 100], nice=False, clamp=True), axis=axis)
-    y = row_axis(bars["row"])
+    y = theme.row_axis(bars["row"])
     tips = [alt.Tooltip("bar:N", title="kernel"), alt.Tooltip("part:N", title="reason")]
     tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
-    shade = colour("part", table)  # with a legend that is as wide as the bars
-    widest = max(text_px(part, TEXT_PX) for part in table) + 34
+    shade = theme.colour("part", table)  # with a legend that is as wide as the bars
+    widest = max(theme.text_px(part, theme.TEXT_PX) for part in table) + 34
     shade["legend"]["columns"] = max(1, min(len(table), int(width / widest)))
-    drawn = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
+    drawn = alt.Chart(draw.inline(data)).mark_bar(stroke=theme.PAPER, strokeWidth=0.7)
     marks = [drawn.encode(x=x, x2=alt.X2("end:Q"), y=y, color=shade, tooltip=tips)]
     labels = [
-        fitting((f"{part} {percent(share)}", percent(share)), share / 100 * width)
+        draw.fitting((f"{part} {theme.percent(share)}", theme.percent(share)), share / 100 * width)
         for part, share in data.select("part", "percent").iter_rows()
     ]
     texts = data.select(
         "row",
         start=(pl.col("start") + pl.col("end")) / 2,
         label=pl.Series(labels, dtype=pl.String),
-        ink=pl.Series([ink_on(table[part]) for part in data["part"]], dtype=pl.String),
+        ink=pl.Series([theme.ink_on(table[part]) for part in data["part"]], dtype=pl.String),
     )
-    marks += centred(texts.drop_nulls("label"), x, y)
+    marks += draw.centred(texts.drop_nulls("label"), x, y)
     if timed:
         ends = bars.select("row", start=pl.lit(100.0), label=pl.col("ns").map_elements(format_ns, pl.String))
-        marks.append(behind(ends, x, y))
+        marks.append(draw.behind(ends, x, y))
     return marks

@@ -7,34 +7,7 @@ from typing import Literal
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import (
-    chart_of,
-    check_choice,
-    constant,
-    fitting,
-    inline,
-    nothing,
-    number,
-    ranks_shown,
-    require,
-)
-from llmprof.charts.base.theme import (
-    LABEL_PX,
-    MISSING,
-    MUTED,
-    NUMBER,
-    Unit,
-    beside,
-    colours,
-    finish,
-    ink_on,
-    inner,
-    is_narrow,
-    layered,
-    rows_of,
-    time_unit,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.units import format_ns
 
 _MEANING = {
@@ -46,7 +19,7 @@ MAX_RANKS, MAX_COLUMNS = 16, 120
 _AXIS, _PHASE_PX = 40, 18
 
 
-@chart_of(
+@draw.chart_of(
     'llmprof.analyze.layers(trace, per="layer")', refuses="no value is known, or a layer has several rows in a step"
 )
 def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | None = None) -> alt.VConcatChart:
@@ -60,34 +33,40 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
     value : {"dur_ns", "busy_ns", "host_dur_ns"}
         What the colour shows.
     """
-    check_choice(value, _MEANING, chart="layer_heatmap", option="value")
-    require(frame, ("rank", "step", "phase", "layer", value), chart="layer_heatmap")
+    draw.check_choice(value, _MEANING, chart="layer_heatmap", option="value")
+    draw.require(frame, ("rank", "step", "phase", "layer", value), chart="layer_heatmap")
     rows = frame.drop_nulls(["step", "layer"])
     if rows.is_empty() or rows[value].drop_nulls().is_empty():
-        raise nothing("layer_heatmap", f"no row has a step, a layer and {value}")
+        raise draw.nothing("layer_heatmap", f"no row has a step, a layer and {value}")
     if rows.select("rank", "step", "layer").is_duplicated().any():
-        raise nothing("layer_heatmap", "a layer has several rows in a step")
-    rows, ranks, left_out = ranks_shown(rows, MAX_RANKS)
+        raise draw.nothing("layer_heatmap", "a layer has several rows in a step")
+    rows, ranks, left_out = draw.ranks_shown(rows, MAX_RANKS)
     rows, condensed = _columns(rows, value)
     times = rows[value].drop_nulls()
     cap = end_of_scale(times)
-    unit = time_unit(cap)
+    unit = theme.time_unit(cap)
     cells = _grid(rows, value).with_columns((pl.col(value) / unit.ns).alias("time"))
-    across = 1 if len(ranks) == 1 or (is_narrow() and len(ranks) <= 4) else 2 if len(ranks) <= 8 or is_narrow() else 4
-    plot = (inner() - (0 if is_narrow() else 90)) // across - _AXIS
+    across = (
+        1
+        if len(ranks) == 1 or (theme.is_narrow() and len(ranks) <= 4)
+        else 2
+        if len(ranks) <= 8 or theme.is_narrow()
+        else 4
+    )
+    plot = (theme.inner() - (0 if theme.is_narrow() else 90)) // across - _AXIS
     shade = colour_of_time(times, cap, unit, rows["layer"].n_unique())
     panels = [
         _panel(cells.filter(rank=rank), rank, shade, plot, left=i % across == 0, low=i + across >= len(ranks))
         for i, rank in enumerate(ranks)
     ]
-    lines = rows_of(panels, across, spacing=_AXIS)
+    lines = theme.rows_of(panels, across, spacing=_AXIS)
     notes = [f"Colour: {_MEANING[value]}."]
     if beyond := times.filter(times > cap).len():
-        longest = format_ns(number(times.max()))
+        longest = format_ns(draw.number(times.max()))
         notes.append(f"Darkest: {format_ns(cap)} and more ({beyond:,} of {times.len():,} cells, up to {longest}).")
     if gaps := cells["time"].null_count():
         notes.append(f"Grey and crossed: not captured ({gaps:,} of {cells.height:,} cells).")
-    return finish(
+    return theme.finish(
         compose.rows(*lines, spacing=30),
         title or _headline(cells, value),
         [*notes, *filter(None, (condensed, left_out))],
@@ -96,14 +75,14 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
 
 def end_of_scale(times: pl.Series) -> float:
     """End of the scale of colours (ns): the longest time, or the 99th percentile if that is far below."""
-    longest, nearly = number(times.max()), number(times.quantile(0.99))
+    longest, nearly = draw.number(times.max()), draw.number(times.quantile(0.99))
     return nearly if 0 < 1.5 * nearly < longest else longest
 
 
-def colour_of_time(times: pl.Series, cap: float, unit: Unit, rows: int, *, offset: int = 18) -> alt.Color:
+def colour_of_time(times: pl.Series, cap: float, unit: theme.Unit, rows: int, *, offset: int = 18) -> alt.Color:
     """Colour of the field ``time``, logarithmic if its end is far above its middle; ``rows``: height of its legend."""
-    least, small = number(times.min()), is_narrow()
-    log = least > 0 and cap > 8 * number(times.median())
+    least, small = draw.number(times.min()), theme.is_narrow()
+    log = least > 0 and cap > 8 * draw.number(times.median())
     kind: Literal["log", "linear"] = "log" if log else "linear"
     domain = [least / unit.ns, cap / unit.ns]
     scale = alt.Scale(scheme="viridis", reverse=True, type=kind, domain=domain, clamp=True, nice=False)
@@ -112,11 +91,11 @@ def colour_of_time(times: pl.Series, cap: float, unit: Unit, rows: int, *, offse
         title = f"{title}, log scale" if small else [f"{title},", "log scale"]
     key = alt.Legend(
         title=title,
-        format=NUMBER,
+        format=theme.NUMBER,
         orient="top" if small else "right",
         direction="horizontal" if small else "vertical",
         offset=34 if small else offset,
-        gradientLength=inner() - 90 if small else min(180, 8 * rows + 20),
+        gradientLength=theme.inner() - 90 if small else min(180, 8 * rows + 20),
         tickCount=4 if small else 5,
     )
     return alt.Color("time:Q", scale=scale, legend=key)
@@ -136,7 +115,7 @@ def _columns(rows: pl.DataFrame, value: str) -> tuple[pl.DataFrame, str]:
     """Steps as columns; if there are more steps than pixels allow, medians of consecutive steps."""
     steps = rows["step"].unique().sort()
     rows = rows.with_columns(pl.col("phase").fill_null("other"))
-    most = MAX_COLUMNS // 3 if is_narrow() else MAX_COLUMNS
+    most = MAX_COLUMNS // 3 if theme.is_narrow() else MAX_COLUMNS
     if steps.len() <= most:
         return rows, ""
     size = -(-steps.len() // most)
@@ -162,25 +141,36 @@ def _panel(cells: pl.DataFrame, rank: int, shade: alt.Color, plot: int, *, left:
     every = layers[:: max(1, -(-len(layers) // 8))]
     layer_axis = alt.Axis(title="layer" if left else None, values=every, ticks=False, labelPadding=6)
     y = alt.Y("layer:O", sort=None, axis=layer_axis, scale=alt.Scale(domain=layers, padding=0))
-    tips = [alt.Tooltip("step:O"), alt.Tooltip("phase:N"), alt.Tooltip("layer:O"), alt.Tooltip("time:Q", format=NUMBER)]
+    tips = [
+        alt.Tooltip("step:O"),
+        alt.Tooltip("phase:N"),
+        alt.Tooltip("layer:O"),
+        alt.Tooltip("time:Q", format=theme.NUMBER),
+    ]
     timed = cells.filter(pl.col("time").is_not_null()).drop("rank")
     gone = cells.filter(pl.col("time").is_null()).select("step", "layer")
-    marks: list[alt.Chart] = [alt.Chart(inline(timed)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
+    marks: list[alt.Chart] = [alt.Chart(draw.inline(timed)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
     if gone.height:
-        base = alt.Chart(inline(gone)).encode(x=x, y=y)
-        marks += [base.mark_rect(color=MISSING), base.mark_text(text="×", color=MUTED, fontSize=LABEL_PX)]
-    marks += [*phase_strip(cells, x, plot / len(steps)), beside(f"rank {rank}").encode(y=alt.YValue(-_PHASE_PX - 10))]
-    return layered(*marks).properties(width=plot, height=height)
+        base = alt.Chart(draw.inline(gone)).encode(x=x, y=y)
+        marks += [
+            base.mark_rect(color=theme.MISSING),
+            base.mark_text(text="×", color=theme.MUTED, fontSize=theme.LABEL_PX),
+        ]
+    marks += [
+        *phase_strip(cells, x, plot / len(steps)),
+        theme.beside(f"rank {rank}").encode(y=alt.YValue(-_PHASE_PX - 10)),
+    ]
+    return theme.layered(*marks).properties(width=plot, height=height)
 
 
 def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     """Strip above the cells that names the phase of each run of steps."""
     by_step = cells.group_by("step").agg(pl.col("phase").first()).sort("step")
-    palette = colours("phase", by_step["phase"].unique())
+    palette = theme.colours("phase", by_step["phase"].unique())
     filled = by_step.with_columns(colour=pl.col("phase").replace_strict(palette, return_dtype=pl.String))
     fill = alt.Fill("colour:N", scale=None)
     strip = (
-        alt.Chart(inline(filled))
+        alt.Chart(draw.inline(filled))
         .mark_rect()
         .encode(x=x, y=alt.YValue(-_PHASE_PX - 3), y2=alt.Y2Value(-3), fill=fill, tooltip=[alt.Tooltip("phase:N")])
     )
@@ -189,10 +179,10 @@ def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     )
     marks: list[alt.Chart] = [strip]
     for phase, steps in runs.select("phase", "step").iter_rows():
-        label = fitting((phase, phase[:3], phase[:1]), len(steps) * width, margin=1)
-        data = constant({"step": steps[(len(steps) - 1) // 2], "label": label})
+        label = draw.fitting((phase, phase[:3], phase[:1]), len(steps) * width, margin=1)
+        data = draw.constant({"step": steps[(len(steps) - 1) // 2], "label": label})
         shift = 0.0 if len(steps) % 2 else width / 2  # a run of an even number has its middle between two steps
-        text = alt.Chart(data).mark_text(baseline="middle", color=ink_on(palette[phase]), xOffset=shift)
+        text = alt.Chart(data).mark_text(baseline="middle", color=theme.ink_on(palette[phase]), xOffset=shift)
         if label:
             marks.append(text.encode(x=x, y=alt.YValue(-_PHASE_PX / 2 - 3), text=alt.Text("label:N")))
     return marks

@@ -8,21 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.arguments import AtLeastOne
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import chart_of, inline, nothing, number
-from llmprof.charts.base.theme import (
-    COMPUTE,
-    DURATION,
-    INK,
-    NUMBER,
-    finish,
-    heading,
-    inner,
-    is_narrow,
-    layered,
-    percent,
-    time_unit,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.text import shorten
 from llmprof.units import format_bytes
 
@@ -42,7 +28,7 @@ _PARTS: Final = {
 _SIZES: Final = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B"))
 
 
-@chart_of(
+@draw.chart_of(
     'llmprof.analyze.memory(trace, per="time")',
     "rank device time_ns allocated_bytes reserved_bytes",
     refuses="nothing is allocated",
@@ -54,11 +40,11 @@ def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     In a long recording each pixel shows the largest value of its time.
     """
     top = frame["allocated_bytes"].max()
-    if not number(top):
-        raise nothing("memory", "nothing is allocated at any time")
-    size, symbol = _unit(max(number(top), number(frame["reserved_bytes"].max() or 0)))
-    first, last = number(frame["time_ns"].min()), number(frame["time_ns"].max())
-    unit = time_unit(last - first)
+    if not draw.number(top):
+        raise draw.nothing("memory", "nothing is allocated at any time")
+    size, symbol = _unit(max(draw.number(top), draw.number(frame["reserved_bytes"].max() or 0)))
+    first, last = draw.number(frame["time_ns"].min()), draw.number(frame["time_ns"].max())
+    unit = theme.time_unit(last - first)
     panels = []
     for part in frame.partition_by("rank", "device", maintain_order=True):
         rank, device = part.select("rank", "device").row(0)
@@ -68,31 +54,33 @@ def memory(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
             allocated=pl.col("allocated_bytes") / size,
             reserved=pl.col("reserved_bytes") / size,
         )
-        base = alt.Chart(inline(drawn.select("t", "allocated", "reserved")))
-        x = alt.X("t:Q", title=f"time ({unit.symbol})", scale=alt.Scale(nice=False), axis=alt.Axis(format=NUMBER))
-        y = alt.Y("allocated:Q", title=symbol, stack=None, axis=alt.Axis(format=NUMBER))
-        area = base.mark_area(interpolate="step-after", color=COMPUTE, opacity=0.35, line={"color": COMPUTE, "size": 1})
+        base = alt.Chart(draw.inline(drawn.select("t", "allocated", "reserved")))
+        x = alt.X("t:Q", title=f"time ({unit.symbol})", scale=alt.Scale(nice=False), axis=alt.Axis(format=theme.NUMBER))
+        y = alt.Y("allocated:Q", title=symbol, stack=None, axis=alt.Axis(format=theme.NUMBER))
+        area = base.mark_area(
+            interpolate="step-after", color=theme.COMPUTE, opacity=0.35, line={"color": theme.COMPUTE, "size": 1}
+        )
         marks = [area.encode(x=x, y=y)]
         if drawn["reserved"].count():
-            line = base.mark_line(interpolate="step-after", color=DURATION, strokeDash=[4, 3], size=1.4)
+            line = base.mark_line(interpolate="step-after", color=theme.DURATION, strokeDash=[4, 3], size=1.4)
             marks.append(line.encode(x=x, y=alt.Y("reserved:Q", title=symbol)))
-        peak = part.row(int(number(part["allocated_bytes"].arg_max())), named=True)
+        peak = part.row(int(draw.number(part["allocated_bytes"].arg_max())), named=True)
         at_peak = pl.DataFrame(
             {"t": [(peak["time_ns"] - first) / unit.ns], "v": [peak["allocated_bytes"] / size], "label": ["peak"]}
         )
-        dot = alt.Chart(inline(at_peak))
-        marks.append(dot.mark_point(filled=True, color=INK, size=40).encode(x=alt.X("t:Q"), y=alt.Y("v:Q")))
+        dot = alt.Chart(draw.inline(at_peak))
+        marks.append(dot.mark_point(filled=True, color=theme.INK, size=40).encode(x=alt.X("t:Q"), y=alt.Y("v:Q")))
         text = f"{where}: at most {format_bytes(peak['allocated_bytes'])}"
-        panels.append(layered(*marks).properties(width=inner() - 60, height=150, title=heading(text)))
+        panels.append(theme.layered(*marks).properties(width=theme.inner() - 60, height=150, title=theme.heading(text)))
     chart = compose.rows(*panels, spacing=22)
-    head = f"At most {format_bytes(number(top))} are allocated"
+    head = f"At most {format_bytes(draw.number(top))} are allocated"
     held = frame["reserved_bytes"].max()
     if held is not None:
-        head += f", and {format_bytes(number(held))} reserved"
+        head += f", and {format_bytes(draw.number(held))} reserved"
     words = "Filled: what is allocated."
     if held is not None:
         words += " Dashed: what the allocator has taken from the device."
-    return finish(chart, title or head, words)
+    return theme.finish(chart, title or head, words)
 
 
 def _unit(most: float) -> tuple[int, str]:
@@ -103,7 +91,7 @@ def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
     """The row with most allocated memory in each of some thousand intervals of time."""
     if rows.height <= _MOST_POINTS:
         return rows
-    first, last = number(rows["time_ns"].min()), number(rows["time_ns"].max())
+    first, last = draw.number(rows["time_ns"].min()), draw.number(rows["time_ns"].max())
     bins = rows.with_columns(_bin=((pl.col("time_ns") - first) * (_MOST_POINTS // 2) // max(1, last - first)))
     kept = bins.group_by("_bin", maintain_order=True).agg(
         pl.all().get(pl.col("allocated_bytes").arg_max()), _low=pl.col("allocated_bytes").min()
@@ -111,7 +99,7 @@ def _thinned(rows: pl.DataFrame) -> pl.DataFrame:
     return kept.drop("_bin", "_low").sort("time_ns")
 
 
-@chart_of(
+@draw.chart_of(
     'llmprof.analyze.memory(trace, per="holder")', "part holder bytes blocks", refuses="nothing is held", runs=False
 )
 def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | None = None) -> alt.LayerChart:
@@ -126,8 +114,8 @@ def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | No
     """
     rows = frame.with_columns(part=pl.col("part").fill_null("unknown")).filter(pl.col("bytes") > 0)
     if rows.is_empty():
-        raise nothing("memory_holders", "nothing is held")
-    total = number(rows["bytes"].sum())
+        raise draw.nothing("memory_holders", "nothing is held")
+    total = draw.number(rows["bytes"].sum())
     named = rows.with_columns(holder=pl.coalesce("holder", "part"))
     sums = named.group_by("part", "holder").agg(pl.col("bytes").sum(), pl.col("blocks").sum())
     sums = sums.sort("bytes", "holder", descending=[True, False])
@@ -140,39 +128,41 @@ def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | No
             blocks=pl.col("blocks").sum(),
         )
         kept = pl.concat([kept, other])
-    room = 130 if is_narrow() else 340
-    size, symbol = _unit(number(kept["bytes"].max()))
+    room = 130 if theme.is_narrow() else 340
+    size, symbol = _unit(draw.number(kept["bytes"].max()))
     shown = kept.with_columns(
         row=pl.Series([shorten(name, room // 7) for name in kept["holder"]], dtype=pl.String)
         + pl.Series(["\u200b" * place for place in range(kept.height)]),
         value=pl.col("bytes") / size,
-        label=pl.Series([f"{format_bytes(n)}, {percent(100 * n / total)}" for n in kept["bytes"]], dtype=pl.String),
+        label=pl.Series(
+            [f"{format_bytes(n)}, {theme.percent(100 * n / total)}" for n in kept["bytes"]], dtype=pl.String
+        ),
     )
     present = [name for name in _PARTS if name in set(shown["part"])]
     extra = [name for name in shown["part"].unique().sort() if name not in _PARTS]
     scale = alt.Scale(domain=[*present, *extra], range=[_PARTS[n] for n in present] + ["#4E79A7"] * len(extra))
-    base = alt.Chart(inline(shown.select("row", "holder", "part", "value", "label", "blocks")))
+    base = alt.Chart(draw.inline(shown.select("row", "holder", "part", "value", "label", "blocks")))
     y = alt.Y("row:N", sort=None, title=None, axis=alt.Axis(labelLimit=room - 10))
-    widest = number(shown["value"].max())
+    widest = draw.number(shown["value"].max())
     x = alt.X(
         "value:Q",
         title=symbol,
-        scale=alt.Scale(domain=[0, widest * (2.4 if is_narrow() else 1.25)]),
-        axis=alt.Axis(format=NUMBER),
+        scale=alt.Scale(domain=[0, widest * (2.4 if theme.is_narrow() else 1.25)]),
+        axis=alt.Axis(format=theme.NUMBER),
     )
     bars = base.mark_bar().encode(
         x=x,
         y=y,
         color=alt.Color(
-            "part:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=2 if is_narrow() else 5)
+            "part:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=2 if theme.is_narrow() else 5)
         ),
         tooltip=[alt.Tooltip(field) for field in ("holder:N", "part:N", "label:N", "blocks:Q")],
     )
-    words = base.mark_text(align="left", dx=5, color=INK).encode(x=x, y=y, text=alt.Text("label:N"))
+    words = base.mark_text(align="left", dx=5, color=theme.INK).encode(x=x, y=y, text=alt.Text("label:N"))
     by_part = rows.group_by("part").agg(pl.col("bytes").sum()).sort("bytes", "part", descending=[True, False])
     part, most = by_part.row(0)
     what = {"before the recording": "from before the recording", "unknown": "of unknown holders"}.get(part, part)
-    head = f"{percent(100 * most / total)} of {format_bytes(total)} is {what}"
-    chart = compose.layers(bars, words).properties(width=inner() - room, height=24 * kept.height)
+    head = f"{theme.percent(100 * most / total)} of {format_bytes(total)} is {what}"
+    chart = compose.layers(bars, words).properties(width=theme.inner() - room, height=24 * kept.height)
     note = "By who allocated it: the innermost frame of the program, or the operator that was running."
-    return finish(chart, title or head, note)
+    return theme.finish(chart, title or head, note)

@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.analyze.operator_times import communication_times, layer_times, operator_times
-from llmprof.charts.base.data import inline, nothing
+from llmprof.charts.base.draw import inline, nothing
 from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, PHASES, REST, finish, inner, time_unit
 from llmprof.readers.ops import Timings
 from llmprof.text import shorten

@@ -7,22 +7,7 @@ from typing import Final
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import chart_of, check_choice, inline, nothing, number, require
-from llmprof.charts.base.theme import (
-    COMMUNICATION,
-    INK,
-    LABEL_PX,
-    MISSING,
-    MUTED,
-    NUMBER,
-    finish,
-    heading,
-    inner,
-    is_narrow,
-    layered,
-    time_unit,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.layers import colour_of_time, end_of_scale, phase_strip
 from llmprof.text import distinct, shorten
 from llmprof.units import format_ns, format_share
@@ -41,7 +26,7 @@ MOST_LINES, MOST_NAMES = 32, 16
 _OFFSET: Final = 84
 
 
-@chart_of("llmprof.analyze.rank_steps(trace)", refuses="no value is known")
+@draw.chart_of("llmprof.analyze.rank_steps(trace)", refuses="no value is known")
 def rank_heatmap(
     frame: pl.DataFrame, *, value: str = "step_ns", groups: pl.DataFrame | None = None, title: str | None = None
 ) -> alt.LayerChart:
@@ -57,18 +42,18 @@ def rank_heatmap(
     groups : polars.DataFrame, optional
         Rows of ``rank_groups(trace)``: lines divide the known nodes, and tooltips name them.
     """
-    check_choice(value, MEANING, chart="rank_heatmap", option="value")
-    require(frame, ("rank", "step", "phase", value), chart="rank_heatmap")
+    draw.check_choice(value, MEANING, chart="rank_heatmap", option="value")
+    draw.require(frame, ("rank", "step", "phase", value), chart="rank_heatmap")
     if frame[value].drop_nulls().is_empty():
-        raise nothing("rank_heatmap", f"{value} is not known of any step")
+        raise draw.nothing("rank_heatmap", f"{value} is not known of any step")
     cells, size, width = _cells(frame, value)
     times = cells["ns"].drop_nulls()
     cap = end_of_scale(times)
-    unit = time_unit(cap)
+    unit = theme.time_unit(cap)
     nodes = None if groups is None else groups.select(row=pl.col("rank") // size * size, node="node").drop_nulls()
     ranks = pl.col("row").cast(pl.String)
     if size > 1:
-        last = (pl.col("row") + size - 1).clip(0, int(number(frame["rank"].max())))
+        last = (pl.col("row") + size - 1).clip(0, int(draw.number(frame["rank"].max())))
         ranks = pl.format("{} to {}", "row", last)
     cells = cells.with_columns(time=pl.col("ns") / unit.ns, ranks=ranks)
     if nodes is not None:
@@ -88,16 +73,16 @@ def rank_heatmap(
         colour_of_time(times, cap, unit, 24, offset=_OFFSET if named else 18),
         nodes if lined else None,
     )
-    return finish(chart, title or _headline(frame, value), notes)
+    return theme.finish(chart, title or _headline(frame, value), notes)
 
 
 def _cells(frame: pl.DataFrame, value: str) -> tuple[pl.DataFrame, int, int]:
     """``row, step, phase, ns``, the ranks of a row and the steps of a column."""
     size = 1
-    while number(frame["rank"].max()) >= size * MAX_ROWS:
+    while draw.number(frame["rank"].max()) >= size * MAX_ROWS:
         size *= 2  # so that nodes stay together
     steps = frame["step"].unique().sort()
-    width = -(-steps.len() // (MAX_COLUMNS // 3 if is_narrow() else MAX_COLUMNS))
+    width = -(-steps.len() // (MAX_COLUMNS // 3 if theme.is_narrow() else MAX_COLUMNS))
     place = pl.DataFrame({"step": steps, "column": steps.gather(pl.arange(steps.len(), eager=True) // width * width)})
     placed = frame.join(place, on="step").with_columns(row=pl.col("rank") // size * size)
     of_rank = placed.group_by("row", "rank", "column").agg(pl.col(value).median())
@@ -110,8 +95,8 @@ def _cells(frame: pl.DataFrame, value: str) -> tuple[pl.DataFrame, int, int]:
 
 def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) -> alt.LayerChart:
     steps, rows = cells["step"].unique().sort().to_list(), cells["row"].unique().sort().to_list()
-    legend = 0 if is_narrow() else 104
-    plot, height = inner() - 46 - legend - (0 if nodes is None else 66), min(640, max(120, 8 * len(rows)))
+    legend = 0 if theme.is_narrow() else 104
+    plot, height = theme.inner() - 46 - legend - (0 if nodes is None else 66), min(640, max(120, 8 * len(rows)))
     step_axis = alt.Axis(title="step", labelAngle=0, labelOverlap=True)
     x = alt.X("step:O", sort=None, axis=step_axis, scale=alt.Scale(domain=steps, padding=0))
     every = rows[:: max(1, -(-len(rows) // 16))]
@@ -119,15 +104,17 @@ def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) ->
     y = alt.Y("row:O", sort=None, axis=axis, scale=alt.Scale(domain=rows, padding=0))
     tips = [alt.Tooltip("ranks:N", title="rank"), alt.Tooltip("step:O"), alt.Tooltip("phase:N")]
     tips += [alt.Tooltip("node:N")] if "node" in cells.columns else []
-    tips.append(alt.Tooltip("time:Q", format=NUMBER))
+    tips.append(alt.Tooltip("time:Q", format=theme.NUMBER))
     timed, missing = cells.filter(pl.col("time").is_not_null()), cells.filter(pl.col("time").is_null())
-    marks: list[alt.Chart] = [alt.Chart(inline(timed)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
+    marks: list[alt.Chart] = [alt.Chart(draw.inline(timed)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
     if missing.height:
-        marks.append(alt.Chart(inline(missing.select("step", "row"))).mark_rect(color=MISSING).encode(x=x, y=y))
+        marks.append(
+            alt.Chart(draw.inline(missing.select("step", "row"))).mark_rect(color=theme.MISSING).encode(x=x, y=y)
+        )
     marks += phase_strip(cells, x, plot / len(steps))
     if nodes is not None:
         marks += _borders(nodes, y, plot)
-    return layered(*marks).properties(width=plot, height=height)
+    return theme.layered(*marks).properties(width=plot, height=height)
 
 
 def _borders(nodes: pl.DataFrame, y: alt.Y, plot: float) -> list[alt.Chart]:
@@ -137,11 +124,11 @@ def _borders(nodes: pl.DataFrame, y: alt.Y, plot: float) -> list[alt.Chart]:
     first = first.filter(pl.col("node").ne_missing(pl.col("node").shift())).with_columns(
         text=pl.col("node").map_elements(lambda name: shorten(name, 10), pl.String)
     )
-    base = alt.Chart(inline(first)).encode(y=y)
-    lines = base.mark_rule(color=INK, strokeWidth=1, opacity=0.6, yOffset=0).encode(
+    base = alt.Chart(draw.inline(first)).encode(y=y)
+    lines = base.mark_rule(color=theme.INK, strokeWidth=1, opacity=0.6, yOffset=0).encode(
         y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.XValue(0), x2=alt.X2Value(plot)
     )
-    names = base.mark_text(align="left", baseline="top", color=MUTED, fontSize=LABEL_PX).encode(
+    names = base.mark_text(align="left", baseline="top", color=theme.MUTED, fontSize=theme.LABEL_PX).encode(
         y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.XValue(plot + 6), text=alt.Text("text:N")
     )
     return [lines, *([names] if first.height <= MOST_NAMES else [])]
@@ -154,7 +141,7 @@ def _headline(frame: pl.DataFrame, value: str) -> str:
     by_rank = rows.group_by("rank").agg(pl.col(value).median()).drop_nulls().sort(value, "rank")
     if not by_rank.height:
         return MEANING[value][0].removesuffix(" takes")
-    middle = format_ns(number(rows[value].median()))
+    middle = format_ns(draw.number(rows[value].median()))
     (low, least), (high, most) = by_rank.row(0), by_rank.row(-1)
     text = f"{MEANING[value][0]}{'' if value == 'step_ns' else ':'} {middle}"
     text += f" in {phase[0]}" if phase.len() else ""
@@ -173,7 +160,7 @@ _BY: Final = {
 MAX_GROUPS = 12
 
 
-@chart_of("llmprof.analyze.late_groups(trace)", "by group ranks calls share_last expected_share late_median_ns")
+@draw.chart_of("llmprof.analyze.late_groups(trace)", "by group ranks calls share_last expected_share late_median_ns")
 def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """How often each node or parallel group arrives last, compared with chance.
 
@@ -197,14 +184,14 @@ def late_groups(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcat
     notes = ["Bar: share of the collectives over several groups in which a rank of the group arrives last."]
     notes.append("Line: the group's part of the ranks of these calls.")
     notes += ["The twelve latest of each kind are shown."] if cut else []
-    return finish(compose.rows(*panels, spacing=24), title or text, notes)
+    return theme.finish(compose.rows(*panels, spacing=24), title or text, notes)
 
 
 def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
-    room = 110 if is_narrow() else 150
+    room = 110 if theme.is_narrow() else 150
     drawn = rows.with_columns(
         pl.col("ranks").list.eval(pl.element().cast(pl.String)).list.join(", ").str.slice(0, 60),
-        label=pl.Series(distinct([shorten(name, 17 if is_narrow() else 24) for name in rows["group"]])),
+        label=pl.Series(distinct([shorten(name, 17 if theme.is_narrow() else 24) for name in rows["group"]])),
     )
     axis = alt.Axis(title=None, ticks=False, labelPadding=6, labelLimit=room, minExtent=room)
     y = alt.Y("label:N", sort=None, scale=alt.Scale(domain=drawn["label"].to_list()), axis=axis)
@@ -214,9 +201,11 @@ def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
         *(alt.Tooltip(f"{name}:Q", format=".1%") for name in ("share_last", "expected_share")),
         alt.Tooltip("calls:Q", format=","),
     ]
-    base = alt.Chart(inline(drawn)).encode(y=y)
-    bars = base.mark_bar(color=COMMUNICATION, height={"band": 0.7}).encode(x=x, tooltip=tips)
-    lines = base.mark_tick(color=INK, thickness=2, size=18).encode(x=alt.X("expected_share:Q", title="arrives last"))
-    return layered(bars, lines).properties(
-        width=inner() - room - 20, height=24 * rows.height, title=heading(f"By {_BY.get(by, by)}")
+    base = alt.Chart(draw.inline(drawn)).encode(y=y)
+    bars = base.mark_bar(color=theme.COMMUNICATION, height={"band": 0.7}).encode(x=x, tooltip=tips)
+    lines = base.mark_tick(color=theme.INK, thickness=2, size=18).encode(
+        x=alt.X("expected_share:Q", title="arrives last")
+    )
+    return theme.layered(bars, lines).properties(
+        width=theme.inner() - room - 20, height=24 * rows.height, title=theme.heading(f"By {_BY.get(by, by)}")
     )

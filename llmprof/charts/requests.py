@@ -8,29 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.analyze.requests.requests import slowest
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import chart_of, inline, log_ticks, nothing, number, require, stacked_bars, tiles
-from llmprof.charts.base.theme import (
-    COMMUNICATION,
-    COMPUTE,
-    INK,
-    NUMBER,
-    PHASES,
-    REST,
-    TEXT_PX,
-    WAIT,
-    beside,
-    colour,
-    finish,
-    heading,
-    inner,
-    is_narrow,
-    layered,
-    row_axis,
-    rows_of,
-    text_px,
-    time_unit,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.breakdown import PARTS
 from llmprof.charts.counters import counters_panel
 from llmprof.charts.kernels import kernel_panel, kernel_rows
@@ -47,11 +25,11 @@ LATENCIES = {
 }
 """Metrics of a request in the order of the chart, and what they are called."""
 
-_PHASES = {"plain": ("without profiler", COMPUTE), "profiled": ("under the profiler", COMMUNICATION)}
+_PHASES = {"plain": ("without profiler", theme.COMPUTE), "profiled": ("under the profiler", theme.COMMUNICATION)}
 _ROW = 42
 
 
-@chart_of(
+@draw.chart_of(
     "llmprof.launch.run.requests.summarize(run.requests)",
     "phase metric mean p50 p99 n",
     refuses="the engine reported no latency",
@@ -61,23 +39,23 @@ def requests(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
 
     The axis of time is logarithmic.
     """
-    chart = requests_panel(frame, inner() - 8)
+    chart = requests_panel(frame, theme.inner() - 8)
     if chart is None:
-        raise nothing("requests", "the engine reported no latency of a request")
+        raise draw.nothing("requests", "the engine reported no latency of a request")
     shown = frame.filter(pl.col("metric").is_in(list(LATENCIES)))
     words = [
-        f"{name} {format_ns(number(rows['p50'][0]))}"
+        f"{name} {format_ns(draw.number(rows['p50'][0]))}"
         for metric, name in (("ttft_ns", "first token"), ("tpot_ns", "each further one"), ("e2e_ns", "end to end"))
         if (rows := shown.filter(metric=metric).sort("phase")).height
     ]
     head = f"Median latencies: {', '.join(words)}" if words else "Latencies of the requests"
     counts = ", ".join(
-        f"{number(rows['n'].min()):,.0f} requests {name}"
+        f"{draw.number(rows['n'].min()):,.0f} requests {name}"
         for phase, (name, _) in _PHASES.items()
         if (rows := shown.filter((pl.col("phase") == phase) & (pl.col("metric") != "itl_ns"))).height
     )
     note = f"Dot: median; line: to the 99th percentile. {counts}."
-    return finish(compose.rows(chart), title or head, note, at_edge=True)
+    return theme.finish(compose.rows(chart), title or head, note, at_edge=True)
 
 
 def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
@@ -89,7 +67,7 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
         return None
     names = [name for metric, name in LATENCIES.items() if metric in rows["metric"].to_list()]
     table = {name: fill for phase, (name, fill) in _PHASES.items() if phase in rows["phase"].to_list()}
-    unit = time_unit(number(rows["p50"].median()))
+    unit = theme.time_unit(draw.number(rows["p50"].median()))
     data = rows.select(
         row=pl.col("metric").replace_strict(LATENCIES, return_dtype=pl.String),
         part=pl.col("phase").replace_strict({p: n for p, (n, _) in _PHASES.items()}, return_dtype=pl.String),
@@ -97,21 +75,21 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
         high=pl.max_horizontal("p50", "p99") / unit.ns,
         label=pl.col("p50").map_elements(format_ns, return_dtype=pl.String),
     )
-    across = width - 20 - round(max(text_px(name, TEXT_PX) for name in names))
-    low, high = number(data["middle"].min()) / 1.6, number(data["high"].max()) * 2.2
+    across = width - 20 - round(max(theme.text_px(name, theme.TEXT_PX) for name in names))
+    low, high = draw.number(data["middle"].min()) / 1.6, draw.number(data["high"].max()) * 2.2
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    axis = alt.Axis(title=f"time ({unit.symbol}, log scale)", format=NUMBER, values=log_ticks(low, high))
-    x, y, shade = alt.X("middle:Q", scale=scale, axis=axis), row_axis(names), colour("part", table)
+    axis = alt.Axis(title=f"time ({unit.symbol}, log scale)", format=theme.NUMBER, values=draw.log_ticks(low, high))
+    x, y, shade = alt.X("middle:Q", scale=scale, axis=axis), theme.row_axis(names), theme.colour("part", table)
     shade["legend"]["symbolOpacity"] = 1
     shade["legend"]["symbolType"] = "circle"
     shift = alt.YOffset("part:N", sort=None, scale=alt.Scale(domain=list(table), paddingOuter=0.3))
     tips = [alt.Tooltip("row:N"), alt.Tooltip("part:N"), alt.Tooltip("label:N", title="median")]
-    base = alt.Chart(inline(data))
+    base = alt.Chart(draw.inline(data))
     lines = base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=x, x2=alt.X2("high:Q"), y=y, yOffset=shift, color=shade)
     dots = base.mark_circle(size=80, opacity=1).encode(x=x, y=y, yOffset=shift, color=shade, tooltip=tips)
-    texts = base.mark_text(align="left", baseline="middle", dx=8, color=INK)
+    texts = base.mark_text(align="left", baseline="middle", dx=8, color=theme.INK)
     labels = texts.encode(x=alt.X("high:Q", scale=scale), y=y, yOffset=shift, text=alt.Text("label:N"))
-    return layered(lines, dots, labels).properties(width=across, height=_ROW * len(names))
+    return theme.layered(lines, dots, labels).properties(width=across, height=_ROW * len(names))
 
 
 _SHOWN = ("ttft_ns", "tpot_ns", "itl_ns", "e2e_ns")
@@ -119,7 +97,7 @@ _WARM_UP = "warmup"
 _SPACE, _AXIS, _HEIGHT, _MOST_POINTS, _DOTS = 30, 34, 190, 400, 60
 
 
-@chart_of(
+@draw.chart_of(
     "run.requests, or llmprof.launch.run.requests.requests_of(worker)",
     "phase ttft_ns tpot_ns e2e_ns",
     refuses="the engine reported none of the latencies",
@@ -138,14 +116,14 @@ def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VCo
     rows = frame.filter(pl.col("phase") != _WARM_UP)
     values = {name: points for name in _SHOWN if (points := _values(rows, name)).height}
     if not values:
-        raise nothing("request_latency", "the engine reported no latency of a request")
+        raise draw.nothing("request_latency", "the engine reported no latency of a request")
     phases = _phases(pl.concat(values.values())["phase"].unique().to_list())
-    across = 1 if is_narrow() else len(values) if len(values) < 4 else 2
-    plot = (inner() - _AXIS + _SPACE) // across - _SPACE
+    across = 1 if theme.is_narrow() else len(values) if len(values) < 4 else 2
+    plot = (theme.inner() - _AXIS + _SPACE) // across - _SPACE
     panels = [
         _panel(points, name, plot, phases, first=i % across == 0) for i, (name, points) in enumerate(values.items())
     ]
-    grid = rows_of(panels, across, spacing=_SPACE)
+    grid = theme.rows_of(panels, across, spacing=_SPACE)
     repeats = pl.col("repeat").n_unique() if "repeat" in rows.columns else pl.lit(1)
     counts = rows.group_by("phase").agg(pl.len(), repeats=repeats)
     counted = {phase: row for phase, *row in counts.iter_rows()}
@@ -154,7 +132,7 @@ def request_latency(frame: pl.DataFrame, *, title: str | None = None) -> alt.VCo
         for part, (n, times) in ((part, counted[phase]) for phase, (part, _) in phases.items())
     ]
     note = f"{'; '.join(notes)}. Warm-up is left out."
-    return finish(compose.rows(*grid, spacing=30), title or _headline(values, phases), note[0].upper() + note[1:])
+    return theme.finish(compose.rows(*grid, spacing=30), title or _headline(values, phases), note[0].upper() + note[1:])
 
 
 def _phases(recorded: list[str]) -> dict[str, tuple[str, str]]:
@@ -178,29 +156,31 @@ def _values(rows: pl.DataFrame, name: str) -> pl.DataFrame:
 def _panel(
     values: pl.DataFrame, name: str, plot: int, phases: dict[str, tuple[str, str]], *, first: bool
 ) -> alt.LayerChart:
-    unit = time_unit(number(values["ns"].max()))
+    unit = theme.time_unit(draw.number(values["ns"].max()))
     table = dict(phases.values())
     data = _steps(values, phases).with_columns(value=pl.col("ns") / unit.ns)
-    low, high = number(data["value"].min()), number(data["value"].max())
+    low, high = draw.number(data["value"].min()), draw.number(data["value"].max())
     air = (high - low) * 0.06 or high * 0.1 or 1.0
     x = alt.X(
         "value:Q",
         scale=alt.Scale(domain=[max(0.0, low - air), high + air], nice=False),
-        axis=alt.Axis(title=f"time ({unit.symbol})", format=NUMBER, tickCount=5, grid=False),
+        axis=alt.Axis(title=f"time ({unit.symbol})", format=theme.NUMBER, tickCount=5, grid=False),
     )
     quiet = {"labels": first, "ticks": first, "domain": first}
     axis = alt.Axis.from_dict({"title": None, "values": [0, 50, 90, 100], "labelExpr": "datum.value + ' %'", **quiet})
     y = alt.Y("share:Q", scale=alt.Scale(domain=[0, 104], nice=False), axis=axis)
-    shade = colour("part", table)
+    shade = theme.colour("part", table)
     for key, value in {"symbolType": "stroke", "symbolStrokeWidth": 3}.items():
         shade["legend"][key] = value
     tips = [alt.Tooltip("part:N"), alt.Tooltip("value:Q", format=",.4~r"), alt.Tooltip("share:Q", format=",.3~r")]
-    line = alt.Chart(inline(data)).mark_line(interpolate="step-after", strokeWidth=1.8).encode(x=x, y=y, color=shade)
+    line = (
+        alt.Chart(draw.inline(data)).mark_line(interpolate="step-after", strokeWidth=1.8).encode(x=x, y=y, color=shade)
+    )
     marks = [line]
     if values.height <= _DOTS * len(table):
-        dots = alt.Chart(inline(data.filter(pl.col("share") > 0))).mark_point(filled=True, size=26, opacity=1)
+        dots = alt.Chart(draw.inline(data.filter(pl.col("share") > 0))).mark_point(filled=True, size=26, opacity=1)
         marks.append(dots.encode(x=x, y=y, color=shade, tooltip=tips))
-    return layered(*marks, beside(LATENCIES[name].capitalize())).properties(width=plot, height=_HEIGHT)
+    return theme.layered(*marks, theme.beside(LATENCIES[name].capitalize())).properties(width=plot, height=_HEIGHT)
 
 
 def _steps(values: pl.DataFrame, phases: dict[str, tuple[str, str]]) -> pl.DataFrame:
@@ -225,7 +205,7 @@ def _headline(values: dict[str, pl.DataFrame], phases: dict[str, tuple[str, str]
     for name, what in (("ttft_ns", "first token after"), ("tpot_ns", "a token every"), ("e2e_ns", "end after")):
         ns = values[name].filter(phase=phase)["ns"] if name in values else pl.Series([], dtype=pl.Float64)
         if ns.len():
-            words.append(f"{what} {format_ns(number(ns.median()))}")
+            words.append(f"{what} {format_ns(draw.number(ns.median()))}")
     return f"Median {part}: {', '.join(words)}" if words else "Time from token to token"
 
 
@@ -273,56 +253,58 @@ def dashboard(
     """
     panels: list[alt.LayerChart | alt.VConcatChart] = []
     rows = [list(figures[i : i + _TILES]) for i in range(0, len(figures), _TILES)]
-    panels += [tiles(row, inner()) for row in rows]
-    if requests is not None and (latencies := requests_panel(requests, inner())) is not None:
+    panels += [draw.tiles(row, theme.inner()) for row in rows]
+    if requests is not None and (latencies := requests_panel(requests, theme.inner())) is not None:
         panels.append(
-            _indented(latencies).properties(title=heading("Latencies of the requests: median, and up to p99"))
+            _indented(latencies).properties(title=theme.heading("Latencies of the requests: median, and up to p99"))
         )
-    if where is not None and number(where["ns"].sum()) > 0:
+    if where is not None and draw.number(where["ns"].sum()) > 0:
         panels.append(_where(where))
-    if kernels is not None and number(kernels["total_ns"].sum()) > 0:
+    if kernels is not None and draw.number(kernels["total_ns"].sum()) > 0:
         words = "Longest kernels: total over ranks and steps, share, count"
-        bars = kernel_panel(kernel_rows(kernels, _KERNELS), inner(), None)
-        panels.append(_indented(bars).properties(title=heading(words)))
+        bars = kernel_panel(kernel_rows(kernels, _KERNELS), theme.inner(), None)
+        panels.append(_indented(bars).properties(title=theme.heading(words)))
     if counters is not None and counters.height:
-        chart, _ = counters_panel(counters, inner() - 34, _COUNTERS)
+        chart, _ = counters_panel(counters, theme.inner() - 34, _COUNTERS)
         if chart is not None:
             panels.append(
-                chart.properties(title=heading("Monitors over the time of the run (s; 0: start of the recording)"))
+                chart.properties(
+                    title=theme.heading("Monitors over the time of the run (s; 0: start of the recording)")
+                )
             )
     if not panels:
         source = "a finished run: llmprof.Visualizer(folder)"
-        raise nothing("dashboard", "the run has neither metrics nor a trace", source)
+        raise draw.nothing("dashboard", "the run has neither metrics nor a trace", source)
     page: alt.VConcatChart = compose.rows(*panels, spacing=26).resolve_scale(color="independent")
-    return finish(page, title, subtitle)
+    return theme.finish(page, title, subtitle)
 
 
 def _where(where: pl.DataFrame) -> alt.LayerChart:
     """Bars of the phases: time a step and rank."""
-    places = {name: i for i, name in enumerate(PHASES)}
+    places = {name: i for i, name in enumerate(theme.PHASES)}
     ordered = where.sort(pl.col("phase").replace_strict(places, default=len(places), return_dtype=pl.Int64))
     named = pl.format(
         "{} ({} step{})", "phase", "steps", pl.when(pl.col("steps") == 1).then(pl.lit("")).otherwise(pl.lit("s"))
     )
     parts = ordered.select("part", row=named, ns=pl.col("ns") / (pl.col("steps") * pl.col("ranks")))
     names = parts["row"].unique(maintain_order=True)
-    width = inner() - 20 - round(max(text_px(name, TEXT_PX) for name in names))
-    table = {name: fill for name, fill in PARTS.items() if number(parts.filter(part=name)["ns"].sum()) > 0}
-    bars = layered(*stacked_bars(parts, table, width=width, title="time of one step"))
+    width = theme.inner() - 20 - round(max(theme.text_px(name, theme.TEXT_PX) for name in names))
+    table = {name: fill for name, fill in PARTS.items() if draw.number(parts.filter(part=name)["ns"].sum()) > 0}
+    bars = theme.layered(*draw.stacked_bars(parts, table, width=width, title="time of one step"))
     bars = bars.properties(width=width, height=_DASHBOARD_ROW * len(names))
-    return _indented(bars).properties(title=heading("Where the time of a step goes"))
+    return _indented(bars).properties(title=theme.heading("Where the time of a step goes"))
 
 
 def _indented(panel: alt.LayerChart) -> alt.LayerChart:
     """A panel whose names are inside it, so that all panels and their headings begin at the left edge."""
-    if is_narrow():  # names stand above their bars, or are short
+    if theme.is_narrow():  # names stand above their bars, or are short
         return panel
-    left = inner() - int(panel.width)
+    left = theme.inner() - int(panel.width)
     for mark in panel.layer:
-        mark.encoding.x["scale"]["range"] = [left, inner()]
+        mark.encoding.x["scale"]["range"] = [left, theme.inner()]
         if "axis" in mark.encoding.y.to_dict():
             mark.encoding.y["axis"]["offset"] = -left
-    indented: alt.LayerChart = panel.properties(width=inner())
+    indented: alt.LayerChart = panel.properties(width=theme.inner())
     return indented
 
 
@@ -331,16 +313,16 @@ _WATERFALL_COLUMNS = (
     *("queue_decode_ns", "queue_other_ns", "prefill_ns", "ttft_others_ns", "e2e_ns", "reason"),
 )
 _TABLE = {
-    "waits behind prefill of others": COMMUNICATION,
-    "waits behind decode of others": WAIT,
-    "waits, no step runs": REST,
-    "prefill": PHASES["prefill"],
-    "decode": PHASES["decode"],
+    "waits behind prefill of others": theme.COMMUNICATION,
+    "waits behind decode of others": theme.WAIT,
+    "waits, no step runs": theme.REST,
+    "prefill": theme.PHASES["prefill"],
+    "decode": theme.PHASES["decode"],
 }
 _WATERFALL_ROW, _MOST = 15, 60
 
 
-@chart_of("llmprof.analyze.requests(run)", runs=False, refuses="there are no requests")
+@draw.chart_of("llmprof.analyze.requests(run)", runs=False, refuses="there are no requests")
 def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Requests over time, one in each row: waiting, prefill and decode.
 
@@ -348,38 +330,40 @@ def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.V
     parts of the waiting are drawn in a fixed order, not at the times at which they happened; prefill ends with the
     first token.
     """
-    require(frame, _WATERFALL_COLUMNS, chart="request_waterfall")
+    draw.require(frame, _WATERFALL_COLUMNS, chart="request_waterfall")
     shown = frame.sort("ttft_ns", descending=True).head(_MOST).sort("start_ns", "request")
-    first = int(number(shown["start_ns"].min()))
-    unit = time_unit(number(shown["end_ns"].max()) - first)
+    first = int(draw.number(shown["start_ns"].min()))
+    unit = theme.time_unit(draw.number(shown["end_ns"].max()) - first)
     rows = [f"request {one}" for one in shown["request"]]
     bars = _bars(shown, first).with_columns(start=pl.col("start") / unit.ns, end=pl.col("end") / unit.ns)
     colours = {name: fill for name, fill in _TABLE.items() if name in set(bars["part"])}
-    width = inner() - 20 - round(max(text_px(row, TEXT_PX) for row in rows))
-    top = number(bars["end"].max())
+    width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
+    top = draw.number(bars["end"].max())
     scale = alt.Scale(domain=[0, top * 1.02 or 1], nice=False)
     axis = alt.Axis(
-        title=f"time since the first arrival ({unit.symbol})", format=NUMBER, tickCount=4 if is_narrow() else 8
+        title=f"time since the first arrival ({unit.symbol})",
+        format=theme.NUMBER,
+        tickCount=4 if theme.is_narrow() else 8,
     )
-    x, y = alt.X("start:Q", scale=scale, axis=axis), row_axis(rows)
+    x, y = alt.X("start:Q", scale=scale, axis=axis), theme.row_axis(rows)
     tips = [
         alt.Tooltip("row:N", title="request"),
         alt.Tooltip("part:N"),
         alt.Tooltip("long:N", title="time"),
         alt.Tooltip("reason:N", title="mostly"),
     ]
-    base = alt.Chart(inline(bars))
+    base = alt.Chart(draw.inline(bars))
     marks = base.mark_bar(height=_WATERFALL_ROW - 5).encode(
-        x=x, x2=alt.X2("end:Q"), y=y, color=colour("part", colours), tooltip=tips
+        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour("part", colours), tooltip=tips
     )
     tokens = pl.DataFrame({"row": rows, "at": ((shown["first_token_ns"] - first) / unit.ns).to_list()})
-    ticks = alt.Chart(inline(tokens)).mark_tick(color=INK, thickness=2, height=_WATERFALL_ROW - 3)
+    ticks = alt.Chart(draw.inline(tokens)).mark_tick(color=theme.INK, thickness=2, height=_WATERFALL_ROW - 3)
     ticks = ticks.encode(x=alt.X("at:Q", scale=scale, axis=axis), y=y)
-    chart = layered(marks, ticks).properties(width=width, height=_WATERFALL_ROW * len(rows) + 6)
+    chart = theme.layered(marks, ticks).properties(width=width, height=_WATERFALL_ROW * len(rows) + 6)
     note = "Black: the first token. The parts of the waiting stand in one order, not when they were."
     if frame.height > _MOST:
         note += f" The {_MOST} of {frame.height} requests with the latest first token are shown."
-    return finish(compose.rows(chart), title or slowest(frame)["title"], note, at_edge=True)
+    return theme.finish(compose.rows(chart), title or slowest(frame)["title"], note, at_edge=True)
 
 
 def _bars(shown: pl.DataFrame, first: int) -> pl.DataFrame:

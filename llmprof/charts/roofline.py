@@ -10,24 +10,8 @@ import altair as alt
 import polars as pl
 
 from llmprof import hardware
-from llmprof.charts.base.data import chart_of, constant, inline, log_ticks, nothing, number, require
+from llmprof.charts.base import draw, theme
 from llmprof.charts.base.save import Box, Segment, along, around, place
-from llmprof.charts.base.theme import (
-    COMPUTE,
-    INK,
-    MUTED,
-    NUMBER,
-    PAPER,
-    REST,
-    TEXT_PX,
-    colour,
-    colours,
-    finish,
-    inner,
-    layered,
-    percent,
-    text_px,
-)
 from llmprof.names import kernels
 from llmprof.text import shorten
 from llmprof.units import format_ns
@@ -77,7 +61,7 @@ def derived(rows: pl.DataFrame) -> Roofs:
     """
     with_roof = rows.drop_nulls(["roof_flop_per_s", "dtype"]).filter(pl.col("roof_flop_per_s") > 0)
     slope = pl.col("roof_flop_per_s") / pl.col("arithmetic_intensity")
-    steepest = number(with_roof.select(slope.max()).item())
+    steepest = draw.number(with_roof.select(slope.max()).item())
     flat = with_roof.filter(slope < steepest * (1 - _EXACT)).group_by("dtype").agg(pl.col("roof_flop_per_s").max())
     peaks = {str(dtype): float(rate) for dtype, rate in flat.sort("dtype").iter_rows()}
     top = with_roof.filter(slope >= steepest * (1 - _EXACT))
@@ -99,9 +83,9 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
         ridge = rate / roofs.bandwidth if roofs.bandwidth else plane.x[0]
         start, end = plane.at(max(ridge, plane.x[0]), rate), plane.at(plane.x[1], rate)
         name = f"{', '.join(types)}: {rate / 1e12:,.4g} TFLOP/s"
-        marks.append(segment((*start, *end), MUTED, 1.5))
+        marks.append(segment((*start, *end), theme.MUTED, 1.5))
         marks.append(_name(name, (end[0] - 4, end[1] - 5), align="right", baseline="bottom"))
-        width = text_px(name, TEXT_PX)
+        width = theme.text_px(name, theme.TEXT_PX)
         taken += [*along(start, end), Box(end[0] - 4 - width, end[1] - 20, end[0], end[1])]
     if by_rate:
         taken.append(Box(0, 0, plane.width, plane.at(plane.x[0], max(by_rate))[1]))  # nothing has a place above
@@ -113,12 +97,12 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
             start, end = plane.at(first, first * roofs.bandwidth), plane.at(last, last * roofs.bandwidth)
             angle = math.degrees(math.atan2(end[1] - start[1], end[0] - start[0]))
             start_of_name = (start[0] + (end[0] - start[0]) * 0.4, start[1] + (end[1] - start[1]) * 0.4)
-            marks.append(segment((*start, *end), MUTED, 1.5))
+            marks.append(segment((*start, *end), theme.MUTED, 1.5))
             name = f"memory: {roofs.bandwidth / 1e12:,.4g} TB/s"
             lean = math.radians(angle)
             above = (start_of_name[0] + 9 * math.sin(lean), start_of_name[1] - 9 * math.cos(lean))
             marks.append(_name(name, above, align="center", baseline="middle", angle=angle % 360))
-            half = text_px(name, TEXT_PX) / 2
+            half = theme.text_px(name, theme.TEXT_PX) / 2
             ends = [(above[0] + s * half * math.cos(lean), above[1] + s * half * math.sin(lean)) for s in (-1, 1)]
             taken += [*along(start, end), *(around(b.left + 3, b.top + 3, 8) for b in along(ends[0], ends[1]))]
     return marks, taken
@@ -127,7 +111,7 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
 def segment(ends: Segment, colour: str, width: float) -> alt.Chart:
     """A straight line between two places of the plot (x, y, x, y in px)."""
     x, y, x2, y2 = ends
-    rule = alt.Chart(constant({})).mark_rule(color=colour, strokeWidth=width)
+    rule = alt.Chart(draw.constant({})).mark_rule(color=colour, strokeWidth=width)
     drawn: alt.Chart = rule.encode(x=alt.XValue(x), y=alt.YValue(y), x2=alt.X2Value(x2), y2=alt.Y2Value(y2))
     return drawn
 
@@ -140,14 +124,16 @@ def _name(
     baseline: Literal["bottom", "middle"],
     angle: float = 0,
 ) -> alt.Chart:
-    mark = alt.Chart(constant({})).mark_text(align=align, baseline=baseline, angle=angle, fontSize=TEXT_PX, color=MUTED)
+    mark = alt.Chart(draw.constant({})).mark_text(
+        align=align, baseline=baseline, angle=angle, fontSize=theme.TEXT_PX, color=theme.MUTED
+    )
     named: alt.Chart = mark.encode(x=alt.XValue(corner[0]), y=alt.YValue(corner[1]), text=alt.TextValue(text))
     return named
 
 
 _RATES = ("arithmetic_intensity", "flop_per_s", "duration_ns")
 _COLUMNS = ("kernel_name", "dtype", "roof_flop_per_s", "roof_share", "bound", *_RATES)
-BOUNDS = {"compute": COMPUTE, "memory": "#882255", "latency": "#DDAA33"}
+BOUNDS = {"compute": theme.COMPUTE, "memory": "#882255", "latency": "#DDAA33"}
 """What limits a kernel, and its colour."""
 
 _HEIGHT, _AXIS = 430, 64
@@ -159,7 +145,7 @@ _MAX_AVOIDED, _APART, _ASIDE = 400, 3, 60
 """Longest launches that labels avoid, by how much, and room between the last point and its label (px)."""
 
 
-@chart_of("llmprof.analyze.speed_of_light(metrics)", refuses="no launch has operations and memory traffic")
+@draw.chart_of("llmprof.analyze.speed_of_light(metrics)", refuses="no launch has operations and memory traffic")
 def roofline(
     frame: pl.DataFrame, *, peaks: str | hardware.Device | None = None, title: str | None = None
 ) -> alt.LayerChart:
@@ -182,7 +168,7 @@ def roofline(
     LlmprofError
         The device is unknown.
     """
-    require(frame, _COLUMNS, chart="roofline")
+    draw.require(frame, _COLUMNS, chart="roofline")
     by, missing = ("stage", "other") if "stage" in frame.columns else ("bound", "unknown")
     named = frame.with_columns(
         function=kernels.displayed(frame["kernel_name"]),
@@ -191,34 +177,41 @@ def roofline(
     )
     rows = named.filter("drawable").sort("duration_ns", "function", descending=[True, False], maintain_order=True)
     if rows.is_empty():
-        raise nothing("roofline", "no launch has floating-point operations and memory traffic")
+        raise draw.nothing("roofline", "no launch has floating-point operations and memory traffic")
     rows = rows.with_columns(label=pl.col("group" if by == "stage" else "function"))
     present = rows["group"].unique().sort().to_list()
     listed = {name: shade for name, shade in BOUNDS.items() if name in present}
-    table = colours("stage", present) if by == "stage" else listed | {n: REST for n in present if n not in listed}
+    table = (
+        theme.colours("stage", present)
+        if by == "stage"
+        else listed | {n: theme.REST for n in present if n not in listed}
+    )
     roofs = derived(rows) if peaks is None else given(hardware.device(peaks), rows)
     plane = _plane(rows, roofs)
     drawn, taken = lines(roofs, plane)
     marks = [*drawn, _points(rows, plane, table), *_labels(rows, plane, taken)]
-    chart = layered(*marks).properties(width=plane.width, height=_HEIGHT)
-    longest = format_ns(number(rows["duration_ns"].max()))
+    chart = theme.layered(*marks).properties(width=plane.width, height=_HEIGHT)
+    longest = format_ns(draw.number(rows["duration_ns"].max()))
     notes = [f"A point is a launch; its area is its duration, at most {longest}."]
     if not roofs.bandwidth and not roofs.peaks:
         notes.append("The roofs are not known.")
     left_out = _left_out(named.filter(~pl.col("drawable")))
-    return finish(chart, title or _headline(rows), [" ".join(notes), left_out] if left_out else notes)
+    return theme.finish(chart, title or _headline(rows), [" ".join(notes), left_out] if left_out else notes)
 
 
 def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
     """Axis ranges that include all points and, if known, the ridges, with space for a label on the right."""
     intensity, rate = rows["arithmetic_intensity"], rows["flop_per_s"]
     ridges = [peak / roofs.bandwidth for peak in roofs.peaks.values()] if roofs.bandwidth else []
-    left, right = min(number(intensity.min()), *ridges, math.inf) / 2.5, max(number(intensity.max()), *ridges, 0.0)
-    widest = max(text_px(shorten(label, _MAX_LABEL), TEXT_PX) for label in rows["label"].unique())
-    plot = inner() - _AXIS
+    left, right = (
+        min(draw.number(intensity.min()), *ridges, math.inf) / 2.5,
+        max(draw.number(intensity.max()), *ridges, 0.0),
+    )
+    widest = max(theme.text_px(shorten(label, _MAX_LABEL), theme.TEXT_PX) for label in rows["label"].unique())
+    plot = theme.inner() - _AXIS
     aside = min(widest + _ASIDE, plot / 3)
     x = (left, left * (right / left) ** (plot / (plot - aside)))
-    low, high = number(rate.min()) / 3, max(number(rate.max()), *roofs.peaks.values(), 0.0) * 2
+    low, high = draw.number(rate.min()) / 3, max(draw.number(rate.max()), *roofs.peaks.values(), 0.0) * 2
     unit = next((u for u in (1e12, 1e9, 1e6) if high >= u), 1.0)
     return Plane(plot, _HEIGHT, x, (low / unit, high / unit), unit)
 
@@ -241,12 +234,12 @@ def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Char
     tips += [alt.Tooltip("intensity:Q", title="FLOP/B", format=",.4~r"), alt.Tooltip("dtype:N")]
     tips += [alt.Tooltip("rate:Q", title=symbol, format=",.4~r"), alt.Tooltip("bound:N")]
     tips.append(alt.Tooltip("roof_share:Q", title="of its roof", format=".1%"))
-    mark = alt.Chart(inline(data)).mark_point(filled=True, opacity=0.85, stroke=PAPER, strokeWidth=0.8)
+    mark = alt.Chart(draw.inline(data)).mark_point(filled=True, opacity=0.85, stroke=theme.PAPER, strokeWidth=0.8)
     points: alt.Chart = mark.encode(
         x=_axis("intensity", "arithmetic intensity (FLOP/B, log scale)", plane.x),
         y=_axis("rate", f"{symbol} (log scale)", plane.y, alt.Y),
         size=alt.Size("area:Q", scale=None, legend=None),
-        color=colour("group", table),
+        color=theme.colour("group", table),
         tooltip=tips,
     )
     return points
@@ -256,11 +249,13 @@ def _axis(
     field: str, title: str, domain: tuple[float, float], channel: type[alt.X] | type[alt.Y] = alt.X
 ) -> alt.X | alt.Y:
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
-    return channel(f"{field}:Q", scale=scale, axis=alt.Axis(title=title, format=NUMBER, values=log_ticks(*domain)))
+    return channel(
+        f"{field}:Q", scale=scale, axis=alt.Axis(title=title, format=theme.NUMBER, values=draw.log_ticks(*domain))
+    )
 
 
 def _area(rows: pl.DataFrame) -> pl.Series:
-    share = rows["duration_ns"] / number(rows["duration_ns"].max())
+    share = rows["duration_ns"] / draw.number(rows["duration_ns"].max())
     return (share * _LARGEST).clip(_LEAST)
 
 
@@ -281,19 +276,21 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
         near = [(name == label, around(*middle, r if name == label else r + _APART)) for name, middle, r in points]
         others = [box for same, box in near if not (same and box.meets(own))]
         text = shorten(label, _MAX_LABEL)
-        size = (text_px(text, TEXT_PX), TEXT_PX + 2.0)
+        size = (theme.text_px(text, theme.TEXT_PX), theme.TEXT_PX + 2.0)
         spot = place(point, radius, size, (plane.width, plane.height), [*taken, *others])
         if spot is None:
             continue
         box, ends = spot
         taken.append(box)
         if ends:
-            marks.append(segment(ends, INK, 0.8))
+            marks.append(segment(ends, theme.INK, 0.8))
             taken += along(ends[:2], ends[2:])
         middle = {"x": alt.XValue((box.left + box.right) / 2), "y": alt.YValue((box.top + box.bottom) / 2)}
-        written = alt.Chart(inline(pl.DataFrame({"label": [text]})))
+        written = alt.Chart(draw.inline(pl.DataFrame({"label": [text]})))
         marks.append(
-            written.mark_text(baseline="middle", fontSize=TEXT_PX, color=INK).encode(text=alt.Text("label:N"), **middle)
+            written.mark_text(baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK).encode(
+                text=alt.Text("label:N"), **middle
+            )
         )
     return marks
 
@@ -309,7 +306,7 @@ def _headline(rows: pl.DataFrame) -> str:
     name = shorten(top["label"], _MAX_NAME)
     if not top["known"]:
         return f"{name} takes the most time; its roof is not known"
-    return f"{name} takes the most time, and reaches {percent(100 * top['reached'])} of its roof"
+    return f"{name} takes the most time, and reaches {theme.percent(100 * top['reached'])} of its roof"
 
 
 def _left_out(rows: pl.DataFrame) -> str:
@@ -327,7 +324,7 @@ def _left_out(rows: pl.DataFrame) -> str:
         sums = some.group_by("function").agg(ns=pl.col("duration_ns").sum(), n=pl.len())
         sums = sums.sort("ns", "function", descending=[True, False])
         names = [
-            f"{shorten(name, _MAX_NAME)} ({f'{n:,} launches, ' if n > 1 else ''}{format_ns(number(ns))})"
+            f"{shorten(name, _MAX_NAME)} ({f'{n:,} launches, ' if n > 1 else ''}{format_ns(draw.number(ns))})"
             for name, ns, n in sums.head(_MAX_NAMED).iter_rows()
         ]
         more = [f"{sums.height - _MAX_NAMED} more"] if sums.height > _MAX_NAMED else []

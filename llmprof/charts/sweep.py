@@ -9,25 +9,7 @@ from typing import Any
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import chart_of, inline, nothing, number, require, stacked_bars
-from llmprof.charts.base.theme import (
-    INK,
-    MUTED,
-    NUMBER,
-    PHASES,
-    TEXT_PX,
-    beside,
-    finish,
-    heading,
-    in_order,
-    inner,
-    is_narrow,
-    layered,
-    percent,
-    text_px,
-    time_unit,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.breakdown import PARTS
 from llmprof.errors import AnalysisError
 from llmprof.text import shorten
@@ -102,7 +84,7 @@ _RATES = {"output_tokens_per_s": "output tokens a second", "requests_per_s": "re
 _SPACE, _HEIGHT = 34, 230
 
 
-@chart_of("llmprof.BatchRunner(config).run_parameter_sweep(...).comparison", refuses="no point has a latency")
+@draw.chart_of("llmprof.BatchRunner(config).run_parameter_sweep(...).comparison", refuses="no point has a latency")
 def sweep_latency(
     frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
 ) -> alt.HConcatChart:
@@ -116,15 +98,15 @@ def sweep_latency(
         Parameters in another order, or some of them; all of the sweep if not given.
     """
     columns = [f"{name}_ns" for name in _LATENCIES]
-    require(frame, ["label", *columns], chart="sweep_latency")
-    shown = [name for name in _LATENCIES if number(frame[f"{name}_ns"].max()) > 0]
+    draw.require(frame, ["label", *columns], chart="sweep_latency")
+    shown = [name for name in _LATENCIES if draw.number(frame[f"{name}_ns"].max()) > 0]
     if not shown:
-        raise nothing("sweep_latency", "no point has a latency")
+        raise draw.nothing("sweep_latency", "no point has a latency")
     over = axes(frame, swept(frame, parameters))
     panels = []
-    plot = (inner() + _SPACE) // (1 if is_narrow() else len(shown)) - _SPACE - 44
+    plot = (theme.inner() + _SPACE) // (1 if theme.is_narrow() else len(shown)) - _SPACE - 44
     for name in shown:
-        unit = time_unit(number(over.data[f"{name}_ns"].max()))
+        unit = theme.time_unit(draw.number(over.data[f"{name}_ns"].max()))
         tail = f"{name}_p99_ns" if f"{name}_p99_ns" in frame.columns else f"{name}_ns"
         data = over.data.drop_nulls(f"{name}_ns").with_columns(
             value=pl.col(f"{name}_ns") / unit.ns,
@@ -144,10 +126,10 @@ def sweep_latency(
         f"{_measured(frame)}; thick bars: 95 % confidence interval of the mean over the repeats, where there are "
         "several; thin lines go up to the 99th percentile. Each panel has its own axis."
     )
-    return finish(_beside(panels, _SPACE), head, notes)
+    return theme.finish(_beside(panels, _SPACE), head, notes)
 
 
-@chart_of("llmprof.BatchRunner(config).run_parameter_sweep(...).comparison", refuses="no point has a throughput")
+@draw.chart_of("llmprof.BatchRunner(config).run_parameter_sweep(...).comparison", refuses="no point has a throughput")
 def sweep_throughput(
     frame: pl.DataFrame, *, parameters: Sequence[str] | None = None, title: str | None = None
 ) -> alt.HConcatChart:
@@ -160,11 +142,11 @@ def sweep_throughput(
     parameters : sequence of str, optional
         Parameters in another order, or some of them; by default all of the sweep.
     """
-    require(frame, ["label", *_RATES], chart="sweep_throughput")
-    if not number(frame["output_tokens_per_s"].max()) > 0:
-        raise nothing("sweep_throughput", "no point has a throughput")
+    draw.require(frame, ["label", *_RATES], chart="sweep_throughput")
+    if not draw.number(frame["output_tokens_per_s"].max()) > 0:
+        raise draw.nothing("sweep_throughput", "no point has a throughput")
     over = axes(frame, swept(frame, parameters))
-    plot = (inner() + _SPACE) // (1 if is_narrow() else 2) - _SPACE - 50
+    plot = (theme.inner() + _SPACE) // (1 if theme.is_narrow() else 2) - _SPACE - 50
     panels = []
     for name, words in _RATES.items():
         data = over.data.drop_nulls(name).with_columns(value=pl.col(name))
@@ -177,12 +159,12 @@ def sweep_throughput(
     also = f", within the noise of {len(equal)} other{'s' * (len(equal) > 1)}" if equal else ""
     head = title or f"Most output tokens: {_with_interval(top, 'output_tokens_per_s')} a second at {top['label']}{also}"
     note = f"{_measured(frame)}; thick bars: 95 % confidence interval of the mean over the repeats."
-    return finish(_beside(panels, _SPACE), head, note)
+    return theme.finish(_beside(panels, _SPACE), head, note)
 
 
 def _beside(panels: list[alt.LayerChart], space: int) -> alt.HConcatChart:
     """Panels side by side, below each other on a telephone."""
-    if not is_narrow():
+    if not theme.is_narrow():
         return compose.columns(*panels, spacing=space)
     return compose.columns(compose.rows(*panels, spacing=24))
 
@@ -218,12 +200,12 @@ def _panel(
     data: pl.DataFrame, over: Axes, plot: int, name: str, y_title: str, *, tail: bool, banded: bool = False
 ) -> alt.LayerChart:
     reach = [name for name, shown in (("value", True), ("tail", tail), ("high", banded)) if shown]
-    top = max(number(data[name].max()) for name in reach)
+    top = max(draw.number(data[name].max()) for name in reach)
     scale = alt.Scale(domain=[0, top * 1.12 or 1], nice=False, clamp=True)
-    y = alt.Y("value:Q", scale=scale, axis=alt.Axis(title=y_title, format=NUMBER, tickCount=5))
+    y = alt.Y("value:Q", scale=scale, axis=alt.Axis(title=y_title, format=theme.NUMBER, tickCount=5))
     shade = series_colour(over)
     columns = ["x", "series", "label", "value", *(["tail"] if tail else []), *(["low", "high"] if banded else [])]
-    base = alt.Chart(inline(data.select(columns)))
+    base = alt.Chart(draw.inline(data.select(columns)))
     tips = [alt.Tooltip("label:N", title="point"), alt.Tooltip("value:Q", format=",.4~r")]
     lines = base.mark_line(strokeWidth=2).encode(x=over.x, y=y, color=shade, detail=alt.Detail("series:N"))
     dots = base.mark_circle(size=55, opacity=1).encode(x=over.x, y=y, color=shade, tooltip=tips)
@@ -234,14 +216,16 @@ def _panel(
         low = alt.Y("low:Q", scale=scale)
         interval = base.mark_rule(strokeWidth=6, opacity=0.35)
         marks.insert(0, interval.encode(x=over.x, y=low, y2=alt.Y2("high:Q"), color=shade))
-    return layered(*marks, beside(name).encode(color=alt.ColorValue(INK))).properties(width=plot, height=_HEIGHT)
+    return theme.layered(*marks, theme.beside(name).encode(color=alt.ColorValue(theme.INK))).properties(
+        width=plot, height=_HEIGHT
+    )
 
 
 _PREFERRED = ("tensor_parallel_size", "pipeline_parallel_size", "batch_size", "max_tokens")
 _SWEEP_SCALING_SPACE, _SWEEP_SCALING_HEIGHT = 34, 230
 
 
-@chart_of(
+@draw.chart_of(
     "llmprof.BatchRunner(config).run_parameter_sweep(...).comparison",
     "label output_tokens_per_s",
     refuses="no parameter is a number with two values that ran",
@@ -268,32 +252,37 @@ def sweep_scaling(
     ordered = [over] if over else [*(name for name in _PREFERRED if name in numbers), *numbers]
     scaled = next((name for name in ordered if name in numbers), None)
     if scaled is None:
-        raise nothing("sweep_scaling", "no parameter is a number with two values that ran")
+        raise draw.nothing("sweep_scaling", "no parameter is a number with two values that ran")
     shared = axes(measured.sort(scaled), [scaled, *(name for name in names if name != scaled)])
     data = _speedups(shared.data, scaled)
-    plot = (inner() + _SWEEP_SCALING_SPACE) // (1 if is_narrow() else 2) - _SWEEP_SCALING_SPACE - 50
+    plot = (theme.inner() + _SWEEP_SCALING_SPACE) // (1 if theme.is_narrow() else 2) - _SWEEP_SCALING_SPACE - 50
     words = scaled.replace("_", " ")
     shade = series_colour(shared)
     panels = []
     for column, name, unit in (("speedup", "Speed-up", "times"), ("efficiency", "Efficiency", "%")):
-        most = number(data[column].max())
-        top = max(most, number(data["ideal"].max()) if column == "speedup" else 100.0) * 1.1
+        most = draw.number(data[column].max())
+        top = max(most, draw.number(data["ideal"].max()) if column == "speedup" else 100.0) * 1.1
         scale = alt.Scale(domain=[0, top], nice=False)
-        axis = alt.Axis(title=unit, format=NUMBER, tickCount=5)
+        axis = alt.Axis(title=unit, format=theme.NUMBER, tickCount=5)
         y = alt.Y(f"{column}:Q", scale=scale, axis=axis)
         ideal = data.select("x", "ideal").unique(maintain_order=True).with_columns(full=pl.lit(100.0))
         against = alt.Y(f"{'ideal' if column == 'speedup' else 'full'}:Q", scale=scale, axis=axis)
-        dashed = alt.Chart(inline(ideal)).mark_line(strokeDash=[5, 4], strokeWidth=1.4, color=MUTED)
-        base = alt.Chart(inline(data.select("x", "series", "label", column)))
+        dashed = alt.Chart(draw.inline(ideal)).mark_line(strokeDash=[5, 4], strokeWidth=1.4, color=theme.MUTED)
+        base = alt.Chart(draw.inline(data.select("x", "series", "label", column)))
         tips = [alt.Tooltip("label:N", title="point"), alt.Tooltip(f"{column}:Q", format=",.3~r")]
         lines = base.mark_line(strokeWidth=2).encode(x=shared.x, y=y, color=shade, detail=alt.Detail("series:N"))
         dots = base.mark_circle(size=55, opacity=1).encode(x=shared.x, y=y, color=shade, tooltip=tips)
-        marks = (dashed.encode(x=shared.x, y=against), lines, dots, beside(name).encode(color=alt.ColorValue(INK)))
-        panels.append(layered(*marks).properties(width=plot, height=_SWEEP_SCALING_HEIGHT))
+        marks = (
+            dashed.encode(x=shared.x, y=against),
+            lines,
+            dots,
+            theme.beside(name).encode(color=alt.ColorValue(theme.INK)),
+        )
+        panels.append(theme.layered(*marks).properties(width=plot, height=_SWEEP_SCALING_HEIGHT))
     last = data.filter(pl.col(scaled) == pl.col(scaled).max()).sort("speedup", descending=True).row(0, named=True)
     head = f"At {words} {last['x']}: {_times(last)}"
     note = f"Against the smallest {words} of each line; dashed: growing in step with it."
-    return finish(_beside(panels, _SWEEP_SCALING_SPACE), title or head, note)
+    return theme.finish(_beside(panels, _SWEEP_SCALING_SPACE), title or head, note)
 
 
 def _speedups(data: pl.DataFrame, scaled: str) -> pl.DataFrame:
@@ -319,11 +308,11 @@ def _times(last: Mapping[str, Any]) -> str:
     low, high, ideal = last["speedup_low"], last["speedup_high"], last["ideal"]
     rate = "the output tokens a second"
     if last.get("output_tokens_per_s_ci95_low") is None:
-        share = percent(last["efficiency"])
+        share = theme.percent(last["efficiency"])
         return f"{last['speedup']:.2f} times {rate}, an efficiency of {share} (of one repeat: the noise is not known)"
     if low is None or high is None or high > _OPEN * low:
         return f"the repeats disagree too much to say how many times {rate}"
-    ends = f"{percent(100 * low / ideal)} to {percent(100 * high / ideal)}"
+    ends = f"{theme.percent(100 * low / ideal)} to {theme.percent(100 * high / ideal)}"
     return f"{low:.2f} to {high:.2f} times {rate}, an efficiency of {ends}"
 
 
@@ -335,7 +324,7 @@ _ROW, _MAX_NAME = 28, 44
 MAX_POINTS = 40
 
 
-@chart_of(
+@draw.chart_of(
     "llmprof.BatchRunner(config).run_parameter_sweep(...).where",
     "point label phase part ns steps ranks",
     refuses="all times are zero",
@@ -351,20 +340,20 @@ def sweep_time(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     rows = frame.filter(shown).with_columns(
         ns=each, row=pl.col("label").map_elements(lambda text: shorten(text, _MAX_NAME), return_dtype=pl.String)
     )
-    if not number(rows["ns"].sum()) > 0:
-        raise nothing("sweep_time", "the times add up to zero")
-    phases = in_order(rows["phase"], PHASES)
-    table = {name: fill for name, fill in PARTS.items() if number(rows.filter(part=name)["ns"].sum()) > 0}
-    width = inner() - 20 - round(max(text_px(row, TEXT_PX) for row in rows["row"]))
+    if not draw.number(rows["ns"].sum()) > 0:
+        raise draw.nothing("sweep_time", "the times add up to zero")
+    phases = theme.in_order(rows["phase"], theme.PHASES)
+    table = {name: fill for name, fill in PARTS.items() if draw.number(rows.filter(part=name)["ns"].sum()) > 0}
+    width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows["row"]))
     panels = []
     for phase in phases:
         part = rows.filter(phase=phase).sort("point").select("row", "part", "ns")
-        bars = layered(*stacked_bars(part, table, width=width, title="time of one step"))
-        panels.append(bars.properties(width=width, height=_ROW * part["row"].n_unique(), title=heading(phase)))
+        bars = theme.layered(*draw.stacked_bars(part, table, width=width, title="time of one step"))
+        panels.append(bars.properties(width=width, height=_ROW * part["row"].n_unique(), title=theme.heading(phase)))
     notes = ["Mean over the ranks and steps of a phase, under the profiler. Time between steps is not in it."]
     if frame["point"].n_unique() > len(points):
         notes.append(f"The first {len(points)} of {frame['point'].n_unique()} points are shown.")
-    return finish(compose.rows(*panels, spacing=20), title or _headline(rows, phases), notes, at_edge=True)
+    return theme.finish(compose.rows(*panels, spacing=20), title or _headline(rows, phases), notes, at_edge=True)
 
 
 def _headline(rows: pl.DataFrame, phases: list[str]) -> str:
@@ -375,7 +364,7 @@ def _headline(rows: pl.DataFrame, phases: list[str]) -> str:
     if idle.is_empty():
         return "Where the time of a step goes at each point"
     low, high = idle.sort("share").row(0, named=True), idle.sort("share").row(-1, named=True)
-    if low["point"] == high["point"] or percent(low["share"]) == percent(high["share"]):
-        return f"Idle for {percent(high['share'])} of a {phase} step at every point"
-    least, most = f"{percent(low['share'])} of a {phase} step at {low['row']}", percent(high["share"])
+    if low["point"] == high["point"] or theme.percent(low["share"]) == theme.percent(high["share"]):
+        return f"Idle for {theme.percent(high['share'])} of a {phase} step at every point"
+    least, most = f"{theme.percent(low['share'])} of a {phase} step at {low['row']}", theme.percent(high["share"])
     return f"Idle for {least}, for {most} at {high['row']}"

@@ -12,7 +12,7 @@ import polars as pl
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog, roofline
 from llmprof.analyze.catalog import Analysis
-from llmprof.charts.base.data import NO_ROWS, extent
+from llmprof.charts.base.draw import NO_ROWS, extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
 from llmprof.report import cards, vega
 from llmprof.report.page import Absent, Figure, Section

@@ -11,7 +11,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import analyze, charts, plugins
-from llmprof.charts.base.data import number
+from llmprof.charts.base.draw import number
 from llmprof.charts.base.save import to_png_bytes
 from llmprof.charts.requests import LATENCIES
 from llmprof.errors import CaptureError, LlmprofError, NotCapturedError

@@ -3,7 +3,7 @@ import itertools
 import polars as pl
 import pytest
 
-from llmprof.charts.base.data import MAX_ROWS, inline
+from llmprof.charts.base.draw import MAX_ROWS, inline
 from llmprof.charts.base.theme import CAUSES, STAGES, colours, percent, spread, time_unit
 from llmprof.errors import AnalysisError
 

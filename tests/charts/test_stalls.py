@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from llmprof import charts
-from llmprof.charts.base.data import number
+from llmprof.charts.base.draw import number
 from llmprof.charts.base.theme import IDLE, REST
 from llmprof.charts.kernels import READY, REASONS
 from tests.charts import frames, specs

@@ -35,6 +35,7 @@ COLUMNS = [
     question="How much of the communication is waiting, and for which rank?",
     help="every collective: waiting, transfer, bandwidth",
     view="collectives",
+    recorded="device activity or operators",
     columns="rank step layer call kind algorithm bytes dur_ns wait_ns transfer_ns last_rank bus_gbps unmatched",
     reported=True,
     section="communication",
@@ -67,11 +68,6 @@ def collectives(trace: Trace) -> pl.DataFrame:
         ``algorithm_gbps, bus_gbps`` (GB/s), ``name``; ``matched_by`` (group: the recording names the group; ends: the
         ranks leave together), ``match_confidence`` (share of the calls of these ranks that overlap on all of them, as
         they must; null for kinds that a rank may leave early) and ``unmatched``.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no device activity and no operators, so communication was not recorded.
 
     Examples
     --------
@@ -262,7 +258,11 @@ _TYPES = pl.Schema(
 
 
 @Analysis(
-    question="Which rank comes late?", help="how late each rank arrives at its collectives", view="arrivals", first=()
+    question="Which rank comes late?",
+    help="how late each rank arrives at its collectives",
+    view="arrivals",
+    recorded="device activity or operators",
+    first=(),
 )
 def collective_arrivals(trace: Trace) -> pl.DataFrame:
     """Lateness of each rank at its collectives.
@@ -277,11 +277,6 @@ def collective_arrivals(trace: Trace) -> pl.DataFrame:
     polars.DataFrame
         One row for each ``kind`` and ``rank``, by these: ``count`` (calls), ``last, share_last`` (in which it arrives
         last), ``late_median_ns, late_p90_ns, late_max_ns`` (start after the first), ``wait_ns, transfer_ns`` (sums).
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no device activity and no operators, so communication was not recorded.
 
     Examples
     --------
@@ -348,6 +343,7 @@ def link_peak_gbps(trace: Trace) -> float | None:
     question="Which message sizes reach which bandwidth?",
     help="collectives by kind and message size: time, waiting, bandwidth",
     view="collective-sizes",
+    recorded="device activity or operators",
     first=(),
 )
 def collective_sizes(trace: Trace) -> pl.DataFrame:
@@ -364,11 +360,6 @@ def collective_sizes(trace: Trace) -> pl.DataFrame:
         One row for each ``kind, algorithm, bytes``, by these: ``count``, ``dur_p10_ns, dur_median_ns, dur_p90_ns`` and
         the same of ``transfer``, ``algorithm_gbps, bus_gbps`` (medians, GB/s), ``peak_gbps`` (of the device's link in
         one direction; null where unknown) and ``share_of_peak`` (of the bus).
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no device activity and no operators, so communication was not recorded.
 
     Examples
     --------

@@ -35,6 +35,7 @@ HELD_SHARE = 0.5
     question="When is the device idle, and why?",
     help="parts of the gaps in which the device does nothing, and their causes",
     view="idle",
+    recorded="device activity or operators",
     columns="rank step start_ns dur_ns gap_ns cause doing held_by next_name",
     largest_first="dur_ns",
     reported=True,
@@ -78,16 +79,6 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
         - ``after_name, after_stream``: the event that ended when the gap began; ``next_event, next_name,
           next_stream``: the one that ends the gap; ``launch_start_ns``: start of its launch;
         - ``sync_name``: the synchronising call, null for other causes.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no device activity and no operators.
-
-    Examples
-    --------
-    >>> gaps = analyze.idle(trace)
-    >>> idle_ns = gaps.group_by("cause").agg(pl.col("dur_ns").sum())
     """
     return _of_trace(trace).filter(pl.col("gap_ns") >= min_ns)
 
@@ -351,6 +342,7 @@ def _seen_to_wait(queued: pl.DataFrame, waits: pl.DataFrame) -> np.ndarray:
     question="When does one stream wait while others work?",
     help="gaps of single streams, and how much others worked meanwhile",
     view="stream-gaps",
+    recorded="device activity or operators",
     columns="rank stream step start_ns dur_ns share_busy_elsewhere next_name",
     largest_first="dur_ns",
     apart=("min_ns",),
@@ -360,8 +352,6 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
 
     Parameters
     ----------
-    trace : Trace
-        Any trace with device activity.
     min_ns : int
         Shortest gap to report (ns).
 
@@ -373,16 +363,6 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
         ``share_busy_elsewhere`` (of ``dur_ns``). One row for each gap, by stream and time. Events of an unknown stream
         (PyTorch shows kernels of annotated CUDA graphs on lanes that are not streams) have no gaps, but they keep the
         device busy.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no device activity and no operators.
-
-    Examples
-    --------
-    >>> analyze.stream_gaps(trace).columns[:4]
-    ['rank', 'device', 'stream', 'step']
     """
     return stream_gaps_of(device_events_with_steps(trace), min_ns=min_ns)
 

@@ -193,6 +193,7 @@ def _meets(spans: pl.DataFrame, line: Line, by: list[str]) -> pl.Series:
     question="How far is the host ahead of the device?",
     help="from the host's launch call to the start of the kernel",
     view="launch-delay",
+    recorded="kernels and runtime calls",
     columns="rank step kernels calls share_launched host_call_ns median_ns p95_ns min_ns max_ns",
     reported=True,
     section="idle",
@@ -205,11 +206,6 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
     A delay of a few us means that the device was waiting for the host. A long delay means that the host is ahead and
     work is queued. For all kernels of a CUDA graph the delay starts at the launch of the graph.
 
-    Parameters
-    ----------
-    trace : Trace
-        A trace with kernels and runtime calls.
-
     Returns
     -------
     polars.DataFrame
@@ -217,11 +213,6 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
         capture), ``share_launched`` (of the kernels), ``calls`` (distinct launch calls), ``host_call_ns`` (sum of
         their durations), and of the delays ``median_ns, p95_ns, max_ns, min_ns`` (ns). Columns about launches are null
         if no kernel of the step has a launch. A negative delay means that the clocks of host and device disagree.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no kernels or no runtime calls.
 
     Examples
     --------

@@ -102,6 +102,7 @@ def _or_null(frame: pl.DataFrame, column: str) -> pl.Expr:
     question="Which operators run with which shapes on an NPU?",
     help="time of kernels by type of operator, shapes and formats",
     view="operator-shapes",
+    recorded="kernels",
 )
 def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
     """Time of kernels by type of operator, and by the shapes and formats of inputs and outputs.
@@ -119,11 +120,6 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
         ``op_type, core``, with ``shapes`` also ``input_shapes, input_dtypes, input_formats, output_shapes,
         output_formats`` as the profiler wrote them (inputs apart by ``;``), then ``count, total_ns, mean_ns, min_ns,
         max_ns`` and ``share`` (of the time of all kernels, collective calls among them). Largest first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no kernels.
 
     Examples
     --------
@@ -158,14 +154,10 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
     question="Which allocator holds the memory?",
     help="peak of allocated and reserved memory of each component",
     view="memory-components",
+    recorded="memory events",
 )
 def memory_by_component(trace: Trace) -> pl.DataFrame:
     """Peak of allocated and reserved memory of each component (allocator) of each rank.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with memory recorded.
 
     Returns
     -------
@@ -174,11 +166,6 @@ def memory_by_component(trace: Trace) -> pl.DataFrame:
         allocations with their operator; null where the profiler names none), ``samples, peak_allocated_bytes,
         peak_reserved_bytes, peak_ns`` (when the first of these two was reached, or the second where the first is
         unknown).
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has no memory events.
     """
     memory = trace.table("memory").filter("on_device")
     memory = memory.with_columns(component=_or_null(memory, "ascend_component"))

@@ -22,6 +22,7 @@ SIGNAL_NS: Final = 5_000
     question="Which stream waits for which?",
     help="waits of streams for events of other streams",
     view="event-waits",
+    recorded="tasks of device queues",
     largest_first="dur_ns",
 )
 def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
@@ -44,11 +45,6 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
         One row for each wait, by rank and time: ``rank, device, stream, start_ns, dur_ns``, ``waited_for`` (stream),
         ``step, next_event, next_name, next_category`` of the kernel or copy that the stream runs next, and
         ``before_name, before_category`` of the last event on the stream that was waited for.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no tasks of device queues.
     """
     tasks = trace.table("tasks")
     waits = tasks.filter((pl.col("kind") == "event_wait") & (pl.col("dur_ns") >= min_ns))
@@ -85,6 +81,7 @@ def event_waits(trace: Trace, *, min_ns: NotNegative = 1_000) -> pl.DataFrame:
     question="How fast is each link between ranks?",
     help="bytes and rates of each link, by the transfers of collectives",
     view="links",
+    recorded="tasks of device queues",
 )
 def links(trace: Trace) -> pl.DataFrame:
     """Bytes and rate of each link between ranks, from the transfers of collective calls.
@@ -101,11 +98,6 @@ def links(trace: Trace) -> pl.DataFrame:
         ``count`` (transfers), ``bytes``, ``busy_ns`` (sum of their durations), ``gb_per_s`` (bytes by that time, in
         1e9), ``typical_gb_per_s`` (median over the links of that kind) and ``relative`` (of the two). Bytes that stay
         on a device are left out.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no tasks of device queues.
     """
     moved = trace.table("tasks").filter(
         (pl.col("kind") == "transfer")
@@ -131,6 +123,7 @@ _PATH: Final = ("operator", "enqueue", "dequeue", "call", "launch")
     question="Where is the time between an operator and its kernel?",
     help="the way of every kernel from its operator to the device",
     view="launch-path",
+    recorded="kernels and runtime calls",
     apart=(),
 )
 def launch_path(trace: Trace) -> pl.DataFrame:
@@ -138,11 +131,6 @@ def launch_path(trace: Trace) -> pl.DataFrame:
 
     On an NPU an operator goes into the task queue of torch_npu. Another thread takes it out and calls AscendCL, which
     launches it (Runtime or HCCL); the stream runs it later. On a GPU there is no task queue.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with kernels and host activity.
 
     Returns
     -------
@@ -153,11 +141,6 @@ def launch_path(trace: Trace) -> pl.DataFrame:
         the delays ``to_queue_ns`` (operator to enqueue), ``in_queue_ns`` (enqueue to dequeue), ``to_launch_ns``
         (dequeue, or the operator where there is no queue, to launch), ``to_device_ns`` (launch to start) and
         ``delay_ns`` (operator to start). A layer that was not recorded is null.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no kernels or no runtime calls.
 
     Examples
     --------
@@ -223,6 +206,7 @@ def _within(launches: pl.DataFrame, spans: pl.DataFrame, prefix: str, column: st
     question="Where does the host wait for the device?",
     help="calls in which the host waited for the device, with their operators",
     view="host-sync",
+    recorded="runtime calls",
     largest_first="host_dur_ns",
     apart=(),
 )
@@ -232,22 +216,12 @@ def host_synchronisation(trace: Trace) -> pl.DataFrame:
     ``aten::to``, ``aten::item`` and similar operators copy to the host and return only when all earlier work is done.
     Until then this thread launches nothing.
 
-    Parameters
-    ----------
-    trace : Trace
-        A trace with runtime calls.
-
     Returns
     -------
     polars.DataFrame
         One row for each call, by rank and time: ``rank, thread, host_start_ns, host_dur_ns`` (ns), ``call``, and the
         ``operator`` of the thread that holds the call (the outermost one), null where there is none or operators were
         not recorded.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no runtime calls.
 
     Examples
     --------

@@ -54,7 +54,10 @@ _COLUMNS = [
 
 
 @Analysis(
-    question="What did each range launch?", help="nsys: instances of ranges with their device work", view="nvtx_kernels"
+    question="What did each range launch?",
+    help="nsys: instances of ranges with their device work",
+    view="nvtx_kernels",
+    recorded="markers, runtime calls and device activity",
 )
 def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> pl.DataFrame:
     """Device work of each range of the program.
@@ -86,8 +89,6 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
 
     Raises
     ------
-    NotCapturedError
-        The trace lacks markers, runtime calls or device activity.
     AnalysisError
         ``per`` is neither of the two.
 
@@ -217,6 +218,7 @@ nvtx_startend_sum = summary(
     question="Which ranges keep the device busy?",
     help="nsys: NVTX ranges projected onto the device",
     view="nvtx_gpu_proj_sum",
+    recorded="markers, runtime calls and device activity",
     grouped_by="by",
 )
 def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
@@ -224,8 +226,6 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
 
     Parameters
     ----------
-    trace : Trace
-        A trace with markers, runtime calls and device activity.
     by : str or sequence of str
         Columns of :func:`~llmprof.analyze.nsys.nvtx_kernels` to group by first.
 
@@ -236,13 +236,6 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         (on the host), ``count, projected_mean_ns, projected_median_ns, projected_min_ns, projected_max_ns,
         projected_std_ns, launches`` (nsys: Total GPU Ops; a CUDA graph is one), ``mean_launches, mean_depth`` (0 is
         outermost), ``mean_children`` (ranges right below that launched something); the longest projection first.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace lacks one of the tables.
-    AnalysisError
-        ``by`` names an unknown column.
 
     Examples
     --------
@@ -279,14 +272,10 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     question="How are the ranges nested?",
     help="nsys: each push/pop range with its place in the stack",
     view="nvtx_pushpop_trace",
+    recorded="markers",
 )
 def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
     """Each range that was pushed and popped, with its place in the stack of its thread.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with markers.
 
     Returns
     -------
@@ -294,11 +283,6 @@ def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
         ``start_ns, end_ns, dur_ns, child_ns`` (the sum of the ranges right below it), ``own_ns`` (the rest), ``name,
         rank, process, thread, depth`` (ranges that contain it), ``children`` (ranges right below it), ``range`` (row
         in the markers) and ``parent`` (the shortest range that contains it, null for the outermost), by start.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace holds no markers.
 
     Examples
     --------

@@ -15,6 +15,7 @@ from llmprof.trace import Trace
     question="Do the ranks keep pace?",
     help="nsys: runs of the heaviest kernel, side by side",
     view="cuda_gpu_kern_pace",
+    recorded="kernels",
 )
 def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame:
     """Runs of one kernel, numbered on each rank, with the pause before each and the lag behind the first rank.
@@ -24,8 +25,6 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
 
     Parameters
     ----------
-    trace : Trace
-        A trace with kernels.
     name : str, optional
         The full name of a kernel. By default the kernel with the longest total time among those that run on all ranks
         with kernels.
@@ -39,8 +38,6 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
 
     Raises
     ------
-    NotCapturedError
-        The trace holds no kernels.
     AnalysisError
         No kernel has the name, or none runs on all ranks.
 
@@ -87,7 +84,10 @@ MAX_BINS = 1_000_000
 
 
 @Analysis(
-    question="When is the device busy?", help="nsys: busy share of the device by bin of time", view="gpu_time_util_map"
+    question="When is the device busy?",
+    help="nsys: busy share of the device by bin of time",
+    view="gpu_time_util_map",
+    recorded="device activity or operators",
 )
 def gpu_time_util_map(
     trace: Trace, *, bins: int = 30, bin_ns: int | None = None, kernels_only: bool = True
@@ -99,8 +99,6 @@ def gpu_time_util_map(
 
     Parameters
     ----------
-    trace : Trace
-        A trace with device activity; operators of the host stand in on a trace of a run on CPU.
     bins : int
         Number of bins.
     bin_ns : int, optional
@@ -115,8 +113,6 @@ def gpu_time_util_map(
 
     Raises
     ------
-    NotCapturedError
-        The trace holds no device activity and no operators.
     AnalysisError
         There is no bin, or there are more than a million.
 

@@ -227,15 +227,13 @@ osrt_sum, openacc_sum, openmp_sum, mpi_event_sum = itertools.starmap(
 
 
 @Analysis(
-    question="How long do launches wait?", help="nsys: launch, queue and run time of kernels", view="cuda_kern_exec_sum"
+    question="How long do launches wait?",
+    help="nsys: launch, queue and run time of kernels",
+    view="cuda_kern_exec_sum",
+    recorded="kernels and runtime calls",
 )
 def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
     """Launch, wait and run time of kernels by thread, device, launching call and name.
-
-    Parameters
-    ----------
-    trace : Trace
-        A trace with kernels and runtime calls.
 
     Returns
     -------
@@ -245,11 +243,6 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
         end or the kernel's, whichever is later), ``api_*`` (the call), ``queue_*`` (from the call's end to the kernel's
         start, of the queued ones), ``kernel_*``; then ``api_name, name``. The longest mean total first. Kernels whose
         launch is not in the capture are left out; one whose launch was recorded twice counts twice, as in nsys.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace lacks one of the tables.
 
     Examples
     --------

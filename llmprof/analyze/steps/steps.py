@@ -37,6 +37,7 @@ COLUMNS = [
     question="Where does a step go?",
     help="every step of the engine on every rank",
     view="steps",
+    recorded="device activity or operators",
     columns="rank step phase start_ns dur_ns host_dur_ns context_tokens generation_requests source",
     reported=True,
     section=Section(
@@ -63,11 +64,6 @@ def steps(trace: Trace) -> pl.DataFrame:
     kernels (:mod:`llmprof.analyze.steps.labels`) and marked ``inferred``: the phase of such a step is known where the
     shapes of its batch were recorded, or where heavier steps run kernels of attention that most steps do not run.
 
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity or operators.
-
     Returns
     -------
     polars.DataFrame
@@ -76,11 +72,6 @@ def steps(trace: Trace) -> pl.DataFrame:
         label on the host; null where the label is on the device only, and where inferred without host data),
         ``context_requests, context_tokens, generation_requests, generation_tokens`` (null where not said),
         ``source`` (vllm, sglang, capture, execute_model, profiler_step, optimizer, inferred) and ``name``, the label.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has neither kernels nor copies nor operators.
 
     Examples
     --------

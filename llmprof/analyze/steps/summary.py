@@ -22,6 +22,7 @@ MAD_TO_SIGMA = 1.4826
     question="Which steps represent the run?",
     help="the decode steps that represent the run",
     view="steady",
+    recorded="device activity or operators",
     columns="rank step phase start_ns dur_ns host_dur_ns generation_requests source",
     apart=(),
 )
@@ -33,25 +34,10 @@ def steady_state(trace: Trace) -> pl.DataFrame:
     %) is a warm-up or a disturbance, and is left out. The first decode step after a prefill is left out, too, if at
     least three others stay. Model load, graph captures, prefill and empty steps never count.
 
-    Parameters
-    ----------
-    trace : Trace
-        Any trace with device activity or operators.
-
     Returns
     -------
     polars.DataFrame
         Rows of :func:`~llmprof.analyze.steps.steps`; none for a rank without decode steps.
-
-    Raises
-    ------
-    NotCapturedError
-        The trace has neither kernels nor copies nor operators.
-
-    Examples
-    --------
-    >>> analyze.steady_state(trace)["phase"].unique().to_list()
-    ['decode']
     """
     step_rows = steps(trace).filter((pl.col("phase") != "empty") & pl.col("dur_ns").is_not_null())
     decode = pl.col("phase") == "decode"

@@ -5,29 +5,7 @@ from __future__ import annotations
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import behind, chart_of, inline, number, require
-from llmprof.charts.base.theme import (
-    CAUSES,
-    COMMUNICATION,
-    COMPUTE,
-    INK,
-    MUTED,
-    NUMBER,
-    PAPER,
-    REST,
-    STAGES,
-    TEXT_PX,
-    WAIT,
-    finish,
-    heading,
-    in_order,
-    inner,
-    is_narrow,
-    layered,
-    percent,
-    time_unit,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.theory.structure import key, names_axis
 from llmprof.text import shorten
 from llmprof.units import format_ns
@@ -38,11 +16,11 @@ OVER = {
     "generate_len": "output tokens (log scale)",
     "tp_size": "tensor-parallel ranks (log scale)",
 }
-KINDS = {"least time": COMPUTE, "predicted": "#009E73", "measured": COMMUNICATION}
+KINDS = {"least time": theme.COMPUTE, "predicted": "#009E73", "measured": theme.COMMUNICATION}
 _SPACE, _HEIGHT = 40, 240
 
 
-@chart_of("llmprof.theory.sweep(model, device)", "over value prefill_s decode_s tokens_per_s")
+@draw.chart_of("llmprof.theory.sweep(model, device)", "over value prefill_s decode_s tokens_per_s")
 def theory_curves(
     sweep: pl.DataFrame, *, measured: pl.DataFrame | None = None, title: str | None = None
 ) -> alt.HConcatChart:
@@ -63,7 +41,7 @@ def theory_curves(
         _panel(_long(sweep, measured, "decode_s"), "decode step", over, time=True),
         _panel(_long(sweep, measured, "tokens_per_s"), "output tokens a second", over, time=False),
     ]
-    low, high = (format_ns(1e9 * number(sweep["decode_s"][at])) for at in (0, -1))
+    low, high = (format_ns(1e9 * draw.number(sweep["decode_s"][at])) for at in (0, -1))
     first, last = int(sweep["value"][0]), int(sweep["value"][-1])
     what = over.removesuffix(" (log scale)")
     sentence = f"A decode step takes at least {low} at {first:,} and {high} at {last:,} {what}"
@@ -71,7 +49,7 @@ def theory_curves(
     if "predicted_decode_s" in sweep.columns and sweep["predicted_decode_s"].is_not_null().any():
         notes += " Green: predicted by a calibration, no bound."
     notes += " Orange points: measured." if measured is not None and measured.height else ""
-    return finish(compose.columns(*panels, spacing=_SPACE), title or sentence, notes)
+    return theme.finish(compose.columns(*panels, spacing=_SPACE), title or sentence, notes)
 
 
 def _long(sweep: pl.DataFrame, measured: pl.DataFrame | None, column: str) -> pl.DataFrame:
@@ -91,9 +69,9 @@ def _long(sweep: pl.DataFrame, measured: pl.DataFrame | None, column: str) -> pl
 
 
 def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.LayerChart:
-    width = (inner() - 2 * _SPACE) // 3 - 46
+    width = (theme.inner() - 2 * _SPACE) // 3 - 46
     if time:
-        unit = time_unit(1e9 * number(rows["y"].max()))
+        unit = theme.time_unit(1e9 * draw.number(rows["y"].max()))
         rows = rows.with_columns(
             y=pl.col("y") * 1e9 / unit.ns, said=(pl.col("y") * 1e9).map_elements(format_ns, return_dtype=pl.String)
         )
@@ -105,16 +83,18 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
     few = [tick for n, tick in enumerate(ticks) if n % (1 + (len(ticks) - 1) // 5) == 0]
     x = alt.X(
         "value:Q", scale=alt.Scale(type="log", base=2, nice=False),
-        axis=alt.Axis(title=over, values=few, format=NUMBER, grid=False),
+        axis=alt.Axis(title=over, values=few, format=theme.NUMBER, grid=False),
     )  # fmt: skip
-    y = alt.Y("y:Q", scale=alt.Scale(type="log", nice=True), axis=alt.Axis(title=axis, format=NUMBER, tickCount=4))
+    y = alt.Y(
+        "y:Q", scale=alt.Scale(type="log", nice=True), axis=alt.Axis(title=axis, format=theme.NUMBER, tickCount=4)
+    )
     tips = [alt.Tooltip("kind:N"), alt.Tooltip("value:Q", title=over), alt.Tooltip("said:N", title=label)]
     marks: list[alt.Chart] = []
     for kind, shade in KINDS.items():
         some = rows.filter(pl.col("kind") == kind)
         if some.is_empty():
             continue
-        base = alt.Chart(inline(some))
+        base = alt.Chart(draw.inline(some))
         if kind != "measured":
             dash = [1, 0] if kind == "least time" else [5, 3]
             marks.append(base.mark_line(color=shade, strokeWidth=2, strokeDash=dash).encode(x=x, y=y))
@@ -122,15 +102,19 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
         size = 30 if kind != "measured" else 80
         point = base.mark_point(filled=True, opacity=1, color=shade, shape=shape, size=size)
         marks.append(point.encode(x=x, y=y, tooltip=tips))
-    return layered(*marks).properties(width=width, height=_HEIGHT, title=heading(label))
+    return theme.layered(*marks).properties(width=width, height=_HEIGHT, title=theme.heading(label))
 
 
-@chart_of("llmprof.theory.sweep(model, device)")
+@draw.chart_of("llmprof.theory.sweep(model, device)")
 def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """Memory of a rank over a range: weights, KV cache, activations, and the device's memory."""
     parts = {"weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "activations"}
-    require(sweep, ["over", "value", "device_bytes", *parts], chart="theory_memory")
-    table = {"weights": STAGES["gate_up_proj"], "KV cache": STAGES["attention"], "activations": STAGES["norm"]}
+    draw.require(sweep, ["over", "value", "device_bytes", *parts], chart="theory_memory")
+    table = {
+        "weights": theme.STAGES["gate_up_proj"],
+        "KV cache": theme.STAGES["attention"],
+        "activations": theme.STAGES["norm"],
+    }
     rows = sweep.sort("value").select("value", *parts).unpivot(index="value", variable_name="part", value_name="bytes")
     rows = rows.with_columns(
         part=pl.col("part").replace_strict(parts), gb=pl.col("bytes") / 1e9, at=pl.col("value").cast(pl.String)
@@ -144,23 +128,29 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     names = rows["at"].unique(maintain_order=True).to_list()
     x = alt.X("at:N", sort=None, scale=alt.Scale(domain=names), axis=alt.Axis(title=over, labelAngle=0, ticks=False))
     limit = sweep["device_bytes"][0]
-    top = max(number(rows["end"].max()), number(limit) / 1e9 if limit else 0.0)
-    y = alt.Y("start:Q", scale=alt.Scale(domain=[0, top * 1.08]), axis=alt.Axis(title="GB on a rank", format=NUMBER))
+    top = max(draw.number(rows["end"].max()), draw.number(limit) / 1e9 if limit else 0.0)
+    y = alt.Y(
+        "start:Q", scale=alt.Scale(domain=[0, top * 1.08]), axis=alt.Axis(title="GB on a rank", format=theme.NUMBER)
+    )
     legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
     shade = alt.Color(
         "part:N", scale=alt.Scale(domain=list(table), range=list(table.values())), sort=None, legend=legend
     )
     tips = [alt.Tooltip("part:N"), alt.Tooltip("at:N", title=over), alt.Tooltip("gb:Q", format=",.2f", title="GB")]
-    bars = alt.Chart(inline(rows)).mark_bar().encode(x=x, y=y, y2=alt.Y2("end:Q"), color=shade, tooltip=tips)
+    bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, y2=alt.Y2("end:Q"), color=shade, tooltip=tips)
     marks = [bars]
     fit = sweep.filter(pl.col("fits").fill_null(value=False)) if "fits" in sweep.columns else sweep.clear()
     if limit:
         line = pl.DataFrame(
-            {"limit": [number(limit) / 1e9], "label": [f"the device has {number(limit) / 1e9:,.0f} GB"]}
+            {"limit": [draw.number(limit) / 1e9], "label": [f"the device has {draw.number(limit) / 1e9:,.0f} GB"]}
         )
         level = alt.Y("limit:Q", scale=alt.Scale(domain=[0, top * 1.08]))
-        marks.append(alt.Chart(inline(line)).mark_rule(color=INK, strokeWidth=1.5, strokeDash=[6, 4]).encode(y=level))
-        text = alt.Chart(inline(line)).mark_text(align="left", baseline="bottom", dy=-4, fontSize=TEXT_PX, color=MUTED)
+        marks.append(
+            alt.Chart(draw.inline(line)).mark_rule(color=theme.INK, strokeWidth=1.5, strokeDash=[6, 4]).encode(y=level)
+        )
+        text = alt.Chart(draw.inline(line)).mark_text(
+            align="left", baseline="bottom", dy=-4, fontSize=theme.TEXT_PX, color=theme.MUTED
+        )
         marks.append(text.encode(x=alt.XValue(4), y=level, text=alt.Text("label:N")))
     sentence = "Memory of a rank"
     if limit and fit.height:
@@ -168,8 +158,8 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
         sentence = f"{int(most['value']):,} {over} is the most drawn here that fits"
     elif limit:
         sentence = "Nothing drawn here fits the device"
-    chart = layered(*marks).properties(width=inner() - 70, height=300)
-    return finish(
+    chart = theme.layered(*marks).properties(width=theme.inner() - 70, height=300)
+    return theme.finish(
         chart,
         title or sentence,
         "Cache of whole requests to their ends; activations of a step of at most 16,384 tokens.",
@@ -177,20 +167,20 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
 
 
 REASONS = {
-    "least time": COMPUTE,
+    "least time": theme.COMPUTE,
     "kernel below the roof": "#8FB8DE",
     "fixed cost of kernels": "#D9B300",
-    "wait for others": WAIT,
-    "launch gap": CAUSES["host_bound"],
+    "wait for others": theme.WAIT,
+    "launch gap": theme.CAUSES["host_bound"],
     "at the roof": "#C7DCEF",
-    "no bound": REST,
+    "no bound": theme.REST,
 }
 """Parts of a step's time: its least time, and the reasons of the gap."""
 
 _MOST = 14
 
 
-@chart_of("llmprof.analyze.roofline_join(trace, model)", "phase step stage measured_ns bound_ns why", runs=False)
+@draw.chart_of("llmprof.analyze.roofline_join(trace, model)", "phase step stage measured_ns bound_ns why", runs=False)
 def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     """Where the time of a step goes beyond its bound.
 
@@ -202,19 +192,19 @@ def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     joined : polars.DataFrame
         ``analyze.roofline_join(trace, model)`` by stage.
     """
-    phases = in_order(joined["phase"].drop_nulls(), ("prefill", "mixed", "decode"))
+    phases = theme.in_order(joined["phase"].drop_nulls(), ("prefill", "mixed", "decode"))
     panels = [_gaps_panel(joined.filter(pl.col("phase") == phase), phase) for phase in phases]
     reasons = set(joined["why"])
     table = {name: shade for name, shade in REASONS.items() if name == "least time" or name in reasons}
     chart = compose.rows(_legend(table), *panels, spacing=16)
     last = joined.filter(pl.col("phase") == phases[-1])
-    measured, bound = number(last["measured_ns"].sum()), number(last["bound_ns"].sum())
-    reached = percent(100 * bound / measured) if measured else "0 %"
+    measured, bound = draw.number(last["measured_ns"].sum()), draw.number(last["bound_ns"].sum())
+    reached = theme.percent(100 * bound / measured) if measured else "0 %"
     sentence = f"The least time is {reached} of the measured {shorten(str(phases[-1]), 40)} steps"
     notes = (
         "Mean of a step and rank (us, ms). Least time: at the stated peaks of the device. The rest of a bar is the gap."
     )
-    return finish(chart, title or sentence, notes)
+    return theme.finish(chart, title or sentence, notes)
 
 
 def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
@@ -232,7 +222,7 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
             why=pl.lit("no bound"),
         )
         shown = pl.concat([shown, rest.head(1)])
-    unit = time_unit(number(shown["measured_ns"].max()))
+    unit = theme.time_unit(draw.number(shown["measured_ns"].max()))
     bound = pl.min_horizontal("bound_ns", "measured_ns")
     data = pl.concat(
         [
@@ -242,9 +232,9 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
         how="vertical_relaxed",
     ).filter(pl.col("end") > pl.col("start"))
     share = (100 * pl.col("bound_ns") / pl.col("measured_ns")).fill_nan(0.0)
-    of_it = "" if is_narrow() else " of it least time"
+    of_it = "" if theme.is_narrow() else " of it least time"
     factor = pl.when(pl.col("bound_ns") > 0).then(
-        pl.format(", {}{}", share.map_elements(percent, return_dtype=pl.String), pl.lit(of_it))
+        pl.format(", {}{}", share.map_elements(theme.percent, return_dtype=pl.String), pl.lit(of_it))
     )
     labels = shown.select(
         "stage",
@@ -255,18 +245,20 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     )
     order = shown["stage"].to_list()
     y = names_axis("stage", order)
-    scale = alt.Scale(domain=[0, number(labels["end"].max()) * (2.6 if is_narrow() else 1.38) or 1.0])
+    scale = alt.Scale(domain=[0, draw.number(labels["end"].max()) * (2.6 if theme.is_narrow() else 1.38) or 1.0])
     x = alt.X(
         "start:Q",
         scale=scale,
-        axis=alt.Axis(title=f"time ({unit.symbol})", format=NUMBER, tickCount=4 if is_narrow() else 8),
+        axis=alt.Axis(title=f"time ({unit.symbol})", format=theme.NUMBER, tickCount=4 if theme.is_narrow() else 8),
     )
     colour = alt.Color("part:N", scale=alt.Scale(domain=list(REASONS), range=list(REASONS.values())), legend=None)
     tips = [alt.Tooltip("stage:N"), alt.Tooltip("part:N")]
-    bars = alt.Chart(inline(data)).mark_bar().encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, tooltip=tips)
-    texts = behind(labels, alt.X("end:Q", scale=scale), y)
+    bars = alt.Chart(draw.inline(data)).mark_bar().encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, tooltip=tips)
+    texts = draw.behind(labels, alt.X("end:Q", scale=scale), y)
     named = f"{phase}: {steps} step{'s' if steps != 1 else ''} of a rank"
-    return layered(bars, texts).properties(width=inner() - 120, height=24 * len(order), title=heading(named))
+    return theme.layered(bars, texts).properties(
+        width=theme.inner() - 120, height=24 * len(order), title=theme.heading(named)
+    )
 
 
 def _legend(table: dict[str, str]) -> alt.LayerChart:
@@ -275,14 +267,14 @@ def _legend(table: dict[str, str]) -> alt.LayerChart:
     x, line = 6.0, 0
     for name, shade in table.items():
         wide = 30 + 6.4 * len(name)
-        if is_narrow() and x > 6 and x + wide > inner() - 120:
+        if theme.is_narrow() and x > 6 and x + wide > theme.inner() - 120:
             x, line = 6.0, line + 1
         marks += key(x, 8 + 18 * line, shade, name)
         x += wide
-    return layered(*marks).properties(width=inner() - 120, height=16 + 18 * line)
+    return theme.layered(*marks).properties(width=theme.inner() - 120, height=16 + 18 * line)
 
 
-@chart_of(
+@draw.chart_of(
     "llmprof.theory.calibrated(device).predict(observations)",
     "model kind requests context measured_s predicted_s bound_s",
 )
@@ -301,20 +293,24 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
         bound=pl.col("bound_s") * 1e3,
         error=100 * (pl.col("predicted_s") / pl.col("measured_s") - 1),
     )
-    low = 0.7 * min(number(rows["measured"].min()), number(rows["predicted"].min()))
-    high = 1.4 * max(number(rows["measured"].max()), number(rows["predicted"].max()))
+    low = 0.7 * min(draw.number(rows["measured"].min()), draw.number(rows["predicted"].min()))
+    high = 1.4 * max(draw.number(rows["measured"].max()), draw.number(rows["predicted"].max()))
     scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    x = alt.X("measured:Q", scale=scale, axis=alt.Axis(title="measured (ms, log scale)", format=NUMBER, tickCount=6))
-    y = alt.Y("predicted:Q", scale=scale, axis=alt.Axis(title="predicted (ms, log scale)", format=NUMBER, tickCount=6))
+    x = alt.X(
+        "measured:Q", scale=scale, axis=alt.Axis(title="measured (ms, log scale)", format=theme.NUMBER, tickCount=6)
+    )
+    y = alt.Y(
+        "predicted:Q", scale=scale, axis=alt.Axis(title="predicted (ms, log scale)", format=theme.NUMBER, tickCount=6)
+    )
     ends = pl.DataFrame({"measured": [low, high]}).with_columns(
         predicted="measured", under=pl.col("measured") * 0.75, over=(pl.col("measured") * 1.25)
     )
     band = (
-        alt.Chart(inline(ends))
+        alt.Chart(draw.inline(ends))
         .mark_area(color="#EDF0F3", clip=True)
         .encode(x=x, y=alt.Y("under:Q", scale=scale), y2=alt.Y2("over:Q"))
     )
-    line = alt.Chart(inline(ends)).mark_line(color=MUTED, strokeWidth=1).encode(x=x, y=y)
+    line = alt.Chart(draw.inline(ends)).mark_line(color=theme.MUTED, strokeWidth=1).encode(x=x, y=y)
     models = rows["model"].unique().sort().to_list()
     shades = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8B6F47", "#56B4E9", "#332288", "#999933", "#B2182B"]
     colour = alt.Color(
@@ -330,11 +326,13 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     tips = [alt.Tooltip("model:N"), alt.Tooltip("kind:N"), alt.Tooltip("requests:Q"), alt.Tooltip("context:Q")]
     tips += [alt.Tooltip(f"{name}:Q", format=",.3f") for name in ("measured", "predicted", "bound")]
     tips.append(alt.Tooltip("error:Q", format="+.1f", title="error (%)"))
-    points = alt.Chart(inline(rows)).mark_point(filled=True, size=70, opacity=0.85, stroke=PAPER, strokeWidth=0.7)
+    points = alt.Chart(draw.inline(rows)).mark_point(
+        filled=True, size=70, opacity=0.85, stroke=theme.PAPER, strokeWidth=0.7
+    )
     drawn = points.encode(x=x, y=y, color=colour, shape=shape, tooltip=tips)
-    chart = layered(band, line, drawn).properties(width=inner() - 70, height=430)
+    chart = theme.layered(band, line, drawn).properties(width=theme.inner() - 70, height=430)
     errors = rows["error"].abs()
-    middle, worst = percent(number(errors.median())), percent(number(errors.max()))
+    middle, worst = theme.percent(draw.number(errors.median())), theme.percent(draw.number(errors.max()))
     sentence = f"Predictions are off by {middle} in the median, {worst} at worst"
     notes = "A point is a measured step. The band is 25 % to both sides. Predictions are no bounds."
-    return finish(chart, title or sentence, notes)
+    return theme.finish(chart, title or sentence, notes)

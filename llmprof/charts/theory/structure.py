@@ -6,35 +6,18 @@ import altair as alt
 import polars as pl
 
 from llmprof import hardware
-from llmprof.charts.base import compose
-from llmprof.charts.base.data import behind, chart_of, constant, inline, nothing, number
-from llmprof.charts.base.theme import (
-    COMMUNICATION,
-    COMPUTE,
-    INK,
-    MUTED,
-    NUMBER,
-    REST,
-    TEXT_PX,
-    colours,
-    finish,
-    heading,
-    ink_on,
-    inner,
-    layered,
-    percent,
-)
+from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.roofline import roofline
 from llmprof.units import format_ns
 
-BOUNDS = {"compute": COMPUTE, "memory": "#E0A100", "communication": COMMUNICATION, "none": REST}
+BOUNDS = {"compute": theme.COMPUTE, "memory": "#E0A100", "communication": theme.COMMUNICATION, "none": theme.REST}
 """Colours of what bounds an operator."""
 
 _BOX, _STEP, _HALF = 34, 46, 200
 _TITLES = {"prefill": "Prefill", "decode": "Decode step"}
 
 
-@chart_of(
+@draw.chart_of(
     "llmprof.theory.profile(model, device).components",
     "phase component layers flops memory_bytes message_bytes latency_s bound",
 )
@@ -45,7 +28,7 @@ def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> a
     rank, and the frame encloses the nodes that every layer repeats.
     """
     phases = components["phase"].unique(maintain_order=True).to_list()
-    width = inner()
+    width = theme.inner()
     column = width / len(phases)
     marks: list[alt.Chart] = []
     tallest = 0
@@ -54,8 +37,8 @@ def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> a
         left = n * column
         marks += _column(nodes, left, str(phase))
         tallest = max(tallest, nodes.height)
-    chart = layered(*marks, _key(width)).properties(width=width, height=(tallest + 1) * _STEP + 20)
-    return finish(
+    chart = theme.layered(*marks, _key(width)).properties(width=width, height=(tallest + 1) * _STEP + 20)
+    return theme.finish(
         chart,
         title or _headline(components),
         "Least time of all layers of a node on one rank; bytes that have to cross the device memory. "
@@ -94,25 +77,25 @@ def _column(nodes: pl.DataFrame, left: float, phase: str) -> list[alt.Chart]:
         .then(pl.col("component") + " × " + pl.col("layers").cast(pl.String))
         .otherwise("component"),
         time=(pl.col("latency_s") * 1e9).map_elements(format_ns, return_dtype=pl.String),
-        share=(100 * pl.col("latency_s") / total).map_elements(percent, return_dtype=pl.String),
+        share=(100 * pl.col("latency_s") / total).map_elements(theme.percent, return_dtype=pl.String),
         work=pl.struct("flops", "memory_bytes", "message_bytes").map_elements(_work, return_dtype=pl.String),
     )
     marks = [_text(pl.DataFrame({"label": [_TITLES.get(phase, phase)], "y": [12]}), left, bold=True)]
     inside = data.filter("inside")
     if inside.height:
-        frame = constant({})
+        frame = draw.constant({})
         y, y2 = float(inside["y"].min()) - 6, float(inside["y2"].max()) + 6  # type: ignore[arg-type]
         rect = alt.Chart(frame).mark_rect(fill="#F4F6F8", stroke="#CBD2D9", strokeDash=[4, 3], cornerRadius=6)
         marks.append(rect.encode(x=alt.XValue(left), x2=alt.X2Value(left + 412), y=alt.YValue(y), y2=alt.Y2Value(y2)))
     arrows = data.select(y="y2", y2=pl.col("y").shift(-1)).drop_nulls()
-    line = alt.Chart(inline(arrows)).mark_rule(color=MUTED, strokeWidth=1.2)
+    line = alt.Chart(draw.inline(arrows)).mark_rule(color=theme.MUTED, strokeWidth=1.2)
     middle = alt.XValue(left + 8 + _HALF / 2)
     scale = alt.Scale(domain=[0, 1], range=[0, 1])
     marks.append(line.encode(x=middle, y=alt.Y("y:Q", scale=scale, axis=None), y2=alt.Y2("y2:Q")))
     for (bound,), group in data.group_by("bound", maintain_order=True):
-        shade = BOUNDS.get(str(bound), REST)
+        shade = BOUNDS.get(str(bound), theme.REST)
         tips = [alt.Tooltip(f"{name}:N") for name in ("component", "work", "time", "share", "bound")]
-        box = alt.Chart(inline(group)).mark_rect(fill=shade, cornerRadius=5)
+        box = alt.Chart(draw.inline(group)).mark_rect(fill=shade, cornerRadius=5)
         marks.append(
             box.encode(
                 x=alt.XValue(left + 8),
@@ -122,17 +105,17 @@ def _column(nodes: pl.DataFrame, left: float, phase: str) -> list[alt.Chart]:
                 tooltip=tips,
             )
         )
-        marks.append(_text(group.select(label="name", y="middle"), left + 18, ink=ink_on(shade), bold=True))
-    marks.append(_text(data.select(label="work", y=pl.col("middle") - 8), left + 220, ink=MUTED))
+        marks.append(_text(group.select(label="name", y="middle"), left + 18, ink=theme.ink_on(shade), bold=True))
+    marks.append(_text(data.select(label="work", y=pl.col("middle") - 8), left + 220, ink=theme.MUTED))
     timed = data.filter(pl.col("latency_s") > 0)
     caption = pl.concat_str("time", pl.lit("  ("), "share", pl.lit(")"))
     marks.append(_text(timed.select(label=caption, y=pl.col("middle") + 8), left + 220))
     return marks
 
 
-def _text(rows: pl.DataFrame, x: float, *, ink: str = INK, bold: bool = False) -> alt.Chart:
-    mark = alt.Chart(inline(rows)).mark_text(
-        align="left", baseline="middle", fontSize=TEXT_PX, color=ink, fontWeight="bold" if bold else "normal"
+def _text(rows: pl.DataFrame, x: float, *, ink: str = theme.INK, bold: bool = False) -> alt.Chart:
+    mark = alt.Chart(draw.inline(rows)).mark_text(
+        align="left", baseline="middle", fontSize=theme.TEXT_PX, color=ink, fontWeight="bold" if bold else "normal"
     )
     scale = alt.Scale(domain=[0, 1], range=[0, 1])
     drawn: alt.Chart = mark.encode(x=alt.XValue(x), y=alt.Y("y:Q", scale=scale, axis=None), text=alt.Text("label:N"))
@@ -147,13 +130,15 @@ def _key(width: float) -> alt.LayerChart:
         label = {"none": "no least time"}.get(name, f"bound by {name}" if name == "compute" else name)
         marks += key(x, -6, shade, label)
         x += 34 + 6.6 * len(label)
-    return layered(*marks)
+    return theme.layered(*marks)
 
 
 def key(x: float, y: float, shade: str, label: str) -> list[alt.Chart]:
     """A colour and what it means, at a place of the plot (px)."""
-    square = alt.Chart(constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
-    text = alt.Chart(constant({})).mark_text(align="left", baseline="middle", fontSize=TEXT_PX, color=INK)
+    square = alt.Chart(draw.constant({})).mark_point(shape="square", filled=True, size=130, color=shade, opacity=1)
+    text = alt.Chart(draw.constant({})).mark_text(
+        align="left", baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK
+    )
     return [
         square.encode(x=alt.XValue(x), y=alt.YValue(y)),
         text.encode(x=alt.XValue(x + 11), y=alt.YValue(y), text=alt.TextValue(label)),
@@ -186,7 +171,7 @@ def _headline(components: pl.DataFrame) -> str:
     for (phase,), rows in components.group_by("phase", maintain_order=True):
         by_bound = rows.group_by("bound").agg(pl.col("latency_s").sum()).sort("latency_s", descending=True)
         total = float(rows["latency_s"].sum())
-        share = percent(100 * float(by_bound["latency_s"][0]) / total) if total else "0 %"
+        share = theme.percent(100 * float(by_bound["latency_s"][0]) / total) if total else "0 %"
         sentences.append(
             f"{phase} takes at least {format_ns(total * 1e9)}, {share} of it bound by {by_bound['bound'][0]}"
         )
@@ -198,7 +183,7 @@ _LEAST = 0.005
 """Share below which a stage is merged into the rest."""
 
 
-@chart_of("llmprof.theory.profile(model, device).components", "phase stage flops weight_bytes latency_s")
+@draw.chart_of("llmprof.theory.profile(model, device).components", "phase stage flops weight_bytes latency_s")
 def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.HConcatChart:
     """Shares of the stages in weights read, FLOPs and least time, for prefill and decode.
 
@@ -210,25 +195,27 @@ def theory_shares(components: pl.DataFrame, *, title: str | None = None) -> alt.
     for name in panels:
         large |= (pl.col(name) > _LEAST * pl.col(name).sum().over("phase")).fill_null(value=False)
     stages = sums.filter(large)["stage"].unique(maintain_order=True).to_list()
-    table = colours("stage", stages)
+    table = theme.colours("stage", stages)
     order = list(table)
-    plot = (inner() - 96 - 2 * _SPACE) // 3
+    plot = (theme.inner() - 96 - 2 * _SPACE) // 3
     drawn = []
     for n, (name, (label, unit)) in enumerate(panels.items()):
         rows = sums.filter(pl.col("stage").is_in(order)).select("phase", "stage", value=name)
         whole = pl.col("value").sum().over("phase")
         rows = rows.with_columns(share=(100 * pl.col("value") / whole).fill_nan(0.0))
         rows = rows.with_columns(
-            label=pl.col("share").map_elements(percent, return_dtype=pl.String),
+            label=pl.col("share").map_elements(theme.percent, return_dtype=pl.String),
             amount=pl.Series([f"{amount(value)}{unit}" for value in rows["value"]], dtype=pl.String),
         )
         drawn.append(_bars(rows, order, table, plot, label, names=n == 0))
     chart: alt.HConcatChart = compose.columns(*drawn, spacing=_SPACE).resolve_scale(color="shared")
     most = sums.filter(pl.col("phase") == sums["phase"][-1]).sort("latency_s", descending=True).row(0, named=True)
-    total = number(sums.filter(pl.col("phase") == sums["phase"][-1])["latency_s"].sum())
-    sentence = f"{most['stage']} takes {percent(100 * most['latency_s'] / total)} of the least time of {most['phase']}"
+    total = draw.number(sums.filter(pl.col("phase") == sums["phase"][-1])["latency_s"].sum())
+    sentence = (
+        f"{most['stage']} takes {theme.percent(100 * most['latency_s'] / total)} of the least time of {most['phase']}"
+    )
     notes = f"Dark: {sums['phase'][0]}; light: {sums['phase'][-1]}. Stages of less than 0.5 % are left out."
-    return finish(chart, title or sentence, f"{notes} Shares of what one rank does.")
+    return theme.finish(chart, title or sentence, f"{notes} Shares of what one rank does.")
 
 
 def _bars(
@@ -237,54 +224,58 @@ def _bars(
     phases = rows["phase"].unique(maintain_order=True).to_list()
     y = names_axis("stage", order)
     y["axis"]["labels"] = names
-    top = max(number(rows["share"].max()), 1.0)
+    top = max(draw.number(rows["share"].max()), 1.0)
     x = alt.X(
         "share:Q",
         scale=alt.Scale(domain=[0, top * 1.25]),
-        axis=alt.Axis(title=f"{label} (%)", format=NUMBER, tickCount=4),
+        axis=alt.Axis(title=f"{label} (%)", format=theme.NUMBER, tickCount=4),
     )
     tips = [alt.Tooltip(f"{name}:N") for name in ("stage", "phase", "amount", "label")]
     shade = alt.Color("stage:N", scale=alt.Scale(domain=order, range=list(table.values())), legend=None)
     marks: list[alt.Chart] = []
     for n, phase in enumerate(phases):
-        some = inline(rows.filter(pl.col("phase") == phase))
+        some = draw.inline(rows.filter(pl.col("phase") == phase))
         # moved by the mark: an offset channel would write names into an expression
         place = (n - (len(phases) - 1) / 2) * _ROW / 2
         opacity = 1.0 if n == 0 else 0.55
         bar = alt.Chart(some).mark_bar(size=_ROW / 2 - 1, yOffset=place, opacity=opacity)
         marks.append(bar.encode(x=x, y=y, color=shade, tooltip=tips))
-        text = alt.Chart(some).mark_text(align="left", baseline="middle", dx=4, dy=place, fontSize=TEXT_PX, color=INK)
+        text = alt.Chart(some).mark_text(
+            align="left", baseline="middle", dx=4, dy=place, fontSize=theme.TEXT_PX, color=theme.INK
+        )
         marks.append(text.encode(x=x, y=y, text=alt.Text("label:N")))
     height = (_ROW + 6) * len(order)
-    return layered(*marks).properties(width=width, height=height, title=heading(label))
+    return theme.layered(*marks).properties(width=width, height=height, title=theme.heading(label))
 
 
-@chart_of("llmprof.theory.profile(model, device).parameter_table", "component stage parameters active_parameters")
+@draw.chart_of("llmprof.theory.profile(model, device).parameter_table", "component stage parameters active_parameters")
 def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
     """Parameters of each part of a model."""
     rows = parameters.group_by("component", "stage", maintain_order=True).agg(
         pl.col("parameters", "active_parameters").sum()
     )
     rows = rows.sort("parameters", descending=True)
-    total, used = number(rows["parameters"].sum()), number(rows["active_parameters"].sum())
+    total, used = draw.number(rows["parameters"].sum()), draw.number(rows["active_parameters"].sum())
     rows = rows.with_columns(
-        label=pl.Series([f"{_count(n)} ({percent(100 * n / total)})" for n in rows["parameters"]], dtype=pl.String),
+        label=pl.Series(
+            [f"{_count(n)} ({theme.percent(100 * n / total)})" for n in rows["parameters"]], dtype=pl.String
+        ),
         value=pl.col("parameters") / 1e9,
         active=pl.col("active_parameters") / 1e9,
     )
-    table = colours("stage", rows["stage"].unique().to_list())
+    table = theme.colours("stage", rows["stage"].unique().to_list())
     order = rows["component"].unique(maintain_order=True).to_list()
     y = names_axis("component", order)
-    scale = alt.Scale(domain=[0, number(rows["value"].max()) * 1.2])
-    x = alt.X("value:Q", scale=scale, axis=alt.Axis(title="parameters (billions)", format=NUMBER))
+    scale = alt.Scale(domain=[0, draw.number(rows["value"].max()) * 1.2])
+    x = alt.X("value:Q", scale=scale, axis=alt.Axis(title="parameters (billions)", format=theme.NUMBER))
     shade = alt.Color("stage:N", scale=alt.Scale(domain=list(table), range=list(table.values())), legend=None)
     tips = [alt.Tooltip(f"{name}:N") for name in ("component", "stage", "label")]
-    bars = alt.Chart(inline(rows)).mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
-    chart = layered(bars, behind(rows, x, y)).properties(width=inner() - 130, height=26 * len(order))
+    bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
+    chart = theme.layered(bars, draw.behind(rows, x, y)).properties(width=theme.inner() - 130, height=26 * len(order))
     sentence = f"{_count(total)} parameters"
     if used < total * 0.999:
         sentence += f", of which a token goes through {_count(used)}"
-    return finish(chart, title or sentence, "Weights and biases of all layers together.")
+    return theme.finish(chart, title or sentence, "Weights and biases of all layers together.")
 
 
 def _count(number: float) -> str:
@@ -295,7 +286,7 @@ def _count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-@chart_of(
+@draw.chart_of(
     "llmprof.theory.profile(model, device).components",
     "phase component stage flops memory_bytes latency_s bound",
     refuses="no operator has FLOPs and bytes",
@@ -320,7 +311,7 @@ def theory_roofline(
     band = machine.memory_bytes_per_s
     rows = components.filter((pl.col("flops") > 0) & (pl.col("memory_bytes") > 0) & (pl.col("latency_s") > 0))
     if rows.is_empty() or not peak or not band:
-        raise nothing("theory_roofline", "no operator has FLOPs and bytes under known roofs")
+        raise draw.nothing("theory_roofline", "no operator has FLOPs and bytes under known roofs")
     intensity = pl.col("flops") / pl.col("memory_bytes")
     frame = rows.with_columns(arithmetic_intensity=intensity).select(
         "stage",
@@ -336,4 +327,6 @@ def theory_roofline(
     longest = frame.sort("duration_ns", descending=True).row(0, named=True)
     headline = title or f"{longest['kernel_name']} takes the most time, and is bound by {longest['bound']}"
     chart = roofline(frame, peaks=machine, title=headline)
-    return finish(chart, headline, "A point is an operator over all layers on a rank; its area is its least time.")
+    return theme.finish(
+        chart, headline, "A point is an operator over all layers on a rank; its area is its least time."
+    )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from llmprof.charts.base.data import fitting, number
+from llmprof.charts.base.draw import fitting, number
 from llmprof.charts.base.theme import PHASES, Unit, ink_on, text_px
 from llmprof.text import shorten
 from llmprof.units import format_ns

@@ -8,37 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.arguments import NotNegative, Window
-from llmprof.charts.base.data import (
-    centred,
-    chart_of,
-    check_choice,
-    extent,
-    inline,
-    nothing,
-    number,
-    ranks_shown,
-    require,
-)
-from llmprof.charts.base.theme import (
-    CATEGORIES,
-    IDLE,
-    INK,
-    MUTED,
-    NUMBER,
-    PAPER,
-    STAGES,
-    TEXT_PX,
-    colour,
-    colours,
-    finish,
-    inner,
-    is_narrow,
-    layered,
-    percent,
-    spread,
-    text_px,
-    time_unit,
-)
+from llmprof.charts.base import draw, theme
 from llmprof.charts.timeline import layout
 from llmprof.units import format_ns
 
@@ -51,7 +21,7 @@ _GREY = {
 }
 
 
-@chart_of("llmprof.analyze.attribute(trace)", refuses="no event lies in the window")
+@draw.chart_of("llmprof.analyze.attribute(trace)", refuses="no event lies in the window")
 def timeline(
     frame: pl.DataFrame,
     *,
@@ -70,35 +40,35 @@ def timeline(
     Parameters
     ----------
     window : (start_ns, end_ns), optional
-        What to draw, in ns from the start of the trace; the whole frame if not given.
+        What to drawing, in ns from the start of the trace; the whole frame if not given.
     lane : {"stream", "stage", "category"}
         What each lane of a rank stands for.
     color : {"stage", "category"}
         What the colour means.
     max_bars : int
-        Most events to draw one by one.
+        Most events to drawing one by one.
 
     Examples
     --------
     >>> chart = charts.timeline(analyze.attribute(trace).filter(step=3))
     """
-    check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
-    check_choice(color, ("stage", "category"), chart="timeline", option="color")
-    require(frame, dict.fromkeys((*_COLUMNS, lane, color)), chart="timeline")
-    frame, _, note = ranks_shown(frame.with_columns(pl.col(color).fill_null("other")), MAX_RANKS)
-    lo, hi = extent(frame) if window is None else (round(window[0]), round(window[1]))
+    draw.check_choice(lane, ("stream", "stage", "category"), chart="timeline", option="lane")
+    draw.check_choice(color, ("stage", "category"), chart="timeline", option="color")
+    draw.require(frame, dict.fromkeys((*_COLUMNS, lane, color)), chart="timeline")
+    frame, _, note = draw.ranks_shown(frame.with_columns(pl.col(color).fill_null("other")), MAX_RANKS)
+    lo, hi = draw.extent(frame) if window is None else (round(window[0]), round(window[1]))
     events = layout.clip(frame, (lo, hi))
     if hi <= lo or events.is_empty():
-        raise nothing("timeline", f"no event lies between {lo:,} and {hi:,} ns")
+        raise draw.nothing("timeline", f"no event lies between {lo:,} and {hi:,} ns")
     events = events.with_columns(key=pl.col(lane).cast(pl.String))
     on_host = "source" in events.columns and (events["source"] == "op").all()
     stream = "thread" if on_host else "stream"  # operators of the host stand in for a device
     labels = [layout.lane_label(key, lane, stream) for key in events["key"].unique()]
-    plot = inner() - 12 - round(max(text_px(label, TEXT_PX) for label in (*labels, "rank 00")))
-    view = layout.Window(lo, hi, time_unit(hi - lo), plot)
-    palette = colours(color, events[color].unique())
+    plot = theme.inner() - 12 - round(max(theme.text_px(label, theme.TEXT_PX) for label in (*labels, "rank 00")))
+    view = layout.Window(lo, hi, theme.time_unit(hi - lo), plot)
+    palette = theme.colours(color, events[color].unique())
     seen = layout.survey(events, view, max_bars)
-    order = list(STAGES if lane == "stage" else CATEGORIES)
+    order = list(theme.STAGES if lane == "stage" else theme.CATEGORIES)
     lanes, heads = layout.place_lanes(seen, lane, order, rows=2, stream=stream)
     layers = layout.layers(events, heads, view)
     if layers is None:
@@ -106,24 +76,24 @@ def timeline(
     keyed = events.join(lanes.drop("label"), on=["rank", "key"], nulls_equal=True)
     few, many = keyed.filter(~pl.col("crowded")), keyed.filter("crowded")
     x = alt.Scale(domain=[0, (hi - lo) / view.unit.ns], nice=False, zero=False)
-    bottom = number(heads["bottom"].max())
+    bottom = draw.number(heads["bottom"].max())
     y = alt.Scale(domain=[0, bottom], nice=False, reverse=True)
-    draw = _Drawing(x, y, plot, f"time from {_instant(lo)} into the trace ({view.unit.symbol})")
-    parts: list[alt.Chart | alt.LayerChart] = [draw.lanes(lanes), draw.strip(layout.steps(events, heads, view))]
+    drawing = _Drawing(x, y, plot, f"time from {_instant(lo)} into the trace ({view.unit.symbol})")
+    parts: list[alt.Chart | alt.LayerChart] = [drawing.lanes(lanes), drawing.strip(layout.steps(events, heads, view))]
     if layers is not None:
-        parts.append(draw.strip(layers))
+        parts.append(drawing.strip(layers))
     if few.height:
         shown = layout.bars(few, view, palette, color)
         tips = {"name": "name", "dur_ns": "duration (ns)", "step": "step", "phase": "phase", "layer": "layer"}
-        parts += [draw.bars(shown, color, palette, tips), draw.centred(shown.drop_nulls("label"))]
+        parts += [drawing.bars(shown, color, palette, tips), drawing.centred(shown.drop_nulls("label"))]
     width = layout.slice_ns(seen, view)
     if many.height:
         shown = layout.slices(many, view, color, list(palette), width)
         tips = {"busy_ns": "time in the slice (ns)", "share": "share"}
-        parts.append(draw.bars(shown, color, palette, tips))
-    chart = layered(*parts, draw.names(lanes, heads)).properties(width=plot, height=bottom)
+        parts.append(drawing.bars(shown, color, palette, tips))
+    chart = theme.layered(*parts, drawing.names(lanes, heads)).properties(width=plot, height=bottom)
     first, *more = _counts(few.height, many.height, frame.height, lanes, format_ns(width))
-    return finish(
+    return theme.finish(
         chart, title or _headline(events, color, hi - lo), [f"{_GREY[lane].format(stream=stream)} {first}", *more, note]
     )
 
@@ -139,7 +109,7 @@ def _counts(few: int, many: int, total: int, lanes: pl.DataFrame, width: str) ->
 
 
 def _instant(ns: int) -> str:
-    unit = time_unit(ns)
+    unit = theme.time_unit(ns)
     return f"{ns / unit.ns:,.3f}".rstrip("0").rstrip(".") + f" {unit.symbol}"
 
 
@@ -148,19 +118,19 @@ def _headline(events: pl.DataFrame, by: str, span_ns: int) -> str:
     length = pl.col("to_ns") - pl.col("from_ns")
     name = events.group_by(by).agg(ns=length.sum()).sort("ns", by, descending=[True, False])[by][0]
     shares = events.group_by("rank").agg(share=100 * length.filter(pl.col(by) == name).sum() / span_ns)["share"]
-    lowest, highest = (percent(number(figure)) for figure in (shares.min(), shares.max()))
+    lowest, highest = (theme.percent(draw.number(figure)) for figure in (shares.min(), shares.max()))
     where = f"{shares.len()} ranks" if shares.len() > 1 else f"rank {events['rank'][0]}"
     steps = events["step"].drop_nulls().unique().sort().to_list()
     when = "" if not steps else f" in step {steps[0]}" if len(steps) == 1 else f" in steps {steps[0]} to {steps[-1]}"
     whose = "a rank's time" if shares.len() > 1 else "the time"
-    return f"{format_ns(span_ns)} of {where}{when}: {name} fills {spread(lowest, highest)} of {whose}"
+    return f"{format_ns(span_ns)} of {where}{when}: {name} fills {theme.spread(lowest, highest)} of {whose}"
 
 
 class _Drawing:
     """The marks of a timeline on shared scales."""
 
     def __init__(self, x: alt.Scale, y: alt.Scale, plot: int, axis_title: str) -> None:
-        axis = alt.Axis(title=axis_title, format=NUMBER, grid=False, tickCount=4 if is_narrow() else 10)
+        axis = alt.Axis(title=axis_title, format=theme.NUMBER, grid=False, tickCount=4 if theme.is_narrow() else 10)
         self._x = alt.X("start:Q", scale=x, axis=axis)
         self._y = alt.Y("top:Q", scale=y, axis=None)
         self._box: dict[str, Any] = {"x": self._x, "x2": alt.X2("end:Q"), "y": self._y, "y2": alt.Y2("bottom:Q")}
@@ -168,21 +138,21 @@ class _Drawing:
 
     def lanes(self, lanes: pl.DataFrame) -> alt.Chart:
         """Light background of each lane; where it stays visible, the lane is idle."""
-        base = alt.Chart(inline(lanes.select("top", "bottom"))).mark_rect(color=IDLE)
+        base = alt.Chart(draw.inline(lanes.select("top", "bottom"))).mark_rect(color=theme.IDLE)
         drawn: alt.Chart = base.encode(x=alt.XValue(0), x2=alt.X2Value(self._plot), y=self._y, y2=alt.Y2("bottom:Q"))
         return drawn
 
     def bars(self, shown: pl.DataFrame, by: str, palette: dict[str, str], tips: dict[str, str]) -> alt.Chart:
         """Bars or slices, coloured."""
         hidden = [c for c in ("label", "ink") if c in shown.columns]
-        base = alt.Chart(inline(shown.drop(hidden))).mark_rect(clip=True, stroke=PAPER, strokeWidth=0)
+        base = alt.Chart(draw.inline(shown.drop(hidden))).mark_rect(clip=True, stroke=theme.PAPER, strokeWidth=0)
         tooltip = [alt.Tooltip(f"{by}:N"), alt.Tooltip("rank:Q")]
         tooltip += [
             alt.Tooltip(f"{field}:{'Q' if shown.schema[field].is_numeric() else 'N'}", title=text)
             for field, text in tips.items()
         ]
         wide = {"strokeWidth": alt.condition("datum.px > 5", alt.value(0.7), alt.value(0))} if "px" in shown else {}
-        drawn: alt.Chart = base.encode(**self._box, **wide, color=colour(by, palette), tooltip=tooltip)
+        drawn: alt.Chart = base.encode(**self._box, **wide, color=theme.colour(by, palette), tooltip=tooltip)
         return drawn
 
     def strip(self, strip: layout.Strip) -> alt.LayerChart:
@@ -195,20 +165,26 @@ class _Drawing:
         else:
             tooltip.append(alt.Tooltip("to_step:Q", title="to step"))
         line = 0.7 if len(strip.texts) else 0.0
-        boxes = alt.Chart(inline(strip.spans.select(columns))).mark_rect(clip=True, stroke=PAPER, strokeWidth=line)
-        return layered(boxes.encode(**self._box, fill=fill, tooltip=tooltip), self.centred(strip.texts))
+        boxes = alt.Chart(draw.inline(strip.spans.select(columns))).mark_rect(
+            clip=True, stroke=theme.PAPER, strokeWidth=line
+        )
+        return theme.layered(boxes.encode(**self._box, fill=fill, tooltip=tooltip), self.centred(strip.texts))
 
     def centred(self, texts: pl.DataFrame) -> alt.LayerChart:
         """Texts in the middle of their spans."""
         middle = [((pl.col(a) + pl.col(b)) / 2).alias(a) for a, b in (("start", "end"), ("top", "bottom"))]
-        return layered(*centred(texts.select("label", "ink", *middle), self._x, self._y))
+        return theme.layered(*draw.centred(texts.select("label", "ink", *middle), self._x, self._y))
 
     def names(self, lanes: pl.DataFrame, heads: pl.DataFrame) -> alt.LayerChart:
         """Names of ranks and lanes left of the plot."""
         middle = lanes.select("label", top=(pl.col("top") + pl.col("bottom")) / 2)
         ranks = heads.select("label", top=pl.col("top") + layout.STRIP / 2)
-        lane = alt.Chart(inline(middle)).mark_text(align="right", baseline="middle", fontSize=TEXT_PX, color=MUTED)
-        rank = alt.Chart(inline(ranks)).mark_text(
-            align="right", baseline="middle", fontSize=TEXT_PX, color=INK, fontWeight="bold"
+        lane = alt.Chart(draw.inline(middle)).mark_text(
+            align="right", baseline="middle", fontSize=theme.TEXT_PX, color=theme.MUTED
         )
-        return layered(*(mark.encode(x=alt.XValue(-8), y=self._y, text=alt.Text("label:N")) for mark in (lane, rank)))
+        rank = alt.Chart(draw.inline(ranks)).mark_text(
+            align="right", baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK, fontWeight="bold"
+        )
+        return theme.layered(
+            *(mark.encode(x=alt.XValue(-8), y=self._y, text=alt.Text("label:N")) for mark in (lane, rank))
+        )

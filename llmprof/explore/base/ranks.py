@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from llmprof.charts.base.data import number
+from llmprof.charts.base.draw import number
 from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.layers import end_of_scale
 from llmprof.errors import LlmprofError

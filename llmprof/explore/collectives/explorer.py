@@ -18,7 +18,7 @@ from llmprof.analyze.collectives.collectives import (
     link_peak_gbps,
 )
 from llmprof.charts.base import theme
-from llmprof.charts.base.data import log_bins
+from llmprof.charts.base.draw import log_bins
 from llmprof.explore.base.messages import Message, Record, Row, Window
 from llmprof.explore.base.ranks import timeline_of
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers

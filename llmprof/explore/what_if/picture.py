@@ -8,7 +8,7 @@ from typing import Final
 import altair as alt
 import polars as pl
 
-from llmprof.charts.base.data import inline, number
+from llmprof.charts.base.draw import inline, number
 from llmprof.charts.base.theme import INK, MUTED, TEXT_PX, finish, inner, layered, row_axis, text_px, time_unit
 from llmprof.units import format_ns
 

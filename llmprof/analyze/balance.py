@@ -105,11 +105,7 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
 
 
 def _exchanges(trace: Trace, every: pl.DataFrame, in_layers: pl.DataFrame) -> pl.DataFrame:
-    """Calls that exchange tokens, with sizes and the number of the exchange (a dispatch and its combine) on the rank.
-
-    A rank without requests makes the same calls in passes of padding, which have no step. They match calls that another
-    rank makes in a layer.
-    """
+    """Calls that exchange tokens, passes of padding included, with sizes and the number of the exchange."""
     key = ["rank", "start_ns", "name"]
     calls = collectives(trace).select(
         *key, "call", "kind", "world", "bytes", "wait_ns", "transfer_ns", "arrival_skew_ns", "ranks_seen"
@@ -176,11 +172,7 @@ def _of_way(way: str) -> pl.Expr:
 
 
 def _rows_of(trace: Trace, calls: pl.DataFrame) -> pl.DataFrame:
-    """``rank, op_id, sent_rows, received_rows, columns`` from the shapes of the operators that send.
-
-    Torch's all-to-all takes its output, then its input; other operators take the tokens first. Tensors without two
-    dimensions (the counts that are exchanged before the tokens) are ignored.
-    """
+    """``rank, op_id, sent_rows, received_rows, columns`` of operators that send; torch takes the output first."""
     numbers = dict.fromkeys(["op_id", "sent_rows", "received_rows", "columns"], pl.Int64)
     empty = pl.DataFrame(schema={"rank": pl.Int32, **numbers})
     if not trace.has("ops"):

@@ -202,11 +202,7 @@ def _as_run(trace: Trace, graphs: list[pl.DataFrame]) -> list[pl.DataFrame]:
 
 @per_trace
 def replays(trace: Trace) -> pl.DataFrame:
-    """Replayed kernels and copies: ``event, rank, name, source, step``, ``replay`` (number) and ``place`` in its graph.
-
-    The place follows from the number of the graph node, if nodes were recorded (they are numbered in the order of the
-    capture), or else from the start time.
-    """
+    """Replayed kernels and copies, the number of the replay and their ``place`` in it, by node or by start."""
     events = activity(trace)
     place = {}
     if trace.has("kernels") and "graph_node" in trace.kernels.columns:

@@ -195,11 +195,7 @@ def results_of(trace: Trace) -> Results:
 
 
 def per_trace(function: Callable[Concatenate[Trace, P], R]) -> Callable[Concatenate[Trace, P], R]:
-    """Decorator: compute once for each trace and arguments, and again after names were registered.
-
-    It does not matter whether arguments are given by position, by keyword or left out. A frame is returned as a copy
-    that the caller may change.
-    """
+    """Decorator: compute once for a trace and arguments, and again after names were registered; return copies."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)

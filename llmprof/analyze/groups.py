@@ -63,10 +63,7 @@ def groups_of(frame: pl.DataFrame, by: Sequence[str]) -> tuple[np.ndarray, pl.Da
 
 
 def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> list[pl.Series]:
-    """Values of the group of each row; null if there is no such group.
-
-    Rows of one group are mostly consecutive, so a key is looked up once for each run of equal keys, not for each row.
-    """
+    """Values of the group of each row, null if it has none; a key is looked up once for each run of equal keys."""
     keys, values = list(by), [column for column in groups.columns if column not in by]
     if not keys:
         return [groups[value].head(1).new_from_index(0, frame.height) for value in values]

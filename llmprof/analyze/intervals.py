@@ -83,10 +83,7 @@ def _times(frame: pl.DataFrame) -> tuple[pl.Series, pl.Series]:
 
 
 def merged(line: Line) -> pl.DataFrame:
-    """Union of the intervals on the line: ``_group, _start, _end``, disjoint, not empty, not touching, in order.
-
-    Kept columns have the values of the first interval of each union.
-    """
+    """Union of the intervals: ``_group, _start, _end``, disjoint, in order; kept columns are of the first."""
     rows, opens, until = _unions(line)
     union = rows[opens]
     return union.replace_column(union.get_column_index("_end"), pl.Series("_end", until))
@@ -143,11 +140,7 @@ def need(frame: pl.DataFrame, columns: Sequence[str]) -> pl.DataFrame:
 
 
 def union_lengths(frame: pl.DataFrame, by: Sequence[str] = (), **subsets: pl.Expr) -> pl.DataFrame:
-    """Time covered by the union of the intervals of several subsets of the rows, in one sweep.
-
-    The lengths of all other set operations follow: ``|A and B| = |A| + |B| - |A or B|`` and
-    ``|A minus B| = |A or B| - |B|``.
-    """
+    """Time covered by the union of intervals of several subsets of the rows; other set operations follow."""
     line = lay(frame, by, {name: within.fill_null(False) for name, within in subsets.items()})
     start, end, names = pl.col("_start"), pl.col("_end"), list(subsets)
     if not by and frame.is_empty():

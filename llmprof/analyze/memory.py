@@ -262,10 +262,7 @@ def _holders(trace: Trace, rows: pl.DataFrame, at_ns: int | None) -> pl.DataFram
 
 
 def _live(events: pl.DataFrame) -> pl.DataFrame:
-    """Blocks that are held at the row ``_at``: allocated until then, and released later or never.
-
-    A block is identified by its address; rows without an address are summed up by holder.
-    """
+    """Blocks, by address or else by holder, that are held at the row ``_at`` and released later or never."""
     keys = [*_PLACE, "address"]
     addressed = events.filter(pl.col("address").is_not_null())
     ends = addressed.with_columns(

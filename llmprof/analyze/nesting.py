@@ -43,10 +43,7 @@ def inside(inner: pl.DataFrame, outer: pl.DataFrame, by: Sequence[str]) -> pl.Da
 
 
 def innermost(points: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str], *, at: str, name: str) -> pl.DataFrame:
-    """Innermost span that covers each point.
-
-    Spans of one group nest, as calls of one thread do. If two spans overlap without nesting, a point may get none.
-    """
+    """Innermost span that covers each point; where two spans of a group overlap without nesting, there may be none."""
     after = _changes(spans, by)
     last = last_before(points, after.rename({"_time": at}), by, at=at)
     return points.with_columns(after["_inner"][last].alias(name))

@@ -346,12 +346,7 @@ its middle rank as a share of the lateness of its last rank."""
 
 
 def latest_group(late: pl.DataFrame) -> dict[str, Any] | None:
-    """The late group to report: the row of :func:`late_groups` with ``who`` (its name), or None.
-
-    A group is named if it is last in at least half of its calls and clearly more often than by chance, has several
-    ranks, and they are late together and not one of them alone. Of several such it is the one for which the others
-    wait longest.
-    """
+    """The row of :func:`late_groups` to report: last in half of its calls, beyond chance, late together."""
     named = late.filter(
         (pl.col("ranks").list.len() > 1)
         & (pl.col("calls") >= LEAST_CALLS)

@@ -319,11 +319,7 @@ def _write(rank: int, truth: Truth, folder: str) -> None:
 
 
 def _warp(base: _Base, *, late_ns: int, wait_ns: int, slower: float) -> Callable[[Times], Times]:
-    """Times of the recorded rank, moved to those of another rank, whose group waits or has a slower link.
-
-    A late rank is delayed before each of its calls, and the other ranks within them, so that the ranks of a group leave
-    each call together.
-    """
+    """Times of the recorded rank moved to another: late before each call, or with a slower link."""
     inside = base.calls + base.call_lengths // 2
     longer = np.round(base.call_lengths * (slower - 1)).astype(np.int64)
     waits = np.full_like(base.calls, wait_ns)

@@ -30,12 +30,7 @@ _OWN_ORDER: Final = ("findings", "steps", "layers", "waits", "idle")
 
 
 def write(trace: Trace, added: pl.DataFrame, file: Path) -> int:
-    """Write a trace together with added tracks.
-
-    The file also holds the tables themselves, in packets that only llmprof's reader knows and that other programs skip;
-    they add 1 to 5 % to its size. Each rank is a process; its streams, its threads and the tracks of llmprof are its
-    rows. Slices that overlap without being nested get separate rows.
-    """
+    """Write a trace together with added tracks."""
     try:
         from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
         from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder

@@ -23,34 +23,19 @@ _CLONE: Final = re.compile(r"(?<!\s)\s*+\[clone[^][]*+\]|\.(?:kd|constprop\.\d+)
 
 
 def function(names: pl.Series) -> pl.Series:
-    """Function of each kernel name, without return type, namespaces, template arguments and parameters.
-
-    >>> function(pl.Series(["void at::native::add<4, float>(int, float)"])).to_list()
-    ['add']
-    """
+    """Function of each kernel name, without return type, namespaces, template arguments and parameters."""
     return each(names, plain)
 
 
 def displayed(names: pl.Series) -> pl.Series:
-    """Function of each kernel name for display; CUTLASS's ``device_kernel`` is shown as its first template argument.
-
-    >>> displayed(pl.Series(["void cutlass::device_kernel<flash::FlashAttnFwdSm90<x>>(T1)", None])).to_list()
-    ['FlashAttnFwdSm90', 'unnamed']
-    """
+    """Function of each kernel name for display; CUTLASS's ``device_kernel`` is shown as its first template argument."""
     base = function(names).fill_null("unnamed")
     inner = names.str.extract(r"device_kernel<(?:(?:\w+::)*enable_\w+<)?(?:\w+::)*(\w+)")
     return pl.select(pl.when(base == "device_kernel").then(pl.coalesce(inner, base)).otherwise(base)).to_series()
 
 
 def comparable(names: pl.Series) -> pl.Series:
-    """Function and template arguments of each name, without the differences between profilers.
-
-    Namespaces, casts (``(int)4``), suffixes (``1ul``), spaces and parameters are removed; ``true`` and ``false`` become
-    1 and 0.
-
-    >>> comparable(pl.Series(["void f<(int)4, (bool)1>(T1 *)", "void ns::f<4, true>(float*)"])).to_list()
-    ['f<4,1>', 'f<4,1>']
-    """
+    """Function and template arguments of each name, without the differences between profilers."""
     return each(names, _comparable)
 
 

@@ -165,11 +165,7 @@ def readable(names: pl.Series) -> pl.Series:
 
 
 def without_common_start(names: list[str], limit: int) -> list[str]:
-    """Names of at most ``limit`` characters; of long ones that begin alike, what they share is cut, not what differs.
-
-    >>> without_common_start(["triton_poi_fused_add_mul_1", "triton_poi_fused_add_mul_2", "gemm"], 12)
-    ['…add_mul_1', '…add_mul_2', 'gemm']
-    """
+    """Names of at most ``limit`` characters; of long ones that begin alike, what they share is cut."""
     out = []
     for name in names:
         if len(name) <= limit:

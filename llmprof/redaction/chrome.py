@@ -88,24 +88,7 @@ _DEEPEST: Final = 8
 
 
 def copy(source: Path, target: Path, ledger: Ledger) -> None:
-    """Write a redacted copy of a Chrome trace, compressed with gzip if the source is.
-
-    Parameters
-    ----------
-    source : pathlib.Path
-        A Chrome trace; damaged parts of it are left out.
-    target : pathlib.Path
-        The copy.
-    ledger : Ledger
-        Counts the content that was left out.
-
-    Raises
-    ------
-    ReadError
-        The source cannot be read or is not a trace.
-    OutputError
-        The copy cannot be written.
-    """
+    """Write a redacted copy of a Chrome trace, compressed with gzip if the source is."""
     dropped = list(_dropped(source))
     ledger.names.know((text for key, text in dropped if _IDENTITY_KEY.search(key)), identity=True)
     ledger.names.know(text for key, text in dropped if not _IDENTITY_KEY.search(key))

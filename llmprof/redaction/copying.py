@@ -107,22 +107,7 @@ _DEEPEST: Final = 12
 
 
 def copy_files(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
-    """Copy the files of a folder that have a known format; others are left out.
-
-    Parameters
-    ----------
-    source, target : pathlib.Path
-        Folders; the target is made.
-    ledger : Ledger
-        Counts the content that was left out.
-    copy : callable
-        Copies one file.
-
-    Raises
-    ------
-    ReadError
-        None of the files has a known format.
-    """
+    """Copy the files of a folder that have a known format; others are left out."""
     with writing(target):
         target.mkdir(mode=0o700)
     copied = 0
@@ -149,18 +134,7 @@ def neutral_name(name: str, number: int) -> str:
 
 
 def copy_run(source: Path, target: Path, ledger: Ledger, copy: Copy) -> None:
-    """Copy the folder of a run of llmprof: its measurements and traces.
-
-    Logs, prompts and outputs, scripts, command lines, the environment and models are left out, and so is the manifest,
-    because it holds hashes of the files that were left out.
-
-    Raises
-    ------
-    ReadError
-        A file of the run cannot be read.
-    OutputError
-        The copy cannot be written.
-    """
+    """Copy the measurements and traces of a run; texts, and the manifest with their hashes, stay behind."""
     with writing(target):
         target.mkdir(mode=0o700)
     handled = {"config.yaml", "traces", "report.sqlite", "monitors.parquet", *_JSON_FILES}
@@ -212,10 +186,7 @@ def _measured(value: Any, ledger: Ledger, place: str, key: str = "", depth: int 
 
 
 def _with_requests(cleaned: Any, document: Any, numbers: dict[str, str]) -> Any:
-    """Replace the identifiers of requests by numbers, the same in the engine's steps, so that both can be joined.
-
-    The client may have chosen the identifiers, so none is kept. An engine may append a suffix to them.
-    """
+    """Replace the identifiers of requests by numbers, the same in the engine's steps, so that both can be joined."""
     rows = [row for row in _rows(document, "requests") if isinstance(row.get("id"), str)]
     for row in rows:
         numbers.setdefault(row["id"], f"r{len(numbers)}")

@@ -24,17 +24,7 @@ _HIDDEN: Final = frozenset({"Host Name", "Process Name", "Kernel Time"})
 
 
 def copy(source: Path, target: Path, ledger: Ledger) -> None:
-    """Write a copy of CSV of ``ncu --csv``.
-
-    Raises
-    ------
-    ReadError
-        The source cannot be read.
-    UnknownFormatError
-        The source holds no page of Nsight Compute.
-    OutputError
-        The copy cannot be written.
-    """
+    """Write a copy of CSV of ``ncu --csv``."""
     data, _ = reader.content(source)
     if reader.kind(data[: reader.HEAD]) == "report":
         raise ReadError(f"{source.name} is a report of Nsight Compute, which is not redacted", hint=REPORT_HINT)

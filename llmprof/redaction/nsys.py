@@ -206,15 +206,7 @@ Row = tuple[object, ...]
 
 
 def copy(source: Path, target: Path, ledger: Ledger) -> None:
-    """Write a copy of an SQLite export into a fresh file.
-
-    Raises
-    ------
-    ReadError
-        The source cannot be read.
-    OutputError
-        The copy cannot be written.
-    """
+    """Write a copy of an SQLite export into a fresh file."""
     with sqlite.connect(source) as old:
         old.text_factory = lambda data: data.decode("utf-8", "replace")
         tables = sqlite.Tables({_as_nsys(name): map(_as_nsys, sqlite.columns(old, name)) for name in _names(old)})
@@ -353,15 +345,7 @@ def _batches(cursor: sqlite3.Cursor) -> Iterator[list[Row]]:
 
 
 def copy_parquet(source: Path, target: Path, ledger: Ledger) -> None:
-    """Write a redacted copy of a folder of Parquet files that ``nsys export --type parquetdir`` wrote.
-
-    Raises
-    ------
-    ReadError
-        A file cannot be read.
-    OutputError
-        The copy cannot be written.
-    """
+    """Write a redacted copy of a folder of Parquet files that ``nsys export --type parquetdir`` wrote."""
     used: set[int] = set()
     paths = sorted(source.glob("*.parquet"), key=lambda path: path.stem == "StringIds")
     with writing(target):

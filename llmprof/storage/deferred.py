@@ -76,21 +76,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Deferred(Mapping[str, pl.DataFrame]):
-    """Tables of a dataset, or of a part of it, that are loaded on first access.
-
-    Attributes
-    ----------
-    place : Place
-        The dataset.
-    partitions : tuple of Partition
-        The partitions that are used, in the order of their ranks.
-    origin_ns : int
-        Time on the clock of the files at which the trace starts (ns).
-    names : tuple of str
-        Names of the tables that were recorded.
-    window : (int, int), optional
-        Only events that start in this window are loaded (ns from the start of the trace).
-    """
+    """Tables of a dataset, or of a part of it, that are loaded on first access."""
 
     place: Place
     partitions: tuple[Partition, ...]

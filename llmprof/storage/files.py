@@ -52,22 +52,7 @@ def note_input(path: str | os.PathLike[str]) -> None:
 
 
 def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, own: bool = False) -> Path:
-    """Raise unless a file may be written; nothing is said about places that do not exist, pipes and devices.
-
-    Parameters
-    ----------
-    path : path
-        The file.
-    overwrite : bool
-        Whether the user wants an existing file to be replaced.
-    own : bool
-        Whether llmprof wrote the file before, into a folder of its own, which may be part of an input.
-
-    Raises
-    ------
-    OutputError
-        It is an input, or was in a folder when that became one, or it exists and is not to be replaced.
-    """
+    """Raise OutputError for an input, and for a file that may not be replaced; pipes may be written."""
     target = Path(path)
     try:
         place = target.resolve()
@@ -90,13 +75,7 @@ def check_output(path: str | os.PathLike[str], *, overwrite: bool = False, own: 
 
 
 def write_output(path: str | os.PathLike[str], content: str | bytes, *, overwrite: bool = False) -> Path:
-    """Write a file for the user, by the rule of this module; missing folders are made.
-
-    Raises
-    ------
-    OutputError
-        It may not be written (:func:`check_output`), or it cannot.
-    """
+    """Write a file for the user, by the rule of this module; missing folders are made."""
     target = check_output(path, overwrite=overwrite)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -141,13 +120,7 @@ def special(path: Path) -> str:
 
 
 def regular(path: Path) -> Path:
-    """The path, if it can be read to its end.
-
-    Raises
-    ------
-    ReadError
-        It is a pipe, a socket or a device.
-    """
+    """The path, if it can be read to its end: no pipe, socket or device."""
     if kind := special(path):
         raise ReadError(
             f"{path} is a {kind}",
@@ -191,13 +164,7 @@ def read_json(path: Path) -> Any:
 
 
 def checksum(path: Path) -> int:
-    """CRC-32 of a file: it finds accidental damage at several GB/s, and is no protection against forgery.
-
-    Raises
-    ------
-    OSError
-        The file cannot be read.
-    """
+    """CRC-32 of a file: it finds accidental damage at several GB/s, and is no protection against forgery."""
     value = 0
     with regular(path).open("rb") as file:
         while block := file.read(_BLOCK_BYTES):

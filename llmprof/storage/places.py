@@ -22,13 +22,7 @@ _READ_BY_POLARS: Final = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfs
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A folder, or a prefix of an object store. Names inside it are separated by slashes.
-
-    Attributes
-    ----------
-    root : str
-        Path or URL, without a slash at its end.
-    """
+    """A folder, or a prefix of an object store. Names inside it are separated by slashes."""
 
     root: str
 
@@ -134,11 +128,7 @@ class Place:
 
     @contextmanager
     def folder(self, name: str, *, last: str) -> Iterator[Path]:
-        """Temporary folder that gets its name when the block ends without an error.
-
-        In an object store, the files are sent when the block ends. The file called ``last`` is sent after all others:
-        a folder without it counts as missing.
-        """
+        """Temporary folder that gets its name when the block ends well; object stores get ``last`` at the end."""
         try:
             if self.is_local:
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -169,13 +159,7 @@ class Place:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold a lock on the folder of this machine, which ends with the process; URLs have none.
-
-        Raises
-        ------
-        OutputError
-            Another process holds it, or the folder cannot be made.
-        """
+        """Hold a lock on the folder of this machine until the process ends, or raise OutputError; URLs have none."""
         if not self.is_local:
             yield
             return

@@ -257,27 +257,7 @@ _MOST_KNOWN: Final = 4096
 
 
 class Pseudonyms:
-    """Replaces texts that identify people and machines, or are secrets.
-
-    Parameters
-    ----------
-    key : bytes, optional
-        Key of the pseudonyms; random by default. Copies made with the same key have the same pseudonyms. Whoever has
-        the key can find a name by trying likely ones.
-
-    Attributes
-    ----------
-    counts : collections.Counter
-        How many texts were replaced, by kind.
-    examples : dict of str to str
-        The first text of each kind, shortened. It is kept for :func:`llmprof.redaction.check` and never written.
-
-    Examples
-    --------
-    >>> names = Pseudonyms(b"key")
-    >>> names.text("aten::mm") == "aten::mm", names.text("load /home/me/w.bin") == names.text("load /home/me/w.bin")
-    (True, True)
-    """
+    """Replaces texts that identify people and machines, or are secrets."""
 
     def __init__(self, key: bytes | None = None) -> None:
         self._key = secrets.token_bytes(16) if key is None else key
@@ -290,16 +270,7 @@ class Pseudonyms:
         self.examples: dict[str, str] = {}
 
     def know(self, values: Iterable[object], *, identity: bool = False) -> None:
-        """Add texts that are known to identify a person or machine; they are replaced wherever they occur.
-
-        Parameters
-        ----------
-        values : iterable
-            Texts; other values are ignored.
-        identity : bool
-            Whether these are names of users, hosts or jobs: short and plain words are then replaced, too. Values of
-            environment variables are replaced only if they are not plain words.
-        """
+        """Texts that identify a person or machine are replaced everywhere; of an ``identity`` plain words, too."""
         new = {
             text
             for value in values
@@ -530,13 +501,7 @@ def _public_part(path: str) -> int | None:
 
 
 class Ledger:
-    """Ledger of a redacted copy: counts of the content that was left out or replaced, by place and kind.
-
-    Parameters
-    ----------
-    names : Pseudonyms
-        The pseudonyms that replace texts.
-    """
+    """Ledger of a redacted copy: counts of the content that was left out or replaced, by place and kind."""
 
     def __init__(self, names: Pseudonyms) -> None:
         self.names = names
@@ -570,13 +535,7 @@ class Ledger:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Turn a failure to write a copy into an error that names the copy instead of its source.
-
-    Raises
-    ------
-    OutputError
-        The copy cannot be written.
-    """
+    """Turn a failure to write a copy into an error that names the copy instead of its source."""
     try:
         yield
     except (OSError, sqlite3.OperationalError, pl.exceptions.PolarsError) as error:

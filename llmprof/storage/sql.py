@@ -79,30 +79,7 @@ class _Token(NamedTuple):
 
 
 def answer(frames: Mapping[str, pl.DataFrame | pl.LazyFrame], query: str) -> pl.DataFrame:
-    """Result of an SQL query as a frame.
-
-    Parameters
-    ----------
-    frames : mapping of str to polars.DataFrame or polars.LazyFrame
-        Tables by name; lazy ones are read piece by piece by Polars' streaming engine.
-    query : str
-        One ``SELECT`` or ``WITH … SELECT`` in the dialect of Polars, or ``SHOW TABLES``.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns as the query names them.
-
-    Raises
-    ------
-    AnalysisError
-        The query is not valid for the tables, does more than read them, or is too long.
-
-    Examples
-    --------
-    >>> answer({"kernels": pl.DataFrame({"name": ["a", "b"]})}, "select count(*) as count from kernels").item()
-    2
-    """
+    """Result of one ``SELECT`` in Polars' dialect or ``SHOW TABLES``; what does more than read is refused."""
     plain = _checked(query)
     lazy = any(isinstance(frame, pl.LazyFrame) for frame in frames.values())
     try:

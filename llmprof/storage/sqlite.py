@@ -69,23 +69,7 @@ def _in_wal_mode(path: Path) -> bool:
 
 @contextmanager
 def connect(path: PathLike) -> Iterator[sqlite3.Connection]:
-    """Connection to a file, read-only, closed at the end of the block.
-
-    Parameters
-    ----------
-    path : path
-        An SQLite file.
-
-    Yields
-    ------
-    sqlite3.Connection
-        The connection.
-
-    Raises
-    ------
-    ReadError
-        The file is missing, locked, damaged or not a database.
-    """
+    """Connection to a file, read-only, closed at the end of the block."""
     source = Path(path)
     if not source.exists():
         raise ReadError(f"{source} does not exist", hint="check the path")
@@ -125,11 +109,7 @@ class Names(list[str]):
 
 
 class Tables(dict[str, Names]):
-    """Columns by table. As in SQLite, upper and lower case are the same.
-
-    Views and virtual tables are left out: reading one may take any time, or never end. :attr:`refused` are those of
-    them that were looked up, so that a reader can say what it did not read.
-    """
+    """Columns by table, in any case; views and virtual tables, which may never end, are ``refused``."""
 
     def __init__(self, columns_of: Mapping[str, Iterable[str]], views: Iterable[str] = ()) -> None:
         super().__init__({name: Names(names) for name, names in columns_of.items()})
@@ -172,18 +152,7 @@ class Tables(dict[str, Names]):
 
 
 def tables(connection: sqlite3.Connection) -> Tables:
-    """Tables of a database with their columns.
-
-    Parameters
-    ----------
-    connection : sqlite3.Connection
-        From :func:`connect`.
-
-    Returns
-    -------
-    Tables
-        Columns by table name; a name is found in upper and lower case. Views are left out.
-    """
+    """Tables of a database with their columns, found in upper and lower case, without views."""
     listed = connection.execute(
         "SELECT name, type = 'table' AND rootpage > 0 FROM sqlite_master WHERE type IN ('table', 'view')"
     )
@@ -205,28 +174,7 @@ def quoted(name: str) -> str:
 
 
 def read(path: PathLike, table: str, columns_read: Mapping[str, pl.DataType] | Sequence[str]) -> pl.DataFrame:
-    """Columns of a table as a frame.
-
-    Parameters
-    ----------
-    path : path
-        An SQLite file.
-    table : str
-        Name of a table.
-    columns_read : mapping of str to polars.DataType, or sequence of str
-        Columns, in upper or lower case, and their types (Int64 for a sequence). A value that does not fit its type is
-        cast by SQLite, or becomes null. Columns that the table lacks are left out.
-
-    Returns
-    -------
-    polars.DataFrame
-        The columns that exist, in the order of ``columns_read``; rows in the order of the file.
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read, or has no such table.
-    """
+    """Existing columns in the given order and types (Int64 for a sequence); what does not fit is null."""
     types = dict(columns_read) if isinstance(columns_read, Mapping) else dict.fromkeys(columns_read, pl.Int64())
     with connect(path) as connection:
         stored = connection.execute(
@@ -302,26 +250,7 @@ def _cast(name: str, dtype: pl.DataType) -> str:
 
 
 def query(path: PathLike, sql: str) -> pl.DataFrame:
-    """Result of an SQL query as a frame.
-
-    Parameters
-    ----------
-    path : path
-        An SQLite file.
-    sql : str
-        One ``SELECT`` (also ``WITH … SELECT`` and ``VALUES``); it may read the tables and views of this file, call
-        functions and use the pragmas that read. Statements that write, attach another file or load code are refused.
-
-    Returns
-    -------
-    polars.DataFrame
-        Columns as the query names them. An interrupt (Ctrl-C) ends the query.
-
-    Raises
-    ------
-    ReadError
-        The file cannot be read, or the query is not valid for it or does more than read.
-    """
+    """Result of one ``SELECT`` (``WITH``, ``VALUES``) on a file; what does more than read is refused."""
     _check(path, sql)
     stopped = threading.Event()
 
@@ -414,10 +343,7 @@ def _authorize(action: int, first: str | None, second: str | None) -> int:
 
 
 def _interruptible(work: Callable[[], pl.DataFrame], stopped: threading.Event) -> pl.DataFrame:
-    """Result of work that runs in a separate thread, so that an interrupt (Ctrl-C) reaches the caller meanwhile.
-
-    The event is set when the caller no longer waits; the work must look at it, since a thread cannot be ended.
-    """
+    """Result of work in a thread, so that an interrupt reaches the caller, who then sets its event."""
     result: Future[pl.DataFrame] = Future()
 
     def run() -> None:

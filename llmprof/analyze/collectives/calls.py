@@ -251,10 +251,7 @@ def _nearest(reference: pl.DataFrame, own: pl.DataFrame) -> Pair | None:
 
 
 def _shifted(reference: pl.DataFrame, own: pl.DataFrame, limit: float) -> Pair | None:
-    """Matched calls of a rank whose recording began some calls earlier or later and whose clock differs.
-
-    None if no shift makes the ends agree, or if several do: in a repetitive run every shift by a step would.
-    """
+    """Matched calls of a rank that began some calls earlier or later; None unless one shift alone fits."""
     agreeing = []
     for shift in range(-MAX_SHIFT, MAX_SHIFT + 1):
         first, of_first = max(0, -shift), max(0, shift)
@@ -374,11 +371,7 @@ _NO_INPUTS = (
 
 
 def with_sizes(frame: pl.DataFrame) -> pl.DataFrame:
-    """Fill ``bytes, bytes_source, dtype`` from the operator's inputs where they are null.
-
-    The message is the largest input tensor; for an all-gather it is that times the ranks of the group, since the
-    size of a collective is that of the larger of its input and output.
-    """
+    """Fill ``bytes, bytes_source, dtype`` where null from the largest input (all-gather: times the ranks)."""
     if frame["op_bytes"].is_null().all():
         return frame.drop("op_bytes", "op_dtype", "op_calls")
     # an operator that does more than communicate (a layer of experts) takes the data of its own rank alone; a call that

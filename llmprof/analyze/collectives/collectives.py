@@ -288,10 +288,7 @@ def collective_arrivals(trace: Trace) -> pl.DataFrame:
 
 
 def lateness(calls: pl.DataFrame) -> pl.DataFrame:
-    """Rows of :func:`~llmprof.analyze.collectives` with ``late_ns``: start after that of the first rank.
-
-    It is null if the trace lacks a rank of the call. Clocks are corrected.
-    """
+    """Rows of :func:`collectives` with ``late_ns`` after the first rank; null if a rank of the call is missing."""
     start = pl.col("start_ns") - pl.col("clock_offset_ns")
     complete = pl.col("arrival_skew_ns").is_not_null() & pl.col("call").is_not_null()
     return calls.with_columns(late_ns=pl.when(complete).then(start - start.min().over("call")))
@@ -327,10 +324,7 @@ _TIMES = {"dur": "dur_ns", "transfer": "transfer_ns"}
 
 
 def link_peak_gbps(trace: Trace) -> float | None:
-    """Peak of the link of the trace's device in one direction (GB/s); None if it is unknown or there is no link.
-
-    Vendors state the sum of both directions; the bus bandwidth of a collective is of one direction.
-    """
+    """Peak of the device's link in one direction (GB/s), half of what vendors state; None if unknown."""
     name = trace.meta.get("device")
     try:
         peak = device(name).link_bytes_per_s if isinstance(name, str) else None

@@ -60,10 +60,7 @@ def is_synchronising(name: pl.Expr) -> pl.Expr:
 
 
 def holds_the_device(name: pl.Expr) -> pl.Expr:
-    """Whether work on the device may stop while a host call of this name runs.
-
-    A call that only waits for the device (cudaStreamSynchronize) does not hold it; a blocking copy does.
-    """
+    """Whether work on the device may stop while a host call of this name runs: not for one that only waits."""
     waits_only = name.str.contains("(?i)synchroni[sz]e")
     return (is_synchronising(name) & ~waits_only) | (
         name.str.contains(HOLDS_THE_DEVICE) & ~name.str.contains("(?i)async")
@@ -131,10 +128,7 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
 
 
 def _longest(window: np.ndarray, activity: np.ndarray, length: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each window with any time: its number, its longest activity (of equals the first) and the time of this one.
-
-    The three arrays are pieces of windows: number of the window, number of the activity, length (ns).
-    """
+    """For each window with any time: its number, its longest activity (of equals the first) and that time."""
     order = np.lexsort((activity, window))
     window, activity, length = window[order], activity[order], length[order]
     begins = np.flatnonzero(np.append(True, (window[1:] != window[:-1]) | (activity[1:] != activity[:-1])))
@@ -156,11 +150,7 @@ def _activities(spans: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
 
 
 def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """The spans that overlap a window of their group, in their order; in most traces these are few.
-
-    A range that outlasts the call that it began in (``gloo:send`` in ``c10d::send``) describes work elsewhere, not this
-    thread, and is left out.
-    """
+    """Spans that overlap a window of their group, without those that outlast their call: work elsewhere."""
     meets = _meets(spans, lay(windows.select(*by, "start_ns", "dur_ns"), by), by)
     is_range = spans["kind"] == "range"
     if not (meets & is_range).any():

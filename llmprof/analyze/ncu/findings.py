@@ -197,11 +197,7 @@ def _quoted(text: str) -> str:
 
 
 def launches_in_a_row(metrics: Metrics) -> Trace:
-    """The profiled launches as a trace in which they follow each other without gaps.
-
-    Nsight Compute replays each launch alone and does not record when it ran: order and durations are recorded, starts
-    are not. Analyses that need real starts (gaps, overlap, steps) are meaningless on this trace.
-    """
+    """The profiled launches as a trace without gaps between them, since Nsight Compute records no starts."""
     timed = metrics.kernels.drop_nulls("duration_ns").sort("kernel_id")
     if timed.is_empty():
         raise no_durations()

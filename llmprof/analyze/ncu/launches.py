@@ -153,11 +153,7 @@ def _of_rank(launches: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _kinds(launches: pl.DataFrame, kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Launches and kernels that have a counterpart, with the number of their kind, both in order.
-
-    The kind of a launch is that of the first level on which the timeline has it; the kind of a kernel is that of the
-    first level on which a launch has it.
-    """
+    """Launches and kernels with a counterpart, with the number of their kind: the first level both have."""
     ours, theirs = [], []
     rest, others, number = launches.with_row_index("_at"), kernels.with_row_index("_at"), 0
     for agrees, sure, columns in _LEVELS:
@@ -194,10 +190,7 @@ def _count(event_kinds: str, stretch: str) -> int:
 
 
 def counted_launches(events: pl.DataFrame, *, recorded: bool) -> pl.DataFrame:
-    """Kernels of one rank whose launches a profiler counts, in the order in which the host launched them.
-
-    Kernels that ran before the first launch of the window were launched before the profiler began to count.
-    """
+    """Kernels of a rank whose launches a profiler counts, in the order in which the host launched them."""
     if recorded:
         first = events["launch_start_ns"].min() or 0
         events = events.filter(pl.col("launch_start_ns").is_not_null() | (pl.col("start_ns") >= first))

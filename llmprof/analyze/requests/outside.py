@@ -90,11 +90,7 @@ def _steps(trace: Trace) -> pl.DataFrame:
 
 
 def _apart(timed: pl.DataFrame, steps: pl.DataFrame) -> int | None:
-    """Delay of the requests' clock, as near to 0 as possible; None if no request was served during the trace.
-
-    No request leaves the queue after its first step began, or has its first token before that step's end: the delay
-    is between the two differences. The one that fits the most requests is taken.
-    """
+    """Delay of the requests' clock that fits the most requests, the nearest to 0; None if none was served."""
     prefills = steps.filter(pl.col("context_tokens") > 0)
     pairs = timed.select("queued", "first").gather_every(max(1, timed.height // _MOST_ASKED)).rows()
     edges: list[tuple[int, int]] = []

@@ -148,11 +148,7 @@ _HEAVIER = 2.0
 
 
 def _phases_by_work(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
-    """Phase of each step by its kernels, where some compute many more tokens than most; else ``other``.
-
-    Decode steps, the most, run the same kernels of attention. A heavier step that runs others besides reads prompts: it
-    is mixed where decode steps are right before and after it.
-    """
+    """Phase of each step by its kernels, where some compute many more tokens than most; else ``other``."""
     rows = events.with_columns(step=pl.lit(starts).search_sorted(pl.col("i"), side="right").cast(pl.Int64) - 1)
     works = (
         rows.filter(pl.col("step") >= 0)

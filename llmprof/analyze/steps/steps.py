@@ -138,11 +138,7 @@ _LEAST_PRODUCTS = 8
 
 
 def _without_padding(trace: Trace, events: pl.DataFrame, bounds: pl.DataFrame, launched: pl.Series) -> pl.Series:
-    """Remove the step from passes that run between an empty step and the next label.
-
-    A data-parallel rank without requests runs passes of padding, so that collectives with other ranks complete. They
-    have no label and belong to no step.
-    """
+    """Remove the step from passes of padding, which a data-parallel rank without requests runs after an empty step."""
     end = pl.col("host_start_ns") + pl.col("host_dur_ns")
     gaps = bounds.sort("rank", "host_start_ns").select(
         "rank",
@@ -168,10 +164,7 @@ _FOREVER = (1 << 63) - 1
 
 
 def _first_launch() -> pl.Expr:
-    """Start of the launches of a labelled step: at its label, or, after an empty step, at the end of that step.
-
-    An empty step has no work; events after its label (receiving from another pipeline stage) are for the next step.
-    """
+    """Start of the launches of a labelled step: its label, or the end of an empty step before it, which has no work."""
     end = (pl.col("host_start_ns") + pl.col("host_dur_ns")).shift(1).over("rank")
     after_empty = (pl.col("phase").shift(1).over("rank") == "empty") & (end <= pl.col("host_start_ns"))
     return pl.when(after_empty).then(end).otherwise("host_start_ns")
@@ -267,10 +260,7 @@ def _labelled(trace: Trace) -> pl.DataFrame:
 
 
 def _where_they_help(labels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Labels on the host, or their projection onto the device for ranks without recorded host activity or launches.
-
-    The profiler projects a label onto every stream that it reached; the stream with most of them counts.
-    """
+    """Labels on the host, or for ranks without host activity those of the stream with most projected labels."""
     host, device = labels.filter(~pl.col("on_device")), labels.filter("on_device")
     launched = events.filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
     served = host.filter(pl.col("rank").is_in(launched.implode()))["rank"].unique()
@@ -284,12 +274,7 @@ def _where_they_help(labels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame
 
 
 def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int]) -> Trace:
-    """Part of a trace in some steps; :meth:`llmprof.Trace.select` calls it.
-
-    Of the device it holds the kernels and copies of the steps, and rows of other tables that start between the first
-    and the last of these. Of the host it holds rows that start between a step's label and the next label, by the times
-    of each rank.
-    """
+    """Part of a trace in some steps, for :meth:`llmprof.Trace.select`; rows of the host by the labels of each rank."""
     numbers = sorted({steps_kept} if isinstance(steps_kept, int) else set(steps_kept))
     each = [whole] if len(whole.ranks) < MANY_RANKS else [whole.select(ranks=rank) for rank in whole.ranks]
     rows = pl.concat([steps(trace) for trace in each])

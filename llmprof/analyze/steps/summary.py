@@ -143,11 +143,7 @@ WINDOWS = {
 
 @per_trace
 def step_windows(trace: Trace) -> pl.DataFrame:
-    """Time of each step: from its first event on the device to the first of the next step of the rank.
-
-    So the idle time after a step counts in it, overlapping steps do not count twice, and the mean of the windows of
-    decode steps is the time per output token. The last step of a rank ends with its own last event.
-    """
+    """Time of each step, from its first event to that of the next step of the rank, so that idle time counts once."""
     step_rows = steps(trace).filter(pl.col("start_ns").is_not_null()).sort("rank", "start_ns")
     following = pl.col("start_ns").shift(-1).over("rank")
     end = pl.coalesce(following, pl.col("start_ns") + pl.col("dur_ns"))
@@ -191,11 +187,7 @@ def recorded_windows(trace: Trace) -> pl.DataFrame:
 
 
 def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
-    """Time of each window in parts that add up to it exactly.
-
-    Where compute runs, it counts, by the stage of what began first; communication counts where no compute runs beside
-    it, copies where neither does, and the rest is idle.
-    """
+    """Time of each window in parts that add up to it: compute by stage, then communication, copies, idle."""
     events = attribute(trace)
     # texts are numbers until they are summed up
     texts = [pl.col(column).cast(pl.Categorical) for column in ("category", "stage", "source", "name")]

@@ -226,9 +226,7 @@ def frozen(value: Any) -> Any:
     """A value as part of a key: lists as tuples, mappings as their items."""
     if isinstance(value, list | tuple):
         return tuple(map(frozen, value))
-    if isinstance(value, Mapping):
-        return tuple((key, frozen(value[key])) for key in sorted(value))
-    return value
+    return tuple((key, frozen(value[key])) for key in sorted(value)) if isinstance(value, Mapping) else value
 
 
 def keep(trace: Trace, function: Callable[..., Any], result: pl.DataFrame, **options: Any) -> None:

@@ -54,7 +54,12 @@ def diff(
     if by_part:
         frame = _parts(frame)
     first, second = (shorten(name, 40) for name in names or names_in(frame))
-    rows = frame.with_columns(pl.col("phase").fill_null(WHOLE), row=_row_name(frame))
+    stage, category = pl.col("stage").fill_null("other"), pl.col("category").fill_null("other")
+    several = category.n_unique().over(pl.col("phase"), stage) > 1
+    rows = frame.with_columns(
+        pl.col("phase").fill_null(WHOLE),
+        row=pl.when(several & (stage != category)).then(pl.format("{} ({})", stage, category)).otherwise(stage),
+    )
     compared = rows.drop_nulls("delta_ns")
     if (compared["delta_ns"] == 0).all():
         raise draw.nothing("diff", "no time differs in a phase that both traces have")
@@ -184,13 +189,6 @@ def _parts(frame: pl.DataFrame) -> pl.DataFrame:
         for level, kind, part in rows.select("level", "kind", "part").iter_rows()
     ]
     return rows.with_columns(pl.Series("stage", named, dtype=pl.String), category="kind")
-
-
-def _row_name(frame: pl.DataFrame) -> pl.Expr:
-    """Stage; with its category if a stage has several."""
-    stage, category = pl.col("stage").fill_null("other"), pl.col("category").fill_null("other")
-    several = category.n_unique().over(pl.col("phase"), stage) > 1
-    return pl.when(several & (stage != category)).then(pl.format("{} ({})", stage, category)).otherwise(stage)
 
 
 def _gather(rows: pl.DataFrame, top: int, *, by_part: bool) -> pl.DataFrame:

@@ -38,9 +38,7 @@ def _beside_peak(rows: pl.DataFrame, unit: str) -> Any:
     base = alt.Chart(inline(rows)).properties(width=inner() - 200, height=26 * max(1, rows.height))
     y = alt.Y("name:N", sort=rows["name"].to_list(), title=None)
     bars = base.mark_bar(color=COMPUTE).encode(
-        x=alt.X("value:Q", title=unit),
-        y=y,
-        tooltip=[alt.Tooltip(field) for field in ("name:N", "value:Q", "peak:Q")],
+        x=alt.X("value:Q", title=unit), y=y, tooltip=[alt.Tooltip(field) for field in ("name:N", "value:Q", "peak:Q")]
     )
     return bars + base.mark_tick(color=COMMUNICATION, thickness=3, height=20).encode(x=alt.X("peak:Q"), y=y)
 

@@ -192,7 +192,11 @@ def stalls(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart
     bars = _bars(states).head(_MAX_ROWS)
     parts = _gathered(_means(states.join(bars, on="bar", how="semi"), "bar"))
     table = _palette(parts)
-    data = _stacked(parts, bars, table)
+    places = {bar: i for i, bar in enumerate(bars["bar"])}
+    ordered = parts.join(bars.select("bar", "row"), on="bar").sort(
+        pl.col("bar").replace_strict(places, return_dtype=pl.Int64)
+    )
+    data = draw.stack(ordered.with_columns(ns=100 * pl.col("share")), table, theme.Unit("%", 1)).drop("ns", "time")
     width = theme.inner() - 72 - round(max(theme.text_px(row, theme.TEXT_PX) for row in bars["row"]))
     chart = theme.layered(*_marks(data, bars, table, width, timed=timed))
     chart = chart.properties(width=width, height=_ROW * bars.height)
@@ -269,15 +273,6 @@ def _palette(parts: pl.DataFrame) -> dict[str, str]:
     return {n: REASONS.get(n, theme.REST) for n in names if n not in last} | {
         n: theme.IDLE if n == READY else theme.REST for n in last
     }
-
-
-def _stacked(parts: pl.DataFrame, bars: pl.DataFrame, table: dict[str, str]) -> pl.DataFrame:
-    """``bar, row, part, start, end, percent``: place of each part on its bar of 100 %."""
-    places = {bar: i for i, bar in enumerate(bars["bar"])}
-    ordered = parts.join(bars.select("bar", "row"), on="bar").sort(
-        pl.col("bar").replace_strict(places, return_dtype=pl.Int64)
-    )
-    return draw.stack(ordered.with_columns(ns=100 * pl.col("share")), table, theme.Unit("%", 1)).drop("ns", "time")
 
 
 def _marks(

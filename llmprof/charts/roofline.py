@@ -315,10 +315,7 @@ def _left_out(rows: pl.DataFrame) -> str:
         return ""
     none = (pl.col("flop_per_s") == 0).fill_null(value=False)
     sentences = []
-    for why, some in (
-        ("without FLOPs", rows.filter(none)),
-        ("without known FLOPs or DRAM bytes", rows.filter(~none)),
-    ):
+    for why, some in (("without FLOPs", rows.filter(none)), ("without known FLOPs or DRAM bytes", rows.filter(~none))):
         if some.is_empty():
             continue
         sums = some.group_by("function").agg(ns=pl.col("duration_ns").sum(), n=pl.len())

@@ -109,8 +109,7 @@ def sweep_latency(
         unit = theme.time_unit(draw.number(over.data[f"{name}_ns"].max()))
         tail = f"{name}_p99_ns" if f"{name}_p99_ns" in frame.columns else f"{name}_ns"
         data = over.data.drop_nulls(f"{name}_ns").with_columns(
-            value=pl.col(f"{name}_ns") / unit.ns,
-            tail=pl.max_horizontal(f"{name}_ns", tail) / unit.ns,
+            value=pl.col(f"{name}_ns") / unit.ns, tail=pl.max_horizontal(f"{name}_ns", tail) / unit.ns
         )
         data, banded = _banded(data, f"{name}_ns", unit.ns)
         y_title = f"time ({unit.symbol})"

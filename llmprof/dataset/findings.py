@@ -124,10 +124,7 @@ def choices(first: Mapping[str, pl.DataFrame | None]) -> list[Choice]:
 
 
 def joined(
-    trace: Trace,
-    chosen: Choice,
-    results: Mapping[str, pl.DataFrame | None],
-    calls: pl.DataFrame | None,
+    trace: Trace, chosen: Choice, results: Mapping[str, pl.DataFrame | None], calls: pl.DataFrame | None
 ) -> pl.DataFrame:
     """Findings from the results of all ranks."""
     tables: dict[str, Any] = {name: results.get(result) for name, result in _TABLES.items()}

@@ -213,14 +213,6 @@ def _extras(columns: list[str], frame: pl.DataFrame) -> list[pl.Expr]:
 
 
 def _copies(frame: pl.DataFrame) -> pl.DataFrame:
-    frame = frame.with_columns(name=_copy_name(frame))
-    cat = pl.when(pl.col("kind") == "memset").then(pl.lit("gpu_memset")).otherwise(pl.lit("gpu_memcpy"))
-    args = _arguments(*_on_device(), _argument("bytes", _number(pl.col("bytes"))))
-    return _spans(frame, cat, pl.col("device"), pl.col("stream"), args)
-
-
-def _copy_name(frame: pl.DataFrame) -> pl.Series:
-    """Names of copies with the direction and both kinds of memory, as Kineto writes them."""
     about = ["name", "kind", "src_kind", "dst_kind"]
     distinct = described(frame.select("name").unique())
     names = pl.DataFrame(distinct).rename({c: f"_{c}" for c in about[1:]})
@@ -230,7 +222,12 @@ def _copy_name(frame: pl.DataFrame) -> pl.Series:
     kinetos = pl.concat_str(pl.format("Memcpy {}", "kind"), ends.fill_null(""))
     filled = pl.concat_str(pl.lit("Memset"), ends.fill_null(""))
     name = pl.when(pl.col("kind") == "memset").then(filled).otherwise(kinetos)
-    return joined.select(pl.when(says | (pl.col("kind") == "unknown")).then("name").otherwise(name)).to_series()
+    frame = frame.with_columns(
+        name=joined.select(pl.when(says | (pl.col("kind") == "unknown")).then("name").otherwise(name)).to_series()
+    )
+    cat = pl.when(pl.col("kind") == "memset").then(pl.lit("gpu_memset")).otherwise(pl.lit("gpu_memcpy"))
+    args = _arguments(*_on_device(), _argument("bytes", _number(pl.col("bytes"))))
+    return _spans(frame, cat, pl.col("device"), pl.col("stream"), args)
 
 
 def _calls(frame: pl.DataFrame, runtime: str) -> pl.DataFrame:

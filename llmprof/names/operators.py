@@ -218,10 +218,7 @@ OPERATOR_PATTERNS: list[tuple[str, str]] = [
         r"^sageattn|sage_attention|^xformers\w*::\w*attention|^_C::paged_attention|^flashinfer::.*(?:prefill|decode)_run|"
         r"^sgl_kernel::(?:fwd|cutlass_mla|flash_mla)|^_flashmla_C::",
     ),
-    (
-        "rope",
-        r"(?:^|::|_)(?:rotary_embedding|apply_rope|apply_rotary|rotary_pos_emb|fused_rope|rope)\w*$",
-    ),
+    ("rope", r"(?:^|::|_)(?:rotary_embedding|apply_rope|apply_rotary|rotary_pos_emb|fused_rope|rope)\w*$"),
     (
         "norm",
         r"(?:^|::|_)(?:rms_?norm|layer_?norm|group_norm|batch_norm|instance_norm|l2_?norm)\w*$|^_C::\w*rms_norm\w*|"

@@ -426,9 +426,7 @@ class Pseudonyms:
             return self.text(value, free=free)
         if isinstance(value, dict):
             return {self.text(str(key), free=free): self.value(item, free=free) for key, item in value.items()}
-        if isinstance(value, list | tuple):
-            return [self.value(item, free=free) for item in value]
-        return value
+        return [self.value(item, free=free) for item in value] if isinstance(value, list | tuple) else value
 
     def trace(
         self, tables: Mapping[str, pl.DataFrame], meta: Mapping[str, Any], coverage: Mapping[str, Any]

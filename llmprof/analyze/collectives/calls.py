@@ -112,7 +112,16 @@ def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
     _match(corrected.filter(early), matches, synchronises=False)
     frame = frame.with_columns(clock_offset_ns=offsets)
     frame = frame.join(pl.concat(matches.parts), on="_row", how="left", maintain_order="left")
-    return _with_confidence(frame).drop("_row", "_set")
+    start = pl.col("start_ns") - pl.col("clock_offset_ns")
+    together = (
+        frame.filter(pl.col("call").is_not_null() & ~pl.col("kind").is_in(LEAVES_EARLY))
+        .group_by("_set", "call")
+        .agg(last=start.max(), first_end=(start + pl.col("dur_ns")).min(), ranks=pl.len())
+        .filter(pl.col("ranks") > 1)
+        .group_by("_set")
+        .agg(match_confidence=(pl.col("last") <= pl.col("first_end") + NEAR_NS).mean())
+    )
+    return frame.join(together, on="_set", how="left", maintain_order="left").drop("_row", "_set")
 
 
 def _match(ends: pl.DataFrame, matches: Matches, *, synchronises: bool) -> None:
@@ -164,9 +173,7 @@ def _pair(reference: pl.DataFrame, own: pl.DataFrame, *, trusted: bool, synchron
         return nearest
     if in_order and (clock := _clock(ordered, limit)) is not None:
         return _paired(ordered, clock)
-    if in_order and trusted:
-        return _paired(ordered, None)
-    return _shifted(reference, own, limit)
+    return _paired(ordered, None) if in_order and trusted else _shifted(reference, own, limit)
 
 
 def _paired(ordered: pl.DataFrame, clock: Clock | None) -> Pair:
@@ -294,20 +301,6 @@ def _offsets(frame: pl.DataFrame, matches: Matches) -> pl.Series:
     offset = frame["rank"].replace_strict({r: c.offset_ns for r, c in ahead.items()}, return_dtype=pl.Float64)
     drift = frame["rank"].replace_strict({r: c.drift for r, c in ahead.items()}, return_dtype=pl.Float64)
     return (offset + drift * end).round().cast(pl.Int64)
-
-
-def _with_confidence(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add the share of calls that overlap on all ranks, by set of ranks and kind."""
-    start = pl.col("start_ns") - pl.col("clock_offset_ns")
-    together = (
-        frame.filter(pl.col("call").is_not_null() & ~pl.col("kind").is_in(LEAVES_EARLY))
-        .group_by("_set", "call")
-        .agg(last=start.max(), first_end=(start + pl.col("dur_ns")).min(), ranks=pl.len())
-        .filter(pl.col("ranks") > 1)
-        .group_by("_set")
-        .agg(match_confidence=(pl.col("last") <= pl.col("first_end") + NEAR_NS).mean())
-    )
-    return frame.join(together, on="_set", how="left", maintain_order="left")
 
 
 def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:

@@ -147,20 +147,15 @@ def _gaps_with_launches(events: pl.DataFrame, min_ns: int) -> pl.DataFrame:
         _thread=launched.then("launch_thread").fill_null(-1),
     )
     rows = rows.hstack(following).with_row_index("gap").hstack([after])
-    (begins,) = of_groups(rows, _begun(events), ["rank", "step"])
+    runs = first_of_runs(events, ["rank", "step"])
+    first = np.minimum.reduceat(events["start_ns"].to_numpy(), runs) if len(runs) else np.empty(0, dtype=np.int64)
+    steps = events[["rank", "step"]][runs].hstack([pl.Series("begun", first)]).filter(pl.col("step").is_not_null())
+    (begins,) = of_groups(rows, steps.group_by("rank", "step").agg(pl.col("begun").min()), ["rank", "step"])
     rows = rows.select(
         "gap", "rank", "device", "step", "start_ns", "launch_start_ns", "_launch_end", "_thread", "_after",
         in_step=begins <= pl.col("start_ns"), gap_ns="dur_ns", _end=pl.col("start_ns") + pl.col("dur_ns"), _next="next",
     )  # fmt: skip
     return rows.filter(pl.col("gap_ns") >= min_ns) if min_ns else rows
-
-
-def _begun(events: pl.DataFrame) -> pl.DataFrame:
-    """``rank, step, begun``: when each step begins on the device."""
-    runs = first_of_runs(events, ["rank", "step"])
-    first = np.minimum.reduceat(events["start_ns"].to_numpy(), runs) if len(runs) else np.empty(0, dtype=np.int64)
-    steps = events[["rank", "step"]][runs].hstack([pl.Series("begun", first)]).filter(pl.col("step").is_not_null())
-    return steps.group_by("rank", "step").agg(pl.col("begun").min())
 
 
 def _ended_before(rows: pl.DataFrame, ends: pl.DataFrame, events: pl.DataFrame) -> pl.Series:

@@ -112,7 +112,11 @@ def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
         cuts.append((now[cut["window"].to_numpy()], cut["span"].to_numpy(), cut["dur_ns"].to_numpy()))
         window, start, end = window[~free], start[~free], end[~free]
     of_window, span, length = (np.concatenate(columns) for columns in zip(*cuts, strict=True))
-    activity_of, activities = _activities(spans)
+    code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
+    coded = spans.select(code).select(_key=pl.col("name") * 2**32 + pl.col("kind"))
+    distinct = spans.select("name", "kind").with_columns(coded["_key"]).filter(pl.col("_key").is_first_distinct())
+    distinct = distinct.sort("name", "kind").with_row_index("_activity")
+    activity_of, activities = coded.join(distinct, on="_key", how="left", maintain_order="left")["_activity"], distinct
     longest, activity, inside = _longest(of_window, activity_of.to_numpy()[span], length)
     share = np.full(windows.height, np.nan)
     chosen = np.full(windows.height, -1)
@@ -138,15 +142,6 @@ def _longest(window: np.ndarray, activity: np.ndarray, length: np.ndarray) -> tu
     order = np.lexsort((-length, window))  # stable: of equals the first activity
     first = order[np.flatnonzero(np.append(True, window[1:] != window[:-1]))]
     return window[first], activity[first], length[first]
-
-
-def _activities(spans: pl.DataFrame) -> tuple[pl.Series, pl.DataFrame]:
-    """Row of each span in the second frame, which has distinct ``name, kind`` in alphabetical order."""
-    code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
-    coded = spans.select(code).select(_key=pl.col("name") * 2**32 + pl.col("kind"))
-    distinct = spans.select("name", "kind").with_columns(coded["_key"]).filter(pl.col("_key").is_first_distinct())
-    distinct = distinct.sort("name", "kind").with_row_index("_activity")
-    return coded.join(distinct, on="_key", how="left", maintain_order="left")["_activity"], distinct
 
 
 def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: list[str]) -> pl.DataFrame:

@@ -221,8 +221,7 @@ def _seams(events: pl.DataFrame) -> pl.Series:
         events.with_columns(pause=pause)
         .filter(pl.col("gap").is_between(1, pl.col("gap").max() - 1))
         .with_columns(
-            sampled=i.filter("samples").max().over("gap").fill_null(-1),
-            embedded=i.filter("embeds").min().over("gap"),
+            sampled=i.filter("samples").max().over("gap").fill_null(-1), embedded=i.filter("embeds").min().over("gap")
         )
     )
     sampled, embedded = pl.col("sampled"), pl.coalesce("embedded", pl.lit(events.height))

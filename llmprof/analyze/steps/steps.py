@@ -102,7 +102,11 @@ def step_of_events(trace: Trace) -> pl.DataFrame:
         pl.col("host_start_ns") + pl.col("host_dur_ns")
     )
     on_device = pl.col("start_ns").is_not_null()
-    by_launch = bounds.filter(~on_device).select("rank", "step", launch_start_ns=_first_launch(), until=until)
+    end = (pl.col("host_start_ns") + pl.col("host_dur_ns")).shift(1).over("rank")
+    after_empty = (pl.col("phase").shift(1).over("rank") == "empty") & (end <= pl.col("host_start_ns"))
+    by_launch = bounds.filter(~on_device).select(
+        "rank", "step", launch_start_ns=pl.when(after_empty).then(end).otherwise("host_start_ns"), until=until
+    )
     by_time = bounds.filter(on_device).select("rank", "step", "start_ns")
     launched = _at_or_before(events, by_launch, "launch_start_ns")
     launched = _without_padding(trace, events, bounds.filter(~on_device), launched)
@@ -141,10 +145,7 @@ def _without_padding(trace: Trace, events: pl.DataFrame, bounds: pl.DataFrame, l
     """Remove the step from passes of padding, which a data-parallel rank without requests runs after an empty step."""
     end = pl.col("host_start_ns") + pl.col("host_dur_ns")
     gaps = bounds.sort("rank", "host_start_ns").select(
-        "rank",
-        "phase",
-        launch_start_ns=end,
-        next=pl.col("host_start_ns").shift(-1).over("rank"),
+        "rank", "phase", launch_start_ns=end, next=pl.col("host_start_ns").shift(-1).over("rank")
     )
     gaps = gaps.filter((pl.col("phase") == "empty") & pl.col("launch_start_ns").is_not_null())
     if not gaps.height:
@@ -161,13 +162,6 @@ def _without_padding(trace: Trace, events: pl.DataFrame, bounds: pl.DataFrame, l
 
 
 _FOREVER = (1 << 63) - 1
-
-
-def _first_launch() -> pl.Expr:
-    """Start of the launches of a labelled step: its label, or the end of an empty step before it, which has no work."""
-    end = (pl.col("host_start_ns") + pl.col("host_dur_ns")).shift(1).over("rank")
-    after_empty = (pl.col("phase").shift(1).over("rank") == "empty") & (end <= pl.col("host_start_ns"))
-    return pl.when(after_empty).then(end).otherwise("host_start_ns")
 
 
 def device_events_with_steps(trace: Trace) -> pl.DataFrame:
@@ -239,7 +233,16 @@ def _labelled(trace: Trace) -> pl.DataFrame:
     labels = _ranges(trace, steps_labels.ANY)
     if not labels.height:
         return NO_STEPS
-    labels = steps_labels.parse(_where_they_help(labels, device_events(trace)))
+    host, device = labels.filter(~pl.col("on_device")), labels.filter("on_device")
+    launched = device_events(trace).filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
+    served = host.filter(pl.col("rank").is_in(launched.implode()))["rank"].unique()
+    device = device.filter(~pl.col("rank").is_in(served.implode()))
+    streams = device.group_by("rank", "stream").len().sort("len", "stream", descending=[True, False])
+    device = device.join(
+        streams.unique("rank", keep="first", maintain_order=True), on=["rank", "stream"], how="semi", nulls_equal=True
+    )
+    host = host.filter(~pl.col("rank").is_in(device["rank"].unique().implode()))
+    labels = steps_labels.parse(pl.concat([host, device]))
     order = pl.col("source").replace_strict({s: n for n, s in enumerate(steps_labels.SOURCES)}, return_dtype=pl.Int8)
     is_capture = pl.col("source") == "capture"
     best = order.filter(~is_capture).min().over("rank")
@@ -257,20 +260,6 @@ def _labelled(trace: Trace) -> pl.DataFrame:
         )
         .select([c for c in COLUMNS if c != "dur_ns"])
     )
-
-
-def _where_they_help(labels: pl.DataFrame, events: pl.DataFrame) -> pl.DataFrame:
-    """Labels on the host, or for ranks without host activity those of the stream with most projected labels."""
-    host, device = labels.filter(~pl.col("on_device")), labels.filter("on_device")
-    launched = events.filter(pl.col("launch_start_ns").is_not_null())["rank"].unique()
-    served = host.filter(pl.col("rank").is_in(launched.implode()))["rank"].unique()
-    device = device.filter(~pl.col("rank").is_in(served.implode()))
-    streams = device.group_by("rank", "stream").len().sort("len", "stream", descending=[True, False])
-    device = device.join(
-        streams.unique("rank", keep="first", maintain_order=True), on=["rank", "stream"], how="semi", nulls_equal=True
-    )
-    host = host.filter(~pl.col("rank").is_in(device["rank"].unique().implode()))
-    return pl.concat([host, device])
 
 
 def of_steps(part: Trace, whole: Trace, steps_kept: int | Iterable[int]) -> Trace:

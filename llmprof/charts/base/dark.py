@@ -52,9 +52,7 @@ def lightened(colour: str) -> str:
 def in_the_dark(colour: str) -> str:
     """Colour in a dark chart of a colour in a light one; black and white stay, as text on coloured marks."""
     colour = colour.upper()
-    if colour in (BLACK, WHITE):
-        return colour
-    return NEUTRAL.get(colour) or lightened(colour)
+    return colour if colour in (BLACK, WHITE) else NEUTRAL.get(colour) or lightened(colour)
 
 
 def dark_colours(specs: Iterable[str]) -> dict[str, str]:
@@ -99,9 +97,7 @@ def _replaced(value: Any, table: Mapping[str, str]) -> Any:
         return table.get(value, value)
     if isinstance(value, Mapping):
         return {name: _replaced(item, table) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_replaced(item, table) for item in value]
-    return value
+    return [_replaced(item, table) for item in value] if isinstance(value, list) else value
 
 
 _OTHERS: Final = ("#332288", "#8B6F47", "#B2182B", "#4E79A7", "#9C755F", "#59A14F", "#999933", "#661100", "#882255")

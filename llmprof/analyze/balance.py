@@ -51,11 +51,6 @@ def expert_exchange(trace: Trace) -> pl.DataFrame:
         - ``experts_ns`` (time of the experts' kernels), ``imbalance`` (the largest of the ranks over their mean; 1 is
           even), ``slowest_rank`` (whose experts take longest);
         - ``arrival_skew_ns`` (largest difference of arrival among the calls).
-
-    Examples
-    --------
-    >>> analyze.expert_exchange(trace).height  # a dense model on one device
-    0
     """
     events = attribute(trace)
     ways = pl.col("stage").replace_strict(_WAYS, default=None, return_dtype=pl.String)

@@ -54,6 +54,8 @@ class Without:
     words: str
 
 
+_IN_SAMPLE: Final = {"device activity", "kernels", "operators", "runtime calls", "markers"}
+
 P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., pl.DataFrame])
@@ -117,6 +119,8 @@ class Analysis:
         declared.__record__ = self._of(declared)
         if self.recorded:
             lacks = self.recorded.replace(" and ", " or ")
+            recorded = set(re.split(", | or | and ", self.recorded))
+            package = "nsys." * (".nsys." in function.__module__)
             errors = {"NotCapturedError": f"NotCapturedError\n    The trace holds no {lacks}."}
             if "by" in inspect.signature(function).parameters:
                 errors["AnalysisError"] = "AnalysisError\n    ``by`` names an unknown column."
@@ -124,7 +128,7 @@ class Analysis:
                 function,
                 {"trace": f"trace : Trace\n    A trace with {self.recorded}."},
                 errors,
-                example=f">>> frame = analyze.{function.__name__}(trace)" if "device activity" in self.recorded else "",
+                example=f">>> frame = analyze.{package}{function.__name__}(trace)" if recorded <= _IN_SAMPLE else "",
             )
         return cast("F", declared)
 

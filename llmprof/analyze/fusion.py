@@ -102,12 +102,6 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
         ``bytes_saved`` (of the recording: not written and read again between the kernels; null if the shapes of their
         operators do not say it), ``gain_ns`` with ``gain_low_ns, gain_high_ns`` (of a step of ``recorded_ns``, by
         :func:`~llmprof.analyze.what_if`; null where none was predicted).
-
-    Examples
-    --------
-    >>> found = analyze.fusion_candidates(trace, predict=0)
-    >>> bool((found["length"] >= 2).all())
-    True
     """
     if not trace.has("kernels"):
         raise NotCapturedError(

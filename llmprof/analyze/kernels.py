@@ -261,11 +261,6 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
         not recorded), ``kernel, category, match`` (how the operator was found: ``id``, ``time``, ``capture`` or null),
         ``count, total_ns`` (sum of durations), ``mean_ns``, and ``share`` (of the summed duration of all the rank's
         kernels and copies). By rank, the longest first.
-
-    Examples
-    --------
-    >>> analyze.ops_to_kernels(trace).columns[:5]
-    ['rank', 'op', 'shapes', 'dtypes', 'kernel']
     """
     kernels, events = trace.table("kernels"), labelled(trace, ())
     if f"{CAPTURED}op" in kernels.columns:

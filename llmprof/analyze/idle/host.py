@@ -198,12 +198,6 @@ def launch_delay(trace: Trace) -> pl.DataFrame:
         capture), ``share_launched`` (of the kernels), ``calls`` (distinct launch calls), ``host_call_ns`` (sum of
         their durations), and of the delays ``median_ns, p95_ns, max_ns, min_ns`` (ns). Columns about launches are null
         if no kernel of the step has a launch. A negative delay means that the clocks of host and device disagree.
-
-    Examples
-    --------
-    >>> delays = analyze.launch_delay(trace)
-    >>> delays.select("rank", "step", "median_ns", "p95_ns").height == delays.height
-    True
     """
     trace.table("kernels")
     trace.table("runtime")

@@ -120,11 +120,6 @@ def operator_shapes(trace: Trace, *, shapes: bool = True) -> pl.DataFrame:
         ``op_type, core``, with ``shapes`` also ``input_shapes, input_dtypes, input_formats, output_shapes,
         output_formats`` as the profiler wrote them (inputs apart by ``;``), then ``count, total_ns, mean_ns, min_ns,
         max_ns`` and ``share`` (of the time of all kernels, collective calls among them). Largest first.
-
-    Examples
-    --------
-    >>> analyze.operator_shapes(trace).columns[:3]
-    ['op_type', 'core', 'input_shapes']
     """
     kernels = trace.table("kernels")
     keys = ["op_type", "core"]

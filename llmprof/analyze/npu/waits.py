@@ -141,12 +141,6 @@ def launch_path(trace: Trace) -> pl.DataFrame:
         the delays ``to_queue_ns`` (operator to enqueue), ``in_queue_ns`` (enqueue to dequeue), ``to_launch_ns``
         (dequeue, or the operator where there is no queue, to launch), ``to_device_ns`` (launch to start) and
         ``delay_ns`` (operator to start). A layer that was not recorded is null.
-
-    Examples
-    --------
-    >>> path = analyze.launch_path(trace)
-    >>> path.columns[:6]
-    ['rank', 'step', 'event', 'stream', 'name', 'category']
     """
     trace.table("kernels")
     calls = trace.table("runtime")
@@ -222,12 +216,6 @@ def host_synchronisation(trace: Trace) -> pl.DataFrame:
         One row for each call, by rank and time: ``rank, thread, host_start_ns, host_dur_ns`` (ns), ``call``, and the
         ``operator`` of the thread that holds the call (the outermost one), null where there is none or operators were
         not recorded.
-
-    Examples
-    --------
-    >>> calls = analyze.host_synchronisation(trace)
-    >>> calls.columns
-    ['rank', 'thread', 'host_start_ns', 'host_dur_ns', 'call', 'operator']
     """
     calls = trace.table("runtime")
     calls = calls.filter(is_synchronising(pl.col("name"))).select(

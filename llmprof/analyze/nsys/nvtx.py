@@ -91,11 +91,6 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
     ------
     AnalysisError
         ``per`` is neither of the two.
-
-    Examples
-    --------
-    >>> analyze.nsys.nvtx_kernels(trace).columns[:4]
-    ['range', 'parent', 'rank', 'process']
     """
     if per not in ("range", "event"):
         raise AnalysisError(f"per={per!r} is not known", expected="'range' or 'event'")
@@ -236,11 +231,6 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
         (on the host), ``count, projected_mean_ns, projected_median_ns, projected_min_ns, projected_max_ns,
         projected_std_ns, launches`` (nsys: Total GPU Ops; a CUDA graph is one), ``mean_launches, mean_depth`` (0 is
         outermost), ``mean_children`` (ranges right below that launched something); the longest projection first.
-
-    Examples
-    --------
-    >>> analyze.nsys.nvtx_gpu_proj_sum(trace).columns[:4]
-    ['name', 'style', 'total_projected_ns', 'total_range_ns']
     """
     ranges = nvtx_kernels(trace).with_columns(name=LABEL)
     refuse_unknown(by, ranges.columns, "by")
@@ -283,11 +273,6 @@ def nvtx_pushpop_trace(trace: Trace) -> pl.DataFrame:
         ``start_ns, end_ns, dur_ns, child_ns`` (the sum of the ranges right below it), ``own_ns`` (the rest), ``name,
         rank, process, thread, depth`` (ranges that contain it), ``children`` (ranges right below it), ``range`` (row
         in the markers) and ``parent`` (the shortest range that contains it, null for the outermost), by start.
-
-    Examples
-    --------
-    >>> analyze.nsys.nvtx_pushpop_trace(trace).columns[:3]
-    ['start_ns', 'end_ns', 'dur_ns']
     """
     ranges = host_ranges(trace).filter(pl.col("style") == "PushPop").with_columns(name=LABEL)
     ranges = _nested(ranges.sort("dur_ns", "range", descending=[True, False]).with_row_index("row"))

@@ -40,11 +40,6 @@ def cuda_gpu_kern_pace(trace: Trace, *, name: str | None = None) -> pl.DataFrame
     ------
     AnalysisError
         No kernel has the name, or none runs on all ranks.
-
-    Examples
-    --------
-    >>> analyze.nsys.cuda_gpu_kern_pace(trace).columns[:4]
-    ['instance', 'rank', 'start_ns', 'dur_ns']
     """
     kernels = trace.kernels
     chosen = _heaviest(kernels) if name is None else name
@@ -115,11 +110,6 @@ def gpu_time_util_map(
     ------
     AnalysisError
         There is no bin, or there are more than a million.
-
-    Examples
-    --------
-    >>> analyze.nsys.gpu_time_util_map(trace).columns[:4]
-    ['rank', 'device', 'bin', 'start_ns']
     """
     events = activity(trace).filter(pl.col("source") != ("copy" if kernels_only else ""))
     devices = events.select("rank", "device").unique().sort("rank", "device", nulls_last=True)

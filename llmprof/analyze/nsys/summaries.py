@@ -243,11 +243,6 @@ def cuda_kern_exec_sum(trace: Trace) -> pl.DataFrame:
         end or the kernel's, whichever is later), ``api_*`` (the call), ``queue_*`` (from the call's end to the kernel's
         start, of the queued ones), ``kernel_*``; then ``api_name, name``. The longest mean total first. Kernels whose
         launch is not in the capture are left out; one whose launch was recorded twice counts twice, as in nsys.
-
-    Examples
-    --------
-    >>> analyze.nsys.cuda_kern_exec_sum(trace).columns[:4]
-    ['rank', 'process', 'thread', 'device']
     """
     calls = trace.runtime.filter(pl.col("correlation").is_not_null()).select(
         "rank", "correlation", "process", "thread", api_name="name", _begin="start_ns", _api="dur_ns"

@@ -81,7 +81,6 @@ COLUMNS = ["rank", "device", "stream", "start_ns", "dur_ns", "name", "source", "
 
 CATEGORY = pl.Enum(names.CATEGORIES)
 EVIDENCE = pl.Enum(["module", "operator", "metadata", "name", "position"])
-"""Evidence of a label, the strongest first."""
 
 CAPTURED = "torch_capture_"
 """Columns of kernels with labels from captures of graphs: :func:`llmprof.analyze.with_captures`."""

@@ -35,7 +35,6 @@ class Section:
     """A section of the report: the question that it answers, and how to read the answer."""
 
     anchor: str
-    """Its id in the page, by which other analyses join it."""
     words: str
     """One to three sentences below the heading."""
     question: str = ""
@@ -49,7 +48,6 @@ class Without:
     """Heading and sentences of a section if an analysis of it has no rows."""
 
     analysis: str
-    """Name of the analysis: ``steps``, ``collectives``."""
     question: str
     words: str
 

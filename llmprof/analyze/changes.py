@@ -63,9 +63,7 @@ class Change:
     words: str
     """Description of the change in the results."""
     unknown: str
-    """What the prediction cannot know, as text."""
     apply: Callable[[Plan, Trace], None]
-    """Rewrites the weights of a plan."""
 
 
 def no_host_delay(*, phases: tuple[str, ...] | None = None) -> Change:

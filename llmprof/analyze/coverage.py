@@ -9,7 +9,6 @@ from llmprof.analyze.layers.attribution import attribute
 from llmprof.trace import Trace
 
 OF_OPERATORS = "summed time of outermost operators"
-"""What the shares are of where only the host was recorded."""
 
 _MEASURES = {
     "step": pl.col("step").is_not_null(),

@@ -77,9 +77,7 @@ class Grouped(NamedTuple):
     """Rows in numbered groups: the first or last of those that fulfil a condition, found without a group-by."""
 
     of_row: pl.Series
-    """Number of each row's group, from 0; never falls."""
     number: int
-    """How many groups there are."""
 
     def first(self, values: pl.Series, chosen: pl.Series) -> pl.Series:
         """Value (no text) of the first chosen row of each group; null if it has none. A null is not chosen."""

@@ -99,10 +99,8 @@ def kernel_summary_of(events: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFr
 
 
 LABELS: Final = ("rank", "device", "stream", "step", "phase", "layer", "stage", "category", "source", "name")
-"""Label columns of :func:`~llmprof.analyze.layers.attribution.attribute`."""
 
 NUMBERS: Final = ("rank", "device", "stream", "step", "layer")
-"""Labels with numeric values."""
 
 Where = Mapping[str, int | str | None]
 

@@ -95,7 +95,6 @@ KINDS = {
     "memory": theme.CAUSES["queued"],
     "other": theme.REST,
 }
-"""Purpose of a call, and its colour."""
 
 _PATTERNS = (
     ("launch", r"(?i)launch|graphlaunch"),
@@ -163,7 +162,6 @@ REASONS = {
     "drain": "#77AADD",
     "sleeping": "#9AA5B1",
 }
-"""Reasons for which warps wait, and their colours."""
 
 _MIN_SHARE, _MAX_ROWS, _MAX_NAME, _ROW = 0.1, 16, 34, 27
 _MAX_NAME_NARROW = 14

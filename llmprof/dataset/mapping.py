@@ -37,7 +37,6 @@ _FUNCTIONS: Final[dict[str, Callable[..., pl.DataFrame]]] = {
     "recorded_windows": recorded_windows,
     "recorded_calls": recorded_calls,
 }
-"""Functions for workers that are not in the catalogue."""
 
 
 class Asked(NamedTuple):

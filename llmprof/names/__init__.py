@@ -46,7 +46,6 @@ CATEGORIES = (
     "fill",
     "other",
 )
-"""Every category, in the order in which charts show them."""
 
 _COLLECTIVE = (
     r"\bnccl|ncclDevKernel|ncclKernel|cross_device_reduce|multimem_(?:all|one_shot|two_shot)|"
@@ -213,16 +212,13 @@ ATTENTION_HELPERS = (
 """Helper kernels of attention, which do not count as attention calls."""
 
 BACKWARD = r"bwd|backward"
-"""Kernels of attention that belong to training."""
 
 OPTIMIZER = (
     r"multi_tensor_apply.*(?:adam|sgd|lamb)|fused_?(?:adam|sgd|lamb|adagrad)|\b_?multi_tensor_adam|"
     r"^Apply(?:Adam|Momentum|FusedEmaAdam)|ApplyMomentum|aclnnApply(?:Adam|FusedEmaAdam)"
 )
-"""Kernels that update weights: a recording with one of them is a training run."""
 
 EMBEDDING = r"embedding|indexSelect|VocabParallel"
-"""Kernels that look up the embeddings of tokens, other than general gathers."""
 
 SPLIT_K = r"splitKreduce|reduce_?split_?k|split_?k_?reduce|gemvNSP_reduce|_gemm_\w*reduce_kernel|PostGSU"
 """Kernels of the category linear that add up the parts of a GEMM that was split along its inner dimension."""
@@ -241,7 +237,6 @@ _KINDS: list[tuple[str, str]] = [
 ]
 
 COLLECTIVE_KINDS = (*(kind for kind, _ in _KINDS), "other")
-"""The kinds that :func:`collective_kinds` returns."""
 
 _ALGORITHMS: list[tuple[str, str]] = [
     ("custom_1stage", r"cross_device_reduce_1stage"),

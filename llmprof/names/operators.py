@@ -14,7 +14,6 @@ import numpy as np
 import polars as pl
 
 DOMAIN: Final = "module"
-"""Domain of the markers that are calls of torch modules."""
 
 CALL: Final = r"^nn\.Module: (.+?)(?:_(\d+))?$"
 """Pattern of the name of such a marker: the class of the module, and the number of the object in its class."""
@@ -27,7 +26,6 @@ PATHS: Final = (
 """Patterns of markers that name a module's path in the model: vLLM's layerwise NVTX, its annotations, other ranges."""
 
 LAYER: Final = r"(?:^|\.)(?:layers?|h|blocks?|decoder_layers)[._](\d+)(?:\.|$)"
-"""Pattern of the layer's number in a path."""
 
 SHARED: Final = r"rotary|rope"
 """Modules whose single object serves all layers: the number in their path is not the layer that calls them."""
@@ -77,7 +75,6 @@ GENERIC: Final = r"Linear\w{0,64}$|LinearBase|^Conv1D$|^dense$|^c_proj$"
 """Linear modules whose role depends on the block that they are in."""
 
 MODEL: Final = r"For[A-Z]\w{1,64}$|Model$|LMHeadModel$|Transformer$"
-"""Pattern of classes of whole models, whatever other words are in their names."""
 
 LAYER_CLASS: Final = r"(?:Layer|Block)(?:V?\d+)?$"
 """Pattern of classes of whole layers, if they are not a block."""
@@ -187,7 +184,6 @@ _ONNX: list[tuple[str, str]] = [
          r"Reduce\w+|Clip|Min|Max|Mean|Sum|Equal|Less|Greater|Not|And|Or|CumSum|Gather\w*|Scatter\w*|ArgMax|ArgMin"),
     )
 ]  # fmt: skip
-"""Node types of ONNX and of ONNX Runtime's own domain."""
 
 OPERATOR_PATTERNS: list[tuple[str, str]] = [
     *_ONNX,

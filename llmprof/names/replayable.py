@@ -30,7 +30,6 @@ class Replayable:
     """An operator that can be called alone with tensors of random numbers."""
 
     kind: Kind
-    """Category of the operator."""
     stored: tuple[int, ...] = ()
     """Arguments that stay in memory between steps: weights and caches."""
     holds: Mapping[int, Content] = field(default_factory=lambda: MappingProxyType({}))
@@ -136,7 +135,6 @@ REASONS: Final[tuple[tuple[str, str], ...]] = (
      "it waits for the device or moves host memory: it has no work of its own on the device"),
     (r"get_scheduler_metadata|compute_slot_mapping", "it plans from lengths of sequences that are not recorded"),
 )  # fmt: skip
-"""Ordered ``(pattern, reason)`` of operators that cannot be run alone."""
 
 NOT_LISTED: Final = "llmprof does not know the arguments of this operator"
 NO_OPERATOR: Final = "no operator was recorded for it: the program launches the kernel itself"

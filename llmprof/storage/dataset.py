@@ -24,10 +24,8 @@ from llmprof.storage.files import checksum
 from llmprof.storage.places import Place
 
 MANIFEST: Final = "llmprof-dataset.json"
-"""File by which a folder is recognised as a dataset."""
 
 PART_FILE: Final = "part.json"
-"""File that describes a partition; it is written last."""
 
 VERSION: Final = 2
 """Version of the files; it is increased when an older llmprof could not read the datasets that this one writes."""
@@ -51,9 +49,7 @@ class Partition(msgspec.Struct, frozen=True):
     """Description of one partition."""
 
     folder: str
-    """Name of its folder in the dataset: a key made from the file that it was converted from."""
     rank: int
-    """Rank of all its rows."""
     source: str
     """Path or URL of the file that it was converted from."""
     stamp: str
@@ -61,20 +57,14 @@ class Partition(msgspec.Struct, frozen=True):
     span_ns: tuple[int, int] | None
     """First start and last end of its events, on the clock of its file (ns)."""
     index: int = 0
-    """Index of this partition among those of its file (a file may hold several ranks) …"""
     of: int = 1
-    """… and their number."""
     tables: dict[str, Stored] = {}
     collectives: int = 0
     """Number of rows of the table of collectives, which is derived from other tables and not stored."""
     head: dict[str, Any] = {}
-    """Metadata that the file states."""
     coverage: dict[str, Any] = {}
-    """Counts of the events and bytes that the reader kept and lost."""
     processes: tuple[int, ...] = ()
-    """Ids of the host's processes that were recorded."""
     launches: bool = False
-    """Whether it holds host calls that launch kernels."""
     version: int = VERSION
     schema: int = schema.VERSION
 
@@ -90,21 +80,17 @@ class Manifest(msgspec.Struct, frozen=True):
     """Description of a dataset."""
 
     reader: str
-    """Name of the format that was read."""
     origin_ns: int
     """Time on the clock of the files from which the times of the trace count (ns)."""
     tables: tuple[str, ...]
-    """Tables that were recorded, with rows or without."""
     meta: dict[str, Any]
     coverage: dict[str, Any]
     partitions: tuple[Partition, ...]
-    """Partitions in the order of their ranks."""
     failed: tuple[Failed, ...] = ()
     format: str = "llmprof.dataset"
     version: int = VERSION
     schema: int = schema.VERSION
     llmprof: str = ""
-    """Version of llmprof that wrote the dataset."""
 
 
 def write_partition(place: Place, partition: Partition, frames: Mapping[str, pl.DataFrame]) -> Partition:

@@ -50,7 +50,6 @@ GRAPH_TOKENS: Final = 512
 """Tokens of a step up to which vLLM replays captured graphs by default."""
 
 CORNER: Final = 8.0
-"""Exponent of the soft maximum of device and host."""
 
 PRIORS: Final[dict[str, tuple[float, float]]] = {
     # starting value, and its prior standard deviation as the logarithm of a factor

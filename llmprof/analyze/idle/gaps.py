@@ -131,7 +131,6 @@ def _numbers(rows: np.ndarray, height: int) -> pl.Series:
 
 
 CAUSES = ("unknown", "sync", "host_bound", "launch", "queued")
-"""Causes of the parts of a gap, in the order in which the parts follow each other."""
 
 
 def _gaps_with_launches(events: pl.DataFrame, min_ns: int) -> pl.DataFrame:

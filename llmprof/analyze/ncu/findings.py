@@ -21,10 +21,8 @@ from llmprof.trace import Trace
 from llmprof.units import format_ns
 
 _LEAST_SHARE: Final = 0.03
-"""Least share of the profiled time for a finding about a kernel."""
 _LEAST_ESTIMATE: Final = 0.02
 _LEAST_LINE: Final = 0.2
-"""Least share of a kernel's samples on one line for a finding about this line."""
 _MOST_ESTIMATES: Final = 3
 _MOST_NAME: Final = 60
 _SEVERITIES: Final = {"high": 0.2, "medium": 0.05, "low": 0.0}

@@ -425,4 +425,3 @@ VIEWS: Final = {
     "metrics": View("ncu: every metric of every launch", lambda metrics: metrics.metrics),
     "hot-lines": View("ncu: lines of each kernel by samples of its warps", of_source=hot_lines),
 }
-"""Views by their name on the command line."""

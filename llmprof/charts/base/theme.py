@@ -74,7 +74,6 @@ STAGES: dict[str, str] = {
     "copy": COPY,
     "other": "#8A94A0",
 }
-"""Stages in the order of a forward pass."""
 
 CATEGORIES: dict[str, str] = {
     "attention": STAGES["attention"],
@@ -95,7 +94,6 @@ CATEGORIES: dict[str, str] = {
     "fill": "#D3C4EE",
     "other": STAGES["other"],
 }
-"""Kernel categories in the order of the analyses."""
 
 PHASES: dict[str, str] = {
     "prefill": "#4B3F8F",
@@ -104,7 +102,6 @@ PHASES: dict[str, str] = {
     "empty": "#D3D7DD",
     "other": "#9AA5B1",
 }
-"""Phases of a step."""
 
 CAUSES: dict[str, str] = {
     "host_bound": "#CC6677",
@@ -113,7 +110,6 @@ CAUSES: dict[str, str] = {
     "queued": "#DDCC77",
     "unknown": "#B8BFC7",
 }
-"""Causes of an idle device."""
 
 PATH: dict[str, str] = {
     "compute": COMPUTE,

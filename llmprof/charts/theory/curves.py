@@ -175,7 +175,6 @@ REASONS = {
     "at the roof": "#C7DCEF",
     "no bound": theme.REST,
 }
-"""Parts of a step's time: its least time, and the reasons of the gap."""
 
 _MOST = 14
 

@@ -57,7 +57,9 @@ class Partition(msgspec.Struct, frozen=True):
     span_ns: tuple[int, int] | None
     """First start and last end of its events, on the clock of its file (ns)."""
     index: int = 0
+    """Index of this partition among those of its file (a file may hold several ranks) …"""
     of: int = 1
+    """… and their number."""
     tables: dict[str, Stored] = {}
     collectives: int = 0
     """Number of rows of the table of collectives, which is derived from other tables and not stored."""

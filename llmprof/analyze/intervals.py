@@ -161,17 +161,6 @@ def union_length(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
     return union_lengths(frame, by, busy_ns=pl.lit(True)).drop("first_ns", "last_ns")
 
 
-def pair_lengths(a: pl.DataFrame, b: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
-    """Lengths of the set operations on two sets of intervals."""
-    sides = [need(f, by).select(*by, *INTERVAL, pl.lit(side).alias("_a")) for f, side in ((a, True), (b, False))]
-    lengths = union_lengths(pl.concat(sides), by, a_ns=pl.col("_a"), b_ns=~pl.col("_a"), either_ns=pl.lit(True))
-    return lengths.drop("first_ns", "last_ns").with_columns(
-        both_ns=pl.col("a_ns") + pl.col("b_ns") - pl.col("either_ns"),
-        only_a_ns=pl.col("either_ns") - pl.col("b_ns"),
-        only_b_ns=pl.col("either_ns") - pl.col("a_ns"),
-    )
-
-
 def merge(frame: pl.DataFrame, by: Sequence[str] = ()) -> pl.DataFrame:
     """Union of the intervals of each group as disjoint intervals; touching ones become one."""
     line = lay(frame, by)

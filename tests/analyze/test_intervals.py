@@ -88,18 +88,6 @@ def test_lengths_equal_the_count_of_nanoseconds(data: Rows) -> None:
 
 
 @given(rows, rows)
-def test_pair_lengths_and_their_identities(data_a: Rows, data_b: Rows) -> None:
-    a, b = ticks(data_a), ticks(data_b)
-    got = intervals.pair_lengths(frame_of(data_a), frame_of(data_b), BY)
-    assert set(by_group(got)) == set(a) | set(b)
-    for group, lengths in by_group(got, *got.columns[2:]).items():
-        in_a, in_b = a.get(group, set()), b.get(group, set())
-        sets = (in_a, in_b, in_a | in_b, in_a & in_b, in_a - in_b, in_b - in_a)
-        assert lengths == tuple(len(s) for s in sets)
-    assert (got["a_ns"] + got["b_ns"] == got["either_ns"] + got["both_ns"]).all()
-
-
-@given(rows, rows)
 def test_clip_equals_cutting_by_hand(data: Rows, raw: Rows) -> None:
     windows = intervals.merge(frame_of(raw), BY).rows()
     expected = []

@@ -296,7 +296,6 @@ NO_STEPS = pl.DataFrame(
 
 
 _SUMS: Final = r"^sq(\d+)sk(\d+)"
-_PAIRS: Final = r"^(\d+)_(\d+)$"
 _INSIDE: Final = r"context_\d+\(([^)]*)\)_generation_\d+\(([^)]*)\)"
 
 CONTEXTS: Final = ("label", "followed", "estimated", "unknown")

@@ -291,7 +291,9 @@ def _fitting(replay: pl.DataFrame, graphs: list[pl.DataFrame]) -> tuple[list[int
     named = {n: graphs[n]["name"].filter(kernels) for n in same}
     same = [n for n in same if (named[n].is_null() | (named[n] == run)).all()]
     exact = [n for n in same if not named[n].null_count()]
-    return exact, _NAMED if exact else [n for n in same if _repeats(graphs[n].filter(kernels), run)], _ORDERED
+    if exact:
+        return exact, _NAMED
+    return [n for n in same if _repeats(graphs[n].filter(kernels), run)], _ORDERED
 
 
 def _repeats(graph: pl.DataFrame, run: pl.Series) -> bool:

@@ -228,23 +228,8 @@ def time_parts(trace: Trace, windows: pl.DataFrame) -> pl.DataFrame:
     ]
     copies = _exposed_copies(cut, lengths)
     gaps = _idle(trace, windows, lengths)
-    end = pl.col("start_ns") + pl.col("dur_ns")
-    reach = end.cum_max().shift(1).over("window")
-    new = (end - pl.max_horizontal("start_ns", reach)).clip(0)
     return (
-        pl.concat(
-            [
-                cut.filter(is_compute)
-                .with_columns(ns=new)
-                .group_by("window", "part")
-                .agg(pl.col("ns").sum())
-                .select("window", pl.col("part").cast(pl.String), "ns", kind=pl.lit("compute")),
-                *exposed,
-                copies,
-                gaps,
-            ],
-            how="diagonal_relaxed",
-        )
+        pl.concat([_first_come(cut.filter(is_compute)), *exposed, copies, gaps], how="diagonal_relaxed")
         .filter(pl.col("ns") > 0)
         .select("window", "kind", pl.col("part").fill_null("other"), pl.col("ns").cast(pl.Int64))
         .sort("window", "kind", "part")
@@ -256,6 +241,19 @@ _KIND = pl.Enum(["compute", "communication", "copy", "wait", "transfer"])
 
 def _kind(name: str) -> pl.Expr:
     return pl.lit(name, dtype=_KIND)
+
+
+def _first_come(compute: pl.DataFrame) -> pl.DataFrame:
+    """Time of each part while nothing runs that began before it."""
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    reach = end.cum_max().shift(1).over("window")
+    new = (end - pl.max_horizontal("start_ns", reach)).clip(0)
+    return (
+        compute.with_columns(ns=new)
+        .group_by("window", "part")
+        .agg(pl.col("ns").sum())
+        .select("window", pl.col("part").cast(pl.String), "ns", kind=pl.lit("compute"))
+    )
 
 
 def _waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:

@@ -20,7 +20,7 @@ from llmprof.analyze.steps.steps import steps
 from llmprof.arguments import Columns
 from llmprof.errors import LlmprofError
 from llmprof.hardware import Device
-from llmprof.names.replayable import BETWEEN, NO_OPERATOR
+from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import Call, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
 from llmprof.trace import Trace
@@ -133,7 +133,11 @@ def _calls(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame,
     events = events.with_columns(call=call, owner=owner, _event=number)
     first = pl.col(*{*by, "rank", "step", "owner", "_event"} - {"call"}).first()
     calls = events.group_by("call").agg(
-        first, time_ns=pl.col("dur_ns").sum(), kernels=pl.len(), between=pl.col("name").str.contains(_HOST).any()
+        first,
+        time_ns=pl.col("dur_ns").sum(),
+        kernels=pl.len(),
+        between=pl.col("name").str.contains(_HOST).any(),
+        replayed=pl.col("replayed").any(),
     )
     texts = ops.select("shapes", "dtypes", operator="name", strides="torch_strides", arguments="torch_inputs")
     texts = texts[calls["owner"]]
@@ -206,7 +210,7 @@ def _rows(
     coded = coded.with_columns(row=row_of_call)
     time = pl.col("time_ns")
     timed = coded.group_by("row").agg(
-        pl.len().cast(pl.Int64).alias("count"), pl.col("owner", "_event").first(), total_ns=time.sum(),
+        pl.len().cast(pl.Int64).alias("count"), pl.col("owner", "_event", "replayed").first(), total_ns=time.sum(),
         median_ns=time.median(), p10_ns=time.quantile(0.1, "linear"), p90_ns=time.quantile(0.9, "linear"),
         kernels=pl.col("kernels").mean(),
     )  # fmt: skip
@@ -219,7 +223,7 @@ def _rows(
     rows = rows.with_columns(pl.col(*_TEXTS, "kernel").cast(pl.String))
     least = events.select(pl.col("dur_ns").filter(pl.col("dur_ns") > 0).min()).item()
     each = _work(rows, coded, ops, sums, _Bound(peaks, no_peaks, float(least or 0)))
-    rows = rows.drop("labelled", "alone", "_event", "owner").join(each, on="row").drop("row")
+    rows = rows.drop("labelled", "alone", "_event", "owner", "replayed").join(each, on="row").drop("row")
     return _shares(rows, events, groups)
 
 
@@ -354,7 +358,7 @@ def _one(
     if row["category"] == "collective":
         raise NoWorkError(_COLLECTIVE)
     if row["operator"] is None:
-        raise NoWorkError(NO_OPERATOR)
+        raise NoWorkError(IN_GRAPH if row["replayed"] else NO_OPERATOR)
     if row["between"]:
         raise NoWorkError(BETWEEN)
     inner = _inside(row["owner"], kind, ops) if kind and kind.inside else {}

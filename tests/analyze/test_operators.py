@@ -13,6 +13,7 @@ import llmprof
 from llmprof import analyze
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.hardware import Device
+from llmprof.names.replayable import IN_GRAPH
 from llmprof.trace import Trace
 
 DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e9, None, None, None, cache_bytes=200.0)
@@ -129,6 +130,11 @@ def test_groups_and_missing_tables() -> None:
     for table in ("kernels", "ops"):
         with pytest.raises(NotCapturedError):
             analyze.operators(Trace({name: frame for name, frame in TRACE.tables.items() if name != table}))
+
+
+def test_a_replayed_kernel_without_a_capture_says_so() -> None:
+    found = analyze.operators(llmprof.sample("torch_tp1_cudagraph")).filter(pl.col("operator").is_null())
+    assert found.row(0, named=True)["why"] == IN_GRAPH
 
 
 TRACELENS = "real/chrome/tracelens/"

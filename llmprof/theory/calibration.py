@@ -86,9 +86,10 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
 
 _GROUPS: Final = {
     "qkv_proj": "linear", "o_proj": "linear", "gate_up_proj": "linear", "down_proj": "linear", "router": "linear",
-    "lm_head": "linear", "experts": "experts", "attention": "attention", "all_reduce": "collective",
-    "all_gather": "collective", "reduce_scatter": "collective", "all_to_all": "collective",
-    "send_recv": "collective", "broadcast": "collective", "sampling": "sampling",
+    "lm_head": "linear", "in_proj": "linear", "out_proj": "linear", "indexer": "linear", "experts": "experts",
+    "attention": "attention", "all_reduce": "collective", "all_gather": "collective",
+    "reduce_scatter": "collective", "all_to_all": "collective", "send_recv": "collective", "broadcast": "collective",
+    "sampling": "sampling",
 }  # fmt: skip
 Kind = Literal["decode", "prefill", "stage"]
 
@@ -171,6 +172,7 @@ class Calibration:
             # the logits are widened to fp32 and read again
             return v["elementwise_fixed_us"] * 1e-6 * operator.kernels + 5 * moved / bandwidth / v["sampling_memory"]
         if group == "elementwise":
+            moved += operator.kv_read_bytes  # states; keys and values belong to attention
             kernels = operator.kernels * v["elementwise_fixed_us"] * 1e-6
             return kernels + moved / bandwidth / v["elementwise_memory"]
         crossing = machine.crossing(operator) / bandwidth

@@ -18,7 +18,7 @@ import polars as pl
 from llmprof.arguments import checked
 from llmprof.errors import LlmprofError, listed
 
-TYPES: Final = ("bf16", "fp16", "fp8", "int8", "tf32", "fp32")
+TYPES: Final = ("bf16", "fp16", "fp8", "fp4", "int8", "tf32", "fp32")
 """Types of numbers with peaks; all but that of fp32 are peaks of the tensor (matrix) units."""
 
 _NOISE: Final = re.compile(r"\b(?:nvidia|amd|huawei|geforce|tesla|instinct|graphics)\b|\(r\)|\(tm\)")
@@ -208,11 +208,13 @@ DEVICES: Final[tuple[Device, ...]] = (
             link_gb_per_s=0, multiprocessors=40, source="NVIDIA T4 Tensor Core GPU datasheet",
             sources=dict.fromkeys(("cache_bytes", "multiprocessors"), "NVIDIA Turing GPU Architecture whitepaper"),
             cache_mib=4, pcie_gb_per_s=32),
-    _device("B200", r"b200(?: sxm6?)?", tflops={"bf16": 2250, "fp16": 2250, "fp8": 4500, "int8": 4500, "tf32": 1125},
+    _device("B200", r"b200(?: sxm6?)?",
+            tflops={"bf16": 2250, "fp16": 2250, "fp8": 4500, "fp4": 9000, "int8": 4500, "tf32": 1125},
             gb_per_s=8000, gb=180, link_gb_per_s=1800, multiprocessors=None, source=_HGX,
             sources=dict.fromkeys(("memory_bytes_per_s", "memory_bytes", "link_bytes_per_s"), _DGX)),
     # documents disagree on its memory and its fp32 rate
-    _device("GB200", r"gb200", tflops={"bf16": 2500, "fp16": 2500, "fp8": 5000, "int8": 5000, "tf32": 1250},
+    _device("GB200", r"gb200",
+            tflops={"bf16": 2500, "fp16": 2500, "fp8": 5000, "fp4": 10000, "int8": 5000, "tf32": 1250},
             gb_per_s=8000, gb=None, link_gb_per_s=1800, multiprocessors=None, source=_NVL72 + _HALF,
             sources=dict.fromkeys(("memory_bytes_per_s", "link_bytes_per_s"), _NVL72)),
     _device("MI300X", r"mi300x(?: oam)?", tflops=_CDNA3, gb_per_s=5300, gb=192, link_gb_per_s=896,

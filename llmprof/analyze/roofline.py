@@ -197,6 +197,7 @@ def _machine(
         expert_parallel=expert_parallel,
         weights="bf16" if weights == "fp16" and dtype is None else weights,
         kv_cache=number_format(kv_cache_dtype) if kv_cache_dtype else "bf16",
+        weight_bytes=None if dtype else read.weight_bytes,
     )
     plan.check(read)
     machine = find_device(named)

@@ -26,8 +26,8 @@ _OPTIONS = (
     ("--pp", "pp_size", int, 1, "pipeline-parallel size"),
     ("--dp", "dp_size", int, 1, "data-parallel size"),
     ("--sp", "sp_size", int, 1, "sequence-parallel size: 1, or the same as --tp"),
-    ("--dtype", "dtype", str, None, "type of the weights: bf16, fp16, fp8, int8, int4, fp32"),
-    ("--kv-cache-dtype", "kv_cache_dtype", str, None, "type of the KV cache: bf16, fp16, fp8, int8"),
+    ("--dtype", "dtype", str, None, "type of the weights: bf16, fp16, fp8, int8, int4, mxfp4, nvfp4, fp32"),
+    ("--kv-cache-dtype", "kv_cache_dtype", str, None, "type of the KV cache: bf16, fp16, fp8, int8, nvfp4"),
     ("--flops-efficiency", "flops_efficiency", float, 1.0, "share of the arithmetic peak that is reached"),
     ("--hbm-efficiency", "hbm_efficiency", float, 1.0, "share of the memory bandwidth that is reached"),
     ("--intra-node-efficiency", "intra_node_efficiency", float, 1.0, "share of the links that is reached"),
@@ -49,6 +49,10 @@ def add_theory_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--expert-parallel", action="store_true", help="spread whole experts over the ranks of --tp")
     sub.add_argument("--mode", choices=["inference", "training"], default="inference", help="(default: %(default)s)")
     sub.add_argument("--predict", action="store_true", help="add times predicted by the calibration of the device")
+    words = "share of drafted tokens that are right: adds what speculative decoding would gain"
+    sub.add_argument("--acceptance", type=float, metavar="X", help=words)
+    words = "with --acceptance: model that drafts, or mtp (default: drafting takes no time)"
+    sub.add_argument("--draft", metavar="MODEL", help=words)
     sub.add_argument("--trace", nargs="+", metavar="PATH", help="join a trace of this model with its least times")
     sub.add_argument("--force", action="store_true", help="replace files that exist; inputs are never replaced")
     sub.add_argument("--csv", metavar="FILE", help="write the table of components (or of the join); - prints it")
@@ -97,6 +101,10 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
             summary[f"predicted_{name}_s"] = fitted.step_s(profile.shape, step, machine)
     if args.csv:
         return to_csv(profile.components, args.csv, overwrite=args.force)
+    drafted = None
+    if args.acceptance is not None:
+        drafted = theories.speculate(profile, acceptance=args.acceptance, draft=args.draft)
+        summary["speculative"] = drafted.to_dicts()
     drawn = _draw_profile(args.charts, profile, overwrite=args.force) if args.charts else []
     if args.json:
         return to_json(summary | {"components": profile.components.to_dicts(), "charts": drawn})
@@ -121,6 +129,19 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
         t = profile.training
         head.append(("Training", f"{quantity(t.memory_bytes, 'B')} on each device, a step takes {seconds(t.step_s)}"))
     parts = [text.pairs(head, indent=""), "", text.table(_components(profile.components), columns=_COMPONENTS)]
+    if drafted is not None:
+        shown = [
+            {
+                "draft tokens": row["draft_tokens"],
+                "tokens a step": f"{row['tokens_per_step']:.2f}",
+                "drafting": seconds(row["draft_s"]),
+                "verifying": seconds(row["verify_s"]),
+                "a token": seconds(row["token_s"]),
+                "speed-up": f"{row['speedup']:.2f}",
+            }
+            for row in drafted.iter_rows(named=True)
+        ]
+        parts += ["", text.table(pl.DataFrame(shown))]
     parts += ["", wrapped("Times are lower bounds at the given efficiencies; a rank's share.", terminal.width, "", "")]
     parts += [wrapped(f"Note: {note}.", terminal.width, "", "") for note in profile.notes]
     parts += [f"Chart  {path}" for path in drawn]

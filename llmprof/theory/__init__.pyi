@@ -17,3 +17,4 @@ from .ranges import (
     sweep as sweep,
 )
 from .shapes import Shape as Shape, shape as shape
+from .speculative import speculate as speculate

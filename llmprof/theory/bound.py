@@ -60,6 +60,7 @@ class Machine:
         """Operations per second in a number format, or in the nearest format that the device has."""
         stated = self.device.flop_per_s
         order = {"fp8": ("fp8", "bf16", "fp16"), "int8": ("int8", "bf16", "fp16"), "fp32": ("fp32",)}
+        order["fp4"] = ("fp4", *order["fp8"])
         for candidate in order.get(kind, (kind, "fp16", "bf16")):
             value = stated.get(candidate)
             if value:
@@ -164,8 +165,8 @@ def find_device(name: str | Path | hardware.Device) -> hardware.Device:
 def read_device(path: str | Path) -> hardware.Device:
     """Read a device from a YAML file.
 
-    Required keys are ``name``; ``tflops``, a mapping of ``bf16, fp16, fp8, int8, tf32, fp32`` to dense TFLOP/s; and
-    ``memory_gb_per_s``. Optional keys are ``memory_gb``, ``link_gb_per_s`` (both directions together),
+    Required keys are ``name``; ``tflops``, a mapping of ``bf16, fp16, fp8, fp4, int8, tf32, fp32`` to dense TFLOP/s;
+    and ``memory_gb_per_s``. Optional keys are ``memory_gb``, ``link_gb_per_s`` (both directions together),
     ``host_link_gb_per_s``, ``cache_mib`` and ``source``, the document that states the numbers.
 
     Parameters

@@ -155,6 +155,7 @@ def weight_bytes(shape: Shape, plan: Plan) -> float:
 def _layer_bytes(layer: Layer, shape: Shape, plan: Plan) -> float:
     a, f, tp, hidden = layer.attention, layer.feed_forward, plan.tp, shape.hidden
     low, high = plan.low_bytes, plan.high_bytes
+    fed_bytes, low = low, high if shape.only_experts else low
     total = layer.norms * hidden * (2 if shape.norm_bias else 1) * high
     for name, _, size in attention_weights(a, hidden) if a is not None else ():
         if name in ("qk_norm", "kv_a_proj", "indexer", "indexer_norm"):
@@ -175,7 +176,7 @@ def _layer_bytes(layer: Layer, shape: Shape, plan: Plan) -> float:
         return total
     for name, _, size, _, quantized in _feed_forward(f, hidden):
         shared = name in ("router", "shared_gate", "latent_proj")
-        total += size / (1 if shared else tp) * (low if quantized else high)
+        total += size / (1 if shared else tp) * (fed_bytes if quantized else high)
     return total
 
 

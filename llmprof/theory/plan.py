@@ -9,12 +9,20 @@ from typing import Final, Literal
 from llmprof.errors import LlmprofError, listed
 from llmprof.theory.shapes import Shape
 
-BYTES: Final[dict[str, float]] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128}
-"""Bytes of a number in each format; int4 includes a 16-bit scale for each group of 128, as AWQ and GPTQ store it."""
+BYTES: Final[dict[str, float]] = {
+    "fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128, "mxfp4": 0.5 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16,
+}  # fmt: skip
+"""Bytes of a number in each format with its scales.
+
+int4: 16 bits for each group of 128, as AWQ and GPTQ store it without zero points. mxfp4: 8 bits for each 32 numbers
+(OCP Microscaling Formats specification 1.0, table 1). nvfp4: 8 bits for each 16 numbers (NVIDIA Transformer Engine,
+NVFP4); its 32-bit scale of a whole tensor counts nothing.
+"""
 
 ALIASES: Final = {
     "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "float": "fp32", "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8", "w8a8": "int8", "w4a16": "int4", "awq": "int4", "gptq": "int4",
+    "fp8_e5m2": "fp8", "w8a8": "int8", "w4a16": "int4", "awq": "int4", "gptq": "int4", "fp4": "nvfp4",
 }  # fmt: skip
 
 
@@ -124,8 +132,8 @@ class Plan:
 
     @property
     def math(self) -> str:
-        """Number format in which projections multiply; 4-bit weights are converted to the activations' format first."""
-        return self.weights if self.weights in ("fp8", "int8") else self.activations
+        """Number format in which projections multiply: of 4-bit weights, that of the activations, but nvfp4 as fp4."""
+        return {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4"}.get(self.weights, self.activations)
 
     def check(self, shape: Shape) -> None:
         """Refuse, with an LlmprofError, parallel sizes by which the model cannot be split, as vLLM does."""

@@ -312,7 +312,7 @@ def profile(
         weights=weights,
         kv_cache=number_format(kv_cache_dtype) if kv_cache_dtype else half,
         activations=number_format(activation_dtype) if activation_dtype else ("fp32" if weights == "fp32" else half),
-        weight_bytes=bytes_per_param,
+        weight_bytes=read.weight_bytes if bytes_per_param is None and not dtype else bytes_per_param,
     )
     efficiency = Efficiency(flops_efficiency, hbm_efficiency, intra_node_efficiency, inter_node_efficiency)
     machine = machine_for(read, target, plan, efficiency, inter_node_bytes_per_s=inter_node_bytes_per_s)

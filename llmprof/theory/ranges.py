@@ -15,7 +15,7 @@ from llmprof.errors import LlmprofError, listed
 from llmprof.hardware import Device
 from llmprof.theory.bound import find_device
 from llmprof.theory.calibration import Calibration, Observation
-from llmprof.theory.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+from llmprof.theory.memory import activation_bytes, kv_bytes_per_token, state_bytes_per_request, weight_bytes
 from llmprof.theory.plan import Plan, decode, number_format, positive, prefill
 from llmprof.theory.profiler import Profile, machine_for, profile
 from llmprof.theory.shapes import Shape, shape
@@ -116,7 +116,8 @@ def _point(base: Profile, over: str, value: int, calibration: Calibration | None
     predicted = [calibration.step_s(base.shape, step, machine) if calibration else None for step in steps]
     weights = weight_bytes(base.shape, plan)
     length = prompt + out
-    cache = batch * length * kv_bytes_per_token(base.shape, plan, context=length)
+    cache = length * kv_bytes_per_token(base.shape, plan, context=length) + state_bytes_per_request(base.shape, plan)
+    cache *= batch
     # vLLM reads prompts in steps of at most this many tokens
     active = activation_bytes(base.shape, plan, min(batch * prompt, 16384), batch)
     limit = base.memory.device

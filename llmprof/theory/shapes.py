@@ -6,6 +6,7 @@ or, in Nemotron-H, one of these alone.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -157,7 +158,12 @@ class Shape:
     max_positions : int
         Longest sequence that the config states; 0 if it states none.
     weight_format : str
-        ``fp8``, ``int8`` or ``int4`` if the config has a quantization, otherwise the dtype of the config.
+        ``fp8``, ``int8``, ``int4``, ``mxfp4`` or ``nvfp4`` if the config has a quantization, otherwise the dtype of the
+        config.
+    weight_bytes : float or None
+        Bytes of a quantized weight with its share of scales and zero points, where the config states their groups.
+    only_experts : bool
+        Whether the config leaves attention as it is, so that only experts and other feed-forward parts are quantized.
     notes : tuple of str
         Assumptions that were made.
     """
@@ -175,6 +181,8 @@ class Shape:
     final_norm: bool = True
     max_positions: int = 0
     weight_format: str = "bf16"
+    weight_bytes: float | None = None
+    only_experts: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -203,6 +211,8 @@ _SAME_FORM: Final = {"kimi_k2": "deepseek_v3", "minimax_text_01": "minimax", "gl
 
 _OTHER_STATE: Final = ("state_size", "ssm_cfg", "ssm_state_size", "mamba_d_state", "linear_num_value_heads",
                        "linear_attn_config", "rwkv_version")  # fmt: skip
+_NOT_QUANTIZED: Final = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
+_OF_ATTENTION: Final = re.compile(r"self_attn|attention|\battn\b|mixer")
 _LINEAR: Final = {"linear_attention", "mamba", "mamba2", "conv", "M", "linear", "0"}
 _FULL: Final = {"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid", "*", "1"}
 _DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -277,6 +287,7 @@ class _Reader:
         opt = self.family == "opt"
         positions = self.number("max_position_embeddings", "n_positions", default=0)
         learned = {"gpt2": positions, "opt": positions + 2}.get(self.family, 0)
+        weight_format, weight_bytes, only_experts = self._weight_format()
         tied = self.family in ("gpt2", "opt", "gemma", "gemma2", "lfm2")
         return Shape(
             name=self.name,
@@ -291,7 +302,9 @@ class _Reader:
             head_bias=self.family == "phi",
             final_norm=not opt or bool(self.config.get("do_layer_norm_before", True)),
             max_positions=positions,
-            weight_format=self._weight_format(),
+            weight_format=weight_format,
+            weight_bytes=weight_bytes,
+            only_experts=only_experts,
             notes=tuple(self.notes),
         )
 
@@ -530,14 +543,44 @@ class _Reader:
         frequency = int(self.config.get("moe_layer_freq", 1) or 1)
         return (n + 1) % step == 0 and n % frequency == 0
 
-    def _weight_format(self) -> str:
+    def _weight_format(self) -> tuple[str, float | None, bool]:
+        """Format of the weights, bytes of one where the config says more than the format, whether only experts have it.
+
+        Scales: 32 bits for each block of FP8 (``weight_block_size``); 16 bits for each group of INT4, and with zero
+        points (AWQ, GPTQ without ``sym``) another 4 bits.
+        """
         quantized = self.config.get("quantization_config")
-        if isinstance(quantized, dict):
-            method, bits = str(quantized.get("quant_method", "")).lower(), quantized.get("bits", quantized.get("w_bit"))
-            if method == "fp8":
-                return "fp8"
-            if bits in (4, 8) or quantized.get("load_in_4bit") or quantized.get("load_in_8bit"):
-                return "int4" if bits == 4 or quantized.get("load_in_4bit") else "int8"
-            self.notes.append(f"the quantization {method!r} is not known: weights are treated as not quantized")
         dtype = self.config.get("dtype", self.config.get("torch_dtype"))
-        return _DTYPES.get(str(dtype).removeprefix("torch."), "bf16") if dtype != "float32" else "bf16"
+        plain = _DTYPES.get(str(dtype).removeprefix("torch."), "bf16") if dtype != "float32" else "bf16"
+        if not isinstance(quantized, dict):
+            return plain, None, False
+        method = str(quantized.get("quant_method", "")).lower()
+        groups = quantized.get("config_groups")
+        group = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+        weights = group.get("weights") if isinstance(group, dict) else None
+        stated = weights if isinstance(weights, dict) else quantized
+        bits = stated.get("bits", stated.get("num_bits", stated.get("w_bit")))
+        if quantized.get("load_in_4bit") or quantized.get("load_in_8bit"):
+            bits = 4 if quantized.get("load_in_4bit") else 8
+        algorithm = f"{quantized.get('quant_algo', '')} {quantized.get('format', '')} {method}".lower()
+        floats = "float" in str(stated.get("type", "")).lower()
+        kept = [name for key in _NOT_QUANTIZED for name in quantized.get(key) or ()]
+        experts = any(isinstance(name, str) and _OF_ATTENTION.search(name) for name in kept)
+        size = stated.get("group_size")
+        if "mxfp4" in algorithm:
+            return "mxfp4", None, experts
+        if "nvfp4" in algorithm or (floats and bits == 4):
+            return "nvfp4", None, experts
+        if "fp8" in algorithm.split() or (floats and bits == 8):
+            block = stated.get("weight_block_size") or stated.get("block_structure")
+            scales = 4 / (block[0] * block[1]) if isinstance(block, list) and len(block) == 2 else 0
+            return "fp8", 1 + scales if scales else None, experts
+        if bits == 4:
+            zero = 0.0 if stated.get("sym", stated.get("symmetric", method != "awq")) else 0.5
+            zero = 0.5 if stated.get("zero_point") else zero
+            known = size if isinstance(size, int) and size > 0 else None
+            return "int4", 0.5 + (2 + zero) / known if known else None, experts
+        if bits == 8:
+            return "int8", None, experts
+        self.notes.append(f"the quantization {method!r} is not known: weights are treated as not quantized")
+        return plain, None, False

@@ -38,6 +38,9 @@ from typing import Any
 from llmprof.theory.plan import BYTES, Batch, Plan, Requests
 from llmprof.theory.shapes import Attention, FeedForward, Layer, Recurrent, Shape
 
+_OF_MIXERS = ("qkv_proj", "o_proj", "indexer", "in_proj", "out_proj")
+"""Stages of projections that are not quantized where only experts are."""
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -356,8 +359,10 @@ class _Step:
 
     def _linear(self, component: str, inputs: float, outputs: float, **work: Any) -> Operator:
         """Projection in a layer, whose weights have the low precision of a quantized model."""
-        weights = inputs * outputs * self.plan.low_bytes
-        return replace(self._projection(component, inputs, outputs, **work), math=self.plan.math, weight_bytes=weights)
+        whole = self._projection(component, inputs, outputs, **work)
+        if self.shape.only_experts and whole.stage in _OF_MIXERS:
+            return whole
+        return replace(whole, math=self.plan.math, weight_bytes=inputs * outputs * self.plan.low_bytes)
 
     def _projection(
         self, component: str, inputs: float, outputs: float, *, tokens: float | None = None, stage: str | None = None

@@ -4,7 +4,8 @@ import pytest
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import catalog, shape
-from llmprof.theory.memory import active, total
+from llmprof.theory.memory import active, total, weight_bytes
+from llmprof.theory.plan import Plan
 
 
 def config(**changes):
@@ -143,3 +144,33 @@ def test_active_parameters_leave_out_the_other_experts():
     # six of eight experts of three matrices in 32 layers
     assert total(read) - active(read) == 32 * 6 * 3 * 4096 * 14336
     assert active(shape("Qwen3-8B")) == total(shape("Qwen3-8B"))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expected"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("fp8", 1 + 4 / 128**2, False)),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, ("int4", 0.5 + 2.5 / 128, False)),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}, ("int4", 0.5 + 2 / 32, False)),
+        ({"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]},
+         ("mxfp4", None, True)),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head"]}, ("nvfp4", None, False)),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, ("fp8", None, False)),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["re:.*self_attn.*", "lm_head"],
+          "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 32,
+                                                    "symmetric": True}}}}, ("int4", 0.5 + 2 / 32, True)),
+        ({"quant_method": "compressed-tensors", "format": "float-quantized",
+          "config_groups": {"group_0": {"weights": {"num_bits": 8, "type": "float"}}}}, ("fp8", None, False)),
+        ({"quant_method": "secret"}, ("bf16", None, False)),
+    ],
+)  # fmt: skip
+def test_scales_and_what_is_not_quantized_follow_the_config(quantization, expected):
+    read = shape(config(quantization_config=quantization))
+    assert (read.weight_format, read.weight_bytes, read.only_experts) == expected
+    assert bool(read.notes) == (quantization["quant_method"] == "secret")
+
+
+@pytest.mark.parametrize(("name", "gib"), [("gpt-oss-20b", 12.8), ("gpt-oss-120b", 60.8)])
+def test_weights_in_mxfp4_take_what_the_published_checkpoints_do(name, gib):
+    # arXiv 2508.10925, table 1: checkpoint sizes; only the experts are quantized
+    assert round(weight_bytes(shape(name), Plan(weights="mxfp4")) / 2**30, 1) == gib

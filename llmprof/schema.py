@@ -18,7 +18,7 @@ from llmprof.errors import SchemaError, listed
 VERSION = 2
 """Version of the schema, which is part of saved traces and of the cache key."""
 
-VENDOR_PREFIXES = ("nsys_", "ascend_", "torch_", "rocm_", "ort_", "trt_", "nvprof_")
+VENDOR_PREFIXES = ("nsys_", "ascend_", "torch_", "rocm_", "ort_", "trt_", "nvprof_", "timer_")
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,7 +162,7 @@ OWN = {
     "04_explorers": (3, 0, 7),
     "05_npu_timeline": (10, 4, 0),
     "06_roofline": (1, 4, 0),
-    "07_operator_timing": (7, 3, 0),
+    "07_operator_timing": (8, 3, 0),
     "08_hardware_and_scaling": (5, 5, 0),
     "09_many_ranks": (3, 4, 1),
     "10_what_would_i_gain": (5, 1, 0),

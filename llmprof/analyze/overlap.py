@@ -10,6 +10,7 @@ from llmprof.analyze.catalog import Analysis, Section, Without
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.intervals import clip, length_within, union_lengths
 from llmprof.analyze.layers.attribution import labelled
+from llmprof.analyze.operator_times import refuse_samples
 from llmprof.arguments import Columns, Window
 from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
@@ -96,6 +97,7 @@ def overlap(trace: Trace, *, by: Columns = ("rank", "step"), waits: bool = False
     >>> overlap.select(pl.sum_horizontal(parts) == pl.col("total_ns")).item()
     True
     """
+    refuse_samples(trace, "what overlapped")
     by = by if "rank" in by else ("rank", *by)
     events = labelled(trace, by)
     if waits:

@@ -136,7 +136,8 @@ def roofline_join(
     measured = _measured(events)
     expected = _expected(read, machine, batch_of, events)
     joined = measured.join(expected, on=["rank", "step", "layer", "stage"], how="left", nulls_equal=True)
-    joined = pl.concat([joined, _idle(events)], how="diagonal_relaxed")
+    if trace.meta.get("format") != "ops":  # samples of steps do not say what lies between them
+        joined = pl.concat([joined, _idle(events)], how="diagonal_relaxed")
     labels = pl.DataFrame(
         [(r, s, sum(p.tokens for p in b), sum(p.count for p in b), how) for (r, s), (b, how) in batch_of.items()],
         schema={c: COLUMNS[c] for c in ("rank", "step", "tokens", "requests", "context_from")},

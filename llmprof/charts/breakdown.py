@@ -15,6 +15,7 @@ _WORK = {
         "Kernels and copies on the device, added up; work on two streams at once counts twice.",
     ),
     "operators": ("operator time", "Operators on the host, added up; work on two threads at once counts twice."),
+    "timed operators": ("time of a step", "Times of the sampled calls, times the number of calls of a step."),
 }
 _VALUES = ("total_ns", "busy_ns", "dur_ns")
 
@@ -47,8 +48,8 @@ def breakdown(
         Column of time (ns); by default ``total_ns``, ``busy_ns`` or ``dur_ns``, whichever the frame has.
     min_share : float
         Parts that are smaller than this share in every bar are merged into ``other (n)``; a second panel shows them.
-    work : {"kernels and copies", "operators"}
-        What the rows are: events of a device, or operators of the host in their place.
+    work : {"kernels and copies", "operators", "timed operators"}
+        What the rows are: events of a device, operators of the host in their place, or samples of operators.
 
     Examples
     --------

@@ -26,8 +26,9 @@ from llmprof.experiments.scaling import (
     sequence_length,
     unsuited,
 )
-from llmprof.readers.ops import Timings, read_timings
+from llmprof.readers import read
 from llmprof.storage import files
+from llmprof.trace import Trace
 from llmprof.units import format_share
 
 
@@ -177,7 +178,7 @@ class Results:
     points: pl.DataFrame | None
     model: dict[str, Any] | str | None
     communication: pl.DataFrame | None = None
-    timings: Timings | None = None
+    timings: Trace | None = None
 
 
 def saved(folder: str | Path) -> Results:
@@ -192,7 +193,7 @@ def saved(folder: str | Path) -> Results:
     if not bandwidth and not points:
         raise ReadError(f"{place.name} holds no results", expected=" or ".join(_SAVED.values()))
     timed = sorted(place.glob("**/ops_rank*.json.gz"))
-    timings = read_timings(timed[0].parent) if timed else None
+    timings = read(timed[0].parent) if timed else None
     if not points:
         return Results(read_bandwidth(bandwidth[-1]), None, None, timings=timings)
     return Results(

@@ -1,4 +1,4 @@
-"""Results of mode ``ops`` as files: a table of all calls, summaries, charts, and a README."""
+"""Results of mode ``ops`` as files: a table of all calls, summaries, suggestions, charts, and a README."""
 
 from __future__ import annotations
 
@@ -6,52 +6,160 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import altair as alt
 import polars as pl
 
-from llmprof import text
-from llmprof.analyze.operator_times import communication_times, layer_times, operator_times, timing_overhead
+from llmprof import analyze, charts, read, text
+from llmprof.analyze.operator_times import (
+    communication_times,
+    layer_times,
+    on_device,
+    operator_times,
+    suggestions,
+    timed_calls,
+    timed_steps,
+    timers,
+    timing_overhead,
+)
+from llmprof.charts.base.data import inline, nothing
 from llmprof.charts.base.save import save
-from llmprof.charts.operators import CHARTS
-from llmprof.errors import AnalysisError, ReadError
+from llmprof.charts.base.theme import finish, inner
+from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError
 from llmprof.launch import Run
 from llmprof.progress import Progress
-from llmprof.readers.ops import Timings, read_timings
-from llmprof.report.figures import Drawing, Drawn, figure, reason
+from llmprof.report.figures import Drawing, Drawn, config_in, figure, reason
 from llmprof.report.page import Absent, Column, Section, Table
+from llmprof.sentences import say
 from llmprof.storage import files
+from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
 _NO_COMMUNICATION: Final = "one device: there is no communication"
+_SOURCE: Final = "llmprof.analyze.operator_times"
+
+SUGGESTIONS: Final = {
+    "dominates": """`{{ operator }}` takes {{ figure|share }} of a {{ phase }} step: begin there.""",
+    "launch_bound": """In {{ figure|share }} of the timed {{ phase }} calls the device had caught up with the host: use
+        CUDA graphs (no eager), or fewer and larger kernels.""",
+    "above_bound": """`{{ operator }}` takes {{ "%.1f"|format(figure) }} times its bound in {{ phase }}:
+        {% if waiting %}part of it is waiting for the host, so first see what remains with `hold: true`.
+        {%- else %}try another kernel, layout or type, or a larger batch.{% endif %}""",
+}
+"""Sentences of :func:`llmprof.analyze.operator_times.suggestions`."""
+
+
+def layer_performance_heatmap(trace: Trace) -> Any:
+    """Time of each layer in each timed step, from the calls without timed operators where there are such."""
+    calls = timed_calls(trace).filter(kind="layer")
+    least = pl.col("nested").min().over("rank", "phase", "method", "layer")
+    return charts.layer_heatmap(calls.filter(pl.col("nested") == least))
+
+
+def operation_time_distribution(trace: Trace) -> Any:
+    """Quartiles and extremes of the times of each operator in decode steps (in all steps if there are none)."""
+    calls = timed_calls(trace).filter(pl.col("kind") != "layer", ~pl.col("nested"))
+    decode = calls.filter(phase="decode")
+    calls = decode if decode.height else calls
+    if calls.is_empty():
+        raise nothing("operation_time_distribution", "no operator was timed", _SOURCE)
+    longest = calls.group_by("operator").agg(pl.col("dur_ns").median()).sort("dur_ns", descending=True).head(20)
+    rows = calls.join(longest.select("operator"), on="operator").select("operator", us=pl.col("dur_ns") / 1000)
+    chart = alt.Chart(inline(rows)).mark_boxplot(extent="min-max").encode(
+        x=alt.X("us:Q", title="us"), y=alt.Y("operator:N", sort=longest["operator"].to_list(), title=None)
+    )  # fmt: skip
+    return finish(chart.properties(width=inner() - 300), "Times of operators", "Quartiles, least and most of the calls")
+
+
+def compute_vs_communication(trace: Trace) -> Any:
+    """Time of a step in communication and in everything else; unknown if the timed calls waited longer than others."""
+    steps = timed_steps(trace).group_by("rank", "phase").agg(step=pl.col("dur_ns").median())
+    moved = communication_times(trace).group_by("rank", "phase").agg(
+        part=pl.col("step_ns").sum(), known=pl.col("share").is_not_null().all()
+    )  # fmt: skip
+    rows = steps.join(moved, on=["rank", "phase"], how="left").with_columns(
+        pl.col("part").fill_null(0.0), pl.col("known").fill_null(value=True)
+    )
+    parts = {
+        "compute, host and gaps": pl.when("known").then(pl.col("step") - pl.col("part")),
+        "communication": pl.when("known").then("part"),
+        "unknown": pl.when(~pl.col("known")).then("step"),
+    }
+    long = rows.select("rank", "phase", **parts).unpivot(list(parts), index=["rank", "phase"], value_name="step_ns")
+    long = long.with_columns(pl.format("{}, rank {}", "phase", "rank").alias("phase")).drop_nulls("step_ns")
+    return charts.breakdown(
+        long.rename({"variable": "category"}), color="category", value="step_ns", min_share=0.0, work="timed operators",
+        title="Compute and communication of a step",
+    )  # fmt: skip
+
+
+def performance_bottlenecks(trace: Trace) -> Any:
+    """Operators by their time in a step, over all layers; operators that contain others are left out."""
+    rows = operator_times(trace).filter(~pl.col("nested"))
+    rows = rows.group_by("phase", stage="operator").agg(pl.col("step_ns").mean())
+    return charts.breakdown(rows, value="step_ns", work="timed operators", title="Where a step's time goes")
+
+
+def bandwidth_analysis(trace: Trace) -> Any:
+    """Times, waiting and sizes of the kind of collective or message that takes most time."""
+    calls = analyze.collectives(trace)
+    if calls.is_empty():
+        raise nothing("bandwidth_analysis", "there is no communication on one device", _SOURCE)
+    kinds = calls.group_by("kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", "kind")
+    return charts.all_reduce(calls, kind=str(kinds["kind"][-1]))
+
+
+CHARTS: Final[dict[str, Callable[[Trace], Any]]] = {
+    "layer_performance_heatmap": layer_performance_heatmap,
+    "operation_time_distribution": operation_time_distribution,
+    "compute_vs_communication": compute_vs_communication,
+    "memory_usage_analysis": lambda trace: charts.memory(analyze.memory(trace, per="time")),
+    "performance_bottlenecks": performance_bottlenecks,
+    "bandwidth_analysis": bandwidth_analysis,
+}
+"""Charts of the results of mode ``ops``, by file name. Add your chart here, or pass it to one call."""
+
+
+def read_run(path: str | Path) -> Trace:
+    """Trace of a run in mode ``ops``: of its folder, of a folder of its files, or of one file."""
+    inside = Path(path) / "traces"
+    trace = read(inside if inside.is_dir() else path)
+    timers(trace)
+    return trace
 
 
 def write_operators(
     path: str | Path,
     folder: str | Path | None = None,
     *,
-    charts: Mapping[str, Callable[[Timings], Any]] | None = None,
+    model: Any = None,
+    charts: Mapping[str, Callable[[Trace], Any]] | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Write the results of a run in mode ``ops``."""
-    timings = read_timings(path)
-    where = Path(folder) if folder is not None else (Path(path) if Path(path).is_dir() else Path(path).parent) / "ops"
+    """Write the results of a run in mode ``ops``; the model, for its bounds, is by default that of the run's folder."""
+    trace, place = read_run(path), Path(path) if Path(path).is_dir() else Path(path).parent
+    where = Path(folder) if folder is not None else place / "ops"
     try:
-        (where / "plots").parent.mkdir(parents=True, exist_ok=True)
+        where.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise files.refused(where, error) from error
-    layers, comm = layer_report(timings), communication_report(timings)
+    layers, comm = layer_report(trace), communication_report(trace)
+    bounds = _bounds(trace, model if model is not None else config_in(place / "model"))
+    advice = advised(trace, bounds)
+    steps = timed_steps(trace).group_by("rank", "phase", "method")
     whole = {
-        "run": _about(timings),
-        "steps": timings.steps.group_by("rank", "phase", "method", "held")
-        .agg(count=pl.len(), mean_ns=pl.col("dur_ns").mean(), median_ns=pl.col("dur_ns").median())
+        "run": _about(trace),
+        "steps": steps.agg(count=pl.len(), mean_ns=pl.col("dur_ns").mean(), median_ns=pl.col("dur_ns").median())
         .sort("rank", "phase")
         .to_dicts(),
-        "overhead": timing_overhead(timings).to_dicts(),
+        "overhead": timing_overhead(trace).to_dicts(),
         "layers": layers,
-        "operators": operator_times(timings).to_dicts(),
+        "operators": operator_times(trace).to_dicts(),
+        "bounds": None if bounds is None else bounds.to_dicts(),
         "communication": comm,
+        "suggestions": advice.to_dicts(),
     }
     written = [
-        files.write(where / "detailed_timings.csv", text.csv(timings.calls)),
+        files.write(where / "detailed_timings.csv", text.csv(timed_calls(trace))),
         files.write_json(where / "analysis_report.json", layers),
         files.write_json(where / "comm_analysis.json", comm),
         files.write_json(where / "comprehensive_report.json", whole),
@@ -62,16 +170,56 @@ def write_operators(
         if progress is not None:
             progress(f"drawing {name}", done, len(functions))
         try:
-            written.append(save(draw(timings), where / f"{name}.png", overwrite=True))
+            written.append(save(draw(trace), where / f"{name}.png", overwrite=True))
         except AnalysisError as error:
             missing[name] = reason(error)
-    return [*written, files.write(where / "README.md", _readme(timings, written, missing))]
+    return [*written, files.write(where / "README.md", _readme(trace, advice, written, missing))]
 
 
-def layer_report(timings: Timings) -> dict[str, Any]:
+def _bounds(trace: Trace, model: Any) -> pl.DataFrame | None:
+    """Measured time and bound of each stage of the timed layers, over ranks and steps; None without a known model."""
+    if model is None:
+        return None
+    first = next(iter(timers(trace).values()))
+    sizes = {f"{axis}_size": first[f"{name}_parallel_size"] for axis, name in (("tp", "tensor"), ("pp", "pipeline"))}
+    try:
+        joined = analyze.roofline_join(trace, model, **sizes)
+    except LlmprofError:
+        return None
+    calls = timed_calls(trace).filter(~pl.col("nested"))
+    moved = trace.collectives.select("rank", step="timer_step", layer="timer_layer", at="start_ns")
+    within = calls.join(moved, on=["rank", "step", "layer"], nulls_equal=True).filter(
+        (pl.col("at") >= pl.col("start_ns")) & (pl.col("at") < pl.col("start_ns") + pl.col("dur_ns"))
+    )
+    events = analyze.attribute(trace)
+    communicates = events.filter(pl.col("name").is_in(within["operator"].unique().implode()))["stage"].unique()
+    return (
+        joined.filter("explained")
+        .group_by("phase", "stage")
+        .agg(
+            calls=pl.col("kernels").sum(), measured_ns=pl.col("measured_ns").sum(), bound_ns=pl.col("bound_ns").sum(),
+            bound=pl.col("bound").drop_nulls().mode().sort().first(),
+        )
+        .with_columns(
+            times_bound=pl.when(pl.col("bound_ns") > 0).then(pl.col("measured_ns") / pl.col("bound_ns")),
+            communicates=pl.col("stage").is_in(communicates.implode()),
+        )
+        .sort("phase", "measured_ns", descending=[False, True])
+    )  # fmt: skip
+
+
+def advised(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Suggestions with their sentences."""
+    rows = suggestions(trace, bounds)
+    held = set(rows.filter(rule="launch_bound")["phase"])
+    words = [say(SUGGESTIONS[row["rule"]], waiting=row["phase"] in held, **row) for row in rows.iter_rows(named=True)]
+    return rows.with_columns(pl.Series("suggestion", words, dtype=pl.String))
+
+
+def layer_report(trace: Trace) -> dict[str, Any]:
     """``layer_breakdown``: ``total_ns, average_ns, count`` and ``operations`` of each layer, over ranks and phases."""
-    layers = layer_times(timings)
-    calls = timings.calls.filter(pl.col("layer").is_not_null() & (pl.col("kind") != "layer"))
+    layers = layer_times(trace)
+    calls = timed_calls(trace).filter(pl.col("layer").is_not_null() & (pl.col("kind") != "layer"))
     breakdown: dict[str, Any] = {}
     for (number,), rows in layers.group_by("layer", maintain_order=True):
         inside = calls.filter(pl.col("layer") == number).group_by("operator", maintain_order=True)
@@ -86,12 +234,16 @@ def layer_report(timings: Timings) -> dict[str, Any]:
             "by_phase": rows.drop("layer").to_dicts(),
             "operations": {row.pop("operator"): row for row in operations.to_dicts()},
         }
-    return {"layer_breakdown": breakdown, "layers": len(breakdown), "clock": timings.ranks[0]["clock"]}
+    return {
+        "layer_breakdown": breakdown,
+        "layers": len(breakdown),
+        "clock": next(iter(timers(trace).values()))["clock"],
+    }
 
 
-def communication_report(timings: Timings) -> dict[str, Any]:
+def communication_report(trace: Trace) -> dict[str, Any]:
     """Communication in all and by kind: count, time, bandwidth and share of the timed steps."""
-    rows = communication_times(timings)
+    rows = communication_times(trace)
     if rows.is_empty():
         return {"total_ns": 0, "share": 0.0, "by_type": {}, "note": _NO_COMMUNICATION}
     kinds = rows.group_by("kind").agg(
@@ -107,45 +259,46 @@ def communication_report(timings: Timings) -> dict[str, Any]:
         "count of all: it is too large where the timed ones wait for another rank longer than the rest, and null where "
         "it would be above 1",
         "share_by_phase": shares.sort("rank", "phase").to_dicts(),
-        "seen": {str(facts["rank"]): facts.get("collectives_seen", {}) for facts in timings.ranks},
+        "seen": {str(rank): facts["collectives_seen"] for rank, facts in timers(trace).items()},
         "by_type": {row.pop("kind"): row for row in kinds.to_dicts()},
         "by_size": rows.to_dicts(),
     }
 
 
-def _about(timings: Timings) -> dict[str, Any]:
-    first = timings.ranks[0]
-    keys = ("model", "platform", "device", "clock", "torch", "options", "world_size", "tensor_parallel_size")
-    shared = {key: first.get(key) for key in (*keys, "pipeline_parallel_size", "clock_uncertainty_ns")}
-    return shared | {"ranks": len(timings.ranks), "notes": [note for facts in timings.ranks for note in facts["notes"]]}
+def _about(trace: Trace) -> dict[str, Any]:
+    ranks = list(timers(trace).values())
+    shared = {key: ranks[0][key] for key in ranks[0] if key not in ("layers", "collectives_seen", "notes")}
+    return shared | {"ranks": len(ranks), "notes": [note for facts in ranks for note in facts["notes"] or ()]}
 
 
-def _readme(timings: Timings, written: list[Path], missing: Mapping[str, str]) -> str:
-    about = _about(timings)
-    clock = "CUDA events on the model's stream" if timings.on_device else "the clock of the host: this was a CPU"
+def _readme(trace: Trace, advice: pl.DataFrame, written: list[Path], missing: Mapping[str, str]) -> str:
+    about, steps, calls = _about(trace), timed_steps(trace), timed_calls(trace)
+    clock = "CUDA events on the model's stream" if on_device(trace) else "the clock of the host: this was a CPU"
     lines = [
         f"# Timings of operators: {about['model']}",
         "",
-        f"{text.counted(timings.steps.height, 'step')} on {text.counted(about['ranks'], 'rank')}, timed by {clock}; "
-        f"{text.counted(timings.calls.height, 'call')} and {text.counted(timings.collectives.height, 'collective')}.",
+        f"{text.counted(steps.height, 'step')} on {text.counted(about['ranks'], 'rank')}, timed by {clock}; "
+        f"{text.counted(calls.height, 'call')} and {text.counted(trace.collectives.height, 'collective')}.",
         "Times on a GPU are those of the device from one event to the next: waiting for the host is part of them, "
         "unless the steps were held (`hold`).",
         "",
         "| phase | rank | steps | median step |",
         "|---|---|---|---|",
     ]
-    steps = timings.steps.group_by("phase", "rank").agg(n=pl.len(), m=pl.col("dur_ns").median()).sort("phase", "rank")
+    steps = steps.group_by("phase", "rank").agg(n=pl.len(), m=pl.col("dur_ns").median()).sort("phase", "rank")
     lines += [f"| {phase} | {rank} | {n} | {format_ns(m)} |" for phase, rank, n, m in steps.iter_rows()]
-    cost = timing_overhead(timings).filter(pl.col("overhead").is_not_null() & (pl.col("method") != "none"))
+    cost = timing_overhead(trace).filter(pl.col("overhead").is_not_null() & (pl.col("method") != "none"))
     lines += [f"\n{_cost(row)}" for row in cost.iter_rows(named=True)]
-    top = operator_times(timings).filter(~pl.col("nested")).head(5)
+    top = operator_times(trace).filter(~pl.col("nested")).head(5)
     lines += ["", "| operator | phase | a step | share |", "|---|---|---|---|"]
     lines += [
         f"| `{row['operator']}` | {row['phase']} | {format_ns(row['step_ns'])} | {format_share(row['share'])} |"
         for row in top.iter_rows(named=True)
     ]
-    if timings.collectives.is_empty():
+    if trace.collectives.is_empty():
         lines += ["", f"{_NO_COMMUNICATION.capitalize()}."]
+    if advice.height:
+        lines += ["", "## What to try", "", *(f"- {words}" for words in advice["suggestion"])]
     lines += ["", "## Files", ""]
     lines += [f"- `{path.name}`" for path in written]
     lines += [f"- no `{name}.png`: {why}" for name, why in missing.items()]
@@ -167,14 +320,14 @@ def _cost(row: Mapping[str, Any]) -> str:
     )
 
 
-def _of_timings(name: str) -> Callable[[Run], Drawn]:
-    return lambda run: (CHARTS[name](read_timings(run.folder.path)), "")
+def _of_run(name: str) -> Callable[[Run], Drawn]:
+    return lambda run: (CHARTS[name](run.trace), "")
 
 
-OPS_LAYERS = Drawing("ops_layers", "times of the layers", _of_timings("layer_performance_heatmap"))
-OPS_OPERATORS = Drawing("ops_operators", "operators by their time", _of_timings("performance_bottlenecks"))
-OPS_COMMUNICATION = Drawing("ops_communication", "communication of a step", _of_timings("compute_vs_communication"))
-OPS_MEMORY = Drawing("ops_memory", "memory of the steps", _of_timings("memory_usage_analysis"))
+OPS_LAYERS = Drawing("ops_layers", "times of the layers", _of_run("layer_performance_heatmap"))
+OPS_OPERATORS = Drawing("ops_operators", "operators by their time", _of_run("performance_bottlenecks"))
+OPS_COMMUNICATION = Drawing("ops_communication", "communication of a step", _of_run("compute_vs_communication"))
+OPS_MEMORY = Drawing("ops_memory", "memory of the steps", _of_run("memory_usage_analysis"))
 
 _TOP_OPERATORS: Final = 25
 
@@ -183,14 +336,15 @@ def operators_section(run: Run) -> Section:
     """Section on the times of layers and operators, if the run timed them."""
     question = "Where does the time of a step go, layer by layer?"
     try:
-        timings = read_timings(run.folder.path)
-    except ReadError as error:
+        trace = run.trace
+        timers(trace)
+    except (CaptureError, NotCapturedError) as error:
         absent = Absent("timings of operators", captured=False, found=error.found, hint=error.hint)
         return Section("operators", question, "", [absent])
     words = (
         "Timed inside the engine, in the sampled steps and layers, by CUDA events on the model's stream: waiting for "
         "the host is part of a time. llmprof.report.write_operators(folder) writes all calls."
-        if timings.on_device
+        if on_device(trace)
         else "Timed inside the engine, in the sampled steps and layers, by the clock of the host: this was a CPU."
     )
     columns = (
@@ -202,7 +356,7 @@ def operators_section(run: Run) -> Section:
         Column("step_ns", "a step, all layers", "time"),
         Column("share", "share of a step", "share"),
     )
-    rows = operator_times(timings).filter(~pl.col("nested")).sort("step_ns", descending=True).head(_TOP_OPERATORS)
+    rows = operator_times(trace).filter(~pl.col("nested")).sort("step_ns", descending=True).head(_TOP_OPERATORS)
     table = Table(
         "operators", f"The {rows.height} operators that take the most time of a step", columns,
         rows.select(column.key for column in columns), sortable=True,

@@ -6,10 +6,15 @@ import polars as pl
 import pytest
 
 from llmprof import analyze
-from llmprof.analyze.operator_times import communication_times, operator_times
+from llmprof.analyze.operator_times import (
+    communication_times,
+    operator_times,
+    timed_calls,
+    timed_steps,
+    timers,
+)
 from llmprof.launch import ExperimentConfig, ExperimentRunner
 from llmprof.launch.config.options import sized
-from llmprof.readers.ops import read_timings
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")]
 
@@ -27,23 +32,23 @@ def test_operators_of_a_run(engine_python, tmp_path, ranks):
     run = ExperimentRunner(config, check=False).run()
     assert run.state == "finished"
     assert any("eager" in note for note in run.summary["notes"])
-    timings = read_timings(run.folder.path)
-    assert timings.steps["rank"].unique().to_list() == list(range(ranks))
-    assert timings.steps.filter(rank=0)["phase"].to_list() == ["prefill", "decode"]
-    assert timings.ranks[0]["clock"] == "perf_counter of the host"  # a CPU: and it says so
-    layers = timings.calls.filter(kind="layer")
+    trace = run.trace
+    assert timed_steps(trace)["rank"].unique().to_list() == list(range(ranks))
+    assert timed_steps(trace).filter(rank=0)["phase"].to_list() == ["prefill", "decode"]
+    assert timers(trace)[0]["clock"] == "perf_counter of the host"  # a CPU: and it says so
+    layers = timed_calls(trace).filter(kind="layer")
     assert layers.group_by("rank", "step").len()["len"].to_list() == [4] * (2 * ranks)
-    steps = timings.steps.select("rank", "step", _step="dur_ns")
+    steps = timed_steps(trace).select("rank", "step", _step="dur_ns")
     inside = layers.group_by("rank", "step").agg(pl.col("dur_ns").sum()).join(steps, on=["rank", "step"])
     assert (inside["dur_ns"] < inside["_step"]).all()
-    operators = set(operator_times(timings)["operator"])
+    operators = set(operator_times(trace)["operator"])
     assert {"self_attn.qkv_proj", "mlp.down_proj", "model.embed_tokens"} <= operators
     assert any("aten::" in one for one in operators) == (ranks == 2)
     assert set(analyze.steps(run.trace)["phase"]) == {"prefill", "decode"}
-    comm = communication_times(timings)
+    comm = communication_times(trace)
     if ranks == 1:
         assert comm.is_empty()
     else:
-        counted = timings.ranks[0]["collectives_seen"]
+        counted = timers(trace)[0]["collectives_seen"]
         assert counted["all_reduce"] == 2 * (2 * 4 + 1)
         assert (comm.filter(kind="all_reduce")["bytes"] > 0).all()

@@ -8,9 +8,10 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.analyze.operator_times import communication_times, operator_times
+from llmprof.analyze.operator_times import communication_times, layer_times, operator_times, timed_calls, timed_steps
 from llmprof.errors import MixedRunsError, NotCapturedError, ReadError
-from llmprof.readers.ops import read_timings
+from llmprof.readers.ops import READER
+from llmprof.trace import Trace
 
 BEGIN = 1_700_000_000_000_000_000
 
@@ -71,13 +72,17 @@ def test_the_trace_has_steps_modules_operators_and_collectives(tmp_path):
     assert steps["phase"].to_list() == ["decode", "decode"]
     assert steps["generation_tokens"].to_list() == [4, 4]
     # a call with others inside is no operator; the model itself is neither
-    ops = trace.ops.select("name", "dur_ns").rows()
-    assert ("model.layers.0.attn", 10_000) in ops
-    assert ("model.layers.1", 42_000) in ops
-    assert ("model.layers.0", 40_000) not in ops
+    ops = trace.ops.filter(kind="op").select("name", "timer_layer", "dur_ns").rows()
+    assert ("attn", 0, 10_000) in ops
+    assert ("layer", 1, 42_000) in ops
+    assert ("layer", 0, 40_000) not in ops
     assert len(ops) == 7
-    layers = analyze.layers(trace).filter(layer=0, step=0)
-    assert dict(layers.select("stage", "dur_ns").rows())["attention"] == 10_000
+    stages = analyze.layers(trace).select("step", "layer", "stage", "dur_ns").rows()
+    assert (0, 0, "attention", 10_000) in stages
+    # a layer that was timed as a whole has no stage
+    assert {(step, layer) for step, layer, _, _ in stages} == {(0, 0)}
+    kernels = dict(analyze.kernel_summary(trace).select("name", "count").rows())
+    assert kernels == {"layer": 3, "attn": 1, "mlp": 1, "lm_head": 2}
     row = analyze.collectives(trace).row(0, named=True)
     assert (row["kind"], row["bytes"], row["group"], row["world"]) == ("all_reduce", 2000, "tp", 2)
     assert trace.memory["allocated_bytes"].to_list() == [5, 7, 6, 8]
@@ -85,14 +90,14 @@ def test_the_trace_has_steps_modules_operators_and_collectives(tmp_path):
 
 def test_samples_say_nothing_of_what_lies_between(tmp_path):
     trace = llmprof.read(write(tmp_path, document()))
-    for of in (analyze.findings, analyze.idle):
+    for of in (analyze.findings, analyze.idle, analyze.overlap, analyze.critical_path, analyze.stream_gaps):
         with pytest.raises(NotCapturedError, match="samples of steps"):
             of(trace)
 
 
 def test_operators_stand_for_all_layers(tmp_path):
     """The MLP took 25 us in the one layer of two that was sampled: 50 us of a step of 110."""
-    times = operator_times(read_timings(write(tmp_path, document())))
+    times = operator_times(llmprof.read(write(tmp_path, document())))
     mlp = times.filter(operator="mlp").row(0, named=True)
     assert (mlp["layers"], mlp["calls_a_step"], mlp["step_ns"]) == (1, 2.0, 50_000)
     assert mlp["share"] == pytest.approx(50 / 110)
@@ -102,7 +107,7 @@ def test_operators_stand_for_all_layers(tmp_path):
 
 def test_communication_of_a_step_follows_from_all_calls(tmp_path):
     """One layer of two was sampled in one step of two: its call of 2 us stands for two a step of 110 us."""
-    row = communication_times(read_timings(write(tmp_path, document()))).row(0, named=True)
+    row = communication_times(llmprof.read(write(tmp_path, document()))).row(0, named=True)
     assert (row["a_step"], row["step_ns"]) == (2.0, 4_000)
     assert row["share"] == pytest.approx(4 / 110)
     assert row["algorithm_gbps"] == 1.0
@@ -111,17 +116,21 @@ def test_communication_of_a_step_follows_from_all_calls(tmp_path):
 def test_more_communication_than_a_step_has_no_share(tmp_path):
     """The timed call waited 60 us: two of them a step would be 120 us of a step of 110."""
     waited = document()["collectives"] | {"end_ns": [BEGIN + 100_000]}
-    row = communication_times(read_timings(write(tmp_path, document(collectives=waited)))).row(0, named=True)
+    row = communication_times(llmprof.read(write(tmp_path, document(collectives=waited)))).row(0, named=True)
     assert (row["a_step"], row["step_ns"], row["share"]) == (2.0, 120_000, None)
 
 
 def test_ranks_of_one_run_go_together_and_others_do_not(tmp_path):
     folder = write(tmp_path, document(0, world_size=2), document(1, world_size=2))
-    assert read_timings(folder).steps["rank"].to_list() == [0, 0, 1, 1]
-    assert llmprof.read(folder).ranks == [0, 1]
+    trace = llmprof.read(folder)
+    assert timed_steps(trace)["rank"].to_list() == [0, 0, 1, 1]
+    assert trace.ranks == [0, 1]
+    assert timed_calls(trace).group_by("rank").len()["len"].to_list() == [10, 10]
+    with pytest.raises(NotCapturedError, match="no timings of operators"):
+        layer_times(Trace({}, {}))
     write(tmp_path, document(1, world_size=4))
     with pytest.raises(MixedRunsError):
-        read_timings(folder)
+        llmprof.read(folder)
 
 
 @pytest.mark.parametrize(
@@ -141,4 +150,4 @@ def test_broken_files(tmp_path, content, words):
     path = tmp_path / "ops_rank0.json.gz"
     path.write_bytes(content)
     with pytest.raises(ReadError, match=words):
-        read_timings(path)
+        READER.read(path, None)

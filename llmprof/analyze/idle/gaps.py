@@ -358,6 +358,7 @@ def stream_gaps(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
         (PyTorch shows kernels of annotated CUDA graphs on lanes that are not streams) have no gaps, but they keep the
         device busy.
     """
+    refuse_samples(trace, "when a stream was idle")
     return stream_gaps_of(device_events_with_steps(trace), min_ns=min_ns)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import call_kinds
+from llmprof.analyze.operator_times import refuse_samples
 from llmprof.analyze.replay.loading import first_launches, loading_calls
 from llmprof.analyze.replay.recording import Recording, Rows, clock_offsets, recording
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints
@@ -121,6 +122,7 @@ def events_of(trace: Trace) -> int:
 @per_trace
 def graph(trace: Trace) -> Graph:
     """Build the dependency graph of a trace."""
+    refuse_samples(trace, "what ran between them")
     recorded = recording(trace)
     if not recorded.rows.height:
         raise NotCapturedError(

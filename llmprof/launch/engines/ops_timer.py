@@ -18,7 +18,6 @@ import importlib
 import json
 import os
 import random
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -209,25 +208,6 @@ def dispatch_mode(timer: Any) -> Any:
             return timer.call(number, func, args, kwargs or {})
 
     return Mode()
-
-
-def overhead(entries: Sequence[tuple[int, str, str]], skip: int = 1) -> dict[str, dict[str, float]]:
-    """Time from one decode step to the next, for each method of timing."""
-    times: dict[str, list[int]] = {}
-    steps_since_change = 0
-    for i in range(len(entries) - 1):
-        (began_ns, phase, method), (next_began_ns, next_phase, _) = entries[i], entries[i + 1]
-        steps_since_change = steps_since_change + 1 if i and entries[i - 1][2] == method else 0
-        if phase == next_phase == "decode" and steps_since_change >= skip:
-            times.setdefault(method, []).append(next_began_ns - began_ns)
-    return {
-        method: {
-            "steps": len(intervals),
-            "median_ns": statistics.median(intervals),
-            "mean_ns": statistics.fmean(intervals),
-        }
-        for method, intervals in times.items()
-    }
 
 
 def result_of(timer: Any) -> dict[str, Any]:

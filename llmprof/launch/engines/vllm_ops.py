@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmprof.launch.engines.ops_timer import OpsTimer, overhead, result_of, tensors, write
+from llmprof.launch.engines.ops_timer import OpsTimer, result_of, tensors, write
 from llmprof.launch.engines.vllm_worker import LlmprofWorker
 
 _GROUPS = ("TP", "PP", "EP", "DP", "DCP", "PCP", "CP")
@@ -66,7 +66,6 @@ class LlmprofOps(LlmprofWorker):
             "tensor_parallel_size": int(parallel.tensor_parallel_size),
             "pipeline_parallel_size": int(parallel.pipeline_parallel_size),
             "pid": os.getpid(),
-            "overhead": overhead(timer.entries, skip=int(min((n for _, n in timer.options["cycle"]), default=1) > 1)),
         }
         path = write(Path(state["folder"]), result)
         return {
@@ -75,7 +74,6 @@ class LlmprofOps(LlmprofWorker):
             "steps": len(timer.steps),
             "calls": len(timer.calls),
             "collectives": len(timer.collectives),
-            "overhead": result["overhead"],
             "notes": timer.notes,
         }
 

@@ -190,7 +190,7 @@ def describe(
                 "kernels": part.rows.get("kernels", 0),
                 **({"rank_in_replica": part.rank} if replicas > 1 else {}),
                 **({"group_descriptions": described} if (described := part.head.get("group_descriptions")) else {}),
-                **{key: part.head[key] for key in ("rank_from", "node") if part.head.get(key) is not None},
+                **{key: part.head[key] for key in ("rank_from", "node", "timer") if part.head.get(key) is not None},
             }
             for part, rank in zip(parts, ranks, strict=True)
         ],

@@ -8,7 +8,7 @@ from .launch import (
 )
 from .metrics.data import Metrics as Metrics
 from .notebook.cell import profile as profile
-from .operator_replay import replay as replay
+from .operator_timing import time_operators as time_operators
 from .readers import read as read
 from .readers.ncu.reader import read_metrics as read_metrics
 from .readers.ncu.source import read_source as read_source

@@ -31,7 +31,7 @@ _SCHEMA: Final = {
 
 @Analysis(
     question="Which operators can be run alone, from their recorded shapes?",
-    help="operators with their arguments and time, and whether llmprof replay can run them alone",
+    help="operators with their arguments and time, and whether llmprof time-operators can run them alone",
     view="replayable",
     recorded="operators",
     columns="can total_ns share count median_ns kind operator shapes why",

@@ -23,7 +23,7 @@ _COMMANDS: Final = {
     "analyze": ("analysis", "diff", "findings", "info", "what_if"),
     "experiment": ("experiment",),
     "make": ("convert", "demo", "explore", "export", "mcp", "notebook", "redact", "report", "samples"),
-    "operators": ("replay",),
+    "operators": ("time_operators",),
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
 }
@@ -35,7 +35,7 @@ _INPUTS: Final = (
 """Options that may name an input, onto which no output is written."""
 _OUTPUTS: Final = ("csv", "chart", "init", "output")
 """Options that may name a file to write."""
-_TELLING = ("convert", "demo", "experiment", "replay", "run", "sweep")
+_TELLING = ("convert", "demo", "experiment", "run", "sweep", "time-operators")
 """Commands that take minutes, and show their progress even if stderr is not a terminal."""
 
 
@@ -263,7 +263,15 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     words = "predict the step time that a recording would have with changes"
     add("what-if", "what_if", words, reading, shared, options=_what_if)
     words = "write a script that runs operators of a recording alone, and compare their times with the recording"
-    add("replay", "replay", words, paths, reading, shared, options=_of("operators", "add_replay_options"))
+    add(
+        "time-operators",
+        "time_operators",
+        words,
+        paths,
+        reading,
+        shared,
+        options=_of("operators", "add_timing_options"),
+    )
     add("explore", "explore", "look at a trace in a browser tab", paths, reading, shared, options=_exploring)
     _launching(add, shared, named)
     words = "least time and memory of a model on a device, and how close a trace comes to it"

@@ -1,4 +1,4 @@
-"""``llmprof replay``: runs operators of a recording alone, and compares their times with the recorded ones."""
+"""``llmprof time-operators``: runs operators of a recording alone, and compares their times with the recorded ones."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import polars as pl
 
 from llmprof import text
 from llmprof.cli.output import Terminal, for_programs, open_trace
-from llmprof.operator_replay import replay as replay_operators
+from llmprof.operator_timing import time_operators as timing_of
 from llmprof.units import format_ns
 
 _TIMES = ("recorded_ns", "warm_ns", "in_turn_ns", "weights_cold_ns", "cold_ns")
 
 
-def add_replay_options(sub: ArgumentParser) -> None:
-    """Add the options of ``replay``."""
+def add_timing_options(sub: ArgumentParser) -> None:
+    """Add the options of ``time-operators``."""
     sub.add_argument("--operator", metavar="NAME", help="part of the operator's name, such as rms_norm")
     sub.add_argument("--kernel", metavar="NAME", help="part of the name of a kernel that the operator launched")
     sub.add_argument("--layer", type=int, metavar="N", help="only calls in this layer")
@@ -39,13 +39,11 @@ def add_replay_options(sub: ArgumentParser) -> None:
     sub.add_argument("--csv", metavar="FILE", help="write the comparison to a CSV file; - prints it")
 
 
-def replay(args: Namespace, terminal: Terminal) -> str:
+def time_operators(args: Namespace, terminal: Terminal) -> str:
     """Write a script that runs operators of a recording alone, or compare its times with the recorded ones."""
     trace = open_trace(args.paths, args, terminal)
     top = 200 if args.results and args.top == 1 else args.top
-    made = replay_operators(
-        trace, operator=args.operator, kernel=args.kernel, layer=args.layer, phase=args.phase, top=top
-    )
+    made = timing_of(trace, operator=args.operator, kernel=args.kernel, layer=args.layer, phase=args.phase, top=top)
     if args.output:
         made.write(args.output, overwrite=args.force)
     if not (args.run or args.results):
@@ -68,7 +66,7 @@ def _written(file: str, operators: pl.DataFrame) -> str:
     return "\n".join([*lines, f"Run it where the hardware is: python {file} --json results.json", _THEN])
 
 
-_THEN = "then compare: llmprof replay PATH --results results.json"
+_THEN = "then compare: llmprof time-operators PATH --results results.json"
 
 
 def compared(frame: pl.DataFrame, width: int | None) -> str:

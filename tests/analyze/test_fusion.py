@@ -4,7 +4,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.analyze.fusion import _named, between
-from tests.operator_replay.recordings import MM, NORM, recorded
+from tests.operator_timing.recordings import MM, NORM, recorded
 
 QUANTISE = {"Input Dims": [[4, 8], [4, 8], [1]], "Input type": ["c10::Float8_e4m3fn", "c10::BFloat16", "float"]}
 _NORM = ("_C::rms_norm", NORM, [("rms_norm_kernel", 2.0)])

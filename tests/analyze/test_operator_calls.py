@@ -5,7 +5,7 @@ import pytest
 from llmprof import analyze
 from llmprof.errors import NotCapturedError
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR, NOT_LISTED
-from tests.operator_replay.recordings import MM, NORM, recorded
+from tests.operator_timing.recordings import MM, NORM, recorded
 
 
 def test_times_of_calls(tmp_path):

@@ -11,8 +11,8 @@ import pytest
 import llmprof
 from llmprof.analyze.operator_arguments import Tensor
 from llmprof.errors import LaunchError
-from llmprof.operator_replay.script import _expression
-from tests.operator_replay.recordings import MM, NORM, recorded
+from llmprof.operator_timing.script import _expression
+from tests.operator_timing.recordings import MM, NORM, recorded
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def python(root, monkeypatch):
 
 
 def test_what_is_in_it(trace):
-    made = llmprof.replay(trace, top=9)
+    made = llmprof.time_operators(trace, top=9)
     assert made.operators["operator"].to_list() == ["aten::mm", "_C::rms_norm", "aten::mul"]
     tree = ast.parse(made.script)
     assert [one.name for one in tree.body if isinstance(one, ast.FunctionDef)][-3:] == [
@@ -47,9 +47,9 @@ def test_what_is_in_it(trace):
     ]  # fmt: skip
     assert "Tensor((8, 2), (1, 8), 'bfloat16')" in made.script
     assert "1e-05," in made.script
-    for word in ("secret", "import os  #", "llmprof.operator_replay", "noqa", "recorded.pt"):
+    for word in ("secret", "import os  #", "llmprof.operator_timing", "noqa", "recorded.pt"):
         assert word not in made.script
-    assert llmprof.replay(trace).operators.height == 1
+    assert llmprof.time_operators(trace).operators.height == 1
 
 
 def test_arguments_as_python():
@@ -61,12 +61,12 @@ def test_arguments_as_python():
 
 def test_an_interpreter_without_torch(trace):
     with pytest.raises(LaunchError, match="No module named 'torch'"):
-        llmprof.replay(trace).run(python=sys.executable, timeout_s=60)
+        llmprof.time_operators(trace).run(python=sys.executable, timeout_s=60)
 
 
 @pytest.mark.slow
 def test_it_runs(python, trace):
-    made = llmprof.replay(trace, top=9)
+    made = llmprof.time_operators(trace, top=9)
     found = made.run(python=python, device="cpu", seconds=0.02)
     assert found["operator"].to_list() == ["aten::mm", "_C::rms_norm", "aten::mul"]
     ran = found.filter(found["operator"].str.starts_with("aten"))
@@ -81,7 +81,7 @@ def test_operators_of_a_recording_on_a_cpu(python, sample_trace):
     rows = llmprof.analyze.replayable(sample_trace("torch_cpu_tp2_layer_annotations")).filter("can")
     rows = rows.filter(rows["operator"].is_in(names)).unique("operator", keep="first", maintain_order=True)
     assert rows.height == 3
-    made = llmprof.operator_replay.Replay(llmprof.operator_replay.script.written(rows), rows)
+    made = llmprof.operator_timing.OperatorTiming(llmprof.operator_timing.script.written(rows), rows)
     found = made.run(python=python, device="cpu", seconds=0.02)
     assert found.filter(found["warm_ns"].is_null())["words"].to_list() == []
 
@@ -96,7 +96,7 @@ def test_operators_of_vllm_get_what_they_need(python, tmp_path, root):
     rows = rows.filter(rows["operator"].str.contains("^_vllm_fa3|^_moe_C|^_C_cache")).unique("operator", keep="first")
     rows = rows.with_columns(rows["shapes"].str.replace_all("[36246,", "[512,", literal=True))
     script = tmp_path / "replay.py"
-    script.write_text(llmprof.operator_replay.script.written(rows))
+    script.write_text(llmprof.operator_timing.script.written(rows))
     stand_ins = Path(__file__).with_name("stand_ins_of_vllm.py")
     done = subprocess.run(
         [python, str(stand_ins), str(script), "--device", "cpu", "--seconds", "0.01"], capture_output=True, text=True
@@ -109,7 +109,7 @@ def test_operators_of_vllm_get_what_they_need(python, tmp_path, root):
 @pytest.mark.slow
 def test_all_reduce_in_processes(python, tmp_path, sample_trace):
     trace = sample_trace("torch_cpu_tp2_layer_annotations")
-    made = llmprof.replay(trace, operator="allreduce")
+    made = llmprof.time_operators(trace, operator="allreduce")
     found = made.run(python=python, device="cpu", seconds=0.02)
     assert found["kind"].to_list() == ["all_reduce"]
     assert found["warm_ns"][0] > 0

@@ -1,10 +1,10 @@
-"""The parts of a replay script that need no PyTorch."""
+"""The parts of a timing script that need no PyTorch."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from llmprof.operator_replay.program import Tensor, _ends, _fits, _read, summary
+from llmprof.operator_timing.program import Tensor, _ends, _fits, _read, summary
 
 
 def test_ends_of_sequences():

@@ -1,11 +1,11 @@
-"""``llmprof replay``: writes a script, and reads what it measured on another machine."""
+"""``llmprof time-operators``: writes a script, and reads what it measured on another machine."""
 
 import json
 
 import pytest
 
 from llmprof.cli.main import main
-from tests.operator_replay.recordings import MM, recorded
+from tests.operator_timing.recordings import MM, recorded
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def path(tmp_path):
 
 def test_script_and_results(path, tmp_path, capsys):
     script = tmp_path / "replay.py"
-    assert main(["replay", path, "--operator", "mm", "-o", str(script)]) == 0
+    assert main(["time-operators", path, "--operator", "mm", "-o", str(script)]) == 0
     told = capsys.readouterr().out
     assert "aten::mm [[4, 8], [8, 2]], 1 call\n" in told
     assert "--results results.json" in told
@@ -26,14 +26,14 @@ def test_script_and_results(path, tmp_path, capsys):
     document = {"format": "llmprof operator replay", "version": 1, "device": "G", "cuda": True, "operators": [row]}
     results = tmp_path / "results.json"
     results.write_text(json.dumps(document))
-    assert main(["replay", path, "--results", str(results)]) == 0
+    assert main(["time-operators", path, "--results", str(results)]) == 0
     told = capsys.readouterr().out
     assert "Run alone on G" in told
     assert "the kernel; alone it takes as long, with warm caches" in told
-    assert main(["replay", path, "--results", str(results), "--json"]) == 0
+    assert main(["time-operators", path, "--results", str(results), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["warm_ns"] == 3_900
 
 
 def test_what_cannot_be_run(path, capsys):
-    assert main(["replay", path, "--kernel", "copy"]) == 2
+    assert main(["time-operators", path, "--kernel", "copy"]) == 2
     assert "aten::item cannot be run alone: it waits for the device" in capsys.readouterr().err

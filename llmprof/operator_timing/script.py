@@ -1,4 +1,4 @@
-"""Replay scripts: writing a script that runs operators of a recording alone, running it, and comparing the times."""
+"""Writing and running a script that runs operators of a recording alone, and comparing the times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llmprof.analyze.operator_arguments import Argument, Call, Tensor
 from llmprof.analyze.operator_calls import call_of, replayable, usual_dtype
 from llmprof.errors import AnalysisError, LaunchError
 from llmprof.launch.run import process
-from llmprof.operator_replay.results import compare, read_results
+from llmprof.operator_timing.results import compare, read_results
 from llmprof.storage.files import note_input, write_output
 from llmprof.text import plain
 from llmprof.trace import Trace
@@ -29,7 +29,7 @@ _MOST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class OperatorTiming:
     """Operators of a recording, the script that runs them alone, and the comparison with the recording."""
 
     script: str
@@ -72,7 +72,7 @@ class Replay:
         Returns
         -------
         polars.DataFrame
-            As :func:`llmprof.operator_replay.results.compare` describes it.
+            As :func:`llmprof.operator_timing.results.compare` describes it.
 
         Raises
         ------
@@ -117,13 +117,13 @@ class Replay:
             if not results.exists():
                 last = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise LaunchError(
-                    f"the replay ended with status {ended.status}: {plain(last[0]) if last else 'it printed nothing'}",
+                    f"the script ended with status {ended.status}: {plain(last[0]) if last else 'it printed nothing'}",
                     hint="give an interpreter that has PyTorch (and vLLM for its operators) by python=",
                 )
             return self.compare(results)
 
 
-def replay(
+def time_operators(
     trace: Trace,
     *,
     operator: str | None = None,
@@ -131,7 +131,7 @@ def replay(
     layer: int | None = None,
     phase: str | None = None,
     top: int = 1,
-) -> Replay:
+) -> OperatorTiming:
     """Make a script that runs operators of a recording alone, with their recorded shapes, types and strides.
 
     The script holds no data of the recording: tensors are random. It times each operator with warm caches, with its
@@ -153,8 +153,8 @@ def replay(
 
     Returns
     -------
-    Replay
-        ``script``, and :meth:`Replay.write`, :meth:`Replay.run` and :meth:`Replay.compare`.
+    OperatorTiming
+        ``script``, and :meth:`OperatorTiming.write`, :meth:`OperatorTiming.run` and :meth:`OperatorTiming.compare`.
 
     Raises
     ------
@@ -165,7 +165,7 @@ def replay(
 
     Examples
     --------
-    >>> made = llmprof.replay(trace, operator="mm", top=2)
+    >>> made = llmprof.time_operators(trace, operator="mm", top=2)
     >>> made.operators.height
     2
     >>> made.script.splitlines()[0][3:38]
@@ -201,7 +201,7 @@ def replay(
         )
     chosen, device, world = can.head(top), trace.meta.get("device"), trace.meta.get("world_size")
     text = written(chosen, world=world if isinstance(world, int) else 1)
-    return Replay(text, chosen, device if isinstance(device, str) else None)
+    return OperatorTiming(text, chosen, device if isinstance(device, str) else None)
 
 
 def written(operators: pl.DataFrame, *, world: int = 1) -> str:
@@ -232,7 +232,7 @@ end. It needs PyTorch, and vLLM for operators of vLLM.
 
 def _shared() -> str:
     """Common part of all scripts: the source of the program without its docstring and marks of checkers."""
-    text = files("llmprof.operator_replay").joinpath("program.py").read_text(encoding="utf-8")
+    text = files("llmprof.operator_timing").joinpath("program.py").read_text(encoding="utf-8")
     text = re.sub(r'\A""".*?"""\n', "", text, flags=re.DOTALL).rstrip("\n")
     return re.sub(r"  # noqa: [A-Z0-9, ]+$|  # type: ignore\[[a-z-]+\]$", "", text, flags=re.MULTILINE)
 

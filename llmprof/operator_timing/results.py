@@ -1,4 +1,4 @@
-"""Results of a replay script: reading them, and comparing them with the recording."""
+"""Results of a timing script: reading them, and comparing them with the recording."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.operator_replay.program import MODES
+from llmprof.operator_timing.program import MODES
 from llmprof.units import format_ns
 
 FORMAT: Final = "llmprof operator replay"
@@ -37,7 +37,7 @@ _SCHEMA: Final = {
 
 
 def read_results(path: Path | str) -> dict[str, Any]:
-    """Read the results of a replay script.
+    """Read the results of a timing script.
 
     Parameters
     ----------
@@ -53,21 +53,23 @@ def read_results(path: Path | str) -> dict[str, Any]:
     Raises
     ------
     ReadError
-        The file cannot be read, or is not of a replay script.
+        The file cannot be read, or is not of a timing script.
     """
     file = Path(path)
     try:
         if file.stat().st_size > _MOST_BYTES:
-            raise ReadError(f"{file.name} is too large for results of a replay", expected="at most 64 MiB")
+            raise ReadError(f"{file.name} is too large for results of a timing script", expected="at most 64 MiB")
         document = msgspec.json.decode(file.read_bytes())
     except OSError as error:
         raise ReadError(f"{file.name} cannot be read: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ReadError(
-            f"{file.name} is not valid JSON: {error}", expected="the file of a replay script's --json"
+            f"{file.name} is not valid JSON: {error}", expected="the file of a timing script's --json"
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT or document.get("version") != 1:
-        raise ReadError(f"{file.name} holds no results of a replay", expected=f'"format": "{FORMAT}", "version": 1')
+        raise ReadError(
+            f"{file.name} holds no results of a timing script", expected=f'"format": "{FORMAT}", "version": 1'
+        )
     rows = document.get("operators")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ReadError(f"{file.name} holds no operators", expected="a list of objects")

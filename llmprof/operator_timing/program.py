@@ -1,4 +1,4 @@
-"""Program of a replay script: makes random arguments, runs operators alone, times them, and writes the results.
+"""Program of a timing script: makes random arguments, runs operators alone, times them, and writes the results.
 
 A script contains the source of this module. It needs PyTorch, and vLLM for vLLM's operators, but not llmprof. The
 all-reduce runs with one process for each rank.

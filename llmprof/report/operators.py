@@ -21,7 +21,7 @@ from llmprof.analyze.operator_times import (
     timers,
     timing_overhead,
 )
-from llmprof.charts.base.data import inline, nothing
+from llmprof.charts.base.draw import inline, nothing
 from llmprof.charts.base.save import save
 from llmprof.charts.base.theme import finish, inner
 from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapturedError

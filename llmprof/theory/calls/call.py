@@ -219,7 +219,7 @@ def recorded(
     --------
     >>> call = recorded("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
     >>> call.tensor(1).bytes
-    32.0
+    32
     """
     sizes, types = _listed(shapes), _listed(dtypes)
     if sizes is None or types is None:

@@ -28,7 +28,7 @@ _WIDEST: Final = ("bool", "uint8", "int8", "int16", "int32", "uint32", "int64", 
                   "fp64", "complex")  # fmt: skip
 """Formats in the order of type promotion."""
 
-_NUMBER: Final = re.compile(r"-?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
+_NUMBER: Final = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 
 
 class NoWorkError(LlmprofError):

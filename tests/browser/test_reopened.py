@@ -29,9 +29,9 @@ def test_pictures_are_seen_until_the_cells_run_again(desk, notebook):
         assert picture.evaluate("async (img) => { await img.decode(); return img.naturalWidth; }") >= 1000
         expect(cells.nth(nth).get_by_text("not found")).to_be_hidden()
     shown.shot("reopened")
-    # what JupyterLab says of widgets that no kernel knows
-    shown.problems[:] = [one for one in shown.problems if "widget model not found" not in one]
     page.wait_for_function("jupyterapp.shell.currentWidget?.sessionContext?.session?.kernel?.status === 'idle'")
     page.evaluate("jupyterapp.commands.execute('notebook:run-all-cells')")
     cells.nth(1).locator(".lpt-main canvas").wait_for(timeout=CELL_S * 1000)
     expect(cells.nth(1).locator(".jp-OutputArea-output img")).to_be_hidden()
+    # what JupyterLab says of widgets that no kernel knows
+    shown.problems[:] = [one for one in shown.problems if "widget model not found" not in one]

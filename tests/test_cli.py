@@ -334,12 +334,12 @@ class TestReport:
 @pytest.fixture
 def quick_report(monkeypatch):
     """Reports without what takes long: Altair, V8 and Vega."""
-    from llmprof.report import contents, vega
+    from llmprof.report import folder, page
     from llmprof.report.page import Figure
 
-    monkeypatch.setattr(contents, "figure", lambda trace, name: Figure(name, name, spec="{}"))
-    monkeypatch.setattr(vega, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
-    monkeypatch.setattr(vega, "library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(folder, "figure", lambda trace, name: Figure(name, name, spec="{}"))
+    monkeypatch.setattr(page, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
+    monkeypatch.setattr(page, "library", lambda: "window.vegaEmbed = null;")
 
 
 class TestNotebook:

@@ -75,7 +75,7 @@ _SCHEMA: Final = {
         "with one kernel in place of each chain. Whether the results in between are needed elsewhere is not recorded.",
         question="Which short kernels would be one kernel?",
     ),
-    table="llmprof.report.contents:fusion_table",
+    table="llmprof.report.folder:fusion_table",
 )
 def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: NotNegative = 6) -> pl.DataFrame:
     """Chains of short kernels that always follow each other on a stream.

@@ -31,7 +31,7 @@ from llmprof.trace import Trace
         "Sums over all ranks and steps. A collective's time holds its waiting.",
         question="Which {event}s are hot?",
     ),
-    table="llmprof.report.contents:kernels_table",
+    table="llmprof.report.folder:kernels_table",
 )
 def kernel_summary(trace: Trace, *, by: Columns = (), slack: bool = False) -> pl.DataFrame:
     """Time of each kernel (and kind of copy) by name.

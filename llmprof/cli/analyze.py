@@ -1,7 +1,5 @@
 """``llmprof analyze``: one analysis as a table, JSON or CSV; findings as sentences."""
 
-from __future__ import annotations
-
 import shlex
 import textwrap
 from argparse import Namespace

@@ -1,7 +1,5 @@
 """Commands on hardware metrics without a timeline: info, analyze, findings and report of files of Nsight Compute."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path

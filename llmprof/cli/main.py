@@ -1,7 +1,5 @@
 """The command line: options, progress, warnings and errors. The only module that prints."""
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import os

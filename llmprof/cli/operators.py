@@ -1,7 +1,5 @@
 """``llmprof time-operators``: runs operators of a recording alone, and compares their times with the recorded ones."""
 
-from __future__ import annotations
-
 from argparse import ArgumentParser, Namespace
 
 import polars as pl

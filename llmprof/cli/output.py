@@ -1,7 +1,5 @@
 """Output of commands: JSON, CSV, and sentences that fit the terminal."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

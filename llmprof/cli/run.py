@@ -279,7 +279,7 @@ def _places(done: Run, files: list[tuple[str, Path]]) -> str:
 def config(args: Namespace, terminal: Terminal) -> str:
     """Print or write a commented configuration with every option and its default."""
     from llmprof.launch import ExperimentConfig
-    from llmprof.launch.config.files import template
+    from llmprof.launch.config.options import template
     from llmprof.storage import files
 
     text_of = template(dataclasses.fields(ExperimentConfig))

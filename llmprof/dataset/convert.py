@@ -17,8 +17,17 @@ from llmprof.dataset.sources import Clocks, PathLike, Source, fetched, key_of, s
 from llmprof.errors import LlmprofError, MixedRunsError, OutputError, ReadError, TraceWarning, listed
 from llmprof.progress import Progress
 from llmprof.readers import reading, registry
-from llmprof.readers.common.combine import FRONT_END, assign, check_one_run, describe, origin_of, tables_recorded
-from llmprof.readers.common.reader import Part, Request, border
+from llmprof.readers.common.reader import (
+    FRONT_END,
+    Part,
+    Request,
+    assign,
+    border,
+    check_one_run,
+    describe,
+    origin_of,
+    tables_recorded,
+)
 from llmprof.storage import deferred
 from llmprof.storage.dataset import (
     MANIFEST,

@@ -287,7 +287,7 @@ def unsuited(link_peak_gb_per_s: float | None, grades: Mapping[str, tuple[float,
 def cases_of(path: str | Path) -> dict[str, list[int]]:
     """Read test cases from YAML: ``lengths``, ``batches`` and ``outputs``, each a list of numbers."""
     from llmprof.errors import ConfigError
-    from llmprof.launch.config.files import checked, load, refuse_unknown
+    from llmprof.launch.config.options import checked, load, refuse_unknown
 
     content = load(Path(path))
     if not isinstance(content, Mapping):

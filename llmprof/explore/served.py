@@ -1,13 +1,11 @@
 """Page that ``llmprof explore`` serves: the command passes the files to the server's process, which opens them."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import ipywidgets  # type: ignore[import-untyped]
 
@@ -38,7 +36,7 @@ class Wanted:
         return {ENVIRONMENT_VARIABLE: json.dumps(asdict(self))}
 
     @classmethod
-    def of_environment(cls, environment: Mapping[str, str]) -> Wanted:
+    def of_environment(cls, environment: Mapping[str, str]) -> Self:
         """Files from the environment variable."""
         if ENVIRONMENT_VARIABLE not in environment:
             raise LlmprofError("no trace was named", hint="open this page with: llmprof explore PATH")

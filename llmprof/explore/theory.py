@@ -1,7 +1,5 @@
 """Explorer of theory: sliders for batch, lengths, ranks and number formats, and their charts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final

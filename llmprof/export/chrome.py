@@ -13,7 +13,7 @@ from isal import igzip
 
 from llmprof import schema
 from llmprof.readers.chrome.batches import KINDS
-from llmprof.readers.chrome.tables import described
+from llmprof.readers.chrome.reader import described
 from llmprof.trace import Trace
 from llmprof.version import __version__
 

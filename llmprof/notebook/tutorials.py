@@ -1,7 +1,5 @@
 """Execution of the tutorials in ``notebooks/`` on other traces, with papermill."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import difflib

@@ -1,7 +1,5 @@
 """Cache of parsed traces in the user's cache folder, so that a large trace is parsed only once."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

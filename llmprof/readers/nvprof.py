@@ -7,8 +7,6 @@ In sessions, calls have numbers (``cbid``) instead of names; only numbers with a
 sessions are ns since the epoch.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 import re
@@ -19,8 +17,7 @@ import polars as pl
 
 from llmprof import schema
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import Part, Probe, Reader, Request
-from llmprof.readers.common.summaries import MOST_NS, bytes_of, text_of, trace_of
+from llmprof.readers.common.reader import MOST_NS, Part, Probe, Reader, Request, bytes_of, text_of, trace_of
 from llmprof.storage import sqlite
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace

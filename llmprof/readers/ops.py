@@ -5,8 +5,6 @@ Python calls, and as markers they give the operator its layer and stage. On a GP
 events on the model's stream, so it includes the device's waits for the host.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -1,7 +1,5 @@
 """Reader of requests from OpenTelemetry: the spans that vLLM sends for each request, as OTLP in JSON."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator, Mapping

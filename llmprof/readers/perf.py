@@ -7,8 +7,6 @@ offsets of symbols may be missing. Without ``-g`` the only frame is in the line 
 header, other events) are counted.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +16,7 @@ import polars as pl
 
 from llmprof.errors import ReadError
 from llmprof.readers.common.event_stream import Blocks
-from llmprof.readers.common.reader import Probe, Reader, Request
-from llmprof.readers.common.summaries import bytes_of, text_of, trace_of
+from llmprof.readers.common.reader import Probe, Reader, Request, bytes_of, text_of, trace_of
 from llmprof.text import left_out
 from llmprof.trace import Trace
 

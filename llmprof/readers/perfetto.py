@@ -9,8 +9,6 @@ sources (ftrace, heap profiles) are counted and left out.
 Source of the format: Perfetto's ``trace_packet.proto`` and ``track_event.proto``.
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import zlib
@@ -22,8 +20,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import Probe, Reader, Request
-from llmprof.readers.common.summaries import MOST_NS, bytes_of, trace_of
+from llmprof.readers.common.reader import MOST_NS, Probe, Reader, Request, bytes_of, trace_of
 from llmprof.storage.parquet import unpacked
 from llmprof.text import left_out
 from llmprof.trace import Trace

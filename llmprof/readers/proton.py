@@ -4,8 +4,6 @@ The file is a JSON list: one or more roots, then facts about the devices. A node
 kernel (in an instrumented kernel with ``data="tree"`` it is an instruction); every other node is a range.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +12,7 @@ from typing import Any, Final, TypeGuard
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import Probe, Reader, Request
-from llmprof.readers.common.summaries import json_of, trace_of
+from llmprof.readers.common.reader import Probe, Reader, Request, json_of, trace_of
 from llmprof.text import left_out
 from llmprof.trace import Trace
 

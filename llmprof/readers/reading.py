@@ -1,7 +1,5 @@
 """:func:`llmprof.read`: reads files and folders of one run or of one rank as one trace."""
 
-from __future__ import annotations
-
 import os
 import re
 import time
@@ -20,8 +18,7 @@ from llmprof.progress import Progress
 from llmprof.readers import cache as trace_cache
 from llmprof.readers import perf, registry
 from llmprof.readers.common import helpers
-from llmprof.readers.common.combine import combine
-from llmprof.readers.common.reader import BY_CONTENT, Part, Probe, Reader, Request, Tables, Wanted, border
+from llmprof.readers.common.reader import BY_CONTENT, Part, Probe, Reader, Request, Tables, Wanted, border, combine
 from llmprof.readers.registry import claims, knows, refuse_empty, say_what_it_is
 from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, has_timeline, is_run, parallel
 from llmprof.storage import files

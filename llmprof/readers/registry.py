@@ -3,8 +3,6 @@
 To add a format, add a module or folder here and one line to the list.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from dataclasses import replace

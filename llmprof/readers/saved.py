@@ -1,7 +1,5 @@
 """Reader of llmprof's own files: saved traces, datasets of many ranks, and the timeline in the folder of a run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Final
 

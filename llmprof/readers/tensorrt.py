@@ -5,8 +5,6 @@ compute, copy out) on one clock. The type of a layer comes from the engine's lay
 profile ``NAME.profile.json`` if ``NAME.graph.json`` is in the same folder, as ``trt-engine-explorer`` names the files.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable
@@ -16,8 +14,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof.errors import ReadError, UnknownFormatError
-from llmprof.readers.common.reader import Probe, Reader, Request
-from llmprof.readers.common.summaries import MOST_NS, json_of, trace_of
+from llmprof.readers.common.reader import MOST_NS, Probe, Reader, Request, json_of, trace_of
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 

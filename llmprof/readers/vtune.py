@@ -5,8 +5,6 @@ Both come from ``vtune -report hotspots|top-down -r RESULT -format csv``. The se
 the self time of a frame (``-column "CPU Time:Self"`` adds it), it is the total time minus that of the callees.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Final
@@ -14,8 +12,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import Probe, Reader, Request
-from llmprof.readers.common.summaries import bytes_of, table_of, text_of, trace_of
+from llmprof.readers.common.reader import Probe, Reader, Request, bytes_of, table_of, text_of, trace_of
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
 

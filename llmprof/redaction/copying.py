@@ -18,7 +18,7 @@ from llmprof.arguments import checked
 from llmprof.errors import OutputError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers import read
 from llmprof.readers.common.reader import border
-from llmprof.readers.nsys.files import is_parquetdir
+from llmprof.readers.nsys.export import is_parquetdir
 from llmprof.readers.registry import detect
 from llmprof.readers.saved import is_run
 from llmprof.redaction import chrome, ncu, nsys

@@ -9,7 +9,7 @@ from typing import Final
 
 from llmprof.errors import ReadError, UnknownFormatError
 from llmprof.readers.ncu import reader
-from llmprof.readers.ncu.pages import LAUNCH, Segment, split
+from llmprof.readers.ncu.reader import LAUNCH, Segment, split
 from llmprof.redaction.chrome import process_name
 from llmprof.storage.pseudonyms import Ledger, writing
 

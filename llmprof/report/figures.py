@@ -14,7 +14,7 @@ from llmprof.analyze import catalog, roofline
 from llmprof.analyze.catalog import Analysis
 from llmprof.charts.base.draw import NO_ROWS, extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
-from llmprof.report import cards, vega
+from llmprof.report import cards, page
 from llmprof.report.page import Absent, Figure, Section
 from llmprof.text import shorten
 from llmprof.theory import Shape
@@ -302,7 +302,7 @@ def figure(subject: object, drawing: Drawing) -> Figure:
         return chart
 
     try:
-        spec, small = vega.twice(draw)
+        spec, small = page.twice(draw)
     except LlmprofError as error:
         captured = isinstance(error, AnalysisError | OutputError)
         return Figure(name, shows, absent=Absent(shows, captured=captured, found=reason(error), hint=error.hint))
@@ -361,7 +361,7 @@ def bound_section(
     try:
         joined = analyze.roofline_join(trace, model, tp_size=tp_size, pp_size=pp_size)
         share = format_share(roofline.coverage_of(joined)["explained_share"])
-        spec, small = vega.twice(lambda: charts.bound_gap(joined))
+        spec, small = page.twice(lambda: charts.bound_gap(joined))
         figure = Figure("bound_gap", _SHOWS, spec=spec, small=small)
         words += f" Theory knows {share} of the device time."
     except LlmprofError as error:

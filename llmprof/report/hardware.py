@@ -1,7 +1,5 @@
 """Report of hardware metrics without a timeline: kernels by time and limit, roofline, stalls, rules and hot lines."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Final

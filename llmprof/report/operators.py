@@ -1,7 +1,5 @@
 """Results of mode ``ops`` as files: a table of all calls, summaries, suggestions, charts, and a README."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final

@@ -2,29 +2,131 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import functools
+import hashlib
 import json
 import math
+import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
-from typing import Any, Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import jinja2
+import platformdirs
 import polars as pl
+import vl_convert as vlc
 from markupsafe import Markup, escape
 
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.findings.order import chained, denominators
 from llmprof.charts.base.dark import dark_colours
-from llmprof.errors import AnalysisError, NotCapturedError
-from llmprof.report import vega
+from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_lite_version
+from llmprof.charts.base.theme import narrow
+from llmprof.errors import AnalysisError, NotCapturedError, OutputError
 from llmprof.report.cards import MEASURES
 from llmprof.text import shorten
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 from llmprof.version import __version__
+
+if TYPE_CHECKING:
+    import altair as alt
+
+
+@functools.cache
+def library() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB), from the packages that are installed."""
+    kept = _cache_folder() / f"vega-embed-{vega_lite_version()}-vl-convert-{version('vl-convert-python')}.js"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return _checked(kept.read_bytes().decode())
+    check_room()
+    script = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite_version())
+    script = _checked(script.replace("\r\n", "\n").replace("\r", "\n"))
+    with contextlib.suppress(OSError):  # without a writable cache this only takes longer
+        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile("wb", dir=kept.parent, delete=False) as file:
+            file.write(script.encode())
+        Path(file.name).replace(kept)
+    return script
+
+
+def _checked(script: str) -> str:
+    if "</script" in script.lower() or "<!--" in script or "vegaEmbed" not in script:
+        raise OutputError(
+            "the Vega bundle of vl-convert cannot stand in a page", hint="install another vl-convert-python"
+        )
+    return script
+
+
+def _cache_folder() -> Path:
+    chosen = os.environ.get("LLMPROF_CACHE")
+    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof")) / "vega"
+
+
+def png(spec: str) -> bytes:
+    """PNG image of a specification, two pixels for each of the chart."""
+    check_room()
+    return vlc.vegalite_to_png(spec, vl_version=vega_lite_version(), scale=2)
+
+
+def source_hash(script: str) -> str:
+    """Hash of a script for a Content-Security-Policy: only a script with this content runs."""
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def twice(draw: Callable[[], alt.TopLevelMixin]) -> tuple[str, str]:
+    """Specifications of a chart for a desk and for a telephone; the second is empty where they are the same."""
+    check_room()
+    wide = spec_json(draw())
+    with narrow():
+        small = spec_json(draw())
+    return wide, "" if small == wide else small
+
+
+def packed(spec: str, small: str = "") -> str:
+    """Both specifications of a chart as one JSON for a page: their data once, as columns, with nine digits."""
+    tables: dict[str, Any] = {}
+    out: dict[str, Any] = {"tables": tables}
+    for key, text in (("wide", spec), ("narrow", small)):
+        if text:
+            chart = json.loads(text)
+            sets = chart.get("datasets", {})
+            tables |= {name: _columns(rows) for name, rows in sets.items() if name not in tables}
+            out[key] = chart | {"datasets": list(sets)}
+    return safe_json(out)
+
+
+def _columns(rows: Any) -> Any:
+    """Rows of the same columns as columns; anything else as it is."""
+    if not rows or not all(isinstance(row, Mapping) and row.keys() == rows[0].keys() for row in rows):
+        return rows
+    return {name: _column([row[name] for row in rows]) for name in rows[0]} if rows[0] else rows
+
+
+def _column(values: list[Any]) -> Any:
+    """Values with nine digits; texts that come again and again as their places in a list of them."""
+    words = list(dict.fromkeys(values)) if all(isinstance(value, str) for value in values) else values
+    if 2 * len(words) > len(values):
+        return [_short(value) for value in values]
+    places = {word: place for place, word in enumerate(words)}
+    return {"words": words, "at": [places[value] for value in values]}
+
+
+def _short(value: Any) -> Any:
+    """A number with nine digits: a nanosecond of a second."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return value
+    cut = float(f"{value:.9g}")
+    return int(cut) if cut.is_integer() and abs(cut) < 1e15 else cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +256,8 @@ _BLOCK = tuple[str, Figure | Table | list[Absent]]
 def page(contents: Contents) -> str:
     """The report as one HTML document that loads nothing and runs only its own two scripts."""
     script = files("llmprof.report").joinpath("page.js").read_text("utf-8")
-    library = vega.library() if any(figure.spec for figure in contents.figures) else ""
-    scripts = f"{vega.source_hash(library)} {vega.source_hash(script)}"
+    scripted = library() if any(figure.spec for figure in contents.figures) else ""
+    scripts = f"{source_hash(scripted)} {source_hash(script)}"
     causes, effects, known = chained(contents.findings)
     times = denominators(contents.findings)
     return render(
@@ -171,7 +273,7 @@ def page(contents: Contents) -> str:
         shown=[section for section in contents.sections if section.shows],
         left_out=[section for section in contents.sections if not section.shows],
         places={row["order"]: place_of(row, contents.sections) for row in contents.findings.iter_rows(named=True)},
-        library=library,
+        library=scripted,
         dark=Markup(json.dumps(dark_colours(spec for f in contents.figures for spec in (f.spec, f.small)))),  # noqa: S704
         script=script,
     )
@@ -325,7 +427,7 @@ def _environment() -> jinja2.Environment:
         "cell_class": _CLASSES.__getitem__,
         "figure": lambda value, kind: _WRITERS[kind](value),
         "figure_of": figure_of,
-        "packed": lambda figure: vega.packed(figure.spec, figure.small),
+        "packed": lambda figure: packed(figure.spec, figure.small),
         "head_class": lambda kind: "" if kind == "name" else _CLASSES[kind],
         "sentence": sentence,
         "share": lambda value: format_share(float(value) if isinstance(value, int | float) else None),

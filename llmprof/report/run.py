@@ -1,7 +1,5 @@
 """Report of a run: sections on requests, the profiler's cost and the monitors, in addition to those of its trace."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -437,7 +435,8 @@ class Visualizer:
             absent = [Absent("findings", captured=False, found=error.found, hint=error.hint)]
             empty = pl.DataFrame()
             frames = {"requests": run.requests.drop("itl_ns"), "request_summary": summarize(run.requests)}
-            page_contents = Contents(title, about, [], self._warnings(), empty, [], empty, first, frames, absent)
+            warnings = [str(words) for words in self._run.summary.get("warnings") or ()]
+            page_contents = Contents(title, about, [], warnings, empty, [], empty, first, frames, absent)
             return write_contents(page_contents, target, progress=self._progress).index
         try:
             requests = analyze.requests(run)
@@ -445,6 +444,3 @@ class Visualizer:
             requests = None
         of_run = write(trace, target, title=title, progress=self._progress, first=first, facts=about, requests=requests)
         return of_run.index
-
-    def _warnings(self) -> list[str]:
-        return [str(words) for words in self._run.summary.get("warnings") or ()]

@@ -1,7 +1,5 @@
 """Report of a sweep: latency, throughput, scaling, and where the time went at each point."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -10,8 +10,8 @@ from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.analyze.catalog import Section
 from llmprof.errors import ArgumentError, LlmprofError
-from llmprof.report.contents import sections
 from llmprof.report.figures import drawings
+from llmprof.report.folder import sections
 from llmprof.report.page import Figure
 from tests.samples import sample
 

@@ -9,7 +9,7 @@ from llmprof.errors import LaunchError, NotCapturedError
 from llmprof.launch import ExperimentConfig, RunFolder
 from llmprof.launch.run.requests import engine_steps_of, requests_of
 from llmprof.trace import Trace
-from tests.launch.test_requests import worker
+from tests.launch.test_run import worker
 from tests.report.builders import build
 
 

@@ -7,7 +7,7 @@ from llmprof import explore
 from tests.analyze.builders import GEMM, NORM
 from tests.analyze.test_replay import device_bound
 from tests.browser import drawn
-from tests.explore.test_timeline_calls import FORWARD, NORMED, run_of
+from tests.explore.test_timeline import FORWARD, NORMED, run_of
 
 SAMPLE = "torch_tp4_eager_nccl"
 AT_ONCE = """([field, text, then]) => {

@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 from llmprof import explore
 from tests.analyze.builders import GEMM, NORM
 from tests.browser.drawn import drag, still
-from tests.explore.test_timeline_calls import FORWARD, NORMED, run_of
+from tests.explore.test_timeline import FORWARD, NORMED, run_of
 
 TEXTS = """() => { const paint = CanvasRenderingContext2D.prototype.fillText; window.painted = new Set();
 CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {

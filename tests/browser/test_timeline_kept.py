@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 
 from llmprof import explore
 from tests.browser.drawn import drag, exact, still
-from tests.explore.test_timeline_saved import late_of
+from tests.explore.test_timeline import late_of
 
 SAMPLE = "torch_tp4_eager_custom_allreduce"
 

@@ -13,8 +13,8 @@ from llmprof.analyze import attribute, diff
 from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.compare.times import diff_events
 from llmprof.errors import ArgumentError, NotCapturedError
-from llmprof.explore.compare import explorer, tracks
-from llmprof.explore.compare.tracks import Aligned, align
+from llmprof.explore.compare import explorer
+from llmprof.explore.compare.explorer import Aligned, align
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, NORM, forward, kernels, labels, launches
 from tests.samples import sample
@@ -131,7 +131,7 @@ def test_empty_missing_and_without_steps(a: Trace) -> None:
 def test_the_story_is_that_of_the_analyses(a: Trace, b: Trace) -> None:
     widget = explore.compare(a, b, names=("before", "after"))
     message, _ = widget._on_story((0, 1))
-    explorer.STORY.check(message)
+    widget.handlers["story"].message.check(message)
     assert (widget.phase, message["phases"], message["ranks"]) == ("decode", ["decode"], [0])
     assert message["words"] == diff_words(diff(a, b, names=("before", "after")))
     first, second = message["runs"]
@@ -161,8 +161,9 @@ def test_more_than_two_runs_each_against_the_first(a: Trace, b: Trace) -> None:
 
 
 def test_timelines_are_aligned_at_a_step_or_a_layer(a: Trace, b: Trace) -> None:
-    message, buffers = explore.compare(a, b)._on_tracks((0, 1), phase="decode", place=1, layer=1)
-    explorer.TRACKS.check(message)
+    widget = explore.compare(a, b)
+    message, buffers = widget._on_tracks((0, 1), phase="decode", place=1, layer=1)
+    widget.handlers["tracks"].message.check(message)
     assert (message["place"], message["places"], message["layers"]) == (1, 2, [0, 1])
     for trace, side in zip((a, b), message["sides"], strict=True):
         events = attribute(trace).filter(pl.col("step") == 1, pl.col("layer") == 1)
@@ -187,8 +188,8 @@ def test_timelines_say_what_they_cannot_align(a: Trace, b: Trace) -> None:
 
 def test_many_events_are_sent_as_pieces_whose_time_adds_up(monkeypatch: pytest.MonkeyPatch, a: Trace) -> None:
     every = align([Aligned("a", a)]).rows[0]
-    monkeypatch.setattr(tracks, "MOST_EVENTS", 5)
-    monkeypatch.setattr(tracks, "_PIECES", 4)
+    monkeypatch.setattr(explorer, "MOST_EVENTS", 5)
+    monkeypatch.setattr(explorer, "_PIECES", 4)
     fewer = align([Aligned("a", a)]).rows[0]
     assert fewer.height < every.height
     assert fewer["events"].sum() == every.height

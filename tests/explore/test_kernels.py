@@ -14,8 +14,7 @@ from llmprof import explore, schema
 from llmprof.analyze import attribute, ncu_join
 from llmprof.analyze.kernels import kernels_within
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
-from llmprof.explore.kernels import table
-from llmprof.explore.kernels import table as hardware
+from llmprof.explore.kernels import explorer
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM
@@ -103,7 +102,7 @@ def test_rows_are_json_with_sparklines_beside_them() -> None:
     assert (message["total"], message["launches"], message["total_ns"]) == (2, 4, 65)
     assert [(row["name"], row["total_ns"]) for row in message["rows"]] == [("a", 35), ("b", 30)]
     assert message["options"]["rank"] == [0, 1]
-    spark = np.frombuffer(buffers[0], dtype="u1").reshape(2, table.BINS)
+    spark = np.frombuffer(buffers[0], dtype="u1").reshape(2, explorer.BINS)
     # span 0 to 80 ns in 48 parts: `a` starts at 0 (15 ns of both ranks) and 60 (20 ns, its peak)
     assert spark[0].nonzero()[0].tolist() == [0, 36]
     assert spark[0][[0, 36]].tolist() == [round(255 * 15 / 20), 255]
@@ -148,10 +147,10 @@ def test_hardware_metrics_of_a_kernel(eager: Trace, metrics: Metrics) -> None:
 
 def test_metrics_without_a_known_device_still_show(eager: Trace, metrics: Metrics) -> None:
     kept = metrics.metrics.filter(pl.col("metric") != "device__attribute_display_name")
-    found = hardware.profiled(eager, Metrics(kept, metrics.rules))
+    found = explorer.profiled(eager, Metrics(kept, metrics.rules))
     assert "device" in found.note
     name = found.limits()["name"][0]
-    message = hardware.shown(found, name)
+    message = explorer.shown(found, name)
     assert {name: message["roofline"][name] for name in ("bandwidth", "peaks", "device")} == {
         "bandwidth": None, "peaks": {}, "device": None,
     }  # fmt: skip

@@ -17,7 +17,7 @@ from llmprof.explore.layers import explorer as cells_module
 from llmprof.explore.layers.explorer import cells, choices, events_of, kernels_of
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, DENSE, end, forward, kernels, labels, launches, ops
-from tests.explore.test_png import plain_pixels
+from tests.explore.test_widget import plain_pixels
 
 
 def run(steps: int = 2, layers: int = 5, slow: tuple[int, int] = (1, 3)) -> Trace:

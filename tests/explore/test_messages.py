@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import re
 from pathlib import Path
 
@@ -155,21 +153,14 @@ def test_an_answer_is_what_was_declared(widgets, room, kind):
     widget = widgets[room]
     handler = type(widget).handlers[kind]
     for asked in REQUESTS[room][kind]:
-        arguments = handler.message.arguments(named(asked, widget))
-        answer, buffers = getattr(widget, handler.method)(**arguments)
+        answer, buffers = handler(widget, **handler.message.arguments(named(asked, widget)))
         handler.message.check(answer)
         assert bool(handler.message.buffers) or not buffers
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_every_message_has_a_method_of_its_fields_and_a_request_above(widgets, room):
-    declared = importlib.import_module(f"llmprof.explore.{room}.explorer").MESSAGES
-    handlers = type(widgets[room]).handlers
-    assert {message.name: message for message in declared} == {name: one.message for name, one in handlers.items()}
-    assert set(REQUESTS[room]) == set(handlers)
-    for handler in handlers.values():
-        parameters = list(inspect.signature(getattr(widgets[room], handler.method)).parameters)
-        assert parameters == list(handler.message.asks)
+def test_every_message_has_a_request_above(widgets, room):
+    assert set(REQUESTS[room]) == set(type(widgets[room]).handlers)
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -11,9 +11,8 @@ import llmprof
 import llmprof.bundled
 from llmprof import analyze, explore
 from llmprof.errors import LlmprofError, NotCapturedError
-from llmprof.explore.front import filters_of
 from llmprof.explore.served import Wanted, page
-from llmprof.explore.tabs import PANELS, Given, Preparation
+from llmprof.explore.tabs import PANELS, Given, Preparation, filters_of
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS

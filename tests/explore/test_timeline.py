@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 
@@ -9,13 +10,17 @@ import numpy as np
 import polars as pl
 import pytest
 import traitlets
+from hypothesis import given
+from hypothesis import strategies as st
 
 import llmprof
-from llmprof import analyze, explore, schema
-from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.explore.timeline import data
+from llmprof import analyze, charts, explore, schema
+from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCapturedError
+from llmprof.explore.timeline import data, rows
+from llmprof.explore.timeline.rows import VISIBLE, Lane, levels
 from llmprof.trace import Trace
-from tests.analyze.builders import ATTENTION, GEMM, NORM, forward, kernels, labels, launches, ops
+from tests.analyze.builders import ATTENTION, GEMM, NCCL_ALL_REDUCE, NORM, forward, kernels, labels, launches, ops
+from tests.analyze.test_replay import US, host_bound, two_ranks
 from tests.analyze.test_requests import MS
 from tests.analyze.test_requests import made as served_run
 
@@ -404,3 +409,424 @@ def test_requests_of_a_run_that_cannot_be_joined_are_refused():
     run = served_run(apart_ms=3.0)
     with pytest.raises(AnalysisError, match="clocks of requests and trace disagree"):
         explore.timeline(run.trace, run=run)
+
+
+# --- modules and Python functions in the timeline: rows of their own, what is said of them, and stacks of a selection
+
+
+FORWARD, NORMED = "model/layers.py(12): forward", "model/norm.py(3): <lambda>"
+
+
+def nested(depth: int) -> list[tuple[object, ...]]:
+    """Functions that call each other, each 1 ns within the one around it."""
+    return [(f"deep.py({level}): f", 300 + level, 200 - 2 * level) for level in range(depth)]
+
+
+def run_of(*, depth: int = 0, python: bool = True) -> Trace:
+    """A GEMM at 100 and a norm at 150, launched 5 ns before by thread 1, inside functions."""
+    run = kernels([(GEMM, 30), (NORM, 10)], start=100, pause=20)
+    calls = [(FORWARD, 80, 100), ("nn.Module: Layer_0", 85, 90), ("nn.Module: Norm_0", 140, 20), (NORMED, 142, 16)]
+    functions = ops([*calls, *nested(depth)]).with_columns(kind=pl.lit("python"))
+    host = ops([("aten::mm", 90, 10, 1, "[[4, 8]]")])
+    return Trace({"kernels": run, "runtime": launches(run), "ops": pl.concat([functions, host]) if python else host})
+
+
+@pytest.fixture
+def shown(tmp_path):
+    made = explore.timeline(run_of(), notes=tmp_path / "notes.json")
+    made._on_find()
+    return made
+
+
+def row_of_calls(widget, kind):
+    return next(n for n, row in enumerate(widget._data.rows) if row.kind == kind)
+
+
+def test_modules_and_functions_have_rows_of_their_own(shown):
+    kinds = [row.kind for row in shown._data.rows if row.rank == 0 and row.thread is not None]
+    assert kinds == ["modules", "python", "ops", "runtime"]
+    counts = {kind: shown._data.rows[row_of_calls(shown, kind)].count for kind in kinds}
+    assert counts == {"modules": 2, "python": 2, "ops": 1, "runtime": 2}
+    shown.selection = {"row": row_of_calls(shown, "python"), "id": 4}
+    assert shown.selected["name"].to_list() == [NORMED]
+
+
+def test_file_and_line_of_a_function_and_the_functions_of_a_kernel_are_said(shown):
+    described, _ = shown._on_describe(row_of_calls(shown, "python"), 0)
+    facts = dict(described["facts"])
+    assert (facts["file"], facts["line"], facts["function"]) == ("model/layers.py", "12", "forward")
+    assert len(described["flows"]) == 2
+    described, _ = shown._on_describe(row_of_calls(shown, "stream"), 1)
+    facts = dict(described["facts"])
+    assert (facts["module"], facts["Python"]) == ("Norm_0", NORMED)
+    ((launch, kernel),) = described["flows"]
+    assert launch == {"row": row_of_calls(shown, "runtime"), "level": 0, "time": 145}
+    assert kernel == {"row": row_of_calls(shown, "stream"), "level": 0, "time": 150}
+
+
+def test_stacks_of_a_selection_by_module_function_and_stage(shown):
+    by_module = shown.stacks("module")
+    assert by_module["stack"].to_list() == [
+        ["nn.Module: Layer_0", GEMM],
+        ["nn.Module: Layer_0", "nn.Module: Norm_0", NORM],
+    ]
+    assert by_module["value"].to_list() == [30, 10]
+    shown.span = (145, 160)
+    assert shown.stacks("python")["stack"].to_list() == [[FORWARD, NORMED, NORM]]
+    frame = shown.stacks()
+    assert frame["stack"].list.last().to_list() == [NORM]
+    assert frame.columns == ["rank", "thread", "stack", "value", "unit", "count"]
+    shown.span = None
+    assert shown.stacks("python")["value"].sum() == analyze.attribute(shown.trace)["dur_ns"].sum() == 40
+    assert charts.flame(shown.stacks("python")).to_dict()
+
+
+def test_stacks_that_were_not_recorded_are_said(tmp_path):
+    widget = explore.timeline(run_of(python=False), notes=tmp_path / "n.json")
+    assert "python" not in [row.kind for row in widget._data.rows]
+    with pytest.raises(NotCapturedError, match="with_stack=True"):
+        widget.stacks("python")
+    widget.selection = {"row": row_of_calls(widget, "ops"), "id": 0}
+    with pytest.raises(NotCapturedError, match="not of kernels"):
+        widget.stacks()
+
+
+def test_the_flame_graph_in_the_widget_by_hand(shown):
+    message, _ = shown._on_flame("module")
+    assert message["kinds"] == ["stage", "module", "python"]
+    assert (message["of"], message["problem"]) == ("the whole trace", "")
+    assert (message["total"], message["events"], message["left_out"]) == (40, 2, 0)
+    assert message["trunk"] == ["nn.Module: Layer_0"]
+    named = [message["names"][place] for place in message["name"]]
+    frames = zip(named, message["level"], message["start"], message["value"], strict=True)
+    assert set(frames) == {(GEMM, 0, 10, 30), ("nn.Module: Norm_0", 0, 0, 10), (NORM, 1, 0, 10)}
+    shown.selection = {"row": row_of_calls(shown, "python"), "id": 4}
+    message, _ = shown._on_flame("stage")
+    assert "not of kernels" in message["problem"]
+    assert message["total"] == 0
+
+
+# --- the critical path in the timeline: its parts, the ranks that it is on, and the events that they lead to
+
+
+@pytest.fixture(autouse=True)
+def notes(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLMPROF_NOTES", str(tmp_path))
+
+
+def followed(trace):
+    widget = explore.timeline(trace)
+    widget._on_find()
+    before = len(widget._data.rows)
+    assert not any(row.kind == rows.PATH_KIND for row in widget._data.rows)
+    widget._on_follow()
+    widget._on_follow()  # asked twice it stays one row, behind all others
+    assert len(widget._data.rows) == before + 1
+    return widget, before
+
+
+def spans(widget, row, level=0):
+    lane = widget._data.rows[row].lanes[level]
+    names = [widget._data.names.full[n] for n in lane.name]
+    return list(zip((lane.start // US).tolist(), (lane.end // US).tolist(), names, strict=True))
+
+
+def parts(widget, row):
+    keys = widget._data.keys.described()
+    return [keys[code]["name"] for code in widget._data.rows[row].lanes[0].code("stage")]
+
+
+def facts(widget, row, number):
+    answer, _ = widget._on_describe(row, number)
+    return dict(answer["facts"]), answer["target"]
+
+
+def test_parts_of_a_path_that_the_host_sets():
+    widget, row = followed(host_bound())
+    call = "cudaLaunchKernel"
+    # calls of 4 us at 10 and 50 of each 100 us, the host between them; at the end the last launch and its kernel; the
+    # time between two calls is parted where a step ends on the device: at 65 and 165
+    assert spans(widget, row) == [
+        (10, 14, call), (14, 50, "host"), (50, 54, call), (54, 65, "host"),
+        (65, 110, "host"), (110, 114, call), (114, 150, "host"), (150, 154, call), (154, 165, "host"),
+        (165, 210, "host"), (210, 214, call), (214, 250, "host"), (250, 255, "launch"), (255, 265, GEMM),
+    ]  # fmt: skip
+    assert parts(widget, row)[:3] == ["host call", "host", "host call"]
+    assert parts(widget, row)[-2:] == ["launch", "compute"]
+    described, _ = widget._on_rows()
+    names = [described["keys"][code]["name"] for code in described["present"]["path"]]
+    assert names == ["compute", "launch", "host call", "host"]
+
+
+def test_a_part_leads_to_its_event_and_says_what_it_is():
+    widget, row = followed(host_bound())
+    runtime = next(n for n, one in enumerate(widget._data.rows) if one.kind == "runtime")
+    stream = next(n for n, one in enumerate(widget._data.rows) if one.kind == "stream")
+    said, target = facts(widget, row, 12)
+    assert said["part"] == "launch: from the host's call to the start on the device"
+    assert (said["step"], said["before"], said["evidence"]) == ("2 · decode", GEMM, "recorded")
+    assert said["of its step"] == "5.0 %"  # 5 of the 100 us from 165 to 265
+    assert (target["row"], target["id"], target["start"]) == (stream, 5, 255 * US)
+    _, target = facts(widget, row, 2)
+    assert (target["row"], target["start"], target["end"]) == (runtime, 50 * US, 54 * US)
+    _, target = facts(widget, row, 1)  # without operators: the call that ended it
+    assert (target["row"], target["start"]) == (runtime, 50 * US)
+
+
+def test_a_part_is_selected_as_a_row_of_the_analysis():
+    widget, row = followed(host_bound())
+    widget.selection = {"row": row, "id": 13}
+    assert widget.selected.select("part", "start_ns", "dur_ns").rows() == [("compute", 255 * US, 10 * US)]
+    assert (widget.rank, widget.step) == (0, 2)
+    widget.selection = None
+    widget.span, widget.span_rows = [10.0 * US, 54.0 * US], [row]
+    assert widget.selected["part"].to_list() == ["host call", "host", "host call"]
+    answer, _ = widget._on_span([10 * US, 54 * US], [row])
+    assert [(one["name"], one["total_ns"]) for one in answer["rows"]] == [
+        ("host", 36 * US),
+        ("cudaLaunchKernel", 8 * US),
+    ]
+    # its parts are named as the events that they are, and are no hits beside them
+    assert widget._on_search("nvjet", 0)[0]["count"] == 3
+
+
+def test_a_second_level_says_on_which_rank_the_path_is():
+    trace = two_ranks()
+    last = (pl.col("rank") == 0) & (pl.col("start_ns") == 96 * US)
+    longer = trace.kernels.with_columns(dur_ns=pl.when(last).then(20 * US).otherwise("dur_ns"))
+    widget, row = followed(Trace({**trace.tables, "kernels": longer}, trace.meta))
+    # the last work is the norm of rank 0; the all-reduce before it waited for rank 1, which came at 90
+    assert spans(widget, row, 1) == [(2, 90, "rank 1"), (90, 116, "rank 0")]
+    assert spans(widget, row)[-4:] == [
+        (89, 90, "device gap"), (90, 95, NCCL_ALL_REDUCE), (95, 96, "device gap"), (96, 116, NORM),
+    ]  # fmt: skip
+    assert widget._on_pick(row, 1, 93 * US, 1)[0]["hit"]["level"] == 0
+    answer, _ = widget._on_span([2 * US, 116 * US], [row])
+    assert sum(one["total_ns"] for one in answer["rows"]) == 114 * US  # the ranks are not counted again
+
+
+def test_a_recording_that_is_too_large_or_takes_no_time_says_so(monkeypatch):
+    monkeypatch.setattr(rows, "MOST_EVENTS", 11)
+    widget, row = followed(host_bound())  # six kernels and six calls
+    assert widget._data.rows[row].count == 0
+    assert widget._data.rows[row].note.startswith("not computed: 12 events, by itself of 11 at most")
+    monkeypatch.undo()
+    widget, row = followed(Trace({"kernels": kernels([(GEMM, 0)])}))  # one kernel that takes no time
+    assert widget._data.rows[row].note == "no critical path: no step takes any time on a device"
+    widget, row = followed(Trace({"ops": ops([("aten::mm", 0, 10, 1)])}))  # on a CPU operators are the work
+    assert parts(widget, row) == ["compute"]
+    assert facts(widget, row, 0)[1]["name"] == "aten::mm"
+
+
+def test_a_saved_view_shows_the_path_again():
+    widget, row = followed(host_bound())
+    widget.arrangement = {"path": True}
+    widget.selection = {"row": row, "id": 3}
+    again = explore.timeline(host_bound(), view=widget.view)
+    assert again.arrangement["path"]
+    assert again.selection is None  # the path is not computed yet
+    widget.selection, widget.span, widget.span_rows = None, [0.0, 1.0], [0, row]
+    assert explore.timeline(host_bound(), view=widget.view).span_rows == [0]
+    assert again.picture() != explore.timeline(host_bound()).picture()
+
+
+# --- saved views, marks with notes and the list of hits, on a trace made by hand
+
+
+def saved_run(*, ranks=2, more=()):
+    """Of each rank three GEMMs of 30 ns and two norms of 10 ns, in turn and 5 ns apart, then ``more``."""
+    names = [(GEMM, 30), (NORM, 10), (GEMM, 30), (NORM, 10), (GEMM, 30), *more]
+    run = pl.concat([kernels(names, start=100 + rank, pause=5, rank=rank, first=1) for rank in range(ranks)])
+    return Trace({"kernels": run, "runtime": launches(run)})
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "run" / "notes.json"
+
+
+@pytest.fixture
+def shown_again(file):
+    return explore.timeline(saved_run(), notes=file)
+
+
+def test_a_view_is_shown_again_also_through_json(shown_again, file):
+    shown_again.show((120, 180), rank=1, search="gemm")
+    shown_again.colour_by = "category"
+    view = json.loads(json.dumps(shown_again.view))
+    assert view["window"] == [117, 183]
+    assert view["span"] == [120, 180]
+    again = explore.timeline(saved_run(), notes=file, view=view)
+    assert again.view == shown_again.view
+    assert again.arrangement["open"] == [1]
+    assert again.selected["rank"].unique().to_list() == [1]
+    assert explore.timeline(saved_run(), notes=file, view=json.dumps(view), search="norm").search == "norm"
+
+
+@pytest.mark.parametrize("other", [{"ranks": 1}, {"more": [(NORM, 10)]}, {"more": [(GEMM, 0)]}])
+def test_a_view_of_another_trace_is_refused_with_words(shown_again, file, other):
+    with pytest.raises(ArgumentError, match="view is of another trace"):
+        explore.timeline(saved_run(**other), notes=file, view=shown_again.view)
+
+
+@pytest.mark.parametrize("view", ["", "[1]", "{}", {"trace": 3}, {"trace": "x", "windows": []}, {"window": [0, 1]}])
+def test_what_is_no_view_is_refused_with_words(file, view):
+    with pytest.raises(ArgumentError, match="no saved view"):
+        explore.timeline(saved_run(), notes=file, view=view)
+
+
+def test_a_rank_that_is_not_there_and_an_arrangement_that_is_none(shown_again):
+    with pytest.raises(AnalysisError, match="there is no rank 7"):
+        shown_again.show((0, 1), rank=7)
+    with pytest.raises(ArgumentError, match="order"):
+        explore.timeline(saved_run(), arrangement={"order": "size"})
+
+
+def test_marks_are_kept_in_a_file_and_come_back(shown_again, file):
+    assert not file.exists()
+    shown_again.mark(150, "second")
+    shown_again.mark(120)
+    assert shown_again.marks == [{"time": 120.0, "text": ""}, {"time": 150.0, "text": "second"}]
+    assert shown_again.notes == str(file)
+    again = explore.timeline(saved_run(), notes=file)
+    assert again.marks == shown_again.marks
+    again.marks = again.marks[1:]  # as the browser's side does
+    assert [mark["text"] for mark in json.loads(file.read_text())["marks"]] == ["second"]
+    assert again.notes_problem == ""
+
+
+OTHER_TRACE = b'{"version":1,"trace":"f","marks":[]}'
+
+
+@pytest.mark.parametrize("content", [b'{"version": 1, "tra', b"", b"\xff\xfe", b"[]", OTHER_TRACE])
+def test_a_damaged_file_of_notes_is_named_and_kept(file, content):
+    file.parent.mkdir()
+    file.write_bytes(content)
+    shown_again = explore.timeline(saved_run(), notes=file)
+    assert str(file) in shown_again.notes_problem
+    assert "kept" in shown_again.notes_problem
+    shown_again.marks = [{"time": 1}]
+    with pytest.raises(LlmprofError, match=r"notes\.json"):
+        shown_again.mark(2)
+    assert file.read_bytes() == content
+
+
+def test_notes_that_cannot_be_written_are_said(tmp_path):
+    (tmp_path / "taken").write_text("a file where a folder should be")
+    shown_again = explore.timeline(saved_run(), notes=tmp_path / "taken" / "notes.json")
+    assert "cannot be read" in shown_again.notes_problem
+    for marks in ([{"text": "no time"}], [{"time": float("nan")}], [{"time": 1, "text": "x" * 2_001}]):
+        with pytest.raises(ArgumentError):
+            explore.timeline(saved_run(), notes=tmp_path / "n.json", marks=marks)
+
+
+def test_notes_are_by_default_in_a_folder_of_the_user(monkeypatch, tmp_path):
+    monkeypatch.setenv("LLMPROF_NOTES", str(tmp_path / "notes"))
+    shown_again = explore.timeline(saved_run())
+    shown_again.mark(120)
+    assert [path.stem for path in (tmp_path / "notes").iterdir()] == [shown_again.view["trace"]]
+    assert explore.timeline(saved_run(ranks=1)).marks == []
+
+
+def listed(widget, **filters):
+    answer, _ = widget._on_list(**{"text": "nvjet", **filters})
+    return answer, [(one["rank"], one["hit"]["start"]) for one in answer["rows"]]
+
+
+def test_all_hits_are_listed_with_totals(shown_again):
+    # of rank 0 the GEMMs begin at 100, 150 and 200, of rank 1 one ns later
+    answer, rows = listed(shown_again)
+    assert rows == [(0, 100), (1, 101), (0, 150), (1, 151), (0, 200), (1, 201)]
+    assert {name: answer[name] for name in ("total", "names", "sum_ns", "ranks")} == {
+        "total": 6, "names": 1, "sum_ns": 180.0, "ranks": [0, 1],
+    }  # fmt: skip
+    assert listed(shown_again, sort="-start", first=1, count=2)[1] == [(0, 200), (1, 151)]
+    assert listed(shown_again, rank=1, window=(130, 151.5))[1] == [(1, 101), (1, 151)]
+    assert listed(shown_again, where="host")[0]["total"] == 0
+    assert listed(shown_again, text="")[0]["total"] == listed(shown_again, text="no such name")[0]["total"] == 0
+    by_name = shown_again._on_list(text="a", sort="-name")[0]["rows"]
+    names = [one["hit"]["name"].casefold() for one in by_name]
+    assert names == sorted(names, reverse=True)
+    longest = shown_again._on_list(text="a", where="device", sort="-dur")[0]["rows"]
+    lengths = [one["hit"]["end"] - one["hit"]["start"] for one in longest]
+    assert lengths == sorted(lengths, reverse=True)
+
+
+def test_the_rank_that_the_others_wait_for_is_said(sample_trace, tmp_path):
+    shown_again = explore.timeline(sample_trace("torch_tp4_eager_custom_allreduce"), notes=tmp_path / "n.json")
+    assert [group["late"] for group in shown_again._on_rows()[0]["groups"]] == [False] * 4
+    shown_again._on_find()
+    assert [group["rank"] for group in shown_again._on_rows()[0]["groups"] if group["late"]] == [3]
+    even = explore.timeline(saved_run(), notes=tmp_path / "m.json")
+    even._on_find()
+    assert not any(group["late"] for group in even._on_rows()[0]["groups"])
+
+
+def late_of(ranks: int, late: int) -> Trace:
+    """Six all-reduces of so many ranks, 1 ms apart, in which one starts 800 us after the others; all end together."""
+    rows = [
+        kernels([(NCCL_ALL_REDUCE, 4_000 if rank == late else 804_000)], rank=rank, first=1_000 * rank + call,
+                start=call * 1_000_000 + (800_000 if rank == late else 0))
+        for call in range(6)
+        for rank in range(ranks)
+    ]  # fmt: skip
+    return Trace({"kernels": pl.concat(rows).sort("rank", "start_ns")})
+
+
+# --- level of detail: bins and positions of a lane, by hand and against counting each nanosecond
+
+
+def lane(spans, codes=None):
+    start, end = (np.array([span[side] for span in spans], dtype=np.int64) for side in (0, 1))
+    count = len(spans)
+    code = np.array(codes if codes is not None else [0] * count, dtype=np.uint8)
+    number = np.arange(count, dtype=np.uint32)
+    return Lane(start, end, {"category": code}, number, number)
+
+
+def test_what_is_much_shorter_than_a_column_stays_visible():
+    busy, main = lane([(1_000, 1_001)], [2]).bins(0, 1_000_000, 10, "category")
+    assert busy.tolist() == [VISIBLE, *[0] * 9]
+    assert main[0] == 2
+
+
+@given(
+    gaps=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=30),
+    first=st.integers(-20, 60),
+    columns=st.integers(1, 7),
+    width=st.integers(1, 13),
+)
+def test_bins_agree_with_counting(gaps, first, columns, width):
+    spans, codes, at = [], [], 0
+    for gap, long, code in gaps:
+        spans.append((at + gap, at + gap + long))
+        codes.append(code)
+        at += gap + long
+    busy, main = lane(spans, codes).bins(first, first + columns * width, columns, "category")
+    for column in range(columns):
+        left = first + column * width
+        time = np.zeros(4)
+        begun = False
+        for (start, end), code in zip(spans, codes, strict=True):
+            time[code] += max(0, min(end, left + width) - max(start, left))
+            begun = begun or left <= start < left + width
+        share = int(np.ceil(time.sum() / width * 255 - 1e-9))
+        assert share <= busy[column] <= max(share + 1, VISIBLE if begun else 0)
+        if time.any():
+            assert time[main[column]] == time.max()
+
+
+@pytest.mark.parametrize(
+    ("spans", "slack", "depths"),
+    [
+        ([(0, 10), (1, 9), (2, 3), (4, 5), (10, 12)], 0, [0, 1, 2, 2, 0]),
+        ([(0, 10), (9, 20)], 0, [0, 1]),
+        ([(0, 10), (9, 20)], 1, [0, 0]),
+        ([(0, 10), (0, 5), (5, 10)], 0, [0, 1, 1]),
+        ([(0, 0), (0, 0)], 0, [0, 0]),
+    ],
+    ids=["nested", "overlap", "overlap within the slack", "begin together", "no length"],
+)
+def test_levels_are_the_depth_of_nesting(spans, slack, depths):
+    start, end = (np.array([span[side] for span in spans], dtype=np.int64) for side in (0, 1))
+    assert levels(start, end, slack=slack).tolist() == depths

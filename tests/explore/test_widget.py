@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
+import struct
+import subprocess
 import threading
+import zlib
+from pathlib import Path
 from types import SimpleNamespace
 
 import anywidget
@@ -11,11 +19,13 @@ import polars as pl
 import pytest
 import traitlets
 
-from llmprof import explore
+from llmprof import charts, explore
 from llmprof.errors import AnalysisError, ArgumentError
-from llmprof.explore.base.messages import Message, array, pack
-from llmprof.explore.base.widget import Explorer, answers
+from llmprof.explore.base.messages import array, pack
+from llmprof.explore.base.widget import BUNDLES, Explorer, answers, png_of, smaller
 from llmprof.trace import Trace
+from tests.charts import frames
+from tests.charts.specs import pixels
 
 
 class Probe(Explorer):
@@ -33,19 +43,19 @@ class Probe(Explorer):
         self.sent.append((content, buffers))
         self.done.set()
 
-    @answers(Message("twice", asks={"number": int}, answers={"number": int}))
-    def _on_twice(self, number):
+    @answers(number=int)
+    def _on_twice(self, number: int):
         return {"number": 2 * number}, [b"ab"]
 
-    @answers(Message("refuse"))
+    @answers()
     def _on_refuse(self):
         raise AnalysisError("no steps were found", hint="record some")
 
-    @answers(Message("break"))
+    @answers()
     def _on_break(self):
         raise RuntimeError("a bug")
 
-    @answers(Message("slow", answers={"slow": bool}, busy="counting kernels"))
+    @answers(busy="counting kernels", slow=bool)
     def _on_slow(self):
         self.gate.wait(10)
         return {"slow": True}, []
@@ -197,3 +207,145 @@ def test_no_trait_hides_what_a_widget_can_do(sample_trace):
         assert can.isdisjoint(widget.class_trait_names())
         widget.close()
         assert widget.comm is None
+
+
+# --- images of widgets: smaller, and the same to the pixel
+
+
+def plain_pixels(image: bytes) -> np.ndarray:
+    """Pixels (height, width, 3) of a PNG of one chunk of data whose rows have no filter."""
+    width, height, depth, colour = struct.unpack(">IIBB", image[16:26])
+    (length,) = struct.unpack_from(">I", image, 33)
+    assert (depth, colour, image[37:41]) == (8, 2, b"IDAT")
+    rows = np.frombuffer(zlib.decompress(image[41 : 41 + length]), np.uint8).reshape(height, 1 + 3 * width)
+    assert not rows[:, 0].any()
+    return rows[:, 1:].reshape(height, width, 3)
+
+
+@pytest.fixture(scope="module")
+def chart() -> bytes:
+    return charts.to_png_bytes(charts.kernels(frames.summed()), scale=1)
+
+
+def test_the_same_picture_in_fewer_bytes(chart: bytes) -> None:
+    made = smaller(chart)
+    assert len(made) < 0.6 * len(chart)
+    assert np.array_equal(pixels(made), pixels(chart))
+    assert smaller(made) == made
+
+
+def test_what_is_no_such_png_stays(chart: bytes) -> None:
+    for image in (b"", b"no image", chart[:8], chart[:40]):
+        assert smaller(image) == image
+
+
+def test_pixels_become_an_image() -> None:
+    made = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    image = png_of(made)
+    assert plain_pixels(image).tolist() == made.tolist()
+    at = 8
+    while at < len(image):
+        (length,) = struct.unpack_from(">I", image, at)
+        assert struct.unpack_from(">I", image, at + 8 + length)[0] == zlib.crc32(image[at + 4 : at + 8 + length])
+        at += 12 + length
+
+
+# --- the browser's side: bundles are those of the sources and load nothing; sources are linted, typed and tested
+
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = Path(__file__).parent / "js"
+WIDGETS = sorted(path.stem for path in BUNDLES.glob("*.js"))
+ROOMS = ("collectives", "compare", "kernels", "layers", "overlap", "ranks", "requests", "timeline", "what_if")
+INSTALLED = (ROOT / "node_modules/.bin/esbuild").exists()
+needs_tools = pytest.mark.skipif(
+    not INSTALLED and not (os.environ.get("CI") and shutil.which("npm")),
+    reason="the tools of the browser's side are not installed: make web",
+)
+
+
+def _node() -> str:
+    """Node from PATH, else the one that playwright's package carries."""
+    if found := shutil.which("node"):
+        return found
+    import playwright
+
+    return str(Path(playwright.__file__).parent / "driver/node")
+
+
+def npm(script: str) -> None:
+    """Run a script of package.json; the test fails with what it says."""
+    done = subprocess.run(["npm", "run", "--silent", script], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_widget_has_its_bundle():
+    assert tuple(WIDGETS) == ROOMS
+    assert {path.name for path in BUNDLES.iterdir()} == {f"{room}.{kind}" for room in ROOMS for kind in ("js", "css")}
+
+
+@needs_tools
+def test_bundles_are_those_of_the_sources():
+    npm("check")
+
+
+@needs_tools
+def test_a_stale_bundle_is_named(tmp_path):
+    copied = tmp_path / "llmprof/explore"
+    shutil.copytree(ROOT / "llmprof/explore", copied, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    (tmp_path / "node_modules").symlink_to(ROOT / "node_modules")
+    (copied / "bundles/layers.js").write_text("export default {};\n")
+    done = subprocess.run(
+        [_node(), copied / "build.mjs", "--check"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 1
+    assert re.fullmatch(r"Stale bundles, run `make bundles`: llmprof/explore/bundles/layers\.js\n", done.stderr)
+
+
+@needs_tools
+@pytest.mark.parametrize("script", ["lint", "types"])
+def test_sources_are_formatted_linted_and_typed(script):
+    npm(script)
+
+
+@pytest.mark.parametrize("name", WIDGETS)
+def test_a_bundle_is_one_module_that_loads_nothing(name, tmp_path):
+    source = (BUNDLES / f"{name}.js").read_text("utf-8")
+    assert not re.search(r"(?:^|[;}\s])import[\s{(*]", source)
+    assert not re.search(r"https?://|\binnerHTML\b|\bouterHTML\b|insertAdjacentHTML|document\.write|\beval\(", source)
+    assert re.search(r"export\{[\w$]+ as default\}", source)
+    assert len(source) < 80_000
+    target = tmp_path / "widget.mjs"
+    target.write_text(source, "utf-8")
+    checked = subprocess.run([_node(), "--check", target], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("name", WIDGETS)
+def test_styles_load_nothing(name):
+    style = (BUNDLES / f"{name}.css").read_text("utf-8")
+    assert not re.search(r"@import|url\(", style)
+    assert ".lp" in style
+
+
+def test_the_lock_file_is_of_package_json_and_names_no_registry():
+    package = json.loads((ROOT / "package.json").read_text())
+    lock = json.loads((ROOT / "package-lock.json").read_text())
+    assert lock["packages"][""]["devDependencies"] == package["devDependencies"]
+    assert "://" not in re.sub(r'"url": "[^"]*"', "", (ROOT / "package-lock.json").read_text())
+    every = [entry for name, entry in lock["packages"].items() if name]
+    assert every
+    assert all("resolved" not in entry and entry["integrity"].startswith("sha512-") for entry in every)
+
+
+def test_npm_test_runs_every_test_of_the_pure_functions():
+    """The command of ``npm test``, as npm runs it: by the shell, which expands the pattern for every Node."""
+    command = json.loads((ROOT / "package.json").read_text())["scripts"]["test"]
+    path = os.pathsep.join([str(Path(_node()).parent), os.environ.get("PATH", "")])
+    ran = subprocess.run(
+        ["sh", "-c", command], cwd=ROOT, env=os.environ | {"PATH": path}, capture_output=True, text=True, timeout=300
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    call = re.compile(r"^test\(", re.MULTILINE)
+    written = sum(len(call.findall(script.read_text("utf-8"))) for script in SCRIPTS.glob("*.test.mjs"))
+    assert re.findall(r"^\S tests (\d+)$", ran.stdout, re.MULTILINE) == [str(written)]

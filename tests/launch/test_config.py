@@ -4,19 +4,27 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
+import statistics
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from llmprof.errors import ConfigError, OutputError
-from llmprof.launch import ConfigManager, ExperimentConfig
-from llmprof.launch.config.files import template
-from llmprof.launch.engines._job import token_ids
+from llmprof.launch import ConfigManager, ExperimentConfig, plan
+from llmprof.launch.config import models
+from llmprof.launch.config.options import template
+from llmprof.launch.engines._job import token_ids, turns
+from llmprof.launch.engines._server import achieved
+from llmprof.launch.run import command
 from llmprof.launch.run import command as run_job
 from llmprof.launch.run import load as run_load
 from llmprof.launch.run.command import job
+from llmprof.launch.run.load import lengths, load
+from llmprof.theory import shape
 
 
 def config(**values) -> ExperimentConfig:
@@ -347,3 +355,330 @@ def test_a_commented_configuration_has_every_option_and_can_be_read(tmp_path):
     assert len(values) == len(names)
     path.write_text("\n".join(line for line in values if not line.startswith("python")))
     assert ConfigManager.load_config(path) == ExperimentConfig(model="random:tiny")
+
+
+RUN = Path("/runs/r")
+WORKER = ["/venv/bin/python", "/runs/r/inference_script.py", "--out", "/runs/r"]
+
+
+def config_of_command(**values) -> ExperimentConfig:
+    return ExperimentConfig.from_dict({"model": "random:tiny", "python": "/venv/bin/python"} | values)
+
+
+def test_ncu_takes_exactly_the_kernels_that_were_chosen():
+    made = command.ncu(
+        config_of_command(), WORKER, RUN / "report", kernels=["gemm<4>", "kern(x)"], skip=7, count=3, device=1
+    )
+    assert made[13:21] == [
+        *("--kernel-name-base", "function", "--devices", "1"),
+        *("--kernel-name", r"regex:^(gemm<4>|kern\(x\))$"),
+        *("--launch-skip", "7"),
+    ]
+    assert made[21:23] == ["--launch-count", "3"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
+        "cross_device_reduce_1stage",
+        "multimem_all_reduce_kernel",
+        "allreduce_fusion_kernel_oneshot_lamport",
+        "two_shot_all_reduce_kernel",
+    ],
+)
+def test_collectives_never_pass_the_filter_of_a_run_on_several_gpus(name):
+    made = command.ncu(config_of_command(tensor_parallel_size=2), WORKER, RUN / "report")
+    pattern = made[made.index("--kernel-name") + 1].removeprefix("regex:")
+    assert not re.search(pattern, name)
+    assert re.search(pattern, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT")
+    assert re.search(pattern, "fused_add_rms_norm_kernel")
+    assert "--kernel-name" not in command.ncu(config_of_command(), WORKER, RUN / "report"), "one GPU waits for nobody"
+
+
+def test_options_of_ncu_go_over_everything():
+    options = {
+        "kernel_name": "regex:flash", "launch_skip": 0, "launch_count": 2, "set": "basic",
+        "options": {"clock-control": "base", "--cache-control": "none", "force-overwrite": False, "replay-mode": None},
+    }  # fmt: skip
+    made = command.ncu(config_of_command(ncu_options=options), WORKER, RUN / "report", kernels=["a"], skip=5, count=9)
+    pairs = dict(zip(made[1::2], made[2::2], strict=False))
+    assert pairs["--kernel-name"] == "regex:flash"
+    assert (pairs["--launch-skip"], pairs["--launch-count"], pairs["--set"]) == ("0", "2", "basic")
+    assert (pairs["--clock-control"], pairs["--cache-control"]) == ("base", "none")
+    assert not {"--force-overwrite", "--replay-mode"} & set(made)
+
+
+@pytest.mark.parametrize("name", ["gemm", "regex:gemm", "^nvjet|gemm$", "."])
+def test_collectives_are_left_out_whatever_name_is_asked_for(name):
+    several = config_of_command(ncu_options={"kernel_name": name}, tensor_parallel_size=2)
+    made = command.ncu(several, WORKER, RUN / "report")
+    pattern = made[made.index("--kernel-name") + 1].removeprefix("regex:")
+    assert re.search(pattern, "cutlass_gemm" if name != "." else "x")
+    for waits in ("ncclDevKernel_AllReduce_gemm", "cross_device_reduce_1stage", "all_gather_gemm"):
+        assert not re.search(pattern, waits)
+
+
+def test_what_would_break_a_shell_is_one_argument():
+    nasty = "/models/a b; touch $(x) `y` \"z\" 'q' \n"
+    made = command.worker(config_of_command(python=f"{nasty}/python"), Path(nasty), RUN)
+    assert made[1] == nasty
+    assert len(made) == 4
+
+
+# --- environment
+
+
+def test_the_environment_makes_captures_right():
+    found = command.environment(config_of_command())
+    assert found == {
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+        "VLLM_USE_NCCL_SYMM_MEM": "0",
+        "NCCL_NVLS_ENABLE": "0",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TRANSFORMERS_OFFLINE": "1",
+    }
+    assert "HF_HUB_OFFLINE" not in command.environment(config_of_command(model="org/name"))
+
+
+def test_the_configuration_has_the_last_word_on_the_environment():
+    made = config_of_command(environment={"NCCL_NVLS_ENABLE": "1", "MINE": "x"})
+    found = command.whole_environment(made, {"NCCL_NVLS_ENABLE": "2", "HOME": "/h"})
+    assert (found["NCCL_NVLS_ENABLE"], found["MINE"], found["HOME"]) == ("1", "x", "/h")
+
+
+def test_secrets_are_kept_from_reports_that_hold_the_environment():
+    inherited = dict.fromkeys(
+        ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "DB_PASSWORD", "GOOGLE_CREDENTIALS", "BASIC_AUTH"], "s"
+    ) | {"TOKENIZERS_PARALLELISM": "true", "PATH": "/bin", "AUTHOR": "a"}
+    kept = command.whole_environment(config_of_command(profile_mode="nsys"), inherited)
+    assert "s" not in kept.values()
+    assert {"PATH", "AUTHOR"} <= set(kept)
+    assert command.whole_environment(config_of_command(profile_mode="torch"), inherited)["HF_TOKEN"] == "s"
+    asked = config_of_command(profile_mode="ncu", environment={"HF_TOKEN": "mine"})
+    assert command.whole_environment(asked, inherited)["HF_TOKEN"] == "mine"
+
+
+# --- plan
+
+
+@pytest.mark.parametrize(
+    ("mode", "passes"),
+    [
+        ("inference_only", [("engine", "/venv/bin/python")]),
+        ("torch", [("engine", "/venv/bin/python")]),
+        ("nsys", [("nsys", "nsys")]),
+        ("ncu", [("ncu", "ncu")]),
+        ("nsys_ncu", [("nsys", "nsys"), ("ncu", "ncu")]),
+    ],
+)
+def test_the_plan_lists_the_passes_and_writes_nothing(tmp_path, monkeypatch, mode, passes):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    made = plan(config_of_command(profile_mode=mode, results_dir=str(tmp_path / "results")))
+    assert [(name, argv[0]) for name, argv in made] == passes
+    assert not (tmp_path / "results").exists()
+
+
+# --- loads: lengths, arrivals, shared prefixes and files of requests
+
+
+def config_of_load(**values) -> ExperimentConfig:
+    return ExperimentConfig.from_dict({"model": "random:tiny", **values})
+
+
+def served(file=None, **load_of) -> ExperimentConfig:
+    more = {"file": str(file)} if file is not None else {}
+    return config_of_load(served=True, load=more | load_of)
+
+
+@pytest.mark.parametrize(
+    ("said", "mean", "deviation"),
+    [
+        ("512", 512, 0),
+        ("100:300", 200, 58),  # uniform: (300 - 100) / sqrt(12)
+        ("normal:400:50", 400, 50),
+        ("lognormal:400:200", 400, 200),
+        ("exponential:300", 300, 300),
+    ],
+)
+def test_lengths_have_the_mean_and_deviation_that_were_asked_for(said, mean, deviation):
+    found = lengths(said, 20_000, seed=1)
+    assert statistics.fmean(found) == pytest.approx(mean, rel=0.03)
+    assert statistics.pstdev(found) == pytest.approx(deviation, rel=0.06, abs=0.1)
+    assert found == lengths(said, 20_000, seed=1)
+    assert found[:50] != lengths(said, 50, seed=2) or not deviation
+
+
+@pytest.mark.parametrize(
+    "said", ["", "0", "-3", "9:3", "gauss:4:5", "normal:5", "exponential:a", "lognormal:0:1", "nan"]
+)
+def test_lengths_that_are_none_are_refused(said):
+    with pytest.raises(ConfigError, match=r"load\.input is .*expected N, LOW:HIGH"):
+        lengths(said, 3, seed=0)
+
+
+def test_every_request_of_a_served_run_has_a_prompt_of_its_own():
+    made, _ = job(config_of_load(served=True, input_tokens=64, server={"num_prompts": 20}), "tiny")
+    prompts = token_ids(made["synthetic"])
+    assert len(prompts) == 20
+    assert len({tuple(prompt) for prompt in prompts}) == 20
+    assert {len(prompt) for prompt in prompts} == {64}
+    assert made["prefix_caching"] is False
+
+
+def test_prompts_share_the_stated_share():
+    made, _ = job(served(input="40:80", shared_prefix=0.5, prefixes=2), "tiny")
+    prompts = token_ids(made["synthetic"])
+    assert len({tuple(prompt) for prompt in prompts}) == 16
+    for one, other in zip(prompts, prompts[2:], strict=False):
+        half = min(len(one), len(other)) // 2
+        assert one[:half] == other[:half]
+    assert prompts[0][:20] != prompts[1][:20]
+    assert made["prefix_caching"] is True
+
+
+def test_azure_traces_have_lengths_and_times(tmp_path):
+    file = tmp_path / "azure.csv"
+    file.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:48.1805900,7,2\n"
+    )
+    found = load(served(file))
+    assert (found.input_tokens, found.output_tokens) == ([374, 7], [44, 2])
+    assert found.arrivals_s == pytest.approx([0.0, 1.5])
+    assert load(served(file, speed=3.0)).arrivals_s == pytest.approx([0.0, 0.5])
+
+
+def test_json_lines_come_in_the_order_of_their_times(tmp_path):
+    file = tmp_path / "mooncake.jsonl"
+    rows = [{"timestamp": 3000, "input_length": 9, "output_length": 2}, {"timestamp": 1000, "input_length": 5}]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    found = load(served(file, time_unit="ms"))
+    assert (found.input_tokens, found.arrivals_s) == ([5, 9], [0.0, 2.0])
+    assert found.output_tokens == [16, 2]
+    made, _ = job(served(file, time_unit="ms"), "tiny")
+    assert made["server"]["num_prompts"] == 2
+    assert [len(prompt) for prompt in token_ids(made["synthetic"])] == [5, 9]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{broken", "line 2 of load.jsonl: '{broken' is not a JSON object"),
+        ('{"timestamp": 1, "input_length": -4}', "line 2 .*input_length is -4, which is not a number of tokens"),
+        ('{"timestamp": "soon", "input_length": 4}', "line 2 .*'soon' is not a time"),
+        ('{"timestamp": 1}', "line 2 .*neither a length .* nor a prompt"),
+    ],
+)
+def test_a_broken_line_is_named_and_left_out_only_when_asked(tmp_path, line, words):
+    file = tmp_path / "load.jsonl"
+    good = '{"timestamp": 0, "input_length": 3}'
+    file.write_text(f"{good}\n{line}\n{good}\n")
+    with pytest.raises(ConfigError, match=words) as error:
+        load(served(file))
+    assert error.value.facts["line"] == 2
+    found = load(served(file, skip_broken=True))
+    assert found.input_tokens == [3, 3]
+    assert found.notes == ("1 broken lines of load.jsonl were left out: 2",)
+
+
+def test_a_file_without_requests_and_times_in_some_lines(tmp_path):
+    file = tmp_path / "load.jsonl"
+    file.write_text("\n")
+    with pytest.raises(ConfigError, match="has no requests"):
+        load(served(file))
+    file.write_text('{"timestamp": 0, "input_length": 3}\n{"input_length": 3}')
+    with pytest.raises(ConfigError, match=r"only some lines of .* have a time"):
+        load(served(file))
+
+
+def test_the_achieved_rate_is_over_the_time_that_the_requests_took():
+    requests = [{"start_ns": k * 10**9, "e2e_s": 2.0, "arrived_s": 0.0} for k in range(4)]
+    # four requests arrive within 3 s, and the last one ends after 5 s
+    assert achieved(requests, [0.0, 1.0, 2.0, 3.0]) == {"arrived_per_s": 1.0, "answered_per_s": 0.8}
+    assert achieved(requests[:1], [0.0]) == {"arrived_per_s": None, "answered_per_s": None}
+
+
+class _Notes:
+    def __init__(self, walls):
+        self.document, self.notes, self._walls = {"stages": []}, [], iter(walls)
+
+    def measure(self):
+        self.document["stages"].append({"name": "plain", "dur_ns": next(self._walls)})
+
+    def note(self, text):
+        self.notes.append(text)
+
+
+@pytest.mark.parametrize(
+    ("walls", "until", "repeats", "noted"),
+    [
+        ([100, 130, 90, 100], None, 2, 0),
+        ([100, 101, 100] * 9, 0.03, 3, 0),  # half width: 4.303 * 0.577 / sqrt(3) = 1.43 of 100.3
+        ([100, 200] * 20, 0.03, 6, 1),
+    ],
+)
+def test_repeats_go_on_until_the_mean_is_known(walls, until, repeats, noted):
+    record = _Notes(walls)
+    for _ in turns({"until": until, "most_repeats": 6}, record, "plain", 2):
+        record.measure()
+    assert len(record.document["stages"]) == repeats
+    assert len(record.notes) == noted
+
+
+# --- the catalogue of models with random weights
+
+
+@pytest.mark.parametrize("name", models.NAMES)
+def test_every_model_is_whole_and_has_a_source(name):
+    config = models.config_of(name)
+    assert {"architectures", "model_type", "vocab_size"} <= set(config)
+    assert shape(config).hidden >= 256
+    assert config["vocab_size"] >= 10240
+    assert name in models.SOURCES[name] or name.startswith("tiny")
+
+
+def test_a_model_of_the_catalogue_is_written(tmp_path):
+    found = models.resolve("random:tiny", tmp_path / "model")
+    assert found == tmp_path / "model" / "tiny"
+    assert json.loads((found / "config.json").read_text()) == models.config_of("tiny")
+
+
+def test_an_unknown_model_names_the_nearest(tmp_path):
+    with pytest.raises(ConfigError, match=r"there is no model random:Qwen2\.5-7;.*did you mean random:Qwen2\.5-7B\?"):
+        models.resolve("random:Qwen2.5-7", tmp_path)
+
+
+def test_a_folder_with_a_config_is_taken(tmp_path, monkeypatch):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.json").write_text("{}")
+    assert models.resolve(str(tmp_path / "m"), tmp_path / "x") == tmp_path / "m"
+    monkeypatch.chdir(tmp_path)
+    assert models.resolve("m", tmp_path / "x") == tmp_path / "m"
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["missing", "./missing", "/missing", "a/b/c"])
+def test_a_missing_folder_is_refused(tmp_path, name):
+    with pytest.raises(ConfigError, match=f"the model's folder {name} is missing.*random:tiny"):
+        models.resolve(name, tmp_path)
+
+
+def test_a_folder_without_a_config_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"has no config\.json; expected a folder with the config\.json of a model"):
+        models.resolve(str(tmp_path), tmp_path)
+
+
+def test_a_name_on_a_hub_is_passed_on(tmp_path):
+    assert str(models.resolve("Qwen/Qwen2.5-7B", tmp_path)) == "Qwen/Qwen2.5-7B"
+
+
+def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError):
+        models.resolve("random:tiny", tmp_path / "file")

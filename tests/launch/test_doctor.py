@@ -13,9 +13,8 @@ import pytest
 
 from llmprof.errors import ArgumentError
 from llmprof.launch import ExperimentConfig
-from llmprof.launch.doctor import facts as doctor_facts
-from llmprof.launch.doctor.doctor import doctor
-from llmprof.launch.doctor.facts import Facts, Gpu, GpuProcess, Interpreter, Tool
+from llmprof.launch.doctor import doctor as checks
+from llmprof.launch.doctor.doctor import Facts, Gpu, GpuProcess, Interpreter, Tool, doctor
 from tests.launch.fake_nvml import FakeNvml
 
 GIB = 2**30
@@ -300,9 +299,9 @@ def test_vtune_may_not_trace_under_a_narrow_ptrace_scope():
 def test_a_port_in_use():
     with socket.create_server(("127.0.0.1", 0)) as server:
         number = server.getsockname()[1]
-        assert doctor_facts._port_free(number) is False
-    assert doctor_facts._port_free(number) is True
-    assert doctor_facts._port_free(0) is None
+        assert checks._port_free(number) is False
+    assert checks._port_free(number) is True
+    assert checks._port_free(0) is None
 
 
 def write_program(path: Path, text: str) -> str:
@@ -315,15 +314,15 @@ def test_tools_on_path_and_beside_it(tmp_path, monkeypatch):
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     monkeypatch.setenv("PATH", str(bin_folder))
-    monkeypatch.setattr(doctor_facts, "_USUAL", {"nsys": (f"{tmp_path}/opt/*/nsys",), "ncu": ()})
-    assert doctor_facts._tool("nsys", asked=True) == Tool()
+    monkeypatch.setattr(checks, "_USUAL", {"nsys": (f"{tmp_path}/opt/*/nsys",), "ncu": ()})
+    assert checks._find_tool("nsys", asked=True) == Tool()
     for version in ("2024", "2025"):
         (tmp_path / "opt" / version).mkdir(parents=True)
         write_program(tmp_path / "opt" / version / "nsys", "true")
-    assert doctor_facts._tool("nsys", asked=True) == Tool(elsewhere=f"{tmp_path}/opt/2025")
+    assert checks._find_tool("nsys", asked=True) == Tool(elsewhere=f"{tmp_path}/opt/2025")
     path = write_program(bin_folder / "nsys", "echo NVIDIA Nsight Systems version 2025.3.1")
-    assert doctor_facts._tool("nsys", asked=True) == Tool(path=path, version="NVIDIA Nsight Systems version 2025.3.1")
-    assert doctor_facts._tool("nsys", asked=False) == Tool(path=path)
+    assert checks._find_tool("nsys", asked=True) == Tool(path=path, version="NVIDIA Nsight Systems version 2025.3.1")
+    assert checks._find_tool("nsys", asked=False) == Tool(path=path)
 
 
 @pytest.mark.parametrize(
@@ -337,14 +336,14 @@ def test_tools_on_path_and_beside_it(tmp_path, monkeypatch):
     ids=["fails", "says-why", "no-python", "hangs"],
 )
 def test_an_interpreter_that_does_not_work(tmp_path, text, error):
-    found = doctor_facts.ask_engine(
+    found = checks.ask_engine(
         config(python=write_program(tmp_path / "python", text)), timeout_s=0.3 if "sleep" in text else 30
     )
     assert error in found.error
 
 
 def test_an_interpreter_that_is_not_there(tmp_path):
-    assert "there is no program" in doctor_facts.ask_engine(config(python=str(tmp_path / "python"))).error
+    assert "there is no program" in checks.ask_engine(config(python=str(tmp_path / "python"))).error
 
 
 def test_torch_is_found_without_importing_it(tmp_path):
@@ -354,7 +353,7 @@ def test_torch_is_found_without_importing_it(tmp_path):
     (torch / "version.py").write_text("__version__ = '2.11.0'\ncuda: str = '13.0'\nhip = None\n")
     (tmp_path / "torch-2.11.0.dist-info").mkdir()
     (tmp_path / "torch-2.11.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.11.0\n")
-    found = doctor_facts.ask_engine(config(python=sys.executable, environment={"PYTHONPATH": str(tmp_path)}))
+    found = checks.ask_engine(config(python=sys.executable, environment={"PYTHONPATH": str(tmp_path)}))
     assert found.error == ""
     assert "torch" in found.modules
     assert found.versions["torch"] == "2.11.0"
@@ -395,7 +394,7 @@ class Nvml(FakeNvml):
 def test_facts_of_gpus():
     nvml = Nvml()
     nvml.processes = [SimpleNamespace(pid=2**30, usedGpuMemory=5)]
-    found = doctor_facts.ask_gpus(nvml, "1")
+    found = checks.ask_gpus(nvml, "1")
     (gpu,) = found["gpus"]
     assert (found["driver"], found["cuda_driver"]) == ("580.95.05", "13.1")
     assert (gpu.index, gpu.name, gpu.free_bytes, gpu.memory_bytes) == (0, "NVIDIA H200", 79_000, 80_000)
@@ -412,17 +411,17 @@ def test_without_a_driver(code, gpus, monkeypatch):
         raise nvml.NVMLError(code)
 
     monkeypatch.setattr(nvml, "nvmlInit", refuse)
-    found = doctor_facts.ask_gpus(nvml, None)
+    found = checks.ask_gpus(nvml, None)
     assert found["gpus"] == gpus
     assert found["gpu_problem"]
 
 
 def test_nothing_is_changed_on_a_gpu():
     """No call of NVML that sets anything is named anywhere in the doctor or the monitors."""
-    folder = Path(doctor_facts.__file__).parent
+    folder = Path(checks.__file__).parent
     files = [*folder.glob("*.py"), *(folder.parent / "monitors").glob("*.py")]
     assert len(files) > 6
-    assert {"facts.py", "doctor.py", "nvml.py"} <= {file.name for file in files}
+    assert {"doctor.py", "nvml.py"} <= {file.name for file in files}
     assert [file.name for file in files if "nvmlDeviceSet" in file.read_text() or "Reset" in file.read_text()] == []
 
 

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import time
@@ -14,8 +16,10 @@ import time
 import pytest
 
 from llmprof.errors import ConfigError
-from llmprof.launch import engines
-from tests.launch.vllm_stand_in import Ran, StandInVllm, job
+from llmprof.launch import ExperimentConfig, engines, plan
+from llmprof.launch.engines import _machine, _vllm
+from llmprof.launch.engines._job import Record
+from tests.launch.vllm_stand_in import HERE, Ran, StandInVllm, job
 from tests.processes import is_running
 
 KINDS = {"vllm": {}, "served": {"served": True}, "transformers": {"engine": "transformers"}}
@@ -287,3 +291,398 @@ def test_an_interpreter_without_the_engine_is_explained(tmp_path):
     assert ran.status == 3
     assert ran.worker["error"]["message"] == f"{sys.executable} has no vLLM"
     assert "python" in ran.worker["error"]["advice"]
+
+
+# --- parts of the engine scripts, each by itself
+
+
+MESSAGES = {
+    "AssertionError: Error in memory profiling. Initial free memory 3 GiB": "memory",
+    "Total number of attention heads (4) must be divisible by tensor parallel size (3)": "tensor_parallel_size",
+    "Value error, User-specified max_model_len (9000) is greater than the derived max_model_len": "max_model_len",
+    "ValueError: The decoder prompt (length 900) is longer than the maximum model length of 512.": "max_model_len",
+    "Value error, Model architectures ['Abc'] are not supported for now.": "architecture",
+    "OSError: abc is not a local folder and is not a valid model identifier": "config.json",
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690": "NCCL_DEBUG",
+    "ModuleNotFoundError: No module named 'flashinfer'": "VLLM_USE_FLASHINFER_SAMPLER",
+    "ModuleNotFoundError: No module named 'jmespath'": "install",
+    "AttributeError: 'profile' object has no attribute 'annotate_context_manager'": "another version",
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_known_errors_have_an_advice(message):
+    assert MESSAGES[message] in (_machine.known(message) or ("", ""))[1]
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["IndexError: list index out of range", "INFO Available KV cache memory: 3.2 GiB", "INFO Using FlashInfer backend"],
+)
+def test_what_is_not_known_has_none(message):
+    assert _machine.known(message) is None
+
+
+def test_an_error_is_explained_by_what_led_to_it():
+    try:
+        try:
+            raise ValueError("No available memory for the cache blocks.")
+        except ValueError as first:
+            raise RuntimeError("the engine failed") from first
+    except RuntimeError as error:
+        found = _machine.failure(error, "")
+    assert found["message"] == "the engine failed"
+    assert "kv_cache_memory_bytes" in found["advice"]
+    assert found["traceback"].endswith("RuntimeError: the engine failed\n")
+
+
+def test_the_first_error_of_a_log_is_the_cause():
+    log = (
+        "(EngineCore pid=1) ERROR 11-21 13:21:24 [core.py:1] ValueError: not enough heads \n"
+        "BrokenPipeError: [Errno 32] Broken pipe\n"
+        "RuntimeError: Engine core initialization failed. See root cause above.\n"
+    )
+    found = _machine.errors_in(log)
+    assert found == [
+        "ValueError: not enough heads",
+        "RuntimeError: Engine core initialization failed. See root cause above.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "advised"),
+    [(-11, "SIGSEGV", "PYTHONFAULTHANDLER"), (-9, "SIGKILL", "main memory"), (-250, "signal 250", None)],
+)
+def test_a_worker_that_a_signal_ended_is_named(code, name, advised):
+    log = (
+        "(MainProcess pid=7) WARNING 11-23 09:25:14 [base.py:380] ValueError: Tokenizer not available\n"
+        f"(EngineCore pid=9) ERROR 11-23 Worker proc VllmWorker-1 died unexpectedly (exit code: {code})\n"
+        "(EngineCore pid=9) ERROR 11-23 [core.py:1750] RuntimeError: cancelled\n"
+    )
+    found = _machine.failure(RuntimeError("Call to profile method failed: cancelled"), log)
+    ended = f"its worker VllmWorker-1 was ended by {name}"
+    assert found["message"] == f"Call to profile method failed: cancelled (its log: {ended})"
+    assert (advised in found["advice"]) if advised else (found["advice"] is None)
+
+
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [(None, ["H200", "H100", "L4"]), ("2,0", ["L4", "H200"]), ("GPU-bbbb", ["H100"]), ("", []), ("MIG-1", None)],
+    ids=["all", "numbers", "name", "none", "unknown"],
+)
+def test_gpus_are_those_that_are_visible(tmp_path, monkeypatch, visible, names):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '0, GPU-aaaa, H200'; echo '1, GPU-bbbb, H100'; echo '2, GPU-cccc, L4'\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path), os.environ["PATH"]]))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert _machine.gpu_names() == names
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "wanted"),
+    [
+        ({0, 1}, 1, {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}),
+        ({0, 1}, 2, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
+        ({2, 3, 5, 7, 8}, 2, {"VLLM_CPU_OMP_THREADS_BIND": "2,3|5,7"}),
+        ({0}, 2, {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}),
+    ],
+    ids=["one rank", "a core each", "shares", "too few"],
+)
+def test_ranks_share_the_cores_of_a_cpu(monkeypatch, cores, ranks, wanted):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
+    assert _machine.cpu_threads(ranks) == wanted
+
+
+def test_fields_of_a_class_are_read_without_importing_it(tmp_path):
+    source = tmp_path / "a.py"
+    source.write_text("import nothing_like_this\nclass A:\n    x: int = 1\n    y = 2\nclass B(A):\n    z: str\n")
+    assert _vllm.fields_of(source, "A") == {"x"}
+    assert _vllm.fields_of(source, "A", "B") == {"x", "z"}
+    assert _vllm.fields_of(source, "C") is None
+    assert _vllm.fields_of(tmp_path / "b.py", "A") is None
+
+
+def test_a_stage_that_fails_is_not_measured(tmp_path):
+    record = Record(tmp_path / "out", job())
+    with record.stage("init"):
+        pass
+    with pytest.raises(KeyError), record.stage("plain", repeat=0):
+        raise KeyError
+    assert [stage["name"] for stage in record.document["stages"]] == ["init"]
+    assert len((tmp_path / "out" / "events.jsonl").read_text().splitlines()) == 2
+
+
+# --- the script of a served vLLM, on a stand-in server
+
+
+def server(**changes):
+    return job()["server"] | changes
+
+
+def served(vllm, how=None, **changes):
+    return vllm.run(how, served=True, **changes)
+
+
+def test_a_server_is_started_loaded_profiled_and_stopped(vllm):
+    ran = served(vllm, repeat=1)
+    assert ran.status == 0, ran.errors
+    completions, rpc = "/v1/completions", "/collective_rpc"
+    assert ran.order == [
+        *("serve", "child", "/start_profile", completions, "/stop_profile", rpc),
+        *([completions] * 2 + [completions] * 4),
+        *(rpc, "/start_profile", *[completions] * 4, "/stop_profile", rpc, rpc, "interrupted"),
+    ]
+    methods = ["llmprof_begin", "llmprof_watch_steps", "llmprof_steps", "llmprof_facts"]
+    assert [call["body"]["method"] for call in ran.called(rpc)] == methods
+    assert not is_running(ran.called("child")[0]["pid"])
+    stages = [stage["name"] for stage in ran.worker["stages"]]
+    assert stages == ["serve", "warm_profiler", "warmup", "plain", "start_profile", "profiled", "stop_profile"]
+    assert ran.called("serve")[0]["dev"] == "1"
+    assert served(vllm, profiler="none").calls[-1]["what"] == "interrupted"
+
+
+def test_the_command_of_the_server_has_the_options_of_the_engine(vllm):
+    ran = served(vllm, engine_args={"api_key": "k", "max_num_seqs": 4, "frob": 1}, tensor_parallel_size=2)
+    (found,) = ran.called("serve")
+    argv = found["argv"]
+    port = argv[argv.index("--port") + 1]
+    profiler = {
+        "profiler": "torch",
+        "max_iterations": 0,
+        "torch_profiler_dir": str(ran.out / "traces"),
+        "torch_profiler_with_stack": False,
+        "torch_profiler_record_shapes": True,
+        "torch_profiler_with_memory": False,
+        "torch_profiler_dump_cuda_time_total": False,
+        "ignore_frontend": True,
+    }
+    assert argv == [
+        *("serve", str(vllm.model), "--host", "127.0.0.1", "--port", port),
+        *("--dtype", "bfloat16", "--max-model-len", "128"),
+        *("--tensor-parallel-size", "2", "--pipeline-parallel-size", "1", "--distributed-executor-backend", "mp"),
+        *("--seed", "0", "--load-format", "dummy", "--skip-tokenizer-init", "--no-enable-prefix-caching"),
+        *("--worker-extension-cls", "llmprof_worker.LlmprofWorker", "--api-key", "k", "--max-num-seqs", "4"),
+        *("--profiler-config", json.dumps(profiler), "--served-model-name", "model"),
+    ]
+    assert ran.worker["dropped_engine_args"] == ["frob"]
+
+
+def test_times_of_requests_are_those_that_the_client_saw(vllm):
+    ran = served(vllm, {"token_s": 0.01}, repeat=1)
+    for one in ran.worker["requests"]:
+        assert (one["prompt_tokens"], one["output_tokens"], one["finish_reason"]) == (3, 3, "length")
+        assert len(one["itl_s"]) == 2
+        assert one["ttft_s"] >= 0.01
+        assert one["e2e_s"] == pytest.approx(one["ttft_s"] + sum(one["itl_s"]))
+        assert one["tpot_s"] == pytest.approx(sum(one["itl_s"]) / 2)
+        assert one["queue_s"] is None
+    phases = [(one["phase"], one["request"]) for one in ran.worker["requests"]]
+    wanted = {"warmup": 2, "plain": 4, "profiled": 4}
+    assert phases == [(phase, k) for phase, count in wanted.items() for k in range(count)]
+    assert (ran.out / "generated_output.txt").read_text().startswith("=== request 0: token numbers\n1 2 3\n")
+
+
+def test_the_cache_is_read_from_the_metrics(vllm):
+    cache = served(vllm, {"token_s": 0.25}, plain=False, warmup=0).worker["kv_cache"]
+    known = {"blocks": 100, "block_size": 16, "tokens": 1600, "bytes": None, "peak_usage": 0.25}
+    assert cache == known
+
+
+def test_the_window_may_begin_within_the_load(vllm):
+    ran = served(vllm, {"token_s": 0.05}, server=server(profile_after_s=0.05, max_concurrency=1), warmup=0, plain=False)
+    assert ran.status == 0, ran.errors
+    at = ran.order.index("/start_profile")
+    assert ran.order[at - 1] == "/v1/completions"
+    assert ran.order[at + 1] == "/v1/completions"
+
+
+def test_a_window_after_the_load_is_refused(vllm):
+    ran = served(vllm, server=server(profile_after_s=30.0), plain=False)
+    assert ran.status == 3
+    assert "profile_after_s" in ran.worker["error"]["advice"]
+
+
+def test_a_port_in_use_is_explained(vllm):
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        ran = served(vllm, server=server(port=port))
+    assert ran.status == 3
+    assert ran.worker["error"]["message"].startswith(f"port {port} cannot be used: ")
+    assert ran.worker["error"]["advice"] == "choose another server port, or 0"
+    assert ran.order == []
+
+
+def test_a_server_that_ends_at_once_is_explained_from_its_log(vllm):
+    ran = served(vllm, {"exits": "ValueError: No available memory for the cache blocks."})
+    assert ran.status == 3
+    message = "the server ended with status 1 (its log: ValueError: No available memory for the cache blocks.)"
+    assert ran.worker["error"]["message"] == message
+
+
+def test_a_server_that_never_answers_is_given_up(vllm):
+    ran = served(vllm, {"sick": True}, server=server(health_timeout_s=0.5))
+    assert ran.status == 3
+    assert ran.worker["error"]["message"] == "the server did not answer within 0.5 s"
+    # on a busy machine the server may be ended before it has a child
+    assert not any(is_running(child["pid"]) for child in ran.called("child"))
+
+
+def test_a_server_that_dies_in_the_middle_is_explained_from_its_log(vllm):
+    ran = served(vllm, {"dies": True})
+    assert ran.status == 3
+    assert "the server ended in the middle of a request" in ran.worker["error"]["message"]
+    assert "CUDA out of memory" in ran.worker["error"]["message"]
+    assert not is_running(ran.called("child")[0]["pid"])
+
+
+def test_a_refused_request_is_an_error(vllm):
+    ran = served(vllm, {"refuses": True})
+    assert ran.status == 1
+    assert ran.worker["error"]["message"] == 'the server answered 404: {"error": "no such model"}'
+
+
+def test_an_interrupt_ends_the_server_and_its_children(vllm):
+    process = vllm.start({"token_s": 30.0}, served=True)
+    calls = vllm.folder / "calls.jsonl"
+    until = time.monotonic() + 180
+    while time.monotonic() < until and not (calls.exists() and "/v1/completions" in calls.read_text()):
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    ran = vllm.finish(process)
+    assert ran.status == 130
+    assert ran.worker["error"]["type"] == "KeyboardInterrupt"
+    assert not is_running(ran.called("child")[0]["pid"])
+    assert ran.order[-1] == "interrupted"
+
+
+# --- scripts of SGLang's and TensorRT-LLM's servers on stand-ins: their command lines, and when the window is open
+
+
+COMPLETIONS = "/v1/completions"
+
+
+@pytest.fixture
+def site(tmp_path):
+    """Stand-ins of both servers, and a model with a tokenizer."""
+    made = StandInVllm(tmp_path)
+    server = (HERE / "server.py").read_text()
+    package = tmp_path / "site" / "sglang"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "launch_server.py").write_text(server)
+    for name, version in (("sglang", "0.5.11"), ("tensorrt_llm", "1.2.0")):
+        info = tmp_path / "site" / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    program = tmp_path / "bin" / "trtllm-serve"
+    program.write_text(f"#!{sys.executable}\n{server}")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    (made.model / "tokenizer.json").write_text("{}")
+    return made
+
+
+def run(site, name, how=None, **changes):
+    return site.run(how, engine=name, served=True, repeat=1, random_weights=False, **changes)
+
+
+def argv_of(ran):
+    (call,) = ran.called("serve")
+    return call["argv"]
+
+
+def test_sglang_is_told_to_record_the_profiled_requests_alone(site):
+    ran = run(site, "sglang", tensor_parallel_size=2, engine_args={"mem_fraction_static": 0.7, "enable_metrics": True})
+    assert ran.status == 0, ran.errors
+    assert ran.order == [
+        *("serve", "child", *[COMPLETIONS] * 2, *[COMPLETIONS] * 4),
+        *("/start_profile", *[COMPLETIONS] * 4, "/stop_profile", "interrupted"),
+    ]
+    argv = argv_of(ran)
+    port = argv[-1]
+    assert argv == [
+        *("--model-path", str(site.model), "--served-model-name", "model", "--dtype", "bfloat16"),
+        *("--context-length", "128", "--tp-size", "2", "--pp-size", "1", "--random-seed", "0", "--disable-radix-cache"),
+        *("--mem-fraction-static", "0.7", "--enable-metrics", "--host", "127.0.0.1", "--port", port),
+    ]
+    (began,) = ran.called("/start_profile")
+    assert began["body"] == {
+        "output_dir": str(ran.out / "traces"), "activities": ["CPU", "GPU"], "record_shapes": True, "with_stack": False,
+    }  # fmt: skip
+    phases = [(one["phase"], one["request"]) for one in ran.worker["requests"]]
+    wanted = {"warmup": 2, "plain": 4, "profiled": 4}
+    assert phases == [(phase, k) for phase, count in wanted.items() for k in range(count)]
+    assert ran.worker["engine_version"] == "0.5.11"
+    assert any("never on hardware" in note for note in ran.worker["notes"])
+    assert not is_running(ran.called("child")[0]["pid"])
+
+
+def test_trtllm_serve_gets_its_window_by_the_environment(site, tmp_path):
+    server = job()["server"] | {"profile_from_iteration": 40}
+    seen = tmp_path / "environment.json"
+    program = tmp_path / "bin" / "trtllm-serve"
+    text = program.read_text()
+    write = f"import json, os\nopen({str(seen)!r}, 'w').write(json.dumps(dict(os.environ)))\n"
+    program.write_text(text.replace('"""A stand-in', f'{write}"""A stand-in', 1))
+    ran = run(site, "tensorrt_llm", server=server, max_iterations=30, engine_args={"max_batch_size": 8})
+    assert ran.status == 0, ran.errors
+    assert ran.order == ["serve", "child", *[COMPLETIONS] * 10, "interrupted"]
+    assert argv_of(ran)[:-4] == [
+        *(str(site.model), "--backend", "pytorch", "--tp_size", "1", "--pp_size", "1", "--max_seq_len", "128"),
+        *("--max_batch_size", "8"),
+    ]
+    values = json.loads(seen.read_text())
+    assert values["TLLM_PROFILE_START_STOP"] == "40-70"
+    assert values["TLLM_TORCH_PROFILE_TRACE"] == str(ran.out / "traces" / "rank0.pt.trace.json")
+    assert ran.worker["engine_version"] == "1.2.0"
+    assert any("iterations 40-70" in note for note in ran.worker["notes"])
+    run(site, "tensorrt_llm", profiler="none")
+    assert "TLLM_PROFILE_START_STOP" not in json.loads(seen.read_text())
+
+
+@pytest.mark.parametrize("name", ["sglang", "tensorrt_llm"])
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"layer_annotations": True}, "layer_annotations works with the engine vllm only"),
+        ({"memory_snapshot": True}, "memory_snapshot works with the engine vllm only"),
+        ({"tensor_parallel_size": 4}, "needs 4 GPUs"),
+    ],
+)
+def test_what_they_cannot_do_is_refused_before_a_server_starts(site, name, changes, found):
+    ran = run(site, name, **changes)
+    assert ran.status == 3
+    assert found in ran.worker["error"]["message"]
+    assert ran.calls == []
+
+
+def test_a_model_without_a_tokenizer_is_refused_and_so_are_random_weights_where_they_cannot_be(site):
+    ran = site.run(None, engine="tensorrt_llm", served=True, random_weights=True)
+    assert "random weights" in ran.worker["error"]["message"]
+    (site.model / "tokenizer.json").unlink()
+    assert "no tokenizer" in run(site, "sglang").worker["error"]["message"]
+
+
+def test_a_server_that_dies_or_refuses_is_explained(site):
+    ran = run(site, "sglang", {"dies": True})
+    assert "CUDA out of memory" in ran.worker["error"]["message"]
+    ran = run(site, "tensorrt_llm", {"refuses": True})
+    assert ran.worker["error"]["message"] == 'the server answered 404: {"error": "no such model"}'
+    assert not is_running(ran.called("child")[0]["pid"])
+
+
+def test_command_lines_under_nsys_and_modes_that_are_refused(tmp_path):
+    config = ExperimentConfig(
+        model=str(tmp_path), engine="tensorrt_llm", served=True, profile_mode="nsys", python="/usr/bin/python3"
+    )
+    ((name, argv),) = plan(config)
+    assert (name, argv[1]) == ("nsys", "profile")
+    assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop", "--trace-fork-before-exec=true"} <= set(argv)
+    with pytest.raises(ConfigError, match="tensorrt_llm does not support profile_mode ops; expected one of inference"):
+        config.replace(profile_mode="ops")
+    with pytest.raises(ConfigError, match="sglang runs as a server only"):
+        config.replace(engine="sglang", served=False, profile_mode="torch")

@@ -1,20 +1,32 @@
 from __future__ import annotations
 
 import json
+import math
+import os
+import signal
 import stat
+import subprocess
 import sys
+import time
 
 import polars as pl
+import psutil
 import pytest
 
 from llmprof import analyze
-from llmprof.errors import CaptureError, LaunchError, NotCapturedError, TraceWarning
-from llmprof.launch import ExperimentRunner, open_run, resume
+from llmprof.batch import BatchRunner, open_sweep
+from llmprof.errors import CaptureError, LaunchError, NotCapturedError, ReadError, TraceWarning
+from llmprof.launch import ExperimentConfig, ExperimentRunner, open_run, resume
 from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run import profilers as run_ncu
+from llmprof.launch.run import requests as run_requests
+from llmprof.launch.run.failures import check
 from llmprof.launch.run.folder import UNIMPORTED
+from llmprof.launch.run.results import energy, energy_summary
 from llmprof.trace import Trace
-from tests.analyze.builders import GEMM, NORM, kernels, labels, launches
+from tests.analyze.builders import GEMM, NORM, forward, kernels, labels, launches
+from tests.launch.vllm_stand_in import StandInVllm
+from tests.processes import still_running
 
 ALWAYS = {
     "config.yaml", "experiment.log", "summary.json", "gpu_info.json", "generated_output.txt", "metrics.json",
@@ -331,3 +343,404 @@ def test_a_steady_step_is_chosen_early_and_ends_the_run_early():
     # 2 launches of the prefill, 4 of the first decode step; the second one is the third step
     assert (found.skip, found.count, found.steps) == (2 + 4, 2, 3)
     assert found.functions == (GEMM, "fused_add_rms_norm_kernel")
+
+
+STEP = "execute_context_0(0)_generation_4(4)"
+CUDA = {"platform": "cuda"}
+
+
+def config(**values) -> ExperimentConfig:
+    return ExperimentConfig.from_dict({"model": "random:tiny"} | values)
+
+
+def whole(ranks: int = 1, *, labelled: bool = True) -> Trace:
+    """Two labelled steps of a small model on each rank."""
+    parts, calls, marks = [], [], []
+    for rank in range(ranks):
+        for step in range(2):
+            at = 100 + 1000 * step
+            part = kernels(forward(2), start=at, rank=rank, first=1 + 100 * step)
+            parts.append(part)
+            calls.append(launches(part))
+            marks.append(labels([(STEP, at - 20, 400)], rank=rank))
+    tables = {"kernels": pl.concat(parts), "runtime": pl.concat(calls), "markers": pl.concat(marks)}
+    return Trace(tables if labelled else {k: v for k, v in tables.items() if k != "markers"})
+
+
+def test_a_whole_capture_is_described():
+    found = check(whole(2), config(tensor_parallel_size=2), CUDA | {"stages": [{"name": "profiled", "dur_ns": 2000}]})
+    kernels_of_a_rank = 2 * len(forward(2))
+    assert found["ranks"] == {0: kernels_of_a_rank, 1: kernels_of_a_rank}
+    assert found["events_are"] == "kernels"
+    assert found["steps"] == {0: 2, 1: 2}
+    assert found["steps_from"] == ["vllm"]
+    assert found["step_share"] == {0: 1.0, 1: 1.0}
+    # from the first label (80) to the end of the second (1080 + 400)
+    assert found["window_share"] == pytest.approx(1400 / 2000)
+    assert found["warnings"] == []
+
+
+@pytest.mark.parametrize("mode", ["torch", "nsys"])
+def test_a_missing_rank_is_an_error_with_its_cause(mode):
+    with pytest.raises(
+        CaptureError, match=r"kernels of ranks 0 and 1, but none of ranks 2 and 3; expected kernels of all 4 ranks"
+    ) as caught:
+        check(whole(2), config(tensor_parallel_size=4, profile_mode=mode), CUDA)
+    assert caught.value.facts["missing"] == [2, 3]
+    assert ("spawned" in caught.value.hint) is (mode == "nsys")
+
+
+EMPTY = kernels([])
+
+
+@pytest.mark.parametrize(
+    ("tables", "mode", "found", "why"),
+    [
+        ({}, "nsys", "the capture is empty", "followed no process"),
+        ({"kernels": EMPTY}, "nsys", "no kernels", "followed no process"),
+        ({"kernels": EMPTY, "runtime": launches(kernels(["a"]))}, "nsys", "no kernels", "older than the driver"),
+        ({"runtime": launches(kernels(["a"]))}, "torch", "empty: .*no device activity", "CUPTI"),
+        ({"kernels": EMPTY}, "torch", "no kernels", "no step ran in the profiled window"),
+    ],
+)
+def test_an_empty_capture_is_an_error_with_its_cause(tables, mode, found, why):
+    with pytest.raises(CaptureError, match=found) as caught:
+        check(Trace(tables), config(profile_mode=mode), CUDA)
+    assert why in caught.value.hint
+
+
+def test_a_run_on_a_gpu_with_operators_only_is_empty(sample_trace):
+    with pytest.raises(CaptureError, match=r"no kernels.*CUPTI"):
+        check(sample_trace("torch_cpu_tp2_layer_annotations"), config(tensor_parallel_size=2), CUDA)
+
+
+def test_what_is_odd_is_a_warning():
+    stages = [{"name": "profiled", "dur_ns": 20_000}]
+    outside = kernels([("other", 5000)], start=0, first=900)
+    trace = whole()
+    trace = Trace({**trace.tables, "kernels": pl.concat([trace.kernels.select(outside.columns), outside])})
+    found = check(trace, config(max_iterations=2), CUDA | {"stages": stages})
+    assert len(found["warnings"]) == 2
+    assert "of the time of rank 0 lies in steps" in found["warnings"][0]
+    assert "% of the profiled time (max_iterations is 2)" in found["warnings"][1]
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "mode"),
+    [
+        ("torch_tp1_cudagraph", 1, "torch"),
+        ("torch_tp4_eager_nccl", 4, "torch"),
+        ("torch_pp2_eager", 2, "torch"),
+        ("nsys_tp2_cudagraph", 2, "nsys"),
+        ("nsys_tp1_layer_nvtx", 1, "nsys"),
+    ],
+)
+def test_real_captures_are_whole(sample_trace, name, ranks, mode):
+    found = check(sample_trace(name), config(tensor_parallel_size=ranks, profile_mode=mode), CUDA)
+    assert sorted(found["ranks"]) == list(range(ranks))
+    assert found["steps_from"] == ["vllm"]
+    assert min(found["step_share"].values()) > 0.9
+    assert found["warnings"] == []
+
+
+# --- energy of the repeats of a run, with hand-computed answers
+
+
+S = 10**9
+T0 = 1_700_000_000 * S
+
+
+def samples(watts=(100.0, 300.0), step_s=0.5, until_s=20.0):
+    rows = [
+        (T0 + round(k * step_s * S), device, "gpu.energy", power * k * step_s)
+        for k in range(int(until_s / step_s))
+        for device, power in enumerate(watts)
+    ]
+    return pl.DataFrame(rows, schema=["time_ns", "device", "name", "value"], orient="row")
+
+
+def worker(*stages):
+    return {
+        "stages": [
+            {"name": n, "repeat": r, "start_ns": T0 + int(a * S), "dur_ns": int(d * S)} for n, r, a, d in stages
+        ],
+        "requests": [{"phase": n, "repeat": r, "output_tokens": 40} for n, r, *_ in stages for _ in range(2)],
+    }
+
+
+def test_joules_are_those_of_all_gpus_between_the_ends_of_a_repeat():
+    found = energy(samples(), worker(("warmup", 0, 0.0, 1.0), ("plain", 0, 1.25, 4.0), ("plain", 1, 6.0, 2.0)))
+    # 400 W for 4 s and for 2 s, 80 tokens each
+    assert found["joules"].to_list() == pytest.approx([1600.0, 800.0])
+    assert found["watts"].to_list() == pytest.approx([400.0, 400.0])
+    assert found["joules_per_output_token"].to_list() == pytest.approx([20.0, 10.0])
+    assert found["devices"].to_list() == [2, 2]
+    assert found["samples"].to_list() == [8, 5]
+    (of_phase,) = energy_summary(found)
+    assert of_phase["joules_per_output_token"] == pytest.approx(15.0)
+    # deviation 7.071, t(1) = 12.706: 12.706 * 7.071 / sqrt(2) = 63.53
+    assert of_phase["ci95_high"] - of_phase["ci95_low"] == pytest.approx(2 * 63.53, rel=1e-3)
+
+
+def test_a_repeat_that_is_too_short_for_the_counter_is_left_out():
+    assert energy(samples(), worker(("plain", 0, 1.1, 0.6))).is_empty()
+
+
+def test_without_a_counter_there_is_no_energy():
+    with pytest.raises(NotCapturedError, match="no counter of energy"):
+        energy(samples().with_columns(name=pl.lit("gpu.power")), worker())
+
+
+# --- requests of a run, with answers computed by hand
+
+
+MS = 1_000_000
+
+
+def request(phase, repeat, request, **times):
+    """A request of 64 + 5 tokens."""
+    unknown = dict.fromkeys(("ttft_s", "tpot_s", "itl_s", "queue_s", "prefill_s", "decode_s", "e2e_s"))
+    head = {"phase": phase, "repeat": repeat, "request": request, "start_ns": None, "prompt_tokens": 64}
+    return head | {"output_tokens": 5, "finish_reason": "length"} | unknown | times
+
+
+def worker_with(plain=(1.0, 1.2), profiled=(2.2,)):
+    """Two requests a repeat; the wall time of each repeat is given (s)."""
+    requests = [request("warmup", 0, 0, ttft_s=9.0)]
+    stages = [{"name": "import", "start_ns": 0, "dur_ns": 5, "repeat": None}]
+    for phase, walls in (("plain", plain), ("profiled", profiled)):
+        for repeat, wall in enumerate(walls):
+            stages.append({"name": phase, "start_ns": 0, "dur_ns": round(wall * 1e9), "repeat": repeat})
+            for k in range(2):
+                times = {"ttft_s": wall / 10 + k / 100, "decode_s": wall / 2, "itl_s": [wall / 8] * 4}
+                requests.append(request(phase, repeat, k, **times))
+    return {"requests": requests, "stages": stages, "kv_cache": {"blocks": 7}, "peak_memory_bytes": {"0": 5}}
+
+
+def summary_of(frame, metric, phase="plain"):
+    (row,) = run_requests.summarize(frame).filter(phase=phase, metric=metric).to_dicts()
+    return row
+
+
+def test_requests_have_times_in_ns_and_the_wall_time_of_their_repeat():
+    frame = run_requests.requests_of(worker_with())
+    row = frame.row(1, named=True)
+    assert row["phase"] == "plain"
+    assert row["ttft_ns"] == 100 * MS
+    assert row["itl_ns"] == [125 * MS] * 4
+    assert row["wall_ns"] == 1000 * MS
+    assert row["e2e_ns"] is None
+    assert frame.row(0, named=True)["wall_ns"] is None
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{}, {"requests": None}, {"requests": [3]}, {"requests": [request("plain", 0, 0, ttft_s="soon")]}],
+    ids=["no-key", "null", "not-mappings", "text-for-time"],
+)
+def test_a_file_of_another_kind_is_refused(bad):
+    with pytest.raises(ReadError, match=r"worker\.json"):
+        run_requests.requests_of(bad)
+
+
+def test_throughput_is_tokens_over_the_wall_time_of_a_repeat():
+    each = run_requests.repeats(run_requests.requests_of(worker_with()))
+    assert each.select("phase", "repeat").rows() == [("warmup", 0), ("plain", 0), ("plain", 1), ("profiled", 0)]
+    plain = each.row(1, named=True)
+    assert plain["requests"] == 2
+    assert plain["output_tokens_per_s"] == pytest.approx(10.0)
+    assert plain["tokens_per_s"] == pytest.approx(138.0)
+    assert plain["requests_per_s"] == pytest.approx(2.0)
+    assert each.row(0, named=True)["tokens_per_s"] is None
+
+
+def test_mean_deviation_and_interval_are_over_the_repeats_and_percentiles_over_the_requests():
+    row = summary_of(run_requests.requests_of(worker_with()), "ttft_ns")
+    # repeats: (100 + 110) / 2 and (120 + 130) / 2 ms
+    assert row["mean"] == pytest.approx(115 * MS)
+    assert row["std"] == pytest.approx(math.sqrt(200) * MS)
+    assert row["ci95_high"] - row["mean"] == pytest.approx(12.706 * 10 * MS)
+    assert row["p50"] == pytest.approx(115 * MS)
+    assert row["p90"] == pytest.approx(127 * MS)
+    assert (row["n"], row["repeats"], row["unit"]) == (4, 2, "ns")
+    assert row["spread"] == pytest.approx(20 / 115)
+    assert row["agree"] is False
+
+
+def test_repeats_that_disagree_are_named_once_a_phase():
+    (words,) = run_requests.disagreements(run_requests.summarize(run_requests.requests_of(worker_with())))
+    assert words.startswith("the 2 plain repeats disagree: ")
+    calm = run_requests.summarize(run_requests.requests_of(worker_with()), tolerance=0.5)
+    assert run_requests.disagreements(calm) == []
+
+
+def test_overhead_is_profiled_over_plain_and_clear_beyond_the_noise():
+    calm = run_requests.overhead(run_requests.requests_of(worker_with((1.0, 1.01, 0.99), (2.0, 2.2))))
+    row = calm.row(0, named=True)
+    assert row["metric"] == "wall_ns"
+    assert row["overhead"] == pytest.approx(1.1)
+    assert row["noise"] == pytest.approx(4.303 * 10 * MS * math.sqrt(4 / 3))
+    assert row["clear"] is True
+    noisy = run_requests.overhead(run_requests.requests_of(worker_with((1.0, 3.0), (2.2,)))).row(0, named=True)
+    assert noisy["clear"] is False
+    assert (
+        run_requests.overhead(run_requests.requests_of(worker_with((1.0,), (2.0,)))).row(0, named=True)["clear"] is None
+    )
+
+
+@pytest.mark.parametrize(("plain", "profiled"), [((), (1.0,)), ((1.0,), ())], ids=["no-plain", "no-profiled"])
+def test_overhead_needs_both_kinds_of_repeats(plain, profiled):
+    with pytest.raises(NotCapturedError, match="inference_only"):
+        run_requests.overhead(run_requests.requests_of(worker_with(plain, profiled)))
+
+
+# --- one start of an engine for several points, on a stand-in for vLLM through the real script and runner
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*repeats disagree:llmprof.errors.TraceWarning")
+
+
+def series_config(vllm, **values) -> ExperimentConfig:
+    usual = {
+        "model": str(vllm.model), "results_dir": str(vllm.folder / "results"), "python": sys.executable, "repeat": 2,
+        "profile_mode": "inference_only", "monitor_hz": 0, "input_tokens": 8, "max_model_len": 128,
+    }  # fmt: skip
+    return ExperimentConfig.from_dict(usual | values)
+
+
+def sweep(vllm, parameters, **options):
+    return BatchRunner(series_config(vllm), check=False, **options).run_parameter_sweep(parameters)
+
+
+GRID = {"batch_size": [1, 2, 3], "max_tokens": [4, 8]}
+
+
+def test_a_sweep_of_six_points_starts_the_engine_once(vllm):
+    told = []
+    done = sweep(vllm, GRID, progress=lambda *what: told.append(what))
+    assert done.comparison["state"].to_list() == ["finished"] * 6
+    assert len(vllm.calls("LLM")) == 1
+    sizes = [(len(call["prompts"]), call["sampling"][0]["max_tokens"]) for call in vllm.calls("generate")]
+    assert sizes == [(b, t) for b in (1, 2, 3) for t in (4, 8) for _ in range(3)]  # a warm-up and two repeats
+    assert done.state["starts"] == [{"points": [0, 1, 2, 3, 4, 5], "starts": 1}]
+    for point, folder in enumerate(done.runs):
+        run = open_run(folder)
+        assert run.state == "finished"
+        assert run.worker["engine_start"] == {"point": point, "points": 6}
+        assert run.config.batch_size == (1, 1, 2, 2, 3, 3)[point]
+        assert run.requests.filter(phase="plain").height == 2 * run.config.batch_size
+        assert f"point {point + 1} of 6 that one start of the engine measured" in run.summary["notes"]
+    assert ("batch_size=2, max_tokens=8: plain 2 of 2", 3, 6) in told
+    assert told[-1] == ("sweep", 6, 6)
+
+
+def test_what_the_engine_must_know_gets_another_start(vllm):
+    done = sweep(vllm, {"max_model_len": [64, 128], "batch_size": [1, 2]})
+    assert done.comparison["state"].to_list() == ["finished"] * 4
+    assert [call["values"]["max_model_len"] for call in vllm.calls("LLM")] == [64, 128]
+
+
+def test_a_pipeline_on_a_cpu_holds_one_session_of_the_profiler_a_start(tmp_path, monkeypatch):
+    """A second session can crash its first worker, so each point has a start of its own, without a warm-up."""
+    vllm = StandInVllm(tmp_path, version="0.33.0+cpu")
+    for name, value in vllm.environment({"traces": True}).items():
+        monkeypatch.setenv(name, value)
+    values = series_config(vllm, profile_mode="torch", pipeline_parallel_size=2)
+    done = BatchRunner(values, check=False).run_parameter_sweep({"batch_size": [1, 2, 3]})
+    assert all("the capture is empty" in why for why in done.failed.values()), "a stand-in has no kernels"
+    assert len(vllm.calls("LLM")) == len(vllm.calls("start_profile")) == 3
+    sizes = [len(call["prompts"]) for call in vllm.calls("generate")]
+    assert (sizes, set(sizes)) == (sorted(sizes), {1, 2, 3}), "one point after the other, none twice"
+    for point in done.state["points"]:
+        worker = json.loads((done.folder / point["run"] / "worker.json").read_text())
+        assert any(note.startswith("one point for each start of the engine") for note in worker["notes"]) == (
+            point["point"] < 2
+        )
+
+
+def test_purists_get_a_fresh_engine_for_each_point(vllm):
+    assert sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True).comparison["state"].to_list() == ["finished"] * 2
+    assert len(vllm.calls("LLM")) == 2
+
+
+def test_an_engine_that_dies_is_started_once_more_for_what_is_left(vllm):
+    vllm.how(dies_at=2)  # prompts in a batch
+    done = sweep(vllm, {"batch_size": [1, 2, 3, 4]})
+    assert done.comparison["state"].to_list() == ["finished", "failed", "finished", "finished"]
+    assert "it was killed by SIGKILL" in done.failed["batch_size=2"]
+    assert len(vllm.calls("LLM")) == 2
+    assert done.state["starts"] == [{"points": [0, 1, 2, 3], "starts": 2}]
+    assert [point["start"] for point in done.state["points"]] == [1, 1, 2, 2]
+
+
+def test_an_engine_that_never_starts_is_not_started_for_each_point(vllm):
+    vllm.how(fails="torch.OutOfMemoryError: CUDA out of memory")
+    done = sweep(vllm, {"batch_size": [1, 2, 3]})
+    assert done.comparison["state"].to_list() == ["failed"] * 3
+    assert all("out of memory" in error for error in done.failed.values())
+    assert len(vllm.calls("LLM")) == 1
+
+
+def test_a_point_that_the_engine_refuses_does_not_end_the_others(vllm):
+    vllm.how(refuses_at=2)
+    done = sweep(vllm, {"batch_size": [1, 2, 3]})
+    assert done.comparison["state"].to_list() == ["finished", "failed", "finished"]
+    assert "raise max_model_len" in done.failed["batch_size=2"]
+    assert len(vllm.calls("LLM")) == 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
+def test_an_interrupted_series_keeps_its_points_and_leaves_nothing_running(vllm, how):
+    """The runner is stopped at the third of four points; what was measured is only read afterwards."""
+    vllm.how(hangs_at=3, child=True)
+    code = """
+import json, sys
+from llmprof.batch import BatchRunner
+from llmprof.launch import ExperimentConfig
+config = ExperimentConfig.from_dict(json.loads(sys.argv[1]))
+BatchRunner(config, check=False).run_parameter_sweep({"batch_size": [1, 2, 3, 4]}, folder=sys.argv[2])
+"""
+    folder = vllm.folder / "sweep"
+    argv = [sys.executable, "-c", code, json.dumps(series_config(vllm).to_dict()), str(folder)]
+    process = subprocess.Popen(argv, stderr=subprocess.DEVNULL, start_new_session=True)
+    until = time.monotonic() + 180
+    while time.monotonic() < until and not any(len(call["prompts"]) == 3 for call in vllm.calls("generate")):
+        time.sleep(0.05)
+    below = psutil.Process(process.pid).children(recursive=True)
+    (child,) = vllm.calls("child")
+    assert child["pid"] in {one.pid for one in below}
+    process.send_signal(how)
+    process.wait(60)
+    assert still_running(below) == []
+    states = open_sweep(folder).comparison["state"].to_list()
+    assert states == (["interrupted"] * 3 + ["pending"] if how == signal.SIGINT else ["running"] * 4)
+    before = len(vllm.calls("generate"))
+    vllm.how()
+    done = BatchRunner.resume(folder, check=False)
+    assert done.comparison["state"].to_list() == ["finished"] * 4
+    asked = [len(call["prompts"]) for call in vllm.calls("generate")[before:]]
+    assert sorted(set(asked)) == [3, 4], "the first two were measured before"
+
+
+def test_a_run_of_a_series_can_be_finished_by_itself(vllm):
+    done = sweep(vllm, {"batch_size": [1, 2]})
+    run = open_run(done.runs[1])
+    run.folder.summary.unlink()
+    run.folder.set_state("interrupted", stage="import")
+    assert resume(run.folder.path, check=False).summary["metrics"]
+
+
+def test_each_point_can_be_repeated_by_its_own_script(vllm):
+    done = sweep(vllm, {"batch_size": [1, 2]})
+    script = open_run(done.runs[1]).folder.script
+    out = vllm.folder / "again"
+    status = subprocess.run([sys.executable, str(script), "--out", str(out)], env=os.environ, check=False).returncode
+    assert status == 0
+    assert len(json.loads((out / "worker.json").read_text())["requests"]) == 2 * 3
+    whole = subprocess.run(
+        [sys.executable, str(done.folder / "engine-1" / "inference_script.py"), "--out", str(vllm.folder / "all")],
+        env=os.environ,
+        check=False,
+    )
+    assert whole.returncode == 0
+    assert len(list((vllm.folder / "all").glob("*/worker.json"))) == 2

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmprof.readers.chrome import columns
-from llmprof.readers.chrome.columns import Texts, ids
+from llmprof.readers.chrome import batches
+from llmprof.readers.chrome.batches import Texts, ids
 from llmprof.readers.chrome.events import MOST_NS, Event, OpArgs, in_ns, times
 
 
@@ -60,7 +60,7 @@ ARGUMENTS = {
 @pytest.mark.parametrize("texts", ARGUMENTS.values(), ids=ARGUMENTS)
 def test_arguments_that_repeat_are_those_decoded_one_by_one(texts):
     raws = [msgspec.Raw(text.encode()) for text in texts]
-    found = columns.repeated(raws)
+    found = batches.repeated(raws)
     args = msgspec.json.Decoder(list[OpArgs]).decode(f"[{','.join(texts)}]".encode())
     assert found is not None
     assert found.op_ids.to_list() == [a.external_id for a in args]
@@ -69,7 +69,7 @@ def test_arguments_that_repeat_are_those_decoded_one_by_one(texts):
         assert [bytes(getattr(a, name)) for a in of_each] == [bytes(getattr(a, name)) for a in args]
     assert len(found.distinct) * 4 <= len(texts)
     events = [Event(None, "aten::mm", 1, 1, i, 1) for i, _ in enumerate(texts)]
-    for build, of in ((columns.repeated_ops, found), (columns.ops, args)):
+    for build, of in ((batches.repeated_ops, found), (batches.ops, args)):
         known = Texts()
         rows = build(known, events, of)
         assert known.texts("shapes", rows["shapes"], lambda text: text and text.decode()).to_list() == [
@@ -93,4 +93,4 @@ def test_arguments_that_repeat_are_those_decoded_one_by_one(texts):
     ],
 )
 def test_other_arguments_are_left_to_the_decoder(texts):
-    assert columns.repeated([msgspec.Raw(text.encode()) for text in texts]) is None
+    assert batches.repeated([msgspec.Raw(text.encode()) for text in texts]) is None

@@ -7,7 +7,7 @@ import pytest
 
 import llmprof
 from llmprof.errors import MixedRunsError, NotCapturedError, ReadError, TraceWarning
-from llmprof.readers.monitors.common import EPOCH, LOCAL, NUMBERED, TIME_OF_DAY
+from llmprof.readers.monitors.reader import EPOCH, LOCAL, NUMBERED, TIME_OF_DAY
 from llmprof.readers.registry import detect
 from tests.readers.traces import kernel, text_of, write
 

@@ -13,8 +13,7 @@ from polars.testing import assert_frame_equal
 from llmprof import schema
 from llmprof.errors import LlmprofError, ReadError, TraceWarning, UnknownFormatError
 from llmprof.metrics.data import Metrics
-from llmprof.readers.ncu.pages import base_unit
-from llmprof.readers.ncu.reader import read_metrics
+from llmprof.readers.ncu.reader import base_unit, read_metrics
 from tests.readers import ncu_reports
 
 SHARED = Path(__file__).parents[2] / ".." / "shared"

@@ -11,7 +11,7 @@ from polars.testing import assert_frame_equal
 import llmprof
 from llmprof import analyze
 from llmprof.errors import LlmprofError, NotCapturedError, ReadError, TraceWarning, UnknownFormatError
-from llmprof.readers.nsys import files
+from llmprof.readers.nsys import export as nsys_export
 from llmprof.readers.nsys.export import KERNEL, MEMCPY, RUNTIME
 from llmprof.redaction import redact
 from tests.readers.databases import as_view, changed, in_other_case
@@ -323,14 +323,14 @@ def test_a_file_of_arrow_streams_gives_the_same_frames(export, tmp_path):
 
 def test_nsys_where_the_installer_put_it(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(files, "_PLACES", (f"{str(tmp_path)[1:]}/nsight-systems/*/bin/nsys",))
-    assert files.find_nsys() is None
+    monkeypatch.setattr(nsys_export, "_PLACES", (f"{str(tmp_path)[1:]}/nsight-systems/*/bin/nsys",))
+    assert nsys_export.find_nsys() is None
     for version in ("2024.6.1", "2025.10.2", "2025.9.1"):
         program = tmp_path / "nsight-systems" / version / "bin" / "nsys"
         program.parent.mkdir(parents=True)
         program.write_text("#!/bin/sh\n")
         program.chmod(0o755)
-    assert files.find_nsys() == str(tmp_path / "nsight-systems" / "2025.10.2" / "bin" / "nsys")
+    assert nsys_export.find_nsys() == str(tmp_path / "nsight-systems" / "2025.10.2" / "bin" / "nsys")
 
 
 def test_a_report_is_exported_with_the_nsys_on_path_once(export, tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from llmprof.readers.common.combine import combine
+from llmprof.readers.common.reader import combine
 from llmprof.readers.nsys import reader
 from llmprof.trace import Trace
 from tests.readers.nsys_stats import REPORTS, compare_all, needs_nsys

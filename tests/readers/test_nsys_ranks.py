@@ -6,7 +6,7 @@ import pytest
 import llmprof
 from llmprof.analyze import rank_groups
 from llmprof.errors import MixedRunsError, TraceWarning
-from llmprof.readers.nsys.ranks import numbered
+from llmprof.readers.nsys.reader import numbered
 from tests.readers.test_nsys import EPOCH, PID_A, PID_B, TABLES, write
 
 SECOND = 1_000_000_000

@@ -8,7 +8,7 @@ import pytest
 
 from llmprof import analyze
 from llmprof.errors import TraceWarning
-from llmprof.readers.common.combine import combine
+from llmprof.readers.common.reader import combine
 from llmprof.readers.nsys import reader
 from llmprof.storage import sqlite
 from llmprof.trace import Trace

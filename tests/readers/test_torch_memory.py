@@ -17,7 +17,7 @@ import llmprof
 from llmprof import analyze
 from llmprof.errors import ReadError, TraceWarning
 from llmprof.readers.registry import detect
-from llmprof.readers.torch_memory.plain import data_of
+from llmprof.readers.torch_memory.reader import data_of
 from llmprof.redaction import redact
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmprof.report import contents, vega
+from llmprof.report import folder, page
 from llmprof.report.page import Absent, Figure
 from llmprof.trace import Trace
 from tests.report.builders import HOSTILE, build
@@ -37,6 +37,6 @@ def quick(monkeypatch):
             return Figure(name, name, absent=Absent(name, captured=False, found="no calls", hint="record them"))
         return Figure(name, name, spec="{}")
 
-    monkeypatch.setattr(contents, "figure", figure)
-    monkeypatch.setattr(vega, "png", lambda spec: PNG)
-    monkeypatch.setattr(vega, "library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(folder, "figure", figure)
+    monkeypatch.setattr(folder, "png", lambda spec: PNG)
+    monkeypatch.setattr(page, "library", lambda: "window.vegaEmbed = null;")

@@ -10,7 +10,7 @@ import polars as pl
 from llmprof.launch import ExperimentConfig, RunFolder
 from llmprof.launch.run.requests import document
 from llmprof.trace import Trace
-from tests.launch.test_requests import worker
+from tests.launch.test_run import worker
 
 
 class Run:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import altair as alt
 import polars as pl
 import pytest
 
+import llmprof
 from llmprof import analyze
 from llmprof.analyze import catalog
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.platforms import ON_HOST
-from llmprof.report import contents, figures, vega
-from llmprof.report.contents import steps_table
+from llmprof.report import figures, folder, page
+from llmprof.report.folder import steps_table
 from llmprof.report.page import Absent, Column, Figure, Table, figure_of, table
 from llmprof.trace import Trace
 
@@ -139,7 +142,7 @@ def test_the_data_of_a_chart_stand_in_a_page_once_as_columns():
     other = [{"x": 1.0}, {"y": None}]
     wide = {"datasets": {"data-1": rows, "data-2": other}, "layer": [{"data": {"name": "data-1"}}], "width": 900}
     small = {"datasets": {"data-1": rows}, "width": 326}
-    text = vega.packed(json.dumps(wide), json.dumps(small))
+    text = page.packed(json.dumps(wide), json.dumps(small))
     assert json.loads(text) == {
         "tables": {
             "data-1": {
@@ -152,7 +155,7 @@ def test_the_data_of_a_chart_stand_in_a_page_once_as_columns():
         "wide": {"datasets": ["data-1", "data-2"], "layer": [{"data": {"name": "data-1"}}], "width": 900},
         "narrow": {"datasets": ["data-1"], "width": 326},
     }
-    assert "narrow" not in json.loads(vega.packed(json.dumps(wide)))
+    assert "narrow" not in json.loads(page.packed(json.dumps(wide)))
 
 
 def test_a_chart_is_laid_out_twice_and_the_layout_is_given_back():
@@ -164,18 +167,18 @@ def test_a_chart_is_laid_out_twice_and_the_layout_is_given_back():
             raise AnalysisError("no")
         return alt.Chart().mark_point().properties(width=theme.inner())
 
-    wide, small = vega.twice(draw)
+    wide, small = page.twice(draw)
     assert widths == [864, 318]
     assert [json.loads(one)["width"] for one in (wide, small)] == [864, 318]
     with pytest.raises(AnalysisError), theme.narrow():
         draw()
     assert theme.inner() == 864
-    assert vega.twice(lambda: alt.Chart().mark_point())[1] == ""
+    assert page.twice(lambda: alt.Chart().mark_point())[1] == ""
 
 
 def test_chains_of_kernels_as_a_table_and_the_sentence_where_there_are_none(small):
     found = analyze.fusion_candidates(small)
-    assert contents.fusion_table(found.clear()) == Absent(
+    assert folder.fusion_table(found.clear()) == Absent(
         "chains of kernels that would be one",
         captured=True,
         found="no short kernels always follow each other on a stream",
@@ -188,7 +191,7 @@ def test_chains_of_kernels_as_a_table_and_the_sentence_where_there_are_none(smal
             "recorded_ns": [1000.0], "total_ns": [500],
         }
     )  # fmt: skip
-    table = contents.fusion_table(one)
+    table = folder.fusion_table(one)
     assert table.frame.row(0, named=True) == {
         "phase": "decode", "length": 2, "a_step": 3.0, "share": 0.5, "bytes_saved": None, "gain_ns": 200.0,
         "kernels": "a\nb", "chain": "norm + quantise: norm + quantize", "launches": 3.0, "gain_share": 0.2,
@@ -205,7 +208,7 @@ def test_sections_ask_what_the_recording_can_answer(small):
     }
 
     def heads(frames: dict[str, pl.DataFrame]) -> dict[str, str]:
-        return {one.anchor: f"{one.question} {one.words}" for one in contents.sections(drawn, frames)}
+        return {one.anchor: f"{one.question} {one.words}" for one in folder.sections(drawn, frames)}
 
     full, bare = heads(frames), heads({name: frame.clear() for name, frame in frames.items()})
     assert full["steps"].startswith("Where does a step go?")
@@ -214,7 +217,7 @@ def test_sections_ask_what_the_recording_can_answer(small):
     assert "No steps were found" in bare["steps"]
     assert "ollecti" not in bare["communication"]
     # a run on the CPU has operators and threads, with tables that say so
-    on_host = contents.sections(drawn, frames | {"kernel_summary": analyze.kernel_summary(small)}, ON_HOST)
+    on_host = folder.sections(drawn, frames | {"kernel_summary": analyze.kernel_summary(small)}, ON_HOST)
     said = " ".join(f"{one.question} {one.words}" for one in on_host)
     assert "Which operators are hot?" in said
     for anchor in ("steps", "kernels", "communication", "layers", "timeline"):
@@ -223,3 +226,95 @@ def test_sections_ask_what_the_recording_can_answer(small):
         assert not re.search(r"\b(kernels?|streams?|device time)\b", one.question + one.words)
         heads = {column.head for block in one.blocks if isinstance(block, Table) for column in block.columns}
         assert not {"kernel", "device time"} & heads
+
+
+# --- cards: what a trace, a run, metrics and findings say of themselves in a notebook
+
+
+HOSTILE = '<script>alert(1)</script>"\x1b[31m'
+
+
+def test_a_trace_says_ranks_steps_coverage_and_what_to_ask(sample_trace):
+    shown = sample_trace("torch_tp4_eager_nccl")._repr_html_()
+    for words in (
+        ": 4 ranks", "Step time", "name unknown, 28 layers", "explore.open(trace).show_finding(1)",
+        "NVIDIA H200", "prefill", "decode", "Steps on the device", "Coverage", "a named stage",
+        "analyze.findings(trace)", "explore.open(trace)", "analyze.collectives(trace)", "Lost to damage",
+    ):  # fmt: skip
+        assert words in shown
+    bundle = sample_trace("torch_tp4_eager_nccl")._repr_mimebundle_()
+    assert bundle["text/html"] == shown
+    assert bundle["text/plain"].startswith("<Trace 4 ranks")
+
+
+def test_warnings_and_names_are_escaped():
+    kernels = pl.DataFrame({"rank": [0], "start_ns": [0], "dur_ns": [5], "name": [HOSTILE]})
+    meta = {"device": HOSTILE, "world_size": 4, "missing_ranks": [1, 2, 3], "versions": {HOSTILE: HOSTILE}}
+    shown = Trace({"kernels": kernels}, meta, {"warnings": [HOSTILE]})._repr_html_()
+    assert "<script>" not in shown
+    assert "\x1b" not in shown
+    assert "Ranks 1-3 of 4 are missing" in shown
+    assert shown.count("class=&quot;") == 0
+
+
+@pytest.mark.parametrize("tables", [{}, {"kernels": llmprof.schema.empty("kernels")}])
+def test_a_trace_of_nothing_shows_itself(tables):
+    assert "no rank" in Trace(tables)._repr_html_()
+
+
+def test_metrics_show_their_longest_launches():
+    metrics = llmprof.sample_metrics("ncu_tp1_eager")
+    shown = metrics._repr_html_()
+    assert "Hardware metrics of 24 launches" in shown
+    assert "analyze.speed_of_light(metrics)" in shown
+    assert metrics._repr_mimebundle_()["text/plain"] == repr(metrics)
+
+
+def test_findings_are_sentences_and_a_frame(sample_trace):
+    found = analyze.findings(sample_trace("torch_tp4_eager_nccl"))
+    assert isinstance(found, pl.DataFrame)
+    shown = found._repr_html_()
+    causes = found.filter(pl.col("severity") != "info", pl.col("follows_from").is_null())
+    assert f"{causes.height} findings" in shown
+    assert found.time_went[0] in shown
+    assert found["evidence"][0] in shown
+    assert "<table" in found.select("title")._repr_html_()
+    assert "One finding" in found.head(1)._repr_html_()
+    found.drop_in_place("title")
+    assert "<table" in found._repr_html_()
+
+
+@pytest.mark.parametrize("name", ["timeline", "layers", "overlap", "all_reduce", "kernels"])
+def test_explorers_say_what_they_show_where_no_widget_can(sample_trace, name):
+    widget = getattr(llmprof.explore, name)(sample_trace("torch_tp1_eager"), rank=0, window=[0, 1_000_000])
+    data = widget._repr_mimebundle_()[0]
+    assert data["text/plain"].startswith(f"<{type(widget).__name__} of Trace 1 rank")
+    assert "0 ns to 1.00 ms" in data["text/plain"] or "to 1 ms" in data["text/plain"]
+    assert "0x" not in data["text/plain"]
+
+
+# --- A report where the charts cannot be drawn: everything else is in it
+
+
+resource = pytest.importorskip("resource")
+
+PROGRAM = """
+import resource, sys
+from tests.report.builders import build
+from llmprof import report
+trace = build()
+resource.setrlimit(resource.RLIMIT_AS, (16 << 30, resource.RLIM_INFINITY))
+report.write(trace, sys.argv[1])
+"""
+
+
+def test_a_limit_of_the_address_space_costs_the_pictures_not_the_report(tmp_path):
+    folder = tmp_path / "report"
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(folder)], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    assert summary["findings"]
+    assert any("address space" in absent["found"] for absent in summary["absent"])
+    assert list(folder.glob("*.csv"))
+    assert not list(folder.glob("*.png"))
+    assert "Where the time goes" in (folder / "index.html").read_text("utf-8")

@@ -50,7 +50,7 @@ COLUMNS = [
             "No steps were found, so these are sums over the recording. Work on two {stream}s at once counts twice.",
         ),
     ),
-    table="llmprof.report.contents:steps_table",
+    table="llmprof.report.folder:steps_table",
     figures=("llmprof.report.figures:BREAKDOWN", "llmprof.report.figures:CATEGORIES"),
     apart=(),
 )

@@ -52,19 +52,9 @@ class Scale(Record):
 
 @dataclass(frozen=True)
 class Message:
-    """One kind of request and its answer.
+    """A kind of request and its answer: fields and their types (those with None may be left out), and descriptions.
 
-    Attributes
-    ----------
-    name : str
-        Name of the request.
-    asks, answers : mapping of str to type
-        Fields and their types: numbers, texts, lists, tuples, dictionaries with texts as keys, and :class:`Record`.
-        A field whose type includes None may be left out.
-    buffers : str
-        Description of the buffers of the answer; empty if there are none.
-    busy : str
-        Description of the computation if it takes long: the answer is then computed in a thread.
+    ``buffers`` describes the buffers of the answer, ``busy`` a computation that takes long and runs in a thread.
     """
 
     name: str
@@ -177,11 +167,10 @@ _TRAITS = (
 
 def declarations(room: str) -> str:
     """Text of the ``messages.d.ts`` of an explorer."""
-    messages: Sequence[Message] = importlib.import_module(f"llmprof.explore.{room}.explorer").MESSAGES
     widget: type[Explorer] = getattr(importlib.import_module(f"llmprof.explore.{room}.explorer"), ROOMS[room])
     records: dict[str, str] = {}
     lines = ["export type Messages = {"]
-    for message in messages:
+    for message in (handler.message for handler in widget.handlers.values()):
         if message.buffers:
             lines.append(f"  /** Buffers: {message.buffers}. */")
         lines.append(f"  {message.name}: {{")

@@ -1,26 +1,86 @@
 """Base class of all explorers: shared traits, requests from the browser, and the picture for static views."""
 
-from __future__ import annotations
-
 import base64
 import math
+import struct
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, get_type_hints
 
 import anywidget
+import numpy as np
 import polars as pl
 import traitlets
+from numpy.typing import NDArray
 
 from llmprof.arguments import described
 from llmprof.charts.base import theme as base_theme
 from llmprof.errors import ArgumentError, LlmprofError
 from llmprof.explore.base.messages import Buffers, Message
-from llmprof.explore.base.png import smaller
 from llmprof.trace import Trace
 from llmprof.units import format_ns
+
+_SIGNATURE: Final = b"\x89PNG\r\n\x1a\n"
+_RGB, _RGBA, _SUB = 2, 6, 1
+_LEVEL: Final = 7
+
+
+def smaller(image: bytes) -> bytes:
+    """The same image in fewer bytes, since the encoder of vl-convert compresses little."""
+    parts = list(_chunks(image))
+    if not parts or parts[0][0] != b"IHDR":
+        return image
+    width, height, depth, colour, *rest = struct.unpack(">IIBBBBB", parts[0][1])
+    if (depth, colour, rest) != (8, _RGBA, [0, 0, 0]):
+        return image
+    try:
+        raw = zlib.decompress(b"".join(data for kind, data in parts if kind == b"IDAT"))
+        rows = np.frombuffer(raw, dtype=np.uint8).reshape(height, 1 + 4 * width)
+    except (zlib.error, ValueError):  # a damaged image is returned unchanged
+        return image
+    pixels = rows[:, 1:].reshape(height, width, 4)
+    alpha = pixels[:, :, 3]
+    opaque = (rows[:, 0] == _SUB).all() and (alpha[:, 0] == 255).all() and not alpha[:, 1:].any()
+    if opaque:
+        colour = _RGB
+        raw = np.concatenate([rows[:, :1], pixels[:, :, :3].reshape(height, 3 * width)], axis=1).tobytes()
+    made = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, *rest)),
+        *((kind, data) for kind, data in parts if kind not in (b"IHDR", b"IDAT", b"IEND")),
+        (b"IDAT", zlib.compress(raw, _LEVEL)),
+        (b"IEND", b""),
+    ]
+    packed = _packed(made)
+    return packed if len(packed) < len(image) else image
+
+
+def _chunks(image: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Kind and content of each chunk; nothing if the data are not a PNG."""
+    offset = len(_SIGNATURE)
+    if not image.startswith(_SIGNATURE):
+        return
+    while offset + 12 <= len(image):
+        (length,) = struct.unpack_from(">I", image, offset)
+        yield image[offset + 4 : offset + 8], image[offset + 8 : offset + 8 + length]
+        offset += 12 + length
+
+
+def png_of(pixels: NDArray[np.uint8]) -> bytes:
+    """An image as PNG."""
+    height, width, _ = pixels.shape
+    unfiltered = np.concatenate([np.zeros((height, 1), np.uint8), pixels.reshape(height, 3 * width)], axis=1)
+    head = struct.pack(">IIBBBBB", width, height, 8, _RGB, 0, 0, 0)
+    return _packed(((b"IHDR", head), (b"IDAT", zlib.compress(unfiltered.tobytes(), _LEVEL)), (b"IEND", b"")))
+
+
+def _packed(chunks: Iterable[tuple[bytes, bytes]]) -> bytes:
+    return _SIGNATURE + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
+
 
 BUNDLES: Final = Path(__file__).parents[1] / "bundles"
 """Folder with one script and one style sheet for each widget, bundled from its source (``make bundles``)."""
@@ -120,22 +180,18 @@ COLOURS: dict[str, dict[str, str]] = {
 """Colours of the charts, by kind and name."""
 
 
-def answers(message: Message) -> Callable[[F], F]:
-    """Decorator of a method that answers such requests: it takes the fields by name, and returns answer and buffers."""
+def answers(
+    *, asks: Mapping[str, Any] = MappingProxyType({}), busy: str = "", buffers: str = "", **fields: Any
+) -> Callable[[F], F]:
+    """Decorator of a method ``_on_WHAT`` that answers requests: its parameters are asked, ``fields`` are answered."""
 
     def mark(method: F) -> F:
-        method.message = message  # type: ignore[attr-defined]
+        asked = {name: kind for name, kind in get_type_hints(method).items() if name != "return"}
+        what = method.__name__.removeprefix("_on_")
+        method.message = Message(what, asked | dict(asks), fields, buffers, busy)  # type: ignore[attr-defined]
         return method
 
     return mark
-
-
-@dataclass(frozen=True)
-class Handler:
-    """A kind of request and the name of the method that answers it."""
-
-    message: Message
-    method: str
 
 
 class Explorer(anywidget.AnyWidget):
@@ -154,20 +210,16 @@ class Explorer(anywidget.AnyWidget):
 
     colours = traitlets.Dict(default_value=COLOURS).tag(sync=True)
 
-    handlers: ClassVar[Mapping[str, Handler]] = {}
-    """Requests that it answers, by name."""
+    handlers: ClassVar[Mapping[str, Any]] = {}
+    """Methods that answer requests, by name of the request."""
 
     _width: ClassVar[int] = 1000
     """Width of the picture (px)."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        handlers = {
-            message.name: Handler(message, name)
-            for name, method in vars(cls).items()
-            if (message := getattr(method, "message", None)) is not None and isinstance(message, Message)
-        }
-        cls.handlers = {**cls.handlers, **handlers}
+        messages = ((getattr(method, "message", None), method) for method in vars(cls).values())
+        cls.handlers = {**cls.handlers, **{m.name: method for m, method in messages if isinstance(m, Message)}}
 
     def __init__(self, trace: Trace, **traits: Any) -> None:
         self.trace = trace
@@ -230,14 +282,14 @@ class Explorer(anywidget.AnyWidget):
         else:
             self._answer(handler, content, None)
 
-    def _answer(self, handler: Handler, content: Mapping[str, Any], token: object) -> None:
+    def _answer(self, handler: Any, content: Mapping[str, Any], token: object) -> None:
         """Run a method and send its result or its error; nothing if the request was cancelled meanwhile."""
         what = content["what"]
         message: dict[str, Any] = {"error": f"{what}: unexpected failure; the kernel's log says more."}
         buffers: Buffers = []
         try:
             arguments = handler.message.arguments(content.get("args", {}))
-            message, buffers = getattr(self, handler.method)(**arguments)
+            message, buffers = handler(self, **arguments)
         except (LlmprofError, pl.exceptions.PolarsError, ValueError, TypeError) as error:
             message = {"error": str(error) or type(error).__name__}
         finally:

@@ -19,7 +19,7 @@ from llmprof.analyze.collectives.collectives import (
 )
 from llmprof.charts.base import theme
 from llmprof.charts.base.draw import log_bins
-from llmprof.explore.base.messages import Message, Record, Row, Window
+from llmprof.explore.base.messages import Record, Row, Window
 from llmprof.explore.base.ranks import timeline_of
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
 from llmprof.text import numbers_in_words, ranks_in_words
@@ -40,55 +40,6 @@ class Bin(Record):
     ranks: list[int]
     words: str
     last: int
-
-
-CHOICES: Final = Message(
-    "choices",
-    answers={"kinds": list[tuple[str, int]], "phases": list[str], "ranks": list[int]},
-    busy="matching calls over the ranks",
-)
-VIEW: Final = Message(
-    "view",
-    asks={"kind": str, "phase": str | None, "rank": int | None, "window": Window | None},
-    answers={
-        "count": int,
-        "matched": int,
-        "histogram": dict[str, list[tuple[float, float, int]]],
-        "medians": dict[str, float | None],
-        "sizes": list[Row],
-        "peak_gbps": float | None,
-        "device": str | None,
-        "arrivals": list[Row],
-        "over_time": list[Row],
-        "calls": list[Row],
-    },
-    busy="measuring calls",
-)
-CALL: Final = Message(
-    "call",
-    asks={"call": int | None, "kind": str | None, "phase": str | None, "ranks": list[int] | None},
-    answers={"call": int | None, "rows": list[Row], "before": int | None, "after": int | None},
-)
-SPREAD: Final = Message(
-    "spread",
-    asks={
-        "measure": Measure,
-        "kind": str,
-        "phase": str | None,
-        "window": Window | None,
-        "call": int | None,
-        "ranks": list[int] | None,
-    },
-    answers={"measure": Measure, "meaning": str, "ranks": int, "unknown": int, "bins": list[Bin], "words": str},
-    busy="comparing the ranks",
-)
-PICK: Final = Message(
-    "pick",
-    asks={"call": int, "kind": str | None, "phase": str | None},
-    answers={"before": int | None, "after": int | None},
-)
-
-MESSAGES: Final = (CHOICES, VIEW, CALL, SPREAD, PICK)
 
 
 PER_DECADE = 15
@@ -343,7 +294,7 @@ class AllReduce(Explorer):
         window = (round(self.window[0]), round(self.window[1])) if self.in_window and self.window else None
         return calls_of(self.trace, kind=self.kind, phase=self.phase, window=window)
 
-    @answers(CHOICES)
+    @answers(busy="matching calls over the ranks", kinds=list[tuple[str, int]], phases=list[str], ranks=list[int])
     def _on_choices(self) -> Answer:
         offered = choices(self.trace)
         names = [kind for kind, _ in offered["kinds"]]
@@ -351,13 +302,25 @@ class AllReduce(Explorer):
             self.kind = "all_reduce" if "all_reduce" in names and self.kind is None else names[0]
         return offered, []
 
-    @answers(VIEW)
-    def _on_view(self, *, kind: str, phase: str | None, rank: int | None, window: Sequence[float] | None) -> Answer:
+    @answers(
+        busy="measuring calls",
+        count=int,
+        matched=int,
+        histogram=dict[str, list[tuple[float, float, int]]],
+        medians=dict[str, float | None],
+        sizes=list[Row],
+        peak_gbps=float | None,
+        device=str | None,
+        arrivals=list[Row],
+        over_time=list[Row],
+        calls=list[Row],
+    )
+    def _on_view(self, *, kind: str, phase: str | None, rank: int | None, window: Window | None) -> Answer:
         within = (round(window[0]), round(window[1])) if window else None
         return view(self.trace, calls_of(self.trace, kind=kind, phase=phase, window=within), rank), []
 
-    @answers(CALL)
-    def _on_call(self, *, call: int | None, kind: str | None, phase: str | None, ranks: Sequence[int] | None) -> Answer:
+    @answers(call=int | None, rows=list[Row], before=int | None, after=int | None)
+    def _on_call(self, *, call: int | None, kind: str | None, phase: str | None, ranks: list[int] | None) -> Answer:
         before, after = beside(calls_of(self.trace, kind=kind, phase=phase), call)
         rows = []
         if call is not None:
@@ -366,16 +329,18 @@ class AllReduce(Explorer):
             rows = banded(chosen if chosen.height else every, "aligned_ns").to_dicts()
         return {"call": call, "rows": rows, "before": before, "after": after}, []
 
-    @answers(SPREAD)
+    @answers(
+        busy="comparing the ranks", measure=Measure, meaning=str, ranks=int, unknown=int, bins=list[Bin], words=str
+    )
     def _on_spread(
         self,
         *,
         measure: Measure,
         kind: str,
         phase: str | None,
-        window: Sequence[float] | None,
+        window: Window | None,
         call: int | None,
-        ranks: Sequence[int] | None,
+        ranks: list[int] | None,
     ) -> Answer:
         within = (round(window[0]), round(window[1])) if window else None
         if call is None:
@@ -401,7 +366,7 @@ class AllReduce(Explorer):
             "words": words,
         }, []
 
-    @answers(PICK)
+    @answers(before=int | None, after=int | None)
     def _on_pick(self, *, call: int, kind: str | None = None, phase: str | None = None) -> Answer:
         rows = collectives(self.trace).filter(pl.col("call") == call)
         if rows.height:

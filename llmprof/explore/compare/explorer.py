@@ -1,16 +1,16 @@
 """Explorer that compares runs: step times, parts of the change, timelines, and kernels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import polars as pl
 import traitlets
 
-from llmprof.analyze import attribute
+from llmprof.analyze import attribute, collectives, idle
 from llmprof.analyze.compare.story import (
+    WORDS,
     compared_phases,
     diff_context,
     diff_waterfall,
@@ -20,18 +20,309 @@ from llmprof.analyze.compare.story import (
 )
 from llmprof.analyze.compare.times import diff_events, diff_times, has_steps
 from llmprof.analyze.intervals import union_length
+from llmprof.analyze.overlap import COMMUNICATION, COPY
+from llmprof.analyze.steps.summary import recorded_windows, step_windows
 from llmprof.charts.base import theme
-from llmprof.errors import AnalysisError, ArgumentError, NotCapturedError, listed
-from llmprof.explore.base.messages import Buffers, Row, pack
+from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCapturedError, listed
+from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, pack
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
-from llmprof.explore.compare.messages import DETAILS, MESSAGES, PICK, ROWS, STORY, TABLE, TRACKS, Pair
-from llmprof.explore.compare.tracks import LANES, Aligned, align
-from llmprof.explore.kernels.table import nothing_of
+from llmprof.explore.kernels.explorer import nothing_of
 from llmprof.trace import Trace
 
-__all__ = ["MESSAGES", "Compare", "compare"]
+LANES: Final = ("layers", "compute", "communication", "copies", "idle")
+"""Rows of a timeline; the column ``lane`` is their number."""
 
-RowLabels = Mapping[str, Any]
+MOST_EVENTS: Final = 4_000
+"""Most events of a side that are sent one by one; with more, short events near each other are merged."""
+
+_CAUSES: Final = {part: words for (kind, part), (_, words) in WORDS.items() if kind == "idle"}
+_PIECES: Final = 1_500
+_MARGIN: Final = 0.02
+
+SCHEMA: Final = {
+    "lane": pl.Int32,
+    "start_ns": pl.Float64,
+    "dur_ns": pl.Float64,
+    "label": pl.String,
+    "name": pl.String,
+    "events": pl.Int64,
+}
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A run, its name, and the rank that is shown (the first one if None)."""
+
+    name: str
+    trace: Trace
+    rank: int | None = None
+
+
+@dataclass
+class Tracks:
+    """Timelines of the runs; times are in ns from the point of alignment."""
+
+    sides: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[pl.DataFrame] = field(default_factory=list)
+    window: tuple[float, float] = (0.0, 1.0)
+    whole: tuple[float, float] = (0.0, 1.0)
+    place: int | None = None
+    places: int = 0
+    layers: list[int] = field(default_factory=list)
+
+
+def align(
+    runs: Sequence[Aligned],
+    *,
+    phase: str | None = None,
+    place: int | None = None,
+    layer: int | None = None,
+    window: Sequence[float] | None = None,
+) -> Tracks:
+    """Timelines of a step of each run, aligned at its start or at the start of one of its layers."""
+    tracks = Tracks()
+    steps = [_steps(run, phase) for run in runs]
+    tracks.places = min((frame.height for frame in steps if frame.height), default=0)
+    if phase is not None and steps:
+        tracks.place = _typical(next((frame for frame in steps if frame.height), steps[0])) if place is None else place
+        tracks.place = min(tracks.place, max(0, tracks.places - 1)) if tracks.places else None
+    events = [_events(run, frame, tracks.place) for run, frame in zip(runs, steps, strict=True)]
+    spans = [_span(run, frame, tracks.place) for run, frame in zip(runs, steps, strict=True)]
+    tracks.layers = sorted({layer for rows in events for layer in rows.filter(lane=0)["layer"].drop_nulls()})
+    ends, shown = [], []
+    for run, rows, span in zip(runs, events, spans, strict=True):
+        side, origin, length = _side(run, rows, span, phase=phase, layer=layer)
+        tracks.sides.append(side)
+        shown.append((rows, origin))
+        if origin is not None and span is not None:
+            ends.append((float(span[0] - origin), float(span[1] - origin), length))
+    if ends:
+        first, last = min(e[0] for e in ends), max(e[1] for e in ends)
+        tracks.whole = (first - _MARGIN * (last - first), last + _MARGIN * (last - first) + 1.0)
+        near = max(e[2] for e in ends)
+        close = tracks.whole if layer is None else (-0.15 * near, 1.15 * near + 1.0)
+        tracks.window = close if window is None else _inside(window, tracks.whole)
+    for rows, origin in shown:
+        tracks.rows.append(_reduced(rows, origin, tracks.window))
+    return tracks
+
+
+def _inside(window: Sequence[float], whole: tuple[float, float]) -> tuple[float, float]:
+    first, last = float(window[0]), float(window[1])
+    return (first, last) if last > first and last > whole[0] and first < whole[1] else whole
+
+
+def _rank(run: Aligned) -> int | None:
+    ranks = sorted(rank for rank in run.trace.device_ranks or run.trace.ranks if rank >= 0)
+    return run.rank if run.rank in ranks else next(iter(ranks), None)
+
+
+def _steps(run: Aligned, phase: str | None) -> pl.DataFrame:
+    """Steps of a phase on the chosen rank, or its whole recording."""
+    try:
+        windows = recorded_windows(run.trace) if phase is None else step_windows(run.trace)
+    except LlmprofError:
+        return pl.DataFrame(schema={"step": pl.Int32, "start_ns": pl.Int64, "span_ns": pl.Int64})
+    own = windows.filter(pl.col("rank") == _rank(run)).unique("start_ns", keep="first").sort("start_ns")
+    return own if phase is None else own.filter(pl.col("phase") == phase)
+
+
+def _typical(steps: pl.DataFrame) -> int:
+    """Place of the step whose length is nearest to the median."""
+    if not steps.height:
+        return 0
+    away = (steps["span_ns"] - steps["span_ns"].median()).abs()
+    return int(away.arg_min() or 0)
+
+
+def _span(run: Aligned, steps: pl.DataFrame, place: int | None) -> tuple[int, int] | None:
+    """First and last time of the visible step (ns), or of all events of the recording."""
+    if not steps.height or (place or 0) >= steps.height:
+        return None
+    row = steps.row(place or 0, named=True)
+    if place is not None:
+        return int(row["start_ns"]), int(row["start_ns"] + row["span_ns"])
+    events = attribute(run.trace).filter(pl.col("rank") == _rank(run))
+    if not events.height:
+        return None
+    return int(events["start_ns"].min()), int((events["start_ns"] + events["dur_ns"]).max())  # type: ignore[arg-type]
+
+
+def _events(run: Aligned, steps: pl.DataFrame, place: int | None) -> pl.DataFrame:
+    """Events of the step: ``lane, start_ns, dur_ns, label, name, layer``."""
+    span = _span(run, steps, place)
+    empty = pl.DataFrame(schema={**SCHEMA, "layer": pl.Int32}).drop("events")
+    if span is None:
+        return empty
+    first, last = span
+    inside = (pl.col("rank") == _rank(run)) & (pl.col("start_ns") < last)
+    inside &= pl.col("start_ns") + pl.col("dur_ns") > first
+    own = attribute(run.trace).filter(inside)
+    moves = pl.col("category").is_in(COMMUNICATION).fill_null(value=False)
+    copies = pl.col("category").is_in(COPY).fill_null(value=False)
+    unknown = pl.col("stage").is_null() | (pl.col("stage") == "other")
+    lane = pl.when(moves).then(2).when(copies).then(3).otherwise(1)
+    kind = pl.when(moves).then(pl.lit("transfer")).when(copies).then(pl.lit("copies"))
+    label = kind.when(unknown).then("category").otherwise("stage")
+    columns = ["lane", "start_ns", "dur_ns", "label", "name", "layer"]
+    rows = own.with_columns(lane=lane.cast(pl.Int32), label=label).select(columns)
+    end = (pl.col("start_ns") + pl.col("dur_ns")).max()
+    layers = (
+        own.filter(pl.col("layer").is_not_null())
+        .group_by("layer")
+        .agg(pl.col("start_ns").min(), dur_ns=end - pl.col("start_ns").min())
+    )
+    named = pl.format("layer {}", "layer")
+    layers = layers.sort("start_ns").with_columns(lane=pl.lit(0, dtype=pl.Int32), label=pl.lit("layer"), name=named)
+    gaps = idle(run.trace).filter(inside)
+    gaps = gaps.select(
+        pl.lit(4, dtype=pl.Int32).alias("lane"), "start_ns", "dur_ns", label="cause",
+        name=pl.col("cause").replace(_CAUSES), layer=pl.lit(None, dtype=pl.Int32),
+    )  # fmt: skip
+    parts = [layers.select(columns), rows, _waits(run, inside), gaps]
+    return pl.concat(parts, how="diagonal_relaxed").with_columns(pl.col("layer").cast(pl.Int32))
+
+
+def _waits(run: Aligned, inside: pl.Expr) -> pl.DataFrame:
+    """Waiting inside collectives, drawn over them; collectives with unknown waiting are marked."""
+    calls = collectives(run.trace).filter(inside)
+    unknown = calls.filter(pl.col("wait_ns").is_null())
+    waiting = calls.filter(pl.col("wait_ns") > 0)
+    lane = pl.lit(2, dtype=pl.Int32).alias("lane")
+    return pl.concat(
+        [
+            waiting.select(
+                lane, "start_ns", dur_ns="wait_ns", label=pl.lit("waiting"), name=pl.lit("waiting for a rank")
+            ),
+            unknown.select(lane, "start_ns", "dur_ns", "name", label=pl.lit("communication")),
+        ],
+        how="diagonal_relaxed",
+    )
+
+
+def _side(
+    run: Aligned, rows: pl.DataFrame, span: tuple[int, int] | None, *, phase: str | None, layer: int | None
+) -> tuple[dict[str, Any], int | None, float]:
+    """Header of a run, its point of alignment, and the length of its layer or step."""
+    side: dict[str, Any] = {"name": run.name, "rank": _rank(run), "step": None, "origin_ns": None, "note": ""}
+    if span is None:
+        side["note"] = f"{run.name} has no such step of {phase}" if phase else f"{run.name} has no events"
+        return side, None, 0.0
+    origin, length = span[0], float(span[1] - span[0])
+    if layer is not None:
+        own = rows.filter((pl.col("lane") == 0) & (pl.col("layer") == layer))
+        if not own.height:
+            side["note"] = f"{run.name} has no layer {layer} in this step"
+            return side, None, 0.0
+        origin, length = int(own["start_ns"][0]), float(own["dur_ns"][0])
+    if phase is not None:
+        first = step_windows(run.trace).filter((pl.col("rank") == _rank(run)) & (pl.col("start_ns") == span[0]))
+        side["step"] = int(first["step"][0]) if first.height else None
+    side["origin_ns"] = origin
+    return side, origin, length
+
+
+def _reduced(rows: pl.DataFrame, origin: int | None, window: tuple[float, float]) -> pl.DataFrame:
+    """Rows of a window, with times from the point of alignment; of many, short ones near each other are merged."""
+    if origin is None:
+        return pl.DataFrame(schema=SCHEMA)
+    start = (pl.col("start_ns") - origin).cast(pl.Float64)
+    rows = rows.with_columns(start_ns=start, dur_ns=pl.col("dur_ns").cast(pl.Float64), events=pl.lit(1, dtype=pl.Int64))
+    rows = rows.filter((pl.col("start_ns") < window[1]) & (pl.col("start_ns") + pl.col("dur_ns") > window[0]))
+    if rows.height > MOST_EVENTS:
+        piece = (window[1] - window[0]) / _PIECES
+        short = rows.filter(pl.col("dur_ns") < piece)
+        longest = pl.col("label").sort_by("dur_ns", descending=True).first()
+        gathered = short.group_by("lane", (pl.col("start_ns") // piece).alias("_piece")).agg(
+            pl.col("start_ns").min(),
+            pl.col("dur_ns").sum().clip(upper_bound=2 * piece),
+            label=longest,
+            name=pl.format("{} events", pl.len()),
+            events=pl.len().cast(pl.Int64),
+        )
+        rows = pl.concat([rows.filter(pl.col("dur_ns") >= piece).select(list(SCHEMA)), gathered.select(list(SCHEMA))])
+    return rows.select(list(SCHEMA)).cast(SCHEMA).sort("lane", "start_ns", maintain_order=True)  # type: ignore[arg-type]
+
+
+Labels = dict[str, Any]
+"""Labels of a row: ``{"phase": "decode", "stage": "norm"}``."""
+
+Pair = tuple[int, int]
+"""Numbers of the two runs that are compared in detail."""
+
+
+class Shown(Record):
+    """View of the table: two runs, labels that rows are aligned by, filters, a search text and an order."""
+
+    pair: Pair
+    by: list[str]
+    tolerance: float
+    phase: str | None = None
+    rank: int | None = None
+    status: str | None = None
+    search: str = ""
+    sort: str = "-delta_ns"
+
+
+class Part(Record):
+    """Part of the time of a step (ns): its group, its words, and the stage of compute or cause of idle time."""
+
+    group: str
+    label: str
+    part: str | None
+    ns: float
+
+
+class Bar(Record):
+    """A run: its name, its steps of the phase, the time of a step and until the next (ns), and its parts."""
+
+    name: str
+    steps: int
+    step_ns: float | None
+    between_ns: float | None
+    parts: list[Part]
+
+
+class Change(Record):
+    """Bar of a waterfall: :func:`llmprof.analyze.compare.story.diff_waterfall`; null where a run does not have it."""
+
+    group: str
+    label: str
+    part: str | None
+    a_ns: float | None
+    b_ns: float | None
+    delta_ns: float
+    from_ns: float
+    to_ns: float
+    beyond_noise: bool | None
+
+
+class Way(Record):
+    """Waterfall from one run to another: their numbers and its bars."""
+
+    a: int
+    b: int
+    bars: list[Change]
+
+
+class Track(Record):
+    """Timeline of a run: rank, step, point of alignment (ns from its start), columns and their first buffer."""
+
+    name: str
+    rank: int | None
+    step: int | None
+    origin_ns: int | None
+    columns: list[Column]
+    first: int
+    note: str
+
+
+class Kernels(Record):
+    """Kernels of a row in both traces, and how many there are in all."""
+
+    rows: list[Row]
+    total: int
+
 
 STATUSES: Final = {
     "slower": "slower",
@@ -96,7 +387,7 @@ def _has_steps(trace: Trace) -> bool:
         return False
 
 
-def matching(labels: RowLabels) -> list[pl.Expr]:
+def matching(labels: Labels) -> list[pl.Expr]:
     """Condition for the events of a row: every label is equal, and null equals null."""
     return [pl.col(name).eq_missing(pl.lit(value)) for name, value in labels.items()] or [pl.lit(value=True)]
 
@@ -106,12 +397,12 @@ def of_rank(events: pl.DataFrame, rank: int | None) -> pl.DataFrame:
     return events if rank is None else events.filter(pl.col("rank") == rank)
 
 
-def events_of(trace: Trace, labels: RowLabels, rank: int | None = None) -> pl.DataFrame:
+def events_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
     """Events of a row that belong to a step: those that :func:`llmprof.analyze.compare.times.diff_events` compares."""
     return of_rank(attribute(trace), rank).filter(pl.col("step").is_not_null(), *matching(labels))
 
 
-def steps_of(trace: Trace, labels: RowLabels, rank: int | None = None) -> pl.DataFrame:
+def steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFrame:
     """Time of a row in each step of its phase, as the mean over ranks."""
     events = of_rank(attribute(trace), rank)
     phase = labels.get("phase")
@@ -123,7 +414,7 @@ def steps_of(trace: Trace, labels: RowLabels, rank: int | None = None) -> pl.Dat
     return steps.with_row_index("place").select("step", "place", "busy_ns")
 
 
-def kernels_of(a: Trace, b: Trace, labels: RowLabels, tolerance: float, rank: int | None = None) -> dict[str, Any]:
+def kernels_of(a: Trace, b: Trace, labels: Labels, tolerance: float, rank: int | None = None) -> dict[str, Any]:
     """Kernels of a row in both traces, the largest change first: ``rows`` as JSON, and their ``total``."""
     by = ["phase", *(label for label in labels if label not in ("phase", "name")), "name"]
     ranks = None if rank is None else [rank]
@@ -278,7 +569,16 @@ class Compare(Explorer):
         chosen = {name: view[name] for name in ("search", "phase", "status", "sort")}
         return arranged(frame, **chosen)
 
-    @answers(STORY)
+    @answers(
+        busy="comparing steps",
+        phases=list[str],
+        phase=str | None,
+        ranks=list[int],
+        words=list[str],
+        context=list[str],
+        runs=list[Bar],
+        ways=list[Way],
+    )
     def _on_story(self, pair: Pair, phase: str | None = None, rank: int | None = None) -> Answer:
         frame = self._times(pair, rank)
         shared = compared_phases(frame)
@@ -313,7 +613,17 @@ class Compare(Explorer):
             "ways": ways,
         }, []
 
-    @answers(TRACKS)
+    @answers(
+        busy="aligning the timelines",
+        buffers="columns of the timeline of each side after those of the one before",
+        sides=list[Track],
+        lanes=list[str],
+        window=Window,
+        whole=Window,
+        place=int | None,
+        places=int,
+        layers=list[int],
+    )
     def _on_tracks(  # noqa: PLR0917 - the fields of the message
         self,
         pair: Pair,
@@ -321,7 +631,7 @@ class Compare(Explorer):
         rank: int | None = None,
         place: int | None = None,
         layer: int | None = None,
-        window: Sequence[float] | None = None,
+        window: Window | None = None,
     ) -> Answer:
         runs = [Aligned(self.names[n], self.runs[n], self._rank(self.runs[n], rank)) for n in pair]
         shown = align(runs, phase=phase, place=place, layer=layer, window=window)
@@ -341,7 +651,15 @@ class Compare(Explorer):
             "layers": shown.layers,
         }, buffers
 
-    @answers(TABLE)
+    @answers(
+        asks={"view": Shown},
+        busy="comparing kernels",
+        rows=list[Row],
+        total=int,
+        all=int,
+        largest=float | None,
+        counts=dict[str, int],
+    )
     def _on_table(self, view: Mapping[str, Any], count: int = 60) -> Answer:
         whole = self._diff(tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank"))
         frame = self._rows(view)
@@ -354,21 +672,24 @@ class Compare(Explorer):
             "counts": counts(in_phase),
         }, []
 
-    @answers(ROWS)
+    @answers(asks={"view": Shown}, rows=list[Row], offset=int)
     def _on_rows(self, view: Mapping[str, Any], offset: int, count: int) -> Answer:
         return {"rows": block(self._rows(view), offset, min(count, 200)), "offset": offset}, []
 
-    @answers(PICK)
+    @answers(asks={"view": Shown})
     def _on_pick(self, view: Mapping[str, Any], row: int) -> Answer:
         frame = self._rows(view)
         if 0 <= row < frame.height:
             self.picked = frame.select(keys_of(view["by"])).row(row, named=True)
         return {}, []
 
-    @answers(DETAILS)
-    def _on_details(
-        self, picked: Mapping[str, Any], tolerance: float, pair: Pair = (0, 1), rank: int | None = None
-    ) -> Answer:
+    @answers(
+        busy="looking into both traces",
+        buffers="columns of the steps of both traces",
+        steps=list[list[Column]],
+        kernels=Kernels,
+    )
+    def _on_details(self, picked: Labels, tolerance: float, pair: Pair = (0, 1), rank: int | None = None) -> Answer:
         described, buffers = [], []
         for number in pair:
             trace = self.runs[number]

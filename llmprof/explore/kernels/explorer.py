@@ -1,40 +1,356 @@
 """Explorer of kernels: a table of all kernels of a trace, and the details of the picked one."""
 
-from __future__ import annotations
-
+import math
 import shlex
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, Self
 
 import polars as pl
 import traitlets
 
-from llmprof.analyze import attribute, ncu_command
-from llmprof.analyze.kernels import events_within, kernels_within
+from llmprof import hardware
+from llmprof.analyze import attribute, ncu_command, ncu_join, ops_to_kernels, speed_of_light, stalls
+from llmprof.analyze.kernels import PLACES, events_within, kernels_within
 from llmprof.analyze.replay.slack import unknown_slack, with_slack
 from llmprof.errors import LlmprofError, NotCapturedError, listed
-from llmprof.explore.base.messages import Column, Message, Record, Row, Window
+from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
-from llmprof.explore.kernels import table as details
-from llmprof.explore.kernels.table import (
-    BINS,
-    FILTERS,
-    SORTABLE,
-    SPLITS,
-    Profiled,
-    View,
-    arranged,
-    block,
-    glossary,
-    options,
-    profiled,
-    short,
-    shown,
-    values,
-)
+from llmprof.metrics import explain
 from llmprof.metrics.data import Metrics
+from llmprof.names import kernels as kernel_names
+from llmprof.names import readable
 from llmprof.text import shorten
 from llmprof.trace import Trace
+
+BINS: Final = 48
+"""Points of a sparkline."""
+
+FILTERS: Final = ("rank", "step", "phase", "layer", "stage", "stream", "category")
+SPLITS: Final = ("phase", "stage", "layer", "stream", "rank")
+"""Labels that rows can be filtered by, and labels that can divide launches into rows."""
+
+NUMBERS: Final[tuple[str, ...]] = (
+    *("count", "total_ns", "share", "mean_ns", "median_ns", "p99_ns", "min_ns", "max_ns", "slack_ns"),
+)
+SORTABLE: Final = ("name", "category", "limit", *PLACES, *NUMBERS)
+
+_MOST_TEXT: Final = 2_000
+"""Most characters of a name in a row; the details have the full name."""
+
+_NAMED: Final = 2
+
+
+@dataclass(frozen=True)
+class View:
+    """View of a table: filters, labels that divide launches into rows, a search text, an order, a window."""
+
+    where: Mapping[str, int | str | None] = field(default_factory=dict)
+    by: tuple[str, ...] = ()
+    search: str = ""
+    sort: str = "-total_ns"
+    window: Window | None = None
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Self:
+        """View that the browser requested; unknown labels are left out."""
+        where = {label: value for label in FILTERS if (value := message.get(label)) is not None}
+        by = tuple(label for label in SPLITS if label in message.get("by", ()))
+        window = message.get("window") if message.get("in_window") else None
+        ends = (float(window[0]), float(window[1])) if window else None
+        return cls(where, by, str(message.get("search", "")), str(message.get("sort", "-total_ns")), ends)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Everything that the rows depend on, except their order and the search text."""
+        return (tuple(self.where.items()), self.by, self.window)
+
+
+def options(events: pl.DataFrame) -> dict[str, list[int | str]]:
+    """Values that each filter can take."""
+    return {label: events[label].drop_nulls().unique().sort().to_list() for label in FILTERS}
+
+
+def places(values: Sequence[int | str] | None, plural: str) -> str:
+    """Short text for the values of a label: one or two of them, a range of numbers, or their number."""
+    if not values:
+        return ""
+    first, last = values[0], values[-1]
+    numbers = isinstance(first, int) and isinstance(last, int)
+    if len(values) <= _NAMED:
+        return ", ".join(str(value) for value in values)
+    return f"{first} to {last}" if numbers and int(last) - int(first) == len(values) - 1 else f"{len(values)} {plural}"
+
+
+def arranged(frame: pl.DataFrame, view: View) -> pl.DataFrame:
+    """Rows whose name contains the view's text, regardless of case, in the view's order (``-column``: descending)."""
+    kept = frame.filter(pl.col("name").str.to_lowercase().str.contains(view.search.lower(), literal=True))
+    column, falling = view.sort.lstrip("-"), view.sort.startswith("-")
+    if column in PLACES and column not in frame.columns:
+        key = pl.col(PLACES[column]).list.first()
+    elif column in SORTABLE and column in frame.columns:
+        key = pl.col(column)
+    else:
+        return kept
+    return kept.sort(key, descending=falling, nulls_last=True, maintain_order=True)
+
+
+def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, Any]], Buffers]:
+    """Some of the rows, and their sparklines as bytes (255 is the largest value of a row)."""
+    rows = frame.slice(max(0, offset), max(0, count))
+    labels = dict(zip(rows["name"], short(rows["name"]), strict=True))
+    texts = []
+    for row in rows.iter_rows(named=True):
+        cells: dict[str, Any] = {column: row[column] for column in NUMBERS if column in row}
+        cells |= {label: row[label] if label in row else places(row[many], many) for label, many in PLACES.items()}
+        cells |= {
+            "name": row["name"][:_MOST_TEXT],
+            "label": labels[row["name"]][:_MOST_TEXT],
+            "category": row["category"],
+            "limit": row.get("limit"),
+        }
+        texts.append({key: _finite(cell) for key, cell in cells.items()})
+    series = (
+        rows["series"].explode(empty_as_null=False, keep_nulls=False) if rows.height else pl.Series([], dtype=pl.Int64)
+    )
+    peaks = (
+        rows.select(pl.col("series").list.max().clip(1).repeat_by(BINS).explode())["series"] if rows.height else series
+    )
+    return texts, [array((series * 255 / peaks).round().cast(pl.UInt8), "u1")]
+
+
+def short(names: pl.Series) -> pl.Series:
+    """Readable names; C++ functions without return type, namespaces and parameters, so that their beginnings differ."""
+    made = pl.DataFrame({"name": names, "short": kernel_names.comparable(names), "readable": readable(names)})
+    cpp = pl.col("name").str.contains(r"^(?:void|std::\S+) |\w<.*>") & (pl.col("short").str.len_chars() > 0)
+    of_library = pl.col("readable").str.contains(" ", literal=True)
+    return made.select(short=pl.when(of_library).then("readable").when(cpp).then("short").otherwise("name"))["short"]
+
+
+def _finite(cell: Any) -> Any:
+    return None if isinstance(cell, float) and not math.isfinite(cell) else cell
+
+
+MOST_POINTS: Final = 8_000
+"""Most launches that are drawn one by one; more are drawn as a range for each interval of time."""
+
+PARTS: Final = 600
+_MOST_ROWS: Final = 50
+_GRID: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes")
+
+
+def launches(events: pl.DataFrame) -> tuple[dict[str, Any], Buffers]:
+    """Launches over time, packed: one by one, or shortest, median and longest of each interval of time."""
+    if events.is_empty():
+        return {"condensed": False, "columns": [], "span": None}, []
+    ends = pl.col("start_ns") + pl.col("dur_ns")
+    span = events.select(pl.col("start_ns").min(), end_ns=ends.max()).row(0)
+    if events.height <= MOST_POINTS:
+        frame = events.select("event", "rank", "step", "layer", "stage", "start_ns", "dur_ns")
+    else:
+        length = max(1, -(-(span[1] - span[0]) // PARTS))
+        dur = pl.col("dur_ns")
+        frame = (
+            events.group_by(part=(pl.col("start_ns") - span[0]) // length)
+            .agg(least_ns=dur.min(), middle_ns=dur.median(), most_ns=dur.max(), count=pl.len())
+            .sort("part")
+            .with_columns(start_ns=span[0] + pl.col("part") * length, end_ns=span[0] + (pl.col("part") + 1) * length)
+            .drop("part")
+        )
+    columns, buffers = pack(frame)
+    return {"condensed": events.height > MOST_POINTS, "columns": columns, "span": list(span)}, buffers
+
+
+def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
+    """Operators that launched a kernel, and their shapes: ``rows``, or ``why`` there are none."""
+    try:
+        frame = ops_to_kernels(trace)
+    except NotCapturedError as error:
+        return {"rows": [], "why": str(error)}
+    chosen_rows = frame.filter((pl.col("kernel") == name) & (pl.lit(rank is None) | (pl.col("rank") == (rank or 0))))
+    rows = (
+        chosen_rows.group_by("op", "shapes")
+        .agg(pl.col("count").sum(), pl.col("total_ns").sum())
+        .with_columns(mean_ns=pl.col("total_ns") / pl.col("count"))
+        .sort("total_ns", "op", "shapes", descending=[True, False, False], nulls_last=True)
+    )
+    why = "" if rows.height else "No operator was recorded for its launches."
+    return {"rows": rows.head(_MOST_ROWS).to_dicts(), "why": why, "total": rows.height}
+
+
+def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
+    """Grids and blocks of launches: ``grid, block, registers, shared_bytes, count, mean_ns``."""
+    if not trace.has("kernels") or events.is_empty():
+        return []
+    key = ["rank", "stream", "start_ns", "name"]
+    with_grid = trace.kernels.select(*key, *_GRID).drop_nulls(["grid_x"]).unique(key, keep="first")
+    rows = events.select(*key, "dur_ns").join(with_grid, on=key, nulls_equal=True)
+    triple = [
+        pl.format("{} x {} x {}", *(pl.col(f"{side}_{axis}").fill_null(1) for axis in "xyz")).alias(side)
+        for side in ("grid", "block")
+    ]
+    return (
+        rows.group_by("registers", "shared_bytes", *triple)
+        .agg(count=pl.len(), mean_ns=pl.col("dur_ns").mean())
+        .sort("count", "grid", "block", descending=[True, False, False])
+        .head(_MOST_ROWS)
+        .to_dicts()
+    )
+
+
+def nothing_of(trace: Trace) -> pl.DataFrame:
+    """Frame of :func:`~llmprof.analyze.attribute` without rows; without columns, too, if the trace has no events."""
+    try:
+        return attribute(trace).clear()
+    except NotCapturedError:
+        return pl.DataFrame()
+
+
+PEAKS: Final = {
+    "compute_pct": ("compute", "sm__throughput.avg.pct_of_peak_sustained_elapsed"),
+    "memory_pct": ("memory", "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"),
+    "roof_pct": ("of its roof", ""),
+}
+"""Bars of the speed of light: column, label, and the metric whose glossary text explains it."""
+
+_SPEED: Final = (
+    *("duration_ns", "flops", "dtype", "flop_per_s", "dram_bytes", "bytes_per_s", "arithmetic_intensity"),
+    *("roof_flop_per_s", "roof_share", "compute_pct", "memory_pct", "memory_level", "bound", "stall", "stall_share"),
+)
+_MOST_RULES: Final = 40
+MOST_VALUES: Final = 60
+"""Most metrics in one answer."""
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Hardware metrics of a trace's kernels: the kernel of each profiled launch, and its shares of the peaks."""
+
+    metrics: Metrics
+    launches: pl.DataFrame
+    stalls: pl.DataFrame
+    peaks: hardware.Device | None
+    note: str
+
+    @property
+    def unmatched(self) -> int:
+        """Profiled launches that are no kernel of the trace."""
+        return self.launches["name"].null_count()
+
+    def limits(self) -> pl.DataFrame:
+        """``name, limit`` of each profiled kernel, taken from the longest of its best matching launches."""
+        best = self.launches.drop_nulls("name").sort("confidence", "profiled_ns", descending=True, nulls_last=True)
+        return best.unique("name", keep="first", maintain_order=True).select("name", "limit")
+
+    def of(self, name: str) -> pl.DataFrame:
+        """Profiled launches of a kernel, the best matches first."""
+        return self.launches.filter(pl.col("name") == name).sort(
+            "confidence", "kernel_id", descending=[True, False], maintain_order=True
+        )
+
+
+def profiled(trace: Trace, metrics: Metrics) -> Profiled:
+    """Match metrics with a trace and rate each launch."""
+    launches, note, peaks = ncu_join(trace, metrics), "", None
+    try:
+        speed = speed_of_light(metrics)
+        named = metrics.kernels["device_name"].drop_nulls()
+        peaks = hardware.device(named[0]) if named.len() else None
+        note = (
+            "" if named.len() else "these metrics do not name their device: there are no roofs, and no shares of them"
+        )
+    except LlmprofError as error:
+        note = str(error)
+        nothing = {"bound": pl.String, "dtype": pl.String, "memory_level": pl.String, "stall": pl.String}
+        types = {column: nothing.get(column, pl.Float64) for column in _SPEED}
+        speed = pl.DataFrame(schema={"kernel_id": pl.Int32, **types})
+    joined = launches.join(speed.select("kernel_id", *_SPEED), on="kernel_id", how="left", maintain_order="left")
+    limit = pl.when(pl.col("roof_share").is_finite()).then(
+        pl.format("{} · {} %", "bound", (100 * pl.col("roof_share")).round(0).cast(pl.Int64, strict=False))
+    )
+    return Profiled(metrics, joined.with_columns(limit=pl.coalesce(limit, "bound")), stalls(metrics), peaks, note)
+
+
+def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[str, Any]:
+    """Data of a profiled kernel for the explorer, as JSON; ``launches`` is empty if it was not profiled."""
+    launches = profile.of(name)
+    columns = ("kernel_id", "grid", "block", "profiled_ns", "dur_ns", "agrees", "confidence")
+    out: dict[str, Any] = {"launches": launches.select(columns).to_dicts(), "note": profile.note}
+    if launches.is_empty():
+        return out
+    matching = launches.filter(pl.col("kernel_id") == (-1 if kernel_id is None else kernel_id))
+    row = (matching if matching.height else launches).row(0, named=True)
+    number = row["kernel_id"]
+    share = row["roof_share"]
+    row["roof_pct"] = 100 * share if share is not None else None
+    return out | {
+        "chosen": number,
+        "speed": {column: _finite(row[column]) for column in _SPEED},
+        "bars": [_bar(column, row) for column in PEAKS],
+        "roofline": roofline(profile, number),
+        "stalls": profile.stalls.filter(pl.col("kernel_id") == number).select("reason", "share").to_dicts(),
+        "rules": profile.metrics.rules.filter(pl.col("kernel_id") == number)
+        .sort("estimated_speedup_pct", descending=True, nulls_last=True, maintain_order=True)
+        .head(_MOST_RULES)
+        .drop("kernel_id")
+        .to_dicts(),
+    }
+
+
+def values(profile: Profiled, kernel_id: int, search: str = "") -> dict[str, Any]:
+    """Metrics of a launch whose name or section contains a text, with titles; those of the details page first."""
+    frame = profile.metrics.metrics.filter(pl.col("kernel_id") == kernel_id)
+    words = pl.concat_str(pl.col("metric"), pl.col("section").fill_null(""), separator=" ").str.to_lowercase()
+    fitting = frame.filter(words.str.contains(search.strip().lower(), literal=True))
+    fitting = fitting.sort(pl.col("section").is_null(), maintain_order=True)
+    rows = fitting.head(MOST_VALUES).select("section", "metric", "unit", "value", "text").to_dicts()
+    titled = [row | {"value": _finite(row["value"]), "title": glossary(row["metric"])["title"]} for row in rows]
+    return {"rows": titled, "total": fitting.height}
+
+
+def roofline(profile: Profiled, kernel_id: int) -> dict[str, Any] | None:
+    """All launches on the roofline, the device's roofs, and which launch is picked."""
+    x, y = "arithmetic_intensity", "flop_per_s"
+    placed = profile.launches.filter([(pl.col(c) > 0) & pl.col(c).is_finite() for c in (x, y)])
+    if placed.filter(pl.col("kernel_id") == kernel_id).is_empty():
+        return None
+    types = placed["dtype"].drop_nulls().unique().sort().to_list()
+    peaks = profile.peaks
+    flat = {t: rate for t in types if peaks is not None and (rate := peaks.flop_per_s.get(t))}
+    points = placed.select("kernel_id", "dtype", x, y, ns="profiled_ns")
+    return {
+        "points": points.with_columns(function=kernel_names.function(placed["kernel_name"])).to_dicts(),
+        "bandwidth": peaks.memory_bytes_per_s if peaks is not None else None,
+        "peaks": flat,
+        "device": peaks.name if peaks is not None else None,
+    }
+
+
+@lru_cache(maxsize=4096)
+def glossary(metric: str) -> dict[str, Any]:
+    """Glossary entry of a metric or warp state, as JSON."""
+    try:
+        entry = explain(metric)
+    except LlmprofError as error:
+        return {"title": "not in the glossary", "meaning": str(error), "good": "", "action": "", "source": ""}
+    meaning = entry.meaning or "; ".join(f"{part}: {words}" for part, words in entry.parts.items())
+    return {
+        "title": entry.title,
+        "meaning": meaning,
+        "good": entry.good,
+        "action": entry.action,
+        "source": entry.source,
+    }
+
+
+def _bar(column: str, row: dict[str, Any]) -> dict[str, Any]:
+    label, metric = PEAKS[column]
+    level = row["memory_level"]
+    if column == "memory_pct" and level:
+        label = f"memory ({level.upper()})"
+    return {"label": label, "pct": _finite(row[column]), "metric": metric}
+
 
 Labels = dict[str, Any]
 """Values of the labels that divide launches into rows: ``{"phase": "decode"}``."""
@@ -76,86 +392,6 @@ class Roofline(Record):
 
 _SERIES = "time over the trace of each row (u1), the same number of points a row"
 
-TABLE: Final = Message(
-    "table",
-    asks={"view": Shown, "count": int, "kernel": str | None},
-    answers={
-        "rows": list[Row],
-        "total": int,
-        "at": int | None,
-        "launches": int,
-        "total_ns": int,
-        "options": dict[str, list[int | str]],
-        "unmatched": int,
-    },
-    buffers=_SERIES,
-    busy="adding up kernels",
-)
-ROWS: Final = Message(
-    "rows",
-    asks={"view": Shown, "offset": int, "count": int},
-    answers={"rows": list[Row], "offset": int},
-    buffers=_SERIES,
-)
-PICK: Final = Message("pick", asks={"view": Shown, "row": int})
-LAUNCH: Final = Message("launch", asks={"event": int})
-KERNEL: Final = Message(
-    "kernel",
-    asks={"view": Shown, "kernel": str, "of": Labels},
-    answers={
-        "name": str,
-        "label": str,
-        "category": str | None,
-        "count": int,
-        "total_ns": float,
-        "mean_ns": float | None,
-        "least_ns": float | None,
-        "most_ns": float | None,
-        "condensed": bool,
-        "columns": list[Column],
-        "span": Window | None,
-        "grids": list[Row],
-    },
-    buffers="the launches' columns",
-)
-SHAPES: Final = Message(
-    "shapes",
-    asks={"kernel": str, "rank": int | None},
-    answers={"rows": list[Row], "why": str, "total": int | None},
-    busy="finding the operators",
-)
-METRICS: Final = Message(
-    "metrics",
-    asks={"kernel": str, "kernel_id": int | None},
-    answers={
-        "launches": list[Row],
-        "note": str,
-        "chosen": int | None,
-        "speed": Row | None,
-        "bars": list[Bar] | None,
-        "roofline": Roofline | None,
-        "stalls": list[Row] | None,
-        "rules": list[Row] | None,
-    },
-    busy="matching the hardware metrics",
-)
-SLACK: Final = Message("slack", answers={"why": str}, busy="finding what each kernel delays")
-VALUES: Final = Message("values", asks={"kernel_id": int, "search": str}, answers={"rows": list[Row], "total": int})
-EXPLAIN: Final = Message(
-    "explain",
-    asks={"metric": str},
-    answers={"title": str, "meaning": str, "good": str, "action": str, "source": str},
-)
-COMMAND: Final = Message(
-    "command",
-    asks={"program": str, "view": Shown, "kernel": str, "of": Labels},
-    answers={"command": str},
-)
-
-MESSAGES: Final = (TABLE, ROWS, PICK, LAUNCH, KERNEL, SHAPES, METRICS, SLACK, VALUES, EXPLAIN, COMMAND)
-
-
-RowLabels = Mapping[str, Any]
 
 PROGRAM: Final = ("python", "program.py")
 _TOP: Final = 18
@@ -260,9 +496,9 @@ class Kernels(Explorer):
             self._kept = (view.key, frame)
         return arranged(frame, view)
 
-    def _launches(self, view: View, kernel: str | None, of: RowLabels) -> pl.DataFrame:
+    def _launches(self, view: View, kernel: str | None, of: Labels) -> pl.DataFrame:
         if kernel is None:
-            return details.nothing_of(self.trace)
+            return nothing_of(self.trace)
         where = {**view.where, **of, "name": kernel}
         return events_within(self.trace, where=where, window=view.window, absent=True)
 
@@ -273,8 +509,19 @@ class Kernels(Explorer):
             self._profiled = profiled(self.trace, self.metrics)
         return self._profiled
 
-    @answers(TABLE)
-    def _on_table(self, view: RowLabels, count: int = 60, kernel: str | None = None) -> Answer:
+    @answers(
+        asks={"view": Shown},
+        busy="adding up kernels",
+        buffers=_SERIES,
+        rows=list[Row],
+        total=int,
+        at=int | None,
+        launches=int,
+        total_ns=int,
+        options=dict[str, list[int | str]],
+        unmatched=int,
+    )
+    def _on_table(self, view: Labels, count: int = 60, kernel: str | None = None) -> Answer:
         frame, events = self._rows(View.of(view)), attribute(self.trace)
         rows, buffers = block(frame, 0, count)
         message = {
@@ -288,7 +535,7 @@ class Kernels(Explorer):
         }
         return message, buffers
 
-    @answers(SLACK)
+    @answers(busy="finding what each kernel delays", why=str)
     def _on_slack(self) -> Answer:
         """Find the slack of all kernels, which the rows have from then on, or say why it is unknown."""
         why = unknown_slack(self.trace)
@@ -296,13 +543,13 @@ class Kernels(Explorer):
             self._slack, self._kept = True, (None, pl.DataFrame())
         return {"why": why}, []
 
-    @answers(ROWS)
-    def _on_rows(self, view: RowLabels, offset: int, count: int) -> Answer:
+    @answers(asks={"view": Shown}, buffers=_SERIES, rows=list[Row], offset=int)
+    def _on_rows(self, view: Labels, offset: int, count: int) -> Answer:
         rows, buffers = block(self._rows(View.of(view)), offset, min(count, 200))
         return {"rows": rows, "offset": offset}, buffers
 
-    @answers(PICK)
-    def _on_pick(self, view: RowLabels, row: int) -> Answer:
+    @answers(asks={"view": Shown})
+    def _on_pick(self, view: Labels, row: int) -> Answer:
         table_view = View.of(view)
         frame = self._rows(table_view)
         if 0 <= row < frame.height:
@@ -312,7 +559,7 @@ class Kernels(Explorer):
                 self.kernel = picked["name"]
         return {}, []
 
-    @answers(LAUNCH)
+    @answers()
     def _on_launch(self, event: int) -> Answer:
         """Pick a launch, and set the window around it; linked explorers then show this window."""
         rows = attribute(self.trace).filter(pl.col("event") == event)
@@ -324,10 +571,25 @@ class Kernels(Explorer):
                 self.window = [float(start - around), float(start + length + around)]
         return {}, []
 
-    @answers(KERNEL)
-    def _on_kernel(self, view: RowLabels, kernel: str, of: RowLabels) -> Answer:
+    @answers(
+        asks={"view": Shown},
+        buffers="the launches' columns",
+        name=str,
+        label=str,
+        category=str | None,
+        count=int,
+        total_ns=float,
+        mean_ns=float | None,
+        least_ns=float | None,
+        most_ns=float | None,
+        condensed=bool,
+        columns=list[Column],
+        span=Window | None,
+        grids=list[Row],
+    )
+    def _on_kernel(self, view: Labels, kernel: str, of: Labels) -> Answer:
         events = self._launches(View.of(view), kernel, of)
-        message, buffers = details.launches(events)
+        message, buffers = launches(events)
         length = events["dur_ns"] if events.width else pl.Series([], dtype=pl.Int64)
         about = {
             "name": kernel,
@@ -339,26 +601,36 @@ class Kernels(Explorer):
             "least_ns": length.min(),
             "most_ns": length.max(),
         }
-        return message | about | {"grids": details.grids(self.trace, events)}, buffers
+        return message | about | {"grids": grids(self.trace, events)}, buffers
 
-    @answers(SHAPES)
+    @answers(busy="finding the operators", rows=list[Row], why=str, total=int | None)
     def _on_shapes(self, kernel: str, rank: int | None) -> Answer:
-        return details.shapes(self.trace, kernel, rank), []
+        return shapes(self.trace, kernel, rank), []
 
-    @answers(METRICS)
+    @answers(
+        busy="matching the hardware metrics",
+        launches=list[Row],
+        note=str,
+        chosen=int | None,
+        speed=Row | None,
+        bars=list[Bar] | None,
+        roofline=Roofline | None,
+        stalls=list[Row] | None,
+        rules=list[Row] | None,
+    )
     def _on_metrics(self, kernel: str, kernel_id: int | None = None) -> Answer:
         return shown(self._matched(), kernel, kernel_id), []
 
-    @answers(VALUES)
+    @answers(rows=list[Row], total=int)
     def _on_values(self, kernel_id: int, search: str = "") -> Answer:
         return values(self._matched(), kernel_id, search), []
 
-    @answers(EXPLAIN)
+    @answers(title=str, meaning=str, good=str, action=str, source=str)
     def _on_explain(self, metric: str) -> Answer:
         return glossary(metric), []
 
-    @answers(COMMAND)
-    def _on_command(self, program: str, view: RowLabels, kernel: str, of: RowLabels) -> Answer:
+    @answers(asks={"view": Shown}, command=str)
+    def _on_command(self, program: str, view: Labels, kernel: str, of: Labels) -> Answer:
         self.program = program
         where = {**View.of(view).where, **of}
         kept = {label: where[label] for label in ("layer", "stage", "step", "phase", "rank") if label in where}

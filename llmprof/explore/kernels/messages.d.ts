@@ -45,6 +45,10 @@ export type Messages = {
     asks: { view: Shown; count: number; kernel?: string | null };
     answers: { rows: Record<string, any>[]; total: number; at?: number | null; launches: number; total_ns: number; options: Record<string, (number | string)[]>; unmatched: number };
   };
+  slack: {
+    asks: Record<string, never>;
+    answers: { why: string };
+  };
   /** Buffers: time over the trace of each row (u1), the same number of points a row. */
   rows: {
     asks: { view: Shown; offset: number; count: number };
@@ -70,10 +74,6 @@ export type Messages = {
   metrics: {
     asks: { kernel: string; kernel_id?: number | null };
     answers: { launches: Record<string, any>[]; note: string; chosen?: number | null; speed?: Record<string, any> | null; bars?: Bar[] | null; roofline?: Roofline | null; stalls?: Record<string, any>[] | null; rules?: Record<string, any>[] | null };
-  };
-  slack: {
-    asks: Record<string, never>;
-    answers: { why: string };
   };
   values: {
     asks: { kernel_id: number; search: string };

@@ -1,10 +1,8 @@
 """Explorer of layers: a heat map of layers over steps, and the details of a cell."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -17,7 +15,7 @@ from llmprof.analyze.layers.layers import layer_gaps
 from llmprof.analyze.layers.layers import layers as layers_of
 from llmprof.analyze.replay.slack import unknown_slack, with_slack
 from llmprof.charts.base.theme import PHASES, STAGES, in_order
-from llmprof.explore.base.messages import Message, Record, Row, Scale, array
+from llmprof.explore.base.messages import Record, Row, Scale, array
 from llmprof.explore.base.ranks import placed_in_columns, scale_of
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.explore.layers.picture import MOST_RANKS, Panel, picture
@@ -33,60 +31,6 @@ class Measured(Record):
     name: Measure
     title: str
     meaning: str
-
-
-CHOICES: Final = Message(
-    "choices",
-    answers={"ranks": list[int], "stages": list[str], "phases": list[str], "measures": list[Measured]},
-    busy="finding steps and layers",
-)
-CELLS: Final = Message(
-    "cells",
-    asks={
-        "measure": Measure,
-        "rank": int,
-        "stage": str | None,
-        "phase": str | None,
-        "steps": tuple[int, int] | None,
-    },
-    answers={
-        "measure": Measure,
-        "title": str,
-        "meaning": str,
-        "rank": int,
-        "columns": list[tuple[int, int, int]],
-        "layers": list[int],
-        "condensed": int,
-        "outliers": int,
-        "missing": int,
-        "steps": tuple[int | None, int | None],
-        "diverging": bool,
-        "scales": list[Scale],
-    },
-    buffers="values (f4, columns after each other, NaN where there is none) and outliers (u1)",
-    busy="measuring layers",
-)
-PICK: Final = Message("pick", asks={"rank": int, "step": int, "layer": int})
-CELL: Final = Message(
-    "cell",
-    asks={"rank": int, "step": int, "layer": int, "stage": str | None},
-    answers={
-        "rank": int,
-        "step": int,
-        "layer": int,
-        "stage": str | None,
-        "slack_ns": int | None,
-        "cell": Row | None,
-        "stages": list[Row],
-        "kernels": list[Row],
-        "more": int,
-    },
-    busy="looking into the cell",
-)
-
-SLACK: Final = Message("slack", answers={"why": str}, busy="finding what each kernel delays")
-
-MESSAGES: Final = (CHOICES, CELLS, PICK, CELL, SLACK)
 
 
 MAX_COLUMNS = 1_000
@@ -298,21 +242,38 @@ class Layers(Explorer):
             notes.append(f"Grey: not captured ({missing:,} cells).")
         return picture(panels, scales, f"{title} of {f'{self.stage} in ' if self.stage else ''}each layer", notes)
 
-    @answers(CHOICES)
+    @answers(
+        busy="finding steps and layers", ranks=list[int], stages=list[str], phases=list[str], measures=list[Measured]
+    )
     def _on_choices(self) -> Answer:
         offered = choices(self.trace)
         self.default_rank = offered["ranks"][0] if offered["ranks"] else None
         return offered, []
 
-    @answers(CELLS)
+    @answers(
+        busy="measuring layers",
+        buffers="values (f4, columns after each other, NaN where there is none) and outliers (u1)",
+        measure=Measure,
+        title=str,
+        meaning=str,
+        rank=int,
+        columns=list[tuple[int, int, int]],
+        layers=list[int],
+        condensed=int,
+        outliers=int,
+        missing=int,
+        steps=tuple[int | None, int | None],
+        diverging=bool,
+        scales=list[Scale],
+    )
     def _on_cells(
-        self, *, measure: str, rank: int, stage: str | None, phase: str | None, steps: Sequence[int] | None
+        self, *, measure: Measure, rank: int, stage: str | None, phase: str | None, steps: tuple[int, int] | None
     ) -> Answer:
         window = (int(steps[0]), int(steps[1])) if steps else None
         matrix = cells(self.trace, measure=measure, rank=rank, stage=stage, phase=phase, steps=window)
         return matrix.head, [matrix.values, matrix.outliers]
 
-    @answers(PICK)
+    @answers()
     def _on_pick(self, *, rank: int, step: int, layer: int) -> Answer:
         cell = cell_of(self.trace, rank=rank, step=step, layer=layer)
         with self.hold_sync():
@@ -321,7 +282,18 @@ class Layers(Explorer):
                 self.window = [float(cell["start_ns"]), float(cell["end_ns"])]
         return {}, []
 
-    @answers(CELL)
+    @answers(
+        busy="looking into the cell",
+        rank=int,
+        step=int,
+        layer=int,
+        stage=str | None,
+        slack_ns=int | None,
+        cell=Row | None,
+        stages=list[Row],
+        kernels=list[Row],
+        more=int,
+    )
     def _on_cell(self, *, rank: int, step: int, layer: int, stage: str | None) -> Answer:
         events = events_of(self.trace, rank=rank, step=step, layer=layer, stage=stage)
         kernels = kernels_of(self.trace, events, slack=self._slack)
@@ -339,7 +311,7 @@ class Layers(Explorer):
         }
         return message, []
 
-    @answers(SLACK)
+    @answers(busy="finding what each kernel delays", why=str)
     def _on_slack(self) -> Answer:
         """Find the slack of all kernels, which cells have from then on, or say why it is unknown."""
         why = unknown_slack(self.trace)

@@ -1,7 +1,5 @@
 """Picture of the heat map for where no kernel runs: drawn from its cells at once, since the widget waits for it."""
 
-from __future__ import annotations
-
 import base64
 import html
 from collections.abc import Iterator, Sequence
@@ -13,7 +11,7 @@ import vl_convert as vlc
 from numpy.typing import NDArray
 
 from llmprof.charts.base.theme import INK, MISSING, MUTED, PAPER, PHASES, RULE, ink_on
-from llmprof.explore.base.png import png_of
+from llmprof.explore.base.widget import png_of
 from llmprof.units import format_ns
 
 WIDTH: Final = 1000

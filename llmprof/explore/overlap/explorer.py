@@ -1,9 +1,7 @@
 """Explorer of overlap: bars of steps, and lanes of a window, for one rank or for two sides."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import polars as pl
 import traitlets
@@ -16,7 +14,7 @@ from llmprof.analyze.overlap import COMMUNICATION, overlap_within, transferring,
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
-from llmprof.explore.base.messages import Buffers, Column, Message, Record, Row, Window, array, pack
+from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
 from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
 from llmprof.trace import Trace
 
@@ -51,30 +49,6 @@ class Side(Record):
     names: list[str]
     of: str
     first: int
-
-
-CHOICES: Final = Message(
-    "choices",
-    answers={"ranks": list[int], "others": list[int], "phases": list[str], "parts": list[str]},
-    busy="finding steps and overlap",
-)
-BARS: Final = Message(
-    "bars",
-    asks={"rank": int, "phase": str | None, "against": str},
-    answers={"sides": list[Bars]},
-    buffers="columns of each side after those of the one before",
-    busy="measuring steps",
-)
-LANES: Final = Message(
-    "lanes",
-    asks={"rank": int, "window": Window | None, "against": str, "step": int | None, "pixels": float},
-    answers={"sides": list[Side], "summary": list[Row], "whole": Window | None, "chosen": bool},
-    buffers="of spans pairs (f8, ns from the window's start), of streams also name (u4) and class (u1); of bins f4",
-    busy="cutting the window",
-)
-STEPS: Final = Message("steps", asks={"rank": int, "first": int, "last": int})
-
-MESSAGES: Final = (CHOICES, BARS, LANES, STEPS)
 
 
 CLASSES = ("compute", "communication", "copy")
@@ -389,7 +363,7 @@ class Overlap(Explorer):
         matching = aligned(chosen, mine[:2], (self.other, int(number)), step)
         return [mine, (self.other, int(number), matching)] if matching else [mine]
 
-    @answers(CHOICES)
+    @answers(busy="finding steps and overlap", ranks=list[int], others=list[int], phases=list[str], parts=list[str])
     def _on_choices(self) -> Answer:
         ranks = activity(self.trace)["rank"].unique().sort().to_list()
         others = activity(self.other)["rank"].unique().sort().to_list() if self.other is not None else []
@@ -402,7 +376,7 @@ class Overlap(Explorer):
             "parts": self._parts(),
         }, []
 
-    @answers(BARS)
+    @answers(busy="measuring steps", buffers="columns of each side after those of the one before", sides=list[Bars])
     def _on_bars(self, *, rank: int, phase: str | None, against: str) -> Answer:
         sides = [("A" if against else "", self.trace, rank)]
         where, _, number = against.partition(":")
@@ -416,10 +390,15 @@ class Overlap(Explorer):
             buffers += packed
         return message, buffers
 
-    @answers(LANES)
-    def _on_lanes(
-        self, *, rank: int, window: Sequence[float] | None, against: str, step: int | None, pixels: int
-    ) -> Answer:
+    @answers(
+        busy="cutting the window",
+        buffers="of spans pairs (f8, ns from the window's start), of streams also name (u4) and class (u1); of bins f4",
+        sides=list[Side],
+        summary=list[Row],
+        whole=Window | None,
+        chosen=bool,
+    )
+    def _on_lanes(self, *, rank: int, window: Window | None, against: str, step: int | None, pixels: float) -> Answer:
         sides = self._sides_of(rank, window, against, step)
         message: dict[str, Any] = {
             "sides": [],
@@ -435,7 +414,7 @@ class Overlap(Explorer):
             buffers += packed
         return message, buffers
 
-    @answers(STEPS)
+    @answers()
     def _on_steps(self, *, rank: int, first: int, last: int) -> Answer:
         """Show the steps from ``first`` to ``last`` of a rank; with a second trace, for the longer time of both."""
         window = steps_window(self.trace, rank=rank, first=first, last=last)

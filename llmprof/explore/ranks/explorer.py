@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import polars as pl
@@ -12,7 +11,7 @@ from llmprof import charts
 from llmprof.analyze.ranks import late_groups, latest_group, rank_groups, rank_steps
 from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.ranks import MEANING
-from llmprof.explore.base.messages import Message, Record, Row, Scale, array
+from llmprof.explore.base.messages import Record, Row, Scale, array
 from llmprof.explore.base.ranks import placed_in_columns, scale_of, timeline_of
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
 from llmprof.text import numbers_in_words, ranks_in_words
@@ -32,33 +31,6 @@ class Measured(Record):
     title: str
     meaning: str
 
-
-CHOICES: Final = Message(
-    "choices",
-    answers={"ranks": int, "phases": list[str], "measures": list[Measured], "groups": list[Row], "latest": str},
-    busy="comparing the steps of the ranks",
-)
-CELLS: Final = Message(
-    "cells",
-    asks={"measure": Measure, "phase": str | None, "steps": tuple[int, int] | None, "ranks": tuple[int, int] | None},
-    answers={
-        "measure": Measure,
-        "title": str,
-        "meaning": str,
-        "columns": list[tuple[int, int, int]],
-        "rows": list[tuple[int, int]],
-        "condensed": int,
-        "banded": int,
-        "missing": int,
-        "scales": list[Scale],
-    },
-    buffers="values (f4, columns after each other, NaN where there is none)",
-    busy="measuring the steps of the ranks",
-)
-PICK: Final = Message("pick", asks={"measure": Measure, "step": int, "ranks": tuple[int, int]})
-PICKED: Final = Message("picked", answers={"words": str, "rows": list[Row], "more": int})
-
-MESSAGES: Final = (CHOICES, CELLS, PICK, PICKED)
 
 MAX_ROWS, MAX_COLUMNS, MAX_LISTED = 128, 1_000, 40
 """Most rows and columns of a picture, and most listed steps of the picked ranks."""
@@ -160,7 +132,14 @@ class Ranks(Explorer):
         groups = rank_groups(self.trace, ranks_per_node=self.ranks_per_node)
         return charts.to_png_bytes(charts.rank_heatmap(rows, value=MEASURES[self.measure][1], groups=groups))
 
-    @answers(CHOICES)
+    @answers(
+        busy="comparing the steps of the ranks",
+        ranks=int,
+        phases=list[str],
+        measures=list[Measured],
+        groups=list[Row],
+        latest=str,
+    )
     def _on_choices(self) -> Answer:
         rows = rank_steps(self.trace)
         late = late_groups(self.trace, ranks_per_node=self.ranks_per_node)
@@ -192,9 +171,21 @@ class Ranks(Explorer):
             "latest": latest,
         }, []
 
-    @answers(CELLS)
+    @answers(
+        busy="measuring the steps of the ranks",
+        buffers="values (f4, columns after each other, NaN where there is none)",
+        measure=Measure,
+        title=str,
+        meaning=str,
+        columns=list[tuple[int, int, int]],
+        rows=list[tuple[int, int]],
+        condensed=int,
+        banded=int,
+        missing=int,
+        scales=list[Scale],
+    )
     def _on_cells(
-        self, *, measure: str, phase: str | None, steps: Sequence[int] | None, ranks: Sequence[int] | None
+        self, *, measure: Measure, phase: str | None, steps: tuple[int, int] | None, ranks: tuple[int, int] | None
     ) -> Answer:
         head, values = cells(
             rank_steps(self.trace),
@@ -205,8 +196,8 @@ class Ranks(Explorer):
         )
         return head, [values]
 
-    @answers(PICK)
-    def _on_pick(self, *, measure: str, step: int, ranks: Sequence[int]) -> Answer:
+    @answers()
+    def _on_pick(self, *, measure: Measure, step: int, ranks: tuple[int, int]) -> Answer:
         rows = rank_steps(self.trace).filter(pl.col("rank").is_between(ranks[0], ranks[1]), pl.col("step") == step)
         if rows.height:
             worst = rows.sort(MEASURES[measure][1], "rank", descending=[True, False], nulls_last=True)["rank"][0]
@@ -217,7 +208,7 @@ class Ranks(Explorer):
                 self.window = [float(first), float(last)]
         return {}, []
 
-    @answers(PICKED)
+    @answers(words=str, rows=list[Row], more=int)
     def _on_picked(self) -> Answer:
         rows = self.selected
         words = ""

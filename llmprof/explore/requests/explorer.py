@@ -1,7 +1,5 @@
 """Explorer of requests: the slowest requests of a run, what each waited for, and why its slowest step was slow."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,7 +10,7 @@ from llmprof import analyze
 from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun, run_of
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, LlmprofError, listed
-from llmprof.explore.base.messages import Message, Record, Row
+from llmprof.explore.base.messages import Record, Row
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers, link
 from llmprof.explore.timeline.explorer import Timeline
 from llmprof.units import format_ns, format_share
@@ -55,25 +53,6 @@ class Reason(Record):
 
     severity: str
     title: str
-
-
-TABLE: Final = Message(
-    "table",
-    asks={"sort": str, "count": int},
-    answers={"rows": list[Row], "total": int, "longest": int, "parts": list[Part], "title": str},
-)
-ROWS: Final = Message(
-    "rows", asks={"sort": str, "offset": int, "count": int}, answers={"rows": list[Row], "offset": int}
-)
-PICK: Final = Message("pick", asks={"sort": str, "row": int})
-DETAILS: Final = Message(
-    "details",
-    asks={"request": int},
-    answers={"facts": list[Fact], "parts": list[Fact], "step": int | None, "reasons": list[Reason]},
-    busy="looking at its slowest step",
-)
-
-MESSAGES: Final = (TABLE, ROWS, PICK, DETAILS)
 
 
 class Requests(Explorer):
@@ -163,7 +142,7 @@ class Requests(Explorer):
     def _block(self, sort: str, offset: int, count: int) -> list[Row]:
         return self._sorted(sort).slice(max(0, offset), max(0, min(count, 500))).select(_SENT).to_dicts()
 
-    @answers(TABLE)
+    @answers(rows=list[Row], total=int, longest=int, parts=list[Part], title=str)
     def _on_table(self, sort: str, count: int) -> Answer:
         parts = [name for name in PARTS if self.frame[name].max() not in (None, 0)]
         longest = self.frame["e2e_ns"].max()
@@ -175,17 +154,19 @@ class Requests(Explorer):
             "title": analyze.slowest(self.frame)["title"] if self.frame.height else "",
         }, []
 
-    @answers(ROWS)
+    @answers(rows=list[Row], offset=int)
     def _on_rows(self, sort: str, offset: int, count: int) -> Answer:
         return {"rows": self._block(sort, offset, count), "offset": offset}, []
 
-    @answers(PICK)
+    @answers()
     def _on_pick(self, sort: str, row: int) -> Answer:
         if 0 <= row < self.frame.height:
             self.picked = int(self._sorted(sort)["request"][row])
         return {}, []
 
-    @answers(DETAILS)
+    @answers(
+        busy="looking at its slowest step", facts=list[Fact], parts=list[Fact], step=int | None, reasons=list[Reason]
+    )
     def _on_details(self, request: int) -> Answer:
         row = self._row(request).row(0, named=True)
         step = row["slowest_step"]

@@ -1,7 +1,5 @@
 """Data of the timeline: its rows, and the events of a selected range of time as frames."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -14,18 +12,19 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.intervals import union_length
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline import rows as timeline_rows
-from llmprof.explore.timeline.lanes import Lane
-from llmprof.explore.timeline.path import PATH_KIND, path_row
 from llmprof.explore.timeline.rows import (
     CALLS,
+    PATH_KIND,
     REQUEST_GROUP,
     REQUEST_KIND,
     Keys,
+    Lane,
     Names,
     Row,
     counter_rows,
     device_events,
     host_rows,
+    path_row,
     request_rows,
     stream_rows,
     waiting_rows,

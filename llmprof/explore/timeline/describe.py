@@ -1,22 +1,212 @@
 """Descriptions of the spans of a timeline, and of the spans that they are connected to."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
 import numpy as np
 import polars as pl
 
 from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.steps.steps import steps
-from llmprof.errors import AnalysisError
+from llmprof.charts.flame import nodes_of, trunk_of
+from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline.data import HOST, TimelineData
-from llmprof.explore.timeline.path import PATH_KIND, led_to, path_facts
-from llmprof.explore.timeline.rows import REQUEST_KIND, Row
+from llmprof.explore.timeline.rows import KINDS, PATH_KIND, REQUEST_KIND, Lane, Row, led_to, path_facts
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns
+
+Where = Literal["everywhere", "device", "host", "found"]
+PLACES: Final[dict[str, tuple[str, ...]]] = {"device": ("stream",), "host": HOST, "found": tuple(KINDS)}
+"""Kinds of rows by place: on the device, on the host, and results of analyses."""
+
+ORDERS: Final = ("start", "-start", "dur", "-dur", "name", "-name")
+MOST: Final = 500
+"""Most hits of one answer."""
+
+_HITS = pl.Schema({"start": pl.Int64, "dur": pl.Int64, "name": pl.UInt32, "row": pl.Int64, "level": pl.Int64,
+                   "at": pl.Int64})  # fmt: skip
+
+
+class Search:
+    """Spans whose name contains a text, over all rows in the order of time."""
+
+    def __init__(self, data: TimelineData) -> None:
+        self._data = data
+        self._text: tuple[str, bool] | None = None
+        self._hits = pl.DataFrame(schema=_HITS)
+        self._names: list[int] = []
+
+    def find(self, text: str, *, after: float = 0, index: int | None = None) -> dict[str, Any]:
+        """Count of hits, and one of them."""
+        hits = self._look(text)
+        if not hits.height:
+            return {"count": 0, "index": -1, "hit": None, "names": []}
+        if index is None:
+            index = int(hits["start"].search_sorted(after, side="left"))
+        row, level, span = hits.select("row", "level", "at").row(index % hits.height)
+        chosen = hit(self._data, row, level, span)
+        return {"count": hits.height, "index": index % hits.height, "hit": chosen, "names": self._names}
+
+    def listed(
+        self,
+        text: str,
+        *,
+        first: int = 0,
+        count: int = MOST,
+        where: Where = "everywhere",
+        rank: int | None = None,
+        window: Sequence[float] | None = None,
+        sort: str = "start",
+    ) -> dict[str, Any]:
+        """Some of the hits in an order, and totals of all that pass the filters."""
+        hits = self._look(text)
+        rows = self._data.rows
+        ranks = sorted({rows[number].rank for number in hits["row"].unique()})
+        kinds = PLACES.get(where)
+        rows_shown = [
+            number
+            for number, row in enumerate(rows)
+            if (kinds is None or row.kind in kinds) and (rank is None or row.rank == rank)
+        ]
+        if kinds is not None or rank is not None:
+            hits = hits.filter(pl.col("row").is_in(rows_shown))
+        if window is not None:
+            hits = hits.filter(pl.col("start") < window[1], pl.col("start") + pl.col("dur") > window[0])
+        column, down = (sort if sort in ORDERS else "start").removeprefix("-"), sort.startswith("-")
+        key = pl.col(column)
+        if column == "name":
+            numbers = hits["name"].unique()
+            order = sorted(numbers, key=lambda number: self._data.names.full[number].casefold())
+            places = {number: place for place, number in enumerate(order)}
+            key = key.replace_strict(places, return_dtype=pl.UInt32) if places else key
+        some = hits.sort(key, descending=down, maintain_order=True).slice(max(first, 0), min(max(count, 0), MOST))
+        return {
+            "total": hits.height,
+            "names": hits["name"].n_unique(),
+            "sum_ns": float(hits["dur"].sum()),
+            "ranks": ranks,
+            "rows": [
+                {"hit": hit(self._data, row, level, span), "rank": rows[row].rank, "label": rows[row].label}
+                for row, level, span in some.select("row", "level", "at").iter_rows()
+            ],
+        }
+
+    def _look(self, text: str) -> pl.DataFrame:
+        """Hits in the order of time; kept for the next request."""
+        key = text.casefold().strip(), self._data.found
+        if key == self._text:
+            return self._hits
+        names = self._data.names
+        matching = np.array([key[0] in full.casefold() or key[0] in short.casefold()
+                           for full, short in zip(names.full, names.short, strict=True)], dtype=bool)  # fmt: skip
+        self._names = np.flatnonzero(matching).tolist() if key[0] else []
+        parts = [pl.DataFrame(schema=_HITS)]
+        if self._names:
+            parts += [
+                _matches(lane, matching, number, level)
+                for number, row in enumerate(self._data.rows)
+                if row.kind != PATH_KIND  # whose parts are named as the events that they are
+                for level, lane in enumerate(row.lanes)
+            ]
+        self._hits = pl.concat(parts).sort("start", maintain_order=True)
+        self._text = key
+        return self._hits
+
+
+def _matches(lane: Lane, matching: np.ndarray, row: int, level: int) -> pl.DataFrame:
+    spans = np.flatnonzero(matching[lane.name])
+    start = lane.start[spans]
+    place = {"row": np.full(len(spans), row), "level": np.full(len(spans), level)}
+    columns = {"start": start, "dur": lane.end[spans] - start, "name": lane.name[spans], **place, "at": spans}
+    return pl.DataFrame(columns, schema_overrides=_HITS)
+
+
+By = Literal["stage", "module", "python"]
+_ROWS: Final = {"module": "modules", "python": "python"}
+
+DEPTH: Final = 80
+"""Most frames of a stack that are sent, counted from the first frame in which stacks differ."""
+
+LEAST: Final = 1 / 20_000
+"""Narrowest frame that is sent, as a share of the whole; zooming in shows frames narrower than a pixel."""
+
+
+def kinds_of(data: TimelineData) -> list[By]:
+    """Kinds of stacks: by stage, and by module and Python function if the trace has them."""
+    present = {row.kind for row in data.rows}
+    return ["stage", *(by for by in ("module", "python") if _ROWS[by] in present)]
+
+
+def flame_of(stacks: pl.DataFrame | None) -> dict[str, Any]:
+    """Frames of stacks for a flame graph."""
+    rows = None if stacks is None else stacks.filter(pl.col("value") > 0)
+    if stacks is None or rows is None or rows.is_empty():
+        empty: dict[str, Any] = {key: [] for key in ("trunk", "names", "name", "level", "start", "value")}
+        return {**empty, "total": 0, "events": 0, "left_out": 0}
+    total = int(rows["value"].sum())
+    trunk = trunk_of(rows["stack"])
+    nodes = nodes_of(rows.with_columns(pl.col("stack").list.slice(len(trunk))), DEPTH)
+    nodes = nodes.filter(pl.col("value") >= LEAST * total)
+    names = nodes["name"].unique(maintain_order=True)
+    places = nodes["name"].replace_strict(names, pl.int_range(names.len(), eager=True), return_dtype=pl.Int64)
+    return {
+        "total": total,
+        "events": int(stacks["count"].sum()),
+        "trunk": trunk,
+        "names": names.to_list(),
+        "name": places.to_list(),
+        "level": nodes["level"].to_list(),
+        "start": nodes["x"].to_list(),
+        "value": nodes["value"].to_list(),
+        "left_out": total - int(nodes.filter(pl.col("level") == 0)["value"].sum()),
+    }
+
+
+def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:
+    """Stacks of device events, with the kernel as the innermost frame."""
+    names = pl.col("name").fill_null("?")
+    if by == "stage":
+        around = [pl.col("phase").fill_null("no step"), pl.col("stage").fill_null("other")]
+        stack = pl.concat_list(*around, names)
+        stacked = events.select("rank", thread=pl.col("launch_thread"), value="dur_ns", stack=stack)
+    else:
+        rows = [row for row in data.rows if row.kind == _ROWS[by]]
+        if not rows:
+            raise NotCapturedError(
+                f"this trace holds no {'modules' if by == 'module' else 'Python functions'}",
+                hint="record with with_stack=True (for modules with_modules=True, too), and read the trace without "
+                "python_functions=False",
+                table="ops",
+            )
+        parts = [_called(data, row, events) for row in rows]
+        stacked = pl.concat([part for part in parts if part.height] or parts[:1])
+    summed = stacked.group_by("rank", "thread", "stack").agg(pl.col("value").sum(), count=pl.len())
+    text = pl.col("stack").list.join("\n")
+    ordered = summed.sort("value", "rank", "thread", text, descending=[True, False, False, False], nulls_last=True)
+    return ordered.select("rank", "thread", "stack", "value", unit=pl.lit("ns"), count="count")
+
+
+def _called(data: TimelineData, row: Row, events: pl.DataFrame) -> pl.DataFrame:
+    """Events that a thread launched, with the spans of its row that were open then."""
+    own = events.filter(rank=row.rank).filter(pl.col("launch_thread").eq_missing(row.thread))
+    own = own.drop_nulls("launch_start_ns")
+    times = own["launch_start_ns"].to_numpy()
+    frames = [_open(data, row, level, times) for level in range(len(row.lanes))]
+    named = own.with_columns(frame.alias(f"frame {level}") for level, frame in enumerate(frames))
+    stack = pl.concat_list(*(f"frame {level}" for level in range(len(frames))), pl.col("name").fill_null("?"))
+    return named.select("rank", thread=pl.col("launch_thread"), value="dur_ns", stack=stack.list.drop_nulls())
+
+
+def _open(data: TimelineData, row: Row, level: int, times: np.ndarray) -> pl.Series:
+    """Name of the span of a level that is open at each time; null where there is none."""
+    lane = row.lanes[level]
+    before = np.searchsorted(lane.start, times, "right") - 1
+    span = np.maximum(before, 0)
+    inside = (before >= 0) & (times < lane.end[span])
+    texts = pl.Series(data.names.full, dtype=pl.String).gather(lane.name[span])
+    return pl.select(pl.when(pl.Series(inside)).then(texts)).to_series()
+
 
 Hit = dict[str, Any]
 
@@ -77,23 +267,18 @@ def place_of(trace: Trace, *, rank: int | None, step: int | None, layer: int | N
         ).drop_nulls()  # fmt: skip
     else:
         frame = layers(trace, per="layer")
-    for column, value in {"rank": rank, "step": step, "layer": layer}.items():
+    conditions = {"rank": rank, "step": step, "layer": layer}
+    for column, value in conditions.items():
         if column in frame.columns:
-            frame = _narrowed(frame, column, value, {"rank": rank, "step": step, "layer": layer})
+            numbers: Sequence[int] = frame[column].drop_nulls().unique().sort().to_list()
+            if not numbers:
+                raise AnalysisError(f"no {column} was found in this trace")
+            if value is not None and value not in numbers:
+                words = ", ".join(f"{name} {number}" for name, number in conditions.items() if number is not None)
+                raise AnalysisError(f"there is no {words}", expected=f"a {column} from {numbers[0]} to {numbers[-1]}")
+            frame = frame.filter(pl.col(column) == (numbers[0] if value is None else value))
     start, dur = frame.select("start_ns", "dur_ns").row(0)
     return [float(start), float(start + max(dur, 1))]
-
-
-def _narrowed(
-    frame: pl.DataFrame, column: str, value: int | None, conditions: Mapping[str, int | None]
-) -> pl.DataFrame:
-    numbers: Sequence[int] = frame[column].drop_nulls().unique().sort().to_list()
-    if not numbers:
-        raise AnalysisError(f"no {column} was found in this trace")
-    if value is not None and value not in numbers:
-        words = ", ".join(f"{name} {number}" for name, number in conditions.items() if number is not None)
-        raise AnalysisError(f"there is no {words}", expected=f"a {column} from {numbers[0]} to {numbers[-1]}")
-    return frame.filter(pl.col(column) == (numbers[0] if value is None else value))
 
 
 FLOWS = 40

@@ -1,10 +1,8 @@
 """Explorer of the timeline: ranks, streams, threads, steps and layers of a trace over time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final, Literal
 
 import msgspec
 import polars as pl
@@ -16,39 +14,109 @@ from llmprof.analyze.requests.requests import AnyRun, run_of
 from llmprof.analyze.requests.spans import request_spans
 from llmprof.charts.flame import speedscope_text
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.explore.base.messages import Record, Window
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
 from llmprof.explore.timeline.data import TimelineData
-from llmprof.explore.timeline.describe import describe, place
-from llmprof.explore.timeline.messages import (
-    DESCRIBE,
-    FIND,
-    FLAME,
-    FOLLOW,
-    GOTO,
-    HOVER,
-    LIST,
-    MESSAGES,
-    NAMES,
-    NEIGHBOUR,
-    OVERVIEW,
-    PICK,
-    ROWS,
-    SEARCH,
-    SPAN,
-    SPEEDSCOPE,
-    VIEW,
-)
+from llmprof.explore.timeline.describe import MOST, By, Search, Where, describe, flame_of, kinds_of, place, stacks_of
 from llmprof.explore.timeline.saved import Arrangement, Notes, checked, fingerprint, restored, view_of
-from llmprof.explore.timeline.search import MOST, Search, Where
-from llmprof.explore.timeline.stacks import By, flame_of, kinds_of, stacks_of
 from llmprof.explore.timeline.view import overview, picture, view
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
-__all__ = ["MESSAGES", "Timeline", "metrics_by_event", "timeline"]
+Colour = Literal["stage", "category"]
+Fact = tuple[str, str]
+"""Label and value, as text."""
+
+
+class Hit(Record):
+    """A span: its row, level and id there, start and end (ns), name and number of its color."""
+
+    row: int
+    level: int
+    id: int
+    start: int
+    end: int
+    name: str
+    code: int
+
+
+class End(Record):
+    """One end of an arrow: row, level and time (ns)."""
+
+    row: int
+    level: int
+    time: float
+
+
+class Key(Record):
+    """A color: the kind of name that it stands for (stage, category, phase, cause …), and the name."""
+
+    kind: str
+    name: str
+    colour: str
+
+
+class Group(Record):
+    """A rank (the host's is -1), its device, its share of waiting on the device, and whether the others wait for it."""
+
+    rank: int
+    label: str
+    detail: str
+    waits: float | None
+    late: bool
+
+
+class Described(Record):
+    """A row: its kind and rank, levels of nested spans, number of spans or samples, and a note if it has none."""
+
+    kind: str
+    rank: int
+    label: str
+    levels: int
+    count: int
+    note: str
+    unit: str
+    range: Window | None
+
+
+class Listed(Record):
+    """A hit of the search, with the rank and the label of its row."""
+
+    hit: Hit
+    rank: int
+    label: str
+
+
+class Named(Record):
+    """A name in a selected range: its color, spans, their time inside the range, mean and p99 of whole spans (ns)."""
+
+    name: str
+    code: int
+    count: int
+    total_ns: float
+    mean_ns: float
+    p99_ns: float
+    share: float | None
+
+
+_VIEW: Final[dict[str, Any]] = {"window": Window, "columns": int, "lanes": list[tuple[int, int, int, int, int]]}
+"""Window with its margins, columns of the bins, and lanes: row, level, first event, events, bins or samples (or -1)."""
+
+_PACKED = (
+    "of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy "
+    "(u1) and color (u1); of samples least and greatest (f4)"
+)
+_DESCRIBED: Final[dict[str, Any]] = {
+    "hit": Hit,
+    "facts": list[Fact],
+    "flows": list[tuple[End, End]],
+    "target": Hit | None,
+    "kind": str,
+    "label": str,
+}
 
 
 def metrics_by_event(trace: Trace, metrics: Metrics) -> pl.DataFrame:
@@ -267,13 +335,24 @@ class Timeline(Explorer):
         except LlmprofError as error:
             raise traitlets.TraitError(str(error)) from error
 
-    @answers(ROWS)
+    @answers(
+        whole=Window,
+        found=bool,
+        missing=str,
+        keys=list[Key],
+        present=dict[str, list[int]],
+        groups=list[Group],
+        rows=list[Described],
+        names=list[str],
+        version=int,
+        trace=str,
+    )
     def _on_rows(self) -> Answer:
         names = [name[:100] for name in self._data.names.short[:1000]]
         return {**self._data.described(), "names": names, "version": len(self._data.names.short),
                 "trace": self._trace_id}, []  # fmt: skip
 
-    @answers(FIND)
+    @answers(busy="finding steps and layers", found=bool)
     def _on_find(self) -> Answer:
         self._data.find(lambda text: self._progress("find", text))
         self._data.fill(lambda text: self._progress("find", text))
@@ -282,49 +361,49 @@ class Timeline(Explorer):
             self._joined = metrics_by_event(self.trace, self._metrics)
         return {"found": True}, []
 
-    @answers(FOLLOW)
+    @answers(busy="following the critical path", found=bool)
     def _on_follow(self) -> Answer:
         self._data.follow(lambda text: self._progress("follow", text))
         return {"found": True}, []
 
-    @answers(VIEW)
-    def _on_view(self, window: Sequence[float], width: float, rows: Sequence[int], colour_by: str) -> Answer:
+    @answers(buffers=_PACKED, **_VIEW)
+    def _on_view(self, window: Window, width: float, rows: list[int], colour_by: Colour) -> Answer:
         return view(self._data, window, width, rows, colour_by)
 
-    @answers(OVERVIEW)
-    def _on_overview(self, width: float, colour_by: str) -> Answer:
+    @answers(buffers=_PACKED, **_VIEW)
+    def _on_overview(self, width: float, colour_by: Colour) -> Answer:
         return overview(self._data, width, colour_by)
 
-    @answers(SPAN)
-    def _on_span(self, span: Sequence[float], rows: Sequence[int] | None) -> Answer:
+    @answers(title=str, facts=list[Fact], rows=list[Named], total=int)
+    def _on_span(self, span: Window, rows: list[int] | None) -> Answer:
         return data.table(self._data, span, rows), []
 
-    @answers(NAMES)
-    def _on_names(self, numbers: Sequence[int]) -> Answer:
+    @answers(names=dict[str, str])
+    def _on_names(self, numbers: list[int]) -> Answer:
         short = self._data.names.short
         return {"names": {number: short[number] for number in numbers[:5000] if 0 <= number < len(short)}}, []
 
-    @answers(DESCRIBE)
+    @answers(**_DESCRIBED)
     def _on_describe(self, row: int, id: int) -> Answer:  # noqa: A002
         return describe(self._data, row, id, self._joined), []
 
-    @answers(HOVER)
+    @answers(**_DESCRIBED)
     def _on_hover(self, row: int, id: int) -> Answer:  # noqa: A002
         return self._on_describe(row, id)
 
-    @answers(PICK)
+    @answers(hit=Hit | None)
     def _on_pick(self, row: int, level: int, time: float, reach: float) -> Answer:
         return {"hit": find.pick(self._data, row, level, time, reach)}, []
 
-    @answers(NEIGHBOUR)
+    @answers(hit=Hit | None)
     def _on_neighbour(self, row: int, level: int, id: int, by: int) -> Answer:  # noqa: A002
         return {"hit": find.neighbour(self._data, row, level, id, by)}, []
 
-    @answers(SEARCH)
+    @answers(count=int, index=int, hit=Hit | None, names=list[int])
     def _on_search(self, text: str, after: float, index: int | None = None) -> Answer:
         return self._search.find(text, after=after, index=index), []
 
-    @answers(LIST)
+    @answers(total=int, names=int, sum_ns=float, ranks=list[int], rows=list[Listed])
     def _on_list(
         self,
         text: str,
@@ -333,13 +412,27 @@ class Timeline(Explorer):
         *,
         where: Where = "everywhere",
         rank: int | None = None,
-        window: Sequence[float] | None = None,
+        window: Window | None = None,
         sort: str = "start",
     ) -> Answer:
         filters: dict[str, Any] = {"where": where, "rank": rank, "window": window, "sort": sort}
         return self._search.listed(text, first=first, count=count, **filters), []
 
-    @answers(FLAME)
+    @answers(
+        busy="putting stacks together",
+        kinds=list[By],
+        of=str,
+        problem=str,
+        total=int,
+        events=int,
+        trunk=list[str],
+        names=list[str],
+        name=list[int],
+        level=list[int],
+        start=list[int],
+        value=list[int],
+        left_out=int,
+    )
     def _on_flame(self, by: By) -> Answer:
         chosen = "the selection" if self.span is not None or self.selection else "the whole trace"
         problem, stacks = "", None
@@ -349,12 +442,12 @@ class Timeline(Explorer):
             problem = str(error)
         return {"kinds": kinds_of(self._data), "of": chosen, "problem": problem, **flame_of(stacks)}, []
 
-    @answers(SPEEDSCOPE)
+    @answers(file=str, content=str)
     def _on_speedscope(self, by: By) -> Answer:
         content = speedscope_text(self.stacks(by), name=f"llmprof, by {by}")
         return {"file": f"{self._trace_id}-{by}.speedscope.json", "content": content}, []
 
-    @answers(GOTO)
+    @answers(window=Window)
     def _on_goto(self, step: int | None = None, layer: int | None = None, rank: int | None = None) -> Answer:
         return {"window": find.place_of(self.trace, rank=rank, step=step, layer=layer)}, []
 

@@ -120,10 +120,6 @@ export type Messages = {
     asks: { text: string; first: number; count: number; where: "device" | "everywhere" | "found" | "host"; rank?: number | null; window?: [number, number] | null; sort: string };
     answers: { total: number; names: number; sum_ns: number; ranks: number[]; rows: Listed[] };
   };
-  goto: {
-    asks: { step?: number | null; layer?: number | null; rank?: number | null };
-    answers: { window: [number, number] };
-  };
   flame: {
     asks: { by: "module" | "python" | "stage" };
     answers: { kinds: ("module" | "python" | "stage")[]; of: string; problem: string; total: number; events: number; trunk: string[]; names: string[]; name: number[]; level: number[]; start: number[]; value: number[]; left_out: number };
@@ -131,6 +127,10 @@ export type Messages = {
   speedscope: {
     asks: { by: "module" | "python" | "stage" };
     answers: { file: string; content: string };
+  };
+  goto: {
+    asks: { step?: number | null; layer?: number | null; rank?: number | null };
+    answers: { window: [number, number] };
   };
 };
 

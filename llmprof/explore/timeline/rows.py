@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from llmprof import names
 from llmprof.analyze.activity import activity
@@ -18,11 +20,269 @@ from llmprof.analyze.idle import idle, is_synchronising
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.memory import memory
+from llmprof.analyze.replay.critical_path import critical_path
+from llmprof.analyze.replay.graph import MOST_EVENTS, events_of, graph
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
-from llmprof.explore.timeline.lanes import Codes, Ints, Lane, Numbers, levels
+from llmprof.errors import LlmprofError
 from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
+from llmprof.units import format_share
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Codes = NDArray[np.uint8]
+Numbers = NDArray[np.uint32]
+
+BLOCK = 8
+"""Events between two running sums that are kept; what lies between is counted event by event."""
+
+COARSE = 64
+"""Events between two of which the longest is kept."""
+
+VISIBLE = 40
+"""Least height (of 255) of a bin in which anything began."""
+
+
+class _Paint:
+    """Colours of the spans of a lane, and values that are computed from them once."""
+
+    def __init__(self, code: Codes, dur: Ints) -> None:
+        self.code, self._dur = code, dur
+
+    @cached_property
+    def few(self) -> tuple[Codes, Codes]:
+        """The colours that occur, and the index of each span's colour among them."""
+        present = np.flatnonzero(np.bincount(self.code, minlength=1)).astype(np.uint8)
+        place = np.zeros(256, np.uint8)
+        place[present] = np.arange(len(present))
+        return present, place[self.code]
+
+    @cached_property
+    def sums(self) -> Floats:
+        """Time of each colour in all spans before each block of them."""
+        present, code = self.few
+        count, colours = len(code) // BLOCK, len(present)
+        block = np.repeat(np.arange(count), BLOCK)
+        of_block = np.bincount(block * colours + code[: len(block)], self._dur[: len(block)], minlength=count * colours)
+        before = np.zeros((count + 1, colours))
+        np.cumsum(of_block.reshape(count, colours), axis=0, out=before[1:])
+        return before
+
+
+class Lane:
+    """Spans in the order of their start, each with a colour, a name and an id."""
+
+    def __init__(self, start: Ints, end: Ints, codes: Mapping[str, Codes], name: Numbers, id: Numbers) -> None:  # noqa: A002
+        self.start, self.end, self.name, self.id = start, end, name, id
+        self._paints = {by: _Paint(code, end - start) for by, code in codes.items()}
+        self._reach = np.maximum.accumulate(end) if len(end) else end
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    @property
+    def reach(self) -> int:
+        """Last end (ns); the lane has spans."""
+        return int(self._reach[-1])
+
+    def _paint(self, by: str) -> _Paint:
+        return self._paints.get(by) or next(iter(self._paints.values()))
+
+    def code(self, by: str) -> Codes:
+        """Colour of each span if colours show ``by``."""
+        return self._paint(by).code
+
+    def present(self, by: str) -> list[int]:
+        """Colours that the lane has."""
+        colours: list[int] = self._paint(by).few[0].tolist()
+        return colours
+
+    def recolour(self, by: str, codes: Codes) -> None:
+        """Set the colours of one meaning, by the ids of the spans."""
+        self._paints[by] = _Paint(codes[self.id], self.end - self.start)
+
+    def within(self, lo: float, hi: float) -> tuple[int, int]:
+        """First and last (exclusive) span that touches a window."""
+        first = int(np.searchsorted(self._reach, whole(np.floor(lo)), "right"))
+        return first, max(first, int(np.searchsorted(self.start, whole(np.ceil(hi)), "left")))
+
+    @cached_property
+    def _longest(self) -> Ints:
+        longest: Ints = np.maximum.reduceat(self.end - self.start, np.arange(0, len(self), COARSE))
+        return longest
+
+    def longer(self, first: int, stop: int, least: float) -> Ints:
+        """Spans from first to stop (exclusive) that last at least so long (ns)."""
+        if first >= stop:
+            return np.empty(0, np.int64)
+        blocks = first // COARSE + np.flatnonzero(self._longest[first // COARSE : -(-stop // COARSE)] >= least)
+        k: Ints = (blocks[:, None] * COARSE + np.arange(COARSE)).ravel()
+        k = k[(k >= first) & (k < stop)]
+        return k[self.end[k] - self.start[k] >= least]
+
+    def at(self, time: float) -> int | None:
+        """Span that covers a time, or None."""
+        k = int(np.searchsorted(self.start, whole(np.floor(time)), "right")) - 1
+        return k if k >= 0 and time < self.end[k] else None
+
+    def bins(self, lo: float, hi: float, columns: int, by: str) -> tuple[Codes, Codes]:
+        """Busy share of each of the equal columns of a window, and the colour that fills most of it."""
+        edges = np.linspace(lo, hi, columns + 1)
+        begun = np.searchsorted(self.start, whole(np.ceil(edges)), "left")
+        paint = self._paint(by)
+        of_lane, code = paint.few
+        total = np.maximum(np.diff(self._until(edges, begun, paint), axis=0), 0)
+        began = np.diff(begun) > 0
+        first = code[np.minimum(begun[:-1], len(self) - 1)]
+        main = np.where(total.max(axis=1) > 0, total.argmax(axis=1), first)
+        busy = np.clip(total.sum(axis=1) / max((hi - lo) / columns, 1e-9), 0, 1) * 255
+        return np.maximum(np.ceil(busy), np.where(began, VISIBLE, 0)).astype(np.uint8), of_lane[main]
+
+    def _until(self, edges: Floats, begun: Ints, paint: _Paint) -> Floats:
+        """Time of each colour (columns) before each edge (rows), before which ``begun`` spans begin."""
+        column, code = np.arange(len(edges)), paint.few[1]
+        block = begun // BLOCK
+        total = paint.sums[block]
+        between = block[:, None] * BLOCK + np.arange(BLOCK - 1)
+        row, _ = counted = np.nonzero(between < begun[:, None])
+        k = between[counted]
+        width = total.shape[1]
+        some = np.bincount(row * width + code[k], self.end[k] - self.start[k], minlength=total.size)
+        total += some.reshape(total.shape)
+        last = np.maximum(begun - 1, 0)
+        beyond = np.where(begun > 0, np.maximum(self.end[last] - edges, 0.0), 0.0)
+        total[column, code[last]] -= beyond
+        return total
+
+
+def whole(times: Any) -> Ints:
+    """Times as the whole numbers that starts and ends are: numpy copies them all to compare them with fractions."""
+    numbers: Ints = np.clip(times, -(2.0**62), 2.0**62).astype(np.int64)
+    return numbers
+
+
+def levels(start: Ints, end: Ints, *, slack: int = 0, most: int = 24) -> NDArray[np.int64]:
+    """Depth of nested spans: the number of spans that are open when each span begins."""
+    over = np.sort(np.maximum(end - slack, start))
+    depth: Ints = np.arange(len(start)) - np.searchsorted(over, start, "right")
+    return depth.clip(0, most - 1)
+
+
+PATH_GROUP: Final = -3
+"""Number of the group of the critical path, which runs over all ranks, where ranks have theirs."""
+
+PATH_KIND: Final = "critical_path"
+
+ON_DEVICE: Final = ("compute", "copy", "transfer")
+"""Parts in which a device works; they are called as the work is."""
+
+ON_HOST: Final = ("host call", "host")
+"""Parts in which the host does; they are called as the call or operator is, and all others as the part."""
+
+_MEANS: Final = {
+    "compute": "a kernel",
+    "copy": "a copy",
+    "transfer": "a collective, after its last rank arrived",
+    "device gap": "between two kernels of a stream",
+    "stream wait": "for work on another stream",
+    "launch": "from the host's call to the start on the device",
+    "host call": "a call of the device runtime",
+    "host": "between two such calls",
+    "synchronise": "from the end of work to the return of the call that waited for it",
+    "scheduler": "from the arrival of a result to the first call of a later step",
+    "unexplained": "nothing that was recorded leads to it",
+}
+_KNOWN: Final = {
+    "recorded": "recorded",
+    "matched": "matched by the order of calls",
+    "assumed": "assumed from times alone",
+}
+
+
+def path_row(trace: Trace, keys: Keys, names: Names, say: Callable[[str], None] = lambda _: None) -> Row:
+    """The row of the critical path; where several ranks lie on it a second level says which."""
+    row = Row(PATH_KIND, PATH_GROUP, "critical path")
+    if (events := events_of(trace)) > MOST_EVENTS:
+        row.note = (
+            f"not computed: {events:,} events, by itself of {MOST_EVENTS:,} at most (analyze.critical_path computes it)"
+        )
+        return row
+    try:
+        say("finding what each event waited for")
+        graph(trace)
+        say("following the critical path")
+        path = critical_path(trace)
+    except LlmprofError as error:
+        row.note = f"no critical path: {error.found}"
+        return row
+    if not path.height:
+        row.note = "no critical path: no step takes any time on a device"
+        return row
+    row.lanes = _lanes(path, keys, names)
+    return row
+
+
+def _lanes(path: pl.DataFrame, keys: Keys, names: Names) -> list[Lane]:
+    """Parts on one line; below, where there are several, the ranks that they are on."""
+    part = path["part"].cast(pl.String)
+    works = part.is_in(ON_DEVICE)
+    of_work = names.numbers(path["name"].filter(works), names_kernels.function)
+    called = pl.when(part.is_in(ON_HOST)).then("name")
+    of_rest = names.numbers(path.select(pl.coalesce(called, part)).to_series().filter(~works))
+    number = np.empty(path.height, np.uint32)
+    number[works.to_numpy()], number[~works.to_numpy()] = of_work.to_numpy(), of_rest.to_numpy()
+    made = path.select("rank", "start_ns", "dur_ns").with_columns(
+        keys.codes("path", part), name=pl.Series(number), id=pl.int_range(path.height, dtype=pl.UInt32)
+    )
+    made = made.sort("start_ns", maintain_order=True)
+    lanes = spans(made, slack=1 << 62, by="path")
+    if made["rank"].n_unique() == 1:
+        return lanes
+    run = pl.col("rank").rle_id()
+    of_rank = made.group_by(run.alias("run"), maintain_order=True).agg(
+        pl.col("rank", "start_ns", "id").first(), end=(pl.col("start_ns") + pl.col("dur_ns")).max()
+    )
+    odd = pl.when(pl.col("rank") % 2 == 1).then(pl.lit("odd")).otherwise(pl.lit("even"))
+    ranks = of_rank.with_columns(
+        keys.codes("layer", of_rank.select(odd).to_series()),
+        names.numbers(of_rank.select(pl.format("rank {}", "rank")).to_series()),
+        dur_ns=pl.col("end") - pl.col("start_ns"),
+    )
+    return [*lanes, *spans(ranks, slack=1 << 62, by="path")]
+
+
+def path_facts(path: pl.DataFrame, number: int) -> list[tuple[str, str]]:
+    """What a part of the path is, in words."""
+    record = path.row(number, named=True)
+    part, step, evidence = record["part"], record["step"], record["evidence"]
+    whole = int(path.filter(pl.col("step") == step)["dur_ns"].sum())
+    facts = [("part", f"{part}: {_MEANS[part]}")]
+    if record["phase"] is not None:
+        facts.append(("step", f"{step} · {record['phase']}"))
+        facts.append(("of its step", format_share(record["dur_ns"] / whole)))
+    else:
+        facts.append(("of the path", format_share(record["dur_ns"] / whole)))
+    facts.append(("rank", str(record["rank"])))
+    if record["name"] is not None and part not in ON_DEVICE:
+        label = "before" if record["event"] is not None else "in" if part == "host" else "call"
+        facts.append((label, record["name"]))
+    facts += [(name, str(record[name])) for name in ("layer", "stage") if record[name] is not None]
+    if evidence is not None:
+        facts.append(("evidence", _KNOWN[evidence]))
+    return facts
+
+
+def led_to(record: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Where the call or operator stands that a part on the host is, or leads to: kinds of rows and times to look at."""
+    start, end = float(record["start_ns"]), float(record["start_ns"] + record["dur_ns"])
+    middle = (start + end) / 2
+    if record["part"] == "host call":
+        return [("runtime", middle)]
+    if record["part"] == "host":
+        return [("ops", middle), ("python", middle), ("markers", middle), ("runtime", end)]
+    return [("runtime", end - 1), ("runtime", end)]
+
 
 LIMIT = 160
 """Most characters of a name in a label; the details of a selected event have the full name."""

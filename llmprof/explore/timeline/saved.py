@@ -1,7 +1,5 @@
 """Saved state of a timeline: views that can be shown again, and marks with notes in a JSON file."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

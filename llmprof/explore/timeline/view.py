@@ -1,7 +1,5 @@
 """Views of the timeline as packed arrays, whose size depends on the pixels, and as an image."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,9 +12,7 @@ from numpy.typing import NDArray
 from llmprof.charts.base.theme import INK, MUTED, RULE, ink_on
 from llmprof.explore.base.messages import Buffers, array
 from llmprof.explore.timeline.data import TimelineData
-from llmprof.explore.timeline.lanes import Lane, whole
-from llmprof.explore.timeline.path import PATH_GROUP, PATH_KIND
-from llmprof.explore.timeline.rows import KINDS, Row
+from llmprof.explore.timeline.rows import KINDS, PATH_GROUP, PATH_KIND, Lane, Row, whole
 from llmprof.explore.timeline.rows import REQUEST_GROUP as REQUESTS
 from llmprof.explore.timeline.rows import REQUEST_KIND as REQUEST
 from llmprof.units import format_ns, format_share

@@ -1,11 +1,10 @@
 """Explorer of what would be gained: changes with sliders, and the step time that a replay predicts for them."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
+import altair as alt
 import msgspec
 import polars as pl
 import traitlets
@@ -16,14 +15,74 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.replay.plan import Plan
 from llmprof.analyze.replay.what_if import change_of, moved_in_words
+from llmprof.charts.base.draw import inline, number
 from llmprof.charts.base.save import to_png_bytes
-from llmprof.charts.base.theme import PHASES, in_order
+from llmprof.charts.base.theme import (
+    INK,
+    MUTED,
+    PHASES,
+    TEXT_PX,
+    finish,
+    in_order,
+    inner,
+    layered,
+    row_axis,
+    text_px,
+    time_unit,
+)
 from llmprof.errors import AnalysisError, LlmprofError
-from llmprof.explore.base.messages import Message, Record
+from llmprof.explore.base.messages import Record
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
-from llmprof.explore.what_if.picture import step_times
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
+
+RECORDED, PREDICTED = "recorded", "predicted"
+_COLOURS: Final = {RECORDED: MUTED, PREDICTED: "#6FB1E8"}
+_ROW: Final = 46
+"""Height of a phase (px)."""
+
+_LABEL: Final = 76
+"""Room for a time behind a bar (px)."""
+
+
+def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> alt.LayerChart:
+    """Bars of the recorded and the predicted time of a step, by phase; a line is the interval of the prediction."""
+    named = frame.with_columns(row=pl.col("phase").fill_null("the recording"))
+    unit = time_unit(number(frame.select(pl.max_horizontal("recorded_ns", "predicted_ns", "high_ns")).max().item()))
+    parts = [
+        named.select(
+            "row", what=pl.lit(what), time=pl.col(f"{what}_ns") / unit.ns, low=low / unit.ns, high=high / unit.ns,
+            text=pl.col(f"{what}_ns").map_elements(format_ns, return_dtype=pl.String),
+        )
+        for what, low, high in (
+            (RECORDED, pl.lit(None, pl.Float64), pl.lit(None, pl.Float64)),
+            (PREDICTED, pl.col("low_ns"), pl.col("high_ns")),
+        )
+    ]  # fmt: skip
+    rows = list(named["row"].unique(maintain_order=True))
+    width = inner() - 20 - _LABEL - round(max(text_px(row, TEXT_PX) for row in rows))
+    base = alt.Chart(inline(pl.concat(parts))).encode(
+        y=row_axis(rows), yOffset=alt.YOffset("what:N", scale=alt.Scale(domain=[RECORDED, PREDICTED]))
+    )
+    times = alt.X("time:Q", title=f"median time of a step ({unit.symbol})", axis=alt.Axis(grid=True, tickCount=8))
+    colour = alt.Color(
+        "what:N",
+        scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())),
+        sort=None,
+        legend=alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square"),
+    )
+    bars = base.mark_bar(height=14).encode(x=times, color=colour)
+    between = base.transform_filter("isValid(datum.low) && datum.high > datum.low").mark_rule(color=INK, strokeWidth=2)
+    ends = base.mark_text(align="left", dx=6, color=INK, fontSize=TEXT_PX).transform_calculate(
+        end="max(datum.time, isValid(datum.high) ? datum.high : 0)"
+    )
+    chart = layered(
+        bars, between.encode(x="low:Q", x2="high:Q"), ends.encode(x="end:Q", text="text:N")
+    ).properties(width=width, height=_ROW * len(rows))  # fmt: skip
+    how = "Predicted by replaying the recorded dependencies; the line is the interval of the prediction."
+    made = f"Changes: {'; '.join(changes)}." if changes else "Without any change."
+    return finish(chart, title, [made, how])
+
 
 Kind = Literal["work", "text", "number", "choice"]
 
@@ -78,20 +137,6 @@ class Predicted(Record):
     gain_high_ns: float
     speedup: float
 
-
-CHOICES: Final = Message(
-    "choices",
-    answers={"offers": list[Offer], "works": list[tuple[str, str]], "why": str},
-    busy="building the graph of what waits for what",
-)
-PREDICT: Final = Message(
-    "predict",
-    asks={"changes": list[str]},
-    answers={"rows": list[Predicted], "made": list[Made], "words": str, "python": str, "command": str},
-    busy="replaying the steps",
-)
-
-MESSAGES: Final = (CHOICES, PREDICT)
 
 RANKS: Final = (1, 2, 4, 8, 16, 32, 64)
 """Sizes of a tensor-parallel group that are offered."""
@@ -194,7 +239,13 @@ def offers(trace: Trace) -> list[Offer]:
         "without-call": [Field(name="name", kind="text", label="named", value="StreamSynchronize")],
     }
     return [
-        Offer(name=name, title=title, words=words, fields=fields[name], why=_why_not(trace, _TRIED.get(name)))
+        Offer(
+            name=name,
+            title=title,
+            words=words,
+            fields=fields[name],
+            why=made_of(trace, _TRIED[name]).error if name in _TRIED else "",
+        )
         for name, (title, words) in _WORDS.items()
     ]
 
@@ -205,11 +256,6 @@ def _given(name: str, label: str, value: str, between: tuple[float, float], unit
     return Field(
         name=name, kind="number", label=label, value=value, keyword=True, optional=True, low=low, high=high, unit=unit
     )
-
-
-def _why_not(trace: Trace, text: str | None) -> str:
-    """Why a change cannot be made of a recording; empty if it can."""
-    return "" if text is None else made_of(trace, text).error
 
 
 def made_of(trace: Trace, text: str) -> Made:
@@ -265,7 +311,7 @@ class WhatIf(Explorer):
     @property
     def made(self) -> list[Change]:
         """Changes that can be made of this recording, as :func:`llmprof.analyze.what_if` takes them."""
-        return [change_of(change.change) for change in self._made(self.changes) if not change.error]
+        return [change_of(text) for text in self._texts]
 
     @property
     def selected(self) -> pl.DataFrame:
@@ -275,59 +321,55 @@ class WhatIf(Explorer):
     @property
     def python(self) -> str:
         """Python that gives ``selected`` for a ``trace``."""
-        return _python([change.change for change in self._made(self.changes) if not change.error])
+        return _python(self._texts)
 
     @property
     def command(self) -> str:
         """Command that prints the same for a ``PATH``."""
-        return _command([change.change for change in self._made(self.changes) if not change.error])
+        return _command(self._texts)
+
+    @property
+    def _texts(self) -> list[str]:
+        return [made.change for text in self.changes if not (made := made_of(self.trace, text)).error]
 
     def picture(self) -> bytes | None:
         """PNG image: the recorded and the predicted time of a step of each phase; None if no step was recorded."""
-        made = self._made(self.changes)
-        good = [change.change for change in made if not change.error]
-        frame = self._predicted(good, made)
+        frame, made, good = self._predicted(self.changes)
         if frame.is_empty():
             return None
         changes = [change.words for change in made if not change.error]
         title = in_words(frame, len(good)).removesuffix(f" {_ADD}")
         return to_png_bytes(step_times(frame, title=title, changes=changes), scale=1.25)
 
-    def _made(self, texts: Sequence[str]) -> list[Made]:
-        return [made_of(self.trace, text) for text in texts]
-
-    @answers(CHOICES)
+    @answers(busy="building the graph of what waits for what", offers=list[Offer], works=list[tuple[str, str]], why=str)
     def _on_choices(self) -> Answer:
         try:
             graph(self.trace)
         except LlmprofError as error:
             return {"offers": [], "works": [], "why": str(error)}, []
-        offered = [_plain(offer) for offer in offers(self.trace)]
-        return {"offers": offered, "works": works(self.trace), "why": ""}, []
+        return {"offers": msgspec.to_builtins(offers(self.trace)), "works": works(self.trace), "why": ""}, []
 
-    @answers(PREDICT)
-    def _on_predict(self, *, changes: Sequence[str]) -> Answer:
-        made = self._made(changes)
-        good = [one.change for one in made if not one.error]
-        frame = self._predicted(good, made)
+    @answers(busy="replaying the steps", rows=list[Predicted], made=list[Made], words=str, python=str, command=str)
+    def _on_predict(self, *, changes: list[str]) -> Answer:
+        frame, made, good = self._predicted(changes)
         return {
             "rows": frame.drop("moved", "changes", "unknown").to_dicts(),
-            "made": [_plain(one) for one in made],
+            "made": msgspec.to_builtins(made),
             "words": in_words(frame, len(good)),
             "python": _python(good),
             "command": _command(good),
         }, []
 
-    def _predicted(self, good: list[str], made: list[Made]) -> pl.DataFrame:
-        """The prediction; a change that only cannot be made after the others is named, and left out with them."""
+    def _predicted(self, texts: Sequence[str]) -> tuple[pl.DataFrame, list[Made], list[str]]:
+        """The prediction, the changes, and those made; one that cannot be made after the others leaves all out."""
+        made = [made_of(self.trace, text) for text in texts]
+        good = [change.change for change in made if not change.error]
         try:
-            return analyze.what_if(self.trace, *(change_of(text) for text in good))
+            return analyze.what_if(self.trace, *map(change_of, good)), made, good
         except AnalysisError as error:
             for change in made:
-                if change.change in good:
-                    change.error = f"not together with the others: {error}"
-            good.clear()
-            return analyze.what_if(self.trace)
+                change.error = change.error or f"not together with the others: {error}"
+            return analyze.what_if(self.trace), made, []
 
 
 def in_words(frame: pl.DataFrame, changes: int) -> str:
@@ -351,10 +393,6 @@ def in_words(frame: pl.DataFrame, changes: int) -> str:
 _ADD: Final = "Add a change to see what it would bring."
 LEAST_SHARE: Final = 0.0005
 """Share of the step below which a change is said to bring nothing."""
-
-
-def _plain(record: Record) -> dict[str, Any]:
-    return dict(msgspec.to_builtins(record))
 
 
 def _python(texts: Sequence[str]) -> str:

@@ -1,7 +1,5 @@
 """Models with random weights: shapes of published models as data, so that a run needs no download."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from pathlib import Path

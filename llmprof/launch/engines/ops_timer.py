@@ -359,7 +359,10 @@ class OpsTimer:
         live.at, live.limit, live.step = 0, 0, self.step
         live.known = self.known_shapes.setdefault(label, {})
         if self.cuda:
-            live.stream = self._current_stream()
+            number = self._stream_number(self._device) if self._stream_number is not None else None
+            if number is None or number != self._stream_at:
+                self._stream_at, self._stream = number, self.torch.cuda.current_stream()
+            live.stream = self._stream
         while self.by_events and len(self.pool) < self._marks_a_step:
             self.pool.append(self.event())
         before = self._memory() if self._memory_now(new=new) else None
@@ -380,13 +383,6 @@ class OpsTimer:
             return False
         self._memory_at = self.step
         return True
-
-    def _current_stream(self) -> Any:
-        """Stream of the model; the object is made anew only if the stream changed."""
-        number = self._stream_number(self._device) if self._stream_number is not None else None
-        if number is None or number != self._stream_at:
-            self._stream_at, self._stream = number, self.torch.cuda.current_stream()
-        return self._stream
 
     def _wrap(self, timed: Sequence[int], layers: Sequence[int]) -> None:
         """Install the wrappers of a step for the layers ``timed``, and for operators in those of them in ``layers``."""

@@ -46,8 +46,16 @@ class LlmprofOps(LlmprofWorker):
         self.__dict__["llmprof_ops_state"] = state
         _watch_steps(self, state)
         groups = _groups()
+        back = state["back"]
         for name, group in groups.items():
-            _watch_group(timer, name, group, state["back"])
+            communicator, world = getattr(group, "device_communicator", None), int(group.world_size)
+            for method, kind in _KINDS.items():
+                original = getattr(communicator, method, None)
+                if original is not None:
+                    _put(communicator, method, timer.communicate(kind, name, world, original), back)
+            for method in ("send_tensor_dict", "isend_tensor_dict", "recv_tensor_dict", "irecv_tensor_dict"):
+                if hasattr(group, method):
+                    _put(group, method, _between_stages(timer, name, world, method, getattr(group, method)), back)
         return {"rank": int(self.rank), "layers": sorted(timer.layers), "groups": sorted(groups)}
 
     def llmprof_ops_stop(self) -> dict[str, Any]:
@@ -119,17 +127,6 @@ def _watch_steps(worker: Any, state: dict[str, Any]) -> None:
     for name, function in (("execute_model", execute_model), ("sample_tokens", sample_tokens)):
         if hasattr(worker, name):
             _put(worker, name, function, state["back"])
-
-
-def _watch_group(timer: OpsTimer, name: str, group: Any, back: list[Any]) -> None:
-    communicator, world = getattr(group, "device_communicator", None), int(group.world_size)
-    for method, kind in _KINDS.items():
-        original = getattr(communicator, method, None)
-        if original is not None:
-            _put(communicator, method, timer.communicate(kind, name, world, original), back)
-    for method in ("send_tensor_dict", "isend_tensor_dict", "recv_tensor_dict", "irecv_tensor_dict"):
-        if hasattr(group, method):
-            _put(group, method, _between_stages(timer, name, world, method, getattr(group, method)), back)
 
 
 def _between_stages(timer: OpsTimer, name: str, world: int, method: str, original: Any) -> Any:

@@ -1,7 +1,5 @@
 """Monitors of the host, through psutil: processors, memory, disks and network, and the processes of a run."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Monitor of GPUs, through NVML."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -77,7 +75,7 @@ class Gpus:
                 try:
                     answers = questions[what](handle, now_s)
                 except self._nvml.NVMLError as error:
-                    if _forever(self._nvml, error):
+                    if error.value in {getattr(self._nvml, f"NVML_ERROR_{name}", None) for name in _FOREVER}:
                         del questions[what]
                         self._instead(what, device, questions, str(error))
                     continue
@@ -183,10 +181,6 @@ def chosen(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
         else:  # like CUDA, stop at the first name that is not a GPU
             break
     return out
-
-
-def _forever(nvml: Any, error: Any) -> bool:
-    return error.value in {getattr(nvml, f"NVML_ERROR_{name}", None) for name in _FOREVER}
 
 
 def open_gpus(visible: str | None = None) -> tuple[Gpus | None, str]:

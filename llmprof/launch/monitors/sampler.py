@@ -1,7 +1,5 @@
 """Sampler thread that runs the monitors beside a run, and the conversion of its samples to the clock of a trace."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import threading

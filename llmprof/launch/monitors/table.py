@@ -1,7 +1,5 @@
 """List of the monitors (a new monitor needs a module and one line here), and the table of their samples."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Failures of a run: the check that a capture is complete, and errors of an engine or profiler from its output."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import signal

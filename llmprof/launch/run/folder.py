@@ -1,7 +1,5 @@
 """The folder of a run: its files, its state, the lock of the process that works in it, and its manifest."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import fnmatch
@@ -15,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Self
 
 from llmprof.errors import LaunchError, LlmprofError, ReadError
 from llmprof.launch.config import disclosure
@@ -99,7 +97,7 @@ class RunFolder:
             raise AttributeError(f"a run folder has no {name!r}") from None
 
     @classmethod
-    def create(cls, config: ExperimentConfig, root: str | Path | None = None) -> RunFolder:
+    def create(cls, config: ExperimentConfig, root: str | Path | None = None) -> Self:
         """Make a folder ``ROOT/NAME_YYYYmmdd-HHMMSS`` (``config.results_dir`` by default) with the configuration in it.
 
         Raises
@@ -123,7 +121,7 @@ class RunFolder:
         return made
 
     @classmethod
-    def open(cls, path: str | Path) -> RunFolder:
+    def open(cls, path: str | Path) -> Self:
         """Open a folder that a run wrote.
 
         Raises

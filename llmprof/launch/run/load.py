@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from llmprof.errors import ConfigError
-from llmprof.launch.config.files import read_text
-from llmprof.launch.config.options import setting
+from llmprof.launch.config.options import read_text, setting
 from llmprof.launch.engines._server import arrivals as poisson
 
 if TYPE_CHECKING:

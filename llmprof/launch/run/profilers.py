@@ -4,8 +4,6 @@ perf records times of the monotonic clock, whose offset from the epoch is saved 
 be put on the clock of the timeline and cut to a step or to an idle gap of the device. VTune's report has only sums.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Requests of a run: latencies, throughput, agreement of the repeats, and overhead of the profiler."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev

@@ -1,7 +1,5 @@
 """Results of a run: reads and checks its trace, writes its numbers and its energy, and shows its warnings."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import warnings

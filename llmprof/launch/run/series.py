@@ -207,7 +207,12 @@ def gather(folder: RunFolder) -> None:
     home = (folder.path / str(start["home"])).resolve()
     worker = files.read_json(folder.worker) or {}
     window = sum(_profiled(folder.path.parent / name) for name in start["before"])
-    _take_report(home, folder, window)
+    for suffix, target in ((".nsys-rep", folder.nsys_report), (".qdstrm", folder.qdstrm)):
+        if target.exists():
+            continue
+        numbered = sorted(home.glob(f"report*{suffix}"), key=_number)
+        if window < len(numbered):
+            shutil.copyfile(numbered[window], target)
     _take_samples(home / "monitors.parquet", folder, worker)
     if (home / "experiment.log").is_file() and not folder.log.exists():
         files.write(folder.log, (home / "experiment.log").read_text("utf-8", errors="replace"))
@@ -223,16 +228,6 @@ def _profiled(path: Path) -> bool:
     """Whether the profiler recorded a window of a run."""
     worker = files.read_json(path / "worker.json") or {}
     return any(stage.get("name") == _WINDOW for stage in worker.get("stages") or ())
-
-
-def _take_report(home: Path, folder: RunFolder, window: int) -> None:
-    """Copy the report of a window; nsys numbers the reports in the order in which their windows end."""
-    for suffix, target in ((".nsys-rep", folder.nsys_report), (".qdstrm", folder.qdstrm)):
-        if target.exists():
-            continue
-        numbered = sorted(home.glob(f"report*{suffix}"), key=_number)
-        if window < len(numbered):
-            shutil.copyfile(numbered[window], target)
 
 
 def _number(path: Path) -> tuple[int, str]:

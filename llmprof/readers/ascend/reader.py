@@ -11,8 +11,7 @@ from llmprof.errors import ReadError
 from llmprof.progress import Progress
 from llmprof.readers.ascend import folder, from_database, text
 from llmprof.readers.ascend.tables import WHOLE_GROUPS, Frames
-from llmprof.readers.common.combine import COUNTED
-from llmprof.readers.common.reader import Part, Probe, Reader, Request
+from llmprof.readers.common.reader import COUNTED, Part, Probe, Reader, Request
 from llmprof.storage.parquet import META_FILE
 
 _WANTED = ("kernels", "ops", "runtime", "collectives", "memory")

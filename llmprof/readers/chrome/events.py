@@ -5,8 +5,6 @@ and for fractions below :data:`EXACT_US`. The second keeps the text of times (ep
 written as strings). The last decodes event by event and drops fields of a wrong type.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import operator

@@ -3,8 +3,6 @@
 A trace is one JSON document that may have many gigabytes; only one block of it is in memory at a time.
 """
 
-from __future__ import annotations
-
 import re
 import zlib
 from collections.abc import Iterator
@@ -137,7 +135,7 @@ class Blocks:
         self.read_bytes = file.tell()
 
 
-def _byte_by_byte(engine: zlib._Decompress, piece: bytes) -> bytes:
+def _byte_by_byte(engine: Any, piece: bytes) -> bytes:
     out = b""
     try:
         for i in range(len(piece)):

@@ -7,8 +7,6 @@ folder. A helper is an interpreter of its own, without a fork and without import
 with this process, or when it had nothing to do for a minute.
 """
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Repair of damaged and unusual JSON: broken lists of events, and objects whose fields have an unexpected type."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Sequence

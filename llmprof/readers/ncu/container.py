@@ -9,8 +9,6 @@ payload. Headers and the parts of a payload are messages of Protocol Buffers
 Compute name. A part begins with its length, too.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Reader of the instructions in a report of Nsight Compute: their source lines, execution counts and samples."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import re

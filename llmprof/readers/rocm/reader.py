@@ -4,19 +4,447 @@ Databases of both have tables ``rocpd_…``. rpd has one set of tables; rocprofv
 each name, so one file may have several recordings. Times are ns of one clock of the host.
 """
 
-from __future__ import annotations
-
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+import msgspec
 import polars as pl
 
 from llmprof.errors import ReadError
-from llmprof.readers.common.reader import Part, Probe, Reader, Request
-from llmprof.readers.rocm import printed, records
+from llmprof.readers.common.reader import MOST_NS, Part, Probe, Reader, Request, bytes_of, table_of, text_of
 from llmprof.storage import sqlite
-from llmprof.text import left_out
+from llmprof.storage.files import special
+from llmprof.text import counted, left_out
+
+START: Final = re.compile(rb'^\s*\{\s*"rocprofiler-sdk-tool"\s*:')
+_MOST_BYTES: Final = 4 << 30
+_HIDDEN: Final = re.compile(r" \[clone [^]]*\]$|\.kd$")
+_CALLS: Final = ("hip_api", "hsa_api", "rccl_api", "rocdecode_api", "rocjpeg_api")
+_RECORDED_DIRECTIONS: Final = {
+    "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD", "HOST_TO_HOST": "HtoH",
+}  # fmt: skip
+_GPU: Final = 2
+"""Type of agents that are devices."""
+
+
+class _Handle(msgspec.Struct, frozen=True, gc=False):
+    handle: int | None = None
+
+
+class _Correlation(msgspec.Struct, frozen=True, gc=False):
+    internal: int | None = None
+
+
+class _Size(msgspec.Struct, frozen=True, gc=False):
+    x: int | None = None
+    y: int | None = None
+    z: int | None = None
+
+
+class _Dispatch(msgspec.Struct, frozen=True, gc=False):
+    agent_id: _Handle = _Handle()
+    queue_id: _Handle = _Handle()
+    kernel_id: int | None = None
+    group_segment_size: int | None = None
+    workgroup_size: _Size = _Size()
+    grid_size: _Size = _Size()
+
+
+class _Record(msgspec.Struct, frozen=True, gc=False):
+    kind: int | None = None
+    operation: int | None = None
+    thread_id: int | None = None
+    correlation_id: _Correlation = _Correlation()
+    start_timestamp: int | None = None
+    end_timestamp: int | None = None
+    dispatch_info: _Dispatch = _Dispatch()
+    stream_id: _Handle = _Handle()
+    src_agent_id: _Handle = _Handle()
+    dst_agent_id: _Handle = _Handle()
+    bytes: int | None = None
+
+
+class _Kind(msgspec.Struct, frozen=True, gc=False):
+    kind: str = ""
+    operations: list[str] = []
+
+
+class _Text(msgspec.Struct, frozen=True, gc=False):
+    key: int | None = None
+    value: str | None = None
+
+
+class _Strings(msgspec.Struct, frozen=True, gc=False):
+    buffer_records: list[_Kind] = []
+    marker_api: list[_Text] = []
+
+
+class _Symbol(msgspec.Struct, frozen=True, gc=False):
+    kernel_id: int | None = None
+    formatted_kernel_name: str = ""
+    demangled_kernel_name: str = ""
+    kernel_name: str = ""
+
+
+class _Agent(msgspec.Struct, frozen=True, gc=False):
+    id: _Handle = _Handle()
+    type: int | None = None
+    name: str = ""
+    product_name: str = ""
+    logical_node_type_id: int | None = None
+
+
+class _Metadata(msgspec.Struct, frozen=True, gc=False):
+    pid: int | None = None
+
+
+class _Process(msgspec.Struct, frozen=True, gc=False):
+    metadata: _Metadata = _Metadata()
+    agents: list[_Agent] = []
+    strings: _Strings = _Strings()
+    kernel_symbols: list[_Symbol] = []
+    buffer_records: dict[str, list[_Record]] = {}
+
+
+class _Document(msgspec.Struct, frozen=True, gc=False):
+    processes: list[_Process] = msgspec.field(default=[], name="rocprofiler-sdk-tool")
+
+
+def read(path: Path) -> list[Part]:
+    """A part for each process of the file."""
+    data, damage = bytes_of(path, most=_MOST_BYTES)
+    try:
+        document = msgspec.json.decode(data, type=_Document)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ReadError(
+            f"{path.name} is not the whole JSON of rocprofv3: {damage or error}",
+            hint="the run may have been interrupted: record again, or write CSV (--output-format csv), "
+            "of which the beginning can be read",
+        ) from error
+    parts = [_part_of(path, process, len(data)) for process in document.processes]
+    if not any(part.coverage["events"] for part in parts):
+        raise ReadError(f"{path.name} has no event", hint="rocprofv3 --sys-trace --output-format json -- PROGRAM")
+    return [part for part in parts if part.coverage["events"]]
+
+
+def _part_of(path: Path, process: _Process, size: int) -> Part:
+    records, texts = process.buffer_records, process.strings
+    gpus = [agent for agent in process.agents if agent.type == _GPU]
+    number = {
+        agent.id.handle: place if agent.logical_node_type_id is None else agent.logical_node_type_id
+        for place, agent in enumerate(gpus)
+    }
+    said = {text.key: text.value for text in texts.marker_api}
+
+    operations: dict[tuple[int | None, int | None], str] = {
+        (kind, place): name for kind, of in enumerate(texts.buffer_records) for place, name in enumerate(of.operations)
+    }
+
+    def operation(record: _Record) -> str | None:
+        return operations.get((record.kind, record.operation))
+
+    called = {
+        symbol.kernel_id: _HIDDEN.sub(
+            "", symbol.formatted_kernel_name or symbol.demangled_kernel_name or symbol.kernel_name
+        )
+        for symbol in process.kernel_symbols
+    }
+    dispatches = records.get("kernel_dispatch", [])
+    kernels = _timed(
+        dispatches,
+        name=[called.get(r.dispatch_info.kernel_id) or "unnamed kernel" for r in dispatches],
+        device=[number.get(r.dispatch_info.agent_id.handle) for r in dispatches],
+        stream=[_first(r.stream_id.handle, r.dispatch_info.queue_id.handle) for r in dispatches],
+        shared_bytes=[r.dispatch_info.group_segment_size for r in dispatches],
+        **{
+            f"{what}_{axis}": [_blocks(r.dispatch_info, axis, of_grid=what == "grid") for r in dispatches]
+            for what in ("grid", "block")
+            for axis in "xyz"
+        },
+    )
+    moves = records.get("memory_copy", [])
+    words = [(operation(r) or "unnamed copy").removeprefix("MEMORY_COPY_") for r in moves]
+    copies = _timed(
+        moves,
+        name=words,
+        kind=[_RECORDED_DIRECTIONS.get(word, "unknown") for word in words],
+        device=[_first(number.get(r.dst_agent_id.handle), number.get(r.src_agent_id.handle)) for r in moves],
+        stream=[r.stream_id.handle for r in moves],
+        bytes=[r.bytes for r in moves],
+    )
+    calls = [r for api in _CALLS for r in records.get(api, [])]
+    ranges = records.get("marker_api", [])
+    tables = {
+        "kernels": kernels,
+        "copies": copies,
+        "runtime": _on_host(calls, process, name=[operation(r) or "unnamed call" for r in calls]).with_columns(
+            api=pl.lit("runtime")
+        ),
+        "markers": _on_host(
+            ranges,
+            process,
+            name=[said.get(r.correlation_id.internal) or operation(r) or "unnamed range" for r in ranges],
+        )
+        .drop("correlation")
+        .with_columns(domain=pl.lit("roctx"), on_device=pl.lit(value=False)),
+    }
+    events = sum(map(len, (dispatches, moves, calls, ranges)))
+    kept = sum(frame.height for frame in tables.values())
+    notes = [left_out(events - kept, "event", "without a complete time")] if kept < events else []
+    coverage = {"file": path.name, "events": events, "kept": kept, "bytes": size, "notes": notes}
+    devices = sorted({agent.product_name or agent.name for agent in gpus})
+    recorded = {name: frame for name, frame in tables.items() if frame.height or name in ("kernels", "copies")}
+    return Part(path, recorded, {"devices": devices, "device_count": len(gpus), "absolute": False}, coverage)
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _blocks(dispatch: _Dispatch, axis: str, *, of_grid: bool) -> int | None:
+    group: int | None = getattr(dispatch.workgroup_size, axis)
+    size: int | None = getattr(dispatch.grid_size, axis)
+    if not of_grid:
+        return group
+    return -(-size // group) if group and size is not None else None
+
+
+_TYPES: Final[dict[str, type[pl.DataType]]] = {"name": pl.String, "kind": pl.String, "device": pl.Int32}
+
+
+def _timed(records: Sequence[_Record], **columns: list[Any]) -> pl.DataFrame:
+    """Records with a complete time."""
+    times = {
+        "start_ns": [r.start_timestamp for r in records],
+        "end": [r.end_timestamp for r in records],
+        "correlation": [r.correlation_id.internal for r in records],
+    }
+    frame = pl.DataFrame(
+        {name: pl.Series(values, dtype=_TYPES.get(name, pl.Int64)) for name, values in (times | columns).items()}
+    )
+    start, end = pl.col("start_ns"), pl.col("end")
+    whole = frame.filter(start.is_between(0, MOST_NS) & end.is_between(start, MOST_NS))
+    return whole.with_columns(dur_ns=end - start).drop("end")
+
+
+def _on_host(records: Sequence[_Record], process: _Process, *, name: list[str]) -> pl.DataFrame:
+    frame = _timed(records, name=name, thread=[r.thread_id for r in records])
+    return frame.with_columns(process=pl.lit(process.metadata.pid, dtype=pl.Int64))
+
+
+_START, _END = "Start_Timestamp", "End_Timestamp"
+_KINDS: Final = {
+    "kernels": {"Kernel_Name", _START, _END},
+    "copies": {"Direction", _START, _END},
+    "runtime": {"Function", "Domain", _START, _END},
+    "totals": {"Name", "Calls", "TotalDurationNs"},
+    "counters": {"Counter_Name", "Counter_Value", "Kernel_Name"},
+}
+"""Columns that identify each kind of file, the most specific kind first."""
+
+_DIRECTIONS: Final = {
+    "HOST_TO_DEVICE": "HtoD", "DEVICE_TO_HOST": "DtoH", "DEVICE_TO_DEVICE": "DtoD", "HOST_TO_HOST": "HtoH",
+}  # fmt: skip
+_PROCESS: Final = re.compile(
+    r"(?P<run>.*?)_?(?:kernel|hip_api|hsa_api|hip_runtime_api|hip_compiler_api|memory_copy|marker_api|rccl_api|"
+    r"rocdecode_api|rocjpeg_api|counter_collection|kernel_stats|hip_api_stats|hip_stats|hsa_stats|hsa_api_stats|"
+    r"memory_copy_stats|domain_stats|marker_api_stats|agent_info|memory_allocation|scratch_memory)(?:_trace|_stats)?\.csv"
+)
+
+
+def kind_of(heading: list[str]) -> str | None:
+    """Kind of a file by its columns; None if it is not a file of rocprofv3."""
+    names = set(heading)
+    if "Counter_Name" in names:
+        return "counters" if _KINDS["counters"] <= names else None
+    return next((kind for kind, columns in _KINDS.items() if columns <= names), None)
+
+
+def files(folder: Path) -> dict[str, list[Path]]:
+    """Files of rocprofv3 in a folder, by the process in their names."""
+    by_process: dict[str, list[Path]] = defaultdict(list)
+    for path in sorted(folder.glob("*.csv")):
+        if (match := _PROCESS.fullmatch(path.name)) and heading_of(path) is not None:
+            by_process[match["run"]].append(path)
+    return dict(by_process)
+
+
+def heading_of(path: Path) -> str | None:
+    """Kind of a file by its first line; None if it is not a file of rocprofv3."""
+    if special(path):
+        return None
+    try:
+        with path.open("rb") as file:
+            line = file.readline(1 << 14)
+    except OSError:
+        return None
+    return kind_of(cells_of(line))
+
+
+def cells_of(line: bytes) -> list[str]:
+    """Cells of a heading."""
+    return [cell.strip().strip('"') for cell in text_of(line).split("\n", 1)[0].strip().split(",")]
+
+
+def part(paths: list[Path]) -> Part:
+    """Read the files of one process."""
+    tables: dict[str, list[pl.DataFrame]] = defaultdict(list)
+    notes: list[str] = []
+    events = size = 0
+    for path in paths:
+        data, damage = bytes_of(path)
+        size += len(data)
+        try:  # the fast parser, if every row is complete
+            raw, ragged = pl.read_csv(data, infer_schema=False, encoding="utf8"), 0
+        except pl.exceptions.PolarsError:
+            raw, ragged = table_of(text_of(data))
+        kind = kind_of(raw.columns)
+        where = "" if path == paths[0] else f"{path.name}: "  # the first file's name is before all notes of the part
+        if kind is None:
+            notes.append(f"{where}the file is not from rocprofv3, so it is left out")
+            continue
+        events += raw.height
+        frames_of = _READ[kind](raw)
+        lost = raw.height - sum(frame.height for frame in frames_of.values())
+        if lost or ragged:
+            notes.append(f"{where}times or cells are missing in {counted(max(lost, ragged), 'row')}")
+        if damage:
+            notes.append(f"{where}the file ends early: {damage}")
+        for table, frame in frames_of.items():
+            tables[table].append(frame)
+    if not tables:
+        raise ReadError(
+            f"{paths[0].name} has no event",
+            expected="CSV of rocprofv3",
+            hint="rocprofv3 --sys-trace --output-format csv -- PROGRAM",
+        )
+    merged = {name: pl.concat(frames, how="diagonal_relaxed") for name, frames in tables.items()}
+    kept = sum(frame.height for frame in merged.values())
+    coverage = {"file": paths[0].name, "events": events, "kept": kept, "bytes": size, "notes": notes}
+    return Part(paths[0], merged, {"absolute": False}, coverage)
+
+
+def _text(raw: pl.DataFrame, *names: str) -> pl.Expr:
+    """The first of several columns that the file has."""
+    return next((pl.col(name) for name in names if name in raw.columns), pl.lit(None, pl.String))
+
+
+def _int(raw: pl.DataFrame, *names: str) -> pl.Expr:
+    return _text(raw, *names).str.strip_chars().cast(pl.Int64, strict=False)
+
+
+def _agent(raw: pl.DataFrame, name: str) -> pl.Expr:
+    """Number of an agent; newer versions write it as ``Agent 4``."""
+    return _text(raw, name).str.extract(r"(\d{1,4})\s*$", 1).cast(pl.Int32, strict=False)
+
+
+def timed(frame: pl.DataFrame) -> pl.DataFrame:
+    """Events with valid times, with ``dur_ns`` in place of ``end``."""
+    start, end = pl.col("start_ns"), pl.col("end")
+    whole = frame.filter(start.is_between(0, MOST_NS) & end.is_between(start, MOST_NS))
+    return whole.with_columns(dur_ns=end - start).drop("end")
+
+
+def _kernels(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    blocks: dict[str, pl.Expr] = {}
+    for axis in "xyz":
+        size, group = _int(raw, f"Grid_Size_{axis.upper()}"), _int(raw, f"Workgroup_Size_{axis.upper()}")
+        blocks[f"grid_{axis}"] = pl.when(group > 0).then((size + group - 1) // group)
+        blocks[f"block_{axis}"] = group
+    frame = raw.select(
+        device=_agent(raw, "Agent_Id"),
+        stream=pl.coalesce(_int(raw, "Stream_Id"), _int(raw, "Queue_Id")),
+        start_ns=_int(raw, _START),
+        end=_int(raw, _END),
+        name=pl.col("Kernel_Name").fill_null("unnamed kernel"),
+        correlation=_int(raw, "Correlation_Id"),
+        shared_bytes=_int(raw, "LDS_Block_Size", "Group_Segment_Size"),
+        registers=_int(raw, "VGPR_Count"),
+        **blocks,
+    )
+    return {"kernels": timed(frame)}
+
+
+def _copies(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    ends = pl.col("Direction").str.extract(r"(HOST_TO_DEVICE|DEVICE_TO_HOST|DEVICE_TO_DEVICE|HOST_TO_HOST)$", 1)
+    kind = ends.replace_strict(_DIRECTIONS, default="unknown", return_dtype=pl.String)
+    source, target = _agent(raw, "Source_Agent_Id"), _agent(raw, "Destination_Agent_Id")
+    frame = raw.select(
+        device=pl.when(kind == "DtoH").then(source).otherwise(target),
+        stream=_int(raw, "Stream_Id"),
+        start_ns=_int(raw, _START),
+        end=_int(raw, _END),
+        name=pl.col("Direction").fill_null("unnamed copy"),
+        correlation=_int(raw, "Correlation_Id"),
+        kind=kind,
+    )
+    return {"copies": timed(frame)}
+
+
+def _calls(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    marker = pl.col("Domain").str.contains("MARKER").fill_null(value=False)
+    frame = raw.select(
+        process=_int(raw, "Process_Id"),
+        thread=_int(raw, "Thread_Id"),
+        start_ns=_int(raw, _START),
+        end=_int(raw, _END),
+        name=pl.col("Function").fill_null("unnamed call"),
+        correlation=_int(raw, "Correlation_Id"),
+        domain=pl.col("Domain"),
+        marker=marker,
+    )
+    whole = timed(frame)
+    calls = whole.filter(~pl.col("marker")).drop("marker", "domain").with_columns(api=pl.lit("runtime"))
+    ranges = whole.filter("marker").select(
+        "process", "thread", "start_ns", "dur_ns", "name", domain=pl.lit("roctx"), on_device=pl.lit(value=False)
+    )
+    return {"runtime": calls} | ({"markers": ranges} if ranges.height else {})
+
+
+def _totals(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    name = pl.col("Name")
+    kind = (
+        pl.when(name.str.contains(r"^(?:hip|hsa_|__hip)[A-Z_a-z]\w*$"))
+        .then(pl.lit("call"))
+        .when(name.str.contains(r"^(?:MEMORY_COPY|Copy|FillBuffer)"))
+        .then(pl.lit("copy"))
+        .when(name.str.contains(r"^(?:HIP|HSA|KERNEL|MARKER|RCCL|SCRATCH)_?\w*$"))
+        .then(pl.lit("range"))
+        .otherwise(pl.lit("kernel"))
+    )
+    frame = raw.select(
+        kind=kind,
+        name=name.fill_null("unnamed"),
+        count=_int(raw, "Calls"),
+        total_ns=_int(raw, "TotalDurationNs"),
+        min_ns=_int(raw, "MinNs"),
+        max_ns=_int(raw, "MaxNs"),
+    )
+    return {"totals": frame.filter(pl.col("total_ns").is_between(0, MOST_NS))}
+
+
+def _counters(raw: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    if _START not in raw.columns:
+        raise ReadError(
+            "the file of counters has no times",
+            expected="a file with the columns Start_Timestamp and End_Timestamp",
+            hint="rocprofv3 --pmc COUNTER of ROCm 6.3 or later writes them; the kernels are in kernel_trace.csv",
+        )
+    frame = raw.select(
+        device=_agent(raw, "Agent_Id"),
+        time_ns=_int(raw, _START),
+        name=pl.col("Counter_Name"),
+        value=pl.col("Counter_Value").cast(pl.Float64, strict=False),
+        unit=pl.lit("1"),
+    )
+    return {"counters": frame.drop_nulls(["time_ns", "name", "value"])}
+
+
+_READ: Final = {"kernels": _kernels, "copies": _copies, "runtime": _calls, "totals": _totals, "counters": _counters}
+
 
 _OF_RPD: Final = {"rocpd_op", "rocpd_api", "rocpd_string"}
 _OF_ROCPD: Final = re.compile(r"rocpd_kernel_dispatch(_\w+)?", re.IGNORECASE)
@@ -53,7 +481,7 @@ def _part(path: Path, columns_of: sqlite.Tables, tables: dict[str, pl.DataFrame]
             "; ".join([f"{path.name} has no event", *columns_of.notes()]),
             expected="a recording of rpd or rocprofv3",
         )
-    whole = {name: printed.timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()}
+    whole = {name: timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()}
     kept = sum(frame.height for frame in whole.values())
     lost = events - kept
     coverage = {
@@ -223,14 +651,14 @@ def _rocpd(path: Path, columns_of: sqlite.Tables, suffix: str) -> Part:
 
 def _is_printed(probe: Probe) -> bool:
     if probe.is_folder:
-        return bool(printed.files(probe.path))
-    return printed.kind_of(printed.cells_of(probe.start.split(b"\n", 1)[0])) is not None
+        return bool(files(probe.path))
+    return kind_of(cells_of(probe.start.split(b"\n", 1)[0])) is not None
 
 
 def _read_printed(path: Path, request: Request) -> list[Part]:
     if not path.is_dir():
-        return [printed.part([path])]
-    return [printed.part(paths) for paths in printed.files(path).values()]
+        return [part([path])]
+    return [part(paths) for paths in files(path).values()]
 
 
 READERS: Final = (
@@ -245,8 +673,8 @@ READERS: Final = (
         name="rocprof-json",
         version=1,
         what="JSON of rocprofv3",
-        sniff=lambda probe: not probe.is_folder and records.START.match(probe.start) is not None,
-        read=lambda path, _: records.read(path),
+        sniff=lambda probe: not probe.is_folder and START.match(probe.start) is not None,
+        read=lambda path, _: read(path),
         suffixes=(".json", ".gz"),
     ),
     Reader(

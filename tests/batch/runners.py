@@ -9,7 +9,7 @@ from llmprof.errors import LaunchError, NotCapturedError
 from llmprof.launch import ExperimentConfig, RunFolder
 from llmprof.launch.run.requests import engine_steps_of, requests_of
 from llmprof.trace import Trace
-from tests.launch.test_run import worker
+from tests.launch.test_run import worker_with
 from tests.report.builders import build
 
 
@@ -21,7 +21,7 @@ class FakeRun:
         self.folder = RunFolder.create(config)
         self.folder.set_state("finished", stage="done")
         wall = config.batch_size / 10
-        self.worker: dict[str, Any] = worker((wall, wall * 1.02), (wall * 2,)) | {"kv_cache": {"tokens": 7}}
+        self.worker: dict[str, Any] = worker_with((wall, wall * 1.02), (wall * 2,)) | {"kv_cache": {"tokens": 7}}
         self.requests = requests_of(self.worker)
         self.summary: dict[str, Any] = {}
         self.engine_steps = engine_steps_of({})

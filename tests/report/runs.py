@@ -10,7 +10,7 @@ import polars as pl
 from llmprof.launch import ExperimentConfig, RunFolder
 from llmprof.launch.run.requests import document
 from llmprof.trace import Trace
-from tests.launch.test_run import worker
+from tests.launch.test_run import worker_with
 
 
 class Run:
@@ -19,7 +19,7 @@ class Run:
     def __init__(self, folder: Path, trace: Trace | None = None, **values: object) -> None:
         self.config = ExperimentConfig(model="random:tiny", **values)
         self.folder = RunFolder.create(self.config, folder)
-        told = worker() | {
+        told = worker_with() | {
             "engine": "vllm",
             "engine_version": "0.32.0",
             "kv_cache": {"tokens": 4096, "peak_usage": 0.25},

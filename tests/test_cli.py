@@ -338,7 +338,7 @@ def quick_report(monkeypatch):
     from llmprof.report.page import Figure
 
     monkeypatch.setattr(folder, "figure", lambda trace, name: Figure(name, name, spec="{}"))
-    monkeypatch.setattr(page, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
+    monkeypatch.setattr(folder, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
     monkeypatch.setattr(page, "library", lambda: "window.vegaEmbed = null;")
 
 

@@ -11,7 +11,6 @@ from llmprof.cli.main import main
 from llmprof.errors import OutputError
 from llmprof.export import export
 from llmprof.launch import ConfigManager, ExperimentConfig
-from llmprof.report import page
 from llmprof.storage import files
 from tests.readers.traces import kernel, op, text_of, write
 from tests.report.builders import build
@@ -74,7 +73,7 @@ def test_never_onto_an_input(recording, tmp_path, capsys, command, how):
 
 
 def test_a_report_replaces_its_own_files_only(recording, tmp_path, monkeypatch):
-    monkeypatch.setattr(page, "png", lambda _: b"png")
+    monkeypatch.setattr("llmprof.report.folder.png", lambda _: b"png")
     trace = build()
     folder = tmp_path / "report"
     first = report.write(trace, folder)

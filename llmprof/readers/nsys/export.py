@@ -379,7 +379,7 @@ LIBRARIES = {
     "os": re.compile(r"OSRT_API", re.IGNORECASE),
     "openacc": re.compile(r"CUPTI_ACTIVITY_KIND_OPENACC_\w+", re.IGNORECASE),
     "openmp": re.compile(r"OPENMP_EVENT_KIND_\w+", re.IGNORECASE),
-    "mpi": re.compile(r"MPI_\w+_EVENTS", re.IGNORECASE),
+    "mpi": re.compile(r"\AMPI_\w+_EVENTS", re.IGNORECASE),
 }
 """Patterns of the tables with library calls on the host, by the name of the library in our schema."""
 _OPEN = {"NVTX_EVENTS", MEMORY}

@@ -92,8 +92,6 @@ SCHEMA: Final = pl.Schema(
         "detail": pl.String(),
     }
 )
-TRACKS: Final = ("findings", "steps", "layers", "stages", "waits", "idle")
-"""Tracks of a rank in the order in which they are shown; stages have one for each stream."""
 
 
 @checked

@@ -35,8 +35,6 @@ MEASURES = {
 }
 """Meaning of each measure of ``llmprof.analyze.coverage``: what the covered device time has."""
 
-_LOST = {"truncated", "lost_bytes", "lost_pieces"}
-
 
 def headline(trace: Trace) -> str:
     """Default title of a report."""

@@ -13,7 +13,7 @@ import polars as pl
 from llmprof.errors import ReadError, listed
 from llmprof.readers.ascend import files, folder, tables
 from llmprof.readers.ascend.files import Database
-from llmprof.readers.ascend.tables import CALLS, PIECES
+from llmprof.readers.ascend.tables import CALLS
 from llmprof.storage.files import regular
 
 _PMU: Final = (
@@ -21,8 +21,6 @@ _PMU: Final = (
 )
 _TAKEN: Final = ("l2_cache",)
 _TIME_OF_CORE: Final = {"aicore_time_us": "ascend_aic_time_ns", "aiv_time_us": "ascend_aiv_time_ns"}
-
-NO_TIMES: Final = "the table has no column of start times"
 
 
 def kernels(path: Path) -> pl.DataFrame:
@@ -189,7 +187,6 @@ def operators(path: Path) -> pl.DataFrame:
 
 
 NOTHING_OF_CALLS: Final = pl.DataFrame(schema=CALLS)
-NOTHING_OF_PIECES: Final = pl.DataFrame(schema=PIECES)
 
 
 _STEP_COLUMNS: Final = (

@@ -38,8 +38,6 @@ _TASKS: Final[tuple[tuple[str, str], ...]] = (
 COMPUTE_CORES: Final = r"^(?:AI_CORE|AI_VECTOR_CORE|AI_?CPU|MIX_AI[CV]|AIV|AIC|DSA_SQE|KERNEL_\w+|DVPP|VECTOR)"
 """Types of tasks that compute."""
 
-WITHIN_CALL: Final = (NOTIFY_WAIT, NOTIFY_RECORD, TRANSFER)
-
 _COMMUNICATION: Final = r"(?i)^hcom_|(?:^|/)(?:all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|broadcast)\w*-op\d+"
 """Names of collective calls: HCCL's own, and MindSpore's operators."""
 

@@ -69,7 +69,7 @@ def _of_layer(layer: Layer, hidden: int, norm: int) -> Iterator[tuple[str, str, 
     yield "norms", "norm", layer.norms * norm, layer.norms * norm, False
     if layer.attention is not None:
         for name, stage, size in attention_weights(layer.attention, hidden):
-            yield name, stage, size, size, name not in ("qk_norm", "biases")
+            yield name, stage, size, size, name not in ("qk_norm", "indexer_norm", "biases")
     if layer.recurrent is not None:
         for name, stage, size in recurrent_weights(layer.recurrent, hidden):
             yield name, stage, size, size, name != "recurrence"
@@ -152,31 +152,26 @@ def weight_bytes(shape: Shape, plan: Plan) -> float:
     return layers + (first + last if plan.pp == 1 else max(first, last))
 
 
+_WHOLE: Final = {
+    "norms", "qk_norm", "kv_a_proj", "indexer", "indexer_norm", "router", "shared_gate", "latent_proj",
+}  # fmt: skip
+"""Parts of a layer that every rank holds whole."""
+
+
 def _layer_bytes(layer: Layer, shape: Shape, plan: Plan) -> float:
-    a, f, tp, hidden = layer.attention, layer.feed_forward, plan.tp, shape.hidden
-    low, high = plan.low_bytes, plan.high_bytes
-    fed_bytes, low = low, high if shape.only_experts else low
-    total = layer.norms * hidden * (2 if shape.norm_bias else 1) * high
-    for name, _, size in attention_weights(a, hidden) if a is not None else ():
-        if name in ("qk_norm", "kv_a_proj", "indexer", "indexer_norm"):
-            total += size * (high if name.endswith("norm") else low)
-        elif name in ("k_proj", "v_proj"):
-            total += size / min(tp, a.kv_heads if a is not None else 1) * low
-        elif name == "q_proj" and a is not None and a.q_rank:
-            down = hidden * a.q_rank
-            total += (down + (size - down) / tp) * low
-        else:
-            total += size / tp * (high if name == "biases" else low)
-    if layer.recurrent is not None:
-        total += sum(
-            size / tp * (high if name == "recurrence" else low)
-            for name, _, size in recurrent_weights(layer.recurrent, hidden)
-        )
-    if f is None:
-        return total
-    for name, _, size, _, quantized in _feed_forward(f, hidden):
-        shared = name in ("router", "shared_gate", "latent_proj")
-        total += size / (1 if shared else tp) * (fed_bytes if quantized else high)
+    norm = shape.hidden * (2 if shape.norm_bias else 1)
+    total = 0.0
+    for name, stage, size, _, quantizable in _of_layer(layer, shape.hidden, norm):
+        bytes_each = plan.low_bytes if quantizable and shape.quantizes(stage) else plan.high_bytes
+        ranks = 1 if name in _WHOLE else plan.tp
+        a = layer.attention
+        if a is not None and name in ("k_proj", "v_proj"):
+            ranks = min(plan.tp, a.kv_heads)
+        if a is not None and name == "q_proj" and a.q_rank:
+            down = shape.hidden * a.q_rank  # every rank has it whole
+            total += down * bytes_each
+            size -= down
+        total += size / ranks * bytes_each
     return total
 
 

@@ -131,6 +131,10 @@ class Layer:
         return "+".join(mixers) or fed
 
 
+_OF_MIXERS: Final = ("qkv_proj", "o_proj", "indexer", "in_proj", "out_proj")
+"""Stages of projections beside the feed-forward part."""
+
+
 @dataclass(frozen=True)
 class Shape:
     """A decoder-only model.
@@ -193,15 +197,19 @@ class Shape:
             counts[layer] = counts.get(layer, 0) + 1
         return tuple(counts.items())
 
+    def quantizes(self, stage: str) -> bool:
+        """Whether the projections of a stage are quantized, if the weights are."""
+        return not (self.only_experts and stage in _OF_MIXERS)
+
 
 _LLAMA_LIKE: Final = {
     "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text",
     "phi3", "olmo2", "olmoe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "gpt_oss",
     "llama4_text", "minimax_m2",
 }  # fmt: skip
+_GATED_DELTA: Final = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
 _HYBRID: Final = {
-    "bamba", "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "minimax", "nemotron_h", "qwen3_next",
-    "qwen3_5_text", "qwen3_5_moe_text",
+    "bamba", "falcon_h1", "granitemoehybrid", "kimi_linear", "lfm2", "minimax", "nemotron_h", *_GATED_DELTA,
 }  # fmt: skip
 FAMILIES: Final = frozenset(_LLAMA_LIKE | _HYBRID | {"phi", "gpt2", "opt", "gpt_neox", "starcoder2"})
 """Values of ``model_type`` for which tests compare the parameter counts with those of transformers."""
@@ -282,8 +290,7 @@ class _Reader:
         if self.family not in FAMILIES:
             self.notes.append(f"model_type {self.family!r} is not known: treated as a decoder with the form of Llama")
         hidden = self.number("hidden_size", "n_embd")
-        pattern = self._pattern()
-        layers = tuple(self._layer(hidden, n, pattern) for n in range(len(pattern)))
+        layers = tuple(self._layer(hidden, n, kind) for n, kind in enumerate(self._pattern()))
         opt = self.family == "opt"
         positions = self.number("max_position_embeddings", "n_positions", default=0)
         learned = {"gpt2": positions, "opt": positions + 2}.get(self.family, 0)
@@ -364,24 +371,25 @@ class _Reader:
             )
         return pattern
 
-    def _layer(self, hidden: int, n: int, pattern: list[str]) -> Layer:
-        kind = pattern[n]
+    def _layer(self, hidden: int, n: int, kind: str) -> Layer:
         if self.family == "nemotron_h":
             recurrent = self._recurrent(hidden) if kind in _LINEAR else None
             attention = self._attention(hidden, n) if kind in _FULL else None
-            feed_forward = self._feed_forward(hidden, n) if kind in ("mlp", "moe", "-", "E") else None
+            experts = kind in ("moe", "E")
+            feed_forward = self._feed_forward(hidden, experts=experts) if experts or kind in ("mlp", "-") else None
             if not (recurrent or attention or feed_forward):
                 raise LlmprofError(f"layer {n} of {self.name} is of the kind {kind!r}", expected="one of M, -, * and E")
             return Layer(attention, feed_forward, 1, recurrent)
+        feed_forward = self._feed_forward(hidden, experts=self._has_experts(n))
         if self.family not in _HYBRID:
-            return Layer(self._attention(hidden, n), self._feed_forward(hidden, n), self._norms())
+            return Layer(self._attention(hidden, n), feed_forward, self._norms())
         if kind not in _LINEAR | _FULL:
             expected = "linear_attention or full_attention"
             raise LlmprofError(f"layer {n} of {self.name} is of the kind {kind!r}", expected=expected)
         both = self.family == "falcon_h1"
         attention = self._attention(hidden, n) if both or kind in _FULL else None
         recurrent = self._recurrent(hidden) if both or kind in _LINEAR else None
-        return Layer(attention, self._feed_forward(hidden, n), 2, recurrent)
+        return Layer(attention, feed_forward, 2, recurrent)
 
     def _norms(self) -> int:
         return {"gemma2": 4, "gemma3_text": 4, "phi": 1}.get(self.family, 2)
@@ -408,7 +416,7 @@ class _Reader:
             small = 3 * width * taps + width + heads + dim
             projected = 3 * width + heads + 2 * dim
             return Recurrent("kda", heads, heads, dim, dim, projected, 3 * width, taps, 2 * dim * width, small, "fp32")
-        if self.family.startswith("qwen3"):
+        if self.family in _GATED_DELTA:
             key_heads, heads = number("linear_num_key_heads"), number("linear_num_value_heads")
             key, value = number("linear_key_head_dim"), number("linear_value_head_dim")
             taps = number("linear_conv_kernel_dim")
@@ -490,28 +498,28 @@ class _Reader:
         if self.family in ("olmoe", "olmo2", "minimax_m2"):
             norms = (heads + kv_heads) * dim
         out_bias = bias and self.family not in ("qwen2", "qwen2_moe", "glm4_moe")
-        gated, sinks = self.family in _HYBRID and self.family.startswith("qwen3"), self.family == "gpt_oss"
+        gated, sinks = self.family in _GATED_DELTA, self.family == "gpt_oss"
         window = self._window(n)
         return Attention(heads, kv_heads, dim, dim, window, bias, out_bias, norms, gated=gated, sinks=sinks)
 
-    def _feed_forward(self, hidden: int, n: int) -> FeedForward:
+    def _feed_forward(self, hidden: int, *, experts: bool) -> FeedForward:
         number = self.number
-        experts = number("num_experts", "num_local_experts", "n_routed_experts", default=0)
+        count = number("num_experts", "num_local_experts", "n_routed_experts", default=0)
         gated = self.family not in ("phi", "gpt2", "opt", "gpt_neox", "starcoder2", "nemotron_h")
         bias = bool(self.config.get("mlp_bias", not gated and self.config.get("use_bias", self.family != "nemotron_h")))
-        if experts and self._has_experts(n):
+        if count and experts:
             inner = number("moe_intermediate_size", "intermediate_size")
             shared = number("shared_expert_intermediate_size", "shared_intermediate_size", default=0)
             shared_count = number("n_shared_experts", "num_shared_experts", default=0)
             shared += shared_count * number("moe_shared_expert_intermediate_size", default=inner)
             active = number("num_experts_per_tok", "num_experts_per_token")
-            if active > experts:
-                raise LlmprofError(f"the config of {self.name} sends a token to {active} of {experts} experts")
-            gate = self.family == "qwen2_moe" or (self.family in _HYBRID and self.family.startswith("qwen3"))
+            if active > count:
+                raise LlmprofError(f"the config of {self.name} sends a token to {active} of {count} experts")
+            gate = self.family in ("qwen2_moe", *_GATED_DELTA)
             if self.family == "llama4_text":
                 shared = inner
             bias = self.family == "gpt_oss"
-            return FeedForward(inner, gated, bias, experts, active, shared, gate, number("moe_latent_size", default=0))
+            return FeedForward(inner, gated, bias, count, active, shared, gate, number("moe_latent_size", default=0))
         dense = ("intermediate_size_mlp",) if self.family == "llama4_text" else ()
         dense = ("shared_intermediate_size",) if self.family == "granitemoehybrid" else dense
         inner = number(*dense, "block_ff_dim", "intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)
@@ -525,9 +533,6 @@ class _Reader:
 
     def _has_experts(self, n: int) -> bool:
         kinds = self.config.get("mlp_layer_types")
-        if self.family == "nemotron_h":
-            pattern = self.config.get("layers_block_type") or self.config.get("hybrid_override_pattern")
-            return pattern is not None and pattern[n] in ("moe", "E")
         if isinstance(kinds, list) and n < len(kinds):
             return bool(kinds[n] == "sparse")
         if self.family == "llama4_text":

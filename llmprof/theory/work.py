@@ -38,9 +38,6 @@ from typing import Any
 from llmprof.theory.plan import BYTES, Batch, Plan, Requests
 from llmprof.theory.shapes import Attention, FeedForward, Layer, Recurrent, Shape
 
-_OF_MIXERS = ("qkv_proj", "o_proj", "indexer", "in_proj", "out_proj")
-"""Stages of projections that are not quantized where only experts are."""
-
 
 @dataclass(frozen=True)
 class Operator:
@@ -204,7 +201,7 @@ class _Step:
                 kv_write_bytes=self.requests * kept,
             )
         if r.inside:
-            inputs = 2 * r.inside / (r.heads * r.key_dim) / 2  # two matrices from the size of a head to all heads
+            inputs = r.inside / (r.heads * r.key_dim)  # of matrices from the size of a head to all heads
             yield self._linear("inner_proj", inputs, r.inside / inputs / plan.tp, stage="in_proj")
         if r.state:
             state = r.state / plan.tp * BYTES[r.state_format or plan.activations]
@@ -360,7 +357,7 @@ class _Step:
     def _linear(self, component: str, inputs: float, outputs: float, **work: Any) -> Operator:
         """Projection in a layer, whose weights have the low precision of a quantized model."""
         whole = self._projection(component, inputs, outputs, **work)
-        if self.shape.only_experts and whole.stage in _OF_MIXERS:
+        if not self.shape.quantizes(whole.stage):
             return whole
         return replace(whole, math=self.plan.math, weight_bytes=inputs * outputs * self.plan.low_bytes)
 

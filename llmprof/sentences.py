@@ -378,7 +378,7 @@ FINDINGS: Final = {
     ),
     "hot_line": Words(
         """Line {{ line }} of {{ file }} has {{ of_samples_share|share }} of the samples of {{ name }}
-        {%- if reason %}; its warps wait there mostly in {{ reason }}{% endif %}.""",
+        {%- if stall %}; its warps wait there mostly in {{ stall }}{% endif %}.""",
         "{{ samples|n }} samples of its warps.",
         "{{ action or 'Look at the instructions of that line.' }}",
     ),
@@ -468,7 +468,7 @@ def finding(rule: str, figures: dict[str, Any], words: Words | None = None) -> t
     torch = bool(figures.get("of_torch"))
     calls = {kind: texts[0 if torch else 1] for kind, texts in _CALLS.items()}
     figures = {**_SET_UP, "advice": {**calls, None: ""}, **figures}
-    if (reason := figures.get("reason")) in _REASONS:
+    if reason := figures.get("reason"):
         figures["reason_words"], figures["reason_advice"] = (say(words, **figures) for words in _REASONS[reason])
     title, detail, suggestion = (say(template, **figures) for template in words or FINDINGS[rule])
     return title[:1].upper() + title[1:], detail, suggestion

@@ -174,6 +174,7 @@ def _hot_lines(source: pl.DataFrame, speed: pl.DataFrame, total: float) -> list[
     row = hottest.row(0, named=True)
     share = row["ns"] / total
     state = explain(row["reason"]) if row["reason"] else None
+    row["stall"] = row.pop("reason")  # of warps; findings of a trace have reasons of the host
     figures = row | {"name": short_name(row["kernel_name"]), "file": file_name(row["file"]), "share": share}
     figures |= {"of_samples_share": row["share"], "action": state and state.action}
     where = f"kernel_id = {row['kernel_id']} AND line = {row['line']}"

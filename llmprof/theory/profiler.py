@@ -355,3 +355,14 @@ def profile(
         trained,
         (*read.notes, *machine.notes),
     )
+
+
+def base_of(
+    model: str | Path | Mapping[str, Any] | Shape | Profile, device: str | Path | Device | None, **options: Any
+) -> Profile:
+    """The profile that is given, or that of a model on a device."""
+    if isinstance(model, Profile):
+        return model
+    if device is None:
+        raise LlmprofError("no device is given", expected="a model with a device, or a profile")
+    return profile(model, device, **options)

@@ -17,7 +17,7 @@ from llmprof.theory.bound import find_device
 from llmprof.theory.calibration import Calibration, Observation
 from llmprof.theory.memory import activation_bytes, kv_bytes_per_token, state_bytes_per_request, weight_bytes
 from llmprof.theory.plan import Plan, decode, number_format, positive, prefill
-from llmprof.theory.profiler import Profile, machine_for, profile
+from llmprof.theory.profiler import Profile, base_of, machine_for
 from llmprof.theory.shapes import Shape, shape
 from llmprof.theory.work import operators
 
@@ -75,13 +75,8 @@ def sweep(
     """
     if over not in ("batch_size", "seq_len", "generate_len", "tp_size"):
         raise LlmprofError(f"over={over!r}", expected="batch_size, seq_len, generate_len or tp_size")
-    if isinstance(model, Profile):
-        base = model
-    else:
-        if device is None:
-            raise LlmprofError("no device is given", expected="sweep(model, device)")
-        smallest = {"tp_size": max(values)} if over == "tp_size" and values else {}
-        base = profile(model, device, **(options | smallest))
+    smallest = {"tp_size": max(values)} if over == "tp_size" and values else {}
+    base = base_of(model, device, **(options | smallest))
     steps = values or _DEFAULTS[over]
     rows = [row for value in steps if (row := _point(base, over, value, calibration)) is not None]
     if not rows:

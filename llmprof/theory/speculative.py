@@ -11,8 +11,9 @@ import polars as pl
 
 from llmprof.errors import LlmprofError
 from llmprof.hardware import Device
-from llmprof.theory.plan import Requests, decode, positive
-from llmprof.theory.profiler import Profile, machine_for, profile
+from llmprof.theory.bound import Machine
+from llmprof.theory.plan import Batch, Requests, decode, positive
+from llmprof.theory.profiler import Profile, base_of, machine_for
 from llmprof.theory.shapes import Shape, shape
 from llmprof.theory.work import Operator, operators
 
@@ -75,32 +76,10 @@ def speculate(
     if not 0 <= acceptance <= 1:
         raise LlmprofError(f"acceptance={acceptance!r}", expected="a share of at least 0 and at most 1")
     positive("most", most)
-    if device is None and not isinstance(model, Profile):
-        raise LlmprofError("no device is given", expected="speculate(model, device, acceptance=…)")
-    base = model if isinstance(model, Profile) else profile(model, device or "", **options)
+    base = base_of(model, device, **options)
     machine, count = machine_for(base.shape, base.device, base.plan, base.efficiency), base.batch_size
     context = base.seq_len + max(base.generate_len, 1) / 2
-
-    def drafting() -> float:
-        if draft is None:
-            return 0.0
-        one = decode(count, context)
-        if draft != "mtp":
-            return machine.total(operators(shape(draft), one, base.plan))
-        layer = replace(base.shape, layers=base.shape.layers[-1:])
-        hidden, act = base.shape.hidden, base.plan.high_bytes
-        projection = Operator(
-            "mtp_proj",
-            "mtp_proj",
-            flops=4 * count * hidden * hidden,
-            math=base.plan.activations,
-            weight_bytes=2 * hidden * hidden * act,
-            input_bytes=2 * count * hidden * act,
-            output_bytes=count * hidden * act,
-        )
-        return machine.total([projection, *operators(layer, one, base.plan)])
-
-    each, rows = drafting(), []
+    each, rows = _draft_s(base, machine, draft, decode(count, context)), []
     for k in range(most + 1):
         verify = machine.total(
             operators(base.shape, (Requests(count, k + 1, context + k, "decode"),), base.plan, all_logits=True)
@@ -110,3 +89,25 @@ def speculate(
         rows.append((k, tokens, k * each, verify, step, step / tokens))
     frame = pl.DataFrame(rows, schema=list(SCHEMA)[:-1], orient="row")
     return frame.with_columns(speedup=pl.col("token_s").first() / pl.col("token_s")).cast(pl.Schema(SCHEMA))
+
+
+def _draft_s(
+    base: Profile, machine: Machine, draft: str | Path | Mapping[str, Any] | Shape | None, batch: Batch
+) -> float:
+    """Least time of drafting one token of each request."""
+    if draft is None:
+        return 0.0
+    if draft != "mtp":
+        return machine.total(operators(shape(draft), batch, base.plan))
+    layer = replace(base.shape, layers=base.shape.layers[-1:])
+    hidden, each, count = base.shape.hidden, base.plan.high_bytes, base.batch_size
+    projection = Operator(
+        "mtp_proj",
+        "mtp_proj",
+        flops=4 * count * hidden * hidden,
+        math=base.plan.activations,
+        weight_bytes=2 * hidden * hidden * each,
+        input_bytes=2 * count * hidden * each,
+        output_bytes=count * hidden * each,
+    )
+    return machine.total([projection, *operators(layer, batch, base.plan)])

@@ -158,7 +158,7 @@ def split_k(scope: Scope) -> Measure | None:
 SAME_FACTOR = 0.5
 """Kinds of work are slower by the same factor if each loses at least this, and at most 1 / this, of what all do."""
 
-MOSTLY = 0.8
+NEARLY_ALL = 0.8
 """Least share of the extra time, or of kernels that can be compared, for a statement about which kernels differ."""
 
 
@@ -167,11 +167,16 @@ def uneven(rule: str) -> Callable[[Scope], Measure | None]:
 
     def measured(scope: Scope) -> Measure | None:
         by_rank = _compute_of_ranks(scope)
-        if by_rank is None or uneven_rule(scope) != rule:
+        if by_rank is None:
             return None
         least, most_ = by_rank.row(0, named=True), by_rank.row(-1, named=True)
         ratio, parts = most_["ns"] / least["ns"], scope.of([most_["rank"]]).parts
-        kinds = _kinds_against_others(scope, most_["rank"]).filter(pl.col("others") > 0).head(3)
+        if ratio < UNEVEN_RATIO:
+            return None
+        every = _kinds_against_others(scope, most_["rank"])
+        if _rule_of(every) != rule:
+            return None
+        kinds = every.filter(pl.col("others") > 0).head(3)
         figures = {
             "most": most_["rank"],
             "least": least["rank"],
@@ -181,8 +186,7 @@ def uneven(rule: str) -> Callable[[Scope], Measure | None]:
         # the others wait for the slowest; the gain assumes that all are as fast as the mean
         gain = (most_["ns"] - float(by_rank["ns"].mean())) * parts  # type: ignore[arg-type]
         ns = (most_["ns"] - least["ns"]) * parts
-        measure = Measure(ns, figures, gain_ns=gain, rank=most_["rank"], change="balance", own=[most_["rank"]])
-        return measure if ratio >= UNEVEN_RATIO else None
+        return Measure(ns, figures, gain_ns=gain, rank=most_["rank"], change="balance", own=[most_["rank"]])
 
     return measured
 
@@ -200,18 +204,20 @@ def _compute_of_ranks(scope: Scope) -> pl.DataFrame | None:
 def uneven_rule(scope: Scope) -> str:
     """Which rule tells why the rank that computes most does: all its kernels are slower, or only its experts are."""
     by_rank = _compute_of_ranks(scope)
-    if by_rank is None:
-        return "uneven_compute"
-    kinds = _kinds_against_others(scope, by_rank["rank"][-1])
+    return "uneven_compute" if by_rank is None else _rule_of(_kinds_against_others(scope, by_rank["rank"][-1]))
+
+
+def _rule_of(kinds: pl.DataFrame) -> str:
+    """The same from the rank's kinds of work against those of the others."""
     experts, rest = (kinds.filter((pl.col("category") == "moe_experts") == is_expert) for is_expert in (True, False))
     more = total(kinds, "own") - total(kinds, "others")
     even = total(rest, "own") <= (1 + UNEVEN_RATIO) / 2 * total(rest, "others")
-    if rest.height and even and total(experts, "own") - total(experts, "others") >= MOSTLY * more:
+    if rest.height and even and total(experts, "own") - total(experts, "others") >= NEARLY_ALL * more:
         return "uneven_experts"
-    alike = kinds.filter((pl.col("others") >= (1 - MOSTLY) / 4 * pl.col("others").sum()) & pl.col("as_often"))
+    alike = kinds.filter((pl.col("others") >= (1 - NEARLY_ALL) / 4 * pl.col("others").sum()) & pl.col("as_often"))
     of_all = total(alike, "own") / max(1.0, total(alike, "others")) - 1
     each = alike.select(pl.col("own") / pl.col("others") - 1).to_series()
-    known = alike.height > 1 and total(alike, "others") >= MOSTLY * total(kinds, "others")
+    known = alike.height > 1 and total(alike, "others") >= NEARLY_ALL * total(kinds, "others")
     return (
         "slow_device"
         if known and of_all > 0 and each.is_between(SAME_FACTOR * of_all, of_all / SAME_FACTOR).all()

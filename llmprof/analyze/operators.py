@@ -100,7 +100,16 @@ def operators(trace: Trace, *, by: Columns = (), device: str | Path | Device | N
     >>> sorted(found["bound_by"].drop_nulls().unique())
     ['launch', 'memory']
     """
-    return _rows(trace, _calls(trace, by), by, *_device(trace, device))
+    return with_events(trace, by, device)[0].drop("row")
+
+
+def with_events(
+    trace: Trace, by: Sequence[str], device: Device | str | Path | None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """The frame of :func:`operators` with the number of each ``row``, and device events with that of theirs."""
+    found = _calls(trace, by)
+    rows, calls = _rows(trace, found, by, *_device(trace, device))
+    return rows, found[0].join(calls, on="call", how="left", maintain_order="left")
 
 
 def _device(trace: Trace, device: str | Path | Device | None) -> tuple[Device | None, str]:
@@ -192,8 +201,8 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 def _rows(
     trace: Trace, found: tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame], by: Sequence[str], peaks: Device | None,
     no_peaks: str,
-) -> pl.DataFrame:  # fmt: skip
-    """The frame of :func:`operators`."""
+) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
+    """The frame of :func:`operators`, and the ``row`` of each ``call``."""
     events, calls, ops = found
     groups = [column for column in by if column != "operator"]
     names = events["name"].cast(pl.Categorical)
@@ -223,8 +232,8 @@ def _rows(
     rows = rows.with_columns(pl.col(*_TEXTS, "kernel").cast(pl.String))
     least = events.select(pl.col("dur_ns").filter(pl.col("dur_ns") > 0).min()).item()
     each = _work(rows, coded, ops, sums, _Bound(peaks, no_peaks, float(least or 0)))
-    rows = rows.drop("labelled", "alone", "_event", "owner", "replayed").join(each, on="row").drop("row")
-    return _shares(rows, events, groups)
+    rows = rows.drop("labelled", "alone", "_event", "owner", "replayed").join(each, on="row")
+    return _shares(rows, events, groups), coded.select("call", "row")
 
 
 def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.DataFrame:
@@ -250,7 +259,7 @@ def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.D
     )
     over = pl.when(pl.col("share_of_bound") > OVER)
     note = pl.when("fits_cache").then(pl.lit(CACHED)).otherwise(pl.lit(UNEXPLAINED))
-    return rows.with_columns(note=over.then(note)).select(*groups, *COLUMNS).sort(
+    return rows.with_columns(note=over.then(note)).select("row", *groups, *COLUMNS).sort(
         order, descending=[name == "total_ns" for name in order], nulls_last=True
     )  # fmt: skip
 

@@ -300,6 +300,26 @@ def device(name: str | Device) -> Device:
     )
 
 
+_VARIANT: Final = re.compile(r"(?: (?:sxm\d?|pcie|nvl|\d+ ?gb))+")
+
+
+@checked
+def nearest(name: str) -> list[Device]:
+    """Devices of the family that a name means (``H100``), or whose variants it tells apart (``t4-pcie-15gb``).
+
+    Examples
+    --------
+    >>> [each.name for each in nearest("h100")]
+    ['H100 SXM', 'H100 PCIe', 'H100 NVL']
+    """
+    plain = _plain(name)
+    if not re.search(r"\d", plain):
+        return []
+    names = {_plain(each.name): each for each in DEVICES}
+    family = [each for known, each in names.items() if known.startswith(f"{plain} ")]
+    return family or [each for known, each in names.items() if _VARIANT.fullmatch(plain.removeprefix(known))]
+
+
 def _plain(name: str) -> str:
     return " ".join(re.sub(r"[\s_-]+", " ", _NOISE.sub(" ", name.lower())).split())
 

@@ -162,6 +162,18 @@ def find_device(name: str | Path | hardware.Device) -> hardware.Device:
     return peaks
 
 
+def nearest_device(name: str | Path | hardware.Device) -> tuple[hardware.Device, str]:
+    """Device of :func:`find_device`; of a family that a name means, the first, with a note that says so."""
+    try:
+        return find_device(name), ""
+    except LlmprofError:
+        family = hardware.nearest(name) if isinstance(name, str) else []
+        if not family:
+            raise
+        others = f"; others: {listed(each.name for each in family[1:])}" if family[1:] else ""
+        return find_device(family[0]), f"{name} is taken as {family[0].name}{others}"
+
+
 def read_device(path: str | Path) -> hardware.Device:
     """Read a device from a YAML file.
 

@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.errors import LlmprofError
 from llmprof.hardware import Device
 from llmprof.theory import memory as counted
-from llmprof.theory.bound import INTER_NODE_BYTES_PER_S, Machine, find_device
+from llmprof.theory.bound import INTER_NODE_BYTES_PER_S, Machine, nearest_device
 from llmprof.theory.memory import Memory, memory, weight_bytes
 from llmprof.theory.plan import BYTES, Batch, Efficiency, Plan, Requests, decode, number_format, positive, prefill
 from llmprof.theory.shapes import Shape, shape
@@ -244,7 +244,7 @@ def profile(
     model : str, path, mapping or Shape
         Name in the catalogue, a ``config.json``, its folder or its content.
     device : str, path or Device
-        Name (``H200``, ``a100-sxm-40gb``), YAML file or device.
+        Name (``H200``, ``a100-sxm-40gb``), YAML file or device. Of a family (``H100``) the first is taken, with a note.
     batch_size, seq_len, generate_len : int
         Requests of a replica, and prompt tokens and output tokens of each.
     tp_size, pp_size, dp_size, sp_size : int
@@ -298,10 +298,10 @@ def profile(
         raise LlmprofError(f"mode={mode!r}", expected="'inference' or 'training'")
     if inter_node_bytes_per_s <= 0:
         raise LlmprofError(f"inter_node_bytes_per_s={inter_node_bytes_per_s!r}", expected="a number above 0")
-    read, target = shape(model), find_device(device)
+    read, (target, taken) = shape(model), nearest_device(device)
     half = "bf16" if target.flop_per_s.get("bf16") or not target.flop_per_s.get("fp16") else "fp16"
     weights = number_format(dtype) if dtype else read.weight_format
-    if dtype is None and BYTES[weights] == BYTES["bf16"]:
+    if dtype is None and (bytes_per_param or BYTES[weights]) == BYTES["bf16"]:
         weights = half
     plan = Plan(
         tp=tp_size,
@@ -353,7 +353,7 @@ def profile(
         counted.parameters(read),
         rank_memory,
         trained,
-        (*read.notes, *machine.notes),
+        (*filter(None, [taken]), *read.notes, *machine.notes),
     )
 
 

@@ -116,6 +116,19 @@ def test_devices_are_found_read_and_refused(tmp_path):
         read_device(tmp_path / "none.yaml")
 
 
+@pytest.mark.parametrize(
+    ("name", "taken"), [("H100", "H100 SXM"), ("nvidia a100", "A100 SXM 40GB"), ("t4-pcie-15gb", "T4")]
+)
+def test_a_name_of_a_family_is_its_first_device_and_a_note_says_so(name, taken):
+    found = profile("Qwen3-0.6B", name)
+    assert found.device.name == taken
+    assert found.notes[0].startswith(f"{name} is taken as {taken}")
+    assert profile("Qwen3-0.6B", taken).notes == found.notes[1:]
+    for other in ("RTX", "H1", "A100 SXM4 40GB MIG 1g.5gb", "T4 SXM deluxe"):
+        with pytest.raises(LlmprofError):
+            profile("Qwen3-0.6B", other)
+
+
 def test_training_counts_sixteen_bytes_a_parameter_and_shares_them_by_stage():
     def memory(stage, dp=4):
         return profile("Qwen2.5-1.5B", "H200", mode="training", dp_size=dp, ds_zero=stage).training

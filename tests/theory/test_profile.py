@@ -4,6 +4,7 @@ import pytest
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import device_of, find_device, profile, read_device, shape
+from llmprof.theory.memory import weight_bytes
 from llmprof.theory.plan import Plan
 from llmprof.theory.training import activations
 
@@ -127,6 +128,21 @@ def test_a_name_of_a_family_is_its_first_device_and_a_note_says_so(name, taken):
     for other in ("RTX", "H1", "A100 SXM4 40GB MIG 1g.5gb", "T4 SXM deluxe"):
         with pytest.raises(LlmprofError):
             profile("Qwen3-0.6B", other)
+
+
+def test_deepseek_v3_is_published_in_fp8():
+    """Bytes of the published checkpoint (its ``model.safetensors.index.json``): 688,586,727,753."""
+    found = profile("DeepSeek-V3", "H200", tp_size=8, batch_size=1)
+    assert (found.plan.weights, found.plan.weight_bytes) == ("fp8", 1 + 4 / 128**2)
+    once = weight_bytes(found.shape, Plan(weights="fp8", weight_bytes=1 + 4 / 128**2))
+    hidden, experts = 7168, 3 * 7168 * 2048
+    attention = hidden * (1536 + 576) + 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * hidden
+    low = 61 * attention + 3 * 3 * hidden * 18432 + 58 * 257 * experts
+    high = found.parameters - low
+    assert once == pytest.approx(low * (1 + 4 / 128**2) + 2 * high, rel=1e-12)
+    # the checkpoint also has a layer that predicts a second token, with copies of the embedding and the head
+    second = (attention + 257 * experts) * (1 + 4 / 128**2) + 2 * (256 * hidden + 2 * hidden**2 + 2 * 129280 * hidden)
+    assert once + second == pytest.approx(688_586_727_753, rel=1e-4)
 
 
 def test_training_counts_sixteen_bytes_a_parameter_and_shares_them_by_stage():

@@ -17,6 +17,20 @@ def test_a_model_on_a_device_is_a_table_of_its_components(run):
     assert "lower bounds" in out
 
 
+def test_a_prediction_beyond_the_calibration_says_so(run):
+    like = json.loads(run("theory", "Qwen3-8B", "--gpu", "H200", "--predict", "--json")[1])
+    assert like["predicted_outside"] == []
+    assert like["predicted_decode_s"] > like["decode_latency_s"]
+    argv = ("theory", "DeepSeek-V3", "--gpu", "H200", "--tp", "8", "--predict")
+    assert [reason.split()[0] for reason in json.loads(run(*argv, "--json")[1])["predicted_outside"]] == [
+        "layers",
+        "weights",
+        "layout",
+        "parameters",
+    ]
+    assert "latent_attention" in run(*argv)[1].split("Note: ")[1]
+
+
 def test_json_and_csv_for_programs(run, tmp_path):
     said = json.loads(
         run("theory", "Qwen3-8B", "--gpu", "H200", "--json", "--mode", "training", "--dp", "8", "--zero", "2")[1]
@@ -34,6 +48,7 @@ def test_a_trace_is_joined_with_its_bound(run):
     assert code == 0
     assert "kernel below the roof" in out
     assert "98.8 % of the device time" in out
+    assert "H100 is taken" in run("theory", "Qwen2.5-1.5B", "--gpu", "H100", "--trace", "sample:torch_tp1_cudagraph")[1]
     said = json.loads(run("theory", "Qwen2.5-1.5B", "--trace", "sample:torch_tp1_cudagraph", "--json")[1])
     assert said["coverage"]["below_bound"] == 0
 

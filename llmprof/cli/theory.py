@@ -89,7 +89,7 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
         raise LlmprofError("no device is given", expected="--gpu NAME, such as --gpu H200", hint="--list shows devices")
     options = {name: getattr(args, name) for _, name, _, _, _ in _OPTIONS}
     profile = theories.profile(args.model, args.gpu, mode=args.mode, expert_parallel=args.expert_parallel, **options)
-    summary = profile.summary()
+    summary, notes = profile.summary(), list(profile.notes)
     if args.predict:
         machine = machine_for(profile.shape, profile.device, profile.plan)
         fitted = theories.calibrated(profile.device)
@@ -99,6 +99,11 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
         }
         for name, step in steps.items():
             summary[f"predicted_{name}_s"] = fitted.step_s(profile.shape, step, machine)
+        summary["predicted_outside"] = outside = fitted.outside(profile.shape, profile.plan, *steps.values())
+        if outside:
+            notes.append(
+                f"the calibration was not fitted to such runs, the prediction may be far off: {'; '.join(outside)}"
+            )
     if args.csv:
         return to_csv(profile.components, args.csv, overwrite=args.force)
     drafted = None
@@ -143,7 +148,7 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
         ]
         parts += ["", text.table(pl.DataFrame(shown))]
     parts += ["", wrapped("Times are lower bounds at the given efficiencies; a rank's share.", terminal.width, "", "")]
-    parts += [wrapped(f"Note: {note}.", terminal.width, "", "") for note in profile.notes]
+    parts += [wrapped(f"Note: {note}.", terminal.width, "", "") for note in notes]
     parts += [f"Chart  {path}" for path in drawn]
     return "\n".join(parts)
 
@@ -198,13 +203,15 @@ def _components(components: pl.DataFrame) -> pl.DataFrame:
 def _joined(args: Namespace, terminal: Terminal) -> str:
     from llmprof import analyze
     from llmprof.analyze.roofline import coverage_of
+    from llmprof.theory.bound import nearest_device
     from llmprof.units import format_ns, format_share
 
     trace = open_trace(args.trace, args, terminal)
+    device, taken = nearest_device(args.gpu) if args.gpu else (None, "")
     tp = args.tp_size if args.tp_size > 1 else None
     pp = args.pp_size if args.pp_size > 1 else None
     joined = analyze.roofline_join(
-        trace, args.model, args.gpu, tp_size=tp, pp_size=pp, dtype=args.dtype, kv_cache_dtype=args.kv_cache_dtype
+        trace, args.model, device, tp_size=tp, pp_size=pp, dtype=args.dtype, kv_cache_dtype=args.kv_cache_dtype
     )
     coverage = coverage_of(joined)
     if args.csv:
@@ -215,7 +222,8 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
 
         drawn = [str(charts.save(charts.bound_gap(joined), args.charts / "bound_gap.png", overwrite=args.force))]
     if args.json:
-        return to_json({"coverage": coverage, "stages": joined.to_dicts(), "charts": drawn})
+        notes = [taken] if taken else []
+        return to_json({"coverage": coverage, "stages": joined.to_dicts(), "charts": drawn, "notes": notes})
     steps = joined.group_by("phase").agg(steps=pl.struct("rank", "step").n_unique())
     sums = joined.group_by("phase", "stage").agg(
         pl.col("measured_ns", "bound_ns", "flops", "memory_bytes").sum(),
@@ -242,7 +250,7 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
     )
     explained = format_share(coverage["explained_share"])
     words = f"Mean of a step and rank. Theory knows {explained} of the device time, and the contexts of "
-    words += f"{format_share(coverage['contexts_known_share'])} of the steps."
+    words += f"{format_share(coverage['contexts_known_share'])} of the steps." + (f" Note: {taken}." if taken else "")
     parts = [text.table(table, columns=_JOINED), "", wrapped(words, terminal.width, "", "")]
     return "\n".join([*parts, *(f"Chart  {path}" for path in drawn)])
 

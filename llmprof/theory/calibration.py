@@ -38,9 +38,10 @@ from typing import Any, Final, Literal
 
 import polars as pl
 
-from llmprof.errors import LlmprofError
+from llmprof.errors import LlmprofError, listed
 from llmprof.hardware import Device
 from llmprof.theory.bound import Machine, find_device
+from llmprof.theory.memory import total
 from llmprof.theory.plan import Batch, Plan
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape
@@ -152,12 +153,42 @@ class Calibration:
         Description of the measurements that it was fitted to.
     errors : tuple of mapping
         Residuals of the fit: ``model, kind, stage, requests, tokens, context, measured_s, predicted_s``.
+    covers : mapping of str to list
+        Whole steps that it was fitted to: names of ``layers, weights, kv_cache, layout`` and least and largest
+        ``parameters, requests, tokens`` (new ones of a step), ``context`` (tokens of a request).
     """
 
     device: str
     values: Mapping[str, float]
     source: str = ""
     errors: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    covers: Mapping[str, list[Any]] = field(default_factory=dict, repr=False)
+
+    def outside(self, shape: Shape, plan: Plan, *batches: Batch) -> tuple[str, ...]:
+        """What of a model, its layout and its steps the fit has not seen; empty if it has seen the like of all.
+
+        Examples
+        --------
+        >>> from llmprof.theory import Plan, shape
+        >>> from llmprof.theory.plan import decode
+        >>> calibrated("H200").outside(shape("Qwen2.5-7B"), Plan(tp=2), decode(1, 512))
+        ('layout tp 2 (fitted to tp 1)',)
+        """
+        if not self.covers:
+            return ("the calibration does not state what it was fitted to",)
+        found = []
+        for name, values in _facts([(shape, plan, batch) for batch in batches]).items():
+            known = self.covers[name]
+            if name not in _RANGES:
+                unseen = sorted(values - set(known))
+                fitted = listed(known)
+            else:
+                low, high = known
+                unseen = [f"{value:,.0f}" for value in sorted(values) if not low <= value <= high]
+                fitted = f"{low:,.0f} to {high:,.0f}"
+            if unseen:
+                found.append(f"{_FACTS[name]} {listed(unseen)} (fitted to {fitted})")
+        return tuple(found)
 
     def operator_s(self, machine: Machine, operator: Operator, *, prefill: bool) -> float:
         """Predicted device time of an operator in one layer (s)."""
@@ -266,8 +297,45 @@ class Calibration:
 
     def to_json(self) -> str:
         """JSON text of the calibration, which :func:`read_calibration` reads."""
-        content = {"device": self.device, "source": self.source, "values": dict(self.values), "errors": self.errors}
-        return json.dumps(content, indent=1)
+        names = ("device", "source", "values", "covers", "errors")
+        return json.dumps({name: getattr(self, name) for name in names}, indent=1)
+
+
+_RANGES: Final = ("parameters", "requests", "tokens", "context")
+_FACTS: Final = {
+    "layers": "layers",
+    "weights": "weights in",
+    "kv_cache": "KV cache in",
+    "layout": "layout",
+    "parameters": "parameters",
+    "requests": "requests",
+    "tokens": "new tokens of a step",
+    "context": "tokens of a request",
+}
+
+
+def _facts(steps: Iterable[tuple[Shape, Plan, Batch]]) -> dict[str, set[Any]]:
+    """What the validity of a calibration depends on."""
+    found: dict[str, set[Any]] = {}
+    for shape, plan, batch in steps:
+        sizes = [f"{name} {getattr(plan, name)}" for name in ("pp", "sp") if getattr(plan, name) > 1]
+        experts = ["expert parallel"] if plan.expert_parallel else []
+        facts: dict[str, Iterable[Any]] = {
+            "layers": {
+                layer.kind + (" with experts" if layer.feed_forward and layer.feed_forward.experts else "")
+                for layer, _ in shape.kinds
+            },
+            "weights": {plan.weights},
+            "kv_cache": {plan.kv_cache},
+            "layout": {", ".join([f"tp {plan.tp}", *sizes, *experts])},
+            "parameters": {total(shape)},
+            "requests": {sum(part.count for part in batch)},
+            "tokens": {sum(part.tokens for part in batch)},
+            "context": {part.context for part in batch},
+        }
+        for name, values in facts.items():
+            found.setdefault(name, set()).update(values)
+    return found
 
 
 _PREDICTED: Final = dict.fromkeys(
@@ -338,7 +406,13 @@ def calibrate(
     values = {name: float(f"{value:.5g}") for name, value in zip(names, np.exp(fitted.x), strict=True)}
     result = Calibration(machine.name, values, source)
     frame = result.predict(observations, machine).drop("bound_s", "error")
-    return Calibration(machine.name, values, source, tuple(frame.to_dicts()))
+    return Calibration(machine.name, values, source, tuple(frame.to_dicts()), covered(observations))
+
+
+def covered(observations: Iterable[Observation]) -> dict[str, list[Any]]:
+    """What the whole steps among observations are, as :attr:`Calibration.covers`."""
+    facts = _facts((one.shape, one.plan, one.batch) for one in observations if one.kind != "stage")
+    return {name: [min(seen), max(seen)] if name in _RANGES else sorted(seen) for name, seen in facts.items()}
 
 
 class _Case:
@@ -402,7 +476,12 @@ def _parsed(content: Any, name: str) -> Calibration:
     values = content.get("values") if isinstance(content, dict) else None
     if not isinstance(values, dict) or set(PRIORS) - set(values):
         raise LlmprofError(f"{name} is not a calibration", expected=f"values of {', '.join(PRIORS)}")
-    return Calibration(str(content["device"]), values, str(content.get("source", "")), tuple(content.get("errors", ())))
+    covers = content.get("covers", {})
+    if covers and (not isinstance(covers, dict) or set(covers) != set(_FACTS)):
+        raise LlmprofError(f"{name} is not a calibration", expected="covers as Calibration.to_json writes them")
+    return Calibration(
+        str(content["device"]), values, str(content.get("source", "")), tuple(content.get("errors", ())), covers
+    )
 
 
 def _soft_max(a: float, b: float, corner: float) -> float:

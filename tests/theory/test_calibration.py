@@ -6,14 +6,25 @@ import pytest
 
 from llmprof import hardware
 from llmprof.errors import LlmprofError
-from llmprof.theory import Calibration, Observation, Plan, calibrate, calibrated, observations, read_steps, shape
-from llmprof.theory.calibration import PRIORS, read_calibration
+from llmprof.theory import (
+    Calibration,
+    Observation,
+    Plan,
+    calibrate,
+    calibrated,
+    measured_steps,
+    observations,
+    read_steps,
+    shape,
+)
+from llmprof.theory.calibration import PRIORS, covered, read_calibration
 from llmprof.theory.plan import decode, prefill
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.work import Operator
 
 START = Calibration("H200", {name: value for name, (value, _) in PRIORS.items()})
 H200 = hardware.device("H200")
+FACTS = ("layers", "weights", "KV cache", "layout", "parameters", "requests", "new tokens", "tokens of a request")
 
 
 def observed(name, batch, calibration, kind):
@@ -58,10 +69,28 @@ def test_the_packages_calibration_predicts_above_the_bound():
     assert found.source
 
 
+def test_what_a_fit_has_not_seen_is_named():
+    fitted = calibrated("H200")
+    assert fitted.covers == covered(observations(measured_steps("H200")))
+    assert fitted.outside(shape("Qwen3-8B"), Plan(), decode(64, 1024), prefill(8, 1024)) == ()
+    plan = Plan(tp=8, expert_parallel=True, weights="fp8", kv_cache="fp8")
+    reasons = fitted.outside(shape("DeepSeek-V3"), plan, decode(512, 9000), prefill(4, 9000))
+    named = [next(word for word in FACTS if reason.startswith(word)) for reason in reasons]
+    assert named == list(FACTS)
+    assert "671,026,404,352 (fitted to 494,032,768 to 30,532,122,624)" in reasons[4]
+    assert fitted.outside(shape("gemma-2-9b"), Plan(), decode(1, 128))[0].startswith("layers sliding_attention")
+    assert fitted.outside(shape("Qwen3-8B"), Plan(pp=2), decode(1, 128)) == ("layout tp 1, pp 2 (fitted to tp 1)",)
+    # a file that does not say what it was fitted to
+    assert len(Calibration("H200", fitted.values).outside(shape("Qwen3-8B"), Plan(), decode(1, 128))) == 1
+
+
 def test_calibrations_are_written_and_read(tmp_path):
     file = tmp_path / "mine.json"
     file.write_text(calibrated("H200").to_json())
-    assert read_calibration(file).values == calibrated("H200").values
+    assert read_calibration(file) == calibrated("H200")
+    file.write_text(json.dumps(json.loads(calibrated("H200").to_json()) | {"covers": {"layers": ["x"]}}))
+    with pytest.raises(LlmprofError, match="not a calibration"):
+        read_calibration(file)
     file.write_text(json.dumps({"values": {"linear_memory": 1}}))
     with pytest.raises(LlmprofError, match="not a calibration"):
         read_calibration(file)

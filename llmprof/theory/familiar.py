@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import polars as pl
 
-from llmprof.theory.plan import BYTES
+from llmprof.errors import LlmprofError, listed
 from llmprof.theory.profiler import Profile, profile
 
 _FORMATS: Final = {4.0: "fp32", 2.0: None, 1.0: "int8", 0.5: "int4"}
+"""Number formats by their bytes; that of two bytes depends on the device."""
 _GROUPS: Final = {
     "qkvo_proj": ("qkv_proj", "o_proj"),
     "attn_kernel": ("attention", "rope"),
@@ -18,19 +19,16 @@ _GROUPS: Final = {
     "rmsnorm": ("norm",),
     "final_rmsnorm": ("final_norm",),
     "tp_comm": ("all_reduce", "all_gather"),
-    "kv_cache_rw": ("kv_cache_write",),
     "input_embedding": ("embedding",),
     "output_embedding": ("lm_head", "sampling"),
 }
 
 
-def llm_profile(
+def llm_profile(  # noqa: PLR0917  the order of the arguments is the familiar one
     model_name: str = "llama-13b",
     gpu_name: str = "v100-sxm-32gb",
-    *,
     bytes_per_param: float = 2,
-    bs: int | None = None,
-    batch_size: int | None = None,
+    bs: int = 1,
     seq_len: int = 522,
     generate_len: int = 1526,
     ds_zero: int = 0,
@@ -40,13 +38,16 @@ def llm_profile(
     sp_size: int = 1,
     use_kv_cache: bool = True,
     layernorm_dtype_bytes: float = 2,
-    kv_cache_bytes: float = 2,
+    kv_cache_dtype_bytes: float = 2,
     flops_efficiency: float = 1.0,
     hbm_memory_efficiency: float = 1.0,
     intra_node_memory_efficiency: float = 1.0,
     inter_node_memory_efficiency: float = 1.0,
-    mode: str = "inference",
-    print_sections: bool = True,
+    mode: Literal["inference", "training"] = "inference",
+    print_flag: bool = True,
+    *,
+    batch_size: int | None = None,
+    kv_cache_bytes: float | None = None,
 ) -> dict[str, Any]:
     """Parameters, FLOPs, memory and latency of a model, with the argument names in common use.
 
@@ -54,26 +55,31 @@ def llm_profile(
     ----------
     model_name, gpu_name : str
         As for :func:`llmprof.theory.profile`: catalogue names in any spelling (``llama2-70b``), or files.
-    bytes_per_param, layernorm_dtype_bytes, kv_cache_bytes : float
+    bytes_per_param, layernorm_dtype_bytes, kv_cache_dtype_bytes : float
         Bytes of a weight, of an activation (2 or 4) and of a number in the KV cache.
-    bs, batch_size : int, optional
-        Number of requests, under either name; 1 if neither is given.
+    bs : int
+        Number of requests.
     seq_len, generate_len, ds_zero, dp_size, tp_size, pp_size, sp_size, use_kv_cache, mode
         As for :func:`llmprof.theory.profile`.
     flops_efficiency, hbm_memory_efficiency, intra_node_memory_efficiency, inter_node_memory_efficiency : float
         Assumed shares of the peaks, in (0, 1].
-    print_sections : bool
+    print_flag : bool
         Whether the sections of :func:`sections` are printed.
+    batch_size, kv_cache_bytes
+        Other names of ``bs`` and ``kv_cache_dtype_bytes``.
 
     Returns
     -------
     dict
-        Settings: ``inference_config, gpu_config``. Parameters: ``model_params, params_per_layer``. FLOPs of the whole
-        model: ``prefill_flops_per_layer, prefill_flops, decode_flops_per_step``. Memory in bytes:
-        ``weight_memory_per_gpu, kv_cache_memory_per_gpu, prefill_act_per_gpu, decode_act_per_gpu``. Largest batches:
-        ``prefill_max_bs, decode_max_bs, max_batch_total_tokens``. Times in seconds: ``prefill_latency_parts,
-        decode_latency_parts, TTFT, TTOT, kv_cache_latency, total_infer_latency``. With ``mode="training"`` also
-        ``training``.
+        Settings: ``inference_config, gpu_config``. Parameters: ``model_params, active_params, params_per_layer``. FLOPs
+        of the whole model: ``prefill_flops_per_layer, prefill_flops`` (also ``model_flops``),
+        ``decode_flops_per_step``. Memory in bytes: ``weight_memory_per_gpu, kv_cache_memory_per_gpu,
+        prefill_act_per_gpu, decode_act_per_gpu, consume_memory_per_gpu``. Largest batches: ``prefill_max_bs,
+        decode_max_bs, max_batch_total_tokens``. Times in seconds: ``prefill_latency_parts``, which add up to ``TTFT``
+        (also ``prefill_first_token_latency``); ``decode_latency_parts``, which add up to ``TTOT`` (also
+        ``decode_per_token_latency``); ``kv_cache_latency, total_infer_latency``. In the parts, ``kv_cache_rw`` is the
+        time by which reads and writes of the KV cache lengthen the step: 0 where arithmetic takes longer.
+        ``kv_cache_latency`` is the time of the reads alone. With ``mode="training"`` also ``training``.
 
     Raises
     ------
@@ -82,34 +88,35 @@ def llm_profile(
 
     Examples
     --------
-    >>> values = llm_profile("llama2-70b", "a100-sxm-40gb", tp_size=8, bs=20, seq_len=1024, print_sections=False)
+    >>> values = llm_profile("llama2-70b", "a100-sxm-40gb", tp_size=8, bs=20, seq_len=1024, print_flag=False)
     >>> values["model_params"]
     68976648192
     """
+    cached = kv_cache_dtype_bytes if kv_cache_bytes is None else kv_cache_bytes
     read = profile(
         model_name,
         gpu_name,
-        batch_size=bs if bs is not None else batch_size if batch_size is not None else 1,
+        batch_size=bs if batch_size is None else batch_size,
         seq_len=seq_len,
         generate_len=generate_len,
         tp_size=tp_size,
         pp_size=pp_size,
         dp_size=dp_size,
         sp_size=sp_size,
-        dtype=_FORMATS.get(float(bytes_per_param)),
+        dtype=_FORMATS.get(bytes_per_param),
         bytes_per_param=bytes_per_param,
-        kv_cache_dtype={1.0: "int8", 4.0: "fp32"}.get(float(kv_cache_bytes)),
-        activation_dtype="fp32" if layernorm_dtype_bytes == BYTES["fp32"] else None,
+        kv_cache_dtype=_format("kv_cache_dtype_bytes", cached, 1, 2, 4),
+        activation_dtype=_format("layernorm_dtype_bytes", layernorm_dtype_bytes, 2, 4),
         use_kv_cache=use_kv_cache,
         ds_zero=ds_zero,
         flops_efficiency=flops_efficiency,
         hbm_efficiency=hbm_memory_efficiency,
         intra_node_efficiency=intra_node_memory_efficiency,
         inter_node_efficiency=inter_node_memory_efficiency,
-        mode="training" if mode == "training" else "inference",
+        mode=mode,
     )
     values = as_dict(read)
-    if print_sections:
+    if print_flag:
         print(sections(values))  # noqa: T201  the function is known for printing
     return values
 
@@ -126,7 +133,6 @@ def as_dict(result: Profile) -> dict[str, Any]:
         .iter_rows()
     }
     flops = _sums(result, "prefill", "flops_per_layer")
-    first = {name: _sums(result, phase, "latency_s") for name, phase in (("prefill", "prefill"), ("decode", "decode"))}
     values: dict[str, Any] = {
         "inference_config": {
             "model_name": result.shape.name,
@@ -143,16 +149,17 @@ def as_dict(result: Profile) -> dict[str, Any]:
         },
         "gpu_config": {
             "name": device.name,
-            "memory_in_GB": (device.memory_bytes or 0) / 1e9 or None,
-            "gpu_hbm_bw_GB_per_s": (device.memory_bytes_per_s or 0) / 1e9,
-            "gpu_intra_node_bw_GB_per_s": (device.link_bytes_per_s or 0) / 1e9,
-            "gpu_fp16_TFLOPS": (device.flop_per_s.get("fp16") or 0) / 1e12 or None,
+            "memory_GPU_in_GB": _stated(device.memory_bytes, 1e9, "GB"),
+            "gpu_hbm_bandwidth": _stated(device.memory_bytes_per_s, 1e9, "GB/s"),
+            "gpu_intra_node_bandwidth": _stated(device.link_bytes_per_s, 1e9, "GB/s"),
+            "gpu_fp16_TFLOPS": _stated(device.flop_per_s.get("fp16"), 1e12, "TFLOPS"),
         },
         "model_params": result.parameters,
         "active_params": result.active_parameters,
         "params_per_layer": per_layer,
         "prefill_flops_per_layer": flops,
-        "prefill_flops": float(result.totals()["flops"][0]) * plan.tp,
+        "prefill_flops": (model_flops := float(result.totals()["flops"][0]) * plan.tp),
+        "model_flops": model_flops,
         "decode_flops_per_step": float(result.totals()["flops"][1]) * plan.tp,
         "weight_memory_per_gpu": memory.weights,
         "kv_cache_memory_per_gpu": memory.kv_cache,
@@ -162,10 +169,12 @@ def as_dict(result: Profile) -> dict[str, Any]:
         "prefill_max_bs": memory.largest_prefill_batch,
         "decode_max_bs": memory.largest_decode_batch,
         "max_batch_total_tokens": memory.max_batch_total_tokens,
-        "prefill_latency_parts": first["prefill"],
-        "decode_latency_parts": first["decode"],
+        "prefill_latency_parts": _latencies(result, "prefill"),
+        "decode_latency_parts": _latencies(result, "decode"),
         "TTFT": result.prefill_latency_s,
         "TTOT": result.decode_latency_s,
+        "prefill_first_token_latency": result.prefill_latency_s,
+        "decode_per_token_latency": result.decode_latency_s,
         "kv_cache_latency": result.kv_cache_latency_s,
         "total_infer_latency": result.total_latency_s,
     }
@@ -178,6 +187,9 @@ def sections(named: dict[str, Any]) -> str:
     """Text of the printed sections of a dict of :func:`as_dict`, with units."""
     parts: list[tuple[str, list[tuple[str, Any]], Callable[[Any], str]]] = [
         ("LLM main infer config", [*named["inference_config"].items(), *named["gpu_config"].items()], str),
+        ("LLM infer performance analysis",
+         [(k, named[k]) for k in ("prefill_first_token_latency", "decode_per_token_latency", "kv_cache_latency",
+                                  "total_infer_latency")], seconds),
         ("LLM Params per_layer analysis", [*named["params_per_layer"].items(), ("params_model", named["model_params"])],
          lambda n: quantity(n, "")),
         ("LLM Prefill Flops per_layer analysis",
@@ -215,20 +227,45 @@ def seconds(value: float | None) -> str:
     """Text of a time (s) with a fitting unit: ``14.58 ms``; ``unknown`` for None."""
     if value is None:
         return "unknown"
+    if value == 0:
+        return "0 s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if abs(value) >= scale:
             return f"{value / scale:.2f} {unit}"
     return f"{value / 1e-9:.2f} ns"
 
 
+def _format(name: str, size: float, *known: float) -> str | None:
+    """Number format of an option in bytes."""
+    if size not in known:
+        raise LlmprofError(f"{name} is {size!r}", expected=f"one of {listed(known)}")
+    return _FORMATS[size]
+
+
+def _stated(value: float | None, scale: float, unit: str) -> str:
+    return "unknown" if value is None else f"{value / scale:g} {unit}"
+
+
 def _group() -> pl.Expr:
     named = {stage: group for group, stages in _GROUPS.items() for stage in stages}
-    return pl.col("stage").replace_strict(named, default="other")
+    return pl.col("stage").replace_strict(named, default="other").alias("group")
 
 
 def _sums(result: Profile, phase: str, column: str) -> dict[str, float]:
     """Sums of a column over the groups of ``llm_profile`` in a phase; FLOPs are those of the model, not of a rank."""
-    frame = result.components.filter(pl.col("phase") == phase).with_columns(group=_group())
     scale = result.plan.tp if column == "flops_per_layer" else 1
-    rows = frame.group_by("group", maintain_order=True).agg(pl.col(column).sum() * scale).iter_rows()
-    return {str(name): float(value) for name, value in rows if value}
+    frame = result.components.filter(pl.col("phase") == phase).group_by(_group(), maintain_order=True)
+    return {str(name): float(value) for name, value in frame.agg(pl.col(column).sum() * scale).iter_rows() if value}
+
+
+def _latencies(result: Profile, phase: str) -> dict[str, float]:
+    """Seconds of each group in a phase; what the cached keys and values add to them is apart, as ``kv_cache_rw``."""
+    uncached = pl.when(pl.col("memory_bytes") > 0).then(1 - pl.col("kv_read_bytes") / pl.col("memory_bytes")).clip(0)
+    frame = result.components.filter(pl.col("phase") == phase).select(
+        _group(),
+        "latency_s",
+        without=pl.max_horizontal("compute_s", "communication_s", pl.col("memory_s") * uncached),
+    )
+    sums = frame.group_by("group", maintain_order=True).agg(pl.col("without").sum())
+    parts = {str(name): float(value) for name, value in sums.iter_rows() if value}
+    return parts | {"kv_cache_rw": float((frame["latency_s"] - frame["without"]).sum())}

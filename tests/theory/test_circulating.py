@@ -36,6 +36,7 @@ THEIRS = {
     "tp communication, decode": (640e-6, L * 8e-6),
     "mlp, decode": (10.09e-3, L * MLP_WEIGHTS * 2 / TP / HBM),
     "qkvo_proj, decode": (2.18e-3, L * ATTENTION_WEIGHTS * 2 / TP / HBM),
+    "attention of one request, decode": (2.42e-6, L * (4 * (S + OUT) * H + 3 * B * H) / TP / FLOPS),
     "KV cache of the prompts": (599.4e-6, B * S * 2 * 1024 * 2 * L / TP / HBM),
     "KV cache of the end": (1.2e-3, B * (S + OUT) * 2 * 1024 * 2 * L / TP / HBM),
 }
@@ -76,6 +77,7 @@ def test_the_documented_figures_are_what_is_computed(ours):
         "first token": seconds(ours["TTFT"]),
         "qkvo_proj, decode": seconds(then["qkvo_proj"]),
         "attention, decode": seconds(then["attn_kernel"]),
+        "KV cache, decode": f"{seconds(then['kv_cache_rw'])}, alone {seconds(ours['kv_cache_latency'])}",
         "mlp, decode": seconds(then["mlp"]),
         "decode step": seconds(ours["TTOT"]),
         "all tokens": seconds(ours["total_infer_latency"]),

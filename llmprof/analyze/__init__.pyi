@@ -26,6 +26,7 @@ from .idle.host import launch_delay as launch_delay
 
 # What would be gained
 from .replay.critical_path import critical_path as critical_path
+from .replay.opportunities import opportunities as opportunities
 from .replay.slack import slack as slack, path_share as path_share
 from .replay.what_if import what_if as what_if
 

@@ -28,6 +28,7 @@ class Methods:
     memory_by_component = analyze.memory_by_component
     operator_shapes = analyze.operator_shapes
     operators = analyze.operators
+    opportunities = analyze.opportunities
     ops_to_kernels = analyze.ops_to_kernels
     overlap = analyze.overlap
     overlap_within = analyze.overlap_within

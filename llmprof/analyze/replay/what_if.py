@@ -81,7 +81,7 @@ def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
     levels = [f"{level}_ns" for level in LEVELS]
     made = tuple(change_of(change) if isinstance(change, str) else change for change in changes)
     part = replayed_part(trace)
-    [rows] = _periods(part.trace, [_plans(part.trace, made)])
+    [rows] = periods_of(part.trace, [_plans(part.trace, made)])
     recorded = rows.group_by("phase").agg(
         pl.len().alias("steps"), pl.col("recorded_ns", *levels).median(), moved=pl.col("moved").sum()
     )
@@ -167,7 +167,7 @@ def replayed(
             plans[text] = _plans(part.trace, (change_of(text),))
         except LlmprofError as error:
             out[text] = error
-    results = [part.numbered(rows.drop("moved")) for rows in _periods(part.trace, list(plans.values()))]
+    results = [part.numbered(rows.drop("moved")) for rows in periods_of(part.trace, list(plans.values()))]
     return out | dict(zip(plans, results, strict=True))
 
 
@@ -183,7 +183,7 @@ def _plans(trace: Trace, made: tuple[Change, ...]) -> list[Plan]:
     return plans
 
 
-def _periods(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
+def periods_of(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
     """Times of the steps by the levels of each group of plans; all are scheduled at once."""
     if not groups:
         return []

@@ -1,0 +1,122 @@
+"""What a step would gain from its operators, on a trace whose answers were computed by hand, and on recordings."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze
+from llmprof.errors import LlmprofError
+from llmprof.hardware import Device
+from llmprof.trace import Trace
+
+DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e9, None, None, None, cache_bytes=200.0)
+"""1,000 FLOPs and a byte in a nanosecond."""
+
+BF16, FLOAT = '["c10::BFloat16", "c10::BFloat16"]', '["float"]'
+
+
+def trace(mm_ns: int = 16000) -> Trace:
+    """One stream with a product, whose 11,200 bytes take 11,200 ns at the peak, and two abs of 64 bytes and 70 ns.
+
+    Beside it runs a kernel that no operator launched, until 19,000 ns.
+    """
+    ops = pl.DataFrame(
+        [(0, 10, "aten::mm", 1, "[[40, 80], [80, 20]]", BF16), (20, 10, "aten::abs", 2, "[[8]]", FLOAT),
+         (40, 10, "aten::abs", 3, "[[8]]", FLOAT)],
+        schema=["start_ns", "dur_ns", "name", "op_id", "shapes", "dtypes"], orient="row",
+    ).with_columns(rank=0, thread=1, kind=pl.lit("op"))  # fmt: skip
+    kernels = pl.DataFrame(
+        [(1000, mm_ns, "gemm", 1, 7), (1000 + mm_ns, 70, "abs", 2, 7), (5070 + mm_ns, 70, "abs", 3, 7),
+         (1000, mm_ns + 3000, "nobody", None, 8)],
+        schema=["start_ns", "dur_ns", "name", "op_id", "stream"], orient="row",
+    ).with_columns(rank=0, device=0)  # fmt: skip
+    return Trace({"kernels": kernels, "ops": ops}, {"device": "acme 3000"})
+
+
+def parts(frame: pl.DataFrame, *columns: str) -> dict[str, tuple[object, ...]]:
+    assert frame["part"].is_unique().all()
+    return {row[0]: row[1:] for row in frame.select("part", *columns).iter_rows()}
+
+
+def test_all_of_the_recording_by_hand() -> None:
+    found = analyze.opportunities(trace(), device=DEVICE)
+    times = {name: time for name, (time,) in parts(found, "time_ns").items()}
+    # 16,000 + 70 + 70 + 19,000 ns of kernels lie in 19,000 + 70 ns of 20,140
+    assert times == {
+        "step": 20140, "opportunity": 16000, "at target": 140, "no bound": 19000, "idle": 1070,
+        "beside other work": 19070 - 35140,
+    }  # fmt: skip
+    assert sum(times.values()) == 2 * times["step"]
+    product = found.row(by_predicate=pl.col("part") == "opportunity", named=True)
+    assert (product["operator"], product["count"], product["bound_by"]) == ("aten::mm", 1, "memory")
+    assert (product["share_of_bound"], product["target_share"]) == (pytest.approx(0.7), pytest.approx(0.8))
+    # 11,200 / 0.8 = 14,000 ns: the last abs ends 2,000 ns earlier, at 18,140, but the kernel beside it at 19,000
+    assert (product["gap_ns"], product["gain_ns"]) == (pytest.approx(2000), 1140)
+    assert product["gain_share"] == 1140 / 20140
+    assert parts(found, "gap_ns", "gain_ns")["step"] == (pytest.approx(2000), 1140)
+    assert found.select("rank", "steps", "phase").unique().rows() == [(0, 1, None)]
+    assert found.filter(part="no bound")["why"].null_count() == 0
+
+
+def test_the_best_of_its_kind_here_or_in_a_baseline() -> None:
+    here = analyze.opportunities(trace(), to="best", device=DEVICE)
+    assert parts(here, "time_ns")["at target"] == (16140,)
+    assert "opportunity" not in here["part"]
+    # 11,200 of 12,000 ns there: this one would take 12,000 as well, and the other stream ends at 19,000
+    there = analyze.opportunities(trace(), to="best", baseline=trace(12000), device=DEVICE)
+    assert parts(there, "target_share", "gap_ns", "gain_ns")["opportunity"] == (
+        pytest.approx(11200 / 12000), pytest.approx(4000), 1140,
+    )  # fmt: skip
+    # a share above 1 is no target: the product of the baseline is faster than its bound, and counts for nothing
+    beyond = analyze.opportunities(trace(), to="best", baseline=trace(11000), device=DEVICE)
+    assert "opportunity" not in beyond["part"]
+
+
+def test_without_peaks_nothing_has_a_bound() -> None:
+    found = analyze.opportunities(trace())
+    assert found["part"].to_list() == ["step", "no bound", "no bound", "idle", "beside other work"]
+    assert found.filter(part="step").select("gap_ns", "gain_ns").row(0) == (0, 0)
+
+
+@pytest.mark.parametrize("given", [{"to": 0.0}, {"to": 1.5}, {"rank": 7}, {"device": "acme 3000"}])
+def test_refusals(given: dict[str, object]) -> None:
+    with pytest.raises(LlmprofError):
+        analyze.opportunities(trace(), **given)
+
+
+@pytest.mark.parametrize("name", ["torch_tp1_eager", "torch_tp4_eager_custom_allreduce", "torch_transformers_generate"])
+def test_parts_add_up_and_no_gain_exceeds_its_gap(name: str) -> None:
+    read = llmprof.sample(name)
+    found = analyze.opportunities(read)
+    whole = found.filter(part="step")
+    rest = found.filter(pl.col("part") != "step").group_by("phase").agg(pl.col("time_ns", "gap_ns").sum())
+    both = whole.join(rest, on="phase", nulls_equal=True, suffix="_rest")
+    assert both.height == whole.height
+    assert (both["time_ns"] - both["time_ns_rest"]).abs().max() < 1e-3
+    assert (both["gap_ns"] - both["gap_ns_rest"]).abs().max() < 1e-3
+    gained = found.filter(pl.col("gain_ns").is_not_null())
+    assert gained.filter((pl.col("gain_ns") > pl.col("gap_ns")) | (pl.col("gain_ns") < 0)).is_empty()
+    assert gained.filter(pl.col("gap_ns") > pl.col("time_ns")).is_empty()
+    other = next((rank for rank in reversed(read.ranks) if rank != found["rank"][0]), None)
+    if other is not None:
+        assert analyze.opportunities(read, rank=other)["rank"].unique().to_list() == [other]
+
+
+def test_the_step_is_that_of_what_if() -> None:
+    read = llmprof.sample("torch_tp1_eager")
+    whole = analyze.opportunities(read).filter(part="step").sort("phase")
+    replayed = analyze.what_if(read).sort("phase")
+    assert whole["steps"].to_list() == replayed["steps"].to_list()
+    one = replayed["steps"] == 1  # a mean is a median there
+    assert whole["time_ns"].filter(one).to_list() == replayed["recorded_ns"].filter(one).to_list()
+
+
+def test_a_compute_bound_step_gains_what_its_operators_lose() -> None:
+    """Kernels on one stream, one after another: the gain is the gap."""
+    alone = trace()
+    only = Trace({"kernels": alone.kernels.filter(pl.col("stream") == 7), "ops": alone.ops}, alone.meta)
+    found = analyze.opportunities(only, device=DEVICE)
+    assert parts(found, "gain_ns")["step"] == (pytest.approx(2000, abs=1),)
+    assert "beside other work" not in found["part"]

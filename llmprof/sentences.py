@@ -422,7 +422,8 @@ Replayed with “{{ words }}” ({{ change }}):
 {% if not changed %}{{ unit }} takes as long as before, something else sets the pace
 {%- else %}{{ ns|abs|ns }} {{ unit }} {{ "less" if ns >= 0 else "more" }}
 {%- if interval %} ({{ signed(low_ns) }} to {{ signed(high_ns) }}){% endif %} of {{ recorded_ns|ns }}
-{%- if replayed < steps %} (mean of {{ replayed }} of the {{ steps }} steps)
+{%- if plain %} without the profiler ({{ mean_ns|ns }} under it)
+{%- elif replayed < steps %} (mean of {{ replayed }} of the {{ steps }} steps)
 {%- elif recorded_ns|ns != mean_ns|ns %} (from the end of the step before){% endif %}
 {%- if tokens_per_s is not none %}, {{ "{:+,.0f}".format(tokens_per_s) }} tokens/s{% endif %}{% endif %}.
 {%- if of_part %} {{ of_part[:1]|upper }}{{ of_part[1:] }}.{% endif %}"""

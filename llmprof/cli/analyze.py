@@ -301,6 +301,9 @@ def what_if(args: Namespace, terminal: Terminal) -> str:
             what = f"{row['phase']}: {recorded} a step"
             steps = "one step" if row["steps"] == 1 else f"median of {row['steps']} steps of all ranks, end to end"
         lines.append(f"  {what} -> {predicted}{between} ({row['speedup']:.2f} times as fast; {steps})")
+        if row["plain_recorded_ns"] is not None:
+            recorded, predicted, low, high = (format_ns(row[f"plain_{name}_ns"]) for name in _PREDICTED)
+            lines.append(f"    in time without the profiler: {recorded} -> {predicted}, {low} to {high}")
     lines += [f"  {words}" for row in frame.iter_rows(named=True) if (words := moved_in_words(row))]
     unknown = [change.unknown for change in changes]
     more = frame["unknown"][0].removeprefix("; ".join(unknown)).removeprefix("; ") if frame.height else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from llmprof.readers.common.reader import (
     origin_of,
     tables_recorded,
 )
+from llmprof.readers.saved import facts_of_run
 from llmprof.storage import deferred
 from llmprof.storage.dataset import (
     MANIFEST,
@@ -107,14 +109,24 @@ def convert(
     [0]
     """
     place = Place.of(folder)
-    sources = sources_of(paths, format, python_functions=python_functions, clocks=clocks)
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    sources = sources_of(given, format, python_functions=python_functions, clocks=clocks)
     _check_replaceable(place, sources)
+    facts = facts_of_run(Path(given[0])) if len(given) == 1 else {}
     with place.alone():
-        _convert(place, sources, client, clocks, progress)
+        _convert(place, sources, client, clocks=clocks, progress=progress, facts=facts)
     return open(folder)
 
 
-def _convert(place: Place, sources: Sequence[Source], client: Any, clocks: Clocks, progress: Progress | None) -> None:
+def _convert(
+    place: Place,
+    sources: Sequence[Source],
+    client: Any,
+    *,
+    clocks: Clocks,
+    progress: Progress | None,
+    facts: dict[str, Any],
+) -> None:
     """Convert what is not converted yet, by the only process that writes to the folder."""
     place.clean()
     converted: dict[str, list[Partition]] = {}
@@ -139,7 +151,7 @@ def _convert(place: Place, sources: Sequence[Source], client: Any, clocks: Clock
             raise ReadError(f"{which}: {failed[0].why}")
         made = [partition for source in sources for partition in done.get(source.path, ())]
         manifest = _manifest(made, failed, team, place, clocks)
-    write_manifest(place, manifest)
+    write_manifest(place, msgspec.structs.replace(manifest, meta={**manifest.meta, **facts}))
     kept = {partition.folder for partition in manifest.partitions}
     for name in place.names():
         if name.startswith(_PARTITION) and name not in kept:

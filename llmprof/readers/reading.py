@@ -20,7 +20,7 @@ from llmprof.readers import perf, registry
 from llmprof.readers.common import helpers
 from llmprof.readers.common.reader import BY_CONTENT, Part, Probe, Reader, Request, Tables, Wanted, border, combine
 from llmprof.readers.registry import claims, knows, refuse_empty, say_what_it_is
-from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, has_timeline, is_run, parallel
+from llmprof.readers.saved import CPU_CLOCK, CPU_TABLE, CPU_TEXT, capture, has_timeline, is_run, with_facts_of_run
 from llmprof.storage import files
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
@@ -109,9 +109,7 @@ def read(
         request = Request(wanted, python_functions, progress, helpers.processes(workers))
         trace = _read(paths, chosen, request, cache=cache)
         if len(paths) == 1 and is_run(Path(given[0])):
-            if sizes := parallel(Path(given[0])):
-                meta = trace.meta | {"parallel": sizes}
-                trace = Trace(trace.recorded, meta, trace.coverage, database=trace._database)
+            trace = with_facts_of_run(Path(given[0]), trace)
             if "samples" in wanted:
                 trace = with_cpu_samples(Path(given[0]), trace)
     for message in trace.coverage.get("warnings", ()):

@@ -1,7 +1,9 @@
 """Reader of llmprof's own files: saved traces, datasets of many ranks, and the timeline in the folder of a run."""
 
+import json
 from pathlib import Path
-from typing import Final
+from statistics import fmean
+from typing import Any, Final
 
 from llmprof.errors import NotCapturedError, ReadError
 from llmprof.readers.common.reader import Reader
@@ -35,6 +37,7 @@ READERS = (
 
 STATE_FILE: Final = "state.json"
 CONFIG_FILE: Final = "config.yaml"
+WORKER_FILE: Final = "worker.json"
 SQLITE: Final = "report.sqlite"
 TRACES: Final = "traces"
 CPU_TEXT: Final = "cpu_samples.txt"
@@ -64,6 +67,31 @@ def parallel(folder: Path) -> dict[str, int]:
     sizes = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
     config = config if isinstance(config, dict) else {}
     return {name: size for name, key in sizes.items() if isinstance(size := config.get(key), int) and size > 0}
+
+
+def without_profiler(folder: Path) -> dict[str, float]:
+    """Mean time of a further token in a run, without (``plain_ns``) and under the profiler; empty if unknown."""
+    try:
+        requests = json.loads(regular(folder / WORKER_FILE).read_text(encoding="utf-8"))["requests"]
+        times = [
+            [row["tpot_s"] for row in requests if row["phase"] == phase and row["tpot_s"] is not None]
+            for phase in ("plain", "profiled")
+        ]
+        plain, profiled = (fmean(each) for each in times)
+    except (OSError, ValueError, KeyError, TypeError, ReadError):
+        return {}
+    return {"plain_ns": plain * 1e9, "profiled_ns": profiled * 1e9} if plain > 0 and profiled > 0 else {}
+
+
+def facts_of_run(folder: Path) -> dict[str, Any]:
+    """What the folder of a run says of its trace: sizes of the groups of ranks, and the time without a profiler."""
+    facts = {"parallel": parallel(folder), "without_profiler": without_profiler(folder)} if is_run(folder) else {}
+    return {name: values for name, values in facts.items() if values}
+
+
+def with_facts_of_run(folder: Path, trace: Trace) -> Trace:
+    """A trace with the facts that the folder of its run states."""
+    return Trace(trace.recorded, trace.meta | facts_of_run(folder), trace.coverage, database=trace._database)
 
 
 def capture(path: Path) -> Path:

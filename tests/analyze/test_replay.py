@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import llmprof
+from llmprof import analyze
 from llmprof.analyze import changes, critical_path, kernel_summary, path_share, slack, what_if
 from llmprof.analyze.replay.graph import (
     ASSUMED,
@@ -33,6 +34,7 @@ from llmprof.analyze.replay.what_if import moved_in_words, replayed
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.trace import Trace
 from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels
+from tests.samples import sample
 
 US = 1_000
 
@@ -685,3 +687,56 @@ def test_ranks_whose_clocks_do_not_match_are_replayed_alone_and_it_is_said() -> 
     assert found["unknown"][0].startswith("what ranks wait for of each other, so each is replayed alone: only 0 % of")
     with pytest.raises(AnalysisError, match="no collective of this recording is matched"):
         what_if(trace, changes.balance())
+
+
+def test_time_without_the_profiler_is_that_of_a_faster_host() -> None:
+    """A token takes 100 us under the profiler and 60 without: the host, which sets the pace, takes 0.6 of its time."""
+    recorded, wanted = host_bound(), {"plain_ns": 60 * US, "profiled_ns": 100 * US}
+    trace = Trace(recorded.recorded, {"without_profiler": wanted})
+
+    def times(*made: str) -> tuple[float, ...]:
+        found = what_if(trace, *made)
+        return found.select("^plain_.*_ns$").row(0)
+
+    assert times() == pytest.approx((60 * US,) * 4)
+    assert times("scale:host:0.5") == pytest.approx((60 * US, *(30 * US,) * 3), rel=0.02)
+    assert times("scale:norm:0") == pytest.approx((60 * US,) * 4)  # the host sets the pace
+    assert what_if(trace, "scale:host:0.5")["predicted_ns"][0] == pytest.approx(50 * US)
+
+
+def test_findings_are_told_in_time_without_the_profiler_where_it_is_known() -> None:
+    """As if steps took 0.6 of the time without the profiler: then that is what the remedy is taken from."""
+    recorded = sample("torch_tp1_eager")
+    ns = what_if(recorded).filter(phase="decode")["recorded_ns"].item()
+    tokens = {"without_profiler": {"plain_ns": 0.6 * ns, "profiled_ns": ns}}
+    trace = Trace(recorded.recorded, recorded.meta | tokens, recorded.coverage)
+    found, as_recorded = (analyze.findings(one).filter(change="no-host-delay:decode") for one in (trace, recorded))
+    assert found["predicted_plain"].all()
+    assert not as_recorded["predicted_plain"].any()
+    assert found["figure"].equals(as_recorded["figure"])
+    told = what_if(trace, "no-host-delay").filter(phase="decode").row(0, named=True)
+    gain = told["plain_recorded_ns"] - told["plain_predicted_ns"]
+    assert found["predicted_ns"][0] == pytest.approx(gain, rel=0.05)  # a mean and a median
+    assert told["plain_low_ns"] < told["plain_predicted_ns"] < told["plain_high_ns"]
+    assert found["predicted_ns"][0] < 0.6 * ns < as_recorded["predicted_ns"][0]
+
+
+@pytest.mark.parametrize(
+    ("plain", "profiled"),
+    [(60, 200), (15, 100), (160, 100)],
+    ids=["tokens take no step", "no host is so fast", "slower without"],
+)
+def test_time_without_the_profiler_is_unknown_where_no_host_explains_it(plain: int, profiled: int) -> None:
+    trace = Trace(host_bound().recorded, {"without_profiler": {"plain_ns": plain * US, "profiled_ns": profiled * US}})
+    assert what_if(trace)["plain_predicted_ns"].to_list() == [None]
+    assert True not in analyze.findings(trace)["predicted_plain"]
+
+
+def test_time_without_the_profiler_where_the_device_sets_the_pace() -> None:
+    """The sample's tokens take 4.62 ms, and 4.80 ms under the profiler; its devices set the pace."""
+    folder = Path(__file__).parents[2] / "sample_traces" / "run_torch_tp1"
+    found = what_if(llmprof.read(folder), "scale:host:0.5").filter(phase="decode").row(0, named=True)
+    assert found["plain_recorded_ns"] / found["recorded_ns"] == pytest.approx(4.621186 / 4.796026, rel=1e-4)
+    assert found["plain_predicted_ns"] == pytest.approx(found["plain_recorded_ns"], rel=1e-3)
+    assert found["plain_low_ns"] <= found["plain_predicted_ns"] <= found["plain_high_ns"]
+    assert what_if(sample("torch_tp1_eager"))["plain_predicted_ns"].null_count() > 0

@@ -49,6 +49,16 @@ def test_a_dataset_is_the_trace_that_was_read(both):
     assert repr(many) == repr(trace)
 
 
+def test_the_dataset_of_a_run_knows_what_its_folder_says(tmp_path, root):
+    run = root / "sample_traces" / "run_torch_tp1"
+    many = llmprof.convert([run], tmp_path / "dataset", client=False)
+    trace = llmprof.read(run)
+    assert many.meta["parallel"] == trace.meta["parallel"] == {"tp": 1, "pp": 1}
+    assert many.meta["without_profiler"] == trace.meta["without_profiler"]
+    told = [llmprof.analyze.what_if(one, "scale:linear:0.5") for one in (many, trace)]
+    assert_frame_equal(*told)
+
+
 def test_a_part_of_it_is_the_part_of_the_trace(both):
     many, trace, _, _ = both
     first, last = trace.span_ns

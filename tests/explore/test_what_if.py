@@ -42,6 +42,18 @@ def test_the_prediction_by_hand():
     assert (balanced["rows"][0]["recorded_ns"], balanced["rows"][0]["predicted_ns"]) == (66_000, 36_500)
 
 
+def test_time_without_the_profiler_is_told_where_it_is_known():
+    """Tokens take 99 us where those under the profiler take 100: half of 49 us of norm is 24.3 us then."""
+    tokens = {"without_profiler": {"plain_ns": 99_000, "profiled_ns": 100_000}}
+    answer, _ = explore.what_if(Trace(device_bound().recorded, tokens))._on_predict(changes=["scale:norm:0.5"])
+    under, without = answer["rows"]
+    assert (under["recorded_ns"], under["predicted_ns"]) == (100_000, 75_500)
+    assert (without["recorded_ns"], without["predicted_ns"]) == pytest.approx((99_000, 0.99 * 75_500))
+    assert (without["gain_ns"], without["speedup"]) == pytest.approx((0.99 * 24_500, 100 / 75.5))
+    assert without["low_ns"] <= without["predicted_ns"] <= without["high_ns"]
+    assert (without["phase"], under["phase"]) == ("decode, without the profiler", "decode")
+
+
 def test_a_change_that_matches_nothing_is_named_and_left_out():
     shown = explore.what_if(device_bound(), "remove:nothing", "scale:norm:0.5", "balance", "gossip", "fuse:")
     answer, _ = shown._on_predict(changes=shown.changes)

@@ -68,6 +68,8 @@ def test_torch_gives_a_trace(stand_ins, sample_trace):
     assert "engine option x ignored" in run.summary["notes"]
     overhead = {row["metric"]: row["overhead"] for row in run.summary["overhead"]}
     assert overhead["ttft_ns"] == pytest.approx(0.2)
+    tokens = run.trace.meta["without_profiler"]
+    assert tokens["profiled_ns"] / tokens["plain_ns"] - 1 == pytest.approx(overhead["tpot_ns"])
     assert ("plain", 1, 2) in said
     again = open_run(run.folder.path)
     assert (again.config, again.summary) == (run.config, run.summary)

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import shutil
+from statistics import fmean
 
 import pytest
 
@@ -204,3 +206,18 @@ def test_the_folder_of_a_run_is_its_timeline(root, tmp_path):
         (tmp_path / name).write_text("{}")
     with pytest.raises(NotCapturedError, match="has no timeline; run it in mode torch"):
         llmprof.read(tmp_path)
+
+
+@pytest.mark.parametrize("worker", ["", "[]", '{"requests": [{"phase": "plain"}]}', '{"requests": 1}', None])
+def test_the_trace_of_a_run_knows_the_time_without_the_profiler(root, tmp_path, worker):
+    run = root / "sample_traces" / "run_torch_tp1"
+    rows = json.loads((run / "worker.json").read_text())["requests"]
+    means = {
+        f"{phase}_ns": 1e9 * fmean(row["tpot_s"] for row in rows if row["phase"] == phase)
+        for phase in ("plain", "profiled")
+    }
+    assert llmprof.read(run).meta["without_profiler"] == pytest.approx(means)
+    assert "without_profiler" not in llmprof.read(run / "traces").meta
+    copy = shutil.copytree(run, tmp_path / "run")
+    (copy / "worker.json").unlink() if worker is None else (copy / "worker.json").write_text(worker)
+    assert "without_profiler" not in llmprof.read(copy).meta

@@ -29,6 +29,7 @@ _MEANING: Final = {
     "predicted_low_ns": "the least of what the prediction cannot know",
     "predicted_high_ns": "the most of it",
     "predicted_tokens_per_s": "the predicted gain as more tokens a second on a replica of the model",
+    "predicted_plain": "whether the prediction is time without the profiler, which the run measured, too",
     "change": "the remedy as llmprof what-if takes it",
     "prediction": "the prediction in words, or why there is none",
     "scope": "which part of the run it is about",
@@ -42,10 +43,16 @@ _MEANING: Final = {
     "suggestion": "what to try",
     "about": "full name of the kernel, call or function that the sentences name",
 }
-_TYPES: Final = {pl.Int32: "integer", pl.Int64: "integer", pl.Float64: "number", pl.String: "string"}
+_TYPES: Final = {
+    pl.Int32: "integer",
+    pl.Int64: "integer",
+    pl.Float64: "number",
+    pl.String: "string",
+    pl.Boolean: "boolean",
+}
 _MAY_BE_NULL: Final = {
     "rank", "start_ns", "end_ns", "predicted_ns", "predicted_low_ns", "predicted_high_ns", "predicted_tokens_per_s",
-    "change", "prediction", "share_of_recorded", "follows_from", "about",
+    "predicted_plain", "change", "prediction", "share_of_recorded", "follows_from", "about",
 }  # fmt: skip
 
 

@@ -67,6 +67,7 @@ SCHEMA = {
     "predicted_low_ns": pl.Float64,
     "predicted_high_ns": pl.Float64,
     "predicted_tokens_per_s": pl.Float64,
+    "predicted_plain": pl.Boolean,
     "change": pl.String,
     "prediction": pl.String,
     "scope": pl.String,
@@ -81,7 +82,10 @@ SCHEMA = {
     "about": pl.String,
 }
 
-_PREDICTED = ("predicted_ns", "predicted_low_ns", "predicted_high_ns", "predicted_tokens_per_s", "change", "prediction")
+_PREDICTED = (
+    "predicted_ns", "predicted_low_ns", "predicted_high_ns", "predicted_tokens_per_s", "predicted_plain", "change",
+    "prediction",
+)  # fmt: skip
 
 _LEAST_SHARES = {"high": 0.2, "medium": 0.05, "low": 0.0}
 """Severities, each with the least share of time that it needs, in order."""
@@ -157,9 +161,10 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
           could gain if nothing else changed, in the same unit;
         - ``predicted_ns, predicted_low_ns, predicted_high_ns``: what :func:`what_if` predicts with the remedy, in the
           same unit, and its interval (below 0: slower); ``predicted_tokens_per_s``: the same as more tokens a second
-          on a replica of the model; ``change``: the remedy as ``llmprof what-if`` takes it; ``prediction``: in words.
-          Null without a prediction; ``prediction`` then says why. The prediction is below ``gain_ns`` if something else
-          sets the pace, and above it if the change also removes other losses;
+          on a replica of the model; ``predicted_plain``: whether these are time without the profiler, which is told of
+          decode steps in a run that also measured it; ``change``: the remedy as ``llmprof what-if`` takes it;
+          ``prediction``: in words. Null without a prediction; ``prediction`` then says why. The prediction is below
+          ``gain_ns`` if something else sets the pace, and above it if the change also removes other losses;
         - ``scope`` (steady decode steps, mixed steps, steps, a step, whole recording), ``denominator`` (what shares are
           of, in words);
         - where to look: ``evidence`` (the analysis whose frame shows it), ``where`` (an SQL condition for its rows:
@@ -278,7 +283,7 @@ def _row(
     gain = measure.ns if measure.gain_ns is None else measure.gain_ns
     first, last = measure.window_ns or (None, None)
     known_gain = predicted if isinstance(predicted, Gain) and not follows else None
-    gained = figure if known_gain is None else max(0.0, known_gain.low_ns)
+    gained = figure if known_gain is None else max(0.0, known_gain.low_ns * known_gain.slowed)
     return {
         "rule": rule.name,
         "severity": "info" if rule.info else severity,
@@ -293,6 +298,7 @@ def _row(
         "predicted_low_ns": known_gain and known_gain.low_ns,
         "predicted_high_ns": known_gain and known_gain.high_ns,
         "predicted_tokens_per_s": known_gain and known_gain.tokens_per_s,
+        "predicted_plain": known_gain and known_gain.plain,
         "change": known_gain and measure.change,
         "prediction": known_gain.words if known_gain is not None else FOLLOWS if follows else predicted,
         "scope": scope.words,

@@ -30,6 +30,10 @@ class Gain:
     tokens_per_s: float | None
     """Gain in tokens a second on a replica of the model; None if the tokens of the steps are unknown."""
     words: str
+    plain: bool
+    """Whether it is time without the profiler."""
+    slowed: float
+    """How many times as long the profiler makes a step of which this is the gain."""
 
 
 def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Gain | str]:
@@ -64,8 +68,13 @@ def _gain(
         rows = rows.join(scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi")
     if not rows.height:
         return "No prediction: these steps have none before them."
-    times = pl.col("recorded_ns", "middle_ns", "low_ns", "high_ns")
-    recorded, *after = rows.select((times * pl.col("weight")).sum() / pl.col("weight").sum()).row(0)
+    plain = not rows["plain_recorded_ns"].null_count()
+    names = [f"{'plain_' if plain else ''}{name}_ns" for name in ("recorded", "middle", "low", "high")]
+    times = [pl.col(name) for name in ("recorded_ns", *names)]
+    means = rows.select(
+        (time * pl.col("weight")).sum().alias(str(n)) / pl.col("weight").sum() for n, time in enumerate(times)
+    )
+    profiled, recorded, *after = means.row(0)
     ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)
     tokens = _tokens(scope, rows)
     more = None if tokens is None or min(after) <= 0 else tokens * 1e9 * (1 / after[0] - 1 / recorded)
@@ -84,9 +93,10 @@ def _gain(
         of_part=of_part,
         replayed=_steps_of(rows),
         steps=_steps_of(scope.windows),
+        plain=plain,
         mean_ns=scope.span_ns / scope.parts,
     )
-    return Gain(ns, low, high, more, words)
+    return Gain(ns, low, high, more, words, plain, profiled / recorded if recorded else 1.0)
 
 
 def _steps_of(rows: pl.DataFrame) -> int:

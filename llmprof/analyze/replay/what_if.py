@@ -14,6 +14,7 @@ from llmprof.analyze.changes import Change
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import COLLECTIVE, graph
 from llmprof.analyze.replay.part import Part, replayed_part
+from llmprof.analyze.replay.plain import PHASE, plain
 from llmprof.analyze.replay.plan import LEVELS, Plan, periods, times_of
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.trace import Trace
@@ -30,9 +31,15 @@ _SCHEMA = {
     "gain_high_ns": pl.Float64(),
     "speedup": pl.Float64(),
     "moved": pl.UInt32(),
+    "plain_recorded_ns": pl.Float64(),
+    "plain_predicted_ns": pl.Float64(),
+    "plain_low_ns": pl.Float64(),
+    "plain_high_ns": pl.Float64(),
     "changes": pl.String(),
     "unknown": pl.String(),
 }
+
+_STEPS = {"rank": pl.Int32(), "step": pl.Int32(), "phase": pl.String()}
 
 
 def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
@@ -63,7 +70,9 @@ def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
         the median over the steps, the noise of this recording), ``gain_ns`` (recorded minus predicted),
         ``gain_low_ns, gain_high_ns`` (by the guesses: both sides have the same noise), ``speedup``, ``moved`` (steps
         that end no later, and gain less than the step before them, which ends earlier: what sets their own end stays),
-        ``changes`` and ``unknown`` (what the prediction cannot know, in words).
+        ``plain_recorded_ns, plain_predicted_ns, plain_low_ns, plain_high_ns`` (the same times without the profiler, of
+        decode in a run that also measured this; null elsewhere), ``changes`` and ``unknown`` (what the prediction
+        cannot know, in words).
 
     Raises
     ------
@@ -72,22 +81,46 @@ def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
     AnalysisError
         A change matches nothing, or there is none of this name.
 
+    Notes
+    -----
+    Without the profiler the host is as many times as fast as lets the replay take the recorded time of a step, times
+    the ratio of the mean time of a further token without and under the profiler. All other time is scaled by what then
+    remains. Where the devices set the pace, many speeds of the host do so, and the interval covers them.
+
     Examples
     --------
     >>> found = analyze.what_if(trace, "scale:attention:0.5")
     >>> bool((found["gain_ns"] >= 0).all())
     True
     """
-    levels = [f"{level}_ns" for level in LEVELS]
     made = tuple(change_of(change) if isinstance(change, str) else change for change in changes)
     part = replayed_part(trace)
     [rows] = periods_of(part.trace, [_plans(part.trace, made)])
-    recorded = rows.group_by("phase").agg(
-        pl.len().alias("steps"), pl.col("recorded_ns", *levels).median(), moved=pl.col("moved").sum()
+    without = _medians(rows.select("rank", "step").join(_in_plain_time(part.trace, made), on=["rank", "step"]))
+    without = without.select("phase", pl.col("recorded_ns", "predicted_ns", "low_ns", "high_ns").name.prefix("plain_"))
+    moved = rows.group_by("phase").agg(pl.len().alias("steps"), pl.col("moved").sum())
+    return (
+        _medians(rows)
+        .join(moved, on="phase", nulls_equal=True)
+        .join(without, on="phase", how="left", nulls_equal=True)
+        .with_columns(
+            changes=pl.lit("; ".join(change.words for change in made)),
+            unknown=pl.lit("; ".join([change.unknown for change in made] + _not_replayed(part))),
+        )
+        .select(*_SCHEMA)
+        .cast(_SCHEMA)  # type: ignore[arg-type]
+        .sort("phase")
     )
+
+
+def _medians(rows: pl.DataFrame) -> pl.DataFrame:
+    """Median step of each phase as recorded and as predicted, with intervals."""
+    levels = [f"{level}_ns" for level in LEVELS]
     least, most, middle = pl.min_horizontal(levels), pl.max_horizontal(levels), pl.col("middle_ns")
     return (
-        recorded.join(_noise(rows, levels), on="phase", nulls_equal=True)
+        rows.group_by("phase")
+        .agg(pl.col("recorded_ns", *levels).median())
+        .join(_noise(rows, levels), on="phase", nulls_equal=True)
         .with_columns(
             predicted_ns=middle,
             gain_ns=pl.col("recorded_ns") - middle,
@@ -96,12 +129,7 @@ def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
             low_ns=pl.min_horizontal(least, "noise_low_ns"),
             high_ns=pl.max_horizontal(most, "noise_high_ns"),
             speedup=pl.col("recorded_ns") / middle,
-            changes=pl.lit("; ".join(change.words for change in made)),
-            unknown=pl.lit("; ".join([change.unknown for change in made] + _not_replayed(part))),
         )
-        .select(*_SCHEMA)
-        .cast(_SCHEMA)  # type: ignore[arg-type]
-        .sort("phase")
     )
 
 
@@ -158,7 +186,10 @@ def median_rank(count: int) -> int:
 def replayed(
     trace: Trace, texts: tuple[str, ...], named: tuple[int, ...] | None = None
 ) -> dict[str, pl.DataFrame | LlmprofError]:
-    """Time of every step of every rank, as recorded and under each of several changes; cached with the trace."""
+    """Time of every step of every rank, as recorded and under each of several changes; cached with the trace.
+
+    Columns that begin with ``plain_`` have the same without the profiler, null where that is unknown.
+    """
     part = replayed_part(trace, named)
     out: dict[str, pl.DataFrame | LlmprofError] = {}
     plans: dict[str, list[Plan]] = {}
@@ -167,8 +198,13 @@ def replayed(
             plans[text] = _plans(part.trace, (change_of(text),))
         except LlmprofError as error:
             out[text] = error
-    results = [part.numbered(rows.drop("moved")) for rows in periods_of(part.trace, list(plans.values()))]
-    return out | dict(zip(plans, results, strict=True))
+    for text, rows in zip(plans, periods_of(part.trace, list(plans.values())), strict=True):
+        without = _in_plain_time(part.trace, (change_of(text),)).select(
+            "rank", "step", pl.col("recorded_ns", *(f"{level}_ns" for level in LEVELS)).name.prefix("plain_")
+        )
+        rows = rows.drop("moved").join(without, on=["rank", "step"], how="left", maintain_order="left")
+        out[text] = part.numbered(rows)
+    return out
 
 
 def _plans(trace: Trace, made: tuple[Change, ...]) -> list[Plan]:
@@ -188,7 +224,7 @@ def periods_of(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
     if not groups:
         return []
     built = graph(trace)
-    recorded = periods(built, built.time).rename({"period_ns": "recorded_ns"})
+    recorded = periods(built, built.time)
     middle = LEVELS.index("middle")
     times = times_of([plan for plans in groups for plan in plans])
     out, column = [], 0
@@ -196,18 +232,44 @@ def periods_of(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
         each = [periods(built, times[:, column + n]) for n in range(len(plans))]
         column += len(plans)
         by_level = [each[min(n, len(each) - 1)] for n in range(len(LEVELS))]
-        longer = by_level[middle]["period_ns"] > recorded["recorded_ns"]
+        longer = by_level[middle]["period_ns"] > recorded["period_ns"]
         moved = longer & (by_level[middle]["end_ns"] <= recorded["end_ns"])
         out.append(
             recorded.with_columns(
-                (recorded["recorded_ns"] - _lasting(recorded, one)).alias(f"{level}_ns")
+                (recorded["period_ns"] - _lasting(recorded, one)).alias(f"{level}_ns")
                 for level, one in zip(LEVELS, by_level, strict=True)
             )
             .with_columns(moved=moved)
             .filter(~pl.col("phase").is_in(sorted(plans[0].left_out)).fill_null(value=False))
+            .rename({"period_ns": "recorded_ns"})
             .drop("end_ns")
         )
     return out
+
+
+def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
+    """Times of each step of decode without the profiler, by the levels of changes; no rows if unknown."""
+    levels = [f"{level}_ns" for level in LEVELS]
+    known = plain(trace)
+    if known is None:
+        return pl.DataFrame(schema=_STEPS | dict.fromkeys(("recorded_ns", *levels), pl.Float64()))
+    plans = []
+    for level in LEVELS:
+        plan = Plan(graph(trace), level)
+        plan.host(known.host[level])
+        for change in made:
+            change.apply(plan, trace)
+        plans.append(plan)
+    after = [periods(plan.built, times) for plan, times in zip(plans, times_of(plans).T, strict=True)]
+    middle = known.steps["middle"].with_columns(recorded_ns=pl.col("period_ns") * known.rest["middle"])
+    return middle.select(
+        *_STEPS,
+        "recorded_ns",
+        *(
+            (middle["recorded_ns"] - known.rest[level] * _lasting(known.steps[level], changed)).alias(f"{level}_ns")
+            for level, changed in zip(LEVELS, after, strict=True)
+        ),
+    ).filter(phase=PHASE)
 
 
 def _lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
@@ -217,12 +279,12 @@ def _lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
     a change lets some step of a rank end later, its gains are the differences of the times alone.
     """
     earlier = recorded["end_ns"] - changed["end_ns"]
-    before = earlier - (recorded["recorded_ns"] - changed["period_ns"])
+    before = earlier - (recorded["period_ns"] - changed["period_ns"])
     shifts = recorded.select("rank", earlier=earlier, before=before)
     lasting = pl.col("earlier").cum_min(reverse=True).over("rank")
-    plain = pl.col("earlier") - pl.col("before")
     never_later = pl.min_horizontal("earlier", "before").min().over("rank") >= 0
-    gain = pl.when(never_later).then((lasting - pl.col("before")).clip(lower_bound=0)).otherwise(plain)
+    lasts = (lasting - pl.col("before")).clip(lower_bound=0)
+    gain = pl.when(never_later).then(lasts).otherwise(pl.col("earlier") - pl.col("before"))
     return shifts.select(gain).to_series()
 
 

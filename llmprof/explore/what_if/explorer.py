@@ -339,7 +339,7 @@ class WhatIf(Explorer):
             return None
         changes = [change.words for change in made if not change.error]
         title = in_words(frame, len(good)).removesuffix(f" {_ADD}")
-        return to_png_bytes(step_times(frame, title=title, changes=changes), scale=1.25)
+        return to_png_bytes(step_times(in_both_times(frame), title=title, changes=changes), scale=1.25)
 
     @answers(busy="building the graph of what waits for what", offers=list[Offer], works=list[tuple[str, str]], why=str)
     def _on_choices(self) -> Answer:
@@ -353,7 +353,7 @@ class WhatIf(Explorer):
     def _on_predict(self, *, changes: list[str]) -> Answer:
         frame, made, good = self._predicted(changes)
         return {
-            "rows": frame.drop("moved", "changes", "unknown").to_dicts(),
+            "rows": in_both_times(frame).select(Predicted.__struct_fields__).to_dicts(),
             "made": msgspec.to_builtins(made),
             "words": in_words(frame, len(good)),
             "python": _python(good),
@@ -372,21 +372,43 @@ class WhatIf(Explorer):
             return analyze.what_if(self.trace), made, []
 
 
+def in_both_times(frame: pl.DataFrame) -> pl.DataFrame:
+    """The frame with a further row for each phase whose time without the profiler is known."""
+    times = [f"{name}_ns" for name in ("recorded", "predicted", "low", "high")]
+    plain = frame.filter(pl.col("plain_recorded_ns").is_not_null())
+    plain = plain.with_columns(
+        phase=pl.format("{}, without the profiler", "phase"), **{name: f"plain_{name}" for name in times}
+    )
+    gains = {f"gain_{name}_ns": pl.col("recorded_ns") - pl.col(f"{other}_ns") for name, other in _ENDS.items()}
+    gained = pl.col("recorded_ns") - pl.col("predicted_ns")
+    plain = plain.with_columns(gain_ns=gained, speedup=pl.col("recorded_ns") / pl.col("predicted_ns"), **gains)
+    return pl.concat([frame, plain])
+
+
+_ENDS: Final = {"low": "high", "high": "low"}
+"""The least gain is that of the longest step."""
+
+
 def in_words(frame: pl.DataFrame, changes: int) -> str:
-    """The result in a sentence: of the phase with the most recorded time."""
+    """The result in a sentence: of the phase with the most recorded time, without the profiler where that is known."""
     if frame.is_empty():
         return "No step was recorded."
     row = frame.sort(pl.col("recorded_ns") * pl.col("steps"), descending=True).row(0, named=True)
+    plain = row["plain_recorded_ns"] is not None
+    of = "plain_" if plain else ""
     what = f"A step of {row['phase']} (median, end to end)" if row["phase"] is not None else "The recording"
-    recorded, predicted, low, high = (format_ns(row[f"{name}_ns"]) for name in ("recorded", "predicted", "low", "high"))
+    times = [row[f"{of}{name}_ns"] for name in ("recorded", "predicted", "low", "high")]
+    recorded, predicted, low, high = map(format_ns, times)
+    took = f"{recorded} without the profiler ({format_ns(row['recorded_ns'])} under it)" if plain else recorded
     if not changes:
-        return f"{what} takes {recorded}. {_ADD}"
-    share = (row["recorded_ns"] - row["predicted_ns"]) / max(row["recorded_ns"], 1.0)
+        return f"{what} takes {took}. {_ADD}"
+    share = (times[0] - times[1]) / max(times[0], 1.0)
     if abs(share) < LEAST_SHARE:
-        return f"{what} stays at {recorded}: something else sets its pace (analyze.critical_path says what)."
+        return f"{what} stays at {took}: something else sets its pace (analyze.critical_path says what)."
     between = f" ({low} to {high})" if low != high else ""
     word = "less" if share > 0 else "more"
-    said = f"{what}: {recorded} recorded, {predicted} predicted{between}, {format_share(abs(share))} {word}."
+    took = took if plain else f"{recorded} recorded"
+    said = f"{what}: {took}, {predicted} predicted{between}, {format_share(abs(share))} {word}."
     return " ".join(filter(None, (said, moved_in_words(row))))
 
 

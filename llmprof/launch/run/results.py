@@ -21,6 +21,7 @@ from llmprof.launch.run.failures import check
 from llmprof.launch.run.folder import RunFolder, machine
 from llmprof.readers import read
 from llmprof.readers.ncu.reader import read_metrics
+from llmprof.readers.saved import with_facts_of_run
 from llmprof.storage import files
 from llmprof.trace import Trace
 from llmprof.units import NS_PER_S
@@ -273,7 +274,8 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
         advice = (summary.get("capture") or {}).get("advice") or "see state.json and experiment.log of the run"
         raise NotCapturedError(f"{folder.path.name} has no {folder.sqlite.name}", hint=advice)
     try:
-        return read(folder.traces if config.profile_mode in _TRACES else folder.sqlite)
+        trace = read(folder.traces if config.profile_mode in _TRACES else folder.sqlite)
+        return with_facts_of_run(folder.path, trace)
     except ReadError as error:
         raise CaptureError(
             f"the capture cannot be read: {error.found}",

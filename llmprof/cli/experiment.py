@@ -16,6 +16,7 @@ from llmprof import text
 from llmprof.cli.output import Failing, Terminal, to_json
 from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
+from llmprof.launch.engines import interpreter
 
 if TYPE_CHECKING:
     from llmprof.experiments.bandwidth import Bandwidth
@@ -76,8 +77,9 @@ def _stamped(name: str) -> str:
 def _bandwidth(args: Namespace, folder: Path, terminal: Terminal) -> Bandwidth:
     from llmprof.experiments.bandwidth import run_bandwidth
 
-    where: dict[str, Any] = {"python": args.python} if args.python else {}
-    return run_bandwidth(folder / _stamped("bandwidth_test"), spec=args.spec, progress=terminal.progress, **where)
+    python = args.python or interpreter(["torch"])
+    place = folder / _stamped("bandwidth_test")
+    return run_bandwidth(place, spec=args.spec, progress=terminal.progress, python=python)
 
 
 def _points(args: Namespace, folder: Path, layouts: list[tuple[int, int]], terminal: Terminal) -> pl.DataFrame:

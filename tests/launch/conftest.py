@@ -53,7 +53,7 @@ class StandIns:
     def config(self, **values: object) -> ExperimentConfig:
         """A configuration that runs on the stand-ins."""
         usual = {"model": str(self.model), "results_dir": str(self.folder / "results"), "monitor_hz": 0, "repeat": 2}
-        return ExperimentConfig.from_dict(usual | values)
+        return ExperimentConfig.from_dict(usual | {"python": sys.executable} | values)
 
     @property
     def argv(self) -> list[list[str]]:

@@ -111,6 +111,7 @@ def test_a_newer_version_is_asked_by_arguments(newest):
         "skip_tokenizer_init": True,
         "enable_prefix_caching": False,
         "worker_extension_cls": "llmprof_worker.LlmprofWorker",
+        "gdn_prefill_backend": "triton",
         "max_num_seqs": 4,
         "disable_log_stats": False,
         "profiler_config": {
@@ -304,7 +305,8 @@ MESSAGES = {
     "Value error, Model architectures ['Abc'] are not supported for now.": "architecture",
     "OSError: abc is not a local folder and is not a valid model identifier": "config.json",
     "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690": "NCCL_DEBUG",
-    "ModuleNotFoundError: No module named 'flashinfer'": "VLLM_USE_FLASHINFER_SAMPLER",
+    "ModuleNotFoundError: No module named 'flashinfer'": "gdn_prefill_backend: triton",
+    "RuntimeError: FlashInfer sampling does not support this device": "VLLM_USE_FLASHINFER_SAMPLER",
     "ModuleNotFoundError: No module named 'jmespath'": "install",
     "AttributeError: 'profile' object has no attribute 'annotate_context_manager'": "another version",
 }
@@ -464,7 +466,8 @@ def test_the_command_of_the_server_has_the_options_of_the_engine(vllm):
         *("--dtype", "bfloat16", "--max-model-len", "128"),
         *("--tensor-parallel-size", "2", "--pipeline-parallel-size", "1", "--distributed-executor-backend", "mp"),
         *("--seed", "0", "--load-format", "dummy", "--skip-tokenizer-init", "--no-enable-prefix-caching"),
-        *("--worker-extension-cls", "llmprof_worker.LlmprofWorker", "--api-key", "k", "--max-num-seqs", "4"),
+        *("--worker-extension-cls", "llmprof_worker.LlmprofWorker", "--gdn-prefill-backend", "triton"),
+        *("--api-key", "k", "--max-num-seqs", "4"),
         *("--profiler-config", json.dumps(profiler), "--served-model-name", "model"),
     ]
     assert ran.worker["dropped_engine_args"] == ["frob"]

@@ -78,7 +78,7 @@ class StandInVllm:
             (path / "__init__.py").touch()
         (package / "__init__.py").write_text((HERE / "llm.py").read_text())
         (package / "entrypoints" / "cli" / "main.py").write_text((HERE / "server.py").read_text())
-        fields = COMMON if self.old else [*COMMON, "profiler_config"]
+        fields = COMMON if self.old else [*COMMON, "profiler_config", "gdn_prefill_backend"]
         (package / "engine" / "arg_utils.py").write_text(_class("EngineArgs", fields))
         (package / "entrypoints" / "openai" / "cli_args.py").write_text(_class("FrontendArgs", ["api_key"]))
         profiler = ["profiler", *(f"torch_profiler_{name}" for name in TORCH), "max_iterations", "ignore_frontend"]

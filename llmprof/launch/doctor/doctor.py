@@ -688,7 +688,10 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
         return
     missing = [name for name in packages if name not in interpreter.modules]
     if missing:
-        advice = f"install {' and '.join(missing)} there, or set python to an interpreter that has the engine"
+        advice = (
+            f"install {' and '.join(missing)} there, or set python (or LLMPROF_ENGINE_PYTHON) to an interpreter that "
+            "has the engine; in the repository of llmprof, make engine installs vLLM's CPU build and transformers"
+        )
         sentence = f"Python {interpreter.python} without {' and '.join(missing)}"
         yield Finding("engine", "fail", sentence, expected, advice)
         return

@@ -10,7 +10,9 @@ import ast
 import difflib
 import importlib.util
 import json
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ from llmprof import plugins
 from llmprof.errors import ConfigError
 from llmprof.launch.engines.engine import Engine
 
-__all__ = ["BUILT_IN", "Engine", "engine", "engines", "script"]
+__all__ = ["BUILT_IN", "Engine", "engine", "engines", "interpreter", "script"]
 
 BUILT_IN: Final = (
     "llmprof.launch.engines.engine:VLLM_OFFLINE",
@@ -59,6 +61,20 @@ def engine(name: str, *, served: bool = False) -> Engine:
         others = ", ".join(sorted({entry.name for entry in engines() if entry.served}))
         raise ConfigError(f"the engine {name} has no server", hint=f"choose engine {others} for served runs")
     raise ConfigError(f"the engine {name} runs as a server only", hint="set served: true")
+
+
+_MADE: Final = Path(__file__).parents[3] / ".venv-vllm"
+"""Environment that ``make engine`` fills."""
+
+
+def interpreter(packages: Collection[str]) -> str:
+    """Python with some packages: that of ``LLMPROF_ENGINE_PYTHON``, else this one, else that of ``make engine``."""
+    if named := os.environ.get("LLMPROF_ENGINE_PYTHON"):
+        return named
+    here = all(importlib.util.find_spec(name) is not None for name in packages)
+    if here or not all(any(_MADE.glob(f"lib/python*/site-packages/{name}")) for name in packages):
+        return sys.executable
+    return str(_MADE / "bin" / "python")
 
 
 def script(job: Mapping[str, Any]) -> str:

@@ -110,8 +110,9 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
     (
         r"no module named 'flashinfer|flashinfer(?:(?!flashinfer).)*?(?:not|fail)",
-        "the engine's sampler needs flashinfer, which does not work here",
-        "set environment VLLM_USE_FLASHINFER_SAMPLER: '0', or install flashinfer",
+        "a part of the engine needs flashinfer, which does not work here",
+        "install the flashinfer that the engine names; without it, models with linear attention (gated delta nets) "
+        "need engine_args gdn_prefill_backend: triton, and the sampler environment VLLM_USE_FLASHINFER_SAMPLER: '0'",
     ),
     (
         r"trust_remote_code",

@@ -115,6 +115,8 @@ def engine_options(
         # eager pipelines of vLLM 0.32 stop at an assertion on a CPU, since their warm-up is skipped
         options |= {"enforce_eager": False, "compilation_config": {"mode": 2, "backend": "eager"}}
         record.note("enforce_eager is false: vLLM's pipelines on a CPU need it")
+    if platform == "cuda" and importlib.util.find_spec("flashinfer") is None:
+        options["gdn_prefill_backend"] = "triton"  # what linear attention chooses on Hopper imports flashinfer
     if platform == "cpu":
         options["max_num_seqs"] = max(8, job["batch_size"])
     known_names = fields_of(vllm_folder() / "engine" / "arg_utils.py", "EngineArgs", "AsyncEngineArgs")

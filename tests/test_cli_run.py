@@ -112,6 +112,52 @@ class TestDryRun:
         )
         assert code == 0
         assert out.count("# engine") == 8  # four batch sizes, two lengths
+        heads = [line for line in out.splitlines() if line.startswith("# point")]
+        assert heads[0] == "# point 1 of 8: batch_size=1, max_tokens=4"
+        assert heads[-1] == "# point 8 of 8: batch_size=8, max_tokens=8"
+
+    def test_of_a_sweep_as_json(self, run):
+        said = run("sweep", "--model", "random:tiny", "--dry-run", "--json", "--parameter-sweep", "batch_size:1,2")[1]
+        assert [point["values"] for point in json.loads(said)["points"]] == [{"batch_size": 1}, {"batch_size": 2}]
+        assert [point["config"]["batch_size"] for point in json.loads(said)["points"]] == [1, 2]
+
+
+class TestOtherNames:
+    """Options and defaults of scripts that llmprof takes the place of."""
+
+    @staticmethod
+    def config(run, *argv) -> dict:
+        code, out, err = run("run", "--dry-run", "--json", *argv)
+        assert code == 0, err
+        return json.loads(out)["config"]
+
+    def test_options(self, run):
+        said = self.config(run, "--model-path", "/models/Qwen", "--base-prompt", "one", "--base-prompt", "two")
+        assert (said["model"], said["prompt"]) == ("/models/Qwen", ["one", "two"])
+
+    def test_a_preset_stands_below_the_file_and_the_options(self, run, tmp_path):
+        file = tmp_path / "c.yaml"
+        file.write_text("model_path: /models/Qwen\nbase_prompt: Hello\nmax_tokens: 7\n")
+        said = self.config(run, "--config", str(file), "--preset", "classic", "--batch-size", "3")
+        names = ("model", "prompt", "profile_mode", "max_tokens", "temperature", "batch_size")
+        assert [said[name] for name in names] == ["/models/Qwen", "Hello", "inference_only", 7, 0.7, 3]
+        file.write_text("model_path: /models/Qwen\npreset: classic\n")
+        said = self.config(run, "--config", str(file), "--profile-mode", "torch")
+        assert [said[name] for name in names] == ["/models/Qwen", None, "torch", 100, 0.7, 1]
+
+    def test_a_sweep_takes_either_preset(self, run):
+        argv = ["sweep", "--model", "random:tiny", "--dry-run", "--json", "--preset", "classic"]
+        points = json.loads(run(*argv, "--parameter-sweep", "max_tokens:4")[1])["points"]
+        assert [(point["config"]["max_tokens"], point["config"]["temperature"]) for point in points] == [(4, 0.7)]
+
+    def test_a_preset_that_is_none(self, run, tmp_path):
+        with pytest.raises(SystemExit) as ended:
+            run("run", "--model", "m", "--preset", "fast", "--dry-run")
+        assert ended.value.code == 2
+        file = tmp_path / "c.yaml"
+        file.write_text("model: m\npreset: fast\n")
+        code, _, err = run("run", "--config", str(file), "--dry-run")
+        assert (code, "c.yaml: there is no preset 'fast'; expected one of classic" in err) == (2, True)
 
 
 def finished(folder, trace=None, **values) -> FakeRun:
@@ -246,16 +292,24 @@ class TestSweep:
         assert [row["state"] for row in healed["comparison"]] == ["finished", "failed"]
         assert runs.ran == [(1, 16), (2, 16), (2, 16)]
 
+    @pytest.mark.parametrize("more", [[], ["--json"]])
+    def test_fails_if_every_point_failed(self, run, tmp_path, monkeypatch, more):
+        monkeypatch.setattr("llmprof.batch.runner.ExperimentRunner", Runs(b1=fail, b2=fail))
+        argv = ["--model", "random:tiny", "--results-dir", str(tmp_path), "--parameter-sweep", "batch_size:1,2"]
+        code, out, _ = run("sweep", *argv, "--fresh-engine", "--no-report", *more)
+        assert (code, out.count("lower batch_size.")) == (1, 2 + 2 * bool(more))
+
     @pytest.mark.parametrize(
         ("argv", "words"),
         [
             (["--model", "m"], "nothing to sweep"),
             (["--model", "m", "--preset", "fast"], "no preset 'fast'"),
+            (["--model", "m", "--preset", "classic"], "nothing to sweep"),
             (["--model", "m", "--parameter-sweep", "batch_size"], "has no values"),
             (["--resume", "x", "--preset", "quick"], "the folder alone"),
             (["--resume", "/nowhere"], "no sweep in /nowhere"),
         ],
-        ids=["nothing", "preset", "text", "resume", "no-folder"],
+        ids=["nothing", "preset", "classic", "text", "resume", "no-folder"],
     )
     def test_what_cannot_be(self, run, argv, words):
         code, _, err = run("sweep", *argv, "--no-progress")

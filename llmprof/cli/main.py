@@ -326,7 +326,8 @@ def _launching(
     if named("sweep"):
         from llmprof.batch import PRESETS
 
-        sweep.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)}")
+        words = f"points to run: {', '.join(PRESETS)}; or the preset classic of llmprof run"
+        sweep.add_argument("--preset", metavar="NAME", help=words)
     sweep.add_argument("--fresh-engine", action="store_true", help="start the engine again for each point")
     sweep.add_argument("--shuffle", action="store_true", help="measure the points in a random order, against drift")
     for sub in (run, sweep):
@@ -350,7 +351,7 @@ def _launching(
         from llmprof.cli.run import add_config_options
 
         for sub in (run, sweep, doctor):
-            add_config_options(sub)
+            add_config_options(sub, presets=sub is not sweep)
     words = "measure the bandwidth of the hardware, and how a model scales with length and devices"
     add("experiment", "experiment", words, shared, options=_of("experiment", "add_experiment_options"))
 

@@ -16,9 +16,9 @@ import polars as pl
 
 from llmprof import text
 from llmprof.cli.analyze import findings_text
-from llmprof.cli.output import Terminal, to_json, wrapped
+from llmprof.cli.output import Failing, Terminal, to_json, wrapped
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError
-from llmprof.launch.engines import engines
+from llmprof.launch.engines import engines, interpreter
 from llmprof.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
@@ -31,19 +31,24 @@ def share(text: str) -> float:
     return float(number[:-1]) / 100 if number.endswith("%") else float(number)
 
 
-def add_config_options(parser: argparse.ArgumentParser) -> None:
+def add_config_options(parser: argparse.ArgumentParser, *, presets: bool = True) -> None:
     """Give a parser the options of a configuration, which are its fields; options that are not given stay None."""
-    from llmprof.launch.config.options import SIZES, ExperimentConfig
+    from llmprof.launch.config.options import PRESETS, SIZES, ExperimentConfig
 
     what = parser.add_argument_group("what to run")
     what.add_argument("--config", type=Path, metavar="FILE", help="YAML or JSON file; options override it")
+    if presets:
+        all_of = [f"{name}: {', '.join(f'{k} {v}' for k, v in values.items())}" for name, values in PRESETS.items()]
+        words = f"other defaults, below the file and the options ({'; '.join(all_of)})"
+        what.add_argument("--preset", choices=tuple(PRESETS), metavar="NAME", help=words)
     hints = typing.get_type_hints(ExperimentConfig)
     for field in dataclasses.fields(ExperimentConfig):
         usual, words = field.default, field.metadata["help"]
-        if field.name != "python" and usual is not None and usual is not dataclasses.MISSING:
+        if usual not in {None, ""} and usual is not dataclasses.MISSING:
             words += f" (default: {'yes' if usual is True else 'no' if usual is False else usual})"
         read_by = _read_by(field.name, hints[field.name])
-        what.add_argument(_flag(field.name), dest=field.name, help=words.replace("%", "%%"), **read_by)
+        flags = (_flag(field.name), *_OTHER_NAMES.get(field.name, ()))
+        what.add_argument(*flags, dest=field.name, help=words.replace("%", "%%"), **read_by)
     sizes = parser.add_argument_group("timing of operators (mode ops)")
     of_sizes = [f"{name}: {size['steps']} timed steps of {size['max_tokens']} tokens" for name, size in SIZES.items()]
     sizes.add_argument("--size", choices=tuple(SIZES), metavar="NAME", help="; ".join(of_sizes))
@@ -77,6 +82,7 @@ _SIZED = {
 }
 
 
+_OTHER_NAMES = {"model": ("--model-path",), "prompt": ("--base-prompt",)}
 _FLAGS = {"environment": "--env"} | {name: f"--{name[:-1]}" for name in ("engine_args", *_OF_TOOLS)}
 
 
@@ -86,11 +92,13 @@ def _flag(name: str) -> str:
 
 def changes(args: Namespace) -> dict[str, Any]:
     """Collect the options that were given, under their names in the configuration."""
-    from llmprof.launch.config.options import ExperimentConfig, sized
+    from llmprof.launch.config.options import PRESETS, ExperimentConfig, sized
 
     names = [field.name for field in dataclasses.fields(ExperimentConfig)]
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
     parts = {name: value for name in _SIZED if (value := getattr(args, name)) is not None}
+    if args.preset in PRESETS:
+        given["preset"] = args.preset
     if args.prompt is not None and len(args.prompt) == 1:
         given["prompt"] = args.prompt[0]
     if args.input_tokens is not None:
@@ -110,7 +118,7 @@ def config_of(args: Namespace) -> ExperimentConfig:
     given = changes(args)
     if args.config is None:
         return ExperimentConfig.from_dict(given)
-    config = ConfigManager.load_config(args.config)
+    config = ConfigManager.load_config(args.config, preset=given.pop("preset", None))
     for name in _MAPPINGS & given.keys():
         given[name] = dict(getattr(config, name)) | given[name]
     if given.keys() & {"prompt", "prompt_file", "input_tokens"}:
@@ -164,7 +172,7 @@ def run(args: Namespace, terminal: Terminal) -> str:
     else:
         config = config_of(args)
         if args.dry_run:
-            return commands_of(config, json=args.json)
+            return to_json(_commands(config)) if args.json else _commands_text(config)
         done = launch.ExperimentRunner(config, progress=terminal.progress, check=args.check).run()
     files: list[tuple[str, Path]] = []
     if args.report:
@@ -180,18 +188,21 @@ def run(args: Namespace, terminal: Terminal) -> str:
     return "\n\n".join(filter(None, (_requests(done), _capture(done, terminal), _places(done, files))))
 
 
-def commands_of(config: ExperimentConfig, *, json: bool) -> str:
-    """Print the command lines of a run without starting or writing anything."""
+def _commands(config: ExperimentConfig) -> dict[str, Any]:
+    """Command lines of a run and its configuration; nothing is started or written."""
     from llmprof import launch
     from llmprof.launch.config import disclosure
     from llmprof.launch.run.command import environment
 
-    plan, variables = launch.plan(config), disclosure.environment(environment(config))
-    if json:
-        summary = {"commands": [{"pass": name, "argv": argv} for name, argv in plan], "environment": variables}
-        return to_json(summary | {"config": disclosure.config(config).to_dict()})
-    lines = [f"# {name}\n{shlex.join(argv)}" for name, argv in plan]
-    exported = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    commands = [{"pass": name, "argv": argv} for name, argv in launch.plan(config)]
+    variables = disclosure.environment(environment(config))
+    return {"commands": commands, "environment": variables, "config": disclosure.config(config).to_dict()}
+
+
+def _commands_text(config: ExperimentConfig) -> str:
+    said = _commands(config)
+    exported = " ".join(f"{name}={shlex.quote(value)}" for name, value in said["environment"].items())
+    lines = [f"# {one['pass']}\n{shlex.join(one['argv'])}" for one in said["commands"]]
     return "\n".join([f"# environment\n{exported}", *lines])
 
 
@@ -341,7 +352,7 @@ def _self_test(args: Namespace) -> str:
     """Compare the timer of operators with PyTorch's profiler on a known kernel."""
     from llmprof.experiments.self_test import self_test
 
-    test = self_test(**({"python": args.python} if args.python else {}))
+    test = self_test(args.python or interpreter(["torch"]))
     if args.json:
         return to_json(test)
     kind = "CUDA events" if test["platform"] == "cuda" else "the clock of the host (there is no GPU)"
@@ -362,8 +373,9 @@ _COLUMNS = (
 
 
 def sweep(args: Namespace, terminal: Terminal) -> str:
-    """Run every point of a sweep and compare them."""
+    """Run every point of a sweep and compare them; a failure if no point finished."""
     from llmprof import batch
+    from llmprof.batch.parameters import label, points
 
     options: dict[str, Any] = {
         "progress": terminal.progress,
@@ -379,8 +391,14 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
         parameters = _parameters(args)
         config = config_of(args)
         if args.dry_run:
-            plans = [commands_of(point, json=False) for point in batch.configs(config, parameters)]
-            return "\n\n".join(plans)
+            configs = batch.configs(config, parameters)
+            planned = list(zip(points(parameters), configs, strict=True))
+            if args.json:
+                return to_json({"points": [{"values": values} | _commands(point) for values, point in planned]})
+            return "\n\n".join(
+                f"# point {k} of {len(planned)}: {label(values)}\n{_commands_text(point)}"
+                for k, (values, point) in enumerate(planned, 1)
+            )
         done = batch.BatchRunner(config, **options).run_parameter_sweep(parameters)
     files: dict[str, Path] = {}
     if args.report:
@@ -394,12 +412,14 @@ def sweep(args: Namespace, terminal: Terminal) -> str:
             "comparison": done.comparison.to_dicts(),
             "failed": done.failed,
         }
-        return to_json(summary | {"files": list(files.values())})
+        out = to_json(summary | {"files": list(files.values())})
+        return out if done.runs else Failing(out)
     columns = [*done.parameters, *_COLUMNS]
     lines = [text.table(_with_intervals(done.comparison), width=terminal.width, columns=columns)]
     lines += [f"failed: {text.plain(label)}: {text.plain(error)}" for label, error in done.failed.items()]
     named = [("Sweep", str(done.folder)), *((name, str(path)) for name, path in files.items())]
-    return "\n".join([*lines, "", text.pairs(named, indent="")])
+    out = "\n".join([*lines, "", text.pairs(named, indent="")])
+    return out if done.runs else Failing(out)
 
 
 def _with_intervals(comparison: pl.DataFrame) -> pl.DataFrame:
@@ -415,8 +435,13 @@ def _with_intervals(comparison: pl.DataFrame) -> pl.DataFrame:
 
 def _parameters(args: Namespace) -> dict[str, list[Any]]:
     from llmprof import batch
+    from llmprof.launch.config.options import PRESETS
 
-    if not args.preset and not args.parameter_sweep:
-        raise ConfigError("there is nothing to sweep", expected="--parameter-sweep NAME:VALUE,… or --preset NAME")
-    parameters = batch.preset(args.preset, devices=batch.devices()) if args.preset else {}
+    points = None if args.preset in PRESETS else args.preset
+    if not points and not args.parameter_sweep:
+        raise ConfigError(
+            "there is nothing to sweep",
+            expected=f"--parameter-sweep NAME:VALUE,… or --preset {', '.join(batch.PRESETS)}",
+        )
+    parameters = batch.preset(points, devices=batch.devices()) if points else {}
     return parameters | (batch.parse(args.parameter_sweep) if args.parameter_sweep else {})

@@ -1,5 +1,6 @@
 """Report of a run: sections on requests, the profiler's cost and the monitors, in addition to those of its trace."""
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -392,7 +393,8 @@ class Visualizer:
         -------
         list of pathlib.Path
             ``{experiment}_kernel_time.png, _cuda_api.png, _requests.png, _counters.png, _dashboard.png`` in the run's
-            folder. What the run did not record has no picture; :attr:`missing` says why.
+            folder, with links to them in ``visualization``. What the run did not record has no picture;
+            :attr:`missing` says why.
 
         Raises
         ------
@@ -411,7 +413,16 @@ class Visualizer:
                 self.missing[drawing.name] = str(error)
                 continue
             written.append(files.write(run.folder.path / f"{run.config.name}_{drawing.name}.png", picture))
+        self._link(*written)
         return written
+
+    def _link(self, *paths: Path) -> None:
+        """Name files of the run under ``visualization``, too; a file system without links has them once."""
+        with contextlib.suppress(OSError):
+            (folder := self._run.folder.path / "visualization").mkdir(exist_ok=True)
+            for path in paths:
+                if not (link := folder / path.name).is_symlink():
+                    link.symlink_to(Path("..", path.name))
 
     def generate_report_html(self) -> Path:
         """Write the report of the run.
@@ -419,8 +430,8 @@ class Visualizer:
         Returns
         -------
         pathlib.Path
-            ``report/index.html`` in the run's folder; the charts and frames of the report are beside it. A run without
-            a timeline has a report of its requests.
+            ``report/index.html`` in the run's folder; the charts and frames of the report are beside it, and
+            ``visualization/report`` is a link to them. A run without a timeline has a report of its requests.
 
         Raises
         ------
@@ -428,6 +439,7 @@ class Visualizer:
             The folder cannot be written.
         """
         run, target = self._run, self._run.folder.path / REPORT
+        self._link(target)
         first, about, title = sections(run), facts(run), _title(run)
         try:
             trace = run.trace

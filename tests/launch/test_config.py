@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmprof.errors import ConfigError, OutputError
-from llmprof.launch import ConfigManager, ExperimentConfig, plan
+from llmprof.launch import ConfigManager, ExperimentConfig, engines, plan
 from llmprof.launch.config import models
 from llmprof.launch.config.options import template
 from llmprof.launch.engines._job import token_ids, turns
@@ -37,7 +37,8 @@ def refused(**values) -> str:
     return str(caught.value)
 
 
-def test_only_the_model_is_asked_for():
+def test_only_the_model_is_asked_for(monkeypatch):
+    monkeypatch.setenv("LLMPROF_ENGINE_PYTHON", sys.executable)
     made = ExperimentConfig(model="random:tiny")
     assert (made.profile_mode, made.engine, made.batch_size, made.max_tokens) == ("torch", "vllm", 1, 16)
     assert made.python == sys.executable
@@ -59,6 +60,43 @@ def test_only_the_model_is_asked_for():
 def test_the_name_comes_from_the_model_and_the_mode(model, mode, name):
     assert config(model=model, profile_mode=mode).name == name
     assert config(model=model, experiment_name="mine").name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("named", "where", "chosen"),
+    [
+        ("/opt/python", (("vllm", "torch"), ("vllm", "torch")), "/opt/python"),
+        ("", (("vllm", "torch"), ("vllm", "torch")), "this"),
+        ("", (("torch",), ("vllm", "torch")), "made"),
+        ("", ((), ("torch",)), "this"),
+    ],
+    ids=["variable", "here", "make-engine", "nowhere"],
+)
+def test_the_python_is_one_that_has_the_engine(tmp_path, monkeypatch, named, where, chosen):
+    here, there = where
+    monkeypatch.setenv("LLMPROF_ENGINE_PYTHON", named)
+    monkeypatch.setattr(engines, "_MADE", tmp_path)
+    for package in there:
+        (tmp_path / "lib" / "python3.12" / "site-packages" / package).mkdir(parents=True)
+    monkeypatch.setattr(engines.importlib.util, "find_spec", lambda name: name if name in here else None)
+    python = {"this": sys.executable, "made": str(tmp_path / "bin" / "python")}.get(chosen, chosen)
+    assert config().python == python
+    assert config(python="/mine/python").python == "/mine/python"
+
+
+def test_names_and_defaults_of_other_tools():
+    made = ExperimentConfig(model_path="/models/Qwen", base_prompt="Hello", preset="classic", max_tokens=7)
+    assert (made.model, made.prompt, made.max_tokens) == ("/models/Qwen", "Hello", 7)
+    assert (made.profile_mode, made.temperature, made.batch_size) == ("inference_only", 0.7, 1)
+    assert made.replace(model_path="m", preset="classic").max_tokens == 100
+    assert config(model="/x/y", model_name="My Qwen").name == "My-Qwen_torch"
+    assert made.replace(model_name="org/Q", profile_mode="nsys").name == "Q_nsys", "the mode stays in the name"
+    assert "given together" in refused(model_path="m")
+    assert "one of classic" in refused(preset=1)
+    with pytest.raises(ConfigError, match="names no model"):
+        ExperimentConfig()
+    with pytest.raises(ConfigError, match="unknown key 'base_promt'"):
+        ExperimentConfig(model="m", base_promt="Hello")
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,10 @@ def test_nsys_records_exports_and_counts(stand_ins):
     numbers = json.loads(run.folder.nsys_metrics.read_text())
     assert numbers["kernels"] == run.trace.kernels.height == 3312
     assert numbers["kernel_time_ns"] == run.trace.kernels["dur_ns"].sum()
+    assert numbers["summary"]["kernels"] == 3312
+    assert numbers["summary"]["kernel_names"] == run.trace.kernels["name"].n_unique()
+    first = numbers["top_kernels"][0]
+    assert first["time_percentage"] == pytest.approx(100 * first["total_ns"] / numbers["kernel_time_ns"])
     assert sum(row["total_ns"] for row in numbers["categories"]) == sum(
         row["kernel_time_ns"] + row["copy_time_ns"] for row in numbers["ranks"]
     )

@@ -74,6 +74,10 @@ def test_a_run_without_a_trace_has_its_requests_and_says_what_is_missing(folder_
     assert "A run in mode inference_only records no timeline." in text
     assert "the repeats disagree" in text
     assert (page.parent / "requests.csv").is_file()
+    beside = run.folder.path / "visualization"
+    assert {path.name for path in beside.iterdir()} == {path.name for path in written} | {"report"}
+    assert (beside / "report" / "index.html").read_text("utf-8") == text
+    assert (beside / written[0].name).read_bytes() == written[0].read_bytes()
 
 
 def test_monitors_of_a_run_without_a_trace_begin_with_the_first_measured_batch(folder_of):

@@ -8,7 +8,6 @@ import functools
 import json
 import math
 import re
-import sys
 import types
 import typing
 from collections.abc import Hashable, Iterable, Mapping
@@ -19,7 +18,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from llmprof.errors import ConfigError, LaunchError
-from llmprof.launch.engines import engine, engines
+from llmprof.launch.engines import engine, engines, interpreter
 from llmprof.storage import files
 
 _FOLDED: Final = re.compile("[\x85\u2028\u2029\ufeff]")
@@ -240,24 +239,28 @@ def _words(hint: Any) -> str:
     return _WORDS.get(origin or hint, str(hint))
 
 
-_ALIASES: Final = {
-    "model_path": "model",
-    "base_prompt": "prompt",
-    "model_name": "experiment_name",
-    "name": "experiment_name",
+_ALIASES: Final = {"model_path": "model", "base_prompt": "prompt", "name": "experiment_name"}
+"""Names of keys in other tools, with ours."""
+
+PRESETS: Final[dict[str, dict[str, Any]]] = {
+    "classic": {"profile_mode": "inference_only", "max_tokens": 100, "temperature": 0.7, "batch_size": 1},
 }
-"""Names in a configuration of keys that other tools call differently."""
+"""Defaults of other tools by the name of the preset; what is given beside a preset goes over it."""
 
 
 def with_our_names(values: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Rename keys that other tools use to the keys of a configuration."""
+    """Values under the keys of a configuration, with those of a preset below them."""
     renamed: dict[Any, Any] = {}
     for key, value in values.items():
         ours = _ALIASES.get(key, key) if isinstance(key, str) else key
         if ours != key and (ours in values or ours in renamed):
             raise ConfigError(f"{key} and {ours} are given together", expected="one of them", key=key)
         renamed[ours] = value
-    return renamed
+    if (preset := renamed.pop("preset", None)) is None:
+        return renamed
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise ConfigError(f"there is no preset {preset!r}", expected=f"one of {', '.join(PRESETS)}", key="preset")
+    return PRESETS[preset] | renamed
 
 
 def template(fields: Iterable[dataclasses.Field[Any]]) -> str:
@@ -269,8 +272,7 @@ def template(fields: Iterable[dataclasses.Field[Any]]) -> str:
             lines.append(f"{one.name}: random:tiny")
         else:
             made = one.default_factory() if callable(one.default_factory) else one.default
-            shown = None if one.name == "python" else made
-            lines.append(f"# {one.name}: {json.dumps(shown)}")
+            lines.append(f"# {one.name}: {json.dumps(made)}")
         lines.append("")
     return "\n".join(lines)
 
@@ -589,12 +591,31 @@ def _option(default: Any, help: str, *, least: float | None = None) -> Any:  # n
     return field(default=default, metadata=metadata)
 
 
+def _by_other_names(made: type) -> type:
+    """Let the constructor of a configuration take the names of other tools and a preset, and refuse unknown ones."""
+    of_fields = made.__init__  # type: ignore[misc]
+
+    @functools.wraps(of_fields)
+    def init(self: ExperimentConfig, **values: Any) -> None:
+        ours = with_our_names(values)
+        refuse_unknown(ours, _hints(), "the configuration")
+        if "model" not in ours:
+            raise ConfigError("the configuration names no model", expected="model: a folder, a name or random:tiny")
+        of_fields(self, **ours)
+
+    made.__init__ = init  # type: ignore[misc]
+    return made
+
+
+@_by_other_names
 @dataclass(frozen=True, kw_only=True)
 class ExperimentConfig:
     """Description of one profiled run; every field except the model has a default.
 
     The constructor refuses wrong types, unknown keys and options that contradict each other. The meaning of each field
-    is in ``dataclasses.fields(ExperimentConfig)[i].metadata["help"]``, and in ``llmprof run --help``.
+    is in ``dataclasses.fields(ExperimentConfig)[i].metadata["help"]``, and in ``llmprof run --help``. ``model_path``
+    and ``base_prompt`` are other names of ``model`` and ``prompt``; ``preset="classic"`` gives the defaults
+    ``profile_mode="inference_only", max_tokens=100, temperature=0.7, batch_size=1``.
 
     Raises
     ------
@@ -648,7 +669,11 @@ class ExperimentConfig:
     plain: bool = _option(default=True, help="also measure without profiler, to know its overhead")
     results_dir: str = _option("results", "folder for the run folders")
     experiment_name: str | None = _option(None, "name of the run; MODEL_MODE if not given")
-    python: str = _option(sys.executable, "Python that has the engine")
+    model_name: str | None = _option(None, "MODEL in the name of the run; the last part of model if not given")
+    python: str = _option(
+        "",
+        "Python that has the engine (default: LLMPROF_ENGINE_PYTHON, this one if it has it, or that of make engine)",
+    )
     timeout_s: float = _option(3600.0, "longest time of the engine in seconds; 0: no limit", least=0)
     monitor_hz: float = _option(2.0, "samples of the monitors per second; 0: none", least=0)
     environment: dict[str, str] = _option({}, "further environment variables of the engine")
@@ -663,6 +688,9 @@ class ExperimentConfig:
             if least is not None and value is not None and value < least:
                 raise ConfigError(f"{field_.name} is {value}", expected=f"at least {least:g}", key=field_.name)
             object.__setattr__(self, field_.name, value)
+        if not self.python:
+            packages = engine(self.engine, served=self.served).packages
+            object.__setattr__(self, "python", interpreter(packages))
         if "/" in self.python:
             object.__setattr__(self, "python", str(Path(self.python).expanduser().absolute()))
         if not self.batch_size and self.prompt_file is None and not self.load.get("file"):
@@ -672,16 +700,9 @@ class ExperimentConfig:
 
     @property
     def name(self) -> str:
-        """Name of the experiment: as given, or the model's short name and the mode."""
-        if self.experiment_name:
-            return self.experiment_name
-        return f"{self.model_name}_{self.profile_mode}"
-
-    @property
-    def model_name(self) -> str:
-        """Last part of the model's path or name, as a valid part of a file name."""
-        last = self.model.removeprefix("random:").rstrip("/").split("/")[-1]
-        return _UNSAFE.sub("-", last).strip("-.") or "model"
+        """Name of the experiment: as given, or the model's short name, as a part of a file name, and the mode."""
+        last = (self.model_name or self.model.removeprefix("random:")).rstrip("/").split("/")[-1]
+        return self.experiment_name or f"{_UNSAFE.sub('-', last).strip('-.') or 'model'}_{self.profile_mode}"
 
     @property
     def world_size(self) -> int:
@@ -696,6 +717,7 @@ class ExperimentConfig:
         ConfigError
             A key is unknown, or the values contradict each other.
         """
+        changes = with_our_names(changes)
         refuse_unknown(changes, _hints(), "the configuration")
         return dataclasses.replace(self, **changes)
 
@@ -714,11 +736,7 @@ class ExperimentConfig:
         """
         if not isinstance(values, Mapping):
             raise ConfigError(f"the configuration is {type(values).__name__}", expected="a mapping of keys to values")
-        values = with_our_names(values)
-        refuse_unknown(values, _hints(), "the configuration")
-        if "model" not in values:
-            raise ConfigError("the configuration names no model", expected="model: a folder, a name or random:tiny")
-        return cls(**dict(values))
+        return cls(**{str(key): value for key, value in values.items()})
 
 
 def fits_number(value: object) -> bool:
@@ -735,13 +753,15 @@ class ConfigManager:
     """Configurations as files: YAML or JSON, by the suffix."""
 
     @staticmethod
-    def load_config(path: str | Path) -> ExperimentConfig:
+    def load_config(path: str | Path, *, preset: str | None = None) -> ExperimentConfig:
         """Read a configuration.
 
         Parameters
         ----------
         path : path
             A ``.yaml``, ``.yml`` or ``.json`` file. Only plain data are read: Python tags are refused.
+        preset : str, optional
+            Preset for what the file does not state, if it names none itself: ``classic``.
 
         Returns
         -------
@@ -754,6 +774,8 @@ class ConfigManager:
             The file is missing, is not UTF-8, is not valid, or its values are wrong.
         """
         values = load(Path(path))
+        if preset is not None and isinstance(values, dict):
+            values = {"preset": preset} | values
         try:
             return ExperimentConfig.from_dict(values)
         except ConfigError as error:

@@ -120,6 +120,7 @@ def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
     """Write ``nsys_summary.csv`` (time by kernel) and ``nsys_metrics.json``."""
     kernels = analyze.nsys.cuda_gpu_kern_sum(trace)
     files.write(folder.nsys_summary, text.csv(kernels))
+    kernels = kernels.with_columns(time_percentage=100 * pl.col("share"))
     events = analyze.activity(trace)
     ranks = events.group_by("rank").agg(
         kernels=(pl.col("source") == "kernel").sum(),
@@ -134,10 +135,13 @@ def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
         .sort("total_ns", descending=True)
     )
     first, last = trace.span_ns
-    numbers = {
+    totals = {
         "kernels": trace.kernels.height,
         "kernel_time_ns": int(trace.kernels["dur_ns"].sum()),
         "span_ns": last - first,
+    }
+    numbers = totals | {
+        "summary": totals | {"kernel_names": kernels["name"].n_unique(), "ranks": ranks.height},
         "ranks": ranks.sort("rank").to_dicts(),
         "categories": categories.to_dicts(),
         "top_kernels": kernels.head(_TOP).to_dicts(),

@@ -38,8 +38,6 @@ class Summary(dict[str, Any]):
     """Mapping whose keys can be read as attributes, also in nested mappings."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "time_percentage" and "share" in self:
-            return 100 * self["share"]
         try:
             return _attributes(self[name])
         except KeyError:

@@ -23,6 +23,8 @@ from .ranks import rank_steps as rank_steps, rank_groups as rank_groups, late_gr
 # Idle time and the host
 from .idle.gaps import idle as idle, stream_gaps as stream_gaps
 from .idle.host import launch_delay as launch_delay
+from .idle.pauses import host_pauses as host_pauses
+from .queues import queue_length as queue_length
 
 # What would be gained
 from .replay.critical_path import critical_path as critical_path
@@ -37,9 +39,13 @@ from .operator_calls import replayable as replayable
 from .fusion import fusion_candidates as fusion_candidates
 from .activity import activity as activity, kernel_categories as kernel_categories
 from .captures import with_captures as with_captures
+from .beside import running_beside as running_beside
+from .spikes import spikes as spikes
+from .module_times import module_times as module_times
 
 # Memory
 from .memory import memory as memory
+from .copies import copy_rates as copy_rates
 
 # Call stacks, and sums of a profiler
 from .stacks import hotspots as hotspots, totals as totals, stacks as stacks

@@ -247,3 +247,28 @@ def clip(frame: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str] = ()) -> 
         pl.Series("dur_ns", high - low),
         line.rows["window"][pl.Series(at.astype(np.uint32))],
     )
+
+
+MAX_BINS = 1_000_000
+"""Most bins of all groups together; more are treated as a mistake in the arguments."""
+
+
+def time_bins(frame: pl.DataFrame, by: Sequence[str], *, bins: int, bin_ns: int | None = None) -> pl.DataFrame:
+    """Bins of time, the same for each group, from the first start to the last end of any; the last is cut there."""
+    if bins < 1 or (bin_ns is not None and bin_ns < 1):
+        raise AnalysisError(f"bins={bins}, bin_ns={bin_ns} make no bin", expected="at least one bin of at least 1 ns")
+    groups = frame.select(by).unique().sort(by, nulls_last=True)
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    first, last = frame.select(first=pl.col("start_ns").min(), last=end.max()).row(0)
+    first, last = (0, 0) if first is None else (first, max(last, first + 1))
+    width = -(-(last - first) // bins) if bin_ns is None else bin_ns
+    count = -(-(last - first) // max(width, 1))
+    if count * groups.height > MAX_BINS:
+        raise AnalysisError(
+            f"{count:,} bins of {groups.height} groups are too many",
+            expected=f"at most {MAX_BINS:,} over all of them",
+            hint="make the bins wider, or select a window of the trace",
+        )
+    start = pl.int_range(first, last, max(width, 1), dtype=pl.Int64, eager=True).alias("start_ns")
+    row = start.to_frame().with_row_index("bin").with_columns(dur_ns=(last - pl.col("start_ns")).clip(0, width))
+    return groups.join(row, how="cross")

@@ -7,6 +7,7 @@ class Methods:
     attribute = analyze.attribute
     collective_arrivals = analyze.collective_arrivals
     collective_sizes = analyze.collective_sizes
+    copy_rates = analyze.copy_rates
     core_time = analyze.core_time
     critical_path = analyze.critical_path
     diff = analyze.diff
@@ -14,6 +15,7 @@ class Methods:
     expert_exchange = analyze.expert_exchange
     findings = analyze.findings
     fusion_candidates = analyze.fusion_candidates
+    host_pauses = analyze.host_pauses
     host_synchronisation = analyze.host_synchronisation
     hotspots = analyze.hotspots
     idle = analyze.idle
@@ -26,6 +28,7 @@ class Methods:
     layers = analyze.layers
     links = analyze.links
     memory_by_component = analyze.memory_by_component
+    module_times = analyze.module_times
     operator_shapes = analyze.operator_shapes
     operators = analyze.operators
     opportunities = analyze.opportunities
@@ -33,12 +36,15 @@ class Methods:
     overlap = analyze.overlap
     overlap_within = analyze.overlap_within
     path_share = analyze.path_share
+    queue_length = analyze.queue_length
     rank_balance = analyze.rank_balance
     rank_groups = analyze.rank_groups
     rank_steps = analyze.rank_steps
     replayable = analyze.replayable
     roofline_join = analyze.roofline_join
+    running_beside = analyze.running_beside
     slack = analyze.slack
+    spikes = analyze.spikes
     stacks = analyze.stacks
     stage_observations = analyze.stage_observations
     steady_state = analyze.steady_state

@@ -6,7 +6,7 @@ import polars as pl
 
 from llmprof.analyze.activity import activity
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.intervals import length_within
+from llmprof.analyze.intervals import length_within, time_bins
 from llmprof.errors import AnalysisError
 from llmprof.trace import Trace
 
@@ -74,10 +74,6 @@ def _heaviest(kernels: pl.DataFrame) -> str:
     return str(everywhere["name"][0])
 
 
-MAX_BINS = 1_000_000
-"""Most bins over all devices; more are treated as a mistake in the arguments."""
-
-
 @Analysis(
     question="When is the device busy?",
     help="nsys: busy share of the device by bin of time",
@@ -112,29 +108,5 @@ def gpu_time_util_map(
         There is no bin, or there are more than a million.
     """
     events = activity(trace).filter(pl.col("source") != ("copy" if kernels_only else ""))
-    devices = events.select("rank", "device").unique().sort("rank", "device", nulls_last=True)
-    if events.is_empty():
-        return _grid(devices, 0, 1, 1).clear().with_columns(busy_ns=pl.lit(0, dtype=pl.Int64), share=pl.lit(0.0))
-    first = events["start_ns"].min()
-    last = (events["start_ns"] + events["dur_ns"]).max()
-    assert isinstance(first, int)  # noqa: S101
-    assert isinstance(last, int)  # noqa: S101
-    span = max(last - first, 1)
-    if bins < 1 or (bin_ns is not None and bin_ns < 1):
-        raise AnalysisError(f"bins={bins}, bin_ns={bin_ns} make no bin", expected="at least one bin of at least 1 ns")
-    width = -(-span // bins) if bin_ns is None else bin_ns
-    if -(-span // width) * devices.height > MAX_BINS:
-        raise AnalysisError(
-            f"{-(-span // width):,} bins on {devices.height} devices are too many",
-            expected=f"at most {MAX_BINS:,} over all devices",
-            hint="make the bins wider, or select a window of the trace",
-        )
-    grid = _grid(devices, first, first + span, width)
-    busy = length_within(grid, events, ["rank", "device"])
-    return busy.with_columns(share=pl.col("busy_ns") / pl.col("dur_ns"))
-
-
-def _grid(devices: pl.DataFrame, first: int, last: int, width: int) -> pl.DataFrame:
-    starts = pl.int_range(first, last, width, dtype=pl.Int64, eager=True).alias("start_ns")
-    row = starts.to_frame().with_row_index("bin").with_columns(dur_ns=(last - pl.col("start_ns")).clip(0, width))
-    return devices.join(row, how="cross").select("rank", "device", "bin", "start_ns", "dur_ns")
+    grid = time_bins(events, ["rank", "device"], bins=bins, bin_ns=bin_ns)
+    return length_within(grid, events, ["rank", "device"]).with_columns(share=pl.col("busy_ns") / pl.col("dur_ns"))

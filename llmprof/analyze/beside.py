@@ -1,0 +1,110 @@
+"""Which kinds of work run beside which, for how long, and how many multiprocessors their grids can fill."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from llmprof import hardware
+from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.layers.attribution import labelled
+from llmprof.analyze.operator_times import refuse_samples
+from llmprof.arguments import AtLeastOne
+from llmprof.errors import LlmprofError
+from llmprof.trace import Trace
+
+_REST = "(others)"
+
+
+@Analysis(
+    question="Which kernels run beside which?",
+    help="pairs of kinds of work, and the time in which both run",
+    view="beside",
+    recorded="device activity or operators",
+    grouped_by="per",
+    apart=("per", "most"),
+)
+def running_beside(
+    trace: Trace, *, per: Literal["category", "stage", "name", "stream"] = "category", most: AtLeastOne = 40
+) -> pl.DataFrame:
+    """Time in which two kinds of work run side by side on a device, as a matrix in rows.
+
+    Parameters
+    ----------
+    per : {"category", "stage", "name", "stream"}
+        What makes a kind of work. An event without one counts as ``(none)``.
+    most : int
+        Kinds that take the most time and have rows of their own; all others are one kind, ``(others)``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, device, first, second`` (two kinds, each pair once; the same kind twice for events of one kind beside
+        each other), ``together_ns`` (time in which both run), ``first_ns, second_ns`` (time in which each runs),
+        ``first_share, second_share`` (of that time, together) and ``first_sms, second_sms``: the greatest share of the
+        multiprocessors that the grids of the kind's kernels can fill, one block on each, as a mean over their time. Two
+        kinds whose shares add up to more than 1 compete for multiprocessors. Null without grids or an unknown device.
+        Only pairs with time together; the longest first.
+    """
+    refuse_samples(trace, "what ran beside what")
+    events = labelled(trace, ["rank", "device", "stream", per]).filter(pl.col("dur_ns") > 0)
+    events = _with_filled(trace, events.with_columns(_kind=pl.col(per).cast(pl.String).fill_null("(none)")))
+    rows = [
+        (rank, device, *pair)
+        for (rank, device), part in events.partition_by("rank", "device", as_dict=True, maintain_order=True).items()
+        for pair in _pairs(part, most)
+    ]
+    found = pl.DataFrame(rows, schema=_PAIRS, orient="row")
+    found = found.sort("together_ns", "rank", "device", "first", "second", descending=[True, *[False] * 4])
+    return found.with_columns(
+        first_share=pl.col("together_ns") / pl.col("first_ns"), second_share=pl.col("together_ns") / pl.col("second_ns")
+    ).select(pl.exclude("first_sms", "second_sms"), "first_sms", "second_sms")
+
+
+_PAIRS = {
+    "rank": pl.Int32, "device": pl.Int32, "first": pl.String, "second": pl.String, "together_ns": pl.Int64,
+    "first_ns": pl.Int64, "second_ns": pl.Int64, "first_sms": pl.Float64, "second_sms": pl.Float64,
+}  # fmt: skip
+
+
+def _pairs(events: pl.DataFrame, most: int) -> list[tuple[object, ...]]:
+    """Pairs of kinds of one device with time together."""
+    time = events.group_by("_kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", "_kind", descending=[True, False])
+    rest = events["_kind"].is_in(time["_kind"][most:].implode())
+    events = events.with_columns(_kind=pl.when(rest).then(pl.lit(_REST)).otherwise("_kind"))
+    known = pl.col("_filled").is_not_null()
+    filled = (pl.col("_filled") * pl.col("dur_ns")).sum() / pl.col("dur_ns").filter(known).sum()
+    kinds = events.group_by("_kind").agg(filled.fill_nan(None)).sort("_kind")
+    names, sms = kinds["_kind"].to_list(), kinds["_filled"].to_list()
+    code = pl.Series(names, dtype=pl.String).search_sorted(events["_kind"]).to_numpy()
+    start, end = events["start_ns"].to_numpy(), (events["start_ns"] + events["dur_ns"]).to_numpy()
+    at = np.concatenate([start, end])
+    order = np.argsort(at, kind="stable")
+    lasts = np.diff(at[order], append=at[order[-1:]])
+    changes = np.zeros((len(at), len(names)), dtype=np.int32)
+    changes[np.arange(len(at)), np.tile(code, 2)] = np.repeat([1, -1], len(start))
+    running = changes[order].cumsum(axis=0)
+    some, several = running > 0, lasts @ (running > 1)
+    together = [lasts[on] @ some[on] for on in some.T]  # integers: exact, and without the threads of a BLAS
+    return [
+        (names[i], names[j], int(both), int(together[i][i]), int(together[j][j]), sms[i], sms[j])
+        for i in range(len(names))
+        for j in range(i, len(names))
+        if (both := several[i] if i == j else together[i][j]) > 0
+    ]
+
+
+def _with_filled(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
+    """Events with the share of the multiprocessors that the blocks of each can fill, where it is known."""
+    try:
+        sms = hardware.device(str(trace.meta.get("device"))).multiprocessors
+    except LlmprofError:
+        sms = None
+    if sms is None or not trace.has("kernels"):
+        return events.with_columns(_filled=pl.lit(None, dtype=pl.Float64))
+    key = ["rank", "device", "stream", "start_ns", "name"]
+    blocks = pl.col("grid_x").cast(pl.Float64) * pl.col("grid_y") * pl.col("grid_z")
+    grids = trace.kernels.select(*key, _filled=(blocks / sms).clip(upper_bound=1)).unique(key)
+    return events.join(grids, on=key, how="left", nulls_equal=True, maintain_order="left")

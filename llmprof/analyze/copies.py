@@ -1,0 +1,91 @@
+"""Copies by the kinds of memory at both ends, with the call that began them, and their rate over time."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.idle.host import is_synchronising
+from llmprof.analyze.intervals import clip, time_bins
+from llmprof.arguments import AtLeastOne
+from llmprof.trace import Trace
+from llmprof.units import NS_PER_S
+
+_ENDS = ["kind", "src_kind", "dst_kind"]
+
+
+@Analysis(
+    question="Between which kinds of memory is how much copied, and how fast?",
+    help="copies by kinds of memory (pageable, pinned), the calls that began them, and their rates",
+    view="copies",
+    recorded="copies",
+    grouped_by="per",
+    apart=("per", "bins"),
+)
+def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtLeastOne = 50) -> pl.DataFrame:
+    """Bytes, time and rate of copies and memory sets by direction and kinds of memory, in sum or over time.
+
+    Parameters
+    ----------
+    per : {"kind", "time"}
+        A row for each kind of copy and call, or for each kind in each bin of time.
+    bins : int
+        Number of bins of time, from the first copy to the last.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, kind, src_kind, dst_kind`` (pageable, pinned, device …; null where the profiler does not say), then
+
+        - per kind: ``call`` (of the host that began them; null if not recorded), ``waits`` (whether this call returns
+          only when the copy is done, by its name; an asynchronous copy of pageable memory waits, too, which no name
+          says), ``count, bytes, total_ns`` (of copies that run side by side each counts), ``rate, median_rate,
+          max_rate`` (B/s, of all bytes in all that time, and of single copies); the longest time first;
+        - per time: ``bin, start_ns, dur_ns, bytes`` (each copy at an even rate), ``rate`` (B/s over the bin). Bins
+          without a copy of the kind are zero.
+
+        Copies of unknown size are in no rate. Times in ns.
+
+    Raises
+    ------
+    AnalysisError
+        There is no bin, or there are more than a million.
+    """
+    copies = trace.copies
+    rate = pl.col("bytes") / pl.col("dur_ns") * NS_PER_S
+    if per == "time":
+        return _over_time(copies.filter(pl.col("bytes").is_not_null() & (pl.col("dur_ns") > 0)), bins, rate)
+    calls = pl.DataFrame(schema={"rank": pl.Int32, "correlation": pl.Int64, "call": pl.String})
+    if trace.has("runtime"):
+        calls = trace.runtime.select("rank", "correlation", call="name").drop_nulls("correlation")
+        calls = calls.unique(["rank", "correlation"], keep="first", maintain_order=True)
+    sized = pl.col("bytes").is_not_null() & (pl.col("dur_ns") > 0)
+    return (
+        copies.join(calls, on=["rank", "correlation"], how="left")
+        .group_by("rank", *_ENDS, "call")
+        .agg(
+            count=pl.len(),
+            bytes=pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").sum()),
+            total_ns=pl.col("dur_ns").sum(),
+            rate=pl.col("bytes").filter(sized).sum() / pl.col("dur_ns").filter(sized).sum() * NS_PER_S,
+            median_rate=rate.filter(sized).median(),
+            max_rate=rate.filter(sized).max(),
+        )
+        .with_columns(pl.col("rate").fill_nan(None), waits=is_synchronising(pl.col("call")))
+        .sort("total_ns", "rank", *_ENDS, "call", descending=[True, *[False] * 5], nulls_last=True)
+        .select("rank", *_ENDS, "call", "waits", "count", "bytes", "total_ns", "rate", "median_rate", "max_rate")
+    )
+
+
+def _over_time(copies: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
+    key = ["rank", *_ENDS]
+    grid = time_bins(copies, key, bins=bins)
+    each = pl.col("bytes") / pl.col("dur_ns")
+    windows = grid.select("rank", "bin", "start_ns", "dur_ns").unique()
+    parts = clip(copies.with_columns(_each=each), windows, ["rank"])
+    parts = parts.with_columns(windows["bin"].gather(parts["window"]), bytes=pl.col("_each") * pl.col("dur_ns"))
+    sums = parts.group_by(*key, "bin").agg(pl.col("bytes").sum())
+    rows = grid.join(sums, on=[*key, "bin"], how="left", nulls_equal=True, maintain_order="left")
+    return rows.with_columns(pl.col("bytes").fill_null(0.0)).with_columns(rate=rate)

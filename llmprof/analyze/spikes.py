@@ -1,0 +1,84 @@
+"""Steps in which a kernel or a range takes much longer than it does in other steps."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.nsys.nvtx import nvtx_kernels
+from llmprof.analyze.steps.steps import events_with_steps, steps
+from llmprof.trace import Trace
+
+_LEAST_STEPS = 5
+"""With fewer steps there is no usual time."""
+
+
+@Analysis(
+    question="In which steps does a kernel or a range take unusually long?",
+    help="times of kernels or ranges in single steps beside their usual time",
+    view="spikes",
+    grouped_by="per",
+    columns="rank step phase count dur_ns usual_ns ratio excess_ns start_ns name",
+    apart=("per", "least"),
+)
+def spikes(trace: Trace, *, per: Literal["kernel", "range"] = "kernel", least: float = 1.5) -> pl.DataFrame:
+    """Steps in which a kernel or a range takes longer than in most steps with equally many of it.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with kernels and steps; for ranges with markers and launches.
+    per : {"kernel", "range"}
+        What is compared over the steps: kernels by name, or the device work of ranges by name (from the first start to
+        the last end of what each launched).
+    least : float
+        Least ratio to the usual time.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, step, phase, name, count`` (in the step), ``start_ns`` (of the longest one), ``dur_ns`` (of all of them
+        in the step), ``usual_ns`` (median of this over the steps of the rank and phase with the same count, of which
+        there must be five), ``ratio`` (to it), ``excess_ns`` (above it), the greatest excess first. Times in ns.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no device activity and no operators, or no markers (for ranges).
+
+    Examples
+    --------
+    >>> analyze.spikes(trace).columns[:4]
+    ['rank', 'step', 'phase', 'name']
+    """
+    if per == "kernel":
+        events = events_with_steps(trace).filter(pl.col("source") != "copy")
+    else:
+        ranges = nvtx_kernels(trace).filter(pl.col("kernels") > 0).sort("rank", "host_start_ns")
+        spans = steps(trace).filter(pl.col("host_start_ns").is_not_null()).sort("rank", "host_start_ns")
+        spans = spans.select(
+            "rank", "step", "phase", "host_start_ns", _end=pl.col("host_start_ns") + pl.col("host_dur_ns")
+        )
+        events = ranges.join_asof(spans, on="host_start_ns", by="rank", check_sortedness=False)
+        events = events.filter(pl.col("host_start_ns") < pl.col("_end"))
+    sums = (
+        events.filter(pl.col("step").is_not_null())
+        .group_by("rank", "step", "phase", "name")
+        .agg(
+            count=pl.len(),
+            start_ns=pl.col("start_ns").sort_by("dur_ns", "start_ns", descending=[True, False]).first(),
+            dur_ns=pl.col("dur_ns").sum(),
+        )
+    )
+    alike = ["rank", "phase", "name", "count"]
+    usual = pl.col("dur_ns").median().over(alike)
+    return (
+        sums.with_columns(usual_ns=usual, _steps=pl.len().over(alike))
+        .filter((pl.col("_steps") >= _LEAST_STEPS) & (pl.col("usual_ns") > 0))
+        .with_columns(ratio=pl.col("dur_ns") / pl.col("usual_ns"), excess_ns=pl.col("dur_ns") - pl.col("usual_ns"))
+        .filter(pl.col("ratio") >= least)
+        .sort("excess_ns", "rank", "step", "name", descending=[True, False, False, False])
+        .select("rank", "step", "phase", "name", "count", "start_ns", "dur_ns", "usual_ns", "ratio", "excess_ns")
+    )

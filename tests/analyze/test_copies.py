@@ -1,0 +1,48 @@
+"""Copies by kinds of memory, by hand."""
+
+import polars as pl
+
+from llmprof import analyze
+from llmprof.trace import Trace
+
+COPIES = pl.DataFrame(
+    [
+        ("HtoD", "pageable", "device", 0, 20, 100, 1),
+        ("HtoD", "pinned", "device", 20, 10, 400, 2),
+        ("HtoD", "pinned", "device", 30, 30, 600, 3),
+        ("memset", None, "device", 90, 10, None, 4),
+    ],
+    schema=["kind", "src_kind", "dst_kind", "start_ns", "dur_ns", "bytes", "correlation"],
+    orient="row",
+).with_columns(rank=pl.lit(0), name=pl.lit("copy"))
+CALLS = pl.DataFrame(
+    [("cudaMemcpy", 1), ("cudaMemcpyAsync", 2), ("cudaMemcpyAsync", 3)], schema=["name", "correlation"], orient="row"
+).with_columns(rank=pl.lit(0), start_ns=pl.lit(0), dur_ns=pl.lit(5), api=pl.lit("runtime"))
+TRACE = Trace({"copies": COPIES, "runtime": CALLS})
+
+
+def test_by_kind_and_call() -> None:
+    found = analyze.copy_rates(TRACE)
+    assert found.select("src_kind", "call", "waits", "count", "bytes", "total_ns").rows() == [
+        ("pinned", "cudaMemcpyAsync", False, 2, 1000, 40),
+        ("pageable", "cudaMemcpy", True, 1, 100, 20),
+        (None, None, None, 1, None, 10),
+    ]
+    assert found.select("rate", "median_rate", "max_rate").rows() == [
+        (25e9, 30e9, 40e9), (5e9, 5e9, 5e9), (None, None, None)
+    ]  # fmt: skip
+
+
+def test_over_time() -> None:
+    """Three bins of 20 ns: the second pinned copy lies in two of them."""
+    found = analyze.copy_rates(TRACE, per="time", bins=3)
+    pinned = found.filter(src_kind="pinned")
+    assert pinned.select("start_ns", "dur_ns", "bytes", "rate").rows() == [
+        (0, 20, 0.0, 0.0), (20, 20, 400 + 200.0, 30e9), (40, 20, 400.0, 20e9)
+    ]  # fmt: skip
+    assert found.filter(src_kind="pageable")["bytes"].to_list() == [100.0, 0.0, 0.0]
+    assert "memset" not in found["kind"]
+
+
+def test_without_calls_of_the_host() -> None:
+    assert analyze.copy_rates(Trace({"copies": COPIES}))["call"].null_count() == 3

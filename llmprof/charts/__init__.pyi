@@ -10,7 +10,7 @@ from .idle import critical_path as critical_path, idle as idle, launch_delay as 
 from .kernels import cuda_api as cuda_api, kernels as kernels, stalls as stalls
 from .layers import layer_heatmap as layer_heatmap
 from .memory import memory as memory, memory_holders as memory_holders
-from .ranks import late_groups as late_groups, rank_heatmap as rank_heatmap
+from .ranks import late_groups as late_groups, rank_heatmap as rank_heatmap, utilisation as utilisation
 from .requests import (
     dashboard as dashboard,
     request_latency as request_latency,

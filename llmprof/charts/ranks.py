@@ -1,4 +1,4 @@
-"""Charts of many ranks: a heat map of their steps, and how often each group arrives last."""
+"""Charts of many ranks: heat maps of their steps and of their use over time, and how often each group arrives last."""
 
 from __future__ import annotations
 
@@ -148,6 +148,58 @@ def _headline(frame: pl.DataFrame, value: str) -> str:
     if by_rank.height == 1 or format_ns(least) == format_ns(most):
         return f"{text} (median)"
     return f"{text}: most on rank {high} ({format_ns(most)}), least on rank {low} ({format_ns(least)}; medians)"
+
+
+@draw.chart_of("llmprof.analyze.gpu_time_util_map(trace, bins=150)", "rank device start_ns dur_ns share", runs=False)
+def utilisation(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
+    """Heat map of ranks over time: the share of each bin of time in which the device of a rank runs something.
+
+    Of more than 128 ranks a row shows the least busy of several.
+
+    Examples
+    --------
+    >>> chart = charts.utilisation(analyze.gpu_time_util_map(trace, bins=150))
+    """
+    size = 1
+    while draw.number(frame["rank"].max()) >= size * MAX_ROWS:
+        size *= 2
+    unit = theme.time_unit(draw.number((frame["start_ns"] + frame["dur_ns"]).max()))
+    cells = (
+        frame.group_by("start_ns", "dur_ns", row=pl.col("rank") // size * size)
+        .agg(pl.col("share").min())
+        .select(
+            "row", "share", begin=pl.col("start_ns") / unit.ns, end=(pl.col("start_ns") + pl.col("dur_ns")) / unit.ns
+        )
+        .sort("row", "begin")
+    )
+    rows = cells["row"].unique().sort().to_list()
+    axis = alt.Axis(title="rank", values=rows[:: max(1, -(-len(rows) // 16))], ticks=False, labelPadding=6)
+    small = theme.is_narrow()
+    key = alt.Legend(title="busy", format="%", orient="top" if small else "right", gradientLength=120, tickCount=4)
+    scale = alt.Scale(scheme="viridis", domain=[0, 1])
+    marks = (
+        alt.Chart(draw.inline(cells))
+        .mark_rect()
+        .encode(
+            x=alt.X("begin:Q", axis=alt.Axis(title=f"time ({unit.symbol})"), scale=alt.Scale(nice=False, zero=False)),
+            x2="end:Q",
+            y=alt.Y("row:O", sort=None, axis=axis, scale=alt.Scale(domain=rows, padding=0)),
+            color=alt.Color("share:Q", scale=scale, legend=key),
+            tooltip=[
+                alt.Tooltip("row:O", title="rank"),
+                alt.Tooltip("begin:Q", format=theme.NUMBER),
+                alt.Tooltip("share:Q", format=".1%"),
+            ],
+        )
+    )
+    busy = frame.group_by("rank").agg((pl.col("share") * pl.col("dur_ns")).sum() / pl.col("dur_ns").sum())
+    low, high = draw.number(busy["share"].min()), draw.number(busy["share"].max())
+    shown = theme.spread(theme.percent(100 * low), theme.percent(100 * high))
+    notes = ["Colour: share of the time in which the device runs something."]
+    notes += [f"A row is {size} consecutive ranks, and shows the least busy of them."] if size > 1 else []
+    plot = theme.inner() - 46 - (0 if small else 104)
+    chart = theme.layered(marks).properties(width=plot, height=min(640, max(120, 8 * len(rows))))
+    return theme.finish(chart, title or f"Devices are busy {shown} of the time", notes)
 
 
 _BY: Final = {

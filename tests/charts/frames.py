@@ -402,3 +402,9 @@ def late() -> pl.DataFrame:
             "late_median_ns": [3_000.0, 10.0, 1_500.0, 1_500.0],
         }
     )
+
+
+@cache
+def used() -> pl.DataFrame:
+    """Rows as ``gpu_time_util_map(trace)`` returns them."""
+    return analyze.gpu_time_util_map(sample("torch_tp4_eager_nccl"), bins=60)

@@ -33,6 +33,7 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "layer_heatmap": (charts.layer_heatmap, frames.layered),
     "rank_heatmap": (charts.rank_heatmap, frames.ranked),
     "late_groups": (charts.late_groups, frames.late),
+    "utilisation": (charts.utilisation, frames.used),
     "breakdown": (charts.breakdown, frames.attributed),
     "breakdown, by rank": (lambda f: charts.breakdown(f, rows="rank", color="category"), frames.attributed),
     "overlap": (charts.overlap, frames.overlapped),

@@ -11,6 +11,7 @@ from llmprof.analyze.activity import activity
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.nesting import innermost_pieces, inside
 from llmprof.errors import AnalysisError, NotCapturedError, ReadError
+from llmprof.names.demangled import demangled
 from llmprof.trace import Trace
 
 _THREAD: Final = ["rank", "thread"]
@@ -26,7 +27,8 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
 
     Stacks come from the strongest evidence: Python functions around the operators (torch's ``with_stack=True``; not if
     the trace was read with ``python_functions=False``), or else the stacks that torch_npu writes with each operator.
-    Samples are those that Linux perf, VTune or Nsight Systems took of the CPU.
+    Samples are those that Linux perf, VTune or Nsight Systems took of the CPU; mangled names of C++ are demangled where
+    ``c++filt`` of binutils or LLVM is installed.
 
     Parameters
     ----------
@@ -53,7 +55,11 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
     if of not in ("host", "device", "samples"):
         raise AnalysisError(f"of={of!r} is not known", expected="'host', 'device' or 'samples'")
     if of == "samples":
-        return _sorted(_sampled(trace))
+        sampled = _sampled(trace)
+        written = demangled(sampled["stack"].explode())
+        if written:
+            sampled = sampled.with_columns(pl.col("stack").list.eval(pl.element().replace(written)))
+        return _sorted(sampled)
     spans = trace.table("ops").with_row_index("span")
     if not spans.height:
         raise _none()

@@ -70,6 +70,19 @@ def test_views_that_are_named_exist(texts):
             assert view in views(), f"{name}: --what {view}"
 
 
+def test_the_toolchain_names_each_monitor_and_how_its_output_comes_in(texts):
+    from llmprof.readers.monitors.reader import READERS
+
+    rows = re.findall(r"^\| (`.*?) \| .*? \| (.*) \|$", texts["toolchain"].partition("## Monitors")[2], re.MULTILINE)
+    comes_in = {name.removeprefix("nvidia-smi ").lstrip("-"): how for names, how in rows
+                for name in re.findall(r"`([^`]+)`", names)}  # fmt: skip
+    read = {reader.name for reader in READERS}
+    assert read <= set(comes_in)
+    assert set(comes_in) - read == {"nvtop", "htop", "atop", "dool"}
+    for name, how in comes_in.items():
+        assert ("llmprof.read(" in how) == (name in read | {"dool"}), name
+
+
 @pytest.mark.parametrize("name", GUIDES)
 def test_guides_say_nothing_of_this_machine(texts, name):
     assert not re.search(r"/(?:home|work|root|tmp)/", texts[name])

@@ -13,7 +13,6 @@ from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.findings.findings import findings, ranked
 from llmprof.analyze.findings.scope import STEADY, Choice, Scope, choose
 from llmprof.analyze.findings.work import CORE_FACTS
-from llmprof.analyze.idle.gaps import idle
 from llmprof.analyze.idle.host import call_kinds, launch_delay
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.layers import layers
@@ -30,9 +29,9 @@ CALLS: Final = ("rank", "start_ns", "dur_ns", "name", "wait_ns", "unmatched")
 _EVENTS: Final = (
     "rank", "device", "start_ns", "dur_ns", "name", "source", "category", "stage", "layer", "launch_start_ns",
 )  # fmt: skip
-_IDLE: Final = (
-    "rank", "device", "start_ns", "dur_ns", "cause", "held_by", "held_kind", "doing", "doing_kind", "sync_name",
-    "next_name",
+_PAUSES: Final = (
+    "rank", "device", "part", "start_ns", "dur_ns", "cause", "held_by", "held_kind", "doing", "doing_kind",
+    "sync_name", "who", "reason",
 )  # fmt: skip
 
 
@@ -63,9 +62,9 @@ def scope_events(trace: Trace, *, words: str) -> pl.DataFrame:
     return _numbered_texts(_scope(trace, words).events.select(_EVENTS))
 
 
-def scope_idle(trace: Trace, *, words: str) -> pl.DataFrame:
+def scope_pauses(trace: Trace, *, words: str) -> pl.DataFrame:
     """Pauses of the device in the windows of one rank."""
-    return _numbered_texts(_scope(trace, words).idle.select(_IDLE))
+    return _numbered_texts(_scope(trace, words).pauses.select(_PAUSES))
 
 
 def scope_hosts(trace: Trace) -> pl.DataFrame:
@@ -105,7 +104,7 @@ def _numbered_texts(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 OF_SCOPE: Final[dict[str, Callable[..., pl.DataFrame]]] = {
-    one.__name__: one for one in (scope_windows, scope_times, scope_events, scope_idle)
+    one.__name__: one for one in (scope_windows, scope_times, scope_events, scope_pauses)
 }
 """Functions of one rank that depend on the representative steps."""
 
@@ -142,7 +141,7 @@ def joined(
         if frame is not None:
             catalog.keep(small, function, frame, **options)
     texts = pl.col(pl.Categorical).cast(pl.String)
-    windows, events, gaps = (results[name] for name in ("scope_windows", "scope_events", "scope_idle"))
+    windows, events, gaps = (results[name] for name in ("scope_windows", "scope_events", "scope_pauses"))
     recorded = results["recorded_windows"]
     assert windows is not None and recorded is not None  # noqa: S101, PT018 - choice looked at them
     words, steps, of_ns = chosen
@@ -150,11 +149,9 @@ def joined(
     hosts = results["scope_hosts"]
     on_host = hosts is not None and hosts["events"].sum() > 0 and hosts["events"].sum() == hosts["operators"].sum()
     cut = None if gaps is None else gaps.with_columns(texts)
-    if cut is not None:
-        catalog.keep(small, idle, cut.clear())
     scope.__dict__.update(  # set cached properties, which would otherwise read the whole trace
         events=None if events is None else events.with_columns(texts),
-        idle=cut,
+        pauses=cut,
         times=results["scope_times"],
         on_host=on_host,
     )

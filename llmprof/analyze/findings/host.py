@@ -78,7 +78,9 @@ def doing(scope: Scope, gaps: pl.DataFrame) -> dict[str, Any]:
     below = below.with_columns(_alike=pl.coalesce(numbered, "doing"))
     same = below.filter(pl.col("_alike") == most(below, "_alike")[0])
     name, _ = most(same, "doing")
-    inside, unknown = total(same, "dur_ns") / whole, 1 - total(below, "dur_ns") / whole
+    # what is not in a call while a launch is under way is its delay
+    waiting = gaps.filter((pl.col("cause") == "launch") & (pl.col("doing").is_null() | around | label))
+    inside, unknown = total(same, "dur_ns") / whole, 1 - (total(below, "dur_ns") + total(waiting, "dur_ns")) / whole
     found = nothing | {"unrecorded_share": unknown if unknown > inside else None}
     if unknown > inside and inside < LEAST_NAMED:
         return found

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import polars as pl
 
+from llmprof.analyze.groups import row_numbers
 from llmprof.analyze.idle.gaps import LAUNCH_NS
-from llmprof.trace import Trace
+from llmprof.analyze.idle.host import innermost_within
+from llmprof.analyze.intervals import merge
+from llmprof.analyze.nesting import parents
 
 REASONS: Final = {
     "allocation": (
@@ -35,6 +39,98 @@ LONG_LAUNCH_NS: Final = 1_000_000
 """A launch on an idle device takes 5 to 50 us; the first of a kernel, which loads its code, can take 100 ms."""
 
 
+OF_ITSELF: Final = (("compilation", "python"), ("input_preparation", "range"), ("input_preparation", "op"))
+"""Reasons of kinds that also call other work, such as what a compiler has made: only their own time counts."""
+
+
+def pauses_of(parts: pl.DataFrame, spans: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
+    """Parts of gaps (with their ``thread``) in pieces by what the host was in, and whether it has a reason.
+
+    In place of ``doing, doing_kind`` of a whole part stand those of the piece, null where nothing was recorded, with
+    ``part`` (a number), ``who`` (the call or function that the device waits for) and ``reason``, its kind.
+    """
+    parts = parts.with_row_index("part")
+    late = parts.filter(pl.col("cause").is_in(["host_bound", "launch", "sync"]))
+    held = parts.filter((pl.col("cause") == "queued") & (pl.col("held_kind") == "call"))
+    calls = spans.filter(pl.col("kind") == "call").join(
+        held.select("rank", name="held_by").unique(), on=["rank", "name"], how="semi"
+    )
+    pieces = pl.concat([_of_threads(late, spans), _of_calls(held, calls)])
+    rest = _uncovered(parts, pieces)
+    rows = parts.drop("start_ns", "dur_ns", "doing", "doing_kind", "doing_share").join(
+        pl.concat([pieces, rest]), on="part", maintain_order="left"
+    )
+    piece_of_call = pl.col("who").is_not_null()
+    in_held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
+    first = pl.col("part").is_in(parts.filter(_first_launches(parts, kernels))["part"].implode())
+    after_call = pl.Series("sync_name", reasons_of(rows.select(who="sync_name", kind=pl.lit("call")))).is_not_null()
+    return rows.with_columns(
+        # after a call with a reason the host is late; what lies outside of a call that holds the device has no cause
+        cause=pl.when(pl.col("reason").is_null() & after_call).then(pl.lit("host_bound")).otherwise("cause"),
+        held_by=pl.when(~in_held | piece_of_call).then("held_by"),
+        held_kind=pl.when(~in_held | piece_of_call).then("held_kind"),
+        reason=pl.when(first & pl.col("reason").is_null() & pl.col("doing").is_not_null())
+        .then(pl.lit("loading"))
+        .otherwise("reason"),
+    )
+
+
+_PIECES: Final = ("part", "start_ns", "dur_ns", "doing", "doing_kind", "who", "reason")
+
+
+def _of_threads(late: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Pieces by the innermost span of the launching thread, and by the innermost one around it with a reason."""
+    lane = ["rank", "thread"]
+    pieces, spans = innermost_within(late.select(*lane, "start_ns", "dur_ns"), spans, lane)
+    reason = reasons_of(spans.select(who="name", kind="kind"))
+    owner = np.where(reason.is_not_null().to_numpy(), np.arange(spans.height), -1)
+    whole = reason.is_not_null()
+    for own, kind in OF_ITSELF:
+        whole &= (reason != own) | (spans["kind"] != kind)
+    if whole.any():
+        passed = np.where(whole.to_numpy(), np.arange(spans.height), -1)
+        above = parents(spans, lane).fill_null(-1).to_numpy().astype(np.int64)
+        while ((passed < 0) & (above >= 0)).any():  # each round looks twice as far up
+            look = (passed < 0) & (above >= 0)
+            passed[look], above[look] = passed[above[look]], above[above[look]]
+        owner = np.where(owner < 0, passed, owner)
+    of_piece = pieces["span"]
+    named = row_numbers(owner)[of_piece]
+    return pl.DataFrame([
+        late["part"][pieces["window"]], pieces["start_ns"], pieces["dur_ns"],
+        spans["name"][of_piece].alias("doing"), spans["kind"][of_piece].alias("doing_kind"),
+        spans["name"][named].alias("who"), reason[named].alias("reason"),
+    ]).with_columns(who=pl.coalesce("who", "doing"))  # fmt: skip
+
+
+def _of_calls(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
+    """Pieces of parts in which a call holds the device, within calls of its name."""
+    lane = ["rank", "name"]
+    union = merge(calls, lane).with_columns(kind=pl.lit("call"))
+    windows = held.select("rank", "start_ns", "dur_ns", name="held_by")
+    pieces, union = innermost_within(windows, union, lane)
+    name = pl.Series("who", union["name"][pieces["span"]], dtype=pl.String)
+    kind = pl.repeat("call", pieces.height, eager=True)
+    return pl.DataFrame([
+        held["part"][pieces["window"]], pieces["start_ns"], pieces["dur_ns"], name.alias("doing"),
+        kind.alias("doing_kind"), name, reasons_of(pl.DataFrame({"who": name, "kind": kind})).alias("reason"),
+    ])  # fmt: skip
+
+
+def _uncovered(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:
+    """What pieces leave of parts, as pieces of nothing."""
+    end = pl.col("start_ns") + pl.col("dur_ns")
+    ends = pl.concat([
+        parts.select("part", "start_ns", end="start_ns"),
+        pieces.select("part", "start_ns", end=end),
+        parts.select("part", start_ns=end, end=end),
+    ]).sort("part", "start_ns", "end")  # fmt: skip
+    follows = (pl.col("part") == pl.col("part").shift(-1)) & (pl.col("start_ns").shift(-1) > pl.col("end"))
+    nothing = dict.fromkeys(_PIECES[3:], pl.lit(None, dtype=pl.String))
+    holes = ends.select("part", start_ns="end", dur_ns=pl.col("start_ns").shift(-1) - pl.col("end"))
+    return holes.filter(ends.select(follows.fill_null(value=False)).to_series()).with_columns(**nothing)
+
+
 def reasons_of(rows: pl.DataFrame) -> pl.Series:
     """The reason of each ``who`` of a ``kind``, null where its name says none."""
     about = rows.unique()
@@ -48,12 +144,12 @@ def reasons_of(rows: pl.DataFrame) -> pl.Series:
     return rows.join(known, on=["who", "kind"], how="left", nulls_equal=True, maintain_order="left")["reason"]
 
 
-def first_launches(trace: Trace, pauses: pl.DataFrame) -> pl.Series:
-    """Whether each pause is a long launching call, and a kernel's first of its rank."""
-    long = (pauses["cause"] == "launch") & (pauses["dur_ns"] >= LONG_LAUNCH_NS)
-    if "next_name" not in pauses.columns or not long.any() or not trace.has("kernels"):
-        return pauses["dur_ns"] < 0
-    firsts = trace.kernels.group_by("rank", next_name="name").agg(first=pl.col("start_ns").min())
-    first = pauses.join(firsts, on=["rank", "next_name"], how="left", maintain_order="left")["first"]
-    after = first - pauses["start_ns"] - pauses["dur_ns"]  # from the end of the call to the kernel
+def _first_launches(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.Series:
+    """Whether each part is a long launching call, and a kernel's first of its rank."""
+    long = (parts["cause"] == "launch") & (parts["dur_ns"] >= LONG_LAUNCH_NS)
+    if kernels is None or not long.any():
+        return parts["dur_ns"] < 0
+    firsts = kernels.group_by("rank", next_name="name").agg(first=pl.col("start_ns").min())
+    first = parts.join(firsts, on=["rank", "next_name"], how="left", maintain_order="left")["first"]
+    after = first - parts["start_ns"] - parts["dur_ns"]  # from the end of the call to the kernel
     return (long & after.is_between(0, LAUNCH_NS)).fill_null(value=False)

@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.analyze.findings.reasons import first_launches, reasons_of
+from llmprof.analyze.findings.reasons import pauses_of
 from llmprof.analyze.groups import last_before
-from llmprof.analyze.idle import idle
+from llmprof.analyze.idle.gaps import idle_with_threads
+from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.intervals import clip
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import steps
@@ -85,6 +86,11 @@ def largest(frame: pl.DataFrame, column: str) -> float | None:
     """Largest value of a column; None where it has none."""
     value = frame[column].cast(pl.Float64).max()
     return float(value) if isinstance(value, int | float) else None
+
+
+def parts_of(pauses: pl.DataFrame) -> pl.DataFrame:
+    """The pieces of each part of a gap as one row: ``rank, start_ns, dur_ns``."""
+    return pauses.group_by("rank", "part", maintain_order=True).agg(pl.col("start_ns").min(), pl.col("dur_ns").sum())
 
 
 def worst(rows: pl.DataFrame) -> tuple[int | None, tuple[int, int] | None]:
@@ -292,20 +298,10 @@ class Scope:
         return clip(frame, windows, lanes)
 
     @cached_property
-    def idle(self) -> pl.DataFrame:
-        """Parts of the gaps of the devices, cut to the windows."""
-        return self.cut(idle(self.trace))
-
-    @cached_property
     def pauses(self) -> pl.DataFrame:
-        """:attr:`idle` with ``who``, the call or function that the device waited for, and ``reason``, its kind."""
-        held = (pl.col("cause") == "queued") & (pl.col("held_kind") == "call")
-        late = pl.col("cause").is_in(["host_bound", "launch"])
-        who = pl.when(held).then("held_by").when(pl.col("cause") == "sync").then("sync_name").when(late).then("doing")
-        named = self.idle.with_columns(who=who)
-        reasons = reasons_of(named.select("who", kind=pl.when(late).then("doing_kind").otherwise(pl.lit("call"))))
-        first = pl.Series(first_launches(self.trace, named)) if named.height else reasons.is_not_null()
-        return named.with_columns(reason=pl.when(reasons.is_null() & first).then(pl.lit("loading")).otherwise(reasons))
+        """Parts of the gaps of the devices, cut to the windows and in pieces: see :func:`pauses_of`."""
+        kernels = self.trace.kernels if self.trace.has("kernels") else None
+        return pauses_of(self.cut(idle_with_threads(self.trace)), host_spans(self.trace), kernels)
 
     def begun(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows with ``rank, start_ns`` that begin in a window of their rank; they are not cut."""

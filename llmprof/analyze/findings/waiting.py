@@ -10,9 +10,9 @@ import polars as pl
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.findings.host import CALLS, MOSTLY, doing, in_another_call, kind_of
 from llmprof.analyze.findings.reasons import REASONS
-from llmprof.analyze.findings.scope import Measure, Scope, apart, largest, middle, most, total, worst
+from llmprof.analyze.findings.scope import Measure, Scope, apart, largest, middle, most, parts_of, total, worst
 from llmprof.analyze.findings.work import uneven_rule
-from llmprof.analyze.idle import idle, launch_delay
+from llmprof.analyze.idle import launch_delay
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.layers import layers
@@ -32,7 +32,7 @@ def host_bound(scope: Scope) -> Measure | None:
     if not gaps.height:
         return None
     bound, _ = apart(scope, gaps)
-    rank, window = worst(gaps)
+    rank, window = worst(parts_of(gaps))
     delays = scope.within(launch_delay(scope.trace))
     replayed = share_in_graphs(scope)
     steps = scope.steps
@@ -71,14 +71,15 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
         if not gaps.height:
             return None
         who, share = most(gaps, "who")
-        rank, window = worst(gaps)
+        whole = parts_of(gaps)
+        rank, window = worst(whole)
         calls = scope.begun(scope.trace.runtime).filter(pl.col("name") == who) if scope.trace.has("runtime") else None
         of_calls = calls is not None and calls.height
         figures = {
             "who": who,
             "by_who_share": share,
-            "pauses": gaps.height / scope.parts,
-            "longest_ns": largest(gaps, "dur_ns"),
+            "pauses": whole.height / scope.parts,
+            "longest_ns": largest(whole, "dur_ns"),
             "calls": calls.height if calls is not None and of_calls else None,
             "calls_ns": total(calls, "dur_ns") if calls is not None and of_calls else None,
             "first_launches": reason == "loading" and kind_of(who, {"": REASONS["loading"][1]}) is None,
@@ -100,8 +101,9 @@ def synchronisation(scope: Scope) -> Measure | None:
     if not gaps.height:
         return None
     call, _ = most(gaps, "sync_name")
-    rank, window = worst(gaps)
-    figures = {"call": call, "pauses": gaps.height / scope.parts, "host": doing(scope, gaps)}
+    whole = parts_of(gaps)
+    rank, window = worst(whole)
+    figures = {"call": call, "pauses": whole.height / scope.parts, "host": doing(scope, gaps)}
     return Measure(
         total(gaps, "dur_ns"),
         figures,
@@ -124,13 +126,14 @@ def device_held(scope: Scope) -> Measure | None:
     if not gaps.height:
         return None
     call, share = most(gaps, "held_by")
-    rank, window = worst(gaps)
+    whole = parts_of(gaps)
+    rank, window = worst(whole)
     figures = {
         "call": call,
         "by_call_share": share,
         "kind": kind_of(call, CALLS),
-        "pauses": gaps.height / scope.parts,
-        "longest_ns": largest(gaps, "dur_ns"),
+        "pauses": whole.height / scope.parts,
+        "longest_ns": largest(whole, "dur_ns"),
     }
     where = "cause = 'queued' AND held_kind = 'call'"
     return Measure(total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=_without(call))
@@ -199,7 +202,7 @@ def between_operators(scope: Scope) -> Measure | None:
     """Time of a run on CPU in which none of its operators runs."""
     if not scope.on_host:
         return None
-    gaps = scope.idle
+    gaps = scope.pauses
     rank, window = worst(gaps)
     figures = {
         "pauses": gaps.height / scope.parts,
@@ -221,7 +224,7 @@ def share_in_graphs(scope: Scope) -> float:
 
 def _idle(scope: Scope, *causes: str) -> pl.DataFrame:
     if scope.on_host:
-        return idle(scope.trace).clear()
+        return scope.pauses.clear()
     return scope.pauses.filter(pl.col("cause").is_in(causes) & pl.col("reason").is_null())
 
 

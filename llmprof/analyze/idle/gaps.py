@@ -80,11 +80,12 @@ def idle(trace: Trace, *, min_ns: NotNegative = 0) -> pl.DataFrame:
           next_stream``: the one that ends the gap; ``launch_start_ns``: start of its launch;
         - ``sync_name``: the synchronising call, null for other causes.
     """
-    return _of_trace(trace).filter(pl.col("gap_ns") >= min_ns)
+    return idle_with_threads(trace).drop("thread").filter(pl.col("gap_ns") >= min_ns)
 
 
 @per_trace
-def _of_trace(trace: Trace) -> pl.DataFrame:
+def idle_with_threads(trace: Trace) -> pl.DataFrame:
+    """:func:`idle` with the ``thread`` of the launching call."""
     refuse_samples(trace, "when the device was idle")
     waits = trace.tasks.filter(pl.col("kind") == "event_wait") if trace.has("tasks") else None
     return idle_of(device_events_with_steps(trace), host_spans(trace), waits=waits)
@@ -119,6 +120,7 @@ def idle_of(
         following["name"].alias("next_name"),
         following["stream"].alias("next_stream"),
         parts["launch_start_ns"],
+        parts["_thread"].alias("thread"),
         syncs["name"][parts["_sync"].set(~synced, None)].alias("sync_name"),
     ])  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -89,34 +90,47 @@ HOST_SPANS = {
 }
 
 
-def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
-    """Span in which the thread of each window spent most time; at each moment only the innermost span counts."""
-    by = ["rank", "thread"]
-    nothing = {
-        "doing": pl.lit(None, dtype=pl.String),
-        "doing_kind": pl.lit(None, dtype=pl.String),
-        "doing_share": pl.lit(None, dtype=pl.Float64),
-    }
+def innermost_within(
+    windows: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str]
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Pieces of windows with the innermost span at each moment: ``window, span, start_ns, dur_ns``, and the spans.
+
+    ``window`` and ``span`` are row numbers; spans that outlast their call are work elsewhere and left out.
+    """
+    nothing = {"window": pl.UInt32(), "span": pl.UInt32(), "start_ns": pl.Int64(), "dur_ns": pl.Int64()}
     if not windows.height or not spans.height:
-        return windows.with_columns(**nothing)
+        return pl.DataFrame(schema=nothing), spans.clear()
     spans = _meeting(spans, windows, by)
     pieces = innermost_pieces(spans, by)
     # a thread that launches for several devices has windows of all at the same time: one round for each device
     line = lay(windows, by, {"_window": pl.int_range(pl.len(), dtype=pl.UInt32)})
     window, start, end = (line.rows[column].to_numpy() for column in ("_window", "_start", "_end"))
-    cuts = []
+    cuts = [pl.DataFrame(schema=nothing)]
     while len(window):
         free = start >= np.append(start[0], np.maximum.accumulate(end)[:-1])
         now = window[free]  # windows that overlap an earlier one go to the next round
         cut = clip(pieces, windows[[*by, "start_ns", "dur_ns"]][now], by)
-        cuts.append((now[cut["window"].to_numpy()], cut["span"].to_numpy(), cut["dur_ns"].to_numpy()))
+        numbers = pl.Series("window", now[cut["window"].to_numpy()], dtype=pl.UInt32)
+        cuts.append(cut.select(numbers, pl.col("span").cast(pl.UInt32), "start_ns", "dur_ns"))
         window, start, end = window[~free], start[~free], end[~free]
-    of_window, span, length = (np.concatenate(columns) for columns in zip(*cuts, strict=True))
+    return pl.concat(cuts), spans
+
+
+def doing(windows: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
+    """Span in which the thread of each window spent most time; at each moment only the innermost span counts."""
+    pieces, spans = innermost_within(windows, spans, ["rank", "thread"])
+    if not pieces.height:
+        return windows.with_columns(
+            doing=pl.lit(None, dtype=pl.String),
+            doing_kind=pl.lit(None, dtype=pl.String),
+            doing_share=pl.lit(None, dtype=pl.Float64),
+        )
+    of_window, span, length = (pieces[column].to_numpy() for column in ("window", "span", "dur_ns"))
     code = pl.col("name", "kind").cast(pl.Categorical).to_physical().cast(pl.Int64)
     coded = spans.select(code).select(_key=pl.col("name") * 2**32 + pl.col("kind"))
     distinct = spans.select("name", "kind").with_columns(coded["_key"]).filter(pl.col("_key").is_first_distinct())
-    distinct = distinct.sort("name", "kind").with_row_index("_activity")
-    activity_of, activities = coded.join(distinct, on="_key", how="left", maintain_order="left")["_activity"], distinct
+    activities = distinct.sort("name", "kind").with_row_index("_activity")
+    activity_of = coded.join(activities, on="_key", how="left", maintain_order="left")["_activity"]
     longest, activity, inside = _longest(of_window, activity_of.to_numpy()[span], length)
     share = np.full(windows.height, np.nan)
     chosen = np.full(windows.height, -1)
@@ -144,7 +158,7 @@ def _longest(window: np.ndarray, activity: np.ndarray, length: np.ndarray) -> tu
     return window[first], activity[first], length[first]
 
 
-def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Spans that overlap a window of their group, without those that outlast their call: work elsewhere."""
     meets = _meets(spans, lay(windows.select(*by, "start_ns", "dur_ns"), by), by)
     is_range = spans["kind"] == "range"
@@ -161,7 +175,7 @@ def _meeting(spans: pl.DataFrame, windows: pl.DataFrame, by: list[str]) -> pl.Da
     return spans.filter(meets.scatter(elsewhere, values=False))
 
 
-def _meets(spans: pl.DataFrame, line: Line, by: list[str]) -> pl.Series:
+def _meets(spans: pl.DataFrame, line: Line, by: Sequence[str]) -> pl.Series:
     """Whether each span shares some time with an interval of its group on the line."""
     union = merged(line)
     if union.is_empty():

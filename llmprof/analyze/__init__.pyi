@@ -40,6 +40,7 @@ from .fusion import fusion_candidates as fusion_candidates
 from .activity import activity as activity, kernel_categories as kernel_categories
 from .captures import with_captures as with_captures
 from .beside import running_beside as running_beside
+from .counters import counters as counters
 from .spikes import spikes as spikes
 from .module_times import module_times as module_times
 

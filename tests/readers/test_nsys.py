@@ -462,3 +462,38 @@ def test_an_export_of_views_alone_is_refused_with_their_names(export):
 def test_views_that_nothing_reads_are_no_matter(export):
     changed(export, "CREATE VIEW mine AS SELECT 1")
     llmprof.read(export, cache=False)
+
+
+def test_gpu_metrics_are_counters_of_the_device_that_cuda_numbers(tmp_path):
+    """GPU 3 is device 0 of the first process, GPU 5 is device 1 of the second; metrics of GPU 4 are nobody's."""
+    metrics = {
+        "GPU_METRICS": (
+            "timestamp INTEGER, typeId INTEGER, metricId INTEGER, value INTEGER",
+            [
+                (1000, 0x103, 1, 40),
+                (2000, 0x103, 1, 60),
+                (1000, 0x103, 2, 1980),
+                (1000, 0x105, 1, 7),
+                (1000, 0x104, 1, 9),
+            ],
+        ),
+        "TARGET_INFO_GPU_METRICS": (
+            "typeId INTEGER, metricId INTEGER, metricName TEXT",
+            [
+                (gpu, metric, name)
+                for gpu in (0x103, 0x104, 0x105)
+                for metric, name in ((1, "SMs Active [Throughput %]"), (2, "GPC Clock Frequency [MHz]"))
+            ],
+        ),
+    }
+    numbers = {"TARGET_INFO_CUDA_DEVICE": ("gpuId INTEGER, cudaId INTEGER, pid INTEGER", [(3, 0, 100), (5, 1, 101)])}
+    trace = llmprof.read(write(tmp_path / "report.sqlite", TABLES | metrics | numbers))
+    start = trace.kernels.filter(name="void gemm_kernel<int>(int*)", rank=1)["start_ns"].item()  # at 1000, too
+    assert trace.counters.select("rank", "device", pl.col("time_ns") - start, "name", "value", "unit").rows() == [
+        (0, 0, 0, "SMs Active", 40.0, "%"),
+        (0, 0, 0, "GPC Clock Frequency", 1980e6, "Hz"),
+        (0, 0, 1000, "SMs Active", 60.0, "%"),
+        (1, 1, 0, "SMs Active", 7.0, "%"),
+    ]
+    same = llmprof.read(write(tmp_path / "other.sqlite", TABLES | metrics))  # nsys's numbers are taken for CUDA's
+    assert same.counters.is_empty()

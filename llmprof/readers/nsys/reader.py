@@ -227,6 +227,9 @@ _RANK_NAMES = (
     re.compile(r"MPI Rank (\d{1,5})(?!\d)"),
 )
 
+_METRIC_UNIT = r" \[(?:Throughput )?(%|MHz)\]$"
+"""Unit at the end of the name of a GPU metric."""
+
 _SOURCES = {
     "kernels": (KERNEL, GRAPH),
     "copies": (MEMCPY, MEMSET),
@@ -251,7 +254,9 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
         kernels = tables.get("kernels")
         if counters is not None and rank >= 0:
             devices = kernels["device"].unique().to_list() if kernels is not None else []
-            tables["counters"] = counters.filter(pl.col("device").is_in(devices))
+            numbers = source.devices_of([pid for pid, of in ranks.items() if of == rank])
+            mine = counters.with_columns(pl.col("device").replace_strict(numbers, default=None)) if numbers else counters
+            tables["counters"] = mine.filter(pl.col("device").is_in(devices))
         head, coverage = source.head(rank, ranks, tables), source.coverage(tables)
         parts.append(Part(path=path, tables=tables, head=head, coverage=coverage))
     if not parts:
@@ -550,12 +555,23 @@ class _Export(Export):
         if lost := before - frame.height:
             self.note(left_out(lost, "row", "of GPU_METRICS without a time or a value"))
         frame = frame.join(names.unique(["typeId", "metricId"]), on=["typeId", "metricId"], how="left")
+        name = pl.coalesce("metricName", pl.lit("unnamed metric"))
+        unit = name.str.extract(_METRIC_UNIT)
         return frame.select(
             device=(pl.col("typeId") & 0xFF).cast(pl.Int32, strict=False),
             time_ns=pl.col("timestamp") + self.start_ns,
-            name=pl.coalesce("metricName", pl.lit("unnamed metric")),
-            value=pl.col("value").cast(pl.Float64),
+            name=name.str.replace(_METRIC_UNIT, ""),
+            value=pl.col("value").cast(pl.Float64) * pl.when(unit == "MHz").then(1e6).otherwise(1.0),
+            unit=unit.replace("MHz", "Hz"),
         )
+
+    def devices_of(self, pids: list[int]) -> dict[int, int]:
+        """CUDA's number of each GPU in some processes, by nsys's number, where the export states both."""
+        frame = self._read("TARGET_INFO_CUDA_DEVICE", "gpuId", "cudaId", "pid")
+        if frame is None:
+            return {}
+        own = frame.filter(pl.col("pid").is_in([pid >> 24 & 0xFFFFFF for pid in pids]))
+        return dict(own.select(pl.col("gpuId", "cudaId").cast(pl.Int32, strict=False)).drop_nulls().iter_rows())
 
     def runtime(self) -> pl.DataFrame | None:
         """Calls of the CUDA runtime and driver, and traced calls of the operating system and other libraries."""
@@ -740,7 +756,7 @@ def _choose(files: list[Path]) -> list[Path]:
 
 READER = Reader(
     name="nsys",
-    version=7,
+    version=8,
     what="an export of Nsight Systems (SQLite, Parquet or Arrow) or its report",
     sniff=_sniff,
     read=_read,

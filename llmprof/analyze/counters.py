@@ -1,0 +1,181 @@
+"""Counters over time joined to the work: averages over each kernel, stage, layer, phase, step and idle gap."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.idle.gaps import idle
+from llmprof.analyze.intervals import merge
+from llmprof.analyze.layers.attribution import labelled
+from llmprof.trace import Trace
+
+_KEYS = {
+    "kernel": ["name"],
+    "event": ["event", "start_ns", "name"],
+    "category": ["category"],
+    "stage": ["phase", "stage"],
+    "layer": ["phase", "layer"],
+    "phase": ["phase"],
+    "step": ["step", "phase"],
+    "idle": ["cause"],
+    "gap": ["gap", "start_ns"],
+}
+_DEVICE = ["rank", "device"]
+
+
+@Analysis(
+    question="How busy were the units of the device in each kernel, stage, layer, phase and idle gap?",
+    help="sampled counters averaged over the work: multiprocessors, tensor cores, memory, links, clocks",
+    view="counters",
+    grouped_by="per",
+    columns="rank device phase stage layer step cause gap name work_ns samples own_share counter mean max unit",
+)
+def counters(
+    trace: Trace,
+    *,
+    per: Literal["kernel", "event", "category", "stage", "layer", "phase", "step", "idle", "gap"] = "kernel",
+) -> pl.DataFrame:
+    """Mean of each sampled counter while each kind of work runs.
+
+    A sample holds from its time until the next one of its counter and device, the last one for the usual distance of
+    two. A mean weights each sample with the time for which it holds in the work.
+
+    Parameters
+    ----------
+    trace : Trace
+        A trace with device activity and samples of counters: ``nsys profile --gpu-metrics-devices=all``, counters of
+        rocprof or of an NPU, or the monitors of a run.
+    per : {"kernel", "event", "category", "stage", "layer", "phase", "step", "idle", "gap"}
+        What the means are over: kernels by name, single events, categories, stages and layers by phase, phases, steps,
+        idle time by cause, or single gaps in which the device is idle.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``rank, device``, the columns of ``per``, ``counter, unit, mean, min, max`` (of the samples that hold in the
+        work), ``work_ns`` (time of the work; what runs side by side counts once), ``known_ns`` (of it, with a sample),
+        ``samples`` (that hold in the work) and ``own_share``: the part of the time of these samples in which this work
+        ran. At 1 the mean is this work's alone; near 0 the work is far shorter than the distance of two samples and the
+        mean says more of what ran around it. Work without a sample is left out. By device, the longest work first.
+
+        Samples of a whole machine (rank -1) count for the rank that uses their device, if there is only one, and where
+        they name no device for each rank.
+
+    Raises
+    ------
+    NotCapturedError
+        The trace holds no samples of counters, or no device activity and no operators.
+
+    Examples
+    --------
+    >>> samples = {"rank": 0, "device": 0, "time_ns": [0, 50], "name": "SMs Active", "value": [20.0, 80.0], "unit": "%"}
+    >>> kernels = pl.DataFrame({"rank": 0, "device": 0, "stream": 7, "start_ns": 25, "dur_ns": 50, "name": ["gemm"]})
+    >>> busy = llmprof.Trace({"kernels": kernels, "counters": pl.DataFrame(samples)})
+    >>> analyze.counters(busy)["mean"].item()
+    50.0
+    """
+    samples = trace.counters.filter(pl.col("value").is_finite())
+    keys = _KEYS[per]
+    if per in ("idle", "gap"):
+        work = idle(trace)
+        if per == "gap":
+            work = work.with_columns(pl.col("start_ns").min().over("gap"), dur_ns="gap_ns").unique("gap")
+    else:
+        work = labelled(trace, [*_DEVICE, *keys])
+    inside = [key for key in keys if key != "start_ns"]
+    whole = [*_DEVICE, *inside]
+    spans = merge(work.filter(pl.col("dur_ns") > 0), whole)
+    parts = [
+        _of_device(spans.filter(pl.col("rank") == rank, pl.col("device").eq_missing(device)), mine, whole)
+        for rank, device, mine in _lines(samples, work)
+    ]
+    found = pl.concat(parts) if parts else _of_device(spans.clear(), samples.clear(), whole)
+    if "start_ns" in keys:
+        found = found.join(work.select(*whole, "start_ns"), on=whole, how="left", nulls_equal=True)
+    order = [*_DEVICE, "work_ns", *keys, "counter"]
+    found = found.sort(order, descending=[name == "work_ns" for name in order], nulls_last=True)
+    return found.select(*_DEVICE, *keys, pl.exclude(*_DEVICE, *keys))
+
+
+def _lines(samples: pl.DataFrame, work: pl.DataFrame) -> Iterator[tuple[int, int | None, pl.DataFrame]]:
+    """Devices of the work, each with the samples that are its own."""
+    devices = work.select(_DEVICE).unique().sort(_DEVICE, nulls_last=True)
+    users = dict(devices.group_by("device").agg(pl.col("rank").n_unique()).iter_rows())
+    for rank, device in devices.iter_rows():
+        own = (pl.col("rank") == rank) & (pl.col("device").is_null() | pl.col("device").eq_missing(device))
+        machine = (pl.col("rank") == -1) & (
+            pl.col("device").is_null() | (pl.col("device").eq_missing(device) & (users[device] == 1))
+        )
+        yield rank, device, samples.filter(own | machine)
+
+
+def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> pl.DataFrame:
+    """Means over the groups of disjoint intervals of one device."""
+    groups = spans.group_by(whole, maintain_order=True).agg(work_ns=pl.col("dur_ns").sum()).with_row_index("_group")
+    spans = spans.join(groups.select("_group", *whole), on=whole, how="left", nulls_equal=True, maintain_order="left")
+    begin, group = spans["start_ns"].to_numpy(), spans["_group"].to_numpy()
+    end = begin + spans["dur_ns"].to_numpy()
+    parts = [_NOTHING]
+    lines = samples.sort("time_ns", maintain_order=True).group_by("rank", "device", "name", "unit", maintain_order=True)
+    alike: dict[tuple[bytes, int], pl.DataFrame] = {}
+    for (_, _, name, unit), line in lines:
+        line = line.unique("time_ns", keep="last", maintain_order=True)
+        time, value = line["time_ns"].to_numpy(), line["value"]
+        key = (time.tobytes(), len(time))
+        if key not in alike:  # counters of one sampler have the same times
+            alike = {key: _held(begin, end, group, time)}
+        held = alike[key].with_columns(_value=value.gather(alike[key]["sample"]))
+        parts.append(
+            held.group_by("_group")
+            .agg(
+                mean=(pl.col("_value") * pl.col("own_ns")).sum() / pl.col("own_ns").sum(),
+                min=pl.col("_value").min(),
+                max=pl.col("_value").max(),
+                known_ns=pl.col("own_ns").sum(),
+                samples=pl.len(),
+                own_share=pl.col("own_ns").sum() / pl.col("held_ns").sum(),
+            )
+            .select(
+                pl.lit(name, dtype=pl.String).alias("counter"), pl.lit(unit, dtype=pl.String).alias("unit"), pl.all()
+            )
+        )
+    rows = groups.join(pl.concat(parts), on="_group", maintain_order="left")
+    return rows.select(*whole, "counter", "unit", "mean", "min", "max", "work_ns", "known_ns", "samples", "own_share")
+
+
+_NOTHING = pl.DataFrame(
+    schema={
+        "counter": pl.String, "unit": pl.String, "_group": pl.UInt32, "mean": pl.Float64, "min": pl.Float64,
+        "max": pl.Float64, "known_ns": pl.Int64, "samples": pl.UInt32, "own_share": pl.Float64,
+    }
+)  # fmt: skip
+
+
+def _held(begin: np.ndarray, end: np.ndarray, group: np.ndarray, time: np.ndarray) -> pl.DataFrame:
+    """Time for which each sample holds in the intervals of each group: ``_group, sample, own_ns, held_ns``."""
+    usual = int(np.median(np.diff(time))) if len(time) > 1 else 0
+    until = np.append(time[1:], time[-1:] + usual)
+    first = np.maximum(np.searchsorted(time, begin, side="right") - 1, 0)
+    count = np.maximum(np.searchsorted(time, end, side="left") - first, 0)
+    row = np.repeat(np.arange(len(begin)), count)
+    sample = np.arange(len(row)) - np.repeat(count.cumsum() - count, count) + first[row]
+    own = np.minimum(end[row], until[sample]) - np.maximum(begin[row], time[sample])
+    frame = pl.DataFrame(
+        {
+            "_group": group[row].astype(np.uint32),
+            "sample": sample.astype(np.int64),
+            "own_ns": own,
+            "held_ns": (until - time)[sample],
+        }
+    )
+    pairs = (
+        frame.filter(pl.col("own_ns") > 0)
+        .group_by("_group", "sample")
+        .agg(pl.col("own_ns").sum(), pl.col("held_ns").first())
+    )
+    return pairs.with_columns(pl.col("own_ns", "held_ns").cast(pl.Int64))

@@ -1,0 +1,101 @@
+"""Counters joined to the work, by hand."""
+
+import polars as pl
+import pytest
+
+from llmprof import analyze
+from llmprof.errors import NotCapturedError
+from llmprof.trace import Trace
+from tests.analyze.builders import DENSE, GEMM, NORM, kernels, labels, launches
+
+SCHEMA = ["rank", "device", "time_ns", "name", "value", "unit"]
+
+
+def samples(*rows: tuple[int, int | None, int, str, float, str | None]) -> pl.DataFrame:
+    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+
+
+def every(period: int, values: list[float], name: str = "SMs Active", *, first: int = 0, rank: int = 0) -> pl.DataFrame:
+    return samples(*((rank, 0, first + period * i, name, value, "%") for i, value in enumerate(values)))
+
+
+# GEMM 20..60, NORM 60..70, then idle until 120, GEMM 120..140
+WORK = pl.concat([kernels([(GEMM, 40), (NORM, 10)], start=20), kernels([(GEMM, 20)], start=120, first=3)])
+
+
+def rows(trace: Trace, per: str) -> dict[object, dict[str, float]]:
+    found = analyze.counters(trace, per=per)  # type: ignore[arg-type]
+    key = found.columns[2]
+    return {row[key]: row for row in found.iter_rows(named=True)}
+
+
+def test_by_kernel() -> None:
+    """Samples of 10, 50, 30, 90, 70 hold for 40 ns each from 0 on, the last one until 200."""
+    found = rows(Trace({"kernels": WORK, "counters": every(40, [10, 50, 30, 90, 70])}), "kernel")
+    gemm, norm = found[GEMM], found[NORM]
+    assert gemm["mean"] == (20 * 10 + 20 * 50 + 20 * 90) / 60
+    assert (gemm["min"], gemm["max"], gemm["samples"], gemm["work_ns"], gemm["known_ns"]) == (10, 90, 3, 60, 60)
+    assert gemm["own_share"] == 60 / 120
+    assert (norm["mean"], norm["samples"], norm["own_share"]) == (50, 1, 10 / 40)
+    assert (gemm["counter"], gemm["unit"]) == ("SMs Active", "%")
+
+
+def test_by_event_and_gap() -> None:
+    trace = Trace({"kernels": WORK, "counters": every(40, [10, 50, 30, 90, 70])})
+    events = analyze.counters(trace, per="event")
+    assert events.sort("start_ns").select("start_ns", "mean").rows() == [(20, 30.0), (60, 50.0), (120, 90.0)]
+    assert analyze.counters(trace, per="gap").select("start_ns", "mean", "work_ns").rows() == [
+        (70, (10 * 50 + 40 * 30) / 50, 50)
+    ]
+    assert analyze.counters(trace, per="idle").select("cause", "mean").rows() == [("unknown", 34.0)]
+
+
+def test_by_stage_layer_phase_and_step() -> None:
+    """Two layers of ten kernels of 10 ns: samples every 10 ns, whose value is the number of the kernel in its layer."""
+    run = kernels(["_prepare_inputs_kernel", *DENSE, *DENSE], start=100)
+    marks = labels([("execute_context_0(0)_generation_4(4)", 0, 90)])
+    trace = Trace(
+        {
+            "kernels": run,
+            "runtime": launches(run, lead=95),
+            "markers": marks,
+            "counters": every(10, [99, *range(10), *range(10)], first=100),
+        }
+    )
+    stages = rows(trace, "stage")
+    found = analyze.counters(trace, per="stage")
+    means = dict(found.select("stage", "mean").iter_rows())
+    assert stages
+    assert (means["qkv_proj"], means["attention"], means["gate_up_proj"], means["down_proj"]) == (1, 4, 7, 9)
+    assert means["norm"] == (0 + 6) / 2
+    assert set(found["own_share"]) == {1.0}
+    layers = analyze.counters(trace, per="layer").drop_nulls("layer")
+    assert layers.select("layer", "mean", "samples").rows() == [(0, 4.5, 10), (1, 4.5, 10)]
+    assert analyze.counters(trace, per="phase").select("phase", "mean").rows() == [("decode", (99 + 90) / 21)]
+    assert analyze.counters(trace, per="step").select("step", "samples").rows() == [(0, 21)]
+
+
+def test_work_outside_the_samples_is_not_known() -> None:
+    trace = Trace({"kernels": WORK, "counters": every(10, [80, 40], first=50)})  # until 70
+    found = rows(trace, "kernel")
+    assert (found[GEMM]["mean"], found[GEMM]["known_ns"], found[GEMM]["work_ns"]) == (80, 10, 60)
+    assert found[NORM]["mean"] == 40
+    assert analyze.counters(trace, per="event").height == 2
+
+
+def test_samples_of_a_machine_belong_to_the_only_rank_of_a_device() -> None:
+    of_machine = samples((-1, 0, 0, "gpu.power", 500.0, "W"), (-1, 0, 100, "gpu.power", 700.0, "W"))
+    of_host = samples((-1, None, 0, "cpu.utilization", 7.0, "%"), (-1, None, 90, "cpu.utilization", 7.0, "%"))
+    both = pl.concat([of_machine, of_host])
+    assert analyze.counters(Trace({"kernels": WORK, "counters": both}))["counter"].unique().sort().to_list() == [
+        "cpu.utilization", "gpu.power",
+    ]  # fmt: skip
+    second = pl.concat([WORK, WORK.with_columns(rank=pl.lit(1, dtype=pl.Int32))])
+    assert set(analyze.counters(Trace({"kernels": second, "counters": both}))["counter"]) == {"cpu.utilization"}
+
+
+def test_nothing_sampled() -> None:
+    with pytest.raises(NotCapturedError):
+        analyze.counters(Trace({"kernels": WORK}))
+    assert analyze.counters(Trace({"kernels": WORK, "counters": every(10, [])})).is_empty()
+    assert analyze.counters(Trace({"kernels": WORK, "counters": every(10, [1, 2], first=10_000)})).is_empty()

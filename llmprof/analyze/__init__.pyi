@@ -41,6 +41,7 @@ from .activity import activity as activity, kernel_categories as kernel_categori
 from .captures import with_captures as with_captures
 from .beside import running_beside as running_beside
 from .counters import counters as counters
+from .tensor_cores import tensor_cores as tensor_cores
 from .spikes import spikes as spikes
 from .module_times import module_times as module_times
 

@@ -255,7 +255,9 @@ def read(path: Path, wanted: Wanted | None = None) -> list[Part]:
         if counters is not None and rank >= 0:
             devices = kernels["device"].unique().to_list() if kernels is not None else []
             numbers = source.devices_of([pid for pid, of in ranks.items() if of == rank])
-            mine = counters.with_columns(pl.col("device").replace_strict(numbers, default=None)) if numbers else counters
+            mine = (
+                counters.with_columns(pl.col("device").replace_strict(numbers, default=None)) if numbers else counters
+            )
             tables["counters"] = mine.filter(pl.col("device").is_in(devices))
         head, coverage = source.head(rank, ranks, tables), source.coverage(tables)
         parts.append(Part(path=path, tables=tables, head=head, coverage=coverage))

@@ -1,0 +1,88 @@
+"""Use of tensor cores (matrix cores of AMD) by kernels that multiply matrices, as far as their names state it."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.layers.attribution import labelled
+from llmprof.arguments import Columns
+from llmprof.names.operators import by_distinct
+from llmprof.trace import Trace
+
+MATRIX_WORK = ("linear", "attention", "moe_experts", "scan")
+"""Categories of kernels that can use tensor cores."""
+
+WITHOUT = (
+    r"(?i)_simt_|_ffma_|scudnn|winograd|gemv|gemmk1_kernel|split_?K_?reduce|ReduceSplitK|FlashAttnFwdCombine|attention\w*_reduce"
+    r"|PostGSU|naive_conv|_dot2_|wvSplitK|im2col|Im2d2Col|computeW?\w*OffsetsKernel|wgrad_alg0|_convolve_sgemm|softmax"
+    r"|(?:^|_)(?:volta|ampere|maxwell|pascal|turing|magma)_(?:gc|[sdcz])gemm|^sgemm_|magma_sgemm"
+)
+"""Kernels of vector instructions, and helpers of products that reduce, transform or index."""
+
+WITH = (
+    r"(?i)tensorop|tensor\d+x\d+x\d+|_[hsi](?:884|1688|16816|8816|16832)\w*(?:gemm|fprop|dgrad|wgrad)|wgmma|wmma|hmma|imma"
+    r"|nvjet_|_xmma_\w*(?:f16f16|bf16bf16|tf32f32|e4m3|i8i8)|flash_(?:fwd|bwd)|FlashAttn(?:Fwd|Bwd)Sm|fmhaSm\d+"
+    r"|^bmm_\w+_m\d+x\d+x\d+_|_MI\d+x\d+x\d+|mfma|_xdl_|gtcx\d?_|BlockFmha"
+)
+"""Kernels whose name states an instruction of tensor cores, or a family of kernels that has no others."""
+
+_TENSILE = r"^Cijk_\w*_MT\d+x\d+x\d+"
+"""Products of Tensile name their matrix instruction (``_MI``) if they use one."""
+
+
+def by_name(names: pl.Series) -> pl.Series:
+    """Whether kernels of these names use tensor cores; null if the name does not tell."""
+    name = pl.col("name")
+    has, lacks = name.str.contains(WITH), name.str.contains(WITHOUT)
+    told = pl.when(has != lacks).then(has).when(~has & name.str.contains(_TENSILE)).then(pl.lit(value=False))
+
+    def of(distinct: tuple[str, ...]) -> pl.Series:
+        return pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)}).select(told.alias("told")).to_series()
+
+    return by_distinct(names, of)
+
+
+@Analysis(
+    question="Which matrix work runs without tensor cores?",
+    help="time of products and attention with and without tensor cores, by the names of their kernels",
+    view="tensor-cores",
+    recorded="kernels",
+    grouped_by="by",
+    apart=("by",),
+)
+def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.DataFrame:
+    """Time of matrix work in kernels that use tensor cores, that do not, and whose names do not tell.
+
+    Matrix work is kernels of matrix products, attention, experts and scans. How busy the tensor cores are in them is
+    measured by counters (:func:`~llmprof.analyze.counters`) or by Nsight Compute.
+
+    Parameters
+    ----------
+    by : str or sequence of str
+        Columns of :func:`~llmprof.analyze.attribute` to group by, such as ``name``, ``stage`` or ``phase``.
+
+    Returns
+    -------
+    polars.DataFrame
+        ``<by...>, kernels, total_ns`` (sum of the durations of matrix work), ``with_ns, without_ns, unknown_ns`` (its
+        parts) and ``with_share`` (of ``with_ns + without_ns``; null if no name tells); the longest total first.
+    """
+    trace.table("kernels")
+    by = list(by)
+    events = labelled(trace, by).filter((pl.col("source") == "kernel") & pl.col("category").is_in(MATRIX_WORK))
+    told, time = pl.col("_told"), pl.col("dur_ns")
+    known = pl.col("with_ns") + pl.col("without_ns")
+    return (
+        events.with_columns(_told=by_name(events["name"]))
+        .group_by(by)
+        .agg(
+            kernels=pl.len(),
+            total_ns=time.sum(),
+            with_ns=time.filter(told).sum(),
+            without_ns=time.filter(~told).sum(),
+            unknown_ns=time.filter(told.is_null()).sum(),
+        )
+        .with_columns(with_share=pl.when(known > 0).then(pl.col("with_ns") / known))
+        .sort("total_ns", *by, descending=[True] + [False] * len(by), nulls_last=True)
+    )

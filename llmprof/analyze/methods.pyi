@@ -51,5 +51,6 @@ class Methods:
     step_time = analyze.step_time
     steps = analyze.steps
     stream_gaps = analyze.stream_gaps
+    tensor_cores = analyze.tensor_cores
     what_if = analyze.what_if
     with_captures = analyze.with_captures

@@ -497,3 +497,22 @@ def test_gpu_metrics_are_counters_of_the_device_that_cuda_numbers(tmp_path):
     ]
     same = llmprof.read(write(tmp_path / "other.sqlite", TABLES | metrics))  # nsys's numbers are taken for CUDA's
     assert same.counters.is_empty()
+
+
+def test_page_faults_of_managed_memory_are_marks_of_the_host_and_ranges_of_the_device(tmp_path):
+    faults = {
+        "CUDA_UM_CPU_PAGE_FAULT_EVENTS": (
+            "start INTEGER, globalPid INTEGER, CpuInstruction INTEGER", [(1200, PID_A, 4)],
+        ),
+        "CUDA_UM_GPU_PAGE_FAULT_EVENTS": (
+            "start INTEGER, end INTEGER, globalPid INTEGER, deviceId INTEGER", [(1300, 1350, PID_A, 0)],
+        ),
+    }  # fmt: skip
+    trace = llmprof.read(write(tmp_path / "report.sqlite", TABLES | faults))
+    found = trace.markers.filter(domain="unified memory")
+    assert found.select("rank", "device", "dur_ns", "name", "on_device").rows() == [
+        (0, None, 0, "CPU page fault in cuLaunchKernel", False),
+        (0, 0, 50, "GPU page fault", True),
+    ]
+    assert analyze.host_pauses(trace).select("kind", "count").rows() == [("page_fault", 1)]
+    assert "page fault" not in " ".join(analyze.nsys.nvtx_sum(trace)["name"])

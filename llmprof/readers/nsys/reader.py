@@ -5,7 +5,7 @@ Times are ns from the start of the capture; ``TARGET_INFO_SESSION_START_TIME`` g
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -655,9 +655,26 @@ class _Export(Export):
         return calls.drop(ids)
 
     def markers(self) -> pl.DataFrame | None:
-        """NVTX ranges and marks, and the profiler's own overhead."""
-        frames = [frame for frame in (self._ranges(), self._overhead()) if frame is not None]
-        return pl.concat(frames, how="diagonal_relaxed").with_columns(on_device=pl.lit(value=False)) if frames else None
+        """NVTX ranges and marks, the profiler's own overhead, and page faults of managed memory."""
+        parts = (self._ranges(), self._overhead(), *self._page_faults())
+        frames = [frame for frame in parts if frame is not None]
+        if not frames:
+            return None
+        found = with_columns_of(pl.concat(frames, how="diagonal_relaxed"), ("device",))
+        return found.with_columns(on_device=pl.col("device").is_not_null())
+
+    def _page_faults(self) -> Iterator[pl.DataFrame]:
+        """Faults of the processor, as marks that name the function, and of devices, as ranges on the device."""
+        columns = {"pid": "globalPid", "start_ns": "start_ns", "dur_ns": "dur_ns", "name": "name"}
+        faults = self._read("CUDA_UM_CPU_PAGE_FAULT_EVENTS", "start", "globalPid", "CpuInstruction")
+        if faults is not None and faults.height:
+            faults = self._named(faults, "CpuInstruction", default="unknown code").with_columns(end="start")
+            faults = self._times(faults).with_columns(name=pl.format("CPU page fault in {}", "name"))
+            yield faults.select(**columns, domain=pl.lit("unified memory"), nsys_style=pl.lit("Mark"))
+        faults = self._read("CUDA_UM_GPU_PAGE_FAULT_EVENTS", "start", "end", "globalPid", "deviceId")
+        if faults is not None and faults.height:
+            faults = self._times(faults.with_columns(name=pl.lit("GPU page fault")))
+            yield faults.select(**columns, device="deviceId", domain=pl.lit("unified memory"))
 
     def _overhead(self) -> pl.DataFrame | None:
         overhead = self._read("PROFILER_OVERHEAD", "start", "end", "globalTid", "nameId")

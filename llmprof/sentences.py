@@ -292,6 +292,31 @@ FINDINGS: Final = {
         )
         for rule, (what, advice) in _UNEVEN.items()
     },
+    "below_bound": Words(
+        """{{ in_part("is what " ~ what ~ " takes beyond") }} {{ target_share|share }} of its bound: it reaches
+        {{ of_bound_share|share }} of it
+        {%- for part, share in following %}{{ "; then" if loop.first else "," }} {{ part }} {{ share|share }}
+        {%- endfor %}.""",
+        """{{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }} calls, most of what is lost in
+        {{ operator }} with shapes {{ shapes|shorten(100) }}, run by {{ (name or "a kernel without a name")|shorten(100)
+        }}; {% if bound_by == "memory" %}its bytes at the peak of the memory set the bound.{% else %}its FLOPs at the
+        peak of {{ bound_by }} set the bound.{% endif %}""",
+        """{% if bound_by == "memory" %}Look at why it reads slowly: few blocks, a layout that is copied or strided, or
+        bytes that a fused kernel would not move.
+        {%- else %}Compare other kernels for these shapes: tiles that divide them, a tuned library or autotuning, and
+        fewer, larger products.{% endif %}""",
+    ),
+    "above_bound": Words(
+        """{{ in_part("is operators faster than their bound:") }} {{ operator }} reaches {{ of_bound_share|share }} of
+        it.""",
+        """{{ operators|count("operator") }} of this kind, {{ count|amount }} calls in {{ part }}, the longest with
+        shapes {{ shapes|shorten(100) }} against the peak of {{ bound_by }} ({{ (name or "a kernel without a name")
+        |shorten(100) }}).""",
+        """{% if cached %}Their operands fit into the cache of the device, and were there already: their bound by the
+        device memory does not hold.
+        {%- else %}Do not trust this bound: the formula counts too much, the peak in the data sheet is too low for this
+        device, or its clock was higher.{% endif %}""",
+    ),
     "heaviest_stage": Words(
         """{{ in_part("is compute of") }}
         {% if stage == "other" and name %}kernels of no known kind, most of it {{ name|shorten(60) }}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -12,8 +13,10 @@ import polars as pl
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import COLLECTIVE, LOADING, SCHEDULED, SYNCHRONISE
 from llmprof.analyze.replay.plan import Plan, calls_of_rows, new_transfer
+from llmprof.analyze.replay.targets import TARGET, below_target, saved_of
 from llmprof.analyze.roofline import roofline_join
 from llmprof.errors import AnalysisError, listed
+from llmprof.hardware import Device
 from llmprof.trace import Trace
 
 GRAPH_GAP_NS: Final = (300.0, 450.0, 900.0)
@@ -273,6 +276,33 @@ def at_bound(model: Any, device: Any = None, *, stage: str | None = None, **opti
         "no kernel reaches the bound: 80 to 90 % of it is a good one",
         apply,
     )
+
+
+def to_bound(share: float = TARGET, what: str | None = None, *, device: str | Path | Device | None = None) -> Change:
+    """Let operators take no longer than at a share of the bound that follows from their recorded shapes.
+
+    ``what`` is a stage, a kind of operator, or the name, after its ``::``, of an operator outside of stages; all
+    operators if not given.
+    """
+    if not 0 < share <= 1:
+        raise AnalysisError(f"the share of the bound is {share}", expected="above 0, at most 1")
+
+    def apply(plan: Plan, trace: Trace) -> None:
+        rows = saved_of(plan.events, below_target(trace, share, device=device)).filter(pl.col("saved") > 0)
+        if what is not None:
+            name = pl.col("operator").str.split("::").list.last()
+            outside = pl.col("_stage").is_null() & (name == what)
+            rows = rows.filter(pl.any_horizontal(pl.col("_stage", "kind") == what, outside))
+        if not rows.height:
+            raise AnalysisError(
+                f"no operator{f' of {what!r}' if what else ''} takes longer than at {share:.0%} of its bound",
+                expected="operators with shapes on a device whose peaks are known: see analyze.operators",
+            )
+        saved = np.zeros(len(plan.device))
+        saved[rows["node"]] = rows["saved"]
+        plan.set_duration(saved > 0, plan.own_duration() * (1 - saved))
+
+    return Change(f"{what or 'every operator'} at {share:.0%} of its bound", "whether it can be made so", apply)
 
 
 def fuse(pattern: str) -> Change:

@@ -434,6 +434,7 @@ def _what_if(sub: argparse.ArgumentParser) -> None:
   run-ahead                          the host prepares the next step while the device works on this one
   balance                            no rank is late
   transfer:bandwidth=GB/s:latency=us another link
+  to-bound[:SHARE[:WHAT]]            a stage, kind of operator or operator at 0.8 of its bound, from recorded shapes
   at-bound:MODEL[:DEVICE][:stage=S]  at the theoretical bound
   overlap-with:COLLECTIVE:WHAT       beside each other instead of one after the other
   tensor-parallel:N[:all_reduce_us=T]"""

@@ -62,6 +62,11 @@ def scope_events(trace: Trace, *, words: str) -> pl.DataFrame:
     return _numbered_texts(_scope(trace, words).events.select(_EVENTS))
 
 
+def scope_bounds(trace: Trace, *, words: str) -> pl.DataFrame:
+    """Operators of one rank with a bound, and their time in its windows."""
+    return _scope(trace, words).bounds
+
+
 def scope_pauses(trace: Trace, *, words: str) -> pl.DataFrame:
     """Pauses of the device in the windows of one rank."""
     return _numbered_texts(_scope(trace, words).pauses.select(_PAUSES))
@@ -104,7 +109,7 @@ def _numbered_texts(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 OF_SCOPE: Final[dict[str, Callable[..., pl.DataFrame]]] = {
-    one.__name__: one for one in (scope_windows, scope_times, scope_events, scope_pauses)
+    one.__name__: one for one in (scope_windows, scope_times, scope_events, scope_pauses, scope_bounds)
 }
 """Functions of one rank that depend on the representative steps."""
 
@@ -155,6 +160,8 @@ def joined(
         times=results["scope_times"],
         on_host=on_host,
     )
+    if results["scope_bounds"] is not None:
+        scope.__dict__["bounds"] = results["scope_bounds"]
     return ranked(scope, whole=trace)
 
 

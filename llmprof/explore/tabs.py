@@ -25,7 +25,10 @@ from llmprof.text import plain
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
-WHERE: Final = {"collectives": "all_reduce", "attribute": "kernels", "overlap": "overlap", "layers": "layers"}
+WHERE: Final = {
+    "collectives": "all_reduce", "attribute": "kernels", "operators": "kernels", "opportunities": "kernels",
+    "overlap": "overlap", "layers": "layers",
+}  # fmt: skip
 """Tab that shows the evidence of a finding, by its evidence; the timeline for all others."""
 
 PROFILE_NOTE: Final = (

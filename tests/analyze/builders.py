@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import polars as pl
 
+from llmprof.trace import Trace
+
 GEMM = "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"
 SPLIT_K = "void cublasLt::splitKreduce_kernel<32, 16, int, float>"
 NORM = "void vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8, true>"
@@ -100,3 +102,19 @@ def ops(rows: Iterable[tuple[object, ...]], *, rank: int = 0, thread: int = 1) -
         schema=types_of("rank", "thread", "name", "start_ns", "dur_ns", "op_id", "shapes", "dtypes", "kind"),
         orient="row",
     )
+
+
+MM_BOUND_NS = 2 * 4096**3 / 989.5e12 * 1e9
+"""Least time of a product of :func:`products_of_h200`: 138.9 us."""
+
+
+def products_of_h200(*lengths: int) -> Trace:
+    """Products of [4096, 4096] by [4096, 4096] in bf16 on an H200, one after another, and a kernel of 1 us."""
+    shapes, types = "[[4096, 4096], [4096, 4096]]", '["c10::BFloat16", "c10::BFloat16"]'
+    made = ops(("aten::mm", 10 * n, 5, n + 1, shapes, types) for n in range(len(lengths)))
+    kernels: list[tuple[int, int, str, int | None]] = []
+    for n, length in enumerate(lengths):
+        kernels.append((sum(lengths[:n]), length, "gemm", n + 1))
+    kernels.append((sum(lengths), 1000, "nobody", None))
+    table = pl.DataFrame(kernels, schema=["start_ns", "dur_ns", "name", "op_id"], orient="row")
+    return Trace({"kernels": table.with_columns(rank=0, device=0, stream=7), "ops": made}, {"device": "NVIDIA H200"})

@@ -23,6 +23,7 @@ from tests.analyze.builders import (
     DENSE,
     EMBEDDING,
     GEMM,
+    MM_BOUND_NS,
     NCCL_ALL_REDUCE,
     NORM,
     SPLIT_K,
@@ -31,6 +32,7 @@ from tests.analyze.builders import (
     labels,
     launches,
     ops,
+    products_of_h200,
 )
 
 DECODE = "execute_context_0(0)_generation_4(4)"
@@ -549,6 +551,32 @@ def test_heaviest_stage() -> None:
     name = f"void acme<{', '.join(['float'] * 30)}>(int)"
     cut = the(together(decode([name] * 5)), "heaviest_stage")
     assert (cut["about"], name in cut["title"]) == (name, False)  # the sentence has a short form of it
+
+
+def test_below_bound() -> None:
+    found = findings(products_of_h200(400_000, 400_000))
+    assert not {"heaviest_stage", "above_bound"} & set(found["rule"])
+    loss = found.row(by_predicate=pl.col("rule") == "below_bound", named=True)
+    gap = 800_000 - 2 * MM_BOUND_NS / 0.8
+    assert loss["figure"] == pytest.approx(gap)
+    assert loss["share_of_time"] == pytest.approx(gap / 801_000)
+    assert loss["predicted_ns"] == pytest.approx(gap, abs=2)
+    assert (loss["change"], loss["where"], loss["rank"]) == ("to-bound:0.8:mm", "operator = 'aten::mm'", 0)
+    shown = llmprof.analyze.opportunities(products_of_h200(400_000, 400_000)).filter(pl.sql_expr(loss["where"]))
+    assert shown["gap_ns"].to_list() == [pytest.approx(gap)]
+    # at 90 % of the bound nothing is lost, and the heaviest kind of work stays a fact
+    near = findings(products_of_h200(*[int(MM_BOUND_NS / 0.9)] * 2))
+    assert set(near["rule"]) & {"heaviest_stage", "below_bound", "above_bound"} == {"heaviest_stage"}
+
+
+def test_above_bound() -> None:
+    trace = products_of_h200(int(MM_BOUND_NS / 1.2), int(MM_BOUND_NS / 1.2))
+    found = findings(trace).row(by_predicate=pl.col("rule") == "above_bound", named=True)
+    assert (found["severity"], found["gain_ns"], found["change"]) == ("info", 0, None)
+    assert found["figure"] == 2 * int(MM_BOUND_NS / 1.2)
+    shown = llmprof.analyze.operators(trace).filter(pl.sql_expr(found["where"]))
+    assert shown["share_of_bound"].to_list() == [pytest.approx(1.2, rel=1e-4)]
+    assert "above_bound" not in findings(products_of_h200(int(MM_BOUND_NS / 1.04)))["rule"]
 
 
 def test_unnamed_time() -> None:

@@ -7,9 +7,10 @@ import pytest
 
 import llmprof
 from llmprof import analyze
-from llmprof.errors import LlmprofError
+from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.hardware import Device
 from llmprof.trace import Trace
+from tests.analyze.builders import MM_BOUND_NS, products_of_h200
 
 DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e9, None, None, None, cache_bytes=200.0)
 """1,000 FLOPs and a byte in a nanosecond."""
@@ -120,3 +121,13 @@ def test_a_compute_bound_step_gains_what_its_operators_lose() -> None:
     found = analyze.opportunities(only, device=DEVICE)
     assert parts(found, "gain_ns")["step"] == (pytest.approx(2000, abs=1),)
     assert "beside other work" not in found["part"]
+
+
+def test_a_change_brings_operators_to_a_share_of_their_bound() -> None:
+    made = products_of_h200(400_000, 100_000)  # the mean of a call is 250 us
+    for change in ("to-bound", "to-bound:0.8:mm", "to-bound:0.8:gemm"):
+        assert analyze.what_if(made, change)["gain_ns"][0] == pytest.approx(500_000 - 2 * MM_BOUND_NS / 0.8, abs=3)
+    assert analyze.what_if(made, "to-bound:1")["gain_ns"][0] == pytest.approx(500_000 - 2 * MM_BOUND_NS, abs=3)
+    for refused in ("to-bound:0.8:attention", "to-bound:0", "to-bound:0.5"):
+        with pytest.raises(AnalysisError):
+            analyze.what_if(made, refused)

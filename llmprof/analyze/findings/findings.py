@@ -11,7 +11,7 @@ import polars as pl
 
 from llmprof import plugins, sentences
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.findings import waiting, work
+from llmprof.analyze.findings import bounds, waiting, work
 from llmprof.analyze.findings.facts import where_the_time_went
 from llmprof.analyze.findings.first_tokens import FIRST_TOKENS, first_token_finding
 from llmprof.analyze.findings.gain import Gain, gains_of
@@ -43,8 +43,10 @@ _RULES: Final[tuple[Rule | plugins.Place, ...]] = (
     Rule("ai_cpu_operators", work.ai_cpu, "attribute", 0.005),
     Rule("format_changes", work.format_changes, "attribute", 0.005),
     *(Rule(name, work.uneven(name), "overlap", 0.02) for name in ("slow_device", "uneven_experts", "uneven_compute")),
-    Rule("heaviest_stage", work.heaviest_stage, "attribute", 0.0, info=True),
+    Rule("below_bound", bounds.below_bound, "opportunities"),
+    Rule("heaviest_stage", work.heaviest_stage, "attribute", 0.0, info=True, unless="below_bound"),
     Rule("ai_core_units", work.core_units, "core_time", 0.0, info=True),
+    Rule("above_bound", bounds.above_bound, "operators", 0.0, info=True, last=True),
     Rule("unnamed_time", work.unnamed, "attribute", info=True, last=True),
 )
 """All rules, or their places; their order decides between findings of equal weight."""
@@ -197,6 +199,7 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
 def ranked(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
     """Findings of the rules in a scope, not in order."""
     found = {rule.name: (rule, measure) for rule in RULES if (measure := _measured(rule, scope)) is not None}
+    found = {name: (rule, measure) for name, (rule, measure) in found.items() if rule.unless not in found}
     losses = {name: measure for name, (rule, measure) in found.items() if not rule.info}
     predicted = gains_of(scope, list(losses.values()), scope.trace if whole is None else whole)
     gains = dict(zip(losses, predicted, strict=True))

@@ -15,6 +15,7 @@ from llmprof.analyze.idle.gaps import idle_with_threads
 from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.intervals import clip
 from llmprof.analyze.layers.attribution import attribute
+from llmprof.analyze.replay.targets import bounded
 from llmprof.analyze.steps.steps import steps
 from llmprof.analyze.steps.summary import LANE, recorded_windows, steady_state, step_windows, time_parts
 from llmprof.errors import AnalysisError
@@ -153,6 +154,8 @@ class Rule:
     """Its sentences; None for those under its name in :mod:`llmprof.sentences`."""
     follows_from: str | None = None
     """The rule whose time it measures a part of."""
+    unless: str | None = None
+    """The rule in place of which it stands, where that one finds nothing."""
 
 
 @dataclass(frozen=True)
@@ -302,6 +305,25 @@ class Scope:
         """Parts of the gaps of the devices, cut to the windows and in pieces: see :func:`pauses_of`."""
         kernels = self.trace.kernels if self.trace.has("kernels") else None
         return pauses_of(self.cut(idle_with_threads(self.trace)), host_spans(self.trace), kernels)
+
+    @cached_property
+    def bounds(self) -> pl.DataFrame:
+        """Operators with a bound in the windows of each rank: their time there, and at the bound.
+
+        Columns: ``rank, stage, operator, shapes, kernel, bound_by, fits_cache, count, time_ns, bound_ns``, and the
+        longest event (``start_ns, dur_ns``).
+        """
+        rows, events = bounded(self.trace)
+        of_row = ("stage", "operator", "shapes", "kernel", "bound_by", "fits_cache", "share_of_bound")
+        times = self.cut(events.select(*LANE, "start_ns", "dur_ns", "row", "call")).group_by("rank", "row").agg(
+            pl.col("start_ns", "dur_ns").sort_by("dur_ns").last(), count=pl.col("call").n_unique(),
+            time_ns=pl.col("dur_ns").sum(),
+        )  # fmt: skip
+        known = rows.filter(pl.col("share_of_bound").is_not_null()).select("row", *of_row)
+        times = times.join(known, on="row").with_columns(bound_ns=pl.col("time_ns") * pl.col("share_of_bound"))
+        return times.select("rank", *of_row[:-1], "count", "time_ns", "bound_ns", "start_ns", "dur_ns").sort(
+            "rank", "stage", "operator", "shapes", "kernel", "time_ns"
+        )
 
     def begun(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Rows with ``rank, start_ns`` that begin in a window of their rank; they are not cut."""

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.intervals import clip, union_length
-from llmprof.analyze.operators import with_events
 from llmprof.analyze.replay.graph import Graph, graph
 from llmprof.analyze.replay.part import replayed_part
 from llmprof.analyze.replay.plan import Plan, periods
+from llmprof.analyze.replay.targets import KEY, TARGET, Found, below_target, saved_of, with_keys
 from llmprof.analyze.replay.what_if import periods_of
 from llmprof.errors import LlmprofError, listed
 from llmprof.hardware import Device
 from llmprof.trace import Trace
-
-TARGET: Final = 0.8
-"""Share of its bound that a good kernel reaches."""
 
 MOST_ALONE: Final = 20
 """So many operators are replayed alone, those with the largest gaps; the rest are replayed together."""
@@ -37,8 +34,6 @@ _SCHEMA: Final = {
     "share_of_bound": pl.Float64(), "target_share": pl.Float64(), "gap_ns": pl.Float64(), "gain_ns": pl.Float64(),
     "gain_share": pl.Float64(), "why": pl.String(),
 }  # fmt: skip
-
-To = float | Literal["best"]
 
 
 @Analysis(
@@ -130,48 +125,12 @@ def opportunities(
     return _table(steps, work, keys, gains)
 
 
-class Found(NamedTuple):
-    """Operators with what of their time is beyond the target, and the device events that they are made of."""
-
-    rows: pl.DataFrame
-    """The frame of :func:`operators` by phase and stage, with ``row, saved`` (share of the time beyond the target)."""
-    events: pl.DataFrame
-    """The columns of :func:`attribute` with ``call, row``."""
-
-
-def below_target(
-    trace: Trace, to: To = TARGET, baseline: Trace | None = None, device: str | Path | Device | None = None
-) -> Found:
-    """Operators of a trace and what of their time is beyond the target."""
-    rows, events = _bounded(trace) if device is None else with_events(trace, ("phase", "stage"), device)
-    target = pl.lit(to)
-    if to == "best":
-        of = ["kind", "bound_by", "fits_cache"]
-        seen = [rows] if baseline is None else [rows, with_events(baseline, ("phase", "stage"), device)[0]]
-        best = pl.concat(frame.select(*of, target="share_of_bound") for frame in seen).filter(pl.col("target") <= 1)
-        best = best.group_by(of).agg(pl.col("target").max())
-        rows, target = rows.join(best, on=of, how="left", nulls_equal=True), pl.col("target")
-    rows = rows.with_columns(saved=(1 - pl.col("share_of_bound") / target).clip(0))
-    return Found(rows, events)
-
-
-@per_trace
-def _bounded(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
-    return with_events(trace, ("phase", "stage"), None)
-
-
 def _steps(built: Graph) -> pl.DataFrame:
     """``rank, step, phase, start_ns, dur_ns`` of the steps that a replay times; no two of a rank overlap."""
     rows = periods(built, built.time).filter(pl.col("period_ns") > 0)
     rows = rows.select("rank", "step", "phase", start_ns=pl.col("end_ns") - pl.col("period_ns"), dur_ns="period_ns")
     reach = (pl.col("start_ns") + pl.col("dur_ns")).cum_max().shift(1).over("rank")
     return rows.filter((pl.col("start_ns") >= reach).fill_null(value=True))
-
-
-_OF_ROW: Final = (
-    "row", "operator", "kind", "shapes", "kernel", "bound_by", "share_of_bound", "saved", "why",
-)  # fmt: skip
-_KEY: Final = ("operator", "kind", "_stage", "_shapes", "_known")
 
 
 def _in_steps(built: Graph, steps: pl.DataFrame, found: Found) -> pl.DataFrame:
@@ -181,32 +140,23 @@ def _in_steps(built: Graph, steps: pl.DataFrame, found: Found) -> pl.DataFrame:
         "rank", "start_ns", "dur_ns", "category", "event", node="row"
     )
     work = clip(work.join(place, on="event", how="inner"), steps, ["rank"])
-    return _with_keys(work.hstack(steps[work["window"]].select("phase")), found)
-
-
-def _with_keys(events: pl.DataFrame, found: Found) -> pl.DataFrame:
-    """Events (with their ``row``) with the columns of their operator and what an opportunity is one of."""
-    stage = pl.when(pl.col("stage") != "other").then("stage")
-    rows = found.rows.select(
-        *_OF_ROW, _stage=stage, _shapes=pl.when(stage.is_null()).then("shapes"), _known=pl.col("bound_ns").is_not_null()
-    )
-    return events.join(rows, on="row", how="left", maintain_order="left")
+    return with_keys(work.hstack(steps[work["window"]].select("phase")), found)
 
 
 def _keys(work: pl.DataFrame) -> pl.DataFrame:
     """Opportunities with the number ``key`` of their replay: one each, and the last for all smaller ones."""
     gap = (pl.col("dur_ns") * pl.col("saved")).sum()
-    keys = work.group_by(_KEY).agg(gap_ns=gap).filter(pl.col("gap_ns") > 0)
-    keys = keys.sort("gap_ns", *_KEY, descending=[True, *(False for _ in _KEY)])
+    keys = work.group_by(KEY).agg(gap_ns=gap).filter(pl.col("gap_ns") > 0)
+    keys = keys.sort("gap_ns", *KEY, descending=[True, *(False for _ in KEY)])
     return keys.with_columns(key=pl.int_range(pl.len()).clip(upper_bound=MOST_ALONE)).drop("gap_ns")
 
 
 def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) -> pl.DataFrame:
     """``phase, key, gain_ns``: what a step gains by the replay with each key's kernels at the target; -1 is all."""
     built = graph(trace)
-    at = built.events.select("event", "where", node="row").filter(pl.col("where") == "device")
-    of_event = _with_keys(at.join(found.events.select("event", "row"), on="event", how="inner"), found)
-    of_event = of_event.join(keys, on=_KEY, how="inner", nulls_equal=True).filter(pl.col("saved") > 0)
+    of_event = (
+        saved_of(built.events, found).join(keys, on=KEY, how="inner", nulls_equal=True).filter(pl.col("saved") > 0)
+    )
     key, saved = np.full(built.events.height, -1), np.zeros(built.events.height)
     key[of_event["node"]], saved[of_event["node"]] = of_event["key"], of_event["saved"]
     numbers = [-1, *keys["key"].unique().sort()]
@@ -230,7 +180,7 @@ def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) 
 def _table(steps: pl.DataFrame, work: pl.DataFrame, keys: pl.DataFrame, gains: pl.DataFrame) -> pl.DataFrame:
     """The frame of :func:`opportunities` from the steps of a rank, its work in them, and the gains."""
     of_phase = steps.group_by("phase").agg(pl.col("rank").first(), steps=pl.len(), step_ns=pl.col("dur_ns").mean())
-    work = work.join(keys, on=_KEY, how="left", nulls_equal=True, maintain_order="left")
+    work = work.join(keys, on=KEY, how="left", nulls_equal=True, maintain_order="left")
     time, known = pl.col("dur_ns"), pl.col("_known")
     part = (
         pl.when(~known).then(pl.lit("no bound")).when(pl.col("key").is_null()).then(pl.lit("at target"))

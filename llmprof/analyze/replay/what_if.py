@@ -297,6 +297,7 @@ _MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str
     "without-call": (makers.without_call, (str,), {}),
     "run-ahead": (makers.run_ahead, (), {}),
     "transfer": (makers.transfer, (), {"bandwidth": float, "latency": float}),
+    "to-bound": (makers.to_bound, (float, str), {}),
     "at-bound": (makers.at_bound, (str, str), {"stage": str}),
     "overlap-with": (makers.overlap_with, (str, str), {}),
     "tensor-parallel": (makers.tensor_parallel, (int,), {"all_reduce_us": float}),

@@ -14,6 +14,7 @@ from llmprof.analyze.changes import Change
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.replay.plan import Plan
+from llmprof.analyze.replay.targets import TARGET
 from llmprof.analyze.replay.what_if import change_of, moved_in_words
 from llmprof.charts.base.draw import inline, number
 from llmprof.charts.base.save import to_png_bytes
@@ -156,6 +157,7 @@ _WORDS: Final = {
     "balance": ("No rank late", "No rank waits for another one in a collective."),
     "transfer": ("Another link", "Collectives take the time of a link with this bus bandwidth and latency."),
     "tensor-parallel": ("Another number of GPUs", "The layers' work is spread over so many ranks."),
+    "to-bound": ("Nearer to the bound", "Operators reach a share of the bound that follows from their shapes."),
     "at-bound": ("At the bound", "Stages run at the theoretical bound of the device."),
     "overlap-with": (
         "Beside each other",
@@ -171,6 +173,7 @@ _TRIED: Final = {
     "balance": "balance",
     "transfer": f"transfer:bandwidth={BANDWIDTH_GBPS:g}",
     "tensor-parallel": "tensor-parallel:2:all_reduce_us=20",
+    "to-bound": "to-bound",
 }
 """Changes that a recording may not allow, and how they are tried."""
 
@@ -226,6 +229,10 @@ def offers(trace: Trace) -> list[Offer]:
         "tensor-parallel": [
             Field(name="n", kind="choice", label="ranks", value="2", options=[(str(n), str(n)) for n in RANKS]),
             _given("all_reduce_us", "an all-reduce takes", "20", (1, 2000), "us"),
+        ],
+        "to-bound": [
+            Field(name="share", kind="number", label="at", value=f"{TARGET:g}", low=0.05, step=0.05, unit="x"),
+            Field(name="what", kind="text", label="stage or operator (all if empty)", value="", optional=True),
         ],
         "at-bound": [
             Field(name="model", kind="text", label="model", value=""),
@@ -290,7 +297,7 @@ def call_of(text: str) -> str:
             key, _, value = part.partition("=")
             if key in keywords.get(name, ()):
                 arguments.append(f"{key}={value!r}" if key in texts else f"{key}={float(value)!r}")
-            elif (name, place) == ("scale", 1):
+            elif (name, place) in (("scale", 1), ("to-bound", 0)):
                 arguments.append(repr(float(part)))
             elif (name, place) == ("tensor-parallel", 0):
                 arguments.append(repr(int(part)))

@@ -480,6 +480,23 @@ A step {% if phase == "other" %}whose phase is unknown{% else %}of {{ phase }}{%
 {{ changed("Less", less) }}{{ changed("More", more) }}"""
 """The change of a step from one run to another, and of its parts."""
 
+SHORTFALL: Final = {
+    "other_kernels": """{{ share|share }} of the time beyond the bound is that of other kernels of the call
+        {%- if split %}, which add up the parts of split sums{% endif %}.""",
+    "start": "Beginning and ending {{ 'a kernel' if kernels == 1 else 'kernels' }} takes {{ share|share }} of the time "
+    "beyond the bound.",
+    "few_blocks": """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }}
+        keep {{ workers|n }} of {{ units|n }} multiprocessors busy: {{ share|share }} of the time beyond the bound.""",
+    "waves": """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }} on {{ workers|n }} multiprocessors take
+        {{ turns|n }} turns, and the last one fills {{ full|share }} of them: {{ share|share }} of the time beyond the
+        bound.""",
+    "padding": """Tiles of {{ tile }} do not divide {{ rows|n }} x {{ columns|n }}: {{ padded|share }} of what they
+        compute is thrown away, {{ share|share }} of the time beyond the bound.""",
+    "alignment": "The kernel reads its operands in small pieces (rows do not begin at multiples of 16 bytes).",
+    "rest": "{{ share|share }} of the time beyond the bound is explained neither by the launch nor by other kernels.",
+}
+"""Why a call takes longer than its bound."""
+
 ALONE: Final = """
 {%- set named = phases|reject("equalto", "other")|list -%}
 {%- if not phases %}Only {{ name }} holds work on a device: there is nothing to compare it with.

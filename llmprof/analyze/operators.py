@@ -15,6 +15,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.kernels import operator_rows
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.nesting import innermost, outermost
+from llmprof.analyze.shortfall import CAUSES, Launch, shortfall
 from llmprof.analyze.steps.labels import batches
 from llmprof.analyze.steps.steps import steps
 from llmprof.arguments import Columns
@@ -28,6 +29,7 @@ from llmprof.trace import Trace
 _TEXTS: Final = ("operator", "shapes", "dtypes", "strides", "arguments")
 _RECORDED: Final = {"strides": "torch_strides", "arguments": "torch_inputs"}
 _THREAD: Final = ("rank", "thread")
+_PLACE: Final = ("rank", "device", "stream", "start_ns", "correlation")
 _HOST: Final = r"^(?:Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost)"
 _COLLECTIVE: Final = "a collective waits for other ranks: analyze.collectives compares it with the links"
 
@@ -37,7 +39,8 @@ OVER: Final = 1.05
 _WORK: Final = {
     "flops": pl.Float64(), "read_bytes": pl.Float64(), "written_bytes": pl.Float64(), "bound_ns": pl.Float64(),
     "bound_by": pl.String(), "fits_cache": pl.Boolean(), "source": pl.String(), "assumed": pl.String(),
-    "why": pl.String(),
+    "why": pl.String(), "tile": pl.String(), "blocks": pl.Int64(), "turns": pl.Int64(),
+    **{f"{cause}_share": pl.Float64() for cause in (*CAUSES, "rest")}, "cause": pl.String(), "reason": pl.String(),
 }  # fmt: skip
 
 
@@ -45,12 +48,15 @@ _WORK: Final = {
     question="How near does each operator come to what the device can do?",
     help="work of each operator from its recorded shapes, its bound on the device and its share of it",
     view="operators",
-    columns="rank phase gap_ns total_ns count operator shapes tflop_per_s tb_per_s bound_by share_of_bound why note",
+    columns="rank phase gap_ns total_ns count operator kernel shapes tflop_per_s tb_per_s bound_by share_of_bound "
+    "cause why note",
     grouped_by="by",
     largest_first="total_ns",
     cached=False,
 )
-def operators(trace: Trace, *, by: Columns = (), device: str | Path | Device | None = None) -> pl.DataFrame:
+def operators(
+    trace: Trace, *, by: Columns = (), device: str | Path | Device | None = None, other: Trace | None = None
+) -> pl.DataFrame:
     """Each operator, by shapes, types, strides and arguments, against its bound on the device.
 
     A call's time is that of all kernels and copies launched in it. Its work follows from the recorded shapes and types
@@ -68,6 +74,8 @@ def operators(trace: Trace, *, by: Columns = (), device: str | Path | Device | N
     device : str, path or Device, optional
         Peaks: a name, a YAML file (:func:`llmprof.theory.read_device`), or a device such as the one that
         ``llmprof experiment bandwidth`` measured; what the trace names if not given.
+    other : Trace, optional
+        Another recording of the same operators: another device, or another version of a library.
 
     Returns
     -------
@@ -83,7 +91,15 @@ def operators(trace: Trace, *, by: Columns = (), device: str | Path | Device | N
         - ``bound_ns`` (mean of a call), ``bound_by`` (``memory``, ``launch``, or the type whose peak sets it, such as
           ``bf16``), ``share_of_bound`` (bound over time, never clipped), ``gap_ns`` (time beyond the bound, a step);
         - ``source`` (of the work: shapes, step label, capture), ``assumed`` (what was not recorded), ``fits_cache``,
-          ``why`` (there is no bound), ``note`` (on a share above 105 %).
+          ``why`` (there is no bound), ``note`` (on a share above 105 %);
+        - why a call takes longer than its bound: ``tile`` (rows x columns, from the name of its longest kernel),
+          ``blocks`` (of its launch), ``turns`` (the most tiles or blocks that a multiprocessor takes one after the
+          other), and of the time beyond the bound ``other_kernels_share`` (than the longest one), ``start_share`` (to
+          begin and end a kernel), ``few_blocks_share`` (multiprocessors without any), ``waves_share`` (those without
+          one in the last turn), ``padding_share`` (tiles beyond the result) and ``rest_share``; ``cause`` is the
+          largest of them and ``reason`` says it, both null from 90 % of the bound on;
+        - with ``other``, of the operator with these shapes and types there: ``other_kernel`` (the longest one),
+          ``other_mean_ns`` (of a call), and ``slower_ns``, what all calls here take beyond that.
 
     Raises
     ------
@@ -100,7 +116,19 @@ def operators(trace: Trace, *, by: Columns = (), device: str | Path | Device | N
     >>> sorted(found["bound_by"].drop_nulls().unique())
     ['launch', 'memory']
     """
-    return with_events(trace, by, device)[0].drop("row")
+    found = with_events(trace, by, device)[0].drop("row")
+    return found if other is None else _beside(found, with_events(other, by, device)[0], [*by])
+
+
+def _beside(found: pl.DataFrame, other: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+    """Kernels and times of the same operators in another recording."""
+    both = all(frame["strides"].null_count() < frame.height for frame in (found, other))
+    key = [*dict.fromkeys([*by, "operator", "shapes", "dtypes", *(["strides"] if both else [])])]
+    same = other.filter(pl.col("operator").is_not_null()).group_by(key, maintain_order=True).agg(
+        other_kernel=pl.col("kernel").first(), other_mean_ns=pl.col("total_ns").sum() / pl.col("count").sum()
+    )  # fmt: skip
+    joined = found.join(same, on=key, how="left", nulls_equal=True, maintain_order="left")
+    return joined.with_columns(slower_ns=pl.col("total_ns") - pl.col("count") * pl.col("other_mean_ns"))
 
 
 def with_events(
@@ -223,17 +251,37 @@ def _rows(
         median_ns=time.median(), p10_ns=time.quantile(0.1, "linear"), p90_ns=time.quantile(0.9, "linear"),
         kernels=pl.col("kernels").mean(),
     )  # fmt: skip
-    longest = events.select("dur_ns", "category", kernel=names, call="call").join(
+    longest = events.select("dur_ns", "category", *_PLACE, kernel=names, call="call").join(
         coded.select("call", "row"), on="call", how="left"
-    ).group_by("row", "kernel").agg(pl.col("dur_ns").sum(), pl.col("category").first()).sort(
-        "dur_ns", descending=True
-    ).unique("row", keep="first").drop("dur_ns")  # fmt: skip
+    ).group_by("row", "kernel").agg(pl.col("dur_ns").sum().alias("main_ns"), pl.col("category", *_PLACE).first()).sort(
+        "main_ns", descending=True
+    ).unique("row", keep="first")  # fmt: skip
+    longest = longest.drop(_PLACE).with_columns(blocks=_blocks(trace, longest))
     rows = numbered.drop("_call").join(timed, on="row").join(longest, on="row")
     rows = rows.with_columns(pl.col(*_TEXTS, "kernel").cast(pl.String))
     least = events.select(pl.col("dur_ns").filter(pl.col("dur_ns") > 0).min()).item()
     each = _work(rows, coded, ops, sums, _Bound(peaks, no_peaks, float(least or 0)))
-    rows = rows.drop("labelled", "alone", "_event", "owner", "replayed").join(each, on="row")
+    rows = rows.drop("labelled", "alone", "_event", "owner", "replayed", "main_ns", "blocks").join(each, on="row")
     return _shares(rows, events, groups), coded.select("call", "row")
+
+
+def _blocks(trace: Trace, places: pl.DataFrame) -> pl.Series:
+    """Blocks of the kernels at the given places; HIP's module launches state the grid in threads."""
+    kernels = trace.kernels
+    sizes = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+    if not set(sizes) <= set(kernels.columns):
+        return pl.Series([None], dtype=pl.Int64).new_from_index(0, places.height)
+    few = kernels.filter(pl.col("start_ns").is_in(places["start_ns"].implode())).select(*_PLACE, *sizes).unique(_PLACE)
+    found = places.select(_PLACE).join(few, on=_PLACE, how="left", nulls_equal=True, maintain_order="left")
+    threads = pl.lit(value=False)
+    if trace.has("runtime"):
+        calls = trace.runtime.filter(pl.col("name") == "hipExtModuleLaunchKernel")["correlation"]
+        threads = pl.col("correlation").is_in(calls.implode())
+    blocks = pl.lit(1, dtype=pl.Int64)
+    for axis in "xyz":
+        size = pl.col(f"grid_{axis}").cast(pl.Int64)
+        blocks *= pl.when(threads).then(size // pl.col(f"block_{axis}").clip(1)).otherwise(size)
+    return found.select(blocks=blocks).to_series()
 
 
 def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.DataFrame:
@@ -271,7 +319,7 @@ COLUMNS: Final = (
     "operator", "kind", "shapes", "dtypes", "strides", "arguments", "kernel", "category", "kernels", "count",
     "total_ns", "share", "median_ns", "p10_ns", "p90_ns", "flops", "read_bytes", "written_bytes", "intensity",
     "tflop_per_s", "tb_per_s", "bound_ns", "bound_by", "share_of_bound", "gap_ns", "fits_cache", "source", "assumed",
-    "why", "note",
+    "why", "note", "tile", "blocks", "turns", *(f"{cause}_share" for cause in (*CAUSES, "rest")), "cause", "reason",
 )  # fmt: skip
 
 
@@ -381,12 +429,22 @@ def _one(
     flops = None if any(work.flops is None for _, work in found) else sum(n * (work.flops or 0) for n, work in found)
     least = None if bound.peaks is None else sum(n * (ns or 0) for n, ns, *_ in bounds) / whole
     said = dict.fromkeys(part for _, work in found for part in work.assumed.split("; ") if part)
+    first = found[0][1]
+    read, written = (sum(n * getattr(work, side) for n, work in found) / whole for side in ("read", "written"))
+    by = max(bounds, key=lambda each: each[0] * (each[1] or 0))[2]
+    slow: dict[str, Any] = {}
+    if least is not None and bound.peaks is not None:
+        mean = Work(None if flops is None else flops / whole, read, written, first.matrix, result=first.result)
+        each = Launch(row["total_ns"] / row["count"], row["main_ns"] / row["count"], row["kernel"], row["kernels"],
+                      row["blocks"])  # fmt: skip
+        slow = shortfall(mean, least, each, bound.peaks, 0.0 if by == "launch" else bound.least_ns)
     return {
+        **slow,
         "flops": None if flops is None else flops / whole,
-        "read_bytes": sum(count * work.read for count, work in found) / whole,
-        "written_bytes": sum(count * work.written for count, work in found) / whole,
+        "read_bytes": read,
+        "written_bytes": written,
         "bound_ns": least,
-        "bound_by": max(bounds, key=lambda each: each[0] * (each[1] or 0))[2],
+        "bound_by": by,
         "fits_cache": None if bounds[0][3] is None else all(each[3] for each in bounds),
         "source": max((work.source for _, work in found), key=len),
         "assumed": "; ".join(said) or None,

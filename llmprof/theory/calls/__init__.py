@@ -84,7 +84,7 @@ def work_of(call: Call) -> Work:
     --------
     >>> call = recorded("aten::mm", "[[4, 8], [8, 2]]", '["c10::BFloat16", "c10::BFloat16"]')
     >>> work_of(call)
-    Work(flops=128.0, read=96.0, written=16, matrix='bf16', assumed='', source='shapes')
+    Work(flops=128.0, read=96.0, written=16, matrix='bf16', assumed='', source='shapes', result=(1, 4, 2))
     """
     kind = kind_of(call.operator)
     if kind is None:

@@ -32,7 +32,9 @@ def product(
     added = bias.bytes if bias else 0.0
     out = width or (2 if a.format in _HALF_IN else a.width)
     flops = batch * m * n * (2.0 * k + (1 if bias else 0))
-    return Work(flops, a.bytes + b.bytes + added + more, batch * m * n * out, matrix_format(call, a))
+    return Work(
+        flops, a.bytes + b.bytes + added + more, batch * m * n * out, matrix_format(call, a), result=(batch, m, n)
+    )
 
 
 def _agree(call: Call, one: int, other: int) -> int:
@@ -139,7 +141,10 @@ def convolution(call: Call) -> Work:
     elements = x.shape[0] * weight.shape[0] * math.prod(outs)
     bias = call.optional(2) if call.operator != "aten::cudnn_convolution" else None
     read = x.bytes + weight.bytes + (bias.bytes if bias else 0)
-    return Work(2.0 * elements * math.prod(weight.shape[1:]), read, elements * x.width, matrix_format(call, x))
+    result = (groups, elements // weight.shape[0], weight.shape[0] // groups) if elements else None
+    return Work(
+        2.0 * elements * math.prod(weight.shape[1:]), read, elements * x.width, matrix_format(call, x), result=result
+    )
 
 
 def convolution_backward(call: Call) -> Work:

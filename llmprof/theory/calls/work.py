@@ -24,6 +24,8 @@ class Work:
         What the recording does not say.
     source : str
         What says the rest.
+    result : tuple of int, optional
+        Batches, rows and columns of the result of a matrix product, whose tiles its blocks compute.
     """
 
     flops: float | None
@@ -32,6 +34,7 @@ class Work:
     matrix: str = ""
     assumed: str = ""
     source: str = "shapes"
+    result: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

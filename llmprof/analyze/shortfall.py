@@ -1,0 +1,152 @@
+"""Why a call takes longer than its bound: what its launch, tiles and other kernels explain of the rest."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Final
+
+from llmprof import sentences
+from llmprof.hardware import Device
+from llmprof.names.tiles import Tile, tile
+from llmprof.theory.calls import Work
+
+CAUSES: Final = ("other_kernels", "start", "few_blocks", "waves", "padding")
+"""In the order in which they are taken from the time beyond the bound."""
+
+ALONE_BYTES_PER_S: Final = 60e9
+"""What one multiprocessor reads from memory at most; see docs/bounds.md for the measurement."""
+
+_NEAR: Final = 0.9
+"""From this share of the bound on there is nothing to explain."""
+
+_MATTERS: Final = 0.2
+"""Least part of the time beyond the bound that makes a cause the reason."""
+
+_FASTER: Final = 2.0
+"""A cause gains at most this much more than at full rate: what the rest of the kernel does at less than that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A call as its kernels ran: its mean time, that of its longest kernel, and the launch of this one."""
+
+    call_ns: float
+    main_ns: float
+    kernel: str
+    kernels: float
+    blocks: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """How the parts of a kernel's work fall on multiprocessors."""
+
+    items: int
+    """Tiles, or blocks where these are not known."""
+    workers: int
+    """Multiprocessors that work at the same time."""
+    turns: int
+    padded: float
+    """Elements that all tiles hold, over those of the result."""
+    tile: Tile | None
+    tiles: int | None
+
+
+def _spread(launch: Launch, work: Work, multiprocessors: int) -> _Spread | None:
+    """None where neither launch nor name says how the work is divided."""
+    shape = tile(launch.kernel) if work.result else None
+    tiles, padded = None, 1.0
+    if shape is not None and work.result is not None:
+        batch, rows, columns = work.result
+        down, across = ceil(rows / shape.rows), ceil(columns / shape.columns)
+        tiles = batch * down * across
+        padded = tiles * shape.rows * shape.columns / max(1, batch * rows * columns)
+    if not launch.blocks:
+        return None
+    items = launch.blocks
+    if tiles is not None and shape is not None:
+        if shape.splits is None:
+            if tiles > launch.blocks:  # blocks take parts of tiles: none waits for a whole one
+                return _Spread(multiprocessors, multiprocessors, 1, padded, shape, tiles)
+        elif tiles * shape.splits > launch.blocks:  # blocks take one tile after the other
+            items = tiles * shape.splits
+    workers = min(launch.blocks, multiprocessors)
+    return _Spread(items, workers, ceil(items / max(1, workers)), padded, shape, tiles)
+
+
+def shortfall(work: Work, bound_ns: float, launch: Launch, device: Device, start_ns: float) -> dict[str, Any]:
+    """Columns ``tile, blocks, turns``, the share of each cause, ``cause`` and ``reason`` of a call.
+
+    ``start_ns`` is what it takes to begin and end a kernel, beyond what the bound holds of it.
+    """
+    gap = launch.call_ns - bound_ns
+    units = device.multiprocessors
+    spread = _spread(launch, work, units) if units else None
+    said: dict[str, Any] = {
+        "tile": f"{spread.tile.rows}x{spread.tile.columns}" if spread and spread.tile else None,
+        "blocks": launch.blocks,
+        "turns": spread.turns if spread else None,
+    }
+    if gap <= 0 or bound_ns / launch.call_ns >= _NEAR:
+        return said
+    gained = {"other_kernels": launch.call_ns - launch.main_ns, "start": start_ns}
+    left = launch.main_ns - start_ns
+    if spread is not None and units and left > 0:
+        gained |= _of_spread(spread, work, units, device, left)
+    if spread is None or spread.tile is None:
+        gained.pop("padding", None)
+    rest, shares = gap, {}
+    for cause in CAUSES:
+        if cause in gained:
+            part = min(rest, max(0.0, gained[cause]))
+            shares[cause] = part / gap
+            rest -= part
+    cause = max(shares, key=lambda name: shares[name])
+    if shares[cause] < _MATTERS:
+        cause = _other(launch)
+    figures = {
+        "share": shares.get(cause, rest / gap), "kernels": round(launch.kernels, 1),
+        "blocks": launch.blocks, "units": units,
+        "items": spread.items if spread else None, "turns": spread.turns if spread else None,
+        "workers": spread.workers if spread else None, "tile": said["tile"],
+        "full": (spread.items - (spread.turns - 1) * spread.workers) / spread.workers if spread else None,
+        "rows": work.result[1] if work.result else None, "columns": work.result[2] if work.result else None,
+        "padded": 1 - 1 / spread.padded if spread else None, "split": bool(_SPLIT_SUM.search(launch.kernel)),
+    }  # fmt: skip
+    return {
+        **said,
+        **{f"{name}_share": shares.get(name) for name in CAUSES},
+        "rest_share": rest / gap,
+        "cause": cause,
+        "reason": sentences.say(sentences.SHORTFALL[cause], **figures),
+    }
+
+
+_SPLIT_SUM: Final = re.compile(r"(?i)split_?k")
+
+
+def _of_spread(spread: _Spread, work: Work, units: int, device: Device, left: float) -> dict[str, float]:
+    """What a kernel of ``left`` ns would gain with enough blocks, with full turns and without padding.
+
+    Its time is that of its slower side, arithmetic or memory; what removes a cause from the faster side gains nothing.
+    """
+    rate = device.flop_per_s.get(work.matrix) if work.flops else None
+    arithmetic = (work.flops or 0) / rate * 1e9 if rate else 0.0
+    moved = work.read + work.written
+    memory = moved / (device.memory_bytes_per_s or float("inf")) * 1e9
+    used = spread.items / (units * spread.turns)
+    slow_memory = max(memory, moved / (spread.workers * ALONE_BYTES_PER_S) * 1e9)
+    before = max(arithmetic * spread.padded / used, slow_memory)
+    full = max(arithmetic * spread.padded, memory)
+    exact = max(arithmetic, memory)
+    time = min(left, _FASTER * before)  # beyond that the model does not explain the kernel
+    by_spread = time * (1 - full / before) if before else 0.0
+    few, waves = (by_spread, 0.0) if spread.turns == 1 else (0.0, by_spread)
+    return {"few_blocks": few, "waves": waves, "padding": (time - by_spread) * (1 - exact / full) if full else 0.0}
+
+
+def _other(launch: Launch) -> str:
+    """What the name of the kernel says where the launch explains little."""
+    return "alignment" if re.search(r"align[124]\b|align[124]_", launch.kernel) else "rest"

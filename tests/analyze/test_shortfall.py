@@ -1,0 +1,171 @@
+"""Why an operator takes longer than its bound: hand-built launches with hand-computed answers."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from llmprof import analyze
+from llmprof.hardware import Device
+from llmprof.names.tiles import Tile, tile
+from llmprof.trace import Trace
+
+DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e12, None, None, 4)
+"""1,000 FLOPs and 1,000 bytes in a nanosecond, on four multiprocessors."""
+SLOW_MEMORY = Device("mine", r"(?!)", {"bf16": 1e15}, 1e11, None, None, 4)
+
+NVJET = "nvjet_sm90_tst_16x32_64x4_1x1_v_bz_TNT"  # tiles of 32 rows and 16 columns
+
+
+def one(
+    mnk: tuple[int, int, int], kernels: list[tuple[str, int, int]], device: Device = DEVICE, call: str = "launch"
+) -> dict[str, object]:
+    """The row of a matrix product whose kernels (name, blocks, ns) are launched beside a kernel of 10 ns."""
+    m, n, k = mnk
+    rows = [(100 + 10000 * at, ns, name, 1, blocks, at) for at, (name, blocks, ns) in enumerate(kernels)]
+    frame = pl.DataFrame(
+        [*rows, (90000, 10, "nothing", None, 1, 99)],
+        schema=["start_ns", "dur_ns", "name", "op_id", "grid_x", "correlation"], orient="row",
+    ).with_columns(
+        rank=0, device=0, stream=7, grid_y=1, grid_z=1, block_x=64, block_y=1, block_z=1
+    )  # fmt: skip
+    ops = pl.DataFrame(
+        {"start_ns": [0], "dur_ns": [50], "name": ["aten::mm"], "op_id": [1], "rank": [0], "thread": [1],
+         "kind": ["op"], "shapes": [f"[[{m}, {k}], [{k}, {n}]]"], "dtypes": ['["c10::BFloat16", "c10::BFloat16"]']}
+    )  # fmt: skip
+    runtime = frame.select(
+        "rank", "correlation", "start_ns", thread=1, process=1, dur_ns=1, name=pl.lit(call), api=pl.lit("runtime")
+    )
+    trace = Trace({"kernels": frame, "ops": ops, "runtime": runtime})
+    return analyze.operators(trace, device=device).filter(operator="aten::mm").row(0, named=True)
+
+
+def shares(row: dict[str, object]) -> dict[str, float]:
+    """The shares above nothing."""
+    return {
+        name.removesuffix("_share"): pytest.approx(value, abs=1e-6)  # type: ignore[misc]
+        for name, value in row.items()
+        if name.endswith("_share") and value
+    }
+
+
+def test_a_last_turn_that_is_not_full() -> None:
+    row = one((64, 80, 64), [(NVJET, 4, 1010)])
+    # 2 x 5 tiles on 4 multiprocessors: 3 turns for the work of 2.5; 655,360 FLOPs take 655.36 ns
+    assert (row["tile"], row["blocks"], row["turns"], row["cause"]) == ("32x16", 4, 3, "waves")
+    assert row["bound_ns"] == pytest.approx(655.36)
+    gap = 1010 - 655.36
+    assert shares(row) == {"start": 10 / gap, "waves": 1000 / 6 / gap, "rest": 1 - (10 + 1000 / 6) / gap}
+
+
+def test_tiles_that_do_not_fit() -> None:
+    row = one((33, 64, 64), [(NVJET, 4, 1010)])
+    # rows of 2 x 32 for 33: 8 tiles, 2 full turns, 33/64 of what they compute is the result
+    assert (row["turns"], row["cause"]) == (2, "padding")
+    bound = 2 * 33 * 64 * 64 / 1000
+    padded = min(2 * bound * 64 / 33, 1000)  # at most twice what full rate takes
+    gap = 1010 - bound
+    assert shares(row)["padding"] == padded * (1 - 33 / 64) / gap
+
+
+def test_few_tiles_leave_multiprocessors_idle() -> None:
+    row = one((32, 16, 4096), [(NVJET, 1, 20010)])
+    # one tile on four multiprocessors: 4,194,304 FLOPs at a quarter of the rate take 16,777 of 20,000 ns
+    assert (row["turns"], row["cause"]) == (1, "few_blocks")
+    gap = 20010 - 4194.304
+    assert shares(row) == {"start": 10 / gap, "few_blocks": 15000 / gap, "rest": 1 - 15010 / gap}
+
+
+def test_few_blocks_cannot_draw_on_the_whole_memory() -> None:
+    row = one((32, 16, 4096), [(NVJET, 1, 8010)], SLOW_MEMORY)
+    moved = (32 * 4096 + 4096 * 16 + 32 * 16) * 2
+    alone, whole = moved / 60, moved / 100  # ns: a multiprocessor reads at most 60 bytes in one
+    assert (row["bound_by"], row["cause"]) == ("memory", "few_blocks")
+    assert row["bound_ns"] == pytest.approx(whole)
+    assert shares(row)["few_blocks"] == 8000 * (1 - whole / alone) / (8010 - whole)
+
+
+def test_other_kernels_of_the_call() -> None:
+    row = one((64, 64, 64), [(NVJET.replace("bz", "bz_splitK"), 8, 610), ("cublasLt::splitKreduce_kernel", 8, 400)])
+    bound = 2 * 64 * 64 * 64 / 1000
+    assert (row["kernels"], row["cause"]) == (2, "other_kernels")
+    # eight blocks for eight tiles: two full turns
+    assert shares(row) == {
+        "other_kernels": 400 / (1010 - bound),
+        "start": 10 / (1010 - bound),
+        "rest": 1 - 410 / (1010 - bound),
+    }
+
+
+def test_what_the_faster_side_loses_costs_nothing() -> None:
+    slow = Device("mine", r"(?!)", {"bf16": 1e15}, 1e10, None, None, 4)
+    row = one((33, 80, 64), [(NVJET, 4, 3010)], slow)
+    assert (row["bound_by"], row["turns"]) == ("memory", 3)
+    assert {"waves", "padding", "few_blocks"}.isdisjoint(shares(row))
+    assert row["cause"] == "rest"
+
+
+def test_near_its_bound_there_is_nothing_to_explain() -> None:
+    row = one((64, 80, 64), [(NVJET, 4, 700)])
+    assert (row["cause"], row["reason"], row["rest_share"], row["turns"]) == (None, None, None, 3)
+
+
+def test_a_launch_of_hip_states_threads() -> None:
+    name = "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT16x32x64_MI16x16x1_SN"
+    row = one((64, 80, 64), [(name, 640, 1010)], call="hipExtModuleLaunchKernel")
+    assert (row["blocks"], row["tile"], row["turns"]) == (10, "32x16", 3)
+    assert one((64, 80, 64), [(name, 640, 1010)], call="hipModuleLaunchKernel")["blocks"] == 640
+
+
+def test_without_tiles_the_blocks_of_the_launch_count() -> None:
+    row = one((64, 80, 64), [("mine", 9, 1010)])
+    assert (row["turns"], row["padding_share"]) == (3, None)
+    unknown = Device("mine", r"(?!)", {"bf16": 1e12}, 1e12, None, None, None)
+    row = one((64, 80, 64), [(NVJET, 4, 1010)], unknown)
+    assert (row["turns"], row["waves_share"], row["cause"]) == (None, None, "rest")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("nvjet_sm90_tst_192x8_64x8_4x1_v_bz_splitK_TNT", Tile(8, 192, None)),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT320x224x64_MI16x16x1_SN_LDSB0", Tile(224, 320)),
+        ("Cijk_Alik_Bljk_BBS_BH_UserArgs_MT64x16x128_MI16x16x1_SN_GSUAMBSK_GLS0", Tile(16, 64, None)),
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x64x64_warpgroupsize1x1x1_x", Tile(64, 128)),
+        (
+            "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8>(x)",
+            Tile(64, 128),
+        ),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x3_tn", Tile(64, 128)),
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128x256x4_swiglu", Tile(16, 128, 4)),
+        ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt128x256x32_wt32x32x8_ws1x2", Tile(128, 256)),
+        ("_ZN2ck16tensor_operation6device12_GLOBAL__N_1E7ELi256ELi128ELi64ELi32ELi8E", Tile(128, 64)),
+        (
+            "void cutlass::device_kernel<cutlass::gemm::kernel::GemmUniversal<cute::tuple<int, int, int, int>, "
+            "CollectiveMma<Main<4, cute::tuple<cute::C<2>, cute::C<1>, cute::C<1>>>, cute::tuple<cute::C<(int)64>, "
+            "cute::C<(int)128>, cute::C<(int)128>>>>>",
+            Tile(64, 128),
+        ),
+        ("void at::native::vectorized_elementwise_kernel<4, x>", None),
+    ],
+)
+def test_tiles_in_names(name: str, expected: Tile | None) -> None:
+    assert tile(name) == expected
+
+
+def test_beside_another_recording_of_the_same_operators() -> None:
+    def trace(kernel: str, ns: int) -> Trace:
+        kernels = pl.DataFrame({"rank": [0, 0], "device": 0, "stream": 7, "start_ns": [0, 50000], "dur_ns": [ns, ns],
+                                "name": kernel, "op_id": [1, 2]})  # fmt: skip
+        ops = pl.DataFrame({"rank": [0, 0], "thread": 1, "start_ns": [0, 10], "dur_ns": [5, 5], "kind": "op",
+                            "name": "aten::mm", "op_id": [1, 2], "shapes": ["[[8, 8], [8, 8]]", "[[9, 8], [8, 8]]"],
+                            "dtypes": '["float", "float"]'})  # fmt: skip
+        return Trace({"kernels": kernels, "ops": ops})
+
+    here, there = trace("mine", 700), trace("theirs", 500)
+    there = Trace({**there.tables, "ops": there.ops.head(1), "kernels": there.kernels.head(1)})
+    found = analyze.operators(here, other=there).sort("shapes")
+    assert found.select("kernel", "other_kernel", "other_mean_ns", "slower_ns").rows() == [
+        ("mine", "theirs", 500.0, 200.0), ("mine", None, None, None),
+    ]  # fmt: skip
+    assert "slower_ns" not in analyze.operators(here).columns

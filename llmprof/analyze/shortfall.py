@@ -12,7 +12,7 @@ from llmprof.hardware import Device
 from llmprof.names.tiles import Tile, tile
 from llmprof.theory.calls import Work
 
-CAUSES: Final = ("other_kernels", "start", "few_blocks", "waves", "padding")
+CAUSES: Final[tuple[str, ...]] = ("other_kernels", "start", "few_blocks", "waves", "padding")
 """In the order in which they are taken from the time beyond the bound."""
 
 ALONE_BYTES_PER_S: Final = 60e9

@@ -451,6 +451,8 @@ Replayed with “{{ words }}” ({{ change }}):
 {%- elif replayed < steps %} (mean of {{ replayed }} of the {{ steps }} steps)
 {%- elif recorded_ns|ns != mean_ns|ns %} (from the end of the step before){% endif %}
 {%- if tokens_per_s is not none %}, {{ "{:+,.0f}".format(tokens_per_s) }} tokens/s{% endif %}{% endif %}.
+{%- if beyond_ns is not none %} The replay gains {{ beyond_ns|ns }}, as other losses shorten with it; only the time of
+this one and of what follows from it counts here.{% endif %}
 {%- if of_part %} {{ of_part[:1]|upper }}{{ of_part[1:] }}.{% endif %}"""
 """What a replay predicts for the remedy of a finding."""
 

@@ -11,6 +11,7 @@ import pytest
 
 import llmprof
 import llmprof.analyze
+from llmprof import schema
 from llmprof.analyze import findings, what_if
 from llmprof.analyze.findings import waiting
 from llmprof.analyze.findings.findings import RULES, SCHEMA
@@ -789,6 +790,37 @@ def test_a_finding_carries_what_the_replay_predicts(sample_trace: Callable[[str]
     assert others["predicted_ns"].null_count() == others.height
     gains = found.filter(pl.col("severity") != "info").select(pl.coalesce(pl.col("predicted_low_ns").clip(0), "figure"))
     assert gains.to_series().is_sorted(descending=True)
+
+
+def test_no_gain_exceeds_the_time_of_its_finding() -> None:
+    """Two copies of 50 us with 200 us between them are all there is: without them the pause is still there."""
+    copies = pl.DataFrame({"start_ns": [0, 250_000]}).with_columns(rank=0, device=0, dur_ns=LONG, name=pl.lit("copy"))
+    copies = schema.conform(copies.with_columns(kind=pl.lit("DtoD")), "copies")
+    found = findings(Trace({"copies": copies}))
+    assert found["rule"].to_list()[:2] == ["unexplained_idle", "copies"]
+    assert found["figure"].to_list()[:2] == [200_000, 100_000]
+    copy = found.row(1, named=True)
+    assert copy["change"] == "remove:copy"
+    assert copy["predicted_ns"] == copy["predicted_high_ns"] == 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [
+    "real/rocm/rocprofv3_docs_memory_copy_trace.csv", "strangers/chrome/gold_nsys_example.json",
+    "strangers/chrome/hist__mi300__ddp_resnet18_no_pool.json.gz", "real/nsys/pipit_saxpy_mpi.sqlite",
+    "real/chrome/megatron_tp8", "real/chrome/tracelens/b200__eager_trace.json.gz",
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
+def test_gains_are_within_findings_and_steps(file: str, shared: Path) -> None:
+    found = findings(llmprof.read(shared / file))
+    follows = found.filter(pl.col("follows_from").is_not_null()).group_by("scope", rule="follows_from")
+    rows = found.join(follows.agg(more=pl.col("figure").sum()), on=["scope", "rule"], how="left")
+    rows = rows.filter(pl.col("predicted_ns").is_not_null())
+    assert rows.height
+    limit = (pl.col("figure") + pl.col("more").fill_null(0)) * (1 + 1e-9)
+    assert rows.filter(pl.col("predicted_high_ns") > limit).is_empty()
+    step = pl.col("figure") / pl.col("share_of_time") * (1 + 1e-9)
+    assert rows.filter(pl.col("predicted_high_ns") > step).is_empty()
 
 
 def test_without_host_events_there_is_no_prediction() -> None:

@@ -201,9 +201,17 @@ def ranked(scope: Scope, *, whole: Trace | None = None) -> pl.DataFrame:
     found = {rule.name: (rule, measure) for rule in RULES if (measure := _measured(rule, scope)) is not None}
     found = {name: (rule, measure) for name, (rule, measure) in found.items() if rule.unless not in found}
     losses = {name: measure for name, (rule, measure) in found.items() if not rule.info}
-    predicted = gains_of(scope, list(losses.values()), scope.trace if whole is None else whole)
+    causes = {name: of if (of := m.follows_from or rule.follows_from) in found else None
+              for name, (rule, m) in found.items()}  # fmt: skip
+    limits = dict.fromkeys(found, 0.0)
+    for name, (_, measure) in found.items():
+        for of in {name, causes[name] or name}:
+            limits[of] += measure.ns / scope.of(measure.own).parts
+    predicted = gains_of(
+        scope, list(losses.values()), [limits[n] for n in losses], scope.trace if whole is None else whole
+    )
     gains = dict(zip(losses, predicted, strict=True))
-    rows = [_row(rule, measure, scope, gains.get(name), set(found)) for name, (rule, measure) in found.items()]
+    rows = [_row(rule, measure, scope, gains.get(name), causes[name]) for name, (rule, measure) in found.items()]
     return pl.DataFrame(rows, schema={k: v for k, v in SCHEMA.items() if k != "order"} | {"weight": pl.Float64})
 
 
@@ -256,14 +264,12 @@ _RECORDED = {False: "the recorded time", True: "the recorded time of a rank"}
 
 
 def _row(
-    rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str | None, found: set[str]
+    rule: Rule, measure: Measure, scope: Scope, predicted: Gain | str | None, follows: str | None
 ) -> dict[str, object]:
     of = scope.of(measure.own)
     share = min(1.0, measure.ns / of.span_ns)
     figure = measure.ns / of.parts
     of_recorded = min(1.0, measure.ns * scope.weight / max(1, scope.recorded_ns))
-    follows = measure.follows_from or rule.follows_from
-    follows = follows if follows in found else None
     severity = next(s for s, least in _LEAST_SHARES.items() if share >= least)
     of_scope = {
         "on": None,

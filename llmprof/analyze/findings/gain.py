@@ -36,8 +36,8 @@ class Gain:
     """How many times as long the profiler makes a step of which this is the gain."""
 
 
-def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Gain | str]:
-    """Gain of the remedy of each measure alone, in the scope of the findings."""
+def gains_of(scope: Scope, measures: Sequence[Measure], limits: Sequence[float], trace: Trace) -> list[Gain | str]:
+    """Gain of the remedy of each measure alone, in the scope of the findings; at most its limit (ns of the unit)."""
     changes = [item.change if item.ns >= NOTHING * scope.of(item.own).span_ns else "" for item in measures]
     replays: dict[str, pl.DataFrame | LlmprofError] = {}
     predicted = tuple(sorted({change for change in changes if change}))
@@ -50,13 +50,13 @@ def gains_of(scope: Scope, measures: Sequence[Measure], trace: Trace) -> list[Ga
         except LlmprofError as error:
             replays = dict.fromkeys(predicted, error)
     return [
-        _gain(scope, item, change, None if change is None else replays.get(change), of_part)
-        for item, change in zip(measures, changes, strict=True)
+        _gain(scope, limit, change, None if change is None else replays.get(change), of_part)
+        for limit, change in zip(limits, changes, strict=True)
     ]
 
 
 def _gain(
-    scope: Scope, measure: Measure, change: str | None, rows: pl.DataFrame | LlmprofError | None, of_part: str
+    scope: Scope, limit: float, change: str | None, rows: pl.DataFrame | LlmprofError | None, of_part: str
 ) -> Gain | str:
     if change is None:
         return "No prediction: a replay cannot make this change."
@@ -75,6 +75,9 @@ def _gain(
         (time * pl.col("weight")).sum().alias(str(n)) / pl.col("weight").sum() for n, time in enumerate(times)
     )
     profiled, recorded, *after = means.row(0)
+    slowed = profiled / recorded if recorded else 1.0
+    replayed_ns = recorded - after[0]
+    after = [max(value, recorded - limit / slowed, 0.0) for value in after]
     ns, low, high = recorded - after[0], recorded - max(after), recorded - min(after)
     tokens = _tokens(scope, rows)
     more = None if tokens is None or min(after) <= 0 else tokens * 1e9 * (1 / after[0] - 1 / recorded)
@@ -95,8 +98,9 @@ def _gain(
         steps=_steps_of(scope.windows),
         plain=plain,
         mean_ns=scope.span_ns / scope.parts,
+        beyond_ns=replayed_ns if replayed_ns - ns >= NOTHING * recorded else None,
     )
-    return Gain(ns, low, high, more, words, plain, profiled / recorded if recorded else 1.0)
+    return Gain(ns, low, high, more, words, plain, slowed)
 
 
 def _steps_of(rows: pl.DataFrame) -> int:

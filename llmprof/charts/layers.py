@@ -8,6 +8,7 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose, draw, theme
+from llmprof.text import numbers_in_words
 from llmprof.units import format_ns
 
 _MEANING = {
@@ -24,6 +25,8 @@ _AXIS, _PHASE_PX = 40, 18
 )
 def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | None = None) -> alt.VConcatChart:
     """Heat map of layers over steps, a panel for each rank, with the phase of each step above it.
+
+    If the frame has a column ``kind`` and the layers are not all of one kind, a note says which are of which.
 
     All ranks share one scale of colours; it ends at the 99th percentile if a few cells are far longer, and is
     logarithmic if it ends above eight times the median. Of more than 120 steps a column is a median of several.
@@ -61,6 +64,7 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
     ]
     lines = theme.rows_of(panels, across, spacing=_AXIS)
     notes = [f"Colour: {_MEANING[value]}."]
+    notes += filter(None, [kinds_in_words(frame)])
     if beyond := times.filter(times > cap).len():
         longest = format_ns(draw.number(times.max()))
         notes.append(f"Darkest: {format_ns(cap)} and more ({beyond:,} of {times.len():,} cells, up to {longest}).")
@@ -71,6 +75,16 @@ def layer_heatmap(frame: pl.DataFrame, *, value: str = "dur_ns", title: str | No
         title or _headline(cells, value),
         [*notes, *filter(None, (condensed, left_out))],
     )
+
+
+def kinds_in_words(frame: pl.DataFrame) -> str:
+    """Which layers are of which kind, in a sentence; nothing if they are all alike or the frame has no kinds."""
+    if "kind" not in frame.columns or frame["kind"].n_unique() < 2:
+        return ""
+    of_layer = frame.group_by("layer").agg(pl.col("kind").mode().sort().first()).sort("layer")
+    by_kind = of_layer.group_by("kind", maintain_order=True).agg("layer").rows()
+    texts = [f"{kind or 'unknown'}: layer{'s' * (len(of) > 1)} {numbers_in_words(of)}" for kind, of in by_kind]
+    return f"{'; '.join(texts)}."
 
 
 def end_of_scale(times: pl.Series) -> float:

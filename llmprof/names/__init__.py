@@ -61,7 +61,8 @@ _RECURRENCE = (
     r"selective_scan|selective_state_update|_chunk_(?:scan|state|cumsum)_fwd|_state_passing_fwd|_bmm_chunk_fwd|"
     r"causal_conv1d|gated_delta_rule|chunk_fwd_kernel|chunk_delta|fused_recurrent|recompute_w_u|solve_tril|"
     r"chunk_local_cumsum|chunk_scaled_dot|merge_16x16_to_|gating_delta|prepare_wy_repr|lightning_attention|"
-    r"\bkda_gate|_fused_post_conv"
+    r"\bkda_gate|chunk_kda|chunk_gla_fwd|_fused_post_conv|_fwd_(?:none_)?diag_kernel|_fwd_kv_(?:parallel|reduce)|"
+    r"_linear_attn_decode"
 )
 """Kernels of state-space and linear-attention layers, which take the place of attention."""
 

@@ -11,6 +11,7 @@ from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.intervals import INTERVAL, length_within, merge, union_lengths
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.kernels import STAGE
+from llmprof.analyze.layers.kinds import kinds
 from llmprof.analyze.layers.sequences import label
 from llmprof.analyze.nesting import outermost_ops
 from llmprof.analyze.overlap import COMMUNICATION, transferring
@@ -21,6 +22,7 @@ from llmprof.metrics.data import Metrics
 from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
 
+_KEY = ("rank", "step", "layer")
 _LAUNCH = ("correlation", "launch_thread", "launch_start_ns", "launch_end_ns")
 _MEASURES = ("start_ns", "dur_ns", "busy_ns", "kernels", "confidence", "host_start_ns", "host_dur_ns")
 
@@ -29,7 +31,7 @@ _MEASURES = ("start_ns", "dur_ns", "busy_ns", "kernels", "confidence", "host_sta
     question="Which layers take the time?",
     help="every layer of every step by stage",
     view="layers",
-    columns="rank step phase layer stage occurrence start_ns dur_ns busy_ns kernels host_dur_ns",
+    columns="rank step phase layer kind stage occurrence start_ns dur_ns busy_ns kernels host_dur_ns",
     grouped_by="per",
     reported=True,
     section=Section(
@@ -62,8 +64,12 @@ def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage", slack: boo
     Returns
     -------
     polars.DataFrame
-        ``rank, step, phase, layer, stage, occurrence, start_ns, dur_ns, busy_ns, kernels, confidence, host_start_ns,
-        host_dur_ns``; ``stage`` and ``occurrence`` are left out with ``per="layer"``. ``dur_ns`` is the span,
+        ``rank, step, phase, layer, kind, stage, occurrence, start_ns, dur_ns, busy_ns, kernels, confidence,
+        host_start_ns, host_dur_ns``; ``stage`` and ``occurrence`` are left out with ``per="layer"``. ``kind`` says what
+        mixes the layer's tokens (attention: sparse, latent, sliding, full where other layers of the step have windows;
+        KDA, gated delta net, lightning or another linear attention; Mamba-1, Mamba-2 or another state space; short
+        convolution; attention and scan side by side: parallel hybrid) and what feeds forward (MLP, MoE), as the layer's
+        kernels tell: ``Mamba-2 + MoE``; null where they do not. ``dur_ns`` is the span,
         ``busy_ns`` the part of it in which some kernel or copy of it ran, ``kernels`` counts both. ``slack_ns`` with
         ``slack=True``: it may take so much longer and no step ends later; null where that is unknown
         (:func:`llmprof.analyze.replay.slack.known_slack`).
@@ -104,7 +110,10 @@ def layers(trace: Trace, *, per: Literal["stage", "layer"] = "stage", slack: boo
     groups = groups.hstack(spans).join(_host_spans(events, trace), on="group", how="left", maintain_order="left")
     if slack:
         groups = with_slack(groups, trace, events, ["group"])
-    return groups.select("rank", "step", "phase", *key[2:], *_MEASURES, *(["slack_ns"] if slack else []))
+    groups = groups.join(kinds(trace), on=_KEY, how="left", maintain_order="left")
+    return groups.select(
+        "rank", "step", "phase", "layer", "kind", *key[3:], *_MEASURES, *(["slack_ns"] if slack else [])
+    )
 
 
 def _occurrences(groups: pl.DataFrame) -> pl.Series:
@@ -161,22 +170,20 @@ MEASURES: tuple[Measure, ...] = ("dur_ns", "busy_ns", "exposed_communication_ns"
 LEAST_SHARE = 0.1
 """An outlier differs from the typical layer by more than this share of it, however similar the others are."""
 
-_KEY = ("rank", "step", "layer")
-
 
 @Analysis(
     question="Which layers are slower than the typical layer?",
-    help="layers with their gap to the typical one of their rank and step",
+    help="layers with their gap to the typical one of their kind, rank and step",
     view="layer-gaps",
     apart=(),
     with_calls=("stage", "measure"),
 )
 def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "dur_ns") -> pl.DataFrame:
-    """Layers of every step, each with its gap to the typical layer of the same rank and step.
+    """Layers of every step, each with its gap to the typical layer of the same kind, rank and step.
 
-    The typical layer is the median over the layers of one rank in one step, so a slow step alone makes no outliers. An
-    outlier differs from it by more than four robust standard deviations (1.4826 times the median absolute deviation)
-    and by more than 10 % of it.
+    The typical layer is the median over the layers of one kind and rank in one step, so a slow step alone makes no
+    outliers. An outlier differs from it by more than four robust standard deviations (1.4826 times the median absolute
+    deviation) and by more than 10 % of it.
 
     Parameters
     ----------
@@ -190,8 +197,8 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
     Returns
     -------
     polars.DataFrame
-        ``rank, step, phase, layer, start_ns, end_ns`` (first start and last end on the device), ``dur_ns, busy_ns,
-        host_dur_ns`` as :func:`~llmprof.analyze.layers` gives them, ``communication_ns`` (union of the layer's
+        ``rank, step, phase, layer, kind, start_ns, end_ns`` (first start and last end on the device), ``dur_ns,
+        busy_ns, host_dur_ns`` as :func:`~llmprof.analyze.layers` gives them, ``communication_ns`` (union of the layer's
         collectives), ``exposed_communication_ns`` (the part without concurrent compute of the rank, of this or another
         layer), all in ns; then of ``measure`` ``typical_ns, gap_ns`` (its value minus the typical one) and ``outlier``,
         which are null where the value is.
@@ -207,7 +214,7 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
     --------
     >>> gaps = analyze.layer_gaps(trace)
     >>> gaps.columns[:5]
-    ['rank', 'step', 'phase', 'layer', 'start_ns']
+    ['rank', 'step', 'phase', 'layer', 'kind']
     """
     if measure not in MEASURES:
         raise AnalysisError(f"layers have no measure {measure!r}", expected=f"one of {', '.join(MEASURES)}")
@@ -219,7 +226,7 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
         rows = _stage(layers(trace), stage)
     rows = rows.join(_communication(trace, stage), on=list(_KEY), how="left", maintain_order="left")
     rows = rows.with_columns(pl.col("communication_ns", "exposed_communication_ns").fill_null(0))
-    value, group = pl.col(measure), ["rank", "step"]
+    value, group = pl.col(measure), ["rank", "step", "kind"]
     rows = rows.with_columns(typical_ns=value.median().over(group)).with_columns(gap_ns=value - pl.col("typical_ns"))
     off = pl.col("gap_ns").abs()
     limit = pl.max_horizontal(
@@ -230,6 +237,7 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
         "step",
         "phase",
         "layer",
+        "kind",
         "start_ns",
         "end_ns",
         "dur_ns",
@@ -250,7 +258,7 @@ def _stage(rows: pl.DataFrame, stage: str) -> pl.DataFrame:
         rows.filter(pl.col("stage") == stage)
         .group_by(*_KEY, maintain_order=True)
         .agg(
-            pl.col("phase").first(),
+            pl.col("phase", "kind").first(),
             pl.col("start_ns").min(),
             pl.col("dur_ns", "busy_ns").sum(),
             end_ns=(pl.col("start_ns") + pl.col("dur_ns")).max(),

@@ -47,7 +47,7 @@ export function cellTitle(msg) {
   const { cell } = msg;
   const share = cell.typical_ns ? cell.gap_ns / cell.typical_ns : null;
   const gap = share === null ? "" : `, ${besideTypical(share)}`;
-  const what = msg.stage ? `${msg.stage} of layer ${msg.layer}` : `Layer ${msg.layer}`;
+  const what = `${msg.stage ? `${msg.stage} of layer` : "Layer"} ${msg.layer}${cell.kind ? ` (${cell.kind})` : ""}`;
   const free = typeof msg.slack_ns === "number" ? `. ${slackWords(msg.slack_ns)}` : "";
   return `${what} in step ${msg.step} (${cell.phase ?? "no phase"}, rank ${msg.rank}): ${formatNs(cell.dur_ns)}${gap}${free}`;
 }

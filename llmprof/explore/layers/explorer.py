@@ -15,6 +15,7 @@ from llmprof.analyze.layers.layers import layer_gaps
 from llmprof.analyze.layers.layers import layers as layers_of
 from llmprof.analyze.replay.slack import unknown_slack, with_slack
 from llmprof.charts.base.theme import PHASES, STAGES, in_order
+from llmprof.charts.layers import kinds_in_words
 from llmprof.explore.base.messages import Record, Row, Scale, array
 from llmprof.explore.base.ranks import placed_in_columns, scale_of
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
@@ -45,7 +46,12 @@ MEASURES: dict[str, tuple[str, TimeColumn, str, str]] = {
         "exposed_communication_ns",
         "communication beside which no compute of the rank runs",
     ),
-    "gap": ("Gap to the typical layer", "dur_ns", "gap_ns", "its time minus the median layer of the same step"),
+    "gap": (
+        "Gap to the typical layer",
+        "dur_ns",
+        "gap_ns",
+        "its time minus the median layer of the same step and kind",
+    ),
     "host": ("Time on the host", "host_dur_ns", "host_dur_ns", "span of the operators that launched it"),
 }
 """Name of a measure to its title, the measure and column of ``layer_gaps``, and its meaning."""
@@ -91,9 +97,11 @@ def cells(
         rows = rows.filter(pl.col("step").is_between(*steps))
     placed, columns, phases, size = placed_in_columns(rows, MAX_COLUMNS)
     by_layer = placed.group_by("column", "layer").agg(pl.col("value").median(), pl.col("outlier").any())
-    levels = rows.select("layer").unique().sort("layer")
+    levels = rows.group_by("layer").agg(pl.col("kind").mode().sort().first()).sort("layer")
     full = (
-        columns.select("column", "phase").join(levels, how="cross").join(by_layer, on=["column", "layer"], how="left")
+        columns.select("column", "phase")
+        .join(levels.select("layer"), how="cross")
+        .join(by_layer, on=["column", "layer"], how="left")
     )
     full = full.sort("column", "layer")
     head = {
@@ -103,6 +111,7 @@ def cells(
         "rank": rank,
         "columns": columns.select("first", "last", "scale").rows(),
         "layers": levels["layer"].to_list(),
+        "kinds": levels["kind"].to_list(),
         "condensed": size,
         "outliers": int(by_layer["outlier"].sum()),
         "missing": full["value"].null_count(),
@@ -131,8 +140,10 @@ def events_of(
 
 
 def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame:
-    """Stages of a cell in their order, and of the typical layer: the median of the same rank and step."""
+    """Stages of a cell in their order, and of the typical layer: the median of the same kind, rank and step."""
     rows = layers_of(trace).filter(pl.col("rank") == rank, pl.col("step") == step)
+    alike = pl.col("kind").eq_missing(pl.col("kind").filter(pl.col("layer") == layer).first())
+    rows = rows.filter(alike)
     sums = rows.group_by("layer", "stage").agg(
         pl.col("start_ns").min(), pl.col("dur_ns", "busy_ns").sum(), pl.col("kernels").sum()
     )
@@ -232,6 +243,14 @@ class Layers(Explorer):
         }
         title, _, _, meaning = MEASURES[self.measure]
         notes = [f"Colour: {meaning}."]
+        of_layers = [
+            {
+                "layer": pl.Series(one.head["layers"], dtype=pl.Int32),
+                "kind": pl.Series(one.head["kinds"], dtype=pl.String),
+            }
+            for one in made
+        ]
+        notes += filter(None, [kinds_in_words(pl.concat(map(pl.DataFrame, of_layers)))])
         if len(ranks_drawn) > len(made):
             notes.append(f"{len(made)} of {len(ranks_drawn)} ranks are shown.")
         if (steps := max(one.head["condensed"] for one in made)) > 1:
@@ -259,6 +278,7 @@ class Layers(Explorer):
         rank=int,
         columns=list[tuple[int, int, int]],
         layers=list[int],
+        kinds=list[str | None],
         condensed=int,
         outliers=int,
         missing=int,

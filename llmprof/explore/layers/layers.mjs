@@ -29,6 +29,12 @@ function render({ model, el }) {
   /** @param {Partial<import("./messages").Traits>} values */
   const set = (values) => setTraits(model, values);
 
+  /** @param {number} layer */
+  const kindOf = (layer) => {
+    const kind = shown?.head.kinds[shown.head.layers.indexOf(layer)];
+    return kind ? ` (${kind})` : "";
+  };
+
   const heat = layerHeat({
     shown: () => shown,
     chosen: () => [model.get("step"), model.get("layer")],
@@ -36,6 +42,7 @@ function render({ model, el }) {
     theme,
     pick: (step, layer) => pick(step, layer),
     steps: (first, last) => zoomTo([first, last]),
+    of: { one: "layer", many: "layers", row: (layer) => `layer ${layer}${kindOf(layer)}` },
     keys: {
       ...plotKeys({ zoom: (factor) => zoomBy(factor), all: () => zoomTo(null) }),
       n: () => nextOutlier(),
@@ -114,7 +121,7 @@ function render({ model, el }) {
     if (head.scales.length > 1) parts.push("Each phase has a scale of its own.");
     if (head.outliers)
       parts.push(
-        `Dots: ${formatNumber(head.outliers)} ${head.outliers === 1 ? "outlier" : "outliers"}, off the median layer of their step by over 10 % and 4 robust standard deviations.`,
+        `Dots: ${formatNumber(head.outliers)} ${head.outliers === 1 ? "outlier" : "outliers"}, off the median layer of their step and kind by over 10 % and 4 robust standard deviations.`,
       );
     parts.push(...layerCut(head.scales));
     if (head.missing) parts.push(`Grey: not captured (${formatNumber(head.missing)} cells).`);

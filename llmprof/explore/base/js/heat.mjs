@@ -128,9 +128,6 @@ export function layerMarks(area, columns, layers) {
 
 /** @typedef {{one: string, many: string, row: (first: number) => string}} Rows  What a row is, and the words for one. */
 
-/** @type {Rows} */
-const LAYERS = { one: "layer", many: "layers", row: (layer) => `layer ${layer}` };
-
 /**
  * The heat map as a panel. shown() is {head, values, outliers} or null; chosen() the picked [step, layer];
  * pick(step, layer), steps(first, last) and keys are what gestures do; of says what a row is.
@@ -143,9 +140,9 @@ const LAYERS = { one: "layer", many: "layers", row: (layer) => `layer ${layer}` 
  * @param {(step: number, layer: number) => void} options.pick
  * @param {(first: number, last: number) => void} options.steps
  * @param {Record<string, () => void>} options.keys
- * @param {Rows} [options.of]
+ * @param {Rows} options.of
  */
-export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys, of = LAYERS }) {
+export function layerHeat({ shown, chosen, phases, theme, pick, steps, keys, of }) {
   /** @type {{canvas: HTMLCanvasElement, of: Shown, theme: string} | null} */
   let image = null; // the cells, a pixel each
   /** @type {{of: Shown, width: number, area: Area, marks: Cell[]} | null} */

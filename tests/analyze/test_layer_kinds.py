@@ -1,0 +1,137 @@
+"""Kinds of layers: by hand-built steps, and on recordings of hybrids with and without the names of their modules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from benchmarks.fidelity import without_modules
+from llmprof.analyze import layer_gaps, layers
+from llmprof.trace import Trace
+from tests.analyze.builders import ATTENTION, CACHE, DENSE, GEMM, NORM, ROPE, SILU, forward, kernels, labels
+
+RECORDED = Path(__file__).parent / "labelled"
+MLP = [NORM, GEMM, SILU, GEMM]
+MOE = [NORM, GEMM, "topkGating", "fused_moe_kernel", SILU, "fused_moe_kernel", "moe_sum_kernel"]
+FLASH_3 = "FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2, C<128>, 64, bf16, float, cutlass::arch::Sm90, {} >"
+FLASH_2 = "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, half_t>{}>, {}, (bool)0, (bool)1>"
+UPDATE = ["_causal_conv1d_update_kernel", "_selective_scan_update_kernel"]
+CHUNKS = [
+    "_causal_conv1d_fwd_kernel",
+    "_chunk_cumsum_fwd_kernel",
+    "_state_passing_fwd_kernel",
+    "_chunk_scan_fwd_kernel",
+]
+
+
+def attends(*names: str) -> list[str]:
+    return [NORM, GEMM, ROPE, CACHE, *names, GEMM]
+
+
+def scans(*names: str) -> list[str]:
+    return [NORM, GEMM, *names, NORM, GEMM]
+
+
+def kinds_of(*steps: list[str]) -> dict[tuple[int, int], str | None]:
+    """Kind by step and layer."""
+    parts = [kernels(names, start=100_000 * i, first=1000 * i) for i, names in enumerate(steps)]
+    marks = [("execute_new_0_cached_4", 100_000 * i - 50, 90_000) for i in range(len(steps))]
+    found = layers(Trace({"kernels": pl.concat(parts), "markers": labels(marks, on_device=True)}), per="layer")
+    return {(step, layer): kind for step, layer, kind in found.select("step", "layer", "kind").iter_rows()}
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [
+        (DENSE, "attention + MLP"),
+        ([*attends(ATTENTION), *MOE], "attention + MoE"),
+        ([*attends(FLASH_3.format("true, true, false")), *MLP], "sliding attention + MLP"),
+        ([*attends(FLASH_3.format("(bool)0, (bool)1, (bool)0")), *MLP], "sliding attention + MLP"),
+        ([*attends(FLASH_3.format("true, false, true")), *MLP], "attention + MLP"),
+        ([*attends(FLASH_2.format(" ", "(bool)1, (bool)1")), *MLP], "sliding attention + MLP"),
+        ([*attends(FLASH_2.format("", "(bool)1, (bool)0")), *MLP], "attention + MLP"),
+        (
+            [*attends(FLASH_3.format("true, false, false, true, true, false, true, false")), *MOE],
+            "latent attention + MoE",
+        ),
+        (["rms_norm", GEMM, ROPE, "concat_and_cache_mla_kernel", ATTENTION, GEMM, *MLP], "latent attention + MLP"),
+        ([*attends("sm90_fp8_mqa_logits", "topKPerRowDecode", ATTENTION), *MOE], "sparse attention + MoE"),
+        ([*scans(*CHUNKS), *MLP], "Mamba-2 + MLP"),
+        ([*scans(*UPDATE), *MLP], "state space + MLP"),
+        ([*scans("causal_conv1d_fwd", "selective_scan_fwd_kernel"), *MLP], "Mamba-1 + MLP"),
+        ([*scans("_causal_conv1d_update_kernel", "fused_recurrent_gated_delta_rule_fwd_kernel"), *MOE],
+         "gated delta net + MoE"),
+        ([*scans("kda_gate_fwd_kernel", "fused_recurrent_gated_delta_rule_fwd_kernel"), *MOE], "KDA + MoE"),
+        ([*scans("_fwd_diag_kernel", "_fwd_kv_parallel", "_fwd_kv_reduce", "_fwd_none_diag_kernel"), *MLP],
+         "lightning attention + MLP"),
+        ([NORM, GEMM, UPDATE[0], GEMM, *MLP], "short convolution + MLP"),
+        ([NORM, GEMM, *UPDATE, SILU, GEMM, *attends(ATTENTION)[1:], *MLP], "parallel hybrid + MLP"),
+    ],
+)  # fmt: skip
+def test_a_layer_has_the_kind_of_its_kernels(layer: list[str], kind: str) -> None:
+    assert set(kinds_of(forward(4, layer)).values()) == {kind}
+
+
+def test_attention_is_full_where_other_layers_have_windows() -> None:
+    window, full = ([*attends(FLASH_3.format(f"true, {flag}, false")), *MLP] for flag in ("true", "false"))
+    found = kinds_of([*forward(0)[:2], *window, *full, *window, *full, *forward(0)[2:]])
+    assert list(found.values()) == ["sliding attention + MLP", "full attention + MLP"] * 2
+
+
+def test_what_decode_steps_leave_open_a_prefill_step_of_the_same_layer_says() -> None:
+    prefill, decode = (forward(3, [*scans(*mixer), *MLP]) for mixer in (CHUNKS, UPDATE))
+    assert set(kinds_of(decode, prefill, decode).values()) == {"Mamba-2 + MLP"}
+
+
+def test_blocks_that_are_layers_have_one_part_each() -> None:
+    blocks = [*scans(*CHUNKS), *MLP, *scans(*CHUNKS), *attends(ATTENTION), *scans(*CHUNKS), *MOE]
+    found = kinds_of([*forward(0)[:2], *blocks, *forward(0)[2:]])
+    assert list(found.values()) == ["Mamba-2", "MLP", "Mamba-2", "attention", "Mamba-2", "MoE"]
+
+
+def test_a_layer_whose_end_is_a_guess_has_no_kind() -> None:
+    guessed = [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "triton_poi_fused_3", GEMM]
+    assert set(kinds_of(forward(4, guessed)).values()) == {None}
+
+
+def test_a_layer_is_compared_with_those_of_its_kind() -> None:
+    slow = [*scans(*CHUNKS)[:-1], (GEMM, 110)]
+    blocks = [*[*scans(*CHUNKS), *MLP] * 3, *slow, *MLP, *attends(ATTENTION), *MLP]
+    run = kernels([*forward(0)[:2], *blocks, *forward(0)[2:]])
+    trace = Trace({"kernels": run, "markers": labels([("execute_new_0_cached_4", -50, 9_000)], on_device=True)})
+    gaps = layer_gaps(trace).select("kind", "dur_ns", "typical_ns", "outlier").rows()
+    assert gaps == [
+        *[("Mamba-2 + MLP", 120, 120, False)] * 3,
+        ("Mamba-2 + MLP", 220, 120, True),
+        ("attention + MLP", 100, 100, False),
+    ]
+
+
+NEMOTRON = dict(zip("M*-E", ("Mamba-2", "attention", "MLP", "MoE"), strict=True))
+HYBRIDS = {
+    "nemotron_h_named": [NEMOTRON[block] for block in "M-M-M*-M-M-"],
+    "nemotron_h_moe_named": [NEMOTRON[block] for block in "MEMEM*EM*E"],
+    "nemotron_mixed_named": [NEMOTRON[block] for block in "M*M-MM*-M-*E"],
+    "granite4_named": [f"{'attention' if i in (3, 7) else 'Mamba-2'} + MoE" for i in range(9)],
+    "jamba_named": [
+        f"{'attention' if i in (2, 6) else 'Mamba-1'} + {'MoE' if i % 2 else 'MLP'}" for i in range(8)
+    ],
+    "qwen3_next_named": [f"{'attention' if i in (3, 7) else 'gated delta net'} + MoE" for i in range(8)],
+    "kimi_linear_named": [
+        f"{'latent attention' if i in (3, 7) else 'KDA'} + {'MoE' if i else 'MLP'}" for i in range(8)
+    ],
+    "falcon_h1_named": ["parallel hybrid + MLP"] * 8,
+    "gpt_oss_named": [f"{'full' if i % 2 else 'sliding'} attention + MoE" for i in range(8)],
+}  # fmt: skip
+"""Kinds of the layers of each recording, from the configuration that ran."""
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_hybrids_have_the_kinds_of_their_configuration(name: str) -> None:
+    trace = llmprof.read(RECORDED / f"{name}.pt.trace.json.gz")
+    for recording in (trace, without_modules(trace)):
+        found = layers(recording, per="layer").group_by("layer").agg(pl.col("kind").unique()).sort("layer")
+        assert found["kind"].to_list() == [[kind] for kind in HYBRIDS[name]]

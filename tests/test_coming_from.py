@@ -1,0 +1,123 @@
+"""The table of what answers the questions of other tools: complete, and each counterpart exists and runs."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import analyze, charts
+from llmprof.errors import NotCapturedError
+from llmprof.trace import Trace
+from tests.samples import sample
+
+FOLDER = Path(__file__).parents[1] / "sample_traces" / "torch_tp1_eager"
+_CALL = re.compile(r"(?:analyze|charts|trace)\.\w|llmprof\.\w")
+
+
+@cache
+def rows(root) -> dict[str, list[tuple[str, str]]]:
+    """Rows of the table of each tool."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for section in (root / "docs" / "coming_from.md").read_text("utf-8").split("\n## ")[1:]:
+        tool, _, body = section.partition("\n")
+        lines = [line.strip("| ").split(" | ") for line in body.splitlines() if line.startswith("| ")][1:]
+        assert all(len(line) == 2 for line in lines), tool
+        found[tool] = [(there, here) for there, here in lines]
+    return found
+
+
+@cache
+def built() -> Trace:
+    """What no sample has: calls of libraries, Python functions, samples of counters, events of memory."""
+    call = {"rank": 0, "start_ns": 0, "dur_ns": 7, "name": "call"}
+    memory = {
+        "rank": 0,
+        "device": 0,
+        "time_ns": [0],
+        "bytes": 8,
+        "allocated_bytes": 8,
+        "reserved_bytes": 8,
+        "on_device": True,
+    }
+    counter = {"rank": 0, "device": 0, "time_ns": [0, 5], "name": "SMs Active", "value": [20.0, 40.0], "unit": "%"}
+    return Trace(
+        {
+            "kernels": pl.DataFrame(
+                {"rank": 0, "device": 0, "stream": 7, "start_ns": 0, "dur_ns": [9], "name": "gemm"}
+            ),
+            "runtime": pl.DataFrame([call | {"api": api} for api in ("os", "openacc", "openmp", "mpi")]),
+            "ops": pl.DataFrame([call | {"kind": "python", "thread": 1, "op_id": 1}]),
+            "memory": pl.DataFrame(memory),
+            "counters": pl.DataFrame(counter),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def traces(synthetic_npu) -> list[Trace]:
+    names = ("torch_tp1_eager", "nsys_tp1_layer_nvtx", "torch_tp4_eager_nccl")
+    npu = llmprof.read(synthetic_npu("baseline"))
+    return [*(sample(name) for name in names), built(), npu]
+
+
+def answers(call: str, traces: list[Trace]) -> bool:
+    """Whether a call answers on one of the samples."""
+    for trace in traces:
+        known = {
+            "analyze": analyze, "charts": charts, "llmprof": llmprof, "pl": pl, "trace": trace,
+            "before": traces[2], "after": sample("torch_tp4_eager_custom_allreduce"), "folder": FOLDER,
+            "model": "Qwen2.5-7B",
+        }  # fmt: skip
+        if "metrics" in call:
+            known["metrics"] = llmprof.sample_metrics("ncu_tp1_eager")
+        try:
+            return eval(call, known) is not None
+        except NotCapturedError:
+            continue
+    return False
+
+
+def spans(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def test_every_name_of_the_list_has_a_row(root) -> None:
+    page = root.parent / "shared" / "design" / "peers.md"
+    if not page.is_file():
+        pytest.skip("the list of names is not beside this checkout")
+    names = {name.strip() for span in spans(page.read_text("utf-8")) for name in re.split(r"[,:]", span)}
+    there = " ".join(there for table in rows(root).values() for there, _ in table)
+    known = set(spans(there)) | {span.partition("(")[0] for span in spans(there)}
+    known |= {"TraceDiff", "MemoryAnalysis.plot_memory_timeline"}  # a class, whose functions have rows
+    assert not sorted(name for name in names - known if name)
+
+
+def test_each_row_has_a_counterpart_or_a_reason(root) -> None:
+    for tool, table in rows(root).items():
+        for there, here in table:
+            assert here.startswith("none") or spans(here) or tool == "Perfetto", there
+
+
+@pytest.mark.parametrize("tool", ["Perfetto", "nsys-ui", "nsys stats", "Rules and recipes of nsys", "TraceLens",
+                                  "HTA (Holistic Trace Analysis)", "nsys-ai", "msprof-analyze"])  # fmt: skip
+def test_each_counterpart_runs(root, traces, tool) -> None:
+    calls = {span for _, here in rows(root)[tool] for span in spans(here) if _CALL.match(span)}
+    assert calls
+    silent = [call for call in sorted(calls) if not answers(call, traces)]
+    assert not silent
+
+
+def test_each_command_exists(root) -> None:
+    from llmprof.cli.main import parser
+
+    known = {
+        name: {option for act in one._actions for option in act.option_strings}
+        for action in parser()._subparsers._group_actions
+        for name, one in action.choices.items()
+    }
+    commands = [span.split() for table in rows(root).values() for _, here in table for span in spans(here)]
+    for words in (words for words in commands if words[0] == "llmprof"):
+        assert {word for word in words[2:] if word.startswith("-")} <= known[words[1]], words

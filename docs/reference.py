@@ -50,6 +50,7 @@ PAGES = (
     Page("launch", "Profiled runs", "llmprof.launch"),
     Page("report", "Reports", "llmprof.report"),
     Page("batch", "Sweeps, and notebooks over many runs", "llmprof.batch"),
+    Page("trials", "Trials of a change", "llmprof.trials"),
     Page("names", "Names of kernels and operators", "llmprof.names"),
     Page("metrics", "The glossary of hardware metrics", "llmprof.metrics"),
     Page("hardware", "Devices", "llmprof.hardware"),

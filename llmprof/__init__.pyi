@@ -15,6 +15,7 @@ from .readers.ncu.source import read_source as read_source
 from .readers.otlp import read_requests as read_requests
 from .report import Visualizer as Visualizer
 from .trace import Trace as Trace
+from .trials.measure import trial as trial
 from . import analyze as analyze
 from . import charts as charts
 from . import errors as errors

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from llmprof import analyze, batch, bundled, charts
+from llmprof import analyze, batch, bundled, charts, trials
 from tests.samples import sample
 
 ROOT = Path(llmprof.__file__).parents[1]
@@ -27,6 +27,7 @@ def names() -> dict[str, object]:
         "analyze": analyze,
         "batch": batch,
         "charts": charts,
+        "trials": trials,
         "pl": pl,
         "trace": sample("torch_tp1_cudagraph"),
         "ranks": sample("torch_tp4_eager_nccl"),

@@ -23,6 +23,7 @@ from .sweep import (
     sweep_scaling as sweep_scaling,
     sweep_throughput as sweep_throughput,
     sweep_time as sweep_time,
+    trial_effects as trial_effects,
 )
 from .theory.curves import (
     bound_gap as bound_gap,

@@ -367,3 +367,60 @@ def _headline(rows: pl.DataFrame, phases: list[str]) -> str:
         return f"Idle for {theme.percent(high['share'])} of a {phase} step at every point"
     least, most = f"{theme.percent(low['share'])} of a {phase} step at {low['row']}", theme.percent(high["share"])
     return f"Idle for {least}, for {most} at {high['row']}"
+
+
+_EFFECTS = {
+    "output_tokens_per_s": "output tokens a second",
+    "requests_per_s": "requests a second",
+    "wall_ns": "time of the batch",
+    "ttft_ns": "time to first token",
+    "tpot_ns": "time to each other token",
+    "e2e_ns": "time of a request",
+}
+_VERDICTS = {"better": "#009E73", "worse": "#D55E00", "no effect": "#6B7280", "unknown": "#9CA3AF"}
+
+
+@draw.chart_of(
+    "llmprof.trial(...).effects", "metric pairs gain gain_low gain_high verdict", refuses="no metric has an interval"
+)
+def trial_effects(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
+    """Gain of a change by metric, with its 95 % interval.
+
+    The gain is the share of the time that the change saves, in per cent; for rates it is that of the time of a token or
+    request. Right of zero is better.
+    """
+    known = frame.drop_nulls(["gain_low", "gain_high"])
+    if known.is_empty():
+        raise draw.nothing("trial_effects", "no metric has an interval")
+    data = known.with_columns(
+        row=pl.col("metric").replace_strict(_EFFECTS, default=pl.col("metric"), return_dtype=pl.String),
+        place=pl.col("metric").replace_strict({name: k for k, name in enumerate(_EFFECTS)}, default=99),
+        low=100 * pl.col("gain_low"),
+        high=100 * pl.col("gain_high"),
+        gain=100 * pl.col("gain"),
+    ).sort("place")
+    rows = data["row"].to_list()
+    width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
+    ends = [draw.number(data["low"].min()), draw.number(data["high"].max()), 0.0]
+    room = 0.06 * (max(ends) - min(ends)) or 1.0
+    scale = alt.Scale(domain=[min(ends) - room, max(ends) + room], nice=False)
+    x = alt.X("gain:Q", scale=scale, axis=alt.Axis(title="gain (%); right of 0 is better", format=theme.NUMBER))
+    y = alt.Y("row:N", sort=rows, axis=alt.Axis(title=None, grid=False, ticks=False, domain=False, labelLimit=400))
+    shade = theme.colour("verdict", {name: _VERDICTS[name] for name in _VERDICTS if name in data["verdict"].to_list()})
+    base = alt.Chart(draw.inline(data.select("row", "gain", "low", "high", "verdict", "pairs")))
+    tips = [
+        alt.Tooltip("row:N", title="metric"),
+        *(alt.Tooltip(f"{name}:Q", title=name, format=",.3~r") for name in ("gain", "low", "high")),
+        alt.Tooltip("verdict:N"),
+        alt.Tooltip("pairs:Q"),
+    ]
+    intervals = base.mark_rule(strokeWidth=6, opacity=0.4).encode(
+        x=alt.X("low:Q", scale=scale), x2=alt.X2("high:Q"), y=y, color=shade
+    )
+    dots = base.mark_circle(size=90, opacity=1).encode(x=x, y=y, color=shade, tooltip=tips)
+    chart = theme.layered(draw.rule(x, 0.0), intervals, dots).properties(width=width, height=34 * len(rows))
+    gain, low, high = (draw.number(data[name][0]) for name in ("gain", "low", "high"))
+    head = f"{rows[0].capitalize()}: a gain of {gain:.1f} % ({low:.1f} to {high:.1f} %)"
+    pairs = draw.number(data["pairs"].max())
+    note = f"Bars: 95 % interval over {pairs:.0f} pairs of measurements, taken in turn without a profiler."
+    return theme.finish(chart, title or head, note)

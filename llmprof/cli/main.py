@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "operators": ("time_operators",),
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
+    "trial": ("trial",),
 }
 """Functions of the commands, by their module, which is imported when the command runs."""
 _INPUTS: Final = (
@@ -33,7 +34,7 @@ _INPUTS: Final = (
 """Options that may name an input, onto which no output is written."""
 _OUTPUTS: Final = ("csv", "chart", "init", "output")
 """Options that may name a file to write."""
-_TELLING = ("convert", "demo", "experiment", "run", "sweep", "time-operators")
+_TELLING = ("convert", "demo", "experiment", "run", "sweep", "time-operators", "trial")
 """Commands that take minutes, and show their progress even if stderr is not a terminal."""
 
 
@@ -352,6 +353,8 @@ def _launching(
 
         for sub in (run, sweep, doctor):
             add_config_options(sub, presets=sub is not sweep)
+    words = "make a change to a run, measure both in turn, and say what it did"
+    add("try", "trial", words, shared, options=_of("trial", "add_trial_options"))
     words = "measure the bandwidth of the hardware, and how a model scales with length and devices"
     add("experiment", "experiment", words, shared, options=_of("experiment", "add_experiment_options"))
 

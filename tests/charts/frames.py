@@ -5,7 +5,7 @@ from functools import cache
 
 import polars as pl
 
-from llmprof import analyze, theory
+from llmprof import analyze, theory, trials
 from llmprof.theory.plan import decode
 from tests.samples import sample
 
@@ -322,6 +322,18 @@ def went() -> pl.DataFrame:
             parts = {"compute": 2e6, "exposed communication": 5e5, "exposed copy": 1e5, "idle": 4e6 / (point + 1)}
             rows += [(point, label, phase, part, int(2 * steps * ns), steps, 2) for part, ns in parts.items()]
     return pl.DataFrame(rows, schema=["point", "label", "phase", "part", "ns", "steps", "ranks"], orient="row")
+
+
+@cache
+def tried() -> pl.DataFrame:
+    """``verdict.effects`` of a trial: one metric better, one worse, one without an effect."""
+    gains = {"output_tokens_per_s": 0.9, "ttft_ns": 1.04, "e2e_ns": 1.0}
+    rows = [
+        (pair, metric, 1e9, 1e9 * (after if metric.endswith("_ns") else 1 / after) * (1 + 0.002 * (pair - 2)))
+        for metric, after in gains.items()
+        for pair in range(5)
+    ]
+    return trials.effects(pl.DataFrame(rows, schema=["pair", "metric", "before", "after"], orient="row"))
 
 
 @cache

@@ -40,6 +40,7 @@ class Record:
         self.home = self.out = out
         self.events = out / "events.jsonl"
         self.place = ""
+        self.keeps_outputs = bool(job.get("follow"))
         self.document: dict[str, Any] = {
             "engine": job["engine"],
             "engine_version": None,
@@ -130,6 +131,8 @@ class Record:
 
     def outputs(self, texts: Sequence[str | None], tokens: Sequence[Sequence[int] | None]) -> None:
         """Write the generated text, or the tokens if there is no tokenizer."""
+        if self.keeps_outputs:
+            self.document["outputs"] = [list(ids) if ids else (text or "").split() for text, ids in zip(texts, tokens)]  # noqa: B905
         parts = []
         for k, (text, ids) in enumerate(zip(texts, tokens)):  # noqa: B905 (the engine's Python may be older than ours)
             body = text or (" ".join(map(str, ids)) if ids else "(nothing)")
@@ -292,6 +295,8 @@ def _interrupt(number: int, _frame: object) -> None:
     raise KeyboardInterrupt(f"ended by {signal.Signals(number).name}")
 
 
+_FOLLOW_S = 0.02
+
 _OF_THE_POINT = (Refused, ValueError)
 """Errors of a request, after which the engine still works; any other error may have broken it."""
 
@@ -301,20 +306,21 @@ def each_point(job: Mapping[str, Any], record: Record, work: Callable[[Mapping[s
 
     The values of a point override those of the job, and its folder is inside the folder of the job. Its ``worker.json``
     is written when it ends, so its measurements are kept even if the engine fails later. If a point is refused, its
-    error is recorded and the next point begins.
+    error is recorded and the next point begins. A job with ``follow`` gets its points one by one from the lines of
+    ``points.jsonl`` beside its record, and waits for the next one until a line is empty.
     """
     points = job.get("points")
-    if not points:
+    if not points and not job.get("follow"):
         work(job)
         return
     shared = record.document
-    for k, point in enumerate(points):
+    for k, point in enumerate(_followed(record) if job.get("follow") else points or ()):
         record.document = copy.deepcopy(shared)
-        record.document["engine_start"] = {"point": k, "points": len(points)}
+        record.document["engine_start"] = {"point": k, "points": len(points) if points else None}
         record.out = record.home / point["folder"]
         record.out.mkdir(parents=True, exist_ok=True)
         record.events = record.out / "events.jsonl"
-        record.place = f"point {k + 1} of {len(points)}"
+        record.place = f"point {k + 1} of {len(points)}" if points else f"point {k + 1}"
         try:
             work({**job, **point["job"]})
             record.event("done")
@@ -328,6 +334,20 @@ def each_point(job: Mapping[str, Any], record: Record, work: Callable[[Mapping[s
             shared["notes"] = list(dict.fromkeys([*shared["notes"], *record.document["notes"]]))
             record.document, record.out = shared, record.home
             record.events = record.home / "events.jsonl"
+
+
+def _followed(record: Record) -> Iterator[dict[str, Any]]:
+    """Points that another process appends to ``points.jsonl``, until it appends an empty line."""
+    path, seen = record.home / "points.jsonl", 0
+    record.event("ready")
+    while True:
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+        for line in lines[seen:]:
+            if not line:
+                return
+            yield json.loads(line)
+        seen = len(lines)
+        time.sleep(_FOLLOW_S)
 
 
 def take_traces(record: Record) -> None:

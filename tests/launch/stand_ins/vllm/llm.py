@@ -33,8 +33,8 @@ class LLM:
         if HOW.get("says"):
             sys.stdout.write(HOW["says"] + "\n")
             sys.stdout.flush()
-        if HOW.get("fails"):
-            raise RuntimeError(HOW["fails"])
+        if HOW.get("fails") or HOW.get("fails_eager") == values.get("enforce_eager"):
+            raise RuntimeError(HOW.get("fails") or "no such setting")
         nothing = types.SimpleNamespace
         cache = nothing(num_gpu_blocks=100, block_size=16)
         model = nothing(skip_tokenizer_init=values.get("skip_tokenizer_init", False))
@@ -59,7 +59,7 @@ class LLM:
             queued_ts=10.0,
             scheduled_ts=10.25,
             first_token_ts=11.0,
-            last_token_ts=12.0,
+            last_token_ts=11.0 + HOW.get("decode_s", {}).get(str(self.values.get("enforce_eager")), 1.0),
             first_token_latency=1.125,
         )
         return [

@@ -1,0 +1,111 @@
+"""``llmprof try``: make a change that a finding advises, measure it in turn, and say what it did."""
+
+from __future__ import annotations
+
+import argparse
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from llmprof import text
+from llmprof.cli.output import Terminal, to_json, wrapped
+from llmprof.cli.run import share
+from llmprof.errors import ConfigError
+from llmprof.units import format_ns, format_share
+
+if TYPE_CHECKING:
+    from llmprof.trials import Verdict
+
+
+def add_trial_options(sub: argparse.ArgumentParser) -> None:
+    """Give a parser the options of a trial."""
+    sub.add_argument("run", type=Path, metavar="RUN", help="folder of a run, or of runs with --calibration")
+    sub.add_argument(
+        "change",
+        nargs="?",
+        metavar="CHANGE",
+        help="remedy, such as graphs, or FIELD=VALUE, such as engine_args.max_num_seqs=64; several between semicolons "
+        "(default: the first remedy of the findings)",
+    )
+    sub.add_argument("--list", action="store_true", help="list what can be tried, and why the rest cannot")
+    sub.add_argument("--calibration", action="store_true", help="list predictions and outcomes of the trials in RUN")
+    sub.add_argument("--until", type=share, default=0.02, metavar="SHARE", help="measure to this precision (2%%)")
+    sub.add_argument("--most-pairs", type=int, default=12, metavar="N", help="most pairs (default: %(default)s)")
+    sub.add_argument("--objective", metavar="METRIC", help="metric that decides, such as tpot_ns")
+    warm = argparse.BooleanOptionalAction
+    sub.add_argument("--warm", action=warm, default=None, help="both engines stay loaded (default: if they fit)")
+    sub.add_argument("--profile", action=warm, default=True, help="record both sides once (default: yes)")
+    sub.add_argument("--check", action=warm, default=True, help="check the machine first (default: yes)")
+    sub.add_argument("-o", "--folder", type=Path, metavar="FOLDER", help="folder of the trial, new or to continue")
+
+
+def trial(args: Namespace, terminal: Terminal) -> str:
+    """Try a change of a run, or list what can be tried or was predicted."""
+    from llmprof import launch, trials
+
+    if args.calibration:
+        return _calibration(trials.calibration(args.run), args, terminal)
+    run = launch.open_run(args.run)
+    if args.list:
+        rows = trials.remedies(run)
+        if args.json:
+            return to_json(rows.to_dicts())
+        return text.table(rows.drop("order", "title"), width=terminal.width)
+    verdict = trials.trial(
+        run,
+        args.change,
+        until=args.until,
+        most_pairs=args.most_pairs,
+        objective=args.objective,
+        warm=args.warm,
+        profile=args.profile,
+        check=args.check,
+        folder=args.folder,
+        progress=terminal.progress,
+    )
+    page = verdict.report()
+    if args.json:
+        return to_json({"folder": verdict.folder, "verdict": verdict.verdict, "says": verdict.says, "page": page.index})
+    return said(verdict, terminal, page.index)
+
+
+def said(verdict: Verdict, terminal: Terminal, page: Path) -> str:
+    """The verdict, a row for each metric, and the files."""
+    lines = [wrapped(verdict.says, terminal.width, "", "")]
+    lines += [wrapped(note, terminal.width, "note: ", "      ") for note in verdict.state["notes"]]
+    rows = verdict.effects.rows(named=True)
+    table = pl.DataFrame(
+        {
+            "metric": [row["metric"] for row in rows],
+            "as it is": [_value(row["metric"], row["before"]) for row in rows],
+            "changed": [_value(row["metric"], row["after"]) for row in rows],
+            "gain": [_gain(row) for row in rows],
+            "verdict": [row["verdict"] for row in rows],
+        },
+        schema_overrides=dict.fromkeys(("metric", "as it is", "changed", "gain", "verdict"), pl.String),
+    )
+    lines += ["", text.table(table, width=terminal.width)]
+    return "\n".join([*lines, "", text.pairs([("Trial", str(verdict.folder)), ("Page", str(page))], indent="")])
+
+
+def _value(metric: str, value: float) -> str:
+    return format_ns(value) if metric.endswith("_ns") else f"{value:,.4g}/s"
+
+
+def _gain(row: Mapping[str, Any]) -> str:
+    ends = "" if row["gain_low"] is None else f" ({format_share(row['gain_low'])} to {format_share(row['gain_high'])})"
+    return f"{format_share(row['gain'])}{ends}"
+
+
+def _calibration(rows: pl.DataFrame, args: Namespace, terminal: Terminal) -> str:
+    if args.change is not None:
+        raise ConfigError("--calibration was given with a change", expected="the folder of the trials alone")
+    if args.json:
+        return to_json(rows.to_dicts())
+    if rows.is_empty():
+        return f"No trial in {args.run} predicted something and measured it."
+    held = f"Of {text.counted(rows.height, 'prediction')} {rows['held'].sum()} lay in their interval."
+    return f"{held}\n\n{text.table(rows, width=terminal.width)}"

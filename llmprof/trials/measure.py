@@ -1,0 +1,486 @@
+"""One trial: two engines, with and without a change, that are measured in turn until their difference is known."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import json
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+import polars as pl
+
+from llmprof import analyze
+from llmprof.batch import devices
+from llmprof.batch.sweep import alone
+from llmprof.errors import ConfigError, LaunchError, LlmprofError, NotCapturedError
+from llmprof.launch import ExperimentConfig, ExperimentRunner, Run, engines, open_run
+from llmprof.launch.config import disclosure
+from llmprof.launch.config.models import resolve
+from llmprof.launch.run import command, failures, passes, process
+from llmprof.launch.run.requests import repeats, requests_of
+from llmprof.progress import Progress
+from llmprof.storage import files
+from llmprof.trials.gains import LEAST_PAIRS, METRICS, drift, half_width, tokens_equal
+from llmprof.trials.settings import PREDICTED, asked, changed, remedies
+from llmprof.trials.verdict import FILE, VERSION, Verdict, dumped
+
+_WHICH: Final = {"A": "as it is", "B": "with the change"}
+_POLL_S: Final = 0.02
+_MEMORY: Final = 0.44
+"""Share of the device's memory for each of two engines beside each other; vLLM takes 0.9 for one."""
+
+
+def trial(
+    run: Run | ExperimentConfig | str | os.PathLike[str],
+    change: str | None = None,
+    *,
+    until: float = 0.02,
+    most_pairs: int = 12,
+    warm: bool | None = None,
+    profile: bool = True,
+    objective: str | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+    check: bool = True,
+) -> Verdict:
+    """Try a change: measure it against the run as it is, in turn, until the difference is known.
+
+    Two engines are started, one with the change, and stay loaded. They measure the same requests in turn (A B, B A, A B
+    …), each time after a warm-up and without a profiler, until the 95 % interval of the gain is known to ``until``.
+    Then each is profiled once, for the reason. If the two do not fit beside each other, they are started in turn.
+
+    Parameters
+    ----------
+    run : Run, ExperimentConfig or path
+        The run whose configuration is changed, its folder, or a configuration. The findings of a run with a trace say
+        what to try and predict its gain.
+    change : str, optional
+        Name of a remedy (:data:`llmprof.trials.REMEDIES`), or ``FIELD=VALUE``, several of them between semicolons, with
+        the fields of a sweep: ``engine_args.max_num_seqs=64``. By default the first remedy of the run's findings that
+        can be tried.
+    until : float
+        Half width of the interval that ends the measurement, as a share (0.02: 2 %).
+    most_pairs : int
+        Most pairs of measurements.
+    warm : bool, optional
+        Whether both engines stay loaded. By default they do; on a GPU each then gets 44 % of its memory, on both sides,
+        unless ``gpu_memory_utilization`` is set.
+    profile : bool
+        Whether both sides are recorded once in the end.
+    objective : str, optional
+        Metric that decides: ``wall_ns, ttft_ns, tpot_ns, e2e_ns, output_tokens_per_s`` or ``requests_per_s``. By
+        default ``output_tokens_per_s``, and ``e2e_ns`` for a server whose request rate is given.
+    folder : path, optional
+        Folder of a new trial, or of one to continue; ``results/trial_{experiment}_{time}`` if not given.
+    progress : callable, optional
+        Called with the current task, the number of finished pairs, and the most pairs.
+    check : bool
+        Whether the doctor checks the machine first.
+
+    Returns
+    -------
+    Verdict
+        ``.verdict``, ``.says``, ``.effects`` (a row for each metric), ``.keep``, ``.report()``. A change that the
+        engine refuses is a verdict, too (``failed``).
+
+    Raises
+    ------
+    ConfigError
+        The change is not known or changes nothing, nothing can be tried, or the folder belongs to another trial.
+    LaunchError
+        The engine does not run even without the change.
+
+    Examples
+    --------
+    >>> llmprof.trial("results/tiny_torch_20260101-120000", "graphs").says  # doctest: +SKIP
+    """
+    origin = run if isinstance(run, Run | ExperimentConfig) else open_run(run)
+    config, worker = (origin.config, origin.worker) if isinstance(origin, Run) else (origin, {})
+    if not 0 < until < 1:
+        raise ConfigError(f"until is {until}", expected="a share between 0 and 1, such as 0.02")
+    if most_pairs < LEAST_PAIRS:
+        raise ConfigError(f"most_pairs is {most_pairs}", expected=f"at least {LEAST_PAIRS}")
+    objective = objective or _objective(config)
+    if objective not in METRICS:
+        raise ConfigError(f"there is no metric {objective!r}", expected=f"one of {', '.join(METRICS)}")
+    if change is None:
+        change = _first(origin)
+    name, fields = asked(change, config, worker)
+    other = changed(config, fields)
+    where = Path(folder) if folder is not None else _new_folder(config)
+    state: dict[str, Any] = {
+        "version": VERSION,
+        "config": disclosure.config(config).to_dict(),
+        "change": name,
+        "fields": fields,
+        "objective": objective,
+        "until": until,
+        "pairs": [],
+        "notes": [],
+    }
+    earlier = files.read_json(where / FILE)
+    if isinstance(earlier, dict):
+        if (earlier.get("config"), earlier.get("fields")) != (state["config"], json.loads(json.dumps(fields))):
+            raise ConfigError(f"{where} holds the trial of {earlier.get('change')!r}", hint="choose another folder")
+        state |= {"pairs": [pair for pair in earlier["pairs"] if {"A", "B"} <= pair.keys()]}
+    elif isinstance(origin, Run):
+        state["predicted"] = _predicted(origin, name, objective)
+
+    with alone(where):
+        work = _Trial(where, state, config, other, progress, most_pairs)
+        work.store()
+        if check:
+            passes.ask_doctor(config, progress)
+        work.measure(warm=warm)
+        if profile and not state.get("error"):
+            work.profile()
+        verdict = Verdict(where, state)
+        verdict.write()
+    return verdict
+
+
+def _objective(config: ExperimentConfig) -> str:
+    paced = config.served and (config.server.get("request_rate") or config.load.get("file"))
+    return "e2e_ns" if paced else "output_tokens_per_s"
+
+
+def _first(origin: Run | ExperimentConfig) -> str:
+    if isinstance(origin, ExperimentConfig):
+        raise ConfigError("a configuration has no findings that say what to try", expected="a change")
+    for row in remedies(origin).filter(pl.col("reason").is_null()).head(1).to_dicts():
+        return str(row["remedy"])
+    raise ConfigError(
+        "no finding of the run has a setting of the engine that can be tried",
+        expected="a change, such as graphs or engine_args.max_num_seqs=64",
+        hint="llmprof try RUN --list says why",
+    )
+
+
+def _new_folder(config: ExperimentConfig) -> Path:
+    stem = f"trial_{config.name}_{datetime.now().astimezone():%Y%m%d-%H%M%S}"
+    root = Path(config.results_dir).expanduser()
+    places = (root / (f"{stem}-{n}" if n > 1 else stem) for n in itertools.count(1))
+    return next(place for place in places if not place.exists())
+
+
+def _predicted(run: Run, name: str, objective: str) -> dict[str, Any] | None:
+    """Gain that a replay of the run's trace predicts: of decode steps for the time of a token, else of all steps."""
+    if name not in PREDICTED or objective == "ttft_ns":
+        return None
+    try:
+        rows = analyze.what_if(run.trace, PREDICTED[name])
+    except LlmprofError:
+        return None
+    if objective == "tpot_ns":
+        rows = rows.filter(pl.col("phase") == "decode")
+    if rows.is_empty():
+        return None
+    whole = analyze.steps(run.trace)["dur_ns"].sum() if objective != "tpot_ns" else None
+    times = pl.col("recorded_ns", "predicted_ns", "low_ns", "high_ns")
+    recorded, after, low, high = rows.select((times * pl.col("steps")).sum()).row(0)
+    total = max(float(whole or 0.0), recorded)
+    return {
+        "gain": (recorded - after) / total,
+        "low": (recorded - high) / total,
+        "high": (recorded - low) / total,
+        "of": ", ".join(str(phase or "the recording") for phase in rows["phase"]),
+    }
+
+
+class _RefusedError(Exception):
+    """The engine failed with the change."""
+
+
+def _blamed(side: str, error: LlmprofError) -> Exception:
+    """The error of a side: with the change it is a result, without it nothing can be measured."""
+    return _RefusedError() if side == "B" else error
+
+
+class _Stopped(BaseException):
+    """Ends the engine of a thread."""
+
+
+class _Engine:
+    """An engine that stays loaded and measures on request, in a thread of its own."""
+
+    def __init__(self, config: ExperimentConfig, home: Path) -> None:
+        self.home, self._count = home, 0
+        self._stop = threading.Event()
+        self._result: process.Finished | LlmprofError | None = None
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise files.refused(home, error) from error
+        plain = config.replace(profile_mode="inference_only", timeout_s=0.0)
+        job, self.notes = command.job(plain, resolve(plain.model, home / "model"))
+        script = files.write(home / "inference_script.py", engines.script(job | {"follow": True}))
+        self._argv = command.worker(plain, script, home)
+        self._env = command.whole_environment(plain, os.environ)
+        self._config = plain
+        self._thread = threading.Thread(target=self._run, name=f"engine {home.name}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._result = process.run(
+                self._argv,
+                log=self.home / "experiment.log",
+                env=self._env,
+                events=self.home / "events.jsonl",
+                watch=self._look,
+            )
+        except LlmprofError as error:
+            self._result = error
+        except _Stopped:
+            pass
+
+    def _look(self) -> None:
+        if self._stop.is_set():
+            raise _Stopped
+
+    def measure(self, timeout_s: float) -> dict[str, Any]:
+        """Measure the requests once more; the record of the engine, as ``worker.json`` has it."""
+        name = f"block-{self._count:02d}"
+        self._count += 1
+        with (self.home / "points.jsonl").open("a") as file:
+            file.write(json.dumps({"folder": name, "job": {}}) + "\n")
+        begun = time.monotonic()
+        path = self.home / name / "worker.json"
+        while not path.is_file():
+            if not self._thread.is_alive():
+                raise self._failed()
+            if timeout_s and time.monotonic() - begun > timeout_s:
+                raise LaunchError(f"the engine measured nothing for {timeout_s:g} s", hint="raise timeout_s")
+            time.sleep(_POLL_S)
+        worker = files.read_json(path)
+        if not isinstance(worker, dict) or worker.get("error"):
+            finished = process.Finished(1, 0.0, (), {})
+            raise failures.failure(worker, finished, self.home / "experiment.log")
+        return worker
+
+    def _failed(self) -> LlmprofError:
+        if isinstance(self._result, LlmprofError):
+            return self._result
+        worker = files.read_json(self.home / "worker.json")
+        done = self._result or process.Finished(1, 0.0, (), {})
+        return failures.failure(worker if isinstance(worker, dict) else None, done, self.home / "experiment.log")
+
+    def end(self) -> None:
+        """End the engine, at once if it does not end by itself."""
+        with contextlib.suppress(OSError), (self.home / "points.jsonl").open("a") as file:
+            file.write("\n")
+        self._thread.join(process.INTERRUPT_S)
+        self._stop.set()
+        self._thread.join()
+
+
+@contextlib.contextmanager
+def _loaded(config: ExperimentConfig, home: Path) -> Iterator[_Engine]:
+    engine = _Engine(config, home)
+    try:
+        yield engine
+    finally:
+        engine.end()
+
+
+@dataclass
+class _Trial:
+    """Measures the pairs of a trial and keeps its state."""
+
+    folder: Path
+    state: dict[str, Any]
+    before: ExperimentConfig
+    after: ExperimentConfig
+    progress: Progress | None
+    most: int
+    answers: dict[str, list[Any]] = field(default_factory=lambda: {"A": [], "B": []})
+
+    @property
+    def sides(self) -> dict[str, ExperimentConfig]:
+        return {"A": self.before, "B": self.after}
+
+    def store(self) -> None:
+        files.write(self.folder / FILE, dumped(self.state))
+
+    def note(self, words: str) -> None:
+        if words not in self.state["notes"]:
+            self.state["notes"].append(words)
+
+    def tell(self, what: str) -> None:
+        if self.progress is not None:
+            self.progress(what, len(self.state["pairs"]), self.most)
+
+    def measure(self, *, warm: bool | None) -> None:
+        """Measure pairs until the effect is known, both engines loaded if that is wished and possible."""
+        if self.known:
+            return
+        try:
+            if warm is False or not self._beside_each_other():
+                if warm:
+                    raise LaunchError(self.state["notes"][-1], hint="leave warm out: the engines then start in turn")
+                self._in_turn()
+        except _RefusedError as error:
+            self.state["error"] = str(error.__cause__)
+        finally:
+            self._summarise()
+            self.store()
+
+    @property
+    def known(self) -> bool:
+        """Whether the effect on the objective is known well enough."""
+        pairs = self.state["pairs"]
+        if len(pairs) >= self.most:
+            return True
+        effect = Verdict(self.folder, self.state).effect if len(pairs) >= LEAST_PAIRS else None
+        return effect is not None and half_width(effect) <= self.state["until"]
+
+    def _beside_each_other(self) -> bool:
+        """Measure with both engines loaded; False if they do not fit beside each other."""
+        on_gpu = devices() > 0
+        with contextlib.ExitStack() as stack:
+            loaded = {}
+            for side, config in self.sides.items():
+                self.tell(f"starting the engine {_WHICH[side]}")
+                loaded[side] = stack.enter_context(_loaded(_beside(config) if on_gpu else config, self._home(side)))
+                try:
+                    worker = loaded[side].measure(config.timeout_s)
+                except LlmprofError as error:
+                    if on_gpu and _of_memory(error):
+                        self.note(f"the engines were started in turn, since they do not fit beside each other: {error}")
+                        return False
+                    raise _blamed(side, error) from error
+                if on_gpu and _preempts(worker):
+                    self.note("the engines were started in turn: with half of the memory the requests do not fit")
+                    return False
+            self.state["engines"] = "both loaded, measured in turn"
+            if on_gpu:
+                self.note(f"each engine had {_MEMORY:.0%} of the device's memory")
+            while not self.known:
+                self._pair({side: engine.measure for side, engine in loaded.items()})
+        return True
+
+    def _in_turn(self) -> None:
+        self.state["engines"] = "started in turn, for each measurement"
+
+        def measure(side: str, timeout_s: float) -> dict[str, Any]:
+            with _loaded(self.sides[side], self._home(side)) as engine:
+                return engine.measure(timeout_s)
+
+        while not self.known:
+            self._pair({side: functools.partial(measure, side) for side in "AB"})
+
+    def _pair(self, measure: Mapping[str, Callable[[float], dict[str, Any]]]) -> None:
+        """Measure both sides, the one first that was second in the pair before."""
+        number = len(self.state["pairs"])
+        pair: dict[str, Any] = {}
+        for side in ("AB", "BA")[number % 2]:
+            self.tell(f"pair {number + 1}: {_WHICH[side]}")
+            at = time.time_ns()
+            try:
+                worker = measure[side](self.sides[side].timeout_s)
+            except LlmprofError as error:
+                raise _blamed(side, error) from error
+            pair[side] = {"at_ns": at, "means": _means(worker), "first": side == ("A", "B")[number % 2]}
+            self.answers[side].append(worker.get("outputs"))
+            peaks = worker.get("peak_memory_bytes") or {}
+            self.state.setdefault("memory_bytes", {})[side] = max(peaks.values(), default=None)
+        self.state["pairs"].append(pair)
+        self.store()
+
+    def _home(self, side: str) -> Path:
+        homes = (self.folder / f"engine-{side}-{n}" for n in itertools.count(1))
+        return next(home for home in homes if not home.exists())
+
+    def _summarise(self) -> None:
+        blocks = pl.DataFrame(
+            [
+                {"at_ns": pair[side]["at_ns"], "side": side, "wall_ns": pair[side]["means"].get("wall_ns")}
+                for pair in self.state["pairs"]
+                for side in "AB"
+                if side in pair
+            ],
+            schema={"at_ns": pl.Int64, "side": pl.String, "wall_ns": pl.Float64},
+        )
+        self.state["drift"] = found = drift(blocks)
+        if found is not None and abs(found["t"]) > _CLEAR_T and abs(found["per_hour"]) * _hours(blocks) > _MUCH:
+            self.note(
+                f"the machine became {'slower' if found['per_hour'] > 0 else 'faster'} during the trial, by "
+                f"{abs(found['per_hour']) * _hours(blocks):.1%}; the order of the measurements cancels this"
+            )
+        a, b = self.answers["A"], self.answers["B"]
+        greedy = all(not config.temperature for config in self.sides.values())
+        if a and b and a[0] and b[0] and greedy:
+            within = tokens_equal(a[0], a[1]) if len(a) > 1 and a[1] else None
+            self.state["equal"] = {"between": tokens_equal(a[0], b[0]), "within": within}
+
+    def profile(self) -> None:
+        """Record each side once."""
+        mode = self.sides["A"].profile_mode
+        if mode not in {"torch", "nsys", "nsys_ncu"}:
+            mode = "torch"
+        named = dict(self.state.get("profiled") or {})
+        for side, config in self.sides.items():
+            if side in named:
+                continue
+            self.tell(f"recording {_WHICH[side]}")
+            recorded = config.replace(
+                results_dir=str(self.folder),
+                experiment_name=f"{side}_recorded",
+                profile_mode="nsys" if mode == "nsys_ncu" else mode,
+                plain=False,
+                until=None,
+            )
+            try:
+                named[side] = ExperimentRunner(recorded, check=False).run().folder.path.name
+            except LlmprofError as error:
+                self.note(f"{side} was not recorded: {error}")
+        self.state["profiled"] = named
+        self.store()
+
+
+_CLEAR_T: Final = 3.0
+_MUCH: Final = 0.01
+
+
+def _hours(blocks: pl.DataFrame) -> float:
+    return float(blocks["at_ns"][-1] - blocks["at_ns"][0]) / 3.6e12
+
+
+def _beside(config: ExperimentConfig) -> ExperimentConfig:
+    """The configuration of an engine that leaves room for another one."""
+    if config.engine != "vllm" or {"gpu_memory_utilization", "kv_cache_memory_bytes"} & config.engine_args.keys():
+        return config
+    return config.replace(engine_args={**config.engine_args, "gpu_memory_utilization": _MEMORY})
+
+
+def _of_memory(error: LlmprofError) -> bool:
+    """Whether an engine failed since it had too little memory."""
+    words = str(error).lower()
+    return any(part in words for part in ("memory", "kv cache", "no available", "blocks"))
+
+
+def _preempts(worker: Mapping[str, Any]) -> bool:
+    """Whether all requests at once need more of the KV cache than the engine has."""
+    held = (worker.get("kv_cache") or {}).get("tokens")
+    plain = [one for one in worker.get("requests") or () if one["phase"] == "plain" and one["repeat"] == 0]
+    needed = sum((one.get("prompt_tokens") or 0) + (one.get("output_tokens") or 0) for one in plain)
+    return bool(held and needed > held)
+
+
+def _means(worker: Mapping[str, Any]) -> dict[str, float]:
+    """Mean over the plain repeats of each metric that is known."""
+    each = repeats(requests_of(worker)).filter(phase="plain")
+    if each.is_empty():
+        raise NotCapturedError("the engine measured no repeat without profiler", hint="set repeat to at least 1")
+    means = {name: each[name].drop_nulls().to_list() for name in METRICS if name in each.columns}
+    return {name: fmean(values) for name, values in means.items() if values and all(map(math.isfinite, values))}

@@ -1,0 +1,264 @@
+"""The verdict of a trial: prediction and measurement side by side, in words, as JSON and as a page."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+
+from llmprof.errors import LlmprofError, ReadError
+from llmprof.storage import files
+from llmprof.trials.gains import effects
+from llmprof.units import format_share
+
+if TYPE_CHECKING:
+    from llmprof.report import Report
+
+FILE: Final = "trial.json"
+VERSION: Final = 1
+
+PAIRS: Final = {"pair": pl.Int64, "metric": pl.String, "before": pl.Float64, "after": pl.Float64}
+
+METRIC_WORDS: Final = {
+    "wall_ns": "time of the batch",
+    "ttft_ns": "time to first token",
+    "tpot_ns": "time to each other token",
+    "e2e_ns": "time of a request",
+    "output_tokens_per_s": "output tokens a second",
+    "requests_per_s": "requests a second",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of a trial, finished or not.
+
+    Attributes
+    ----------
+    folder : pathlib.Path
+        Folder of the trial.
+    state : mapping
+        Content of ``trial.json``.
+    """
+
+    folder: Path
+    state: Mapping[str, Any]
+
+    @property
+    def pairs(self) -> pl.DataFrame:
+        """Measurements: ``pair, metric, before, after`` (ns, or 1/s), a row for each pair and metric."""
+        rows = [
+            {"pair": k, "metric": metric, "before": pair["A"]["means"][metric], "after": pair["B"]["means"].get(metric)}
+            for k, pair in enumerate(self.state["pairs"])
+            if "A" in pair and "B" in pair
+            for metric in pair["A"]["means"]
+        ]
+        return pl.DataFrame(rows, schema=PAIRS, orient="row")
+
+    @property
+    def effects(self) -> pl.DataFrame:
+        """Effect of the change on each metric, as :func:`llmprof.trials.effects` gives it."""
+        return effects(self.pairs, until=self.state["until"], seed=self.state["config"]["seed"])
+
+    @property
+    def effect(self) -> dict[str, Any] | None:
+        """The effect on the objective; None before the first pair."""
+        return next(iter(self.effects.filter(metric=self.state["objective"]).to_dicts()), None)
+
+    @property
+    def verdict(self) -> str:
+        """``better``, ``worse``, ``no effect``, ``unknown``, or ``failed`` if the engine did not take the change."""
+        if self.state.get("error"):
+            return "failed"
+        return "unknown" if self.effect is None else str(self.effect["verdict"])
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the measured gain lies within the predicted interval, with its own; None without a prediction."""
+        predicted, effect = self.state.get("predicted"), self.effect
+        if not predicted or effect is None or effect["gain_low"] is None:
+            return None
+        return bool(predicted["low"] <= effect["gain_high"] and effect["gain_low"] <= predicted["high"])
+
+    @property
+    def says(self) -> str:
+        """The verdict in a sentence or two."""
+        change, objective = self.state["change"], METRIC_WORDS[self.state["objective"]]
+        if self.verdict == "failed":
+            return f"{change}: the engine does not run with it. {self.state['error']}"
+        effect = self.effect
+        if effect is None:
+            return f"{change}: nothing is measured yet."
+        figures = _gain_words(effect)
+        words = {
+            "better": f"{change} is better: {objective} gains {figures}.",
+            "worse": f"{change} is worse: {objective} loses {_gain_words(effect, sign=-1)}.",
+            "no effect": f"{change} has no effect on {objective}: {figures}.",
+            "unknown": f"{change}: the effect on {objective} is not known yet, {figures}.",
+        }[self.verdict]
+        predicted = self.state.get("predicted")
+        if predicted:
+            fits = {True: "as predicted", False: "not as predicted", None: "predicted"}[self.held]
+            words += f" {fits.capitalize()}: {_gain_words(_as_effect(predicted))}."
+        equal = self.state.get("equal") or {}
+        if equal.get("between") is not None and equal["between"] < (equal.get("within") or 1.0):
+            words += f" The answers differ: {format_share(equal['between'])} of the tokens are equal"
+            words += f", and {format_share(equal['within'])} without the change." if equal.get("within") else "."
+        return words
+
+    @property
+    def keep(self) -> dict[str, Any]:
+        """The changed fields if the change is better, otherwise none: what the configuration to keep needs."""
+        return dict(self.state["fields"]) if self.verdict == "better" else {}
+
+    @property
+    def why(self) -> pl.DataFrame | None:
+        """Bars from a step as it is to one with the change, as :func:`llmprof.analyze.diff` gives them with
+        ``part="waterfall"``; None if the two were not recorded, or have no steps to compare."""  # noqa: D205, D209
+        from llmprof import analyze, launch
+
+        names = self.state.get("profiled") or {}
+        if set(names) != {"A", "B"}:
+            return None
+        before, after = (launch.open_run(self.folder / names[side]).trace for side in "AB")
+        try:
+            return analyze.diff(before, after, part="waterfall")
+        except LlmprofError:
+            return None
+
+    def write(self) -> Path:
+        """Write ``verdict.json``: prediction, measurement, what it cost and what to keep."""
+        document = {
+            "change": self.state["change"],
+            "fields": self.state["fields"],
+            "verdict": self.verdict,
+            "says": self.says,
+            "objective": self.state["objective"],
+            "predicted": self.state.get("predicted"),
+            "held": self.held,
+            "effects": self.effects.to_dicts(),
+            "keep": self.keep,
+            **{name: self.state.get(name) for name in ("equal", "drift", "memory_bytes", "notes", "error", "profiled")},
+        }
+        return files.write_json(self.folder / "verdict.json", document)
+
+    def report(self) -> Report:
+        """Write the page of the trial into its folder.
+
+        Raises
+        ------
+        OutputError
+            The folder cannot be written.
+        """
+        from llmprof.report.trial import write_trial
+
+        return write_trial(
+            self.pairs,
+            self.effects,
+            self.why,
+            self.folder,
+            title=self._title,
+            says=self.says,
+            facts=self._facts,
+            notes=self.state.get("notes") or (),
+        )
+
+    @property
+    def _title(self) -> str:
+        return f"{self.state['change']} on {self.state['config']['model']}"
+
+    @property
+    def _facts(self) -> list[tuple[str, str]]:
+        changed = ", ".join(f"{name}: {value}" for name, value in self.state["fields"].items())
+        facts = [("Verdict", self.verdict), ("Changed", changed), ("Engines", str(self.state.get("engines")))]
+        memory = self.state.get("memory_bytes") or {}
+        if memory.get("A") and memory.get("B"):
+            facts.append(("Memory", " → ".join(f"{memory[side] / 2**30:.1f} GiB" for side in "AB")))
+        return facts
+
+    def __repr__(self) -> str:
+        return f"<Verdict {self.folder.name}: {self.verdict}>"
+
+
+def _gain_words(effect: Mapping[str, Any], sign: int = 1) -> str:
+    ends = [sign * effect[name] for name in ("gain_low", "gain_high") if effect[name] is not None]
+    between = f" ({format_share(min(ends))} to {format_share(max(ends))})" if ends else ""
+    return f"{format_share(sign * effect['gain'])}{between}"
+
+
+def _as_effect(predicted: Mapping[str, Any]) -> dict[str, Any]:
+    return {"gain": predicted["gain"], "gain_low": predicted["low"], "gain_high": predicted["high"]}
+
+
+def open_trial(folder: str | os.PathLike[str]) -> Verdict:
+    """Open the trial in a folder, finished or not.
+
+    Raises
+    ------
+    ReadError
+        The folder holds no trial, or its file is damaged.
+    """
+    path = Path(folder) / FILE
+    state = files.read_json(path)
+    if not isinstance(state, dict) or state.get("version") != VERSION or not isinstance(state.get("pairs"), list):
+        raise ReadError(f"{folder} holds no trial", expected=f"a folder that llmprof try wrote, with {FILE}")
+    return Verdict(Path(folder), state)
+
+
+def calibration(root: str | os.PathLike[str]) -> pl.DataFrame:
+    """Predictions and outcomes of all trials in a folder.
+
+    Parameters
+    ----------
+    root : path
+        Folder of trials, such as ``results``.
+
+    Returns
+    -------
+    polars.DataFrame
+        One row for each trial that predicted something and measured it: ``trial, model, change, objective``;
+        ``predicted, predicted_low, predicted_high, measured, measured_low, measured_high`` (gains, as shares);
+        ``held``, whether the two intervals meet.
+
+    Examples
+    --------
+    >>> trials.calibration("results")["held"].sum()  # doctest: +SKIP
+    19
+    """
+    rows = []
+    for path in sorted(Path(root).glob(f"*/{FILE}")):
+        try:
+            one = open_trial(path.parent)
+        except ReadError:
+            continue
+        predicted, effect = one.state.get("predicted"), one.effect
+        if one.held is None or effect is None or not predicted:
+            continue
+        rows.append(
+            {
+                "trial": path.parent.name,
+                "model": one.state["config"]["model"],
+                "change": one.state["change"],
+                "objective": one.state["objective"],
+                "predicted": predicted["gain"],
+                "predicted_low": predicted["low"],
+                "predicted_high": predicted["high"],
+                "measured": effect["gain"],
+                "measured_low": effect["gain_low"],
+                "measured_high": effect["gain_high"],
+                "held": one.held,
+            }
+        )
+    texts = dict.fromkeys(("trial", "model", "change", "objective"), pl.String)
+    ends = ("predicted", "predicted_low", "predicted_high", "measured", "measured_low", "measured_high")
+    return pl.DataFrame(rows, schema={**texts, **dict.fromkeys(ends, pl.Float64), "held": pl.Boolean}, orient="row")
+
+
+def dumped(state: Mapping[str, Any]) -> str:
+    """Text of ``trial.json``."""
+    return json.dumps(state, indent=1, ensure_ascii=False, default=os.fspath) + "\n"

@@ -471,7 +471,7 @@ At least one run has no known steps, so whole recordings are compared: {{ a_ns|n
 {{ second }}. How long a recording lasts says nothing of speed.
 {%- else -%}
 A step {% if phase == "other" %}whose phase is unknown{% else %}of {{ phase }}{% endif %} takes {{ b_ns|ns }} in
-{{ second }} against {{ a_ns|ns }} in {{ first }}:
+{{ second }} against {{ a_ns|ns }} in {{ first }} (typical steps, first to last event):
 {% if a_ns == b_ns %}the same{% else %}
 {%- set way = "more" if b_ns > a_ns else "less" -%}
 {% if a_ns %}{{ (b_ns - a_ns)|abs|ns }} {{ way }} ({{ ((b_ns - a_ns)|abs / a_ns)|share }}){% else %}{{ way }}{% endif %}

@@ -71,8 +71,9 @@ _SCHEMA: Final = {
     reported=True,
     section=Section(
         "fusion",
-        "Kernels that always follow each other on a stream and mostly move memory. The gain is of a step, replayed "
-        "with one kernel in place of each chain. Whether the results in between are needed elsewhere is not recorded.",
+        "Kernels that always follow each other on a stream and mostly move memory. The gain is of a step "
+        "(median, end to end), replayed with one kernel in place of each chain. "
+        "Whether the results in between are needed elsewhere is not recorded.",
         question="Which short kernels would be one kernel?",
     ),
     table="llmprof.report.folder:fusion_table",

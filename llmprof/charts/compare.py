@@ -125,7 +125,11 @@ def diff_waterfall(
     least, most = least_ns / unit.ns, most_ns / unit.ns
     room = max(theme.text_px(text) for text in bars["text"]) + 16
     scale = alt.Scale(domain=[least, least + (most - least) * width / max(200.0, width - room)], nice=False)
-    what = "time of a step" if bars["group"][0] == "total" and frame["phase"].drop_nulls().len() else "recorded time"
+    what = (
+        "time of a step, first to last event"
+        if bars["group"][0] == "total" and frame["phase"].drop_nulls().len()
+        else "recorded time"
+    )
     axis = alt.Axis(title=f"{what} ({unit.symbol})", format=theme.NUMBER, tickCount=8)
     low, high = (fold("from_ns", "to_ns") / unit.ns for fold in (pl.min_horizontal, pl.max_horizontal))
     low = pl.max_horizontal(low, pl.lit(least))

@@ -249,8 +249,10 @@ def _joined(args: Namespace, terminal: Terminal) -> str:
         "why",
     )
     explained = format_share(coverage["explained_share"])
-    words = f"Mean of a step and rank. Theory knows {explained} of the device time, and the contexts of "
-    words += f"{format_share(coverage['contexts_known_share'])} of the steps." + (f" Note: {taken}." if taken else "")
+    words = f"Mean of a step (from its first event to the next step's) and rank. Theory knows {explained} of the "
+    words += f"device time, and the contexts of {format_share(coverage['contexts_known_share'])} of the steps." + (
+        f" Note: {taken}." if taken else ""
+    )
     parts = [text.table(table, columns=_JOINED), "", wrapped(words, terminal.width, "", "")]
     return "\n".join([*parts, *(f"Chart  {path}" for path in drawn)])
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from llmprof import analyze, explore
 from llmprof.analyze.findings.facts import facts_in_words, run_facts
+from llmprof.analyze.findings.order import chained, denominators
 from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.analyze.replay.graph import graph
@@ -65,31 +66,51 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self._show = show
-        self.rows: list[dict[str, Any]] = []
-        self.buttons: list[Any] = []
+        of_metrics, note = findings is not None, ""
         try:
-            self.rows = (analyze.findings(trace) if findings is None else findings).to_dicts()
-            note = "" if self.rows else "No rule found anything worth saying in this recording."
+            findings = analyze.findings(trace) if findings is None else findings
         except LlmprofError as error:
-            note = str(error)
+            findings, note = pl.DataFrame(), str(error)
+        self.rows: list[dict[str, Any]] = findings.to_dicts()
+        if not self.rows:
+            note = note or "No rule found anything worth saying in this recording."
         facts = run_facts(trace)
-        if findings is not None:  # hardware metrics have neither steps nor an engine
+        if of_metrics:  # hardware metrics have neither steps nor an engine
             facts = facts.filter(pl.col("what") == "device")
             note = f"{note} {PROFILE_NOTE}".strip()
-        head = ipywidgets.HTML(_head(trace.name, facts, self.rows, note))
-        self.children = [head, *(self._line(row) for row in self.rows)]
+        self._buttons = {row["order"]: self._button(row) for row in self.rows}
+        causes, effects, known = chained(findings)
+        times = denominators(findings)
+        lines = [ipywidgets.HTML(_head(trace.name, facts, times, note))]
+        for cause in causes:
+            lines.append(self._line(cause, finding_html(cause, times)))
+            lines += [self._line(row, fact_html(row, "Because of it: ")) for row in effects.get(cause["order"], ())]
+        if known:
+            lines.append(ipywidgets.HTML(f"{_STYLE}<div class='llmprof-front'><h4>{FACTS}</h4></div>"))
+            lines += [self._line(row, fact_html(row)) for row in known]
+        self.children = lines
         self.add_class("llmprof-findings")
 
-    def _line(self, row: Mapping[str, Any]) -> Any:
+    @property
+    def buttons(self) -> list[Any]:
+        """Buttons that show the findings, in the order of the findings."""
+        return list(self._buttons.values())
+
+    def _button(self, row: Mapping[str, Any]) -> Any:
         button = ipywidgets.Button(
             description="Show me",
             tooltip=f"Open the {tab_of(row)} where this is worst",
             layout=ipywidgets.Layout(width="96px", min_width="96px", margin="4px 12px 0 4px"),
         )
         button.on_click(lambda _button: self._show(row))
-        self.buttons.append(button)
-        words = ipywidgets.HTML(finding_html(row), layout=ipywidgets.Layout(flex="1 1 auto", min_width="0"))
-        return ipywidgets.HBox([button, words], layout=ipywidgets.Layout(margin="0 0 10px 0"))
+        return button
+
+    def _line(self, row: Mapping[str, Any], html: str) -> Any:
+        words = ipywidgets.HTML(html, layout=ipywidgets.Layout(flex="1 1 auto", min_width="0"))
+        return ipywidgets.HBox([self._buttons[row["order"]], words], layout=ipywidgets.Layout(margin="0 0 10px 0"))
+
+
+FACTS: Final = "Facts: what the time is made of, none of it a loss"
 
 
 def tab_of(row: Mapping[str, Any]) -> str:
@@ -124,31 +145,47 @@ def _text(value: object) -> str:
     return escape(plain(str(value)))
 
 
-def _head(name: str | None, facts: pl.DataFrame, rows: list[dict[str, Any]], note: str) -> str:
+def _head(name: str | None, facts: pl.DataFrame, times: Mapping[str, str], note: str) -> str:
     pairs = "".join(
         f"<div><span>{_text(name)}</span><b>{_text(value)}</b></div>" for name, value in facts_in_words(facts)
     )
-    times = {str(row["denominator"]) for row in rows}
-    denominator = f"<p>All shares are of one time, {_text(times.pop())}.</p>" if len(times) == 1 else ""
+    shares = "".join(
+        f"<p>Shares of {_text(scope)}, where nothing else is said, are of {_text(time)}.</p>"
+        for scope, time in times.items()
+    )
     title = _text(name or "What takes the time")
     more = f"<p>{_text(note)}</p>" if note else ""
     facts_html = f'<div class="facts">{pairs}</div>'
-    return f'{_STYLE}<div class="llmprof-front"><h3>{title}</h3>{facts_html}{denominator}{more}</div>'
+    return f'{_STYLE}<div class="llmprof-front"><h3>{title}</h3>{facts_html}{shares}{more}</div>'
 
 
-def finding_html(row: Mapping[str, Any]) -> str:
-    """A finding as HTML: its time, its share as a bar, the sentence, its figures and what to try; names are escaped."""
+def finding_html(row: Mapping[str, Any], times: Mapping[str, str]) -> str:
+    """A loss as HTML: its gain or else its time, its share as a bar, the sentence, its figures and what to try.
+
+    ``times`` says what the shares of each scope are of.
+    """
     share = float(row["share_of_time"])
     unit = {"ns a step": "a step", "ns a profile": "the profile"}.get(str(row["unit"]), "a rank")
     width = f"{100 * min(1.0, max(0.005, share)):.1f}%"
     gain = f"<p>Gain: {_text(row['prediction'])}</p>" if row.get("prediction") else ""
+    advice = f"<p>Try: {_text(row['suggestion'])}</p>" if row["suggestion"] else ""
+    of = "" if row["denominator"] in times.values() else f" of the {_text(row['denominator'])}"
+    number, words = format_ns(row["figure"]), f"of {unit}, {format_share(share)}{of}"
+    if (row.get("predicted_ns") or 0) > 0:
+        number, low, high = (format_ns(row[f"predicted_{name}ns"]) for name in ("", "low_", "high_"))
+        between = f", {low} to {high}" if low != high else ""
+        plain = ", without the profiler" if row.get("predicted_plain") else ""
+        words = f"predicted gain {unit}{between}{plain}; it is about {format_share(share)}{of}"
     return (
-        f'<div class="llmprof-front"><span class="figure">{format_ns(row["figure"])}</span> of {unit}, '
-        f"{format_share(share)}"
+        f'<div class="llmprof-front"><span class="figure">{number}</span> {words}'
         f'<div class="bar {_text(row["severity"])}"><i style="width:{width}"></i></div>'
-        f"<p><b>{_text(row['title'])}</b></p><p>{_text(row['detail'])}</p>"
-        f"<p>Try: {_text(row['suggestion'])}</p>{gain}</div>"
+        f"<p><b>{_text(row['title'])}</b></p><p>{_text(row['detail'])}</p>{advice}{gain}</div>"
     )
+
+
+def fact_html(row: Mapping[str, Any], before: str = "") -> str:
+    """What is no loss of its own as HTML: a sentence and its figures."""
+    return f'<div class="llmprof-front"><p>{before}{_text(row["title"])} {_text(row["detail"])}</p></div>'
 
 
 Stage = tuple[str, Callable[[], object]]

@@ -6,7 +6,9 @@ import pytest
 from llmprof import analyze
 from llmprof.analyze.findings.facts import run_facts
 from llmprof.analyze.steps.summary import step_windows
+from llmprof.cli.analyze import _phases
 from llmprof.errors import NotCapturedError
+from llmprof.report import cards
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.builders import ALL_REDUCE, ATTENTION, GEMM, kernels, labels
@@ -70,4 +72,31 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
     each = windows.group_by("step").agg(pl.col("span_ns").mean())["span_ns"]
     typical = each.filter(each.is_between(each.quantile(0.25, "linear"), each.quantile(0.75, "linear"))).mean()
     assert analyze.diff(run, run, part="times").filter(level="step", phase="decode")["a_ns"].to_list() == [typical]
+    # median, end to end, of all decode steps: on each rank, and on the path from the last rank's end to the last rank's
     assert analyze.what_if(run).filter(phase="decode")["recorded_ns"].to_list() == [steps["apart"].median()]
+    path = analyze.critical_path(run).filter(phase="decode").group_by("step").agg(pl.col("dur_ns").sum())
+    last = ends.group_by("step").agg(end=(pl.col("start_ns") + pl.col("dur_ns")).max()).sort("step")
+    apart = last.with_columns(dur_ns=pl.col("end").diff()).join(path, on=["step", "dur_ns"], how="semi")
+    assert apart["step"].to_list() == sorted(path["step"])
+    # from the first to the last event: tables of the card and of `llmprof info`, and the heat map of the ranks
+    [row] = [row for table in (cards._steps(run),) for row in table.rows if row[0] == "decode"]
+    own = steps["dur_ns"]
+    assert row[1:] == ("10", *map(format_ns, (own.median(), own.min(), own.max())))
+    told = _phases(run).filter(phase="decode").row(0)
+    assert told[1:] == (10, own.median(), own.min(), own.max())
+    of_ranks = analyze.rank_steps(run).filter(phase="decode")
+    assert of_ranks.join(steps, left_on=["rank", "step", "step_ns"], right_on=["rank", "step", "dur_ns"]).height == 40
+    # mean from step to step of all decode steps: theory; streams side by side count twice there
+    joined = analyze.roofline_join(run, "Qwen2.5-7B").filter(phase="decode")
+    assert joined["measured_ns"].sum() / 40 == pytest.approx(windows["dur_ns"].mean(), rel=1e-3)
+
+
+def test_a_share_of_a_finding_is_of_the_time_that_its_card_names() -> None:
+    run = sample("torch_tp4_eager_nccl")
+    windows = step_windows(run).join(analyze.steady_state(run), on=["rank", "step"], how="semi")
+    losses = analyze.findings(run).filter(pl.col("severity") != "info")
+    for row in losses.iter_rows(named=True):
+        own = windows if "on 4 ranks" in row["denominator"] else windows.filter(rank=3)
+        own = windows.filter(pl.col("rank") < 3) if "ranks 0, 1 and 2" in row["denominator"] else own
+        assert row["share_of_time"] == pytest.approx(row["figure"] / own["dur_ns"].mean()), row["denominator"]
+        assert format_ns(own["dur_ns"].mean()) in row["denominator"]

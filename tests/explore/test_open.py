@@ -10,6 +10,7 @@ import pytest
 import llmprof
 import llmprof.bundled
 from llmprof import analyze, explore
+from llmprof.analyze.findings.order import chained
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.served import Wanted, page
 from llmprof.explore.tabs import PANELS, Given, Preparation, filters_of
@@ -164,9 +165,17 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
     for words in ("torch_tp4_eager_nccl", "vLLM", "4 x NVIDIA H200", "4 requests in decode", "name unknown, 28 layers"):
         assert words in head
     first = found.filter(rule="arrival_skew").row(0, named=True)
-    shown = page.children[first["order"]].children[1].value
-    assert f'<span class="figure">{format_ns(first["figure"])}</span> of a step' in shown
-    assert f"Gain: {html.escape(first['prediction'])}" in shown
+    causes, effects, facts = chained(found)
+    shown = [line.children[1].value for line in page.children if len(getattr(line, "children", ())) == 2]
+    bars = [one for one in shown if 'class="bar' in one]
+    assert len(bars) == len(causes)  # facts and what follows from others have no bar of their own
+    assert len(shown) - len(bars) == len(facts) + sum(map(len, effects.values())) > 0
+    gained = causes[0]
+    assert f'<span class="figure">{format_ns(gained["predicted_ns"])}</span> predicted gain a step' in bars[0]
+    assert f"Gain: {html.escape(gained['prediction'])}" in bars[0]
+    timed = next(row for row in causes if not row["predicted_ns"])
+    number = next(n for n, row in enumerate(causes) if row is timed)
+    assert f'<span class="figure">{format_ns(timed["figure"])}</span> of a step' in bars[number]
 
     page.buttons[first["order"] - 1].click()
     assert opened.titles[opened.selected_index] == "Collectives"

@@ -280,6 +280,8 @@ def test_findings_are_sentences_and_a_frame(sample_trace):
     assert found["evidence"][0] in shown
     assert "<table" in found.select("title")._repr_html_()
     assert "One finding" in found.head(1)._repr_html_()
+    for some in (found.head(2), found[:2], found.filter(severity="low"), found.sort("order", descending=True)):
+        assert found.time_went[0] in some._repr_html_()
     found.drop_in_place("title")
     assert "<table" in found._repr_html_()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import wraps
 from importlib import import_module
 from typing import Any, Final
 
@@ -99,16 +100,10 @@ class Findings(pl.DataFrame):
     Attributes
     ----------
     time_went : list of str
-        Where the recorded time went by phase, and that of the requests; empty on frames made from this one.
+        Where the recorded time went by phase, and that of the requests; frames of some of these findings keep it.
     """
 
     time_went: Sequence[str] = ()
-
-    def clone(self) -> Findings:
-        """A copy that keeps :attr:`time_went`."""
-        copy: Findings = super().clone()  # type: ignore[assignment]
-        copy.time_went = self.time_went
-        return copy
 
     def _repr_html_(self, **kwargs: Any) -> str:
         if not set(SCHEMA) <= set(self.columns):
@@ -117,6 +112,23 @@ class Findings(pl.DataFrame):
         # imported by name: lower layers do not know the report
         shown: str = import_module("llmprof.report.cards").of_findings(self)
         return shown
+
+
+def _keeping(name: str) -> Callable[..., Findings]:
+    """A method of frames that gives some of its rows, for :class:`Findings`."""
+    of_frame = getattr(pl.DataFrame, name)
+
+    @wraps(of_frame)
+    def method(self: Findings, *args: Any, **kwargs: Any) -> Findings:
+        kept = Findings(of_frame(self, *args, **kwargs))
+        kept.time_went = self.time_went
+        return kept
+
+    return method
+
+
+for _name in ("clone", "filter", "head", "limit", "slice", "sort", "tail"):
+    setattr(Findings, _name, _keeping(_name))
 
 
 @Analysis(

@@ -201,7 +201,8 @@ def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatC
     reached = theme.percent(100 * bound / measured) if measured else "0 %"
     sentence = f"The least time is {reached} of the measured {shorten(str(phases[-1]), 40)} steps"
     notes = (
-        "Mean of a step and rank (us, ms). Least time: at the stated peaks of the device. The rest of a bar is the gap."
+        "Mean of a step, from its first event to the next step's, and rank (us, ms). "
+        "Least time: at the stated peaks of the device. The rest of a bar is the gap."
     )
     return theme.finish(chart, title or sentence, notes)
 

@@ -122,7 +122,7 @@ function render({ model, el }) {
     pictures.forEach((panel) => panel.stop());
     pictures = [];
     const now = () => theme.now();
-    const what = msg.phase ? `time of a step of ${msg.phase}` : "recorded time";
+    const what = msg.phase ? `time of a step of ${msg.phase}, first to last event` : "recorded time";
     /** @param {Pick<Part, "group" | "part">} part */
     const pick = ({ group, part }) => {
       if (group === "compute" && part && msg.phase) set({ picked: { phase: msg.phase, stage: part } });
@@ -132,7 +132,9 @@ function render({ model, el }) {
       for (const part of run.parts) if (!used.has(part.label)) used.set(part.label, partColour(part));
     const step = runsPanel({ runs: msg.runs, colours: now, fill: partColour, pick, what });
     pictures.push(step);
-    const title = msg.phase ? `A step of ${msg.phase}, mean of its typical steps` : "The recordings";
+    const title = msg.phase
+      ? `A step of ${msg.phase}, from its first to its last event, mean of its typical steps`
+      : "The recordings";
     fill(steps, plotPart(title, plotLegend([...used]), step.el, between(msg.runs)).el);
     const drawn = msg.ways.filter((one) => one.bars.length);
     const domains = drawn.map((one) => waterfallDomain(one.bars));

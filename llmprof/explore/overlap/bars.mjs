@@ -114,7 +114,9 @@ function drawBarsOf(context, now, view, side, area, fill) {
   const n = side.rows.length;
   const y = plotLinear([0, most], [area.bottom, area.top]);
   const whole = n > 0 && side.rows.get("first", 0) < 0;
-  const what = share ? "share of the time (%)" : `time of ${whole ? "the recording" : "a step"} (${unit.symbol})`;
+  const what = share
+    ? "share of the time (%)"
+    : `time of ${whole ? "the recording" : "a step, first to last event"} (${unit.symbol})`;
   const title = `${side.label ? `${side.label}: ` : ""}rank ${side.rank}, ${what}`;
   plotAxes(context, area, now, { y: { scale: y, ticks: plotTicks(0, most, 4), title } });
   if (!n) {

@@ -16,6 +16,8 @@ from llmprof import text
 from llmprof.cli.output import Failing, Terminal, to_json
 from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
+from llmprof.experiments.bandwidth import checked_spec
+from llmprof.experiments.workers.bandwidth import SPEC
 from llmprof.launch.engines import interpreter
 
 if TYPE_CHECKING:
@@ -28,7 +30,8 @@ WATCHED = ("bandwidth", "sequence_length", "parallelism")
 def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of the experiments to a parser."""
     parser.add_argument("name", choices=NAMES, metavar="NAME", help=f"one of {', '.join(NAMES)}")
-    parser.add_argument("--spec", type=json.loads, default=None, metavar="JSON", help="bandwidth: sizes and types")
+    words = f"bandwidth: other values of {', '.join(SPEC)}"
+    parser.add_argument("--spec", type=_spec, default=None, metavar="JSON", help=words)
     parser.add_argument("--cases", type=Path, metavar="FILE", help="YAML with lengths, batches and outputs")
     parser.add_argument("--trace", action="store_true", help="also record a torch trace of each point")
     parser.add_argument("--layouts", default="1x1", metavar="TPxPP", help="layouts of devices, such as 1x1,2x1,1x2")
@@ -42,6 +45,17 @@ def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, metavar="N", help="bandwidth: print the command line for several nodes")
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True, help="check the machine first")
     add_config_options(parser)
+
+
+def _spec(words: str) -> dict[str, Any]:
+    """Options of the measurement from JSON."""
+    try:
+        spec = json.loads(words)
+        return checked_spec(spec)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{words!r} is not JSON: {error}") from error
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def experiment(args: Namespace, terminal: Terminal) -> str:
@@ -83,7 +97,7 @@ def _bandwidth(args: Namespace, folder: Path, terminal: Terminal) -> Bandwidth:
 
 
 def _points(args: Namespace, folder: Path, layouts: list[tuple[int, int]], terminal: Terminal) -> pl.DataFrame:
-    from llmprof.experiments.scaling import cases_of, run_points
+    from llmprof.experiments.scaling import LENGTHS, OUTPUTS, cases_of, fitting, run_points
 
     if changes(args).get("model") is None and args.config is None:
         raise ConfigError("an experiment with an engine needs a model", expected="--model NAME")
@@ -96,6 +110,8 @@ def _points(args: Namespace, folder: Path, layouts: list[tuple[int, int]], termi
             run_points(config, place, trace=args.trace, progress=terminal.progress, check=args.check, **cases)
         )
         shutil.copy(place / "points.json", folder / f"latency_analysis_tp{tp}_pp{pp}.json")
+        # those that do not fit were named by the first layout
+        cases["lengths"], _ = fitting(config, cases.get("lengths", LENGTHS), cases.get("outputs", OUTPUTS))
     return pl.concat(tables)
 
 

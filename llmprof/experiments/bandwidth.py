@@ -15,7 +15,8 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import hardware
-from llmprof.errors import LaunchError, LlmprofError, ReadError
+from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
+from llmprof.experiments.workers.bandwidth import SPEC
 from llmprof.progress import Progress
 
 SCRIPT: Final = Path(__file__).parent / "workers" / "bandwidth.py"
@@ -63,9 +64,36 @@ class Bandwidth:
         )
 
 
+_CHOICES: Final = {"parts": SPEC["parts"], "dtypes": SPEC["dtypes"], "device": ["auto", "cuda", "cpu"]}
+_MAY_BE_ZERO: Final = ("ranks", "warmup")
+
+
+def checked_spec(spec: Any) -> dict[str, Any]:
+    """Options of the measurement, whose names and values were checked."""
+    from llmprof.launch.config.options import checked, refuse_unknown
+
+    if not isinstance(spec, Mapping):
+        raise ConfigError(f"spec is {spec!r}", expected=f"a mapping with some of {', '.join(SPEC)}")
+    refuse_unknown(spec, SPEC, "spec")
+    for key, value in spec.items():
+        values, usual = (value, SPEC[key]) if isinstance(value, list) else ([value], SPEC[key])
+        kind: Any = type(usual[0] if isinstance(usual, list) else usual)
+        checked(value, list[kind] if isinstance(usual, list) else kind, f"spec.{key}")
+        known = _CHOICES.get(key)
+        for one in values:
+            if known is not None and one not in known:
+                raise ConfigError(f"spec.{key} has {one!r}", expected=f"one of {', '.join(known)}")
+            least = 0 if key in _MAY_BE_ZERO else 1
+            if known is None and not isinstance(one, bool) and one < least:
+                raise ConfigError(f"spec.{key} is {one}", expected=f"at least {least}")
+        if not values:
+            raise ConfigError(f"spec.{key} is empty", expected="at least one value")
+    return dict(spec)
+
+
 def command(out: Path, *, python: str = sys.executable, spec: Mapping[str, Any] | None = None) -> list[str]:
     """Command line of the measurement on one machine."""
-    return [python, str(SCRIPT), "--out", str(out), *(["--spec", json.dumps(dict(spec))] if spec else [])]
+    return [python, str(SCRIPT), "--out", str(out), *(["--spec", json.dumps(checked_spec(spec))] if spec else [])]
 
 
 def torchrun(out: Path, *, nodes: int, ranks: int, spec: Mapping[str, Any] | None = None) -> str:

@@ -179,6 +179,7 @@ class Results:
     model: dict[str, Any] | str | None
     communication: pl.DataFrame | None = None
     timings: Trace | None = None
+    left_out: str = ""
 
 
 def saved(folder: str | Path) -> Results:
@@ -196,12 +197,14 @@ def saved(folder: str | Path) -> Results:
     timings = read(timed[0].parent) if timed else None
     if not points:
         return Results(read_bandwidth(bandwidth[-1]), None, None, timings=timings)
+    frame, document = read_points(*points), json.loads(points[0].read_text("utf-8"))
     return Results(
         read_bandwidth(bandwidth[-1]) if bandwidth else None,
-        read_points(*points),
-        _model(json.loads(points[0].read_text("utf-8"))),
+        frame,
+        _model(document),
         read_communication(*points),
         timings,
+        str(document.get("left_out") or ""),
     )
 
 
@@ -250,7 +253,9 @@ def write_report(
         draw("all_reduce_bandwidth", lambda: charts.all_reduce_bandwidth(measured.all_reduce))
     if (points := results.points) is not None:
         lengths = sequence_length(points, model=results.model, device=device if results.model else None)
-        lines += ["## Length of the prompt", "", _table(lengths.drop("wall_s", "ttft_s", "peak_bytes"))]
+        lines += ["## Length of the prompt", ""]
+        lines += [f"{text.plain(results.left_out).capitalize()}.", ""] if results.left_out else []
+        lines += [_table(lengths.drop("wall_s", "ttft_s", "peak_bytes"))]
         draw("length_curves", lambda: charts.length_curves(points))
         try:
             layouts = parallelism(points, grades=grades, communication=results.communication)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from llmprof.errors import LlmprofError, ReadError
+from llmprof.errors import ConfigError, LlmprofError, ReadError, TraceWarning
 from llmprof.progress import Progress
 from llmprof.storage import files
 
@@ -42,6 +43,44 @@ _SHARE: Final = {
 _KEYS: Final = ["tp", "pp", "prompt", "batch", "out"]
 
 
+def most_tokens(config: ExperimentConfig) -> int | None:
+    """Longest prompt and output together that a model takes, from its configuration; None if that does not say it."""
+    from llmprof import theory
+    from llmprof.launch.config import models
+
+    if config.max_model_len is not None:
+        return config.max_model_len
+    if config.model.startswith(models.PREFIX):
+        content: Any = models.config_of(config.model)
+    else:
+        content = files.read_json(Path(config.model).expanduser() / "config.json")
+    if not isinstance(content, dict):
+        return None
+    of_text = content.get("text_config") or content
+    scaling = of_text.get("rope_scaling") or of_text.get("rope_parameters") or {}
+    kind = scaling.get("rope_type") or scaling.get("type")
+    if "factor" in scaling and kind not in {"llama3", "longrope", "su"}:
+        return None  # an engine may multiply the positions by the factor
+    try:
+        return theory.shape(content).max_positions or None
+    except LlmprofError:  # a model that the theory does not know
+        return None
+
+
+def fitting(config: ExperimentConfig, lengths: Sequence[int], outputs: Sequence[int]) -> tuple[list[int], str]:
+    """Lengths of prompts that fit into the model with each output, and a sentence on those that do not."""
+    most, longest = most_tokens(config), max(outputs)
+    kept = [length for length in lengths if most is None or length + longest <= most]
+    if not kept:
+        raise ConfigError(
+            f"no prompt fits: {min(lengths)} tokens and {longest} of output are more than the model takes ({most})",
+            hint="name shorter lengths or outputs with --cases",
+        )
+    out = [str(length) for length in lengths if length not in kept]
+    reason = f"with {longest} tokens of output they need more than the {most} tokens that the model takes"
+    return kept, f"prompts of {', '.join(out)} tokens were left out: {reason}" if out else ""
+
+
 def run_points(
     config: ExperimentConfig,
     folder: str | Path,
@@ -57,9 +96,13 @@ def run_points(
     from llmprof.batch import BatchRunner
     from llmprof.launch import open_run
 
+    lengths, left_out = fitting(config, lengths, outputs)
+    if left_out:
+        warnings.warn(left_out, TraceWarning, stacklevel=2)
+    needed = max(lengths) + max(outputs)
     base = config.replace(
         profile_mode="torch" if trace else "inference_only", prompt=None, prompt_file=None,
-        max_model_len=config.max_model_len or max(lengths) + max(outputs) + 16,
+        max_model_len=config.max_model_len or min(needed + 16, most_tokens(config) or needed + 16),
     )  # fmt: skip
     runner = BatchRunner(base, progress=progress, check=check)
     grid = {"input_tokens": list(lengths), "batch_size": list(batches), "max_tokens": list(outputs)}
@@ -86,8 +129,12 @@ def run_points(
             }  # fmt: skip
             shares += [point | row for row in communication_share(run.trace).to_dicts()]
     if not rows:
-        raise LlmprofError("no point of the experiment finished", hint=f"see the runs in {Path(folder).name}")
+        first, error = next(iter(sweep.failed.items()))
+        raise LlmprofError(
+            f"no point of the experiment finished; {first}: {error}", hint=f"see the runs in {Path(folder).name}"
+        )
     document = {"format": FORMAT, "version": 1, "model": config.model, "rows": rows, "communication": shares}
+    document |= {"left_out": left_out}
     files.write_json(Path(folder) / "points.json", document)
     return read_points(Path(folder) / "points.json")
 
@@ -246,8 +293,6 @@ def _memory(points: pl.DataFrame) -> pl.Expr:
 
 def grades_of(words: Iterable[str]) -> dict[str, tuple[float, float]]:
     """Thresholds of :data:`GRADES` after changes from texts."""
-    from llmprof.errors import ConfigError
-
     grades = dict(GRADES)
     for word in words:
         name, _, figures = word.partition("=")
@@ -286,7 +331,6 @@ def unsuited(link_peak_gb_per_s: float | None, grades: Mapping[str, tuple[float,
 
 def cases_of(path: str | Path) -> dict[str, list[int]]:
     """Read test cases from YAML: ``lengths``, ``batches`` and ``outputs``, each a list of numbers."""
-    from llmprof.errors import ConfigError
     from llmprof.launch.config.options import checked, load, refuse_unknown
 
     content = load(Path(path))

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -16,8 +17,12 @@ from llmprof.experiments.history import append, read_history, regressions, watch
 from llmprof.experiments.report import write_report
 from llmprof.experiments.scaling import (
     GRADES,
+    LENGTHS,
+    OUTPUTS,
     communication_share,
+    fitting,
     grades_of,
+    most_tokens,
     parallelism,
     read_communication,
     read_points,
@@ -26,6 +31,7 @@ from llmprof.experiments.scaling import (
     unsuited,
 )
 from llmprof.experiments.self_test import self_test
+from llmprof.launch import ExperimentConfig
 
 DATA = Path(__file__).parents[2] / "notebooks" / "data" / "h200"
 
@@ -73,12 +79,77 @@ class TestBandwidth:
         with pytest.raises(LaunchError, match="no interpreter"):
             run_bandwidth(tmp_path / "out.json", python="/nowhere/python")
 
+    @pytest.mark.parametrize(
+        ("spec", "words"),
+        [
+            ([1], "spec is"),
+            ({"max_byte": 1}, "did you mean max_bytes"),
+            ({"frob": 1}, "some of parts, device"),
+            ({"max_bytes": "1"}, "whole number"),
+            ({"max_bytes": 0}, "at least 1"),
+            ({"warmup": -1}, "at least 0"),
+            ({"dtypes": ["fp9"]}, "one of fp32"),
+            ({"dtypes": []}, "at least one value"),
+            ({"matmul_sizes": [0]}, "at least 1"),
+            ({"device": "npu"}, "one of auto, cuda, cpu"),
+            ({"custom_all_reduce": 1}, "true or false"),
+        ],
+    )
+    def test_options_that_are_none_are_refused(self, spec, words, tmp_path):
+        with pytest.raises(ConfigError, match=words):
+            run_bandwidth(tmp_path / "a.json", spec=spec)
+
     def test_command_lines(self):
         assert command(Path("a.json"), python="p", spec={"ranks": 2})[-1] == '{"ranks": 2}'
         assert "--nproc-per-node 4" in torchrun(Path("a.json"), nodes=2, ranks=4)
 
 
 class TestPoints:
+    def test_prompts_that_do_not_fit_are_left_out(self):
+        """Llama-2 takes 4,096 tokens: with 200 of output 3,896 fit and 3,897 do not."""
+        config = ExperimentConfig(model="random:Llama-2-7b-hf")
+        assert most_tokens(config) == 4096
+        kept, left_out = fitting(config, LENGTHS, OUTPUTS)
+        assert kept == [128, 256, 512, 1024, 2048]
+        assert "4096, 8192 tokens" in left_out
+        assert fitting(config, [3896, 3897], [200])[0] == [3896]
+        assert fitting(config, [128], [200]) == ([128], "")
+        assert fitting(config.replace(max_model_len=512), LENGTHS, [50])[0] == [128, 256]
+        with pytest.raises(ConfigError, match="no prompt fits: 4096 tokens and 200 of output"):
+            fitting(config, [4096], [200])
+
+    def test_if_no_point_finished_the_error_of_the_first_is_told(self, tmp_path, monkeypatch):
+        from llmprof.batch import BatchRunner
+
+        sweep = SimpleNamespace(runs=[], failed={"input_tokens=16": "out of memory", "input_tokens=32": "another"})
+        monkeypatch.setattr(BatchRunner, "run_parameter_sweep", lambda *_, **__: sweep)
+        config = ExperimentConfig(model="random:tiny")
+        with pytest.raises(LlmprofError, match="input_tokens=16: out of memory"):
+            run_points(config, tmp_path, lengths=[16, 32], batches=[1], outputs=[4])
+
+    @pytest.mark.parametrize(
+        ("changes", "most"),
+        [
+            ({}, 2048),
+            ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, None),
+            ({"rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 2048),
+            ({"max_position_embeddings": None}, None),
+            ({"hidden_size": "x"}, None),
+        ],
+    )
+    def test_how_many_tokens_a_folder_says_that_its_model_takes(self, tmp_path, changes, most):
+        from llmprof.theory import catalog
+
+        content = catalog.config_of("tiny") | {"max_position_embeddings": 2048} | changes
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        assert most_tokens(ExperimentConfig(model=str(tmp_path))) == most
+        assert most_tokens(ExperimentConfig(model="owner/name")) is None
+
+    def test_the_report_names_what_was_left_out(self, tmp_path):
+        path = points_file(tmp_path, {})
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"left_out": "prompts of 8192 tokens were left out"}))
+        assert "Prompts of 8192 tokens were left out." in write_report(tmp_path)[-1].read_text()
+
     def test_speed_up_efficiency_and_grades(self, tmp_path):
         """Two ranks: 10 ms to 8 ms is 1.25 times, 62.5 % of two devices."""
         points = read_points(
@@ -301,8 +372,6 @@ def test_the_timer_agrees_with_the_profiler_on_a_known_kernel(engine_python):
 @pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
 def test_a_reduced_sequence_length_and_parallelism(engine_python, tmp_path):
     """Two real ranks; one rank is in saved points, and in the real sweep of tests/launch/test_real_runs.py."""
-    from llmprof.launch import ExperimentConfig
-
     config = ExperimentConfig(
         model="random:tiny", python=engine_python, results_dir=str(tmp_path), repeat=2, tensor_parallel_size=2,
         timeout_s=1500, eager=True, environment={"OMP_NUM_THREADS": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"},

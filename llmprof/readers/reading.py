@@ -346,17 +346,35 @@ def _inside(folder: Path, chosen: Reader | None, *, quiet: bool) -> list[tuple[R
     for reader, path in readable:
         if not reader.alone and chosen in (None, reader):
             by_reader.setdefault(reader, []).append(path)
+    others = [f"{path.name} is {_apart(one)}" for one, path in readable if one not in by_reader]
     if not by_reader:
-        others = [
-            f"{path.name} is {one.what}: read it {'with ' * bool(one.instead)}{one.instead or 'separately'}"
-            for one, path in readable
-        ]
+        whole = [one for one in readable if one[0].read is not None and chosen in (None, one[0])]
+        metrics = any(one.instead == "llmprof.read_metrics" for one, _ in readable)
+        if not metrics and 0 < len(whole) == len({one for one, _ in whole}):  # of several of one format, none is meant
+            if whole[1:] and not quiet:
+                rest = [f"{path.name} is {_apart(one)}" for one, path in whole[1:]]
+                warnings.warn(f"{folder.name}: left out: {'; '.join(rest)}", TraceWarning, stacklevel=2)
+            return whole[:1]
         raise ReadError(
             f"{folder} has no trace (llmprof looked at {counted(sum(p.is_file() for p in candidates), 'file')})",
             expected=_expected(),
             hint=next(iter(others), "pass the folder with the profiler's files"),
         )
     return [(reader, path) for reader, paths in by_reader.items() for path in (reader.choose or list)(paths)]
+
+
+def _apart(reader: Reader) -> str:
+    """What a file of a folder is that is not read with the others, and how it is read."""
+    return f"{reader.what}: read it {'with ' * bool(reader.instead)}{reader.instead or 'separately'}"
+
+
+def left_aside(folder: Path) -> list[str]:
+    """Files of a folder that a reader knows but that are not read with the others, in words."""
+    if not folder.is_dir() or is_run(folder) or knows(folder) is not None:
+        return []
+    used = {path for _, path in files_of(folder, None, quiet=True)}
+    known = [(path, knows(path)) for path in sorted(folder.iterdir()) if path.is_file() and path not in used]
+    return [f"{path.name} is {_apart(reader)}" for path, reader in known if reader is not None and reader.alone]
 
 
 def _expected() -> str:

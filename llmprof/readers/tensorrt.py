@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import polars as pl
 
-from llmprof.errors import ReadError, UnknownFormatError
+from llmprof.errors import ReadError
 from llmprof.readers.common.reader import MOST_NS, Probe, Reader, Request, json_of, trace_of
 from llmprof.text import counted, left_out
 from llmprof.trace import Trace
@@ -126,14 +126,6 @@ def _float(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _read_layers(path: Path, request: Request) -> Trace:
-    raise UnknownFormatError(
-        f"{path.name} describes the layers of a TensorRT engine, which is not a recording",
-        expected="a profile (trtexec --exportProfile) or times (trtexec --exportTimes)",
-        hint="put it beside the profile, as NAME.graph.json beside NAME.profile.json, and read that",
-    )
-
-
 def _starts(pattern: re.Pattern[bytes]) -> Callable[[Probe], bool]:
     return lambda probe: pattern.match(probe.start.lstrip(b"\xef\xbb\xbf \t\r\n")) is not None
 
@@ -160,7 +152,7 @@ READERS: Final = (
         version=1,
         what="a description of the layers of a TensorRT engine",
         sniff=_starts(_LAYERS),
-        read=_read_layers,
+        instead="the profile NAME.profile.json beside NAME.graph.json",
         alone=True,
     ),
 )

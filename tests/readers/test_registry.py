@@ -10,6 +10,7 @@ import llmprof.readers
 from llmprof.errors import MixedRunsError, PluginWarning, ReadError, TraceWarning, UnknownFormatError
 from llmprof.readers import registry
 from llmprof.readers.common.reader import Reader
+from llmprof.readers.reading import left_aside
 from llmprof.readers.registry import detect
 from tests import plugin_package
 from tests.readers.traces import kernel, text_of, write
@@ -66,10 +67,27 @@ def test_files_of_nsight_compute_are_pointed_to_their_function(tmp_path):
         llmprof.read(report)
 
 
-def test_a_folder_with_the_files_of_a_monitor_only(tmp_path):
-    write(tmp_path / "gpu.txt", b"# gpu   pwr\n# Idx   W\n    0   50\n")
-    with pytest.raises(ReadError, match=r"gpu\.txt is output of nvidia-smi dmon: read it separately"):
+def test_a_folder_with_files_that_are_whole_recordings(tmp_path):
+    """One is read, and of several formats the first; of two files of one format none is the one that is meant."""
+    profile = b'[{"count": 2}, {"name": "conv", "timeMs": 3.0}]'
+    write(tmp_path / "profile.json", profile)
+    assert llmprof.read(tmp_path).totals["total_ns"].to_list() == [3_000_000]
+    write(tmp_path / "timing.json", b'[{"startEnqMs": 1.0, "endEnqMs": 1.5}]')
+    with pytest.warns(TraceWarning, match=r"left out: timing\.json is times of iterations of TensorRT"):
+        assert llmprof.read(tmp_path).totals.height == 1
+    write(tmp_path / "profile2.json", profile)
+    with pytest.raises(ReadError, match=r"profile\.json is times of layers of TensorRT .*: read it separately"):
         llmprof.read(tmp_path)
+
+
+def test_what_lies_beside_a_trace_and_is_not_read_with_it_is_known(tmp_path):
+    write(tmp_path / "trace.json", text_of([kernel("a", 5, 2)]))
+    write(tmp_path / "timing.json", b'[{"startEnqMs": 1.0, "endEnqMs": 1.5, "startComputeMs": 1.2, "computeMs": 2.0}]')
+    write(tmp_path / "other.txt", b"no recording")
+    (words,) = left_aside(tmp_path)
+    assert words.startswith("timing.json is times of iterations of TensorRT")
+    assert left_aside(tmp_path / "trace.json") == []
+    assert llmprof.read(tmp_path, cache=False).kernels.height == 1
 
 
 def test_a_saved_trace_in_a_folder_is_none_of_its_files(tmp_path):

@@ -1,6 +1,7 @@
 """Recordings of ROCm: rocprofv3's CSV, rpd, rocpd; by hand, on real files, and damaged."""
 
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -87,6 +88,14 @@ def test_real_csv(real):
 def test_counters_without_times_are_refused(real):
     with pytest.raises(ReadError, match="file of counters has no times"):
         llmprof.read(real / "rocprofv3_docs_counter_collection.csv")
+
+
+def test_in_a_folder_counters_without_times_are_left_out(real, tmp_path):
+    for name in ("counter_collection", "memory_copy_trace"):
+        shutil.copy(real / f"rocprofv3_docs_{name}.csv", tmp_path)
+    with pytest.warns(TraceWarning, match=r"counter_collection\.csv: the file of counters has no times, so it is left"):
+        trace = llmprof.read(tmp_path, cache=False)
+    assert trace.copies.height == 2
 
 
 def test_a_real_rpd_against_its_own_views_and_its_chrome_trace(real):

@@ -307,7 +307,13 @@ def part(paths: list[Path]) -> Part:
             notes.append(f"{where}the file is not from rocprofv3, so it is left out")
             continue
         events += raw.height
-        frames_of = _READ[kind](raw)
+        try:
+            frames_of = _READ[kind](raw)
+        except ReadError as error:
+            if len(paths) == 1:
+                raise
+            notes.append(f"{where}{error.found}, so it is left out")
+            continue
         lost = raw.height - sum(frame.height for frame in frames_of.values())
         if lost or ragged:
             notes.append(f"{where}times or cells are missing in {counted(max(lost, ragged), 'row')}")

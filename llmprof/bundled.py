@@ -102,7 +102,7 @@ def describe(name: str) -> Sample:
         raise LlmprofError(
             f"there is no sample {name!r}",
             expected=f"one of {', '.join(near or names)}",
-            hint="llmprof.samples() lists them all",
+            hint="llmprof samples lists them all",
             nearest=near,
         )
     head = folder / name / HEAD_FILE

@@ -294,8 +294,8 @@ def device(name: str | Device) -> Device:
     near += [names[p] for p in difflib.get_close_matches(plain, list(names), n=4, cutoff=0.5)]
     raise LlmprofError(
         f"the peaks of the device {name!r} are not known",
-        expected=f"one of {list(dict.fromkeys(near)) or [candidate.name for candidate in DEVICES]}",
-        hint="pass a llmprof.hardware.Device with the numbers of the data sheet",
+        expected=f"one of {', '.join(dict.fromkeys(near) or [candidate.name for candidate in DEVICES])}",
+        hint="or write figures of its data sheet into a YAML file; help(llmprof.theory.read_device) shows its form",
         near=list(dict.fromkeys(near)),
     )
 

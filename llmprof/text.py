@@ -114,16 +114,23 @@ def head(name: str) -> str:
 
 
 def table(
-    frame: pl.DataFrame, *, width: int | None = None, columns: Sequence[str] | None = None, longest: int | None = None
+    frame: pl.DataFrame,
+    *,
+    width: int | None = None,
+    columns: Sequence[str] | None = None,
+    longest: int | None = None,
+    spare: Sequence[Sequence[str]] = (),
+    whole: Sequence[str] = (),
 ) -> str:
-    """A frame as an aligned table."""
+    """A frame as an aligned table; if it is too wide, groups of ``spare`` columns go first; ``whole`` are not cut."""
     names = [name for name in (columns or frame.columns) if name in frame.columns]
     cells = {name: [value(name, item) for item in frame[name]] for name in names}
     numeric = {name for name in names if frame.schema[name].is_numeric()}
     if longest is not None:
         cells |= {name: [shorten(cell, longest) for cell in cells[name]] for name in names if name not in numeric}
     widths = {name: max([len(head(name)), *map(len, cells[name])]) for name in names}
-    left_out = _fit(widths, [name for name in names if name not in numeric], width) if width else []
+    texts = [name for name in names if name not in numeric and name not in whole]
+    left_out = _fit(widths, texts, width, spare) if width else []
     shown = [name for name in names if name not in left_out]
     lines = [_line([head(name) for name in shown], shown, widths, numeric)]
     lines += [_line([cells[name][i] for name in shown], shown, widths, numeric) for i in range(frame.height)]
@@ -134,8 +141,8 @@ def table(
     return "\n".join(lines)
 
 
-def _fit(widths: dict[str, int], texts: list[str], width: int) -> list[str]:
-    """Narrow the texts, widest first, until the line fits; then leave out columns from the right."""
+def _fit(widths: dict[str, int], texts: list[str], width: int, spare: Sequence[Sequence[str]]) -> list[str]:
+    """Narrow the texts, widest first, until the line fits; then leave out spare columns, then those on the right."""
 
     def over() -> int:
         return sum(widths.values()) + len(_GAP) * (len(widths) - 1) - width
@@ -150,9 +157,10 @@ def _fit(widths: dict[str, int], texts: list[str], width: int) -> list[str]:
             floor = second if second < widths[widest] else widths[widest] - 1
             widths[widest] = max(floor, widths[widest] - over(), len(head(widest)))
         elif len(widths) > 1:
-            name = next(reversed(widths))
-            left_out.insert(0, name)
-            del widths[name]
+            group = next((group for group in spare if widths.keys() & {*group}), [next(reversed(widths))])
+            left_out[:0] = group = [name for name in group if name in widths]
+            for name in group:
+                del widths[name]
             widths.update({n: whole[n] for n in widths})  # room was made: shorten anew
         else:
             break

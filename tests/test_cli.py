@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,9 @@ from tests.test_run_notebook import write_notebook
 def saved(tmp_path_factory) -> str:
     """Folder with a small saved trace."""
     return str(build().save(tmp_path_factory.mktemp("trace") / "small"))
+
+
+SAMPLES = ("sample:torch_tp1_eager", "sample:torch_tp1_cudagraph")
 
 
 def rows(out: str) -> list[list[str]]:
@@ -222,6 +226,26 @@ class TestDiff:
         assert compute[3:9] == ["16.0", "us", "8.00", "us", "-8.00", "us"]
         first = next(line for line in rows(out) if line[:3] == ["decode", "o_proj", "linear"])
         assert first[3:] == ["16.0", "us", "8.00", "us", "-8.00", "us", "0.5", "2", "2", "faster"]
+
+    def test_at_80_columns_both_runs_and_the_change_are_there(self, run, saved, other, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        out = run("diff", saved, other)[1]
+        heads = [line.split() for line in out.splitlines() if line.startswith("phase")]
+        assert all({"small", "other", "delta", "status"} <= {*head} for head in heads)
+        out = run("diff", SAMPLES[0], SAMPLES[1])[1]
+        heads = [line for line in out.splitlines() if line.startswith("phase")]
+        assert heads[1].split()[-3:] == ["torch_tp…eager", "torch_tp…graph", "delta"]
+        assert max(map(len, heads)) <= 80
+
+    def test_a_small_change_beyond_the_noise_is_not_called_the_same(self, run, monkeypatch):
+        monkeypatch.setenv("COLUMNS", "160")
+        found = json.loads(run("diff", *SAMPLES, "--json")[1])
+        clear = [
+            row for row in found if row["status"] == "same" and row["low_ns"] and row["low_ns"] * row["high_ns"] > 0
+        ]
+        out = run("diff", *SAMPLES, "--limit", "0")[1]
+        assert clear
+        assert out.count("slightly") == sum(row["level"] == "part" for row in clear)
 
     def test_json_csv_and_chart(self, run, saved, other, tmp_path):
         found = json.loads(run("diff", saved, other, "--json")[1])
@@ -434,6 +458,33 @@ class TestFailures:
         assert (code, out) == (0, "done\n")
         assert err.splitlines() == ["llmprof: warning: two lines \\x1b[31m", "llmprof: warning: another"]
 
+    @pytest.mark.parametrize(
+        ("argv", "command", "words"),
+        [
+            (["inof", "x"], "", "did you mean info?"),
+            (["analyze", "x", "--what", "step"], " analyze", "did you mean steps or step-time?"),
+            (["analyze", "x", "--colums", "a"], " analyze", "no option --colums; did you mean --columns?"),
+            (["info", "x", "--zzz"], " info", "no option --zzz"),
+            (["run", "x"], " run", "'x' is one word too many"),
+            (["completion", "fsh"], " completion", "did you mean fish"),
+        ],
+    )
+    def test_a_word_that_is_not_known_gets_the_usage_of_the_command_and_the_nearest(self, argv, command, words, capsys):
+        with pytest.raises(SystemExit) as stopped:
+            main.main(argv)
+        assert stopped.value.code == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"usage: llmprof{command} [-h]")
+        assert words in said
+
+    def test_an_error_speaks_of_options_and_not_of_arguments_of_python(self, run, tmp_path):
+        (tmp_path / "x.json").write_text('{"a": 1}')
+        code, _, err = run("info", str(tmp_path / "x.json"))
+        assert code == 2
+        assert "--format" in err
+        assert "format=" not in err
+        assert "Device" not in run("theory", "Qwen2.5-7B", "--gpu", "XYZ")[2]
+
     @pytest.mark.parametrize("argv", [[], ["nope"], ["analyze"], ["analyze", "x", "--what", "nope"]])
     def test_wrong_usage_exits_with_two(self, argv, capsys):
         with pytest.raises(SystemExit) as stopped:
@@ -453,6 +504,69 @@ class TestFailures:
 
         monkeypatch.setattr(cli_analyze, "info", interrupt)
         assert run("info", saved) == (130, "", "llmprof: interrupted\n")
+
+
+class TestPathAlone:
+    def test_findings_and_what_to_ask_next(self, run, saved):
+        code, out, err = run(saved)
+        assert (code, err) == (0, "")
+        assert out.startswith(run("findings", saved)[1].rstrip())
+        asked = [line.split("  ")[1] for line in out.partition("Next:\n")[2].splitlines()]
+        assert f"llmprof analyze {shlex.quote(saved)} kernels" in asked
+        for words in asked:
+            if words.startswith("llmprof analyze"):
+                assert run(*shlex.split(words)[1:])[0] == 0
+        assert json.loads(run(saved, "--json")[1]) == json.loads(run("findings", saved, "--json")[1])
+        assert run(saved, "steps") == run("analyze", saved, "steps")
+        assert run(saved, "--what", "steps") == run("analyze", saved, "steps")
+
+    def test_hardware_metrics(self, run):
+        out = run("sample:ncu_tp1_eager")[1]
+        assert "llmprof analyze sample:ncu_tp1_eager speed-of-light" in out
+
+    @pytest.mark.parametrize("word", ["/nowhere/trace", "trace.json", "sample:nope"])
+    def test_a_path_that_is_none(self, run, word):
+        code, _, err = run(word)
+        assert code == 2
+        assert word.removeprefix("sample:") in err
+
+    def test_a_recording_without_activity_shows_what_it_has(self, run, tmp_path):
+        (tmp_path / "profile.json").write_text('[{"count": 2}, {"name": "conv", "timeMs": 3.0}]')
+        (tmp_path / "timing.json").write_text('[{"startEnqMs": 1, "endEnqMs": 2, "startComputeMs": 2, "computeMs": 4}]')
+        for words in (["analyze"], []):
+            out = run(*words, str(tmp_path / "profile.json"))[1]
+            assert ["layer", "100.0", "%", "3.00", "ms", "2"] in [row[:6] for row in rows(out)]
+            out = run(*words, str(tmp_path / "timing.json"))[1]
+            assert ["compute", "1", "4.00", "ms"] in [row[:4] for row in rows(out)]
+        said = json.loads(run("analyze", str(tmp_path / "profile.json"), "--json")[1])
+        assert said[0]["total_ns"] == 3_000_000
+
+
+class TestCompletion:
+    @staticmethod
+    def completed(script: str, *words: str) -> list[str]:
+        typed = f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}"
+        command = f'{script}\n{typed}; _llmprof; echo "${{COMPREPLY[@]}}"'
+        done = subprocess.run(["bash", "-u", "-c", command], capture_output=True, text=True, check=True)
+        assert not done.stderr
+        return done.stdout.split()
+
+    def test_bash_completes_commands_options_and_values(self, run):
+        script = run("completion", "bash")[1]
+        assert self.completed(script, "llmprof", "ana") == ["analyze"]
+        assert self.completed(script, "llmprof", "run", "--profile-mo") == ["--profile-mode"]
+        assert self.completed(script, "llmprof", "run", "--profile-mode", "ns") == ["nsys", "nsys_ncu"]
+        assert self.completed(script, "llmprof", "analyze", "x", "--what", "step") == ["steps", "step-time"]
+        assert self.completed(script, "llmprof", "experiment", "b") == ["bandwidth"]
+        assert "look" not in self.completed(script, "llmprof", "")
+
+    @pytest.mark.parametrize("shell", ["zsh", "fish"])
+    def test_other_shells_get_every_command(self, run, shell):
+        script = run("completion", shell)[1]
+        assert all(name in script for name in main.commands_of(main.parser()))
+        if path := shutil.which(shell):
+            check = ["-n"] if shell == "zsh" else ["--no-execute"]
+            assert subprocess.run([path, *check], input=script, text=True, check=False).returncode == 0
 
 
 class TestProgress:

@@ -35,7 +35,7 @@ def test_a_notebook_runs_with_parameters(notebooks, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = []
     path = tutorials.run_notebook(
-        "01_small", tmp_path / "out", parameters={"trace": "mine"}, progress=lambda *said: told.append(said)
+        "01", tmp_path / "out", parameters={"trace": "mine"}, progress=lambda *said: told.append(said)
     )
     assert path == tmp_path / "out" / "01_small.ipynb"
     text = path.read_text("utf-8")
@@ -44,6 +44,9 @@ def test_a_notebook_runs_with_parameters(notebooks, tmp_path, monkeypatch):
     assert printed == "mine\n"
     assert str(tmp_path) not in text
     assert executed.metadata.papermill["output_path"] == "01_small.ipynb"
+    named = tutorials.run_notebook("01_small", tmp_path / "out" / "mine.ipynb")
+    assert named == tmp_path / "out" / "mine.ipynb"
+    assert "none" in named.read_text("utf-8")
     assert [done for name, done, cells in told if (name, cells) == ("01_small", 4)] == [0, 1, 2, 3, 4]
 
 
@@ -55,8 +58,10 @@ def test_a_failing_cell_is_one_sentence_and_the_notebook_is_kept(notebooks, tmp_
 
 
 def test_unknown_names_and_parameters(notebooks, tmp_path):
-    with pytest.raises(LlmprofError, match=r"there is no notebook '01_smal'; expected one of 01_small"):
-        tutorials.run_notebook("01_smal", tmp_path)
+    with pytest.raises(LlmprofError, match=r"there is no notebook '01_smll'; expected one of 01_small"):
+        tutorials.run_notebook("01_smll", tmp_path)
+    with pytest.raises(LlmprofError, match=r"there is no notebook '0'; expected one of 01_small, 02_broken"):
+        tutorials.run_notebook("0", tmp_path)
     with pytest.raises(ReadError, match="there is no notebook at"):
         tutorials.run_notebook("somewhere/else.ipynb", tmp_path)
     with pytest.raises(LlmprofError, match=r"01_small has no parameter 'trac'; expected one of trace"):

@@ -38,6 +38,14 @@ def test_a_table_is_aligned_and_heads_drop_the_unit():
     ]
 
 
+def test_what_a_narrow_table_leaves_out_first_and_what_it_never_cuts():
+    frame = pl.DataFrame({"name": ["n" * 30], "a": [1], "note": ["w" * 30], "b": [2], "change": [3]})
+    lines = text.table(frame, width=54, spare=[["b", "a"]], whole=["name"]).splitlines()
+    assert lines[0].split() == ["name", "note", "change"]
+    assert lines[1].split()[0] == "n" * 30
+    assert lines[2] == "(too narrow for: b, a)"
+
+
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_no_line_is_wider_than_asked_for(width):
     frame = pl.DataFrame(

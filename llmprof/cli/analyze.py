@@ -1,5 +1,6 @@
 """``llmprof analyze``: one analysis as a table, JSON or CSV; findings as sentences."""
 
+import difflib
 import shlex
 import textwrap
 from argparse import Namespace
@@ -35,10 +36,12 @@ from llmprof.cli.output import (
     for_programs,
     on_workers,
     open_trace,
+    places,
     to_json,
     wrapped,
 )
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
+from llmprof.readers.reading import left_aside
 from llmprof.readers.saved import is_run
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -46,23 +49,35 @@ from llmprof.units import format_ns, format_share
 ROWS_SHOWN = 20
 
 
-def analysis(args: Namespace, terminal: Terminal) -> str:
+def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
     """One analysis of a trace, or one view of a report of Nsight Compute, as a table, JSON or CSV."""
     last = str(args.paths[-1])  # ``analyze PATH steps``, unless a file has that name
-    if len(args.paths) > 1 and (last in views() or last in VIEWS) and not Path(last).exists():
+    if len(args.paths) > 1 and not last.startswith(SAMPLE) and not Path(last).exists():
         args.what, args.paths = last, args.paths[:-1]
+    if args.what is not None and args.what not in views() and args.what not in VIEWS:
+        near = difflib.get_close_matches(args.what.replace("_", "-"), [*views(), *VIEWS], n=3)
+        raise AnalysisError(
+            f"{text.plain(args.what)} is no file and no analysis",
+            expected="" if near else "one that llmprof analyze --help lists",
+            hint=f"did you mean {' or '.join(near)}?" if near else "",
+        )
+    said = ""
+    if args.what is None and not args.sql and not is_profile(args.paths):
+        trace = trace or open_trace(args.paths, args, terminal)
+        args.what, args.sql, said = _usual(trace)
+    args.what = args.what or "findings"
     view = None if args.sql else views().get(args.what)
     of_profile = is_profile(args.paths) or not (view or args.sql)
     if of_profile and args.sql:
         raise LlmprofError("a report of Nsight Compute has no tables to query", hint="leave out --sql")
     if args.sql:
-        trace = open_trace(args.paths, args, terminal)
+        trace = trace or open_trace(args.paths, args, terminal)
         frame = (trace.select(ranks=args.rank) if args.rank else trace).sql(args.sql)
     elif of_profile:
         frame = view_of_profile(args)
     else:
         assert view is not None  # noqa: S101 - a name that is no view of a trace is a view of a profile
-        trace = open_trace(args.paths, args, terminal)
+        trace = trace or open_trace(args.paths, args, terminal)
         if missing := [rank for rank in args.rank or () if rank not in trace.ranks]:
             raise LlmprofError(f"there is no rank {missing[0]}", expected=f"one of {listed(trace.ranks)}")
         frame = _ranked(view, trace, args, terminal)
@@ -74,12 +89,14 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     columns = _chosen(frame, args.columns)
     if args.csv or args.json:
         return for_programs(frame.select(columns or frame.columns), args)
+    if said:
+        terminal.tell(said)
     limit = ROWS_SHOWN if args.limit is None else args.limit
     kept = frame.head(limit) if limit else frame
     if args.what == "findings" and not (columns or args.sql):
         if of_profile and not frame.height:
             return nothing_found(open_profile(args.paths), terminal)
-        return findings_text(kept, terminal.width, args.paths, () if of_profile else where_the_time_went(trace))
+        return findings_text(kept, terminal.width, args.paths, () if trace is None else where_the_time_went(trace))
     shown = columns or (_shown(view, frame, args.by) if view is not None else None)
     lines = [_table(kept, terminal, shown)] if frame.height else ["no rows"]
     if kept.height < frame.height:
@@ -88,10 +105,78 @@ def analysis(args: Namespace, terminal: Terminal) -> str:
     return "\n".join(lines)
 
 
-def _table(frame: pl.DataFrame, terminal: Terminal, columns: Sequence[str] | None = None) -> str:
+_WITHOUT_ACTIVITY: Final = {
+    "totals": ("totals", None),
+    "samples": ("hotspots", None),
+    "memory": ("memory", None),
+    "markers": (
+        None,
+        "SELECT domain, count(*) AS count, sum(dur_ns) AS total_ns, avg(dur_ns) AS mean_ns, min(dur_ns) AS min_ns, "
+        "max(dur_ns) AS max_ns FROM markers GROUP BY domain ORDER BY total_ns DESC",
+    ),
+    "counters": (
+        None,
+        "SELECT device, name, unit, count(*) AS samples, min(value) AS least, avg(value) AS mean, max(value) AS most "
+        "FROM counters GROUP BY device, name, unit ORDER BY device, name",
+    ),
+}
+"""Analysis or query that shows a recording of each table without device activity, the first that has rows."""
+
+
+def _usual(trace: Trace) -> tuple[str | None, str | None, str]:
+    """Analysis or query for a trace if none is named, and what to say of it: findings, if it has device activity."""
+    rows = trace.rows
+    if not any(rows.get(name) for name in ("kernels", "copies", "tasks", "ops")):
+        for table, (view, query) in _WITHOUT_ACTIVITY.items():
+            if rows.get(table):
+                return view, query, f"No kernels, copies or operators were recorded; this is what its {table} say."
+    return "findings", None, ""
+
+
+def look(args: Namespace, terminal: Terminal) -> str:
+    """Findings of a path, then commands that answer further questions; with options of ``analyze`` that analysis."""
+    last = args.paths[-1]
+    if args.what or args.sql or (len(args.paths) > 1 and not last.startswith(SAMPLE) and not Path(last).exists()):
+        return analysis(args, terminal)
+    if is_profile(args.paths):
+        out, questions = findings_of_profile(args, terminal), _OF_PROFILES
+    elif _usual(trace := open_trace(args.paths, args, terminal))[0] != "findings":
+        return analysis(args, terminal, trace)
+    else:
+        out = findings(args, terminal, trace)
+        questions = {words: why for words, (why, table) in _QUESTIONS.items() if not table or trace.rows.get(table)}
+    if args.json:
+        return out
+    path = shlex.join(text.plain(path) for path in args.paths)
+    rows = [(f"llmprof {words.format(path)}", why) for words, why in questions.items()]
+    return f"{out}\n\nNext:\n{text.pairs(rows)}"
+
+
+_QUESTIONS: Final = {
+    "explore {}": ("timeline, layers, kernels and what-if in a browser tab", ""),
+    "report {}": ("the same as a page, with charts and tables", ""),
+    "analyze {} kernels": ("which kernels take the time", "kernels"),
+    "analyze {} ops": ("which operators call them", "ops"),
+    "analyze {} steps": ("how long each step took", ""),
+    "analyze {} collectives": ("who waits for whom", "collectives"),
+    "diff {} OTHER": ("what is faster or slower in another recording", ""),
+    "info {}": ("what was recorded, and what was not", ""),
+}
+"""Commands for questions after the findings, with the table that each needs."""
+_OF_PROFILES: Final = {
+    "analyze {} speed-of-light": "how near each kernel comes to the peaks",
+    "analyze {} stalls": "what the warps wait for",
+    "report {}": "the same as a page, with charts and tables",
+    "info {}": "what was measured",
+}
+
+
+def _table(
+    frame: pl.DataFrame, terminal: Terminal, columns: Sequence[str] | None = None, spare: Sequence[Sequence[str]] = ()
+) -> str:
     """A table as wide as the terminal; in a pipe it has all columns, with names of at most :data:`LONGEST_NAME`."""
     longest = LONGEST_NAME if terminal.width is None else None
-    return text.table(frame, width=terminal.width, columns=columns, longest=longest)
+    return text.table(frame, width=terminal.width, columns=columns, longest=longest, spare=spare)
 
 
 def _ranked(view: Analysis, trace: Trace, args: Namespace, terminal: Terminal) -> pl.DataFrame:
@@ -220,7 +305,7 @@ def _view_of(name: str) -> str:
     return view or (of_profile if of_profile in VIEWS else name)
 
 
-def findings(args: Namespace, terminal: Terminal) -> str:
+def findings(args: Namespace, terminal: Terminal, trace: Trace | None = None) -> str:
     """Print where the time went and findings as sentences, or as the JSON document of the published schema."""
     if args.schema:
         return to_json(findings_schema())
@@ -228,7 +313,7 @@ def findings(args: Namespace, terminal: Terminal) -> str:
         raise LlmprofError("no trace was named", expected="a path, or sample:NAME")
     if is_profile(args.paths):
         return findings_of_profile(args, terminal)
-    trace = open_trace(args.paths, args, terminal)
+    trace = trace or open_trace(args.paths, args, terminal)
     on_workers({"findings": {}}, trace, args, terminal)
     requests = _requests_of(args.paths, trace)
     if args.json:
@@ -344,6 +429,9 @@ def _diff_text(
     return "\n".join(lines)
 
 
+_LONGEST_HEAD = 14
+_SPARE = (("low_ns", "high_ns"), ("*_count",), ("*_dram_bytes",), ("*_flops",), ("*_bound",), ("ratio",))
+"""Groups of columns of comparisons that a narrow terminal does without, in this order; * is the name of a run."""
 _PARTS = ("phase", "kind", "part", "a_ns", "b_ns", "delta_ns", "low_ns", "high_ns", "status")
 _KERNELS = ("phase", "stage", "category", "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "status")
 _LAUNCHES = (
@@ -374,7 +462,13 @@ def _largest(
     kept = kept.head(limit) if limit else kept
     if not kept.height:
         return ["no rows"]
-    lines = [_table(_called(kept.select(columns), names), terminal)]
+    heads = names
+    if terminal.width is not None and names[0] != names[1]:
+        heads = text.shorten(names[0], _LONGEST_HEAD), text.shorten(names[1], _LONGEST_HEAD)
+        heads = heads if heads[0] != heads[1] else ("A", "B")
+    spare = [sorted({name.replace("*", head) for name in group for head in heads}) for group in _SPARE]
+    lines = [_table(_called(kept.select(columns), heads), terminal, spare=spare)]
+    lines += [f"(A: {names[0]}, B: {names[1]})"] if heads == ("A", "B") != names else []
     if kept.height < frame.height:
         lines.append(f"{kept.height:,} of {frame.height:,} rows, the largest changes; --limit 0 shows all")
     return lines
@@ -393,6 +487,10 @@ def _called(frame: pl.DataFrame, names: tuple[str, str]) -> pl.DataFrame:
         return frame
     words = {"only_a": f"only in {names[0]}", "only_b": f"only in {names[1]}"}
     words |= {"more_time": "more time", "less_time": "less time"}
+    if "low_ns" in frame.columns:  # within the tolerance, but beyond the noise
+        clear = (pl.col("status") == "same") & (pl.col("low_ns").sign() * pl.col("high_ns").sign() > 0)
+        slightly = pl.when(pl.col("delta_ns") > 0).then(pl.lit("slightly slower")).otherwise(pl.lit("slightly faster"))
+        frame = frame.with_columns(status=pl.when(clear).then(slightly).otherwise("status"))
     heads = {
         column: f"{name}{column[1:]}"
         for side, name in zip("ab", names, strict=True)
@@ -445,12 +543,13 @@ def info(args: Namespace, terminal: Terminal) -> str:
         return info_of_profile(args, terminal)
     trace = open_trace(args.paths, args, terminal)
     steps = _phases(trace)
+    aside = [words for place in places(args.paths) for words in left_aside(place)]
     if args.json:
         tables = {name: trace.rows.get(name) for name in TABLES}
         low, high = trace.span_ns
         summary = {"meta": trace.meta, "ranks": trace.ranks, "span_ns": high - low, "tables": tables}
         summary["steps"] = steps if isinstance(steps, str) else steps.to_dicts()
-        return to_json(summary | {"reading": trace.coverage})
+        return to_json(summary | {"reading": trace.coverage, "left_aside": aside})
     parts = [cards.headline(trace).partition(": ")[2], text.pairs(cards.facts(trace))]
     rows, counts = [], trace.rows
     for name, table in TABLES.items():
@@ -464,6 +563,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
     phases = steps if isinstance(steps, str) else textwrap.indent(text.table(steps, width=inner), "  ")
     parts += ["Steps on all ranks, each from its first to its last event", phases]
     parts += ["Reading", text.pairs(cards.reading(trace))]
+    parts += [f"Left aside: {text.plain(words)}" for words in aside]
     parts += [f"Note: {text.plain(warning)}" for warning in cards.warnings(trace)]
     return "\n".join(parts)
 

@@ -1,13 +1,15 @@
 """The command line: options, progress, warnings and errors. The only module that prints."""
 
 import argparse
+import difflib
 import importlib
 import os
+import re
 import shutil
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -16,9 +18,12 @@ from llmprof.version import __version__
 
 SLOWER, FAILED, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 _NAME = "llmprof"
+_LOOK: Final = "look"
+"""Command of ``llmprof PATH``, which the help does not list."""
 
 _COMMANDS: Final = {
-    "analyze": ("analysis", "diff", "findings", "info", "what_if"),
+    "completion": ("completion",),
+    "analyze": ("analysis", "diff", "findings", "info", "look", "what_if"),
     "experiment": ("experiment",),
     "make": ("convert", "demo", "explore", "export", "mcp", "notebook", "redact", "report", "samples"),
     "operators": ("time_operators",),
@@ -83,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     words = sys.argv[1:] if argv is None else argv
     try:
-        args = parser(next((word for word in words if not word.startswith("-")), "")).parse_args(words)
+        args = _parsed(list(words))
     except KeyboardInterrupt:
         print(f"{_NAME}: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -109,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         progress.clear()
         if args.debug:
             raise
-        print(f"{_NAME}: error: {_plain(error)}", file=sys.stderr)
+        print(f"{_NAME}: error: {_in_options(_plain(error), args)}", file=sys.stderr)
         return FAILED
     from llmprof.cli.output import Failing
 
@@ -148,7 +153,8 @@ def _check_outputs(args: argparse.Namespace) -> None:
         value = given.get(name)
         if isinstance(value, str | os.PathLike) and os.fspath(value) != "-":
             folder = name == "output" and (
-                args.command in {"demo", "notebook"}
+                args.command == "demo"
+                or (args.command == "notebook" and not os.fspath(value).endswith(".ipynb"))
                 or (args.command == "report" and not os.fspath(value).lower().endswith((".html", ".htm")))
             )
             files.check_output(value, overwrite=args.force, own=folder)
@@ -199,6 +205,55 @@ def _plain(message: object) -> str:
     return plain(" ".join(str(message).split()))
 
 
+class _Parser(argparse.ArgumentParser):
+    """Parser whose errors name what is nearest to a word that it does not know."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        known = [str(choice) for choice in action.choices or ()]
+        if known and str(value) not in known:
+            known = [choice for choice in known if choice != _LOOK]
+            words = nearest(str(value), known) or f"expected one of {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"{value!r} is not known; {words}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """``did you mean X?`` with the known words nearest to a word; empty if there is none."""
+    by_letters = {one.strip("-"): one for one in known}
+    near = difflib.get_close_matches(word.strip("-").lower(), by_letters, n=2)
+    return f"did you mean {' or '.join(by_letters[one] for one in near)}?" if near else ""
+
+
+def _parsed(words: list[str]) -> argparse.Namespace:
+    """Options of a command; ``llmprof PATH`` shows findings and what to ask next."""
+    first = next((word for word in words if not word.startswith("-")), "")
+    top = parser(first)
+    path = Path(first)
+    of_a_path = first.startswith("sample:") or os.sep in first or path.suffix or (first and path.exists())
+    if first not in commands_of(top) and of_a_path:
+        top, words = parser(_LOOK), [_LOOK, *words]
+    args, unknown = top.parse_known_args(words)
+    if unknown:
+        of_command: argparse.ArgumentParser = args.parser
+        flag = unknown[0].partition("=")[0]
+        if not flag.startswith("-"):
+            of_command.error(f"{flag!r} is one word too many")
+        flags = [flag for action in of_command._actions for flag in action.option_strings]
+        of_command.error(f"there is no option {flag}; {nearest(flag, flags) or 'the usage above has all'}")
+    return args
+
+
+def commands_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Parser of each command by its name."""
+    (commands,) = (action for action in top._actions if isinstance(action, argparse._SubParsersAction))
+    return {name: sub for name, sub in commands.choices.items() if name != _LOOK}
+
+
+def _in_options(words: str, args: argparse.Namespace) -> str:
+    """Words of an error with the options of the command in place of arguments of Python."""
+    flags = {action.dest: action.option_strings[-1] for action in args.parser._actions if action.option_strings}
+    return re.sub(r"\b([a-z_]+)=(?=[\s.,;)]|$)", lambda match: flags.get(match[1], match[0]), words)
+
+
 _Options = Callable[[argparse.ArgumentParser], None]
 
 
@@ -218,10 +273,11 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
         return command is None or command in names
 
     shared = _shared()
-    top = argparse.ArgumentParser(
+    top: argparse.ArgumentParser = _Parser(
         prog=_NAME,
         description="Where the time of an LLM inference run goes.",
-        epilog="PATH is a file, a folder with a file for each rank, the folder of a run, or sample:NAME. "
+        epilog=f"{_NAME} PATH alone shows findings and what to ask next. "
+        "PATH is a file, a folder with a file for each rank, the folder of a run, or sample:NAME. "
         f"{_NAME} COMMAND --help shows the options of a command.",
     )
     top.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
@@ -230,8 +286,12 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     def add(
         name: str, function: str, words: str, *parents: argparse.ArgumentParser, options: _Options | None = None
     ) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=words, description=words[0].upper() + words[1:] + ".", parents=parents)
-        sub.set_defaults(command=function)
+        said = words[0].upper() + words[1:] + "."
+        if name == _LOOK:  # without a help the list of commands does not have it
+            sub = commands.add_parser(name, description=said, parents=parents)
+        else:
+            sub = commands.add_parser(name, help=words, description=said, parents=parents)
+        sub.set_defaults(command=function, parser=sub)
         if options and named(name):
             options(sub)
         return sub
@@ -244,6 +304,8 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     some.add_argument("paths", nargs="*", metavar="PATH", help="a trace, as for info")
     reading = _reading()
     add("info", "info", "device, ranks, tables and steps of a trace", paths, reading, shared)
+    sub = add(_LOOK, "look", "findings, and what to ask next", paths, reading, shared, options=_analyze)
+    sub.set_defaults(schema=False)
     add("analyze", "analysis", "one analysis as a table, JSON or CSV", paths, reading, shared, options=_analyze)
     sub = add("report", "report", "write an HTML report with charts and tables", paths, reading, shared)
     sub.add_argument(
@@ -276,9 +338,9 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     words = "least time and memory of a model on a device, and how close a trace comes to it"
     add("theory", "theory", words, reading, shared, options=_of("theory", "add_theory_options"))
     sub = add("notebook", "notebook", "run a notebook on your trace", shared)
-    sub.add_argument("name", metavar="NAME", help="name of a notebook, such as 01_gpu_timeline, or its path")
+    sub.add_argument("name", metavar="NAME", help="a notebook or the beginning of its name (01), or its path")
     sub.add_argument("-p", "--parameter", action="append", metavar="KEY=VALUE", help="parameter, such as trace=PATH")
-    sub.add_argument("-o", "--output", default=".", metavar="DIR", help="folder for the result (default: here)")
+    sub.add_argument("-o", "--output", default=".", metavar="DIR", help="folder, or x.ipynb (default: here)")
     sub.add_argument(
         "--over", nargs="+", metavar="RUN", help="run it once for each of these run folders, and write an index page"
     )
@@ -288,6 +350,8 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     sub.add_argument("-o", "--output", metavar="COPY", help="file or folder to write; it must not exist")
     sub.add_argument("--check", action="store_true", help="only list what would be removed, with an example of each")
     sub.add_argument("--key-file", metavar="FILE", help="key of the pseudonyms, for equal pseudonyms in several copies")
+    sub = add("completion", "completion", "print a script that completes commands and options in a shell", shared)
+    sub.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
     add("samples", "samples", "list the sample traces", shared)
     sub = add("demo", "demo", "write notebook and report of a bundled TP=4 trace, and show their findings", shared)
     sub.add_argument("-o", "--output", default="demo", metavar="DIR", help="folder to write (default: %(default)s)")
@@ -394,9 +458,8 @@ def _analyze(sub: argparse.ArgumentParser) -> None:
     by_name = {name: view.help for name, view in views().items()} | {name: view.help for name, view in VIEWS.items()}
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
     sub.epilog = f"{TABLES}\n\nanalyses:\n" + "\n".join(f"  {name:<13} {words}" for name, words in by_name.items())
-    sub.add_argument(
-        "--what", choices=list(by_name), default="findings", metavar="NAME", help="analysis (default: findings)"
-    )
+    words = "analysis; also the last word: analyze PATH NAME (default: findings, or what a recording without them has)"
+    sub.add_argument("--what", choices=list(by_name), metavar="NAME", help=words)
     words = "in place of an analysis: one SELECT over the tables of the trace; SHOW TABLES lists them"
     sub.add_argument("--sql", metavar="QUERY", help=words)
     words = "only this rank; may be given several times"

@@ -178,7 +178,8 @@ def samples(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         return to_json(frame.to_dicts())
     here, elsewhere = frame.filter("here"), frame.filter(~pl.col("here"))
-    table = text.table(here, width=terminal.width, columns=["name", "ranks", "execution", "bytes", "model", "title"])
+    columns, spare = ["name", "ranks", "execution", "bytes", "model", "title"], [["bytes"], ["execution"], ["ranks"]]
+    table = text.table(here, width=terminal.width, columns=columns, spare=spare, whole=["name"])
     of_ncu = here["profiler"] == NCU
     lines = [table, "Open one by its name:"]
     traces, profiles = (here.filter(rows)["name"].head(1) for rows in (~of_ncu, of_ncu))

@@ -26,7 +26,7 @@ _LONGEST_SOCKET_FOLDER = 50
 
 
 def find(name: str) -> Path:
-    """Notebook of a name (with or without ``.ipynb``), or at a path."""
+    """Notebook of a name (with or without ``.ipynb``) or of the beginning of one name, or at a path."""
     path = Path(name)
     if path.suffix == ".ipynb" and path.is_file():
         return path
@@ -35,6 +35,9 @@ def find(name: str) -> Path:
         notebooks = sorted(p.stem for p in folder.glob("*.ipynb"))
         if (stem := name.removesuffix(".ipynb")) in notebooks:
             return folder / f"{stem}.ipynb"
+        starting = [notebook for notebook in notebooks if stem and notebook.startswith(stem)]
+        if len(starting) == 1:
+            return folder / f"{starting[0]}.ipynb"
         near = difflib.get_close_matches(stem, notebooks, n=3, cutoff=0.4)
         raise LlmprofError(
             f"there is no notebook {name!r}", expected=f"one of {', '.join(near or notebooks) or 'none'}"
@@ -61,7 +64,7 @@ def run_notebook(
     progress: Progress | None = None,
     overwrite: bool = False,
 ) -> Path:
-    """Execute a notebook and keep the executed one.
+    """Execute a notebook and keep the executed one, in a folder or as a file ``.ipynb``.
 
     It runs in the current folder, so that relative paths in the parameters are correct.
     """
@@ -69,7 +72,9 @@ def run_notebook(
     source = find(name)
     given = dict(parameters or {})
     _check_parameters(source, given)
-    target = Path(folder) / source.name
+    target = Path(folder)
+    if target.suffix != ".ipynb" or target.is_dir():
+        target /= source.name
     files.note_input(source)
     files.check_output(target, overwrite=overwrite)
     try:

@@ -706,6 +706,24 @@ def test_the_scope_says_what_the_shares_are_of() -> None:
     assert findings(mixed)["scope"].unique().to_list() == ["steps"]
 
 
+def test_phases_of_some_length_have_findings_of_their_own() -> None:
+    """Of 12.4 ms decode takes 8.8 without a pause; a prefill and a mixed step take 1.8 each, 1.5 of them idle."""
+    prefill, mixed = "execute_context_1(64)_generation_0(0)", "execute_context_1(64)_generation_4(4)"
+    steps = [(prefill, 6, 300_000, 10_000), (mixed, 6, 300_000, 10_000), *[(DECODE, 22, 0, 100_000)] * 8]
+    runs, calls, marks, start = [], [], [], 1_000_000
+    for n, (label, count, pause, lead) in enumerate(steps):
+        runs.append(kernels([GEMM] * count, start=start, dur=LONG, pause=pause, first=1 + 1000 * n))
+        calls.append(launches(runs[-1], lead=lead))
+        marks.append((label, start - lead - 1, 1000))
+        start = end(runs[-1])
+    trace = Trace({"kernels": pl.concat(runs), "runtime": pl.concat(calls), "markers": labels(marks)})
+    found = findings(trace).filter(rule="host_bound")
+    assert set(found["scope"]) == {"prefill steps", "mixed steps"}
+    assert found["figure"].to_list() == [5 * 300_000] * 2
+    assert found["share_of_recorded"].to_list() == pytest.approx([1.5 / 12.4] * 2, rel=0.01)
+    assert findings(trace)["rule"].to_list()[:2] == ["host_bound"] * 2
+
+
 def test_captures_of_graphs_are_no_run() -> None:
     capture = together(decode([EMBEDDING, *DENSE], label="capture_8_FULL", pause=150_000, lead=10_000))
     assert findings(capture).is_empty()

@@ -142,7 +142,7 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     """Ranked findings: what takes the time, and what its remedy would gain, the largest gain first.
 
     Every rule measures the time that something takes. A rule gives no finding if its figure is unknown or below its
-    threshold. Each phase with 20 % of the time of all steps has findings of its own (its steps are the scope; the
+    threshold. Each phase with 10 % of the time of all steps has findings of its own (its steps are the scope; the
     steady decode steps stand for decode); without steps the scope is the recorded time of host and device.
     ``denominator`` says what a share is of: the time from step to step of the scope, summed over the devices, or over
     the ranks that a finding names alone. Idle time by cause, waiting, transfer, copies and compute of a scope do not

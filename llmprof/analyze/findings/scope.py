@@ -369,7 +369,7 @@ def _of_steps(windows: pl.DataFrame, chosen: pl.DataFrame | None) -> pl.DataFram
     return windows.join(chosen.select("rank", "step"), on=["rank", "step"], how="semi", maintain_order="left")
 
 
-MUCH = 0.2
+MUCH = 0.1
 """Least share of the time of all steps for a phase to have findings of its own."""
 
 STEADY = "steady decode steps"

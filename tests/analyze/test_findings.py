@@ -331,6 +331,26 @@ def test_a_host_in_files_or_messages_is_not_told_to_launch_less(table: str, call
     assert found["suggestion"].startswith(f"Fewer launches do not shorten {call} (") is other
 
 
+@pytest.mark.parametrize("pause", [400_000, 2_000_000])
+def test_long_pauses_are_not_told_to_launch_less(pause: int) -> None:
+    """In four pauses the host writes a file for all but 110 us; a fifth one is of 50 us."""
+    run = kernels([GEMM] * 5, start=3_000_000, dur=LONG, pause=pause)
+    files = ranges(
+        [(f"IO {n}", start - pause + 50_000, pause - 110_000) for n, start in enumerate(run["start_ns"][1:])]
+    )
+    run = pl.concat([run, kernels([GEMM], start=end(run) + 50_000, dur=LONG, first=99)])
+    trace = Trace({"kernels": run, "runtime": launches(run, lead=10_000), "markers": files})
+    measure = waiting.host_bound(scope_of(trace))
+    assert measure is not None
+    is_long = pause > waiting.LONG_PAUSE_NS
+    until_launch = 4 * (pause - 10_000)
+    assert measure.figures["long_share"] == pytest.approx(until_launch / (4 * pause + 50_000) if is_long else 0)
+    assert (measure.change is None) is is_long
+    told = the(trace, "host_bound")["suggestion"]
+    assert ("graphs" not in told) is is_long
+    assert "IO 0" in told
+
+
 def test_a_label_of_a_step_without_work_is_no_scope() -> None:
     """One label, and all kernels were launched outside of it."""
     run = kernels(["acme"] * 5, start=500_000, dur=LONG)

@@ -22,6 +22,9 @@ from llmprof.analyze.ranks import late_groups_of, latest_group, rank_groups
 LATE = ("host_bound", "launch")
 """Causes of idle time that earlier launches, or fewer calls, would remove."""
 
+LONG_PAUSE_NS: Final = 1_000_000
+"""A launch and what a framework does around it take 5 to 500 us: fewer launches do not shorten longer pauses."""
+
 IN_GRAPHS = 0.5
 """If at least this share of the kernels comes from replayed graphs, the remedy is not to use graphs."""
 
@@ -32,7 +35,9 @@ def host_bound(scope: Scope) -> Measure | None:
     if not gaps.height:
         return None
     bound, _ = apart(scope, gaps)
-    rank, window = worst(parts_of(gaps))
+    whole = parts_of(gaps)
+    rank, window = worst(whole)
+    long = total(whole.filter(pl.col("dur_ns") >= LONG_PAUSE_NS), "dur_ns") / total(gaps, "dur_ns")
     delays = scope.within(launch_delay(scope.trace))
     replayed = share_in_graphs(scope)
     steps = scope.steps
@@ -47,14 +52,14 @@ def host_bound(scope: Scope) -> Measure | None:
         "calls": total(delays, "calls") / scope.parts if delays.height else None,
         "kernels": total(delays, "kernels") / scope.parts if delays.height else None,
         "launching_share": total(gaps.filter(pl.col("cause") == "launch"), "dur_ns") / total(gaps, "dur_ns"),
+        "long_share": long,
         "host": doing(scope, gaps),
         "elsewhere": in_another_call(scope, gaps),
         "replayed_share": replayed,
         "engine": engine,
     }
-    change = (
-        "scale:host:0.5" if replayed >= IN_GRAPHS else "no-host-delay:decode" if scope.decoding else "no-host-delay"
-    )
+    launching = "no-host-delay:decode" if scope.decoding else "no-host-delay"
+    change = "scale:host:0.5" if replayed >= IN_GRAPHS else launching if long < MOSTLY else None
     where = "cause IN ('host_bound', 'launch')"
     return Measure(
         total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=change, by_rank=gaps

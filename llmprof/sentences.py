@@ -141,9 +141,10 @@ FINDINGS: Final = {
         {%- if replayed_share >= 0.5 %}Most kernels come from replayed graphs already, so what is late is what the host
         does between the replays, above all {{ doing(host) }}: do it for the next step while the device works on this
         one (asynchronous scheduling), or take it out of the step.
-        {%- elif long_share >= 0.5 %}Fewer launches gain little: {{ long_share|share }} of it are pauses of 1 ms or more.
-        {%- if host.share is not none and host.share >= 0.5 and host.kind in ("range", "ranges", "call") %} Do what the
-        thread is in, {{ doing(host) }}, while the device works, on another thread or after the launches, or find out
+        {%- elif long_share >= 0.5 %}Fewer launches gain little: {{ long_share|share }} of it are pauses of 1 ms or
+        more.
+        {%- if (host.share or 0) >= 0.5 and host.kind in ("range", "ranges", "call") %} Do what the thread is in,
+        {{ doing(host) }}, while the device works, on another thread or after the launches, or find out
         what it waits for (a file, another thread or process).
         {%- else %} The thread is longest in {{ doing(host) }}: sample its CPU, or record its functions, to see what it
         does there.{% endif %}

@@ -36,8 +36,11 @@ PLANTED = {
 """For each cause the rule that must come first, and the rank that it must name."""
 
 
-def recording(causes: dict[str, int], layers: int, steps: int) -> Trace:
-    """Steps of layers of a GEMM, experts and an all-reduce on four ranks; each cause adds its time to a layer (ns)."""
+def recording(causes: dict[str, int], layers: int, steps: int, late: Sequence[int] = (2,)) -> Trace:
+    """Steps of layers of a GEMM, experts and an all-reduce on four ranks; each cause adds its time to a layer (ns).
+
+    Of several late ranks each is late in its turn.
+    """
     runs: list[list[tuple[str, int, int, int]]] = [[] for _ in range(RANKS)]  # name, start, duration, lead
     host_ops: list[list[tuple[str, int, int, int]]] = [[] for _ in range(RANKS)]
     calls: list[list[tuple[str, int, int]]] = [[] for _ in range(RANKS)]
@@ -49,7 +52,11 @@ def recording(causes: dict[str, int], layers: int, steps: int) -> Trace:
             for rank in range(RANKS):
                 at, pause = now, 0
                 for cause, ns in causes.items():
-                    waits = cause in OPERATORS or cause in CALLS or (cause == "late_rank" and rank == 2)
+                    waits = (
+                        cause in OPERATORS
+                        or cause in CALLS
+                        or (cause == "late_rank" and rank == late[layer % len(late)])
+                    )
                     if not waits or (cause == "jit" and step):
                         continue
                     begin = at + pause + 1_000
@@ -178,3 +185,14 @@ def test_waiting_follows_from_what_makes_a_rank_late(cause: str) -> None:
     assert waiting["follows_from"] == PLANTED[cause][0]
     assert waiting["predicted_ns"] is None
     assert waiting["order"] == found.filter(rule=PLANTED[cause][0])["order"][0] + 1
+
+
+def test_several_late_ranks_are_one_cause() -> None:
+    """Ranks 0, 1 and 2 take turns to be 70 us late; none alone makes half of the waiting."""
+    found = findings(recording({"late_rank": 70_000}, 6, 6, late=(0, 1, 2)))
+    waiting = found.filter(rule="arrival_skew").row(0, named=True)
+    late = found.row(0, named=True)
+    assert (late["rule"], waiting["follows_from"], waiting["order"]) == ("host_bound", "host_bound", 2)
+    # each in two of six layers, with the launches; the last of four steady steps ends before rank 0's next pause
+    assert late["figure"] == pytest.approx((3 * 4 * 160_000 - 80_000) / 12)
+    assert late["denominator"].startswith("time of ranks 0, 1 and 2")

@@ -309,7 +309,9 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
         .join(shares.filter(pl.col("every") > 0), on="rank")
         .select("rank", dur_ns=pl.col("ns") * pl.col("mine") / pl.col("every"))
     )
-    cause = None if pipeline or of_waiting < MOSTLY else _why_late(scope, late, whole / scope.parts)
+    late_ranks = lasts.filter(pl.col("waited") >= waited / 2)["last_rank"]
+    most_of_it = total(lasts.filter(pl.col("waited") >= waited / 2), "waited") >= MOSTLY * total(lasts, "waited")
+    cause = None if pipeline or not most_of_it else _why_late(scope, late_ranks.to_list(), whole / scope.parts)
     change = None if pipeline or cause else "balance"
     figures["cause"] = cause
     where = f"kind = '{kind}'"
@@ -320,11 +322,11 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
 
 
 EXPLAINS: Final = 0.25
-"""Least share of the others' waiting that the late rank spends more than they do, for that to be named as the cause."""
+"""Least share of the others' waiting that late ranks spend more than they do, for that to be named as the cause."""
 
 
-def _why_late(scope: Scope, late: int, waited_ns: float) -> str | None:
-    """The rule about what the late rank spends most time on beyond the others; None if it explains little."""
+def _why_late(scope: Scope, late: list[int], waited_ns: float) -> str | None:
+    """The rule about what the late ranks spend most time on beyond the others; None if it explains little."""
     of_work = pl.concat(
         scope.by_rank(kind).with_columns(rule=pl.lit(rule))
         for kind, rule in (("compute", uneven_rule(scope)), ("copy", "copies"))
@@ -346,7 +348,7 @@ def _why_late(scope: Scope, late: int, waited_ns: float) -> str | None:
     each = sums.group_by("rule", "rank").agg(pl.col("ns").sum())
     each = each.select("rule").unique().join(steps_of, how="cross").join(each, on=["rule", "rank"], how="left")
     mean = pl.col("ns").fill_null(0) / pl.col("parts")
-    own, other = (mean.filter((pl.col("rank") == late) == is_late).mean() for is_late in (True, False))
+    own, other = (mean.filter(pl.col("rank").is_in(late) == is_late).mean() for is_late in (True, False))
     more = each.group_by("rule").agg(ns=own - other).drop_nulls().sort("ns", "rule", descending=[True, False])
     if not more.height or more["ns"][0] < EXPLAINS * waited_ns:
         return None

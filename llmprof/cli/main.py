@@ -493,7 +493,7 @@ def _diff(sub: argparse.ArgumentParser) -> None:
 def _what_if(sub: argparse.ArgumentParser) -> None:
     sub.formatter_class = argparse.RawDescriptionHelpFormatter
     sub.epilog = """changes, applied in their order:
-  no-host-delay[:PHASE]              layers do not wait for the host, as under CUDA graphs
+  no-host-delay[:PHASE]              layers of decode steps do not wait for the host, as under CUDA graphs
   scale:WHAT:FACTOR                  a stage, category, kernel name or "host" takes so many times as long
   remove:WHAT  fuse:WHAT             without it; kernels that follow each other become one
   without-call:NAME                  without a call of the host, its waiting, and the time by which it holds the device

@@ -8,6 +8,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.analyze.changes import NOT_WHOLE_GRAPHS
 from llmprof.analyze.findings.scope import Measure, Scope
 from llmprof.analyze.replay.part import replayed_part
 from llmprof.analyze.replay.what_if import change_of, replayed
@@ -66,6 +67,8 @@ def _gain(
         return f"No prediction: {rows.found}."
     if scope.steps is not None:
         rows = rows.join(scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi")
+    if not rows.height and change.startswith("no-host-delay") and scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all():
+        return "No prediction: engines run no whole graph for steps that read prompts."
     if not rows.height:
         return "No prediction: these steps have none before them."
     plain = not rows["plain_recorded_ns"].null_count()

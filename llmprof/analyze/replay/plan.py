@@ -259,14 +259,14 @@ def periods(built: Graph, times: Ints) -> pl.DataFrame:
     """Time of every step of every rank under some times of the nodes.
 
     The time of a step is that from the end of the step before it on the rank's devices to its own end. The first step
-    of a rank is left out, unless it is the only one, whose time counts from its recorded start.
+    of a rank is left out, unless it is the only one, whose time counts from its own start on them.
     """
     work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row", "start_ns")
     if work["step"].null_count() == work.height:
         work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String))
     row = work["row"].to_numpy()
     spans = (
-        work.with_columns(begin=pl.Series(built.time[2 * row]), end=pl.Series(times[2 * row + 1]))
+        work.with_columns(begin=pl.Series(times[2 * row]), end=pl.Series(times[2 * row + 1]))
         .filter(pl.col("step").is_not_null())
         .group_by("rank", "step")
         .agg(pl.col("phase").drop_nulls().first(), pl.col("begin").min(), pl.col("end").max())

@@ -10,7 +10,7 @@ import polars as pl
 import traitlets
 
 from llmprof import analyze
-from llmprof.analyze.changes import Change
+from llmprof.analyze.changes import NOT_WHOLE_GRAPHS, Change
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.replay.plan import Plan
@@ -202,6 +202,7 @@ def offers(trace: Trace) -> list[Offer]:
     bandwidth = f"{median:.2g}" if isinstance(median, float) else f"{BANDWIDTH_GBPS:g}"
     communication = next((name for name, _ in named if name in COLLECTIVES), first)
     phases = in_order(analyze.steps(trace)["phase"].drop_nulls(), PHASES)
+    phases = [phase for phase in phases if phase not in NOT_WHOLE_GRAPHS]
     work = Field(name="what", kind="work", label="of", value=first)
     fields: dict[str, list[Field]] = {
         "no-host-delay": [

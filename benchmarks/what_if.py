@@ -1,6 +1,9 @@
 """Predictions of what_if against recordings in which somebody made the change: error of each pair, and where it is.
 
-usage: python benchmarks/what_if.py CAPTURES [NSYS]   (folders with the recordings that are named below)
+usage: python benchmarks/what_if.py CAPTURES [NSYS [H100]]   (folders with the recordings that are named below)
+
+H100 holds ``q-eager`` and ``q-default``: Qwen2.5-7B with ``steps_plain.json``, the steps of one more batch of the same
+process without a profiler, as ``[[begin, end, {request: tokens}, …], …]`` of each rank.
 
 For pairs of eager recordings and graphs a second prediction takes from the other recording what the change does not
 make: how fast its host runs. That is the time of the operators that both have once a step, outside of the layers,
@@ -19,7 +22,7 @@ import polars as pl
 import llmprof
 from llmprof.analyze import changes, steps, what_if
 from llmprof.analyze.replay.graph import graph
-from llmprof.analyze.replay.plan import Plan
+from llmprof.analyze.replay.plan import LEVELS, Plan
 from llmprof.analyze.replay.schedule import Ints
 from llmprof.analyze.replay.what_if import median_rank
 from llmprof.trace import Trace
@@ -108,25 +111,26 @@ def mfu(folder: Path) -> None:
     before, after = (llmprof.read(folder / f"nsysai_mfu_2gpu_{when}.sqlite") for when in ("before", "after"))
     built = graph(before)
     real = graph(after)
-    plan = Plan(built, "middle")
     device = pl.col("where") == "device"
     other = real.events.filter(device).group_by("name").agg(new=pl.col("dur_ns").median())
     new = built.events.select("name").join(other, on="name", how="left", maintain_order="left")["new"]
-    own = pl.Series(plan.own_duration())
     middle = built.events.select(own=pl.col("dur_ns").median().over("name"))["own"]
-    plan.set_duration(plan.device, (own * (new / middle).fill_null(1.0).fill_nan(1.0)).to_numpy())
-    predicted = sorted(layers_of_two(before, plan.times()))
-    drop = median_rank(len(predicted) // 2)  # the ranks wait for each other: a pair of layers counts once
-    values = (float(np.median(predicted)), predicted[2 * drop], predicted[-1 - 2 * drop])
+    predicted = {}
+    for level in LEVELS:
+        plan = Plan(built, level)
+        own = pl.Series(plan.own_duration())
+        plan.set_duration(plan.device, (own * (new / middle).fill_null(1.0).fill_nan(1.0)).to_numpy())
+        plan.host(plan.choose(*changes.OTHER_RUN))
+        predicted[level] = sorted(layers_of_two(before, plan.times()))
+    drop = median_rank(len(predicted["middle"]) // 2)  # the ranks wait for each other: a pair of layers counts once
+    values = (float(np.median(predicted["middle"])), predicted["low"][2 * drop], predicted["high"][-1 - 2 * drop])
     recorded, truth = (float(np.median(layers_of_two(t, g.time))) for t, g in ((before, built), (after, real)))
     show("nsys mfu, kernels as in the second", recorded, values, truth)
 
 
 def main() -> None:
-    print(
-        "| pair | recorded ms | predicted ms | interval ms | with the change ms | error | covered | with its host | s |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("| pair | recorded ms | predicted ms | interval ms | with the change ms | error | covered | with its host |")
+    print("|---|---|---|---|---|---|---|---|")
     vllm(Path(sys.argv[1]))
     tensor_parallel(Path(sys.argv[1]))
     if len(sys.argv) > 2:

@@ -3,7 +3,8 @@
 usage: python benchmarks/what_if.py CAPTURES [NSYS [H100]]   (folders with the recordings that are named below)
 
 H100 holds ``q-eager`` and ``q-default``: Qwen2.5-7B with ``steps_plain.json``, the steps of one more batch of the same
-process without a profiler, as ``[[begin, end, {request: tokens}, …], …]`` of each rank.
+process without a profiler, as ``[[begin, end, {request: tokens}, …], …]`` of each rank. This pair is also predicted in
+time without the profiler.
 
 For pairs of eager recordings and graphs a second prediction takes from the other recording what the change does not
 make: how fast its host runs. That is the time of the operators that both have once a step, outside of the layers,
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +55,7 @@ def host_speed(trace: Trace, other: Trace) -> float:
     return float(there / here)
 
 
-Values = tuple[float, float, float]
+Values = Sequence[float]
 
 
 def show(name: str, recorded: float, found: Values, truth: float, *, again: float | None = None) -> None:
@@ -128,6 +130,28 @@ def mfu(folder: Path) -> None:
     show("nsys mfu, kernels as in the second", recorded, values, truth)
 
 
+def h100(folder: Path) -> None:
+    """Eager to graphs under the profiler, and without it; each from the end of a decode step to that of the next."""
+    names = ("q-eager", "q-default")
+    eager, graphs = (llmprof.read(folder / name) for name in names)
+    plain = [without_profiler(folder / name / "steps_plain.json") for name in names]
+    recorded = decode(eager)["recorded_ns"]
+    tokens = {"without_profiler": {"plain_ns": plain[0], "profiled_ns": recorded}}
+    trace = Trace(eager.recorded, eager.meta | tokens, eager.coverage)
+    found = decode(trace, changes.no_host_delay())
+    truths = {"": decode(graphs)["recorded_ns"], "plain_": plain[1]}
+    for of, truth in truths.items():
+        before, *values = (found[f"{of}{name}_ns"] for name in ("recorded", "predicted", "low", "high"))
+        show(f"TP=1 on an H100, eager -> graphs{', without the profiler' if of else ''}", before, values, truth)
+
+
+def without_profiler(file: Path) -> float:
+    """Median time from the end of a decode step to that of the next."""
+    [rank] = json.loads(file.read_text())
+    ends = [end for _, end, tokens, *_ in rank if tokens and set(tokens.values()) == {1}]
+    return float(np.median(np.diff(ends)))
+
+
 def main() -> None:
     print("| pair | recorded ms | predicted ms | interval ms | with the change ms | error | covered | with its host |")
     print("|---|---|---|---|---|---|---|---|")
@@ -135,6 +159,8 @@ def main() -> None:
     tensor_parallel(Path(sys.argv[1]))
     if len(sys.argv) > 2:
         mfu(Path(sys.argv[2]))
+    if len(sys.argv) > 3:
+        h100(Path(sys.argv[3]))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ PHASE: Final = "decode"
 HOST: Final = np.linspace(0.2, 1.0, 9)
 """Speeds of the host that are replayed, as shares of its recorded time."""
 
-AS_GOOD: Final = 0.02
-"""Speeds of the host whose step is by this share further from the measured time than the best one are possible, too:
-steps of one recording differ by more."""
+AS_GOOD: Final = 0.005
+"""Speeds of the host whose step is by this share further from the measured time than the best one are possible, too."""
 
 SAME: Final = 0.15
 """A token under the profiler must take the time of a recorded step within this share: else it is no step that a token

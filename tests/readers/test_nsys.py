@@ -473,6 +473,7 @@ def test_gpu_metrics_are_counters_of_the_device_that_cuda_numbers(tmp_path):
                 (1000, 0x103, 1, 40),
                 (2000, 0x103, 1, 60),
                 (1000, 0x103, 2, 1980),
+                (2000, 0x103, 2, 1_935_546_875),
                 (1000, 0x105, 1, 7),
                 (1000, 0x104, 1, 9),
             ],
@@ -493,6 +494,7 @@ def test_gpu_metrics_are_counters_of_the_device_that_cuda_numbers(tmp_path):
         (0, 0, 0, "SMs Active", 40.0, "%"),
         (0, 0, 0, "GPC Clock Frequency", 1980e6, "Hz"),
         (0, 0, 1000, "SMs Active", 60.0, "%"),
+        (0, 0, 1000, "GPC Clock Frequency", 1_935_546_875.0, "Hz"),  # nsys 2024.2
         (1, 1, 0, "SMs Active", 7.0, "%"),
     ]
     same = llmprof.read(write(tmp_path / "other.sqlite", TABLES | metrics))  # nsys's numbers are taken for CUDA's

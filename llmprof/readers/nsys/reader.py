@@ -230,6 +230,9 @@ _RANK_NAMES = (
 _METRIC_UNIT = r" \[(?:Throughput )?(%|MHz)\]$"
 """Unit at the end of the name of a GPU metric."""
 
+_LEAST_HZ = 1e6
+"""Clocks are in Hz from here on, whatever the name of the metric says (nsys 2024.2), and in MHz below."""
+
 _SOURCES = {
     "kernels": (KERNEL, GRAPH),
     "copies": (MEMCPY, MEMSET),
@@ -558,12 +561,12 @@ class _Export(Export):
             self.note(left_out(lost, "row", "of GPU_METRICS without a time or a value"))
         frame = frame.join(names.unique(["typeId", "metricId"]), on=["typeId", "metricId"], how="left")
         name = pl.coalesce("metricName", pl.lit("unnamed metric"))
-        unit = name.str.extract(_METRIC_UNIT)
+        unit, value = name.str.extract(_METRIC_UNIT), pl.col("value").cast(pl.Float64)
         return frame.select(
             device=(pl.col("typeId") & 0xFF).cast(pl.Int32, strict=False),
             time_ns=pl.col("timestamp") + self.start_ns,
             name=name.str.replace(_METRIC_UNIT, ""),
-            value=pl.col("value").cast(pl.Float64) * pl.when(unit == "MHz").then(1e6).otherwise(1.0),
+            value=value * pl.when((unit == "MHz") & (value < _LEAST_HZ)).then(1e6).otherwise(1.0),
             unit=unit.replace("MHz", "Hz"),
         )
 

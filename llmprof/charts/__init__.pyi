@@ -1,6 +1,7 @@
 from .base.dark import follow_theme as follow_theme, themed as themed
 from .base.save import save as save, to_html as to_html, to_png_bytes as to_png_bytes
 from .base.theme import narrow as narrow
+from .bounds import opportunities as opportunities
 from .breakdown import breakdown as breakdown, overlap as overlap
 from .collectives import all_reduce as all_reduce
 from .compare import diff as diff, diff_waterfall as diff_waterfall

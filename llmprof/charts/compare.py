@@ -118,6 +118,23 @@ def diff_waterfall(
     if names is not None:
         frame = frame.with_columns(a_run=pl.lit(names[0]), b_run=pl.lit(names[1]))
     bars = _above_each_other(diff_waterfall_of(frame, phase=phase))
+    of_steps = bars["group"][0] == "total" and frame["phase"].drop_nulls().len()
+    what = "time of a step, first to last event" if of_steps else "recorded time"
+    table = {"total": theme.MUTED, "less": theme.FASTER, "more": theme.SLOWER, "unexplained": theme.REST}
+    shown = {name: fill for name, fill in table.items() if name in set(bars["way"])}
+    panel, least_ns = waterfall(bars, what, shown)
+    note = "Each bar begins where the one above ends. Where several things run at once, compute counts first."
+    if least_ns:
+        note += f" The axis begins at {format_ns(least_ns)}."
+    first, second = (shorten(name, 30) for name in names_in(frame))
+    own = phase or next(iter(compared_phases(frame)), None)
+    subject = f"A step of {own}" if own else "The recording"
+    change = f"{subject}: {bars['text'][0]} in {first}, {bars['text'][-1]} in {second}"
+    return theme.finish(compose.rows(panel), title or change, note)
+
+
+def waterfall(bars: pl.DataFrame, what: str, table: dict[str, str]) -> tuple[alt.LayerChart, float]:
+    """Bars from ``from_ns`` to ``to_ns`` with ``row, text, both`` (a tooltip), ``way``; and where the axis begins."""
     most_ns, least_ns = draw.number(bars["to_ns"].max()), _axis_start(bars)
     most_ns = max(most_ns, draw.number(bars["from_ns"].max()))
     unit = theme.time_unit(most_ns)
@@ -125,33 +142,19 @@ def diff_waterfall(
     least, most = least_ns / unit.ns, most_ns / unit.ns
     room = max(theme.text_px(text) for text in bars["text"]) + 16
     scale = alt.Scale(domain=[least, least + (most - least) * width / max(200.0, width - room)], nice=False)
-    what = (
-        "time of a step, first to last event"
-        if bars["group"][0] == "total" and frame["phase"].drop_nulls().len()
-        else "recorded time"
-    )
     axis = alt.Axis(title=f"{what} ({unit.symbol})", format=theme.NUMBER, tickCount=8)
     low, high = (fold("from_ns", "to_ns") / unit.ns for fold in (pl.min_horizontal, pl.max_horizontal))
     low = pl.max_horizontal(low, pl.lit(least))
     data = bars.with_columns(low=low, high=pl.max_horizontal(high, low + MIN_PX * (most - least) / width))
-    table = {"total": theme.MUTED, "less": theme.FASTER, "more": theme.SLOWER, "unexplained": theme.REST}
-    shown = {name: fill for name, fill in table.items() if name in set(data["way"])}
     y = theme.row_axis(data["row"])
     x = alt.X("low:Q", scale=scale, axis=axis)
     tips = [alt.Tooltip("row:N", title="part"), alt.Tooltip("text:N", title="change"), alt.Tooltip("both:N")]
     marks = alt.Chart(draw.inline(data)).mark_bar(height=_ROW - 8)
-    marks = marks.encode(x=x, x2=alt.X2("high:Q"), y=y, color=theme.colour("way", shown), tooltip=tips)
+    marks = marks.encode(x=x, x2=alt.X2("high:Q"), y=y, color=theme.colour("way", table), tooltip=tips)
     words = alt.Chart(draw.inline(data.select("row", "high", "text"))).mark_text(align="left", dx=5, color=theme.INK)
     words = words.encode(x=alt.X("high:Q", scale=scale, axis=axis), y=y, text=alt.Text("text:N"))
     panel = theme.layered(marks, words).properties(width=width, height=_ROW * data.height)
-    note = "Each bar begins where the one above ends. Where several things run at once, compute counts first."
-    if least_ns:
-        note += f" The axis begins at {format_ns(least_ns)}."
-    first, second = (shorten(name, 30) for name in names_in(frame))
-    own = phase or next(iter(compared_phases(frame)), None)
-    subject = f"A step of {own}" if own else "The recording"
-    change = f"{subject}: {data['text'][0]} in {first}, {data['text'][-1]} in {second}"
-    return theme.finish(compose.rows(panel), title or change, note)
+    return panel, least_ns
 
 
 def _axis_start(bars: pl.DataFrame) -> float:

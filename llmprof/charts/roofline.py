@@ -10,10 +10,12 @@ import altair as alt
 import polars as pl
 
 from llmprof import hardware
+from llmprof.analyze.replay.targets import OF_ANYTHING
 from llmprof.charts.base import draw, theme
 from llmprof.charts.base.save import Box, Segment, along, around, place
 from llmprof.names import kernels
 from llmprof.text import shorten
+from llmprof.theory.calls.call import number_of
 from llmprof.units import format_ns
 
 _EXACT = 1e-6
@@ -132,9 +134,29 @@ def _name(
 
 
 _RATES = ("arithmetic_intensity", "flop_per_s", "duration_ns")
+_OF_OPERATORS = (
+    "operator",
+    "kernel",
+    "dtypes",
+    "flops",
+    "bound_ns",
+    "bound_by",
+    "intensity",
+    "tflop_per_s",
+    "total_ns",
+)
 _COLUMNS = ("kernel_name", "dtype", "roof_flop_per_s", "roof_share", "bound", *_RATES)
 BOUNDS = {"compute": theme.COMPUTE, "memory": "#882255", "latency": "#DDAA33"}
 """What limits a kernel, and its colour."""
+
+_FORMATS = r'"(?:c10::)?(BFloat16|Half|Float8\w*|float|double)"'
+"""Types of floating-point tensors, as PyTorch writes them."""
+
+_LEAST_OF_TYPE, _LEAST_DRAWN = 0.005, 0.0005
+"""Least share of the time for the type of an operator to have a roof, and for it to be drawn."""
+
+_OF_MATRICES = "gemm|convolution|attention|experts"
+"""Kinds of operators that matrix units compute."""
 
 _HEIGHT, _AXIS = 430, 64
 _MAX_LABELS, _MAX_LABEL, _MAX_NAMED, _MAX_NAME = 12, 26, 3, 40
@@ -145,20 +167,46 @@ _MAX_AVOIDED, _APART, _ASIDE = 400, 3, 60
 """Longest launches that labels avoid, by how much, and room between the last point and its label (px)."""
 
 
-@draw.chart_of("llmprof.analyze.speed_of_light(metrics)", refuses="no launch has operations and memory traffic")
+def _launches(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows of ``analyze.operators`` with the columns of launches."""
+    draw.require(frame, _OF_OPERATORS, chart="roofline")
+    # other kinds of operators do not use the matrix units, and have no flat roof; nor have types that are hardly used
+    much = pl.col("total_ns") >= _LEAST_OF_TYPE * pl.col("total_ns").sum()
+    types = frame.select(pl.when(much & pl.col("kind").str.contains(_OF_MATRICES)).then("dtypes")).to_series()
+    formats = [number_of(name)[0] if name else None for name in types.str.extract(_FORMATS)]
+    rate, by = pl.col("flops") / pl.col("bound_ns") * 1e9, pl.col("bound_by")
+    of_unit = ~by.is_in(["memory", "launch"])
+    stage = {"stage": pl.when(~pl.col("stage").is_in(OF_ANYTHING)).then("stage")} if "stage" in frame.columns else {}
+    drawn = pl.col("total_ns") >= _LEAST_DRAWN * pl.col("total_ns").sum()
+    return frame.with_columns(
+        kernel_name=pl.coalesce(pl.col("operator").str.split("::").list.last(), "kernel"),
+        dtype=pl.when(of_unit).then(by).otherwise(pl.Series(formats, dtype=pl.String)),
+        roof_flop_per_s=pl.when(by != "launch").then(rate), roof_share="share_of_bound",
+        bound=pl.when(of_unit).then(pl.lit("compute")).otherwise(by.replace("launch", "latency")),
+        arithmetic_intensity="intensity",
+        flop_per_s=pl.when(drawn).then(pl.col("tflop_per_s") * 1e12), duration_ns="total_ns", **stage,
+    )  # fmt: skip
+
+
+@draw.chart_of(
+    "llmprof.analyze.operators(trace) or speed_of_light(metrics)",
+    refuses="nothing has operations and memory traffic",
+    runs=False,
+)
 def roofline(
     frame: pl.DataFrame, *, peaks: str | hardware.Device | None = None, title: str | None = None
 ) -> alt.LayerChart:
-    """Every profiled launch under the roofs of its device, on logarithmic axes.
+    """Every operator of a recording, or every profiled launch, under the roofs of its device, on logarithmic axes.
 
-    Under the slope the memory bandwidth limits a kernel; under a flat roof the peak of its number type does. Launches
-    without floating-point operations are not drawn; the subtitle names them. The area of a point is its duration.
+    Under the slope the memory bandwidth limits a kernel; under a flat roof the peak of its number type does. What has
+    no floating-point operations is not drawn; the subtitle names it. The area of a point is its time.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        Rows of ``speed_of_light(metrics)``. With a column ``stage`` (of ``name_layers(metrics)``, joined by
-        ``kernel_id``) points have the colours and names of stages, else the colours of their bounds.
+        Rows of ``operators(trace)`` or of ``speed_of_light(metrics)``. With a column ``stage`` (of ``by=("stage",)``,
+        or of ``name_layers(metrics)``, joined by ``kernel_id``) points have the colours and names of stages, else the
+        colours of their bounds.
     peaks : str or Device, optional
         The device; the chart then has its roofs for all number types in the frame. By default the roofs follow from
         ``roof_flop_per_s``: a type has its flat roof if a launch of this type lies under it.
@@ -168,6 +216,8 @@ def roofline(
     LlmprofError
         The device is unknown.
     """
+    of_operators = "share_of_bound" in frame.columns
+    frame = _launches(frame) if of_operators else frame
     draw.require(frame, _COLUMNS, chart="roofline")
     by, missing = ("stage", "other") if "stage" in frame.columns else ("bound", "unknown")
     named = frame.with_columns(
@@ -177,8 +227,9 @@ def roofline(
     )
     rows = named.filter("drawable").sort("duration_ns", "function", descending=[True, False], maintain_order=True)
     if rows.is_empty():
-        raise draw.nothing("roofline", "no launch has floating-point operations and memory traffic")
-    rows = rows.with_columns(label=pl.col("group" if by == "stage" else "function"))
+        raise draw.nothing("roofline", "nothing has floating-point operations and memory traffic")
+    own = pl.when(pl.col("group") == missing).then("function").otherwise("group")
+    rows = rows.with_columns(label=own if by == "stage" else pl.col("function"))
     present = rows["group"].unique().sort().to_list()
     listed = {name: shade for name, shade in BOUNDS.items() if name in present}
     table = (
@@ -192,11 +243,14 @@ def roofline(
     marks = [*drawn, _points(rows, plane, table), *_labels(rows, plane, taken)]
     chart = theme.layered(*marks).properties(width=plane.width, height=_HEIGHT)
     longest = format_ns(draw.number(rows["duration_ns"].max()))
-    notes = [f"A point is a launch; its area is its duration, at most {longest}."]
+    what = "an operator with its shapes" if of_operators else "a launch"
+    notes = [f"A point is {what}; its area is its time, at most {longest}."]
     if not roofs.bandwidth and not roofs.peaks:
         notes.append("The roofs are not known.")
-    left_out = _left_out(named.filter(~pl.col("drawable")))
-    return theme.finish(chart, title or _headline(rows), [" ".join(notes), left_out] if left_out else notes)
+    rest = named.filter(~pl.col("drawable"))
+    left_out = _operators_left_out(rest) if of_operators else _left_out(rest)
+    among = " of what is drawn" if of_operators and left_out else ""
+    return theme.finish(chart, title or _headline(rows, among), [" ".join(notes), left_out] if left_out else notes)
 
 
 def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
@@ -295,7 +349,7 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
     return marks
 
 
-def _headline(rows: pl.DataFrame) -> str:
+def _headline(rows: pl.DataFrame, among: str) -> str:
     """The name on which most time is spent, and how near its launches come to their roof."""
     share, ns = pl.col("roof_share"), pl.col("duration_ns")
     finite = share.is_not_null() & share.is_finite()
@@ -305,12 +359,12 @@ def _headline(rows: pl.DataFrame) -> str:
     top = sums.sort("ns", "label", descending=[True, False]).row(0, named=True)
     name = shorten(top["label"], _MAX_NAME)
     if not top["known"]:
-        return f"{name} takes the most time; its roof is not known"
-    return f"{name} takes the most time, and reaches {theme.percent(100 * top['reached'])} of its roof"
+        return f"{name} takes the most time{among}; its roof is not known"
+    return f"{name} takes the most time{among}, and reaches {theme.percent(100 * top['reached'])} of its roof"
 
 
 def _left_out(rows: pl.DataFrame) -> str:
-    """Sentence on the launches that are not drawn: their kernels, number and time."""
+    """Sentence on what is not drawn: names, number and time."""
     if rows.is_empty():
         return ""
     none = (pl.col("flop_per_s") == 0).fill_null(value=False)
@@ -327,3 +381,24 @@ def _left_out(rows: pl.DataFrame) -> str:
         more = [f"{sums.height - _MAX_NAMED} more"] if sums.height > _MAX_NAMED else []
         sentences.append(f"Not drawn, {why}: {', '.join(names + more)}.")
     return " ".join(sentences)
+
+
+def _operators_left_out(rows: pl.DataFrame) -> str:
+    """Sentence on the operators that are not drawn: their time and names by reason."""
+    if rows.is_empty():
+        return ""
+    flops = pl.col("flops")
+    reasons = {
+        "without FLOPs": flops == 0,
+        "without known FLOPs": flops.is_null(),
+        f"each below {_LEAST_DRAWN:.2%} of the time": flops > 0,
+    }
+    parts = []
+    for why, chosen in reasons.items():
+        sums = rows.filter(chosen).group_by("function").agg(ns=pl.col("duration_ns").sum())
+        sums = sums.sort("ns", "function", descending=[True, False])
+        if sums.height:
+            names = [shorten(name, _MAX_LABEL) for name in sums["function"].head(_MAX_NAMED)]
+            more = f" and {sums.height - _MAX_NAMED} more" if sums.height > _MAX_NAMED else ""
+            parts.append(f"{format_ns(draw.number(sums['ns'].sum()))} {why} ({', '.join(names)}{more})")
+    return f"Not drawn: {'; '.join(parts)}."

@@ -12,6 +12,7 @@ import polars as pl
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog, roofline
 from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.replay.part import replayed_part
 from llmprof.charts.base.draw import NO_ROWS, extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
 from llmprof.report import cards, page
@@ -233,6 +234,16 @@ def _layer_timeline(trace: Trace) -> Drawn:
     return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
 
 
+def _operators(trace: Trace) -> Drawn:
+    part = replayed_part(trace, ())
+    frame = analyze.operators(part.trace, by=("stage",))
+    if frame["bound_ns"].null_count() == frame.height:
+        reasons = frame.filter(pl.col("category").ne_missing("collective"))["why"].drop_nulls()
+        raise AnalysisError(": ".join(["no operator has a bound", *reasons.head(1)]))
+    note = f"Drawn: {part.words}." if part.words else ""
+    return charts.roofline(frame, peaks=trace.meta["device"]), note
+
+
 BREAKDOWN = Drawing("breakdown", "time by phase and stage", _breakdown)
 CATEGORIES = Drawing("categories", "time by rank and category", _breakdown_by_category)
 LAYERS = Drawing("layers", "time of every layer in every step", _layer_heatmap)
@@ -246,6 +257,12 @@ CRITICAL_PATH = Drawing(
     "critical_path",
     "what sets the pace of a step",
     lambda trace: (charts.critical_path(analyze.critical_path(trace)), ""),
+)
+OPERATORS = Drawing("operators", "operators under the roofs of the device", _operators)
+OPPORTUNITIES = Drawing(
+    "opportunities",
+    "what a step would gain from operators nearer to their bounds",
+    lambda trace: (charts.opportunities(analyze.opportunities(trace)), ""),
 )
 LAUNCH_DELAY = Drawing("launch_delay", "delay from launch call to kernel start", _launch_delay)
 STEP_TIMELINE = Drawing("step_timeline", "timeline of one step", _step_timeline)

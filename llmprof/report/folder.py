@@ -155,6 +155,34 @@ def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -
     return Table("kernels", caption, columns, top, sortable=True, note=note)
 
 
+def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE) -> Table | Absent:
+    """All of a step of the phase with most time: what would gain most, and what would not."""
+    if not found.height:
+        return Absent("operators nearer to their bounds", captured=True, found="nothing lasted", hint="")
+    own = found.filter(pl.col("phase").eq_missing(pl.lit(found["phase"][0], dtype=pl.String)))
+    least = pl.col("gap_ns").rank("ordinal", descending=True).over("part") <= _MOST_OPPORTUNITIES
+    some = own.filter((pl.col("part") != "opportunity") | least)
+    opportunity = pl.col("part") == "opportunity"
+    name = pl.when(opportunity).then(pl.concat_str("stage", "operator", separator=": ", ignore_nulls=True))
+    some = some.with_columns(
+        name=name.otherwise(pl.concat_str(pl.col("part").cast(pl.String), "why", separator=": ", ignore_nulls=True))
+    )
+    columns = (
+        Column("name", "part of a step", "name"),
+        Column("time_ns", "time", "time"),
+        Column("share", "share of the step", "share"),
+        Column("share_of_bound", "of its bound", "share"),
+        Column("bound_by", "bound by"),
+        Column("gap_ns", "beyond 80 %", "time"),
+        Column("gain_ns", "a step gains", "time"),
+    )
+    phase = f" of {own['phase'][0]}" if own["phase"][0] not in (None, "other") else ""
+    caption = f"A step{phase} on rank {own['rank'][0]}, {text.counted(own['steps'][0], 'step')} on average"
+    note = "More are in opportunities.csv." if some.height < own.height else ""
+    return Table("opportunities", caption, columns, some, note=note)
+
+
+_MOST_OPPORTUNITIES: Final = 12
 _MOST_CHAINS: Final = 12
 
 

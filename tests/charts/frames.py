@@ -197,6 +197,18 @@ def profiled() -> pl.DataFrame:
 
 
 @cache
+def operated() -> pl.DataFrame:
+    """Rows of ``operators(trace, by=("stage",))`` of a bundled trace."""
+    return analyze.operators(sample("torch_transformers_generate"), by=("stage",))
+
+
+@cache
+def gained() -> pl.DataFrame:
+    """Rows of ``opportunities(trace)`` of the same trace."""
+    return analyze.opportunities(sample("torch_transformers_generate"))
+
+
+@cache
 def stalled() -> pl.DataFrame:
     """Rows as ``stalls(metrics)`` returns them, joined with the names, durations and stages of the launches."""
     rng = random.Random(6)

@@ -118,3 +118,22 @@ def test_labels_keep_apart(by_stage: bool, peaks: str | None) -> None:
     assert all(box.within(900, 430) for _, box in found)
     if by_stage:
         assert {"gate_up_proj", "down_proj", "attention", "norm"} <= {text for text, _ in found}
+
+
+def test_operators_are_points_under_the_roofs_of_their_own_bounds() -> None:
+    rows = frames.operated().filter(pl.col("flops") > 0)
+    rows = rows.filter(pl.col("total_ns") >= 0.0005 * frames.operated()["total_ns"].sum())
+    rows = rows.sort("total_ns", descending=True)
+    chart = charts.roofline(frames.operated(), peaks="NVIDIA H200")
+    points = specs.rows(chart, "point", "intensity")
+    assert [point["intensity"] for point in points] == pytest.approx(rows["intensity"].to_list())
+    assert [point["rate"] for point in points] == pytest.approx(rows["tflop_per_s"].to_list())
+    assert [point["roof_share"] for point in points] == pytest.approx(rows["share_of_bound"].to_list())
+    assert {"memory: 4.8 TB/s", "bf16: 989.5 TFLOP/s"} <= set(specs.texts(chart))
+    # without a device the roofs follow from the bounds
+    assert "memory: 4.8 TB/s" in specs.texts(charts.roofline(frames.operated()))
+    assert any(point["group"] == "gate_up_proj" for point in points)
+    by_bound = charts.roofline(frames.operated().drop("stage"))
+    assert {point["group"] for point in specs.rows(by_bound, "point", "group")} <= {"memory", "compute", "latency"}
+    with pytest.raises(LlmprofError):
+        charts.roofline(frames.operated().with_columns(tflop_per_s=pl.lit(None, dtype=pl.Float64)))

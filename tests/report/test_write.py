@@ -40,7 +40,7 @@ def test_csvs_hold_the_frames(written, small):
     assert kernels["total_ns"].sum() == small.kernels["dur_ns"].sum()
     assert set(by_name) == {
         "findings", "coverage", "steps", "layers", "overlap", "collectives", "idle", "launch_delay", "kernel_summary",
-        "ops_to_kernels", "fusion_candidates",
+        "ops_to_kernels", "fusion_candidates", "opportunities",
     }  # fmt: skip
 
 
@@ -52,7 +52,8 @@ def test_the_summary_is_for_programs(written, small):
     assert {row["measure"] for row in said["coverage"]} >= {"step", "stage", "category"}
     assert said["frames"]["steps"] == {"rows": 6, "written": 6}
     assert said["reading"]["events"] == 18
-    assert {one["found"] for one in said["absent"]} == {"the recording has 2 ranks, and a map of ranks is drawn from 8"}
+    found = {one["found"] for one in said["absent"] if "bound" not in one["found"]}
+    assert found == {"the recording has 2 ranks, and a map of ranks is drawn from 8"}
 
 
 @pytest.mark.usefixtures("quick")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.catalog import Analysis, Section
 from llmprof.analyze.intervals import clip, union_length
 from llmprof.analyze.replay.graph import Graph, graph
 from llmprof.analyze.replay.part import replayed_part
 from llmprof.analyze.replay.plan import Plan, periods
-from llmprof.analyze.replay.targets import KEY, TARGET, Found, below_target, saved_of, with_keys
+from llmprof.analyze.replay.targets import KEY, TARGET, Found, To, below_target, saved_of, with_keys
 from llmprof.analyze.replay.what_if import periods_of
 from llmprof.errors import LlmprofError, listed
 from llmprof.hardware import Device
@@ -41,12 +41,23 @@ _SCHEMA: Final = {
     help="each operator brought to 80 % of its bound: the gain of a step by a replay, and what remains of the step",
     view="opportunities",
     columns="phase part stage operator shapes time_ns share share_of_bound bound_by gap_ns gain_ns gain_share why",
+    only_with="ops",
+    reported=True,
+    section=Section(
+        "bounds",
+        "The work of each operator follows from its recorded shapes, its bound from that and the peaks of the device. "
+        "An operator under the slope is limited by memory, under a flat roof by arithmetic. The gain is of a step, "
+        "replayed with the operator at 80 % of its bound; what has no bound, is idle or is near its bound stays.",
+        question="Which operators are far from their bound, and what would they gain?",
+    ),
+    table="llmprof.report.folder:opportunities_table",
+    figures=("llmprof.report.figures:OPERATORS", "llmprof.report.figures:OPPORTUNITIES"),
     cached=False,
 )
 def opportunities(
     trace: Trace,
     *,
-    to: float | Literal["best"] = TARGET,
+    to: To = TARGET,
     baseline: Trace | None = None,
     rank: int | None = None,
     device: str | Path | Device | None = None,
@@ -109,7 +120,7 @@ def opportunities(
         raise LlmprofError(f"the target is {to}", expected='a share above 0, at most 1, or "best"')
     if rank is not None and rank not in trace.ranks:
         raise LlmprofError(f"there is no rank {rank} in the trace", expected=f"one of {listed(trace.ranks)}")
-    part = replayed_part(trace, None if rank is None else (rank,))
+    part = replayed_part(trace, () if rank is None else (rank,))
     found = below_target(part.trace, to, baseline, device)
     built = graph(part.trace)
     steps = _steps(built)
@@ -122,7 +133,7 @@ def opportunities(
     steps, work = steps.filter(rank=rank), work.filter(rank=rank)
     keys = _keys(work)
     gains = _gains(part.trace, found, keys, steps)
-    return _table(steps, work, keys, gains)
+    return _table(steps, work, keys, gains, to)
 
 
 def _steps(built: Graph) -> pl.DataFrame:
@@ -177,7 +188,7 @@ def _gains(trace: Trace, found: Found, keys: pl.DataFrame, steps: pl.DataFrame) 
     return pl.concat(frames)
 
 
-def _table(steps: pl.DataFrame, work: pl.DataFrame, keys: pl.DataFrame, gains: pl.DataFrame) -> pl.DataFrame:
+def _table(steps: pl.DataFrame, work: pl.DataFrame, keys: pl.DataFrame, gains: pl.DataFrame, to: To) -> pl.DataFrame:
     """The frame of :func:`opportunities` from the steps of a rank, its work in them, and the gains."""
     of_phase = steps.group_by("phase").agg(pl.col("rank").first(), steps=pl.len(), step_ns=pl.col("dur_ns").mean())
     work = work.join(keys, on=KEY, how="left", nulls_equal=True, maintain_order="left")
@@ -216,6 +227,7 @@ def _table(steps: pl.DataFrame, work: pl.DataFrame, keys: pl.DataFrame, gains: p
     rows = rows.join(of_phase, on="phase", nulls_equal=True)
     rows = rows.join(gains, on=["phase", "key"], how="left", nulls_equal=True)
     has_bound = pl.col("part").is_in(["opportunity", "others", "at target"])
+    target = pl.col("bound_ns") / (pl.col("time_ns") - pl.col("gap_ns")) if to == "best" else pl.lit(to)
     has_gap = has_bound | (pl.col("part") == "step")
     return (
         rows.with_columns(pl.when(has_bound).then("bound_ns"), pl.when(has_gap).then("gap_ns"))
@@ -225,7 +237,7 @@ def _table(steps: pl.DataFrame, work: pl.DataFrame, keys: pl.DataFrame, gains: p
         .with_columns(
             share=pl.col("time_ns") / pl.col("step_ns"), gain_share=pl.col("gain_ns") / pl.col("step_ns"),
             share_of_bound=pl.col("bound_ns") / pl.col("time_ns"),
-            target_share=pl.col("bound_ns") / (pl.col("time_ns") - pl.col("gap_ns")),
+            target_share=pl.when(pl.col("gap_ns") > 0, has_bound).then(target),
             part=pl.col("part").cast(pl.Enum(PARTS)), _phase=pl.col("step_ns") * pl.col("steps"),
         )
         .sort("_phase", "phase", "part", "gain_ns", "gap_ns", "time_ns", "operator", "shapes",

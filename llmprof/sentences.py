@@ -228,8 +228,10 @@ FINDINGS: Final = {
         for events that the profiler dropped.""",
     ),
     "idle_at_the_ends": Words(
-        """{{ in_part("the device runs nothing before its first event and after its last.") }}""",
-        "{{ before_ns|ns }} before and {{ after_ns|ns }} after them.",
+        """{% if on_host %}{{ in_part("no operator runs before the first one and after the last.") }}
+        {%- else %}{{ in_part("the device runs nothing before its first event and after its last.") }}{% endif %}""",
+        """{{ before_ns|ns }} before and {{ after_ns|ns }} after them.
+        {%- if started_in %} Before them the host is in {{ started_in }} ({{ started_in_share|share }}).{% endif %}""",
         """Start the profiler after loading and warm-up, or look at what the host does there: this time is no part of a
         steady run.""",
     ),

@@ -423,6 +423,20 @@ def test_between_operators() -> None:
     assert "Python" not in f"{other['detail']} {other['suggestion']}"
 
 
+def test_the_start_of_a_session_is_no_pause_between_operators() -> None:
+    """A session is loaded for 10 us and initialised for 80; then come three operators of 20 us with 30 between them."""
+    run = ops([("fc1_kernel_time", 100_000 + n * 50_000, 20_000, n) for n in range(3)])
+    start = labels([("model_loading", 0, 10_000), ("session_initialization", 10_000, 80_000)])
+    trace = Trace({"ops": run, "markers": start})
+    assert the(trace, "between_operators")["figure"] == 2 * 30_000
+    fact = the(trace, "idle_at_the_ends")
+    assert (fact["figure"], fact["severity"]) == (100_000, "info")
+    measure = waiting.outside(scope_of(trace))
+    assert measure is not None
+    assert measure.figures["started_in"] == "session_initialization"
+    assert measure.figures["started_in_share"] == pytest.approx(0.8)
+
+
 def test_copies() -> None:
     # of each 150 us a copy of 100 us runs alone; another runs beside the GEMM
     tables = decode([(GEMM, 50_000)] * 4, pause=100_000, lead=10_000)

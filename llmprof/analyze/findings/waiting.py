@@ -13,11 +13,12 @@ from llmprof.analyze.findings.reasons import REASONS
 from llmprof.analyze.findings.scope import Measure, Scope, apart, largest, middle, most, parts_of, total, worst
 from llmprof.analyze.findings.work import uneven_rule
 from llmprof.analyze.idle import launch_delay
-from llmprof.analyze.idle.host import call_kinds
+from llmprof.analyze.idle.host import call_kinds, host_spans, innermost_within
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.overlap import COMMUNICATION
 from llmprof.analyze.ranks import late_groups_of, latest_group, rank_groups
+from llmprof.analyze.steps.summary import IDLE_NOT_RECORDED
 
 LATE = ("host_bound", "launch")
 """Causes of idle time that earlier launches, or fewer calls, would remove."""
@@ -179,8 +180,8 @@ def unexplained(scope: Scope) -> Measure | None:
 
 
 def outside(scope: Scope) -> Measure | None:
-    """Recorded time before the first and after the last event of a device."""
-    if scope.steps is not None or scope.on_host:
+    """Recorded time before the first and after the last event of a device, or operator of a host without one."""
+    if scope.steps is not None:
         return None
     events = scope.events
     ends = events.group_by("rank").agg(
@@ -196,7 +197,13 @@ def outside(scope: Scope) -> Measure | None:
     if not both.height:
         return None
     rank, window = worst(both)
+    before = both.select("rank", "start_ns", dur_ns="before")
+    pieces, spans = innermost_within(before, host_spans(scope.trace).with_columns(thread=0), ["rank"])
+    who, share = most(pieces.with_columns(spans["name"][pieces["span"]].alias("who")), "who")
+    in_who = share * total(pieces, "dur_ns") / max(1.0, total(before, "dur_ns"))
     figures = {
+        "started_in": who if in_who >= MOSTLY else None,
+        "started_in_share": in_who,
         "before_ns": total(both, "before") / scope.parts,
         "after_ns": total(both, "after") / scope.parts,
     }
@@ -204,7 +211,7 @@ def outside(scope: Scope) -> Measure | None:
 
 
 def between_operators(scope: Scope) -> Measure | None:
-    """Time of a run on CPU in which none of its operators runs."""
+    """Time of a run on CPU in which none of its operators runs, from the first to the last of them."""
     if not scope.on_host:
         return None
     gaps = scope.pauses
@@ -214,7 +221,9 @@ def between_operators(scope: Scope) -> Measure | None:
         "median_ns": middle(gaps, "dur_ns"),
         "in_python": bool(scope.events["name"].str.starts_with("aten::").any()),
     }
-    return Measure(scope.time("idle"), figures, rank=rank, window_ns=window)
+    # what comes before the first operator and after the last is start-up and end: see outside
+    ns = scope.time("idle") - scope.time("idle", IDLE_NOT_RECORDED)
+    return Measure(ns, figures, rank=rank, window_ns=window)
 
 
 def share_in_graphs(scope: Scope) -> float:

@@ -227,6 +227,14 @@ FINDINGS: Final = {
         """Record the host's calls of all threads ({{ record_host }}), and look for other processes on the device and
         for events that the profiler dropped.""",
     ),
+    "left_out": Words(
+        """{% if copies_only %}{{ in_part("no copy runs; kernels were not recorded.") }}
+        {%- else %}{{ in_part("nothing in the file runs, but what does is not all in it.") }}{% endif %}""",
+        """{{ pauses|count("pause") }} in {{ part }}{% if copies_only %}: whether the device was idle in them is not
+        known.{% else %}: by the profiler's own record the kernels after them waited for less than half of them.
+        {%- endif %}""",
+        "Read the whole profile to see what ran there.",
+    ),
     "idle_at_the_ends": Words(
         """{% if on_host %}{{ in_part("no operator runs before the first one and after the last.") }}
         {%- else %}{{ in_part("the device runs nothing before its first event and after its last.") }}{% endif %}""",

@@ -31,7 +31,7 @@ _EVENTS: Final = (
 )  # fmt: skip
 _PAUSES: Final = (
     "rank", "device", "part", "start_ns", "dur_ns", "cause", "held_by", "held_kind", "doing", "doing_kind",
-    "sync_name", "who", "reason",
+    "sync_name", "who", "reason", "waited_ns",
 )  # fmt: skip
 
 

@@ -396,6 +396,17 @@ def test_between_queued_events() -> None:
     assert silent(together(QUIET), "between_queued_events")
 
 
+def test_left_out() -> None:
+    """Four kernels of 50 us, 1 ms apart; two of them waited 1 us by the profiler's record, one for all of the pause."""
+    run = kernels(["a", "b", "c", "d"], dur=LONG, pause=1_000_000)
+    chosen = run.with_columns(ascend_wait_ns=pl.Series([None, 1_000, 1_000_000, 1_000]))
+    trace = Trace({"kernels": chosen})
+    found = the(trace, "left_out")
+    assert (found["figure"], found["severity"]) == (2 * 999_000, "info")
+    assert the(trace, "unexplained_idle")["figure"] == 1_000_000 + 2 * 1_000
+    assert silent(Trace({"kernels": run}), "left_out")
+
+
 def test_idle_at_the_ends() -> None:
     # 100 us of host before the five kernels of 50 us, and 50 after them
     run = kernels(["acme"] * 5, start=100_000, dur=LONG)
@@ -845,13 +856,13 @@ def test_a_finding_carries_what_the_replay_predicts(sample_trace: Callable[[str]
 
 
 def test_no_gain_exceeds_the_time_of_its_finding() -> None:
-    """Two copies of 50 us with 200 us between them are all there is: without them the pause is still there."""
+    """Two copies of 50 us are all there is; whether kernels ran in the 200 us between them is not known."""
     copies = pl.DataFrame({"start_ns": [0, 250_000]}).with_columns(rank=0, device=0, dur_ns=LONG, name=pl.lit("copy"))
     copies = schema.conform(copies.with_columns(kind=pl.lit("DtoD")), "copies")
     found = findings(Trace({"copies": copies}))
-    assert found["rule"].to_list()[:2] == ["unexplained_idle", "copies"]
-    assert found["figure"].to_list()[:2] == [200_000, 100_000]
-    copy = found.row(1, named=True)
+    assert found["rule"].to_list()[:2] == ["copies", "left_out"]
+    assert found["figure"].to_list()[:2] == [100_000, 200_000]
+    copy = found.row(0, named=True)
     assert copy["change"] == "remove:copy"
     assert copy["predicted_ns"] == copy["predicted_high_ns"] == 100_000
 

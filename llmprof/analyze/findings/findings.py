@@ -35,6 +35,7 @@ _RULES: Final[tuple[Rule | plugins.Place, ...]] = (
     Rule("exposed_communication", waiting.exposed_communication, "collectives", 0.005),
     Rule("copies", work.copies, "attribute"),
     Rule("unexplained_idle", waiting.unexplained, "idle"),
+    Rule("left_out", waiting.left_out, "idle", info=True),
     Rule("idle_at_the_ends", waiting.outside, "activity", 0.05, info=True),
     Rule("between_operators", waiting.between_operators, "idle"),
     Rule("nccl_for_small_messages", waiting.nccl_for_small, "collectives", 0.002, follows_from="exposed_communication"),

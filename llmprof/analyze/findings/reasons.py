@@ -47,9 +47,10 @@ def pauses_of(parts: pl.DataFrame, spans: pl.DataFrame, kernels: pl.DataFrame | 
     """Parts of gaps (with their ``thread``) in pieces by what the host was in, and whether it has a reason.
 
     In place of ``doing, doing_kind`` of a whole part stand those of the piece, null where nothing was recorded, with
-    ``part`` (a number), ``who`` (the call or function that the device waits for) and ``reason``, its kind.
+    ``part`` (a number), ``who`` (the call or function that the device waits for) and ``reason``, its kind, and
+    ``waited_ns``, for which the kernel after it waited by the profiler's own record.
     """
-    parts = parts.with_row_index("part")
+    parts = _with_waits(parts, kernels).with_row_index("part")
     late = parts.filter(pl.col("cause").is_in(["host_bound", "launch", "sync"]))
     held = parts.filter((pl.col("cause") == "queued") & (pl.col("held_kind") == "call"))
     calls = spans.filter(pl.col("kind") == "call").join(
@@ -115,6 +116,18 @@ def _of_calls(held: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
         held["part"][pieces["window"]], pieces["start_ns"], pieces["dur_ns"], name.alias("doing"),
         kind.alias("doing_kind"), name, reasons_of(pl.DataFrame({"who": name, "kind": kind})).alias("reason"),
     ])  # fmt: skip
+
+
+def _with_waits(parts: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
+    """Add the time for which the kernel that ends each part waited; 0 in a file means that it was not measured."""
+    if kernels is None or "ascend_wait_ns" not in kernels.columns:
+        return parts.with_columns(waited_ns=pl.lit(None, dtype=pl.Int64))
+    waits = kernels.filter(pl.col("ascend_wait_ns") > 0).select(
+        "rank", next_name="name", _end="start_ns", waited_ns=pl.col("ascend_wait_ns").cast(pl.Int64)
+    )
+    ends = parts.with_columns(_end=pl.col("start_ns") + pl.col("dur_ns"))
+    key = ["rank", "next_name", "_end"]
+    return ends.join(waits.unique(key), on=key, how="left", maintain_order="left").drop("_end")
 
 
 def _uncovered(parts: pl.DataFrame, pieces: pl.DataFrame) -> pl.DataFrame:

@@ -164,9 +164,8 @@ def between_queued(scope: Scope) -> Measure | None:
 
 def unexplained(scope: Scope) -> Measure | None:
     """Idle time that nothing recorded explains."""
-    if scope.on_host:
-        return None
-    gaps = _idle(scope, "queued", "unknown").filter((pl.col("cause") == "unknown") | pl.col("held_kind").is_null())
+    gaps, beyond = _without_cause(scope)
+    gaps = gaps.with_columns(pl.col("dur_ns") - beyond).filter(pl.col("dur_ns") > 0)
     if not gaps.height:
         return None
     rank, window = worst(gaps)
@@ -175,8 +174,35 @@ def unexplained(scope: Scope) -> Measure | None:
         "launched_share": launched / max(1.0, total(gaps, "dur_ns")),
         "pauses": gaps.height / scope.parts,
     }
-    where = "cause = 'unknown' OR (cause = 'queued' AND held_kind IS NULL)"
-    return Measure(total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, by_rank=gaps)
+    return Measure(total(gaps, "dur_ns"), figures, where=UNKNOWN, rank=rank, window_ns=window, by_rank=gaps)
+
+
+def left_out(scope: Scope) -> Measure | None:
+    """Time between events in which others ran that are not in the file, or may have run, as none of their kind is."""
+    gaps, beyond = _without_cause(scope)
+    gaps = gaps.with_columns(dur_ns=beyond).filter(pl.col("dur_ns") > 0)
+    if not gaps.height:
+        return None
+    rank, window = worst(gaps)
+    figures = {"pauses": gaps.height / scope.parts, "copies_only": not _has_kernels(scope)}
+    return Measure(total(gaps, "dur_ns"), figures, gain_ns=0.0, where=UNKNOWN, rank=rank, window_ns=window)
+
+
+UNKNOWN: Final = "cause = 'unknown' OR (cause = 'queued' AND held_kind IS NULL)"
+
+
+def _without_cause(scope: Scope) -> tuple[pl.DataFrame, pl.Expr]:
+    """Idle time that nothing explains, and the part of it in which the device was not idle, or may not have been."""
+    gaps = _idle(scope, "queued", "unknown").filter((pl.col("cause") == "unknown") | pl.col("held_kind").is_null())
+    if not _has_kernels(scope):
+        return gaps, pl.when(pl.col("cause") == "unknown").then("dur_ns").otherwise(0)
+    beyond = pl.col("dur_ns") - pl.col("waited_ns")
+    # two records of one pause differ by the time that the profiler takes
+    return gaps, pl.when(beyond >= pl.col("dur_ns") / 2).then(beyond).otherwise(0)
+
+
+def _has_kernels(scope: Scope) -> bool:
+    return bool((scope.events["source"] == "kernel").any())
 
 
 def outside(scope: Scope) -> Measure | None:

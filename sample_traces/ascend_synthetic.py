@@ -21,6 +21,7 @@ Where the durations come from:
   (tensor_cast/device.py, A3_752T_128G_DIE; in bf16 it has 353.9); the efficiencies and the least time are
   ASSUMPTIONS, and so are 8 experts a rank, two ranks and 60 GB/s between them with 12 us of latency;
 * the host needs 5 us for an operator and the task queue 3 us for its launch: ASSUMPTIONS;
+* frequency, HBM, LLC and QoS counters and the frames of call stacks: ASSUMPTIONS;
 * stages have the names of llmprof: a ReduceScatter behind the experts is their ``combine``;
 * ranks differ by a fixed pseudo-random +-2 %: an ASSUMPTION.
 

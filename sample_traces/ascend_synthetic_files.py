@@ -13,7 +13,8 @@ from ascend_synthetic import COMMUNICATION_STREAM, GROUP, PEAK_FLOPS, RANKS, Pla
 
 MAIN, QUEUE = 4001, 4002
 PROCESS = {"Python": 4001, "CANN": 900_000, "Ascend Hardware": 900_032, "AI Core Freq": 900_064, "HBM": 900_096,
-           "Communication": 900_128, "NPU MEM": 900_160, "Overlap Analysis": 900_192}  # fmt: skip
+           "Communication": 900_128, "NPU MEM": 900_160, "Overlap Analysis": 900_192, "LLC": 900_224,
+           "QoS": 900_256}  # fmt: skip
 NONE = 4294967295
 CYCLES_PER_US, CORES = 1800, 24
 MODEL_BYTES = 24 << 30
@@ -88,6 +89,22 @@ def counters_of(p: Placed) -> dict[str, float]:
         "aiv_vec_ratio": 0.0 if is_cube else 0.25,
         "cube_utilization(%)": round(100 * min(1.0, cube), 3),
     }
+
+
+def sampled(p: Placed) -> dict[str, float]:
+    """What the counters of the device say while a kernel runs: assumptions, in MB/s but for the hit rate."""
+    read = 400_000.0 if p.kernel.core == "AI_CORE" else 90_000.0
+    hit = 0.4 if p.kernel.core == "AI_CORE" else 0.8
+    return {"HBM": read, "LLC": read / (1 - hit), "hit": hit, "QoS": read / 64}
+
+
+def stack_of(p: Placed) -> list[str]:
+    """Call stack of the operator of a kernel, innermost frame first."""
+    where = "head" if p.kernel.layer is None else "decoder_layer"
+    return [
+        f"model.py(30): {p.kernel.stage}", f"model.py(20): {where}",
+        "model.py(10): forward", "engine.py(10): execute_model",
+    ]  # fmt: skip
 
 
 def steps_of(run: Run, rank: int) -> list[dict[str, Any]]:
@@ -261,7 +278,9 @@ def timeline(run: Run, rank: int, mine: list[Placed]) -> list[dict[str, Any]]:
             at = (event["thread"], event["name"], event["start"], event["dur"])
             if level == "op":
                 dims = p.kernel.shapes[0].replace(";", ";\r\n")
-                span("Python", *at, cat="cpu_op", args={"Sequence number": -1, "Input Dims": dims})
+                stack = ";\r\n".join(stack_of(p))
+                about = {"Sequence number": -1, "Input Dims": dims, "Call stack": stack}
+                span("Python", *at, cat="cpu_op", args=about)
             elif level in ("Enqueue", "Dequeue"):
                 span("Python", *at, cat=level.lower(), args={"correlation_id": number})
             else:
@@ -293,9 +312,13 @@ def timeline(run: Run, rank: int, mine: list[Placed]) -> list[dict[str, Any]]:
         lanes = ("Computing", "Communication", "Communication(Not Overlapped)", "Free")
         span("Overlap Analysis", lanes.index(name), name, start, end - start)
     for p in mine[::40]:
+        seen = sampled(p)
         for where, name, value in (
             ("AI Core Freq", "AI Core Freq", {"MHz": CYCLES_PER_US}),
-            ("HBM", "HBM 0/Read", {"Read(MB/s)": 400_000.0 if p.kernel.core == "AI_CORE" else 90_000.0}),
+            ("HBM", "HBM 0/Read", {"Read(MB/s)": seen["HBM"]}),
+            ("LLC", "LLC 0 Read/Throughput", {"Throughput(MB/s)": seen["LLC"]}),
+            ("LLC", "LLC 0 Read/Hit Rate", {"Hit Rate(%)": seen["hit"]}),
+            ("QoS", "QoS OTHERS", {"value": seen["QoS"]}),
             ("NPU MEM", "APP/HBM", {"KB": (MODEL_BYTES + (1 << 30)) / 1024}),
         ):
             events.append({"ph": "C", "name": name, "pid": PROCESS[where], "tid": 0, "ts": us(p.start), "args": value})
@@ -370,7 +393,7 @@ def write_database(run: Run, rank: int, output: Path) -> None:
     mine = [p for p in run.placed if p.rank == rank]
     out = Writer(output / f"ascend_pytorch_profiler_{rank}.db")
     thread = {MAIN: (PROCESS["Python"] << 32) + MAIN, QUEUE: (PROCESS["Python"] << 32) + QUEUE}
-    tasks, compute, calls, parts, api, cann, links, pmu = [], [], [], [], [], [], [], []
+    tasks, compute, calls, parts, api, cann, links, pmu, chains = [], [], [], [], [], [], [], [], []
     number = 0
     for item, p in enumerate(mine):
         number += 1
@@ -407,19 +430,22 @@ def write_database(run: Run, rank: int, output: Path) -> None:
             span = (ns(event["start"]), ns(event["start"] + event["dur"]))
             if event["kind"] == "op":
                 dims = out.text(p.kernel.shapes[0].replace(";", ";\r\n"))
-                api.append((*map(str, span), thread[MAIN], item, out.text(event["name"]), None, dims, 50001))
+                api.append((*map(str, span), thread[MAIN], item, out.text(event["name"]), None, dims, 50001, item))
                 links.append((item, connection))
+                chains += [(item, out.text(frame), depth) for depth, frame in enumerate(stack_of(p))]
             elif event["kind"] in ("Enqueue", "Dequeue"):
-                api.append((*map(str, span), thread[event["thread"]], item, out.text(event["name"]), None, None, 50002))
+                api.append((*map(str, span), thread[event["thread"]], item, out.text(event["name"]), None, None, 50002,
+                            None))  # fmt: skip
             else:
                 level = {"acl": 20000, "node": 10000, "hccl": 5500}[event["kind"]]
                 plain = event["name"].partition("@")[2]
                 known = connection if level != 20000 else NONE
                 cann.append((*span, level, thread[event["thread"]], known, out.text(plain)))
     for _, _, label, begin, end in (s for s in run.steps if s[0] == rank):
-        api.append((str(ns(begin)), str(ns(end)), thread[MAIN], None, out.text(label), None, None, 50001))
+        api.append((str(ns(begin)), str(ns(end)), thread[MAIN], None, out.text(label), None, None, 50001, None))
     for _, step, begin, end in (s for s in run.synchronised if s[0] == rank):
-        api.append((str(ns(begin)), str(ns(end)), thread[MAIN], None, out.text("aten::to"), None, out.text("64"), 50001))
+        api.append((str(ns(begin)), str(ns(end)), thread[MAIN], None, out.text("aten::to"), None, out.text("64"), 50001,
+                    None))  # fmt: skip
         cann.append((ns(begin + 1), ns(end - 1), 20000, thread[MAIN], 50 + step,
                      out.text("aclrtSynchronizeStreamWithTimeout")))  # fmt: skip
     used = memory_of(run, rank)
@@ -441,13 +467,22 @@ def write_database(run: Run, rank: int, output: Path) -> None:
     out.table("CANN_API", "startNs INTEGER, endNs INTEGER, type INTEGER, globalTid INTEGER, connectionId INTEGER, "
               "name INTEGER", cann)  # fmt: skip
     out.table("PYTORCH_API", "startNs TEXT, endNs TEXT, globalTid INTEGER, connectionId INTEGER, name INTEGER, "
-              "inputDtypes INTEGER, inputShapes INTEGER, type INTEGER", api)  # fmt: skip
+              "inputDtypes INTEGER, inputShapes INTEGER, type INTEGER, callchainId INTEGER", api)  # fmt: skip
+    out.table("PYTORCH_CALLCHAINS", "id INTEGER, stack INTEGER, stackDepth INTEGER", chains)
     out.table("CONNECTION_IDS", "id INTEGER, connectionId INTEGER", links)
     out.table("TASK_PMU_INFO", "globalTaskId INTEGER, name INTEGER, value NUMERIC", pmu)
     out.table("ENUM_HCCL_LINK_TYPE", "id INTEGER, name TEXT", [(0, "ON_CHIP"), (1, "HCCS"), (65535, "INVALID_TYPE")])
     out.table("ENUM_HCCL_TRANSPORT_TYPE", "id INTEGER, name TEXT", [(0, "SDMA")])
     out.table("AICORE_FREQ", "deviceId INTEGER, timestampNs NUMERIC, freq INTEGER",
               [(rank, ns(p.start), CYCLES_PER_US) for p in mine[::40]])  # fmt: skip
+    read, others, mb = out.text("read"), out.text("OTHERS"), 1 << 20
+    seen = [(ns(p.start), sampled(p)) for p in mine[::40]]
+    out.table("HBM", "deviceId INTEGER, timestampNs INTEGER, bandwidth NUMERIC, hbmId INTEGER, type INTEGER",
+              [(rank, at, now["HBM"] * mb, 0, read) for at, now in seen])  # fmt: skip
+    out.table("LLC", "deviceId INTEGER, llcId INTEGER, timestampNs INTEGER, hitRate REAL, throughput INTEGER, "
+              "mode INTEGER", [(rank, 0, at, 100 * now["hit"], now["LLC"] * mb, read) for at, now in seen])  # fmt: skip
+    out.table("QOS", "deviceId INTEGER, timestampNs INTEGER, eventName INTEGER, bandwidth NUMERIC",
+              [(rank, at, others, now["QoS"]) for at, now in seen])  # fmt: skip
     out.table("MEMORY_RECORD", "component INTEGER, timestamp INTEGER, totalAllocated INTEGER, totalReserved INTEGER, "
               "deviceId INTEGER", [(out.text("PTA"), ns(a), after, reserved, rank) for a, _, _, after in used])  # fmt: skip
     out.table("OP_MEMORY", "name INTEGER, size INTEGER, allocationTime INTEGER, releaseTime INTEGER, "

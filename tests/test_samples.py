@@ -3,6 +3,8 @@ import hashlib
 import math
 import re
 import shutil
+import subprocess
+import sys
 
 import msgspec
 import polars as pl
@@ -32,6 +34,13 @@ _HOST_NAME = re.compile(rb'"host_?name"\s*:\s*"([^"]*)"')
 @pytest.fixture(params=NAMES)
 def name(request) -> str:
     return request.param
+
+
+def test_the_script_that_recorded_the_samples_of_vllm_starts_and_names_them():
+    done = subprocess.run([sys.executable, ROOT / "record.py", "--help"], capture_output=True, text=True, check=True)
+    named = re.findall(r"# (\w+)$", done.stdout, re.MULTILINE)
+    assert "torch_tp4_eager_custom_allreduce" in named
+    assert set(named) <= set(NAMES)
 
 
 def test_every_folder_is_a_sample_that_says_where_it_comes_from(name):

@@ -114,6 +114,18 @@ def test_committed_notebooks_are_executed_and_clean(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
+def test_papermill_lists_each_parameter_with_its_type_and_meaning(path, caplog):
+    (cell,) = [c for c in nbformat.read(path, as_version=4).cells if c.metadata.get("tags") == ["parameters"]]
+    found = papermill.inspect_notebook(str(path))
+    assert list(found) == [re.match(r"\w+", line)[0] for line in cell.source.splitlines()]
+    assert {one["inferred_type_name"] for one in found.values()} <= {"str", "int"}
+    assert all(one["help"] for one in found.values())
+    takes_no_trace = ("03_launch_and_sweep", "07_operator_timing", "08_hardware_and_scaling")
+    assert ("trace" in found) == (path.stem not in takes_no_trace)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
 def test_the_text_names_no_device_model_or_figure_of_a_recording(path):
     """It explains how to read a picture, and holds for any recording."""
     devices = r"\b(?:[HABV]\d{2,3}0|L40S?|MI\d{3}\w?|910[A-D]\d?)\b"
@@ -142,8 +154,9 @@ def test_no_cell_needs_a_name_of_a_cell_that_may_refuse(path):
 def test_a_cell_that_a_recording_has_no_data_for_says_so_and_the_next_ones_run(tmp_path):
     executed = execute("01_gpu_timeline", tmp_path, trace=str(SAMPLES / "torch_cpu_tp2_layer_annotations"))
     outputs = [output for cell in executed.cells for output in cell.get("outputs", [])]
-    (said,) = [output.data["text/markdown"] for output in outputs if "text/markdown" in output.get("data", {})]
-    assert "this capture holds no kernels" in said
+    said = [output.data["text/markdown"] for output in outputs if "text/markdown" in output.get("data", {})]
+    assert len(said) == 2
+    assert all("this capture holds no kernels" in one for one in said)
     assert executed.cells[-2].execution_count is not None
     assert not [output for output in outputs if output.output_type == "error"]
 
@@ -157,10 +170,10 @@ def test_explorers_have_a_picture_each(tmp_path):
 
 # Of its own recordings a notebook refuses nothing: (data frames, charts, widgets) that it shows.
 OWN = {
-    "01_gpu_timeline": (7, 8, 0),
+    "01_gpu_timeline": (9, 8, 0),
     "02_kernel_drilldown": (2, 5, 0),
     "04_explorers": (3, 0, 7),
-    "05_npu_timeline": (10, 4, 0),
+    "05_npu_timeline": (10, 6, 0),
     "06_roofline": (1, 4, 0),
     "07_operator_timing": (8, 3, 0),
     "08_hardware_and_scaling": (5, 5, 0),
@@ -182,14 +195,15 @@ def test_a_notebook_shows_all_of_its_own_recordings(here, name):
 _REAL = "chrome/tracelens/mi300__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz"
 OTHERS = [
     ("01_gpu_timeline", "torch_tp1_cudagraph", 1),  # no collective
-    ("01_gpu_timeline", "nsys_transformers_generate", 2),  # no operators either
-    ("01_gpu_timeline", "ascend/msinsight_level1/text", 3),  # no layers: a training step
-    ("01_gpu_timeline", _REAL, 1),
+    ("01_gpu_timeline", "nsys_transformers_generate", 3),  # no operators either
+    ("01_gpu_timeline", "ascend/msinsight_level1/text", 4),  # no layers: a training step; no name of the device
+    ("01_gpu_timeline", _REAL, 2),  # the multiprocessors of a part of a device are not known
     ("02_kernel_drilldown", "torch_cpu_tp2_layer_annotations", 2),  # no model named, no kernel to profile
     ("04_explorers", "torch_tp1_eager", 0),
     ("04_explorers", "ascend/msinsight_level1/text", 0),
     ("05_npu_timeline", "ascend/msinsight_level1/text", 1),
-    ("05_npu_timeline", "torch_tp1_cudagraph", 5),  # a recording of a GPU
+    ("05_npu_timeline", "../strangers/ascend/msinsight_st_level2", 6),  # training of an LLM, without operators
+    ("05_npu_timeline", "torch_tp1_cudagraph", 7),  # a recording of a GPU
     ("06_roofline", "torch_tp1_cudagraph", 3),
     ("09_many_ranks", "torch_tp4_eager_nccl", 1),  # no groups
     ("10_what_would_i_gain", "torch_cpu_tp2_layer_annotations", 0),
@@ -203,6 +217,24 @@ def test_a_notebook_reads_other_recordings(here, request, name, recording, refus
     path = request.getfixturevalue("shared") / "real" / recording if "/" in recording else SAMPLES / recording
     done = here(name, trace=str(path))
     assert len(done.refused) == refusals, done.refused
+
+
+@pytest.mark.slow
+def test_calls_of_an_attention_and_the_share_of_the_device_that_a_grid_fills(here):
+    done = here("01_gpu_timeline")
+    (calls,) = [frame for frame in done.of("DataFrame") if "inside" in frame.columns]
+    assert calls["name"].to_list() == [
+        "aten::empty", *["aten::view"] * 4, "vllm::unified_kv_cache_update", "vllm::unified_attention_with_output",
+        "aten::view", "aten::linear",
+    ]  # fmt: skip
+    assert calls["kernels"].to_list() == [0, 0, 0, 0, 0, 1, 2, 0, 1]
+    (filled,) = [frame for frame in done.of("DataFrame") if "filled_sms" in frame.columns]
+    # of the 132 SMs of an H200; the split-K attention has a block for each
+    assert filled.filter(stage="attention")["filled_sms"].to_list() == [1.0, pytest.approx(1 / 132)]
+    (sides,) = [frame for frame in done.of("DataFrame") if "article_host_us" in frame.columns]
+    late = sides.filter(rank=3, phase="decode").row(0, named=True)
+    assert late["host_over_busy"] == pytest.approx(late["host_dur_us"] / late["busy_us"])
+    assert sides["article_host_us"].unique().to_list() == [700]
 
 
 @pytest.mark.slow

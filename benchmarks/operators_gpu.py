@@ -79,11 +79,18 @@ def scaled_mm(m: int, n: int, k: int) -> Maker:
     return make
 
 
-def attention(batch: int, heads: int, queries: int, keys: int, size: int = 128, *, causal: bool = False) -> Maker:
+def attention(batch: int, heads: int, queries: int, keys: int, *, causal: bool = False, flash: bool = False) -> Maker:
     def make(torch: Any, device: str) -> tuple[Callable[..., Any], list[Any]]:
-        q, k, v = (_random(torch, device, batch, heads, length, size) for length in (queries, keys, keys))
-        sdpa = torch.nn.functional.scaled_dot_product_attention
-        return lambda q, k, v: sdpa(q, k, v, is_causal=causal), [q, k, v]
+        q, k, v = (_random(torch, device, batch, heads, length, 128) for length in (queries, keys, keys))
+        sdpa, only = torch.nn.functional.scaled_dot_product_attention, torch.nn.attention
+
+        def run(q: Any, k: Any, v: Any) -> Any:
+            if not flash:
+                return sdpa(q, k, v, is_causal=causal)
+            with only.sdpa_kernel(only.SDPBackend.FLASH_ATTENTION):
+                return sdpa(q, k, v, is_causal=causal)
+
+        return run, [q, k, v]
 
     return make
 
@@ -165,7 +172,7 @@ def rows_of(function: str, tokens: int, size: int = 4096, table: int = 128256) -
 CASES: Final[dict[str, tuple[str, Maker, Maker]]] = {
     # name: what slows it on 132 multiprocessors, as it is, and with that removed
     "gemm 144 tiles": ("waves", mm(1536, 3072, 8192), mm(1408, 3072, 8192)),
-    "gemm 272 tiles": ("waves", mm(2176, 4096, 4096), mm(2112, 4096, 4096)),
+    "gemm 272 tiles": ("padding", mm(2176, 4096, 4096), mm(2304, 4224, 4096)),
     "gemm 160 tiles": ("waves", mm(2048, 2560, 8192), mm(2048, 2112, 8192)),
     "gemm m 4100": ("waves", mm(4224, 4224, 4096), mm(4224, 4096, 4096)),
     "gemm m 136": ("padding", mm(136, 16896, 8192), mm(256, 16896, 8192)),
@@ -177,9 +184,12 @@ CASES: Final[dict[str, tuple[str, Maker, Maker]]] = {
     "gemm decode": ("start", mm(8, 1024, 1024), mm(8, 16384, 16384)),
     "gemm decode many": ("start", mm(16, 4096, 4096), mm(16, 32768, 8192)),
     "gemm odd n": ("alignment", mm(4096, 4095, 4096), mm(4096, 4096, 4096)),
-    "gemm fp32": ("type", mm(4096, 4096, 4096, "float32"), mm(4096, 4096, 4096, "float32", tf32=True)),
+    "gemm fp32 144 tiles": ("waves", mm(1536, 1536, 4096, "float32"), mm(1408, 1536, 4096, "float32")),
+    "gemm fp32 n 130": ("padding", mm(8448, 130, 4096, "float32"), mm(8448, 256, 4096, "float32")),
     "gemm large": ("none", mm(8192, 8192, 8192), mm(8192, 8448, 8192)),
     "bmm small": ("few_blocks", bmm(16, 128, 128, 128), bmm(1056, 128, 128, 128)),
+    "bmm 144": ("waves", bmm(144, 128, 256, 4096), bmm(132, 128, 256, 4096)),
+    "bmm 136 square": ("waves", bmm(136, 256, 128, 2048), bmm(132, 256, 128, 2048)),
     "addmm bias": ("waves", addmm(1536, 3072, 8192), addmm(1408, 3072, 8192)),
     "fp8 144 tiles": ("waves", scaled_mm(1536, 3072, 8192), scaled_mm(1408, 3072, 8192)),
     "fp8 m 144": ("padding", scaled_mm(144, 16896, 16384), scaled_mm(256, 16896, 16384)),
@@ -187,6 +197,14 @@ CASES: Final[dict[str, tuple[str, Maker, Maker]]] = {
     "attention prefill": ("none", attention(4, 33, 4096, 4096, causal=True), attention(8, 33, 4096, 4096, causal=True)),
     "attention few heads": ("few_blocks", attention(1, 8, 1024, 4096), attention(4, 33, 1024, 4096)),
     "attention 136 blocks": ("waves", attention(1, 34, 512, 4096), attention(1, 33, 512, 4096)),
+    "attention 17 heads": ("waves", attention(1, 17, 1024, 4096), attention(1, 33, 512, 4096)),
+    "attention 136 flash": ("waves", attention(1, 34, 512, 4096, flash=True), attention(1, 33, 512, 4096, flash=True)),
+    "attention 129": ("padding", attention(8, 33, 129, 8192), attention(8, 33, 256, 8192)),
+    "attention 130 flash": (
+        "padding",
+        attention(8, 33, 130, 8192, flash=True),
+        attention(8, 33, 256, 8192, flash=True),
+    ),
     "attention decode": ("few_blocks", attention(1, 32, 1, 16384), attention(16, 33, 1, 16384)),
     "attention short": ("start", attention(1, 32, 64, 64), attention(64, 33, 1024, 1024)),
     "conv small": ("few_blocks", conv(1, 256, 28, 256), conv(64, 256, 28, 256)),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from llmprof import names
 from llmprof.analyze.activity import CAPTURED
 from llmprof.analyze.catalog import Analysis, Section, per_trace
+from llmprof.analyze.groups import is_sorted, row_numbers
 from llmprof.analyze.layers.attribution import attribute, labelled
 from llmprof.analyze.nesting import innermost
 from llmprof.analyze.replay.slack import with_slack
@@ -301,14 +303,36 @@ def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     return events.hstack(found).with_columns(match=rows["match"])
 
 
+def _last_with_id(events: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
+    """Row of the operator with the identifier of each event; of several, the last to begin is the innermost."""
+    found = np.full(events.height, -1, dtype=np.int64)
+    if not is_sorted(ops, ["rank", "start_ns"]):
+        ops = ops.with_row_index("_row").sort("start_ns", maintain_order=True)
+    for rank in ops["rank"].unique():
+        of_rank, here = ((frame["rank"] == rank) & frame["op_id"].is_not_null() for frame in (ops, events))
+        ids, wanted = ops["op_id"].filter(of_rank).to_numpy(), events["op_id"].filter(here).to_numpy()
+        if not len(ids) or not len(wanted):
+            continue
+        rows = ops["_row"].filter(of_rank).to_numpy() if "_row" in ops.columns else np.flatnonzero(of_rank.to_numpy())
+        if int(ids.max()) - int(ids.min()) > 8 * len(ids) + (1 << 20):  # far apart: number them
+            distinct, ids = np.unique(ids, return_inverse=True)
+            at = np.searchsorted(distinct, wanted)
+            wanted = np.where(distinct[np.minimum(at, len(distinct) - 1)] == wanted, at, -1)
+        low = int(ids.min())
+        row_of = np.full(int(ids.max()) - low + 1, -1, dtype=np.int64)
+        row_of[ids - low] = rows
+        some = (wanted >= low) & (wanted <= int(ids.max()))
+        found[np.flatnonzero(here.to_numpy())[some]] = row_of[wanted[some] - low]
+    return row_numbers(found)
+
+
 def operator_rows(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     """For each device event the row of its operator in ``ops``, and ``match``: by ``id``, by ``time``, or null."""
     numbered = events.select("rank", "op_id", "launch_start_ns", "launch_thread").with_row_index("_event")
-    ids = ops.select("rank", "op_id", "start_ns").with_row_index("row")
-    by_id = numbered.join(ids, on=["rank", "op_id"], how="left", maintain_order="left")
-    if by_id.height > numbered.height:  # one id, several operators: the last to begin is the innermost
-        by_id = by_id.sort("_event", "start_ns", maintain_order=True).unique("_event", keep="last", maintain_order=True)
+    by_id = numbered.with_columns(row=_last_with_id(numbered, ops))
     rest = by_id.filter(pl.col("row").is_null() & pl.col("launch_start_ns").is_not_null())
+    if by_id["row"].null_count() < by_id.height:  # joined by identifier: without one, no operator launched it
+        rest = rest.filter(pl.col("op_id").is_not_null())
     row, match = by_id["row"], pl.when(pl.col("row").is_not_null()).then(pl.lit("id"))
     found = by_id.select("row", match=match)
     if rest.is_empty():

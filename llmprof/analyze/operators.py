@@ -15,7 +15,7 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.kernels import operator_rows
 from llmprof.analyze.layers.attribution import labelled
 from llmprof.analyze.nesting import innermost, outermost
-from llmprof.analyze.shortfall import CAUSES, Launch, shortfall
+from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
 from llmprof.analyze.steps.labels import batches
 from llmprof.analyze.steps.steps import steps
 from llmprof.arguments import Columns
@@ -191,14 +191,17 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, keep: pl.Series) -> pl.Series:
     """
     kinds = {name: kind_of(name) for name in ops["name"].unique().to_list()}
     known = ops["name"].is_in([name for name, kind in kinds.items() if kind]).to_numpy()
-    covers = ops["name"].is_in([name for name, kind in kinds.items() if kind and kind.whole])
-    whole = np.flatnonzero((covers & ops["shapes"].is_not_null()).to_numpy())
+    names = [name for name, kind in kinds.items() if kind and kind.whole]
+    whole = np.flatnonzero((ops["name"].is_in(names) & ops["shapes"].is_not_null()).to_numpy())
     launching = np.zeros(ops.height, dtype=np.bool_)
     launching[direct.drop_nulls().to_numpy()] = True
     spans = ops.select("rank", "start_ns", "dur_ns", thread=pl.col("thread").fill_null(-1))
     owner = np.arange(ops.height, dtype=np.uint32)
     around = (np.flatnonzero(known), spans[whole].with_columns(_row=whole).pipe(outermost, _THREAD)["_row"].to_numpy())
+    start, end = (spans.select(at).to_series().to_numpy() for at in ("start_ns", pl.col("start_ns") + pl.col("dur_ns")))
     for inner, outer in zip((np.flatnonzero(launching & ~known), np.flatnonzero(launching)), around, strict=True):
+        at = np.sort(start[inner])
+        outer = outer[np.searchsorted(at, start[outer]) < np.searchsorted(at, end[outer], side="right")]
         if len(inner) and len(outer):
             found = innermost(spans[inner], spans[outer], _THREAD, at="start_ns", name="_at")
             longer = spans["dur_ns"][outer][found["_at"]] >= found["dur_ns"]  # not one that begins at the same time
@@ -256,32 +259,40 @@ def _rows(
     ).group_by("row", "kernel").agg(pl.col("dur_ns").sum().alias("main_ns"), pl.col("category", *_PLACE).first()).sort(
         "main_ns", descending=True
     ).unique("row", keep="first")  # fmt: skip
-    longest = longest.drop(_PLACE).with_columns(blocks=_blocks(trace, longest))
+    launches = _launches(trace, longest)
+    longest = longest.drop(_PLACE).hstack(launches)
     rows = numbered.drop("_call").join(timed, on="row").join(longest, on="row")
     rows = rows.with_columns(pl.col(*_TEXTS, "kernel").cast(pl.String))
     least = events.select(pl.col("dur_ns").filter(pl.col("dur_ns") > 0).min()).item()
     each = _work(rows, coded, ops, sums, _Bound(peaks, no_peaks, float(least or 0)))
-    rows = rows.drop("labelled", "alone", "_event", "owner", "replayed", "main_ns", "blocks").join(each, on="row")
+    rows = rows.drop("labelled", "alone", "_event", "owner", "replayed", "main_ns", *launches.columns).join(
+        each, on="row"
+    )
     return _shares(rows, events, groups), coded.select("call", "row")
 
 
-def _blocks(trace: Trace, places: pl.DataFrame) -> pl.Series:
-    """Blocks of the kernels at the given places; HIP's module launches state the grid in threads."""
-    kernels = trace.kernels
-    sizes = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
-    if not set(sizes) <= set(kernels.columns):
-        return pl.Series([None], dtype=pl.Int64).new_from_index(0, places.height)
-    few = kernels.filter(pl.col("start_ns").is_in(places["start_ns"].implode())).select(*_PLACE, *sizes).unique(_PLACE)
-    found = places.select(_PLACE).join(few, on=_PLACE, how="left", nulls_equal=True, maintain_order="left")
-    threads = pl.lit(value=False)
-    if trace.has("runtime"):
+def _launches(trace: Trace, places: pl.DataFrame) -> pl.DataFrame:
+    """``blocks, threads, registers, shared_bytes`` of the kernels at the given places, as far as recorded."""
+    launched = {f"{what}_{axis}": pl.Int64 for what in ("grid", "block") for axis in "xyz"}
+    launched |= {"registers": pl.Int64, "shared_bytes": pl.Int64}
+    kernels = trace.kernels.filter(pl.col("start_ns").is_in(places["start_ns"].implode()))
+    few = kernels.select(
+        *_PLACE,
+        *((pl.col(n) if n in kernels.columns else pl.lit(None)).cast(kind).alias(n) for n, kind in launched.items()),
+    )
+    found = places.select(_PLACE).join(
+        few.unique(_PLACE), on=_PLACE, how="left", nulls_equal=True, maintain_order="left"
+    )
+    in_threads = pl.lit(value=False)
+    if trace.has("runtime"):  # HIP's launches of modules state the grid in threads
         calls = trace.runtime.filter(pl.col("name") == "hipExtModuleLaunchKernel")["correlation"]
-        threads = pl.col("correlation").is_in(calls.implode())
-    blocks = pl.lit(1, dtype=pl.Int64)
+        in_threads = pl.col("correlation").is_in(calls.implode())
+    blocks, threads = pl.lit(1, dtype=pl.Int64), pl.lit(1, dtype=pl.Int64)
     for axis in "xyz":
-        size = pl.col(f"grid_{axis}").cast(pl.Int64)
-        blocks *= pl.when(threads).then(size // pl.col(f"block_{axis}").clip(1)).otherwise(size)
-    return found.select(blocks=blocks).to_series()
+        size, block = pl.col(f"grid_{axis}"), pl.col(f"block_{axis}")
+        blocks *= pl.when(in_threads).then(size // block.clip(1)).otherwise(size)
+        threads *= block
+    return found.select("registers", "shared_bytes", blocks=blocks, threads=threads)
 
 
 def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.DataFrame:
@@ -436,8 +447,8 @@ def _one(
     if least is not None and bound.peaks is not None:
         mean = Work(None if flops is None else flops / whole, read, written, first.matrix, result=first.result)
         each = Launch(row["total_ns"] / row["count"], row["main_ns"] / row["count"], row["kernel"], row["kernels"],
-                      row["blocks"])  # fmt: skip
-        slow = shortfall(mean, least, each, bound.peaks, 0.0 if by == "launch" else bound.least_ns)
+                      row["blocks"], resident(row["threads"], row["registers"], row["shared_bytes"]))  # fmt: skip
+        slow = shortfall(mean, least, each, bound.peaks, START * bound.least_ns)
     return {
         **slow,
         "flops": None if flops is None else flops / whole,

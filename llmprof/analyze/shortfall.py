@@ -15,8 +15,14 @@ from llmprof.theory.calls import Work
 CAUSES: Final[tuple[str, ...]] = ("other_kernels", "start", "few_blocks", "waves", "padding")
 """In the order in which they are taken from the time beyond the bound."""
 
-ALONE_BYTES_PER_S: Final = 60e9
-"""What one multiprocessor reads from memory at most; see docs/bounds.md for the measurement."""
+ALONE_BYTES_PER_S: Final = 113e9
+"""What one multiprocessor reads from memory at most: measured on H100 (docs/bounds.md)."""
+
+START: Final = 2.0
+"""Shortest kernels that beginning and ending a kernel with work takes beyond its bound: measured on H100."""
+
+_THREADS, _REGISTERS, _SHARED, _BLOCKS = 2048, 65536, 228 * 1024, 32
+"""What a multiprocessor of NVIDIA's A100, H100 and B200 holds: CUDA programming guide, technical specifications."""
 
 _NEAR: Final = 0.9
 """From this share of the bound on there is nothing to explain."""
@@ -37,6 +43,18 @@ class Launch:
     kernel: str
     kernels: float
     blocks: int | None
+    resident: int = 1
+    """Blocks that fit on a multiprocessor beside each other, as far as the launch says."""
+
+
+def resident(threads: int | None, registers: int | None, shared: int | None) -> int:
+    """Blocks that fit on a multiprocessor; 1 where the launch does not say what they take."""
+    if not threads or not registers or shared is None:
+        return 1
+    warps = -(-threads // 32)
+    a_warp = -(-registers * 32 // 256) * 256
+    fits = (_THREADS // (warps * 32), _REGISTERS // (a_warp * warps), _SHARED // (shared + 1024), _BLOCKS)
+    return max(1, min(fits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +78,10 @@ def _spread(launch: Launch, work: Work, multiprocessors: int) -> _Spread | None:
     tiles, padded = None, 1.0
     if shape is not None and work.result is not None:
         batch, rows, columns = work.result
-        down, across = ceil(rows / shape.rows), ceil(columns / shape.columns)
-        tiles = batch * down * across
-        padded = tiles * shape.rows * shape.columns / max(1, batch * rows * columns)
+        shape = shape._replace(columns=shape.columns or columns)
+        wide = shape.columns or 1
+        tiles = batch * ceil(rows / shape.rows) * ceil(columns / wide)
+        padded = tiles * shape.rows * wide / max(1, batch * rows * columns)
     if not launch.blocks:
         return None
     items = launch.blocks
@@ -94,7 +113,7 @@ def shortfall(work: Work, bound_ns: float, launch: Launch, device: Device, start
     gained = {"other_kernels": launch.call_ns - launch.main_ns, "start": start_ns}
     left = launch.main_ns - start_ns
     if spread is not None and units and left > 0:
-        gained |= _of_spread(spread, work, units, device, left)
+        gained |= _of_spread(spread, work, launch, device, left)
     if spread is None or spread.tile is None:
         gained.pop("padding", None)
     rest, shares = gap, {}
@@ -105,10 +124,10 @@ def shortfall(work: Work, bound_ns: float, launch: Launch, device: Device, start
             rest -= part
     cause = max(shares, key=lambda name: shares[name])
     if shares[cause] < _MATTERS:
-        cause = _other(launch)
+        cause = "alignment" if _NARROW.search(launch.kernel) else "rest"
     figures = {
         "share": shares.get(cause, rest / gap), "kernels": round(launch.kernels, 1),
-        "blocks": launch.blocks, "units": units,
+        "blocks": launch.blocks, "units": units, "resident": launch.resident,
         "items": spread.items if spread else None, "turns": spread.turns if spread else None,
         "workers": spread.workers if spread else None, "tile": said["tile"],
         "full": (spread.items - (spread.turns - 1) * spread.workers) / spread.workers if spread else None,
@@ -125,13 +144,16 @@ def shortfall(work: Work, bound_ns: float, launch: Launch, device: Device, start
 
 
 _SPLIT_SUM: Final = re.compile(r"(?i)split_?k")
+_NARROW: Final = re.compile(r"align[124](?!\d)")
 
 
-def _of_spread(spread: _Spread, work: Work, units: int, device: Device, left: float) -> dict[str, float]:
+def _of_spread(spread: _Spread, work: Work, launch: Launch, device: Device, left: float) -> dict[str, float]:
     """What a kernel of ``left`` ns would gain with enough blocks, with full turns and without padding.
 
-    Its time is that of its slower side, arithmetic or memory; what removes a cause from the faster side gains nothing.
+    Its time is that of its slower side, arithmetic or memory, up to twice what that takes at full rate; what removes a
+    cause from the faster side gains nothing. Beyond that its blocks wait, and would do so beside more of them.
     """
+    units = device.multiprocessors or 1
     rate = device.flop_per_s.get(work.matrix) if work.flops else None
     arithmetic = (work.flops or 0) / rate * 1e9 if rate else 0.0
     moved = work.read + work.written
@@ -141,12 +163,8 @@ def _of_spread(spread: _Spread, work: Work, units: int, device: Device, left: fl
     before = max(arithmetic * spread.padded / used, slow_memory)
     full = max(arithmetic * spread.padded, memory)
     exact = max(arithmetic, memory)
-    time = min(left, _FASTER * before)  # beyond that the model does not explain the kernel
-    by_spread = time * (1 - full / before) if before else 0.0
-    few, waves = (by_spread, 0.0) if spread.turns == 1 else (0.0, by_spread)
-    return {"few_blocks": few, "waves": waves, "padding": (time - by_spread) * (1 - exact / full) if full else 0.0}
-
-
-def _other(launch: Launch) -> str:
-    """What the name of the kernel says where the launch explains little."""
-    return "alignment" if re.search(r"align[124]\b|align[124]_", launch.kernel) else "rest"
+    time = min(left, _FASTER * before)
+    gain = time * (1 - full / before) if before else 0.0
+    waiting = (left - time) * (1 - min(1.0, (launch.blocks or 0) / (units * launch.resident)))
+    few, waves = (gain, 0.0) if spread.turns == 1 else (0.0, gain)
+    return {"few_blocks": few + waiting, "waves": waves, "padding": (time - gain) * (1 - exact / full) if full else 0.0}

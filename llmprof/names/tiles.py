@@ -10,7 +10,8 @@ class Tile(NamedTuple):
     """The tile of a block, in rows and columns of a result in row-major order."""
 
     rows: int
-    columns: int
+    columns: int | None
+    """None for all of them: a block of attention computes whole rows for its queries."""
     splits: int | None = 1
     """Blocks that share a tile, each with a part of the inner size; None for an unknown number."""
 
@@ -36,11 +37,20 @@ _FORMS: Final = tuple(
         (r"^igemm_fwd_\w*?_bt(?P<a>\d+)x(?P<b>\d+)x\d+_", False),
     )
 )
+_QUERIES: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"flash_fwd_kernel<(?:\w+::)*Flash_fwd_kernel_traits<(?:\(int\))?\d+, (?:\(int\))?(?P<rows>\d+),",
+        r"FlashAttnFwdSm90<.*?cute::tuple<cute::C<(?:\(int\))?(?P<rows>\d{2,3})>, cute::C<(?:\(int\))?\d{2,3}>",
+        r"^cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_\w+?_(?P<half>\d+)x\d+x\d+_",
+    )
+)
+"""Attention; cuDNN's two groups of warps take a tile each."""
 _SPLIT: Final = re.compile(r"(?i)split_?k|_gkgs|_SK[1-9]|GSUAMBSK|_GSU(?:[2-9]|\d\d)_|streamk")
 
 
 def tile(kernel: str) -> Tile | None:
-    """The tile of a kernel of a matrix product or convolution; None where its name does not say it.
+    """The tile of a kernel of a matrix product, a convolution or attention; None where its name does not say it.
 
     Parameters
     ----------
@@ -59,4 +69,8 @@ def tile(kernel: str) -> Tile | None:
             a, b = int(named["a"]), int(named["b"])
             splits = int(named["splits"]) if named.get("splits") else None if _SPLIT.search(kernel) else 1
             return Tile(b, a, splits) if columns_first else Tile(a, b, splits)
+    for pattern in _QUERIES:
+        if found := pattern.search(kernel):
+            named = found.groupdict()
+            return Tile(int(named["rows"]) if "rows" in named else 2 * int(named["half"]), None)
     return None

@@ -313,7 +313,9 @@ def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[
     """
     batch_of: dict[tuple[int, int], tuple[Batch, str]] = {}
     rows = steps.with_columns(
-        _context=pl.col("name").str.extract(_INSIDE, 1), _generation=pl.col("name").str.extract(_INSIDE, 2)
+        pl.col("name").str.extract(_INSIDE, part).str.extract(_SUMS, side).cast(pl.Float64).alias(f"_{part}_{side}")
+        for part in (1, 2)
+        for side in (1, 2)
     )
     for rank in rows["rank"].unique(maintain_order=True).to_list():
         held = _Held(context)
@@ -333,7 +335,7 @@ class _Held:
 
     def step(self, row: dict[str, object]) -> tuple[Batch, str]:
         """The batch of a step; the requests that it leaves are kept."""
-        detailed = _sums(row["_context"]), _sums(row["_generation"])
+        detailed = [_sums(row[f"_{part}_1"], row[f"_{part}_2"]) for part in (1, 2)]
         parts: list[Requests] = []
         source = "label" if any(detailed) else "followed"
         generating, made = _number(row["generation_requests"]), _number(row["generation_tokens"])
@@ -378,13 +380,9 @@ class _Held:
                 self.groups.pop(0)
 
 
-def _sums(text: object) -> tuple[float, float] | None:
-    """Sums of query and key lengths from the text in parentheses of a detailed label."""
-    sums = pl.select(
-        a=pl.lit(text, dtype=pl.String).str.extract(_SUMS, 1).cast(pl.Float64),
-        b=pl.lit(text, dtype=pl.String).str.extract(_SUMS, 2).cast(pl.Float64),
-    ).row(0)
-    return None if sums[0] is None or sums[1] is None or sums[0] == 0 else (sums[0], sums[1])
+def _sums(queries: object, keys: object) -> tuple[float, float] | None:
+    """Sums of query and key lengths that a detailed label states."""
+    return (queries, keys) if isinstance(queries, float) and isinstance(keys, float) and queries else None
 
 
 def _number(value: object) -> float | None:

@@ -55,7 +55,8 @@ def dense(call: Call) -> Work:
     flops = 2.0 * batch * heads * pairs_of(queries, keys, causal=causal) * (size + value)
     bias = call.optional(3)
     read = q.bytes + k.bytes + v.bytes + (bias.bytes if bias else 0)
-    return Work(flops, read, batch * heads * queries * value * q.width, q.format, assumed)
+    result = None if causal else (batch * heads, queries, value)  # behind a causal mask tiles have less to do
+    return Work(flops, read, batch * heads * queries * value * q.width, q.format, assumed, result=result)
 
 
 def _varlen_of_torch(call: Call, q: Tensor, k: Tensor, v: Tensor) -> Work:

@@ -25,7 +25,7 @@ class Work:
     source : str
         What says the rest.
     result : tuple of int, optional
-        Batches, rows and columns of the result of a matrix product, whose tiles its blocks compute.
+        Batches, rows and columns of the result, whose tiles the blocks of a matrix product or attention compute.
     """
 
     flops: float | None

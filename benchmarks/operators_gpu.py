@@ -336,6 +336,65 @@ def record(folder: Path, device: str, scale: int, only: str) -> None:
     print(said.get("read_by_blocks"), said["failed"], flush=True)
 
 
+PREPARES: Final = ("aten::copy_", "aten::fill_", "aten::normal_", "aten::random_", "aten::zero_")
+"""Operators that make operands; a case of copies is the longest of them."""
+
+
+def found(folder: Path, **options: Any) -> Any:
+    """A row for each case: the operator as it was, what its trace says of it, and the changed shape."""
+    import polars as pl
+
+    import llmprof
+
+    said = json.loads((folder / "operators.json").read_text())
+    rows = llmprof.analyze.operators(llmprof.read(folder / "trace.json.gz"), by=("step",), **options)
+    of_case = pl.DataFrame(said["cases"]).with_columns(step=pl.int_range(pl.len(), dtype=pl.Int32))
+    rows = rows.join(of_case, on="step").filter(
+        (pl.col("count") >= CALLS) & (pl.col("name").str.starts_with("copy") | ~pl.col("operator").is_in(PREPARES))
+    )
+    rows = rows.sort("total_ns", descending=True).unique("step", keep="first").with_columns(
+        mean_ns=pl.col("total_ns") / pl.col("count"), alone_ns=pl.col("seconds") * 1e9
+    )  # fmt: skip
+    part = pl.coalesce(pl.when(pl.col("cause") == name).then(f"{name}_share") for name in CAUSES)
+    more = pl.when(pl.col("cause").is_in(CAUSES[:3])).then(pl.sum_horizontal(f"{name}_share" for name in CAUSES[:3]))
+    rows = rows.with_columns(gain=pl.coalesce(more, part, "rest_share") * (1 - pl.col("share_of_bound")))
+    both = [rows.filter(pl.col("changed") == changed) for changed in (0, 1)]
+    joined = both[0].join(both[1].select("name", then="share_of_bound"), on="name", how="left")
+    return joined.with_columns(measured=1 - pl.col("share_of_bound") / pl.col("then")).sort("step"), rows
+
+
+CAUSES: Final = ("other_kernels", "start", "few_blocks", "waves", "padding")
+"""The changed shape for one of the first three is more of the same work, which removes all of them."""
+NONE: Final = 0.12
+"""A changed shape that gains less than this part of the time removed nothing."""
+
+
+def verdict(cause: str | None, said: float, measured: float) -> bool:
+    """Whether a reason is right: what was said and what was gained differ by at most twice; without one nothing is."""
+    return measured < NONE if cause in (None, "rest") else measured >= said / 2 and said >= measured / 2
+
+
+def read(folder: Path) -> None:
+    """Print what the trace says of each case, and what its changed shape gained."""
+    joined, rows = found(folder)
+    print("| operator | time | alone | bound | share | cause | would gain | gained | right |\n|" + "---|" * 9)
+    right = 0
+    for row in joined.iter_rows(named=True):
+        cause, said, gained = row["cause"], row["gain"] or 0.0, row["measured"]
+        if gained is None:
+            print(f"| {row['name']} | {row['mean_ns'] / 1e3:.1f} | no bound: {row['why']} |")
+            continue
+        good = verdict(cause, said, gained)
+        right += good
+        print(
+            f"| {row['name']} | {row['mean_ns'] / 1e3:.1f} | {row['alone_ns'] / 1e3:.1f} | {row['bound_ns'] / 1e3:.1f} "
+            f"| {row['share_of_bound']:.0%} | {cause or 'near it'} | {said if cause else 0:.0%} | {gained:.0%} "
+            f"| {'yes' if good else 'no'} |"
+        )
+    over = [ns for ns in rows["bound_ns"] - rows["mean_ns"] if ns is not None and ns > 0]
+    print(f"\n{right} of {joined.height} right; bounds above the measured time: {len(over)} of {rows.height}")
+
+
 def main() -> None:
     """Read the arguments."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -350,6 +409,8 @@ def main() -> None:
     given.folder.mkdir(parents=True, exist_ok=True)
     if given.what == "record":
         record(given.folder, given.device, given.scale, given.only)
+    else:
+        read(given.folder)
 
 
 if __name__ == "__main__":

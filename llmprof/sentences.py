@@ -505,13 +505,16 @@ SHORTFALL: Final = {
     "start": "Beginning and ending {{ 'a kernel' if kernels == 1 else 'kernels' }} takes {{ share|share }} of the time "
     "beyond the bound.",
     "few_blocks": """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }}
-        keep {{ workers|n }} of {{ units|n }} multiprocessors busy: {{ share|share }} of the time beyond the bound.""",
+        are too few for {{ units|n }} multiprocessors
+        {%- if resident > 1 %}, each with room for {{ resident|n }}{% endif %}: {{ share|share }} of the time beyond the
+        bound.""",
     "waves": """{{ items|n }} {{ "tiles of " ~ tile if tile else "blocks" }} on {{ workers|n }} multiprocessors take
         {{ turns|n }} turns, and the last one fills {{ full|share }} of them: {{ share|share }} of the time beyond the
         bound.""",
     "padding": """Tiles of {{ tile }} do not divide {{ rows|n }} x {{ columns|n }}: {{ padded|share }} of what they
         compute is thrown away, {{ share|share }} of the time beyond the bound.""",
     "alignment": "The kernel reads its operands in small pieces (rows do not begin at multiples of 16 bytes).",
+    "strides": "Its operands lie in different orders in memory: what runs along the rows of one jumps in the other.",
     "rest": "{{ share|share }} of the time beyond the bound is explained neither by the launch nor by other kernels.",
 }
 """Why a call takes longer than its bound."""

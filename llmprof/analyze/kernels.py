@@ -13,7 +13,7 @@ from llmprof.analyze.activity import CAPTURED
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.groups import is_sorted, row_numbers
 from llmprof.analyze.layers.attribution import attribute, labelled
-from llmprof.analyze.nesting import innermost
+from llmprof.analyze.nesting import holding, innermost
 from llmprof.analyze.replay.slack import with_slack
 from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown
 from llmprof.errors import AnalysisError, listed
@@ -331,17 +331,16 @@ def operator_rows(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
     numbered = events.select("rank", "op_id", "launch_start_ns", "launch_thread").with_row_index("_event")
     by_id = numbered.with_columns(row=_last_with_id(numbered, ops))
     rest = by_id.filter(pl.col("row").is_null() & pl.col("launch_start_ns").is_not_null())
-    if by_id["row"].null_count() < by_id.height:  # joined by identifier: without one, no operator launched it
-        rest = rest.filter(pl.col("op_id").is_not_null())
     row, match = by_id["row"], pl.when(pl.col("row").is_not_null()).then(pl.lit("id"))
     found = by_id.select("row", match=match)
     if rest.is_empty():
         return found
-    spans = ops.with_columns(pl.col("thread").fill_null(-1))
+    rows = np.flatnonzero(holding(ops, rest["launch_start_ns"]))
+    spans = ops.select("rank", "start_ns", "dur_ns", pl.col("thread").fill_null(-1))[rows]
     launches = rest.select("_event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))
     enclosing = innermost(launches, spans, ["rank", "thread"], at="launch_start_ns", name="_op").drop_nulls("_op")
     at = enclosing["_event"]
     return found.with_columns(
-        row=row.scatter(at, enclosing["_op"]),
+        row=row.scatter(at, pl.Series(rows.astype(np.uint32))[enclosing["_op"]]),
         match=found["match"].scatter(at, pl.Series(["time"] * at.len(), dtype=pl.String)),
     )

@@ -49,6 +49,14 @@ def innermost(points: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str], *, a
     return points.with_columns(after["_inner"][last].alias(name))
 
 
+def holding(spans: pl.DataFrame, times: pl.Series) -> np.ndarray:
+    """Whether any of the times lies in a span, whatever its group: fewer spans are nested sooner."""
+    moments = np.sort(times.to_numpy())
+    start, size = spans["start_ns"].to_numpy(), spans["dur_ns"].fill_null(0).to_numpy()
+    held = np.searchsorted(moments, start + size, side="right") - np.searchsorted(moments, start)
+    return np.asarray(held > 0)
+
+
 def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:
     """Time of each group in pieces, each with the innermost span that covers it."""
     after = _changes(spans, by)

@@ -14,7 +14,7 @@ from llmprof.analyze.activity import CAPTURED
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.kernels import operator_rows
 from llmprof.analyze.layers.attribution import labelled
-from llmprof.analyze.nesting import innermost, outermost
+from llmprof.analyze.nesting import holding, innermost, outermost
 from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
 from llmprof.analyze.steps.labels import batches
 from llmprof.analyze.steps.steps import steps
@@ -198,10 +198,8 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, keep: pl.Series) -> pl.Series:
     spans = ops.select("rank", "start_ns", "dur_ns", thread=pl.col("thread").fill_null(-1))
     owner = np.arange(ops.height, dtype=np.uint32)
     around = (np.flatnonzero(known), spans[whole].with_columns(_row=whole).pipe(outermost, _THREAD)["_row"].to_numpy())
-    start, end = (spans.select(at).to_series().to_numpy() for at in ("start_ns", pl.col("start_ns") + pl.col("dur_ns")))
     for inner, outer in zip((np.flatnonzero(launching & ~known), np.flatnonzero(launching)), around, strict=True):
-        at = np.sort(start[inner])
-        outer = outer[np.searchsorted(at, start[outer]) < np.searchsorted(at, end[outer], side="right")]
+        outer = outer[holding(spans[outer], spans["start_ns"][inner])]
         if len(inner) and len(outer):
             found = innermost(spans[inner], spans[outer], _THREAD, at="start_ns", name="_at")
             longer = spans["dur_ns"][outer][found["_at"]] >= found["dur_ns"]  # not one that begins at the same time
@@ -446,8 +444,15 @@ def _one(
     slow: dict[str, Any] = {}
     if least is not None and bound.peaks is not None:
         mean = Work(None if flops is None else flops / whole, read, written, first.matrix, result=first.result)
-        each = Launch(row["total_ns"] / row["count"], row["main_ns"] / row["count"], row["kernel"], row["kernels"],
-                      row["blocks"], resident(row["threads"], row["registers"], row["shared_bytes"]))  # fmt: skip
+        each = Launch(
+            row["total_ns"] / row["count"],
+            row["main_ns"] / row["count"],
+            row["kernel"],
+            row["kernels"],
+            row["blocks"],
+            resident(row["threads"], row["registers"], row["shared_bytes"]),
+            call.mixes_orders,
+        )
         slow = shortfall(mean, least, each, bound.peaks, START * bound.least_ns)
     return {
         **slow,

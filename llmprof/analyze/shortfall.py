@@ -45,6 +45,8 @@ class Launch:
     blocks: int | None
     resident: int = 1
     """Blocks that fit on a multiprocessor beside each other, as far as the launch says."""
+    mixed: bool = False
+    """Whether operands of one shape lie in different orders in memory."""
 
 
 def resident(threads: int | None, registers: int | None, shared: int | None) -> int:
@@ -110,6 +112,7 @@ def shortfall(work: Work, bound_ns: float, launch: Launch, device: Device, start
     }
     if gap <= 0 or bound_ns / launch.call_ns >= _NEAR:
         return said
+    by_memory = not work.matrix
     gained = {"other_kernels": launch.call_ns - launch.main_ns, "start": start_ns}
     left = launch.main_ns - start_ns
     if spread is not None and units and left > 0:
@@ -124,7 +127,7 @@ def shortfall(work: Work, bound_ns: float, launch: Launch, device: Device, start
             rest -= part
     cause = max(shares, key=lambda name: shares[name])
     if shares[cause] < _MATTERS:
-        cause = "alignment" if _NARROW.search(launch.kernel) else "rest"
+        cause = "alignment" if _NARROW.search(launch.kernel) else "strides" if launch.mixed and by_memory else "rest"
     figures = {
         "share": shares.get(cause, rest / gap), "kernels": round(launch.kernels, 1),
         "blocks": launch.blocks, "units": units, "resident": launch.resident,

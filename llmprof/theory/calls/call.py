@@ -161,6 +161,19 @@ class Call:
             return found  # type: ignore[return-value]
         raise NoWorkError(f"argument {place} of {self.operator} was not recorded as a list of numbers")
 
+    @property
+    def mixes_orders(self) -> bool:
+        """Whether tensors of one shape lie in memory in different orders of their axes, as far as strides say."""
+        orders: dict[tuple[int, ...], set[tuple[int, ...]]] = {}
+        for each in self.arguments:
+            if isinstance(each, Tensor) and each.strides and len(each.strides) == len(each.shape):
+                axes = [axis for axis, size in enumerate(each.shape) if size > 1]
+                steps = each.strides
+                if axes and all(steps[axis] for axis in axes):
+                    order = tuple(sorted(axes, key=lambda axis: -steps[axis]))
+                    orders.setdefault(each.shape, set()).add(order)
+        return any(len(each) > 1 for each in orders.values())
+
     def tensors(self) -> list[Tensor]:
         """All tensors with axes, those in lists too, in order.
 

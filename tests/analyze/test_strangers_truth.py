@@ -38,6 +38,20 @@ def test_an_operator_of_several_purposes_does_not_override_names() -> None:
     assert sums(events, "GemmKernel") == {"linear": (124, 51_594_000), "moe_experts": (16, 22_926_000)}
 
 
+def test_what_an_operator_of_several_purposes_launches() -> None:
+    trace = read("chrome/deepseek__train.json")
+    of = trace.ops.filter(pl.col("name").str.contains("^RopeLoraFlashAttnVarlenFunc"))
+    calls = of.select(launch_thread="thread", at="start_ns", until=pl.col("start_ns") + pl.col("dur_ns")).sort("at")
+    events = analyze.activity(trace).drop_nulls("launch_start_ns").sort("launch_start_ns")
+    inside = events.join_asof(
+        calls, left_on="launch_start_ns", right_on="at", by="launch_thread", check_sortedness=False
+    ).filter(pl.col("launch_start_ns") < pl.col("until"))
+    found = {category: time for category, (_, time) in sums(inside).items()}
+    told = {category: found[category] for category in ("attention", "linear", "rope")}
+    assert told == {"attention": 21_965_000, "linear": 7_142_000, "rope": 1_512_000}
+    assert "rope" not in analyze.findings(trace)["where"][0]
+
+
 @pytest.mark.parametrize(
     ("pattern", "name", "category", "count", "time_ns"),
     [

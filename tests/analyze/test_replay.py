@@ -33,7 +33,7 @@ from llmprof.analyze.replay.slack import known_slack, unknown_slack
 from llmprof.analyze.replay.what_if import moved_in_words, replayed
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.trace import Trace
-from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels
+from tests.analyze.builders import GEMM, NCCL_ALL_REDUCE, NORM, labels, ops
 from tests.samples import sample
 
 US = 1_000
@@ -262,6 +262,22 @@ def test_where_the_host_is_slow_the_path_is_on_the_host() -> None:
     last = dict(path.filter(pl.col("step") == 2).group_by("part").agg(pl.col("dur_ns").sum()).rows())
     # 165 to 250 us, in which one call of 4 us lies
     assert last == {"host": 81 * US, "host call": 4 * US, "launch": 5 * US, "compute": 10 * US}
+
+
+@pytest.mark.parametrize(("name", "dur", "told"), [
+    ("batch", 40, "batch"), ("batch", 20, None), ("ProfilerStep#3", 46, None),
+])  # fmt: skip
+def test_a_gap_before_the_first_call_of_a_thread_is_named_by_what_ran(name: str, dur: int, told: str | None) -> None:
+    """A thread's first call comes at 50 us; nothing tells what it waited for, and it did not run before."""
+    calls = pl.concat([host([(0, 0, 2, CALL, 2)]), host([(0, 50, 2, "cudaMemsetAsync", 1)], thread=2)])
+    work = device([(0, 8, 5, 1, NORM, 2), (0, 7, 55, 10, GEMM, 1)])
+    trace = Trace({"kernels": work, "runtime": calls, "ops": ops([(name, 3 * US, dur * US, 0)])})
+    path = critical_path(trace).select("part", "name", "dur_ns").rows()
+    assert path == [
+        ("unexplained", told, 50 * US),
+        ("launch", GEMM, 5 * US),
+        ("compute", GEMM, 10 * US),
+    ]
 
 
 def test_slack_of_kernels_and_why_it_is_unknown() -> None:

@@ -23,6 +23,7 @@ from llmprof.analyze.replay.graph import (
     graph,
 )
 from llmprof.analyze.replay.schedule import NEVER, Ints, latest
+from llmprof.analyze.steps import labels
 from llmprof.errors import LlmprofError, listed
 from llmprof.trace import Trace
 
@@ -102,11 +103,11 @@ def critical_path(trace: Trace, *, rank: int | None = None) -> pl.DataFrame:
         device), ``host call`` (a call of the device runtime), ``host`` (between two such calls), ``synchronise``
         (from the end of work to the return of the call that waited for it), ``scheduler`` (from the arrival of a
         result to the first call of a later step) and ``unexplained``; ``name`` (kernel, call, or the operator
-        that the host spent at least half of the time in, on this thread or else on any; null if none), ``layer, stage,
-        thread, stream, event``, ``start_ns, dur_ns``, and ``evidence``: how it is known that the piece waited for the
-        one before: ``recorded`` (the order of a stream or thread, a launch, an event that a stream or the host waited
-        for), ``matched`` (calls of several ranks in their order), ``assumed`` (from the times alone), null for what is
-        unexplained.
+        that the host spent at least half of the time in, on this thread or else on any; null if none was recorded),
+        ``layer, stage, thread, stream, event``, ``start_ns, dur_ns``, and ``evidence``: how it is known that the piece
+        waited for the one before: ``recorded`` (the order of a stream or thread, a launch, an event that a stream or
+        the host waited for), ``matched`` (calls of several ranks in their order), ``assumed`` (from the times alone),
+        null for what is unexplained.
 
     Raises
     ------
@@ -306,12 +307,13 @@ def _part() -> pl.Expr:
 
 
 def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
-    """Names of the pieces between two calls of the host: the operator with most of the time."""
+    """Names of the pieces of the host in which no call ran: the operator with most of the time."""
     rows = rows.with_columns(start_ns=pl.col("start_ns") + pl.col("shift_ns"))
-    host = pl.col("part") == "host"
+    host = (pl.col("part") == "host") | ((pl.col("part") == "unexplained") & (pl.col("where") == "host"))
     between = rows.filter(host)
     # functions of Python are not read from a dataset; modules among them are ranges, too
     spans = host_spans(trace).filter(~pl.col("kind").is_in(["call", "python"]))
+    spans = spans.filter(~pl.col("name").str.contains(labels.ANY))  # a step is not what ran
     if between.height and spans.height:
         # the thread that the path is on may be idle, while another thread works for it
         own, any_thread = (

@@ -19,6 +19,7 @@ from llmprof.errors import AnalysisError, LlmprofError, ReadError
 from llmprof.experiments.bandwidth import Bandwidth, read_bandwidth
 from llmprof.experiments.scaling import (
     GRADES,
+    MOST_EFFICIENCY,
     graded,
     parallelism,
     read_communication,
@@ -81,7 +82,8 @@ def _layout(evidence: Evidence, phase: str, *, tp: bool) -> float | None:
     if evidence.layouts is None:
         return None
     layout = (pl.col("pp") == 1) & (pl.col("tp") > 1) if tp else (pl.col("tp") == 1) & (pl.col("pp") > 1)
-    return _median(evidence.layouts.filter(layout & (pl.col("phase") == phase)), "efficiency")
+    graded = pl.col("grade") != "unknown"
+    return _median(evidence.layouts.filter(layout & graded & (pl.col("phase") == phase)), "efficiency")
 
 
 def _better(evidence: Evidence, *, tp: bool) -> tuple[str, float] | None:
@@ -314,8 +316,10 @@ def _limits(grades: Mapping[str, tuple[float, float]]) -> str:
     (tp_good, tp_fair), (pp_good, pp_fair) = grades["tp_efficiency"], grades["pp_efficiency"]
     return (
         f"Efficiency is speed-up over devices. Grades: TP good above {tp_good:.0%}, fair from {tp_fair:.0%}; "
-        f"PP good above {pp_good:.0%}, fair from {pp_fair:.0%}; below that poor. In decode a pipeline with one batch "
-        "in flight gains nothing by itself: its efficiency is at most one over its stages."
+        f"PP good above {pp_good:.0%}, fair from {pp_fair:.0%}; below that poor. "
+        f"Above {MOST_EFFICIENCY:.0%} it is unknown: something else than the layout differed, such as threads, caches "
+        "or other work on the machine. In decode a pipeline with one batch in flight gains nothing by itself: its "
+        "efficiency is at most one over its stages."
     )
 
 

@@ -31,6 +31,9 @@ GRADES: Final[dict[str, tuple[float, float]]] = {
 }
 """Thresholds of the grades: ``good`` above the first, ``fair`` down to the second, ``poor`` below."""
 
+MOST_EFFICIENCY: Final = 1.2
+"""Largest efficiency of a layout that gets a grade: beyond it, something else than the layout differed."""
+
 _ROW: Final = {
     "tp": pl.Int64, "pp": pl.Int64, "prompt": pl.Int64, "batch": pl.Int64, "out": pl.Int64, "rep": pl.Int64,
     "prefill_s": pl.Float64, "decode_step_s": pl.Float64, "tpot_s": pl.Float64, "ttft_s": pl.Float64,
@@ -272,7 +275,9 @@ def parallelism(
     good = pl.when(pl.col("tp") > 1).then(tp_good).otherwise(pp_good)
     fair = pl.when(pl.col("tp") > 1).then(tp_fair).otherwise(pp_fair)
     grade = (
-        pl.when(pl.col("efficiency") > good)
+        pl.when(pl.col("efficiency") > MOST_EFFICIENCY)
+        .then(pl.lit("unknown"))
+        .when(pl.col("efficiency") > good)
         .then(pl.lit("good"))
         .when(pl.col("efficiency") >= fair)
         .then(pl.lit("fair"))

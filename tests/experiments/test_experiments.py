@@ -174,6 +174,13 @@ class TestPoints:
         found = parallelism(read_points(points_file(tmp_path, *rows, *many))).filter(phase="prefill")
         assert dict(found.select("tp", "noise").rows()) == {2: True, 1: False}
 
+    def test_an_efficiency_that_no_layout_can_have_gets_no_grade(self, tmp_path):
+        """From 20 to 8 ms on two devices is 125 % of them, from 20 to 9 ms 111 %."""
+        rows = [{"prefill_s": 0.02, "decode_step_s": 0.02}, {"tp": 2, "prefill_s": 0.008, "decode_step_s": 0.009}]
+        points_file(tmp_path, *rows)
+        found = parallelism(read_points(tmp_path / "points.json"))
+        assert dict(found.select("phase", "grade").rows()) == {"prefill": "unknown", "decode": "good"}
+
     def test_memory_and_communication_stand_beside_the_speed_up(self, tmp_path):
         """The share is of the traced workload, whatever its output; a phase without a trace has none."""
         path = points_file(

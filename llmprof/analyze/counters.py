@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -122,28 +122,30 @@ def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> 
     end = begin + spans["dur_ns"].to_numpy()
     parts = [_NOTHING]
     lines = samples.sort("time_ns", maintain_order=True).group_by("rank", "device", "name", "unit", maintain_order=True)
-    alike: dict[tuple[bytes, int], pl.DataFrame] = {}
+    alike: dict[bytes, _Held] = {}
     for (_, _, name, unit), line in lines:
         line = line.unique("time_ns", keep="last", maintain_order=True)
-        time, value = line["time_ns"].to_numpy(), line["value"]
-        key = (time.tobytes(), len(time))
+        time, value = line["time_ns"].to_numpy(), line["value"].to_numpy()
+        key = time.tobytes()
         if key not in alike:  # counters of one sampler have the same times
-            alike = {key: _held(begin, end, group, time)}
-        held = alike[key].with_columns(_value=value.gather(alike[key]["sample"]))
-        parts.append(
-            held.group_by("_group")
-            .agg(
-                mean=(pl.col("_value") * pl.col("own_ns")).sum() / pl.col("own_ns").sum(),
-                min=pl.col("_value").min(),
-                max=pl.col("_value").max(),
-                known_ns=pl.col("own_ns").sum(),
-                samples=pl.len(),
-                own_share=pl.col("own_ns").sum() / pl.col("held_ns").sum(),
-            )
-            .select(
-                pl.lit(name, dtype=pl.String).alias("counter"), pl.lit(unit, dtype=pl.String).alias("unit"), pl.all()
-            )
-        )
+            alike[key] = _held(begin, end, group, time)
+        held = alike[key]
+        if len(held.first):
+            values = value[held.sample]
+            known = np.add.reduceat(held.own, held.first)
+            parts.append(
+                pl.DataFrame({
+                    "counter": pl.repeat(name, len(held.first), dtype=pl.String, eager=True),
+                    "unit": pl.repeat(unit, len(held.first), dtype=pl.String, eager=True),
+                    "_group": held.group.astype(np.uint32),
+                    "mean": np.add.reduceat(values * held.own, held.first) / known,
+                    "min": np.minimum.reduceat(values, held.first),
+                    "max": np.maximum.reduceat(values, held.first),
+                    "known_ns": known,
+                    "samples": np.diff(held.first, append=len(values)).astype(np.uint32),
+                    "own_share": known / np.add.reduceat(held.length, held.first),
+                })
+            )  # fmt: skip
     rows = groups.join(pl.concat(parts), on="_group", maintain_order="left")
     return rows.select(*whole, "counter", "unit", "mean", "min", "max", "work_ns", "known_ns", "samples", "own_share")
 
@@ -156,8 +158,20 @@ _NOTHING = pl.DataFrame(
 )  # fmt: skip
 
 
-def _held(begin: np.ndarray, end: np.ndarray, group: np.ndarray, time: np.ndarray) -> pl.DataFrame:
-    """Time for which each sample holds in the intervals of each group: ``_group, sample, own_ns, held_ns``."""
+class _Held(NamedTuple):
+    """Pairs of a group and a sample, by group: how long the sample holds in the group's work, and at all."""
+
+    sample: np.ndarray
+    own: np.ndarray
+    length: np.ndarray
+    group: np.ndarray
+    """Groups with pairs …"""
+    first: np.ndarray
+    """… and the first pair of each."""
+
+
+def _held(begin: np.ndarray, end: np.ndarray, group: np.ndarray, time: np.ndarray) -> _Held:
+    """Which samples hold in the disjoint intervals of each group."""
     usual = int(np.median(np.diff(time))) if len(time) > 1 else 0
     until = np.append(time[1:], time[-1:] + usual)
     first = np.maximum(np.searchsorted(time, begin, side="right") - 1, 0)
@@ -165,17 +179,11 @@ def _held(begin: np.ndarray, end: np.ndarray, group: np.ndarray, time: np.ndarra
     row = np.repeat(np.arange(len(begin)), count)
     sample = np.arange(len(row)) - np.repeat(count.cumsum() - count, count) + first[row]
     own = np.minimum(end[row], until[sample]) - np.maximum(begin[row], time[sample])
-    frame = pl.DataFrame(
-        {
-            "_group": group[row].astype(np.uint32),
-            "sample": sample.astype(np.int64),
-            "own_ns": own,
-            "held_ns": (until - time)[sample],
-        }
-    )
-    pairs = (
-        frame.filter(pl.col("own_ns") > 0)
-        .group_by("_group", "sample")
-        .agg(pl.col("own_ns").sum(), pl.col("held_ns").first())
-    )
-    return pairs.with_columns(pl.col("own_ns", "held_ns").cast(pl.Int64))
+    order = np.flatnonzero(own > 0)
+    order = order[np.lexsort((sample[order], group[row[order]]))]
+    pair, sample, own = group[row[order]], sample[order], own[order]
+    new = np.flatnonzero(np.append(True, (pair[1:] != pair[:-1]) | (sample[1:] != sample[:-1])))[: len(pair)]
+    pair, sample = pair[new], sample[new]
+    own = np.add.reduceat(own, new) if len(new) else own
+    starts = np.flatnonzero(np.append(True, pair[1:] != pair[:-1]))[: len(pair)]
+    return _Held(sample, own, (until - time)[sample], pair[starts], starts)

@@ -356,6 +356,20 @@ FINDINGS: Final = {
         "{{ count|n }} kernels in {{ part }}; the rest of their time the cores move data or wait.",
         "See them by category: the cube units compute MatMul and attention, the vector units the rest.",
     ),
+    "sampled_units": Words(
+        """{{ in_part("is compute of " ~ stage ~ ", the most of any kind:") }} in it
+        {% for unit, share in units.items() -%}
+        {{ " and " if loop.last and not loop.first else ", " if not loop.first -}}
+        the {{ unit }} {{ "are" if unit.endswith("s") else "is" }} {{ share|share }} busy
+        {%- endfor %}, as sampled.""",
+        """Means over {{ samples|count("sample") }} of the device's counters, in whose time this work ran
+        {{ own_share|share }} of the time.""",
+        """{% if units.get("device memory", 0) >= 0.8 %}It moves bytes as fast as the memory can: only fewer bytes help
+        (smaller types, larger batches for the same weights, fusion).
+        {%- elif units.get("tensor cores", 0) >= 0.8 %}It computes as fast as the tensor cores can: only fewer FLOPs or
+        smaller types help.
+        {%- else %}Neither limit is near: look for too little work in flight, and for waiting inside it.{% endif %}""",
+    ),
     "unnamed_time": Words(
         """{{ in_part("is compute without a known stage:") }} {{ of_events_share|share }} of the time of all events
         ({{ count|count("event") }}).""",

@@ -88,18 +88,25 @@ def counters(
     else:
         work = labelled(trace, [*_DEVICE, *keys])
     inside = [key for key in keys if key != "start_ns"]
-    whole = [*_DEVICE, *inside]
+    found = averages(work, samples, inside)
+    if "start_ns" in keys:
+        found = found.join(
+            work.select(*_DEVICE, *inside, "start_ns"), on=[*_DEVICE, *inside], how="left", nulls_equal=True
+        )
+    order = [*_DEVICE, "work_ns", *keys, "counter"]
+    found = found.sort(order, descending=[name == "work_ns" for name in order], nulls_last=True)
+    return found.select(*_DEVICE, *keys, pl.exclude(*_DEVICE, *keys))
+
+
+def averages(work: pl.DataFrame, samples: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+    """Means of counters over the intervals of each device and value of the keys."""
+    whole = [*_DEVICE, *keys]
     spans = merge(work.filter(pl.col("dur_ns") > 0), whole)
     parts = [
         _of_device(spans.filter(pl.col("rank") == rank, pl.col("device").eq_missing(device)), mine, whole)
         for rank, device, mine in _lines(samples, work)
     ]
-    found = pl.concat(parts) if parts else _of_device(spans.clear(), samples.clear(), whole)
-    if "start_ns" in keys:
-        found = found.join(work.select(*whole, "start_ns"), on=whole, how="left", nulls_equal=True)
-    order = [*_DEVICE, "work_ns", *keys, "counter"]
-    found = found.sort(order, descending=[name == "work_ns" for name in order], nulls_last=True)
-    return found.select(*_DEVICE, *keys, pl.exclude(*_DEVICE, *keys))
+    return pl.concat(parts) if parts else _of_device(spans.clear(), samples.clear(), whole)
 
 
 def _lines(samples: pl.DataFrame, work: pl.DataFrame) -> Iterator[tuple[int, int | None, pl.DataFrame]]:

@@ -660,6 +660,27 @@ def test_ai_cpu_operators() -> None:
     assert silent(npu(kernels_), "ai_cpu_operators")
 
 
+def sampled(period: int, **counters: float) -> Trace:
+    """Steps of equal GEMMs of a layer, with samples of one value each."""
+    run = decode([EMBEDDING, *DENSE])
+    span = end(run["kernels"])
+    times = list(range(1_000_000, span, period))
+    rows = [(0, 0, time, name.replace("_", " "), value, "%") for name, value in counters.items() for time in times]
+    columns = ["rank", "device", "time_ns", "name", "value", "unit"]
+    return together(run | {"counters": pl.DataFrame(rows, schema=columns, orient="row")})
+
+
+def test_sampled_units() -> None:
+    busy = {"Tensor_Active": 12.0, "DRAM_Read_Bandwidth": 80.0, "DRAM_Write_Bandwidth": 11.0}
+    found = the(sampled(1000, **busy), "sampled_units")
+    assert "device memory is 91" in found["title"]
+    assert "tensor cores are 12" in found["title"]
+    assert found["gain_ns"] == 0
+    assert silent(sampled(100 * LONG, **busy), "sampled_units")  # too few, and mostly of other work
+    assert silent(sampled(1000, PCIe_RX_Throughput=7.0), "sampled_units")
+    assert silent(together(QUIET), "sampled_units")
+
+
 def test_format_changes() -> None:
     kernels_ = [(MATMUL, 90_000), ("trans_TransData_1", 6_000), ("aclnnMm_TransData_TransData", 4_000)]
     cores = ["AI_CORE", "AI_VECTOR_CORE", "AI_VECTOR_CORE"]

@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof import plugins, sentences
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.findings import bounds, waiting, work
+from llmprof.analyze.findings import bounds, sampled, waiting, work
 from llmprof.analyze.findings.facts import where_the_time_went
 from llmprof.analyze.findings.first_tokens import FIRST_TOKENS, first_token_finding
 from llmprof.analyze.findings.gain import Gain, gains_of
@@ -48,6 +48,7 @@ _RULES: Final[tuple[Rule | plugins.Place, ...]] = (
     Rule("below_bound", bounds.below_bound, "opportunities"),
     Rule("heaviest_stage", work.heaviest_stage, "attribute", 0.0, info=True, unless="below_bound"),
     Rule("ai_core_units", work.core_units, "core_time", 0.0, info=True),
+    Rule("sampled_units", sampled.units, "counters", 0.01, info=True),
     Rule("above_bound", bounds.above_bound, "operators", 0.0, info=True, last=True),
     Rule("unnamed_time", work.unnamed, "attribute", info=True, last=True),
 )

@@ -39,6 +39,7 @@ from .operator_calls import replayable as replayable
 from .fusion import fusion_candidates as fusion_candidates
 from .activity import activity as activity, kernel_categories as kernel_categories
 from .captures import with_captures as with_captures
+from .eager import with_eager_steps as with_eager_steps
 from .beside import running_beside as running_beside
 from .counters import counters as counters
 from .tensor_cores import tensor_cores as tensor_cores

@@ -85,6 +85,9 @@ EVIDENCE = pl.Enum(["module", "operator", "metadata", "name", "position"])
 CAPTURED = "torch_capture_"
 """Columns of kernels with labels from captures of graphs: :func:`llmprof.analyze.with_captures`."""
 
+EAGER: Final = "eager step"
+"""Evidence of what :func:`llmprof.analyze.with_eager_steps` found."""
+
 _LINEAR_ROLES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
 _BESIDE_A_GEMM = (
     "fill",

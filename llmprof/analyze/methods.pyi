@@ -54,3 +54,4 @@ class Methods:
     tensor_cores = analyze.tensor_cores
     what_if = analyze.what_if
     with_captures = analyze.with_captures
+    with_eager_steps = analyze.with_eager_steps

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.activity import CAPTURED
+from llmprof.analyze.activity import CAPTURED, EAGER
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.kernels import operator_rows
 from llmprof.analyze.layers.attribution import labelled
@@ -135,7 +135,7 @@ def with_events(
     trace: Trace, by: Sequence[str], device: Device | str | Path | None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The frame of :func:`operators` with the number of each ``row``, and device events with that of theirs."""
-    found = _calls(trace, by)
+    found = calls_of(trace, by)
     rows, calls = _rows(trace, found, by, *_device(trace, device))
     return rows, found[0].join(calls, on="call", how="left", maintain_order="left")
 
@@ -153,7 +153,7 @@ def _device(trace: Trace, device: str | Path | Device | None) -> tuple[Device | 
         return None, str(error).split(";")[0].rstrip(".")
 
 
-def _calls(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+def calls_of(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
     """Device events with the number of their ``call``; calls with their texts; and operators on the host."""
     trace.table("kernels")
     events = labelled(trace, {*by, "step"}).filter(pl.col("source") != "op")
@@ -175,12 +175,14 @@ def _calls(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame,
         kernels=pl.len(),
         between=pl.col("name").str.contains(_HOST).any(),
         replayed=pl.col("replayed").any(),
+        eager=pl.lit(value=False),
     )
     texts = ops.select("shapes", "dtypes", operator="name", strides="torch_strides", arguments="torch_inputs")
     texts = texts[calls["owner"]]
     if of_capture["operator"].null_count() < events.height:
         captured = of_capture[calls["_event"]]
         texts = texts.select(pl.coalesce(captured[name], name).alias(name) for name in _TEXTS)
+        calls = calls.with_columns(eager=captured["evidence"] == EAGER)
     return events.drop("owner", "_event"), calls.hstack(texts), ops
 
 
@@ -211,7 +213,8 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, keep: pl.Series) -> pl.Series:
 
 def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     """Texts of operators of replayed kernels, as :func:`with_captures` found them, and the number of their call."""
-    names = {"operator": "op", "shapes": "shapes", "dtypes": "dtypes", "strides": "strides", "arguments": "inputs"}
+    names = {"operator": "op", "shapes": "shapes", "dtypes": "dtypes", "strides": "strides", "arguments": "inputs",
+             "evidence": "evidence"}  # fmt: skip
     nothing = pl.DataFrame(schema={**dict.fromkeys(names, pl.String), "call": pl.UInt32})
     kernels = trace.kernels
     if f"{CAPTURED}op" not in kernels.columns:
@@ -248,8 +251,9 @@ def _rows(
     coded = coded.with_columns(row=row_of_call)
     time = pl.col("time_ns")
     timed = coded.group_by("row").agg(
-        pl.len().cast(pl.Int64).alias("count"), pl.col("owner", "_event", "replayed").first(), total_ns=time.sum(),
-        median_ns=time.median(), p10_ns=time.quantile(0.1, "linear"), p90_ns=time.quantile(0.9, "linear"),
+        pl.len().cast(pl.Int64).alias("count"), pl.col("owner", "_event", "replayed", "eager").first(),
+        total_ns=time.sum(), median_ns=time.median(),
+        p10_ns=time.quantile(0.1, "linear"), p90_ns=time.quantile(0.9, "linear"),
         kernels=pl.col("kernels").mean(),
     )  # fmt: skip
     longest = events.select("dur_ns", "category", *_PLACE, kernel=names, call="call").join(
@@ -262,8 +266,8 @@ def _rows(
     rows = numbered.drop("_call").join(timed, on="row").join(longest, on="row")
     rows = rows.with_columns(pl.col(*_TEXTS, "kernel").cast(pl.String))
     least = events.select(pl.col("dur_ns").filter(pl.col("dur_ns") > 0).min()).item()
-    each = _work(rows, coded, ops, sums, _Bound(peaks, no_peaks, float(least or 0)))
-    rows = rows.drop("labelled", "alone", "_event", "owner", "replayed", "main_ns", *launches.columns).join(
+    each = _work(rows, coded, ops, sums, _Bound(peaks, no_peaks, float(least or 0), trace.platform.words["graph"]))
+    rows = rows.drop("labelled", "alone", "_event", "owner", "replayed", "eager", "main_ns", *launches.columns).join(
         each, on="row"
     )
     return _shares(rows, events, groups), coded.select("call", "row")
@@ -379,8 +383,8 @@ def _stated_pairs(label: str | None) -> float | None:
 class _Bound:
     """Least time of a call on a device: its arithmetic, its bytes, and its kernels."""
 
-    def __init__(self, peaks: Device | None, no_peaks: str, least_ns: float) -> None:
-        self.peaks, self.no_peaks, self.least_ns = peaks, no_peaks, least_ns
+    def __init__(self, peaks: Device | None, no_peaks: str, least_ns: float, graph: str) -> None:
+        self.peaks, self.no_peaks, self.least_ns, self.graph = peaks, no_peaks, least_ns, graph
 
     def of(self, work: Work, kernels: float) -> tuple[float | None, str | None, bool | None]:
         """Bound in ns, what sets it, and whether all operands fit into the cache."""
@@ -424,7 +428,7 @@ def _one(
     if row["category"] == "collective":
         raise NoWorkError(_COLLECTIVE)
     if row["operator"] is None:
-        raise NoWorkError(IN_GRAPH if row["replayed"] else NO_OPERATOR)
+        raise NoWorkError(IN_GRAPH.replace("CUDA graph", bound.graph) if row["replayed"] else NO_OPERATOR)
     if row["between"]:
         raise NoWorkError(BETWEEN)
     inner = _inside(row["owner"], kind, ops) if kind and kind.inside else {}
@@ -462,7 +466,7 @@ def _one(
         "bound_ns": least,
         "bound_by": by,
         "fits_cache": None if bounds[0][3] is None else all(each[3] for each in bounds),
-        "source": max((work.source for _, work in found), key=len),
+        "source": max((work.source for _, work in found), key=len) + (", of an eager step" if row["eager"] else ""),
         "assumed": "; ".join(said) or None,
         "why": None if bound.peaks else bound.no_peaks,
     }

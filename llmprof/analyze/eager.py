@@ -1,0 +1,179 @@
+"""Operators of kernels that no operator launched, from steps of equal batch that were recorded eagerly."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import polars as pl
+
+from llmprof.analyze.activity import CAPTURED, EAGER
+from llmprof.analyze.captures import CONTENT
+from llmprof.analyze.operators import calls_of
+from llmprof.analyze.steps.steps import steps
+from llmprof.names.readable import readable
+from llmprof.trace import Trace
+
+_BATCH: Final = ("context_requests", "context_tokens", "generation_requests", "generation_tokens")
+_GRID: Final = ("grid_x", "grid_y", "grid_z")
+_PLACE: Final = ("rank", "stream", "start_ns", "name")
+_TEXTS: Final = {"op": "operator", "shapes": "shapes", "dtypes": "dtypes", "strides": "strides", "inputs": "arguments"}
+
+LEAST_RUN: Final = 20
+"""So many kernels in a row without operators are looked for among those with operators."""
+
+
+def with_eager_steps(trace: Trace, eager: Trace | None = None) -> Trace:
+    """Give kernels without an operator the operators of the same kernels where these were recorded eagerly.
+
+    Two things tell that kernels are the same. In steps of equal batch (requests and tokens of prompts and of
+    generation, from their labels): as many kernels of one name on the same rank, with the same grids in the same order,
+    or else as many of one readable name, which leaves out what templates say. Outside of steps, such as where a
+    recording begins after their launch: at least 20 consecutive kernels of a stream, whose names and grids stand in the
+    same order among kernels with operators; where they stand there several times, operators and shapes must agree.
+
+    Parameters
+    ----------
+    trace : Trace
+        A recording with graphs, or with kernels whose launch it does not hold.
+    eager : Trace, optional
+        A recording of the same program without graphs; the trace itself if not given.
+
+    Returns
+    -------
+    Trace
+        The same trace; its ``kernels`` have ``op, shapes, dtypes, strides, inputs, call`` with ``torch_capture_`` in
+        front, as after :func:`with_captures`, and ``torch_capture_evidence`` (``eager step``).
+
+    Raises
+    ------
+    NotCapturedError
+        A recording holds no kernels or no operators.
+
+    Examples
+    --------
+    >>> graphs, eager = llmprof.sample("torch_tp1_cudagraph"), llmprof.sample("torch_tp1_eager")
+    >>> known = analyze.operators(analyze.with_eager_steps(graphs, eager)).drop_nulls("operator")
+    >>> sorted(known.filter(pl.col("kind") == "attention")["operator"].unique())
+    ['_vllm_fa3_C::fwd']
+    """
+    here = _kernels(trace)
+    there = here if eager is None else _kernels(eager)
+    unknown = here.filter(pl.col("operator").is_null())
+    known = there.filter(pl.col("operator").is_not_null())
+    partners = _partners(steps(trace), steps(trace if eager is None else eager))
+    found = pl.concat([
+        _of_steps(here, there, partners, "name").filter(_same_grid()).select("event", *_GIVEN),
+        _of_steps(here, there, partners, "readable").filter(pl.col("called") != pl.col("called_there"))
+        .select("event", *_GIVEN),
+        _of_runs(here, known),
+    ]).unique("event", keep="first", maintain_order=True)  # fmt: skip
+    found = unknown.select("event", *_PLACE).join(found, on="event").drop("event").unique(_PLACE, keep="first")
+    columns = {**{name: pl.String() for name in CONTENT}, "call": pl.UInt32(), "layer": pl.Int32()}
+    columns = {name: kind for name, kind in columns.items() if name not in ("grid", "block")}
+    texts = {name: pl.col(f"{given}_there") for name, given in _TEXTS.items()}
+    given = found.select(
+        *_PLACE,
+        **texts,
+        call=pl.col("call_there").cast(pl.UInt32),
+        evidence=pl.lit(EAGER),
+        confidence=pl.lit(0.9),
+    )
+    given = given.with_columns(
+        pl.lit(None, dtype=kind).alias(n) for n, kind in columns.items() if n not in given.columns
+    )
+    given = given.rename({name: CAPTURED + name for name in given.columns if name not in _PLACE})
+    kernels, labels = trace.kernels, [name for name in given.columns if name.startswith(CAPTURED)]
+    kernels = kernels.join(given, on=_PLACE, how="left", nulls_equal=True, maintain_order="left", suffix="_eager")
+    both = [name for name in labels if f"{name}_eager" in kernels.columns]
+    kernels = kernels.with_columns(pl.coalesce(name, f"{name}_eager").alias(name) for name in both)
+    kernels = kernels.drop(f"{name}_eager" for name in both)
+    return Trace({**trace.tables, "kernels": kernels}, trace.meta, trace.coverage)
+
+
+def _kernels(trace: Trace) -> pl.DataFrame:
+    """Kernels in the order of their stream with step, grid, and the call and texts of their operator."""
+    events, calls, _ = calls_of(trace, ("step",))
+    events = events.join(calls.select("call", *_TEXTS.values()), on="call", how="left", maintain_order="left")
+    sizes = [name for name in _GRID if name in trace.kernels.columns]
+    grid = trace.kernels.select(*_PLACE, *sizes).unique(_PLACE, keep="first")
+    events = events.filter(pl.col("source") == "kernel").join(
+        grid, on=_PLACE, how="left", nulls_equal=True, maintain_order="left"
+    )
+    absent = [pl.lit(None, dtype=pl.Int32).alias(name) for name in _GRID if name not in sizes]
+    events = events.with_columns(*absent, readable=readable(events["name"]))
+    return events.sort("rank", "stream", "start_ns", maintain_order=True)
+
+
+def _partners(here: pl.DataFrame, there: pl.DataFrame) -> pl.DataFrame:
+    """``rank, step, step_there``: the steps of equal batch in the eager recording."""
+    stated = pl.any_horizontal(pl.col(name).is_not_null() for name in _BATCH)
+    key = ["rank", *_BATCH]
+    other = there.filter(stated).select(*key, step_there="step")
+    return here.filter(stated).select("step", *key).join(other, on=key, nulls_equal=True).drop(_BATCH)
+
+
+def _of_steps(here: pl.DataFrame, there: pl.DataFrame, partners: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Kernels without an operator and those of the first step of equal batch that has as many of the name."""
+    key = ["rank", "step", name]
+    counted = [frame.with_columns(n=pl.len().over(key), k=pl.int_range(pl.len()).over(key)) for frame in (here, there)]
+    of_other = counted[1].select(
+        "rank", name, "n", "k", *(pl.col(each).alias(f"{each}_there") for each in ("call", *_TEXTS.values(), *_GRID)),
+        called_there="name",
+        step_there="step",
+    )  # fmt: skip
+    few = counted[0].filter(pl.col("operator").is_null()).select("event", *key, "n", "k", *_GRID, called="name")
+    # of several eager steps, the first whose kernels of this name are as many and have operators
+    fits = of_other.group_by("rank", "step_there", name, "n").agg(whole=pl.col("operator_there").is_not_null().all())
+    first = few.select(*key, "n").unique().join(partners, on=["rank", "step"]).join(
+        fits.filter("whole"), on=["rank", "step_there", name, "n"]
+    ).group_by(*key, "n").agg(pl.col("step_there").min())  # fmt: skip
+    return few.join(first, on=[*key, "n"]).join(of_other, on=["rank", "step_there", name, "n", "k"])
+
+
+_GIVEN: Final = ("call_there", *(f"{name}_there" for name in _TEXTS.values()))
+
+
+def _same_grid() -> pl.Expr:
+    """Equal, or not recorded on one side."""
+    return pl.all_horizontal((pl.col(name) == pl.col(f"{name}_there")).fill_null(value=True) for name in _GRID)
+
+
+def _of_runs(here: pl.DataFrame, known: pl.DataFrame) -> pl.DataFrame:
+    """Kernels outside of steps, in runs that stand in the same order among kernels with operators."""
+    none = pl.col("operator").is_null() & pl.col("step").is_null()
+    runs = here.with_columns(none=none).with_columns(run=pl.struct("rank", "stream", "none").rle_id()).filter("none")
+    runs = runs.filter(pl.len().over("run") >= LEAST_RUN)
+    codes = pl.concat([runs["name"], known["name"]]).unique().to_frame().with_row_index("code")
+    gone = {"call": pl.UInt32(), **dict.fromkeys(_TEXTS.values(), pl.String())}
+    empty = pl.DataFrame(schema={"event": here.schema["event"], **{f"{n}_there": kind for n, kind in gone.items()}})
+    if runs.is_empty() or known.is_empty() or codes.height > _MOST_NAMES:
+        return empty
+    texts = {rank: (_text(part, codes), part) for (rank,), part in known.partition_by("rank", as_dict=True).items()}
+    found = [empty]
+    for part in runs.partition_by("run"):
+        text, other = texts.get(part["rank"][0], ("", known))
+        wanted, at, fitting = _text(part, codes), -1, []
+        while (at := text.find(wanted, at + 1)) >= 0:
+            beside = other.slice(at, part.height).select(
+                pl.col(name).alias(f"{name}_there") for name in ("call", *_TEXTS.values(), *_GRID)
+            )
+            pairs = part.hstack(beside)
+            if pairs.select(_same_grid().all()).item():
+                fitting.append(pairs)
+        if fitting:
+            first = fitting[0].select("event", *_GIVEN)
+            alike = pl.lit(value=True)
+            for each in fitting[1:]:
+                for name in _TEXTS.values():
+                    alike &= pl.lit(first[f"{name}_there"]).eq_missing(pl.lit(each[f"{name}_there"]))
+            found.append(first.filter(alike) if len(fitting) > 1 else first)
+    return pl.concat(found, how="vertical_relaxed")
+
+
+_MOST_NAMES: Final = 50000
+
+
+def _text(kernels: pl.DataFrame, codes: pl.DataFrame) -> str:
+    """A letter for each kernel, by its name; a list of them is found by the search for text."""
+    numbers = kernels.select("name").join(codes, on="name", how="left", maintain_order="left")["code"]
+    return "".join(chr(0x100 + number) for number in numbers.to_list())

@@ -1,0 +1,131 @@
+"""Operators of replayed kernels from eager steps, on traces built by hand."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+from llmprof import analyze
+from llmprof.analyze.eager import LEAST_RUN
+from llmprof.trace import Trace
+
+
+def steps_of(labels: list[str]) -> pl.DataFrame:
+    """Ranges of an engine, one each microsecond."""
+    return pl.DataFrame(
+        {"rank": 0, "thread": 1, "start_ns": [1000 * n for n in range(len(labels))], "dur_ns": 900,
+         "name": [f"execute_{label}" for label in labels], "on_device": False, "domain": "user_annotation"}
+    )  # fmt: skip
+
+
+def eager(labels: list[str], each: list[list[tuple[str, str]]], grid: int = 4) -> Trace:
+    """Steps of (kernel, shapes of the aten::mm that launched it)."""
+    kernels, ops = [], []
+    for step, launched in enumerate(each):
+        for place, (name, shapes) in enumerate(launched):
+            at, number = 1000 * step + 10 + 20 * place, 100 * step + place + 1
+            ops.append((at, 10, "aten::mm", number, shapes))
+            kernels.append((at + 5, 5, name, number, number, grid))
+    return made(labels, kernels, ops, "cudaLaunchKernel")
+
+
+def made(labels: list[str], kernels: list, ops: list, call: str) -> Trace:
+    frame = pl.DataFrame(
+        kernels, schema=["start_ns", "dur_ns", "name", "op_id", "correlation", "grid_x"], orient="row"
+    ).with_columns(rank=0, device=0, stream=7, grid_y=1, grid_z=1)  # fmt: skip
+    of_ops = pl.DataFrame(
+        ops, orient="row",
+        schema={"start_ns": pl.Int64, "dur_ns": pl.Int64, "name": pl.String, "op_id": pl.Int64, "shapes": pl.String},
+    ).with_columns(rank=0, thread=1, kind=pl.lit("op"), dtypes=pl.lit('["float", "float"]'))  # fmt: skip
+    runtime = frame.unique("correlation").select("rank", "correlation", start_ns=pl.col("start_ns") - 3)
+    runtime = runtime.with_columns(thread=1, process=1, dur_ns=2, api=pl.lit("runtime"), name=pl.lit(call))
+    return Trace({"kernels": frame, "ops": of_ops, "runtime": runtime, "markers": steps_of(labels)})
+
+
+def graph(labels: list[str], each: list[list[str]], grid: int = 4) -> Trace:
+    """Steps that replay a graph of the named kernels."""
+    kernels = [
+        (1000 * step + 15 + 20 * place, 5, name, None, step + 1, grid)
+        for step, names in enumerate(each)
+        for place, name in enumerate(names)
+    ]
+    return made(labels, kernels, [], "cudaGraphLaunch")
+
+
+DECODE = "context_0(0)_generation_2(2)"
+LARGER = "context_0(0)_generation_4(4)"
+SMALL, WIDE = "[[2, 8], [8, 4]]", "[[2, 4], [4, 16]]"
+
+
+def found(trace: Trace) -> list[tuple[str, str | None]]:
+    rows = trace.kernels.sort("start_ns")
+    return list(rows.select("name", "torch_capture_shapes").iter_rows())
+
+
+def test_steps_of_equal_batch_with_as_many_kernels_of_a_name() -> None:
+    known = eager(
+        [LARGER, DECODE], [[("gemm", "[[4, 8], [8, 4]]")] * 2, [("gemm", SMALL), ("gemm", WIDE), ("odd", SMALL)]]
+    )
+    replayed = graph([DECODE], [["gemm", "fused", "gemm", "odd", "odd"]])
+    got = analyze.with_eager_steps(replayed, known)
+    # the second batch is equal; "odd" runs twice here and once there, "fused" only here
+    assert found(got) == [("gemm", SMALL), ("fused", None), ("gemm", WIDE), ("odd", None), ("odd", None)]
+    rows = analyze.operators(got).filter(operator="aten::mm").sort("shapes")
+    assert rows.select("shapes", "count", "flops").rows() == [(WIDE, 1, 2 * 2 * 4 * 16), (SMALL, 1, 2 * 2 * 8 * 4)]
+    assert rows["source"].str.contains("eager").all()
+    assert analyze.operators(known)["source"].str.contains("eager").any() is False
+
+
+def test_another_batch_or_another_grid_gives_nothing() -> None:
+    known = eager([DECODE], [[("gemm", SMALL)]])
+    assert found(analyze.with_eager_steps(graph([LARGER], [["gemm"]]), known)) == [("gemm", None)]
+    assert found(analyze.with_eager_steps(graph([DECODE], [["gemm"]], grid=5), known)) == [("gemm", None)]
+
+
+def test_templates_may_differ_where_the_readable_name_does_not() -> None:
+    known = eager([DECODE], [[("void acme::mine<1>(int)", SMALL)]], grid=5)
+    got = analyze.with_eager_steps(graph([DECODE], [["void acme::mine<2>(int)"]]), known)
+    assert found(got) == [("void acme::mine<2>(int)", SMALL)]
+
+
+@pytest.mark.parametrize("differing", [False, True])
+def test_kernels_from_before_the_recording_that_it_repeats(differing: bool) -> None:
+    names = [f"kernel{n}" for n in range(LEAST_RUN)]
+    ops, kernels = [], []
+    for turn in range(3):
+        for place, name in enumerate(names):
+            at, number = 10000 * turn + 20 * place, 1000 * turn + place + 1
+            size = 3 if differing and turn == 2 and place == 0 else 2
+            if turn:
+                ops.append((at, 10, "aten::mm", number, json.dumps([[size, 8], [8, 4]])))
+            kernels.append((at + 5, 5, name, number if turn else None, number if turn else None, 4))
+    trace = made([], kernels, ops, "cudaLaunchKernel")
+    trace = Trace({name: frame for name, frame in trace.tables.items() if name != "markers"})
+    got = found(analyze.with_eager_steps(trace))[:LEAST_RUN]
+    assert got[0] == ("kernel0", None if differing else "[[2, 8], [8, 4]]")
+    assert got[1:] == [(name, "[[2, 8], [8, 4]]") for name in names[1:]]
+    short = Trace({**trace.tables, "kernels": trace.kernels.filter(pl.col("start_ns") > 30)})
+    assert {shapes for _, shapes in found(analyze.with_eager_steps(short))} == {None}
+
+
+def test_what_a_capture_said_stays() -> None:
+    known = eager([DECODE], [[("gemm", SMALL)]])
+    replayed = graph([DECODE], [["gemm"]])
+    said = replayed.kernels.with_columns(torch_capture_op=pl.lit("aten::mm"), torch_capture_shapes=pl.lit(WIDE))
+    absent = ("dtypes", "strides", "inputs", "category", "stage", "evidence")
+    said = said.with_columns(
+        *(pl.lit(None, dtype=pl.String).alias(f"torch_capture_{name}") for name in absent),
+        torch_capture_call=pl.lit(1, dtype=pl.UInt32), torch_capture_layer=pl.lit(None, dtype=pl.Int32),
+        torch_capture_confidence=pl.lit(1.0),
+    )  # fmt: skip
+    got = analyze.with_eager_steps(Trace({**replayed.tables, "kernels": said}), known)
+    assert found(got) == [("gemm", WIDE)]
+
+
+def test_a_graph_is_called_what_its_platform_calls_it() -> None:
+    replayed = graph([DECODE], [["gemm"]])
+    for device, graph_of in (("AMD Instinct MI300X", "HIP graph"), ("NVIDIA H100 80GB HBM3", "CUDA graph")):
+        why = analyze.operators(Trace(replayed.tables, {"device": device}))["why"].item()
+        assert graph_of in why

@@ -98,13 +98,23 @@ def analysis(args: Namespace, terminal: Terminal, trace: Trace | None = None) ->
             return nothing_found(open_profile(args.paths), terminal)
         return findings_text(kept, terminal.width, args.paths, () if trace is None else where_the_time_went(trace))
     shown = columns or (_shown(view, frame, args.by) if view is not None else None)
-    lines = [_table(kept, terminal, shown)] if frame.height else ["no rows"]
+    spare = [[column] for column in _SPARE_OF.get(args.what, "").split()]
+    lines = [_table(kept, terminal, shown, () if columns else spare)] if frame.height else ["no rows"]
     if kept.height < frame.height:
         order = ", the longest" if view is not None and view.largest_first and not args.sort else ""
         lines.append(f"{kept.height:,} of {frame.height:,} rows{order}; --limit 0 shows all, --csv FILE writes them")
     return "\n".join(lines)
 
 
+_SPARE_OF: Final = {
+    "collectives": "call algorithm",
+    "critical-path": "evidence phase",
+    "events": "stream",
+    "layers": "host_dur_ns occurrence",
+    "operators": "tflop_per_s tb_per_s",
+    "overlap": "exposed_transfer_ns exposed_unknown_ns exposed_copy_ns exposed_wait_ns hidden_communication_ns",
+}
+"""Columns of an analysis that a narrow terminal does without, in this order, before those on the right."""
 _WITHOUT_ACTIVITY: Final = {
     "totals": ("totals", None),
     "samples": ("hotspots", None),
@@ -412,12 +422,13 @@ def _diff_text(
         *(wrapped(words, terminal.width, "Not alike: ", "  ") for words in unlike),
         *(wrapped(words, terminal.width, "", "") for words in diff_words(frame)),
     ]
-    lines += ["", *([] if "recording" in steps["level"] else [f"{OF_STEPS}:"])]
+    lines += ["", *([] if "recording" in steps["level"] else [wrapped(f"{OF_STEPS}:", terminal.width, "", "")])]
     for row in steps.iter_rows(named=True):
-        lines.append(_change(row, names))
+        lines.append(wrapped(_change(row, names), terminal.width, "  ", "    "))
         between = frame.filter(pl.col("level") == "between", pl.col("phase").eq_missing(pl.lit(row["phase"])))
         both = between.filter(pl.col("delta_ns").is_not_null())
-        lines += [f"    then until the next step {_times(time, names)}" for time in both.iter_rows(named=True)]
+        until = [f"then until the next step {_times(time, names)}" for time in both.iter_rows(named=True)]
+        lines += [wrapped(words, terminal.width, "    ", "      ") for words in until]
     limit = ROWS_SHOWN if args.limit is None else args.limit
     parts, kernels = (frame.filter(level=level) for level in ("part", "kernels"))
     total = "the recording" if "recording" in steps["level"] else "the step"
@@ -506,14 +517,14 @@ def _change(row: dict[str, Any], names: tuple[str, str]) -> str:
         if not row[f"{side}_steps"]:
             count = row[f"{other}_steps"]
             steps = "" if row["phase"] is None else f" ({text.counted(count, 'step')})"
-            return f"  {row['phase'] or 'the whole recording'}: only in {names[other == 'b']}{steps}"
+            return f"{row['phase'] or 'the whole recording'}: only in {names[other == 'b']}{steps}"
     noise = ""
     if row["low_ns"] is not None and row["beyond_noise"]:
         low, high = (("+" if ns > 0 else "-") + format_ns(abs(ns)) for ns in (row["low_ns"], row["high_ns"]))
         noise = f"; 95 % interval of the change {low} to {high}"
     elif row["low_ns"] is not None:
         noise = "; not beyond the noise"
-    return f"  {what} takes {_times(row, names)}{noise}"
+    return f"{what} takes {_times(row, names)}{noise}"
 
 
 def _times(row: dict[str, Any], names: tuple[str, str]) -> str:

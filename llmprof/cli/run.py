@@ -323,7 +323,8 @@ def runs(args: Namespace, terminal: Terminal) -> str:
         return to_json(rows)
     if not rows:
         raise LlmprofError(f"there are no runs in {args.folder}", expected="a folder of run folders")
-    return text.table(pl.DataFrame(rows, infer_schema_length=None), width=terminal.width)
+    frame, spare = pl.DataFrame(rows, infer_schema_length=None), [["stage"], ["started"]]
+    return text.table(frame, width=terminal.width, spare=spare, whole=["run"])
 
 
 def doctor(args: Namespace, terminal: Terminal) -> str:

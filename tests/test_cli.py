@@ -64,7 +64,7 @@ class TestInfo:
 
 
 NOT_RECORDED = (
-    *("event-waits", "links", "core-time", "memory", "memory-components", "hotspots", "totals"),
+    *("event-waits", "links", "core-time", "memory", "memory-components", "hotspots", "totals", "counters", "modules"),
     *("osrt_sum", "openacc_sum", "openmp_sum", "mpi_event_sum"),
 )
 """Analyses of what the small trace does not hold."""
@@ -346,7 +346,7 @@ class TestReport:
     def test_json(self, run, saved, tmp_path, quick_report):
         said = json.loads(run("report", saved, "-o", str(tmp_path / "r"), "--json")[1])
         assert said["index"] == str(tmp_path / "r" / "index.html")
-        assert len(said["pngs"]) == 13
+        assert len(said["pngs"]) == 15
 
     def test_a_folder_that_cannot_be_written(self, run, saved, tmp_path):
         (tmp_path / "file").write_text("")

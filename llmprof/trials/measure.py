@@ -174,26 +174,34 @@ def _new_folder(config: ExperimentConfig) -> Path:
 
 
 def _predicted(run: Run, name: str, objective: str) -> dict[str, Any] | None:
-    """Gain that a replay of the run's trace predicts: of decode steps for the time of a token, else of all steps."""
+    """Gain that a replay of the run's trace predicts, without the profiler where that is known.
+
+    It is the gain of decode steps for the time of a token, otherwise that of the time of all steps.
+    """
     if name not in PREDICTED or objective == "ttft_ns":
         return None
     try:
         rows = analyze.what_if(run.trace, PREDICTED[name])
+        whole = float(analyze.steps(run.trace)["dur_ns"].sum())
     except LlmprofError:
         return None
     if objective == "tpot_ns":
         rows = rows.filter(pl.col("phase") == "decode")
     if rows.is_empty():
         return None
-    whole = analyze.steps(run.trace)["dur_ns"].sum() if objective != "tpot_ns" else None
-    times = pl.col("recorded_ns", "predicted_ns", "low_ns", "high_ns")
-    recorded, after, low, high = rows.select((times * pl.col("steps")).sum()).row(0)
-    total = max(float(whole or 0.0), recorded)
+    names = ("recorded_ns", "predicted_ns", "low_ns", "high_ns")
+    plain = not rows["plain_recorded_ns"].null_count()
+    times = rows.select((pl.col(f"plain_{one}" if plain else one) * pl.col("steps")).sum().alias(one) for one in names)
+    recorded, after, low, high = times.row(0)
+    total = recorded
+    if objective != "tpot_ns":
+        total = max(recorded, whole - rows.select((pl.col("recorded_ns") * pl.col("steps")).sum()).item() + recorded)
     return {
         "gain": (recorded - after) / total,
         "low": (recorded - high) / total,
         "high": (recorded - low) / total,
         "of": ", ".join(str(phase or "the recording") for phase in rows["phase"]),
+        "plain": plain,
     }
 
 

@@ -21,6 +21,7 @@ from llmprof.launch import ExperimentConfig
 from llmprof.launch.run import passes
 from llmprof.trials import gains, measure, settings
 from tests.launch.vllm_stand_in import StandInVllm
+from tests.samples import sample
 
 
 def pairs(before, after, metric="wall_ns"):
@@ -282,3 +283,17 @@ def test_remedies_of_a_run(machine, monkeypatch):
     assert (last["rule"], last["remedy"]) == ("unexplained_idle", None)
     assert last["reason"]
     assert measure._objective(config(machine)) == "output_tokens_per_s"
+
+
+def test_a_prediction_is_a_share_of_the_time_that_the_objective_has(machine):
+    done = launch.Run(launch.RunFolder.create(config(machine)), config(machine))
+    done.__dict__["trace"] = trace = sample("torch_tp4_eager_nccl")
+    (row,) = llmprof.analyze.what_if(trace, "no-host-delay").to_dicts()
+    of_decode = measure._predicted(done, "graphs", "tpot_ns")
+    assert of_decode["gain"] == pytest.approx(row["gain_ns"] / row["recorded_ns"])
+    assert of_decode["low"] <= of_decode["gain"] <= of_decode["high"]
+    of_all = measure._predicted(done, "graphs", "output_tokens_per_s")
+    whole = llmprof.analyze.steps(trace)["dur_ns"].sum()
+    assert of_all["gain"] == pytest.approx(row["gain_ns"] * row["steps"] / whole)
+    assert measure._predicted(done, "graphs", "ttft_ns") is None
+    assert measure._predicted(done, "kv-fp8", "tpot_ns") is None

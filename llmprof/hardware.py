@@ -217,7 +217,7 @@ DEVICES: Final[tuple[Device, ...]] = (
             tflops={"bf16": 2500, "fp16": 2500, "fp8": 5000, "fp4": 10000, "int8": 5000, "tf32": 1250},
             gb_per_s=8000, gb=None, link_gb_per_s=1800, multiprocessors=None, source=_NVL72 + _HALF,
             sources=dict.fromkeys(("memory_bytes_per_s", "link_bytes_per_s"), _NVL72)),
-    _device("MI300X", r"mi300x(?: oam)?", tflops=_CDNA3, gb_per_s=5300, gb=192, link_gb_per_s=896,
+    _device("MI300X", r"mi300x(?: oam| vf)?", tflops=_CDNA3, gb_per_s=5300, gb=192, link_gb_per_s=896,
             multiprocessors=304, source="AMD Instinct MI300X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),
     _device("MI325X", r"mi325x(?: oam)?", tflops=_CDNA3, gb_per_s=6000, gb=256, link_gb_per_s=896,
             multiprocessors=304, source="AMD Instinct MI325X Accelerator data sheet", cache_mib=256, pcie_gb_per_s=128),

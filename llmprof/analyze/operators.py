@@ -168,9 +168,10 @@ def calls_of(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFram
     number = pl.int_range(pl.len(), dtype=pl.UInt32)
     call = pl.coalesce(owner, of_capture["call"] + ops.height, number + 2 * ops.height + events.height)
     events = events.with_columns(call=call, owner=owner, _event=number)
-    first = pl.col(*{*by, "rank", "step", "owner", "_event"} - {"call"}).first()
+    longest = pl.col("dur_ns").arg_max()  # what takes the time says what the call is for
     calls = events.group_by("call").agg(
-        first,
+        pl.col("rank", "step", "owner", "_event").first(),
+        *(pl.col(name).get(longest) for name in by if name not in ("rank", "step", "owner", "_event", "call")),
         time_ns=pl.col("dur_ns").sum(),
         kernels=pl.len(),
         between=pl.col("name").str.contains(_HOST).any(),

@@ -6,10 +6,12 @@ import polars as pl
 import pytest
 
 import llmprof
+from benchmarks import opportunities as by_hand
 from llmprof import analyze
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.hardware import Device
 from llmprof.trace import Trace
+from llmprof.units import format_ns
 from tests.analyze.builders import MM_BOUND_NS, products_of_h200
 
 DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e9, None, None, None, cache_bytes=200.0)
@@ -131,3 +133,28 @@ def test_a_change_brings_operators_to_a_share_of_their_bound() -> None:
     for refused in ("to-bound:0.8:attention", "to-bound:0", "to-bound:0.5"):
         with pytest.raises(AnalysisError):
             analyze.what_if(made, refused)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recording", by_hand.RECORDINGS, ids=lambda one: one.name)
+def test_the_table_of_the_docs_is_that_of_the_recordings_and_was_computed_by_hand(recording: by_hand.Recording) -> None:
+    if not by_hand.DATA.exists():
+        pytest.skip("the recordings are not there")
+    path = by_hand.DATA / recording.file
+    ranks = recording.name.startswith("Megatron")
+    found = analyze.opportunities(llmprof.read(path.parent if ranks else path), rank=6 if ranks else None)
+    found = found.filter(pl.col("phase").eq_missing(pl.lit(found["phase"][0], dtype=pl.String)))
+    first, *table = by_hand.stated()[recording.name]
+    step = found.row(by_predicate=pl.col("part") == "step", named=True)
+    said = (first[2], first[5], first[6])
+    assert said == tuple(format_ns(step[name]) for name in ("time_ns", "gap_ns", "gain_ns"))
+    step_us, rows = by_hand.recomputed(recording)
+    assert step_us * 1e3 == pytest.approx(step["time_ns"], rel=1e-4)
+    for row, cells in zip(rows, table, strict=True):
+        operator, stage = cells[0].strip("`").split("`, ")
+        mine = found.row(by_predicate=(pl.col("operator") == operator) & (pl.col("stage") == stage), named=True)
+        assert (cells[2], cells[5], cells[6]) == tuple(format_ns(mine[n]) for n in ("time_ns", "gap_ns", "gain_ns"))
+        assert mine["time_ns"] == pytest.approx(row.time * 1e3, rel=0.015)
+        assert mine["share_of_bound"] == pytest.approx(row.reached, rel=0.01)
+        assert mine["gap_ns"] == pytest.approx(row.gap * 1e3, rel=0.015)
+        assert abs(mine["gain_ns"] - row.gain * 1e3) < 0.0005 * step["time_ns"]

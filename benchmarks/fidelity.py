@@ -60,6 +60,33 @@ def compare(trace: Trace) -> pl.DataFrame:
     )
 
 
+def against(replayed: Trace, named: Trace) -> pl.DataFrame:
+    """Kernels of the decode steps of CUDA graphs, with what modules say of the same kernel in an eager run.
+
+    A kernel of a replay is the one of the eager step with its name, on the main stream or beside it, and its place
+    among those of this name there, if both steps have as many of them; others are left out (``known``: time of all, ns).
+    """
+    steps = []
+    for trace in (replayed, named):
+        events = attribute(trace).filter((pl.col("phase") == "decode") & (pl.col("source") == "kernel"))
+        main = (pl.col("stream") == pl.col("stream").mode().min().over("step")).alias("main")
+        same = ("step", "name", "main")
+        events = events.sort("start_ns").with_columns(main)
+        steps.append(events.with_columns(place=pl.int_range(pl.len()).over(same), count=pl.len().over(same)))
+    mine, eager = steps
+    eager = eager.filter(pl.col("evidence") == "module", pl.col("step") == pl.col("step").max())
+    key = ["name", "main", "place", "count"]
+    truth = eager.select(*key, true_layer="layer", true_stage="stage")
+    both = mine.join(truth, on=key, how="inner")
+    offset = pl.col("true_layer").min().over("step") - pl.col("layer").min().over("step")
+    return both.with_columns(true_layer=pl.col("true_layer") - offset.fill_null(0)).with_columns(
+        right_layer=pl.col("layer").eq_missing(pl.col("true_layer")),
+        right_stage=pl.col("stage").eq_missing(pl.col("true_stage")),
+        said=pl.col("layer").is_not_null() | pl.col("true_layer").is_not_null(),
+        known=pl.lit(mine["dur_ns"].sum()),
+    )
+
+
 def share(frame: pl.DataFrame, right: str) -> float:
     """Share of device time that is right."""
     total = frame["dur_ns"].sum()
@@ -98,6 +125,22 @@ def table(files: list[Path]) -> tuple[str, pl.DataFrame]:
     return "\n".join(lines), pl.concat(parts)
 
 
+def graphs() -> str:
+    """Markdown table: decode steps under CUDA graphs against the eager recording of the same model."""
+    lines = [
+        "| recording | kernels | compared (time) | layer right | stage right |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for path in sorted((_ROOT / "tests/analyze/labelled").glob("*_graph.pt.trace.json.gz")):
+        named = path.with_name(path.name.replace("_graph.", "_named."))
+        if named.exists():
+            both = against(llmprof.read(path), llmprof.read(named))
+            compared = both["dur_ns"].sum() / both["known"][0]
+            right = f"{share(both.filter('said'), 'right_layer'):.2%} | {share(both, 'right_stage'):.2%}"
+            lines.append(f"| {path.name.partition('.')[0]} | {both.height:,} | {compared:.1%} | {right} |")
+    return "\n".join(lines)
+
+
 def calibration(events: pl.DataFrame) -> str:
     """Markdown table: of the events with a layer, how many are right by the confidence that they have."""
     lines = ["| confidence | events | layer right | stage right |", "| --- | ---: | ---: | ---: |"]
@@ -129,7 +172,9 @@ def main() -> None:
     files = args.files or labelled_recordings()
     text, events = table(files)
     total = f"All: layer {share(events.filter('said'), 'right_layer'):.2%}, stage {share(events, 'right_stage'):.2%}"
-    sys.stdout.write(f"{text}\n\n{total} of device time\n\n{calibration(events)}\n\n{by_evidence(events)}\n")
+    sys.stdout.write(
+        f"{text}\n\n{total} of device time\n\n{calibration(events)}\n\n{by_evidence(events)}\n\n{graphs()}\n"
+    )
     if args.wrong:
         wrong = events.filter(~pl.col("right_stage") | (~pl.col("right_layer") & pl.col("said")))
         keys = ["recording", "true_stage", "stage", "right_layer", "category", "evidence"]

@@ -127,7 +127,7 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
         r"masked_softmax_(?:warp|kernel)|sage_?attn|\bsage_fwd|qk_int\d_sv|cutlass_mla|flash_?mla|FlashMLA|Sm100Mla|\bmla::|"
         r"mha_(?:varlen_)?(?:fwd|batch_prefill)|fmha_v\d|_attn_kernel\b|kernel_mha|decode_attn|prefill_attn|"
         r"multihead_attention|masked_multihead|XqaKernel|\bxqa|_fwd_kernel_flash|PrefillWithKVCache|BatchMLAPage|"
-        r"\battend_ker|mqa_logits|topk_transform|topKPerRow|flex_decoding",
+        r"\battend_ker|mqa_logits|topk_transform|topKPerRow|index_(?:block_)?score|topk_index|_gqa_sparse|topk_attn|flex_decoding",
     ),
     ("scan", _RECURRENCE),
     (
@@ -208,7 +208,7 @@ _OWN = len(KERNEL_PATTERNS)
 
 ATTENTION_HELPERS = (
     r"FlashAttn(?:Fwd)?Combine|merge_attn_states|MergeStates|attention_reduce|combine_attn|combine_kernel|"
-    r"mqa_logits|topk_transform|topKPerRow|mla_reduce|stream_k_fixup|combine_results|mla_combine|reduce_segments|_fwd_kernel_stage2|paged_attention.*reduce|unified_kv_cache|causal_conv1d"
+    r"mqa_logits|topk_transform|topKPerRow|index_(?:block_)?score|topk_index|topk_attn|mla_reduce|stream_k_fixup|combine_results|mla_combine|reduce_segments|_fwd_kernel_stage2|paged_attention.*reduce|unified_kv_cache|causal_conv1d"
 )
 """Helper kernels of attention, which do not count as attention calls."""
 

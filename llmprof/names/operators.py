@@ -30,6 +30,9 @@ LAYER: Final = r"(?:^|\.)(?:layers?|h|blocks?|decoder_layers)[._](\d+)(?:\.|$)"
 SHARED: Final = r"rotary|rope"
 """Modules whose single object serves all layers: the number in their path is not the layer that calls them."""
 
+SHARED_EXPERTS: Final = r"shared_?(?:experts?|mlp)"
+"""Modules of experts that every token goes to; without chosen ones beside them they are a plain feed-forward part."""
+
 ROLES: Final[list[tuple[str, str]]] = [
     ("rope", r"(?i)rotary|^rope$|RoPE"),
     ("norm", r"(?i)norm(?:\d?d?)$|norm_?\d*$|^ln_|_ln$|^norm"),

@@ -87,8 +87,9 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
 
 _GROUPS: Final = {
     "qkv_proj": "linear", "o_proj": "linear", "gate_up_proj": "linear", "down_proj": "linear", "router": "linear",
-    "lm_head": "linear", "in_proj": "linear", "out_proj": "linear", "indexer": "linear", "experts": "experts",
-    "attention": "attention", "all_reduce": "collective", "all_gather": "collective",
+    "lm_head": "linear", "in_proj": "linear", "out_proj": "linear", "indexer": "linear", "top_k": "linear",
+    "experts": "experts", "shared_experts": "experts", "attention": "attention",
+    "all_reduce": "collective", "all_gather": "collective",
     "reduce_scatter": "collective", "all_to_all": "collective", "send_recv": "collective", "broadcast": "collective",
     "sampling": "sampling",
 }  # fmt: skip

@@ -15,7 +15,7 @@ _FORMATS: Final = {4.0: "fp32", 2.0: None, 1.0: "int8", 0.5: "int4"}
 _GROUPS: Final = {
     "qkvo_proj": ("qkv_proj", "o_proj"),
     "attn_kernel": ("attention", "rope"),
-    "mlp": ("gate_up_proj", "activation", "down_proj", "router", "experts"),
+    "mlp": ("gate_up_proj", "activation", "down_proj", "router", "experts", "shared_experts"),
     "rmsnorm": ("norm",),
     "final_rmsnorm": ("final_norm",),
     "tp_comm": ("all_reduce", "all_gather"),

@@ -127,7 +127,7 @@ def _feed_forward(part: FeedForward, hidden: int) -> Iterator[tuple[str, str, in
     latent = 2 * hidden * part.latent
     yield "latent_proj", "experts", latent, latent, True
     shared = hidden * part.shared_inner * (columns + 1)
-    yield "shared_experts", "experts", shared, shared, True
+    yield "shared_experts", "shared_experts", shared, shared, True
     gate = hidden if part.shared_gate else 0
     yield "shared_gate", "router", gate, gate, False
 

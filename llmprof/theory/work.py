@@ -294,7 +294,7 @@ class _Step:
             kv_read_bytes=sum(part.keys() - part.tokens for part in self.batch) * cache,
             kv_write_bytes=t * cache,
         )
-        yield self._moving("index_top_k", 4 * pairs, 4 * t * min(a.top_k or 0, pairs / t), stage="indexer")
+        yield self._moving("index_top_k", 4 * pairs, 4 * t * min(a.top_k or 0, pairs / t), stage="top_k")
 
     def _feed_forward(self, f: FeedForward) -> Iterator[Operator]:
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
@@ -334,7 +334,7 @@ class _Step:
             shared = hidden * f.shared_inner / plan.tp * (columns + 1)
             moved = self.hidden_bytes + t * f.shared_inner / plan.tp * (columns + 1) * act
             flops = 2 * t * shared + (2 * t * hidden if f.shared_gate else 0)
-            work = {"stage": "experts", "math": plan.math, "weight_bytes": shared * plan.low_bytes, "kernels": 3}
+            work = {"math": plan.math, "weight_bytes": shared * plan.low_bytes, "kernels": 3}
             yield self._moving("shared_experts", moved, moved, flops=flops, **work)
 
     def _moving(self, component: str, read: float, written: float, **work: Any) -> Operator:

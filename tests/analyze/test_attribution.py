@@ -34,6 +34,7 @@ from tests.analyze.builders import (
 
 ADD = "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16> >"
 MUL = "void at::native::vectorized_elementwise_kernel<8, at::native::BinaryFunctor<at::native::MulFunctor<float> > >"
+SIGMOID = "void at::native::vectorized_elementwise_kernel<8, at::native::sigmoid_kernel_cuda(at::TensorIteratorBase&)>"
 COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda>"
 CAT = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<at::native::OpaqueType<2u> >"
 NEG = "void at::native::elementwise_kernel<128, 4, at::native::neg_kernel_cuda>"
@@ -143,8 +144,20 @@ LAYERS: dict[str, tuple[list[str], list[str]]] = {
     "experts with a shared one": (
         [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, GEMM, SILU, GEMM, "topkGating", "fused_moe_kernel", SILU,
          "fused_moe_kernel", "moe_sum_kernel"],
-        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "gate_up_proj",
-         "activation", "down_proj", "router", "experts", "activation", "experts", "combine"],
+        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "shared_experts",
+         "shared_experts", "shared_experts", "router", "experts", "activation", "experts", "combine"],
+    ),
+    "a shared expert after the chosen ones, with a gate": (
+        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "topkGating", "fused_moe_kernel", SILU,
+         "fused_moe_kernel", "moe_sum_kernel", GEMM, SILU, GEMM, GEMM, SIGMOID, MUL, ADD],
+        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "router", "experts",
+         "activation", "experts", "combine", *["shared_experts"] * 6, "combine"],
+    ),
+    "sparse attention": (
+        [NORM, GEMM, GEMM, ROPE, "indexer_k_quant_and_cache_kernel", "sm90_fp8_paged_mqa_logits", "topKPerRowDecode",
+         CACHE, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM],
+        ["norm", "qkv_proj", "qkv_proj", "rope", "indexer", "indexer", "top_k", "kv_cache_write", "attention", "o_proj",
+         *DENSE_STAGES[6:]],
     ),
     "gpt-oss: experts' GEMMs with the activation in them": (
         [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "_topk_forward", "_sum_bitmatrix_rows",

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from benchmarks.fidelity import without_modules
+from benchmarks.fidelity import against, share, without_modules
 from llmprof.analyze import layer_gaps, layers
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, CACHE, DENSE, GEMM, NORM, ROPE, SILU, forward, kernels, labels
@@ -135,3 +135,16 @@ def test_hybrids_have_the_kinds_of_their_configuration(name: str) -> None:
     for recording in (trace, without_modules(trace)):
         found = layers(recording, per="layer").group_by("layer").agg(pl.col("kind").unique()).sort("layer")
         assert found["kind"].to_list() == [[kind] for kind in HYBRIDS[name]]
+
+
+@pytest.mark.parametrize("name", [name for name in HYBRIDS if name != "nemotron_mixed_named"])
+def test_under_cuda_graphs_layers_and_stages_are_those_of_the_eager_run(name: str) -> None:
+    replayed = llmprof.read(RECORDED / f"{name.replace('_named', '_graph')}.pt.trace.json.gz")
+    found = layers(replayed, per="layer").select("layer", "kind").unique().sort("layer")["kind"].to_list()
+    # a recording of decode steps alone does not say which state space it is
+    assert found == [kind.replace("Mamba-1", "state space").replace("Mamba-2", "state space") for kind in HYBRIDS[name]]
+    both = against(replayed, llmprof.read(RECORDED / f"{name}.pt.trace.json.gz"))
+    assert both["step"].n_unique() == 2
+    assert both["dur_ns"].sum() > 0.8 * both["known"][0]
+    assert both.filter("said")["right_layer"].all()
+    assert share(both, "right_stage") > 0.98

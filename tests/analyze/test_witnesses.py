@@ -251,7 +251,7 @@ def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
     each = beside.group_by("step", "layer", maintain_order=True).agg("stage")
     assert sorted(each.select("step", "layer").rows()) == [(step, layer) for step in range(4) for layer in range(1, 6)]
     for stages in each["stage"]:
-        assert list(dict.fromkeys(stages)) == ["gate_up_proj", "activation", "down_proj"]
+        assert set(stages) == {"shared_experts"}
     # what runs there long after the last layer belongs to none
     end = trace.kernels["start_ns"].max() + 10**9  # type: ignore[operator]
     late = (

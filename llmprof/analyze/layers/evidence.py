@@ -10,10 +10,20 @@ from llmprof import names
 from llmprof.analyze.activity import CAPTURED, EVIDENCE
 from llmprof.analyze.layers.kernels import IN_LAYER
 from llmprof.analyze.layers.sequences import REASONS, each, reasons_of_passes
+from llmprof.names import operators
 
 _PLAIN: Final = ("elementwise", "other", "copy", "fill")
 """Categories of events whose stage follows from what is around them."""
-_OF_EXPERTS: Final = ("router", "expert_dispatch", "experts", "activation", "combine", "gate_up_proj", "down_proj")
+_OF_EXPERTS: Final = (
+    "router",
+    "expert_dispatch",
+    "experts",
+    "activation",
+    "combine",
+    "gate_up_proj",
+    "down_proj",
+    "shared_experts",
+)
 _OF_ATTENTION: Final = ("rope", "kv_cache_write", "attention", "norm")
 _PROJECTION: Final = {"o_proj": "o_proj", "up": "gate_up_proj", "down": "down_proj"}
 """Stage of the linear events of a block."""
@@ -42,6 +52,8 @@ class _Event(NamedTuple):
     in_model: bool
     rotary: bool
     """Whether a module or a kernel of the rank rotates q and k."""
+    shared: bool
+    """In an expert that every token goes to, beside others that are chosen."""
     scanned: bool | None
     """Whether the last scan of its block came before it; null in a block without scans."""
     verdict: str | None
@@ -70,6 +82,9 @@ class _Event(NamedTuple):
         return self.stage, False
 
     def _in_layer(self) -> str | None:
+        feeds = self.role in ("gate_up_proj", "activation", "down_proj") or self.block in ("feed_forward", "experts")
+        if self.shared or (self.stage == "shared_experts" and feeds):
+            return "shared_experts"
         if self.scanned is not None:
             return self._in_scan()
         category, role, block, plain = self.category, self.role, self.block, self.category in _PLAIN
@@ -199,7 +214,8 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
 
     Rows for the events of steps in which a module is a layer.
     """
-    rows = modules.drop("launch_start_ns", "module").rename({"layer": "module_layer"})
+    shared = pl.col("module").str.contains(operators.SHARED_EXPERTS).alias("shared")
+    rows = modules.with_columns(shared).drop("launch_start_ns", "module").rename({"layer": "module_layer"})
     frame = events.join(rows, on="event", how="inner")
     layered = frame.filter(pl.col("module_layer").is_not_null()).select("rank", "step").unique()
     frame = frame.join(layered, on=["rank", "step"], how="semi", nulls_equal=True)
@@ -216,6 +232,8 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         scanned=at > scanned_ns,
         parted=(pl.col("block").is_not_null() | role.is_not_null()).any().over("rank", "module_layer"),
         exchange=pl.when(exchanges).then(exchange),
+        shared=pl.col("shared")
+        & ((category == "moe_experts") | (role == "experts")).any().over("rank", "module_layer"),
         inside=pl.col("module_layer").is_not_null(),
         in_model=pl.col("first_layer_ns").is_not_null(),
         rotary=((role == "rope") | (category == "rope")).fill_null(value=False).any().over("rank"),

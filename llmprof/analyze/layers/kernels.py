@@ -12,7 +12,7 @@ from llmprof import names
 _IN_LAYER: Final = (
     "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "gate_up_proj", "activation", "down_proj",
     "in_proj", "conv", "scan", "gate_norm", "out_proj",
-    "residual", "router", "expert_dispatch", "experts", "combine",
+    "residual", "router", "expert_dispatch", "experts", "combine", "shared_experts", "indexer", "top_k",
 )  # fmt: skip
 _OUTSIDE: Final = ("prepare_inputs", "embedding", "final_norm", "lm_head", "sampling", "draft", "copy", "other")
 
@@ -47,6 +47,9 @@ _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     # choices among values: between GEMMs they choose experts
     "chooses": (_PLAIN, r"(?i)gatherTopK|bitonicSort|radixSort|\btopk"),
     "routes": (("moe_routing",), "(?i)topk|gating|softmax|routing|gate"),
+    # sparse attention scores the keys, and chooses those to attend to
+    "scores": (("attention", "kv_cache_write"), r"(?i)mqa_logits|indexer|index_(?:block_)?score"),
+    "selects": (("attention",), r"(?i)topk_transform|topKPerRow|topk_index"),
     "embeds": (("embedding",), f"(?i){names.EMBEDDING}"),
     "caches": (("copy",), "(?i)CatArray|index_copy|index_put|aten::cat$"),
 }

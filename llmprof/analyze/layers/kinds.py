@@ -46,7 +46,7 @@ _SCANS: Final = (
 )
 _VAGUE: Final = ("attention", "state space", "linear attention")
 """What a mixer is called by kernels that several kinds share; another step of the same layer may say more."""
-_MIXING: Final = ("attention", "scan", "conv", "kv_cache_write", "rope")
+_MIXING: Final = ("attention", "scan", "conv", "kv_cache_write", "rope", "indexer", "top_k")
 _LEAST_SURE: Final = 0.5
 _KEY: Final = ("rank", "step", "layer")
 

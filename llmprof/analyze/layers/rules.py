@@ -158,7 +158,10 @@ class Stretch:
             and any(self.kernels[i].does("multiplies") for i in product)
             and not any(map(self._ends_part, product))
         )
-        return activation + 1 + gated_apart
+        # the gate of an expert that every token goes to has a GEMM of its own, whose result is bent
+        shared = self.last_expert is not None and self.last_expert < activation < self.gemms - 1
+        own_gate = self.kernels[self.n.index(activation + 2) + 1 :][:1] if shared else []
+        return activation + 1 + (gated_apart or any(k.does("bends") for k in own_gate))
 
     # The end of the layer.
 
@@ -303,9 +306,16 @@ class Stretch:
     def _body(self, row: int, usual: Usual) -> str:
         """From a layer's attention to its end."""
         gates = self.ends_in_scan and not self.n[row]
+        if chosen := self._chooses_keys(row):
+            return chosen
         if self.kernels[row].among("norm", "kv_cache_write") and not gates:
             return self.kernels[row].category
         return next(stage for block in _blocks() if (stage := block(self, row, usual)))
+
+    def _chooses_keys(self, row: int) -> str | None:
+        """Stage of a kernel of sparse attention that scores keys or chooses some."""
+        k = self.kernels[row]
+        return "indexer" if k.does("scores") else "top_k" if k.does("selects") else None
 
     def mixer(self, row: int, usual: Usual) -> str | None:
         """Attention and its output projection; latent attention multiplies with its absorbed projections first."""
@@ -338,6 +348,19 @@ class Stretch:
             return "gate_norm" if scanned else "residual"
         return "scan" if scans else "attention"
 
+    def shared_experts(self, row: int, usual: Usual) -> str | None:
+        """Experts that every token goes to, before or after the chosen ones: their GEMMs, activation and gate."""
+        if self.first_expert is None or self.last_expert is None:
+            return None
+        k, n = self.kernels[row], self.n[row]
+        before = [i for i in self.of("activation") if self.out_gemms + 1 < self.n[i] < self.first_expert]
+        mine = before if n < self.first_expert else self.shared if n > self.last_expert else []
+        product = next(i for i in reversed(range(row + 1)) if self.kernels[i].does("gemm") or not i)
+        beside = n > self.out_gemms + (n < self.first_expert) and self.kernels[product].category == "linear"
+        gated = k.does("multiplies") and self.doing("bends", range(product, row))
+        computes = k.among("linear", "activation") or k.does("bends") or gated
+        return "shared_experts" if mine and beside and computes else None
+
     def experts(self, row: int, usual: Usual) -> str | None:
         """Router, dispatch, experts and combine, also if kernels of the framework choose the experts."""
         k, n, linear = self.kernels[row], self.n[row], self.kernels[row].category == "linear"
@@ -347,8 +370,6 @@ class Stretch:
             return "router"
         if k.category == "activation":
             return None
-        if self.last_expert is not None and linear and n > self.last_expert and self.shared:
-            return "gate_up_proj" if row < self.shared[-1] else "down_proj"
         if self.shared and row > self.shared[-1] and self.doing("adds", range(self.shared[-1], row)):
             return "residual"  # after the sum of all experts
         if self.last_expert is not None and n >= self.last_expert:
@@ -382,6 +403,8 @@ class Stretch:
         k, first_qkv = self.kernels[row], self._first_qkv(usual)
         absorbed = k.category == "linear" and self.latent and self.cached is not None and row > self.cached
         before_rope = self.last_rope is not None and row <= self.last_rope
+        if chosen := self._chooses_keys(row):
+            return chosen
         if k.does("readies") or absorbed:
             return "attention"
         if k.category == "scan":
@@ -430,6 +453,7 @@ class Stretch:
 Block = Callable[[Stretch, int, Usual], str | None]
 BLOCKS: Final[tuple[Block | Place, ...]] = (
     Stretch.mixer,
+    Stretch.shared_experts,
     Stretch.experts,
     Stretch.feed_forward,
 )

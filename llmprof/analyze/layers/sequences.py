@@ -527,13 +527,14 @@ def _beside(events: pl.DataFrame) -> pl.DataFrame:
     attended = pl.col("at").filter(pl.col("stage").is_in(["attention", "scan"])).min().over("rank", "step", "layer")
     of_layer = ["rank", "step", "layer"]
     begin, end = pl.col("at").min().over(of_layer), pl.col("at").max().over(of_layer)
-    main = main.with_columns(attended=attended, until=2 * end - begin).drop_nulls("at").sort("at")
+    mixes = (pl.col("stage") == "experts").any().over(of_layer)
+    main = main.with_columns(attended=attended, until=2 * end - begin, mixes=mixes).drop_nulls("at").sort("at")
     key = ["rank", "step"]
     side = events.filter(candidates).join(streams, on=lane, how="anti", nulls_equal=True)
     side = side.select("event", *key, "stream", "category", at=time).drop_nulls("at").sort("at")
     placed = side.join_asof(
-        main.select(*key, "at", "attended", "until", "layer", "confidence"), on="at", by=key, strategy="backward",
-        check_sortedness=False,
+        main.select(*key, "at", "attended", "until", "mixes", "layer", "confidence"), on="at", by=key,
+        strategy="backward", check_sortedness=False,
     ).filter(pl.col("layer").is_not_null() & (pl.col("at") <= pl.col("until")))  # fmt: skip
     # an activation parts the projections up from those down; what runs before the attention is one of its inputs
     activated = pl.col("at").filter(pl.col("category") == "activation").min().over("rank", "step", "layer", "stream")
@@ -542,7 +543,17 @@ def _beside(events: pl.DataFrame) -> pl.DataFrame:
     feed_forward = pl.when(before).then(pl.lit("gate_up_proj")).when(after).then(pl.lit("down_proj"))
     by_place = pl.when(pl.col("at") < pl.col("attended")).then(pl.lit("qkv_proj")).otherwise(feed_forward)
     said = {"norm": "norm", "activation": "activation", "moe_experts": "experts", "moe_routing": "router"}
-    named = pl.when(linear).then(by_place).otherwise(pl.col("category").replace_strict(said, default=None))
+    # beside chosen experts, those that every token goes to
+    lane = (*key, "stream", "layer")
+    shared = pl.col("mixes") & ~(pl.col("at") < pl.col("attended")).fill_null(value=False) & linear.any().over(lane)
+    shared &= pl.col("category").is_in(["linear", "activation", "quantize", "elementwise"])
+    named = (
+        pl.when(shared)
+        .then(pl.lit("shared_experts"))
+        .when(linear)
+        .then(by_place)
+        .otherwise(pl.col("category").replace_strict(said, default=None))
+    )
     placed = placed.with_columns(stage=named).filter(pl.col("stage").is_not_null())
     rows = placed.select("event", _layer="layer", _stage="stage", _sure=pl.min_horizontal("confidence", 0.8))
     events = events.join(rows, on="event", how="left", maintain_order="left")

@@ -64,7 +64,8 @@ def against(replayed: Trace, named: Trace) -> pl.DataFrame:
     """Kernels of the decode steps of CUDA graphs, with what modules say of the same kernel in an eager run.
 
     A kernel of a replay is the one of the eager step with its name, on the main stream or beside it, and its place
-    among those of this name there, if both steps have as many of them; others are left out (``known``: time of all, ns).
+    among those of this name there, if both steps have as many of them. The others are left out; ``known`` is the time
+    of all (ns).
     """
     steps = []
     for trace in (replayed, named):

@@ -182,6 +182,12 @@ LAYERS: dict[str, tuple[list[str], list[str]]] = {
         ["norm", "in_proj", "conv", "scan", "gate_norm", "out_proj", "qkv_proj", "rope", "kv_cache_write",
          "attention", "o_proj", "norm", "gate_up_proj", "activation", "down_proj"],
     ),
+    "lightning attention with a gate": (
+        [NORM, GEMM, NORM, "_fwd_diag_kernel", "_fwd_kv_parallel", "_fwd_kv_reduce", GEMM, NORM, GEMM, NORM,
+         GEMM, SILU, GEMM],
+        ["norm", "in_proj", "norm", "scan", "scan", "scan", "in_proj", "gate_norm", "out_proj", "norm", "gate_up_proj",
+         "activation", "down_proj"],
+    ),
     "a mixer without a feed-forward part": (
         [NORM, GEMM, "_causal_conv1d_update_kernel", "_selective_scan_update_kernel", NORM, GEMM],
         ["norm", "in_proj", "conv", "scan", "gate_norm", "out_proj"],

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import llmprof
-from benchmarks.fidelity import against, share, without_modules
+from benchmarks.fidelity import against, compare, share, without_modules
 from llmprof.analyze import layer_gaps, layers
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, CACHE, DENSE, GEMM, NORM, ROPE, SILU, forward, kernels, labels
@@ -124,22 +124,40 @@ HYBRIDS = {
         f"{'latent attention' if i in (3, 7) else 'KDA'} + {'MoE' if i else 'MLP'}" for i in range(8)
     ],
     "falcon_h1_named": ["parallel hybrid + MLP"] * 8,
+    "nemotron_pairs_named": [NEMOTRON[block] for block in "*M-MME*--MEM"],
+    "minimax_m3_named": [
+        f"{'attention' if i in (0, 3, 6) else 'sparse attention'} + {'MoE' if i > 1 else 'MLP'}" for i in range(8)
+    ],
+    "ring_named": [
+        f"{'latent attention' if i % 3 == 2 else 'lightning attention'} + {'MoE' if i else 'MLP'}" for i in range(9)
+    ],
+    "lfm2_moe_named": [
+        f"{'attention' if i in (1, 4, 6, 7) else 'short convolution'} + {'MoE' if i > 1 else 'MLP'}" for i in range(10)
+    ],
+    "glm4_moe_named": [f"attention + {'MoE' if i > 1 else 'MLP'}" for i in range(8)],
     "gpt_oss_named": [f"{'full' if i % 2 else 'sliding'} attention + MoE" for i in range(8)],
 }  # fmt: skip
 """Kinds of the layers of each recording, from the configuration that ran."""
 
 
 @pytest.mark.parametrize("name", HYBRIDS)
-def test_hybrids_have_the_kinds_of_their_configuration(name: str) -> None:
+def test_hybrids_have_the_kinds_of_their_configuration_and_the_labels_of_their_modules(name: str) -> None:
     trace = llmprof.read(RECORDED / f"{name}.pt.trace.json.gz")
+    both = compare(trace)
+    assert both.filter("said")["right_layer"].all()
+    assert share(both, "right_stage") > 0.98
     for recording in (trace, without_modules(trace)):
         found = layers(recording, per="layer").group_by("layer").agg(pl.col("kind").unique()).sort("layer")
         assert found["kind"].to_list() == [[kind] for kind in HYBRIDS[name]]
 
 
-@pytest.mark.parametrize("name", [name for name in HYBRIDS if name != "nemotron_mixed_named"])
+@pytest.mark.parametrize(
+    "name",
+    sorted(path.name.split(".")[0] for path in RECORDED.glob("*_graph.*") if not path.name.startswith("annotated")),
+)
 def test_under_cuda_graphs_layers_and_stages_are_those_of_the_eager_run(name: str) -> None:
-    replayed = llmprof.read(RECORDED / f"{name.replace('_named', '_graph')}.pt.trace.json.gz")
+    replayed = llmprof.read(RECORDED / f"{name}.pt.trace.json.gz")
+    name = name.replace("_graph", "_named")
     found = layers(replayed, per="layer").select("layer", "kind").unique().sort("layer")["kind"].to_list()
     # a recording of decode steps alone does not say which state space it is
     assert found == [kind.replace("Mamba-1", "state space").replace("Mamba-2", "state space") for kind in HYBRIDS[name]]
@@ -148,3 +166,9 @@ def test_under_cuda_graphs_layers_and_stages_are_those_of_the_eager_run(name: st
     assert both["dur_ns"].sum() > 0.8 * both["known"][0]
     assert both.filter("said")["right_layer"].all()
     assert share(both, "right_stage") > 0.98
+
+
+def test_two_feed_forward_blocks_in_a_row_are_two_layers() -> None:
+    blocks = [*scans(*CHUNKS), *MLP, *MOE, *attends(ATTENTION), *MOE, *MLP, *scans(*CHUNKS)]
+    found = kinds_of([*forward(0)[:2], *blocks, *forward(0)[2:]])
+    assert list(found.values()) == ["Mamba-2", "MLP", "MoE", "attention", "MoE", "MLP", "Mamba-2"]

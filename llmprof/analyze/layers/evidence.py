@@ -54,6 +54,8 @@ class _Event(NamedTuple):
     """Whether a module or a kernel of the rank rotates q and k."""
     shared: bool
     """In an expert that every token goes to, beside others that are chosen."""
+    mixture: bool
+    """In a layer with experts."""
     scanned: bool | None
     """Whether the last scan of its block came before it; null in a block without scans."""
     verdict: str | None
@@ -68,6 +70,8 @@ class _Event(NamedTuple):
         if self.verdict == "draft model" and self.category != "collective":
             return "draft", True
         said = None
+        if self.inside and self.stage in ("indexer", "top_k"):
+            return self.stage, False
         if self.inside and self.exchange:
             said = {"before": "expert_dispatch", "after": "combine"}.get(self.exchange)
         elif not self.communicates:
@@ -114,7 +118,7 @@ class _Event(NamedTuple):
             return _PROJECTION[block]
         if linear and block == "feed_forward":
             return "down_proj" if self.last_linear else "gate_up_proj"
-        if block in ("up", "feed_forward") and (plain or category == "activation"):
+        if block in ("up", "feed_forward") and (plain or category == "activation") and not self.mixture:
             return "activation"
         if block == "experts" and category == "moe_experts":
             return "experts"
@@ -122,15 +126,15 @@ class _Event(NamedTuple):
         around = block in ("o_proj", "down") or (block is None and self.parted)
         return "residual" if around and category in ("elementwise", "other") and self.stage != "norm" else None
 
-    def _in_scan(self) -> str:
+    def _in_scan(self) -> str | None:
         """In the mixer of a state-space or linear-attention layer."""
         if self.category == "scan":
             return "conv" if self.stage == "conv" else "scan"
         if self.category == "linear" or self.generic:
-            return "out_proj" if self.scanned else "in_proj"
+            return "out_proj" if self.scanned and self.role != "in_proj" else "in_proj"
         if self.role == "norm" or self.category == "norm":
             return "gate_norm" if self.scanned else "norm"
-        return "scan"
+        return None if self.scanned and self.category in _PLAIN else "scan"
 
     def _in_attention(self, *, linear: bool) -> str | None:
         if self.category in ("rope", "attention"):
@@ -226,18 +230,19 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     products = at.filter((role == "experts") & category.is_in(["linear", "moe_experts"]))
     exchanges = (role == "experts") & (category == "collective") & (pl.col("stage") != "all_reduce")
     after = pl.when(at > products.max().over("block_call")).then(pl.lit("after")).otherwise(pl.lit("between"))
+    mixes = (category == "moe_experts") | (role == "experts")
     exchange = pl.when(at < products.min().over("block_call")).then(pl.lit("before")).otherwise(after)
     frame = frame.with_columns(
         after_attention=at > attention_ns,
         scanned=at > scanned_ns,
         parted=(pl.col("block").is_not_null() | role.is_not_null()).any().over("rank", "module_layer"),
         exchange=pl.when(exchanges).then(exchange),
-        shared=pl.col("shared")
-        & ((category == "moe_experts") | (role == "experts")).any().over("rank", "module_layer"),
+        mixture=mixes.fill_null(value=False).any().over("rank", "module_layer"),
         inside=pl.col("module_layer").is_not_null(),
         in_model=pl.col("first_layer_ns").is_not_null(),
         rotary=((role == "rope") | (category == "rope")).fill_null(value=False).any().over("rank"),
     )
+    frame = frame.with_columns(pl.col("shared").fill_null(value=False) & pl.col("mixture"))
     frame = frame.join(_verdicts(frame), on=["rank", "step", "root"], how="left", nulls_equal=True)
     # passes without labels between them do not count as several in one step
     no_step = pl.col("step").is_null() & pl.col("verdict").is_not_null()

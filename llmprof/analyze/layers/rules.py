@@ -59,6 +59,8 @@ class Usual(NamedTuple):
     """GEMMs before an attention."""
     next_scans: bool
     """Whether the next layer mixes its tokens by a scan."""
+    apart: bool
+    """Whether feed-forward parts are layers of their own."""
 
 
 class Stretch:
@@ -69,7 +71,7 @@ class Stretch:
     """
 
     def __init__(self, kernels: Sequence[Kernel], *, attends: bool, latent: bool, fused: bool, hybrid: bool) -> None:
-        self.kernels, self.attends, self.latent = kernels, attends, latent
+        self.kernels, self.attends, self.latent, self.fused = kernels, attends, latent, fused
         self.rows = range(len(kernels))
         mixing = self.doing("attends") if attends else []
         self.scans = bool(mixing) and kernels[mixing[0]].category == "scan"
@@ -93,20 +95,25 @@ class Stretch:
         parted = next((self.n[i] for i in self.rows if self.n[i] and self._ends_part(i)), None)
         limit = next(n for n in (first_activation, self.first_expert, self.gemms) if n is not None)
         self.out_gemms = parted if parted is not None and parted < limit else 1
+        # lightning attention: the projection of its gate and a norm stand between the scan and the output projection
+        norms = [self.n[i] for i in self.of("norm") if self.n[i] < limit]
+        self.gated_apart = self.ends_in_scan and norms[:2] == [1, 2]
+        self.out_gemms += self.gated_apart
         # a choice among values before the experts chooses them; one after the last GEMM of a layer is sampling
         begin = self.first_expert if activation is None or experts else activation + 1
         chosen = next((self.n[i] for i in self.doing("chooses") if self.n[i]), None)
         self.chosen = chosen if attends and chosen is not None and begin is not None and chosen < begin else None
         ends = [n for n in (self.last_expert, self._end_of_feed_forward(activation)) if n is not None]
-        self.shared = [
-            i for i in self.of("activation") if self.last_expert is not None and self.n[i] > self.last_expert
-        ]
+        after = self.rows[experts[-1] :] if experts else []
+        self.shared = self.of("activation", among=takewhile(lambda i: self.kernels[i].category != "norm", after))
+        self.shared = [i for i in self.shared if self.n[i] > (self.last_expert or 0)]
         """Activations of experts that every token goes to, after the chosen ones."""
-        self.feeds = bool(ends)
-        """Whether a feed-forward part follows the mixer; in models with scans, a layer may have none."""
+        feeds = bool(ends)
         ends = ends or [self.out_gemms] * hybrid
         self.seen = min(max(ends), self.gemms) if ends and attends else None
         """Number of the GEMM that ends the layer, by its activation or experts."""
+        self.parts = self._parts(sorted([*activations, *experts])) if feeds and attends and hybrid else []
+        """Rows at which feed-forward parts begin, in models with scans, whose layers may have none or several."""
 
     def of(self, *categories: str, among: Iterable[int] | None = None) -> list[int]:
         """Rows of some categories."""
@@ -217,10 +224,40 @@ class Stretch:
         end += end + 1 in adds
         return is_own, end
 
+    def _parts(self, bends: list[int]) -> list[int]:
+        """Row after the mixer, and each norm between the last GEMM of a feed-forward part and the bend of the next."""
+        parts = [self.end(self.out_gemms).row + 1]
+        for row in self.of("norm"):
+            done = [i for i in bends if parts[-1] <= i < row]
+            after = [i for i in bends if i > row]
+            multiplied = done and self.n[done[-1]] - (done[-1] in self.of("moe_experts")) < self.n[row]
+            if multiplied and after and self.n[row] < self.n[after[0]]:
+                parts.append(row)
+        return parts
+
     # The stages.
+
+    def _part_by_part(self, usual: Usual, *, is_last: bool) -> tuple[list[int], list[str]]:
+        """As :meth:`named`, each feed-forward part named as if it alone followed the mixer."""
+        head = list(self.kernels[: self.parts[0]])
+        places: list[int] = []
+        stages: list[str] = []
+        properties = {"attends": True, "latent": self.latent, "fused": self.fused, "hybrid": True}
+        for begin, end in zip(self.parts, [*self.parts[1:], len(self.kernels)], strict=True):
+            part = Stretch([*head, *self.kernels[begin:end]], **properties)
+            cut, final = begin - len(head), end == len(self.kernels)
+            fewer = self.n[begin - 1] - self.n[len(head) - 1]
+            last, row = (usual.last - fewer, usual.end - cut) if final else (part.seen or 0, len(part.kernels) - 1)
+            found = part.named(usual._replace(last=last, end=row, apart=False), is_last=is_last and final)
+            own = slice(len(head) if places else 0, None)
+            places += found[0][own]
+            stages += found[1][own]
+        return places, stages
 
     def named(self, usual: Usual, *, is_last: bool) -> tuple[list[int], list[str]]:
         """Place and stage of each event."""
+        if usual.apart and len(self.parts) > 1:
+            return self._part_by_part(usual, is_last=is_last)
         rules = {BODY: self._body, PROLOGUE: self._prologue, AFTER: self._after, BEFORE: self._before}
         self._find_prologue(usual)
         places = [self._place(i, usual, is_last=is_last) for i in self.rows]
@@ -305,7 +342,7 @@ class Stretch:
 
     def _body(self, row: int, usual: Usual) -> str:
         """From a layer's attention to its end."""
-        gates = self.ends_in_scan and not self.n[row]
+        gates = self.ends_in_scan and self.n[row] <= self.gated_apart
         if chosen := self._chooses_keys(row):
             return chosen
         if self.kernels[row].among("norm", "kv_cache_write") and not gates:
@@ -324,6 +361,8 @@ class Stretch:
             return self._side_by_side(row)
         if n == 0 and self.ends_in_scan:
             return _of_scan(k) if row < self.gated else "gate_norm"
+        if n == 1 and self.gated_apart:
+            return "in_proj" if k.category == "linear" else "gate_norm"
         if k.category == "attention" or n == 0:
             return "attention"
         if k.category == "linear" and n <= self.out_gemms:
@@ -335,7 +374,7 @@ class Stretch:
         k, mixing = self.kernels[row], self.doing("attends")
         before = max((i for i in mixing if i < row), default=row)
         scanned, scans = (self.kernels[i].category == "scan" for i in (before, next(i for i in mixing if i >= row)))
-        projected = any(self.kernels[i].does("gemm") for i in range(before + 1, row))
+        projected = sum(self.kernels[i].does("gemm") for i in range(before + 1, row))
         if k.category == "linear" and not projected and scanned != scans:
             return "out_proj" if scanned else "o_proj"
         if k.category == "linear":
@@ -344,8 +383,8 @@ class Stretch:
             return _of_scan(k)
         if k.among("rope", "attention", "kv_cache_write", "norm"):
             return k.category
-        if not projected and scanned != scans:
-            return "gate_norm" if scanned else "residual"
+        if projected < 2 and scanned != scans:
+            return "gate_norm" if scanned and not projected else "residual"
         return "scan" if scans else "attention"
 
     def shared_experts(self, row: int, usual: Usual) -> str | None:
@@ -370,6 +409,8 @@ class Stretch:
             return "router"
         if k.category == "activation":
             return None
+        if k.category == "copy" and n == self.out_gemms and self._next_to(row - 1, "norm") and self.first_expert:
+            return "router"  # its input in another precision
         if self.shared and row > self.shared[-1] and self.doing("adds", range(self.shared[-1], row)):
             return "residual"  # after the sum of all experts
         if self.last_expert is not None and n >= self.last_expert:
@@ -424,10 +465,6 @@ class Stretch:
             return "qkv_proj"  # its bias
         last = k.category == "copy" and row >= self.last_compute and not before_rope
         return "attention" if last or not self.rotary else "rope"
-
-    def feed_forward_from(self) -> int:
-        """Row at which the feed-forward part begins, which some models count as a layer of its own."""
-        return self.end(self.out_gemms).row + 1 if self.feeds else len(self.kernels)
 
     def _first_qkv(self, usual: Usual) -> int:
         return usual.last + 1 if self.attends else self.gemms - usual.qkv + 1

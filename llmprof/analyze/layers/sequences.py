@@ -312,12 +312,12 @@ def _labels(frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None) -
     named: list[tuple[list[int], list[str]]] = []
     labels: list[np.ndarray] = []
 
-    def describe(_: int, size: int, *properties: Any) -> tuple[int, int, int | None, bool, bool, bool]:
+    def describe(_: int, size: int, *properties: Any) -> tuple[int, int, int | None, int, bool, bool]:
         *flags, begin = properties
         of_stretch = [all_kernels[k] for k in kernel[begin : begin + size].tolist()]
         new = Stretch(of_stretch, **dict(zip(_PROPERTIES, flags, strict=True)))
         distinct.append(new)
-        return len(distinct) - 1, new.gemms, new.seen, new.feeds, new.scans, new.first_expert is not None
+        return len(distinct) - 1, new.gemms, new.seen, len(new.parts), new.scans, new.first_expert is not None
 
     def name(stretch: int, is_last: bool, *usual: Any) -> tuple[int, int, int]:
         named.append(distinct[stretch].named(Usual(*usual), is_last=is_last))
@@ -326,18 +326,21 @@ def _labels(frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None) -
 
     def rule_out(stretch: int, number: int, apart: bool, *reasons: str | None) -> int:
         of_stretch, (places, stages) = distinct[stretch], named[number]
-        fed = of_stretch.feed_forward_from() if apart else len(places)
+        parts = of_stretch.parts if apart else []
         given = enumerate(zip(of_stretch.kernels, places, stages, strict=True))
-        rows = [(*_label(k, at, stage, reasons[min(at, AFTER)]), int(row >= fed)) for row, (k, at, stage) in given]
+        rows = [
+            (*_label(k, at, stage, reasons[min(at, AFTER)]), sum(row >= part for part in parts))
+            for row, (k, at, stage) in given
+        ]
         labels.append(np.array(rows))
         return len(labels) - 1
 
     key = ["hash", "size", *_PROPERTIES]
     number, flag = pl.Int64(), pl.Boolean()
-    made = {"stretch": number, "gemms": number, "seen": number, "feeds": flag, "scans": flag, "experts": flag}
+    made = {"stretch": number, "gemms": number, "seen": number, "feeds": number, "scans": flag, "experts": flag}
     stretches = each(stretches, key, describe, made, also=["begin"])
     stretches = _with_blocks(_with_ends(stretches, distinct))
-    key = ["stretch", "is_last", "last", "end", "lead", "qkv", "next_scans"]
+    key = ["stretch", "is_last", "last", "end", "lead", "qkv", "next_scans", "apart"]
     stretches = each(stretches, key, name, dict.fromkeys(("named", "body", "prologue"), number))
     stretches = _with_reasons(stretches, engine)
     key = ["stretch", "named", "apart", "reason_of_layer", "reason_of_next", "reason"]
@@ -360,13 +363,15 @@ def _labels(frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None) -
 def _with_blocks(stretches: pl.DataFrame) -> pl.DataFrame:
     """Add ``number, next_number`` of layers, ``apart`` and ``next_scans``.
 
-    In a model with scans where some mixers have a feed-forward part and others have none, each block is a layer
-    (Nemotron-H), the feed-forward parts, too; otherwise a layer is a mixer with what follows it. If all with such a
-    part are attentions, they may be shared by layers with scans (Zamba): the layers are guessed.
+    In a model with scans where some mixers have a feed-forward part and others have none or several, each block is a
+    layer (Nemotron-H), the feed-forward parts, too; otherwise a layer is a mixer with what follows it. If all with such
+    a part are attentions, they may be shared by layers with scans (Zamba): the layers are guessed.
     """
-    inner, feeds = pl.col("attends") & ~pl.col("is_last"), pl.col("feeds")
+    inner, feeds = pl.col("attends") & ~pl.col("is_last"), pl.col("feeds") > 0
     by_rank = stretches.group_by("rank").agg(
-        mixed=pl.col("hybrid").any() & feeds.filter(inner).any() & ~feeds.filter(inner).all(),
+        mixed=pl.col("hybrid").any()
+        & feeds.filter(inner).any()
+        & (~feeds.filter(inner).all() | (pl.col("feeds") > 1).any()),
         scan_feeds=feeds.filter(inner & pl.col("scans")).any(),
     )
     (mixed, scan_feeds) = of_groups(stretches, by_rank, ["rank"])
@@ -375,7 +380,7 @@ def _with_blocks(stretches: pl.DataFrame) -> pl.DataFrame:
         apart=pl.col("mixed") & pl.col("scan_feeds"),
         confidence=pl.when(guessed & pl.col("attends")).then(0.5).otherwise("confidence"),
     )
-    own = pl.col("attends").cast(pl.Int64) + (pl.col("apart") & pl.col("feeds") & pl.col("attends"))
+    own = pl.col("attends").cast(pl.Int64) + pl.when(pl.col("apart") & pl.col("attends")).then("feeds").otherwise(0)
     return stretches.with_columns(
         next_number=own.cum_sum().over("group"),
         number=own.cum_sum().over("group") - own,
@@ -493,7 +498,10 @@ def _with_unlike(stretches: pl.DataFrame) -> pl.DataFrame:
         return stretches.with_columns(reason_of_layer="reason", reason_of_next="reason")
     size = pl.col("size")
     seldom = pl.len().over("rank", size.log(1.2).round()) < _OFTEN * pl.len().over("rank")
-    sizes = sizes.with_columns(unlike=seldom & (size > _UNLIKE * size.median().over("rank")))
+    # a step may have larger layers than other steps: no layer is unlike those of its own step
+    largest = size.filter(~pl.col("seldom")).max().over("rank", "step").fill_null(0)
+    far = (size > _UNLIKE * size.median().over("rank")) & (size > largest)
+    sizes = sizes.with_columns(seldom=seldom).with_columns(unlike=pl.col("seldom") & far)
     sizes = sizes.filter(pl.col("unlike") | (pl.col("unlike").mean().over("rank", "step") > _MOST_UNLIKE))
     of_layer = sizes.select("group", "layer", unlike=pl.lit("unlike the other layers", dtype=REASONS))
     (own,) = of_groups(stretches, of_layer, ["group", "layer"])
@@ -544,8 +552,8 @@ def _beside(events: pl.DataFrame) -> pl.DataFrame:
     by_place = pl.when(pl.col("at") < pl.col("attended")).then(pl.lit("qkv_proj")).otherwise(feed_forward)
     said = {"norm": "norm", "activation": "activation", "moe_experts": "experts", "moe_routing": "router"}
     # beside chosen experts, those that every token goes to
-    lane = (*key, "stream", "layer")
-    shared = pl.col("mixes") & ~(pl.col("at") < pl.col("attended")).fill_null(value=False) & linear.any().over(lane)
+    shared = pl.col("mixes") & ~(pl.col("at") < pl.col("attended")).fill_null(value=False)
+    shared &= linear.any().over(*key, "stream", "layer")
     shared &= pl.col("category").is_in(["linear", "activation", "quantize", "elementwise"])
     named = (
         pl.when(shared)

@@ -251,6 +251,22 @@ def test_a_thread_that_still_waits_is_not_late_by_itself() -> None:
     assert plan.times()[begin[1]] == 20 * US
 
 
+def test_a_thread_begins_after_the_one_that_stopped_launching() -> None:
+    """The main thread launches until 12 us, the backward thread from 500 to 522, the main thread again from 900."""
+    main = host([(0, at, 2, CALL, at) for at in (1, 10, 900)])
+    backward = host([(0, at, 2, CALL, at) for at in (500, 520)], thread=2)
+    work = [(0, 7, at + 5, 3, GEMM, at) for at in (1, 10, 500, 520, 900)]
+    trace = Trace({"kernels": device(work), "runtime": pl.concat([main, backward])})
+    assert sorted(delay for *_, delay, _ in edges_of(graph(trace), HANDED_OVER)) == [378, 488]
+    path = critical_path(trace)
+    assert path["dur_ns"].sum() == 907 * US  # from the first call's begin to the last kernel's end
+    assert path.filter(part="unexplained").is_empty()
+    # without the first launch the threads begin as much later after each other
+    plan = Plan(graph(trace), "middle")
+    changes.scale("host", 0.5).apply(plan, trace)
+    assert plan.times().max() < 0.55 * 908 * US
+
+
 def test_where_the_host_is_slow_the_path_is_on_the_host() -> None:
     path = critical_path(host_bound())
     # from the end of one step's GEMM (65 us into the step) to the next one's: 100 us, all of them the host's but for
@@ -268,9 +284,11 @@ def test_where_the_host_is_slow_the_path_is_on_the_host() -> None:
     ("batch", 40, "batch"), ("batch", 20, None), ("ProfilerStep#3", 46, None),
 ])  # fmt: skip
 def test_a_gap_before_the_first_call_of_a_thread_is_named_by_what_ran(name: str, dur: int, told: str | None) -> None:
-    """A thread's first call comes at 50 us; nothing tells what it waited for, and it did not run before."""
-    calls = pl.concat([host([(0, 0, 2, CALL, 2)]), host([(0, 50, 2, "cudaMemsetAsync", 1)], thread=2)])
-    work = device([(0, 8, 5, 1, NORM, 2), (0, 7, 55, 10, GEMM, 1)])
+    """A thread's first call comes at 50 us; it did not run before, and the other thread did not stop launching."""
+    calls = pl.concat(
+        [host([(0, 0, 2, CALL, 2), (0, 60, 2, CALL, 3)]), host([(0, 50, 2, "cudaMemsetAsync", 1)], thread=2)]
+    )
+    work = device([(0, 8, 5, 1, NORM, 2), (0, 7, 55, 10, GEMM, 1), (0, 8, 63, 1, NORM, 3)])
     trace = Trace({"kernels": work, "runtime": calls, "ops": ops([(name, 3 * US, dur * US, 0)])})
     path = critical_path(trace).select("part", "name", "dur_ns").rows()
     assert path == [

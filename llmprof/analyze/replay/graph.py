@@ -327,13 +327,15 @@ def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
 def _passed_on(recorded: Recording, weight: Ints) -> Edges:
     """Edges between launching threads that take turns, as the main thread and that of the backward pass do.
 
-    A thread waited for another one in a pause if the other made its last call before a pause of its own in it.
+    A thread waited for another one in a pause, or before its first call, if the other made its last call before a pause
+    of its own in it.
     """
     place = pl.col("row").cast(pl.Int64)
     calls = recorded.rows.filter(pl.col("launches")).select(
         "rank", "chain", row=place, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
     )
-    before, after = pl.col("end").shift(1).over("chain"), pl.col("start").shift(-1).over("chain")
+    before = pl.col("end").shift(1).over("chain").fill_null(-(2**61))
+    after = pl.col("start").shift(-1).over("chain")
     calls = calls.with_columns(before=before, pause_after=after - pl.col("end")).sort("end")
     found = (
         calls.filter(pl.col("start") - pl.col("before") >= LEAST_PAUSE_NS)

@@ -163,6 +163,11 @@ def test_host_bound_names_the_ranks() -> None:
     assert (found["rank"], found["figure"]) == (2, 10 * 150_000)
     assert found["share_of_time"] == pytest.approx(1500 / 2050)
     assert "rank 2" in found["denominator"]
+    fewer = [decode([GEMM] * 5, pause=5_000, lead=3_000, rank=rank) for rank in (0, 1)]
+    measure = waiting.host_bound(scope_of(together(*fewer, late)))
+    assert measure is not None
+    assert (measure.figures["kernels"], measure.figures["calls"]) == (11, 11)  # those of rank 2, as its time is
+    assert measure.figures["launching_share"] == pytest.approx(10 / 150)
     half = [decode([GEMM] * 11, pause=130_000, lead=10_000, rank=rank) for rank in (0, 1)]
     found = the(together(*half, late), "host_bound")  # 1,300 of 1,850 us on two, 1,500 of 2,050 on the last
     assert found["share_of_time"] == pytest.approx((2 * 1300 + 1500) / (2 * 1850 + 2050))

@@ -35,27 +35,27 @@ def host_bound(scope: Scope) -> Measure | None:
     gaps = _idle(scope, *LATE)
     if not gaps.height:
         return None
-    bound, _ = apart(scope, gaps)
-    whole = parts_of(gaps)
+    of, late = _most_of(scope, gaps)
+    bound = pl.col("rank").is_in(of.windows["rank"].unique().implode())
+    whole = parts_of(late)
     rank, window = worst(whole)
-    long = total(whole.filter(pl.col("dur_ns") >= LONG_PAUSE_NS), "dur_ns") / total(gaps, "dur_ns")
-    delays = scope.within(launch_delay(scope.trace))
+    long = total(whole.filter(pl.col("dur_ns") >= LONG_PAUSE_NS), "dur_ns") / total(late, "dur_ns")
+    delays = scope.within(launch_delay(scope.trace)).filter(bound)
     replayed = share_in_graphs(scope)
     steps = scope.steps
     engine = steps is not None and bool(steps["source"].is_in(["vllm", "sglang"]).any())
     layer_times = scope.within(layers(scope.trace, per="layer")).filter(pl.col("host_dur_ns").is_not_null())
-    of_late = pl.col("rank").is_in(bound)
     figures = {
         "ranks": scope.windows["rank"].n_unique(),
         "has_layer_times": bool(layer_times.height),
-        "layer_ns": middle(layer_times.filter(of_late), "host_dur_ns"),
-        "layer_of_others_ns": middle(layer_times.filter(~of_late), "host_dur_ns"),
-        "calls": total(delays, "calls") / scope.parts if delays.height else None,
-        "kernels": total(delays, "kernels") / scope.parts if delays.height else None,
-        "launching_share": total(gaps.filter(pl.col("cause") == "launch"), "dur_ns") / total(gaps, "dur_ns"),
+        "layer_ns": middle(layer_times.filter(bound), "host_dur_ns"),
+        "layer_of_others_ns": middle(layer_times.filter(~bound), "host_dur_ns"),
+        "calls": total(delays, "calls") / of.parts if delays.height else None,
+        "kernels": total(delays, "kernels") / of.parts if delays.height else None,
+        "launching_share": total(late.filter(pl.col("cause") == "launch"), "dur_ns") / total(late, "dur_ns"),
         "long_share": long,
-        "host": doing(scope, gaps),
-        "elsewhere": in_another_call(scope, gaps),
+        "host": doing(scope, late),
+        "elsewhere": in_another_call(scope, late),
         "replayed_share": replayed,
         "engine": engine,
     }
@@ -67,6 +67,12 @@ def host_bound(scope: Scope) -> Measure | None:
     )
 
 
+def _most_of(scope: Scope, gaps: pl.DataFrame) -> tuple[Scope, pl.DataFrame]:
+    """The ranks with most of some gaps, which their finding is about, and their gaps."""
+    ranks, _ = apart(scope, gaps)
+    return scope.of(ranks), gaps.filter(pl.col("rank").is_in(ranks))
+
+
 def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
     """A rule about the pauses in which the device waits for one kind of call or function of the host."""
 
@@ -76,15 +82,16 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
         gaps = scope.pauses.filter(pl.col("reason") == reason)
         if not gaps.height:
             return None
-        who, share = most(gaps, "who")
-        whole = parts_of(gaps)
+        of, own = _most_of(scope, gaps)
+        who, share = most(own, "who")
+        whole = parts_of(own)
         rank, window = worst(whole)
-        calls = scope.begun(scope.trace.runtime).filter(pl.col("name") == who) if scope.trace.has("runtime") else None
+        calls = of.begun(scope.trace.runtime).filter(pl.col("name") == who) if scope.trace.has("runtime") else None
         of_calls = calls is not None and calls.height
         figures = {
             "who": who,
             "by_who_share": share,
-            "pauses": whole.height / scope.parts,
+            "pauses": whole.height / of.parts,
             "longest_ns": largest(whole, "dur_ns"),
             "calls": calls.height if calls is not None and of_calls else None,
             "calls_ns": total(calls, "dur_ns") if calls is not None and of_calls else None,
@@ -106,10 +113,11 @@ def synchronisation(scope: Scope) -> Measure | None:
     gaps = _idle(scope, "sync")
     if not gaps.height:
         return None
-    call, _ = most(gaps, "sync_name")
-    whole = parts_of(gaps)
+    of, own = _most_of(scope, gaps)
+    call, _ = most(own, "sync_name")
+    whole = parts_of(own)
     rank, window = worst(whole)
-    figures = {"call": call, "pauses": whole.height / scope.parts, "host": doing(scope, gaps)}
+    figures = {"call": call, "pauses": whole.height / of.parts, "host": doing(scope, own)}
     return Measure(
         total(gaps, "dur_ns"),
         figures,
@@ -150,11 +158,12 @@ def between_queued(scope: Scope) -> Measure | None:
     gaps = _idle(scope, "queued").filter(pl.col("held_kind").is_in(["graph", "stream", "copy", "event"]))
     if not gaps.height:
         return None
-    kind, share = most(gaps, "held_kind")
-    rank, window = worst(gaps)
+    of, own = _most_of(scope, gaps)
+    kind, share = most(own, "held_kind")
+    rank, window = worst(own)
     figures = {
-        "pauses": gaps.height / scope.parts,
-        "median_ns": middle(gaps, "dur_ns"),
+        "pauses": own.height / of.parts,
+        "median_ns": middle(own, "dur_ns"),
         "kind": kind,
         "by_kind_share": share,
     }
@@ -168,12 +177,10 @@ def unexplained(scope: Scope) -> Measure | None:
     gaps = gaps.with_columns(pl.col("dur_ns") - beyond).filter(pl.col("dur_ns") > 0)
     if not gaps.height:
         return None
-    rank, window = worst(gaps)
-    launched = total(gaps.filter(pl.col("cause") == "queued"), "dur_ns")
-    figures = {
-        "launched_share": launched / max(1.0, total(gaps, "dur_ns")),
-        "pauses": gaps.height / scope.parts,
-    }
+    of, own = _most_of(scope, gaps)
+    rank, window = worst(own)
+    launched = total(own.filter(pl.col("cause") == "queued"), "dur_ns")
+    figures = {"launched_share": launched / max(1.0, total(own, "dur_ns")), "pauses": own.height / of.parts}
     return Measure(total(gaps, "dur_ns"), figures, where=UNKNOWN, rank=rank, window_ns=window, by_rank=gaps)
 
 

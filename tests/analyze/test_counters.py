@@ -1,8 +1,14 @@
 """Counters joined to the work, by hand."""
 
+import sqlite3
+from bisect import bisect_right
+from contextlib import closing
+from pathlib import Path
+
 import polars as pl
 import pytest
 
+import llmprof
 from llmprof import analyze
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
@@ -99,3 +105,68 @@ def test_nothing_sampled() -> None:
         analyze.counters(Trace({"kernels": WORK}))
     assert analyze.counters(Trace({"kernels": WORK, "counters": every(10, [])})).is_empty()
     assert analyze.counters(Trace({"kernels": WORK, "counters": every(10, [1, 2], first=10_000)})).is_empty()
+
+
+RECORDED = Path(__file__).parent / "sampled" / "gpu_metrics.sqlite"
+
+
+def by_hand(spans: list[tuple[int, int]], samples: list[tuple[int, float]]) -> float:
+    """Mean of the samples over some spans, one sample after the other."""
+    total = weight = 0.0
+    for begin, end in spans:
+        at = bisect_right(samples, (begin, float("inf"))) - 1
+        while at + 1 < len(samples) and samples[at][0] < end:
+            shared = min(end, samples[at + 1][0]) - max(begin, samples[at][0])
+            total, weight, at = total + shared * samples[at][1], weight + shared, at + 1
+    return total / weight
+
+
+def test_a_recording_of_nsys_beside_its_own_rows() -> None:
+    """Each kernel and the idle time of an H100, averaged from the SQLite file without any of our code."""
+    with closing(sqlite3.connect(f"file:{RECORDED}?mode=ro", uri=True)) as db:
+        names = dict(db.execute("SELECT metricId, metricName FROM TARGET_INFO_GPU_METRICS"))
+        rows = db.execute("SELECT metricId, timestamp, value FROM GPU_METRICS ORDER BY timestamp").fetchall()
+        work = db.execute(
+            "SELECT start, end, value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = demangledName"
+        ).fetchall()
+        copies = [
+            row
+            for table in ("MEMCPY", "MEMSET")
+            for row in db.execute(f"SELECT start, end FROM CUPTI_ACTIVITY_KIND_{table}")
+        ]
+    samples: dict[str, list[tuple[int, float]]] = {}
+    for metric, time, value in rows:
+        samples.setdefault(names[metric].partition(" [")[0], []).append((time, value))
+    busy = sorted([(start, end) for start, end, _ in work] + copies)
+    pauses, until = [], busy[0][1]
+    for start, end in busy:
+        if start > until:
+            pauses.append((until, start))
+        until = max(until, end)
+    trace = llmprof.read(RECORDED)
+    kernels_, gaps = analyze.counters(trace), analyze.counters(trace, per="gap")
+    assert len(samples) == 4
+    for counter, values in samples.items():
+        ours = dict(kernels_.filter(counter=counter).select("name", "mean").iter_rows())
+        for name in {name for *_, name in work}:
+            spans = [(start, end) for start, end, of in work if of == name]
+            assert ours[name] == pytest.approx(by_hand(spans, values)), (name, counter)
+        idle = gaps.filter(counter=counter)
+        mean = (idle["mean"] * idle["known_ns"]).sum() / idle["known_ns"].sum()
+        assert mean == pytest.approx(by_hand(pauses, values)), counter
+
+
+def test_what_an_h100_was_busy_with() -> None:
+    """Products keep the tensor cores busy and the clock low; sums keep the memory busy, and no tensor core."""
+    means = analyze.counters(llmprof.read(RECORDED)).filter(pl.col("own_share") > 0.9)
+    found = {
+        (name.partition("<")[0], counter): mean
+        for name, counter, mean in means.select("name", "counter", "mean").iter_rows()
+    }
+    product = "nvjet_sm90_tst_320x128_64x3_1x2_h_bz_coopB_NNT"
+    total = "void at::native::vectorized_elementwise_kernel"
+    assert found[product, "Tensor Active"] == pytest.approx(93.4, abs=0.1)
+    assert found[total, "Tensor Active"] == 0
+    assert found[total, "DRAM Read Bandwidth"] == pytest.approx(60.7, abs=0.1)
+    assert found[product, "GPC Clock Frequency"] == pytest.approx(1.582e9, rel=1e-3)
+    assert found[total, "GPC Clock Frequency"] == pytest.approx(1.981e9, rel=1e-3)

@@ -227,3 +227,16 @@ def test_requests_of_a_run_stay_joined_to_the_steps_without_their_names(tmp_path
         assert first["preempted"] == list(second["tokens"]) == list(second["computed"])
         assert second["preempted"][:0] == []
         assert next(iter(second["tokens"])).startswith("r1-")
+
+
+def test_names_of_gpu_metrics_stay(root, tmp_path):
+    source = root / "tests" / "analyze" / "sampled" / "gpu_metrics.sqlite"
+    redact(source, tmp_path / "copy.sqlite")
+    names = {
+        path: llmprof.read(path).counters["name"].unique().sort().to_list()
+        for path in (source, tmp_path / "copy.sqlite")
+    }
+    assert names[source] == names[tmp_path / "copy.sqlite"]
+    with sqlite3.connect(tmp_path / "copy.sqlite") as copy:
+        every = " ".join(name for (name,) in copy.execute("SELECT metricName FROM TARGET_INFO_GPU_METRICS"))
+    assert "<" not in every

@@ -7,6 +7,7 @@ from playwright.sync_api import expect
 from llmprof import explore, schema
 from llmprof.trace import Trace
 from tests.browser.drawn import painted
+from tests.samples import sample
 
 SETUP = """import llmprof
 from llmprof import explore
@@ -142,3 +143,20 @@ def test_nothing_to_show_is_said(host, tables, words):
     shown = host(widget)
     shown.page.get_by_text(words).first.wait_for()
     assert widget.selected.height == 0
+
+
+@pytest.mark.smoke
+def test_a_point_of_the_roofline_of_operators_picks_its_kernel(host):
+    trace = sample("torch_transformers_generate")
+    widget = explore.kernels(trace)
+    widget.kernel = widget.table["name"][0]
+    shown = host(widget, height=2000)
+    shown.page.get_by_text("Operators under the roofs of H200").wait_for()
+    canvas = shown.page.get_by_label("Roofline of all operators")
+    before = widget.kernel
+    canvas.press("ArrowRight")  # the marks of the picked kernel come last
+    canvas.press("Enter")
+    shown.wait(lambda: widget.kernel != before)
+    assert widget.kernel in set(trace.kernels["name"])
+    shown.quiet()
+    assert shown.faults() == []

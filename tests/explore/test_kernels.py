@@ -10,7 +10,7 @@ import pytest
 import traitlets
 
 import llmprof
-from llmprof import explore, schema
+from llmprof import analyze, explore, schema
 from llmprof.analyze import attribute, ncu_join
 from llmprof.analyze.kernels import kernels_within
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
@@ -109,6 +109,19 @@ def test_rows_are_json_with_sparklines_beside_them() -> None:
     later, empty = widget._on_rows(VIEW, 5, 60)
     assert later["rows"] == []
     assert len(empty[0]) == 0
+
+
+def test_operators_stand_under_the_roofs_of_the_device() -> None:
+    trace = sample("torch_transformers_generate")
+    found = explorer.operators_roofline(trace, None)
+    rows = analyze.operators(trace).filter(pl.col("flops") > 0, pl.col("bound_ns") > 0)
+    assert found is not None
+    assert (found["bandwidth"], found["peaks"], found["device"]) == (4.8e12, {"bf16": 989.5e12}, "H200")
+    assert sum(point["ns"] for point in found["points"]) == rows["total_ns"].sum()
+    assert {point["kernel"] for point in found["points"]} <= set(trace.kernels["name"])
+    assert json.loads(json.dumps(found)) == found
+    assert explore.kernels(trace)._on_shapes(found["points"][0]["kernel"], None)[0]["roofline"] == found
+    assert explorer.operators_roofline(trace, 1) is None
 
 
 def test_what_was_not_recorded_is_said() -> None:

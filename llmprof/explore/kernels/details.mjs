@@ -1,6 +1,6 @@
 // One kernel of the explorer of kernels: launches over time, shapes, grids. Names begin with "detail".
 import { h } from "../base/js/dom.mjs";
-import { formatBytes, formatNs, formatNumber } from "../base/js/format.mjs";
+import { formatBytes, formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import {
   plotAxes,
   plotLabel,
@@ -12,6 +12,7 @@ import {
   plotUnit,
 } from "../base/js/plot.mjs";
 import { table } from "../base/js/wire.mjs";
+import { metricRoofline } from "./metrics.mjs";
 
 /** @typedef {import("./messages").Messages["kernel"]["answers"]} Kernel */
 /** @typedef {import("../base/js/wire.mjs").Table} Table */
@@ -125,11 +126,11 @@ export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) 
 }
 
 /**
- * Operators and the shapes that they were called with.
+ * Operators and the shapes that they were called with, and all operators under the roofs of the device.
  * @param {import("./messages").Messages["shapes"]["answers"]} found
+ * @param {{colours: () => import("../base/js/theme.mjs").Colours, kernel: string, pick: (kernel: string) => void}} options
  */
-export function detailShapes({ rows, why, total }) {
-  if (!rows.length) return plotPart("Shapes", h("p", { class: "lp-note", text: why || "No shapes were recorded." })).el;
+export function detailShapes({ rows, why, total, roofline }, { colours, kernel, pick }) {
   /** @type {Column[]} */
   const columns = [
     { name: "op", title: "operator", format: (v) => v ?? "not recorded" },
@@ -140,7 +141,28 @@ export function detailShapes({ rows, why, total }) {
   ];
   const more =
     total && total > rows.length ? h("p", { class: "lp-note", text: `${rows.length} of ${total} are shown.` }) : null;
-  return plotPart("Shapes", plotTable(columns, rows, { caption: "Operators and shapes" }), more).el;
+  const shown = rows.length
+    ? plotTable(columns, rows, { caption: "Operators and shapes" })
+    : h("p", { class: "lp-note", text: why || "No shapes were recorded." });
+  const shapes = plotPart("Shapes", shown, more).el;
+  if (!roofline) return { el: shapes, panels: [] };
+  const most = Math.max(...roofline.points.map((point) => point.ns));
+  const panel = metricRoofline(roofline, {
+    colours,
+    label: "Roofline of all operators, by their time; those of this kernel stand out; Enter picks a kernel",
+    mine: (point) => point.kernel === kernel,
+    radius: (point) => 3 + 11 * Math.sqrt(point.ns / most),
+    facts: (point) => [
+      point.function,
+      ["shapes", point.shapes],
+      ["time", formatNs(point.ns)],
+      ["of its bound", formatShare(point.share_of_bound)],
+      ["bound by", point.bound_by],
+    ],
+    pick: (point) => pick(point.kernel),
+  });
+  const title = `Operators under the roofs of ${roofline.device}`;
+  return { el: h("div", {}, shapes, plotPart(title, panel.el).el), panels: [panel] };
 }
 
 /**

@@ -14,6 +14,7 @@ from llmprof import hardware
 from llmprof.analyze import attribute, ncu_command, ncu_join, ops_to_kernels, speed_of_light, stalls
 from llmprof.analyze.kernels import PLACES, events_within, kernels_within
 from llmprof.analyze.replay.slack import unknown_slack, with_slack
+from llmprof.analyze.replay.targets import bounded
 from llmprof.errors import LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
@@ -22,6 +23,7 @@ from llmprof.metrics.data import Metrics
 from llmprof.names import kernels as kernel_names
 from llmprof.names import readable
 from llmprof.text import shorten
+from llmprof.theory.bound import find_device
 from llmprof.trace import Trace
 
 BINS: Final = 48
@@ -137,6 +139,7 @@ MOST_POINTS: Final = 8_000
 
 PARTS: Final = 600
 _MOST_ROWS: Final = 50
+_MOST_OPERATORS, _MOST_SHAPES = 300, 48
 _GRID: Final = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "registers", "shared_bytes")
 
 
@@ -176,7 +179,29 @@ def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
         .sort("total_ns", "op", "shapes", descending=[True, False, False], nulls_last=True)
     )
     why = "" if rows.height else "No operator was recorded for its launches."
-    return {"rows": rows.head(_MOST_ROWS).to_dicts(), "why": why, "total": rows.height}
+    found = {"rows": rows.head(_MOST_ROWS).to_dicts(), "why": why, "total": rows.height}
+    return found | {"roofline": operators_roofline(trace, rank) if trace.has("kernels") else None}
+
+
+def operators_roofline(trace: Trace, rank: int | None) -> dict[str, Any] | None:
+    """Operators with a bound under the roofs of the device, those with most time; None without any."""
+    rows = bounded(trace)[0].filter(pl.lit(rank is None) | (pl.col("rank") == (rank or 0)))
+    rows = rows.filter((pl.col("flops") > 0) & (pl.col("bound_ns") > 0) & (pl.col("tflop_per_s") > 0))
+    if not rows.height:
+        return None
+    device = find_device(trace.meta["device"])
+    types = rows.filter(~pl.col("bound_by").is_in(["memory", "launch"]))["bound_by"].unique().sort().to_list()
+    flat = {one: rate for one in types or ["bf16"] if (rate := device.flop_per_s.get(one))}
+    short = pl.col("operator").str.split("::").list.last()
+    rows = rows.sort("total_ns", "row", descending=[True, False]).head(_MOST_OPERATORS)
+    points = rows.select(
+        "kernel", "share_of_bound", "bound_by", ns="total_ns", arithmetic_intensity="intensity",
+        shapes=pl.Series([shorten(text.replace(", []", ""), _MOST_SHAPES) for text in rows["shapes"].fill_null("")]),
+        flop_per_s=pl.col("tflop_per_s") * 1e12,
+        function=pl.concat_str(short, "stage", separator=", ", ignore_nulls=True),
+    )  # fmt: skip
+    bandwidth = device.memory_bytes_per_s
+    return {"points": points.to_dicts(), "bandwidth": bandwidth, "peaks": flat, "device": device.name}
 
 
 def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
@@ -382,7 +407,7 @@ class Bar(Record):
 
 
 class Roofline(Record):
-    """Profiled launches on the roofline of a device."""
+    """Profiled launches, or operators, on the roofline of a device."""
 
     points: list[Row]
     bandwidth: float | None
@@ -603,7 +628,7 @@ class Kernels(Explorer):
         }
         return message | about | {"grids": grids(self.trace, events)}, buffers
 
-    @answers(busy="finding the operators", rows=list[Row], why=str, total=int | None)
+    @answers(busy="finding the operators", rows=list[Row], why=str, total=int | None, roofline=Roofline | None)
     def _on_shapes(self, kernel: str, rank: int | None) -> Answer:
         return shapes(self.trace, kernel, rank), []
 

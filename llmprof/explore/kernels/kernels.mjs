@@ -278,7 +278,15 @@ function render({ model, el }) {
         kernel: picked().kernel,
         rank: model.get("of").rank ?? model.get("rank"),
       });
-      if (mine === round) fill(shapes, detailShapes(found.msg));
+      if (mine !== round) return;
+      const part = detailShapes(found.msg, {
+        colours: theme.now,
+        kernel: picked().kernel,
+        pick: (kernel) => set({ kernel, of: {} }),
+      });
+      panels.push(...part.panels);
+      fill(shapes, part.el);
+      part.panels.forEach((panel) => panel.redraw());
     } catch (error) {
       failed(error);
     }

@@ -24,19 +24,19 @@ export type Column = {
   values?: string[] | null;
 };
 
-/** Share of a peak (%), and the metric whose glossary text explains it. */
-export type Bar = {
-  label: string;
-  pct: number | null;
-  metric: string;
-};
-
-/** Profiled launches on the roofline of a device. */
+/** Profiled launches, or operators, on the roofline of a device. */
 export type Roofline = {
   points: Record<string, any>[];
   bandwidth: number | null;
   peaks: Record<string, number>;
   device: string | null;
+};
+
+/** Share of a peak (%), and the metric whose glossary text explains it. */
+export type Bar = {
+  label: string;
+  pct: number | null;
+  metric: string;
 };
 
 export type Messages = {
@@ -69,7 +69,7 @@ export type Messages = {
   };
   shapes: {
     asks: { kernel: string; rank?: number | null };
-    answers: { rows: Record<string, any>[]; why: string; total?: number | null };
+    answers: { rows: Record<string, any>[]; why: string; total?: number | null; roofline?: Roofline | null };
   };
   metrics: {
     asks: { kernel: string; kernel_id?: number | null };

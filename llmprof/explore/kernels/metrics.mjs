@@ -98,11 +98,17 @@ function metricName(name, metric, explain) {
 }
 
 /**
+ * Points under the roofs of a device; those that are `mine` stand out.
  * @param {import("./messages").Roofline} roofline
- * @param {number | null | undefined} chosen
- * @param {() => import("../base/js/theme.mjs").Colours} colours
+ * @param {object} options
+ * @param {(point: Record<string, any>) => boolean} options.mine
+ * @param {(point: Record<string, any>, mine: boolean) => number} options.radius
+ * @param {(point: Record<string, any>) => [string, ...[string, string][]]} options.facts
+ * @param {string} options.label
+ * @param {() => import("../base/js/theme.mjs").Colours} options.colours
+ * @param {(point: Record<string, any>) => void} [options.pick]
  */
-function metricRoofline(roofline, chosen, colours) {
+export function metricRoofline(roofline, { mine: isMine, radius, facts, label, colours, pick }) {
   /** @type {import("../base/js/plot.mjs").Chart["draw"]} */
   const draw = (context, width, height, now) => {
     const area = { left: 58, top: 26, right: width - 14, bottom: height - 44 };
@@ -142,35 +148,32 @@ function metricRoofline(roofline, chosen, colours) {
       x: x.to(point.arithmetic_intensity),
       y: y.to(point.flop_per_s),
     }));
-    marks.sort((a, b) => Number(a.point.kernel_id === chosen) - Number(b.point.kernel_id === chosen));
+    marks.sort((a, b) => Number(isMine(a.point)) - Number(isMine(b.point)));
     return marks.map(({ point, x: px, y: py }) => {
-      const mine = point.kernel_id === chosen;
+      const mine = isMine(point);
+      const r = radius(point, mine);
       context.beginPath();
-      context.arc(px, py, mine ? 7 : 4, 0, 7);
+      context.arc(px, py, r, 0, 7);
       context.fillStyle = mine ? now.accent : now.rule;
       context.fill();
       context.strokeStyle = mine ? now.ink : now.muted;
       context.lineWidth = 1;
       context.stroke();
-      return { x: px - 5, y: py - 5, w: 10, h: 10, data: point };
+      const half = Math.max(5, r);
+      return { x: px - half, y: py - half, w: 2 * half, h: 2 * half, data: point };
     });
   };
   /** @type {import("../base/js/plot.mjs").Chart["describe"]} */
-  const describe = (point) => [
-    point.function,
-    ["launch", String(point.kernel_id)],
-    ["duration", formatNs(point.ns)],
-    ["FLOP/B", formatNumber(point.arithmetic_intensity)],
-    ["rate", `${formatNumber(point.flop_per_s / 1e12)} TFLOP/s`],
-    ["type", point.dtype ?? "unknown"],
-  ];
-  return plotPanel({
-    label: "Roofline of all profiled launches; this one is larger",
-    height: 250,
-    colours,
-    draw,
-    describe,
-  });
+  const describe = (point) => {
+    const [name, ...more] = facts(point);
+    return [
+      name,
+      ...more,
+      ["FLOP/B", formatNumber(point.arithmetic_intensity)],
+      ["rate", `${formatNumber(point.flop_per_s / 1e12)} TFLOP/s`],
+    ];
+  };
+  return plotPanel({ label, height: 250, colours, draw, describe, pick });
 }
 
 /** @param {Record<string, any>} rule  as in the answer */
@@ -245,7 +248,20 @@ export function metricView(msg, { colours, request, choose, looked, failed }) {
           )
       : h("p", { class: "lp-note", text: "Warp states were not measured." }),
   ).el;
-  const panel = msg.roofline ? metricRoofline(msg.roofline, chosen, colours) : null;
+  const panel = msg.roofline
+    ? metricRoofline(msg.roofline, {
+        colours,
+        label: "Roofline of all profiled launches; this one is larger",
+        mine: (point) => point.kernel_id === chosen,
+        radius: (_point, mine) => (mine ? 7 : 4),
+        facts: (point) => [
+          point.function,
+          ["launch", String(point.kernel_id)],
+          ["duration", formatNs(point.ns)],
+          ["type", point.dtype ?? "unknown"],
+        ],
+      })
+    : null;
   const roof = plotPart(
     msg.roofline?.device ? `Roofline, ${msg.roofline.device}` : "Roofline",
     panel

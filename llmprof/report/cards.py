@@ -315,7 +315,7 @@ def _steps(trace: Trace) -> Rows | None:
         steps=pl.col("step").n_unique(), median=spans.median(), least=spans.min(), most=spans.max()
     )
     rows = [
-        (phase or "unknown", f"{count:,}", *(format_ns(value) for value in spans))
+        (phase or "unknown", f"{count:,}", *("-" if value is None else format_ns(value) for value in spans))
         for phase, count, *spans in phases.iter_rows()
     ]
     inferred = "inferred" in steps["source"]

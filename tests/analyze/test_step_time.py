@@ -93,10 +93,13 @@ def test_every_time_of_a_decode_step_comes_from_the_same_steps_by_its_own_defini
 
 def test_a_share_of_a_finding_is_of_the_time_that_its_card_names() -> None:
     run = sample("torch_tp4_eager_nccl")
-    windows = step_windows(run).join(analyze.steady_state(run), on=["rank", "step"], how="semi")
+    every = step_windows(run)
+    steady = every.join(analyze.steady_state(run), on=["rank", "step"], how="semi")
     losses = analyze.findings(run).filter(pl.col("severity") != "info")
+    assert losses["scope"][0] == "steady decode steps"
     for row in losses.iter_rows(named=True):
-        own = windows if "on 4 ranks" in row["denominator"] else windows.filter(rank=3)
-        own = windows.filter(pl.col("rank") < 3) if "ranks 0, 1 and 2" in row["denominator"] else own
+        steps = steady if "steady" in row["scope"] else every.filter(phase=row["scope"].removesuffix(" steps"))
+        own = steps.filter(rank=3) if "of rank 3" in row["denominator"] else steps
+        own = steps.filter(pl.col("rank") < 3) if "ranks 0, 1 and 2" in row["denominator"] else own
         assert row["share_of_time"] == pytest.approx(row["figure"] / own["dur_ns"].mean()), row["denominator"]
         assert format_ns(own["dur_ns"].mean()) in row["denominator"]

@@ -432,7 +432,7 @@ def _one(
         raise NoWorkError(IN_GRAPH.replace("CUDA graph", bound.graph) if row["replayed"] else NO_OPERATOR)
     if row["between"]:
         raise NoWorkError(BETWEEN)
-    inner = _inside(row["owner"], kind, ops) if kind and kind.inside else {}
+    inner = _inside(row["owner"], kind, ops) if kind and kind.inside else ()
     texts = [row[name] for name in _TEXTS]
     found: list[tuple[int, Work]] = []
     for known, count in lengths:
@@ -473,10 +473,10 @@ def _one(
     }
 
 
-def _inside(owner: int | None, kind: Kind, ops: pl.DataFrame) -> dict[str, Call]:
-    """A call of each operator that the kind's work needs, from inside of a call."""
+def _inside(owner: int | None, kind: Kind, ops: pl.DataFrame) -> tuple[Call, ...]:
+    """Calls inside of a call of the operators that the kind's work needs."""
     if owner is None:
-        return {}
+        return ()
     around = ops.row(owner, named=True)
     start = pl.col("start_ns")
     inner = ops.filter(
@@ -485,4 +485,4 @@ def _inside(owner: int | None, kind: Kind, ops: pl.DataFrame) -> dict[str, Call]
         start < around["start_ns"] + around["dur_ns"],
     )  # fmt: skip
     columns = ("name", "shapes", "dtypes", *_RECORDED.values())
-    return {texts[0]: recorded(*texts) for texts in inner.select(columns).iter_rows()}
+    return tuple(recorded(*texts) for texts in inner.select(columns).iter_rows())

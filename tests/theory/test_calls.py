@@ -100,6 +100,40 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
         (call("_C_cache_ops::reshape_and_cache_flash", *[([4, 2, 8], BF16)] * 2, *[([9, 16, 2, 8], FP8)] * 2,
               ([4], I64)), 0, 256 + 32, 128, ""),
         (call("aten::topk", ([4, 8], FP32), "2", "-1", "True", "True"), 0, 128, 8 * 12, ""),
+        (call("aten::native_layer_norm_backward", *[([4, 8], BF16)] * 2, "[8]", *[([4, 1], FP32)] * 2, ([8], BF16),
+              ([8], BF16), "[True, True, True]"), 13 * 32, 64 + 64 + 16, 64 + 16, ""),
+        (call("aten::_fused_rms_norm_backward", *[([4, 8], BF16)] * 2, "[8]", ([4, 1], FP32), ([8], BF16),
+              "[True, True]"), 9 * 32, 64 + 64 + 16, 64 + 16, ""),
+        (call("aten::native_batch_norm", ([2, 4, 3, 3], BF16), *[([4], FP32)] * 4, "True"), 7 * 72, 144, 144, ""),
+        (call("aten::miopen_batch_norm_backward", *[([2, 4, 3, 3], BF16)] * 2, ([4], FP32)), 13 * 72, 288, 144, ""),
+        # windows of 3 x 3 over 6 x 6 with stride 2 and padding 1: 3 x 3 results, with a place of 8 bytes each
+        (call("aten::max_pool2d_with_indices", ([2, 4, 6, 6], BF16), "[3, 3]", "[2, 2]", "[1, 1]", "[1, 1]", "False"),
+         72 * 9, 576, 72 * 10, ""),
+        (call("aten::max_pool2d_with_indices_backward", ([2, 4, 3, 3], BF16), ([2, 4, 6, 6], BF16)), 72, 144 + 576, 576,
+         ""),
+        (call("aten::mse_loss", *[([4, 8], FP32)] * 2, "1"), 96, 256, 4, ""),
+        (call("aten::mse_loss", *[([4, 8], FP32)] * 2, "0"), 96, 256, 128, ""),
+        (call("aten::mse_loss_backward", ([], FP32), *[([4, 8], FP32)] * 2, "1"), 96, 256, 128, ""),
+        (call("aten::_index_put_impl_", ([9, 8], BF16), None, ([3, 8], BF16), "False", "False"), 0, 48, 48, ""),
+        (call("aten::_index_put_impl_", ([9, 8], BF16), None, ([3, 8], BF16), "True", "False"), 24, 96, 48, ""),
+        (call("_C::per_token_group_fp8_quant", ([4, 8], BF16), ([4, 8], FP8), ([4, 2], FP32), "4"), 64, 64, 64, ""),
+        (call("aten::_grouped_mm", ([6, 8], BF16), ([3, 8, 4], BF16), ([3], "int")), 384, 96 + 3 * 64, 48, "bf16"),
+        # one row can meet one group only
+        (call("aten::_grouped_mm", ([1, 8], BF16), ([3, 8, 4], BF16), ([3], "int")), 64, 16 + 64, 8, "bf16"),
+        # two sequences of a state of 8 x 4 in 16 bits
+        (call("_C::selective_scan_fwd", *[([8, 5], BF16)] * 2, ([8, 4], FP32), *[([1, 4, 5], BF16)] * 2, ([8], FP32),
+              ([8, 5], BF16), ([8], FP32), "True", ([3], "int"), ([2], "int"), ([2], "bool"), ([9, 8, 4], BF16)),
+         8 * 160, 3 * 80 + 128 + 2 * 40 + 128, 80 + 128, ""),
+        (call("ChunkGatedDeltaRuleFunction", *[([1, 5, 2, 4], BF16)] * 2, ([1, 5, 2, 6], BF16),
+              *[([1, 5, 2], FP32)] * 2, "0.5", ([3, 2, 6, 4], BF16)),
+         6 * 5 * 2 * 24, 80 + 80 + 120 + 40 + 40 + 288, 120 + 288, "bf16"),
+        (call("sglang_profiler::attention_paged_attention_ragged_100", ([6, 4, 8], BF16), ([99], "unsigned char"),
+              ([6, 4, 8], BF16), *[([50, 1, 2, 8], BF16)] * 2, lengths=Lengths(6, 20, 25)),
+         2 * 4 * 16 * 25, 384 + 20 * 64, 384, "bf16"),
+        # latent attention: queries of 8 meet keys of 8, and others of 16 the values
+        (call("_vllm_fa3_C::fwd", ([6, 4, 8], BF16), ([50, 16, 1, 8], BF16), ([50, 16, 1, 16], BF16), None, None,
+              ([6, 4, 16], BF16), lengths=Lengths(6, 20, 25)),
+         2 * 4 * (8 + 16 + 16) * 25, 384 + 768 + 20 * 24 * 2, 768, "bf16"),
     ],
 )  # fmt: skip
 def test_work_by_hand(given: Call, flops: float, read: float, written: float, matrix: str) -> None:
@@ -134,20 +168,68 @@ def test_lengths_of_a_paged_cache_come_from_the_call_or_the_step() -> None:
         paged(4, 3, 9, Lengths(7, 20, 25))  # the label of another step
 
 
-def test_experts_take_their_sizes_from_the_calls_inside() -> None:
-    inside = {
-        "_moe_C::topk_softmax": call("_moe_C::topk_softmax", *[([4, 2], FP32)] * 3, ([4, 8], BF16), "True"),
-        "_C::silu_and_mul": call("_C::silu_and_mul", ([8, 16], BF16), ([8, 32], BF16)),
-    }
-    given = (([4, 10], BF16), ([4, 8], BF16), None)
-    found = work_of(call("vllm::moe_forward", *given, inside=inside))
+TOKENS = (([4, 10], BF16), ([4, 8], BF16), None)
+CHOSEN = call("_moe_C::topk_softmax", *[([4, 2], FP32)] * 3, ([4, 8], BF16), "True")
+SUM = call("_moe_C::moe_sum", ([4, 2, 10], BF16), ([4, 10], BF16))
+GATE = call("_C::silu_and_mul", ([8, 16], BF16), ([8, 32], BF16))
+SHARED_GATE = call("_C::silu_and_mul", ([4, 99], BF16), ([4, 198], BF16))
+PLAIN = call("aten::relu_", ([8, 16], BF16))
+
+
+def allocated(*sizes: int) -> Call:
+    return recorded("aten::empty", None, None, None, json.dumps([str(list(sizes)), "15"]))
+
+
+@pytest.mark.parametrize(
+    ("inside", "columns"),
+    [((CHOSEN, GATE), 2), ((SUM, SHARED_GATE, GATE), 2), ((CHOSEN, SUM, PLAIN), 1), ((allocated(4, 2), GATE), 2)],
+)
+def test_experts_take_their_sizes_from_the_calls_inside(inside: tuple[Call, ...], columns: int) -> None:
+    found = work_of(call("vllm::moe_forward", *TOKENS, inside=inside))
     experts = 8 * (1 - 0.75**4)
-    assert found.flops == 2 * 8 * 3 * 16 * 10
-    assert found.read == pytest.approx(experts * 3 * 16 * 10 * 2 + 4 * 10 * 2 + 8 * 16 * 2)
-    assert found.written == 8 * (32 + 10) * 2
+    assert found.flops == 2 * 8 * (columns + 1) * 16 * 10
+    assert found.read == pytest.approx(experts * (columns + 1) * 16 * 10 * 2 + 4 * 10 * 2 + 8 * 16 * 2)
+    assert found.written == 8 * (columns * 16 + 10) * 2
     assert found.assumed
+
+
+def test_experts_of_four_bits_by_the_name_of_their_kernel() -> None:
+    # rows are filled up to 12 for both products of 8 routed tokens
+    inside = (allocated(4, 2), allocated(4, 10), allocated(12, 16), allocated(12, 10), allocated(8))
+    kernel = "bmm_MxE4m3_MxE2m1MxE4m3_Fp32_t128x16x256u2_swiGlu_sm100"
+    found = work_of(call("vllm::moe_forward", *TOKENS, inside=inside, kernel=kernel))
+    assert (found.flops, found.matrix) == (2 * 8 * 3 * 16 * 10, "fp8")
+    weights = 8 * (1 - 0.75**4) * 3 * 16 * 10 * 17 / 32
+    assert found.read == pytest.approx(weights + 4 * 10 * 2 + 8 * 16 * 2)
+
+
+@pytest.mark.parametrize(
+    "inside", [(), (CHOSEN,), (GATE,), (CHOSEN, SHARED_GATE), (allocated(4, 2), allocated(4, 3), GATE)]
+)
+def test_experts_without_all_sizes_have_no_work(inside: tuple[Call, ...]) -> None:
     with pytest.raises(NoWorkError):
-        work_of(call("vllm::moe_forward", *given))
+        work_of(call("vllm::moe_forward", *TOKENS, inside=inside))
+
+
+def test_a_mixer_takes_the_sizes_of_its_states_from_inside() -> None:
+    given = (([5, 30], BF16), ([5, 12], BF16), None)  # 12 is 3 heads of 4, each with 2 states
+    taps = call("aten::transpose", ([9, 3, 16], BF16), "1", "2")
+    put = call("aten::_index_put_impl_", ([9, 3, 4, 2], BF16), None, ([2, 3, 4, 2], BF16), "False", "False")
+    prompts = work_of(call("vllm::mamba_mixer2", *given, inside=(taps, put)))
+    flops, states = 5 * (6 * 24 + 2 * 4 * 16), 24 * 2 + 3 * 16 * 2
+    assert (prompts.flops, prompts.read, prompts.written) == (flops, 5 * 19 * 2 + 2 * states, 5 * 12 * 2 + 2 * states)
+    one_each = work_of(call("vllm::mamba_mixer2", *given, inside=(taps, call("aten::to", ([3, 4, 2], FP32)))))
+    assert (one_each.flops, one_each.read) == (flops, 5 * 19 * 2 + 5 * states)
+    with pytest.raises(NoWorkError):
+        work_of(call("vllm::mamba_mixer2", *given, inside=(taps,)))
+
+
+def test_delta_attention_of_kimi() -> None:
+    given = (*[([5, 12], BF16)] * 3, ([1, 5, 3, 4], BF16), ([1, 5, 3], FP32), ([1, 5, 3, 4], BF16), None)
+    put = call("aten::_index_put_impl_", ([9, 3, 4, 4], FP32), None, ([2, 3, 4, 4], FP32), "False", "False")
+    found = work_of(call("vllm::kda_attention", *given, inside=(put,)))
+    assert (found.flops, found.read, found.written) == (6 * 5 * 3 * 16, 4 * 120 + 60 + 384, 120 + 384)
+    assert work_of(call("vllm::kda_attention", *given)).written == 120 + 5 * 3 * 16 * 4
 
 
 @pytest.mark.parametrize(

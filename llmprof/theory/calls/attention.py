@@ -120,7 +120,20 @@ def paged(call: Call) -> Work:
     found = None
     if ends and isinstance(call.get(longest), float | int) and isinstance(call.get(most), float | int):
         found = _uniform(q.shape[0], ends.shape[0] - 1, call.number(longest), call.number(most), causal=True)
-    return _of_lengths(q, k, v, found or _step(call, q.shape[0]))
+    lengths = found or _step(call, q.shape[0])
+    work = _of_lengths(q, k, v, lengths)
+    latent = call.optional(5) if call.operator == "_vllm_fa3_C::fwd" else None
+    if latent is None or len(latent.shape) != 3:
+        return work
+    # latent attention: queries meet the values, which are the compressed keys, too
+    more = 2.0 * q.shape[1] * latent.shape[2] * lengths.pairs
+    return replace(work, flops=(work.flops or 0) + more, read=work.read + latent.bytes)
+
+
+def ragged(call: Call) -> Work:
+    """SGLang on AMD: ``(out, workspace, queries, keys, values, …)`` over a cache of (tokens, 1, heads, size)."""
+    q, k, v = call.tensor(2, 3), call.tensor(3), call.tensor(4)
+    return _of_lengths(q, k, v, _step(call, q.shape[0]))
 
 
 def _step(call: Call, tokens: int) -> Lengths:
@@ -156,6 +169,8 @@ KINDS: Final = [
          backward, "2 heads pairs (3 x size of a key + 2 x size of a value); inputs, result, its gradient and three "
          "gradients once", _FLASH, whole=True),
     Kind("attention", "_vllm_fa3_C::fwd _vllm_fa2_C::varlen_fwd aiter::mha_batch_prefill", paged,
+         f"{_FORMULA}, of the cache as many keys as the sequences have", _FLASH, lengths=True),
+    Kind("attention", "sglang_profiler::attention_paged_attention_ragged* aiter::paged_attention_ragged", ragged,
          f"{_FORMULA}, of the cache as many keys as the sequences have", _FLASH, lengths=True),
     Kind("attention", "vllm::unified_attention_with_output vllm::unified_attention", unified,
          f"{_FORMULA}, of the cache as many keys as the sequences have", _FLASH, lengths=True),

@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from llmprof.errors import LlmprofError
@@ -27,6 +27,9 @@ _FORMATS: Final[Mapping[str, tuple[str, float]]] = {
 _WIDEST: Final = ("bool", "uint8", "int8", "int16", "int32", "uint32", "int64", "fp4", "fp8", "fp16", "bf16", "fp32",
                   "fp64", "complex")  # fmt: skip
 """Formats in the order of type promotion."""
+
+ALLOCATION: Final = "aten::empty"
+"""Its sizes are numbers, not tensors; inside of an operator they say what it works on."""
 
 _NUMBER: Final = re.compile(r"-?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 
@@ -99,15 +102,15 @@ class Call:
         Lengths of the sequences of the step that it ran in, if the step's label says them.
     kernel : str
         Name of its longest kernel.
-    inside : mapping of str to Call
-        A call of each operator that it called.
+    inside : tuple of Call
+        Calls inside of it, in order; an allocation has its sizes as only argument.
     """
 
     operator: str
     arguments: tuple[Argument, ...]
     lengths: Lengths | None = None
     kernel: str = ""
-    inside: Mapping[str, Call] = field(default_factory=dict)
+    inside: tuple[Call, ...] = ()
 
     def tensor(self, place: int, axes: int | None = None) -> Tensor:
         """The tensor at a place, with a number of axes.
@@ -210,7 +213,7 @@ def recorded(
     *,
     lengths: Lengths | None = None,
     kernel: str = "",
-    inside: Mapping[str, Call] | None = None,
+    inside: tuple[Call, ...] = (),
 ) -> Call:
     """A call from the texts of the table ``ops``.
 
@@ -235,6 +238,8 @@ def recorded(
     32
     """
     sizes, types = _listed(shapes), _listed(dtypes)
+    if operator == ALLOCATION:
+        return Call(operator, (_value((_listed(inputs) or [None])[0]),))
     if sizes is None or types is None:
         raise NoWorkError("shapes and types were not recorded", hint="record with record_shapes=True")
     if len(sizes) != len(types):
@@ -246,7 +251,7 @@ def recorded(
     given = tuple(_argument(*each) for each in zip(sizes, types, steps, values, strict=True))
     if not any(isinstance(each, Tensor) or (isinstance(each, tuple) and each) for each in given):
         raise NoWorkError("no tensor was recorded among its arguments")
-    return Call(operator, given, lengths, kernel, inside or {})
+    return Call(operator, given, lengths, kernel, inside)
 
 
 def _listed(text: str | None) -> list[Any] | None:

@@ -94,6 +94,22 @@ def gather(call: Call) -> Work:
     return Work(0.0, min(moved, source.bytes) + index.bytes, moved)
 
 
+def put(call: Call) -> Work:
+    """Values into places of the first argument; of the places a recording has neither number nor type."""
+    target, values = call.tensor(0), call.tensor(2)
+    accumulates = call.get(3) in (True, 1)
+    moved = values.elements * target.width
+    read = values.bytes + (moved if accumulates else 0)
+    return Work(float(values.elements) if accumulates else 0.0, read, moved, "", "places left out")
+
+
+def quantize_groups(call: Call) -> Work:
+    """``(input, out, scales)``: a scale for each group of elements."""
+    source, out, scales = call.tensor(0), call.tensor(1), call.tensor(2)
+    written = out.elements * out.width + scales.elements * scales.width
+    return Work(2.0 * source.elements, source.bytes, written)
+
+
 def gated(call: Call) -> Work:
     """The activation of one half times the other half, into the first argument: two operations an element."""
     out, source = call.tensor(0), call.tensor(1)
@@ -153,7 +169,7 @@ KINDS: Final = [
     Kind("elementwise", " ".join(f"aten::{name} aten::{name}_" for name in _BY_ELEMENT.split()), elementwise,
          f"1 an element of the result, where numbers are floats; {_ONCE}", "their definition"),
     Kind("activation", "_C::silu_and_mul _C::mul_and_silu _C::gelu_and_mul _C::gelu_tanh_and_mul "
-         "sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul sgl_kernel::gelu_tanh_and_mul", gated,
+         "_C::swigluoai_and_mul sgl_kernel::silu_and_mul sgl_kernel::gelu_and_mul sgl_kernel::gelu_tanh_and_mul", gated,
          "2 an element of the result; input and result once", "vllm/csrc/activation_kernels.cu"),
     Kind("copy", "aten::copy_", copy, "0; source and target once", "their definition"),
     Kind("copy", "aten::clone aten::contiguous aten::_to_copy aten::flip aten::roll", clone,
@@ -170,6 +186,11 @@ KINDS: Final = [
          cache_write, "0; keys, values, slots and as many slots of the cache once", "vllm/csrc/cache_kernels.cu"),
     Kind("quantize", "_C::static_scaled_fp8_quant _C::dynamic_scaled_fp8_quant _C::dynamic_per_token_scaled_fp8_quant",
          quantize, "2 an element; input and result once", "vllm/csrc/quantization"),
+    Kind("quantize", "_C::per_token_group_fp8_quant _C::per_token_group_quant_int8 "
+         "sgl_kernel::sgl_per_token_group_quant_fp8", quantize_groups,
+         "2 an element; input, result and scales once", "vllm/csrc/quantization"),
+    Kind("scatter", "aten::_index_put_impl_ aten::index_put_", put,
+         "0, or 1 a value that is added; values and as many elements of the target once", "their definition"),
     Kind("compiled", "triton_poi_* triton_red_* triton_per_*", compiled,
          "not known; each tensor once, at most as many elements as the kernel has places",
          "torch/_inductor/codegen/triton.py"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Final
 
-from llmprof.theory.calls.call import Call, NoWorkError
+from llmprof.theory.calls.call import ALLOCATION, Call, NoWorkError, Tensor
 from llmprof.theory.calls.work import Kind, Work
 from llmprof.theory.work import distinct_experts
 
@@ -22,30 +24,89 @@ def add_up(call: Call) -> Work:
     return Work(float(parts.elements - out.elements), parts.bytes, out.elements * out.width)
 
 
-_GATES: Final = ("_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul")
+_GATED: Final = ("_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul", "_C::swigluoai_and_mul")
+_PLAIN: Final = ("aten::relu_", "aten::relu", "aten::square", "_C::relu_squared")
+_MXFP4: Final = re.compile(r"(?i)mxfp4|MxE2m1")
+_BLOCK_OF_4_BITS: Final = 17 / 32
+"""Bytes of a weight of four bits with a scale of eight for each block of 32."""
 
 
 def fused(call: Call) -> Work:
     """Both products of the chosen experts; their sizes are those of the routing and the activation inside."""
     hidden, logits = call.tensor(0, 2), call.tensor(1, 2)
-    routing, gate = (
-        call.inside.get("_moe_C::topk_softmax"),
-        next((call.inside[n] for n in _GATES if n in call.inside), None),
-    )
-    if routing is None or gate is None:
-        raise NoWorkError("the sizes of the experts are recorded neither in the call nor inside of it")
-    experts, active = routing.tensor(3, 2).shape[1], routing.tensor(0, 2).shape[1]
-    inner = gate.tensor(0, 2).shape[1]
     tokens, size = hidden.shape
-    if logits.shape[0] != tokens or gate.tensor(0, 2).shape[0] != tokens * active or not tokens:
-        raise NoWorkError("the rows of the activation are not those of the routed tokens")
+    experts = logits.shape[1]
+    if logits.shape[0] != tokens or not tokens:
+        raise NoWorkError("the routing has other rows than the tokens")
+    active = _active(call, tokens, experts)
+    inner, columns = _inner(call, tokens * active, size)
     routed = tokens * active
     touched = distinct_experts(experts, active, tokens)
-    weights = touched * 3 * inner * size * hidden.width
+    narrow = _MXFP4.search(call.kernel)
+    width = _BLOCK_OF_4_BITS if narrow else hidden.width
+    matrix = "fp8" if narrow and "MxE4m3" in call.kernel else hidden.format
+    weights = touched * (columns + 1) * inner * size * width
     read = weights + (tokens * size + routed * inner) * hidden.width
-    written = routed * (2 * inner + size) * hidden.width
-    assumed = f"even routing ({touched:.0f} of {experts} experts), weights of the type of the tokens"
-    return Work(2.0 * routed * 3 * inner * size, read, written, hidden.format, assumed, "shapes inside")
+    written = routed * (columns * inner + size) * hidden.width
+    kind = "4 bits by the kernel's name" if narrow else "the type of the tokens"
+    assumed = f"even routing ({touched:.0f} of {experts} experts), weights of {kind}"
+    return Work(2.0 * routed * (columns + 1) * inner * size, read, written, matrix, assumed, "shapes inside")
+
+
+def _active(call: Call, tokens: int, experts: int) -> int:
+    """Experts of a token."""
+    found: set[int] = set()
+    for each in call.inside:
+        if each.operator == "_moe_C::topk_softmax":
+            found.add(each.tensor(0, 2).shape[1])
+        elif each.operator == "_moe_C::moe_sum":
+            found.add(each.tensor(0, 3).shape[1])
+    found |= {n for rows, n in _allocated(call) if rows == tokens and 0 < n < min(experts, _MOST_ACTIVE)}
+    if len(found) != 1:
+        raise NoWorkError("the sizes of the experts are recorded neither in the call nor inside of it")
+    return found.pop()
+
+
+_MOST_ACTIVE: Final = 65
+
+
+def _allocated(call: Call) -> Iterator[tuple[int, int]]:
+    """Rows and columns of the matrices that are allocated inside."""
+    for each in call.inside:
+        sizes = each.get(0) if each.operator == ALLOCATION else None
+        if isinstance(sizes, tuple) and len(sizes) == 2:
+            rows, columns = sizes
+            if not isinstance(rows, Tensor) and not isinstance(columns, Tensor):
+                yield int(rows), int(columns)
+
+
+def _inner(call: Call, routed: int, size: int) -> tuple[int, int]:
+    """Inner size of an expert, and whether its first product has two columns for each (a gate) or one."""
+    for each in call.inside:
+        if each.operator in (*_GATED, *_PLAIN):
+            out = each.tensor(0)
+            if len(out.shape) == 2 and out.shape[0] == routed:
+                return out.shape[1], 2 if each.operator in _GATED else 1
+    # activations of both products, in rows that are filled up to whole tiles for each expert
+    pairs = list(_allocated(call))
+    rows = {rows for rows, columns in pairs if rows >= routed and columns == size}
+    inner = {columns for at, columns in pairs if at in rows and columns != size}
+    if len(inner) != 1 or "swiglu" not in call.kernel.lower():
+        raise NoWorkError("the sizes of the experts are recorded neither in the call nor inside of it")
+    return inner.pop(), 2
+
+
+def grouped(call: Call) -> Work:
+    """Rows times the weights of their group: ``(rows, k)`` with ``(groups, k, n)``, by the ends of the groups."""
+    x, weight = call.tensor(0, 2), call.tensor(1, 3)
+    groups, k, n = weight.shape
+    if x.shape[1] != k:
+        raise NoWorkError(f"the inner sizes {x.shape[1]} and {k} of {call.operator} differ")
+    rows = x.shape[0]
+    used = min(groups, rows)
+    read = x.bytes + used * k * n * weight.width
+    assumed = f"rows for {used} of {groups} groups"
+    return Work(2.0 * rows * k * n, read, rows * n * x.width, x.format, assumed)
 
 
 KINDS: Final = [
@@ -54,5 +115,8 @@ KINDS: Final = [
          "parts and result once", "vllm/csrc/moe"),
     Kind("moe_experts", "vllm::moe_forward vllm::moe_forward_shared vllm::fused_experts", fused,
          "2 x routed tokens x 3 size x inner size; tokens, activations and the weights of E (1 - (1 - k/E)^T) of E "
-         "experts once", "llmprof.theory.work", inside=f"_moe_C::topk_softmax {' '.join(_GATES)}"),
+         "experts once", "llmprof.theory.work",
+         inside=f"_moe_C::topk_softmax _moe_C::moe_sum {ALLOCATION} {' '.join((*_GATED, *_PLAIN))}"),
+    Kind("moe_experts", "aten::_grouped_mm", grouped, "2 rows k n; rows, result and the weights of min(groups, rows) "
+         "groups once", "torch/utils/flop_counter.py"),
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from llmprof.theory.calls.call import Call
+from llmprof.theory.calls.call import Call, NoWorkError
 from llmprof.theory.calls.work import Kind, Work
 
 _RMS: Final = 4.0
@@ -13,6 +13,13 @@ _RMS: Final = 4.0
 
 _LAYER: Final = 7.0
 """Operations an element of a layer norm: sum, difference, square, sum, times the inverse root, weight, bias."""
+
+
+_LAYER_BACKWARD: Final = 13.0
+"""Difference and inverse root (2), times the weight, two sums (3), their terms (4), sums for weight and bias (3)."""
+
+_RMS_BACKWARD: Final = 9.0
+"""Inverse root, times the weight, a sum (2), its term (3), the sum for the weight (2)."""
 
 
 def layer_norm(call: Call) -> Work:
@@ -50,6 +57,65 @@ def add_rms_norm_out(call: Call) -> Work:
     out, x, residual, kept, weight = (call.tensor(place) for place in range(5))
     written = out.elements * out.width + kept.elements * kept.width
     return Work((_RMS + 1) * x.elements, x.bytes + residual.bytes + weight.bytes, written)
+
+
+def layer_norm_backward(call: Call) -> Work:
+    """``(gradient, input, …, weight)``: gradients of input, weight and bias."""
+    grad, x = call.tensor(0), call.tensor(1)
+    weights = [each for each in call.tensors()[2:] if len(each.shape) == 1 and each.shape[0] < x.elements]
+    weight = max((each.bytes for each in weights), default=0)
+    work = _RMS_BACKWARD if "rms" in call.operator else _LAYER_BACKWARD
+    return Work(work * x.elements, grad.bytes + x.bytes + weight, x.elements * x.width + weight)
+
+
+def batch_norm(call: Call) -> Work:
+    """Input and result; what belongs to a channel is left out."""
+    x = call.tensor(0)
+    return Work(_LAYER * x.elements, x.bytes, x.elements * x.width)
+
+
+def batch_norm_backward(call: Call) -> Work:
+    """Input and gradient, in whichever order, and the gradient of the input."""
+    one, other = call.tensor(0), call.tensor(1)
+    return Work(_LAYER_BACKWARD * one.elements, one.bytes + other.bytes, one.elements * one.width)
+
+
+def pooled(call: Call) -> Work:
+    """``(input, taps, stride, padding, dilation, ceil)``: the largest of each window, and its place."""
+    x = call.tensor(0)
+    taps, stride, padding, dilation = (call.numbers(place) for place in range(1, 5))
+    stride = stride or taps
+    space = len(x.shape) - 2
+    each = [one * space if len(one) == 1 else one for one in (taps, stride, padding, dilation)]
+    if space < 1 or any(len(one) != space for one in each):
+        raise NoWorkError("windows do not fit the input")
+    outs = [
+        int((size + 2 * pad - wide * (tap - 1) - 1) // step + 1)
+        for size, tap, step, pad, wide in zip(x.shape[2:], *each, strict=True)
+    ]
+    out = math.prod(x.shape[:2]) * math.prod(outs)
+    assumed = "" if call.get(5) in (False, 0) else "windows that begin inside of the input only"
+    return Work(float(out * math.prod(taps)), x.bytes, out * (x.width + 8), "", assumed)
+
+
+def pooled_backward(call: Call) -> Work:
+    """``(gradient, input, …, places)`` into the gradient of the input."""
+    grad, x = call.tensor(0), call.tensor(1)
+    return Work(float(grad.elements), grad.bytes + grad.elements * 8, x.elements * x.width)
+
+
+def squared_error(call: Call) -> Work:
+    """Difference, square and sum; the sum or mean of all unless the call asks for none."""
+    x, target = call.tensor(0), call.tensor(1)
+    out = x.elements if call.number(2, 1) == 0 else 1
+    return Work(3.0 * x.elements, x.bytes + target.bytes, out * x.width)
+
+
+def squared_error_backward(call: Call) -> Work:
+    """``(gradient, input, target)``: twice the difference times the gradient."""
+    x, target = call.tensor(1), call.tensor(2)
+    grad = call.optional(0)
+    return Work(3.0 * x.elements, x.bytes + target.bytes + (grad.bytes if grad else 0), x.elements * x.width)
 
 
 def softmax(call: Call) -> Work:
@@ -100,6 +166,22 @@ KINDS: Final = [
          "5 an element; weight once, input and residual twice (in place)", "vllm/csrc/layernorm_kernels.cu"),
     Kind("norm", "aiter::add_rmsnorm aiter::rmsnorm2d_fwd_with_add_ck aiter::rmsnorm2d_fwd_with_add", add_rms_norm_out,
          "5 an element; input, residual, weight and both results once", "aiter/ops/rmsnorm.py"),
+    Kind("norm backward", "aten::native_layer_norm_backward aten::native_group_norm_backward "
+         "aten::_fused_rms_norm_backward", layer_norm_backward,
+         "13 an element (RMS norm: 9); gradient, input, weight, and the gradients of input and weight once",
+         "its definition"),
+    Kind("norm", "aten::native_batch_norm aten::cudnn_batch_norm aten::miopen_batch_norm aten::_batch_norm_with_update",
+         batch_norm, "7 an element; input and result once", "its definition"),
+    Kind("norm backward", "aten::native_batch_norm_backward aten::cudnn_batch_norm_backward "
+         "aten::miopen_batch_norm_backward aten::batch_norm_backward", batch_norm_backward,
+         "13 an element; input, gradient, and the gradient of the input once", "its definition"),
+    Kind("pooling", "aten::max_pool2d_with_indices aten::max_pool3d_with_indices", pooled,
+         "an operation for each tap of each result; input, results and places once", "its definition"),
+    Kind("pooling", "aten::max_pool2d_with_indices_backward aten::max_pool3d_with_indices_backward", pooled_backward,
+         "1 a result; its gradient, places, and the gradient of the input once", "its definition"),
+    Kind("loss", "aten::mse_loss", squared_error, "3 an element; input, target and result once", "its definition"),
+    Kind("loss", "aten::mse_loss_backward", squared_error_backward,
+         "3 an element; input, target, gradient and the gradient of the input once", "its definition"),
     Kind("softmax", "aten::_softmax aten::softmax aten::_log_softmax aten::log_softmax ScaledUpperTriangMaskedSoftmax "
          "aten::_masked_softmax", softmax, "5 an element; input and result once", "its definition"),
     Kind("reduction", "aten::mean aten::sum aten::amax aten::amin aten::max aten::min aten::argmax aten::argmin "

@@ -33,7 +33,7 @@ class LLM:
         if HOW.get("says"):
             sys.stdout.write(HOW["says"] + "\n")
             sys.stdout.flush()
-        if HOW.get("fails") or HOW.get("fails_eager") == values.get("enforce_eager"):
+        if HOW.get("fails") or HOW.get("fails_eager", "never") == values.get("enforce_eager"):
             raise RuntimeError(HOW.get("fails") or "no such setting")
         nothing = types.SimpleNamespace
         cache = nothing(num_gpu_blocks=100, block_size=16)

@@ -11,7 +11,6 @@ from llmprof.analyze.idle.host import is_synchronising
 from llmprof.analyze.intervals import clip, time_bins
 from llmprof.arguments import AtLeastOne
 from llmprof.trace import Trace
-from llmprof.units import NS_PER_S
 
 _ENDS = ["kind", "src_kind", "dst_kind"]
 
@@ -21,6 +20,7 @@ _ENDS = ["kind", "src_kind", "dst_kind"]
     help="copies by kinds of memory (pageable, pinned), the calls that began them, and their rates",
     view="copies",
     recorded="copies",
+    columns="rank kind src_kind dst_kind bin start_ns bytes rate_gbps call waits count total_ns max_gbps",
     grouped_by="per",
     apart=("per", "bins"),
 )
@@ -41,10 +41,10 @@ def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtL
 
         - per kind: ``call`` (of the host that began them; null if not recorded), ``waits`` (whether this call returns
           only when the copy is done, by its name; an asynchronous copy of pageable memory waits, too, which no name
-          says), ``count, bytes, total_ns`` (of copies that run side by side each counts), ``rate, median_rate,
-          max_rate`` (B/s, of all bytes in all that time, and of single copies); the longest time first;
-        - per time: ``bin, start_ns, dur_ns, bytes`` (each copy at an even rate), ``rate`` (B/s over the bin). Bins
-          without a copy of the kind are zero.
+          says), ``count, bytes, total_ns`` (of copies that run side by side each counts), ``rate_gbps`` (1e9 B/s: all
+          bytes in all that time), ``median_gbps, max_gbps`` (of single copies); the longest time first;
+        - per time: ``bin, start_ns, dur_ns, bytes`` (each copy at an even rate), ``rate_gbps`` (1e9 B/s over the bin).
+          Bins without a copy of the kind are zero.
 
         Copies of unknown size are in no rate. Times in ns.
 
@@ -54,7 +54,7 @@ def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtL
         There is no bin, or there are more than a million.
     """
     copies = trace.copies
-    rate = pl.col("bytes") / pl.col("dur_ns") * NS_PER_S
+    rate = pl.col("bytes") / pl.col("dur_ns")  # bytes a ns are GB a s
     if per == "time":
         return _over_time(copies.filter(pl.col("bytes").is_not_null() & (pl.col("dur_ns") > 0)), bins, rate)
     calls = pl.DataFrame(schema={"rank": pl.Int32, "correlation": pl.Int64, "call": pl.String})
@@ -69,13 +69,13 @@ def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtL
             count=pl.len(),
             bytes=pl.when(pl.col("bytes").count() > 0).then(pl.col("bytes").sum()),
             total_ns=pl.col("dur_ns").sum(),
-            rate=pl.col("bytes").filter(sized).sum() / pl.col("dur_ns").filter(sized).sum() * NS_PER_S,
-            median_rate=rate.filter(sized).median(),
-            max_rate=rate.filter(sized).max(),
+            rate_gbps=pl.col("bytes").filter(sized).sum() / pl.col("dur_ns").filter(sized).sum(),
+            median_gbps=rate.filter(sized).median(),
+            max_gbps=rate.filter(sized).max(),
         )
-        .with_columns(pl.col("rate").fill_nan(None), waits=is_synchronising(pl.col("call")))
+        .with_columns(pl.col("rate_gbps").fill_nan(None), waits=is_synchronising(pl.col("call")))
         .sort("total_ns", "rank", *_ENDS, "call", descending=[True, *[False] * 5], nulls_last=True)
-        .select("rank", *_ENDS, "call", "waits", "count", "bytes", "total_ns", "rate", "median_rate", "max_rate")
+        .select("rank", *_ENDS, "call", "waits", "count", "bytes", "total_ns", "rate_gbps", "median_gbps", "max_gbps")
     )
 
 
@@ -88,4 +88,4 @@ def _over_time(copies: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
     parts = parts.with_columns(windows["bin"].gather(parts["window"]), bytes=pl.col("_each") * pl.col("dur_ns"))
     sums = parts.group_by(*key, "bin").agg(pl.col("bytes").sum())
     rows = grid.join(sums, on=[*key, "bin"], how="left", nulls_equal=True, maintain_order="left")
-    return rows.with_columns(pl.col("bytes").fill_null(0.0)).with_columns(rate=rate)
+    return rows.with_columns(pl.col("bytes").fill_null(0.0)).with_columns(rate_gbps=rate)

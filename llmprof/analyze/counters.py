@@ -33,7 +33,7 @@ _DEVICE = ["rank", "device"]
     help="sampled counters averaged over the work: multiprocessors, tensor cores, memory, links, clocks",
     view="counters",
     grouped_by="per",
-    columns="rank device phase stage layer step cause gap name work_ns samples own_share counter mean max unit",
+    columns="rank phase stage layer step cause gap name counter mean unit own_share work_ns samples max device",
 )
 def counters(
     trace: Trace,

@@ -21,6 +21,7 @@ _STREAM = ["rank", "device", "stream"]
     view="queues",
     recorded="device activity and runtime calls",
     grouped_by="per",
+    columns="rank device stream time_ns length launches mean_length max_length full_ns blocked_ns without_launch",
     apart=("per", "full"),
 )
 def queue_length(trace: Trace, *, per: Literal["stream", "time"] = "stream", full: AtLeastOne = 1024) -> pl.DataFrame:

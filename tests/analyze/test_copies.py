@@ -28,8 +28,8 @@ def test_by_kind_and_call() -> None:
         ("pageable", "cudaMemcpy", True, 1, 100, 20),
         (None, None, None, 1, None, 10),
     ]
-    assert found.select("rate", "median_rate", "max_rate").rows() == [
-        (25e9, 30e9, 40e9), (5e9, 5e9, 5e9), (None, None, None)
+    assert found.select("rate_gbps", "median_gbps", "max_gbps").rows() == [
+        (25, 30, 40), (5, 5, 5), (None, None, None)
     ]  # fmt: skip
 
 
@@ -37,8 +37,8 @@ def test_over_time() -> None:
     """Three bins of 20 ns: the second pinned copy lies in two of them."""
     found = analyze.copy_rates(TRACE, per="time", bins=3)
     pinned = found.filter(src_kind="pinned")
-    assert pinned.select("start_ns", "dur_ns", "bytes", "rate").rows() == [
-        (0, 20, 0.0, 0.0), (20, 20, 400 + 200.0, 30e9), (40, 20, 400.0, 20e9)
+    assert pinned.select("start_ns", "dur_ns", "bytes", "rate_gbps").rows() == [
+        (0, 20, 0.0, 0.0), (20, 20, 400 + 200.0, 30), (40, 20, 400.0, 20)
     ]  # fmt: skip
     assert found.filter(src_kind="pageable")["bytes"].to_list() == [100.0, 0.0, 0.0]
     assert "memset" not in found["kind"]

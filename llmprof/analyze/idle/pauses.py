@@ -32,10 +32,10 @@ KINDS = {
 def host_pauses(trace: Trace, *, per: Literal["kind", "event"] = "kind") -> pl.DataFrame:
     """Garbage collection, loading of device code and page faults on the host, and the idle time of the device in them.
 
-    Only what the recording names is found. No row is no proof: PyTorch names garbage collections with
-    ``_ExperimentalConfig(record_python_gc_info=True)`` or ``with_stack=True``, Nsight Systems with ranges of the
-    program, page faults of managed memory with ``--cuda-um-cpu-page-faults=true``. CUDA loads code when a kernel first
-    runs: record the first steps to see it.
+    Only what the recording names is found, so no row is no proof. PyTorch names garbage collections with
+    ``with_stack=True`` and ``_ExperimentalConfig(record_python_gc_info=True)`` together, Nsight Systems where the
+    program sets ranges around them, and page faults of managed memory with ``--cuda-um-cpu-page-faults=true``. CUDA
+    loads code when a kernel first runs: record the first steps to see it.
 
     Parameters
     ----------

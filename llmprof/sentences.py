@@ -282,6 +282,14 @@ FINDINGS: Final = {
         """A larger batch needs no split; {% if parallel %}smaller tensor parallelism makes GEMMs wider; {% endif -%}
         or tune the algorithm choice.""",
     ),
+    "drafting": Words(
+        """{{ in_part("goes to drafting") }}
+        {%- if draft_tokens %}: {{ "%.1f"|format(draft_tokens) }} tokens a request and step{% endif %}.""",
+        """A draft model or prediction heads guess tokens, which the model verifies in the next step. By the time of the
+        kernels, it pays if a step gives a request more than {{ "%.2f"|format(even_tokens) }} tokens.""",
+        """See how many are right: analyze.speculation(run.trace, engine_steps=run.engine_steps), or the engine's
+        counter of accepted tokens. If too few are, draft fewer, or by n-grams, which take the device no time.""",
+    ),
     "ai_cpu_operators": Words(
         """{{ in_part("goes to operators on the AI CPUs and not on the AI cores:") }} {{ count|amount }} of them in
         {{ part }}, longest in sum {{ name|cut(101) }} ({{ by_name_share|share }} of it).""",

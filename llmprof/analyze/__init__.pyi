@@ -11,6 +11,7 @@ from .compare.diff import diff as diff
 # Steps and layers
 from .steps.steps import steps as steps
 from .steps.summary import steady_state as steady_state, step_time as step_time
+from .steps.speculation import speculation as speculation
 from .layers.layers import layers as layers, layer_gaps as layer_gaps
 
 # Communication and overlap

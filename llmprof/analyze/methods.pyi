@@ -44,6 +44,7 @@ class Methods:
     roofline_join = analyze.roofline_join
     running_beside = analyze.running_beside
     slack = analyze.slack
+    speculation = analyze.speculation
     spikes = analyze.spikes
     stacks = analyze.stacks
     stage_observations = analyze.stage_observations

@@ -27,6 +27,7 @@ from tests.analyze.builders import (
     MM_BOUND_NS,
     NCCL_ALL_REDUCE,
     NORM,
+    SAMPLE,
     SPLIT_K,
     end,
     kernels,
@@ -549,6 +550,16 @@ def test_split_k() -> None:
     assert found["figure"] == 4 * 10_000
     assert found["share_of_time"] == pytest.approx(40 / 340)
     assert silent(together(QUIET), "split_k")
+
+
+def test_drafting() -> None:
+    head = [EMBEDDING, *DENSE * 4, NORM, GEMM, SAMPLE]
+    drafted = [*head, EMBEDDING, *DENSE, NORM, GEMM, SAMPLE]  # 44 kernels of the model, then 14 of a draft model
+    found = the(together(decode(drafted, label="execute_context_0(0)_generation_4(12)")), "drafting")
+    assert found["figure"] == 14 * LONG
+    assert found["share_of_time"] == pytest.approx(14 / 58)
+    assert found["gain_ns"] == 0  # without drafts a step would give fewer tokens
+    assert silent(together(decode(head)), "drafting")
 
 
 def test_uneven_compute() -> None:

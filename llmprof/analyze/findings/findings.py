@@ -42,6 +42,7 @@ _RULES: Final[tuple[Rule | plugins.Place, ...]] = (
     Rule("between_queued_events", waiting.between_queued, "idle"),
     Rule("short_kernels", work.short_kernels, "attribute", 0.0),
     Rule("split_k", work.split_k, "attribute", 0.001),
+    Rule("drafting", work.drafting, "attribute", 0.005, info=True),
     Rule("ai_cpu_operators", work.ai_cpu, "attribute", 0.005),
     Rule("format_changes", work.format_changes, "attribute", 0.005),
     *(Rule(name, work.uneven(name), "overlap", 0.02) for name in ("slow_device", "uneven_experts", "uneven_compute")),

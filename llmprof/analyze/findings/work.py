@@ -155,6 +155,23 @@ def split_k(scope: Scope) -> Measure | None:
     return Measure(total(reduce, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=change)
 
 
+def drafting(scope: Scope) -> Measure | None:
+    """Passes of a draft model or of prediction heads in speculative decoding."""
+    drafts = scope.events.filter(pl.col("stage") == "draft")
+    if not drafts.height:
+        return None
+    rank, window = worst(drafts)
+    ns, whole = total(drafts, "dur_ns"), total(scope.events, "dur_ns")
+    figures: dict[str, object] = {"even_tokens": whole / max(1.0, whole - ns), "draft_tokens": None}
+    if scope.steps is not None:
+        decodes = scope.steps.join(scope.windows.select("rank", "step").unique(), on=["rank", "step"], how="semi")
+        requests = total(decodes, "generation_requests")
+        verified = total(decodes, "generation_tokens") - requests
+        figures["draft_tokens"] = verified / requests if requests and verified > 0 else None
+    # without drafts a step would be shorter by them, but give fewer tokens
+    return Measure(ns, figures, gain_ns=0.0, where="stage = 'draft'", rank=rank, window_ns=window)
+
+
 SAME_FACTOR = 0.5
 """Kinds of work are slower by the same factor if each loses at least this, and at most 1 / this, of what all do."""
 

@@ -21,6 +21,7 @@ from llmprof.analyze.catalog import views
 from llmprof.cli import analyze as cli_analyze
 from llmprof.cli import main, make, output
 from llmprof.errors import LlmprofError, TraceWarning
+from tests.readers.traces import kernel, text_of
 from tests.report.builders import HOSTILE, build
 from tests.test_run_notebook import write_notebook
 
@@ -47,6 +48,13 @@ class TestInfo:
         assert "not captured: memory events (torch: profile_memory=True" in out
         assert "CUDA driver    12.4" in out
         assert ["decode", "3", "208", "us", "208", "us", "208", "us"] in rows(out)
+
+    def test_names_what_lies_beside_the_trace(self, run, tmp_path):
+        (tmp_path / "trace.json").write_bytes(text_of([kernel("a", 5, 2)]))
+        (tmp_path / "timing.json").write_text('[{"startEnqMs": 1, "endEnqMs": 2}]')
+        aside = json.loads(run("info", str(tmp_path), "--json")[1])["left_aside"]
+        assert [words.split()[0] for words in aside] == ["timing.json"]
+        assert "Left aside: timing.json is times of iterations" in run("info", str(tmp_path))[1]
 
     def test_json(self, run, saved):
         said = json.loads(run("info", saved, "--json")[1])
@@ -540,6 +548,11 @@ class TestPathAlone:
             assert ["compute", "1", "4.00", "ms"] in [row[:4] for row in rows(out)]
         said = json.loads(run("analyze", str(tmp_path / "profile.json"), "--json")[1])
         assert said[0]["total_ns"] == 3_000_000
+
+
+def test_several_notebooks_do_not_go_into_one_file(run, tmp_path):
+    code, _, err = run("notebook", "01", "--over", str(tmp_path), "-o", str(tmp_path / "x.ipynb"))
+    assert (code, "-o FOLDER" in err) == (2, True)
 
 
 class TestCompletion:

@@ -134,6 +134,8 @@ def _notebooks(args: Namespace, terminal: Terminal) -> str:
     """Execute a notebook for each of several runs."""
     from llmprof import batch
 
+    if args.output.endswith(".ipynb") and not Path(args.output).is_dir():
+        raise LlmprofError("--over writes several notebooks, and -o names one file", expected="-o FOLDER")
     given = dict(parameter(item) for item in args.parameter or [])
     done = batch.notebooks_over(
         args.over, args.name, args.output, parameters=given, progress=terminal.progress, overwrite=args.force

@@ -262,7 +262,7 @@ def test_an_unknown_error_is_a_crash_that_is_written_down(newest):
     assert ran.status == 1
     assert ran.worker["error"]["message"] == "something new"
     assert ran.worker["error"]["advice"] is None
-    assert 'raise RuntimeError(HOW["fails"])' in ran.worker["error"]["traceback"]
+    assert "raise RuntimeError(HOW" in ran.worker["error"]["traceback"]
     assert [stage["name"] for stage in ran.worker["stages"]] == ["import"]
     assert json.loads((ran.out / "events.jsonl").read_text().splitlines()[-1])["event"] == "error"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -26,6 +27,8 @@ _KEYS = {
     "gap": ["gap", "start_ns"],
 }
 _DEVICE = ["rank", "device"]
+_SINCE_LAST = r"gpu\.(?:utilization|memory_utilization|pcie_|nvlink_)|cpu\.utilization|disk\.|network\.|run\.cpu"
+"""Counters of llmprof's monitors, and of tools read under their names, that measure the time before a sample."""
 
 
 @Analysis(
@@ -43,7 +46,8 @@ def counters(
     """Mean of each sampled counter while each kind of work runs.
 
     A sample holds from its time until the next one of its counter and device, the last one for the usual distance of
-    two. A mean weights each sample with the time for which it holds in the work.
+    two; rates and busy shares of llmprof's monitors are of the time before a sample, and hold from the one before. A
+    mean weights each sample with the time for which it holds in the work.
 
     Parameters
     ----------
@@ -133,6 +137,8 @@ def _of_device(spans: pl.DataFrame, samples: pl.DataFrame, whole: list[str]) -> 
     for (_, _, name, unit), line in lines:
         line = line.unique("time_ns", keep="last", maintain_order=True)
         time, value = line["time_ns"].to_numpy(), line["value"].to_numpy()
+        if re.match(_SINCE_LAST, str(name)):
+            time = np.append(time[:1] - _usual(time), time[:-1])
         key = time.tobytes()
         if key not in alike:  # counters of one sampler have the same times
             alike[key] = _held(begin, end, group, time)
@@ -165,6 +171,11 @@ _NOTHING = pl.DataFrame(
 )  # fmt: skip
 
 
+def _usual(time: np.ndarray) -> int:
+    """Usual distance of two samples (ns)."""
+    return int(np.median(np.diff(time))) if len(time) > 1 else 0
+
+
 class _Held(NamedTuple):
     """Pairs of a group and a sample, by group: how long the sample holds in the group's work, and at all."""
 
@@ -179,8 +190,7 @@ class _Held(NamedTuple):
 
 def _held(begin: np.ndarray, end: np.ndarray, group: np.ndarray, time: np.ndarray) -> _Held:
     """Which samples hold in the disjoint intervals of each group."""
-    usual = int(np.median(np.diff(time))) if len(time) > 1 else 0
-    until = np.append(time[1:], time[-1:] + usual)
+    until = np.append(time[1:], time[-1:] + _usual(time))
     first = np.maximum(np.searchsorted(time, begin, side="right") - 1, 0)
     count = np.maximum(np.searchsorted(time, end, side="left") - first, 0)
     row = np.repeat(np.arange(len(begin)), count)

@@ -100,6 +100,16 @@ def test_samples_of_a_machine_belong_to_the_only_rank_of_a_device() -> None:
     assert set(analyze.counters(Trace({"kernels": second, "counters": both}))["counter"]) == {"cpu.utilization"}
 
 
+def test_rates_of_monitors_are_of_the_time_before_the_sample() -> None:
+    """GEMM 20..60 and 120..140, NORM 60..70: the sample at 80 is of 40..80."""
+    of_machine = pl.concat([every(40, [10, 50, 30, 90, 70], name, rank=-1) for name in ("gpu.pcie_sent", "gpu.power")])
+    found = analyze.counters(Trace({"kernels": WORK, "counters": of_machine}))
+    means = {(row["name"], row["counter"]): row["mean"] for row in found.iter_rows(named=True)}
+    assert means[NORM, "gpu.power"] == 50
+    assert means[NORM, "gpu.pcie_sent"] == 30
+    assert means[GEMM, "gpu.pcie_sent"] == (20 * 50 + 20 * 30 + 20 * 70) / 60
+
+
 def test_nothing_sampled() -> None:
     with pytest.raises(NotCapturedError):
         analyze.counters(Trace({"kernels": WORK}))

@@ -184,11 +184,12 @@ def attention_part(layer: int, tokens: int, context: int, split: bool) -> list[K
 def experts_part(layer: int, tokens: int, split: bool) -> list[Kernel]:
     """Router, shared expert, routed experts; or the dense feed-forward part of the first layers."""
 
-    def mlp(width: int) -> list[Kernel]:
+    def mlp(width: int, *stages: str) -> list[Kernel]:
+        first, between, last = stages or ("gate_up_proj", "activation", "down_proj")
         return [
-            matmul("MatMulV2", "gate_up_proj", layer, tokens, HIDDEN, 2 * width, host="aten::linear"),
-            vector("SwiGlu", "activation", layer, tokens * 2 * width, f"{tokens},{2 * width}", host="npu::npu_swiglu"),
-            matmul("MatMulV2", "down_proj", layer, tokens, width, HIDDEN, host="aten::linear"),
+            matmul("MatMulV2", first, layer, tokens, HIDDEN, 2 * width, host="aten::linear"),
+            vector("SwiGlu", between, layer, tokens * 2 * width, f"{tokens},{2 * width}", host="npu::npu_swiglu"),
+            matmul("MatMulV2", last, layer, tokens, width, HIDDEN, host="aten::linear"),
         ]
 
     if layer < DENSE_LAYERS:
@@ -212,7 +213,7 @@ def experts_part(layer: int, tokens: int, split: bool) -> list[Kernel]:
     return [
         matmul("MatMulV3", "router", layer, tokens, HIDDEN, 256, host="aten::linear"),
         vector("MoeGatingTopK", "router", layer, tokens * 256, f"{tokens},256", host="npu::npu_moe_gating_top_k"),
-        *mlp(EXPERT // RANKS),
+        *mlp(EXPERT // RANKS, *["shared_experts"] * 3),
         vector(
             "MoeInitRoutingV2", "expert_dispatch", layer, rows * HIDDEN, f"{tokens},{HIDDEN};{tokens},{TOP}",
             host="npu::npu_moe_init_routing_v2",

@@ -14,6 +14,7 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.analyze import catalog
+from llmprof.analyze.findings.order import chained
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.platforms import ON_HOST
@@ -268,6 +269,15 @@ def test_metrics_show_their_longest_launches():
     assert "Hardware metrics of 24 launches" in shown
     assert "analyze.speed_of_light(metrics)" in shown
     assert metrics._repr_mimebundle_()["text/plain"] == repr(metrics)
+
+
+def test_one_rule_may_have_several_findings():
+    found = analyze.hardware_findings(llmprof.sample_metrics("ncu_tp1_eager"))
+    causes, effects, facts = chained(found)
+    assert [row["order"] for row in causes] == found["order"].to_list()
+    assert (effects, facts) == ({}, [])
+    assert found["rule"].n_unique() < found.height
+    assert f"{found.height} findings" in found._repr_html_()
 
 
 def test_findings_are_sentences_and_a_frame(sample_trace):

@@ -11,23 +11,19 @@ def chained(
     findings: pl.DataFrame,
 ) -> tuple[list[dict[str, Any]], dict[int, list[dict[str, Any]]], list[dict[str, Any]]]:
     """Causes in order; what follows from each, by its ``order``; and facts."""
-    causes: dict[tuple[Any, Any], dict[str, Any]] = {}
-    effects: dict[int, list[dict[str, Any]]] = {}
-    facts = []
     rows = findings.to_dicts()
-    for row in rows:
-        if row["severity"] == "info":
-            facts.append(row)
-        elif not row.get("follows_from"):
-            causes[row.get("scope"), row["rule"]] = row
-    for row in rows:
-        if row["severity"] != "info" and (of := row.get("follows_from")):
-            cause = causes.get((row.get("scope"), of))
-            if cause is None:  # it was filtered out
-                causes[row.get("scope"), row["rule"]] = row
+    facts = [row for row in rows if row["severity"] == "info"]
+    losses = [row for row in rows if row["severity"] != "info"]
+    causes = [row for row in losses if not row.get("follows_from")]
+    effects: dict[int, list[dict[str, Any]]] = {}
+    for row in losses:
+        if of := row.get("follows_from"):
+            same = (cause for cause in causes if (cause.get("scope"), cause["rule"]) == (row.get("scope"), of))
+            if (cause := next(same, None)) is None:  # it was filtered out
+                causes.append(row)
             else:
                 effects.setdefault(cause["order"], []).append(row)
-    return sorted(causes.values(), key=lambda row: row["order"]), effects, facts
+    return sorted(causes, key=lambda row: row["order"]), effects, facts
 
 
 def denominators(findings: pl.DataFrame) -> dict[str, str]:

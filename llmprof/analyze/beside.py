@@ -46,7 +46,7 @@ def running_beside(
         ``first_share, second_share`` (of that time, together) and ``first_sms, second_sms``: the greatest share of the
         multiprocessors that the grids of the kind's kernels can fill, one block on each, as a mean over their time. Two
         kinds whose shares add up to more than 1 compete for multiprocessors. Null without grids or an unknown device.
-        Only pairs with time together; the longest first.
+        Only pairs with time together, by device, the longest first.
     """
     refuse_samples(trace, "what ran beside what")
     events = labelled(trace, ["rank", "device", "stream", per]).filter(pl.col("dur_ns") > 0)
@@ -57,7 +57,8 @@ def running_beside(
         for pair in _pairs(part, most)
     ]
     found = pl.DataFrame(rows, schema=_PAIRS, orient="row")
-    found = found.sort("together_ns", "rank", "device", "first", "second", descending=[True, *[False] * 4])
+    order = ["rank", "device", "together_ns", "first", "second"]
+    found = found.sort(order, descending=[name == "together_ns" for name in order])
     return found.with_columns(
         first_share=pl.col("together_ns") / pl.col("first_ns"), second_share=pl.col("together_ns") / pl.col("second_ns")
     ).select(pl.exclude("first_sms", "second_sms"), "first_sms", "second_sms")

@@ -22,7 +22,7 @@ _ENDS = ["kind", "src_kind", "dst_kind"]
     recorded="copies",
     columns="rank kind src_kind dst_kind bin start_ns bytes rate_gbps call waits count total_ns max_gbps",
     grouped_by="per",
-    apart=("per", "bins"),
+    apart=(),
 )
 def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtLeastOne = 50) -> pl.DataFrame:
     """Bytes, time and rate of copies and memory sets by direction and kinds of memory, in sum or over time.
@@ -42,7 +42,7 @@ def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtL
         - per kind: ``call`` (of the host that began them; null if not recorded), ``waits`` (whether this call returns
           only when the copy is done, by its name; an asynchronous copy of pageable memory waits, too, which no name
           says), ``count, bytes, total_ns`` (of copies that run side by side each counts), ``rate_gbps`` (1e9 B/s: all
-          bytes in all that time), ``median_gbps, max_gbps`` (of single copies); the longest time first;
+          bytes in all that time), ``median_gbps, max_gbps`` (of single copies); by rank, the longest time first;
         - per time: ``bin, start_ns, dur_ns, bytes`` (each copy at an even rate), ``rate_gbps`` (1e9 B/s over the bin).
           Bins without a copy of the kind are zero.
 
@@ -74,7 +74,7 @@ def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtL
             max_gbps=rate.filter(sized).max(),
         )
         .with_columns(pl.col("rate_gbps").fill_nan(None), waits=is_synchronising(pl.col("call")))
-        .sort("total_ns", "rank", *_ENDS, "call", descending=[True, *[False] * 5], nulls_last=True)
+        .sort("rank", "total_ns", *_ENDS, "call", descending=[False, True, *[False] * 4], nulls_last=True)
         .select("rank", *_ENDS, "call", "waits", "count", "bytes", "total_ns", "rate_gbps", "median_gbps", "max_gbps")
     )
 

@@ -20,6 +20,7 @@ _LEAST_STEPS = 5
     help="times of kernels or ranges in single steps beside their usual time",
     view="spikes",
     grouped_by="per",
+    largest_first="excess_ns",
     columns="rank step phase count dur_ns usual_ns ratio excess_ns start_ns name",
     apart=("per", "least"),
 )
@@ -41,7 +42,7 @@ def spikes(trace: Trace, *, per: Literal["kernel", "range"] = "kernel", least: f
     polars.DataFrame
         ``rank, step, phase, name, count`` (in the step), ``start_ns`` (of the longest one), ``dur_ns`` (of all of them
         in the step), ``usual_ns`` (median of this over the steps of the rank and phase with the same count, of which
-        there must be five), ``ratio`` (to it), ``excess_ns`` (above it), the greatest excess first. Times in ns.
+        there must be five), ``ratio`` (to it), ``excess_ns`` (above it), by rank, the greatest excess first. In ns.
 
     Raises
     ------
@@ -79,6 +80,6 @@ def spikes(trace: Trace, *, per: Literal["kernel", "range"] = "kernel", least: f
         .filter((pl.col("_steps") >= _LEAST_STEPS) & (pl.col("usual_ns") > 0))
         .with_columns(ratio=pl.col("dur_ns") / pl.col("usual_ns"), excess_ns=pl.col("dur_ns") - pl.col("usual_ns"))
         .filter(pl.col("ratio") >= least)
-        .sort("excess_ns", "rank", "step", "name", descending=[True, False, False, False])
+        .sort("rank", "excess_ns", "step", "name", descending=[False, True, False, False])
         .select("rank", "step", "phase", "name", "count", "start_ns", "dur_ns", "usual_ns", "ratio", "excess_ns")
     )

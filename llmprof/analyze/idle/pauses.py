@@ -73,7 +73,7 @@ def host_pauses(trace: Trace, *, per: Literal["kind", "event"] = "kind") -> pl.D
     events = length_within(found, idle, ["rank"], name="idle_ns")
     if per == "event":
         events = events.select("rank", "kind", "thread", "start_ns", "dur_ns", "idle_ns", "name")
-        return events.sort("dur_ns", "rank", "start_ns", descending=[True, False, False])
+        return events.sort("rank", "dur_ns", "start_ns", descending=[False, True, False])
     key = ["rank", "kind"]
     whole = (
         merge(found.filter(pl.col("dur_ns") > 0), [*key, "thread"]).group_by(key).agg(host_ns=pl.col("dur_ns").sum())
@@ -87,5 +87,5 @@ def host_pauses(trace: Trace, *, per: Literal["kind", "event"] = "kind") -> pl.D
         .with_columns(pl.col("host_ns", "idle_ns").fill_null(0))
         .select(*key, "count", "host_ns", "longest_ns", "idle_ns", idle_share=pl.col("idle_ns") / pl.col("host_ns"))
         .with_columns(pl.col("idle_share").fill_nan(None))
-        .sort("host_ns", *key, descending=[True, False, False])
+        .sort("rank", "host_ns", "kind", descending=[False, True, False])
     )

@@ -121,6 +121,10 @@ class TestDryRun:
         assert [point["values"] for point in json.loads(said)["points"]] == [{"batch_size": 1}, {"batch_size": 2}]
         assert [point["config"]["batch_size"] for point in json.loads(said)["points"]] == [1, 2]
 
+    def test_of_a_model_that_is_none(self, run):
+        code, _, err = run("run", "--model", "random:tny", "--dry-run")
+        assert (code, "did you mean random:tiny?" in err) == (2, True)
+
 
 class TestOtherNames:
     """Options and defaults of scripts that llmprof takes the place of."""

@@ -68,6 +68,15 @@ def test_unknown_names_and_parameters(notebooks, tmp_path):
         tutorials.run_notebook("01_small", tmp_path, parameters={"trac": "x"})
 
 
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("1", "01_small"), ("01", "01_small"), ("2", "02_broken"), ("10", "10_many"), ("01_s", "01_small")],
+)
+def test_the_number_or_the_beginning_of_a_name_is_enough(notebooks, name, found):
+    write_notebook(notebooks / "10_many.ipynb", "x = 1")
+    assert tutorials.find(name).stem == found
+
+
 def test_what_is_no_notebook(tmp_path):
     (tmp_path / "x.ipynb").write_text("{}")
     with pytest.raises(ReadError, match="is not a notebook"):

@@ -574,6 +574,7 @@ def info(args: Namespace, terminal: Terminal) -> str:
     phases = steps if isinstance(steps, str) else textwrap.indent(text.table(steps, width=inner), "  ")
     parts += ["Steps on all ranks, each from its first to its last event", phases]
     parts += ["Reading", text.pairs(cards.reading(trace))]
+    aside = [words.replace("with llmprof.read_metrics", "alone, with llmprof info or findings") for words in aside]
     parts += [f"Left aside: {text.plain(words)}" for words in aside]
     parts += [f"Note: {text.plain(warning)}" for warning in cards.warnings(trace)]
     return "\n".join(parts)

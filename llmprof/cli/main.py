@@ -251,7 +251,7 @@ def commands_of(top: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
 def _in_options(words: str, args: argparse.Namespace) -> str:
     """Words of an error with the options of the command in place of arguments of Python."""
     flags = {action.dest: action.option_strings[-1] for action in args.parser._actions if action.option_strings}
-    return re.sub(r"\b([a-z_]+)=(?=[\s.,;)]|$)", lambda match: flags.get(match[1], match[0]), words)
+    return re.sub(r"\b([a-z_]+)=(?=[\s.,:;)]|$)", lambda match: flags.get(match[1], match[0]), words)
 
 
 _Options = Callable[[argparse.ArgumentParser], None]

@@ -191,9 +191,11 @@ def run(args: Namespace, terminal: Terminal) -> str:
 def _commands(config: ExperimentConfig) -> dict[str, Any]:
     """Command lines of a run and its configuration; nothing is started or written."""
     from llmprof import launch
-    from llmprof.launch.config import disclosure
+    from llmprof.launch.config import disclosure, models
     from llmprof.launch.run.command import environment
 
+    if config.model.startswith(models.PREFIX):
+        models.config_of(config.model)  # so that a wrong name is refused here, too
     commands = [{"pass": name, "argv": argv} for name, argv in launch.plan(config)]
     variables = disclosure.environment(environment(config))
     return {"commands": commands, "environment": variables, "config": disclosure.config(config).to_dict()}

@@ -35,7 +35,9 @@ def find(name: str) -> Path:
         notebooks = sorted(p.stem for p in folder.glob("*.ipynb"))
         if (stem := name.removesuffix(".ipynb")) in notebooks:
             return folder / f"{stem}.ipynb"
-        starting = [notebook for notebook in notebooks if stem and notebook.startswith(stem)]
+        # a number is that of a notebook, so that 1 is 01 and not 10
+        begin = f"{int(stem):02}_" if stem.isdecimal() else stem or "/"
+        starting = [notebook for notebook in notebooks if notebook.startswith(begin)]
         if len(starting) == 1:
             return folder / f"{starting[0]}.ipynb"
         near = difflib.get_close_matches(stem, notebooks, n=3, cutoff=0.4)

@@ -66,7 +66,7 @@ def known(name: str) -> str:
         raise LlmprofError(
             f"the model {name!r} is not in the catalogue",
             expected=f"one of {', '.join(nearest or names())}",
-            hint="the path of a config.json or its content as a dict works, too",
+            hint="the path of a config.json works, too",
             near=nearest,
         )
     return match

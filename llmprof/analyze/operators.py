@@ -320,13 +320,15 @@ def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.D
         gap_ns=(pl.col("total_ns") - of_bound) / pl.col("_steps").clip(1),
     )
     over = pl.when(pl.col("share_of_bound") > OVER)
-    note = pl.when("fits_cache").then(pl.lit(CACHED)).otherwise(pl.lit(UNEXPLAINED))
+    less = pl.when(pl.col("assumed").is_not_null()).then(pl.lit(ASSUMED)).otherwise(pl.lit(UNEXPLAINED))
+    note = pl.when("fits_cache").then(pl.lit(CACHED)).otherwise(less)
     return rows.with_columns(note=over.then(note)).select("row", *groups, *COLUMNS).sort(
         order, descending=[name == "total_ns" for name in order], nulls_last=True
     )  # fmt: skip
 
 
 CACHED: Final = "the operands fit into the cache of the device, and were there already"
+ASSUMED: Final = "above the bound: less was moved or computed than assumed"
 UNEXPLAINED: Final = "above the bound: the formula counts too much, the stated peak is too low, or the clock was higher"
 
 COLUMNS: Final = (

@@ -77,6 +77,9 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
         (call("aten::mul", ([4, 1], BF16), ([1, 8], BF16)), 32, 8 + 16, 64, ""),
         (call("aten::mul", ([4, 8], BF16), ([4, 8], BF16, [1, 0])), 32, 64 + 8, 64, ""),
         (call("aten::eq", ([4, 8], I64), "3"), 0, 256, 32, ""),
+        (call("aten::pow", ([4, 8], BF16), "2", ([4, 8], BF16)), 32, 64, 64, ""),
+        (call("aten::pow", ([4, 8], BF16), ([4, 8], BF16)), 32, 128, 64, ""),
+        (call("aten::square", ([4, 8], BF16), ([4, 8], BF16)), 32, 64, 64, ""),  # into the second
         (call("aten::where", ([4, 8], "bool"), ([], FP32), ([4, 8], BF16)), 32, 32 + 64, 64, ""),
         (call("aten::silu", ([0, 8], BF16)), 0, 0, 0, ""),
         (call("aten::copy_", ([4, 8], BF16), ([4, 8], FP32), "False"), 0, 128, 64, ""),
@@ -193,6 +196,14 @@ def test_experts_take_their_sizes_from_the_calls_inside(inside: tuple[Call, ...]
     assert found.assumed
 
 
+def test_experts_are_counted_where_the_tokens_are_routed() -> None:
+    routed_inside = (TOKENS[0], TOKENS[0], None)  # the router is inside of the call
+    found = work_of(call("vllm::moe_forward", *routed_inside, inside=(CHOSEN, GATE)))
+    assert found == work_of(call("vllm::moe_forward", *TOKENS, inside=(CHOSEN, GATE)))
+    with pytest.raises(NoWorkError):
+        work_of(call("vllm::moe_forward", *routed_inside, inside=(SUM, GATE)))
+
+
 def test_experts_of_four_bits_by_the_name_of_their_kernel() -> None:
     # rows are filled up to 12 for both products of 8 routed tokens
     inside = (allocated(4, 2), allocated(4, 10), allocated(12, 16), allocated(12, 10), allocated(8))
@@ -217,7 +228,9 @@ def test_a_mixer_takes_the_sizes_of_its_states_from_inside() -> None:
     put = call("aten::_index_put_impl_", ([9, 3, 4, 2], BF16), None, ([2, 3, 4, 2], BF16), "False", "False")
     prompts = work_of(call("vllm::mamba_mixer2", *given, inside=(taps, put)))
     flops, states = 5 * (6 * 24 + 2 * 4 * 16), 24 * 2 + 3 * 16 * 2
-    assert (prompts.flops, prompts.read, prompts.written) == (flops, 5 * 19 * 2 + 2 * states, 5 * 12 * 2 + 2 * states)
+    assert (prompts.flops, prompts.read, prompts.written) == (flops, 5 * 19 * 2, 5 * 12 * 2 + 2 * states)
+    last = call("aten::_index_put_impl_", ([9, 3, 4, 2], BF16), None, ([3, 4, 2], BF16), "False", "False")
+    assert work_of(call("vllm::mamba_mixer2", *given, inside=(taps, last))).written == 5 * 12 * 2 + states
     one_each = work_of(call("vllm::mamba_mixer2", *given, inside=(taps, call("aten::to", ([3, 4, 2], FP32)))))
     assert (one_each.flops, one_each.read) == (flops, 5 * 19 * 2 + 5 * states)
     with pytest.raises(NoWorkError):
@@ -228,7 +241,7 @@ def test_delta_attention_of_kimi() -> None:
     given = (*[([5, 12], BF16)] * 3, ([1, 5, 3, 4], BF16), ([1, 5, 3], FP32), ([1, 5, 3, 4], BF16), None)
     put = call("aten::_index_put_impl_", ([9, 3, 4, 4], FP32), None, ([2, 3, 4, 4], FP32), "False", "False")
     found = work_of(call("vllm::kda_attention", *given, inside=(put,)))
-    assert (found.flops, found.read, found.written) == (6 * 5 * 3 * 16, 4 * 120 + 60 + 384, 120 + 384)
+    assert (found.flops, found.read, found.written) == (6 * 5 * 3 * 16, 4 * 120 + 60, 120 + 384)
     assert work_of(call("vllm::kda_attention", *given)).written == 120 + 5 * 3 * 16 * 4
 
 

@@ -16,6 +16,13 @@ _COMPARES: Final = tuple(
 )
 
 
+_OF_ONE: Final = re.compile(
+    r"aten::(?:sqrt|rsqrt|square|neg|abs|expm?\d?|log\w{0,2}|sin|cos|reciprocal|\w+_not|erf|floor|ceil|round|trunc|sign|silu|"
+    r"gelu|relu|sigmoid|tanh|hardswish|hardsigmoid|mish)"
+)
+"""Functions of one tensor: another one of its shape is where the result goes."""
+
+
 def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
     """Shape of an elementwise result."""
     turned = itertools.zip_longest(*(shape[::-1] for shape in shapes), fillvalue=1)
@@ -28,6 +35,9 @@ def broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
 def elementwise(call: Call) -> Work:
     """One operation for each element of the result; a function such as exp counts as one."""
     inputs = call.tensors()
+    of_one = _OF_ONE.fullmatch(call.operator) or (call.operator == "aten::pow" and call.optional(1) is None)
+    if of_one and len(inputs) == 2 and inputs[1].shape == inputs[0].shape:
+        inputs = inputs[:1]
     own = call.operator.endswith("_") and not call.operator.endswith("__")
     shape = call.tensor(0).shape if own else broadcast([each.shape for each in inputs])
     width = call.tensor(0).width if own else 1 if call.operator in _COMPARES else widest(_values(call, inputs))[1]

@@ -24,6 +24,7 @@ def add_up(call: Call) -> Work:
     return Work(float(parts.elements - out.elements), parts.bytes, out.elements * out.width)
 
 
+_ROUTES: Final = ("_moe_C::topk_softmax", "_moe_C::grouped_topk")
 _GATED: Final = ("_C::silu_and_mul", "_C::gelu_and_mul", "_C::gelu_tanh_and_mul", "_C::swigluoai_and_mul")
 _PLAIN: Final = ("aten::relu_", "aten::relu", "aten::square", "_C::relu_squared")
 _MXFP4: Final = re.compile(r"(?i)mxfp4|MxE2m1")
@@ -35,9 +36,9 @@ def fused(call: Call) -> Work:
     """Both products of the chosen experts; their sizes are those of the routing and the activation inside."""
     hidden, logits = call.tensor(0, 2), call.tensor(1, 2)
     tokens, size = hidden.shape
-    experts = logits.shape[1]
     if logits.shape[0] != tokens or not tokens:
         raise NoWorkError("the routing has other rows than the tokens")
+    experts = _experts(call, logits, size)
     active = _active(call, tokens, experts)
     inner, columns = _inner(call, tokens * active, size)
     routed = tokens * active
@@ -51,6 +52,16 @@ def fused(call: Call) -> Work:
     kind = "4 bits by the kernel's name" if narrow else "the type of the tokens"
     assumed = f"even routing ({touched:.0f} of {experts} experts), weights of {kind}"
     return Work(2.0 * routed * (columns + 1) * inner * size, read, written, matrix, assumed, "shapes inside")
+
+
+def _experts(call: Call, logits: Tensor, size: int) -> int:
+    """Number of experts: columns of what routes, which is inside where the second argument is the tokens again."""
+    for each in call.inside:
+        if each.operator in _ROUTES:
+            return each.tensor(3 if "softmax" in each.operator else 0, 2).shape[1]
+    if logits.shape[1] == size:
+        raise NoWorkError("the number of experts is recorded neither in the call nor inside of it")
+    return logits.shape[1]
 
 
 def _active(call: Call, tokens: int, experts: int) -> int:
@@ -116,7 +127,7 @@ KINDS: Final = [
     Kind("moe_experts", "vllm::moe_forward vllm::moe_forward_shared vllm::fused_experts", fused,
          "2 x routed tokens x 3 size x inner size; tokens, activations and the weights of E (1 - (1 - k/E)^T) of E "
          "experts once", "llmprof.theory.work",
-         inside=f"_moe_C::topk_softmax _moe_C::moe_sum {ALLOCATION} {' '.join((*_GATED, *_PLAIN))}"),
+         inside=" ".join((*_ROUTES, "_moe_C::moe_sum", ALLOCATION, *_GATED, *_PLAIN))),
     Kind("moe_experts", "aten::_grouped_mm", grouped, "2 rows k n; rows, result and the weights of min(groups, rows) "
          "groups once", "torch/utils/flop_counter.py"),
 ]  # fmt: skip

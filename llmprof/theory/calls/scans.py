@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from llmprof.theory.calls.call import Call, NoWorkError, Tensor
@@ -42,7 +43,7 @@ def mixer(call: Call) -> Work:
         shape = first.shape
         if each.operator == "aten::_index_put_impl_" and len(shape) == 4 and shape[1] * shape[2] == width:
             scans.add((shape[1:], first.width))
-            prompts = each.tensor(2).shape[0]
+            prompts = each.tensor(2).elements // max(1, math.prod(shape[1:]))
         elif each.operator == "aten::to" and len(shape) == 3 and shape[0] * shape[1] == width:
             scans.add((shape, 0.0))
         elif each.operator == "aten::transpose" and len(shape) == 3 and width < shape[2] <= projected.shape[1]:
@@ -55,7 +56,7 @@ def mixer(call: Call) -> Work:
     sequences = prompts or tokens
     flops = tokens * (6.0 * heads * size * state + 2.0 * (taps + 1) * channels)
     states = sequences * (heads * size * state * kept + taps * channels * projected.width)
-    read = tokens * (channels + heads) * projected.width + states
+    read = tokens * (channels + heads) * projected.width + (0 if prompts else states)
     said = "token by token: chunked kernels do more"
     if prompts:
         said += "; states of sequences that generate beside prompts left out"
@@ -81,23 +82,25 @@ def kimi(call: Call) -> Work:
     _, tokens, heads, key = decay.shape
     value = out.shape[3]
     puts = [each for each in call.inside if isinstance(each.get(2), Tensor)]
-    prompts = [put.tensor(2) for put in puts if put.tensor(2).shape[1:] == (heads, key, value)]
+    prompts = [put.tensor(2) for put in puts if put.tensor(2).shape[-3:] == (heads, key, value)]
     states = prompts[0].bytes if prompts else tokens * heads * key * value * 4.0
-    read = sum(each.bytes for each in (q, k, v, decay, beta)) + states
+    read = sum(each.bytes for each in (q, k, v, decay, beta)) + (0 if prompts else states)
     said = "token by token: chunked kernels do more"
     said += "; states of sequences that generate beside prompts left out" if prompts else "; states of 4 bytes"
     flops = 6.0 * tokens * heads * key * value
     return Work(flops, read, out.elements * out.width + states, q.format, said, "shapes inside")
 
 
+_WORK: Final = "llmprof.theory.work"
+
 KINDS: Final = [
     Kind("scan", "vllm::mamba_mixer2", mixer, "6 heads size states and 2 taps channels a token; inputs and result "
-         "once, and the states of each sequence read and written", "llmprof.theory.work", whole=True,
+         "once, and the states of each sequence written, and read where it generates", _WORK, whole=True,
          inside="aten::_index_put_impl_ aten::to aten::transpose"),
     Kind("scan", "_C::selective_scan_fwd", selective, "8 channels states a token; inputs and result once, "
          "and the state of each sequence read and written", "mamba_ssm, csrc/selective_scan", whole=True),
     Kind("scan", "vllm::kda_attention", kimi, "6 K V a head and token; inputs and result once, and the state of each "
-         "sequence read and written", "llmprof.theory.work", whole=True, inside="aten::_index_put_impl_"),
+         "sequence written, and read where it generates", _WORK, whole=True, inside="aten::_index_put_impl_"),
     Kind("scan", "ChunkGatedDeltaRuleFunction", delta_rule, "6 K V a head and token; inputs and result once, and the "
-         "state of each sequence read and written", "llmprof.theory.work", whole=True),
+         "state of each sequence read and written", _WORK, whole=True),
 ]  # fmt: skip

@@ -391,7 +391,7 @@ def _operators_left_out(rows: pl.DataFrame) -> str:
     reasons = {
         "without FLOPs": flops == 0,
         "without known FLOPs": flops.is_null(),
-        f"each below {_LEAST_DRAWN:.2%} of the time": flops > 0,
+        f"below {100 * _LEAST_DRAWN:g} % of the time each": flops > 0,
     }
     parts = []
     for why, chosen in reasons.items():

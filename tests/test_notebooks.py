@@ -197,7 +197,7 @@ OTHERS = [
     ("01_gpu_timeline", "torch_tp1_cudagraph", 1),  # no collective
     ("01_gpu_timeline", "nsys_transformers_generate", 3),  # no operators either
     ("01_gpu_timeline", "ascend/msinsight_level1/text", 4),  # no layers: a training step; no name of the device
-    ("01_gpu_timeline", _REAL, 2),  # the multiprocessors of a part of a device are not known
+    ("01_gpu_timeline", _REAL, 1),
     ("02_kernel_drilldown", "torch_cpu_tp2_layer_annotations", 2),  # no model named, no kernel to profile
     ("04_explorers", "torch_tp1_eager", 0),
     ("04_explorers", "ascend/msinsight_level1/text", 0),

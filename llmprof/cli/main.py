@@ -313,6 +313,7 @@ def parser(command: str | None = None) -> argparse.ArgumentParser:
     )
     _force(sub)
     sub.add_argument("--title", metavar="TEXT", help="heading of the report")
+    sub.add_argument("--png", action="store_true", help="write each chart as a PNG, too, which takes as long again")
     sub.add_argument("--model", metavar="NAME", help="model of the trace: a name in theory --list, or a config.json")
     add("findings", "findings", "what takes the time, and what to try", some, reading, shared, options=_findings)
     sub = add("mcp", "mcp", "answer the questions of an agent about traces (Model Context Protocol)", shared)

@@ -70,7 +70,7 @@ def report(args: Namespace, terminal: Terminal) -> str:
         file = files.write_output(target, page, overwrite=args.force)
         return to_json({"index": file}) if args.json else text.pairs([("Report", str(file))], indent="")
     options: dict[str, Any] = {"title": args.title, "progress": terminal.progress, "model": model, "path": named}
-    options["overwrite"] = args.force
+    options |= {"overwrite": args.force, "pictures": args.png}
     written = reports.write(trace, args.output, **options)
     if args.json:
         every = {"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs}
@@ -93,7 +93,7 @@ def is_page(output: str) -> bool:
 def paths_of(written: Report, *more: tuple[str, str]) -> str:
     """List the files of a report."""
     pngs, csvs = written.folder / "*.png", written.folder / "*.csv"
-    named = [("Report", str(written.index)), ("Charts", f"{pngs} ({len(written.pngs)})")]
+    named = [("Report", str(written.index)), *([("Charts", f"{pngs} ({len(written.pngs)})")] if written.pngs else [])]
     return text.pairs([*named, ("Tables", f"{csvs} ({len(written.csvs)})"), *more], indent="")
 
 

@@ -412,6 +412,7 @@ def write(
     model: str | Path | Shape | None = None,
     path: str = "PATH",
     requests: pl.DataFrame | None = None,
+    pictures: bool = True,
     overwrite: bool = False,
 ) -> Report:
     """Write the report of a trace.
@@ -438,13 +439,16 @@ def write(
         The recording as you name it: stands in the commands that the page shows.
     requests : polars.DataFrame, optional
         Rows of ``analyze.requests(run)``, for where their time went and the finding about their first tokens.
+    pictures : bool
+        Whether each chart is written as a PNG, too, which takes as long as the rest.
     overwrite : bool
         Whether files of the same names that no earlier report wrote are replaced; inputs never are.
 
     Returns
     -------
     Report
-        ``index.html``, a PNG for each chart, a CSV for each frame (at most 500,000 rows) and ``summary.json``.
+        ``index.html``, with ``pictures`` a PNG for each chart, a CSV for each frame (at most 500,000 rows) and
+        ``summary.json``.
 
     Raises
     ------
@@ -465,7 +469,7 @@ def write(
             jobs: list[tuple[str, Future[bytes]]] = []
 
             def paint(figure: Figure) -> None:
-                if figure.spec:
+                if figure.spec and pictures:
                     jobs.append((f"{figure.name}.png", painter.submit(png, figure.spec)))
 
             page_contents = contents(

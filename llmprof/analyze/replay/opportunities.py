@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.catalog import Analysis, Section
+from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.intervals import clip, union_length
 from llmprof.analyze.replay.graph import Graph, graph
 from llmprof.analyze.replay.part import replayed_part
@@ -120,6 +120,12 @@ def opportunities(
         raise LlmprofError(f"the target is {to}", expected='a share above 0, at most 1, or "best"')
     if rank is not None and rank not in trace.ranks:
         raise LlmprofError(f"there is no rank {rank} in the trace", expected=f"one of {listed(trace.ranks)}")
+    return (_usual if baseline is None and device is None else _found)(trace, to, rank, baseline, device)
+
+
+def _found(
+    trace: Trace, to: To, rank: int | None, baseline: Trace | None, device: str | Path | Device | None
+) -> pl.DataFrame:
     part = replayed_part(trace, () if rank is None else (rank,))
     found = below_target(part.trace, to, baseline, device)
     built = graph(part.trace)
@@ -134,6 +140,9 @@ def opportunities(
     keys = _keys(work)
     gains = _gains(part.trace, found, keys, steps)
     return _table(steps, work, keys, gains, to)
+
+
+_usual = per_trace(_found)
 
 
 def _steps(built: Graph) -> pl.DataFrame:

@@ -781,7 +781,7 @@ MEASURES: Final[dict[str, Callable[..., float]]] = {
     ),
     "loading": loading,
     "data_loading": by_calls(r"DataLoader", ("op", "python", "range")),
-    "input_preparation": by_calls(r"zoom_shift", ("python",)),
+    "input_preparation": by_calls(r"zoom_shift|image_(?:process|transform)|preprocess|tokeniz|ndimage", ("python",)),
     "unexplained_idle": unexplained_idle,
     "left_out": left_out,
     "exposed_communication": exposed_communication,
@@ -887,12 +887,17 @@ named only.
 - Judgement by reading what is in each file: {judged}. Each is about the rule that stood first when it was written
   (`benchmarks/first_findings.tsv`); where another one stands first now, the table says *not judged*.
 
-Figures that differ by more than 1 %: pauses that count whole for the longest call or function in them (allocation,
-loading, data loading, input preparation: too large, 46 times for three `cudaMalloc`); kernels of which only some names
-say that they copy or are GEMMs (copies, short kernels, communication); pauses with a reason of their own, which the
-recomputed lateness of the host includes (host_bound). Numbers without a match are mostly not recomputed (the host time
-of a layer, bytes and rates of copies, counts of pauses), or the share of a function in the lateness of the host, in
-which a pause also counts whole. The bounds of steps without labels are llmprof's ({by_llmprof} recordings).
+Why figures differ by more than 1 %: kernels of which only some names say that they copy or are GEMMs (copies, short
+kernels, communication of deepseek); facts about one kind of kernel beside all kernels of the file (heaviest_stage);
+hipFree beside pauses whose event had been launched and waited for something else (allocation of resnet18); calls with
+a reason of their own inside of the data loader (data_loading); functions of Python with a reason of their own, which
+the recomputed lateness of the host includes (host_bound of xdit and mtia); what a kind of work takes beyond its bound
+is not recomputed (below_bound).
+
+Why numbers have no match: the host time of a layer (its bounds are llmprof's); bytes, rates and counts of copies by
+kind; counts of pauses of a kind; digits that belong to a name (`IO 190`, `driver call 386`, shapes); the denominator
+of two Ascend databases, where the steps of another device are taken; and the figures above. The bounds of steps
+without labels are llmprof's ({by_llmprof} recordings).
 
 | recording | first finding | stated | recomputed | difference | numbers | without a match | judgement | reason |
 | --- | --- | ---: | ---: | ---: | ---: | --- | --- | --- |

@@ -159,7 +159,10 @@ def look(args: Namespace, terminal: Terminal) -> str:
         return out
     path = shlex.join(text.plain(path) for path in args.paths)
     rows = [(f"llmprof {words.format(path)}", why) for words, why in questions.items()]
-    return f"{out}\n\nNext:\n{text.pairs(rows)}"
+    lines = text.pairs(rows)
+    if terminal.width is not None and max(map(len, lines.splitlines())) > terminal.width:
+        lines = "\n".join(f"  {why}:\n    {command}" for command, why in rows)
+    return f"{out}\n\nNext:\n{lines}"
 
 
 _QUESTIONS: Final = {

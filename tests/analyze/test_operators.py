@@ -211,3 +211,43 @@ def test_work_and_rates_are_those_of_tracelens(name: str, shared: Path) -> None:
 
 
 H100, MI300X = "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"
+
+CAPTURES, STRANGERS = "captures/", "strangers/chrome/"
+BOUNDED = [
+    (f"{CAPTURES}torch_tp1_eager", None), (f"{CAPTURES}torch_tp1_moe_eager", None),
+    (f"{CAPTURES}torch_pp2_eager", None),
+    (f"{CAPTURES}torch_tp4_eager_nccl", None), (f"{CAPTURES}torch_transformers_generate", None),
+    (f"{TRACELENS}b200__eager_trace.json.gz", None),
+    ("real/chrome/megatron_tp8/megatron_kineto_0.json.gz", None),
+    (f"{TRACELENS}inference__sglang_prefilldecode__sglang_Qwen3-8B_prefilldecode.json.gz", None),
+    (f"{STRANGERS}mi300__google_owlv2-large-patch14-ensemble__1016001.json.gz", None),
+    (f"{TRACELENS}mi300__gaunernst_bert-small-uncased__1016001.json.gz", None),
+    # launched before the recording began, and repeated in it
+    (f"{TRACELENS}h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", ""),
+    (f"{TRACELENS}mi300__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz", ""),
+    # graphs: from a capture, and from a run without graphs
+    (f"{TRACELENS}inference__sglang_decode__sglang_Qwen3-8B_decode.json.gz",
+     f"{TRACELENS}inference__sglang_decode__capture_traces__bs_32_rank0.json.gz"),
+    (f"{CAPTURES}torch_tp1_cudagraph", f"{CAPTURES}torch_tp1_eager"),
+    (f"{CAPTURES}torch_tp4_cudagraph", f"{CAPTURES}torch_tp4_eager_nccl"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
+@pytest.mark.parametrize(("file", "beside"), BOUNDED)
+def test_most_of_the_time_has_a_bound(file: str, beside: str | None, shared: Path) -> None:
+    """Of the time outside of collectives, which are compared with the links."""
+    trace = llmprof.read(shared / file)
+    least = 0.9
+    if beside is not None:
+        other = llmprof.read(shared / beside) if beside else None
+        captured = other is not None and "capture" in Path(beside).name
+        trace = analyze.with_captures(trace, other) if captured and other else analyze.with_eager_steps(trace, other)
+        least = 0.9 if captured or not beside else 0.8
+    named = trace.meta.get("device")
+    known = named and "B200" not in named and "Graphics" not in named
+    found = analyze.operators(trace, device=None if known else "MI300X").filter(pl.col("category") != "collective")
+    bounded = found.filter(pl.col("bound_ns").is_not_null())["total_ns"].sum()
+    assert bounded >= least * found["total_ns"].sum()
+    assert found.filter((pl.col("share_of_bound") > 1.05) & pl.col("note").is_null()).is_empty()

@@ -13,12 +13,18 @@ from llmprof.trace import Trace
 MATRIX_WORK = ("linear", "attention", "moe_experts", "scan")
 """Categories of kernels that can use tensor cores."""
 
+HELPERS = (
+    r"(?i)split_?K_?reduce|ReduceSplitK|PostGSU|FlashAttnFwdCombine|FlashAttnBwd(?:Pre|Post)process"
+    r"|flash_fwd_splitkv_combine|flash_bwd_(?:dot|convert|clear)|attention\w*_reduce"
+    r"|im2col|Im2d2Col|computeW?\w*OffsetsKernel"
+)
+"""Kernels beside products that reduce, transform or index."""
+
 WITHOUT = (
-    r"(?i)_simt_|_ffma_|scudnn|winograd|gemv|gemmk1_kernel|split_?K_?reduce|ReduceSplitK|FlashAttnFwdCombine|attention\w*_reduce"
-    r"|PostGSU|naive_conv|_dot2_|wvSplitK|im2col|Im2d2Col|computeW?\w*OffsetsKernel|wgrad_alg0|_convolve_sgemm|softmax"
+    r"(?i)softmax|_simt_|_ffma_|scudnn|winograd|gemv|gemmk1_kernel|naive_conv|_dot2_|wvSplitK|wgrad_alg0|_convolve_sgemm"
     r"|(?:^|_)(?:volta|ampere|maxwell|pascal|turing|magma)_(?:gc|[sdcz])gemm|^sgemm_|magma_sgemm"
 )
-"""Kernels of vector instructions, and helpers of products that reduce, transform or index."""
+"""Kernels that multiply by vector instructions."""
 
 WITH = (
     r"(?i)tensorop|tensor\d+x\d+x\d+|_[hsi](?:884|1688|16816|8816|16832)\w*(?:gemm|fprop|dgrad|wgrad)|wgmma|wmma|hmma|imma"
@@ -35,7 +41,9 @@ def by_name(names: pl.Series) -> pl.Series:
     """Whether kernels of these names use tensor cores; null if the name does not tell."""
     name = pl.col("name")
     has, lacks = name.str.contains(WITH), name.str.contains(WITHOUT)
-    told = pl.when(has != lacks).then(has).when(~has & name.str.contains(_TENSILE)).then(pl.lit(value=False))
+    no = pl.lit(value=False)
+    told = pl.when(name.str.contains(HELPERS)).then(no).when(has != lacks).then(has)
+    told = told.when(~has & name.str.contains(_TENSILE)).then(no)
 
     def of(distinct: tuple[str, ...]) -> pl.Series:
         return pl.DataFrame({"name": pl.Series(distinct, dtype=pl.String)}).select(told.alias("told")).to_series()

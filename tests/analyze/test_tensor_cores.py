@@ -12,6 +12,7 @@ TOLD = {
     True: [
         GEMM,
         ATTENTION,
+        "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4, false, false>, false>",
         "ampere_fp16_s16816gemm_fp16_128x128_ldg8_f2f_stages_32x5_tn",
         "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_128x64_64x6_tn_align8>",
         "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc_tilesize64x128x32_stage5_warpsize2x2x1_g1_tensor16x8x8",
@@ -23,6 +24,8 @@ TOLD = {
     False: [
         SPLIT_K,
         COMBINE,
+        "void flash::flash_fwd_splitkv_combine_kernel<Flash_fwd_kernel_traits<128, 64, 128, 4, false, false>, 8>",
+        "void flash::flash_bwd_convert_dq_kernel<Flash_bwd_kernel_traits<128, 64, 128, 8>>",
         "ampere_sgemm_32x32_sliced1x4_tn",
         "volta_sgemm_128x128_tn",
         "void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>",

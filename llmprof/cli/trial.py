@@ -82,10 +82,10 @@ def said(verdict: Verdict, terminal: Terminal, page: Path) -> str:
             "metric": [row["metric"] for row in rows],
             "as it is": [_value(row["metric"], row["before"]) for row in rows],
             "changed": [_value(row["metric"], row["after"]) for row in rows],
-            "gain": [_gain(row) for row in rows],
+            "time saved": [_gain(row) for row in rows],
             "verdict": [row["verdict"] for row in rows],
         },
-        schema_overrides=dict.fromkeys(("metric", "as it is", "changed", "gain", "verdict"), pl.String),
+        schema_overrides=dict.fromkeys(("metric", "as it is", "changed", "time saved", "verdict"), pl.String),
     )
     lines += ["", text.table(table, width=terminal.width)]
     return "\n".join([*lines, "", text.pairs([("Trial", str(verdict.folder)), ("Page", str(page))], indent="")])

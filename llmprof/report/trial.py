@@ -63,13 +63,15 @@ def write_trial(
         Column("metric", "metric"),
         Column("before", "as it is"),
         Column("after", "with the change"),
-        Column("gain", "gain", "share"),
+        Column("gain", "time saved", "share"),
         Column("gain_low", "from", "share"),
         Column("gain_high", "to", "share"),
         Column("verdict", "verdict"),
     )
     effect = figure(effects, EFFECTS)
-    of_effects = Table("effects", "Gains are shares of the time", columns, words.select(c.key for c in columns))
+    of_effects = Table(
+        "effects", "Of a rate, the time of one token or request", columns, words.select(c.key for c in columns)
+    )
     sections = [Section("effects", "What did the change do?", says, [effect, of_effects], ("effects", "pairs"))]
     frames = {"effects": effects, "pairs": pairs}
     figures = [effect]

@@ -14,7 +14,7 @@ import polars as pl
 from llmprof.errors import LlmprofError, ReadError
 from llmprof.storage import files
 from llmprof.trials.gains import effects
-from llmprof.units import format_share
+from llmprof.units import format_ns, format_share
 
 if TYPE_CHECKING:
     from llmprof.report import Report
@@ -94,17 +94,17 @@ class Verdict:
         effect = self.effect
         if effect is None:
             return f"{change}: nothing is measured yet."
-        figures = _gain_words(effect)
+        saved, went = _gain_words(effect), _went(self.state["objective"], effect)
         words = {
-            "better": f"{change} is better: {objective} gains {figures}.",
-            "worse": f"{change} is worse: {objective} loses {_gain_words(effect, sign=-1)}.",
-            "no effect": f"{change} has no effect on {objective}: {figures}.",
-            "unknown": f"{change}: the effect on {objective} is not known yet, {figures}.",
+            "better": f"{change} is better: {objective} {went}, {saved} of the time is saved.",
+            "worse": f"{change} is worse: {objective} {went}, {_gain_words(effect, sign=-1)} more time is taken.",
+            "no effect": f"{change} has no effect on {objective}: {went}, {saved} of the time is saved.",
+            "unknown": f"{change}: the effect on {objective} is not known yet: {went}, {saved} of the time is saved.",
         }[self.verdict]
         predicted = self.state.get("predicted")
         if predicted:
             fits = {True: "as predicted", False: "not as predicted", None: "predicted"}[self.held]
-            words += f" {fits.capitalize()}: {_gain_words(_as_effect(predicted))}."
+            words += f" {fits.capitalize()}: {_gain_words(_as_effect(predicted))} saved."
         equal = self.state.get("equal") or {}
         if equal.get("between") is not None and equal["between"] < (equal.get("within") or 1.0):
             words += f" The answers differ: {format_share(equal['between'])} of the tokens are equal"
@@ -183,6 +183,13 @@ class Verdict:
 
     def __repr__(self) -> str:
         return f"<Verdict {self.folder.name}: {self.verdict}>"
+
+
+def _went(metric: str, effect: Mapping[str, Any]) -> str:
+    """From what to what a metric went."""
+    if metric.endswith("_ns"):
+        return f"{format_ns(effect['before'])} to {format_ns(effect['after'])}"
+    return f"{effect['before']:,.4g} to {effect['after']:,.4g}"
 
 
 def _gain_words(effect: Mapping[str, Any], sign: int = 1) -> str:

@@ -12,11 +12,11 @@ import pytest
 import llmprof
 import llmprof.analyze
 from llmprof import schema
-from llmprof.analyze import findings, what_if
+from llmprof.analyze import findings, idle, what_if
 from llmprof.analyze.findings import waiting
 from llmprof.analyze.findings.findings import RULES, SCHEMA
 from llmprof.analyze.findings.reasons import REASONS
-from llmprof.analyze.findings.scope import scope_of
+from llmprof.analyze.findings.scope import scope_of, scopes_of
 from llmprof.analyze.findings.work import SHORT_KERNEL_NS
 from llmprof.analyze.replay.what_if import change_of
 from llmprof.trace import Trace
@@ -921,6 +921,26 @@ def test_gains_are_within_findings_and_steps(file: str, shared: Path) -> None:
     assert rows.filter(pl.col("predicted_high_ns") > limit).is_empty()
     step = pl.col("figure") / pl.col("share_of_time") * (1 + 1e-9)
     assert rows.filter(pl.col("predicted_high_ns") > step).is_empty()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", [
+    "real/rocm/rpd_matmul_result.rpd", "real/nsys/fuser_report2.sqlite", "real/nsys/gpubootcamp_mpi_report4.sqlite",
+    "real/chrome/hta/critical_path__cuda_event_sync_multi_stream__event_sync_trace.json.gz",
+    "real/chrome/hta/critical_path__end_to_end__simple_add__input__trace.json.gz",
+    "strangers/chrome/hist__mi300__ddp_resnet18_no_pool.json.gz",
+    "strangers/chrome/perf_model__normalization__normalization_layer_test.json.gz",
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore::llmprof.errors.TraceWarning")
+def test_no_finding_about_calls_exceeds_their_time(shared: Path, file: str) -> None:
+    trace = llmprof.read(shared / file)
+    took = trace.runtime.group_by("rank", who="name").agg(took=pl.col("dur_ns").sum())
+    for scope in scopes_of(trace):
+        named = scope.pauses.filter(pl.col("reason").is_not_null() & (pl.col("doing_kind") == "call"))
+        told = named.group_by("rank", "device", "who").agg(pl.col("dur_ns").sum())
+        assert told.height
+        assert told.join(took, on=["rank", "who"]).filter(pl.col("dur_ns") > pl.col("took")).is_empty()
+        assert scope.pauses["dur_ns"].sum() == scope.cut(idle(trace))["dur_ns"].sum()
 
 
 def test_without_host_events_there_is_no_prediction() -> None:

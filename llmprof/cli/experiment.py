@@ -22,8 +22,9 @@ from llmprof.launch.engines import interpreter
 
 if TYPE_CHECKING:
     from llmprof.experiments.bandwidth import Bandwidth
+    from llmprof.launch import ExperimentConfig
 
-NAMES = ("bandwidth", "sequence_length", "parallelism", "watch", "report")
+NAMES = ("bandwidth", "sequence_length", "parallelism", "calibrate", "watch", "report")
 WATCHED = ("bandwidth", "sequence_length", "parallelism")
 
 
@@ -43,6 +44,8 @@ def add_experiment_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--every", type=float, default=0.0, metavar="S", help="watch: seconds between two runs")
     parser.add_argument("--least-change", type=float, default=0.05, metavar="X", help="watch: smaller changes are none")
     parser.add_argument("--nodes", type=int, metavar="N", help="bandwidth: print the command line for several nodes")
+    words = "calibrate: YAML file with the numbers of a device that llmprof does not know"
+    parser.add_argument("--gpu", metavar="FILE", help=words)
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True, help="check the machine first")
     add_config_options(parser)
 
@@ -75,6 +78,8 @@ def experiment(args: Namespace, terminal: Terminal) -> str:
         options["points"] = _points(args, folder, layouts, terminal).to_dicts()
     elif args.name == "watch":
         return _watch(args, folder, terminal)
+    elif args.name == "calibrate":
+        return _calibrate(args, folder, terminal)
     from llmprof.experiments.report import write_report
     from llmprof.experiments.scaling import grades_of
 
@@ -99,10 +104,8 @@ def _bandwidth(args: Namespace, folder: Path, terminal: Terminal) -> Bandwidth:
 def _points(args: Namespace, folder: Path, layouts: list[tuple[int, int]], terminal: Terminal) -> pl.DataFrame:
     from llmprof.experiments.scaling import LENGTHS, OUTPUTS, cases_of, fitting, run_points
 
-    if changes(args).get("model") is None and args.config is None:
-        raise ConfigError("an experiment with an engine needs a model", expected="--model NAME")
+    base, tables = _with_model(args), []
     cases = cases_of(args.cases) if args.cases else {}
-    base, tables = config_of(args), []
     for tp, pp in layouts:
         config = base.replace(tensor_parallel_size=tp, pipeline_parallel_size=pp)
         place = folder / f"tp{tp}_pp{pp}"
@@ -113,6 +116,33 @@ def _points(args: Namespace, folder: Path, layouts: list[tuple[int, int]], termi
         # those that do not fit were named by the first layout
         cases["lengths"], _ = fitting(config, cases.get("lengths", LENGTHS), cases.get("outputs", OUTPUTS))
     return pl.concat(tables)
+
+
+def _calibrate(args: Namespace, folder: Path, terminal: Terminal) -> str:
+    from llmprof.experiments.calibrate import FILE, run_calibration
+    from llmprof.experiments.scaling import cases_of
+
+    cases = cases_of(args.cases) if args.cases else {}
+    config = _with_model(args)
+    found = run_calibration(config, folder, device=args.gpu, progress=terminal.progress, check=args.check, **cases)
+    place = folder / FILE
+    if args.json:
+        return to_json(json.loads(found.to_json()) | {"file": str(place)})
+    errors = pl.DataFrame(list(found.errors)).with_columns(
+        error=(pl.col("predicted_s") / pl.col("measured_s") - 1).abs()
+    )
+    rows = errors.group_by("kind").agg(
+        points=pl.len(), median_error=pl.col("error").median(), largest_error=pl.col("error").max()
+    )
+    covers = [(name.replace("_", " "), ", ".join(map(str, values))) for name, values in found.covers.items()]
+    head = [("Calibration", str(place)), ("Device", found.device), *covers]
+    return "\n".join([text.pairs(head, indent=""), "", text.table(rows.sort("kind"), width=terminal.width)])
+
+
+def _with_model(args: Namespace) -> ExperimentConfig:
+    if changes(args).get("model") is None and args.config is None:
+        raise ConfigError("an experiment with an engine needs a model", expected="--model NAME")
+    return config_of(args)
 
 
 def _layouts(words: str) -> list[tuple[int, int]]:

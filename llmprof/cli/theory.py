@@ -49,6 +49,8 @@ def add_theory_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--expert-parallel", action="store_true", help="spread whole experts over the ranks of --tp")
     sub.add_argument("--mode", choices=["inference", "training"], default="inference", help="(default: %(default)s)")
     sub.add_argument("--predict", action="store_true", help="add times predicted by the calibration of the device")
+    words = "file of llmprof experiment calibrate, for --predict (default: the calibration that comes with the package)"
+    sub.add_argument("--calibration", type=Path, metavar="FILE", help=words)
     words = "share of drafted tokens that are right: adds what speculative decoding would gain"
     sub.add_argument("--acceptance", type=float, metavar="X", help=words)
     words = "with --acceptance: model that drafts, or mtp (default: drafting takes no time)"
@@ -90,9 +92,13 @@ def _profiled(args: Namespace, terminal: Terminal) -> str:
     options = {name: getattr(args, name) for _, name, _, _, _ in _OPTIONS}
     profile = theories.profile(args.model, args.gpu, mode=args.mode, expert_parallel=args.expert_parallel, **options)
     summary, notes = profile.summary(), list(profile.notes)
-    if args.predict:
+    if args.predict or args.calibration:
         machine = machine_for(profile.shape, profile.device, profile.plan)
-        fitted = theories.calibrated(profile.device)
+        fitted = (
+            theories.read_calibration(args.calibration) if args.calibration else theories.calibrated(profile.device)
+        )
+        if fitted.device != profile.device.name:
+            notes.append(f"the calibration is of {fitted.device}, the prediction for {profile.device.name}")
         steps = {
             "prefill": prefill(profile.batch_size, profile.seq_len),
             "decode": decode(profile.batch_size, profile.seq_len + profile.generate_len / 2),

@@ -46,18 +46,25 @@ _SHARE: Final = {
 _KEYS: Final = ["tp", "pp", "prompt", "batch", "out"]
 
 
-def most_tokens(config: ExperimentConfig) -> int | None:
-    """Longest prompt and output together that a model takes, from its configuration; None if that does not say it."""
-    from llmprof import theory
+def content_of(config: ExperimentConfig) -> dict[str, Any] | None:
+    """The configuration of a model, if it is at hand."""
     from llmprof.launch.config import models
 
-    if config.max_model_len is not None:
-        return config.max_model_len
     if config.model.startswith(models.PREFIX):
         content: Any = models.config_of(config.model)
     else:
         content = files.read_json(Path(config.model).expanduser() / "config.json")
-    if not isinstance(content, dict):
+    return content if isinstance(content, dict) else None
+
+
+def most_tokens(config: ExperimentConfig) -> int | None:
+    """Longest prompt and output together that a model takes, from its configuration; None if that does not say it."""
+    from llmprof import theory
+
+    if config.max_model_len is not None:
+        return config.max_model_len
+    content = content_of(config)
+    if content is None:
         return None
     of_text = content.get("text_config") or content
     scaling = of_text.get("rope_scaling") or of_text.get("rope_parameters") or {}
@@ -112,7 +119,10 @@ def run_points(
     sweep = runner.run_parameter_sweep(grid, folder=folder)
     rows: list[dict[str, Any]] = []
     shares: list[dict[str, Any]] = []
+    devices: list[str] = []
     for run in map(open_run, sweep.runs):
+        on_cpu = run.worker.get("platform") == "cpu"
+        devices += ["CPU"] if on_cpu else run.worker.get("device_names") or []
         plain = run.requests.filter(pl.col("phase") == "plain")
         peaks = run.summary.get("peak_memory_bytes") or {}
         for (rep,), requests in plain.group_by("repeat", maintain_order=True):
@@ -137,7 +147,7 @@ def run_points(
             f"no point of the experiment finished; {first}: {error}", hint=f"see the runs in {Path(folder).name}"
         )
     document = {"format": FORMAT, "version": 1, "model": config.model, "rows": rows, "communication": shares}
-    document |= {"left_out": left_out}
+    document |= {"left_out": left_out, "gpu": devices[0] if devices else None}
     files.write_json(Path(folder) / "points.json", document)
     return read_points(Path(folder) / "points.json")
 
@@ -167,6 +177,14 @@ def read_points(*paths: str | Path) -> pl.DataFrame:
         output_tokens_per_s=pl.col("batch") * pl.col("out") / pl.col("wall_s"),
         prefill_tokens_per_s=pl.col("batch") * pl.col("prompt") / pl.col("prefill_s"),
     ).sort(_KEYS)
+
+
+def device_of(path: str | Path) -> str:
+    """The device that points were measured on, as the engine named it; ``CPU`` for all of these."""
+    device = _document(path).get("gpu")
+    if not isinstance(device, str):
+        raise ReadError(f"{Path(path).name} does not name its device", hint="name it with --gpu")
+    return device
 
 
 def communication_share(trace: Trace) -> pl.DataFrame:

@@ -453,7 +453,7 @@ def calibrated(device: str | Device) -> Calibration:
         raise LlmprofError(
             f"there is no calibration of {name}",
             expected="H200",
-            hint="fit one: theory.calibrate(observations, device)",
+            hint="fit one: llmprof experiment calibrate, or theory.calibrate(observations, device)",
         )
     return _parsed(json.loads(file.read_text(encoding="utf-8")), file.name)
 

@@ -11,8 +11,10 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 
+from llmprof import theory
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_bandwidth, torchrun
+from llmprof.experiments.calibrate import fitted, observations_of, run_calibration
 from llmprof.experiments.history import append, read_history, regressions, watch
 from llmprof.experiments.report import write_report
 from llmprof.experiments.scaling import (
@@ -20,6 +22,7 @@ from llmprof.experiments.scaling import (
     LENGTHS,
     OUTPUTS,
     communication_share,
+    device_of,
     fitting,
     grades_of,
     most_tokens,
@@ -32,6 +35,8 @@ from llmprof.experiments.scaling import (
 )
 from llmprof.experiments.self_test import self_test
 from llmprof.launch import ExperimentConfig
+from llmprof.theory.plan import decode
+from llmprof.theory.profiler import machine_for
 
 DATA = Path(__file__).parents[2] / "notebooks" / "data" / "h200"
 
@@ -391,3 +396,82 @@ def test_a_reduced_sequence_length_and_parallelism(engine_python, tmp_path):
     assert points.select("tp", "prompt").rows() == [(1, 16), (1, 32), (2, 16), (2, 32)]
     assert parallelism(points).height == 4
     assert sequence_length(points).height == 4
+
+
+class TestCalibration:
+    """Qwen2.5-7B on one H200: fitted to some of the measured points, it predicts the others."""
+
+    FILE = DATA / "latency_analysis_tp1.json"
+
+    def points(self) -> tuple[pl.DataFrame, pl.DataFrame]:
+        points = read_points(self.FILE)
+        seen = pl.col("prompt").is_in([128, 1024, 4096]) & (pl.col("batch") < 32)
+        return points.filter(seen), points.filter(~seen)
+
+    def test_unseen_points_are_predicted_better_than_by_the_calibration_of_the_package(self):
+        content = json.loads(self.FILE.read_text())["config"]
+        seen, unseen = self.points()
+        found = fitted(seen, content, device_of(self.FILE), most_tokens=16384)
+        assert (found.device, found.covers["requests"], found.covers["context"][0]) == ("H200", [1, 8], 128)
+        others = [
+            one
+            for one in observations_of(unseen, theory.profile(content, "H200"), most_tokens=16384)
+            if one.kind == "decode"
+        ]
+        own, packaged = (
+            calibration.predict(others)["error"].abs().median() for calibration in (found, theory.calibrated("H200"))
+        )
+        assert own < 0.01 < packaged
+
+    def test_a_prefill_of_several_steps_is_left_out(self, tmp_path):
+        points = read_points(points_file(tmp_path, {"prompt": 4096, "batch": 2}, {"prompt": 4096, "batch": 3}))
+        found = observations_of(points, theory.profile("Qwen2.5-7B", "H200"))
+        assert [(one.kind, one.batch[0].count, one.batch[0].context, one.seconds) for one in found] == [
+            ("decode", 2, 4096 + 25, 0.010),
+            ("prefill", 2, 4096, 0.02),
+            ("decode", 3, 4096 + 25, 0.010),
+        ]
+
+    def test_the_file_is_what_predictions_use(self, tmp_path, monkeypatch, capsys):
+        from llmprof.cli.main import main
+        from llmprof.experiments import scaling
+
+        def measured(config: ExperimentConfig, folder: Path, **_: object) -> pl.DataFrame:
+            Path(folder).mkdir(exist_ok=True)
+            shutil.copy(self.FILE, Path(folder) / "points.json")
+            return read_points(self.FILE)
+
+        monkeypatch.setattr(scaling, "run_points", measured)
+        out = tmp_path / "calibration"
+        assert main(["experiment", "calibrate", "--model", "random:Qwen2.5-7B", "--results-dir", str(out)]) == 0
+        assert "H200" in capsys.readouterr().out
+        line = ["theory", "Qwen2.5-7B", "--gpu", "H200", "--seq-len", "1024", "--json"]
+        predicted = []
+        for more in (["--predict"], ["--calibration", str(out / "calibration.json")]):
+            assert main([*line, *more]) == 0
+            predicted.append(json.loads(capsys.readouterr().out))
+        assert predicted[0]["predicted_decode_s"] != predicted[1]["predicted_decode_s"]
+        fit = theory.read_calibration(out / "calibration.json")
+        plan = theory.profile("Qwen2.5-7B", "H200")
+        machine = machine_for(plan.shape, plan.device, plan.plan)
+        assert predicted[1]["predicted_decode_s"] == fit.step_s(plan.shape, decode(1, 1024 + 64), machine)
+        assert predicted[1]["predicted_outside"] == []
+
+    @pytest.mark.parametrize(("asked", "measured"), [("H100 SXM", "NVIDIA H200"), (None, "CPU"), ("H200", "CPU")])
+    def test_a_calibration_is_of_the_device_that_was_measured(self, tmp_path, monkeypatch, asked, measured):
+        from llmprof.experiments import scaling
+
+        def points(_: ExperimentConfig, folder: Path, **__: object) -> pl.DataFrame:
+            document = json.loads(self.FILE.read_text()) | {"gpu": measured}
+            (folder / "points.json").write_text(json.dumps(document))
+            return read_points(self.FILE)
+
+        monkeypatch.setattr(scaling, "run_points", points)
+        with pytest.raises(LlmprofError, match="measured on"):
+            run_calibration(ExperimentConfig(model="random:Qwen2.5-7B"), tmp_path, device=asked)
+        assert not (tmp_path / "calibration.json").exists()
+
+    def test_a_device_that_is_not_known_is_refused_before_the_engine_starts(self, tmp_path):
+        with pytest.raises(LlmprofError, match="abacus"):
+            run_calibration(ExperimentConfig(model="random:tiny"), tmp_path / "out", device="abacus")
+        assert not (tmp_path / "out").exists()

@@ -21,6 +21,7 @@ from llmprof.analyze.steps.steps import steps
 from llmprof.arguments import Columns
 from llmprof.errors import LlmprofError
 from llmprof.hardware import Device
+from llmprof.names.operators import one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import Call, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
@@ -137,7 +138,7 @@ def with_events(
     """The frame of :func:`operators` with the number of each ``row``, and device events with that of theirs."""
     found = calls_of(trace, by)
     rows, calls = _rows(trace, found, by, *_device(trace, device))
-    return rows, found[0].join(calls, on="call", how="left", maintain_order="left")
+    return rows, found[0].drop("_name").join(calls, on="call", how="left", maintain_order="left")
 
 
 def _device(trace: Trace, device: str | Path | Device | None) -> tuple[Device | None, str]:
@@ -167,14 +168,20 @@ def calls_of(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFram
     of_capture = _captured(trace, events)
     number = pl.int_range(pl.len(), dtype=pl.UInt32)
     call = pl.coalesce(owner, of_capture["call"] + ops.height, number + 2 * ops.height + events.height)
-    events = events.with_columns(call=call, owner=owner, _event=number)
+    coded = events["name"].cast(pl.Categorical)
+    codes = coded.to_physical()
+    each = one_of_each(codes)  # a look at each name, not at each event
+    host = codes[each[events["name"][each].str.contains(_HOST).to_numpy()]]
+    events = events.with_columns(
+        call=call, owner=owner, _event=number, _between=codes.is_in(host.implode()), _name=coded
+    )
     longest = pl.col("dur_ns").arg_max()  # what takes the time says what the call is for
     calls = events.group_by("call").agg(
         pl.col("rank", "step", "owner", "_event").first(),
         *(pl.col(name).get(longest) for name in by if name not in ("rank", "step", "owner", "_event", "call")),
         time_ns=pl.col("dur_ns").sum(),
         kernels=pl.len(),
-        between=pl.col("name").str.contains(_HOST).any(),
+        between=pl.col("_between").any(),
         replayed=pl.col("replayed").any(),
         eager=pl.lit(value=False),
     )
@@ -184,7 +191,7 @@ def calls_of(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFram
         captured = of_capture[calls["_event"]]
         texts = texts.select(pl.coalesce(captured[name], name).alias(name) for name in _TEXTS)
         calls = calls.with_columns(eager=captured["evidence"] == EAGER)
-    return events.drop("owner", "_event"), calls.hstack(texts), ops
+    return events.drop("owner", "_event", "_between"), calls.hstack(texts), ops
 
 
 def _owners(direct: pl.Series, ops: pl.DataFrame, keep: pl.Series) -> pl.Series:
@@ -238,7 +245,7 @@ def _rows(
     """The frame of :func:`operators`, and the ``row`` of each ``call``."""
     events, calls, ops = found
     groups = [column for column in by if column != "operator"]
-    names = events["name"].cast(pl.Categorical)
+    names = events["_name"]
     alone = pl.when(pl.col("operator").is_null()).then(names[calls["_event"]])
     lengths, sums = _lengths(trace, calls)
     keys = [*groups, *_TEXTS, "between", "alone", "labelled"]
@@ -257,11 +264,14 @@ def _rows(
         p10_ns=time.quantile(0.1, "linear"), p90_ns=time.quantile(0.9, "linear"),
         kernels=pl.col("kernels").mean(),
     )  # fmt: skip
-    longest = events.select("dur_ns", "category", *_PLACE, kernel=names, call="call").join(
-        coded.select("call", "row"), on="call", how="left"
-    ).group_by("row", "kernel").agg(pl.col("dur_ns").sum().alias("main_ns"), pl.col("category", *_PLACE).first()).sort(
+    row_of = np.zeros(int(coded["call"].max() or 0) + 1, dtype=np.uint32)  # type: ignore[arg-type]
+    row_of[coded["call"].to_numpy()] = coded["row"].to_numpy()
+    longest = events.select(
+        "dur_ns", kernel=names, row=pl.Series(row_of[events["call"].to_numpy()]), at=pl.int_range(pl.len())
+    ).group_by("row", "kernel").agg(pl.col("dur_ns").sum().alias("main_ns"), pl.col("at").first()).sort(
         "main_ns", descending=True
     ).unique("row", keep="first")  # fmt: skip
+    longest = longest.drop("at").hstack(events.select("category", *_PLACE)[longest["at"]])
     launches = _launches(trace, longest)
     longest = longest.drop(_PLACE).hstack(launches)
     rows = numbered.drop("_call").join(timed, on="row").join(longest, on="row")

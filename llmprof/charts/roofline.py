@@ -113,7 +113,7 @@ def lines(roofs: Roofs, plane: Plane) -> tuple[list[alt.Chart], list[Box]]:
 def segment(ends: Segment, colour: str, width: float) -> alt.Chart:
     """A straight line between two places of the plot (x, y, x, y in px)."""
     x, y, x2, y2 = ends
-    rule = alt.Chart(draw.constant({})).mark_rule(color=colour, strokeWidth=width)
+    rule = alt.Chart(draw.constant({})).mark_rule(color=colour, strokeWidth=width, aria=False)
     drawn: alt.Chart = rule.encode(x=alt.XValue(x), y=alt.YValue(y), x2=alt.X2Value(x2), y2=alt.Y2Value(y2))
     return drawn
 

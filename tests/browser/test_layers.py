@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from llmprof import explore
@@ -95,9 +97,9 @@ def test_python_moves_the_picture(notebook):
     )
     shown = notebook([SETUP, show], width=1250, height=1500, theme="dark")
     settled(shown)
-    shown.output().get_by_text("Layer 2 in step 3 (decode, rank 0)").wait_for()
+    shown.output().get_by_text(re.compile(r"Layer 2 \(.+\) in step 3 \(decode, rank 0\)")).wait_for()
     shown.run("w.layer = 7; w.rank = 2")
-    shown.output().get_by_text("Layer 7 in step 3 (decode, rank 2)").wait_for()
+    shown.output().get_by_text(re.compile(r"Layer 7 \(.+\) in step 3 \(decode, rank 2\)")).wait_for()
     settled(shown, rank=2)
     heat(shown).click(position=cell(shown, 6, 9))
     shown.wait("v.window is not None and v.window == t.window == w.window and v.rank == t.rank == 2")

@@ -52,7 +52,7 @@ def renamed(trace: Trace, family: str) -> tuple[Trace, int]:
     main = ~pl.col("name").str.contains(f"(?i){names.GEMM_HELPERS}|{names.ATTENTION_HELPERS}")
     rows = events.filter(known & main)["row"]
     others = [row["name"] for row in TABLE if row["category"] == family]
-    others = [name for name, helps in zip(others, _helps(others), strict=True) if not helps]
+    others = [name for name, helps in zip(others, _helps(others), strict=True) if not helps and "indexer" not in name]
     new = pl.Series([others[n % len(others)] for n in range(rows.len())], dtype=pl.String)
     kernels = trace.kernels.sort("rank", "start_ns", "stream", maintain_order=True).with_row_index("row")
     kernels = kernels.join(pl.DataFrame({"row": rows, "new": new}), on="row", how="left", maintain_order="left")

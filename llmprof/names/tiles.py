@@ -22,13 +22,13 @@ _FORMS: Final = tuple(
     for pattern, columns_first in (
         (r"^Cijk_.*?_MT(?P<a>\d+)x(?P<b>\d+)x\d+_", True),
         (r"^nvjet_(?:sm\d+_)?\w+?_(?P<a>\d+)x(?P<b>\d+)_", True),
-        (r"xmma_\w*?gemm_\w*?_tilesize(?P<a>\d+)x(?P<b>\d+)x\d+", True),
+        (r"xmma_\w{0,60}?gemm_\w{0,60}?_tilesize(?P<a>\d+)x(?P<b>\d+)x\d+", True),
         (r"cutlass_\d+_(?:tensorop|simt|wmma_tensorop)_\w*?gemm_\w*?(?P<a>\d+)x(?P<b>\d+)_\d+x\d+_", True),
         (r"^(?:volta|turing|ampere|hopper|maxwell|pascal)_\w*?gemm_\w*?(?P<a>\d+)x(?P<b>\d+)_", True),
         (r"^_matmul_ogs_\w+?_(?P<a>\d+)x(?P<b>\d+)x\d+x(?P<splits>\d+)", False),
         (r"^_ZN2ck.*?Li(?:64|128|192|256|512)ELi(?P<a>\d+)ELi(?P<b>\d+)ELi\d+E", False),
         (r"^(?:void )?ck::.*?[ <](?:64|128|192|256|512), (?P<a>\d+), (?P<b>\d+), \d+, \d+, \d+, ", False),
-        (r"cutlass_tensorop_\w*?fprop_\w*?_(?P<a>\d+)x(?P<b>\d+)_\d+x\d+", False),
+        (r"cutlass_tensorop_\w{0,60}?fprop_\w{0,60}?_(?P<a>\d+)x(?P<b>\d+)_\d+x\d+", False),
         (
             r"GemmUniversal<.*?cute::tuple<cute::C<(?:\(int\))?(?P<a>\d{2,3})>, cute::C<(?:\(int\))?(?P<b>\d{2,3})>, "
             r"cute::C<(?:\(int\))?\d{2,3}>",

@@ -185,7 +185,8 @@ SECRETS = {
 
 
 def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(config, tmp_path, capsys):
-    from llmprof.cli.run import commands_of
+    from llmprof.cli.output import to_json
+    from llmprof.cli.run import _commands, _commands_text
     from llmprof.launch.run import folder
     from llmprof.launch.run.command import job
 
@@ -202,7 +203,7 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(conf
     variables = command.whole_environment(given, {"PLANTED": "planted-12"})
     folder.write(made, commands=[], environment=variables, also=given.environment)
     values, _ = job(given, "random:tiny")
-    shown = [commands_of(given, json=as_json) for as_json in (False, True)]
+    shown = [_commands_text(given), to_json(_commands(given))]
     texts = [p.read_text() for p in made.path.iterdir() if p.is_file()] + [json.dumps(values), *shown]
     assert not [text for text in texts if "planted" in text.lower().replace("lplanted", "")]
     assert all("NCCL_DEBUG" in text for text in (texts[0] + "NCCL_DEBUG", *shown))

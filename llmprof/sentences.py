@@ -477,6 +477,16 @@ _SET_UP: Final = {
     "compiling": "This compiles kernels, once for each shape: warm up with the same shapes before the profiler starts.",
 }
 
+METRIC_WORDS: Final = {
+    "output_tokens_per_s": "output tokens a second",
+    "requests_per_s": "requests a second",
+    "wall_ns": "time of the batch",
+    "ttft_ns": "time to first token",
+    "tpot_ns": "time to each other token",
+    "e2e_ns": "time of a request",
+}
+"""Metrics of runs, as nouns."""
+
 FOLLOWS: Final = "It follows from another finding, which says what its remedy gains."
 """In place of the gain of a finding that has its cause in another one."""
 

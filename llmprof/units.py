@@ -44,6 +44,18 @@ def format_share(share: float | None) -> str:
     return f"{100 * share:.1f} %"
 
 
+@checked
+def format_metric(name: str, value: float) -> str:
+    """Text of a metric of runs by its name: a time if the name ends in ``_ns``, else a number of its unit.
+
+    Examples
+    --------
+    >>> format_metric("ttft_ns", 4.2e6), format_metric("output_tokens_per_s", 1193.17)
+    ('4.20 ms', '1,193')
+    """
+    return format_ns(value) if name.endswith("_ns") else f"{value:,.4g}"
+
+
 def _with_unit(value: float | None, units: tuple[tuple[int, str], ...], step: int, digits: int) -> str:
     """Write a value in the first unit in which it stays below ``step`` after rounding, else in the last."""
     if value is None or not math.isfinite(value):

@@ -55,13 +55,13 @@ def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtL
     """
     copies = trace.copies
     rate = pl.col("bytes") / pl.col("dur_ns")  # bytes a ns are GB a s
+    sized = pl.col("bytes").is_not_null() & (pl.col("dur_ns") > 0)
     if per == "time":
-        return _over_time(copies.filter(pl.col("bytes").is_not_null() & (pl.col("dur_ns") > 0)), bins, rate)
+        return _over_time(copies.filter(sized), bins, rate)
     calls = pl.DataFrame(schema={"rank": pl.Int32, "correlation": pl.Int64, "call": pl.String})
     if trace.has("runtime"):
         calls = trace.runtime.select("rank", "correlation", call="name").drop_nulls("correlation")
         calls = calls.unique(["rank", "correlation"], keep="first", maintain_order=True)
-    sized = pl.col("bytes").is_not_null() & (pl.col("dur_ns") > 0)
     return (
         copies.join(calls, on=["rank", "correlation"], how="left")
         .group_by("rank", *_ENDS, "call")
@@ -82,9 +82,8 @@ def copy_rates(trace: Trace, *, per: Literal["kind", "time"] = "kind", bins: AtL
 def _over_time(copies: pl.DataFrame, bins: int, rate: pl.Expr) -> pl.DataFrame:
     key = ["rank", *_ENDS]
     grid = time_bins(copies, key, bins=bins)
-    each = pl.col("bytes") / pl.col("dur_ns")
     windows = grid.select("rank", "bin", "start_ns", "dur_ns").unique()
-    parts = clip(copies.with_columns(_each=each), windows, ["rank"])
+    parts = clip(copies.with_columns(_each=rate), windows, ["rank"])
     parts = parts.with_columns(windows["bin"].gather(parts["window"]), bytes=pl.col("_each") * pl.col("dur_ns"))
     sums = parts.group_by(*key, "bin").agg(pl.col("bytes").sum())
     rows = grid.join(sums, on=[*key, "bin"], how="left", nulls_equal=True, maintain_order="left")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import os
 import random
 import shutil
@@ -311,9 +310,7 @@ class BatchRunner:
         grid = points(parameters)
         self._refuse_twins(grid)
         if folder is None:
-            stem = f"{self._config.name}_sweep_{dt.datetime.now(tz=dt.UTC).astimezone():%Y%m%d-%H%M%S}"
-            places = (Path(self._config.results_dir, f"{stem}-{n}" if n > 1 else stem) for n in itertools.count(1))
-            folder = next(place for place in places if not place.exists())
+            folder = batch_state.new_folder(self._config, f"{self._config.name}_sweep")
         target = Path(folder)
         chosen = {name: list(values) for name, values in parameters.items()}
         with batch_state.alone(target):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import fcntl
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -18,7 +20,7 @@ from llmprof.analyze.steps.summary import PARTS as TIMES
 from llmprof.analyze.steps.summary import SCHEMA as TIME_SCHEMA
 from llmprof.batch.parameters import label
 from llmprof.errors import LlmprofError, NotCapturedError, OutputError, ReadError
-from llmprof.launch import Run
+from llmprof.launch import ExperimentConfig, Run
 from llmprof.launch.run.requests import disagreements, overhead, summarize
 from llmprof.progress import Progress
 
@@ -68,6 +70,13 @@ def store(state: Mapping[str, Any], folder: Path) -> None:
             f"cannot write {path}: {error.strerror or error}",
             hint="choose a folder that can be written and has free space",
         ) from error
+
+
+def new_folder(config: ExperimentConfig, name: str) -> Path:
+    """Folder ``NAME_TIME`` of the results that does not exist yet."""
+    stem = f"{name}_{dt.datetime.now(tz=dt.UTC).astimezone():%Y%m%d-%H%M%S}"
+    places = (Path(config.results_dir, f"{stem}-{n}" if n > 1 else stem) for n in itertools.count(1))
+    return next(place for place in places if not place.exists())
 
 
 @contextmanager

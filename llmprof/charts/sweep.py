@@ -12,6 +12,7 @@ import polars as pl
 from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.breakdown import PARTS
 from llmprof.errors import AnalysisError
+from llmprof.sentences import METRIC_WORDS
 from llmprof.text import shorten
 from llmprof.units import format_ns
 
@@ -369,14 +370,6 @@ def _headline(rows: pl.DataFrame, phases: list[str]) -> str:
     return f"Idle for {least}, for {most} at {high['row']}"
 
 
-_EFFECTS = {
-    "output_tokens_per_s": "output tokens a second",
-    "requests_per_s": "requests a second",
-    "wall_ns": "time of the batch",
-    "ttft_ns": "time to first token",
-    "tpot_ns": "time to each other token",
-    "e2e_ns": "time of a request",
-}
 _VERDICTS = {"better": "#009E73", "worse": "#D55E00", "no effect": "#6B7280", "unknown": "#9CA3AF"}
 
 
@@ -392,8 +385,8 @@ def trial_effects(frame: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     if known.is_empty():
         raise draw.nothing("trial_effects", "no metric has an interval")
     data = known.with_columns(
-        row=pl.col("metric").replace_strict(_EFFECTS, default=pl.col("metric"), return_dtype=pl.String),
-        place=pl.col("metric").replace_strict({name: k for k, name in enumerate(_EFFECTS)}, default=99),
+        row=pl.col("metric").replace_strict(METRIC_WORDS, default=pl.col("metric"), return_dtype=pl.String),
+        place=pl.col("metric").replace_strict({name: k for k, name in enumerate(METRIC_WORDS)}, default=99),
         low=100 * pl.col("gain_low"),
         high=100 * pl.col("gain_high"),
         gain=100 * pl.col("gain"),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 from argparse import Namespace
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -14,7 +13,7 @@ from llmprof import text
 from llmprof.cli.output import Terminal, to_json, wrapped
 from llmprof.cli.run import share
 from llmprof.errors import ConfigError
-from llmprof.units import format_ns, format_share
+from llmprof.units import format_metric
 
 if TYPE_CHECKING:
     from llmprof.trials import Verdict
@@ -76,28 +75,21 @@ def said(verdict: Verdict, terminal: Terminal, page: Path) -> str:
     """The verdict, a row for each metric, and the files."""
     lines = [wrapped(verdict.says, terminal.width, "", "")]
     lines += [wrapped(note, terminal.width, "note: ", "      ") for note in verdict.state["notes"]]
+    from llmprof.trials.verdict import gain_words
+
     rows = verdict.effects.rows(named=True)
     table = pl.DataFrame(
         {
             "metric": [row["metric"] for row in rows],
-            "as it is": [_value(row["metric"], row["before"]) for row in rows],
-            "changed": [_value(row["metric"], row["after"]) for row in rows],
-            "time saved": [_gain(row) for row in rows],
+            "as it is": [format_metric(row["metric"], row["before"]) for row in rows],
+            "changed": [format_metric(row["metric"], row["after"]) for row in rows],
+            "time saved": [gain_words(row) for row in rows],
             "verdict": [row["verdict"] for row in rows],
         },
         schema_overrides=dict.fromkeys(("metric", "as it is", "changed", "time saved", "verdict"), pl.String),
     )
     lines += ["", text.table(table, width=terminal.width)]
     return "\n".join([*lines, "", text.pairs([("Trial", str(verdict.folder)), ("Page", str(page))], indent="")])
-
-
-def _value(metric: str, value: float) -> str:
-    return format_ns(value) if metric.endswith("_ns") else f"{value:,.4g}/s"
-
-
-def _gain(row: Mapping[str, Any]) -> str:
-    ends = "" if row["gain_low"] is None else f" ({format_share(row['gain_low'])} to {format_share(row['gain_high'])})"
-    return f"{format_share(row['gain'])}{ends}"
 
 
 def _calibration(rows: pl.DataFrame, args: Namespace, terminal: Terminal) -> str:

@@ -11,7 +11,7 @@ from llmprof import charts
 from llmprof.report.figures import Drawing, figure
 from llmprof.report.folder import Report, write_contents
 from llmprof.report.page import Column, Contents, Section, Table
-from llmprof.units import format_ns
+from llmprof.units import format_metric
 
 EFFECTS = Drawing("effects", "effects", lambda effects: (charts.trial_effects(effects), ""))
 WHY = Drawing("why", "the way from one step to the other", lambda bars: (charts.diff_waterfall(bars), ""))
@@ -56,7 +56,9 @@ def write_trial(
         The folder cannot be written.
     """
     words = effects.with_columns(
-        pl.Series(name, [_value(row["metric"], row[name]) for row in effects.iter_rows(named=True)], dtype=pl.String)
+        pl.Series(
+            name, [format_metric(row["metric"], row[name]) for row in effects.iter_rows(named=True)], dtype=pl.String
+        )
         for name in ("before", "after")
     )
     columns = (
@@ -94,7 +96,3 @@ def write_trial(
         of_trace=False,
     )
     return write_contents(contents, folder)
-
-
-def _value(metric: str, value: float) -> str:
-    return format_ns(value) if metric.endswith("_ns") else f"{value:,.4g} per s"

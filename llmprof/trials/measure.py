@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
@@ -21,7 +20,7 @@ import polars as pl
 
 from llmprof import analyze
 from llmprof.batch import devices
-from llmprof.batch.sweep import alone
+from llmprof.batch.sweep import alone, new_folder
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, NotCapturedError
 from llmprof.launch import ExperimentConfig, ExperimentRunner, Run, engines, open_run
 from llmprof.launch.config import disclosure
@@ -31,8 +30,8 @@ from llmprof.launch.run.requests import repeats, requests_of
 from llmprof.progress import Progress
 from llmprof.storage import files
 from llmprof.trials.gains import LEAST_PAIRS, METRICS, drift, half_width, tokens_equal
-from llmprof.trials.settings import PREDICTED, asked, changed, remedies
-from llmprof.trials.verdict import FILE, VERSION, Verdict, dumped
+from llmprof.trials.settings import REMEDIES, asked, changed, remedies
+from llmprof.trials.verdict import FILE, VERSION, Verdict
 
 _WHICH: Final = {"A": "as it is", "B": "with the change"}
 _POLL_S: Final = 0.02
@@ -117,7 +116,7 @@ def trial(
         change = _first(origin)
     name, fields = asked(change, config, worker)
     other = changed(config, fields)
-    where = Path(folder) if folder is not None else _new_folder(config)
+    where = Path(folder) if folder is not None else new_folder(config, f"trial_{config.name}")
     state: dict[str, Any] = {
         "version": VERSION,
         "config": disclosure.config(config).to_dict(),
@@ -166,22 +165,16 @@ def _first(origin: Run | ExperimentConfig) -> str:
     )
 
 
-def _new_folder(config: ExperimentConfig) -> Path:
-    stem = f"trial_{config.name}_{datetime.now().astimezone():%Y%m%d-%H%M%S}"
-    root = Path(config.results_dir).expanduser()
-    places = (root / (f"{stem}-{n}" if n > 1 else stem) for n in itertools.count(1))
-    return next(place for place in places if not place.exists())
-
-
 def _predicted(run: Run, name: str, objective: str) -> dict[str, Any] | None:
     """Gain that a replay of the run's trace predicts, without the profiler where that is known.
 
     It is the gain of decode steps for the time of a token, otherwise that of the time of all steps.
     """
-    if name not in PREDICTED or objective == "ttft_ns":
+    change = next((one.change for one in REMEDIES if one.name == name), None)
+    if change is None or objective == "ttft_ns":
         return None
     try:
-        rows = analyze.what_if(run.trace, PREDICTED[name])
+        rows = analyze.what_if(run.trace, change)
         whole = float(analyze.steps(run.trace)["dur_ns"].sum())
     except LlmprofError:
         return None
@@ -230,11 +223,10 @@ class _Engine:
         except OSError as error:
             raise files.refused(home, error) from error
         plain = config.replace(profile_mode="inference_only", timeout_s=0.0)
-        job, self.notes = command.job(plain, resolve(plain.model, home / "model"))
+        job, _ = command.job(plain, resolve(plain.model, home / "model"))
         script = files.write(home / "inference_script.py", engines.script(job | {"follow": True}))
         self._argv = command.worker(plain, script, home)
         self._env = command.whole_environment(plain, os.environ)
-        self._config = plain
         self._thread = threading.Thread(target=self._run, name=f"engine {home.name}", daemon=True)
         self._thread.start()
 
@@ -318,7 +310,7 @@ class _Trial:
         return {"A": self.before, "B": self.after}
 
     def store(self) -> None:
-        files.write(self.folder / FILE, dumped(self.state))
+        files.write_json(self.folder / FILE, self.state)
 
     def note(self, words: str) -> None:
         if words not in self.state["notes"]:
@@ -398,7 +390,7 @@ class _Trial:
                 worker = measure[side](self.sides[side].timeout_s)
             except LlmprofError as error:
                 raise _blamed(side, error) from error
-            pair[side] = {"at_ns": at, "means": _means(worker), "first": side == ("A", "B")[number % 2]}
+            pair[side] = {"at_ns": at, "means": _means(worker)}
             self.answers[side].append(worker.get("outputs"))
             peaks = worker.get("peak_memory_bytes") or {}
             self.state.setdefault("memory_bytes", {})[side] = max(peaks.values(), default=None)

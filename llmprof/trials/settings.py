@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,12 +45,15 @@ class Remedy:
     fields : callable
         Function of a configuration and of what the engine reported (``worker.json``) that gives the changed fields, as
         ``llmprof sweep`` names them; it raises :class:`NotHereError` with the reason if there is nothing to change.
+    change : str, optional
+        Change of :func:`~llmprof.analyze.what_if` that predicts it.
     """
 
     name: str
     words: str
     rules: tuple[str, ...]
     fields: Fields
+    change: str | None = None
 
 
 def _vllm(config: ExperimentConfig) -> None:
@@ -148,7 +151,13 @@ def _ngrams(config: ExperimentConfig, worker: Mapping[str, Any]) -> dict[str, An
 
 
 REMEDIES: Final = (
-    Remedy("graphs", "compiled model and CUDA graphs in place of eager calls", (*LATE_HOST, *KERNELS), _graphs),
+    Remedy(
+        "graphs",
+        "compiled model and CUDA graphs in place of eager calls",
+        (*LATE_HOST, *KERNELS),
+        _graphs,
+        change="no-host-delay",
+    ),
     Remedy(
         "async-scheduling",
         "plan the next step while the device computes",
@@ -247,16 +256,12 @@ _SCHEMA: Final = {
 }
 
 
-PREDICTED: Final = {"graphs": "no-host-delay"}
-"""Changes of a replay that stand for a remedy."""
-
-
 def _row(one: Remedy, fields: Mapping[str, Any] | None, reason: str | None) -> dict[str, Any]:
     return {
         "remedy": one.name,
         "words": one.words,
         "fields": label(fields) if fields else None,
-        "change": PREDICTED.get(one.name),
+        "change": one.change,
         "reason": reason,
     }
 
@@ -284,15 +289,10 @@ def asked(text: str, config: ExperimentConfig, worker: Mapping[str, Any]) -> tup
         There is no such remedy, or it cannot be tried with this configuration.
     """
     if "=" in text:
-        fields = {name: values[0] for part in _parts(text) for name, values in parse(part).items()}
-        return text, fields
+        parts = ";".join(part.replace("=", ":", 1) for part in text.split(";"))
+        return text, {name: values[0] for name, values in parse(parts).items()}
     chosen = remedy(text)
     try:
         return chosen.name, chosen.fields(config, worker)
     except NotHereError as error:
         raise ConfigError(f"{chosen.name} cannot be tried: {error}") from error
-
-
-def _parts(text: str) -> Sequence[str]:
-    """``FIELD:VALUE`` for each ``FIELD=VALUE`` between semicolons."""
-    return [part.replace("=", ":", 1) for part in text.split(";") if part.strip()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from llmprof.errors import LlmprofError, ReadError
+from llmprof.sentences import METRIC_WORDS
 from llmprof.storage import files
 from llmprof.trials.gains import effects
-from llmprof.units import format_ns, format_share
+from llmprof.units import format_metric, format_share
 
 if TYPE_CHECKING:
     from llmprof.report import Report
@@ -23,15 +24,6 @@ FILE: Final = "trial.json"
 VERSION: Final = 1
 
 PAIRS: Final = {"pair": pl.Int64, "metric": pl.String, "before": pl.Float64, "after": pl.Float64}
-
-METRIC_WORDS: Final = {
-    "wall_ns": "time of the batch",
-    "ttft_ns": "time to first token",
-    "tpot_ns": "time to each other token",
-    "e2e_ns": "time of a request",
-    "output_tokens_per_s": "output tokens a second",
-    "requests_per_s": "requests a second",
-}
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,7 @@ class Verdict:
     folder: Path
     state: Mapping[str, Any]
 
-    @property
+    @functools.cached_property
     def pairs(self) -> pl.DataFrame:
         """Measurements: ``pair, metric, before, after`` (ns, or 1/s), a row for each pair and metric."""
         rows = [
@@ -60,7 +52,7 @@ class Verdict:
         ]
         return pl.DataFrame(rows, schema=PAIRS, orient="row")
 
-    @property
+    @functools.cached_property
     def effects(self) -> pl.DataFrame:
         """Effect of the change on each metric, as :func:`llmprof.trials.effects` gives it."""
         return effects(self.pairs, until=self.state["until"], seed=self.state["config"]["seed"])
@@ -94,17 +86,18 @@ class Verdict:
         effect = self.effect
         if effect is None:
             return f"{change}: nothing is measured yet."
-        saved, went = _gain_words(effect), _went(self.state["objective"], effect)
+        saved = gain_words(effect)
+        went = " to ".join(format_metric(self.state["objective"], effect[end]) for end in ("before", "after"))
         words = {
             "better": f"{change} is better: {objective} {went}, {saved} of the time is saved.",
-            "worse": f"{change} is worse: {objective} {went}, {_gain_words(effect, sign=-1)} more time is taken.",
+            "worse": f"{change} is worse: {objective} {went}, {gain_words(effect, sign=-1)} more time is taken.",
             "no effect": f"{change} has no effect on {objective}: {went}, {saved} of the time is saved.",
             "unknown": f"{change}: the effect on {objective} is not known yet: {went}, {saved} of the time is saved.",
         }[self.verdict]
         predicted = self.state.get("predicted")
         if predicted:
             fits = {True: "as predicted", False: "not as predicted", None: "predicted"}[self.held]
-            words += f" {fits.capitalize()}: {_gain_words(_as_effect(predicted))} saved."
+            words += f" {fits.capitalize()}: {gain_words(_as_effect(predicted))} saved."
         equal = self.state.get("equal") or {}
         if equal.get("between") is not None and equal["between"] < (equal.get("within") or 1.0):
             words += f" The answers differ: {format_share(equal['between'])} of the tokens are equal"
@@ -116,7 +109,7 @@ class Verdict:
         """The changed fields if the change is better, otherwise none: what the configuration to keep needs."""
         return dict(self.state["fields"]) if self.verdict == "better" else {}
 
-    @property
+    @functools.cached_property
     def why(self) -> pl.DataFrame | None:
         """Bars from a step as it is to one with the change, as :func:`llmprof.analyze.diff` gives them with
         ``part="waterfall"``; None if the two were not recorded, or have no steps to compare."""  # noqa: D205, D209
@@ -185,14 +178,8 @@ class Verdict:
         return f"<Verdict {self.folder.name}: {self.verdict}>"
 
 
-def _went(metric: str, effect: Mapping[str, Any]) -> str:
-    """From what to what a metric went."""
-    if metric.endswith("_ns"):
-        return f"{format_ns(effect['before'])} to {format_ns(effect['after'])}"
-    return f"{effect['before']:,.4g} to {effect['after']:,.4g}"
-
-
-def _gain_words(effect: Mapping[str, Any], sign: int = 1) -> str:
+def gain_words(effect: Mapping[str, Any], sign: int = 1) -> str:
+    """A gain with its interval, in words."""
     ends = [sign * effect[name] for name in ("gain_low", "gain_high") if effect[name] is not None]
     between = f" ({format_share(min(ends))} to {format_share(max(ends))})" if ends else ""
     return f"{format_share(sign * effect['gain'])}{between}"
@@ -264,8 +251,3 @@ def calibration(root: str | os.PathLike[str]) -> pl.DataFrame:
     texts = dict.fromkeys(("trial", "model", "change", "objective"), pl.String)
     ends = ("predicted", "predicted_low", "predicted_high", "measured", "measured_low", "measured_high")
     return pl.DataFrame(rows, schema={**texts, **dict.fromkeys(ends, pl.Float64), "held": pl.Boolean}, orient="row")
-
-
-def dumped(state: Mapping[str, Any]) -> str:
-    """Text of ``trial.json``."""
-    return json.dumps(state, indent=1, ensure_ascii=False, default=os.fspath) + "\n"

@@ -10,7 +10,18 @@ import { fileURLToPath } from "node:url";
 import * as esbuild from "esbuild";
 
 const HERE = path.dirname(fileURLToPath(import.meta.url));
-const ROOMS = ["timeline", "layers", "overlap", "collectives", "kernels", "compare", "requests", "ranks", "what_if"];
+const ROOMS = [
+  "header",
+  "timeline",
+  "layers",
+  "overlap",
+  "collectives",
+  "kernels",
+  "compare",
+  "requests",
+  "ranks",
+  "what_if",
+];
 const BANNER = "/* Bundled from llmprof/explore by `make bundles`; edit the sources there. */";
 
 /** @type {import("esbuild").BuildOptions} */

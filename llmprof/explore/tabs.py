@@ -20,7 +20,8 @@ from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.requests.requests import AnyRun
 from llmprof.errors import LlmprofError, listed
-from llmprof.explore.base.widget import Explorer, Link, link, show_kept, smaller
+from llmprof.explore.base.widget import Explorer, show_kept, smaller
+from llmprof.explore.header.explorer import Header
 from llmprof.metrics.data import Metrics
 from llmprof.text import plain
 from llmprof.trace import Trace
@@ -342,9 +343,10 @@ def findings_of(given: Given) -> pl.DataFrame:
     return analyze.findings(given.trace) if given.profile is None else given.profile
 
 
-class Open(ipywidgets.Tab):  # type: ignore[misc]
+class Open(ipywidgets.VBox):  # type: ignore[misc]
     """Findings, and linked tabs of explorers, each made when it is first shown; see :func:`open`.
 
+    Above the tabs stand the filters, each as a chip that removes it, and the way back through the views.
     ``w["kernels"]`` is the explorer of a tab, which is made if necessary; ``w.show("kernels")`` brings it to the front.
     """
 
@@ -358,7 +360,6 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         shown = [panel for panel in PANELS if panel.name == "kernels"] if given.profile is not None else PANELS
         self._panels = [FINDINGS, *(panel for panel in shown if needs.get(panel.name, given) is not None)]
         self._made: dict[str, Explorer] = {}
-        self._links: list[Link] = []
         self._preparing: dict[str, Preparation] = {}
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -368,12 +369,29 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         self.add_class("llmprof-explorers")
         self._finding: Mapping[str, Any] | None = None
         self._front: Front | None = None
-        self.children = [ipywidgets.VBox() for _ in self._panels]
-        self.titles = [panel.title for panel in self._panels]
-        self.selected_index = 0
+        self.tabs = ipywidgets.Tab(
+            [ipywidgets.VBox() for _ in self._panels], titles=[panel.title for panel in self._panels], selected_index=0
+        )
+        self.header = Header(given.trace, shown=lambda: self._panels[self.selected_index].name, show=self.show)
+        self.children = [self.header, self.tabs]
         self._place(self._panels[1])
         self._shown(0)
-        self.observe(lambda change: self._shown(change["new"]), "selected_index")
+        self.tabs.observe(lambda change: self._shown(change["new"]), "selected_index")
+        self.tabs.observe(self.header.noted, "selected_index")
+
+    @property
+    def titles(self) -> tuple[str, ...]:
+        """Titles of the tabs."""
+        return tuple(self.tabs.titles)
+
+    @property
+    def selected_index(self) -> int:
+        """Number of the visible tab."""
+        return self.tabs.selected_index or 0
+
+    @selected_index.setter
+    def selected_index(self, number: int) -> None:
+        self.tabs.selected_index = number
 
     @property
     def explorers(self) -> dict[str, Explorer]:
@@ -432,7 +450,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         return panels[name]
 
     def _box(self, panel: Panel) -> ipywidgets.VBox:
-        box: ipywidgets.VBox = self.children[self._panels.index(panel)]
+        box: ipywidgets.VBox = self.tabs.children[self._panels.index(panel)]
         return box
 
     def _place(self, panel: Panel) -> Explorer:
@@ -440,8 +458,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
         if panel.name not in self._made:
             made = panel.make(self._given)
             self._made[panel.name] = made
-            if len(self._made) > 1:
-                self._links.append(link(next(iter(self._made.values())), made))
+            self.header.add(panel.name, panel.title, made)
             self._box(panel).children = [made]
         return self._made[panel.name]
 
@@ -491,7 +508,7 @@ class Open(ipywidgets.Tab):  # type: ignore[misc]
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The live tabs, and an image of the visible one for notebooks that are opened without a kernel."""
         data = super()._repr_mimebundle_(**kwargs)
-        made = self._made.get(self._panels[max(1, self.selected_index or 0)].name)
+        made = self._made.get(self._panels[max(1, self.selected_index)].name)
         try:
             image = made.picture() if made is not None and self.keeps_picture else None
         except LlmprofError:
@@ -516,8 +533,10 @@ def open(  # noqa: A001
 ) -> Open:
     """Findings of a trace, and all explorers in tabs: timeline, layers, overlap, collectives, ranks, kernels, compare.
 
-    The tabs are linked: a choice in one of them (window, rank, step, layer, stage) applies to all. A tab is made when
-    it is first shown. Its computations run in the background and can be cancelled.
+    The tabs are linked: a choice in one of them (window, rank, step, layer, stage) applies to all. Above them each
+    filter is a chip that removes it, and ``←`` and ``→`` (Alt + arrows, the side buttons of a mouse) lead back and
+    forward through the views. A tab is made when it is
+    first shown. Its computations run in the background and can be cancelled.
 
     Parameters
     ----------

@@ -105,3 +105,49 @@ def test_two_explorers_of_one_trace_and_one_in_a_very_narrow_cell(notebook):
     opened.output(1).locator("tr[data-row]").nth(1).click()
     opened.wait("one.kernel is not None")
     assert opened.python("two.kernel") is None
+
+
+def test_chips_name_the_filters_and_alt_arrows_and_mouse_buttons_lead_back(notebook):
+    opened = notebook([SETUP, "w = explore.open(trace)\nw"], height=1300)
+    output = opened.output()
+    tabs = output.get_by_role("tablist")
+    tabs.get_by_role("tab", name="Kernels").click()
+    output.locator("tr[data-row]").first.wait_for()
+    chips = output.locator(".lph-chip")
+    expect(chips).to_have_count(0)
+    rows = opened.python("len(w['kernels'].table)")
+    opened.page.wait_for_timeout(700)  # a view that was rested on
+    output.get_by_role("combobox", name="stage", exact=True).select_option("attention")
+    expect(chips).to_have_text(["stage attention×"])
+    assert opened.python("len(w['kernels'].table)") < rows
+    opened.page.wait_for_timeout(700)
+    tabs.get_by_role("tab", name="Timeline").click()
+    canvas = output.locator(".lp canvas:visible").first
+    canvas.wait_for()
+    output.locator(".lpt-main canvas").focus()
+    opened.page.keyboard.press("Alt+ArrowLeft")
+    expect(tabs.get_by_role("tab", name="Kernels")).to_have_attribute("aria-selected", "true")
+    expect(chips).to_have_count(1)
+    box = output.locator(".lp-gridbox:visible").bounding_box()
+    opened.page.evaluate(
+        """([x, y]) => document.elementFromPoint(x, y).dispatchEvent(
+        new MouseEvent("mouseup", { button: 3, bubbles: true, cancelable: true }))""",
+        [box["x"] + 40, box["y"] + 60],
+    )
+    expect(chips).to_have_count(0)
+    opened.wait("w['kernels'].stage is None")
+    output.get_by_role("button", name="Forward to the next view").click()
+    opened.wait("w['kernels'].stage == 'attention'")
+    assert opened.faults(".lph") == []
+    opened.run("w['layers'].layer, w['timeline'].rank = 5, 3")
+    expect(chips).to_have_count(3)
+    opened.page.set_viewport_size({"width": 390, "height": 1300})
+    names = tabs.locator(".lm-TabBar-tabLabel")
+    shown = names.evaluate_all("all => all.every((one) => one.scrollWidth <= one.clientWidth)")
+    assert shown, "a tab's name is cut"
+    opened.shot("open_chips_390", output)
+    opened.page.set_viewport_size({"width": 1400, "height": 1300})
+    opened.shot("open_chips_1400", output)
+    output.get_by_role("button", name="Clear all").click()
+    expect(chips).to_have_count(0)
+    opened.wait("(w['layers'].layer, w['timeline'].rank, w['kernels'].stage) == (None, None, None)")

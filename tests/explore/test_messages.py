@@ -23,6 +23,7 @@ def widgets(sample_trace):
     trace, other = sample_trace("torch_tp4_eager_nccl"), sample_trace("torch_tp4_eager_custom_allreduce")
     single = sample_trace("torch_tp1_eager")
     made = {
+        "header": explore.open(trace).header,
         "timeline": explore.timeline(trace),
         "layers": explore.layers(trace),
         "overlap": explore.overlap(trace, other=other),
@@ -40,6 +41,7 @@ def widgets(sample_trace):
 
 
 REQUESTS = {
+    "header": {"go": [{"by": -1}, {"by": 1}], "remove": [{"name": "rank"}, {"name": "no such"}], "clear": [{}]},
     "timeline": {
         "rows": [{}],
         "find": [{}],

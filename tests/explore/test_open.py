@@ -40,7 +40,7 @@ def test_tabs_are_made_when_they_are_first_shown(trace: Trace) -> None:
     assert list(opened.explorers) == ["timeline"]
     for name in ("layers", "overlap", "all_reduce", "what_if", "kernels"):
         shown(opened, name)
-        assert opened.children[opened.selected_index].children == (opened[name],)
+        assert opened.tabs.children[opened.selected_index].children == (opened[name],)
     kernels = opened["kernels"]
     opened.show("timeline")
     opened.show("kernels")
@@ -100,7 +100,7 @@ def test_a_cancelled_tab_can_go_on(trace: Trace, monkeypatch: pytest.MonkeyPatch
     opened = explore.open(trace)
     opened.show("layers")
     assert began.wait(10)
-    words, bar, cancel = opened.children[2].children[0].children
+    words, bar, cancel = opened.tabs.children[2].children[0].children
     assert words.value == "Layers: counting sheep"
     assert (bar.value, bar.max) == (0, 1)
     running = opened._preparing["layers"]
@@ -108,7 +108,7 @@ def test_a_cancelled_tab_can_go_on(trace: Trace, monkeypatch: pytest.MonkeyPatch
     go_on.set()
     running.join(10)
     assert "layers" not in opened.explorers
-    said, again = opened.children[2].children[0].children
+    said, again = opened.tabs.children[2].children[0].children
     assert said.value == "Layers: cancelled"
     began.clear()
     again.click()

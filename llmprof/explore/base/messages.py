@@ -134,6 +134,7 @@ def pack(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> tuple[lis
 
 
 ROOMS: Final = {
+    "header": "Header",
     "timeline": "Timeline",
     "layers": "Layers",
     "overlap": "Overlap",

@@ -49,10 +49,17 @@ html_theme = "pydata_sphinx_theme"
 html_title = "llmprof"
 html_theme_options = {
     "show_prev_next": False,
+    # a page of the menu is one of thirty: they stand at the left under their captions, not in a row that overflows
+    "navbar_center": [],
+    "navbar_persistent": ["search-button"],
     "navbar_end": ["theme-switcher"],
     "secondary_sidebar_items": ["page-toc"],
     "footer_start": ["copyright"],
     "footer_end": [],
 }
+html_sidebars = {"**": ["menu.html"]}
+templates_path = ["_templates"]
+html_static_path = ["_static"]
+html_css_files = ["menu.css"]
 html_show_sourcelink = False
 copyright = "the llmprof developers, Apache-2.0"  # noqa: A001 - Sphinx asks for this name

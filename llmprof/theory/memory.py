@@ -12,7 +12,7 @@ import polars as pl
 from llmprof.errors import LlmprofError
 from llmprof.hardware import Device
 from llmprof.theory.plan import BYTES, Plan
-from llmprof.theory.shapes import Attention, FeedForward, Layer, Recurrent, Shape
+from llmprof.theory.shapes import Attention, Extra, FeedForward, Layer, Recurrent, Shape
 
 SCHEMA: Final = {
     "component": pl.String,
@@ -56,6 +56,8 @@ def _parts(shape: Shape) -> Iterator[tuple[str, str, int, int, int, bool]]:
     yield "positions", "embedding", 1, shape.position_parameters, shape.position_parameters, False
     if width != hidden:
         yield "embedding_projections", "embedding", 1, 2 * width * hidden, 2 * width * hidden, False
+    for name, stage, size in _extras((*shape.before, *shape.after)):
+        yield name, stage, 1, size, size, False
     for layer, count in shape.kinds:
         for name, stage, size, used, low in _of_layer(layer, hidden, norm):
             yield name, stage, count, size, used, low
@@ -65,11 +67,18 @@ def _parts(shape: Shape) -> Iterator[tuple[str, str, int, int, int, bool]]:
     yield "lm_head", "lm_head", 1, head, head, False
 
 
+def _extras(extras: tuple[Extra, ...]) -> Iterator[tuple[str, str, int]]:
+    for one in extras:
+        yield one.component, "embedding" if one.table else "residual", one.weights + one.small + one.table
+
+
 def _of_layer(layer: Layer, hidden: int, norm: int) -> Iterator[tuple[str, str, int, int, bool]]:
+    for name, stage, size in _extras(layer.extras):
+        yield name, stage, size, size, False
     yield "norms", "norm", layer.norms * norm, layer.norms * norm, False
     if layer.attention is not None:
         for name, stage, size in attention_weights(layer.attention, hidden):
-            yield name, stage, size, size, name not in ("qk_norm", "indexer_norm", "biases")
+            yield name, stage, size, size, name not in ("qk_norm", "indexer_norm", "biases", "compressor")
     if layer.recurrent is not None:
         for name, stage, size in recurrent_weights(layer.recurrent, hidden):
             yield name, stage, size, size, name != "recurrence"
@@ -102,8 +111,23 @@ def attention_weights(attention: Attention, hidden: int) -> list[tuple[str, str,
         if a.index_heads:
             index = a.q_rank * a.index_heads * a.index_dim + hidden * (a.index_dim + a.index_heads)
             parts += [("indexer", "indexer", index), ("indexer_norm", "indexer", 2 * a.index_dim)]
+    elif a.out_rank:
+        bias = 0
+        parts = [
+            ("q_proj", "qkv_proj", hidden * a.q_rank + a.q_rank * query),
+            ("kv_a_proj", "qkv_proj", hidden * a.head_dim),
+        ]
+        if a.compress:
+            made = (2 * hidden + a.compress) * a.entry_width + a.head_dim
+            parts.append(("compressor", "qkv_proj", made))
+        if a.index_heads:
+            made = (2 * hidden + a.compress) * 2 * a.index_dim + a.index_dim + hidden * a.index_heads
+            parts += [("compressor", "indexer", made), ("indexer", "indexer", a.q_rank * a.index_heads * a.index_dim)]
+        parts.append(("o_a_proj", "o_proj", value * a.out_rank))
+        value = a.out_groups * a.out_rank
     else:
-        key, keyed = a.kv_heads * a.head_dim, a.kv_heads * a.value_dim
+        key = 0 if a.shared else a.kv_heads * a.head_dim
+        keyed = 0 if a.shared or a.tied_values else a.kv_heads * a.value_dim
         bias = (query + key + keyed if a.bias_qkv else 0) + (hidden if a.bias_out else 0)
         parts = [("q_proj", "qkv_proj", hidden * query), ("k_proj", "qkv_proj", hidden * key)]
         parts.append(("v_proj", "qkv_proj", hidden * keyed))
@@ -142,18 +166,23 @@ def weight_bytes(shape: Shape, plan: Plan) -> float:
     layers = sum(_layer_bytes(layer, shape, plan) * count for layer, count in shape.kinds)
     layers *= math.ceil(len(shape.layers) / plan.pp) / len(shape.layers)
     frame = parameters(shape)
+    beside = [
+        sum(e.table / plan.tp + e.weights + e.small for e in extras) * plan.high_bytes
+        for extras in (shape.before, shape.after)
+    ]
     ends = {
         name: sum(int(n) for n in frame.filter(frame["component"] == name)["parameters"]) * plan.high_bytes
         for name in ("embedding", "positions", "embedding_projections", "final_norm", "lm_head")
     }
-    first = ends["embedding"] / plan.tp + ends["positions"] + ends["embedding_projections"]
+    first = ends["embedding"] / plan.tp + ends["positions"] + ends["embedding_projections"] + beside[0]
     head = ends["lm_head"] or (ends["embedding"] if plan.pp > 1 else 0.0)
-    last = head / plan.tp + ends["final_norm"]
+    last = head / plan.tp + ends["final_norm"] + beside[1]
     return layers + (first + last if plan.pp == 1 else max(first, last))
 
 
 _WHOLE: Final = {
-    "norms", "qk_norm", "kv_a_proj", "indexer", "indexer_norm", "router", "shared_gate", "latent_proj",
+    "norms", "qk_norm", "kv_a_proj", "indexer", "indexer_norm", "router", "shared_gate", "latent_proj", "compressor",
+    "hyper_connections", "altup", "laurel", "per_layer_input", "router_scales",
 }  # fmt: skip
 """Parts of a layer that every rank holds whole."""
 
@@ -162,7 +191,7 @@ def _layer_bytes(layer: Layer, shape: Shape, plan: Plan) -> float:
     norm = shape.hidden * (2 if shape.norm_bias else 1)
     total = 0.0
     for name, stage, size, _, quantizable in _of_layer(layer, shape.hidden, norm):
-        bytes_each = plan.low_bytes if quantizable and shape.quantizes(stage) else plan.high_bytes
+        bytes_each = plan.stored(shape, stage)[0] if quantizable else plan.high_bytes
         ranks = 1 if name in _WHOLE else plan.tp
         a = layer.attention
         if a is not None and name in ("k_proj", "v_proj"):
@@ -182,9 +211,7 @@ def kv_bytes_per_token(shape: Shape, plan: Plan, *, context: float | None = None
         a = layer.attention
         if a is None:
             continue
-        numbers = a.cached_per_token if a.latent else max(a.kv_heads / plan.tp, 1) * (a.head_dim + a.value_dim)
-        share = 1.0 if context is None or a.window is None else min(1.0, a.window / context)
-        total += numbers * count * share
+        total += count * a.cached_per_token(context, plan.tp)
     return total * BYTES[plan.kv_cache] / plan.pp
 
 

@@ -26,6 +26,9 @@ ALIASES: Final = {
 }  # fmt: skip
 
 
+_MULTIPLIED: Final = {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4"}
+
+
 def number_format(name: str) -> str:
     """Key of :data:`BYTES` for a common name of a number format."""
     plain = ALIASES.get(str(name).lower().removeprefix("torch."), str(name).lower())
@@ -133,7 +136,16 @@ class Plan:
     @property
     def math(self) -> str:
         """Number format in which projections multiply: of 4-bit weights, that of the activations, but nvfp4 as fp4."""
-        return {"fp8": "fp8", "int8": "int8", "nvfp4": "fp4"}.get(self.weights, self.activations)
+        return _MULTIPLIED.get(self.weights, self.activations)
+
+    def stored(self, shape: Shape, stage: str) -> tuple[float, str]:
+        """Bytes of a weight of a stage's projections in the layers, and the format in which they multiply."""
+        if shape.quantizes(stage):
+            return self.low_bytes, self.math
+        other = shape.other_format
+        if other and self.weights == shape.weight_format:
+            return BYTES[other], _MULTIPLIED.get(other, self.activations)
+        return self.high_bytes, self.activations
 
     def check(self, shape: Shape) -> None:
         """Refuse, with an LlmprofError, parallel sizes by which the model cannot be split, as vLLM does."""
@@ -147,7 +159,7 @@ class Plan:
                         expected=f"one of {listed(fit)}",
                         hint="vLLM does not start with this size; use a smaller tp together with pp",
                     )
-            if a and not a.latent and a.kv_heads % self.tp and self.tp % a.kv_heads:
+            if a and not (a.latent or a.out_rank) and a.kv_heads % self.tp and self.tp % a.kv_heads:
                 raise LlmprofError(
                     f"tp={self.tp} neither divides the {a.kv_heads} heads of keys and values of {shape.name}, "
                     "nor is it a multiple of them",
@@ -220,6 +232,24 @@ class Requests:
         """Number of tokens whose keys and values the requests read, including the new ones."""
         reach = self.context if window is None else min(self.context, window + self.query - 1)
         return self.count * reach
+
+    def entries(self, rate: int, most: int | None = None) -> float:
+        """Number of pairs of a query and an entry that stands for ``rate`` tokens before it, at most ``most`` a query.
+
+        Examples
+        --------
+        >>> Requests(1, 8, 8).entries(4)  # the fourth to seventh token see one, the eighth two
+        6.0
+        """
+        return self.count * (_entries(self.context, rate, most) - _entries(self.context - self.query, rate, most))
+
+
+def _entries(length: float, rate: int, most: int | None) -> float:
+    """Sum over the positions 1 to ``length`` of the number of entries of ``rate`` tokens that are complete by then."""
+    if most is not None and length >= most * rate:
+        return _entries(most * rate - 1, rate, None) + (length - most * rate + 1) * most
+    whole = length // rate
+    return float(rate * whole * (whole - 1) / 2 + whole * (length - whole * rate + 1))
 
 
 def _seen(length: float, window: int | None) -> float:

@@ -7,7 +7,7 @@ or, in Nemotron-H, one of these alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -22,6 +22,9 @@ class Attention:
 
     ``q_rank, kv_rank, rope_dim`` are sizes of latent attention (0: not compressed). ``gated``: the query projection
     also gives a gate of the result. ``index_heads`` of ``index_dim`` choose the ``top_k`` tokens that are attended.
+    ``shared``: keys and values are those of an earlier layer. ``tied_values``: values are the keys before their
+    rotation. ``compress``: beyond the window one entry stands for so many tokens (0: none); keys are the values there,
+    too, and the result is projected in ``out_groups`` groups to ``out_rank`` numbers each, then to the hidden size.
     """
 
     heads: int
@@ -40,22 +43,42 @@ class Attention:
     index_heads: int = 0
     index_dim: int = 0
     top_k: int | None = None
+    shared: bool = False
+    tied_values: bool = False
+    compress: int = 0
+    out_groups: int = 0
+    out_rank: int = 0
+
+    @property
+    def entry_width(self) -> int:
+        """Numbers that a token's part of a compressed entry is made of; choosing layers mix two windows of tokens."""
+        return self.head_dim * (2 if self.index_heads else 1) if self.compress else 0
 
     @property
     def latent(self) -> bool:
         """Whether keys and values are cached as one compressed vector (MLA)."""
         return self.kv_rank > 0
 
-    @property
-    def cached_per_token(self) -> int:
-        """Count of numbers that a token occupies in the KV cache of a layer, over all heads."""
-        attended = self.kv_rank + self.rope_dim if self.latent else self.kv_heads * (self.head_dim + self.value_dim)
-        return attended + self.index_dim
+    def cached_per_token(self, context: float | None = None, ranks: int = 1) -> float:
+        """Count of numbers that a token occupies in the KV cache of a layer on one of so many ranks."""
+        if self.shared:
+            return 0
+        if self.latent:
+            return self.kv_rank + self.rope_dim + self.index_dim
+        share = 1.0 if context is None or self.window is None else min(1.0, self.window / context)
+        if self.out_rank:
+            return share * self.head_dim + ((self.head_dim + self.index_dim) / self.compress if self.compress else 0)
+        return share * max(self.kv_heads / ranks, 1) * (self.head_dim + self.value_dim)
 
     @property
     def kind(self) -> str:
-        """``sparse``, ``latent``, ``sliding`` or ``full`` attention."""
-        kinds = (("sparse", self.top_k), ("latent", self.latent), ("sliding", self.window))
+        """``sparse``, ``compressed``, ``latent``, ``sliding`` or ``full`` attention."""
+        kinds = (
+            ("sparse", self.top_k),
+            ("compressed", self.compress),
+            ("latent", self.latent),
+            ("sliding", self.window),
+        )
         return next((name for name, has in kinds if has), "full") + "_attention"
 
 
@@ -115,6 +138,23 @@ class FeedForward:
 
 
 @dataclass(frozen=True)
+class Extra:
+    """Work on the residual stream beside attention and feed-forward part, such as per-layer inputs or several streams.
+
+    A token is multiplied with ``weights`` numbers, takes ``more`` multiply-adds, and reads and writes ``moved``
+    numbers. ``small`` counts the weights that are no matrix; of a ``table`` each token reads a row of ``row`` numbers.
+    """
+
+    component: str
+    weights: int = 0
+    small: int = 0
+    more: int = 0
+    moved: int = 0
+    table: int = 0
+    row: int = 0
+
+
+@dataclass(frozen=True)
 class Layer:
     """A decoder layer; ``norms`` is the number of its norms over the hidden size."""
 
@@ -122,6 +162,7 @@ class Layer:
     feed_forward: FeedForward | None
     norms: int = 2
     recurrent: Recurrent | None = None
+    extras: tuple[Extra, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -133,6 +174,9 @@ class Layer:
 
 _OF_MIXERS: Final = ("qkv_proj", "o_proj", "indexer", "in_proj", "out_proj")
 """Stages of projections beside the feed-forward part."""
+
+_NOT_ROUTED: Final = (*_OF_MIXERS, "shared_experts")
+"""Stages of projections beside the routed experts."""
 
 
 @dataclass(frozen=True)
@@ -168,8 +212,14 @@ class Shape:
         Bytes of a quantized weight with its share of scales and zero points, where the config states their groups.
     only_experts : bool
         Whether the config leaves attention as it is, so that only experts and other feed-forward parts are quantized.
+    other_format : str or None
+        Format of the projections beside the routed experts, if the experts are quantized in one of their own.
+    before, after : tuple of Extra
+        Work on the residual stream before the first and after the last layer.
+    lower_bound : bool
+        Whether something in the config is not understood, so that parameters, FLOPs and bytes are the least.
     notes : tuple of str
-        Assumptions that were made.
+        Assumptions that were made, and what in the config is not understood.
     """
 
     name: str
@@ -187,6 +237,10 @@ class Shape:
     weight_format: str = "bf16"
     weight_bytes: float | None = None
     only_experts: bool = False
+    other_format: str | None = None
+    before: tuple[Extra, ...] = ()
+    after: tuple[Extra, ...] = ()
+    lower_bound: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -198,14 +252,14 @@ class Shape:
         return tuple(counts.items())
 
     def quantizes(self, stage: str) -> bool:
-        """Whether the projections of a stage are quantized, if the weights are."""
-        return not (self.only_experts and stage in _OF_MIXERS)
+        """Whether the projections of a stage have the format of the weights."""
+        return not (stage in _NOT_ROUTED if self.other_format else self.only_experts and stage in _OF_MIXERS)
 
 
 _LLAMA_LIKE: Final = {
     "llama", "mistral", "mixtral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma", "gemma2", "gemma3_text",
     "phi3", "olmo2", "olmoe", "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "gpt_oss",
-    "llama4_text", "minimax_m2",
+    "llama4_text", "minimax_m2", "ministral3", "gemma3n_text", "gemma4_text", "deepseek_v4",
 }  # fmt: skip
 _GATED_DELTA: Final = {"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"}
 _HYBRID: Final = {
@@ -214,15 +268,36 @@ _HYBRID: Final = {
 FAMILIES: Final = frozenset(_LLAMA_LIKE | _HYBRID | {"phi", "gpt2", "opt", "gpt_neox", "starcoder2"})
 """Values of ``model_type`` for which tests compare the parameter counts with those of transformers."""
 
-_SAME_FORM: Final = {"kimi_k2": "deepseek_v3", "minimax_text_01": "minimax", "glm4_moe_lite": "deepseek_v3"}
+_SAME_FORM: Final = {
+    "kimi_k2": "deepseek_v3", "kimi_k25": "deepseek_v3", "mistral4": "deepseek_v3", "glm4_moe_lite": "deepseek_v3",
+    "minimax_text_01": "minimax",
+}  # fmt: skip
 """Families that have the form of another under a name of their own."""
+
+_PER_LAYER_INPUTS: Final = {"gemma3n_text": 5, "gemma4_text": 6}
+"""Families whose layers take an input of their own each; one of so many layers attends to all tokens."""
+
+_COMPRESSED: Final = {0: "sliding_attention", 4: "compressed_sparse_attention", 128: "heavily_compressed_attention"}
+"""DeepSeek-V4's kinds of layer by the tokens of a compressed entry."""
 
 _OTHER_STATE: Final = ("state_size", "ssm_cfg", "ssm_state_size", "mamba_d_state", "linear_num_value_heads",
                        "linear_attn_config", "rwkv_version")  # fmt: skip
 _NOT_QUANTIZED: Final = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
 _OF_ATTENTION: Final = re.compile(r"self_attn|attention|\battn\b|mixer")
 _LINEAR: Final = {"linear_attention", "mamba", "mamba2", "conv", "M", "linear", "0"}
-_FULL: Final = {"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid", "*", "1"}
+_FULL: Final = {"full_attention", "sliding_attention", "chunked_attention", "attention", "hybrid", "*", "1",
+                *_COMPRESSED.values()}  # fmt: skip
+_NO_WORK: Final = re.compile(
+    r"token|rope|rotary|theta|dropout|initializer|_eps$|epsilon|dtype|^_|activation|hidden_act|softcap|scalar|aux|logit"
+    r"|^norm_topk|topk_group|n_group|topk_method|scoring|scaling|router_|transformers|architectures|auto_map|use_cache"
+    r"|vision|image|audio|video|label|summary|task|nextn|mtp|_clip|gradient|model_type|pdrop|n_ctx|original_max"
+    r"|correct_scale|sinkhorn|hash_layers|_limit$|elementwise_affine|residual|is_decoder|expand$|_d_head$"
+    r"|first_k_dense|intermediate_size_mlp|num_key_value_heads|qk_norm|routing_bias|ep_size|pretraining_tp|max_window"
+    r"|window_pattern|implementation|multiplier|chunk_size|time_step|mamba_kernels|attn_scale|floor_scale|temperature"
+    r"|scale_attn|upcast"
+)
+"""Fields of a config that add no matrix and no cached number: training, sampling, rotation, scales, other inputs, and
+layers that only draft (theory.speculate counts them)."""
 _DTYPES: Final = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -275,14 +350,32 @@ def _config(model: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str]
     return catalog.config_of(text), catalog.known(text)
 
 
+class _Fields(dict[str, Any]):
+    """A config that knows which of its fields were asked for."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        self.asked: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Value of a field."""
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def left(self) -> list[str]:
+        """Fields that hold something, were not asked for, and may mean work."""
+        return [key for key, value in self.items() if value and key not in self.asked and not _NO_WORK.search(key)]
+
+
 class _Reader:
     """Fields of one config, with errors that name what is missing."""
 
     def __init__(self, config: dict[str, Any], name: str) -> None:
-        self.config, self.name = config, name
+        self.config, self.name = _Fields(config), name
         called = str(config.get("model_type", ""))
         self.family = _SAME_FORM.get(called, called)
         self.notes: list[str] = []
+        self.unknown_kinds: dict[str, int] = {}
 
     def read(self) -> Shape:
         """Shape that the config describes."""
@@ -290,18 +383,27 @@ class _Reader:
         if self.family not in FAMILIES:
             self.notes.append(f"model_type {self.family!r} is not known: treated as a decoder with the form of Llama")
         hidden = self.number("hidden_size", "n_embd")
-        layers = tuple(self._layer(hidden, n, kind) for n, kind in enumerate(self._pattern()))
+        kinds = self._pattern()
+        layers = tuple(self._layer(hidden, n, kind) for n, kind in enumerate(kinds))
         opt = self.family == "opt"
         positions = self.number("max_position_embeddings", "n_positions", default=0)
         learned = {"gpt2": positions, "opt": positions + 2}.get(self.family, 0)
         weight_format, weight_bytes, only_experts = self._weight_format()
-        tied = self.family in ("gpt2", "opt", "gemma", "gemma2", "lfm2")
-        return Shape(
+        other = None
+        if self.config.get("expert_dtype") == "fp4":
+            weight_format, weight_bytes, other = "mxfp4", None, weight_format
+        tied = self.family in ("gpt2", "opt", "gemma", "gemma2", "lfm2", *_PER_LAYER_INPUTS)
+        before, after = self._around(hidden, len(kinds))
+        lower = [f"layers of the kind {kind!r} ({count})" for kind, count in self.unknown_kinds.items()]
+        shape = Shape(
             name=self.name,
             family=self.family,
             hidden=hidden,
             vocab=self.number("vocab_size"),
             layers=layers,
+            before=before,
+            after=after,
+            other_format=other,
             tied=bool(self.config.get("tie_word_embeddings", self.config.get("tie_embedding", tied))),
             norm_bias=self.family in ("gpt2", "opt", "phi", "gpt_neox", "starcoder2"),
             position_parameters=learned * hidden,
@@ -312,8 +414,12 @@ class _Reader:
             weight_format=weight_format,
             weight_bytes=weight_bytes,
             only_experts=only_experts,
-            notes=tuple(self.notes),
         )
+        if left := self.config.left():
+            lower.append(f"the fields {', '.join(sorted(left))}")
+        if lower:
+            self.notes.append(f"not understood: {'; '.join(lower)}. Parameters, FLOPs and bytes are the least")
+        return replace(shape, lower_bound=bool(lower), notes=tuple(self.notes))
 
     def number(self, *fields: str, default: int | None = None, least: int = 1) -> int:
         """Value of the first of these fields that the config has, an integer of at least ``least``."""
@@ -336,7 +442,9 @@ class _Reader:
         return default
 
     def _refuse_other_kinds(self) -> None:
-        matching = [] if self.family in _HYBRID else [field for field in _OTHER_STATE if field in self.config]
+        listed = self.config.get("layer_types") or self.config.get("layers_block_type")
+        known = self.family in _HYBRID or listed
+        matching = [] if known else [field for field in _OTHER_STATE if field in self.config]
         if matching or self.config.get("is_encoder_decoder"):
             kind = ", ".join(matching) or "encoder-decoder"
             raise LlmprofError(
@@ -352,6 +460,12 @@ class _Reader:
         count = self.number("num_hidden_layers", "n_layer", default=len(listed) if listed else None)
         if self.family == "falcon_h1":
             return ["hybrid"] * count
+        if isinstance(ratios := config.get("compress_ratios"), list):
+            listed = [_COMPRESSED.get(ratio, f"compressed by {ratio}") for ratio in ratios[:count]]
+        if not listed and self.family in _PER_LAYER_INPUTS:
+            every = _PER_LAYER_INPUTS[self.family]
+            listed = ["sliding_attention" if (n + 1) % every else "full_attention" for n in range(count)]
+            listed[-1] = "full_attention" if self.family == "gemma4_text" else listed[-1]
         full = config.get("attn_layer_indices") or [] if self.family == "bamba" else config.get("full_attn_idxs")
         parts = config.get("linear_attn_config")
         if isinstance(parts, dict) and "full_attn_layers" in parts:
@@ -378,21 +492,71 @@ class _Reader:
             experts = kind in ("moe", "E")
             feed_forward = self._feed_forward(hidden, experts=experts) if experts or kind in ("mlp", "-") else None
             if not (recurrent or attention or feed_forward):
-                raise LlmprofError(f"layer {n} of {self.name} is of the kind {kind!r}", expected="one of M, -, * and E")
+                self._unknown(kind)
             return Layer(attention, feed_forward, 1, recurrent)
-        feed_forward = self._feed_forward(hidden, experts=self._has_experts(n))
-        if self.family not in _HYBRID:
-            return Layer(self._attention(hidden, n), feed_forward, self._norms())
-        if kind not in _LINEAR | _FULL:
-            expected = "linear_attention or full_attention"
-            raise LlmprofError(f"layer {n} of {self.name} is of the kind {kind!r}", expected=expected)
+        shares = self._shares(n)
+        feed_forward = self._feed_forward(hidden, n, experts=self._has_experts(n), wide=shares)
         both = self.family == "falcon_h1"
-        attention = self._attention(hidden, n) if both or kind in _FULL else None
-        recurrent = self._recurrent(hidden) if both or kind in _LINEAR else None
-        return Layer(attention, feed_forward, 2, recurrent)
+        attention = self._attention(hidden, n, kind) if both or kind in _FULL else None
+        linear = kind in _LINEAR and self.family in _HYBRID
+        recurrent = self._recurrent(hidden) if both or linear else None
+        if attention is None and recurrent is None:
+            self._unknown(kind)
+        norms = {"gemma2": 4, "gemma3_text": 4, "gemma3n_text": 4, "gemma4_text": 4, "phi": 1}.get(self.family, 2)
+        if self.family == "gemma4_text" and feed_forward.experts:
+            norms = 7
+        return Layer(attention, feed_forward, norms, recurrent, tuple(self._extras(hidden, feed_forward)))
 
-    def _norms(self) -> int:
-        return {"gemma2": 4, "gemma3_text": 4, "phi": 1}.get(self.family, 2)
+    def _unknown(self, kind: str) -> None:
+        self.unknown_kinds[kind] = self.unknown_kinds.get(kind, 0) + 1
+
+    def _shares(self, n: int) -> bool:
+        """Whether a layer reads the keys and values of an earlier one."""
+        if self.family not in _PER_LAYER_INPUTS:
+            return False
+        return n >= self.number("num_hidden_layers") - self.number("num_kv_shared_layers", default=0) > 0
+
+    def _extras(self, hidden: int, fed: FeedForward) -> Iterator[Extra]:
+        """Work of a layer on the residual stream: of Gemma 3n and 4, and DeepSeek-V4's hyper-connections."""
+        if self.family == "deepseek_v4":
+            streams = self.number("hc_mult", default=4)
+            mixed = (2 + streams) * streams
+            # both halves of the layer collapse the streams into one, and mix them with their result
+            yield Extra("hyper_connections", 2 * mixed * streams * hidden, 2 * (mixed + 3),
+                        2 * streams * streams * hidden, 4 * streams * hidden)  # fmt: skip
+        if self.family == "gemma3n_text":
+            streams = self.number("altup_num_inputs", default=4)
+            coefficients = streams**3 + streams**2
+            # the router runs before and behind the layer; predicting mixes all streams
+            yield Extra("altup", streams * hidden + coefficients, 2 * hidden, (streams + streams**2) * hidden,
+                        4 * streams * hidden)  # fmt: skip
+            yield Extra("laurel", 2 * hidden * self.number("laurel_rank", default=64), hidden, 0, 2 * hidden)
+        if width := self._input_width():
+            yield Extra("per_layer_input", 2 * hidden * width, hidden, 0, 2 * hidden)
+        if self.family == "gemma4_text" and fed.experts:
+            yield Extra("router_scales", 0, hidden + fed.experts)
+
+    def _input_width(self) -> int:
+        if self.family not in _PER_LAYER_INPUTS:
+            return 0
+        return self.number("hidden_size_per_layer_input", default=0)
+
+    def _around(self, hidden: int, layers: int) -> tuple[tuple[Extra, ...], tuple[Extra, ...]]:
+        """Work on the residual stream before the first and behind the last layer."""
+        before, after = [], []
+        if width := self._input_width() * layers:
+            rows = self.number("vocab_size_per_layer_input", default=self.number("vocab_size"))
+            before.append(Extra("per_layer_embedding", table=rows * width, row=width))
+            before.append(Extra("per_layer_projection", hidden * width, width // layers, 0, width))
+        if self.family == "gemma3n_text":
+            streams = self.number("altup_num_inputs", default=4)
+            more = (streams - 1) * hidden
+            before.append(Extra("altup_projections", more * hidden, 0, 0, more))
+            after.append(Extra("altup_projections_back", more * hidden, 0, 0, more))
+        if self.family == "deepseek_v4":
+            streams = self.number("hc_mult", default=4)
+            after.append(Extra("hyper_head", streams**2 * hidden, streams + 1, 0, streams * hidden))
+        return tuple(before), tuple(after)
 
     def _recurrent(self, hidden: int) -> Recurrent:
         """Mixer of a layer that has no attention, or has it beside attention."""
@@ -444,7 +608,7 @@ class _Reader:
             "mamba2", heads, groups, state, inner // heads, projected, channels, taps, 0, small, state_format
         )
 
-    def _window(self, n: int) -> int | None:
+    def _window(self, n: int, kind: str) -> int | None:
         if self.family == "llama4_text":
             every = self.number("no_rope_layer_interval", default=4)
             local = self.config.get("no_rope_layers") or []
@@ -456,6 +620,8 @@ class _Reader:
         kinds = self.config.get("layer_types")
         if isinstance(kinds, list) and n < len(kinds):
             return window if kinds[n] == "sliding_attention" else None
+        if self.family in _PER_LAYER_INPUTS:
+            return window if kind == "sliding_attention" else None
         if self.family == "gpt_oss":
             return None if n % 2 else window
         if self.family == "gemma2":
@@ -466,18 +632,23 @@ class _Reader:
             return window if n >= int(self.config.get("max_window_layers", 0)) else None
         return window
 
-    def _attention(self, hidden: int, n: int) -> Attention:
+    def _attention(self, hidden: int, n: int, kind: str = "attention") -> Attention:
         heads = self.number("num_attention_heads", "n_head")
+        if self.family == "deepseek_v4":
+            return self._compressed(heads, kind)
         bias_default = self.family in ("qwen2", "qwen2_moe", "gpt2", "phi", "gpt_neox", "gpt_oss")
         bias = bool(self.config.get({"starcoder2": "use_bias", "opt": "enable_bias"}.get(self.family, "attention_bias"),
                                     bias_default or self.family in ("opt", "starcoder2")))  # fmt: skip
         if self.config.get("kv_lora_rank"):
             nope, rope = self.number("qk_nope_head_dim"), self.number("qk_rope_head_dim")
             q_rank, kv_rank = self.number("q_lora_rank", default=0), self.number("kv_lora_rank")
+            indexers = self.config.get("indexer_types") or []
+            own = n >= len(indexers) or indexers[n] != "shared"  # else it attends to the choice of an earlier layer
             return Attention(
                 heads, heads, nope + rope, self.number("v_head_dim"), norm_parameters=q_rank + kv_rank,
                 bias_qkv=bias, bias_out=bias, q_rank=q_rank, kv_rank=kv_rank, rope_dim=rope,
-                index_heads=self.number("index_n_heads", default=0), index_dim=self.number("index_head_dim", default=0),
+                index_heads=own * self.number("index_n_heads", default=0),
+                index_dim=own * self.number("index_head_dim", default=0),
                 top_k=self.number("index_topk", default=0) or None,
             )  # fmt: skip
         if "head_dim" not in self.config and hidden % heads:
@@ -487,23 +658,53 @@ class _Reader:
             )
         dim = self.number("head_dim", default=hidden // heads)
         kv_heads = self.number("num_key_value_heads", default=heads)
+        whole = self.family == "gemma4_text" and kind == "full_attention"
+        tied = whole and bool(self.config.get("attention_k_eq_v"))
+        if whole:
+            dim = self.number("global_head_dim", default=512)
+            kv_heads = self.number("num_global_key_value_heads", default=kv_heads) if tied else kv_heads
         if heads % kv_heads:
             raise LlmprofError(
                 f"the config of {self.name} has {heads} heads and {kv_heads} heads of keys and values",
                 expected="a number of heads that is a multiple of the heads of keys and values",
             )
-        normed = self.family.startswith(("qwen3", "gemma3")) or self.family == "lfm2"
+        normed = self.family.startswith(("qwen3", "gemma3", "gemma4")) or self.family == "lfm2"
         normed = normed or (self.family == "glm4_moe" and bool(self.config.get("use_qk_norm")))
-        norms = 2 * dim if normed else 0
+        shares = self._shares(n)
+        norms = (1 if shares else 2) * dim if normed else 0
         if self.family in ("olmoe", "olmo2", "minimax_m2"):
             norms = (heads + kv_heads) * dim
         out_bias = bias and self.family not in ("qwen2", "qwen2_moe", "glm4_moe")
         gated, sinks = self.family in _GATED_DELTA, self.family == "gpt_oss"
-        window = self._window(n)
-        return Attention(heads, kv_heads, dim, dim, window, bias, out_bias, norms, gated=gated, sinks=sinks)
+        window = self._window(n, kind)
+        return Attention(
+            heads, kv_heads, dim, dim, window, bias, out_bias, norms, gated=gated, sinks=sinks, shared=shares,
+            tied_values=tied,
+        )  # fmt: skip
 
-    def _feed_forward(self, hidden: int, *, experts: bool) -> FeedForward:
+    def _compressed(self, heads: int, kind: str) -> Attention:
+        """Attention of DeepSeek-V4: one head of keys that are the values, a window, compressed entries behind it."""
+        number, dim, q_rank = self.number, self.number("head_dim"), self.number("q_lora_rank")
+        rates = {kind: rate for rate, kind in _COMPRESSED.items()} | dict(self.config.get("compress_rates") or {})
+        choosing = kind == "compressed_sparse_attention"
+        index_heads, index_dim, top_k = (
+            number(field) if choosing else 0 for field in ("index_n_heads", "index_head_dim", "index_topk")
+        )
+        return Attention(
+            heads, 1, dim, dim, number("sliding_window"), norm_parameters=q_rank + dim, q_rank=q_rank, sinks=True,
+            rope_dim=number("qk_rope_head_dim", default=dim // 8), index_heads=index_heads, index_dim=index_dim,
+            top_k=top_k or None, compress=rates[kind], out_groups=number("o_groups"), out_rank=number("o_lora_rank"),
+        )  # fmt: skip
+
+    def _feed_forward(self, hidden: int, n: int = 0, *, experts: bool, wide: bool = False) -> FeedForward:
         number = self.number
+        if self.family == "gemma4_text" and self.config.get("enable_moe_block"):
+            inner, count, active = (number(f) for f in ("moe_intermediate_size", "num_experts", "top_k_experts"))
+            return FeedForward(inner, experts=count, active=active, shared_inner=number("intermediate_size"))
+        if isinstance(sizes := self.config.get("intermediate_size"), list):
+            if len(sizes) != number("num_hidden_layers"):
+                raise LlmprofError(f"the config of {self.name} names {len(sizes)} inner sizes", expected="one a layer")
+            return FeedForward(int(sizes[n]))
         count = number("num_experts", "num_local_experts", "n_routed_experts", default=0)
         gated = self.family not in ("phi", "gpt2", "opt", "gpt_neox", "starcoder2", "nemotron_h")
         bias = bool(self.config.get("mlp_bias", not gated and self.config.get("use_bias", self.family != "nemotron_h")))
@@ -523,6 +724,8 @@ class _Reader:
         dense = ("intermediate_size_mlp",) if self.family == "llama4_text" else ()
         dense = ("shared_intermediate_size",) if self.family == "granitemoehybrid" else dense
         inner = number(*dense, "block_ff_dim", "intermediate_size", "ffn_dim", "n_inner", default=4 * hidden)
+        if wide and self.config.get("use_double_wide_mlp"):
+            inner *= 2
         if self.family not in ("gpt2", "opt", "lfm2") and "intermediate_size" not in self.config:
             number("intermediate_size")
         if self.family == "lfm2" and self.config.get("block_auto_adjust_ff_dim", True):

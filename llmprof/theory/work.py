@@ -31,12 +31,13 @@ of the indexer, 2 H d FLOPs a pair, and attends to the best ``top_k``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from llmprof.theory.plan import BYTES, Batch, Plan, Requests
-from llmprof.theory.shapes import Attention, FeedForward, Layer, Recurrent, Shape
+from llmprof.theory.shapes import Attention, Extra, FeedForward, Layer, Recurrent, Shape
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ class _Step:
         yield self._moving("embedding", self.tokens * width * self.plan.high_bytes + 8 * self.tokens, self.hidden_bytes)
         if width != hidden:
             yield self._projection("project_in", width, hidden, stage="embedding")
+        yield from self._extras(self.shape.before)
         yield from self._all_reduce()
 
     def layer(self, layer: Layer) -> Iterator[Operator]:
@@ -134,10 +136,25 @@ class _Step:
         if layer.feed_forward is not None:
             yield from self._feed_forward(layer.feed_forward)
             yield from self._all_reduce()
+        yield from self._extras(layer.extras)
+
+    def _extras(self, extras: tuple[Extra, ...]) -> Iterator[Operator]:
+        """Work on the residual stream, which every rank does whole."""
+        for one in extras:
+            read = self.tokens * (one.moved * self.act + one.row * self.plan.high_bytes)
+            yield self._moving(
+                one.component,
+                read,
+                self.tokens * (one.moved + one.row) * self.act,
+                stage="embedding" if one.table else "residual",
+                flops=2 * self.tokens * (one.weights + one.more),
+                weight_bytes=(one.weights + one.small) * self.plan.high_bytes,
+            )
 
     def after(self, all_logits: bool) -> Iterator[Operator]:
         """Operators after the last layer: norm, output projection, sampling."""
         shape, plan, act, width = self.shape, self.plan, self.act, self.shape.embedding_width
+        yield from self._extras(shape.after)
         if shape.final_norm:
             yield replace(self._norm("final_norm", 1), stage="final_norm")
         if width != shape.hidden:
@@ -156,18 +173,20 @@ class _Step:
     def _attention(self, a: Attention) -> Iterator[Operator]:
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
         heads, kv_heads = a.heads / plan.tp, max(a.kv_heads / plan.tp, 1)
-        if a.latent:
-            yield from self._latent(a)
+        if a.latent or a.out_rank:
+            yield from self._latent(a) if a.latent else self._compressed(a)
             return
         query, key, value = heads * a.head_dim, kv_heads * a.head_dim, kv_heads * a.value_dim
         gate = query if a.gated else 0
-        yield self._linear("qkv_proj", hidden, query + gate + key + value)
+        made = 0 if a.shared else key if a.tied_values else key + value
+        yield self._linear("qkv_proj", hidden, query + gate + made)
         # compiled engines fuse the norms of queries and keys with the rotation: one pass over both
         if kernels := bool(a.norm_parameters) + (self.shape.family not in ("gpt2", "opt")):
-            moved = t * (query + key) * act
+            moved = t * (query + (0 if a.shared else key)) * act
             yield self._moving("rope", moved, moved, kernels=kernels, fusable=True)
         cache = BYTES[plan.kv_cache] * (key + value)
-        yield self._cached(key + value)
+        if not a.shared:
+            yield self._cached(key + value)
         pairs = sum(self._pairs(part, a.window) for part in self.batch)
         old = sum(part.keys(a.window) - part.tokens for part in self.batch)
         yield self._moving(
@@ -276,6 +295,77 @@ class _Step:
             )
         yield self._linear("o_proj", heads * a.value_dim, hidden)
 
+    def _compressed(self, a: Attention) -> Iterator[Operator]:
+        """Attention to a window and, beyond it, to entries that stand for several tokens; keys are the values.
+
+        Every rank makes the keys, the entries and the choice of entries; the rest is split by heads.
+        """
+        plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
+        heads, dim = a.heads / plan.tp, a.head_dim
+        yield self._linear("qkv_a_proj", hidden, a.q_rank + dim, stage="qkv_proj")
+        moved = t * (a.q_rank + dim) * act
+        yield self._moving("qk_norm", moved, moved, stage="norm")
+        yield self._linear("q_b_proj", a.q_rank, heads * dim, stage="qkv_proj")
+        moved = t * (heads + 1) * dim * act
+        yield self._moving("rope", moved, moved, fusable=True)
+        yield self._cached(dim)
+        chosen = kept = made = 0.0
+        if a.compress:
+            made = t / a.compress
+            yield self._projection("compressor", hidden, 2 * a.entry_width, stage="qkv_proj")
+            written = made * dim * BYTES[plan.kv_cache]
+            yield self._moving(
+                "compress", 2 * t * a.entry_width * act, 0.0, stage="kv_cache_write", kv_write_bytes=written
+            )
+            if a.index_heads:
+                yield from self._entry_indexer(a, made)
+            chosen = sum(self._entries(part, a.compress, a.top_k) for part in self.batch)
+            # a step reads an entry once for all queries of a request
+            most = [part.query * (a.top_k or math.inf) for part in self.batch]
+            kept = sum(
+                part.count * min(part.context // a.compress, reach)
+                for part, reach in zip(self.batch, most, strict=True)
+            )
+        pairs = sum(self._pairs(part, a.window) for part in self.batch)
+        old = sum(part.keys(a.window) - part.tokens for part in self.batch)
+        cache = dim * BYTES[plan.kv_cache]
+        yield self._moving(
+            "attention",
+            t * heads * dim * act + t * cache,
+            t * heads * dim * act,
+            flops=4 * heads * dim * (pairs + chosen),
+            kv_read_bytes=(max(old, 0) + kept) * cache,
+            kernels=2,
+            tiles=self.requests,
+        )
+        grouped = self._linear("o_a_proj", heads * dim, a.out_rank, stage="o_proj")
+        width = a.out_groups / plan.tp * a.out_rank
+        yield replace(grouped, output_bytes=t * width * act)
+        yield self._linear("o_b_proj", width, hidden, stage="o_proj")
+
+    def _entry_indexer(self, a: Attention, made: float) -> Iterator[Operator]:
+        """Choice of the compressed entries that a query attends to."""
+        act, t, width = self.act, self.tokens, a.index_heads * a.index_dim
+        yield self._linear("index_q_proj", a.q_rank, width, stage="indexer")
+        yield self._projection("index_k_proj", self.shape.hidden, 4 * a.index_dim + a.index_heads, stage="indexer")
+        pairs = sum(self._entries(part, a.compress, None) for part in self.batch)
+        cache = a.index_dim * BYTES[self.plan.kv_cache]
+        yield self._moving(
+            "index_scores",
+            t * (width + 4 * a.index_dim + a.index_heads) * act,
+            4 * pairs,
+            stage="indexer",
+            flops=2 * width * pairs,
+            kv_read_bytes=sum(part.count * (part.context // a.compress) for part in self.batch) * cache,
+            kv_write_bytes=made * cache,
+        )
+        yield self._moving("index_top_k", 4 * pairs, 4 * min(t * (a.top_k or 0), pairs), stage="top_k")
+
+    def _entries(self, part: Requests, rate: int, most: int | None) -> float:
+        if self.causal:
+            return part.entries(rate, most)
+        return part.tokens * min(part.context // rate, most or math.inf)
+
     def _indexer(self, a: Attention) -> Iterator[Operator]:
         """Choice of the tokens that sparse attention reads; every rank scores all of them."""
         if not a.index_heads:
@@ -334,7 +424,8 @@ class _Step:
             shared = hidden * f.shared_inner / plan.tp * (columns + 1)
             moved = self.hidden_bytes + t * f.shared_inner / plan.tp * (columns + 1) * act
             flops = 2 * t * shared + (2 * t * hidden if f.shared_gate else 0)
-            work = {"math": plan.math, "weight_bytes": shared * plan.low_bytes, "kernels": 3}
+            each, product = plan.stored(self.shape, "shared_experts")
+            work = {"math": product, "weight_bytes": shared * each, "kernels": 3}
             yield self._moving("shared_experts", moved, moved, flops=flops, **work)
 
     def _moving(self, component: str, read: float, written: float, **work: Any) -> Operator:
@@ -357,9 +448,8 @@ class _Step:
     def _linear(self, component: str, inputs: float, outputs: float, **work: Any) -> Operator:
         """Projection in a layer, whose weights have the low precision of a quantized model."""
         whole = self._projection(component, inputs, outputs, **work)
-        if not self.shape.quantizes(whole.stage):
-            return whole
-        return replace(whole, math=self.plan.math, weight_bytes=inputs * outputs * self.plan.low_bytes)
+        each, product = self.plan.stored(self.shape, whole.stage)
+        return replace(whole, math=product, weight_bytes=inputs * outputs * each)
 
     def _projection(
         self, component: str, inputs: float, outputs: float, *, tokens: float | None = None, stage: str | None = None

@@ -1,10 +1,11 @@
 import json
+from pathlib import Path
 
 import pytest
 
 from llmprof.errors import LlmprofError
 from llmprof.theory import catalog, shape
-from llmprof.theory.memory import active, total, weight_bytes
+from llmprof.theory.memory import active, kv_bytes_per_token, total, weight_bytes
 from llmprof.theory.plan import Plan
 
 
@@ -71,8 +72,6 @@ def test_a_bad_config_says_what_is_wrong(changes, said):
     ("name", "changes", "said"),
     [
         ("Nemotron-H-8B-Base-8K", {"hybrid_override_pattern": "M-M*"}, "kinds of 4 layers and has 52"),
-        ("Nemotron-H-8B-Base-8K", {"hybrid_override_pattern": "M-M*" * 12 + "M-MX"}, "layer 51 .* is of the kind 'X'"),
-        ("granite-4.0-h-small", {"layer_types": ["mamba"] * 39 + ["retention"]}, "layer 39 .* is of the kind"),
         ("Qwen3-Next-80B-A3B", {"linear_num_value_heads": None}, "no linear_num_value_heads"),
         ("Falcon-H1-7B-Base", {"mamba_n_heads": 7}, "7 heads for 3072 channels"),
         ("Qwen3-8B", {"ssm_state_size": 128}, "ssm_state_size"),
@@ -99,6 +98,87 @@ def test_a_pattern_is_read_as_each_family_writes_it():
     full = [n + 1 for n, kind in enumerate(kimi.pop("layer_types")) if kind == "full_attention"]
     parts = {"full_attn_layers": full, "num_heads": 32, "head_dim": 128, "short_conv_kernel_size": 4}
     assert shape(kimi | {"linear_attn_config": parts}).layers == shape("Kimi-Linear-48B-A3B").layers
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "said", "least"),
+    [
+        ("Nemotron-H-8B-Base-8K", {"hybrid_override_pattern": "M-M*" * 12 + "M-MX"}, "'X' (1)", None),
+        ("granite-4.0-h-small", {"layer_types": ["mamba"] * 39 + ["retention"]}, "'retention' (1)", None),
+        # four layers without attention: 32 + 8 + 8 heads of 128 each, the output, the norms of queries and keys
+        ("Qwen3-8B", {"layer_types": ["attention"] * 32 + ["mystery"] * 4}, "'mystery' (4)",
+         4 * (4096 * 128 * (32 + 16) + 4096 * 4096 + 2 * 128)),
+        ("Qwen3-8B", {"gabor_rank": 64, "use_gabor": True, "gabor_bias": False}, "gabor_rank, use_gabor", 0),
+        ("DeepSeek-V4-Flash", {"compress_ratios": [0] * 42 + [16]}, "'compressed by 16' (1)", None),
+    ],
+)  # fmt: skip
+def test_what_is_not_understood_is_named_and_the_rest_is_the_least(name, changes, said, least):
+    read = shape(catalog.config_of(name) | changes)
+    assert read.lower_bound
+    assert said in read.notes[-1]
+    assert "gabor_bias" not in read.notes[-1]
+    if least is not None:
+        assert total(read) == total(shape(name)) - least
+
+
+def test_configs_of_the_catalogue_are_understood_whole():
+    assert not [name for name in catalog.names() if shape(name).notes]
+
+
+def test_pages_say_how_many_published_models_there_are():
+    published = len([name for name in catalog.names() if not name.startswith("tiny")])
+    root = Path(__file__).parents[2]
+    for page, said in (
+        ("README.md", f"{published} published models"),
+        ("README.zh-CN.md", f"{published} 个已发布的模型"),
+        ("docs/theory.md", f"all {published} published models"),
+        ("CHANGELOG.md", f"{published} published models"),
+    ):
+        assert said in (root / page).read_text(encoding="utf-8").replace("\n", " "), page
+
+
+def test_layers_of_gemma_4_share_keys_and_differ_in_heads():
+    read = shape("gemma-4-E2B")
+    first, last = read.layers[0], read.layers[34]
+    # the last 20 layers read the keys and values of layers before them, and their feed-forward part is twice as wide
+    assert [layer.attention.shared for layer in read.layers] == [False] * 15 + [True] * 20
+    assert (first.feed_forward.inner, last.feed_forward.inner) == (6144, 12288)
+    assert (first.attention.head_dim, first.attention.window) == (256, 512)
+    assert (last.attention.head_dim, last.attention.window) == (512, None)
+    # 12 layers of 512 tokens, and three whole ones of heads twice as large; one head of keys and values
+    assert kv_bytes_per_token(read, Plan(), context=1024) == (12 / 2 * 512 + 3 * 1024) * 2
+    assert kv_bytes_per_token(read, Plan(tp=2), context=1024) == (12 / 2 * 512 + 3 * 1024) * 2
+    mixed = shape("gemma-4-26B-A4B").layers[5]
+    assert (mixed.attention.kv_heads, mixed.attention.tied_values, mixed.norms) == (2, True, 7)
+    assert (mixed.feed_forward.shared_inner, mixed.feed_forward.active) == (2112, 8)
+
+
+def test_only_some_layers_of_sparse_attention_may_choose():
+    indexers = ["full"] * 3 + ["full", "shared", "shared", "shared"] * 18 + ["full", "shared", "shared"]
+    read = shape(catalog.config_of("GLM-5") | {"indexer_types": indexers})
+    whole = shape("GLM-5").layers[0].attention
+    each = whole.q_rank * 32 * 128 + 6144 * (128 + 32) + 2 * 128
+    assert total(shape("GLM-5")) - total(read) == indexers.count("shared") * each
+    assert {layer.kind for layer in read.layers} == {"sparse_attention"}
+
+
+def test_inner_sizes_may_differ_by_layer():
+    config = catalog.config_of("gemma-3n-E2B")
+    config["intermediate_size"][3] += 8
+    assert total(shape(config)) - total(shape("gemma-3n-E2B")) == 3 * 2048 * 8
+    with pytest.raises(LlmprofError, match="29 inner sizes"):
+        shape(config | {"intermediate_size": config["intermediate_size"][1:]})
+
+
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    # parameters of the checkpoint in its formats: experts of 4 or 8 bits with scales, the other projections FP8
+    [("DeepSeek-V4-Flash", 156), ("Kimi-K2-Instruct", 1029), ("MiniMax-M2", 230), ("DeepSeek-V3.2", 675)],
+)
+def test_published_formats_give_the_size_of_the_checkpoint(name, gigabytes):
+    read = shape(name)
+    plan = Plan(weights=read.weight_format, weight_bytes=read.weight_bytes)
+    assert weight_bytes(read, plan) / 1e9 == pytest.approx(gigabytes, rel=0.01)
 
 
 def test_bad_files_are_refused(tmp_path):

@@ -26,6 +26,17 @@ def test_tokens_of_a_step_and_its_least_time():
     assert found["speedup"][0] == 1
 
 
+def test_a_draft_of_qwen35_is_its_layer_of_whole_attention():
+    # its head of multi-token prediction attends to all tokens, whatever three of four layers of the model do
+    options = {"tp_size": 8, "dtype": "bf16"}
+    short, long = (
+        speculate("Qwen3.5-397B-A17B", "H200", acceptance=0.8, draft="mtp", most=1, seq_len=n, **options)["draft_s"][1]
+        for n in (1000, 101_000)
+    )
+    # one rank of eight keeps a head of keys and one of values, 256 numbers each
+    assert long - short == pytest.approx(100_000 * 2 * 256 * 2 / 4.8e12, rel=0.05)
+
+
 def test_what_is_always_right_or_never():
     every, never = (speculate("Qwen3-8B", "H200", acceptance=a, most=2) for a in (1, 0))
     assert every["tokens_per_step"].to_list() == [1, 2, 3]

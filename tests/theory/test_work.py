@@ -187,6 +187,47 @@ def test_sparse_attention_scores_all_keys_and_attends_to_the_best():
         assert one("DeepSeek-V3.2", batch, "attention").flops == 2 * 128 * (576 + 512) * 2 * attended
 
 
+def test_compressed_attention_reads_a_window_and_entries_of_several_tokens():
+    # DeepSeek-V4-Flash, two requests of 10,000 tokens: 128 in the window; 78 entries of 128 tokens, or the best 512 of
+    # 2,500 entries of 4 tokens; 64 heads of 512, keys are values
+    batch = decode(2, 10_000)
+    _, inside, _ = places(shape("DeepSeek-V4-Flash"), batch, Plan())
+    found = {layer.kind: {o.component: o for o in parts} for layer, parts in inside.items()}
+    for kind, entries in (("sliding_attention", 0), ("compressed_attention", 78), ("sparse_attention", 512)):
+        attention = found[kind]["attention"]
+        assert attention.flops == 2 * 64 * 4 * 512 * (128 + entries)
+        assert attention.kv_read_bytes == 2 * (127 + entries) * 512 * 2
+    sparse = found["sparse_attention"]
+    assert sparse["index_scores"].flops == 2 * 2 * 64 * 128 * 2500
+    assert sparse["o_a_proj"].flops == 2 * 2 * 64 * 512 * 1024
+    assert sparse["o_b_proj"].flops == 2 * 2 * 8 * 1024 * 4096
+    assert not {"index_scores", "compressor"} & set(found["sliding_attention"])
+    # both halves of a layer: 24 numbers from four streams, and four streams mixed
+    assert sparse["hyper_connections"].flops == 2 * 2 * 2 * (24 * 4 * 4096 + 16 * 4096)
+
+
+def test_entries_that_a_query_sees():
+    # positions 1 to 9 with entries of 4 tokens: 0 0 0 1 1 1 1 2 2
+    assert Requests(1, 9, 9).entries(4) == 8
+    assert Requests(2, 2, 9).entries(4) == 2 * 4
+    assert Requests(1, 9, 9).entries(4, 1) == 6
+    assert Requests(1, 3, 3).entries(4) == 0
+
+
+def test_per_layer_inputs_are_looked_up_and_multiplied():
+    batch = decode(3, 50)
+    # Gemma 4 E2B: 35 layers of 256 numbers a token from a table, and a projection to as many
+    assert one("gemma-4-E2B", batch, "per_layer_embedding").input_bytes == 3 * 35 * 256 * 2
+    assert one("gemma-4-E2B", batch, "per_layer_projection").flops == 2 * 3 * 1536 * 35 * 256
+    assert one("gemma-4-31B", batch, "qkv_proj").flops == 2 * 3 * 5376 * (32 + 2 * 16) * 256
+    _, inside, _ = places(shape("gemma-4-31B"), batch, Plan())
+    # whole layers: 32 heads of 512, 4 of keys, and no matrix of values
+    assert {o.flops for parts in inside.values() for o in parts if o.component == "qkv_proj"} == {
+        2 * 3 * 5376 * (32 + 2 * 16) * 256,
+        2 * 3 * 5376 * (32 + 4) * 512,
+    }
+
+
 def test_a_block_of_one_kind_has_the_stages_of_that_kind_alone():
     read = shape("Nemotron-H-8B-Base-8K")
     _, inside, _ = places(read, decode(1, 10), Plan())

@@ -60,6 +60,7 @@ def _named(trace: Trace) -> pl.DataFrame:
     distinct = distinct.with_columns(
         own_role=pl.Series([w.role for w in works], dtype=pl.String),
         own_block=pl.Series([w.block or a for w, a in zip(works, around, strict=True)], dtype=pl.String),
+        encodes=pl.col("module").str.contains(operators.ENCODER),
         is_block=pl.Series([w.block is not None for w in works], dtype=pl.Boolean),
         generic=pl.Series([w.generic for w in works], dtype=pl.Boolean),
         looks_like_layer=pl.col("module").str.contains(operators.LAYER_CLASS)
@@ -125,6 +126,7 @@ def _inherited(calls: pl.DataFrame) -> pl.DataFrame:
     row = pl.Series(range(calls.height), dtype=pl.UInt32)
     layered = calls["own_layer"].is_not_null()
     layer, role, block = calls["own_layer"], calls["own_role"], calls["own_block"]
+    encodes = calls["encodes"]
     root = pl.select(pl.when(parent.is_null()).then(row).forward_fill()).to_series()
     stack = pl.select(pl.when(layered).then(pl.when(calls["is_layer"]).then(parent).otherwise(root))).to_series()
     block_call = pl.select(pl.when(calls["is_block"]).then(row)).to_series()
@@ -140,6 +142,7 @@ def _inherited(calls: pl.DataFrame) -> pl.DataFrame:
             pl.when(down & block_call.is_null()).then(block_call.gather(parent)).otherwise(block_call)
         ).to_series()
         block = pl.select(pl.when(down & block.is_null()).then(block.gather(parent)).otherwise(block)).to_series()
+        encodes |= (here & encodes.gather(parent)).fill_null(value=False)
         inherits = down & role.is_null() & ~calls["is_block"] & ~calls["generic"]
         role = pl.select(pl.when(inherits).then(role.gather(parent)).otherwise(role)).to_series()
     frame = calls.with_columns(
@@ -147,6 +150,7 @@ def _inherited(calls: pl.DataFrame) -> pl.DataFrame:
         role=role,
         block=block,
         stack=stack,
+        encodes=encodes,
         block_call=block_call,
         generic=pl.col("generic") & role.is_null(),
     )
@@ -159,7 +163,7 @@ def _inherited(calls: pl.DataFrame) -> pl.DataFrame:
     frame = frame.with_columns(role=pl.when(routes).then(pl.lit("router")).otherwise("role"))
     return _around_layers(frame).select(
         "rank", "thread", "start_ns", "dur_ns", "name", "parent", "layer", "stack", "role", "block", "block_call",
-        "generic", "last_linear", "root", "first_layer_ns", "depth",
+        "generic", "last_linear", "root", "first_layer_ns", "encodes", "depth",
     )  # fmt: skip
 
 
@@ -181,7 +185,18 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     )
     placed = innermost(launched, calls, ["rank", "thread"], at="launch_start_ns", name="_call")
     placed = placed.filter(pl.col("_call").is_not_null())
-    kept = ("layer", "stack", "root", "role", "block", "block_call", "generic", "last_linear", "first_layer_ns")
+    kept = (
+        "layer",
+        "stack",
+        "root",
+        "role",
+        "block",
+        "block_call",
+        "generic",
+        "last_linear",
+        "first_layer_ns",
+        "encodes",
+    )
     placed = placed.select(
         "event",
         "launch_start_ns",
@@ -225,6 +240,7 @@ def _annotated(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
         generic="generic",
         last_linear=pl.lit(value=False),
         first_layer_ns=pl.lit(0, dtype=pl.Int64),
+        encodes=pl.col("path").str.contains(operators.ENCODER),
         before_layers=pl.lit(value=False),
     )
 

@@ -53,9 +53,16 @@ _COLLECTIVE = (
     r"\bhcom_|\bhccl|deep_ep::|internode::|intranode::(?:dispatch|combine)|"
     r"lamport(?:_style)?_|quickreduce|mscclpp|rccl|oneccl|symm_mem|SendRecv|"
     r"nvshmem(?:x|i)?_.*(?:put|get|barrier|transfer|signal)|\bpplx::|\ba2a_(?:dispatch|combine|push|scatter|tma)|"
+    r"moeA2A|\bEp(?:Dispatch|Combine)\w*Kernel|hybrid_ep::|nixl_ep::|"
     r"userbuffers_|"
     r"shm_(?:allreduce|all_gather|gather|send_tensor|recv_tensor)|c10d::|gloo:"
 )
+
+DISPATCH = r"^(?:\(anonymous namespace\)|[^(<])*(?:dispatch|get_dispatch_layout|SanitizeExpertIds)"
+"""Functions that send tokens to the ranks of their experts, by their own name, not that of an argument."""
+
+RETURN = r"^(?:\(anonymous namespace\)|[^(<])*combine"
+"""Functions that bring the results of experts back."""
 
 _RECURRENCE = (
     r"selective_scan|selective_state_update|_chunk_(?:scan|state|cumsum)_fwd|_state_passing_fwd|_bmm_chunk_fwd|"
@@ -65,6 +72,15 @@ _RECURRENCE = (
     r"_linear_attn_decode"
 )
 """Kernels of state-space and linear-attention layers, which take the place of attention."""
+
+LORA = r"lora_(?:shrink|expand)|(?:^|[^a-z])[sb]gmv_|_lora_[ab]_kernel|moe_lora"
+"""Products with the two small matrices of an adapter: Punica's kernels, those of vLLM and of SGLang."""
+
+KV_TRANSFER = (
+    r"\blmc::|load_and_reshape_(?:multi_layer|flash)|(?:single|multi)_layer_kv_transfer|"
+    r"\btransfer_(?:page_head_)?kernel_impl|(?:^|[^a-z])swap_blocks"
+)
+"""Keys and values on their way between engines, or to and from another memory: LMCache, SGLang, vLLM."""
 
 _INDUCTOR: list[tuple[str, str]] = [
     (category, rf"^triton_(?:poi|red|per|for)_fused_{operators}")
@@ -86,7 +102,8 @@ KERNEL_PATTERNS: list[tuple[str, str]] = [
     *_INDUCTOR,
     *kernels.PATTERNS,
     ("collective", _COLLECTIVE),
-    ("copy", r"^memcpy"),
+    ("linear", LORA),
+    ("copy", rf"^memcpy|{KV_TRANSFER}"),
     ("fill", r"^memset"),
     (
         "other",
@@ -224,8 +241,8 @@ EMBEDDING = r"embedding|indexSelect|VocabParallel"
 SPLIT_K = r"splitKreduce|reduce_?split_?k|split_?k_?reduce|gemvNSP_reduce|_gemm_\w*reduce_kernel|PostGSU"
 """Kernels of the category linear that add up the parts of a GEMM that was split along its inner dimension."""
 
-GEMM_HELPERS = rf"{SPLIT_K}|compute\w*Offsets"
-"""Kernels of the category linear that finish or prepare another GEMM."""
+GEMM_HELPERS = rf"{SPLIT_K}|compute\w*Offsets|{LORA}"
+"""Kernels of the category linear that finish or prepare another GEMM, or add to its result."""
 
 _KINDS: list[tuple[str, str]] = [
     ("all_reduce", r"all_?reduce|cross_device_reduce|(?:one|two)_shot|quickreduce|multimem_all_reduce|lamport"),
@@ -248,7 +265,12 @@ _ALGORITHMS: list[tuple[str, str]] = [
     ("one_shot", r"one_shot"),
     ("two_shot", r"two_shot"),
     ("quickreduce", r"quickreduce"),
-    ("deepep", r"deep_ep|internode|intranode"),
+    ("hybrid_ep", r"hybrid_ep::"),
+    ("nixl_ep", r"nixl_ep::"),
+    ("deepep", r"deep_ep|internode(?:_ll)?::|intranode::"),
+    ("flashinfer_a2a", r"moeA2A"),
+    ("mori", r"\bEp(?:Dispatch|Combine)\w*Kernel"),
+    ("pplx", r"pplx::|\ba2a_"),
     ("shared_memory", r"shm_"),
 ]
 

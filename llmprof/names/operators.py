@@ -30,6 +30,12 @@ LAYER: Final = r"(?:^|\.)(?:layers?|h|blocks?|decoder_layers)[._](\d+)(?:\.|$)"
 SHARED: Final = r"rotary|rope"
 """Modules whose single object serves all layers: the number in their path is not the layer that calls them."""
 
+ENCODER: Final = (
+    r"(?i)(?:^|\.)(?:visual|vision\w*|image_encoder|audio\w*|speech_encoder)(?:\.|$)"
+    r"|(?:Vision|Visual|Siglip|Clip|Audio|Whisper)\w*(?:Transformer|Tower|Encoder|Model)$"
+)
+"""Modules that encode images or sound: paths, and classes of the outermost one."""
+
 SHARED_EXPERTS: Final = r"shared_?(?:experts?|mlp)"
 """Modules of experts that every token goes to; without chosen ones beside them they are a plain feed-forward part."""
 

@@ -43,6 +43,35 @@ REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgs
 FUSED_AR_NORM = "void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel_oneshot_lamport<(Pattern)1>"
 QUANT = "void per_token_group_quant_8bit_kernel<c10::BFloat16, c10::Float8_e4m3fn>"
 
+SHRINK, EXPAND = "_lora_shrink_kernel", "_lora_expand_kernel"
+ALL_TO_ALL = {
+    "DeepEP": (
+        ["void deep_ep::layout::get_dispatch_layout<256, 4, 2>(long const*)",
+         "void deep_ep::intranode::notify_dispatch<8>(int const*, int*)",
+         "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)"],
+        ["void deep_ep::intranode::cached_notify_combine<8>(void**, int*)",
+         "void deep_ep::intranode::combine<__nv_bfloat16, 8, 768, 4096>(__nv_bfloat16*)"],
+    ),
+    "DeepEP for decode": (
+        ["void deep_ep::internode_ll::dispatch<true, false, 7168>(void*)"],
+        ["void deep_ep::internode_ll::combine<7168, 9, 8>(void*)"],
+    ),
+    "FlashInfer": (
+        ["void flashinfer::moe_alltoall::moeA2APrepareDispatchKernel(int*)",
+         "void flashinfer::moe_alltoall::moeA2ADispatchKernel<8, false>(int const*, DispatchKernelPointers)",
+         "void flashinfer::moe_alltoall::moeA2ASanitizeExpertIdsKernel(int*)"],
+        ["void flashinfer::moe_alltoall::moeA2ACombineKernel<__nv_bfloat16, 8>(CombineKernelPointers)"],
+    ),
+    "MORI, whose arguments name both ways": (
+        ["void mori::moe::EpDispatchIntraNodeKernel<hip_bfloat16>(mori::moe::EpDispatchCombineArgs<hip_bfloat16>)"],
+        ["void mori::moe::EpCombineIntraNodeKernel<hip_bfloat16>(mori::moe::EpDispatchCombineArgs<hip_bfloat16>)"],
+    ),
+    "pplx": (
+        ["a2a_dispatch_send_kernel", "a2a_dispatch_recv_kernel"],
+        ["a2a_combine_send_kernel", "a2a_combine_recv_kernel"],
+    ),
+}  # fmt: skip
+
 BEFORE = ["_prepare_inputs_kernel", EMBEDDING]
 BEFORE_STAGES: list[tuple[int | None, str]] = [(None, "prepare_inputs"), (None, "embedding")]
 AFTER = [NORM, GATHER, GEMM, SAMPLE, ARGMAX]
@@ -188,6 +217,30 @@ LAYERS: dict[str, tuple[list[str], list[str]]] = {
         ["norm", "in_proj", "norm", "scan", "scan", "scan", "in_proj", "gate_norm", "out_proj", "norm", "gate_up_proj",
          "activation", "down_proj"],
     ),
+    "adapters beside every projection": (
+        [NORM, GEMM, SHRINK, EXPAND, ROPE, CACHE, ATTENTION, GEMM, SHRINK, EXPAND, NORM, GEMM, SHRINK, EXPAND, SILU,
+         GEMM, SHRINK, EXPAND],
+        ["norm", "qkv_proj", "lora", "lora", "rope", "kv_cache_write", "attention", "o_proj", "lora", "lora", "norm",
+         "gate_up_proj", "lora", "lora", "activation", "down_proj", "lora", "lora"],
+    ),
+    "adapters of SGLang, whose names end in the word of a GEMM": (
+        [NORM, GEMM, "_sgemm_lora_a_kernel", "_qkv_lora_b_kernel", ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM,
+         "_sgemm_lora_a_kernel", "_sgemm_lora_b_kernel"],
+        ["norm", "qkv_proj", "lora", "lora", "rope", "kv_cache_write", "attention", "o_proj", "norm", "gate_up_proj",
+         "activation", "down_proj", "lora", "lora"],
+    ),
+    "adapters of experts": (
+        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "topkGating", "fused_moe_kernel",
+         "_fused_moe_lora_kernel", SILU, "fused_moe_kernel", "_fused_moe_lora_kernel", "moe_sum_kernel"],
+        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "router", "experts",
+         "lora", "activation", "experts", "lora", "combine"],
+    ),
+    **{f"experts on many ranks: {engine}": (
+        [NORM, GEMM, ROPE, CACHE, ATTENTION, GEMM, NORM, GEMM, "topkGating", *sends, "m_grouped_gemm_masked", SILU,
+         "m_grouped_gemm_masked", *returns],
+        ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "router", "router",
+         *["expert_dispatch"] * len(sends), "experts", "activation", "experts", *["combine"] * len(returns)],
+    ) for engine, (sends, returns) in ALL_TO_ALL.items()},
     "a mixer without a feed-forward part": (
         [NORM, GEMM, "_causal_conv1d_update_kernel", "_selective_scan_update_kernel", NORM, GEMM],
         ["norm", "in_proj", "conv", "scan", "gate_norm", "out_proj"],
@@ -383,3 +436,69 @@ def test_ranks_and_steps_are_told_apart() -> None:
     for rank in (0, 1, 2):
         alone = attribute(trace.select(ranks=rank)).drop("event")
         assert alone.equals(attribute(trace).filter(pl.col("rank") == rank).drop("event"))
+
+
+SEES = [NORM, GEMM, ATTENTION, GEMM, NORM, GEMM, "void vllm::gelu_quick_kernel<c10::BFloat16>", GEMM]
+"""A layer of a vision tower: it keeps no keys."""
+
+
+@pytest.mark.parametrize("seen", [2, 4, 9])
+def test_a_vision_tower_before_the_language_model_is_an_encoder(seen: int) -> None:
+    # it may have fewer layers than the language model, as many, or more
+    found = places(["_patches_kernel", *SEES * seen, *forward(4)[1:]])
+    tower = 1 + len(SEES) * seen
+    assert found[:tower] == [(None, "encoder")] * tower
+    assert found[tower:] == [(None, "embedding"), *expected(DENSE_STAGES, 4), *AFTER_STAGES]
+
+
+def test_passes_that_keep_keys_or_sample_are_no_encoders() -> None:
+    # a model and its draft; the first one chooses tokens
+    found = places([*forward(4), *forward(2)[1:]])
+    assert {stage for layer, stage in found if layer is None} >= {"draft"}
+    assert "encoder" not in {stage for _, stage in found}
+    # an encoder alone, as of embeddings: its layers are the model's
+    alone = places([EMBEDDING, *SEES * 6, NORM])
+    assert "encoder" not in {stage for _, stage in alone}
+    assert {layer for layer, _ in alone} >= set(range(6))
+
+
+def test_a_module_that_sees_is_an_encoder_whatever_its_layers_are_called() -> None:
+    run, marks, at = [], [], 0
+    for tower, count, layer in (("visual.blocks", 3, SEES), ("language_model.model.layers", 2, DENSE)):
+        for n in range(count):
+            marks.append((f"{{'Module': '{tower}.{n}'}}", at - 8, 10 * len(layer)))
+            run += layer
+            at += 10 * len(layer)
+    trace = Trace(
+        {
+            "kernels": kernels(run),
+            "runtime": launches(kernels(run)),
+            "markers": pl.concat(
+                [labels([("execute_new_0_cached_4", -50, 10)]), labels(marks).with_columns(thread=1)], how="diagonal"
+            ),
+        }
+    )
+    found = attribute(trace)
+    assert found["stage"].to_list()[: 3 * len(SEES)] == ["encoder"] * (3 * len(SEES))
+    assert found["layer"].to_list() == [None] * (3 * len(SEES)) + [0] * len(DENSE) + [1] * len(DENSE)
+    assert found["reason"].to_list()[: 3 * len(SEES)] == ["encoder"] * (3 * len(SEES))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "void lmc::load_and_reshape_multi_layer_kernel<__nv_bfloat16, true>(__nv_bfloat16*)",
+        "void transfer_kernel_impl<&get_global_offset_lf, false>(void const*)",
+        "void swap_blocks_kernel(int*)",
+    ],
+)
+def test_keys_on_their_way_to_another_engine_have_a_stage_and_leave_layers_alone(name: str) -> None:
+    run = kernels(forward(3))
+    moved = kernels([(name, 40)], start=100, stream=20, first=500)
+    both = pl.concat([run, moved])
+    trace = Trace(
+        {"kernels": both, "runtime": launches(both), "markers": labels([("execute_new_0_cached_4", -50, 10)])}
+    )
+    found = attribute(trace)
+    assert found.filter(pl.col("stream") == 20).select("layer", "stage").rows() == [(None, "kv_transfer")]
+    assert found.filter(pl.col("stream") == 7)["layer"].drop_nulls().unique().to_list() == [0, 1, 2]

@@ -21,6 +21,7 @@ from llmprof.analyze.findings.work import SHORT_KERNEL_NS
 from llmprof.analyze.replay.what_if import change_of
 from llmprof.trace import Trace
 from tests.analyze.builders import (
+    ATTENTION,
     DENSE,
     EMBEDDING,
     GEMM,
@@ -28,6 +29,7 @@ from tests.analyze.builders import (
     NCCL_ALL_REDUCE,
     NORM,
     SAMPLE,
+    SILU,
     SPLIT_K,
     end,
     kernels,
@@ -550,6 +552,16 @@ def test_split_k() -> None:
     assert found["figure"] == 4 * 10_000
     assert found["share_of_time"] == pytest.approx(40 / 340)
     assert silent(together(QUIET), "split_k")
+
+
+def test_a_run_that_generates_nothing_is_told_nothing_of_decode() -> None:
+    # an embedding model: every step reads whole texts, keeps no keys and samples nothing
+    layer = [NORM, GEMM, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM]
+    run = decode([EMBEDDING, *layer * 6, NORM], pause=LONG, label="execute_context_4(512)_generation_0(0)")
+    found = findings(together(run))
+    assert found.height
+    said = [str(value) for row in found.select(cs.string()).iter_rows() for value in row]
+    assert not [text for text in said if "decode" in text.lower()]
 
 
 def test_drafting() -> None:

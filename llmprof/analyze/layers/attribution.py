@@ -53,19 +53,20 @@ def attribute(trace: Trace) -> pl.DataFrame:
         (null outside the layers). Stages inside a layer: norm, qkv_proj, rope, kv_cache_write, attention,
         o_proj, all_reduce, gate_up_proj, activation, down_proj, residual, for mixtures of experts router,
         expert_dispatch, experts, combine, shared_experts (those that every token goes to), for sparse attention
-        indexer (scores of keys) and top_k (their choice), and where a state space or linear attention takes the
-        place of attention in_proj, conv, scan, gate_norm, out_proj. In models where only some of these have a
-        feed-forward part, that part is a layer of its own (Nemotron-H). Outside: prepare_inputs, embedding,
-        final_norm, lm_head, sampling, draft, copy, other, and the kind of a collective. An event that only
-        prepares the next one (a cleared workspace, the quantization of a GEMM's input) has the stage of that
-        event. The confidence is 1 if the end of the layer follows from its activation or experts and its number
-        of GEMMs is that of most layers of the rank, 0.8 if this number differs, and 0.5 if the end was taken
-        from other layers. A layer's events before its attention have the confidence of the end before them.
-        ``evidence`` of the stage is module (the launch was in it; the layer is then the module's, too),
-        operator, metadata (of a copy), name (of the kernel) or position (its place among the others).
-        ``reason`` says why an event that may belong to a layer has none: no step, draft model (its passes have
-        the stage ``draft``), several passes or several models in one step, convolutions (an image model),
-        unlike the other layers.
+        indexer (scores of keys) and top_k (their choice), and where a state space or linear attention takes the place
+        of attention in_proj, conv, scan, gate_norm, out_proj; lora: products with adapters. In models where only some
+        of these have a feed-forward part, that part is a layer of its own (Nemotron-H). Outside: prepare_inputs,
+        embedding, final_norm, lm_head, sampling, draft, encoder (of images or sound, before the language model),
+        kv_transfer (keys and values to or from another engine or memory), copy, other, and the kind of a collective. An
+        event that only prepares the next one (a cleared workspace, the quantization of a GEMM's input) has the stage of
+        that event. The confidence is 1 if the end of the layer follows from its activation or experts and its number of
+        GEMMs is that of most layers of the rank, 0.8 if this number differs, and 0.5 if the end was taken from other
+        layers. A layer's events before its attention have the confidence of the end before them. ``evidence`` of the
+        stage is module (the launch was in it; the layer is then the module's, too), operator, metadata (of a copy),
+        name (of the kernel) or position (its place among the others). ``reason`` says why an event that may belong to a
+        layer has none: no step, draft model (its passes have the stage ``draft``), encoder (its passes have the stage
+        ``encoder``), several passes or several models in one step, convolutions (an image model), unlike the other
+        layers.
 
     Raises
     ------

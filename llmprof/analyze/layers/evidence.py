@@ -70,7 +70,9 @@ class _Event(NamedTuple):
         if self.verdict == "draft model" and self.category != "collective":
             return "draft", True
         said = None
-        if self.inside and self.stage in ("indexer", "top_k"):
+        if self.verdict == "encoder" and self.category != "collective":
+            return "encoder", True
+        if self.inside and self.stage in ("indexer", "top_k", "lora"):
             return self.stage, False
         if self.inside and self.exchange:
             said = {"before": "expert_dispatch", "after": "combine"}.get(self.exchange)
@@ -243,13 +245,19 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         rotary=((role == "rope") | (category == "rope")).fill_null(value=False).any().over("rank"),
     )
     frame = frame.with_columns(pl.col("shared").fill_null(value=False) & pl.col("mixture"))
-    frame = frame.join(_verdicts(frame), on=["rank", "step", "root"], how="left", nulls_equal=True)
+    # beside a language model; alone, an encoder is the model
+    layers_of_step = pl.col("inside") & ~pl.col("encodes")
+    frame = frame.with_columns(encodes=pl.col("encodes") & layers_of_step.any().over("rank", "step"))
+    verdicts = _verdicts(frame.filter(~pl.col("encodes")))
+    frame = frame.join(verdicts, on=["rank", "step", "root"], how="left", nulls_equal=True)
+    encoder = pl.lit("encoder", dtype=REASONS)
+    frame = frame.with_columns(verdict=pl.when("encodes").then(encoder).otherwise("verdict"))
     # passes without labels between them do not count as several in one step
     no_step = pl.col("step").is_null() & pl.col("verdict").is_not_null()
     frame = frame.with_columns(verdict=pl.when(no_step).then(pl.lit("no step", dtype=REASONS)).otherwise("verdict"))
     said = {"_stage": pl.String, "stage_known": pl.Boolean}
     frame = each(frame, _Event._fields, lambda *known: _Event(*known).named(), said)
-    known = pl.col("inside") | pl.col("in_model")
+    known = pl.col("inside") | pl.col("in_model") | pl.col("encodes")
     return frame.select(
         "event",
         "_stage",
@@ -257,7 +265,7 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
         _layer=pl.when(known & pl.col("verdict").is_null()).then("module_layer"),
         layer_known=known,
         _sure=pl.lit(1.0),
-        _reason=pl.when(pl.col("inside") | (pl.col("verdict") == "draft model")).then("verdict"),
+        _reason=pl.when(pl.col("inside") | pl.col("verdict").is_in(["draft model", "encoder"])).then("verdict"),
     )
 
 

@@ -13,8 +13,20 @@ _IN_LAYER: Final = (
     "norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "gate_up_proj", "activation", "down_proj",
     "in_proj", "conv", "scan", "gate_norm", "out_proj",
     "residual", "router", "expert_dispatch", "experts", "combine", "shared_experts", "indexer", "top_k",
+    "lora",
 )  # fmt: skip
-_OUTSIDE: Final = ("prepare_inputs", "embedding", "final_norm", "lm_head", "sampling", "draft", "copy", "other")
+_OUTSIDE: Final = (
+    "prepare_inputs",
+    "embedding",
+    "final_norm",
+    "lm_head",
+    "sampling",
+    "draft",
+    "encoder",
+    "kv_transfer",
+    "copy",
+    "other",
+)
 
 IN_LAYER: Final = frozenset(_IN_LAYER)
 STAGES: Final = tuple(dict.fromkeys((*_IN_LAYER, *_OUTSIDE, *names.COLLECTIVE_KINDS)))
@@ -50,6 +62,10 @@ _ROLES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     # sparse attention scores the keys, and chooses those to attend to
     "scores": (("attention", "kv_cache_write"), r"(?i)mqa_logits|indexer|index_(?:block_)?score"),
     "selects": (("attention",), r"(?i)topk_transform|topKPerRow|topk_index"),
+    "dispatches": (("collective",), f"(?i){names.DISPATCH}"),
+    "returns": (("collective",), f"(?i){names.RETURN}"),
+    "adapts": (("linear",), f"(?i){names.LORA}"),
+    "transfers": (("copy",), f"(?i){names.KV_TRANSFER}"),
     "embeds": (("embedding",), f"(?i){names.EMBEDDING}"),
     "caches": (("copy",), "(?i)CatArray|index_copy|index_put|aten::cat$"),
 }
@@ -104,6 +120,7 @@ def kernels(distinct: tuple[tuple[str, str, str], ...]) -> list[Kernel]:
     roles["roots"] |= category == "norm"
     roles["gemm"] = (category == "linear") & ~name.str.contains(f"(?i){names.GEMM_HELPERS}")
     roles["gemm"] |= category == "moe_experts"
+    roles["returns"] &= ~roles["dispatches"]
     roles["backward"] = (category == "attention") & name.str.contains(f"(?i){names.BACKWARD}")
     roles["backward"] |= name.str.contains(f"(?i){names.OPTIMIZER}")
     roles["attends"] = (category == "attention") & ~name.str.contains(f"(?i){names.ATTENTION_HELPERS}")

@@ -263,7 +263,7 @@ class Stretch:
         places = [self._place(i, usual, is_last=is_last) for i in self.rows]
         stages = []
         for i, place in enumerate(places):
-            named = self._communication(i, place)
+            named = self._by_name(i) or self._communication(i, place)
             if named is None and not (is_last and place == BEFORE):
                 named = rules[place](i, usual)
             stages.append(named or ("copy" if self.kernels[i].source == "copy" else "other"))
@@ -321,6 +321,12 @@ class Stretch:
         if self.attends:
             return BODY if row <= usual.end else AFTER if is_last else PROLOGUE
         return PROLOGUE if not is_last and row >= self.begin else BEFORE
+
+    def _by_name(self, row: int) -> str | None:
+        """Stage of an event whose name says it, wherever it is."""
+        k = self.kernels[row]
+        said = {"adapts": "lora", "transfers": "kv_transfer", "dispatches": "expert_dispatch", "returns": "combine"}
+        return next((stage for role, stage in said.items() if k.does(role)), None)
 
     def _communication(self, row: int, place: int) -> str | None:
         """Stage of a collective and of the copies into and out of its buffer: its kind, or what experts exchange."""

@@ -41,7 +41,7 @@ _MOST_UNLIKE: Final = 0.25
 
 _NAMES: Final = (
     "no step", "no attention", "draft model", "several passes in one step", "several models in one step",
-    "convolutions: an image model", "unlike the other layers",
+    "convolutions: an image model", "unlike the other layers", "encoder",
 )  # fmt: skip
 REASONS: Final = pl.Enum(_NAMES)
 """Reasons why an event has no layer although it may be part of one."""
@@ -161,6 +161,8 @@ def _outside(kernel: Kernel) -> str | None:
     """Stage of an event that is in no sequence."""
     if kernel.category == "collective":
         return kernel.kind
+    if kernel.does("transfers"):
+        return "kv_transfer"
     return "copy" if kernel.source == "copy" else "other"
 
 
@@ -302,6 +304,8 @@ def _labels(frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None) -
         size=sizes,
         hash=_hashes(kernel, begins, sizes),
         convolutions=np.add.reduceat(convolves, begins),
+        samples=np.add.reduceat(known.where(lambda k: k.category == "sampling", rows).to_numpy(), begins) > 0,
+        caches=np.add.reduceat(known.where(lambda k: k.category == "kv_cache_write", rows).to_numpy(), begins) > 0,
         group=pl.col("first").cum_sum() - 1,
     )
     stretches = stretches.with_columns(
@@ -395,6 +399,8 @@ def _label(kernel: Kernel, place: int, stage: str | None, reason: str | None) ->
         stage = None if stage in ("embedding", "prepare_inputs") else stage
     elif reason == "draft model" and kernel.category != "collective":
         stage = "draft"
+    elif reason == "encoder" and kernel.category != "collective":
+        stage = "encoder"
     elif reason is not None and kernel.category != "collective":
         stage = kernel.category if kernel.category in _SAY_THEIR_STAGE else "other"
     return place if reason is None else AFTER, _number(STAGES, stage), _number(_NAMES, reason)
@@ -453,9 +459,15 @@ def _with_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Da
     """Add ``reason, reason_of_layer, reason_of_next``: why pass, layer and the layer that begins here do not count."""
     key = ["rank", "sequence", "step"]
     passes = stretches.group_by("group", maintain_order=True).agg(
-        pl.col(key).first(), pl.col("convolutions").sum(), layers=pl.col("attends").sum()
+        pl.col(key).first(),
+        pl.col("convolutions").sum(),
+        pl.col("samples", "caches").any(),
+        layers=pl.col("attends").sum(),
     )
-    steps = passes.group_by(key, maintain_order=True).agg("group", "layers", pl.col("convolutions").sum())
+    passes = passes.with_columns(pl.col("layers").cast(pl.Int64))
+    steps = passes.group_by(key, maintain_order=True).agg(
+        "group", "layers", "samples", "caches", pl.col("convolutions").sum()
+    )
     by_engine = pl.lit(value=False)
     if engine is not None:
         steps = steps.join(engine.unique().with_columns(engine=True), on=["rank", "step"], how="left")
@@ -464,15 +476,29 @@ def _with_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Da
         images=(pl.col("convolutions") > _MOST_CONVOLUTIONS) & ~by_engine, whole=pl.col("step") >= 0
     )
 
-    def judge(layers: list[int], images: bool, whole: bool) -> list[str | None]:
+    def judge(
+        layers: list[int], samples: list[bool], caches: list[bool], images: bool, whole: bool
+    ) -> list[str | None]:
         if images:
             return ["convolutions: an image model"] * len(layers)
         # events launched before the recording began are the end of one pass or of several
-        return reasons_of_passes(layers) if whole else ["no step"] * len(layers)
+        if not whole:
+            return ["no step"] * len(layers)
+        encoders = _encoders(samples, caches)
+        return ["encoder" if layers[i] else None for i in range(encoders)] + reasons_of_passes(layers[encoders:])
 
-    steps = each(steps, ["layers", "images", "whole"], judge, {"reason": pl.List(REASONS)})
+    steps = each(steps, ["layers", "samples", "caches", "images", "whole"], judge, {"reason": pl.List(REASONS)})
     by_group = steps.select("group", "reason").explode("group", "reason").sort("group")
     return _with_unlike(stretches.with_columns(reason=by_group["reason"][stretches["group"]]))
+
+
+def _encoders(samples: Sequence[bool], caches: Sequence[bool]) -> int:
+    """Number of passes at the beginning of a step that encode an input: no keys are kept, no token is chosen.
+
+    The language model's pass follows, which does both; without such a pass none is known to be an encoder's.
+    """
+    lead = next((i for i, (chooses, keeps) in enumerate(zip(samples, caches, strict=True)) if chooses or keeps), 0)
+    return lead if samples and samples[lead] and caches[lead] else 0
 
 
 def reasons_of_passes(layers: Sequence[int]) -> list[str | None]:

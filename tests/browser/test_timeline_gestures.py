@@ -189,3 +189,77 @@ def test_dragging_over_a_rank_selects_its_events_and_names_them(shown, tmp_path)
     assert set(shown.widget.selected["rank"]) == {0, 1, 2, 3}
     shown.page.get_by_role("button", name="Clear").click()
     shown.wait(lambda: shown.widget.span is None)
+
+
+def test_zooms_are_undone_by_keys_buttons_and_the_mouse(shown):
+    main, whole = shown.page.locator(".lpt-main canvas"), window(shown)
+    main.focus()
+    shown.page.keyboard.press("w")
+    first = shown.wait(lambda: window(shown) != whole and window(shown))
+    shown.page.wait_for_timeout(450)  # a window that was rested on
+    shown.page.keyboard.press("d")
+    second = shown.wait(lambda: window(shown) != first and window(shown))
+    shown.page.keyboard.press("Control+z")
+    shown.wait(lambda: window(shown) == first)
+    shown.page.keyboard.press("Backspace")
+    shown.wait(lambda: window(shown) == whole)
+    shown.page.keyboard.press("Backspace")
+    shown.page.locator("[aria-live]", has_text="Nothing to undo").wait_for(state="attached")
+    shown.page.keyboard.press("Control+Shift+z")
+    shown.wait(lambda: window(shown) == first)
+    shown.page.keyboard.press("Alt+ArrowRight")
+    shown.wait(lambda: window(shown) == second)
+    main.dispatch_event("mouseup", {"button": 3})
+    shown.wait(lambda: window(shown) == first)
+    shown.page.get_by_role("button", name="Undo the zoom").click()
+    shown.wait(lambda: window(shown) == whole)
+    shown.wait(lambda: shown.widget.window is None or [round(ns) for ns in shown.widget.window] == whole)
+
+
+def test_help_is_not_covered_and_the_timeline_fills_the_screen(shown):
+    area = canvas(shown)
+    shown.page.mouse.move(area["x"] + 500, area["y"] + 20)
+    card = shown.page.locator(".lpt-card")
+    card.wait_for(state="visible")
+    shown.page.locator(".lpt-main canvas").focus()
+    shown.page.keyboard.press("?")
+    expect(shown.page.get_by_role("dialog")).to_be_visible()
+    expect(card).to_be_hidden()
+    shown.page.mouse.move(area["x"] + 510, area["y"] + 22)
+    painted(shown.page)
+    expect(card).to_be_hidden()
+    shown.page.keyboard.press("Escape")
+    before = shown.page.locator(".lpt-main").bounding_box()["height"]
+    shown.page.get_by_role("button", name="Fill the screen").click()
+    shown.page.wait_for_function("document.fullscreenElement?.classList.contains('lpt')")
+    shown.wait(lambda: shown.page.locator(".lpt-main").bounding_box()["height"] > before)
+    box = shown.page.locator(".lpt").bounding_box()
+    assert (box["x"], box["y"], box["width"]) == (0, 0, shown.page.evaluate("innerWidth"))
+    shown.page.get_by_role("button", name="Fill the screen").click()
+    shown.page.wait_for_function("!document.fullscreenElement")
+    shown.wait(lambda: shown.page.locator(".lpt-main").bounding_box()["height"] == before)
+
+
+def test_an_area_has_tabs_by_kind(shown):
+    group(shown, 0).click()
+    rows = shown.page.locator(".lpt-main .lpt-row")
+    shown.wait(lambda: rows.count() > 4)
+    exact(shown.page)
+    area = canvas(shown)
+    drag(shown.page, (area["x"] + 200, area["y"] + 30), (area["x"] + 500, area["y"] + area["height"] - 10))
+    shown.wait(lambda: shown.widget.span)
+    tabs = shown.page.get_by_role("tablist", name="Kinds in the selection").get_by_role("tab")
+    tabs.first.wait_for()
+    assert tabs.first.get_attribute("aria-selected") == "true"
+    assert tabs.first.inner_text().startswith("kernels and copies")
+    shown.shot("area_kernels")
+    launches = tabs.filter(has_text="launches")
+    launches.click()
+    shown.wait(lambda: shown.widget.span_kind == "flows")
+    shown.page.get_by_role("button", name="mean delay").wait_for()
+    assert shown.widget.selected["launch_start_ns"].null_count() == 0
+    expect(shown.page.locator("[role=tab]:focus")).to_contain_text("launches")
+    shown.page.keyboard.press("ArrowLeft")
+    shown.wait(lambda: shown.widget.span_kind not in (None, "flows"))
+    assert shown.faults() == []
+    shown.shot("area_flows")

@@ -48,7 +48,12 @@ REQUESTS = {
         "follow": [{}],
         "view": [{"window": [0, 1e9], "width": 800, "rows": [0, 1, 2, 3, 4], "colour_by": "stage"}],
         "overview": [{"width": 800.5, "colour_by": "category"}],
-        "span": [{"span": [0, 5e8], "rows": None}, {"span": [0, 5e8], "rows": [0]}, {"span": [1, 1], "rows": [4, 5]}],
+        "span": [
+            {"span": [0, 5e8], "rows": None},
+            {"span": [0, 5e8], "rows": [0]},
+            {"span": [1, 1], "rows": [4, 5]},
+            {"span": [0, 5e8], "rows": [0, 4], "kind": "flows"},
+        ],
         "names": [{"numbers": [0, 1, 999_999]}],
         "describe": [{"row": row, "id": 0} for row in range(5)],
         "hover": [{"row": 4, "id": 3}],

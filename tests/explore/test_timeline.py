@@ -25,7 +25,7 @@ from tests.analyze.test_requests import MS
 from tests.analyze.test_requests import made as served_run
 
 DTYPES = {"start": "<f4", "dur": "<f4", "code": "u1", "name": "<u4", "id": "<u4", "busy": "u1", "main": "u1",
-          "samples": "<f4"}  # fmt: skip
+          "samples": "<f4", "waits": "u1"}  # fmt: skip
 
 
 def decode(layers=2, *, steps=2, rank=0):
@@ -160,14 +160,51 @@ def test_a_range_of_time_selects_the_events_that_touch_it():
     # inside the range: 105 to 110 of the first kernel, all of the second, 140 to 141 of the third
     answer, _ = ask(widget, "span", span=[105, 141], rows=None)
     assert answer["title"] == "stream 7"
-    assert answer["facts"] == [["length", "36 ns"], ["spans", "3"], ["summed time", "16 ns"]]
+    assert answer["facts"] == [
+        ["length", "36 ns"], ["spans", "3"], ["summed time", "16 ns"],
+        ["mean", "10 ns"], ["median", "10 ns"], ["p99", "10 ns"], ["longest", "10 ns"],
+    ]  # fmt: skip
     rows = [[row[name] for name in ("name", "count", "total_ns", "share")] for row in answer["rows"]]
     assert rows == [
         ["indexSelectSmallIndex", 1, 10, 10 / 16],
         ["_prepare_inputs_kernel", 1, 5, 5 / 16],
         ["fused_add_rms_norm_kernel", 1, 1, 1 / 16],
     ]
-    assert {(row["mean_ns"], row["p99_ns"]) for row in answer["rows"]} == {(10.0, 10.0)}
+    assert {(row["mean_ns"], row["p50_ns"], row["p99_ns"]) for row in answer["rows"]} == {(10.0, 10.0, 10.0)}
+
+
+def test_an_area_has_a_part_for_each_kind_of_row():
+    counted = pl.DataFrame({"rank": [0] * 3, "device": [0] * 3, "time_ns": [0, 110, 130], "name": ["power"] * 3,
+                            "value": [10.0, 20.0, 60.0], "unit": ["W"] * 3})  # fmt: skip
+    widget = explore.timeline(whole_trace(counters=counted))
+    ask(widget, "find")
+    rows = [row_of(widget, kind) for kind in ("ops", "counter", "stream", "runtime")]
+    widget.span, widget.span_rows = [105, 141], rows
+    answer, _ = ask(widget, "span", span=[105, 141], rows=rows)
+    count = {part["kind"]: part["count"] for part in answer["kinds"]}
+    calls = widget.trace.table("runtime").filter(pl.col("start_ns") < 141, pl.col("start_ns") + pl.col("dur_ns") > 105)
+    assert list(count) == ["stream", "ops", "counter", "runtime", "flows"]
+    assert (count["stream"], count["ops"], count["counter"]) == (3, 2, 3)
+    assert (count["runtime"], count["flows"]) == (calls.height, 3)
+    assert answer["kind"] == "stream"  # as for .selected, unless another kind is chosen
+    # 10 W until 110, 20 W until 130, then 60 W: (5 x 10 + 20 x 20 + 11 x 60) / 36
+    answer, _ = ask(widget, "span", span=[105, 141], rows=rows, kind="counter")
+    assert answer["counters"] == [
+        {"name": "power", "unit": "W", "count": 3, "least": 10.0, "mean": pytest.approx(1110 / 36), "most": 60.0,
+         "first": 10.0, "last": 60.0}
+    ]  # fmt: skip
+    widget.span_kind = "counter"
+    assert widget.selected["value"].to_list() == [10.0, 20.0, 60.0]
+    answer, _ = ask(widget, "span", span=[105, 141], rows=rows, kind="flows")
+    events = analyze.attribute(widget.trace).head(3)
+    delays = (events["start_ns"] - events["launch_start_ns"]).to_list()
+    assert sorted(row["mean_ns"] for row in answer["flows"]) == sorted(float(delay) for delay in delays)
+    widget.span_kind = "flows"
+    assert widget.selected["event"].to_list() == [0, 1, 2]
+    widget.span_kind = "ops"
+    assert widget.selected["name"].to_list() == ["aten::linear", "aten::add"]
+    answer, _ = ask(widget, "span", span=[1, 2], rows=rows[2:])  # a selection of nothing
+    assert (answer["total"], answer["kinds"], answer["rows"]) == (0, [], [])
 
 
 def test_a_range_of_time_can_be_of_some_rows_only():
@@ -491,6 +528,44 @@ def test_stacks_that_were_not_recorded_are_said(tmp_path):
         widget.stacks()
 
 
+def test_a_flame_graph_of_operators_has_their_own_time():
+    widget = explore.timeline(whole_trace())
+    ask(widget, "find")
+    # aten::linear is from 90 to 115 and calls aten::mm from 92 to 98; aten::add is from 120 to 125
+    operators = row_of(widget, "ops")
+    widget.span, widget.span_rows = [95, 141], [operators]
+    stacks = {tuple(stack): value for stack, value in widget.stacks("host").select("stack", "value").iter_rows()}
+    assert stacks == {("aten::linear",): 17, ("aten::linear", "aten::mm"): 3, ("aten::add",): 5}
+    message, _ = ask(widget, "flame", by="stage")
+    assert (message["kinds"], message["by"], message["total"]) == (["host"], "host", 25)
+    widget.selection = {"row": operators, "id": 1}  # one alone, and what it calls
+    stacks = widget.stacks("host")
+    assert (stacks["stack"].to_list(), stacks["value"].to_list()) == ([["aten::mm"]], [6])
+
+
+def test_a_flame_graph_of_a_step_is_of_its_kernels():
+    widget = explore.timeline(whole_trace())
+    ask(widget, "find")
+    widget.selection = {"row": row_of(widget, "steps"), "id": 0}
+    first = analyze.attribute(widget.trace).filter(step=analyze.steps(widget.trace)["step"][0])
+    assert widget.stacks()["value"].sum() == first["dur_ns"].sum()
+
+
+def test_waiting_is_a_share_of_the_bar_of_its_collective(sample_trace):
+    trace = sample_trace("torch_tp4_eager_custom_allreduce")
+    widget = explore.timeline(trace)
+    ask(widget, "find")
+    calls = analyze.collectives(trace).filter(rank=0).filter(pl.col("wait_ns") > 0)
+    call = calls.row(0, named=True)
+    window = [call["start_ns"] - 10.0, call["start_ns"] + call["dur_ns"] + 10.0]
+    stream = next(n for n, row in enumerate(widget._data.rows) if (row.kind, row.rank) == ("stream", 0))
+    _, columns = view_of(widget, window, rows=[stream])
+    event = analyze.attribute(trace).filter(rank=0, start_ns=call["start_ns"], dur_ns=call["dur_ns"])["event"].item()
+    waits = dict(zip(columns["id"].tolist(), columns["waits"].tolist(), strict=True))
+    assert waits[event] == round(255 * call["wait_ns"] / call["dur_ns"])
+    assert set(waits.values()) - {waits[event]} <= {0}
+
+
 def test_the_flame_graph_in_the_widget_by_hand(shown):
     message, _ = shown._on_flame("module")
     assert message["kinds"] == ["stage", "module", "python"]
@@ -502,8 +577,8 @@ def test_the_flame_graph_in_the_widget_by_hand(shown):
     assert set(frames) == {(GEMM, 0, 10, 30), ("nn.Module: Norm_0", 0, 0, 10), (NORM, 1, 0, 10)}
     shown.selection = {"row": row_of_calls(shown, "python"), "id": 4}
     message, _ = shown._on_flame("stage")
-    assert "not of kernels" in message["problem"]
-    assert message["total"] == 0
+    assert (message["by"], message["problem"]) == ("host", "")
+    assert message["total"] == shown.stacks("host")["value"].sum() > 0
 
 
 # --- the critical path in the timeline: its parts, the ranks that it is on, and the events that they lead to

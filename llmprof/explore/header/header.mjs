@@ -1,22 +1,11 @@
 // Above the tabs: a chip for each filter, and back and forward through the views.
 import { fill, h, labelledButton, status } from "../base/js/dom.mjs";
+import { wayOf } from "../base/js/press.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask } from "../base/js/wire.mjs";
 
 const ROOT = ".llmprof-explorers";
 const TYPED = "input, select, textarea, [contenteditable]";
-
-/**
- * Where an event leads: -1 (back), 1 (forward) or 0.
- * @param {Partial<KeyboardEvent & MouseEvent>} event
- */
-export function wayOf(event) {
-  if (event.type === "keydown") {
-    if (!event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return 0;
-    return event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
-  }
-  return event.button === 3 ? -1 : event.button === 4 ? 1 : 0;
-}
 
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {

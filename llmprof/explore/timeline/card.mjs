@@ -1,7 +1,6 @@
 // The card beside the pointer, the details below the rows and the help.
 import { fill, h } from "../base/js/dom.mjs";
-import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
-import { tableGrid } from "../base/js/table.mjs";
+import { formatNs } from "../base/js/format.mjs";
 import { KEYS } from "./keys.mjs";
 
 /**
@@ -109,7 +108,7 @@ export function makeHelp(host) {
     }
   };
   close.addEventListener("click", () => toggle(false));
-  return { toggle, open: () => !el.hidden };
+  return { el, toggle, open: () => !el.hidden };
 }
 
 /**
@@ -128,73 +127,4 @@ export function eventLines(view, i, item, keys) {
   if (item.kind === "critical_path" && key.kind === "path") lines.unshift(["part", key.name]);
   if (item.kind === "collectives") lines.unshift(["part", key.name]);
   return lines;
-}
-
-/** @typedef {import("./messages").Named} Named */
-
-/** @type {Record<string, (row: Record<string, any>) => string | number>} */
-const NAME_ORDER = { name: (row) => row.name.toLowerCase() };
-
-/**
- * Names of a selected range as a table that can be sorted; a click looks for the name.
- * @param {Pick<import("./messages").Messages["span"]["answers"], "rows" | "total">} answer
- * @param {string[]} colours
- * @param {(name: string) => void} pick
- */
-export function namesTable({ rows, total }, colours, pick) {
-  /** @type {(name: "total_ns" | "mean_ns" | "p99_ns", title: string, tip: string) => import("../base/js/table.mjs").Column} */
-  const time = (name, title, tip) => ({
-    name,
-    title,
-    tip,
-    number: true,
-    width: 92,
-    cell: (row) => formatNs(row[name]),
-  });
-  /** @param {Named} row */
-  const named = (row) => {
-    const swatch = h("span", { class: "lp-square" });
-    swatch.style.background = colours[row.code];
-    return h("span", { class: "lp-key", title: row.name }, swatch, h("span", { text: row.name }));
-  };
-  /** @param {string} sort */
-  const sorted = (sort) => {
-    const column = sort.replace(/^-/, "");
-    const key = NAME_ORDER[column] ?? ((/** @type {Record<string, any>} */ row) => row[column] ?? -1);
-    const order = [...rows].sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0));
-    if (sort.startsWith("-")) order.reverse();
-    grid.order(sort);
-    grid.show(order.length, order);
-  };
-  const grid = tableGrid({
-    label: "Names in the selection",
-    height: 220,
-    columns: [
-      { name: "name", title: "name", width: 320, cell: named },
-      { name: "count", title: "count", number: true, width: 76, cell: (row) => formatNumber(row.count) },
-      time("total_ns", "total", "the parts inside the selected range"),
-      {
-        name: "share",
-        title: "share of sum",
-        tip: "of the summed time of the selection, above",
-        number: true,
-        width: 100,
-        cell: (row) => formatShare(row.share ?? NaN),
-      },
-      time("mean_ns", "mean", "of whole spans"),
-      time("p99_ns", "p99", "99th percentile of whole spans"),
-    ],
-    load: () => {},
-    sorted,
-    pick: (_, row) => pick(row.name),
-  });
-  sorted("-total_ns");
-  const cut =
-    total > rows.length
-      ? h("p", {
-          class: "lpt-hint",
-          text: `The ${formatNumber(rows.length)} names with the most time of ${formatNumber(total)}.`,
-        })
-      : null;
-  return h("div", { class: "lpt-names" }, grid.el, cut);
 }

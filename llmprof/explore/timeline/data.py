@@ -28,7 +28,9 @@ from llmprof.explore.timeline.rows import (
     request_rows,
     stream_rows,
     waiting_rows,
+    whole,
 )
+from llmprof.names import kernels as names_kernels
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -108,10 +110,12 @@ class TimelineData:
                         row.lanes = of_rank.get(rank, [])
                         row.note = "" if row.count else timeline_rows.empty_note(kind, unfinished=False)
             stages = timeline_rows.stage_codes(self.trace, self.keys)
+            waits = timeline_rows.wait_shares(self.trace, self.events)
             for row in self.drawn:
                 if row.kind == "stream":
                     for lane in row.lanes:
                         lane.recolour("stage", stages)
+                        lane.waits = waits[lane.id]
         except NotCapturedError as error:
             self.missing = str(error)
         self.found = True
@@ -269,32 +273,142 @@ MOST: Final = 500
 QUANTILE: Final = 0.99
 
 
-def chosen_rows(data: TimelineData, rows: Sequence[int] | None) -> list[Row]:
-    """Rows of a selection: the given rows, or all streams; if the given rows include streams, these alone."""
+FLOWS: Final = "flows"
+"""The part of an area that has the ways from host calls to what they launched."""
+
+
+def chosen_rows(data: TimelineData, rows: Sequence[int] | None, kind: str | None = None) -> list[Row]:
+    """Rows of a selection: those of a kind; by default all streams, if there are any, else those of the first kind."""
     chosen = data.rows if rows is None else [data.row(number) for number in rows]
+    if kind is not None and kind != FLOWS:
+        return [row for row in chosen if row.kind == kind]
     streams = [row for row in chosen if row.kind == "stream"]
-    if streams:
+    if streams or rows is None:
         return streams
     spans = [row for row in chosen if row.lanes]
     kinds = list(dict.fromkeys(row.kind for row in spans))
     return [row for row in spans if row.kind == kinds[0]] if kinds else []
 
 
-def events(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> pl.DataFrame:
+def events(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, kind: str | None) -> pl.DataFrame:
     """Events that touch a range of time, as rows of the frame behind the timeline's rows."""
-    chosen = chosen_rows(data, rows)
+    if kind == FLOWS:
+        return launched(data, span, rows)
+    chosen = chosen_rows(data, rows, kind)
     if not chosen:
         return data.events.clear()
+    if chosen[0].samples is not None:
+        return pl.concat(_sampled(row, span) for row in chosen)
     touched = [lane.id[slice(*lane.within(span[0], span[1]))] for row in chosen for lane in _own_lanes(row)]
     numbers = np.unique(np.concatenate(touched)) if touched else np.empty(0, np.uint32)
     frame = data.frame(chosen[0].kind)
     return frame[numbers.tolist()] if len(numbers) else frame.clear()
 
 
-def table(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> dict[str, Any]:
+def launched(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> pl.DataFrame:
+    """Device events of an area that a recorded call launched: on its streams, or by its host threads."""
+    frame = data.frame("stream")
+    if "launch_start_ns" not in frame.columns:
+        return frame.clear()
+    chosen = chosen_rows(data, rows)
+    if not chosen or chosen[0].kind == "stream":
+        return events(data, span, rows, "stream").filter(pl.col("launch_start_ns").is_not_null())
+    threads = {(row.rank, row.thread) for row in chosen if row.kind in HOST}
+    mine = [
+        (pl.col("rank") == rank) & pl.col("launch_thread").eq_missing(pl.lit(thread, pl.Int64))
+        for rank, thread in threads
+    ]
+    return frame.filter(pl.col("launch_start_ns").is_between(*span), pl.any_horizontal(*mine, pl.lit(value=False)))
+
+
+def _sampled(row: Row, span: Sequence[float]) -> pl.DataFrame:
+    """Samples of a counter in a range of time, with the one that holds at its begin."""
+    times, values = row.samples or (np.empty(0, np.int64), np.empty(0))
+    first = max(0, int(np.searchsorted(times, whole(np.floor(span[0])), "right")) - 1)
+    last = int(np.searchsorted(times, whole(np.ceil(span[1])), "left"))
+    some = {"time_ns": times[first:last], "value": values[first:last].astype(np.float64)}
+    at = {"rank": pl.lit(row.rank, pl.Int32), "name": pl.lit(row.label), "unit": pl.lit(row.unit)}
+    return pl.DataFrame(some).select(at["rank"].alias("rank"), "time_ns", at["name"].alias("name"), "value",
+                                     at["unit"].alias("unit"))  # fmt: skip
+
+
+def area(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, kind: str | None) -> dict[str, Any]:
+    """What is in an area: its kinds, and of one kind the sums, percentiles and a table."""
+    kinds = _kinds(data, span, rows)
+    known = [part["kind"] for part in kinds]
+    own = chosen_rows(data, rows)
+    shown = kind if kind in known else own[0].kind if own and own[0].kind in known else known[0] if known else ""
+    answer: dict[str, Any] = {"kinds": kinds, "kind": shown, "rows": [], "counters": [], "flows": [], "total": 0}
+    length = ["length", format_ns(span[1] - span[0])]
+    if shown == "counter":
+        counters = [_counted(data, row, span) for row in chosen_rows(data, rows, shown)]
+        title = _title(data, chosen_rows(data, rows, shown))
+        return answer | {"title": title, "facts": [length], "counters": counters, "total": len(counters)}
+    if shown == FLOWS:
+        flows = _flows(launched(data, span, rows))
+        return answer | {"title": "launches", "facts": [length, *flows.pop("facts")], **flows}
+    return answer | table(data, span, chosen_rows(data, rows, shown or None), length)
+
+
+def _kinds(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> list[dict[str, Any]]:
+    """Kinds of rows in an area that have anything there, streams first, and how much."""
+    chosen = [row for row in data.rows if row.kind == "stream"] if rows is None else [data.row(n) for n in rows]
+    found: dict[str, int] = {}
+    for row in sorted(chosen, key=lambda row: row.kind != "stream"):
+        count = sum(b - a for a, b in (lane.within(span[0], span[1]) for lane in _own_lanes(row)))
+        count += 0 if row.samples is None else _sampled(row, span).height
+        found[row.kind] = found.get(row.kind, 0) + count
+    if data.found and not data.missing and any(kind in found for kind in ("stream", *HOST)):
+        found[FLOWS] = launched(data, span, rows).height
+    return [{"kind": kind, "count": count} for kind, count in found.items() if count]
+
+
+def _counted(data: TimelineData, row: Row, span: Sequence[float]) -> dict[str, Any]:
+    """A counter in a range of time; its mean weighs each sample with the time for which it holds."""
+    samples = _sampled(row, span)
+    time = pl.col("time_ns").cast(pl.Float64).clip(*span)
+    held = time.shift(-1, fill_value=span[1]) - time
+    value = pl.col("value")
+    least, most, first, last, mean, plain = samples.select(
+        least=value.min(),
+        most=value.max(),
+        first=value.first(),
+        last=value.last(),
+        mean=(value * held).sum() / held.sum(),
+        plain=value.mean(),
+    ).row(0)
+    mean = plain if mean is None or np.isnan(mean) else mean
+    values = {"least": least, "mean": mean, "most": most, "first": first, "last": last}
+    clean = {name: None if value is None or np.isnan(value) else value for name, value in values.items()}
+    return {"name": _named(row, data), "unit": row.unit, "count": samples.height, **clean}
+
+
+def _flows(chosen: pl.DataFrame) -> dict[str, Any]:
+    """Launches by the name of what was launched: how long after the begin of its call each began."""
+    delay = pl.col("start_ns") - pl.col("launch_start_ns")
+    figures = [
+        pl.len().alias("count"),
+        delay.mean().alias("mean_ns"),
+        delay.median().alias("p50_ns"),
+        delay.quantile(QUANTILE, "linear").alias("p99_ns"),
+        delay.max().cast(pl.Float64).alias("most_ns"),
+    ]
+    names = chosen.group_by("name", maintain_order=True).agg(*figures).sort("count", "name", descending=[True, False])
+    facts = [["launches", f"{chosen.height:,}"]]
+    if chosen.height:
+        whole_ = chosen.select(*figures).row(0, named=True)
+        labels = {"mean_ns": "mean delay", "p50_ns": "median", "p99_ns": "p99", "most_ns": "longest"}
+        facts += [[text, format_ns(whole_[name])] for name, text in labels.items()]
+    short = names_kernels.function(names["name"]) if names.height else names["name"]
+    rows = names.head(MOST).with_columns(name=pl.coalesce(short.head(MOST), "name"))
+    return {"facts": facts, "flows": rows.to_dicts(), "total": names.height}
+
+
+def table(
+    data: TimelineData, span: Sequence[float], chosen: Sequence[Row], length: Sequence[str] = ()
+) -> dict[str, Any]:
     """Names of the spans that touch a range of time, those with the most time first."""
     lo, hi = span
-    chosen = chosen_rows(data, rows)
     parts = [pl.DataFrame(schema={"name": pl.UInt32, "code": pl.UInt8, "start": pl.Int64, "end": pl.Int64})]
     for row in chosen:
         for lane in _own_lanes(row):
@@ -303,28 +417,38 @@ def table(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None)
             parts.append(pl.DataFrame(columns | {"start": lane.start[part], "end": lane.end[part]}))
     spans = pl.concat(parts)
     inside = pl.min_horizontal(pl.col("end"), pl.lit(hi)) - pl.max_horizontal(pl.col("start"), pl.lit(lo))
-    length = pl.col("end") - pl.col("start")
+    length_ns = pl.col("end") - pl.col("start")
+    figures = [
+        pl.len().alias("count"),
+        inside.clip(0).sum().alias("total_ns"),
+        length_ns.mean().alias("mean_ns"),
+        length_ns.median().alias("p50_ns"),
+        length_ns.quantile(QUANTILE, "linear").alias("p99_ns"),
+    ]
     names = (
         spans.group_by("name", maintain_order=True)
-        .agg(
-            code=pl.col("code").first(),
-            count=pl.len(),
-            total_ns=inside.clip(0).sum(),
-            mean_ns=length.mean(),
-            p99_ns=length.quantile(QUANTILE, "linear"),
-        )
+        .agg(pl.col("code").first(), *figures)
         .sort("total_ns", "name", descending=[True, False])
     )
-    whole = float(names["total_ns"].sum() or 0)
-    shown = names.head(MOST).with_columns(share=pl.lit(None, pl.Float64) if whole <= 0 else pl.col("total_ns") / whole)
-    more = f" and {len(chosen) - 2} more" if len(chosen) > 2 else ""
-    title = ", ".join(_named(row, data) for row in chosen[:2]) + more
+    whole_ns = float(names["total_ns"].sum() or 0)
+    share = pl.lit(None, pl.Float64) if whole_ns <= 0 else pl.col("total_ns") / whole_ns
+    shown = names.head(MOST).with_columns(share=share)
+    facts = [list(length), ["spans", f"{spans.height:,}"], ["summed time", format_ns(whole_ns)]]
+    if spans.height:
+        over = spans.select(*figures, most_ns=length_ns.max()).row(0, named=True)
+        labels = {"mean_ns": "mean", "p50_ns": "median", "p99_ns": "p99", "most_ns": "longest"}
+        facts += [[text, format_ns(over[name])] for name, text in labels.items()]
     return {
-        "title": title,
-        "facts": [["length", format_ns(hi - lo)], ["spans", f"{spans.height:,}"], ["summed time", format_ns(whole)]],
+        "title": _title(data, chosen),
+        "facts": facts,
         "rows": [row | {"name": data.names.short[row["name"]]} for row in shown.to_dicts()],
         "total": names.height,
     }
+
+
+def _title(data: TimelineData, chosen: Sequence[Row]) -> str:
+    more = f" and {len(chosen) - 2} more" if len(chosen) > 2 else ""
+    return ", ".join(_named(row, data) for row in chosen[:2]) + more
 
 
 def _own_lanes(row: Row) -> list[Lane]:

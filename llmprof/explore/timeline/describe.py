@@ -122,7 +122,7 @@ def _matches(lane: Lane, matching: np.ndarray, row: int, level: int) -> pl.DataF
     return pl.DataFrame(columns, schema_overrides=_HITS)
 
 
-By = Literal["stage", "module", "python"]
+By = Literal["stage", "module", "python", "host"]
 _ROWS: Final = {"module": "modules", "python": "python"}
 
 DEPTH: Final = 80
@@ -185,6 +185,43 @@ def stacks_of(data: TimelineData, events: pl.DataFrame, by: By) -> pl.DataFrame:
     text = pl.col("stack").list.join("\n")
     ordered = summed.sort("value", "rank", "thread", text, descending=[True, False, False, False], nulls_last=True)
     return ordered.select("rank", "thread", "stack", "value", unit=pl.lit("ns"), count="count")
+
+
+def nested(data: TimelineData, rows: Sequence[Row], within: Sequence[float], level: int = 0) -> pl.DataFrame:
+    """Stacks of host spans in a range of time, from a level on, each with the time that is not of what it calls."""
+    lo, hi = within
+    made = [pl.DataFrame(schema=STACKS)]
+    for row in rows:
+        nodes: list[tuple[int, int]] = []  # of each path the node above (-1: none) and the number of the name
+        own, count = [np.empty(0)], [np.empty(0, np.int64)]
+        above: tuple[Any, Any, Any] | None = None
+        for lane in row.lanes[level:]:
+            first, stop = lane.within(lo, hi)
+            start, end, name = lane.start[first:stop], lane.end[first:stop], lane.name[first:stop].astype(np.int64)
+            inside = np.maximum(np.minimum(end, hi) - np.maximum(start, lo), 0).astype(np.float64)
+            parent = np.full(len(start), -1, np.int64)
+            if above is not None and len(above[0]):
+                at = np.maximum(np.searchsorted(above[0], start, "right") - 1, 0)
+                held = (above[0][at] <= start) & (start < above[1][at])
+                parent = np.where(held, above[2][at], -1)
+                np.subtract.at(own[-1], parent[held] - (len(nodes) - len(own[-1])), inside[held])
+            paths, path = np.unique(np.stack([parent, name], axis=1), axis=0, return_inverse=True)
+            path = path.reshape(-1)
+            own.append(np.bincount(path, inside, minlength=len(paths)))
+            count.append(np.bincount(path, minlength=len(paths)))
+            above = start, end, path + len(nodes)
+            nodes += [(int(up), int(number)) for up, number in paths]
+        stacks: list[list[str]] = []
+        for up, number in nodes:
+            stacks.append([*(stacks[up] if up >= 0 else []), data.names.full[number]])
+        values = np.maximum(np.concatenate(own), 0).round().astype(np.int64)
+        columns = {"rank": row.rank, "thread": row.thread, "stack": stacks, "value": values, "unit": "ns"}
+        made.append(pl.DataFrame(columns | {"count": np.concatenate(count)}, schema=STACKS))
+    return pl.concat(made).filter(pl.col("value") > 0).sort("value", descending=True)
+
+
+STACKS: Final = pl.Schema({"rank": pl.Int32, "thread": pl.Int64, "stack": pl.List(pl.String), "value": pl.Int64,
+                           "unit": pl.String, "count": pl.UInt32})  # fmt: skip
 
 
 def _called(data: TimelineData, row: Row, events: pl.DataFrame) -> pl.DataFrame:

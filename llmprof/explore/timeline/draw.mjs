@@ -8,6 +8,33 @@ import { laneKey, packColour, paintBins } from "./view.mjs";
 const BIN_HEIGHT = 24;
 const TEXT = 12;
 const LABEL_LEAST = 26;
+const HATCH_LEAST = 3;
+
+/** @type {Map<string, CanvasPattern | string>} */
+const hatches = new Map();
+
+/**
+ * Lines of the ground's colour over what waits.
+ * @param {import("../base/js/theme.mjs").Colours} theme
+ */
+export function hatchOf(theme) {
+  const known = hatches.get(theme.background);
+  if (known) return known;
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = 6;
+  const context = /** @type {CanvasRenderingContext2D} */ (canvas.getContext("2d"));
+  context.strokeStyle = theme.background;
+  context.globalAlpha = 0.6;
+  context.lineWidth = 1.6;
+  for (const x of [-6, 0, 6]) {
+    context.moveTo(x, 6);
+    context.lineTo(x + 6, 0);
+  }
+  context.stroke();
+  const made = context.createPattern(canvas, "repeat") ?? theme.shade;
+  hatches.set(theme.background, made);
+  return made;
+}
 
 /**
  * Colours and inks of the keys in a theme; on dark ground the darkest ones are lightened.
@@ -177,9 +204,11 @@ function drawLane(context, lane, y, height, folded, scene, view) {
     context.drawImage(scene.bins, 0, lane.bins * BIN_HEIGHT, view.columns, BIN_HEIGHT, from, y, span, height);
     context.globalAlpha = 1;
   }
-  const { start, dur, code, name } = view;
+  const { start, dur, code, name, waits } = view;
   /** @type {number[]} */
   const labels = [];
+  /** @type {number[]} */
+  const hatched = [];
   let style = -1;
   let lastPixel = -1;
   let alpha = 1;
@@ -203,17 +232,37 @@ function drawLane(context, lane, y, height, folded, scene, view) {
     const a = Math.max(left, -2);
     const b = Math.min(left + wide, width + 2);
     context.fillRect(a, y, wide > 4 ? b - a - 0.75 : b - a, height);
-    if (!folded && height >= 14 && b - a > LABEL_LEAST && wanted === 1) labels.push(i, a, b);
+    const waited = Math.min(left + (wide * waits[i]) / 255, b);
+    if (waits[i] && waited - a > HATCH_LEAST) hatched.push(a, waited);
+    const from_ = waits[i] && b - waited > 2 * LABEL_LEAST ? waited : a; // beside the lines where there is room
+    if (!folded && height >= 14 && b - from_ > LABEL_LEAST && wanted === 1) labels.push(i, from_, b);
   }
   context.globalAlpha = 1;
+  if (hatched.length) {
+    context.fillStyle = scene.hatch;
+    for (let k = 0; k < hatched.length; k += 2) context.fillRect(hatched[k], y, hatched[k + 1] - hatched[k], height);
+  }
   for (let k = 0; k < labels.length; k += 3) {
     const [i, a, b] = [labels[k], Math.max(labels[k + 1], 0), labels[k + 2]];
     const full = names.get(name[i]) ?? "";
-    const text = fitText(context, full, TEXT, b - a - 7);
+    const text = labelOf(full, (one) => fitText(context, one, TEXT, b - a - 7));
     if (!text) continue;
     context.fillStyle = paints.ink[code[i]];
     context.fillText(text, a + 3.5, y + height / 2 + 0.5);
   }
+}
+
+/**
+ * A label as far as there is room: of a layer, a step or a request its number, where the words do not fit.
+ * @param {string} full
+ * @param {(text: string) => string} fit
+ */
+export function labelOf(full, fit) {
+  const numbered = /^(?:layer|step|request|rank) (\d+)/.exec(full);
+  const text = fit(full);
+  if (!numbered || text.startsWith(numbered[0])) return text;
+  const number = fit(numbered[1]);
+  return number === numbered[1] ? number : "";
 }
 
 /**
@@ -333,19 +382,20 @@ export function drawRuler(context, y, height, { theme, window, width }) {
     context.fillStyle = theme.rule;
     context.fillRect(x, y + height - 7, 1, 6);
     context.fillStyle = theme.muted;
-    const text = tickLabel(time, step);
+    const text = tickLabel(time, step, at[at.length - 1]);
     if (x + 6 + textWidth(context, text, TEXT) < width) context.fillText(text, x + 4, y + height / 2);
   }
 }
 
 /**
- * Time of a tick with as many decimals as the distance of ticks needs.
+ * Time of a tick with as many decimals as the distance of ticks needs, in the unit that the last tick has.
  * @param {number} time
  * @param {number} step
+ * @param {number} [last]
  */
-export function tickLabel(time, step) {
+export function tickLabel(time, step, last = time) {
   if (time === 0) return "0";
-  const [unit, ns] = time >= 1e9 ? ["s", 1e9] : time >= 1e6 ? ["ms", 1e6] : time >= 1e3 ? ["us", 1e3] : ["ns", 1];
+  const [unit, ns] = last >= 1e9 ? ["s", 1e9] : last >= 1e6 ? ["ms", 1e6] : last >= 1e3 ? ["us", 1e3] : ["ns", 1];
   const decimals = Math.max(0, Math.min(9, Math.ceil(-Math.log10(step / ns) - 1e-9)));
   return `${(time / ns).toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals })} ${unit}`;
 }

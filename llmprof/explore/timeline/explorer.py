@@ -18,8 +18,9 @@ from llmprof.explore.base.messages import Record, Window
 from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
-from llmprof.explore.timeline.data import TimelineData
+from llmprof.explore.timeline.data import HOST, TimelineData
 from llmprof.explore.timeline.describe import MOST, By, Search, Where, describe, flame_of, kinds_of, place, stacks_of
+from llmprof.explore.timeline.rows import KINDS, PATH_KIND, REQUEST_KIND, Row
 from llmprof.explore.timeline.saved import Arrangement, Notes, checked, fingerprint, restored, view_of
 from llmprof.explore.timeline.view import overview, picture, view
 from llmprof.metrics.data import Metrics
@@ -91,15 +92,47 @@ class Listed(Record):
 
 
 class Named(Record):
-    """A name in a selected range: its color, spans, their time inside the range, mean and p99 of whole spans (ns)."""
+    """A name in a selected range: its color, spans, their time inside, mean, median and p99 of whole spans (ns)."""
 
     name: str
     code: int
     count: int
     total_ns: float
     mean_ns: float
+    p50_ns: float
     p99_ns: float
     share: float | None
+
+
+class Part(Record):
+    """A kind of rows in a selected range, and its number of spans, samples or launches there."""
+
+    kind: str
+    count: int
+
+
+class Counted(Record):
+    """A counter in a selected range; its mean is over time."""
+
+    name: str
+    unit: str
+    count: int
+    least: float | None
+    mean: float | None
+    most: float | None
+    first: float | None
+    last: float | None
+
+
+class Launched(Record):
+    """What calls launched, by name: times from the begin of the call to that of the kernel or copy (ns)."""
+
+    name: str
+    count: int
+    mean_ns: float
+    p50_ns: float
+    p99_ns: float
+    most_ns: float
 
 
 _VIEW: Final[dict[str, Any]] = {"window": Window, "columns": int, "lanes": list[tuple[int, int, int, int, int]]}
@@ -107,7 +140,7 @@ _VIEW: Final[dict[str, Any]] = {"window": Window, "columns": int, "lanes": list[
 
 _PACKED = (
     "of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy "
-    "(u1) and color (u1); of samples least and greatest (f4)"
+    "(u1) and color (u1); of samples least and greatest (f4); of events the share that waits (u1, of 255)"
 )
 _DESCRIBED: Final[dict[str, Any]] = {
     "hit": Hit,
@@ -156,6 +189,9 @@ class Timeline(Explorer):
 
     span_rows: Trait = traitlets.List(traitlets.Int(), default_value=None, allow_none=True).tag(sync=True)
     """Numbers of the rows that the range was dragged over; all streams if None."""
+
+    span_kind = traitlets.Unicode(None, allow_none=True).tag(sync=True)
+    """Kind of rows of the range that is selected, where the rows are of several: a kind of row, or ``flows``."""
 
     height = traitlets.Int(None, allow_none=True).tag(sync=True)
     """Greatest height of the overview and the rows (px); the height of the screen if None."""
@@ -262,8 +298,9 @@ class Timeline(Explorer):
         """The selection: the row of one span, or all spans that touch the selected range of time in the selected rows.
 
         A kernel or copy is a row of ``analyze.attribute(trace)``, an operator, runtime call or marker one of the
-        trace's table, a step, layer, collective or idle gap one of the analysis of its name, and a span of a request
-        one of ``analyze.requests(run, per="span")``.
+        trace's table, a sample of a counter one with ``rank, time_ns, name, value, unit``, a step, layer, collective
+        or idle gap one of the analysis of its name, and a span of a request one of
+        ``analyze.requests(run, per="span")``. ``span_kind`` says which of several kinds of rows is meant.
         """
         if self.selection:
             kind = self._data.row(self.selection["row"]).kind
@@ -272,19 +309,41 @@ class Timeline(Explorer):
             return self._data.events
         if self.span is None:
             return self._data.frame("stream").clear()
-        return data.events(self._data, self.span, self.span_rows)
+        return data.events(self._data, self.span, self.span_rows, self.span_kind)
 
     def stacks(self, by: By = "stage") -> pl.DataFrame:
         """Stacks of the selected kernels and copies, for a flame graph; of all if nothing is selected.
 
+        Of a selected step, layer, collective or gap they are those of the kernels and copies in its time on its rank.
+        ``by="host"`` gives the operators, calls and functions of a selection on the host, each with its own time.
         ``charts.flame(w.stacks("python"))`` draws them, ``charts.speedscope`` writes them for speedscope.
         """
-        chosen = self.selected if self.span is not None or self.selection else self._data.frame("stream")
+        rows, within, level = self._chosen()
+        if by == "host":
+            return find.nested(self._data, [row for row in rows if row.kind in HOST], within, level)
+        if rows and rows[0].kind in (*KINDS, REQUEST_KIND, PATH_KIND):
+            ranks = {row.rank for row in rows if row.rank >= 0} or set(self.trace.ranks)
+            end = pl.col("start_ns") + pl.col("dur_ns")
+            inside = pl.col("rank").is_in(list(ranks)) & (pl.col("start_ns") < within[1]) & (end > within[0])
+            chosen = self._data.frame("stream").filter(inside)
+        else:
+            chosen = self.selected if rows else self._data.frame("stream")
         if "launch_start_ns" not in chosen.columns or "stage" not in chosen.columns:
             raise NotCapturedError(
                 "the selection is not of kernels", hint="drag over streams, or select nothing", table="kernels"
             )
         return stacks_of(self._data, chosen, by)
+
+    def _chosen(self) -> tuple[list[Row], tuple[float, float], int]:
+        """Rows, range of time and first level of what is selected; no rows if nothing is."""
+        if self.selection:
+            row = self._data.row(self.selection["row"])
+            hit = find.locate(self._data, self.selection["row"], self.selection["id"])
+            if hit is not None:
+                return [row], (hit["start"], hit["end"]), hit["level"]
+        if self.span is not None:
+            return data.chosen_rows(self._data, self.span_rows, self.span_kind), (self.span[0], self.span[1]), 0
+        return [], self._data.whole, 0
 
     def select(self, event: int) -> None:
         """Select a kernel or copy by its number in ``analyze.attribute(trace)``."""
@@ -374,9 +433,18 @@ class Timeline(Explorer):
     def _on_overview(self, width: float, colour_by: Colour) -> Answer:
         return overview(self._data, width, colour_by)
 
-    @answers(title=str, facts=list[Fact], rows=list[Named], total=int)
-    def _on_span(self, span: Window, rows: list[int] | None) -> Answer:
-        return data.table(self._data, span, rows), []
+    @answers(
+        title=str,
+        facts=list[Fact],
+        kinds=list[Part],
+        kind=str,
+        rows=list[Named],
+        counters=list[Counted],
+        flows=list[Launched],
+        total=int,
+    )
+    def _on_span(self, span: Window, rows: list[int] | None, kind: str | None = None) -> Answer:
+        return data.area(self._data, span, rows, kind), []
 
     @answers(names=dict[str, str])
     def _on_names(self, numbers: list[int]) -> Answer:
@@ -420,6 +488,7 @@ class Timeline(Explorer):
 
     @answers(
         busy="putting stacks together",
+        by=By,
         kinds=list[By],
         of=str,
         problem=str,
@@ -436,11 +505,15 @@ class Timeline(Explorer):
     def _on_flame(self, by: By) -> Answer:
         chosen = "the selection" if self.span is not None or self.selection else "the whole trace"
         problem, stacks = "", None
+        kinds = kinds_of(self._data)
+        if any(row.kind in HOST for row in self._chosen()[0]):
+            kinds = ["host"]
+        by = by if by in kinds else kinds[0]
         try:
             stacks = self.stacks(by)
         except NotCapturedError as error:
             problem = str(error)
-        return {"kinds": kinds_of(self._data), "of": chosen, "problem": problem, **flame_of(stacks)}, []
+        return {"by": by, "kinds": kinds, "of": chosen, "problem": problem, **flame_of(stacks)}, []
 
     @answers(file=str, content=str)
     def _on_speedscope(self, by: By) -> Answer:

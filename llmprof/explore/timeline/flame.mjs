@@ -1,6 +1,6 @@
 // The flame graph of the selection: by stage, module or Python function. Names begin with "flame".
 import { fitText, textWidth } from "../base/js/canvas.mjs";
-import { fill, h, labelled } from "../base/js/dom.mjs";
+import { h, labelled } from "../base/js/dom.mjs";
 import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { PLOT_TEXT, plotPanel, plotText } from "../base/js/plot.mjs";
 import { inkOn } from "../base/js/theme.mjs";
@@ -13,7 +13,7 @@ const TONES = ["#F3D9B1", "#F0C48A", "#EDB873", "#E9A86B", "#F2CFA0", "#E8B98F"]
 /** @typedef {{name: string, level: number, start: number, end: number, place: number, parent: number}} Frame */
 
 /** @type {Record<By, string>} */
-const WORDS = { stage: "stage", module: "module", python: "Python function" };
+const WORDS = { host: "what the host ran", stage: "stage", module: "module", python: "Python function" };
 
 /**
  * Frames of a flame graph from its columns: {name, level, start, end, parent, place}, each after its parent.
@@ -192,13 +192,16 @@ export function makeFlame(timeline) {
     const answered = made.msg;
     answer = answered;
     frames = flameFrames(answered);
-    if (by.select.options.length !== answered.kinds.length)
-      fill(by.select, ...answered.kinds.map((kind) => h("option", { value: kind, text: WORDS[kind] })));
-    by.select.value = wanted;
+    by.update(
+      answered.kinds.map((kind) => [kind, WORDS[kind]]),
+      answered.by,
+    );
+    const [one, many] =
+      answered.by === "host" ? ["span", "spans of the host"] : ["kernel or copy", "kernels and copies"];
     save.disabled = !answered.total;
     words.textContent = answered.total
-      ? `${formatNs(answered.total)} of ${answered.events === 1 ? "1 kernel or copy" : `${formatNumber(answered.events)} kernels and copies`} in ${answered.of}`
-      : answered.problem || `No kernel or copy in ${answered.of}`;
+      ? `${formatNs(answered.total)} of ${answered.events === 1 ? `1 ${one}` : `${formatNumber(answered.events)} ${many}`} in ${answered.of}`
+      : answered.problem || `No ${one} in ${answered.of}`;
     const trunk = answered.trunk.length
       ? `All stacks begin with ${formatNumber(answered.trunk.length)} frame${answered.trunk.length > 1 ? "s" : ""}, down to ${answered.trunk[answered.trunk.length - 1].slice(-80)}. `
       : "";
@@ -206,13 +209,18 @@ export function makeFlame(timeline) {
       ? `${formatShare(answered.left_out / answered.total)} are in frames too narrow to draw. `
       : "";
     note.textContent = answered.total
-      ? `${trunk}${narrow}Times of whole kernels and copies, added up; work on two streams at once counts twice.`
+      ? `${trunk}${narrow}${answered.by === "host" ? "Times inside the selection; threads count beside each other." : "Times of whole kernels and copies, added up; work on two streams at once counts twice."}`
       : "";
     zoom(null);
-    el.dataset.of = JSON.stringify({ by: wanted, selected });
+    el.dataset.of = JSON.stringify({ by: answered.by, selected });
   };
   const now = () =>
-    JSON.stringify([timeline.span, timeline.spanRows, timeline.hit && [timeline.hit.row, timeline.hit.id]]);
+    JSON.stringify([
+      timeline.model.get("span_kind"),
+      timeline.span,
+      timeline.spanRows,
+      timeline.hit && [timeline.hit.row, timeline.hit.id],
+    ]);
   /** Ask anew where the selection is another one, once Python has been told of it. */
   const update = () => {
     if (el.hidden || asked === now()) return;

@@ -1,4 +1,5 @@
 // What keys and the wheel do. Pure functions.
+import { wayOf } from "../base/js/press.mjs";
 
 /** Keys of the timeline and what they do, for the help. */
 export const KEYS = [
@@ -9,11 +10,13 @@ export const KEYS = [
   ["A  D  ←  →", "move in time"],
   ["↑  ↓", "scroll the rows"],
   ["Click", "select an event"],
-  ["Drag", "select a range of time in the rows that it covers"],
+  ["Drag", "select an area: a range of time in the rows that it covers"],
   ["Shift + drag", "move in time"],
   ["Double-click", "zoom to the event"],
   ["F", "zoom to the selection"],
   ["0", "the whole trace"],
+  ["Ctrl + Z  Backspace", "undo a zoom or move; Ctrl + Shift + Z does it again"],
+  ["Alt + ←  →", "back, forward through the views (also the side buttons of a mouse)"],
   ["[  ]", "previous, next event of the row"],
   ["J  K", "next, previous row (selects what is in its middle)"],
   ["P", "pin or unpin the row of the selection"],
@@ -58,18 +61,26 @@ const ACTIONS = {
   l: "list",
   t: "flame",
   x: "path",
+  backspace: "undo",
   j: "rowdown",
   k: "rowup",
 };
 
 /**
- * Action of a key event, or null; keys with Ctrl, Alt or Meta are the browser's.
- * @param {Pick<KeyboardEvent, "key"> & Partial<Pick<KeyboardEvent, "ctrlKey" | "altKey" | "metaKey">>} event
+ * Action of a key event, or null; other keys with Ctrl, Alt or Meta are the browser's.
+ * @param {Pick<KeyboardEvent, "key"> & Partial<Pick<KeyboardEvent, "ctrlKey" | "altKey" | "metaKey" | "shiftKey">>} event
  * @returns {string | null}
  */
 export function actionOf(event) {
+  const key = String(event.key).toLowerCase();
+  const way = wayOf({ ...event, key: event.key, altKey: event.altKey, ctrlKey: event.ctrlKey, type: "keydown" });
+  if (way) return way < 0 ? "undo" : "redo";
+  if ((event.ctrlKey || event.metaKey) && !event.altKey) {
+    if (key === "z") return event.shiftKey ? "redo" : "undo";
+    return key === "y" ? "redo" : null;
+  }
   if (event.ctrlKey || event.altKey || event.metaKey) return null;
-  return ACTIONS[String(event.key).toLowerCase()] ?? null;
+  return ACTIONS[key] ?? null;
 }
 
 /**

@@ -29,15 +29,44 @@ export type Described = {
   range: [number, number] | null;
 };
 
-/** A name in a selected range: its color, spans, their time inside the range, mean and p99 of whole spans (ns). */
+/** A kind of rows in a selected range, and its number of spans, samples or launches there. */
+export type Part = {
+  kind: string;
+  count: number;
+};
+
+/** A name in a selected range: its color, spans, their time inside, mean, median and p99 of whole spans (ns). */
 export type Named = {
   name: string;
   code: number;
   count: number;
   total_ns: number;
   mean_ns: number;
+  p50_ns: number;
   p99_ns: number;
   share: number | null;
+};
+
+/** A counter in a selected range; its mean is over time. */
+export type Counted = {
+  name: string;
+  unit: string;
+  count: number;
+  least: number | null;
+  mean: number | null;
+  most: number | null;
+  first: number | null;
+  last: number | null;
+};
+
+/** What calls launched, by name: times from the begin of the call to that of the kernel or copy (ns). */
+export type Launched = {
+  name: string;
+  count: number;
+  mean_ns: number;
+  p50_ns: number;
+  p99_ns: number;
+  most_ns: number;
 };
 
 /** A span: its row, level and id there, start and end (ns), name and number of its color. */
@@ -78,19 +107,19 @@ export type Messages = {
     asks: Record<string, never>;
     answers: { found: boolean };
   };
-  /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4). */
+  /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4); of events the share that waits (u1, of 255). */
   view: {
     asks: { window: [number, number]; width: number; rows: number[]; colour_by: "category" | "stage" };
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
   };
-  /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4). */
+  /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4); of events the share that waits (u1, of 255). */
   overview: {
     asks: { width: number; colour_by: "category" | "stage" };
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
   };
   span: {
-    asks: { span: [number, number]; rows?: number[] | null };
-    answers: { title: string; facts: [string, string][]; rows: Named[]; total: number };
+    asks: { span: [number, number]; rows?: number[] | null; kind?: string | null };
+    answers: { title: string; facts: [string, string][]; kinds: Part[]; kind: string; rows: Named[]; counters: Counted[]; flows: Launched[]; total: number };
   };
   names: {
     asks: { numbers: number[] };
@@ -121,11 +150,11 @@ export type Messages = {
     answers: { total: number; names: number; sum_ns: number; ranks: number[]; rows: Listed[] };
   };
   flame: {
-    asks: { by: "module" | "python" | "stage" };
-    answers: { kinds: ("module" | "python" | "stage")[]; of: string; problem: string; total: number; events: number; trunk: string[]; names: string[]; name: number[]; level: number[]; start: number[]; value: number[]; left_out: number };
+    asks: { by: "host" | "module" | "python" | "stage" };
+    answers: { by: "host" | "module" | "python" | "stage"; kinds: ("host" | "module" | "python" | "stage")[]; of: string; problem: string; total: number; events: number; trunk: string[]; names: string[]; name: number[]; level: number[]; start: number[]; value: number[]; left_out: number };
   };
   speedscope: {
-    asks: { by: "module" | "python" | "stage" };
+    asks: { by: "host" | "module" | "python" | "stage" };
     answers: { file: string; content: string };
   };
   goto: {
@@ -147,6 +176,7 @@ export type Traits = {
   search: string;
   selection: Record<string, any> | null;
   span: [number, number] | null;
+  span_kind: string | null;
   span_rows: number[] | null;
   stage: string | null;
   step: number | null;

@@ -1,7 +1,11 @@
 // What keys, buttons and the wheel do to the timeline: methods of it.
 import { aroundSpan, panWindow, zoomWindow } from "../base/js/geometry.mjs";
+import { wayOf } from "../base/js/press.mjs";
 import { actionOf, wheelAction } from "./keys.mjs";
 import { PATH } from "./rows.mjs";
+
+const REST_MS = 400;
+const MOST_PAST = 100;
 
 /** Actions on what is selected, or from there. */
 const ON_SELECTION = new Set(["fit", "previous", "next", "rowup", "rowdown", "pin", "fold", "across", "mark"]);
@@ -16,6 +20,55 @@ export const moving = {
    */
   zoom(factor, at = 0.5) {
     this.move(zoomWindow(this.window, factor, at, this.whole));
+  },
+
+  /** Keep the window that is left, if it was rested on. */
+  remember() {
+    const now = performance.now();
+    if (now - this.rested > REST_MS) {
+      this.past = [...this.past.slice(-MOST_PAST), this.window];
+      this.ahead = [];
+    }
+    this.rested = now;
+  },
+
+  /**
+   * Show the window before the last zoom or move (-1), or the one after it (1).
+   * @param {number} by
+   */
+  undo(by) {
+    const [from, to] = by < 0 ? [this.past, this.ahead] : [this.ahead, this.past];
+    const window = from.pop();
+    if (!window) {
+      this.said.textContent = by < 0 ? "Nothing to undo" : "Nothing to do again";
+      return;
+    }
+    to.push(this.window);
+    this.move(window, { kept: true });
+    this.rested = Number.NEGATIVE_INFINITY;
+  },
+
+  /**
+   * Side buttons of a mouse; above tabs their header takes them first.
+   * @param {MouseEvent} event
+   */
+  sideButton(event) {
+    const by = wayOf(event);
+    if (!by || !this.window) return;
+    event.preventDefault(); // the browser would leave the page
+    event.stopPropagation();
+    if (event.type === "mouseup") this.undo(by);
+  },
+
+  /** Let the timeline fill the screen, or end that. */
+  async toggleFull() {
+    const root = /** @type {Document} */ (this.host.getRootNode());
+    try {
+      if (root.fullscreenElement) await document.exitFullscreen();
+      else await this.host.requestFullscreen();
+    } catch {
+      this.status.error("This page lets no part of it fill the screen.");
+    }
   },
 
   /**
@@ -137,12 +190,18 @@ export const moving = {
       fold: () => this.actOnSelected("fold"),
       search: () => this.tools.focusSearch(),
       clear: () => this.clear(),
-      help: () => this.help.toggle(),
+      help: () => {
+        this.leave();
+        this.help.toggle();
+      },
       across: (current) => this.goAcross(current),
       mark: () => this.addMark(),
       list: () => this.hits.toggle(),
       flame: () => this.flame.toggle(),
       path: () => this.togglePath(),
+      undo: () => this.undo(-1),
+      redo: () => this.undo(1),
+      full: () => this.toggleFull(),
     };
     const pointed = action === "mark" && this.pointed !== null; // where the pointer is, whatever is selected
     if (ON_SELECTION.has(action) && !pointed) this.inTurn(todo[action]);

@@ -3,7 +3,7 @@ import { fitCanvas } from "../base/js/canvas.mjs";
 import { fill, h } from "../base/js/dom.mjs";
 import { formatNs } from "../base/js/format.mjs";
 import { toPx } from "../base/js/geometry.mjs";
-import { binImage, drawArrows, drawMinimap, drawOutline, drawPane, drawRuler } from "./draw.mjs";
+import { binImage, drawArrows, drawMinimap, drawOutline, drawPane, drawRuler, hatchOf } from "./draw.mjs";
 import { drawFlags, drawMarks } from "./marks.mjs";
 import { levelOf, visibleItems } from "./rows.mjs";
 
@@ -38,6 +38,7 @@ export const drawing = {
       span: this.dragged ?? this.span,
       spanRows: this.dragged ? this.draggedRows : this.spanRows,
       dragging: Boolean(this.dragged),
+      hatch: hatchOf(this.theme.now()),
     };
     const head = fitCanvas(this.head, this.width, MAP_HEIGHT + RULER_HEIGHT + this.marksRoom());
     drawMinimap(head, MAP_HEIGHT, scene, this.overview);
@@ -113,7 +114,15 @@ export const drawing = {
       this.legend,
       parts.length ? h("span", { class: "lpt-parts" }, h("b", { text: "critical path" }), ...parts) : null,
       [...names].map(chip),
+      this.hatches()
+        ? h("span", { class: "lpt-chip" }, h("i", { class: "lpt-swatch lpt-hatch" }), "hatched: waits for another rank")
+        : null,
     );
+  },
+
+  /** Whether ranks wait for each other here. */
+  hatches() {
+    return this.described.groups.filter((group) => group.waits !== null).length > 1;
   },
 
   /**

@@ -75,6 +75,9 @@ class Lane:
 
     def __init__(self, start: Ints, end: Ints, codes: Mapping[str, Codes], name: Numbers, id: Numbers) -> None:  # noqa: A002
         self.start, self.end, self.name, self.id = start, end, name, id
+        self.waits: Codes | None = None
+        """Share of each span, from its start, that waits for another rank (of 255); None where none does."""
+
         self._paints = {by: _Paint(code, end - start) for by, code in codes.items()}
         self._reach = np.maximum.accumulate(end) if len(end) else end
 
@@ -576,6 +579,16 @@ def stage_codes(trace: Trace, keys: Keys) -> np.ndarray:
     return keys.codes("stage", events["stage"]).to_numpy()
 
 
+def wait_shares(trace: Trace, events: pl.DataFrame) -> Codes:
+    """Share (of 255) of each device event that waits for the last rank of its collective, by event."""
+    calls = collectives(trace).filter(pl.col("wait_ns") > 0).select("rank", "start_ns", "dur_ns", "wait_ns")
+    keys = ["rank", "start_ns", "dur_ns"]
+    found = events.select(*keys).join(calls.unique(keys), on=keys, how="left", maintain_order="left")
+    share = (255 * pl.col("wait_ns") / pl.col("dur_ns")).round().clip(0, 255).fill_null(0).fill_nan(0)
+    shares: Codes = found.select(share.cast(pl.UInt8)).to_series().to_numpy()
+    return shares
+
+
 def _steps(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:
     """Steps at their times on the device; on ranks without device events, at their times on the host."""
     frame = steps(trace).with_row_index("id")
@@ -627,7 +640,11 @@ def _collectives(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]
         part=pl.when(matched).then(pl.lit("transfer")).otherwise(pl.lit("transfer and waiting")),
     )  # fmt: skip
     both = pl.concat([wait, rest]).sort("rank", "start_ns", maintain_order=True)
-    return _by_rank(both.with_columns(keys.codes("collective", both["part"])), texts)
+    made = _by_rank(both.with_columns(keys.codes("collective", both["part"])), texts)
+    waiting = keys.codes("collective", pl.Series(["waiting for the last rank"]))[0]
+    for lane in (lane for lanes in made.values() for lane in lanes):
+        lane.waits = np.where(lane.code("own") == waiting, 255, 0).astype(np.uint8)
+    return made
 
 
 def _idle(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]]:

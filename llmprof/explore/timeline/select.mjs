@@ -2,7 +2,8 @@
 import { formatNs, formatShare } from "../base/js/format.mjs";
 import { aroundSpan, toNs } from "../base/js/geometry.mjs";
 import { setTraits } from "../base/js/wire.mjs";
-import { eventLines, namesTable } from "./card.mjs";
+import { areaPanel } from "./area.mjs";
+import { eventLines } from "./card.mjs";
 import { formatSample } from "./draw.mjs";
 import { arrangementOf, itemAt, levelOf, PATH } from "./rows.mjs";
 import { binAt, eventAt, laneKey } from "./view.mjs";
@@ -51,6 +52,7 @@ export const selecting = {
     this.pointed = toNs(x, this.window, this.width);
     this.cross.style.transform = `translateX(${this.gutter + x}px)`;
     this.cross.style.display = "block";
+    if (this.help.open()) return null; // a card would cover it
     const found = this.under(pane, x, y);
     const { left, top } = offset;
     const { view } = this;
@@ -364,7 +366,7 @@ export const selecting = {
     this.span = span;
     this.spanRows = span ? rows : null;
     if (!sync) return;
-    const values = { span, span_rows: this.spanRows };
+    const values = { span, span_rows: this.spanRows, span_kind: null };
     const same = alike(this.model.get("span"), span) && alike(this.model.get("span_rows"), this.spanRows);
     if (!same) setTraits(this.model, values);
   },
@@ -424,10 +426,11 @@ export const selecting = {
     this.draw();
   },
 
+  /** What is in the selected range. */
   async showSpan() {
     const { span, spanRows } = this;
     if (!span) return;
-    const answer = await this.get("span", { span, rows: spanRows });
+    const answer = await this.get("span", { span, rows: spanRows, kind: this.model.get("span_kind") });
     if (!answer || this.span !== span) return;
     /** @type {Action[]} */
     const actions = [
@@ -438,7 +441,10 @@ export const selecting = {
       ["Clear", "Esc", () => this.clear()],
     ];
     const title = `${formatNs(span[1] - span[0])} of ${answer.msg.title || "nothing"}`;
-    const table = namesTable(answer.msg, this.paints.colour, (name) => this.tools.find(name));
+    const table = areaPanel(answer.msg, this.paints.colour, {
+      pick: (name) => this.tools.find(name),
+      choose: (kind) => setTraits(this.model, { span_kind: kind }),
+    });
     this.details.show(title, null, answer.msg.facts, actions, { more: table });
     this.said.textContent = title;
   },

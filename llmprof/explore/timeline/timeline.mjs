@@ -93,6 +93,9 @@ class TimelineView extends Behaviour {
     this.asked = null;
     /** @type {Promise<void> | null} what acts on the selection and has not ended yet */
     this.turn = null;
+    /** @type {import("./types").Window[]} */ this.past = [];
+    /** @type {import("./types").Window[]} */ this.ahead = [];
+    this.rested = Number.NEGATIVE_INFINITY;
     this.round = 0; // counts what was selected outright
     this.copied = "";
     /** @type {{first: number, draw: number[], exact: number[], bytes: number}} */
@@ -179,6 +182,10 @@ class TimelineView extends Behaviour {
     window.addEventListener("resize", this.onScreen);
     this.mainPane.el.addEventListener("scroll", () => this.scrolled(), { passive: true });
     this.host.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => this.key(event));
+    this.host.addEventListener("fullscreenchange", () => this.resize());
+    for (const type of /** @type {const} */ (["mousedown", "mouseup"])) {
+      this.host.addEventListener(type, (event) => this.sideButton(event));
+    }
     for (const pane of [this.pinnedPane, this.mainPane]) followPointer(this, pane);
     this.gutterStops = followGutter(this, this.mainPane);
     followMinimap(this, this.head, MAP_HEIGHT);
@@ -187,6 +194,11 @@ class TimelineView extends Behaviour {
     }
     model.on("change:window", () => this.windowFromPython());
     model.on("change:selection", () => this.selectionFromPython());
+    model.on("change:span_kind", () => {
+      if (!this.span) return;
+      this.showSpan();
+      this.flame.update();
+    });
     model.on("change:span change:span_rows", () => queueMicrotask(() => this.spanFromPython()));
     model.on("change:colour_by", () => this.recolour());
     model.on("change:height", () => this.resize());
@@ -394,9 +406,10 @@ class TimelineView extends Behaviour {
     this.width = Math.max(LEAST_ROOM, total - gutter - bar);
     const pinned = this.pinnedPane;
     pinned.height = Math.min(pinned.content ?? 0, 200);
-    const room =
-      (this.model.get("height") ?? this.roomOnScreen()) - MAP_HEIGHT - RULER_HEIGHT - this.marksRoom() - pinned.height;
-    this.mainPane.height = Math.max(60, Math.min(room, this.mainPane.content ?? 60));
+    const full = this.full();
+    const whole = (full ? null : this.model.get("height")) ?? this.roomOnScreen(full ? 0 : AROUND);
+    const room = whole - MAP_HEIGHT - RULER_HEIGHT - this.marksRoom() - pinned.height;
+    this.mainPane.height = Math.max(60, full ? room : Math.min(room, this.mainPane.content ?? 60));
     for (const pane of [pinned, this.mainPane]) {
       pane.el.style.height = `${pane.height}px`;
       pane.inner.style.height = `${Math.max(pane.content ?? 0, pane.height)}px`;
@@ -405,10 +418,24 @@ class TimelineView extends Behaviour {
     this.request();
   }
 
-  /** Height for the rows that lets the whole widget fit on the screen, with some room for the page around it. */
-  roomOnScreen() {
-    const beside = this.host.offsetHeight - this.body.offsetHeight;
-    return Math.max(LEAST_HEIGHT, window.innerHeight - beside - AROUND);
+  /** Whether the timeline fills the screen. */
+  full() {
+    return /** @type {Document} */ (this.host.getRootNode()).fullscreenElement === this.host;
+  }
+
+  /**
+   * Height for the rows that lets the whole widget fit on the screen, with some room for the page around it.
+   * @param {number} around
+   */
+  roomOnScreen(around) {
+    const beside = this.full()
+      ? [...this.host.children].reduce(
+          (sum, one) =>
+            sum + (one === this.body || one === this.help.el ? 0 : /** @type {HTMLElement} */ (one).offsetHeight),
+          0,
+        )
+      : this.host.offsetHeight - this.body.offsetHeight;
+    return Math.max(LEAST_HEIGHT, window.innerHeight - beside - around);
   }
 
   scrolled() {
@@ -450,7 +477,7 @@ class TimelineView extends Behaviour {
   async requestOverview() {
     this.overview = readView(
       { window: this.window, columns: 1, lanes: [] },
-      Array(8).fill(new DataView(new ArrayBuffer(0))),
+      Array(9).fill(new DataView(new ArrayBuffer(0))),
     );
     const answer = await this.get("overview", { width: this.width ?? LEAST_ROOM, colour_by: this.colourBy });
     if (!answer) return;
@@ -471,9 +498,10 @@ class TimelineView extends Behaviour {
 
   /**
    * @param {import("./types").Window} window
-   * @param {{sync?: boolean}} [options]
+   * @param {{sync?: boolean, kept?: boolean}} [options] kept: the window that is left is kept already
    */
-  move(window, { sync = true } = {}) {
+  move(window, { sync = true, kept = false } = {}) {
+    if (!kept) this.remember();
     this.movedAt ??= performance.now();
     this.window = clampWindow(window, this.whole);
     this.draw();

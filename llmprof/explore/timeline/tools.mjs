@@ -47,6 +47,8 @@ export function makeTools(timeline) {
     button("−", "Zoom out (S)", "out"),
     button("+", "Zoom in (W)", "in"),
     button("Whole", "The whole trace (0)", "whole"),
+    button("↶", "Undo the zoom (Ctrl + Z)", "undo"),
+    button("⛶", "Fill the screen, or end that", "full"),
     button("?", "Keys (?)", "help"),
   );
   const el = h(

@@ -48,6 +48,8 @@ export type View = {
   busy: ArrayLike<number>;
   main: ArrayLike<number>;
   samples: ArrayLike<number>;
+  /** Share of each event that waits for another rank (of 255). */
+  waits: ArrayLike<number>;
   /** What was asked for. */
   asked?: { window: Window };
 };
@@ -70,6 +72,7 @@ export type Scene = {
   span: Window | null;
   spanRows: number[] | null;
   dragging: boolean;
+  hatch: CanvasPattern | string;
 };
 
 export type Mark = { time: number; text: string };

@@ -14,6 +14,7 @@ const FIELDS = [
   ["busy", "u1"],
   ["main", "u1"],
   ["samples", "f4"],
+  ["waits", "u1"],
 ];
 
 /**
@@ -24,9 +25,10 @@ const FIELDS = [
  */
 export function readView(msg, buffers) {
   const { window, columns } = msg;
-  const fields = /** @type {Pick<View, "start" | "dur" | "code" | "name" | "id" | "busy" | "main" | "samples">} */ (
-    Object.fromEntries(FIELDS.map(([name, dtype], i) => [name, typed(buffers[i], dtype)]))
-  );
+  const fields =
+    /** @type {Pick<View, "start" | "dur" | "code" | "name" | "id" | "busy" | "main" | "samples" | "waits">} */ (
+      Object.fromEntries(FIELDS.map(([name, dtype], i) => [name, typed(buffers[i], dtype)]))
+    );
   /** @type {View["lanes"]} */
   const lanes = new Map();
   for (const [row, level, first, count, bins] of msg.lanes) {

@@ -26,7 +26,7 @@ ROOM_PX = 4
 LIMIT = 800_000
 """Most bytes of a view; lanes get less detail until it fits."""
 
-BYTES_EVENT = 17
+BYTES_EVENT = 18
 MOST_COLUMNS = 6_000
 MOST_LINES = 16
 """Most ranks of the overview."""
@@ -81,6 +81,7 @@ def view(
         array(_joined(busy), "u1"),
         array(_joined(main), "u1"),
         array(_joined(samples), "f4"),
+        array(_joined([_waits(lane, i) for lane, i in parts]), "u1"),
     ]
 
 
@@ -99,7 +100,11 @@ def overview(data: TimelineData, width: float, by: str) -> tuple[dict[str, Any],
     empty = array(np.empty(0), "u4")
     busy, main = (array(_joined([b[side] for b in bins]), "u1") for side in (0, 1))
     message = {"window": list(data.whole), "columns": columns, "lanes": lanes}
-    return message, [empty, empty, empty, empty, empty, busy, main, empty]
+    return message, [empty, empty, empty, empty, empty, busy, main, empty, empty]
+
+
+def _waits(lane: Lane, some: NDArray[np.int64]) -> NDArray[np.uint8]:
+    return np.zeros(len(some), np.uint8) if lane.waits is None else lane.waits[some]
 
 
 def _widened(window: Sequence[float]) -> tuple[float, float]:
@@ -154,6 +159,14 @@ FEW_OF_MANY = 250_000
 COUNTED = "#BCD6EA"
 """Fill colour of counters, light enough for text on it."""
 
+HATCH_LEAST = 3
+"""Least width (px) of a part that waits for another rank to be hatched."""
+
+_HATCH = (
+    '<defs><pattern id="waits" width="6" height="6" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect width="1.6" height="6" fill="#FFFFFF" fill-opacity="0.6"/></pattern></defs>'
+)
+
 _FONT = 'font-family="Liberation Sans, Arial, sans-serif" font-size="11"'
 
 
@@ -193,13 +206,13 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
     several = len({row.rank for row in data.drawn if row.kind == "stream"}) > 1
     places, labels = (_strips if several else _rows)(data, path=path)
     height = max(label.top + label.height for label in labels) + GAP + FOOT
-    parts = [f'<rect width="{WIDTH}" height="{height}" fill="#FFFFFF"/>', *_axis(window, height - FOOT)]
+    parts = [_HATCH, f'<rect width="{WIDTH}" height="{height}" fill="#FFFFFF"/>', *_axis(window, height - FOOT)]
     wide = WIDTH - GUTTER
     shown = list(dict.fromkeys(place.row for place in places))
     message, buffers = view(data, window, wide / COLUMN_PX, shown, by)
-    start, dur, code, name, _, busy, main, samples = (
+    start, dur, code, name, _, busy, main, samples, waits = (
         np.frombuffer(raw, dtype)
-        for raw, dtype in zip(buffers, ("<f4", "<f4", "u1", "<u4", "<u4", "u1", "u1", "<f4"), strict=True)
+        for raw, dtype in zip(buffers, ("<f4", "<f4", "u1", "<u4", "<u4", "u1", "u1", "<f4", "u1"), strict=True)
     )
     colours = [key["colour"] for key in data.keys.described()]
     columns, at_level = message["columns"], {(place.row, place.level): place for place in places}
@@ -222,6 +235,10 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
             if b > 0 and a < wide:
                 text = data.names.short[name[i]]
                 parts += _bar(GUTTER + a, y, max(b - a, 0.7), high, colour=colours[code[i]], name=text)
+                waited = min(b, left + float(dur[i]) * scale * float(waits[i]) / 255)
+                if waited - a > HATCH_LEAST:
+                    area = f'x="{GUTTER + a:.1f}" y="{y}" width="{waited - a:.1f}" height="{high}"'
+                    parts.append(f'<rect {area} fill="url(#waits)"/>')
     waits = {group["rank"]: (group["waits"], group["late"]) for group in data.groups()}
     for label in labels:
         parts += _label(data, label, *waits.get(label.rank, (None, False)))

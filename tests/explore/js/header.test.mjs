@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { wayOf } from "../../../llmprof/explore/header/header.mjs";
+import { wayOf } from "../../../llmprof/explore/base/js/press.mjs";
 
 test("alt and the arrows, and the side buttons of a mouse, lead back and forward", () => {
   const key = (key, more = {}) => wayOf({ type: "keydown", key, altKey: true, ...more });

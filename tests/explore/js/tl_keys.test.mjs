@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { lightened, tickLabel, windowOnMap } from "../../../llmprof/explore/timeline/draw.mjs";
+import { labelOf, lightened, tickLabel, windowOnMap } from "../../../llmprof/explore/timeline/draw.mjs";
 import { draggedWindow } from "../../../llmprof/explore/timeline/input.mjs";
 import { actionOf, wheelAction } from "../../../llmprof/explore/timeline/keys.mjs";
 
@@ -12,6 +12,19 @@ test("keys, whatever their case; the browser keeps its own", () => {
     ["in", "in", "left", "help", "search", "clear", null],
   );
   assert.equal(actionOf({ key: "w", ctrlKey: true }), null);
+  assert.deepEqual(
+    [
+      { key: "z", ctrlKey: true },
+      { key: "Z", metaKey: true, shiftKey: true },
+      { key: "y", ctrlKey: true },
+      { key: "Backspace" },
+      { key: "ArrowLeft", altKey: true },
+      { key: "ArrowRight", altKey: true },
+      { key: "z", altKey: true },
+      { key: "z" },
+    ].map(actionOf),
+    ["undo", "redo", "redo", "undo", "undo", "redo", null, null],
+  );
 });
 
 test("the wheel scrolls, with Ctrl it zooms, with Shift or sideways it pans", () => {
@@ -26,6 +39,13 @@ test("the wheel scrolls, with Ctrl it zooms, with Shift or sideways it pans", ()
   );
 });
 
+test("a label is cut, but the number of a layer or step is whole or not there", () => {
+  const room = (most) => (text) => (text.length <= most ? text : most < 4 ? "" : `${text.slice(0, most - 1)}…`);
+  const labels = [20, 9, 7, 2, 1].map((most) => labelOf("step 12 · decode", room(most)));
+  assert.deepEqual(labels, ["step 12 · decode", "step 12 …", "12", "12", ""]);
+  assert.equal(labelOf("attention_fwd", room(8)), "attenti…");
+});
+
 test("ticks have the decimals that their distance needs", () => {
   assert.deepEqual(
     [
@@ -36,6 +56,11 @@ test("ticks have the decimals that their distance needs", () => {
       [250, 50],
     ].map(([time, step]) => tickLabel(time, step)),
     ["0", "1.5 us", "208.455 ms", "2.0 s", "250 ns"],
+  );
+  // one view has one unit
+  assert.deepEqual(
+    [0, 5e5, 1e6, 15e5].map((time) => tickLabel(time, 5e5, 15e5)),
+    ["0", "0.5 ms", "1.0 ms", "1.5 ms"],
   );
 });
 

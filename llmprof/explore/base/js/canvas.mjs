@@ -47,7 +47,7 @@ export function textWidth(context, text, size) {
 }
 
 /**
- * A text cut to a width with an ellipsis; "" where less than three characters would be left.
+ * A text cut to a width with an ellipsis, not within a number; "" where less than three characters would be left.
  * @param {CanvasRenderingContext2D} context
  * @param {string} text
  * @param {number} size
@@ -62,5 +62,11 @@ export function fitText(context, text, size, room) {
     width += textWidth(context, characters[count], size);
     count += 1;
   }
+  // half a number would be another number
+  if (/[\d.]/.test(characters[count] ?? "") && /\d[\d.]*$/.test(characters.slice(0, count).join("")))
+    count = characters
+      .slice(0, count)
+      .join("")
+      .replace(/[\d.]+$/, "").length;
   return count < 3 ? "" : `${characters.slice(0, count).join("")}…`;
 }

@@ -25,6 +25,29 @@ export function formatNs(ns, digits = 3) {
 }
 
 /**
+ * What writes durations in one unit, that of the longest of them: for a column or an axis.
+ * @param {(number | null | undefined)[]} values
+ * @returns {(ns: number | null | undefined) => string}
+ */
+export function nsAs(values) {
+  const most = values.reduce((/** @type {number} */ top, ns) => Math.max(top, Math.abs(ns || 0)), 0);
+  const [size, unit] = TIMES.find(([one]) => Math.round(most / one) < 1000) ?? TIMES[TIMES.length - 1];
+  const shown = (/** @type {number} */ value) => (size === 1 ? formatNumber(value) : formatFixed(value, most / size));
+  return (ns) => (typeof ns === "number" && Number.isFinite(ns) ? `${shown(ns / size)} ${unit}` : "unknown");
+}
+
+/**
+ * A number with as many decimals as the greatest one needs for three digits, more where nothing else would be left.
+ * @param {number} value
+ * @param {number} most
+ */
+function formatFixed(value, most) {
+  const decimals = Math.max(0, 3 - String(Math.trunc(Math.abs(most))).length);
+  if (value && Math.abs(value) < 10 ** -decimals) return formatNumber(value, 1);
+  return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+}
+
+/**
  * Size with a binary unit.
  * @param {number | null | undefined} bytes
  */

@@ -89,3 +89,15 @@ export function whenReleased(el, work) {
     work();
   }
 }
+
+/**
+ * Where an event leads: -1 (back), 1 (forward) or 0.
+ * @param {Partial<KeyboardEvent & MouseEvent>} event
+ */
+export function wayOf(event) {
+  if (event.type === "keydown") {
+    if (!event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return 0;
+    return event.key === "ArrowLeft" ? -1 : event.key === "ArrowRight" ? 1 : 0;
+  }
+  return event.button === 3 ? -1 : event.button === 4 ? 1 : 0;
+}

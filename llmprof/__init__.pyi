@@ -16,6 +16,7 @@ from .readers.otlp import read_requests as read_requests
 from .report import Visualizer as Visualizer
 from .trace import Trace as Trace
 from .trials.measure import trial as trial
+from .trials.tuning import tune as tune
 from . import analyze as analyze
 from . import charts as charts
 from . import errors as errors

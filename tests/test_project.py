@@ -20,7 +20,7 @@ import llmprof
 # Where conda-forge has another name than PyPI.
 CONDA_NAMES = {"dask": "dask-core", "isal": "python-isal", "torch": "pytorch"}
 # What `make setup` and environment.yml install; the engines (torch, vllm) come with the machine that runs them.
-INSTALLED_EXTRAS = ("launch", "notebook", "scale", "pandas", "docs", "dev")
+INSTALLED_EXTRAS = ("launch", "notebook", "scale", "pandas", "tune", "docs", "dev")
 
 
 @pytest.fixture(scope="module")

@@ -34,8 +34,17 @@ class Runs(Protocol):
 class Points:
     """Runs the points of a sweep and writes its state after each."""
 
-    def __init__(self, state: dict[str, Any], folder: Path, progress: Progress | None, *, check: bool) -> None:
+    def __init__(
+        self,
+        state: dict[str, Any],
+        folder: Path,
+        progress: Progress | None,
+        *,
+        check: bool,
+        most_starts: int | None = None,
+    ) -> None:
         self._state, self._folder, self._progress, self._check = state, folder, progress, check
+        self._most_starts = most_starts
         self._points: list[dict[str, Any]] = state["points"]
 
     def store(self) -> None:
@@ -114,7 +123,11 @@ class Points:
 
         outcomes: list[tuple[int, Outcome]] = []
         series = run_series(
-            [configs[place] for place in places], self._folder, progress=self._of_the_engine(places), began=began
+            [configs[place] for place in places],
+            self._folder,
+            progress=self._of_the_engine(places),
+            began=began,
+            most_starts=self._most_starts,
         )
         for k, outcome in series:
             outcomes.append((places[k], outcome))

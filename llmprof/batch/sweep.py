@@ -62,7 +62,7 @@ def store(state: Mapping[str, Any], folder: Path) -> None:
     path, work = folder / FILE, folder / f".{FILE}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        work.write_text(json.dumps(state, indent=1, ensure_ascii=False, default=os.fspath), encoding="utf-8")
+        work.write_text(_text(state), encoding="utf-8")
         work.replace(path)
     except OSError as error:
         work.unlink(missing_ok=True)
@@ -70,6 +70,16 @@ def store(state: Mapping[str, Any], folder: Path) -> None:
             f"cannot write {path}: {error.strerror or error}",
             hint="choose a folder that can be written and has free space",
         ) from error
+
+
+def _text(state: Mapping[str, Any]) -> str:
+    return json.dumps(state, indent=1, ensure_ascii=False, default=os.fspath)
+
+
+def as_stored(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state as it is read again: tuples are lists, and paths are text."""
+    read: dict[str, Any] = json.loads(_text(state))
+    return read
 
 
 def new_folder(config: ExperimentConfig, name: str) -> Path:
@@ -216,7 +226,7 @@ class Sweep:
             share_hidden_communication, share_exposed_communication, share_exposed_copy, share_idle``.
         """
         rows = [self._row(point) for point in self.state["points"]]
-        parameters = {f"{name}": _dtype(values) for name, values in self.parameters.items()}
+        parameters = {f"{name}": dtype(values) for name, values in self.parameters.items()}
         texts = dict.fromkeys(("state", "run", "error"), pl.String)
         shares = dict.fromkeys(PARTS, pl.Float64)
         schema = {"point": pl.Int64, "label": pl.String, **parameters, **texts, **SCHEMA, **shares}
@@ -224,7 +234,7 @@ class Sweep:
 
     def _row(self, point: Mapping[str, Any]) -> dict[str, Any]:
         result = point.get("result") or {}
-        values = {name: _cell(value) for name, value in point["values"].items()}
+        values = {name: cell(value) for name, value in point["values"].items()}
         row = {"point": point["point"], "label": label(point["values"]), **values}
         row |= {name: point.get(name) for name in ("state", "run", "error")}
         row |= {name: (result.get("measures") or {}).get(name) for name in SCHEMA}
@@ -263,12 +273,14 @@ def open_sweep(folder: str | os.PathLike[str]) -> Sweep:
     return Sweep(path, load(path))
 
 
-def _cell(value: Any) -> Any:
+def cell(value: Any) -> Any:
+    """A value as a cell of a column: what is no scalar becomes JSON."""
     return json.dumps(value) if isinstance(value, list | tuple | dict) else value
 
 
-def _dtype(values: list[Any]) -> type[pl.DataType]:
-    """Type of a parameter's column: the common type of its values, or text."""
+def dtype(values: list[Any]) -> type[pl.DataType]:
+    """Type of a parameter's column: the common type of its values, or text; a null fits each."""
+    values = [value for value in values if value is not None]
     if all(isinstance(value, bool) for value in values):
         return pl.Boolean
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):

@@ -19,6 +19,7 @@ from .requests import (
     requests as requests,
 )
 from .roofline import roofline as roofline
+from .study import study_pareto as study_pareto, study_slices as study_slices
 from .sweep import (
     sweep_latency as sweep_latency,
     sweep_scaling as sweep_scaling,

@@ -29,7 +29,7 @@ _COMMANDS: Final = {
     "operators": ("time_operators",),
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
-    "trial": ("trial",),
+    "trial": ("trial", "tune"),
 }
 """Functions of the commands, by their module, which is imported when the command runs."""
 _INPUTS: Final = (
@@ -39,7 +39,7 @@ _INPUTS: Final = (
 """Options that may name an input, onto which no output is written."""
 _OUTPUTS: Final = ("csv", "chart", "init", "output")
 """Options that may name a file to write."""
-_TELLING = ("convert", "demo", "experiment", "run", "sweep", "time-operators", "trial")
+_TELLING = ("convert", "demo", "experiment", "run", "sweep", "time-operators", "trial", "tune")
 """Commands that take minutes, and show their progress even if stderr is not a terminal."""
 
 
@@ -420,6 +420,8 @@ def _launching(
             add_config_options(sub, presets=sub is not sweep)
     words = "make a change to a run, measure both in turn, and say what it did"
     add("try", "trial", words, shared, options=_of("trial", "add_trial_options"))
+    words = "search the settings of an engine and its load under an SLO"
+    add("tune", "tune", words, shared, options=_of("trial", "add_tune_options"))
     words = "measure the bandwidth of the hardware, and how a model scales with length and devices"
     add("experiment", "experiment", words, shared, options=_of("experiment", "add_experiment_options"))
 

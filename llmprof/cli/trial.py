@@ -1,22 +1,23 @@
-"""``llmprof try``: make a change that a finding advises, measure it in turn, and say what it did."""
+"""``llmprof try`` and ``tune``: measure a change, and search the best of many."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from llmprof import text
+from llmprof import batch, text
 from llmprof.cli.output import Terminal, to_json, wrapped
-from llmprof.cli.run import share
+from llmprof.cli.run import add_config_options, changes, config_of, share
 from llmprof.errors import ConfigError
 from llmprof.units import format_metric
 
 if TYPE_CHECKING:
-    from llmprof.trials import Verdict
+    from llmprof.trials import Study, Verdict
 
 
 def add_trial_options(sub: argparse.ArgumentParser) -> None:
@@ -69,6 +70,79 @@ def trial(args: Namespace, terminal: Terminal) -> str:
     if args.json:
         return to_json({"folder": verdict.folder, "verdict": verdict.verdict, "says": verdict.says, "page": page.index})
     return said(verdict, terminal, page.index)
+
+
+def add_tune_options(sub: argparse.ArgumentParser) -> None:
+    """Give a parser the options of a search, and those of a run."""
+    sub.add_argument("run", type=Path, nargs="?", metavar="RUN", help="folder of a recorded run, in place of --config")
+    sub.add_argument(
+        "--objective",
+        default="output_tokens_per_s",
+        metavar="METRIC",
+        help="what is searched for: a rate, a latency such as e2e_p99, or goodput (default: %(default)s)",
+    )
+    sub.add_argument("--slo", default="", metavar="LIMITS", help='such as "ttft_p99<=500ms,tpot_p95<=30ms"')
+    sub.add_argument(
+        "--budget", default="30m", metavar="TIME", help="longest time: 30m, 90s, 1.5h (default: %(default)s)"
+    )
+    words = 'values by setting, as of a sweep: "engine_args.max_num_seqs:8,16"; none with --objective goodput'
+    sub.add_argument("--search", metavar="TEXT", help=f"{words} (default: settings of vLLM that often matter)")
+    sub.add_argument("--most-points", type=int, metavar="N", help="most points, too")
+    given = argparse.BooleanOptionalAction
+    sub.add_argument(
+        "--confirm", action=given, default=True, help="try the best point against the start (default: yes)"
+    )
+    sub.add_argument("--check", action=given, default=True, help="check the machine first (default: yes)")
+    sub.add_argument("-o", "--folder", type=Path, metavar="FOLDER", help="folder of the study, new or to continue")
+    add_config_options(sub)
+
+
+def tune(args: Namespace, terminal: Terminal) -> str:
+    """Search the settings of an engine, and show the best."""
+    from llmprof import launch, trials
+
+    given = changes(args)
+    if args.run is not None and (given or args.config is not None):
+        raise ConfigError("a run was given with options of a run", expected="the folder alone, or --config and options")
+    origin = launch.open_run(args.run) if args.run is not None else config_of(args)
+    config = origin.config if isinstance(origin, launch.Run) else origin
+    folder = args.folder or batch.sweep.new_folder(config, f"tune_{config.name}")
+    try:
+        study = trials.tune(
+            origin,
+            objective=args.objective,
+            slo=args.slo,
+            budget=args.budget,
+            search=args.search,
+            most_points=args.most_points,
+            confirm=args.confirm,
+            folder=folder,
+            progress=terminal.progress,
+            check=args.check,
+        )
+    except KeyboardInterrupt:
+        if folder.is_dir():
+            terminal.tell(
+                f"what was measured is kept; the same command with -o {shlex.quote(str(folder))} continues it"
+            )
+        raise
+    page = study.report()
+    if args.json:
+        return to_json({"folder": study.folder, "says": study.says, "command": study.command, "page": page.index})
+    return _found(study, terminal, page.index)
+
+
+def _found(study: Study, terminal: Terminal, page: Path) -> str:
+    """The result, a row for each point, and the files."""
+    from llmprof.report.study import in_words
+
+    rows = in_words(study.points)
+    shown = ["label", "state", *rows.columns[rows.columns.index("error") + 1 : rows.columns.index("excess")], "error"]
+    lines = [wrapped(study.says, terminal.width, "", "")]
+    lines += [wrapped(note, terminal.width, "note: ", "      ") for note in study.state["tune"]["notes"]]
+    lines += ["", text.table(rows.select(shown), width=terminal.width), ""]
+    ends = [("Ended", str(study.state["tune"].get("stopped"))), ("Study", str(study.folder)), ("Page", str(page))]
+    return "\n".join([*lines, text.pairs([*ends, ("To deploy", study.command)], indent="")])
 
 
 def said(verdict: Verdict, terminal: Terminal, page: Path) -> str:

@@ -10,7 +10,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -20,9 +20,10 @@ import polars as pl
 
 from llmprof import analyze
 from llmprof.batch import devices
+from llmprof.batch.parameters import label
 from llmprof.batch.sweep import alone, new_folder
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, NotCapturedError
-from llmprof.launch import ExperimentConfig, ExperimentRunner, Run, engines, open_run
+from llmprof.launch import ExperimentConfig, ExperimentRunner, Run, RunFolder, engines, open_run
 from llmprof.launch.config import disclosure
 from llmprof.launch.config.models import resolve
 from llmprof.launch.run import command, failures, passes, process
@@ -30,6 +31,7 @@ from llmprof.launch.run.requests import repeats, requests_of
 from llmprof.progress import Progress
 from llmprof.storage import files
 from llmprof.trials.gains import LEAST_PAIRS, METRICS, drift, half_width, tokens_equal
+from llmprof.trials.objectives import Limit, limits
 from llmprof.trials.settings import REMEDIES, asked, changed, remedies
 from llmprof.trials.verdict import FILE, VERSION, Verdict
 
@@ -41,13 +43,14 @@ _MEMORY: Final = 0.44
 
 def trial(
     run: Run | ExperimentConfig | str | os.PathLike[str],
-    change: str | None = None,
+    change: str | Mapping[str, Any] | None = None,
     *,
     until: float = 0.02,
     most_pairs: int = 12,
     warm: bool | None = None,
     profile: bool = True,
     objective: str | None = None,
+    slo: str = "",
     folder: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
     check: bool = True,
@@ -63,10 +66,10 @@ def trial(
     run : Run, ExperimentConfig or path
         The run whose configuration is changed, its folder, or a configuration. The findings of a run with a trace say
         what to try and predict its gain.
-    change : str, optional
+    change : str or mapping, optional
         Name of a remedy (:data:`llmprof.trials.REMEDIES`), or ``FIELD=VALUE``, several of them between semicolons, with
-        the fields of a sweep: ``engine_args.max_num_seqs=64``. By default the first remedy of the run's findings that
-        can be tried.
+        the fields of a sweep: ``engine_args.max_num_seqs=64``; or a mapping of these fields to their values. By default
+        the first remedy of the run's findings that can be tried.
     until : float
         Half width of the interval that ends the measurement, as a share (0.02: 2 %).
     most_pairs : int
@@ -79,6 +82,8 @@ def trial(
     objective : str, optional
         Metric that decides: ``wall_ns, ttft_ns, tpot_ns, e2e_ns, output_tokens_per_s`` or ``requests_per_s``. By
         default ``output_tokens_per_s``, and ``e2e_ns`` for a server whose request rate is given.
+    slo : str
+        Limits that each measurement is held against, too: ``"ttft_p99<=500ms,tpot_p95<=30ms"``.
     folder : path, optional
         Folder of a new trial, or of one to continue; ``results/trial_{experiment}_{time}`` if not given.
     progress : callable, optional
@@ -112,9 +117,11 @@ def trial(
     objective = objective or _objective(config)
     if objective not in METRICS:
         raise ConfigError(f"there is no metric {objective!r}", expected=f"one of {', '.join(METRICS)}")
-    if change is None:
-        change = _first(origin)
-    name, fields = asked(change, config, worker)
+    limited = limits(slo)
+    if isinstance(change, Mapping):
+        name, fields = label(change), dict(change)
+    else:
+        name, fields = asked(change or _first(origin), config, worker)
     other = changed(config, fields)
     where = Path(folder) if folder is not None else new_folder(config, f"trial_{config.name}")
     state: dict[str, Any] = {
@@ -124,6 +131,7 @@ def trial(
         "fields": fields,
         "objective": objective,
         "until": until,
+        "slo": ",".join(one.text for one in limited),
         "pairs": [],
         "notes": [],
     }
@@ -133,10 +141,10 @@ def trial(
             raise ConfigError(f"{where} holds the trial of {earlier.get('change')!r}", hint="choose another folder")
         state |= {"pairs": [pair for pair in earlier["pairs"] if {"A", "B"} <= pair.keys()]}
     elif isinstance(origin, Run):
-        state["predicted"] = _predicted(origin, name, objective)
+        state["predicted"] = predicted_gain(origin, name, objective)
 
     with alone(where):
-        work = _Trial(where, state, config, other, progress, most_pairs)
+        work = _Trial(where, state, config, other, progress, most_pairs, limited)
         work.store()
         if check:
             passes.ask_doctor(config, progress)
@@ -165,7 +173,7 @@ def _first(origin: Run | ExperimentConfig) -> str:
     )
 
 
-def _predicted(run: Run, name: str, objective: str) -> dict[str, Any] | None:
+def predicted_gain(run: Run, name: str, objective: str) -> dict[str, Any] | None:
     """Gain that a replay of the run's trace predicts, without the profiler where that is known.
 
     It is the gain of decode steps for the time of a token, otherwise that of the time of all steps.
@@ -211,7 +219,7 @@ class _Stopped(BaseException):
     """Ends the engine of a thread."""
 
 
-class _Engine:
+class Engine:
     """An engine that stays loaded and measures on request, in a thread of its own."""
 
     def __init__(self, config: ExperimentConfig, home: Path) -> None:
@@ -223,8 +231,9 @@ class _Engine:
         except OSError as error:
             raise files.refused(home, error) from error
         plain = config.replace(profile_mode="inference_only", timeout_s=0.0)
-        job, _ = command.job(plain, resolve(plain.model, home / "model"))
-        script = files.write(home / "inference_script.py", engines.script(job | {"follow": True}))
+        self._model = resolve(plain.model, home / "model")
+        self._job, _ = command.job(plain, self._model)
+        script = files.write(home / "inference_script.py", engines.script(self._job | {"follow": True}))
         self._argv = command.worker(plain, script, home)
         self._env = command.whole_environment(plain, os.environ)
         self._thread = threading.Thread(target=self._run, name=f"engine {home.name}", daemon=True)
@@ -248,12 +257,22 @@ class _Engine:
         if self._stop.is_set():
             raise _Stopped
 
-    def measure(self, timeout_s: float) -> dict[str, Any]:
+    def measure_in(self, folder: RunFolder, config: ExperimentConfig) -> Run:
+        """Measure another load in a run folder; the run, finished."""
+        job, _ = command.job(config, self._model)
+        (self.home / folder.path.name).symlink_to(folder.path, target_is_directory=True)
+        files.write(folder.script, engines.script(job))
+        self.measure(config.timeout_s, folder.path.name, {k: v for k, v in job.items() if self._job[k] != v})
+        return ExperimentRunner(config, check=False).finish_in(folder)
+
+    def measure(
+        self, timeout_s: float, name: str | None = None, job: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Measure the requests once more; the record of the engine, as ``worker.json`` has it."""
-        name = f"block-{self._count:02d}"
+        name = name or f"block-{self._count:02d}"
         self._count += 1
         with (self.home / "points.jsonl").open("a") as file:
-            file.write(json.dumps({"folder": name, "job": {}}) + "\n")
+            file.write(json.dumps({"folder": name, "job": job or {}}) + "\n")
         begun = time.monotonic()
         path = self.home / name / "worker.json"
         while not path.is_file():
@@ -285,8 +304,9 @@ class _Engine:
 
 
 @contextlib.contextmanager
-def _loaded(config: ExperimentConfig, home: Path) -> Iterator[_Engine]:
-    engine = _Engine(config, home)
+def loaded_engine(config: ExperimentConfig, home: Path) -> Iterator[Engine]:
+    """An engine that is loaded within the block."""
+    engine = Engine(config, home)
     try:
         yield engine
     finally:
@@ -303,6 +323,7 @@ class _Trial:
     after: ExperimentConfig
     progress: Progress | None
     most: int
+    slo: Sequence[Limit] = ()
     answers: dict[str, list[Any]] = field(default_factory=lambda: {"A": [], "B": []})
 
     @property
@@ -351,7 +372,9 @@ class _Trial:
             loaded = {}
             for side, config in self.sides.items():
                 self.tell(f"starting the engine {_WHICH[side]}")
-                loaded[side] = stack.enter_context(_loaded(_beside(config) if on_gpu else config, self._home(side)))
+                loaded[side] = stack.enter_context(
+                    loaded_engine(_beside(config) if on_gpu else config, self._home(side))
+                )
                 try:
                     worker = loaded[side].measure(config.timeout_s)
                 except LlmprofError as error:
@@ -373,7 +396,7 @@ class _Trial:
         self.state["engines"] = "started in turn, for each measurement"
 
         def measure(side: str, timeout_s: float) -> dict[str, Any]:
-            with _loaded(self.sides[side], self._home(side)) as engine:
+            with loaded_engine(self.sides[side], self._home(side)) as engine:
                 return engine.measure(timeout_s)
 
         while not self.known:
@@ -390,7 +413,7 @@ class _Trial:
                 worker = measure[side](self.sides[side].timeout_s)
             except LlmprofError as error:
                 raise _blamed(side, error) from error
-            pair[side] = {"at_ns": at, "means": _means(worker)}
+            pair[side] = {"at_ns": at, "means": _means(worker, self.slo)}
             self.answers[side].append(worker.get("outputs"))
             peaks = worker.get("peak_memory_bytes") or {}
             self.state.setdefault("memory_bytes", {})[side] = max(peaks.values(), default=None)
@@ -477,10 +500,13 @@ def _preempts(worker: Mapping[str, Any]) -> bool:
     return bool(held and needed > held)
 
 
-def _means(worker: Mapping[str, Any]) -> dict[str, float]:
-    """Mean over the plain repeats of each metric that is known."""
-    each = repeats(requests_of(worker)).filter(phase="plain")
+def _means(worker: Mapping[str, Any], slo: Sequence[Limit] = ()) -> dict[str, float]:
+    """Mean over the plain repeats of each metric that is known, and the figures of the SLO."""
+    requests = requests_of(worker)
+    each = repeats(requests).filter(phase="plain")
     if each.is_empty():
         raise NotCapturedError("the engine measured no repeat without profiler", hint="set repeat to at least 1")
     means = {name: each[name].drop_nulls().to_list() for name in METRICS if name in each.columns}
-    return {name: fmean(values) for name, values in means.items() if values and all(map(math.isfinite, values))}
+    known = {name: fmean(values) for name, values in means.items() if values and all(map(math.isfinite, values))}
+    figures = {one.figure.name: one.figure.of(requests) for one in slo}
+    return {name: value for name, value in figures.items() if value is not None} | known

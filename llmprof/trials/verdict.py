@@ -15,6 +15,7 @@ from llmprof.errors import LlmprofError, ReadError
 from llmprof.sentences import METRIC_WORDS
 from llmprof.storage import files
 from llmprof.trials.gains import effects
+from llmprof.trials.objectives import holds, limits
 from llmprof.units import format_metric, format_share
 
 if TYPE_CHECKING:
@@ -77,6 +78,20 @@ class Verdict:
             return None
         return bool(predicted["low"] <= effect["gain_high"] and effect["gain_low"] <= predicted["high"])
 
+    @functools.cached_property
+    def slo_held(self) -> dict[str, list[bool]]:
+        """Whether the SLO of the trial holds in each measurement as it is (``A``) and with the change (``B``)."""
+        slo = limits(self.state.get("slo") or "")
+        return {
+            side: [holds(pair[side]["means"], slo) for pair in self.state["pairs"] if side in pair] for side in "AB"
+        }
+
+    @property
+    def breaks_slo(self) -> bool:
+        """Whether the SLO of the trial is missed in most measurements with the change."""
+        held = self.slo_held["B"]
+        return 2 * sum(held) < len(held)
+
     @property
     def says(self) -> str:
         """The verdict in a sentence or two."""
@@ -98,6 +113,9 @@ class Verdict:
         if predicted:
             fits = {True: "as predicted", False: "not as predicted", None: "predicted"}[self.held]
             words += f" {fits.capitalize()}: {gain_words(_as_effect(predicted))} saved."
+        for side, which in (("A", "as it is"), ("B", "with the change")) if self.state.get("slo") else ():
+            held = self.slo_held[side]
+            words += f" The SLO holds in {sum(held)} of {len(held)} measurements {which}."
         equal = self.state.get("equal") or {}
         if equal.get("between") is not None and equal["between"] < (equal.get("within") or 1.0):
             words += f" The answers differ: {format_share(equal['between'])} of the tokens are equal"

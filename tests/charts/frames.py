@@ -349,6 +349,31 @@ def tried() -> pl.DataFrame:
 
 
 @cache
+def studied() -> pl.DataFrame:
+    """``study.pareto``: three points on the front, one behind it."""
+    rows = [
+        ("as it is", 20e6, 900.0, "start", True),
+        ("max_num_seqs=64", 28e6, 1400.0, "best", True),
+        ("max_num_seqs=256", 45e6, 1600.0, "misses the SLO", True),
+        ("max_num_seqs=8", 30e6, 700.0, "holds the SLO", False),
+    ]
+    return pl.DataFrame(rows, schema=["label", "latency", "rate", "kind", "front"], orient="row")
+
+
+@cache
+def sliced() -> pl.DataFrame:
+    """``study.slices`` of two settings."""
+    rows = [
+        ("max_num_seqs", "16", 900.0, True),
+        ("max_num_seqs", "64", 1400.0, True),
+        ("max_num_seqs", "256", 1600.0, False),
+        ("eager", "True", 900.0, True),
+        ("eager", "False", 1100.0, True),
+    ]
+    return pl.DataFrame(rows, schema=["setting", "value", "objective", "holds"], orient="row")
+
+
+@cache
 def summed() -> pl.DataFrame:
     """Rows as ``kernel_summary(trace)`` returns them."""
     return attributed().group_by("name", "category").agg(total_ns=pl.col("dur_ns").sum(), count=pl.len())

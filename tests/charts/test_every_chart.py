@@ -59,6 +59,8 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "sweep_scaling": (charts.sweep_scaling, frames.swept),
     "sweep_time": (charts.sweep_time, frames.went),
     "trial_effects": (charts.trial_effects, frames.tried),
+    "study_pareto": (charts.study_pareto, frames.studied),
+    "study_slices": (charts.study_slices, frames.sliced),
     "dashboard": (
         lambda f: charts.dashboard(
             figures=[("Each further token", "4.60 ms"), ("Peak memory", "55.0 GiB")],
@@ -79,11 +81,11 @@ CHARTS: dict[str, tuple[Maker, Callable[[], pl.DataFrame]]] = {
     "bound_gap": (charts.bound_gap, frames.joined),
     "predicted": (charts.predicted, frames.predictions),
 }
-_RATES = ("late_groups", "sweep_throughput", "sweep_scaling", "trial_effects")
+_RATES = ("late_groups", "sweep_throughput", "sweep_scaling", "trial_effects", "study_slices")
 _RATES += ("theory_shares", "theory_parameters", "theory_memory")
 """Charts without a time."""
 
-_NAMED = {"requests": ("phase", "metric"), "sweep_time": ("part",), "trial_effects": ("verdict",)}
+_NAMED = {"requests": ("phase", "metric"), "sweep_time": ("part",), "trial_effects": ("verdict",), "study_pareto": ("kind",)}
 """Columns whose names llmprof gives."""
 
 HOSTILE = "\"><img src=x onerror='alert(1)'></script><script>alert(2)</script>${1+1}\u2028\\"

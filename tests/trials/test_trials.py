@@ -289,11 +289,11 @@ def test_a_prediction_is_a_share_of_the_time_that_the_objective_has(machine):
     done = launch.Run(launch.RunFolder.create(config(machine)), config(machine))
     done.__dict__["trace"] = trace = sample("torch_tp4_eager_nccl")
     (row,) = llmprof.analyze.what_if(trace, "no-host-delay").to_dicts()
-    of_decode = measure._predicted(done, "graphs", "tpot_ns")
+    of_decode = measure.predicted_gain(done, "graphs", "tpot_ns")
     assert of_decode["gain"] == pytest.approx(row["gain_ns"] / row["recorded_ns"])
     assert of_decode["low"] <= of_decode["gain"] <= of_decode["high"]
-    of_all = measure._predicted(done, "graphs", "output_tokens_per_s")
+    of_all = measure.predicted_gain(done, "graphs", "output_tokens_per_s")
     whole = llmprof.analyze.steps(trace)["dur_ns"].sum()
     assert of_all["gain"] == pytest.approx(row["gain_ns"] * row["steps"] / whole)
-    assert measure._predicted(done, "graphs", "ttft_ns") is None
-    assert measure._predicted(done, "kv-fp8", "tpot_ns") is None
+    assert measure.predicted_gain(done, "graphs", "ttft_ns") is None
+    assert measure.predicted_gain(done, "kv-fp8", "tpot_ns") is None

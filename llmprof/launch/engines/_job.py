@@ -28,7 +28,7 @@ _UNKNOWN = (
     *("ttft_s", "tpot_s", "itl_s", "queue_s", "prefill_s", "decode_s", "e2e_s"),
 )
 
-_HELD = 0.8
+HELD = 0.8
 """Share of the requested rate below which a server does not hold the rate, however long its last requests take."""
 
 
@@ -111,7 +111,7 @@ class Record:
         loads = self.document["load"] or []
         self.document["load"] = [*loads, {"phase": phase, "repeat": repeat, "asked_per_s": requested or None, **rates}]
         answered = rates["answered_per_s"]
-        if requested and answered is not None and answered < _HELD * requested:
+        if requested and answered is not None and answered < HELD * requested:
             self.note(
                 f"the server answered {answered:.3g} requests per second of the requested {requested:.3g} "
                 f"({phase}): it is saturated, or max_concurrency holds requests back"

@@ -267,10 +267,12 @@ def run_series(
     *,
     progress: Progress | None = None,
     began: Callable[[Mapping[int, RunFolder]], object] | None = None,
+    most_starts: int | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
     """Measure points that share an engine; if the engine dies, it is started again for the remaining points."""
     left = list(range(len(configs)))
-    for attempt in range(len(configs)):
+    starts = min(len(configs), most_starts or len(configs))
+    for attempt in range(starts):
         here = [configs[place].replace(results_dir=str(root)) for place in left]
         folders = [RunFolder.create(config) for config in here]
         if began is not None:
@@ -279,7 +281,7 @@ def run_series(
         again = []
         came = any(outcome.state == "measured" for outcome in outcomes)
         for place, outcome in zip(left, outcomes, strict=True):
-            if outcome.state == "left" and (came or attempt == 0):
+            if outcome.state == "left" and (came or attempt == 0) and attempt + 1 < starts:
                 shutil.rmtree(outcome.folder.path)
                 again.append(place)
             else:

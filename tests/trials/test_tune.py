@@ -1,0 +1,332 @@
+"""Searches: SLOs from text, bounds, the choice of points, and whole studies on a stand-in engine."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+import llmprof
+from llmprof import theory, trials
+from llmprof.batch import open_sweep
+from llmprof.errors import ConfigError, LaunchError, ReadError
+from llmprof.launch import ExperimentConfig
+from llmprof.launch.run import passes
+from llmprof.trials import bounds, objectives, search, tuning
+
+from tests.launch.vllm_stand_in import StandInVllm
+
+pytest.importorskip("optuna")
+
+
+def requests(ttft_ms, repeats=1):
+    """Requests with these times to a first token, each repeat of which took 2 s."""
+    count = len(ttft_ms) // repeats
+    return pl.DataFrame(
+        {
+            "phase": "plain",
+            "repeat": [k // count for k in range(len(ttft_ms))],
+            "ttft_ns": [round(ms * 1e6) for ms in ttft_ms],
+            "prompt_tokens": 3,
+            "output_tokens": 10,
+            "wall_ns": 2_000_000_000,
+            **dict.fromkeys(("tpot_ns", "queue_ns", "prefill_ns", "decode_ns", "e2e_ns"), 1_000_000),
+            "itl_ns": [[1_000_000]] * len(ttft_ms),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ttft_ns", 30e6),
+        ("ttft_mean", 30e6),
+        ("ttft_p50", 30e6),
+        ("ttft_p75", 40e6),
+        ("ttft_max", 50e6),
+        ("output_tokens_per_s", 25.0),  # 5 requests of 10 tokens in 2 s
+        ("requests_per_s", 2.5),
+        ("itl_p99", 1e6),
+        ("wall_ns", 2e9),
+    ],
+)
+def test_figures_of_a_run(name, value):
+    assert objectives.figure(name).of(requests([10, 20, 30, 40, 50])) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("ttft_p9x", "ttft_p9"), ("output_token_per_s", "output_tokens_per_s"), ("tpot95", "tpot_p95")]
+)
+def test_an_unknown_metric_names_the_nearest(name, near):
+    with pytest.raises(ConfigError, match=f"did you mean {near}"):
+        objectives.figure(name)
+
+
+def test_limits_of_an_slo():
+    first, second = objectives.limits("ttft_p99<=500ms, output_tokens_per_s >= 1e3")
+    assert (first.figure.column, first.figure.quantile, first.value) == ("ttft_ns", 0.99, 5e8)
+    assert first.excess(6e8) == pytest.approx(0.2)
+    assert second.excess(500.0) == pytest.approx(0.5)
+    assert objectives.holds({"ttft_p99": 5e8, "output_tokens_per_s": 1001.0}, [first, second])
+    assert not objectives.holds({"ttft_p99": 5e8}, [first, second])
+    assert objectives.worst({"ttft_p99": 6e8, "output_tokens_per_s": 500.0}, [first, second])[0] is second
+
+
+@pytest.mark.parametrize(
+    "slo",
+    ["ttft_p99", "ttft_p99<=500", "ttft_p99>=500ms", "requests_per_s<=3", "speed<=3ms", "ttft_p99<=0ms", "goodput>=3"],
+)
+def test_what_is_no_slo_is_refused(slo):
+    with pytest.raises(ConfigError):
+        objectives.limits(slo)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30m", 1800), ("90s", 90), ("1.5h", 5400), (7, 7)])
+def test_budgets(text, seconds):
+    assert objectives.seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-3", "soon", "1.2.3s"])
+def test_what_is_no_budget_is_refused(text):
+    with pytest.raises(ConfigError):
+        objectives.seconds(text)
+
+
+BIG = ExperimentConfig(model="random:Qwen2.5-7B", batch_size=32, input_tokens=1000, max_tokens=100)
+
+
+def test_a_bound_is_that_of_theory_and_forbids_an_slo():
+    found = bounds.reach(BIG, "NVIDIA H100 80GB HBM3")
+    alone = theory.profile("Qwen2.5-7B", theory.find_device("H100-SXM"), seq_len=1000, generate_len=100)
+    full = theory.profile("Qwen2.5-7B", theory.find_device("H100-SXM"), seq_len=1000, generate_len=100, batch_size=32)
+    assert found.best["tpot_ns"] == pytest.approx(alone.decode_latency_s * 1e9)
+    assert found.best["ttft_ns"] == pytest.approx(alone.prefill_latency_s * 1e9)
+    assert found.best["output_tokens_per_s"] == pytest.approx(32 / full.decode_latency_s)
+    fewer = bounds.reach(BIG.replace(engine_args={"max_num_seqs": 4}), "H100-SXM")
+    assert fewer.best["output_tokens_per_s"] < found.best["output_tokens_per_s"]
+    assert "tpot_p95<=1ms" in found.forbids(objectives.limits("tpot_p95<=1ms"))
+    assert not found.forbids(objectives.limits("tpot_p95<=30ms"))
+
+
+def test_a_model_that_does_not_fit_cannot_run():
+    found = bounds.reach(BIG.replace(model="random:Llama-2-70b-hf"), "H100-SXM")
+    assert "140" in found.refused or "138" in found.refused  # GB of weights, on 80 GB
+    assert found.forbids([])
+
+
+@pytest.mark.parametrize("changes", [{"model": "m"}, {"engine_args": {"speculative_config": {"method": "ngram"}}}])
+def test_what_theory_does_not_know_is_not_bounded(changes):
+    assert bounds.reach(BIG.replace(**changes), "H100-SXM") == bounds.NOTHING
+    assert bounds.reach(BIG, None) == bounds.NOTHING
+    assert bounds.reach(BIG, "No Such Device") == bounds.NOTHING
+
+
+def test_a_prompt_that_may_be_cached_has_no_bound():
+    assert "ttft_ns" not in bounds.reach(BIG.replace(load={"shared_prefix": 0.5}), "H100-SXM").best
+
+
+def test_a_space_has_the_value_of_the_start():
+    space, start = search.with_start({"engine_args.max_num_seqs": [4, 8], "eager": [True]}, BIG)
+    assert space == {"engine_args.max_num_seqs": [None, 4, 8], "eager": [None, True]}
+    assert start == {"engine_args.max_num_seqs": None, "eager": None}
+    assert search.config_with(BIG, start, start) == BIG
+    assert search.config_with(BIG, start | {"eager": True}, start).eager
+    with pytest.raises(ConfigError):
+        search.with_start({"no_such": [1, 2]}, BIG)
+
+
+def test_settings_of_the_load_need_no_new_engine():
+    served = BIG.replace(served=True)
+    space, start = search.with_start({"server.max_concurrency": [4, 8], "engine_args.max_num_seqs": [4]}, served)
+    assert search.of_load(served, space, start) == ["server.max_concurrency"]
+    assert "server.max_concurrency" in search.space_of(served)
+    assert "server.max_concurrency" not in search.space_of(served.replace(server={"request_rate": 2.0}))
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A machine whose vLLM is a stand-in: a token takes as long as ``decode_s`` says by eager."""
+    made = StandInVllm(tmp_path)
+    for name, value in made.environment({"decode_s": {"True": 1.0, "False": 0.5}}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(passes, "ask_doctor", lambda config, progress: None)
+    return made
+
+
+def config(machine, **changes):
+    usual = {"model": str(machine.model), "input_tokens": 3, "max_tokens": 3, "batch_size": 2, "monitor_hz": 0}
+    usual |= {"repeat": 1, "eager": True, "results_dir": str(machine.folder / "results"), "max_model_len": 128}
+    return ExperimentConfig.from_dict(usual | changes)
+
+
+SEARCH = {"eager": [True, False], "engine_args.max_num_seqs": [4, 8]}
+
+
+def tuned(machine, **options):
+    usual = {"objective": "tpot_ns", "search": SEARCH, "folder": machine.folder / "study", "confirm": False}
+    usual |= {"budget": "10m"}
+    changes = options.pop("config", {})
+    return llmprof.tune(config(machine, **changes), **(usual | options))
+
+
+def test_a_search_finds_the_best_point_and_stores_all(machine):
+    told = []
+    study = tuned(machine, slo="tpot_p95<=300ms", progress=lambda *words: told.append(words[0]))
+    points = study.points
+    assert points.height == 6  # 2 × 3, the start has no max_num_seqs
+    assert points["state"].unique().to_list() == ["finished"]
+    assert points["tpot_ns"].to_list()[0] == pytest.approx(0.5e9)  # 3 tokens in 1 s: two after the first
+    assert study.best["values"]["eager"] is False
+    assert study.best["metrics"]["tpot_ns"] == pytest.approx(0.25e9)
+    assert points.filter("holds")["eager"].unique().to_list() == [False]
+    assert points["excess"][0] == pytest.approx(0.5 / 0.3 - 1)
+    assert study.keep == {"eager": False}
+    assert "--enforce-eager" not in study.command
+    assert any("best so far" in words for words in told)
+    assert sorted(path.name for path in study.folder.glob("*/config.yaml")) == sorted(
+        f"{run}/config.yaml".split("/")[1] for run in points["run"]
+    ) or len(list(study.folder.glob("*/worker.json"))) == 6
+    assert open_sweep(study.folder).comparison.height == 6
+    written = json.loads((study.folder / "study.json").read_text())
+    assert written["keep"] == {"eager": False}
+    assert trials.open_study(study.folder).points.equals(points)
+    import optuna
+
+    kept = optuna.load_study(study_name="tune", storage=f"sqlite:///{study.folder / 'study.db'}")
+    assert kept.best_trial.params["eager"] is False
+    assert len(kept.trials) == 6
+
+
+def test_a_page_of_a_study(machine):
+    study = tuned(machine)
+    page = study.report()
+    assert page.index.read_text().count(study.says.split(",")[0])
+    assert (study.folder / "pareto.png").is_file()
+    assert pl.read_csv(study.folder / "points.csv").height == 6
+    assert set(study.slices["setting"]) == set(SEARCH)
+
+
+def test_the_best_point_is_confirmed_with_another_seed(machine):
+    study = tuned(machine, confirm=True, search={"eager": [True, False]}, slo="tpot_p95<=300ms")
+    trial = study.confirmation
+    assert trial.verdict == "better"
+    assert trial.state["config"]["seed"] != study.config.seed
+    assert trial.slo_held == {"A": [False] * len(trial.state["pairs"]), "B": [True] * len(trial.state["pairs"])}
+    assert study.keep == {"eager": False}
+
+
+def test_what_the_engine_refuses_is_recorded_and_not_combined(machine, monkeypatch):
+    monkeypatch.setenv("STAND_IN_VLLM", json.dumps({"old": False, "fails_eager": False}))
+    study = tuned(machine)
+    failed = study.points.filter(state="failed")
+    assert failed["eager"].to_list() == [False]  # not again with other sequences
+    assert "no such setting" in failed["error"][0]
+    assert study.points.filter(state="finished").height == 3
+    assert study.best["values"]["eager"] is True
+
+
+def test_an_engine_that_does_not_run_as_it_is_is_an_error(machine, monkeypatch):
+    monkeypatch.setenv("STAND_IN_VLLM", json.dumps({"old": False, "fails_eager": True}))
+    with pytest.raises(LaunchError, match="no such setting"):
+        tuned(machine)
+
+
+def test_points_that_differ_in_their_load_share_a_start(machine):
+    study = tuned(machine, search={"eager": [True, False], "max_tokens": [2, 3, 4]})
+    assert study.points.filter(state="finished").height == 6
+    assert len(machine.calls("LLM")) == 3  # the start alone, its other loads, and the three of graphs
+
+
+def test_an_slo_that_no_point_holds_names_the_nearest(machine):
+    study = tuned(machine, slo="tpot_p95<=100ms")
+    assert study.best is None
+    assert study.keep == {}
+    assert study.nearest["values"]["eager"] is False
+    assert "150 %" in study.says
+    assert study.state["tune"]["bound"]
+
+
+def test_an_slo_that_a_bound_forbids_is_refused_before_a_start(machine, monkeypatch):
+    monkeypatch.setattr(tuning, "device", lambda: "NVIDIA H100 80GB HBM3")
+    with pytest.raises(ConfigError, match="no point can hold.*the nearest is"):
+        tuned(machine, slo="tpot_p95<=1ms", config={"model": "random:Qwen2.5-7B"})
+    assert machine.calls("LLM") == []
+
+
+def test_a_search_ends_where_the_bound_is_near(machine, monkeypatch):
+    monkeypatch.setattr(tuning, "reach", lambda config, gpu: bounds.Reach({"tpot_ns": 0.249e9}, {"tpot_ns": "a step"}))
+    monkeypatch.setattr(tuning, "device", lambda: "a device")
+    study = tuned(machine)
+    assert study.best["metrics"]["tpot_ns"] == pytest.approx(0.25e9)
+    assert study.points.height < 6
+    assert "bound" in study.state["tune"]["stopped"]
+    assert all(one["near"] for one in study.state["tune"]["excluded"])
+
+
+def test_a_budget_for_one_measurement_is_too_short(machine):
+    with pytest.raises(ConfigError, match="too short for two"):
+        tuned(machine, budget="0.3s", config={"timeout_s": 30.0})
+
+
+def test_a_study_is_continued_and_another_one_refused(machine):
+    first = tuned(machine, most_points=2)
+    assert first.points.height == 2
+    more = tuned(machine, most_points=4)
+    assert more.points.head(2).equals(first.points)
+    assert more.points.height == 4
+    for other in ({"slo": "tpot_p95<=1s"}, {"config": {"max_tokens": 4}}, {"search": {"eager": [True, False]}}):
+        with pytest.raises(ConfigError, match="another study"):
+            tuned(machine, **other)
+
+
+def test_a_study_of_another_engine_is_refused(machine):
+    tuned(machine, most_points=2)
+    (info,) = (machine.folder / "site").glob("*.dist-info")
+    text = (info / "METADATA").read_text()
+    (info / "METADATA").write_text(text.replace("0.33.0", "0.34.0"))
+    with pytest.raises(ConfigError, match=r"0\.33\.0.*0\.34\.0"):
+        tuned(machine)
+
+
+def test_a_workload_that_changed_is_refused(machine):
+    prompts = machine.folder / "prompts.txt"
+    prompts.write_text("one\ntwo\n")
+    given = {"config": {"input_tokens": None, "prompt_file": str(prompts)}, "most_points": 2}
+    tuned(machine, **given)
+    prompts.write_text("one\nthree\n")
+    with pytest.raises(ConfigError, match="workload"):
+        tuned(machine, **given)
+
+
+def test_an_interrupt_loses_nothing(machine):
+    count = 0
+
+    def interrupts(what, done, total):
+        nonlocal count
+        count += "starting" in what
+        if count == 3:
+            count += 1
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tuned(machine, progress=interrupts)
+    kept = trials.open_study(machine.folder / "study").points
+    assert kept["state"].to_list() == ["finished", "finished", "interrupted"]
+    study = tuned(machine)
+    assert study.points.filter(state="finished").height == 6
+    assert study.points.head(2).equals(kept.head(2))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"objective": "speed"}, {"budget": "0"}, {"search": "eager"}, {"most_points": 1}, {"objective": "goodput"}],
+)
+def test_wrong_options_are_refused(machine, options):
+    with pytest.raises(ConfigError):
+        tuned(machine, **options)
+
+
+def test_a_folder_without_a_study_is_refused(tmp_path):
+    with pytest.raises(ReadError):
+        trials.open_study(tmp_path)

@@ -6,12 +6,12 @@ import argparse
 import shlex
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from llmprof import batch, text
-from llmprof.cli.output import Terminal, to_json, wrapped
+from llmprof.cli.output import Failing, Terminal, to_json, wrapped
 from llmprof.cli.run import add_config_options, changes, config_of, share
 from llmprof.errors import ConfigError
 from llmprof.units import format_metric
@@ -30,6 +30,11 @@ def add_trial_options(sub: argparse.ArgumentParser) -> None:
         help="remedy, such as graphs, or FIELD=VALUE, such as engine_args.max_num_seqs=64; several between semicolons "
         "(default: the first remedy of the findings)",
     )
+    words = "Python of another installed engine that is measured in place of a change; the run's own is the reference"
+    sub.add_argument("--python-b", metavar="PYTHON", help=words)
+    sub.add_argument("--python-a", metavar="PYTHON", help="Python of the reference (default: that of the run)")
+    words = "end with exit code 1 if the change costs more than this (2%% or 0.02) of the time, beyond its interval"
+    sub.add_argument("--fail-over", type=share, metavar="SHARE", help=words)
     sub.add_argument("--list", action="store_true", help="list what can be tried, and why the rest cannot")
     sub.add_argument("--calibration", action="store_true", help="list predictions and outcomes of the trials in RUN")
     sub.add_argument("--until", type=share, default=0.02, metavar="SHARE", help="measure to this precision (2%%)")
@@ -55,8 +60,8 @@ def trial(args: Namespace, terminal: Terminal) -> str:
             return to_json(rows.to_dicts())
         return text.table(rows.drop("order", "title"), width=terminal.width)
     verdict = trials.trial(
-        run,
-        args.change,
+        run.config.replace(python=args.python_a) if args.python_a else run,
+        _change(args),
         until=args.until,
         most_pairs=args.most_pairs,
         objective=args.objective,
@@ -67,9 +72,20 @@ def trial(args: Namespace, terminal: Terminal) -> str:
         progress=terminal.progress,
     )
     page = verdict.report()
-    if args.json:
-        return to_json({"folder": verdict.folder, "verdict": verdict.verdict, "says": verdict.says, "page": page.index})
-    return said(verdict, terminal, page.index)
+    facts = {"folder": verdict.folder, "verdict": verdict.verdict, "says": verdict.says, "page": page.index}
+    out = to_json(facts) if args.json else said(verdict, terminal, page.index)
+    return Failing(out) if args.fail_over is not None and verdict.fails_over(args.fail_over) else out
+
+
+def _change(args: Namespace) -> str | dict[str, Any] | None:
+    if args.python_b is None:
+        if args.python_a is not None and args.change is None:
+            raise ConfigError("--python-a was given alone", expected="--python-b, or a change")
+        change: str | None = args.change
+        return change
+    if args.change is not None:
+        raise ConfigError("--python-b was given with a change", expected="one of them: a trial has one difference")
+    return {"python": args.python_b}
 
 
 def add_tune_options(sub: argparse.ArgumentParser) -> None:

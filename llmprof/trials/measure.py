@@ -417,6 +417,7 @@ class _Trial:
             self.answers[side].append(worker.get("outputs"))
             peaks = worker.get("peak_memory_bytes") or {}
             self.state.setdefault("memory_bytes", {})[side] = max(peaks.values(), default=None)
+            self.state.setdefault("versions", {})[side] = worker.get("engine_version")
         self.state["pairs"].append(pair)
         self.store()
 

@@ -290,7 +290,13 @@ def asked(text: str, config: ExperimentConfig, worker: Mapping[str, Any]) -> tup
     """
     if "=" in text:
         parts = ";".join(part.replace("=", ":", 1) for part in text.split(";"))
-        return text, {name: values[0] for name, values in parse(parts).items()}
+        given = parse(parts)
+        if several := [name for name, values in given.items() if len(values) > 1]:
+            raise ConfigError(
+                f"{several[0]} has {len(given[several[0]])} values, and a trial compares one with the run",
+                hint="try one of them, or search all: llmprof tune --search; a list as a value needs brackets",
+            )
+        return text, {name: values[0] for name, values in given.items()}
     chosen = remedy(text)
     try:
         return chosen.name, chosen.fields(config, worker)

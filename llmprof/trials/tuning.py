@@ -24,9 +24,9 @@ from llmprof.launch.config import disclosure
 from llmprof.launch.run import passes
 from llmprof.launch.run.series import shared_key
 from llmprof.progress import Progress
-from llmprof.trials.gains import METRICS
-from llmprof.trials.capacity import at_rate, check_goodput, goodput
 from llmprof.trials.bounds import NOTHING, Reach, device, reach
+from llmprof.trials.capacity import at_rate, check_goodput, goodput
+from llmprof.trials.gains import METRICS
 from llmprof.trials.measure import predicted_gain, trial
 from llmprof.trials.objectives import GOODPUT, Figure, figure, limits, seconds
 from llmprof.trials.search import Chooser, Values, config_with, of_load, space_of, with_start

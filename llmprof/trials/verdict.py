@@ -70,6 +70,11 @@ class Verdict:
             return "failed"
         return "unknown" if self.effect is None else str(self.effect["verdict"])
 
+    def fails_over(self, share: float) -> bool:
+        """Whether the change costs more than a share of the time, beyond the interval, or the engine failed with it."""
+        effect = self.effect
+        return self.verdict == "failed" or (self.verdict == "worse" and effect is not None and effect["gain"] < -share)
+
     @property
     def held(self) -> bool | None:
         """Whether the measured gain lies within the predicted interval, with its own; None without a prediction."""
@@ -187,6 +192,9 @@ class Verdict:
     def _facts(self) -> list[tuple[str, str]]:
         changed = ", ".join(f"{name}: {value}" for name, value in self.state["fields"].items())
         facts = [("Verdict", self.verdict), ("Changed", changed), ("Engines", str(self.state.get("engines")))]
+        versions = self.state.get("versions") or {}
+        if versions.get("A") != versions.get("B"):
+            facts.append(("Versions of the engine", f"{versions.get('A')} → {versions.get('B')}"))
         memory = self.state.get("memory_bytes") or {}
         if memory.get("A") and memory.get("B"):
             facts.append(("Memory", " → ".join(f"{memory[side] / 2**30:.1f} GiB" for side in "AB")))

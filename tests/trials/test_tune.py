@@ -14,7 +14,6 @@ from llmprof.errors import ConfigError, LaunchError, ReadError
 from llmprof.launch import ExperimentConfig
 from llmprof.launch.run import passes
 from llmprof.trials import bounds, objectives, search, tuning
-
 from tests.launch.vllm_stand_in import StandInVllm
 
 pytest.importorskip("optuna")
@@ -184,9 +183,11 @@ def test_a_search_finds_the_best_point_and_stores_all(machine):
     assert study.keep == {"eager": False}
     assert "--enforce-eager" not in study.command
     assert any("best so far" in words for words in told)
-    assert sorted(path.name for path in study.folder.glob("*/config.yaml")) == sorted(
-        f"{run}/config.yaml".split("/")[1] for run in points["run"]
-    ) or len(list(study.folder.glob("*/worker.json"))) == 6
+    assert (
+        sorted(path.name for path in study.folder.glob("*/config.yaml"))
+        == sorted(f"{run}/config.yaml".split("/")[1] for run in points["run"])
+        or len(list(study.folder.glob("*/worker.json"))) == 6
+    )
     assert open_sweep(study.folder).comparison.height == 6
     written = json.loads((study.folder / "study.json").read_text())
     assert written["keep"] == {"eager": False}
@@ -249,7 +250,7 @@ def test_an_slo_that_no_point_holds_names_the_nearest(machine):
 
 def test_an_slo_that_a_bound_forbids_is_refused_before_a_start(machine, monkeypatch):
     monkeypatch.setattr(tuning, "device", lambda: "NVIDIA H100 80GB HBM3")
-    with pytest.raises(ConfigError, match="no point can hold.*the nearest is"):
+    with pytest.raises(ConfigError, match=r"no point can hold.*the nearest is"):
         tuned(machine, slo="tpot_p95<=1ms", config={"model": "random:Qwen2.5-7B"})
     assert machine.calls("LLM") == []
 

@@ -7,7 +7,7 @@ import functools
 import os
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -135,6 +135,33 @@ class Run:
             )
         measured: Metrics = results.metrics(self.folder)
         return measured
+
+    def try_(self, change: str | Mapping[str, Any] | None = None, **options: Any) -> Any:
+        """Try a change of this run's configuration, and measure both in turn.
+
+        Parameters
+        ----------
+        change : str or mapping, optional
+            Remedy, such as ``graphs``, or fields with their values; the first remedy of the findings if not given.
+        **options
+            Options of :func:`llmprof.trial`.
+
+        Returns
+        -------
+        llmprof.trials.Verdict
+            What the change did.
+
+        Raises
+        ------
+        LlmprofError
+            As :func:`llmprof.trial`.
+
+        Examples
+        --------
+        >>> run.try_("graphs", until=0.05).says  # doctest: +SKIP
+        """
+        # imported by name, because this layer must not import the trials
+        return import_module("llmprof.trials.measure").trial(self, change, **options)
 
     def __repr__(self) -> str:
         return f"<Run {self.folder.path.name}: {self.state}>"

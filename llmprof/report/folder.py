@@ -412,6 +412,7 @@ def write(
     model: str | Path | Shape | None = None,
     path: str = "PATH",
     requests: pl.DataFrame | None = None,
+    changes: Mapping[str, str] | None = None,
     pictures: bool = True,
     overwrite: bool = False,
 ) -> Report:
@@ -439,6 +440,8 @@ def write(
         The recording as you name it: stands in the commands that the page shows.
     requests : polars.DataFrame, optional
         Rows of ``analyze.requests(run)``, for where their time went and the finding about their first tokens.
+    changes : mapping of str to str, optional
+        Command that tries a change which answers a finding, by the finding's rule: stands on its card.
     pictures : bool
         Whether each chart is written as a PNG, too, which takes as long as the rest.
     overwrite : bool
@@ -482,6 +485,7 @@ def write(
                 path=path,
                 requests=requests,
             )
+            page_contents = replace(page_contents, changes=changes or {})
             csvs = _write_frames(page_contents, work)
             for done, (name, job) in enumerate(jobs):
                 if progress:

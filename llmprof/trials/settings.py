@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -242,6 +243,19 @@ def remedies(run: Run, findings: pl.DataFrame | None = None) -> pl.DataFrame:
         if not answers:
             rows.append({**head, "reason": "no setting of the engine answers it"})
     return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
+
+
+def commands(run: Run) -> dict[str, str]:
+    """Command that tries the first remedy of a run that can be tried, by the rule of the findings that it answers."""
+    found: dict[str, str] = {}
+    for one in REMEDIES:
+        try:
+            changed(run.config, one.fields(run.config, run.worker))
+        except (NotHereError, ConfigError):
+            continue
+        for rule in one.rules:
+            found.setdefault(rule, f"llmprof try {shlex.quote(str(run.folder.path))} {one.name}")
+    return found
 
 
 _SCHEMA: Final = {

@@ -285,6 +285,15 @@ def test_remedies_of_a_run(machine, monkeypatch):
     assert measure._objective(config(machine)) == "output_tokens_per_s"
 
 
+def test_cards_of_findings_have_a_command(machine):
+    done = launch.Run(launch.RunFolder.create(config(machine)), config(machine))
+    found = settings.commands(done)
+    assert found["host_bound"] == f"llmprof try {done.folder.path} graphs"
+    assert "exposed_communication" not in found  # one rank
+    graphs = settings.commands(launch.Run(done.folder, config(machine, eager=False)))
+    assert graphs["host_bound"].endswith("async-scheduling")
+
+
 def test_a_prediction_is_a_share_of_the_time_that_the_objective_has(machine):
     done = launch.Run(launch.RunFolder.create(config(machine)), config(machine))
     done.__dict__["trace"] = trace = sample("torch_tp4_eager_nccl")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
+import subprocess
+import sys
+import time
 
 import polars as pl
 import pytest
 
 import llmprof
-from llmprof import theory, trials
+from llmprof import launch, theory, trials
 from llmprof.batch import open_sweep
+from llmprof.cli.main import main
 from llmprof.errors import ConfigError, LaunchError, ReadError
-from llmprof.launch import ExperimentConfig
+from llmprof.launch import ConfigManager, ExperimentConfig
 from llmprof.launch.run import passes
-from llmprof.trials import bounds, objectives, search, tuning
+from llmprof.trials import bounds, capacity, objectives, search, tuning
 from tests.launch.vllm_stand_in import StandInVllm
 
 pytest.importorskip("optuna")
@@ -331,3 +337,159 @@ def test_wrong_options_are_refused(machine, options):
 def test_a_folder_without_a_study_is_refused(tmp_path):
     with pytest.raises(ReadError):
         trials.open_study(tmp_path)
+
+
+@pytest.mark.slow
+def test_ten_kills_lose_nothing_and_leave_no_process(machine):
+    program = (
+        "import sys, llmprof; from llmprof.launch import ConfigManager; from llmprof.launch.run import passes\n"
+        "passes.ask_doctor = lambda *_: None\n"
+        "search = {'eager': [True, False], 'engine_args.max_num_seqs': [1, 2, 4, 8], 'max_tokens': [2, 3]}\n"
+        "llmprof.tune(ConfigManager.load_config(sys.argv[1]), search=search, folder=sys.argv[2], budget='2h',"
+        " objective='tpot_ns', confirm=False)"
+    )
+    path, target = machine.folder / "config.yaml", machine.folder / "study"
+    ConfigManager.save_config(config(machine), path)
+    argv = [sys.executable, "-c", program, str(path), str(target)]
+    chance, kept = random.Random(7), {}
+    for _ in range(10):
+        before = (target / "sweep.json").stat().st_mtime_ns if target.exists() else 0
+        process = subprocess.Popen(argv)
+        until = time.monotonic() + 300
+        while process.poll() is None and time.monotonic() < until:
+            if (target / "sweep.json").exists() and (target / "sweep.json").stat().st_mtime_ns != before:
+                break
+            time.sleep(0.02)
+        time.sleep(chance.uniform(0, 3))
+        process.kill()
+        process.wait()
+        points = {point["point"]: point for point in trials.open_study(target).state["points"]}
+        for place, point in kept.items():
+            assert points[place]["run"] == point["run"]
+            assert points[place]["values"] == point["values"]
+        kept |= {place: point for place, point in points.items() if point["state"] == "finished"}
+        while time.monotonic() < until and left_of(target):
+            time.sleep(0.05)
+        assert not left_of(target)
+    subprocess.run(argv, check=True)
+    state = trials.open_study(target).state
+    assert [point["state"] for point in state["points"]] == ["finished"] * 20  # 2 × 5 × 2
+    assert all(state["points"][place]["run"] == point["run"] for place, point in kept.items())
+    import optuna
+
+    whole = optuna.load_study(study_name="tune", storage=f"sqlite:///{target / 'study.db'}")
+    assert len(whole.trials) >= 20
+
+
+def left_of(folder):
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    return [line for line in listed.splitlines() if f"{folder}/" in line and "-c import sys" not in line]
+
+
+def recorded(machine, **changes):
+    return launch.RunFolder.create(config(machine, **changes)).path
+
+
+def test_try_on_the_command_line(machine, capsys):
+    target = machine.folder / "trial"
+    words = ["try", str(recorded(machine)), "graphs", "--objective", "tpot_ns", "--no-profile", "-o", str(target)]
+    assert main([*words, "--fail-over", "2%"]) == 0
+    out = capsys.readouterr().out
+    assert "graphs is better" in out
+    assert str(target / "index.html") in out
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verdict"] == "better"
+
+
+def test_a_loss_beyond_the_interval_fails_the_command(machine, capsys):
+    words = ["try", str(recorded(machine, eager=False)), "eager", "--objective", "tpot_ns", "--no-profile"]
+    assert main([*words, "-o", str(machine.folder / "trial"), "--fail-over", "2%"]) == 1
+    assert "eager is worse" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["engine_args.max_num_seqs=4,8"], "llmprof tune"),
+        (["graphs", "--python-b", "/opt/b/bin/python"], "one of them"),
+        (["--python-a", "/opt/b/bin/python"], "--python-b"),
+    ],
+)
+def test_a_trial_has_one_difference(machine, capsys, words, said):
+    assert main(["try", str(recorded(machine)), *words]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_another_installed_engine_is_a_change(machine):
+    other = machine.folder / "other-python"
+    other.symlink_to(sys.executable)
+    verdict = launch.open_run(recorded(machine)).try_(
+        {"python": str(other)}, folder=machine.folder / "trial", profile=False, objective="tpot_ns"
+    )
+    assert verdict.verdict == "no effect"
+    assert not verdict.fails_over(0.0)
+
+
+def test_tune_on_the_command_line(machine, capsys):
+    path, target = machine.folder / "run.yaml", machine.folder / "study"
+    ConfigManager.save_config(config(machine), path)
+    words = ["tune", "--config", str(path), "--objective", "tpot_ns", "--slo", "tpot_p95<=300ms", "--budget", "10m"]
+    words += ["--search", "eager:True,False", "--no-confirm", "-o", str(target)]
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "Best of 2: eager=False" in out
+    assert "vllm serve" in out
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["command"].startswith("vllm serve")
+    assert main([*words, "--slo", "tpot95<=300ms"]) == 2
+    assert "did you mean tpot_p95?" in capsys.readouterr().err
+
+
+def served(machine, monkeypatch, **how):
+    for name, value in machine.environment(how).items():
+        monkeypatch.setenv(name, value)
+    server = {"num_prompts": 12, "health_timeout_s": 60.0}
+    return config(machine, served=True, batch_size=1, max_tokens=4, server=server)
+
+
+@pytest.mark.slow
+def test_goodput_is_bisected_between_rates_that_were_measured(machine, monkeypatch):
+    """An answer takes 4 × 20 ms whatever the rate, so a limit of the rate of answers alone sets the goodput."""
+    made = served(machine, monkeypatch, token_s=0.02)
+    found = trials.goodput(made, "tpot_p95<=500ms", folder=machine.folder / "rates")
+    assert found.probes.height == 1
+    assert found.rate == found.probes["answered"][0]
+    assert "at least" in found.note
+    none = trials.goodput(made, "tpot_p95<=1ms", folder=machine.folder / "none", most_probes=4)
+    assert none.rate == 0.0
+    assert none.probes["holds"].to_list() == [False] * 4
+    assert (machine.folder / "none" / none.row["run"] / "worker.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("held", "rates", "rate"),
+    [([0, 1, 1, 0], [0, 8, 11.3, 13.4], 11.3), ([0, 0, 1, 0], [0, 8, 4, 5.66], 4.0), ([1], [0], 16.0)],
+)
+def test_a_bisection_by_hand(monkeypatch, tmp_path, held, rates, rate):
+    """Capacity 16 a second: halved to 8 (or 4), then the geometric mean of what held and what did not."""
+    asked = []
+
+    def row(run, at, slo):
+        asked.append(at)
+        return {"rate": at or None, "answered": 16.0, "holds": bool(held[len(asked) - 1]), "run": str(len(asked))}
+
+    class Engine:
+        def measure_in(self, folder, config):
+            return None
+
+    monkeypatch.setattr(capacity, "loaded_engine", lambda config, home: contextlib.nullcontext(Engine()))
+    monkeypatch.setattr(capacity, "_row", row)
+    made = BIG.replace(served=True, model="m")
+    found = trials.goodput(made, "ttft_p99<=1s", folder=tmp_path, most_probes=len(held))
+    assert asked == pytest.approx(rates, rel=0.01)
+    assert found.rate == pytest.approx(rate, rel=0.01)
+
+
+def test_a_load_with_given_times_has_no_goodput(tmp_path):
+    with pytest.raises(ConfigError, match=r"load\.file"):
+        trials.goodput(BIG.replace(served=True, load={"file": "requests.jsonl"}), "ttft_p99<=1s", folder=tmp_path)

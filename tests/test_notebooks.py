@@ -120,7 +120,12 @@ def test_papermill_lists_each_parameter_with_its_type_and_meaning(path, caplog):
     assert list(found) == [re.match(r"\w+", line)[0] for line in cell.source.splitlines()]
     assert {one["inferred_type_name"] for one in found.values()} <= {"str", "int"}
     assert all(one["help"] for one in found.values())
-    takes_no_trace = ("03_launch_and_sweep", "07_operator_timing", "08_hardware_and_scaling")
+    takes_no_trace = (
+        "03_launch_and_sweep",
+        "07_operator_timing",
+        "08_hardware_and_scaling",
+        "11_from_finding_to_decision",
+    )
     assert ("trace" in found) == (path.stem not in takes_no_trace)
     assert not caplog.records
 

@@ -57,14 +57,16 @@ def study_pareto(
     named = data.filter(pl.col("kind").is_in(["best", "start"])).with_columns(
         short=pl.col("label").map_elements(lambda text: shorten(text, _LONGEST), pl.String)
     )
-    left = named.filter(pl.col("x") > most / 2)
-    words = [
-        alt.Chart(draw.inline(rows.select("x", "rate", "short")))
-        .mark_text(align=align, dx=dx, dy=-9, fontSize=theme.TEXT_PX, color=theme.INK)
-        .encode(x=x, y=y, text="short:N")
-        for rows, align, dx in ((named.filter(pl.col("x") <= most / 2), "left", 7), (left, "right", -7))
-        if rows.height
-    ]
+    words = []
+    for rows, right in ((named.filter(pl.col("x") <= most / 2), False), (named.filter(pl.col("x") > most / 2), True)):
+        text = alt.Chart(draw.inline(rows.select("x", "rate", "short"))).mark_text(
+            align="right" if right else "left",
+            dx=-7 if right else 7,
+            dy=-9,
+            fontSize=theme.TEXT_PX,
+            color=theme.INK,
+        )
+        words += [text.encode(x=x, y=y, text="short:N")] if rows.height else []
     chart = theme.layered(line.encode(x=x, y=y), dots, *words).properties(width=theme.inner() - 20, height=_HEIGHT)
     best = data.filter(kind="best")
     shown = (best if best.height else data.sort("rate", descending=True)).row(0, named=True)

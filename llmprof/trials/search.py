@@ -47,7 +47,10 @@ def space_of(config: ExperimentConfig) -> dict[str, list[Any]]:
         fewer = {(now or at_once) // 4, (now or at_once) // 2} - {0}
         space["engine_args.max_num_seqs"] = [*sorted(fewer), *([now, 2 * now] if now else [None])]
         chunk = config.engine_args.get("max_num_batched_tokens")
-        space["engine_args.max_num_batched_tokens"] = [*sorted({*_CHUNKS, chunk} - {None}), *([] if chunk else [None])]
+        space["engine_args.max_num_batched_tokens"] = [
+            *sorted({*_CHUNKS, *([chunk] if chunk else [])}),
+            *([] if chunk else [None]),
+        ]
         if config.eager:
             space["eager"] = [True, False]
         space["engine_args.async_scheduling"] = [False, True]
@@ -175,10 +178,10 @@ class Chooser:
 
     def _distance(self, a: Values, b: Values) -> float:
         """Steps between two points, each setting's over its number of values."""
-        return sum(
-            abs(values.index(a[name]) - values.index(b[name])) / (len(values) - 1) + (a[name] != b[name])
-            for name, values in self.space.items()
-        )
+        apart = 0.0
+        for name, values in self.space.items():
+            apart += abs(values.index(a[name]) - values.index(b[name])) / (len(values) - 1) + (a[name] != b[name])
+        return apart
 
     def record(self, point: Mapping[str, Any]) -> int:
         """Add a measured or failed point to Optuna's study; its number there."""

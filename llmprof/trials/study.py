@@ -99,7 +99,7 @@ class Study:
         texts = dict.fromkeys(("state", "run", "error"), pl.String)
         numbers = dict.fromkeys(names, pl.Float64)
         ends = {"holds": pl.Boolean, **dict.fromkeys(("excess", "predicted", "seconds"), pl.Float64)}
-        schema = {"point": pl.Int64, "label": pl.String, **settings, **texts, **numbers, **ends}
+        schema: dict[str, Any] = {"point": pl.Int64, "label": pl.String, **settings, **texts, **numbers, **ends}
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     def words(self, values: Mapping[str, Any]) -> str:

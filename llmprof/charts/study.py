@@ -67,7 +67,7 @@ def study_pareto(
             color=theme.INK,
         )
         words += [text.encode(x=x, y=y, text="short:N")] if rows.height else []
-    chart = theme.layered(line.encode(x=x, y=y), dots, *words).properties(width=theme.inner() - 20, height=_HEIGHT)
+    chart = theme.layered(line.encode(x=x, y=y), dots, *words).properties(width=theme.inner() - 44, height=_HEIGHT)
     best = data.filter(kind="best")
     shown = (best if best.height else data.sort("rate", descending=True)).row(0, named=True)
     head = f"{shown['label']}: {shown['rate']:,.4g} {y_title} at {shown['text']}"

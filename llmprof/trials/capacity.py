@@ -53,7 +53,9 @@ class Goodput:
 
 def at_rate(config: ExperimentConfig, rate: float) -> ExperimentConfig:
     """The configuration with a rate of requests; all may be in flight unless the configuration limits them."""
-    return config.replace(server={"max_concurrency": 0, **config.server, "request_rate": rate})
+    of_arrivals = () if rate else ("arrival", "burst")  # all at once have no times between them
+    load = {name: value for name, value in config.load.items() if name not in of_arrivals}
+    return config.replace(server={"max_concurrency": 0, **config.server, "request_rate": rate}, load=load)
 
 
 def goodput(

@@ -120,7 +120,8 @@ def tune(
         check_goodput(config, limited)
     if most_points is not None and most_points < 2:
         raise ConfigError(f"most_points is {most_points}", expected="at least 2")
-    base = config.replace(profile_mode="inference_only", plain=True, cpu_sampler="none", layer_annotations=False)
+    plain = {"profile_mode": "inference_only", "plain": True, "cpu_sampler": "none", "layer_annotations": False}
+    base = config.replace(**plain, ops_options={})
     given = ({} if search == "none" else parse(search)) if isinstance(search, str) else search
     space, start = with_start(space_of(config) if given is None else given, base)
     if not space and wanted.column != GOODPUT:
@@ -135,7 +136,7 @@ def tune(
         "slo": ",".join(one.text for one in limited),
         "start": start,
         "workload": _workload(config),
-        "profile_mode": config.profile_mode,
+        "profile_mode": config.profile_mode if config.profile_mode in {"torch", "nsys"} else "inference_only",
     }
     with alone(where):
         state = _state(where, base, space, head)
@@ -458,9 +459,10 @@ class _Search:
     def _limit_s(self, config: ExperimentConfig) -> float:
         """Longest time of a point: it must not take the rest of the budget by hanging."""
         took = [float(point["seconds"] or 0.0) for point in self.points if point["state"] == "finished"]
-        limit = max(_LEAST_HANG_S, _HANG * max(took)) if took else math.inf
-        limit = min(limit, max(1.0, self.budget_s - self.spent_s), config.timeout_s or math.inf)
-        return round(limit, 1)
+        if not took:
+            return config.timeout_s
+        limit = min(max(_LEAST_HANG_S, _HANG * max(took)), max(1.0, self.budget_s - self.spent_s))
+        return round(min(limit, config.timeout_s or math.inf), 1)
 
     def _goodput(self, place: int, config: ExperimentConfig) -> None:
         """Find the goodput of a point; its run is that at the highest rate at which the SLO holds."""

@@ -392,6 +392,8 @@ class _Reader:
         other = None
         if self.config.get("expert_dtype") == "fp4":
             weight_format, weight_bytes, other = "mxfp4", None, weight_format
+        elif only_experts and any("shared_expert" in name for name in self._kept()):
+            other = self._plain_format()
         tied = self.family in ("gpt2", "opt", "gemma", "gemma2", "lfm2", *_PER_LAYER_INPUTS)
         before, after = self._around(hidden, len(kinds))
         lower = [f"layers of the kind {kind!r} ({count})" for kind, count in self.unknown_kinds.items()]
@@ -751,6 +753,17 @@ class _Reader:
         frequency = int(self.config.get("moe_layer_freq", 1) or 1)
         return (n + 1) % step == 0 and n % frequency == 0
 
+    def _plain_format(self) -> str:
+        """Format of weights that are not quantized."""
+        dtype = self.config.get("dtype", self.config.get("torch_dtype"))
+        return _DTYPES.get(str(dtype).removeprefix("torch."), "bf16") if dtype != "float32" else "bf16"
+
+    def _kept(self) -> list[str]:
+        """Modules that the config leaves as they are where it quantizes the others."""
+        quantized = self.config.get("quantization_config")
+        listed = [quantized.get(key) or () for key in _NOT_QUANTIZED] if isinstance(quantized, dict) else []
+        return [name for names in listed for name in names if isinstance(name, str)]
+
     def _weight_format(self) -> tuple[str, float | None, bool]:
         """Format of the weights, bytes of one where the config says more than the format, whether only experts have it.
 
@@ -758,8 +771,7 @@ class _Reader:
         points (AWQ, GPTQ without ``sym``) another 4 bits.
         """
         quantized = self.config.get("quantization_config")
-        dtype = self.config.get("dtype", self.config.get("torch_dtype"))
-        plain = _DTYPES.get(str(dtype).removeprefix("torch."), "bf16") if dtype != "float32" else "bf16"
+        plain = self._plain_format()
         if not isinstance(quantized, dict):
             return plain, None, False
         method = str(quantized.get("quant_method", "")).lower()
@@ -772,8 +784,7 @@ class _Reader:
             bits = 4 if quantized.get("load_in_4bit") else 8
         algorithm = f"{quantized.get('quant_algo', '')} {quantized.get('format', '')} {method}".lower()
         floats = "float" in str(stated.get("type", "")).lower()
-        kept = [name for key in _NOT_QUANTIZED for name in quantized.get(key) or ()]
-        experts = any(isinstance(name, str) and _OF_ATTENTION.search(name) for name in kept)
+        experts = any(_OF_ATTENTION.search(name) for name in self._kept())
         size = stated.get("group_size")
         if "mxfp4" in algorithm:
             return "mxfp4", None, experts

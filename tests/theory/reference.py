@@ -21,6 +21,7 @@ BATCH, PROMPT = 2, 96
 
 def build(config):
     import torch
+    import transformers
     from transformers import AutoConfig, AutoModelForCausalLM
 
     kind = {"kimi_k2": "deepseek_v3"}.get(config["model_type"], config["model_type"])
@@ -28,8 +29,12 @@ def build(config):
     made = AutoConfig.for_model(kind, **rest)
     made._attn_implementation = "eager"
     made._experts_implementation = "batched_mm"
+    made_from = AutoModelForCausalLM
+    if type(made) not in AutoModelForCausalLM._model_mapping:  # a class that transformers does not choose by itself
+        made_from = getattr(transformers, config["architectures"][0])
+    build_on = getattr(made_from, "from_config", None) or made_from._from_config
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(made, dtype=torch.bfloat16, attn_implementation="eager").eval()
+        return build_on(made, dtype=torch.bfloat16, attn_implementation="eager").eval()
 
 
 RECURRENT = ("Mixer", "MambaLayer", "GatedDeltaNet", "ShortConv", "LightningAttention", "DeltaAttention")

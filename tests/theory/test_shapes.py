@@ -173,7 +173,13 @@ def test_inner_sizes_may_differ_by_layer():
 @pytest.mark.parametrize(
     ("name", "gigabytes"),
     # parameters of the checkpoint in its formats: experts of 4 or 8 bits with scales, the other projections FP8
-    [("DeepSeek-V4-Flash", 156), ("Kimi-K2-Instruct", 1029), ("MiniMax-M2", 230), ("DeepSeek-V3.2", 675)],
+    [
+        ("DeepSeek-V4-Flash", 156),
+        ("Kimi-K2-Instruct", 1029),
+        ("Kimi-K2-Thinking", 594),
+        ("MiniMax-M2", 230),
+        ("DeepSeek-V3.2", 675),
+    ],
 )
 def test_published_formats_give_the_size_of_the_checkpoint(name, gigabytes):
     read = shape(name)

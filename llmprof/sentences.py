@@ -36,13 +36,15 @@ _SHARED: Final = """
   {%- endif -%}
 {%- endmacro -%}
 {%- macro in_part(words) -%}
-  {%- if on -%} on {{ on|ranks }}, {% endif -%}
-  {{ time_ns|ns }} of {{ part }} ({{ share|share }}
-  {%- if others_ns %}; elsewhere {{ others_ns[0]|ns -}}
-    {%- if others_ns[0]|ns != others_ns[1]|ns %} to {{ others_ns[1]|ns }}{% endif -%}
-  {%- endif %}) {{ words }}
+  {%- if on -%} on {{ on|ranks }}, {% endif -%} {{ time_ns|ns }} of {{ part }} ({{ share|share }}) {{ words }}
 {%- endmacro -%}
 """
+
+_ELSEWHERE: Final = """
+{%- if others_ns %} {% if others_ns[1] %}On the other ranks it is {{ others_ns[0]|ns -}}
+{%- if others_ns[0]|ns != others_ns[1]|ns %} to {{ others_ns[1]|ns }}{% endif -%}
+{%- else %}The other ranks have none of it{% endif %}.{% endif %}"""
+"""The time of ranks that a finding is not about."""
 
 _REASONS: Final = {
     "allocation": ("in calls that allocate and free memory, mostly ", "{{ advice['memory'] }}"),
@@ -86,24 +88,28 @@ _UNEVEN: Final = {
 
 FINDINGS: Final = {
     "arrival_skew": Words(
-        """{{ in_part("is waiting for the last rank:") }}
-        {% if group %}{{ group.who }} arrive last in {{ group.share_last|share }}
-        {%- else %}rank {{ late }} arrives last in {{ late_share|share }}{% endif %} of the {{ kind }}s
-        {%- if not group %} ({{ late_wait_share|share }} of the waiting){% endif %}, the other ranks
-        spend {{ waited_share|share }} of theirs waiting, and the transfer itself takes {{ transfer_ns|ns }} where their
-        durations suggest {{ seen_ns|ns }}.""",
-        """{{ calls|n }} calls; the first and the last rank arrive {{ skew_ns|ns }} apart, and all leave a call within
-        {{ spread_ns|ns }} of each other (medians):
-        {% if clock_offset_ns %}after a correction of their clocks by up to {{ clock_offset_ns|ns }}
-        {%- else %}their clocks agree{% endif -%}
-        {% if overlapping_share is not none %}; {{ overlapping_share|share }} of the calls overlap on all ranks, as they
-        must{% endif %}.
-        {%- if cause %} The finding {{ cause|replace("_", " ") }} says why rank {{ late }} is late.{% endif %}
+        """{% if group %}{{ in_part("is waiting for the last rank:") }} {{ group.who }} arrive last in
+        {{ group.share_last|share }} of the {{ kind }}s.
+        {%- elif late_wait_share >= 0.5 %}{% if on %}{{ on|ranks }} wait{{ "s" if on|length == 1 }} {{ time_ns|ns }} of
+        {{ part }} ({{ share|share }}) for{% else %}{{ in_part("is waiting for") }}{% endif %} rank {{ late }}, which
+        arrives last in
+        {{ late_share|share }} of the {{ kind }}s
+        {%- if late_share < 0.9 * late_wait_share %} and causes {{ late_wait_share|share }} of the waiting{% endif %}.
+        {%- else %}{{ in_part("is waiting for whichever rank comes last,") }} most for rank {{ late }}
+        ({{ late_wait_share|share }} of the waiting).{% endif %}""",
+        """{{ calls|n }} calls: {{ waited_share|share }} of their time on the other ranks is waiting. The transfer takes
+        {{ transfer_ns|ns }} of {{ seen_ns|ns }}, the first and the last rank arrive {{ skew_ns|ns }} apart, and all
+        leave within {{ spread_ns|ns }} of each other (medians)
+        {%- if clock_offset_ns %}, after their clocks were corrected by up to {{ clock_offset_ns|ns }}
+        {%- else %}, so their clocks agree{% endif %}.
+        {%- if overlapping_share is not none and overlapping_share < 1 %} {{ overlapping_share|share }} of the calls
+        overlap on all ranks, as they must.{% endif %}
         {%- if group %} The middle one of these ranks comes {{ group.late_median_ns|ns }} after the first rank of a call
         (groups by {{ group.evidence }}).{% endif %}""",
         """{% if group %}Look for what these ranks share before touching communication: their host (other processes,
         clocks, power and temperature limits), their switch, their part of the model or of the requests.
         analyze.late_groups compares all groups, charts.rank_heatmap shows when it happens.
+        {%- elif cause %}The finding {{ cause|replace("_", " ") }} says why rank {{ late }} is late.
         {%- elif on_host %}Find out why that rank is late before touching communication: compare the times of its
         operators with those of the others, pin each rank to cores of its own, and look for other processes on those
         cores.
@@ -112,23 +118,23 @@ FINDINGS: Final = {
         path with {{ graphs }}.{% endif %}""",
     ),
     "pipeline_wait": Words(
-        """{{ in_part("is waiting of one pipeline stage for another:") }} in its {{ kind }}s a rank waits
-        {{ waited_share|share }} of their duration, the transfer itself takes {{ transfer_ns|ns }} where the durations
-        suggest {{ seen_ns|ns }}.""",
-        """{{ calls|n }} calls; rank {{ late }} arrives last in {{ late_share|share }}, {{ skew_ns|ns }} after the first
-        (median).""",
+        """{{ in_part("is waiting for another stage of the pipeline.") }}""",
+        """{{ calls|n }} {{ kind }}s: waiting is {{ waited_share|share }} of their time, the transfer takes
+        {{ transfer_ns|ns }} of {{ seen_ns|ns }} (medians). Rank {{ late }} arrives last in {{ late_share|share }},
+        {{ skew_ns|ns }} after the first (median).""",
         """In a pipeline, one batch in flight leaves every stage but one idle: keep as many batches in flight as there
         are stages, or use tensor parallelism inside a host.""",
     ),
     "host_bound": Words(
-        """{{ in_part("the device is idle because the host is late:") }}
-        {%- if not on %} on {% if ranks == 1 %}the only rank{% else %}every rank{% endif %}{% endif %}
-        the next kernel was not launched yet, and the launching thread was longest in {{ doing(host) }}.""",
-        """{{ launching_share|share }} of it are the launching calls themselves; {{ calls|n_or_unknown }} launch calls
-        for {{ kernels|n_or_unknown }} kernels in {{ part }}
-        {%- if replayed_share %}; {{ replayed_share|share }} of the kernels come from replayed graphs{% endif %}.
-        {%- if has_layer_times %} The host side takes {{ layer_ns|ns }} a layer
-        {%- if layer_of_others_ns is not none %}, that of the other ranks {{ layer_of_others_ns|ns }}{% endif -%}
+        """{% if on and on|length > 1 %}The {{ device }}s of {{ on|ranks }} wait
+        {%- elif on %}The {{ device }} of {{ on|ranks }} waits
+        {%- elif ranks > 1 %}Each {{ device }} waits{% else %}The {{ device }} waits{% endif %}
+        {{ time_ns|ns }} of {{ part }} ({{ share|share }}) for its host, which launches kernels too late.""",
+        """Meanwhile the launching thread is longest in {{ doing(host) }}. The launching calls themselves take
+        {{ launching_share|share }} of the wait ({{ calls|n_or_unknown }} calls for {{ kernels|n_or_unknown }} kernels
+        in {{ part }}{% if replayed_share %}, {{ replayed_share|share }} of them from replayed graphs{% endif %}).
+        {%- if has_layer_times %} A layer takes the host {{ layer_ns|ns }}
+        {%- if layer_of_others_ns is not none %}, on the other ranks {{ layer_of_others_ns|ns }}{% endif -%}
         .{% endif %}""",
         """{% if elsewhere %}Fewer launches do not shorten {{ elsewhere.call }} ({{ elsewhere.share|share }}).
         {% if elsewhere.set_up == "memory" %}{{ advice["memory"] }}
@@ -146,16 +152,16 @@ FINDINGS: Final = {
         {%- if (host.share or 0) >= 0.5 and host.kind in ("range", "ranges", "call") %} Do what the thread is in,
         {{ doing(host) }}, while the device works, on another thread or after the launches, or find out
         what it waits for (a file, another thread or process).
-        {%- else %} The thread is longest in {{ doing(host) }}: sample its CPU, or record its functions, to see what it
-        does there.{% endif %}
+        {%- else %} Sample the CPU of the launching thread, or record its functions, to see what it does then.
+        {%- endif %}
+        {%- elif engine and reads_prompts %}Launch more work with each call: {{ compile }}, or more tokens of prompts
+        in a step; engines run whole graphs for decode alone.{{ ahead }}
         {%- elif engine %}Let one call launch a whole step: {{ use_graphs }}, or {{ compile }}. Then look at the Python
-        time of a layer on that rank, the CPU's governor and clocks, and the profiler's own overhead. The thread is
-        longest in {{ doing(host) }}.{{ ahead }}
+        time of a layer on that rank, the CPU's governor and clocks, and the profiler's own overhead.{{ ahead }}
         {%- elif of_torch %}Launch more work with each call: {{ compile }}, fused operators, a larger batch, or
-        {{ graphs }} where shapes repeat. The thread is longest in {{ doing(host) }}; the profiler's own overhead is
-        part of it.{{ ahead }}
+        {{ graphs }} where shapes repeat. The profiler's own overhead is part of it.{{ ahead }}
         {%- else %}Launch more work with each call: fewer and larger kernels, or {{ graphs }} where the same launches
-        repeat. The thread is longest in {{ doing(host) }}; the profiler's own overhead is part of it.
+        repeat. The profiler's own overhead is part of it.
         {%- endif -%}
         {%- if of_torch and host.set_up == "operators" %} This call compiles operators while the step waits:
         torch.npu.set_compile_mode(jit_compile=False) takes compiled ones.
@@ -175,8 +181,7 @@ FINDINGS: Final = {
         for reason, (what, advice) in _REASONS.items()
     },
     "device_held": Words(
-        """{{ in_part("the device stands still with work launched,") }} while the host is in {{ call }}
-        ({{ by_call_share|share }} of it).""",
+        """{{ in_part("launched work waits") }} while the host is in {{ call }} ({{ by_call_share|share }} of it).""",
         "{{ pauses|count('such pause') }} in {{ part }}, the longest of {{ longest_ns|ns }}.",
         "{{ advice[kind] or 'Take that call out of the step.' }}",
     ),
@@ -190,17 +195,17 @@ FINDINGS: Final = {
         once (asynchronous copies, events between streams), so that the host can launch ahead.{% endif %}""",
     ),
     "exposed_communication": Words(
-        """{{ in_part("is " ~ ("transfer" if waits_known else
-        "communication (transfer, and waiting that cannot be told from it)") ~ " with no compute beside it;") }}
-        {{ hidden_share|share }} of all communication is hidden behind compute.""",
-        """{{ calls|n }} calls in {{ part }}, most time in {{ kinds|join(", ") }}.
-        {%- if why %} Waiting is not known: {{ why }}.{% endif %}""",
+        """{{ in_part("is " ~ ("transfer" if waits_known else "communication") ~ " with no compute beside it.") }}""",
+        """{{ hidden_share|share }} of all communication is hidden behind compute. {{ calls|n }} calls in {{ part }},
+        most time in {{ kinds|join(", ") }}.
+        {%- if not waits_known %} How much of it is waiting for other ranks is not known
+        {%- if why %}: {{ why }}{% endif %}.{% endif %}""",
         """{% if has_layers %}Fewer or fused collectives, {{ fuse_communication }}, sequence parallelism, compute beside
         it, or a smaller tensor-parallel size.
         {%- else %}Fewer or fused collectives, larger messages, or compute beside them.{% endif %}""",
     ),
     "copies": Words(
-        """{{ in_part("is copies with nothing beside them,") }} {{ by_name_share|share }} of it {{ name }}.""",
+        """{{ in_part("goes to copies with nothing beside them,") }} {{ by_name_share|share }} of it {{ name }}.""",
         """{{ count|amount }} of these in {{ part }}
         {%- if moved_bytes %}, {{ moved_bytes|bytes }} {{ unit }} at {{ "{:,.1f}".format(gbps) }} GB/s{% endif %}.""",
         """{% if kind == "pageable" %}{% if of_torch %}Use pinned memory (pin_memory=True) and non_blocking=True: copies
@@ -268,17 +273,16 @@ FINDINGS: Final = {
         "Fewer and larger kernels: each costs the device such a pause.",
     ),
     "short_kernels": Words(
-        """{{ in_part("goes to kernels shorter than") }} {{ limit_ns|ns }} that are neither GEMM, attention nor
-        communication: {{ of_kernels_share|share }} of all kernels ({{ count|n }} of {{ kernels|n }} in {{ part }}).""",
-        "The median of all kernels is {{ median_ns|ns }}; each costs a launch or a graph node besides.",
+        """{{ in_part("goes to kernels shorter than") }} {{ limit_ns|ns }}: {{ count|n }} of {{ kernels|n }}.""",
+        """They are {{ of_kernels_share|share }} of all kernels, and neither GEMM, attention nor communication. The
+        median of all kernels is {{ median_ns|ns }}; each costs a launch or a graph node besides.""",
         """{% if of_torch %}Fuse them ({{ fuse }}) or raise the batch, so that a launch does more work.
         {%- else %}Fuse them with their neighbours, or give each more work.{% endif %}""",
     ),
     "split_k": Words(
-        """{{ in_part("is split-K reductions:") }} {{ count|n }} extra kernels, {{ of_gemms_share|share }} of the time
-        of the GEMMs.""",
+        """{{ in_part("is split-K reductions:") }} {{ count|n }} extra kernels.""",
         """{{ gemm }} splits the inner dimension of a GEMM that is too small to fill the {{ device }}, and adds a kernel
-        for the sum.""",
+        for the sum: {{ of_gemms_share|share }} of the time of the GEMMs.""",
         """A larger batch needs no split; {% if parallel %}smaller tensor parallelism makes GEMMs wider; {% endif -%}
         or tune the algorithm choice.""",
     ),
@@ -310,22 +314,20 @@ FINDINGS: Final = {
             {{ "{:.2f}".format(ratio) }} times as long as rank {{ least }}"""
             + what
             + ".",
-            """Compute time without communication, copies and idle, mean over the scope.
-            {%- for kind, times in kinds %}{{ " Against the mean of the others: " if loop.first else ", " }}
+            """{% for kind, times in kinds %}{{ "Against the mean of the others: " if loop.first else ", " }}
             {{- kind|replace("_", " ") }} {{ "{:.2f}".format(times) }} times{{ "." if loop.last }}{% endfor %}""",
             advice,
         )
         for rule, (what, advice) in _UNEVEN.items()
     },
     "below_bound": Words(
-        """{{ in_part("is what " ~ what ~ " takes beyond") }} {{ target_share|share }} of its bound: it reaches
-        {{ of_bound_share|share }} of it
-        {%- for part, share in following %}{{ "; then" if loop.first else "," }} {{ part }} {{ share|share }}
-        {%- endfor %}.""",
-        """{{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }} calls, most of what is lost in
-        {{ operator }} with shapes {{ shapes|shorten(100) }}, run by {{ (name or "a kernel without a name")|shorten(100)
-        }}; {% if bound_by == "memory" %}its bytes at the peak of the memory set the bound.{% else %}its FLOPs at the
-        peak of {{ bound_by }} set the bound.{% endif %}""",
+        """{{ in_part("would be saved if " ~ what ~ " reached") }} {{ target_share|share }} of its bound; it reaches
+        {{ of_bound_share|share }}.""",
+        """{% for part, share in following %}{{ "Next are " if loop.first else ", " }}{{ part }} {{ share|share }} {{-
+        "." if loop.last }}{% endfor %} {{ what }} takes {{ compute_ns|ns }} of {{ part }} in {{ count|amount }}
+        calls, most of what is lost in {{ operator }} with shapes {{ shapes|shorten(100) }}, run by {{ (name or "a
+        kernel without a name")|shorten(100) }}; {% if bound_by == "memory" %}its bytes at the peak of the memory
+        set the bound.{% else %}its FLOPs at the peak of {{ bound_by }} set the bound.{% endif %}""",
         """{% if bound_by == "memory" %}Look at why it reads slowly: few blocks, a layout that is copied or strided, or
         bytes that a fused kernel would not move.
         {%- else %}Compare other kernels for these shapes: tiles that divide them, a tuned library or autotuning, and
@@ -345,13 +347,11 @@ FINDINGS: Final = {
     "heaviest_stage": Words(
         """{{ in_part("is compute of") }}
         {% if stage == "other" and name %}kernels of no known kind, most of it {{ name|shorten(60) }}
-        {%- else %}{{ stage }}{% endif %}, {{ of_compute_share|share }} of all compute
-        {%- for part, share in following %}{{ "; then" if loop.first else "," }} {{ part }} {{ share|share }}
-        {%- endfor %}.""",
-        """Compute is {{ compute_share|share }} of the time;
-        {{ kernels|round|count(event) }} of this
-        {{ "stage" if is_stage else "kind" }} in {{ part }}, longest in sum
-        {{ (name or "a kernel without a name")|shorten(100) }} ({{ by_name_share|share }} of it).""",
+        {%- else %}{{ stage }}{% endif %}, {{ of_compute_share|share }} of all compute.""",
+        """{% for part, share in following %}{{ "Then come " if loop.first else ", " }}{{ part }} {{ share|share }}
+        {{- "." if loop.last }}{% endfor %} All compute is {{ compute_share|share }} of the time.
+        {{ kernels|round|count(event) }} of this {{ "stage" if is_stage else "kind" }} in {{ part }}, most of it
+        {{ (name or "a kernel without a name")|shorten(100) }} ({{ by_name_share|share }}).""",
         """{% if of_weights %}Compare this stage with its bound (bytes of its weights over the memory bandwidth) before
         optimising it.
         {%- else %}Compare it with its bound (what it reads and writes over the memory bandwidth, or its FLOPs over the
@@ -492,13 +492,14 @@ FOLLOWS: Final = "It follows from another finding, which says what its remedy ga
 
 GAIN: Final = """
 {%- macro signed(ns) %}{{ "-" if ns < 0 }}{{ ns|abs|ns }}{% endmacro -%}
-Replayed with “{{ words }}” ({{ change }}):
-{% if not changed %}{{ unit }} takes as long as before, something else sets the pace
-{%- else %}{{ ns|abs|ns }} {{ unit }} {{ "less" if ns >= 0 else "more" }}
-{%- if interval %} ({{ signed(low_ns) }} to {{ signed(high_ns) }}){% endif %} of {{ recorded_ns|ns }}
+Replayed with “{{ words }}”, {{ unit }} takes
+{%- if not changed %} as long as before: something else sets the pace
+{%- else %} {{ (recorded_ns - ns)|ns }} in place of {{ recorded_ns|ns }}
 {%- if plain %} without the profiler ({{ mean_ns|ns }} under it)
 {%- elif replayed < steps %} (mean of {{ replayed }} of the {{ steps }} steps)
-{%- elif recorded_ns|ns != mean_ns|ns %} (from the end of the step before){% endif %}
+{%- elif recorded_ns|ns != mean_ns|ns %} (from the end of the step before){% endif %}, {{ ns|abs|ns }}
+{{ "less" if ns >= 0 else "more" }}
+{%- if interval %} ({{ signed(low_ns) }} to {{ signed(high_ns) }}){% endif %}
 {%- if tokens_per_s is not none %}, {{ "{:+,.0f}".format(tokens_per_s) }} tokens/s{% endif %}{% endif %}.
 {%- if beyond_ns is not none %} The replay gains {{ beyond_ns|ns }}, as other losses shorten with it; only the time of
 this one and of what follows from it counts here.{% endif %}
@@ -568,6 +569,7 @@ def finding(rule: str, figures: dict[str, Any], words: Words | None = None) -> t
     if reason := figures.get("reason"):
         figures["reason_words"], figures["reason_advice"] = (say(words, **figures) for words in _REASONS[reason])
     title, detail, suggestion = (say(template, **figures) for template in words or FINDINGS[rule])
+    detail = f"{detail}{say(_ELSEWHERE, **({'others_ns': None} | figures))}".strip()
     return title[:1].upper() + title[1:], detail, suggestion
 
 

@@ -201,7 +201,7 @@ class TestRun:
         assert (code, err, runner.check) == (0, "", False)
         rows = [line.split() for line in out.splitlines()]
         assert ["plain", "whole", "batch", "101", "ms", "±", "12.7", "ms", "101", "ms", "102", "ms"] in rows
-        assert "All shares are of one time, time from step to step" in " ".join(out.split())
+        assert "on average over" in " ".join(out.split())
         assert f"Run       {runner.run.folder.path} (finished)" in out
         assert "Profiler  +25.0 % time for a batch, which is not beyond the noise of the repeats" in out
         assert "Memory    2.00 GiB at most on a device" in out

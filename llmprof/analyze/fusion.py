@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -15,7 +15,7 @@ from llmprof.analyze.changes import Change
 from llmprof.analyze.kernels import operators_of
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.replay.plan import Plan
-from llmprof.analyze.replay.what_if import what_if
+from llmprof.analyze.replay.what_if import medians_of
 from llmprof.arguments import NotNegative
 from llmprof.errors import NotCapturedError
 from llmprof.names.replayable import DTYPES
@@ -116,12 +116,8 @@ def fusion_candidates(trace: Trace, *, most_ns: NotNegative = 20_000, predict: N
         return pl.DataFrame(schema=_SCHEMA)
     linked = _with_bytes(linked, trace)
     candidates, members = _summed(linked, events)
-    gains = [
-        _gain(trace, members, row) if n < predict else {} for n, row in enumerate(candidates.iter_rows(named=True))
-    ]
-    candidates = candidates.with_columns(
-        pl.Series(name, [gain.get(name) for gain in gains], dtype=pl.Float64) for name in _GAINS
-    )
+    gains = _gains(trace, members, candidates.head(int(predict)))
+    candidates = candidates.join(gains, on="_candidate", how="left", maintain_order="left")
     return candidates.select(pl.col(name).cast(dtype) for name, dtype in _SCHEMA.items())
 
 
@@ -242,14 +238,21 @@ def _named(letters: str) -> str | None:
     return next((name for pattern, name in KNOWN if re.fullmatch(pattern, letters)), None)
 
 
-def _gain(trace: Trace, members: pl.DataFrame, row: dict[str, Any]) -> dict[str, float]:
-    """Predicted gain for a step of the chain's phase, from a replay."""
-    chosen = members.filter(pl.col("_candidate") == row["_candidate"]).select("event", _chain="chain")
-    prediction = what_if(trace, _one_kernel(chosen)).filter(pl.col("phase").eq_missing(pl.lit(row["phase"])))
-    if prediction.is_empty():
-        return {}
-    step = prediction.row(0, named=True)
-    return {name: step[name] for name in _GAINS}
+def _gains(trace: Trace, members: pl.DataFrame, candidates: pl.DataFrame) -> pl.DataFrame:
+    """Predicted gain of each candidate for a step of its phase, from a replay: ``_candidate`` and the gains."""
+    each = [members.filter(pl.col("_candidate") == n).select("event", _chain="chain") for n in candidates["_candidate"]]
+    steps = [
+        medians.filter(pl.col("phase").eq_missing(pl.lit(phase, dtype=pl.String))).select(
+            pl.lit(n, dtype=pl.UInt32).alias("_candidate"), pl.col(_GAINS).cast(pl.Float64)
+        )
+        for (n, phase), medians in zip(
+            candidates.select("_candidate", "phase").iter_rows(),
+            medians_of(trace, [_one_kernel(events) for events in each]),
+            strict=True,
+        )
+    ]
+    schema = {"_candidate": pl.UInt32, **dict.fromkeys(_GAINS, pl.Float64)}
+    return pl.concat([pl.DataFrame(schema=schema), *steps])
 
 
 def _one_kernel(events: pl.DataFrame) -> Change:

@@ -17,7 +17,7 @@ from llmprof.analyze.compare.diff import FAILING, OF_STEPS, gate, markdown
 from llmprof.analyze.compare.story import diff_words
 from llmprof.analyze.findings.document import findings_document, findings_schema
 from llmprof.analyze.findings.facts import where_the_time_went
-from llmprof.analyze.findings.order import chained, denominators
+from llmprof.analyze.findings.order import chained, denominators, so
 from llmprof.analyze.ncu.hardware import VIEWS
 from llmprof.analyze.replay.what_if import change_of, moved_in_words
 from llmprof.cli.hardware import (
@@ -44,7 +44,7 @@ from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.readers.reading import left_aside
 from llmprof.readers.saved import is_run
 from llmprof.trace import Trace
-from llmprof.units import format_ns, format_share
+from llmprof.units import format_ns
 
 ROWS_SHOWN = 20
 
@@ -255,53 +255,34 @@ def findings_text(
     arguments = " ".join(shlex.quote(text.plain(str(path))) for path in paths)
     if not findings.height:
         return "No rule found anything worth saying in this recording."
-    times = denominators(findings.filter(pl.col("evidence") != OF_REQUESTS))
-    out = [wrapped(line, width, "", "") for line in went]
-    one = "denominator" in findings.columns and findings["denominator"].n_unique() == 1
-    of = (
-        "All shares are of one time,"
-        if one
-        else "Shares, where nothing else is said, are of"
-        if len(times) == 1
-        else "Shares of {}, where nothing else is said, are of"
-    )
-    out += [wrapped(f"{of.format(scope)} {time}.", width, "", "") for scope, time in times.items() if time]
     causes, effects, facts = chained(findings)
+    out = []
     for row in causes:
         number = f"{row['order']}. "
-        of_requests = row["evidence"] == OF_REQUESTS
-        out.append(wrapped(f"{row['title']} {_weight(row, times)}", width, number, " " * len(number)))
-        labelled = [(row["detail"], ""), (row["suggestion"], "Try: "), (row.get("prediction"), "Gain: ")]
-        labelled.append((row["evidence"], "See: "))
-        for words, label in labelled:
-            if words:
-                sentence = words
-                if label == "See: ":
-                    see = f"analyze {arguments} --what {_view_of(words)}"
-                    if of_requests:
-                        see = f"explore {arguments}, tab Requests"
-                    sentence = f"llmprof {see}{_place(row)}"
-                out.append(wrapped(label + sentence, width, " " * len(number), " " * len(number)))
-        for effect in effects.get(row["order"], ()):
-            words = f"{effect['order']}. Because of it: {effect['title']} {_weight(effect, times)}"
-            out.append(wrapped(words, width, " " * len(number), " " * (len(number) + 3)))
+        inside = " " * len(number)
+        gain = row["prediction"] if row.get("predicted_ns") is not None else None
+        out.append(wrapped(f"{row['title']} [{row['severity']}]", width, number, inside))
+        follow = [f"{effect['order']}. {so(effect)}" for effect in effects.get(row["order"], ())]
+        out += [wrapped(line, width, inside, inside) for line in follow]
+        see = f"analyze {arguments} --what {_view_of(row['evidence'])}"
+        if row["evidence"] == OF_REQUESTS:
+            see = f"explore {arguments}, tab Requests"
+        labelled = [
+            (gain, ""),
+            (row["suggestion"], "Try: "),
+            (row["detail"], ""),
+            (f"llmprof {see}{_place(row)}", "See: "),
+        ]
+        out += [wrapped(label + words, width, inside, inside) for words, label in labelled if words]
     if facts:
         out.append("Facts, which are no losses:" if causes else "Facts:")
         for row in facts:
             number = f"{row['order']}. "
-            out.append(wrapped(f"{row['title']} {_weight(row, times)}", width, number, " " * len(number)))
+            out.append(wrapped(row["title"], width, number, " " * len(number)))
+    times = denominators(findings.filter(pl.col("evidence") != OF_REQUESTS))
+    ends = [f"{time[:1].upper()}{time[1:]}." for time in times.values() if time]
+    out += [wrapped(line, width, "", "") for line in [*ends, *went]]
     return "\n".join(out)
-
-
-def _weight(row: Mapping[str, Any], times: Mapping[str, str]) -> str:
-    """Say how severe a finding is, and of what time its share is."""
-    whole = "their time to the first token"
-    if row["evidence"] != OF_REQUESTS:
-        whole = "the time" + (f" of {row['scope']}" if len(times) > 1 else "")
-        if row.get("denominator") != times.get(row["scope"]):
-            whole = f"the {row['denominator']}"
-    severity = "" if row["severity"] == "info" else f"{row['severity']}, "
-    return f"[{severity}{format_share(row['share_of_time'])} of {whole}]"
 
 
 def _place(row: Mapping[str, Any]) -> str:

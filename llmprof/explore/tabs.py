@@ -14,18 +14,18 @@ import polars as pl
 
 from llmprof import analyze, explore
 from llmprof.analyze.findings.facts import facts_in_words, run_facts
-from llmprof.analyze.findings.order import chained, denominators
+from llmprof.analyze.findings.order import chained, first_denominator, first_sentence, number_of, so
 from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.requests.requests import AnyRun
+from llmprof.charts.base.bars import STYLE, step_bars
 from llmprof.errors import LlmprofError, listed
 from llmprof.explore.base.widget import Explorer, show_kept, smaller
 from llmprof.explore.header.explorer import Header
 from llmprof.metrics.data import Metrics
 from llmprof.text import plain
 from llmprof.trace import Trace
-from llmprof.units import format_ns, format_share
 
 WHERE: Final = {
     "collectives": "all_reduce", "attribute": "kernels", "operators": "kernels", "opportunities": "kernels",
@@ -43,7 +43,7 @@ _ONE_STAGE: Final = re.compile(r"stage = '(\w+)'")
 _ONE_CATEGORY: Final = re.compile(r"category = '(\w+)'")
 _ONE_KIND: Final = re.compile(r"kind = '(\w+)'")
 
-_STYLE: Final = """<style>
+_FRONT: Final = """<style>
 .llmprof-front{font:13px/1.45 "Liberation Sans",Arial,Helvetica,sans-serif;white-space:normal}
 .llmprof-front{color:var(--jp-ui-font-color1,inherit)}
 .llmprof-front .facts{display:flex;flex-wrap:wrap;gap:4px 28px;margin:6px 0 4px}
@@ -51,12 +51,14 @@ _STYLE: Final = """<style>
 .llmprof-front .facts span{font-size:12px}
 .llmprof-front p{margin:2px 0;max-width:105ch;overflow-wrap:anywhere}
 .llmprof-front .figure{font-size:17px;font-weight:600;font-variant-numeric:tabular-nums}
-.llmprof-front .bar{height:8px;border-radius:4px;background:rgba(128,128,128,.25);max-width:460px;margin:3px 0}
-.llmprof-front .bar i{display:block;height:8px;border-radius:4px;background:#2f7fb5}
-.llmprof-front .high i{background:#c9452f}.llmprof-front .medium i{background:#c77700}
-.llmprof-front .info i{background:#7b8794}
+.llmprof-front .title{font-size:15px;font-weight:600}
+.llmprof-front details{font-size:12px;max-width:105ch}.llmprof-front summary{cursor:pointer}
+.llmprof-front h4{margin:8px 0 2px;font-size:14px}
+.llmprof-front.high .figure{border-bottom:3px solid #c9452f}
+.llmprof-front.medium .figure{border-bottom:3px solid #c77700}
 .llmprof-front code{font-size:12px;background:rgba(128,128,128,.16);padding:0 4px;border-radius:3px;color:inherit}
 </style>"""
+_STYLE: Final = _FRONT.replace("</style>", f"{STYLE}</style>")
 
 
 class Front(ipywidgets.VBox):  # type: ignore[misc]
@@ -81,15 +83,21 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
             note = f"{note} {PROFILE_NOTE}".strip()
         self._buttons = {row["order"]: self._button(row) for row in self.rows}
         causes, effects, known = chained(findings)
-        times = denominators(findings)
-        lines = [ipywidgets.HTML(_head(trace.name, facts, times, note))]
+        lead = next(iter([*causes, *known]), {})
+        saved = None if lead.get("predicted_plain") else lead.get("predicted_ns")
+        picture = step_bars(getattr(findings, "parts", None), saved)
+        lines = []
         for cause in causes:
-            lines.append(self._line(cause, finding_html(cause, times)))
-            lines += [self._line(row, fact_html(row, "Because of it: ")) for row in effects.get(cause["order"], ())]
+            lines.append(self._line(cause, finding_html(cause)))
+            lines += [self._line(row, fact_html(row | {"title": so(row)})) for row in effects.get(cause["order"], ())]
+            if cause is lead and picture:
+                lines.append(ipywidgets.HTML(picture))
         if known:
-            lines.append(ipywidgets.HTML(f"{_STYLE}<div class='llmprof-front'><h4>{FACTS}</h4></div>"))
+            lines.append(ipywidgets.HTML(f"<div class='llmprof-front'><h4>{FACTS}</h4></div>"))
             lines += [self._line(row, fact_html(row)) for row in known]
-        self.children = lines
+        notes = [*first_denominator(findings), *getattr(findings, "time_went", ()), note]
+        lines.append(ipywidgets.HTML(_facts(facts, notes)))
+        self.children = [ipywidgets.HTML(_STYLE), *lines]
         self.add_class("llmprof-findings")
 
     @property
@@ -136,6 +144,48 @@ def kernel_of(condition: str) -> str | None:
     return None if match is None else match[1].replace("''", "'")
 
 
+def evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] | None, int | None]:
+    """Window that shows a finding, and the thread of the host if it is about the host.
+
+    Idle time holds no event of the device: the window has the events around it, or what the launching thread did.
+    """
+    if row["start_ns"] is None:
+        return None, None
+    rank, start, end = row["rank"], row["start_ns"], row["end_ns"]
+    if row["evidence"] != "idle":
+        return (start, end), None
+    launch = None
+    if row["rule"] not in DEVICE_IDLE and trace.has("runtime"):
+        launch = _launch_after(trace, rank, start, end)
+    if launch is not None:
+        return (start, max(end, launch[1])), launch[0]
+    events = analyze.activity(trace).filter(pl.col("rank") == rank).select("start_ns", end=END)
+    before = events.filter(pl.col("end") <= start)["start_ns"].max()
+    after = events.filter(pl.col("start_ns") >= end)["end"].min()
+    reach = end - start
+    low = start if before is None else max(int(before), start - reach)  # type: ignore[arg-type]
+    return (low, end if after is None else min(int(after), end + reach)), None  # type: ignore[arg-type]
+
+
+DEVICE_IDLE: Final = ("between_queued_events", "unexplained_idle", "left_out")
+"""Rules about idle time that no thread of the host explains."""
+
+END: Final = pl.col("start_ns") + pl.col("dur_ns")
+
+
+def _launch_after(trace: Trace, rank: int, start: int, end: int) -> tuple[int, int] | None:
+    """Thread and end of the call that launched what ended the longest gap of a window."""
+    shared = pl.min_horizontal(END, pl.lit(end)) - pl.max_horizontal("start_ns", pl.lit(start))
+    gaps = analyze.idle(trace).filter(pl.col("rank") == rank, pl.col("launch_start_ns").is_not_null())
+    gaps = gaps.select("launch_start_ns", shared=shared).filter(pl.col("shared") > 0).sort("shared", descending=True)
+    if not gaps.height:
+        return None
+    at = gaps["launch_start_ns"][0]
+    calls = trace.runtime.filter(pl.col("rank") == rank, pl.col("start_ns") == at).select("thread", end=END)
+    known = calls.height and calls["thread"][0] is not None
+    return (int(calls["thread"][0]), int(calls["end"][0])) if known else None
+
+
 def rows_of(trace: Trace, row: Mapping[str, Any]) -> pl.DataFrame:
     """Evidence of a finding: the rows of its analysis that fulfil its condition."""
     frame: pl.DataFrame = getattr(analyze, str(row["evidence"]))(trace)
@@ -146,47 +196,32 @@ def _text(value: object) -> str:
     return escape(plain(str(value)))
 
 
-def _head(name: str | None, facts: pl.DataFrame, times: Mapping[str, str], note: str) -> str:
+def _facts(facts: pl.DataFrame, notes: Sequence[str]) -> str:
     pairs = "".join(
         f"<div><span>{_text(name)}</span><b>{_text(value)}</b></div>" for name, value in facts_in_words(facts)
     )
-    shares = "".join(
-        f"<p>Shares of {_text(scope)}, where nothing else is said, are of {_text(time)}.</p>"
-        for scope, time in times.items()
-    )
-    title = _text(name or "What takes the time")
-    more = f"<p>{_text(note)}</p>" if note else ""
-    facts_html = f'<div class="facts">{pairs}</div>'
-    return f'{_STYLE}<div class="llmprof-front"><h3>{title}</h3>{facts_html}{shares}{more}</div>'
+    lines = "".join(f"<p>{_text(line[:1].upper() + line[1:])}</p>" for line in notes if line)
+    return f'<div class="llmprof-front"><h4>What ran</h4><div class="facts">{pairs}</div>{lines}</div>'
 
 
-def finding_html(row: Mapping[str, Any], times: Mapping[str, str]) -> str:
-    """A loss as HTML: its gain or else its time, its share as a bar, the sentence, its figures and what to try.
-
-    ``times`` says what the shares of each scope are of.
-    """
-    share = float(row["share_of_time"])
-    unit = {"ns a step": "a step", "ns a profile": "the profile"}.get(str(row["unit"]), "a rank")
-    width = f"{100 * min(1.0, max(0.005, share)):.1f}%"
-    gain = f"<p>Gain: {_text(row['prediction'])}</p>" if row.get("prediction") else ""
-    advice = f"<p>Try: {_text(row['suggestion'])}</p>" if row["suggestion"] else ""
-    of = "" if row["denominator"] in times.values() else f" of the {_text(row['denominator'])}"
-    number, words = format_ns(row["figure"]), f"of {unit}, {format_share(share)}{of}"
-    if (row.get("predicted_ns") or 0) > 0:
-        number, low, high = (format_ns(row[f"predicted_{name}ns"]) for name in ("", "low_", "high_"))
-        between = f", {low} to {high}" if low != high else ""
-        plain = ", without the profiler" if row.get("predicted_plain") else ""
-        words = f"predicted gain {unit}{between}{plain}; it is about {format_share(share)}{of}"
+def finding_html(row: Mapping[str, Any]) -> str:
+    """A loss as HTML: its one number, the sentence and what to try; its figures are folded."""
+    number, meaning = number_of(row)
+    help_first, rest = first_sentence(row["suggestion"])
+    advice = f"<p>Try: {_text(help_first)}</p>" if help_first else ""
+    gain = row["prediction"] if row.get("predicted_ns") is not None else None
+    more = "".join(f"<p>{_text(line)}</p>" for line in (row["detail"], rest, gain) if line)
     return (
-        f'<div class="llmprof-front"><span class="figure">{number}</span> {words}'
-        f'<div class="bar {_text(row["severity"])}"><i style="width:{width}"></i></div>'
-        f"<p><b>{_text(row['title'])}</b></p><p>{_text(row['detail'])}</p>{advice}{gain}</div>"
+        f'<div class="llmprof-front {_text(row["severity"])}"><p class="title">{_text(row["title"])}</p>'
+        f'<p><span class="figure">{_text(number)}</span> {_text(meaning)}</p>{advice}'
+        f"<details><summary>Details</summary>{more}</details></div>"
     )
 
 
-def fact_html(row: Mapping[str, Any], before: str = "") -> str:
-    """What is no loss of its own as HTML: a sentence and its figures."""
-    return f'<div class="llmprof-front"><p>{before}{_text(row["title"])} {_text(row["detail"])}</p></div>'
+def fact_html(row: Mapping[str, Any]) -> str:
+    """What is no loss of its own as HTML: a sentence, with its figures folded."""
+    more = f"<details><summary>Details</summary><p>{_text(row['detail'])}</p></details>" if row["detail"] else ""
+    return f'<div class="llmprof-front"><p>{_text(row["title"])}</p>{more}</div>'
 
 
 Stage = tuple[str, Callable[[], object]]
@@ -361,6 +396,7 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         self._panels = [FINDINGS, *(panel for panel in shown if needs.get(panel.name, given) is not None)]
         self._made: dict[str, Explorer] = {}
         self._preparing: dict[str, Preparation] = {}
+        self._begins: dict[Explorer, str] = {}
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -421,9 +457,9 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
                 self["kernels"].set_trait("kernel", kernel)
             self.show("kernels")
             return
-        window = None if row["start_ns"] is None else (row["start_ns"], row["end_ns"])
+        window, thread = evidence_of(self._given.trace, row)
         timeline: Any = self["timeline"]
-        timeline.show(window, rank=row["rank"])
+        timeline.show(window, rank=row["rank"], thread=thread)
         name = tab_of(row)
         explorer = self[name]
         for trait, value in filters_of(row).items():
@@ -457,10 +493,19 @@ class Open(ipywidgets.VBox):  # type: ignore[misc]
         """Make the explorer of a tab, unless it exists, put it into the tab, and link it with the others."""
         if panel.name not in self._made:
             made = panel.make(self._given)
+            made.on_msg(self._asked)
             self._made[panel.name] = made
             self.header.add(panel.name, panel.title, made)
             self._box(panel).children = [made]
         return self._made[panel.name]
+
+    def _asked(self, widget: Explorer, content: Mapping[str, Any], _buffers: object) -> None:
+        """Tell a page again what the first tab holds when the explorer beside it begins to ask.
+
+        A page reads the state of all widgets, then puts them together, and misses what changes in between.
+        """
+        if content.get("kind") == "ask" and content["what"] == self._begins.setdefault(widget, content["what"]):
+            self._box(FINDINGS).send_state("children")
 
     def _shown(self, index: int | None) -> None:
         """Prepare a tab that is shown for the first time, and report the progress."""

@@ -16,7 +16,8 @@ from llmprof import analyze, schema
 from llmprof.analyze import catalog
 from llmprof.analyze.coverage import OF_OPERATORS
 from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_time_went
-from llmprof.analyze.findings.order import chained, denominators
+from llmprof.analyze.findings.order import chained, first_denominator, number_of, so
+from llmprof.charts.base import bars
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.text import counted, plain, shorten
 from llmprof.units import format_bytes, format_ns, format_share
@@ -229,6 +230,7 @@ def card(
     warnings: Sequence[str] = (),
     lines: Sequence[str] = (),
     findings: Sequence[dict[str, Any]] = (),
+    picture: str = "",
     known: Sequence[dict[str, Any]] = (),
     following: Sequence[tuple[str, str]] = (),
 ) -> str:
@@ -242,6 +244,7 @@ def card(
         warnings=warnings,
         lines=lines,
         findings=findings,
+        picture=picture,
         known=known,
         next=following,
     )
@@ -416,17 +419,24 @@ def of_run(run: Run) -> str:
     )
 
 
+def sentence(text: str) -> str:
+    """A text with a capital letter and a full stop."""
+    return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
+
+
 def of_findings(findings: pl.DataFrame) -> str:
     """Card of findings, most important first."""
-    times = denominators(findings)
     causes, effects, known = chained(findings)
     for row in causes:
-        row["effects"] = [effect["title"] for effect in effects.get(row["order"], ())]
-        row["of"] = None if len(times) == 1 and row["denominator"] in times.values() else row["denominator"]
+        row["number"], row["meaning"] = number_of(row)
+        row["effects"] = [so(effect) for effect in effects.get(row["order"], ())]
+    lead = next(iter([*causes, *known]), {})
+    saved = None if lead.get("predicted_plain") else lead.get("predicted_ns")
+    picture = bars.step_bars(getattr(findings, "parts", None), saved)
     return card(
         f"{len(causes)} findings" if len(causes) != 1 else "One finding",
-        f"Shares are of one time, {next(iter(times.values()))}." if len(times) == 1 and any(times.values()) else "",
-        lines=getattr(findings, "time_went", ()),
+        picture=Markup(f"<style>{bars.STYLE}</style>{picture}" if picture else ""),  # noqa: S704 - it escapes its texts
+        lines=[sentence(line) for line in (*first_denominator(findings), *getattr(findings, "time_went", ()))],
         findings=causes,
         known=known,
         facts=[] if causes or known else [("", "No rule found anything worth saying in this recording.")],

@@ -282,6 +282,7 @@ def contents(
         reading=cards.reading(trace),
         time_went=where_the_time_went(trace, requests),
         findings=found,
+        parts=getattr(found, "parts", None),
         sections=[*first, *overview, *others],
         frames=frames,
         absent=absent,

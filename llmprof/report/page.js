@@ -147,7 +147,8 @@ function showFinding(hash, number) {
   const back = document.createElement("a");
   back.href = `#finding-${number}`;
   back.textContent = `Back to finding ${number}`;
-  note.append(`${finding.querySelector("h3").textContent} `, back);
+  const title = finding.querySelector("h2, h3, td") ?? finding;
+  note.append(`${title.firstChild.textContent.trim()} `, back);
   place.prepend(note);
   place.setAttribute("tabindex", "-1");
   place.focus({preventScroll: true});

@@ -23,15 +23,17 @@ import jinja2
 import platformdirs
 import polars as pl
 import vl_convert as vlc
+from altair.utils.schemapi import debug_mode
 from markupsafe import Markup, escape
 
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.findings.order import chained, denominators
+from llmprof.analyze.findings.order import chained, first_denominator, first_sentence, not_predicted, number_of, so
+from llmprof.charts.base import bars
 from llmprof.charts.base.dark import dark_colours
 from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_lite_version
 from llmprof.charts.base.theme import narrow
 from llmprof.errors import AnalysisError, NotCapturedError, OutputError
-from llmprof.report.cards import MEASURES
+from llmprof.report.cards import MEASURES, sentence
 from llmprof.text import shorten
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -86,9 +88,10 @@ def source_hash(script: str) -> str:
 def twice(draw: Callable[[], alt.TopLevelMixin]) -> tuple[str, str]:
     """Specifications of a chart for a desk and for a telephone; the second is empty where they are the same."""
     check_room()
-    wide = spec_json(draw())
-    with narrow():
-        small = spec_json(draw())
+    with debug_mode(False):  # Altair checks each part against its schema, which takes a third of the time
+        wide = spec_json(draw())
+        with narrow():
+            small = spec_json(draw())
     return wide, "" if small == wide else small
 
 
@@ -217,6 +220,8 @@ class Contents:
     """Where the recorded time went, and that of the requests, as sentences."""
     changes: Mapping[str, str] = field(default_factory=dict)
     """Command that tries a change, by the rule of the findings that it answers."""
+    parts: pl.DataFrame | None = None
+    """What a mean step of each rank is made of: ``rank, part, ns``."""
     of_trace: bool = True
     """Whether it is of one trace, which has findings and a coverage."""
 
@@ -261,21 +266,21 @@ def page(contents: Contents) -> str:
     scripted = library() if any(figure.spec for figure in contents.figures) else ""
     scripts = f"{source_hash(scripted)} {source_hash(script)}"
     causes, effects, known = chained(contents.findings)
-    times = denominators(contents.findings)
     for row in causes:
         row["change"] = contents.changes.get(row["rule"])
     return render(
         "page.html",
         contents=contents,
         policy=Markup(_POLICY.format(scripts=scripts)),  # noqa: S704
-        css=files("llmprof.report").joinpath("page.css").read_text("utf-8"),
+        css=files("llmprof.report").joinpath("page.css").read_text("utf-8") + bars.STYLE,
+        bars=lambda parts, saved: Markup(bars.step_bars(parts, saved)),  # noqa: S704 - it escapes its texts
         missing_findings=next((absent for absent in contents.absent if absent.part == "findings"), None),
-        denominator=next(iter(times.values())) if len(times) == 1 else None,
+        of=[*first_denominator(contents.findings), *contents.time_went],
+        not_predicted=not_predicted(contents.findings),
         causes=causes,
         effects=effects,
         known=known,
         shown=[section for section in contents.sections if section.shows],
-        left_out=[section for section in contents.sections if not section.shows],
         places={row["order"]: place_of(row, contents.sections) for row in contents.findings.iter_rows(named=True)},
         library=scripted,
         dark=Markup(json.dumps(dark_colours(spec for f in contents.figures for spec in (f.spec, f.small)))),  # noqa: S704
@@ -360,26 +365,6 @@ def words(value: object) -> Markup:
     return Markup(_UNIT.sub("\\1&nbsp;\\2", str(escape(clean(str(value))))))  # noqa: S704 - escaped here
 
 
-def sentence(text: str) -> str:
-    """A text with a capital letter and a full stop."""
-    return text[:1].upper() + text[1:].rstrip(".") + "." if text else ""
-
-
-def figure_of(figure: object, unit: object) -> tuple[str, str]:
-    """Figure of a finding and its meaning, as text."""
-    unit = str(unit or "")
-    if not isinstance(figure, int | float) or not math.isfinite(figure):
-        return UNKNOWN, unit
-    kind, _, rest = unit.partition(" ")
-    if kind == "share":
-        return format_share(figure), rest or unit
-    if kind == "ns":
-        return format_ns(figure), rest.removeprefix("of ")
-    if kind == "ratio":
-        return f"{figure:.2f} ×", rest or unit
-    return f"{figure:,.4g}", unit
-
-
 def _number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.1f}"
 
@@ -430,12 +415,14 @@ def _environment() -> jinja2.Environment:
         "category_colour": _category_colour,
         "cell_class": _CLASSES.__getitem__,
         "figure": lambda value, kind: _WRITERS[kind](value),
-        "figure_of": figure_of,
+        "first_sentence": first_sentence,
+        "number_of": number_of,
         "packed": lambda figure: packed(figure.spec, figure.small),
         "head_class": lambda kind: "" if kind == "name" else _CLASSES[kind],
         "sentence": sentence,
         "share": lambda value: format_share(float(value) if isinstance(value, int | float) else None),
         "shorten": shorten,
+        "so": so,
         "words": words,
     }
     environment.tests["unknown"] = _is_unknown

@@ -48,7 +48,7 @@ def test_a_step_has_one_time_or_says_of_which_steps(name: str, sample_trace: Cal
     assert chosen["dur_ns"].mean() == pytest.approx(mean)
     # a replay is of the same steps, or the sentence counts those that it is of
     for row in findings(trace).filter(pl.col("predicted_ns").is_not_null(), scope=scope.words).iter_rows(named=True):
-        of_all = f" of {format_ns(mean)}" in row["prediction"]
+        of_all = f"in place of {format_ns(mean)}" in row["prediction"]
         some = re.search(r"mean of (\d+) of the (\d+) steps", row["prediction"])
         of_ends = "from the end of the step before" in row["prediction"]
         assert of_all or of_ends or "as long as before" in row["prediction"] or (some and int(some[1]) < int(some[2]))

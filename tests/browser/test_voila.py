@@ -37,6 +37,7 @@ def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
             running.send_signal(signal.SIGINT)
 
 
+@pytest.mark.smoke
 def test_page_shows_the_explorers_and_ctrl_c_ends_everything(server, browser: Browser):
     running, address = server
     assert address.startswith("http://127.0.0.1:")

@@ -14,6 +14,7 @@ from llmprof.analyze.findings.order import chained
 from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.served import Wanted, page
 from llmprof.explore.tabs import PANELS, Given, Preparation, filters_of
+from llmprof.explore.timeline.data import HOST
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 from tests.analyze.test_requests import MS
@@ -161,21 +162,23 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
     assert opened.selected_index == 0
     assert opened.selected.is_empty()
     assert len(page.buttons) == found.height
-    head = page.children[0].value
-    for words in ("torch_tp4_eager_nccl", "vLLM", "4 x NVIDIA H200", "4 requests in decode", "name unknown, 28 layers"):
-        assert words in head
+    ran = page.children[-1].value
+    for words in ("vLLM", "4 x NVIDIA H200", "4 requests in decode", "name unknown, 28 layers"):
+        assert words in ran
     first = found.filter(rule="arrival_skew").row(0, named=True)
     causes, effects, facts = chained(found)
     shown = [line.children[1].value for line in page.children if len(getattr(line, "children", ())) == 2]
-    bars = [one for one in shown if 'class="bar' in one]
-    assert len(bars) == len(causes)  # facts and what follows from others have no bar of their own
-    assert len(shown) - len(bars) == len(facts) + sum(map(len, effects.values())) > 0
+    of_causes = [one for one in shown if 'class="figure"' in one]
+    assert len(of_causes) == len(causes)  # facts and what follows from others have no number of their own
+    assert len(shown) - len(of_causes) == len(facts) + sum(map(len, effects.values())) > 0
     gained = causes[0]
-    assert f'<span class="figure">{format_ns(gained["predicted_ns"])}</span> predicted gain a step' in bars[0]
-    assert f"Gain: {html.escape(gained['prediction'])}" in bars[0]
+    assert f'<span class="figure">{format_ns(gained["predicted_ns"])}</span> less a step' in of_causes[0]
+    assert html.escape(gained["prediction"]) in of_causes[0]
     timed = next(row for row in causes if not row["predicted_ns"])
     number = next(n for n, row in enumerate(causes) if row is timed)
-    assert f'<span class="figure">{format_ns(timed["figure"])}</span> of a step' in bars[number]
+    assert f'<span class="figure">{format_ns(timed["figure"])}</span> a mixed step' in of_causes[number]
+    picture = next(line.value for line in page.children if "llmprof-bars" in getattr(line, "value", "")[:30])
+    assert [f">rank {rank}<" in picture for rank in range(4)] == [True] * 4
 
     page.buttons[first["order"] - 1].click()
     assert opened.titles[opened.selected_index] == "Collectives"
@@ -199,6 +202,35 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
         opened.show_finding(99)
 
 
+def test_a_page_that_begins_to_ask_gets_the_first_tab_again(monkeypatch) -> None:
+    """While a page puts its widgets together it misses what changes, which may be the end of the preparation."""
+    opened = explore.open(sample("torch_tp1_eager"))
+    front(opened)
+    told: list[str] = []
+    monkeypatch.setattr(type(opened._box(opened._panels[0])), "send_state", lambda _box, key=None: told.append(key))
+    timeline = opened["timeline"]
+    for what, times in (("rows", 1), ("names", 1), ("rows", 2)):  # a page that is loaded again asks the same again
+        timeline._handle_custom_msg({"kind": "ask", "what": what, "id": 1, "names": [], "numbers": []}, [])
+        assert told == ["children"] * times
+
+
+def test_show_me_opens_what_the_host_did() -> None:
+    trace = sample("torch_tp4_eager_nccl")
+    opened = explore.open(trace)
+    late = analyze.findings(trace).filter(rule="host_bound").row(0, named=True)
+    opened.show_finding(late["order"])
+    timeline = opened["timeline"]
+    rows = [timeline._data.row(number) for number in timeline.span_rows]
+    assert {(row.rank, row.kind in HOST) for row in rows} == {(late["rank"], True)}
+    assert len({row.thread for row in rows}) == 1
+    answer, _ = timeline._on_span(timeline.span, timeline.span_rows)
+    times = [row["total_ns"] for row in answer["rows"]]
+    assert times == sorted(times, reverse=True)
+    assert sum(times) == timeline.span[1] - timeline.span[0]  # each moment counts once
+    assert sum(row["count"] for row in answer["rows"]) > 1
+    assert not timeline.selected.is_empty()
+
+
 def collectives_of(trace: Trace) -> int:
     return analyze.collectives(trace).filter(kind="all_reduce").height
 
@@ -207,6 +239,6 @@ def test_a_trace_without_findings_says_so_and_names_are_escaped() -> None:
     opened = explore.open(Trace({}).called("<img src=x>"))
     page = front(opened)
     assert page.buttons == []
-    assert "&lt;img src=x&gt;" in page.children[0].value
-    assert "holds no" in page.children[0].value
-    assert "unknown: " in page.children[0].value
+    assert "<img" not in page.children[-1].value
+    assert "holds no" in page.children[-1].value
+    assert "unknown: " in page.children[-1].value

@@ -14,13 +14,14 @@ import pytest
 import llmprof
 from llmprof import analyze
 from llmprof.analyze import catalog
-from llmprof.analyze.findings.order import chained
+from llmprof.analyze.findings.order import chained, number_of
 from llmprof.charts.base import theme
+from llmprof.charts.base.bars import step_bars
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.platforms import ON_HOST
 from llmprof.report import figures, folder, page
 from llmprof.report.folder import steps_table
-from llmprof.report.page import Absent, Column, Figure, Table, figure_of, table
+from llmprof.report.page import Absent, Column, Figure, Table, table
 from llmprof.trace import Trace
 
 
@@ -111,17 +112,34 @@ def test_cells_have_units_and_unknown_is_no_zero():
 
 
 @pytest.mark.parametrize(
-    ("figure", "unit", "said"),
+    ("row", "said"),
     [
-        (0.981, "share of the time", ("98.1 %", "of the time")),
-        (12132.5, "ns of transfer, median", ("12.1 us", "transfer, median")),
-        (1.289, "ratio", ("1.29 ×", "ratio")),
-        (None, "share of the time", ("–", "share of the time")),
-        (41.5, "GB/s", ("41.5", "GB/s")),
+        ({"figure": 4.2e6, "unit": "ns a step", "scope": "steps"}, ("4.20 ms", "a step")),
+        ({"figure": 4.2e6, "unit": "ns a step", "scope": "mixed steps"}, ("4.20 ms", "a mixed step")),
+        ({"figure": 7e9, "unit": "ns a rank", "scope": "whole recording"}, ("7.00 s", "of the recorded time")),
+        (
+            {"figure": 9e6, "unit": "ns a step", "scope": "steps", "predicted_ns": 5e6, "predicted_low_ns": 4e6,
+             "predicted_high_ns": 6e6, "predicted_plain": True},
+            ("5.00 ms", "less a step without the profiler, predicted, 4.00 ms to 6.00 ms"),
+        ),
     ],
-)
-def test_figures_of_findings(figure, unit, said):
-    assert figure_of(figure, unit) == said
+)  # fmt: skip
+def test_the_number_of_a_finding(row, said):
+    assert number_of(row) == said
+
+
+def test_bars_add_up_and_the_remedy_is_shorter():
+    parts = pl.DataFrame({"rank": [0, 0, 1], "part": ["compute", "wait", "late"], "ns": [1e6, 3e6, 4e6]})
+    made = step_bars(parts, 3e6)
+    assert re.findall(r"width:([\d.]+)%", made) == ["25.00", "75.00", "100.00", "25.00"]
+    assert re.findall(r'class="sum">([^<]*)<', made) == ["4.00 ms", "4.00 ms", "1.00 ms"]
+    assert step_bars(parts, 5e6).count('class="bar"') == 2  # no step gets shorter than nothing
+    assert step_bars(None) == ""
+    many = pl.concat(
+        [parts.filter(rank=0).with_columns(rank=pl.lit(rank), ns=pl.col("ns") * rank) for rank in range(64)]
+    )
+    assert step_bars(many).count('class="bar"') == 8
+    assert ">rank 63<" in step_bars(many)
 
 
 @pytest.mark.parametrize(("kind", "captured"), [(NotCapturedError, False), (AnalysisError, True)])

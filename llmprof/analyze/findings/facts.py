@@ -8,7 +8,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.analyze.compare.story import engine_of
-from llmprof.analyze.findings.scope import scope_of
+from llmprof.analyze.findings.scope import Scope, scope_of
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.requests.requests import WAITING
 from llmprof.analyze.steps.summary import recorded_windows, step_windows
@@ -145,7 +145,30 @@ def recorded_time(trace: Trace) -> tuple[str | None, str]:
     parts += [f"outside of steps {format_share(outside / whole)}"] if outside > 0 and parts else []
     mean = format_ns(whole / recorded.height)
     of = f", mean of {recorded.height} devices" if recorded.height > 1 else ""
-    return f"{mean}: {', '.join(parts)}" if parts else mean, f"from the first to the last event, host and device{of}"
+    return f"{mean}, of which {', '.join(parts)}" if parts else mean, f"from the first to the last event{of}"
+
+
+STEP_PARTS: Final = {
+    "compute": "compute", "transfer": "transfer", "wait or transfer": "communication", "wait": "waiting for ranks",
+    "copy": "copies", "late": "idle, the host is late", "idle": "idle, other causes",
+}  # fmt: skip
+"""Parts of a step in a picture, in the order of its bars, in words."""
+
+
+def step_parts(scope: Scope) -> pl.DataFrame:
+    """What a mean step of each rank is made of: ``rank, part, ns``, parts of :data:`STEP_PARTS`; they add up."""
+    idle, late = pl.col("kind") == "idle", pl.col("part").is_in(["host_bound", "launch"])
+    part = (
+        pl.when(idle & late)
+        .then(pl.lit("late"))
+        .when(pl.col("kind") == "communication")
+        .then("part")
+        .otherwise("kind")
+        .cast(pl.Enum(list(STEP_PARTS)))
+    )
+    ranks = scope.windows.with_row_index("window").select("window", "rank", parts=pl.len().over("rank"))
+    rows = scope.times.join(ranks, on="window").group_by("rank", part=part)
+    return rows.agg(ns=pl.col("ns").sum() / pl.col("parts").first()).sort("rank", "part")
 
 
 _OF_REQUESTS: Final = {
@@ -163,17 +186,17 @@ def time_of_requests(requests: pl.DataFrame | None) -> str | None:
         return None
     sums = {name: int(requests.select(pl.sum_horizontal(of).sum()).item()) for name, of in _OF_REQUESTS.items()}
     parts = [f"{name} {format_share(ns / whole)}" for name, ns in sums.items() if ns > 0]
-    return f"{format_ns(whole / requests.height)}: {', '.join(parts)}"
+    return f"{format_ns(whole / requests.height)}, of which {', '.join(parts)}"
 
 
 def where_the_time_went(trace: Trace, requests: pl.DataFrame | None = None) -> list[str]:
     """The recorded time by phase, and that of the requests, each as a sentence; what is not known is left out."""
     went, what = recorded_time(trace)
     of_requests = time_of_requests(requests)
-    lines = [f"Recorded time ({what}): {went}."] if went else []
+    lines = [f"Recorded time, {what}: {went}."] if went else []
     if requests is not None and of_requests:
         count = counted(requests.height, "request")
-        lines.append(f"Time of requests (from arrival to the last token, mean of {count}): {of_requests}.")
+        lines.append(f"Time of requests, from arrival to the last token, mean of {count}: {of_requests}.")
     return lines
 
 

@@ -13,7 +13,7 @@ import polars as pl
 from llmprof import plugins, sentences
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.findings import bounds, sampled, waiting, work
-from llmprof.analyze.findings.facts import where_the_time_went
+from llmprof.analyze.findings.facts import step_parts, where_the_time_went
 from llmprof.analyze.findings.first_tokens import FIRST_TOKENS, first_token_finding
 from llmprof.analyze.findings.gain import Gain, gains_of
 from llmprof.analyze.findings.reasons import REASONS
@@ -104,9 +104,12 @@ class Findings(pl.DataFrame):
     ----------
     time_went : list of str
         Where the recorded time went by phase, and that of the requests; frames of some of these findings keep it.
+    parts : polars.DataFrame, optional
+        ``rank, part, ns``: what a mean step of each rank is made of, in the scope of the first finding; kept, too.
     """
 
     time_went: Sequence[str] = ()
+    parts: pl.DataFrame | None = None
 
     def _repr_html_(self, **kwargs: Any) -> str:
         if not set(SCHEMA) <= set(self.columns):
@@ -124,7 +127,7 @@ def _keeping(name: str) -> Callable[..., Findings]:
     @wraps(of_frame)
     def method(self: Findings, *args: Any, **kwargs: Any) -> Findings:
         kept = Findings(of_frame(self, *args, **kwargs))
-        kept.time_went = self.time_went
+        kept.time_went, kept.parts = self.time_went, self.parts
         return kept
 
     return method
@@ -189,7 +192,8 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
           there; null where no moment stands out);
         - ``detail``, ``suggestion`` and ``about`` (full name of the kernel, call or function that the sentences name).
 
-        Its attribute ``time_went`` says where the recorded time went by phase, and that of the requests.
+        Its attribute ``time_went`` says where the recorded time went by phase, and that of the requests; ``parts``
+        (``rank, part, ns``) what a mean step of each rank is made of.
 
     Raises
     ------
@@ -205,8 +209,11 @@ def findings(trace: Trace, *, step: int | None = None, requests: pl.DataFrame | 
     True
     """
     refuse_samples(trace, "what takes the time of a step")
-    frames = [ranked(scope) for scope in scopes_of(trace, step=step)]
+    scopes = scopes_of(trace, step=step)
+    frames = [ranked(scope) for scope in scopes]
     found = combined(frames, None if requests is None else first_token_finding(trace, requests))
+    first = [scope for scope in scopes if scope.span_ns and scope.words in found["scope"].head(1)]
+    found.parts = step_parts(first[0]) if first else None
     found.time_went = where_the_time_went(trace, requests)
     return found
 

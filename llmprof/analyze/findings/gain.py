@@ -88,7 +88,7 @@ def _gain(
         GAIN,
         words=change_of(change).words,
         change=change,
-        unit=scope.part,
+        unit="the recorded time" if scope.steps is None else scope.part,
         recorded_ns=recorded,
         ns=ns,
         low_ns=low,

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Mapping
+from typing import Any, Final
 
 import polars as pl
+
+from llmprof.text import joined
+from llmprof.units import format_ns
+
+OF_PHASES: Final = ("decode steps", "mixed steps", "prefill steps")
+"""Scopes whose steps are called by their phase."""
 
 
 def chained(
@@ -26,6 +34,56 @@ def chained(
     return sorted(causes, key=lambda row: row["order"]), effects, facts
 
 
+def number_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """The one number of a finding, and what it is: its predicted gain, or else its time."""
+    unit = _UNITS.get(str(row["unit"]), str(row["unit"]).removeprefix("ns "))
+    if row["scope"] in OF_PHASES and unit == "a step":
+        unit = f"a {row['scope'].removesuffix('s')}"
+    if not (row.get("predicted_ns") or 0) > 0:
+        return format_ns(row["figure"]), unit
+    low, high = (format_ns(row[f"predicted_{end}_ns"]) for end in ("low", "high"))
+    interval = f", {low} to {high}" if low != high else ""
+    plain = " without the profiler" if row.get("predicted_plain") else ""
+    return format_ns(row["predicted_ns"]), f"less {unit}{plain}, predicted{interval}"
+
+
+_UNITS: Final = {"ns a step": "a step", "ns a profile": "of the profile", "ns a rank": "of the recorded time"}
+
+
+def first_sentence(text: str | None) -> tuple[str, str]:
+    """The first sentence of a text, and the rest."""
+    first, *rest = _END.split(text or "", maxsplit=1)
+    return first, "".join(rest)
+
+
+_END: Final = re.compile(r"(?<=[.?!])\s+(?=[A-Z])")
+
+
+def so(effect: Mapping[str, Any]) -> str:
+    """What follows from a cause, or is a part of it, as the sentence after it."""
+    title = str(effect["title"])
+    return f"{'Of this,' if effect['rule'] in _PARTS else 'So'} {title[:1].lower()}{title[1:]}"
+
+
+_PARTS: Final = {"nccl_for_small_messages"}
+"""Rules about a part of the time of the finding that they follow from."""
+
+
+def not_predicted(findings: pl.DataFrame) -> list[str]:
+    """For which losses no gain was predicted, by reason."""
+    if "prediction" not in findings.columns:
+        return []
+    rows = findings.filter(
+        pl.col("predicted_ns").is_null(), pl.col("follows_from").is_null(), pl.col("severity") != "info"
+    )
+    reasons = rows.drop_nulls("prediction").group_by("prediction", maintain_order=True).agg("order")
+    return [
+        f"No gain is predicted for finding{'s' * (len(orders) > 1)} {joined(orders)}: "
+        f"{why.removeprefix('No prediction: ')}"
+        for why, orders in reasons.iter_rows()
+    ]
+
+
 def denominators(findings: pl.DataFrame) -> dict[str, str]:
     """What most shares of each scope are of."""
     if not {"scope", "denominator"} <= set(findings.columns):
@@ -33,3 +91,11 @@ def denominators(findings: pl.DataFrame) -> dict[str, str]:
     counts = findings.group_by("scope", "denominator", maintain_order=True).len()
     most = counts.sort("len", descending=True, maintain_order=True).unique("scope", keep="first", maintain_order=True)
     return dict(most.select("scope", "denominator").iter_rows())
+
+
+def first_denominator(findings: pl.DataFrame) -> list[str]:
+    """What the shares of the first finding's scope are of; empty without findings."""
+    if not findings.height:
+        return []
+    time = denominators(findings).get(findings["scope"][0])
+    return [time] if time else []

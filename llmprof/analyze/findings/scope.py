@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from llmprof.analyze.findings.order import OF_PHASES
 from llmprof.analyze.findings.reasons import pauses_of
 from llmprof.analyze.groups import last_before
 from llmprof.analyze.idle.gaps import idle_with_threads
@@ -205,7 +206,7 @@ class Scope:
         """Unit of counts and times: ``a step`` (of one device), ``a mixed step`` or the like, or ``a rank``."""
         if self.steps is None:
             return "a rank"
-        return f"a {self.words.removesuffix('s')}" if self.words in _OF_PHASES else "a step"
+        return f"a {self.words.removesuffix('s')}" if self.words in OF_PHASES else "a step"
 
     @cached_property
     def has_layers(self) -> bool:
@@ -232,13 +233,13 @@ class Scope:
         ranks = self.windows["rank"].n_unique()
         where = f"on {counted(ranks, 'rank')}" if self.steps is not None or ranks > 1 else "on the only rank"
         if self.steps is None:
-            return f"recorded time, host and device: {format_ns(self.span_ns / self.parts)} {where}"
+            return f"the recorded time: {format_ns(self.span_ns / self.parts)} {where}"
         number = self.windows["step"].n_unique()
         single = self.words if self.words.startswith("step ") else f"1 {self.words.removesuffix('s')}"
-        what = f"{number} {self.words}, which are" if number > 1 else f"{single}, which is"
+        what = f"{number} {self.words}" if number > 1 else single
         share = format_share(self.span_ns / max(1, self.recorded_ns))
         mean = format_ns(self.span_ns / self.parts)
-        return f"time from step to step: {mean} on average {where} over {what} {share} of the recorded time"
+        return f"{self.part}: {mean} on average over {what} {where}, {share} of the recorded time"
 
     @cached_property
     def on_host(self) -> bool:
@@ -373,8 +374,6 @@ MUCH = 0.1
 """Least share of the time of all steps for a phase to have findings of its own."""
 
 STEADY = "steady decode steps"
-_OF_PHASES = ("decode steps", "mixed steps", "prefill steps")
-
 Choice = tuple[str, pl.DataFrame | None, int | None]
 """Words for a part of a run, its steps (None without steps), and the time of all steps that it stands for (ns)."""
 

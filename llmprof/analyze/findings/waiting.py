@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.analyze.changes import NOT_WHOLE_GRAPHS
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.findings.host import CALLS, MOSTLY, doing, in_another_call, kind_of
 from llmprof.analyze.findings.reasons import REASONS
@@ -58,6 +59,7 @@ def host_bound(scope: Scope) -> Measure | None:
         "elsewhere": in_another_call(scope, late),
         "replayed_share": replayed,
         "engine": engine,
+        "reads_prompts": bool(scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all()),
     }
     launching = "no-host-delay:decode" if scope.decoding else "no-host-delay"
     change = "scale:host:0.5" if replayed >= IN_GRAPHS else launching if long < MOSTLY else None

@@ -14,16 +14,13 @@ from llmprof.analyze.replay.graph import Graph, graph
 from llmprof.analyze.replay.part import replayed_part
 from llmprof.analyze.replay.plan import Plan, periods
 from llmprof.analyze.replay.targets import KEY, TARGET, Found, To, below_target, saved_of, with_keys
-from llmprof.analyze.replay.what_if import periods_of
+from llmprof.analyze.replay.what_if import MOST_NODES, periods_of
 from llmprof.errors import LlmprofError, listed
 from llmprof.hardware import Device
 from llmprof.trace import Trace
 
 MOST_ALONE: Final = 20
 """So many operators are replayed alone, those with the largest gaps; the rest are replayed together."""
-
-MOST_NODES: Final = 4_000_000
-"""Nodes of all plans that are scheduled at once: each takes some hundred bytes."""
 
 PARTS: Final = ("step", "opportunity", "others", "at target", "no bound", "idle", "beside other work")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import polars as pl
@@ -111,6 +111,23 @@ def what_if(trace: Trace, *changes: Change | str) -> pl.DataFrame:
         .cast(_SCHEMA)  # type: ignore[arg-type]
         .sort("phase")
     )
+
+
+MOST_NODES: Final = 4_000_000
+"""Nodes of all plans that are scheduled at once: each takes some hundred bytes."""
+
+
+def medians_of(trace: Trace, changes: Sequence[Change]) -> list[pl.DataFrame]:
+    """The median steps of :func:`what_if` under each of several changes, of which some are scheduled at once."""
+    if not changes:
+        return []
+    part = replayed_part(trace)
+    at_once = max(1, MOST_NODES // (2 * len(LEVELS) * max(1, graph(part.trace).events.height)))
+    out = []
+    for first in range(0, len(changes), at_once):
+        plans = [_plans(part.trace, (change,)) for change in changes[first : first + at_once]]
+        out += [_medians(rows) for rows in periods_of(part.trace, plans)]
+    return out
 
 
 def _medians(rows: pl.DataFrame) -> pl.DataFrame:

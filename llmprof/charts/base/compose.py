@@ -60,16 +60,37 @@ class _Columns(_SharesParts, alt.HConcatChart):
     _held_in = "hconcat"
 
 
+class _Mark(alt.Chart):
+    """A chart of one mark whose copies share what it draws: a chart of parts copies each of them several times."""
+
+    def copy(self, deep: bool | Iterable[Any] = True, ignore: list[str] | None = None) -> Self:
+        """A copy that may be changed; the channels and the mark are those of the original until they are set."""
+        if deep is not True:
+            return super().copy(deep=deep, ignore=ignore)  # type: ignore[no-any-return]
+        made = object.__new__(type(self))
+        vars(made).update(vars(self), _kwds=dict(vars(self)["_kwds"]))
+        return made
+
+
+def _shared(part: Any) -> Any:
+    """A chart of one mark as one whose copies share; other charts as they are."""
+    if type(part) is not alt.Chart:
+        return part
+    made = object.__new__(_Mark)
+    vars(made).update(vars(part), _kwds=dict(vars(part)["_kwds"]))
+    return made
+
+
 def layers(*marks: alt.Chart | alt.LayerChart, **options: Any) -> alt.LayerChart:
     """Marks on top of each other, as :class:`altair.LayerChart` with its options."""
-    return _Layers(layer=list(marks), **options)
+    return _Layers(layer=[_shared(mark) for mark in marks], **options)
 
 
 def rows(*parts: Any, **options: Any) -> alt.VConcatChart:
     """Charts below each other, as :func:`altair.vconcat` with its options."""
-    return _Rows(vconcat=list(parts), **options)
+    return _Rows(vconcat=[_shared(part) for part in parts], **options)
 
 
 def columns(*parts: Any, **options: Any) -> alt.HConcatChart:
     """Charts beside each other, as :func:`altair.hconcat` with its options."""
-    return _Columns(hconcat=list(parts), **options)
+    return _Columns(hconcat=[_shared(part) for part in parts], **options)

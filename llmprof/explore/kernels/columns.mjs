@@ -19,7 +19,7 @@ export function kernelRows(msg, buffers) {
 }
 
 const SLACK_TIP =
-  "Any one launch of this kernel may take so much longer, and no step ends later. 0: a step would end later at once.";
+  "How much longer one launch of this kernel can take before it delays a step; 0: any delay does.";
 
 /**
  * How much longer a kernel may take, or why that is unknown; `why` is null until it was looked for.

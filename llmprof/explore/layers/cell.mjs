@@ -31,7 +31,7 @@ const CELL_COLUMNS = [
   {
     name: "slack_ns",
     title: "slack",
-    tip: "Any one of these launches may take so much longer, and no step ends later.",
+    tip: "How much longer one of these launches can take before it delays a step.",
     number: true,
     format: (value) => (value === undefined ? "…" : value === null ? "unknown" : formatNs(value)),
   },
@@ -67,8 +67,8 @@ function besideTypical(share) {
  */
 export function slackWords(ns) {
   return ns > 0
-    ? `It may take ${formatNs(ns)} longer, and no step ends later`
-    : "If it takes longer, a step ends later";
+    ? `Slack ${formatNs(ns)}: any more delays a step`
+    : "No slack: any delay here delays a step";
 }
 
 /**

@@ -14,7 +14,7 @@ import { KINDS } from "./rows.mjs";
  */
 export function areaTitle(kind) {
   /** @type {Record<string, string>} */
-  const own = { stream: "kernels and copies", flows: "launches", critical_path: "critical path" };
+  const own = { own: "host, own time", stream: "kernels and copies", flows: "launches", critical_path: "critical path" };
   return own[kind] ?? KINDS[kind] ?? kind;
 }
 

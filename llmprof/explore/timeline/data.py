@@ -9,6 +9,7 @@ import polars as pl
 
 from llmprof.analyze.activity import activity
 from llmprof.analyze.collectives.collectives import collectives
+from llmprof.analyze.idle.host import innermost_within
 from llmprof.analyze.intervals import union_length
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline import rows as timeline_rows
@@ -273,6 +274,9 @@ MOST: Final = 500
 QUANTILE: Final = 0.99
 
 
+OWN: Final = "own"
+"""The part of an area that has what its host threads did, each moment once."""
+
 FLOWS: Final = "flows"
 """The part of an area that has the ways from host calls to what they launched."""
 
@@ -337,7 +341,17 @@ def area(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, 
     kinds = _kinds(data, span, rows)
     known = [part["kind"] for part in kinds]
     own = chosen_rows(data, rows)
-    shown = kind if kind in known else own[0].kind if own and own[0].kind in known else known[0] if known else ""
+    shown = (
+        kind
+        if kind in known
+        else OWN
+        if OWN in known
+        else own[0].kind
+        if own and own[0].kind in known
+        else known[0]
+        if known
+        else ""
+    )
     answer: dict[str, Any] = {"kinds": kinds, "kind": shown, "rows": [], "counters": [], "flows": [], "total": 0}
     length = ["length", format_ns(span[1] - span[0])]
     if shown == "counter":
@@ -347,6 +361,8 @@ def area(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, 
     if shown == FLOWS:
         flows = _flows(launched(data, span, rows))
         return answer | {"title": "launches", "facts": [length, *flows.pop("facts")], **flows}
+    if shown == OWN:
+        return answer | _host_table(data, span, [row for row in map(data.row, rows or ()) if row.kind in HOST])
     return answer | table(data, span, chosen_rows(data, rows, shown or None), length)
 
 
@@ -360,6 +376,9 @@ def _kinds(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
         found[row.kind] = found.get(row.kind, 0) + count
     if data.found and not data.missing and any(kind in found for kind in ("stream", *HOST)):
         found[FLOWS] = launched(data, span, rows).height
+    of_host = sum(count for kind, count in found.items() if kind in HOST)
+    if of_host and "stream" not in found:
+        found = {OWN: of_host, **found}
     return [{"kind": kind, "count": count} for kind, count in found.items() if count]
 
 
@@ -449,6 +468,62 @@ def table(
 def _title(data: TimelineData, chosen: Sequence[Row]) -> str:
     more = f" and {len(chosen) - 2} more" if len(chosen) > 2 else ""
     return ", ".join(_named(row, data) for row in chosen[:2]) + more
+
+
+def _host_table(data: TimelineData, span: Sequence[float], threads: Sequence[Row]) -> dict[str, Any]:
+    """What threads of the host did: at each moment only the innermost call, operator or range counts."""
+    lo, hi = span
+    parts = [pl.DataFrame(schema=_OF_HOST)]
+    for row in threads:
+        group, kind = threads_of(threads).index((row.rank, row.thread)), "range" if row.kind == "markers" else row.kind
+        for lane in row.lanes:
+            part = slice(*lane.within(lo, hi))
+            length = lane.end[part] - lane.start[part]
+            columns = {"start_ns": lane.start[part], "dur_ns": length, "name": lane.name[part]}
+            parts.append(
+                pl.DataFrame(columns | {"code": lane.code("stage")[part]})
+                .select(pl.lit(group).alias("thread"), "start_ns", "dur_ns", "name", "code", kind=pl.lit(kind))
+                .cast(_OF_HOST)
+            )
+    every = pl.concat(parts)
+    start, end = int(lo), max(int(lo) + 1, int(hi))
+    numbers = list(range(len(threads_of(threads))))
+    windows = pl.DataFrame({"thread": numbers, "start_ns": start, "dur_ns": end - start}).cast(pl.Int64)
+    pieces, spans = innermost_within(windows, every, ["thread"])
+    own = spans[pieces["span"]].select("name").hstack(pieces.select(total_ns="dur_ns"))
+    own = own.group_by("name").agg(pl.col("total_ns").sum())
+    length = pl.col("dur_ns")
+    each = spans.group_by("name").agg(
+        pl.col("code").first(),
+        count=pl.len(),
+        mean_ns=length.mean(),
+        p50_ns=length.median(),
+        p99_ns=length.quantile(QUANTILE, "linear"),
+    )
+    names = each.join(own, on="name", how="left").with_columns(pl.col("total_ns").fill_null(0))
+    whole = (end - start) * len(numbers)
+    names = names.sort("total_ns", "name", descending=[True, False]).with_columns(share=pl.col("total_ns") / whole)
+    listed = [row | {"name": data.names.short[row["name"]]} for row in names.head(MOST).to_dicts()]
+    rest = whole - int(names["total_ns"].sum())
+    if rest > 0:
+        unknown: dict[str, Any] = dict.fromkeys(("total_ns", "mean_ns", "p50_ns", "p99_ns"), rest)
+        unknown |= {"name": NOT_RECORDED, "code": 0, "count": 0, "share": rest / whole}
+        listed = sorted([*listed, unknown], key=lambda row: -row["total_ns"])
+    facts = [["length", format_ns(end - start)], ["spans", f"{spans.height:,}"], ["own time", format_ns(whole - rest)]]
+    return {"title": _title(data, threads), "facts": facts, "rows": listed, "total": len(listed)}
+
+
+NOT_RECORDED: Final = "(code that was not recorded)"
+
+_OF_HOST: Final = {
+    "thread": pl.Int64(), "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.UInt32(), "code": pl.UInt8(),
+    "kind": pl.String(),
+}  # fmt: skip
+
+
+def threads_of(rows: Sequence[Row]) -> list[tuple[int, int | None]]:
+    """Threads of the host that some rows are of."""
+    return list(dict.fromkeys((row.rank, row.thread) for row in rows if row.kind in HOST))
 
 
 def _own_lanes(row: Row) -> list[Lane]:

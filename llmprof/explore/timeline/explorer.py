@@ -253,16 +253,28 @@ class Timeline(Explorer):
         """File of the marks."""
         return str(self._notes.path)
 
-    def show(self, window: Sequence[float] | None = None, *, rank: int | None = None, search: str = "") -> None:
-        """Show and select a range of time on a rank, open the rank's rows, and highlight names."""
+    def show(
+        self,
+        window: Sequence[float] | None = None,
+        *,
+        rank: int | None = None,
+        search: str = "",
+        thread: int | None = None,
+    ) -> None:
+        """Show and select a range of time on a rank, open the rank's rows, and highlight names.
+
+        The range is selected on the streams of the rank, or, with ``thread``, in what that thread of its host did.
+        """
         if rank is not None and rank not in self.trace.ranks:
             raise AnalysisError(f"there is no rank {rank}", expected=f"one of {listed(self.trace.ranks)}")
-        streams = [n for n, row in enumerate(self._data.drawn) if row.rank == rank and row.kind == "stream"]
+        own = [(n, row) for n, row in enumerate(self._data.drawn) if row.rank == rank]
+        chosen = [n for n, row in own if row.kind in HOST and thread is not None and row.thread == thread]
+        chosen = chosen or [n for n, row in own if row.kind == "stream"]
         with self.hold_trait_notifications():
             self.selection = None
             self.search = search
             self.span = None if window is None else list(window)
-            self.span_rows = streams or None
+            self.span_rows = chosen or None
             if rank is not None:
                 now = self.arrangement or {}
                 shown = [hidden_rank for hidden_rank in now.get("hidden", []) if hidden_rank != rank]

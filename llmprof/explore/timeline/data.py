@@ -284,7 +284,7 @@ FLOWS: Final = "flows"
 def chosen_rows(data: TimelineData, rows: Sequence[int] | None, kind: str | None = None) -> list[Row]:
     """Rows of a selection: those of a kind; by default all streams, if there are any, else those of the first kind."""
     chosen = data.rows if rows is None else [data.row(number) for number in rows]
-    if kind is not None and kind != FLOWS:
+    if kind not in (None, FLOWS, OWN):
         return [row for row in chosen if row.kind == kind]
     streams = [row for row in chosen if row.kind == "stream"]
     if streams or rows is None:
@@ -341,17 +341,8 @@ def area(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, 
     kinds = _kinds(data, span, rows)
     known = [part["kind"] for part in kinds]
     own = chosen_rows(data, rows)
-    shown = (
-        kind
-        if kind in known
-        else OWN
-        if OWN in known
-        else own[0].kind
-        if own and own[0].kind in known
-        else known[0]
-        if known
-        else ""
-    )
+    first = [OWN, *(row.kind for row in own[:1]), *known]
+    shown = kind if kind in known else next((one for one in first if one in known), "")
     answer: dict[str, Any] = {"kinds": kinds, "kind": shown, "rows": [], "counters": [], "flows": [], "total": 0}
     length = ["length", format_ns(span[1] - span[0])]
     if shown == "counter":

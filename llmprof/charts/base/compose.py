@@ -66,7 +66,7 @@ class _Mark(alt.Chart):
     def copy(self, deep: bool | Iterable[Any] = True, ignore: list[str] | None = None) -> Self:
         """A copy that may be changed; the channels and the mark are those of the original until they are set."""
         if deep is not True:
-            return super().copy(deep=deep, ignore=ignore)  # type: ignore[no-any-return]
+            return super().copy(deep=deep, ignore=ignore)
         made = object.__new__(type(self))
         vars(made).update(vars(self), _kwds=dict(vars(self)["_kwds"]))
         return made

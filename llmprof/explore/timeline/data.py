@@ -469,10 +469,9 @@ def _host_table(data: TimelineData, span: Sequence[float], threads: Sequence[Row
         group, kind = threads_of(threads).index((row.rank, row.thread)), "range" if row.kind == "markers" else row.kind
         for lane in row.lanes:
             part = slice(*lane.within(lo, hi))
-            length = lane.end[part] - lane.start[part]
-            columns = {"start_ns": lane.start[part], "dur_ns": length, "name": lane.name[part]}
+            columns = {"start_ns": lane.start[part], "dur_ns": lane.end[part] - lane.start[part]}
             parts.append(
-                pl.DataFrame(columns | {"code": lane.code("stage")[part]})
+                pl.DataFrame(columns | {"name": lane.name[part], "code": lane.code("stage")[part]})
                 .select(pl.lit(group).alias("thread"), "start_ns", "dur_ns", "name", "code", kind=pl.lit(kind))
                 .cast(_OF_HOST)
             )
@@ -506,10 +505,10 @@ def _host_table(data: TimelineData, span: Sequence[float], threads: Sequence[Row
 
 NOT_RECORDED: Final = "(code that was not recorded)"
 
-_OF_HOST: Final = {
+_OF_HOST: Final = pl.Schema({
     "thread": pl.Int64(), "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.UInt32(), "code": pl.UInt8(),
     "kind": pl.String(),
-}  # fmt: skip
+})  # fmt: skip
 
 
 def threads_of(rows: Sequence[Row]) -> list[tuple[int, int | None]]:

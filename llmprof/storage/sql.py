@@ -97,13 +97,44 @@ def answer(frames: Mapping[str, pl.DataFrame | pl.LazyFrame], query: str) -> pl.
         if before := said[0].rpartition("Span(")[0]:  # without Polars' dump of the statement
             said[0] = re.split(r"\b\w+ ?[({]", before)[0].rstrip().removesuffix(":")
         said[0] = said[0][:300]
-        if missing := re.match(r"relation '(.*)' was not found", said[0]):
-            said += [_nearest(missing[1], frames)]
+        facts = _placed(query, said[0], frames)
+        if suggestion := facts.get("suggestion"):
+            said = [said[0], str(suggestion)]
+        place = f" (line {facts['line']}, column {facts['column']})" if "line" in facts else ""
         raise AnalysisError(
-            f"the SQL query cannot be answered: {'; '.join(filter(None, said))}",
+            f"the SQL query cannot be answered: {'; '.join(filter(None, said))}{place}",
+            **facts,
             expected=f"one statement over the tables {', '.join(frames) or '(none was recorded)'}",
             hint="docs/schema.md lists their columns",
         ) from error
+
+
+_SAID_PLACE: Final = re.compile(r" at Line: (\d+), Column: (\d+)")
+_MISSING: Final = re.compile(
+    r"""relation '(?P<table>.*)' was not found|no column named '(?P<of>.*)' found"""
+    r"""|unable to find column "(?P<column>.*?)["]"""
+)
+
+
+def _placed(query: str, said: str, frames: Mapping[str, pl.DataFrame | pl.LazyFrame]) -> dict[str, object]:
+    """Where in a query an error of Polars is, and which known name is meant, as far as that can be told."""
+    if place := _SAID_PLACE.search(said):
+        return {"line": int(place[1]), "column": int(place[2])}
+    if "found: EOF" in said:
+        return _line(query, len(query.rstrip()))
+    if (missing := _MISSING.match(said)) is None:
+        return {}
+    name = missing["table"] or missing["of"] or missing["column"]
+    plain = [(token.text.strip('"`').lower(), token.start) for token in _tokens(query)]
+    start = next((start for text, start in plain if text == name.lower()), None)
+    words = {text for text, _ in plain}
+    columns = {column for table, frame in frames.items() if table in words for column in frame.collect_schema().names()}
+    suggestion = _nearest(name, frames if missing["table"] else frozenset(columns))
+    return ({} if start is None else _line(query, start)) | ({"suggestion": suggestion} if suggestion else {})
+
+
+def _line(query: str, start: int) -> dict[str, object]:
+    return {"line": query.count("\n", 0, start) + 1, "column": start - query.rfind("\n", 0, start)}
 
 
 def _sources(frame: pl.LazyFrame) -> Iterator[str]:
@@ -177,8 +208,9 @@ def _check_call(query: str, called: _Token) -> None:
 
 
 def _refuse(query: str, token: _Token, what: str, expected: str, hint: str = "") -> NoReturn:
-    line, column = query.count("\n", 0, token.start) + 1, token.start - query.rfind("\n", 0, token.start)
-    raise AnalysisError(f"the SQL query, line {line}, column {column}: {what}", expected=expected, hint=hint)
+    place = _line(query, token.start)
+    found = f"the SQL query, line {place['line']}, column {place['column']}: {what}"
+    raise AnalysisError(found, expected=expected, hint=hint, **place)
 
 
 def _nearest(name: str, known: Mapping[str, object] | frozenset[str]) -> str:

@@ -263,3 +263,58 @@ def test_an_area_has_tabs_by_kind(shown):
     shown.wait(lambda: shown.widget.span_kind not in (None, "flows"))
     assert shown.faults() == []
     shown.shot("area_flows")
+
+
+@pytest.mark.parametrize("shown", ["light", "dark"], indirect=True)
+def test_a_query_is_completed_run_mended_and_becomes_a_row(shown):
+    keys = shown.page.keyboard
+    shown.page.get_by_role("button", name="Query the tables in SQL").click()
+    box = shown.page.get_by_role("combobox", name="SQL query")
+    expect(box).to_be_focused()
+    shown.quiet()
+    keys.press("Control+a")
+    keys.type("select name, start_ns, dur_ns, rank from ker")
+    offers = shown.page.get_by_role("listbox", name="Tables, columns and words")
+    expect(offers.get_by_role("option")).to_have_text(["kernels"])
+    keys.press("Tab")
+    keys.type(" where du")
+    keys.press("ArrowDown")
+    expect(offers.get_by_role("option", selected=True)).to_have_text("dur_ns")
+    keys.press("Enter")
+    keys.type(" > 1000000")
+    expect(box).to_have_value("select name, start_ns, dur_ns, rank from kernels where dur_ns > 1000000")
+    keys.press("Control+Enter")
+    grid = shown.page.get_by_role("grid", name="Result of the query")
+    grid.locator("tr[data-row]").first.wait_for()
+    total = shown.widget.queried.height
+    shown.page.get_by_text(f"{total:,} rows").wait_for()
+    assert total == shown.widget.trace.kernels.filter(shown.widget.trace.kernels["dur_ns"] > 1_000_000).height
+    grid.get_by_role("button", name="dur_ns").click()
+    grid.locator("th[aria-sort=descending]", has_text="dur_ns").wait_for()
+    shown.quiet()
+    grid.locator("tr[data-row]").first.click()
+    longest = shown.widget.queried.sort("dur_ns", descending=True).row(0, named=True)
+    shown.wait(lambda: shown.widget.span == [longest["start_ns"], longest["start_ns"] + longest["dur_ns"]])
+    assert shown.widget.rank == longest["rank"]
+    shown.page.get_by_role("button", name="As a row").click()
+    shown.page.locator(".lpt-name", has_text="query 1").wait_for()
+    with shown.page.expect_download() as saved:
+        shown.page.get_by_role("button", name="CSV").click()
+    assert saved.value.suggested_filename == "query.csv"
+    shown.quiet()
+    assert shown.faults() == []
+    shown.shot("query_result")
+
+    # a wrong one says where, and what is meant; the result before stays
+    box.fill("select nam\nfrom kernels")
+    box.press("Control+Enter")
+    alert = shown.page.locator(".lpt-problem")
+    expect(alert).to_contain_text("Line 1, column 8")
+    expect(alert).to_contain_text("perhaps name")
+    assert box.evaluate("el => el.value.slice(el.selectionStart, el.selectionEnd)") == "nam"
+    expect(grid).to_be_visible()
+    shown.shot("query_wrong")
+    keys.type("name")
+    keys.press("Escape")
+    keys.press("Control+Enter")
+    expect(alert).to_be_empty()

@@ -68,6 +68,12 @@ REQUESTS = {
         "goto": [{"step": 2, "layer": 3, "rank": 1}, {}],
         "flame": [{"by": "stage"}, {"by": "module"}],
         "speedscope": [{"by": "stage"}],
+        "tables": [{}],
+        "query": [{"text": "select nam from kernels"}, {"text": "select rank, start_ns, dur_ns from kernels"}],
+        "queried": [{"first": 0, "count": 3, "sort": "-dur_ns"}],
+        "csv": [{"sort": ""}],
+        "place": [{"row": 0, "sort": ""}],
+        "track": [{}],
     },
     "layers": {
         "choices": [{}],

@@ -16,6 +16,7 @@ from llmprof.explore.timeline import rows as timeline_rows
 from llmprof.explore.timeline.rows import (
     CALLS,
     PATH_KIND,
+    QUERY_GROUP,
     REQUEST_GROUP,
     REQUEST_KIND,
     Keys,
@@ -58,6 +59,8 @@ class TimelineData:
         self.found = not self.events.height
         self.missing: str = ""
         self._computing = threading.Lock()
+        self.queried: dict[str, pl.DataFrame] = {}
+        """Results of queries that are rows, by their kind."""
         self.drawn: list[Row] = [] if requests is None else request_rows(requests, self.keys, self.names)
         """The rows; those of the host may still wait for their spans."""
         streams = list(stream_rows(self.events, self.keys, self.names))
@@ -168,6 +171,8 @@ class TimelineData:
                 return activity(self.trace)
         if kind in HOST:
             return self.trace.table("ops" if kind in CALLS else kind)
+        if kind in self.queried:
+            return self.queried[kind]
         if kind == REQUEST_KIND and self.requests is not None:
             return self.requests
         frame: pl.DataFrame = getattr(analyze, kind)(self.trace)
@@ -201,7 +206,8 @@ class TimelineData:
                 "late": rank == late,
             }
 
-        groups = [group(REQUEST_GROUP, f"{count:,}")] if count else []
+        groups = [group(QUERY_GROUP, f"{len(self.queried):,}")] if self.queried else []
+        groups += [group(REQUEST_GROUP, f"{count:,}")] if count else []
         groups += [group(rank, str(name) if rank >= 0 else "") for rank in self.trace.ranks]
         groups += [group(rank, "not in this trace") for rank in gone]
         return sorted(groups, key=lambda one: _last_is_the_host(one["rank"]))
@@ -254,11 +260,11 @@ def _by_thread(rows: list[Row]) -> list[Row]:
 
 
 def _last_is_the_host(rank: int) -> tuple[bool, int]:
-    return rank < 0 and rank != REQUEST_GROUP, rank
+    return rank < 0 and rank not in (REQUEST_GROUP, QUERY_GROUP), rank
 
 
 def _group(rank: int) -> str:
-    return {REQUEST_GROUP: "requests", -1: "host"}.get(rank, f"rank {rank}")
+    return {REQUEST_GROUP: "requests", QUERY_GROUP: "my rows", -1: "host"}.get(rank, f"rank {rank}")
 
 
 def _range(row: Row) -> list[float] | None:
@@ -322,7 +328,9 @@ def launched(data: TimelineData, span: Sequence[float], rows: Sequence[int] | No
         (pl.col("rank") == rank) & pl.col("launch_thread").eq_missing(pl.lit(thread, pl.Int64))
         for rank, thread in threads
     ]
-    return frame.filter(pl.col("launch_start_ns").is_between(*span), pl.any_horizontal(*mine, pl.lit(value=False)))
+    return frame.filter(
+        pl.col("launch_start_ns").is_between(span[0], span[1]), pl.any_horizontal(*mine, pl.lit(value=False))
+    )
 
 
 def _sampled(row: Row, span: Sequence[float]) -> pl.DataFrame:

@@ -193,7 +193,8 @@ def nested(data: TimelineData, rows: Sequence[Row], within: Sequence[float], lev
     made = [pl.DataFrame(schema=STACKS)]
     for row in rows:
         nodes: list[tuple[int, int]] = []  # of each path the node above (-1: none) and the number of the name
-        own, count = [np.empty(0)], [np.empty(0, np.int64)]
+        own: list[Any] = [np.empty(0)]
+        count: list[Any] = [np.empty(0, np.int64)]
         above: tuple[Any, Any, Any] | None = None
         for lane in row.lanes[level:]:
             first, stop = lane.within(lo, hi)
@@ -220,8 +221,16 @@ def nested(data: TimelineData, rows: Sequence[Row], within: Sequence[float], lev
     return pl.concat(made).filter(pl.col("value") > 0).sort("value", descending=True)
 
 
-STACKS: Final = pl.Schema({"rank": pl.Int32, "thread": pl.Int64, "stack": pl.List(pl.String), "value": pl.Int64,
-                           "unit": pl.String, "count": pl.UInt32})  # fmt: skip
+STACKS: Final = pl.Schema(
+    [
+        ("rank", pl.Int32),
+        ("thread", pl.Int64),
+        ("stack", pl.List(pl.String)),
+        ("value", pl.Int64),
+        ("unit", pl.String),
+        ("count", pl.UInt32),
+    ]
+)
 
 
 def _called(data: TimelineData, row: Row, events: pl.DataFrame) -> pl.DataFrame:
@@ -347,6 +356,9 @@ def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | 
     elif drawn.kind == PATH_KIND:
         facts = [*facts, *path_facts(source, number)]
         flows, target = [], _target(data, record)
+    elif drawn.kind in data.queried:
+        facts = [*facts, *((name, str(value)) for name, value in record.items() if value is not None)]
+        flows = []
     else:
         facts = [*facts, *_found_facts(record)]
         flows = []
@@ -363,6 +375,8 @@ def place(data: TimelineData, row: int, number: int) -> dict[str, Any]:
     if drawn.kind in HOST or drawn.kind == "counter" or (drawn.kind == "stream" and not data.found):
         return {"rank": drawn.rank}
     record = data.frame(drawn.kind).row(number, named=True)
+    if drawn.kind in data.queried:
+        return {"rank": record["rank"]} if record.get("rank") in data.trace.ranks else {}
     labels = {name: record.get(name) for name in ("step", "layer", "stage") if record.get(name) is not None}
     return {"rank": record["rank"] if drawn.kind == PATH_KIND else drawn.rank, **labels}
 

@@ -20,6 +20,7 @@ from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
 from llmprof.explore.timeline.data import HOST, TimelineData
 from llmprof.explore.timeline.describe import MOST, By, Search, Where, describe, flame_of, kinds_of, place, stacks_of
+from llmprof.explore.timeline.query import EXPORTED, WORDS, Queries
 from llmprof.explore.timeline.rows import KINDS, PATH_KIND, REQUEST_KIND, Row
 from llmprof.explore.timeline.saved import Arrangement, Notes, checked, fingerprint, restored, view_of
 from llmprof.explore.timeline.view import overview, picture, view
@@ -109,6 +110,20 @@ class Part(Record):
 
     kind: str
     count: int
+
+
+class Table(Record):
+    """A table of the trace, and its columns."""
+
+    name: str
+    columns: list[str]
+
+
+class Field(Record):
+    """A column of the result of a query, and whether it has numbers."""
+
+    name: str
+    number: bool
 
 
 class Counted(Record):
@@ -226,6 +241,7 @@ class Timeline(Explorer):
         requests = None if run is None else request_spans(run_of(run))
         self._data = TimelineData(trace, requests)
         self._search = Search(self._data)
+        self._queries = Queries(self._data)
         self._metrics = metrics
         self._joined: pl.DataFrame | None = None
         self._trace_id = fingerprint(self._data)
@@ -333,7 +349,7 @@ class Timeline(Explorer):
         rows, within, level = self._chosen()
         if by == "host":
             return find.nested(self._data, [row for row in rows if row.kind in HOST], within, level)
-        if rows and rows[0].kind in (*KINDS, REQUEST_KIND, PATH_KIND):
+        if rows and rows[0].kind in (*KINDS, REQUEST_KIND, PATH_KIND, *self._data.queried):
             ranks = {row.rank for row in rows if row.rank >= 0} or set(self.trace.ranks)
             end = pl.col("start_ns") + pl.col("dur_ns")
             inside = pl.col("rank").is_in(list(ranks)) & (pl.col("start_ns") < within[1]) & (end > within[0])
@@ -531,6 +547,51 @@ class Timeline(Explorer):
     def _on_speedscope(self, by: By) -> Answer:
         content = speedscope_text(self.stacks(by), name=f"llmprof, by {by}")
         return {"file": f"{self._trace_id}-{by}.speedscope.json", "content": content}, []
+
+    @property
+    def queried(self) -> pl.DataFrame:
+        """Result of the last query of the query box; ``trace.sql`` gives the same."""
+        return self._queries.frame
+
+    @answers(tables=list[Table], words=list[str])
+    def _on_tables(self) -> Answer:
+        return {"tables": self._queries.tables(), "words": list(WORDS)}, []
+
+    @answers(
+        busy="running the query",
+        problem=str,
+        line=int | None,
+        column=int | None,
+        python=str,
+        columns=list[Field],
+        total=int,
+        rows=list[list[str]],
+        places=bool,
+        spans=bool,
+    )
+    def _on_query(self, text: str) -> Answer:
+        return self._queries.run(text), []
+
+    @answers(rows=list[list[str]])
+    def _on_queried(self, first: int, count: int, sort: str) -> Answer:
+        return {"rows": self._queries.rows(first, count, sort)}, []
+
+    @answers(file=str, content=str)
+    def _on_csv(self, sort: str) -> Answer:
+        frame = self._queries.ordered(sort).head(EXPORTED)
+        lists = [name for name, kind in frame.schema.items() if kind.is_nested()]
+        flat = frame.with_columns(pl.Series(name, [str(one) for one in frame[name].to_list()]) for name in lists)
+        return {"file": "query.csv", "content": flat.write_csv()}, []
+
+    @answers()
+    def _on_place(self, row: int, sort: str) -> Answer:
+        rank, window = self._queries.place(row, sort)
+        self.show(window, rank=rank)
+        return {}, []
+
+    @answers(row=int)
+    def _on_track(self) -> Answer:
+        return {"row": self._queries.track()}, []
 
     @answers(window=Window)
     def _on_goto(self, step: int | None = None, layer: int | None = None, rank: int | None = None) -> Answer:

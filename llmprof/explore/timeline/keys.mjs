@@ -28,6 +28,7 @@ export const KEYS = [
   ["/", "search; Enter and Shift + Enter go through the hits"],
   ["L", "list all hits of the search"],
   ["T", "flame graph of the selection, by stage, module or Python function"],
+  ["Q", "query the tables in SQL (Ctrl + Enter runs it, Ctrl + Space completes)"],
   ["X", "critical path: show or hide it"],
   ["Esc", "clear the selection, close this help"],
   ["?", "this help"],
@@ -62,6 +63,7 @@ const ACTIONS = {
   t: "flame",
   x: "path",
   backspace: "undo",
+  q: "query",
   j: "rowdown",
   k: "rowup",
 };

@@ -94,6 +94,18 @@ export type Listed = {
   label: string;
 };
 
+/** A table of the trace, and its columns. */
+export type Table = {
+  name: string;
+  columns: string[];
+};
+
+/** A column of the result of a query, and whether it has numbers. */
+export type Field = {
+  name: string;
+  number: boolean;
+};
+
 export type Messages = {
   rows: {
     asks: Record<string, never>;
@@ -156,6 +168,30 @@ export type Messages = {
   speedscope: {
     asks: { by: "host" | "module" | "python" | "stage" };
     answers: { file: string; content: string };
+  };
+  tables: {
+    asks: Record<string, never>;
+    answers: { tables: Table[]; words: string[] };
+  };
+  query: {
+    asks: { text: string };
+    answers: { problem: string; line?: number | null; column?: number | null; python: string; columns: Field[]; total: number; rows: string[][]; places: boolean; spans: boolean };
+  };
+  queried: {
+    asks: { first: number; count: number; sort: string };
+    answers: { rows: string[][] };
+  };
+  csv: {
+    asks: { sort: string };
+    answers: { file: string; content: string };
+  };
+  place: {
+    asks: { row: number; sort: string };
+    answers: Record<string, never>;
+  };
+  track: {
+    asks: Record<string, never>;
+    answers: { row: number };
   };
   goto: {
     asks: { step?: number | null; layer?: number | null; rank?: number | null };

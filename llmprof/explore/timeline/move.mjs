@@ -199,6 +199,7 @@ export const moving = {
       list: () => this.hits.toggle(),
       flame: () => this.flame.toggle(),
       path: () => this.togglePath(),
+      query: () => this.query.toggle(),
       undo: () => this.undo(-1),
       redo: () => this.undo(1),
       full: () => this.toggleFull(),

@@ -3,6 +3,9 @@
 /** Number of the group of requests; the host's is -1. */
 const REQUESTS = -2;
 
+/** Number of the group of results of queries. */
+const QUERIED = -4;
+
 /** Kind of the row of the critical path, which runs over all ranks and is pinned. */
 export const PATH = "critical_path";
 
@@ -129,7 +132,8 @@ export function groupsInOrder(groups, state) {
     rank: () => 0,
   }[state.order ?? "late"];
   /** @param {Group} group */
-  const place = (group) => (group.rank === REQUESTS ? -1 : group.rank < 0 ? 2 : key(group));
+  const place = (group) =>
+    group.rank === QUERIED ? -2 : group.rank === REQUESTS ? -1 : group.rank < 0 ? 2 : key(group);
   return [...shown].sort((a, b) => place(a) - place(b) || shown.indexOf(a) - shown.indexOf(b));
 }
 
@@ -228,7 +232,7 @@ function stripLevels(rows, heights) {
  */
 export function closedAtFirst(described) {
   const ranks = new Set(described.rows.filter((row) => row.kind === "stream").map((row) => row.rank));
-  const groups = described.groups.map((group) => group.rank).filter((rank) => rank !== REQUESTS);
+  const groups = described.groups.map((group) => group.rank).filter((rank) => rank !== REQUESTS && rank !== QUERIED);
   return ranks.size > 1 ? new Set(groups) : new Set();
 }
 

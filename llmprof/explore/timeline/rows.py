@@ -675,6 +675,12 @@ REQUEST_GROUP: Final = -2
 
 REQUEST_KIND: Final = "requests"
 
+QUERY_GROUP: Final = -4
+"""Number of the group of rows that are results of queries."""
+
+QUERY_KIND: Final = "query"
+"""Their kind is this word and a number."""
+
 
 def request_rows(frame: pl.DataFrame, keys: Keys, names: Names) -> list[Row]:
     """A row for each request, by arrival."""

@@ -12,6 +12,7 @@ import { followGutter, followMinimap, followPointer } from "./input.mjs";
 import { makeMarks, marking } from "./marks.mjs";
 import { moving } from "./move.mjs";
 import { drawing, MAP_HEIGHT, RULER_HEIGHT } from "./paint.mjs";
+import { makeQuery } from "./query.mjs";
 import { arrangementOf, foldable, layOut, movedBy, stateOf, visibleItems } from "./rows.mjs";
 import { selecting } from "./select.mjs";
 import { makeTools } from "./tools.mjs";
@@ -47,6 +48,7 @@ class TimelineView extends Behaviour {
   /** @type {HTMLElement} */ body;
   /** @type {ReturnType<typeof makeCard>} */ card;
   /** @type {ReturnType<typeof makeFlame>} */ flame;
+  /** @type {ReturnType<typeof makeQuery>} */ query;
   /** @type {ReturnType<typeof makeHelp>} */ help;
   /** @type {ReturnType<typeof makeHits>} */ hits;
   /** @type {ReturnType<typeof makeMarks>} */ marks;
@@ -144,6 +146,7 @@ class TimelineView extends Behaviour {
     this.hits = makeHits(this);
     this.marks = makeMarks(this);
     this.flame = makeFlame(this);
+    this.query = makeQuery(this);
     fill(
       host,
       this.tools.el,
@@ -154,6 +157,7 @@ class TimelineView extends Behaviour {
       this.hits.el,
       this.details.el,
       this.flame.el,
+      this.query.el,
       this.said,
     );
     roving(this.tools.el);

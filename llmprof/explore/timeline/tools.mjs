@@ -38,17 +38,20 @@ export function makeTools(timeline) {
   const flame = button("Flame graph", "Flame graph of the selection (T)", "flame");
   flame.setAttribute("aria-expanded", "false");
   const path = button("Critical path", "Critical path: what set the pace of each step (X)", "path");
+  const query = button("Query", "Query the tables in SQL (Q)", "query");
+  query.setAttribute("aria-expanded", "false");
   const zoom = h(
     "span",
     { class: "lpt-set" },
     path,
     flame,
+    query,
     button("Mark", "Set a mark at the selection (M)", "mark"),
     button("−", "Zoom out (S)", "out"),
     button("+", "Zoom in (W)", "in"),
     button("Whole", "The whole trace (0)", "whole"),
     button("↶", "Undo the zoom (Ctrl + Z)", "undo"),
-    button("⛶", "Fill the screen, or end that", "full"),
+    button("Full screen", "Fill the screen, or end that", "full"),
     button("?", "Keys (?)", "help"),
   );
   const el = h(
@@ -84,6 +87,8 @@ export function makeTools(timeline) {
     listed: search.listed,
     /** @param {boolean} open */
     flaming: (open) => flame.setAttribute("aria-expanded", String(open)),
+    /** @param {boolean} open */
+    querying: (open) => query.setAttribute("aria-expanded", String(open)),
     searchFromPython: search.fromPython,
     focusSearch: () => search.input.focus(),
   };

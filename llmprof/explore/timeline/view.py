@@ -239,9 +239,9 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
                 if waited - a > HATCH_LEAST:
                     area = f'x="{GUTTER + a:.1f}" y="{y}" width="{waited - a:.1f}" height="{high}"'
                     parts.append(f'<rect {area} fill="url(#waits)"/>')
-    waits = {group["rank"]: (group["waits"], group["late"]) for group in data.groups()}
+    lost = {group["rank"]: (group["waits"], group["late"]) for group in data.groups()}
     for label in labels:
-        parts += _label(data, label, *waits.get(label.rank, (None, False)))
+        parts += _label(data, label, *lost.get(label.rank, (None, False)))
     extent = f"{format_ns(window[1] - window[0])} from {format_ns(window[0])} into the trace"
     parts.append(_text(GUTTER, height - 8, f"{extent}; run the cell for the live timeline"))
     return (

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { formatBytes, formatNs, formatNumber, formatShare } from "../../../llmprof/explore/base/js/format.mjs";
+import { formatBytes, formatNs, formatNumber, formatShare, nsAs } from "../../../llmprof/explore/base/js/format.mjs";
 
 test("durations have the unit that fits", () => {
   const written = [0, 7, 999.6, 4200, 58100000, 1.5e9, 7.2e12, null, NaN].map((ns) => formatNs(ns));
@@ -27,4 +27,15 @@ test("sizes, shares and numbers", () => {
     [0, 1234567, 0.01234, 12.345, null].map((n) => formatNumber(n)),
     ["0", "1,234,567", "0.01", "12.3", "unknown"],
   );
+});
+
+test("a column has one unit, and nothing that is not zero reads as zero", () => {
+  const column = (...values) => values.map(nsAs(values));
+  assert.deepEqual(column(539e6, 8.15e6, 2.3e3, 400, 0), ["539.000 ms", "8.150 ms", "0.002 ms", "< 0.001 ms", "0 ms"]);
+  assert.deepEqual(
+    column(720e3, 5e3, null),
+    ["720 us", "5 us", "unknown"].map((text, i) => ["720.00 us", "5.00 us", text][i]),
+  );
+  assert.deepEqual(column(12, 7), ["12 ns", "7 ns"]);
+  assert.deepEqual(column(0, Number.NaN), ["0 ns", "unknown"]);
 });

@@ -25,26 +25,26 @@ export function formatNs(ns, digits = 3) {
 }
 
 /**
- * What writes durations in one unit, that of the longest of them: for a column or an axis.
+ * What writes durations in one unit, that of the longest of them, with as many decimals (at most three) as the shortest
+ * needs: for a column.
  * @param {(number | null | undefined)[]} values
  * @returns {(ns: number | null | undefined) => string}
  */
 export function nsAs(values) {
-  const most = values.reduce((/** @type {number} */ top, ns) => Math.max(top, Math.abs(ns || 0)), 0);
+  const all = values.map((ns) => Math.abs(ns || 0)).filter((ns) => ns > 0 && Number.isFinite(ns));
+  const most = all.reduce((top, ns) => Math.max(top, ns), 0);
   const [size, unit] = TIMES.find(([one]) => Math.round(most / one) < 1000) ?? TIMES[TIMES.length - 1];
-  const shown = (/** @type {number} */ value) => (size === 1 ? formatNumber(value) : formatFixed(value, most / size));
-  return (ns) => (typeof ns === "number" && Number.isFinite(ns) ? `${shown(ns / size)} ${unit}` : "unknown");
-}
-
-/**
- * A number with as many decimals as the greatest one needs for three digits, more where nothing else would be left.
- * @param {number} value
- * @param {number} most
- */
-function formatFixed(value, most) {
-  const decimals = Math.max(0, 3 - String(Math.trunc(Math.abs(most))).length);
-  if (value && Math.abs(value) < 10 ** -decimals) return formatNumber(value, 1);
-  return value.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  const least = all.reduce((low, ns) => Math.min(low, ns), most || size) / size;
+  const whole = size === 1 && all.every(Number.isInteger);
+  const decimals = whole ? 0 : Math.max(0, Math.min(3, Math.ceil(-Math.log10(least)) + 2));
+  const digits = { minimumFractionDigits: decimals, maximumFractionDigits: decimals };
+  const smallest = 10 ** -decimals;
+  return (ns) => {
+    if (typeof ns !== "number" || !Number.isFinite(ns)) return "unknown";
+    const value = ns / size;
+    if (value > 0 && value < smallest / 2) return `< ${smallest.toLocaleString("en-US", digits)} ${unit}`;
+    return `${value.toLocaleString("en-US", value ? digits : {})} ${unit}`;
+  };
 }
 
 /**

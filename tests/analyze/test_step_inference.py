@@ -42,6 +42,23 @@ def test_embedding_operator_names_the_batch() -> None:
     assert found["start_ns"].to_list() == [0, 1000, 2000]
 
 
+@pytest.mark.parametrize("seen", [5, 1])
+def test_the_pass_of_a_vision_tower_is_no_prefill(seen: int) -> None:
+    # a request is decoded, then an image is encoded, and its prompt of 96 tokens is read; the tower looks up no token
+    sees = [NORM, GEMM, ATTENTION, GEMM, NORM, GEMM, "void vllm::gelu_quick_kernel<c10::BFloat16>", GEMM]
+    passes = [forward(3), forward(3), ["patches_kernel", *sees * seen], forward(3), forward(3)]
+    run = pl.concat([kernels(p, start=1000 * n, first=100 * n) for n, p in enumerate(passes)])
+    lengths = iter([1, 1, 96, 1])
+    calls = [
+        ("aten::embedding", row["start_ns"] - 8, 6, row["correlation"], f"[[151936, 1536], [1, {next(lengths)}]]")
+        for row in run.filter(pl.col("name") == EMBEDDING).iter_rows(named=True)
+    ]
+    run = run.with_columns(op_id=pl.when(pl.col("name") == EMBEDDING).then("correlation"))
+    found = steps(Trace({"kernels": run, "runtime": launches(run, lead=5), "ops": ops(calls)}))
+    assert found["phase"].to_list() == ["decode", "decode", "other", "prefill", "decode"]
+    assert found["context_tokens"].to_list() == [0, 0, None, 96, 0]
+
+
 def test_a_stage_in_the_middle_of_a_pipeline_is_parted_by_size() -> None:
     # no embedding, no lm_head: between two passes stand 4 kernels more than between two layers
     passes = [["recv", *DENSE * 3, "send", "update_kernel", "write_kernel"]] * 4

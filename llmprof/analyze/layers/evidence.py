@@ -246,8 +246,8 @@ def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
     )
     frame = frame.with_columns(pl.col("shared").fill_null(value=False) & pl.col("mixture"))
     # beside a language model; alone, an encoder is the model
-    layers_of_step = pl.col("inside") & ~pl.col("encodes")
-    frame = frame.with_columns(encodes=pl.col("encodes") & layers_of_step.any().over("rank", "step"))
+    other_layers = pl.col("inside") & ~pl.col("encodes")
+    frame = frame.with_columns(encodes=pl.col("encodes") & other_layers.any().over("rank"))
     verdicts = _verdicts(frame.filter(~pl.col("encodes")))
     frame = frame.join(verdicts, on=["rank", "step", "root"], how="left", nulls_equal=True)
     encoder = pl.lit("encoder", dtype=REASONS)

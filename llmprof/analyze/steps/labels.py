@@ -117,6 +117,9 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
     bounds = bounds.select("i", "start_ns", host_start_ns="launch_start_ns")
     sizes = _batch(events.filter("embeds"), trace, rank)
     bounds = bounds.sort("i").join_asof(sizes.sort("i"), on="i", strategy="forward")
+    # the tokens that are looked up are the language model's, not those of an encoder before it
+    bounds = bounds.with_columns(encodes=_encoders(events, bounds["i"]))
+    bounds = bounds.with_columns(length=pl.when(~pl.col("encodes")).then("length"))
     prefill = pl.col("length") > 1
     length_known = pl.col("length").is_not_null()
     counts = bounds.select(
@@ -133,6 +136,8 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
             step=pl.int_range(pl.len(), dtype=pl.Int32),
             phase=pl.when(length_known)
             .then(phase(pl.col("context_requests"), pl.col("generation_requests")))
+            .when("encodes")
+            .then(pl.lit("other"))
             .otherwise(by_work),
             host_dur_ns=pl.col("host_start_ns").shift(-1) - pl.col("host_start_ns"),
             source=pl.lit("inferred"),
@@ -141,6 +146,23 @@ def infer(trace: Trace, rank: int) -> pl.DataFrame:
         .select(NO_STEPS.columns)
         .cast(NO_STEPS.schema)
     )
+
+
+def _encoders(events: pl.DataFrame, starts: pl.Series) -> pl.Series:
+    """Whether each step is the pass of an encoder: it samples nothing, the next one does and has other attentions."""
+    passes = (
+        events.select(
+            "attends", "samples", step=pl.lit(starts).search_sorted(pl.col("i"), side="right").cast(pl.Int64) - 1
+        )
+        .filter(pl.col("step") >= 0)
+        .group_by("step")
+        .agg(pl.col("attends").sum(), pl.col("samples").any())
+    )
+    rows = pl.DataFrame({"step": pl.Series(range(starts.len()), dtype=pl.Int64)}).join(
+        passes, on="step", how="left", maintain_order="left"
+    )
+    other = pl.col("attends") != pl.col("attends").shift(-1)
+    return rows.select((~pl.col("samples") & pl.col("samples").shift(-1) & other).fill_null(value=False)).to_series()
 
 
 _HEAVIER = 2.0

@@ -50,10 +50,12 @@ def format_metric(name: str, value: float) -> str:
 
     Examples
     --------
-    >>> format_metric("ttft_ns", 4.2e6), format_metric("output_tokens_per_s", 1193.17)
-    ('4.20 ms', '1,193')
+    >>> format_metric("ttft_ns", 4.2e6), format_metric("output_tokens_per_s", 11933.4)
+    ('4.20 ms', '11,933')
     """
-    return format_ns(value) if name.endswith("_ns") else f"{value:,.4g}"
+    if name.endswith("_ns"):
+        return format_ns(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 
 def _with_unit(value: float | None, units: tuple[tuple[int, str], ...], step: int, digits: int) -> str:

@@ -7,7 +7,7 @@ import polars as pl
 
 from llmprof.charts.base import compose, draw, theme
 from llmprof.text import shorten
-from llmprof.units import format_ns
+from llmprof.units import format_metric, format_ns
 
 _KINDS = {"best": "#0072B2", "start": "#D55E00", "holds the SLO": "#56B4E9", "misses the SLO": "#9CA3AF"}
 _HEIGHT = 300
@@ -58,7 +58,10 @@ def study_pareto(
         short=pl.col("label").map_elements(lambda text: shorten(text, _LONGEST), pl.String)
     )
     words = []
-    for rows, right in ((named.filter(pl.col("x") <= most / 2), False), (named.filter(pl.col("x") > most / 2), True)):
+    for rows, right in (
+        (named.filter(pl.col("x") <= 0.35 * most), False),
+        (named.filter(pl.col("x") > 0.35 * most), True),
+    ):
         text = alt.Chart(draw.inline(rows.select("x", "rate", "short"))).mark_text(
             align="right" if right else "left",
             dx=-7 if right else 7,
@@ -70,7 +73,7 @@ def study_pareto(
     chart = theme.layered(line.encode(x=x, y=y), dots, *words).properties(width=theme.inner() - 44, height=_HEIGHT)
     best = data.filter(kind="best")
     shown = (best if best.height else data.sort("rate", descending=True)).row(0, named=True)
-    head = f"{shown['label']}: {shown['rate']:,.4g} {y_title} at {shown['text']}"
+    head = f"{shown['label']}: {format_metric('rate', shown['rate'])} {y_title} at {shown['text']}"
     note = "Each dot is a measured point; up and to the left is better. Line: no other point is better in both."
     return theme.finish(chart, title or head, note)
 
@@ -107,15 +110,22 @@ def study_slices(frame: pl.DataFrame, *, objective: str = "objective", title: st
     panels = []
     for setting in data["setting"].unique(maintain_order=True):
         rows = data.filter(setting=setting).with_row_index("place")
-        y = alt.Y("row:N", sort=rows["row"].to_list(), axis=alt.Axis(title=None, grid=False, ticks=False, domain=False))
+        y = theme.row_axis(rows["row"].to_list())
         base = alt.Chart(draw.inline(rows.select("row", "amount", "kind")))
         tips = [alt.Tooltip("row:N", title=setting), alt.Tooltip("amount:Q", title=name, format=",.4~r")]
         bars = (
             base.transform_calculate(zero="0")
             .mark_rule(strokeWidth=3, opacity=0.4)
-            .encode(x=alt.X("zero:Q", scale=scale), x2=alt.X2("amount:Q"), y=y, color=theme.colour("kind", kinds))
+            .encode(
+                x=alt.X("zero:Q", scale=scale),
+                x2=alt.X2("amount:Q"),
+                y=y,
+                color=theme.colour("kind", kinds, opaque=True),
+            )
         )
-        dots = base.mark_circle(size=90, opacity=1).encode(x=x, y=y, color=theme.colour("kind", kinds), tooltip=tips)
+        dots = base.mark_circle(size=90, opacity=1).encode(
+            x=x, y=y, color=theme.colour("kind", kinds, opaque=True), tooltip=tips
+        )
         panel = theme.layered(bars, dots).properties(width=width, height=28 * rows.height, title=theme.heading(setting))
         panels.append(panel)
     by = data.group_by("setting", maintain_order=True).agg(

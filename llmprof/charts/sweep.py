@@ -376,10 +376,15 @@ _VERDICTS = {"better": "#009E73", "worse": "#D55E00", "no effect": "#6B7280", "u
 @draw.chart_of(
     "llmprof.trial(...).effects", "metric pairs gain gain_low gain_high verdict", refuses="no metric has an interval"
 )
-def trial_effects(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
+def trial_effects(frame: pl.DataFrame, *, objective: str | None = None, title: str | None = None) -> alt.LayerChart:
     """Time that a change saves, by metric, with its 95 % interval.
 
     In per cent; for rates it is the time of a token or request. Right of zero is better.
+
+    Parameters
+    ----------
+    objective : str, optional
+        Metric that the heading tells of; the first one if not given.
     """
     known = frame.drop_nulls(["gain_low", "gain_high"])
     if known.is_empty():
@@ -398,7 +403,9 @@ def trial_effects(frame: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     scale = alt.Scale(domain=[min(ends) - room, max(ends) + room], nice=False)
     x = alt.X("gain:Q", scale=scale, axis=alt.Axis(title="time saved (%); right of 0 is better", format=theme.NUMBER))
     y = alt.Y("row:N", sort=rows, axis=alt.Axis(title=None, grid=False, ticks=False, domain=False, labelLimit=400))
-    shade = theme.colour("verdict", {name: _VERDICTS[name] for name in _VERDICTS if name in data["verdict"].to_list()})
+    shade = theme.colour(
+        "verdict", {name: _VERDICTS[name] for name in _VERDICTS if name in data["verdict"].to_list()}, opaque=True
+    )
     base = alt.Chart(draw.inline(data.select("row", "gain", "low", "high", "verdict", "pairs")))
     tips = [
         alt.Tooltip("row:N", title="metric"),
@@ -411,8 +418,9 @@ def trial_effects(frame: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     )
     dots = base.mark_circle(size=90, opacity=1).encode(x=x, y=y, color=shade, tooltip=tips)
     chart = theme.layered(draw.rule(x, 0.0), intervals, dots).properties(width=width, height=34 * len(rows))
-    gain, low, high = (draw.number(data[name][0]) for name in ("gain", "low", "high"))
-    head = f"{rows[0].capitalize()}: {gain:.1f} % of the time saved ({low:.1f} to {high:.1f} %)"
+    told = data.filter(metric=objective) if objective in data["metric"].to_list() else data
+    gain, low, high = (draw.number(told[name][0]) for name in ("gain", "low", "high"))
+    head = f"{str(told['row'][0]).capitalize()}: {gain:.1f} % of the time saved ({low:.1f} to {high:.1f} %)"
     pairs = draw.number(data["pairs"].max())
     note = f"Bars: 95 % interval over {pairs:.0f} pairs of measurements, taken in turn without a profiler."
     return theme.finish(chart, title or head, note)

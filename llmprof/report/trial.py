@@ -11,9 +11,9 @@ from llmprof import charts
 from llmprof.report.figures import Drawing, figure
 from llmprof.report.folder import Report, write_contents
 from llmprof.report.page import Column, Contents, Section, Table
+from llmprof.sentences import METRIC_WORDS
 from llmprof.units import format_metric
 
-EFFECTS = Drawing("effects", "effects", lambda effects: (charts.trial_effects(effects), ""))
 WHY = Drawing("why", "the way from one step to the other", lambda bars: (charts.diff_waterfall(bars), ""))
 
 
@@ -25,6 +25,7 @@ def write_trial(
     *,
     title: str,
     says: str,
+    objective: str,
     facts: Sequence[tuple[str, str]] = (),
     notes: Sequence[str] = (),
 ) -> Report:
@@ -40,6 +41,8 @@ def write_trial(
         Folder to write to.
     title, says : str
         Heading, and the verdict in words.
+    objective : str
+        Metric that decides.
     facts : sequence of (str, str)
         Facts of the trial.
     notes : sequence of str
@@ -60,7 +63,7 @@ def write_trial(
             name, [format_metric(row["metric"], row[name]) for row in effects.iter_rows(named=True)], dtype=pl.String
         )
         for name in ("before", "after")
-    )
+    ).with_columns(pl.col("metric").replace_strict(METRIC_WORDS, default=pl.col("metric"), return_dtype=pl.String))
     columns = (
         Column("metric", "metric"),
         Column("before", "as it is"),
@@ -70,7 +73,8 @@ def write_trial(
         Column("gain_high", "to", "share"),
         Column("verdict", "verdict"),
     )
-    effect = figure(effects, EFFECTS)
+    drawing = Drawing("effects", "effects", lambda rows: (charts.trial_effects(rows, objective=objective), ""))
+    effect = figure(effects, drawing)
     of_effects = Table(
         "effects", "Of a rate, the time of one token or request", columns, words.select(c.key for c in columns)
     )

@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof.errors import ConfigError
 from llmprof.launch.run.requests import LATENCIES, RATES, repeats
-from llmprof.units import format_ns
+from llmprof.units import format_metric, format_ns
 
 _SHORT: Final = tuple(name.removesuffix("_ns") for name in LATENCIES)
 _LATENCY: Final = re.compile(rf"^({'|'.join(_SHORT)})(?:_ns)?(?:_(.+?))?(?:_ns)?$")
@@ -67,7 +67,7 @@ class Figure:
         """The value with its unit."""
         if value is None:
             return "unknown"
-        return format_ns(value) if self.is_time else f"{value:,.4g}/s"
+        return format_ns(value) if self.is_time else f"{format_metric(self.name, value)}/s"
 
 
 def figure(name: str) -> Figure:

@@ -118,9 +118,9 @@ class Verdict:
         if predicted:
             fits = {True: "as predicted", False: "not as predicted", None: "predicted"}[self.held]
             words += f" {fits.capitalize()}: {gain_words(_as_effect(predicted))} saved."
-        for side, which in (("A", "as it is"), ("B", "with the change")) if self.state.get("slo") else ():
-            held = self.slo_held[side]
-            words += f" The SLO holds in {sum(held)} of {len(held)} measurements {which}."
+        if self.state.get("slo"):
+            before, after = (f"{sum(held)} of {len(held)}" for held in self.slo_held.values())
+            words += f" The SLO holds in {after} measurements with the change, and in {before} as it is."
         equal = self.state.get("equal") or {}
         if equal.get("between") is not None and equal["between"] < (equal.get("within") or 1.0):
             words += f" The answers differ: {format_share(equal['between'])} of the tokens are equal"
@@ -180,6 +180,7 @@ class Verdict:
             self.folder,
             title=self._title,
             says=self.says,
+            objective=self.state["objective"],
             facts=self._facts,
             notes=self.state.get("notes") or (),
         )

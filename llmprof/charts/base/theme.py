@@ -295,14 +295,19 @@ def row_axis(rows: Iterable[str]) -> alt.Y:
     return alt.Y("row:N", sort=None, scale=alt.Scale(domain=list(rows)), axis=axis)
 
 
-def colour(field: str, table: Mapping[str, str]) -> alt.Color:
-    """Colour channel of a table of colours, with a legend above the chart in the order of the table."""
+def colour(field: str, table: Mapping[str, str], *, opaque: bool = False) -> alt.Color:
+    """Colour channel of a table of colours, with a legend above the chart in the order of the table.
+
+    ``opaque`` keeps the legend's symbols opaque where the first mark of the chart is not.
+    """
     scale = alt.Scale(domain=list(table), range=list(table.values()))
     columns = -(-len(table) // -(-len(table) // 8)) if table else 1
     if is_narrow():
         widest = max((text_px(name, TEXT_PX) for name in table), default=0) + 32
         columns = max(1, min(columns, int((inner() - 90) / widest)))  # it begins above the bars
     key = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square", columns=columns)
+    if opaque:
+        key.symbolOpacity = 1
     return alt.Color(f"{field}:N", scale=scale, sort=None, legend=key)
 
 

@@ -169,7 +169,7 @@ def test_one_option_of_the_engine_varies_and_the_others_stay(tmp_path):
     sweep = BatchRunner(base, runner=Noting()).run_parameter_sweep({"engine_args.block_size": [32, None]})
     assert [args for args, _ in seen] == [{"block_size": 32, "swap_space": 1}, {"block_size": None, "swap_space": 1}]
     assert {folder for _, folder in seen} == {str(sweep.folder)}
-    assert sweep.comparison["engine_args.block_size"].to_list() == ["32", None]
+    assert sweep.comparison["engine_args.block_size"].to_list() == [32, None]
 
 
 def test_synthetic_lengths_take_the_place_of_prompts(tmp_path):

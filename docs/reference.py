@@ -51,6 +51,7 @@ PAGES = (
     Page("report", "Reports", "llmprof.report"),
     Page("batch", "Sweeps, and notebooks over many runs", "llmprof.batch"),
     Page("trials", "Trials of a change", "llmprof.trials"),
+    Page("live", "Servers that run already", "llmprof.live"),
     Page("names", "Names of kernels and operators", "llmprof.names"),
     Page("metrics", "The glossary of hardware metrics", "llmprof.metrics"),
     Page("hardware", "Devices", "llmprof.hardware"),

@@ -6,6 +6,8 @@ from .launch import (
     ExperimentConfig as ExperimentConfig,
     ExperimentRunner as ExperimentRunner,
 )
+from .live.recording import record as record
+from .live.watching import watch as watch
 from .metrics.data import Metrics as Metrics
 from .notebook.cell import profile as profile
 from .operator_timing import time_operators as time_operators

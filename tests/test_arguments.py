@@ -26,7 +26,7 @@ from tests.samples import sample
 DOORS = (
     "llmprof", "llmprof.analyze", "llmprof.analyze.nsys", "llmprof.charts", "llmprof.explore", "llmprof.report",
     "llmprof.launch", "llmprof.batch", "llmprof.readers", "llmprof.theory", "llmprof.metrics", "llmprof.redaction",
-    "llmprof.launch.monitors", "llmprof.trials",
+    "llmprof.launch.monitors", "llmprof.trials", "llmprof.live",
 )  # fmt: skip
 MODULES = ("llmprof.schema", "llmprof.names", "llmprof.units", "llmprof.hardware")
 METHODS = (Trace, llmprof.Metrics)

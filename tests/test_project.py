@@ -18,9 +18,9 @@ from packaging.requirements import Requirement
 import llmprof
 
 # Where conda-forge has another name than PyPI.
-CONDA_NAMES = {"dask": "dask-core", "isal": "python-isal", "torch": "pytorch"}
+CONDA_NAMES = {"dask": "dask-core", "isal": "python-isal", "prometheus-client": "prometheus_client", "torch": "pytorch"}
 # What `make setup` and environment.yml install; the engines (torch, vllm) come with the machine that runs them.
-INSTALLED_EXTRAS = ("launch", "notebook", "scale", "pandas", "tune", "docs", "dev")
+INSTALLED_EXTRAS = ("launch", "watch", "notebook", "scale", "pandas", "tune", "docs", "dev")
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "analyze": ("analysis", "diff", "findings", "info", "look", "what_if"),
     "experiment": ("experiment",),
     "make": ("convert", "demo", "explore", "export", "mcp", "notebook", "redact", "report", "samples"),
+    "live": ("record", "watch"),
     "operators": ("time_operators",),
     "run": ("config", "doctor", "run", "runs", "sweep"),
     "theory": ("theory",),
@@ -39,7 +40,7 @@ _INPUTS: Final = (
 """Options that may name an input, onto which no output is written."""
 _OUTPUTS: Final = ("csv", "chart", "init", "output")
 """Options that may name a file to write."""
-_TELLING = ("convert", "demo", "experiment", "run", "sweep", "time-operators", "trial", "tune")
+_TELLING = ("convert", "demo", "experiment", "record", "run", "sweep", "time-operators", "trial", "tune")
 """Commands that take minutes, and show their progress even if stderr is not a terminal."""
 
 
@@ -422,6 +423,10 @@ def _launching(
     add("try", "trial", words, shared, options=_of("trial", "add_trial_options"))
     words = "search the settings of an engine and its load under an SLO"
     add("tune", "tune", words, shared, options=_of("trial", "add_tune_options"))
+    words = "record a window of a server that runs already"
+    add("record", "record", words, shared, options=_of("live", "add_record_options"))
+    words = "watch a server, and record a window when a condition holds"
+    add("watch", "watch", words, shared, options=_of("live", "add_watch_options"))
     words = "measure the bandwidth of the hardware, and how a model scales with length and devices"
     add("experiment", "experiment", words, shared, options=_of("experiment", "add_experiment_options"))
 

@@ -185,7 +185,7 @@ def run(args: Namespace, terminal: Terminal) -> str:
         return to_json(
             {"folder": done.folder.path, "state": done.state, "summary": done.summary, "files": [p for _, p in files]}
         )
-    return "\n\n".join(filter(None, (_requests(done), _capture(done, terminal), _places(done, files))))
+    return "\n\n".join(filter(None, (_requests(done), capture_text(done, terminal), _places(done, files))))
 
 
 def _commands(config: ExperimentConfig) -> dict[str, Any]:
@@ -235,7 +235,7 @@ def _requests(done: Run) -> str:
     return text.table(pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.String), orient="row"))
 
 
-def _capture(done: Run, terminal: Terminal) -> str:
+def capture_text(done: Run, terminal: Terminal) -> str:
     """Summarise the findings of the run's trace, if there is one."""
     try:
         trace = done.trace

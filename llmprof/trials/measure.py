@@ -110,6 +110,11 @@ def trial(
     """
     origin = run if isinstance(run, Run | ExperimentConfig) else open_run(run)
     config, worker = (origin.config, origin.worker) if isinstance(origin, Run) else (origin, {})
+    if isinstance(origin, Run) and origin.recorded:
+        raise ConfigError(
+            "the run is a recording of a server that llmprof did not start, whose load cannot be repeated",
+            expected="a run of llmprof run",
+        )
     if not 0 < until < 1:
         raise ConfigError(f"until is {until}", expected="a share between 0 and 1, such as 0.02")
     if most_pairs < LEAST_PAIRS:

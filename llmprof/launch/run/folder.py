@@ -62,6 +62,7 @@ _PLACES: Final = {
     "traces": TRACES,
     "model": "model",
     "monitors": "monitors.parquet",
+    "recording": "recording.json",
     "nsys_report": "report.nsys-rep",
     "qdstrm": "report.qdstrm",
     "sqlite": SQLITE,
@@ -76,8 +77,8 @@ _PLACES: Final = {
 @dataclass(frozen=True, slots=True)
 class RunFolder:
     """A run's folder; each of its files is an attribute: ``log, summary, gpu_info, output, metrics, script, manifest,
-    worker, events, traces, model, monitors, nsys_report, qdstrm, sqlite, nsys_metrics, nsys_summary, ncu_report,
-    ncu_metrics, kernel_comparison``.
+    worker, events, traces, model, monitors, recording, nsys_report, qdstrm, sqlite, nsys_metrics, nsys_summary,
+    ncu_report, ncu_metrics, kernel_comparison``.
 
     Attributes
     ----------

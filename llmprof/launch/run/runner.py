@@ -70,6 +70,11 @@ class Run:
         """``finished``, ``finished without import``, ``failed``, ``interrupted`` or ``running``."""
         return str(self.folder.state["state"])
 
+    @property
+    def recorded(self) -> bool:
+        """Whether it is a window of a server that llmprof did not start: nothing can repeat it."""
+        return self.folder.recording.is_file()
+
     @functools.cached_property
     def summary(self) -> Summary:
         """Content of ``summary.json``; empty if the run ended before it was written.
@@ -361,6 +366,11 @@ def resume(path: str | os.PathLike[str], *, progress: Progress | None = None, ch
         return run
     if run.state == RUNNING:
         raise LaunchError(f"{run.folder.path.name} is running", hint="wait for its end, or end its process")
+    if run.recorded:
+        raise LaunchError(
+            f"{run.folder.path.name} is a recording of a server that llmprof did not start",
+            hint="record the server again: llmprof record",
+        )
     shared = (run.folder.path / ENGINE_FILE).is_file()
     recorded = (shared or run.folder.state.get("stage") in _RECORDED) and run.worker and not run.worker.get("error")
     if run.state == UNIMPORTED or recorded:

@@ -1,0 +1,186 @@
+"""``llmprof record`` and ``llmprof watch``: servers that run already."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import signal
+import textwrap
+from argparse import Namespace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from llmprof import text
+from llmprof.cli.output import Terminal, to_json, wrapped
+from llmprof.cli.run import capture_text
+from llmprof.errors import ConfigError
+from llmprof.units import format_bytes, format_share
+
+if TYPE_CHECKING:
+    from llmprof.launch import Run
+
+
+def add_server_options(sub: argparse.ArgumentParser) -> None:
+    """Give a parser the options that say which server is recorded, and where its traces are."""
+    sub.add_argument("url", metavar="URL", help="address of the server, such as http://127.0.0.1:8000")
+    sub.add_argument("--seconds", type=float, default=3.0, metavar="X", help="longest window (default: %(default)s)")
+    sub.add_argument("--steps", type=int, metavar="N", help="most steps of the engine in the window")
+    where = sub.add_mutually_exclusive_group()
+    where.add_argument("--folder", type=Path, metavar="DIR", help="where the server writes traces, as seen from here")
+    words = 'command that copies that folder here, such as "kubectl cp POD:/profiles {to}"; no shell runs it'
+    where.add_argument("--fetch", metavar="COMMAND", help=words)
+    sub.add_argument("--ranks", type=int, metavar="N", help="number of traces, one for each rank (default: as it says)")
+    words = "file of an OpenTelemetry collector with the spans of the server's requests"
+    sub.add_argument("--requests", type=Path, metavar="FILE", help=words)
+
+
+def add_record_options(sub: argparse.ArgumentParser) -> None:
+    """Give a parser the options of a recording."""
+    add_server_options(sub)
+    sub.add_argument("--results-dir", default="results", metavar="DIR", help="folder for it (default: %(default)s)")
+    words = "longest wait for the traces in seconds (default: %(default)s)"
+    sub.add_argument("--timeout", type=float, default=300.0, metavar="X", help=words)
+
+
+def add_watch_options(sub: argparse.ArgumentParser) -> None:
+    """Give a parser the options of a watch."""
+    from llmprof.live.condition import NAMES
+    from llmprof.live.watching import SEVERITIES
+
+    sub.formatter_class = argparse.RawDescriptionHelpFormatter
+    sub.epilog = "counters in a condition (times need a unit: ns us ms s m h; shares may be 90%):\n" + textwrap.fill(
+        ", ".join(NAMES), 100, initial_indent="  ", subsequent_indent="  "
+    )
+    add_server_options(sub)
+    words = 'record when this holds, such as "ttft_p99 > 500ms for 30s and waiting > 4" (default: never)'
+    sub.add_argument("--when", metavar="CONDITION", help=words)
+    sub.add_argument(
+        "--keep", type=int, default=5, metavar="N", help="most captures, the newest (default: %(default)s)"
+    )
+    words = "most bytes of history and captures (default: %(default)s)"
+    sub.add_argument("--disk", type=size, default="2GB", metavar="SIZE", help=words)
+    words = "time after a capture without another (default: %(default)s)"
+    sub.add_argument("--cooldown", type=span, default="10m", metavar="TIME", help=words)
+    words = "time between two readings of the counters (default: %(default)s)"
+    sub.add_argument("--every", type=span, default="5s", metavar="TIME", help=words)
+    words = "time over which rates and quantiles are taken (default: %(default)s)"
+    sub.add_argument("--window", type=span, default="30s", metavar="TIME", help=words)
+    sub.add_argument("--for", dest="lasting", type=span, metavar="TIME", help="end after this time (default: Ctrl-C)")
+    words = "earlier capture to compare with (default: the best hour of the history)"
+    sub.add_argument("--baseline", type=Path, metavar="DIR", help=words)
+    sub.add_argument("--webhook", metavar="URL", help="send the findings of a capture there as JSON")
+    words = "least severity for the webhook (default: %(default)s)"
+    sub.add_argument("--severity", choices=SEVERITIES, default="high", help=words)
+    words = "folder of the watch, which the next one continues (default: results/watch_HOST-PORT)"
+    sub.add_argument("-o", "--output", type=Path, metavar="DIR", help=words)
+
+
+_SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_TIMES: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def size(words: str) -> int:
+    """``2GB`` as a number of bytes."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", words.strip(), re.IGNORECASE)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{words!r} is not a size; write 500MB or 2GB")
+    unit = found[2].upper()
+    factor = 1024 ** " KMGT".index(unit or " ") if found[3] else _SIZES[f"{unit}B"]
+    return round(float(found[1]) * factor)
+
+
+def span(words: str) -> float:
+    """``10m`` as a number of seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)", words.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{words!r} is not a time; write 30s, 10m or 2h")
+    return float(found[1]) * _TIMES[found[2]]
+
+
+def watch(args: Namespace, terminal: Terminal) -> str:
+    """Watch a server until the time is over or Ctrl-C ends it."""
+    import llmprof
+    from llmprof.live.watching import STATE
+    from llmprof.storage import files
+
+    # the end of a service is an end like Ctrl-C: the history is stored, and a profiler is switched off
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    told = terminal.tell if not args.json else lambda words: None
+    folder = args.output
+    try:
+        folder = llmprof.watch(
+            args.url,
+            args.when,
+            keep=args.keep,
+            disk_bytes=args.disk,
+            cooldown_s=args.cooldown,
+            every_s=args.every,
+            window_s=args.window,
+            seconds=args.seconds,
+            steps=args.steps,
+            folder=args.folder,
+            fetch=words_of(args.fetch),
+            ranks=args.ranks,
+            requests=args.requests,
+            baseline=args.baseline,
+            webhook=args.webhook,
+            severity=args.severity,
+            output=args.output,
+            for_s=args.lasting,
+            say=lambda words: told(wrapped(words, terminal.width, "", "")),
+            started=lambda watched: told(f"watching, into {watched.folder}; Ctrl-C ends it"),
+        )
+    except KeyboardInterrupt:
+        return "" if args.json else "The watch has ended."
+    state = files.read_json(folder / STATE) or {}
+    if args.json:
+        return to_json({"folder": folder} | state)
+    kept = text.counted(len(state.get("kept") or ()), "capture")
+    return f"{text.counted(state.get('scrapes') or 0, 'reading')} and {kept} in {folder}"
+
+
+def words_of(command: str | None) -> list[str] | None:
+    """A command as a list of words; quotes keep blanks, and nothing else has a meaning."""
+    try:
+        return None if command is None else shlex.split(command)
+    except ValueError as error:
+        raise ConfigError(f"--fetch {command!r} has an open quote", expected="a command and its words") from error
+
+
+def record(args: Namespace, terminal: Terminal) -> str:
+    """Record a window and print what it shows."""
+    import llmprof
+
+    told = terminal.tell if not args.json else None
+    done = llmprof.record(
+        args.url,
+        seconds=args.seconds,
+        steps=args.steps,
+        folder=args.folder,
+        fetch=words_of(args.fetch),
+        ranks=args.ranks,
+        requests=args.requests,
+        results_dir=args.results_dir,
+        timeout_s=args.timeout,
+        say=None if told is None else lambda words: told(wrapped(words, terminal.width, "", "")),
+        progress=terminal.progress,
+    )
+    from llmprof.storage import files
+
+    recording = files.read_json(done.folder.recording) or {}
+    if args.json:
+        return to_json({"folder": done.folder.path, "state": done.state, "recording": recording})
+    return "\n\n".join(filter(None, (capture_text(done, terminal), _places(done, recording))))
+
+
+def _places(done: Run, recording: dict[str, object]) -> str:
+    cost = recording.get("cost")
+    cost = cost if isinstance(cost, dict) else {}
+    said = [f"{format_bytes(cost.get('bytes') or 0)} of traces, written in {cost.get('stop_s') or 0:.1f} s"]
+    if cost.get("overhead") is not None:
+        said.append(f"{format_share(cost['overhead'])} fewer tokens a second than just before")
+    rows = [("Recording", str(done.folder.path)), ("Cost", "; ".join(said))]
+    rows += [("Note", str(note)) for note in done.summary.get("notes") or ()]
+    rows.append(("Next", f"llmprof analyze {shlex.quote(str(done.folder.path))}"))
+    return text.pairs(rows, indent="")

@@ -1,0 +1,117 @@
+"""What changed: each cause by counters and steps of hand-built captures, and never a regression for a heavier load."""
+
+from __future__ import annotations
+
+import gzip
+import time
+
+import polars as pl
+import pytest
+
+from llmprof.errors import AnalysisError
+from llmprof.launch import ExperimentConfig, RunFolder, open_run
+from llmprof.launch.monitors import table
+from llmprof.live import changed
+from llmprof.live.counters import SAMPLE
+from llmprof.storage import files
+from tests.live.stand_in import trace
+
+GOOD = {
+    "running": 8.0, "waiting": 0.0, "requests_per_s": 2.0, "prompt_length_mean": 500.0, "output_length_mean": 100.0,
+    "hit_rate": 0.6, "kv_usage": 0.4, "preemptions_per_s": 0.0, "ttft_mean": 0.2, "queue_mean": 0.01, "tpot_mean": 0.01,
+}  # fmt: skip
+SLOW = {"ttft_mean": 0.5, "tpot_mean": 0.02}
+
+
+@pytest.fixture
+def capture(tmp_path):
+    def made(name, counters, *, samples=None, others=None, **of_trace):
+        folder = RunFolder.create(
+            ExperimentConfig(
+                model="tiny", experiment_name=name, results_dir=str(tmp_path), served=True, python="python"
+            )
+        )
+        folder.traces.mkdir()
+        (folder.traces / "rank0.pt.trace.json.gz").write_bytes(gzip.compress(trace(0, 1, **of_trace)))
+        files.write_json(folder.worker, {"requests": []})
+        files.write_json(folder.recording, {"counters": {"before": counters}, "others_on_devices": others})
+        files.write_json(folder.gpu_info, {"cores": 8})
+        if samples:
+            rows = [(time.time_ns(), None, name, "1", value) for name, value in samples.items()]
+            table.write(pl.DataFrame(rows, schema=table.SCHEMA, orient="row"), folder.monitors, {})
+        return open_run(folder.path)
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("cause", "now", "words"),
+    [
+        ("prefix_cache", {"hit_rate": 0.1, "ttft_mean": 0.5}, "10%, before 60%"),
+        ("longer_prompts", {"prompt_length_mean": 2000.0, **SLOW}, "2,000, before 500"),
+        ("more_load", {"requests_per_s": 4.0, "running": 16.0, **SLOW}, "4.00, before 2.00"),
+        ("more_load", {"running": 16.0, **SLOW}, "16.00, before 8.00"),
+        ("more_load", {"output_length_mean": 300.0, **SLOW}, "300, before 100"),
+        ("kv_cache", {"kv_usage": 0.99, "waiting": 5.0, **SLOW}, "full"),
+        ("kv_cache", {"preemptions_per_s": 0.5, **SLOW}, "full"),
+        ("fewer_places", {"running": 4.0, "waiting": 6.0, "queue_mean": 2.0}, "4, before 8"),
+        ("none", {}, "Nothing is slower"),
+        ("none", {"requests_per_s": 2.2, "tpot_mean": 0.0105}, "Nothing is slower"),
+    ],
+)
+def test_causes_in_the_counters(capture, cause, now, words):
+    told = changed(capture("now", GOOD | now), capture("good", GOOD))
+    assert told["cause"] == cause
+    assert words in told["says"]
+    assert {row["what"] for row in told["evidence"]} >= {"running", "tpot_mean"}
+
+
+def test_a_longer_step_at_the_same_load_is_the_engine(capture):
+    told = changed(capture("now", GOOD | SLOW, mm_us=850), capture("good", GOOD, mm_us=400))
+    step = next(row for row in told["evidence"] if row["what"] == "a step of decode")
+    # from the begin of aten::mm to the end of aten::silu: 10 us later in both, 400 + 10 + 100 and 850 + 10 + 100
+    assert (step["before"], step["now"]) == (pytest.approx(510_000, rel=0.02), pytest.approx(960_000, rel=0.02))
+    assert told["cause"] in {"engine", "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("cause", "before", "now"),
+    [
+        ("device", {"samples": {"gpu.sm_clock": 1.98e9}}, {"samples": {"gpu.sm_clock": 1.2e9}}),
+        ("device", {"others": 0}, {"others": 1}),
+        # of 8 processors the server takes 2 (25 %) both times, all processes 30 % and then 70 %
+        (
+            "host",
+            {"samples": {"cpu.utilization": 30.0, "run.cpu": 200.0}},
+            {"samples": {"cpu.utilization": 70.0, "run.cpu": 200.0}},
+        ),
+    ],
+)
+def test_causes_in_the_samples(capture, cause, before, now):
+    told = changed(capture("now", GOOD | SLOW, mm_us=850, **now), capture("good", GOOD, mm_us=400, **before))
+    assert told["cause"] == cause
+
+
+def test_samples_explain_no_step_that_is_as_fast(capture):
+    told = changed(
+        capture("now", GOOD, samples={"gpu.sm_clock": 1.2e9}), capture("good", GOOD, samples={"gpu.sm_clock": 1.98e9})
+    )
+    assert told["cause"] == "none"
+
+
+def test_what_is_not_known_is_no_cause(capture):
+    assert changed(capture("now", {}), capture("good", GOOD))["cause"] == "unknown"
+    # a hit rate that is not counted is not zero
+    assert changed(capture("now", {"tpot_mean": 0.01}), capture("good", GOOD))["cause"] == "none"
+
+
+def test_the_best_hour_of_a_history(capture):
+    rows = [dict.fromkeys(SAMPLE) | GOOD | {"time_ns": 0, "seconds": 3600.0, "output_tokens_per_s": 9.0}]
+    hours = pl.DataFrame(rows, schema=SAMPLE)
+    told = changed(capture("now", GOOD | {"prompt_length_mean": 900.0, **SLOW}), None, history=hours)
+    assert (told["cause"], told["baseline"]) == ("longer_prompts", "the best hour of the history")
+    assert changed(capture("now", GOOD | SLOW), None, history=hours)["cause"] == "unknown"
+    with pytest.raises(AnalysisError, match="nothing to compare"):
+        changed(capture("now", GOOD), None)
+    with pytest.raises(AnalysisError, match="no hour"):
+        changed(capture("now", GOOD), None, history=hours.with_columns(seconds=60.0))

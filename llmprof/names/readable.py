@@ -184,3 +184,42 @@ def without_common_start(names: list[str], limit: int) -> list[str]:
 
 def _shared(one: str, other: str) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+_WORD: Final = re.compile(r"[A-Za-z_]\w*|\d+(?:\.\d+)?")
+_MOST_WORDS, _MOST_LETTERS = 3, 28
+
+
+def apart(names: pl.Series, labels: pl.Series) -> list[str]:
+    """Labels of names; where several names have one label, each has behind it the words in which it differs."""
+    groups: dict[str, list[str]] = {}
+    for name, label in zip(names, labels, strict=True):
+        groups.setdefault(label, []).append(name)
+    made = {name: label for label, group in groups.items() for name in group}
+    for label, group in groups.items():
+        if len(group) > 1:
+            made |= {name: f"{label} · {words}" for name, words in _differences(group).items() if words}
+    return [made[name] for name in names]
+
+
+def _differences(group: list[str]) -> dict[str, str]:
+    """The fewest words that tell names apart: at places where they differ, else those that not all have."""
+    words = {name: [word[:_MOST_LETTERS] for word in _WORD.findall(name)] for name in group}
+    if len({len(found) for found in words.values()}) > 1:
+        common = set.intersection(*(set(found) for found in words.values()))
+        rest = {
+            name: list(dict.fromkeys(word for word in found if word not in common)) for name, found in words.items()
+        }
+        return {name: " ".join(found[:_MOST_WORDS]) for name, found in rest.items()}
+    places: list[int] = []
+    for _ in range(_MOST_WORDS):
+        told = {tuple(found[place] for place in places) for found in words.values()}
+        if len(told) == len(group):
+            break
+        left = [place for place in range(len(words[group[0]])) if place not in places]
+        gains = {place: len({tuple(found[p] for p in (*places, place)) for found in words.values()}) for place in left}
+        best = max(left, key=lambda place: gains[place], default=-1)
+        if best < 0 or gains[best] == len(told):
+            break
+        places = sorted([*places, best])
+    return {name: " ".join(found[place] for place in places) for name, found in words.items()}

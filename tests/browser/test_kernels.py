@@ -160,3 +160,31 @@ def test_a_point_of_the_roofline_of_operators_picks_its_kernel(host):
     assert widget.kernel in set(trace.kernels["name"])
     shown.quiet()
     assert shown.faults() == []
+
+
+def test_columns_are_chosen_and_kept_and_the_first_one_stays(host):
+    widget = explore.kernels(sample("torch_tp1_eager"))
+    shown = host(widget, width=390, height=1200)
+    grid = shown.page.get_by_role("grid", name="Kernels")
+    grid.locator("tr[data-row] td").first.wait_for()
+    shown.quiet()
+    first = grid.locator("tr[data-row] td").first
+    before = first.bounding_box()
+    box = shown.page.locator(".lp-gridbox").first
+    assert before["width"] < 0.5 * box.bounding_box()["width"]  # there is room for others beside it
+    box.evaluate("el => el.scrollTo(400, 0)")
+    assert abs(first.bounding_box()["x"] - before["x"]) < 1
+    shown.shot("kernels_frozen_390")
+    shown.page.locator(".lp-menu summary").click()
+    shown.page.get_by_role("checkbox", name="over time").uncheck()
+    shown.page.get_by_role("checkbox", name="slack").uncheck()
+    shown.wait(lambda: widget.hidden_columns == ["series", "slack_ns"])
+    heads = grid.get_by_role("columnheader")
+    expect(heads.filter(has_text="slack")).to_have_count(0)
+    assert heads.count() == grid.locator("tr[data-row]").first.locator("td").count()
+    shown.shot("kernels_columns_390")
+    shown.page.keyboard.press("Escape")
+    expect(shown.page.get_by_role("checkbox", name="slack")).to_be_hidden()
+    assert shown.faults() == []
+    widget.hidden_columns = []
+    expect(heads.filter(has_text="slack")).to_have_count(1)

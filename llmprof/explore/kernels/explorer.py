@@ -22,6 +22,7 @@ from llmprof.metrics import explain
 from llmprof.metrics.data import Metrics
 from llmprof.names import kernels as kernel_names
 from llmprof.names import readable
+from llmprof.names.readable import apart
 from llmprof.text import shorten
 from llmprof.theory.bound import find_device
 from llmprof.trace import Trace
@@ -98,10 +99,15 @@ def arranged(frame: pl.DataFrame, view: View) -> pl.DataFrame:
     return kept.sort(key, descending=falling, nulls_last=True, maintain_order=True)
 
 
+_MOST_NAMES: Final = 3_000
+"""Rows up to which a name is told apart from those of all rows, beyond from those of the same block."""
+
+
 def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, Any]], Buffers]:
     """Some of the rows, and their sparklines as bytes (255 is the largest value of a row)."""
     rows = frame.slice(max(0, offset), max(0, count))
-    labels = dict(zip(rows["name"], short(rows["name"]), strict=True))
+    every = (frame if frame.height <= _MOST_NAMES else rows)["name"].unique(maintain_order=True)
+    labels = dict(zip(every, apart(every, short(every)), strict=True))
     texts = []
     for row in rows.iter_rows(named=True):
         cells: dict[str, Any] = {column: row[column] for column in NUMBERS if column in row}
@@ -452,6 +458,9 @@ class Kernels(Explorer):
 
     event = traitlets.Int(default_value=None, allow_none=True).tag(sync=True)
     """Row number of the picked launch in ``attribute(trace)``."""
+
+    hidden_columns = traitlets.List(traitlets.Unicode()).tag(sync=True)
+    """Names of the columns of the table that are not shown; the browser keeps what was chosen there."""
 
     has_metrics = traitlets.Bool(default_value=False).tag(sync=True)
     program = traitlets.Unicode(shlex.join(PROGRAM)).tag(sync=True)

@@ -19,6 +19,27 @@ const KERNEL_ANY = "\u0000any";
 
 /** @typedef {import("./messages").Messages["table"]["answers"]} Table */
 
+const KEPT = "llmprof.kernels.hidden_columns";
+
+/** Columns that were hidden before, in any widget of this browser; none where the page may keep nothing. */
+function keptColumns() {
+  try {
+    const kept = JSON.parse(localStorage.getItem(KEPT) ?? "[]");
+    return Array.isArray(kept) ? kept.filter((one) => typeof one === "string") : [];
+  } catch {
+    return [];
+  }
+}
+
+/** @param {string[]} names */
+function keepColumns(names) {
+  try {
+    localStorage.setItem(KEPT, JSON.stringify(names));
+  } catch {
+    // a page that may keep nothing: the choice holds in this widget
+  }
+}
+
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
 function render({ model, el }) {
   const note = h("div", { class: "lp-note", role: "status" });
@@ -68,6 +89,39 @@ function render({ model, el }) {
       Object.entries(model.get("of")).every(([name, value]) => row[name] === value),
   });
 
+  const named = kernelColumns(model.get("colours"), model.get("has_metrics")).slice(1);
+  const picker = h("fieldset", { class: "lp-picker" });
+  const menu = h("details", { class: "lp-menu" }, h("summary", { text: "Columns" }), picker);
+  const hidden = () => model.get("hidden_columns");
+  /** @param {import("../base/js/table.mjs").Column} column */
+  const columnBox = ({ name, title }) => {
+    const box = h("input", {
+      type: "checkbox",
+      value: name,
+      onchange: () => {
+        const rest = hidden().filter((one) => one !== name);
+        const now = box.checked ? rest : [...rest, name];
+        set({ hidden_columns: now });
+        keepColumns(now);
+      },
+    });
+    box.checked = !hidden().includes(name);
+    return h("label", { class: "lp-label" }, box, h("span", { text: title }));
+  };
+  const columnBoxes = () =>
+    fill(picker, menu.open ? [h("legend", { text: "Columns" }), named.map(columnBox)].flat() : []);
+  menu.addEventListener("toggle", columnBoxes);
+  const chooseColumns = () => {
+    grid.choose((name) => !hidden().includes(name));
+    for (const box of picker.querySelectorAll("input")) box.checked = !hidden().includes(box.value);
+  };
+  menu.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
+    event.stopPropagation();
+  });
+
   const search = searchField({
     label: "Search kernels",
     placeholder: "part of a name",
@@ -108,7 +162,7 @@ function render({ model, el }) {
     inWindow.checked = model.get("in_window");
     windowed.hidden = model.get("window") === null && !model.get("in_window");
     const made = offered.map((name) => narrow[name].el);
-    fill(filters, search.el, made, split.el, windowed);
+    fill(filters, search.el, made, split.el, windowed, menu);
   };
 
   const show = async () => {
@@ -294,6 +348,10 @@ function render({ model, el }) {
 
   fill(el, filters, note, grid.el, state.el, details);
   fillFilters({});
+  model.on("change:hidden_columns", chooseColumns);
+  const before = keptColumns();
+  if (!hidden().length && before.length) set({ hidden_columns: before });
+  chooseColumns();
   const order = () => grid.order(model.get("sort")); // at once: a second click on a head turns what the first asked for
   order();
   model.on("change:sort", order);

@@ -96,6 +96,7 @@ export type Traits = {
   colours: Record<string, any>;
   event: number | null;
   has_metrics: boolean;
+  hidden_columns: string[];
   in_window: boolean;
   kernel: string | null;
   layer: number | null;

@@ -110,28 +110,11 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
   const id = `lp-grid-${Math.random().toString(36).slice(2)}`;
   const state = { total: 0, blocks: new Map(), asked: new Set(), active: -1, sort: "" };
   const heads = new Map();
+  let shown = columns;
   const head = h("tr", { "aria-rowindex": "1" });
-  for (const column of columns) {
-    const turn = () => sorted(tableTurn(state.sort, column.name, column.number));
-    const inner =
-      column.sortable === false
-        ? h("span", { class: "lp-headtext", text: column.title })
-        : h("button", { type: "button", class: "lp-sort", text: column.title, title: column.tip, onclick: turn });
-    const th = h("th", { scope: "col", class: column.number ? "lp-number" : undefined }, inner);
-    heads.set(column.name, th);
-    head.append(th);
-  }
-  const widths = h(
-    "colgroup",
-    {},
-    columns.map((column) => {
-      const col = h("col");
-      col.style.width = `${column.width}px`;
-      return col;
-    }),
-  );
-  const above = h("tr", { "aria-hidden": "true", class: "lp-space" }, h("td", { colspan: columns.length }));
-  const below = h("tr", { "aria-hidden": "true", class: "lp-space" }, h("td", { colspan: columns.length }));
+  const widths = h("colgroup");
+  const above = h("tr", { "aria-hidden": "true", class: "lp-space" }, h("td"));
+  const below = h("tr", { "aria-hidden": "true", class: "lp-space" }, h("td"));
   const body = h("tbody");
   const grid = h(
     "table",
@@ -140,10 +123,42 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
     h("thead", {}, head),
     body,
   );
-  const least = columns.reduce((sum, column) => sum + column.width, 0);
-  grid.style.width = `max(100%, ${least}px)`;
   const el = h("div", { class: "lp-gridbox" }, grid);
   el.style.maxHeight = `${height}px`;
+  /** @param {Column} column */
+  const headOf = (column) => {
+    const turn = () => sorted(tableTurn(state.sort, column.name, column.number));
+    const inner =
+      column.sortable === false
+        ? h("span", { class: "lp-headtext", text: column.title })
+        : h("button", { type: "button", class: "lp-sort", text: column.title, title: column.tip, onclick: turn });
+    return h("th", { scope: "col", class: column.number ? "lp-number" : undefined }, inner);
+  };
+  const order = () => {
+    for (const [name, th] of heads) {
+      if (state.sort === name) th.setAttribute("aria-sort", "ascending");
+      else if (state.sort === `-${name}`) th.setAttribute("aria-sort", "descending");
+      else th.removeAttribute("aria-sort");
+    }
+  };
+  /** Heads and widths of the columns that are shown. The first one stays when the others scroll; it is narrow in a narrow box. */
+  const build = () => {
+    heads.clear();
+    for (const column of shown) heads.set(column.name, headOf(column));
+    head.replaceChildren(...heads.values());
+    const sizes = shown.map(({ width }, i) => (i ? `${width}px` : `min(${width}px, 45cqw)`));
+    widths.replaceChildren(
+      ...sizes.map((size) => {
+        const col = h("col");
+        col.style.width = size;
+        return col;
+      }),
+    );
+    for (const space of [above, below]) space.firstChild.setAttribute("colspan", shown.length);
+    grid.style.width = `max(100%, ${sizes.join(" + ")})`;
+    order();
+  };
+  build();
 
   /** @param {number} i */
   const rowAt = (i) => state.blocks.get(Math.floor(i / TABLE_BLOCK) * TABLE_BLOCK)?.[i % TABLE_BLOCK];
@@ -153,7 +168,7 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
     const props = { id: `${id}-${i}`, role: "row", "aria-rowindex": i + 2, "data-row": i };
     const tr = h("tr", { ...props, "aria-selected": String(Boolean(row && chosen(row))) });
     tr.classList.toggle("lp-active", i === state.active);
-    for (const column of columns) {
+    for (const column of shown) {
       const made = row ? column.cell(row) : "…";
       const td = h("td", { class: column.number ? "lp-number" : undefined });
       if (typeof made === "string") {
@@ -251,11 +266,16 @@ export function tableGrid({ label, columns, load, sorted, pick, chosen = () => f
     /** @param {string} sort */
     order(sort) {
       state.sort = sort;
-      for (const [name, th] of heads) {
-        if (sort === name) th.setAttribute("aria-sort", "ascending");
-        else if (sort === `-${name}`) th.setAttribute("aria-sort", "descending");
-        else th.removeAttribute("aria-sort");
-      }
+      order();
+    },
+    /**
+     * Show only some columns, and the first one.
+     * @param {(name: string) => boolean} wanted
+     */
+    choose(wanted) {
+      shown = columns.filter((column, i) => !i || wanted(column.name));
+      build();
+      paint();
     },
     /** Say that other rows are on their way: those on the screen are not yet what was asked for. */
     wait() {

@@ -35,7 +35,8 @@ def write_study(
     Parameters
     ----------
     frames : mapping of str to polars.DataFrame
-        ``points, pareto, slices, importance`` of a :class:`llmprof.trials.Study`, and ``why``, the bars from a step of
+        ``points, pareto, slices, importance`` of a :class:`llmprof.trials.Study`; ``rates``, if its objective is the
+        goodput; and ``why``, the bars from a step of
         the start to one of the best point, if both were recorded.
     folder : path
         Folder to write to.
@@ -89,6 +90,10 @@ def write_study(
             ("slices",),
         ),
     ]
+    if "rates" in frames:
+        words = "Rates in the order in which they were measured; without a rate: all requests at once."
+        table = _rates(frames["rates"])
+        sections.append(Section("rates", "At which rates does the SLO hold?", words, [table], ("rates",)))
     if why is not None:
         drawn.append(figure(why, WHY))
         words = "From a step of the start to a step of the best point, from one recording of each."
@@ -139,17 +144,36 @@ def in_words(points: pl.DataFrame) -> pl.DataFrame:
 
 
 def _text(name: str, value: float) -> str:
-    if name == "goodput" or name.endswith("_per_s"):
+    if name in {"goodput", "rate", "answered"} or name.endswith("_per_s"):
         return format_metric("output_tokens_per_s", value)
     return format_ns(value)
+
+
+def _rates(rates: pl.DataFrame) -> Table:
+    figures = rates.columns[1 : rates.columns.index("holds")]
+    words = rates.with_columns(
+        pl.Series(name, [None if one is None else _text(name, one) for one in rates[name]], dtype=pl.String)
+        for name in figures
+    ).with_columns(holds=_yes("holds"))
+    columns = (
+        Column("label", "point", "name"),
+        Column("rate", "requests a second"),
+        Column("answered", "answered a second"),
+        *(Column(name, name.replace("_", " ")) for name in figures[2:]),
+        Column("holds", "SLO holds"),
+        Column("run", "run", "name"),
+    )
+    return Table("rates", "A run folder for each", columns, words.select(one.key for one in columns))
+
+
+def _yes(column: str) -> pl.Expr:
+    return pl.col(column).replace_strict({True: "yes", False: "no"}, default=None, return_dtype=pl.String)
 
 
 def _table(points: pl.DataFrame, settings: Sequence[str]) -> Table:
     after = points.columns.index("error") + 1
     figures = points.columns[after : points.columns.index("holds")]
-    words = in_words(points).with_columns(
-        holds=pl.col("holds").replace_strict({True: "yes", False: "no"}, default=None, return_dtype=pl.String)
-    )
+    words = in_words(points).with_columns(holds=_yes("holds"))
     columns = (
         Column("point", "#", "number"),
         *(Column(name, name.rpartition(".")[2].replace("_", " ")) for name in settings),

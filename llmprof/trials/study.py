@@ -258,6 +258,25 @@ class Study:
         latency = next((one.figure.name for one in self.slo if one.figure.is_time), (known or ["wall_ns"])[0])
         return latency, self.objective.name if self.objective.more_is_better else "output_tokens_per_s"
 
+    @property
+    def rates(self) -> pl.DataFrame:
+        """Rates at which each point was measured for its goodput; empty with another objective.
+
+        Returns
+        -------
+        polars.DataFrame
+            ``label, rate`` (1/s; null: all requests at once), ``answered`` (1/s), a column for each figure of the SLO
+            (ns, or 1/s), ``holds, run``.
+        """
+        rows = [
+            {"label": self.words(point["values"]), **probe}
+            for point in self.state["points"]
+            for probe in point.get("probes") or ()
+        ]
+        numbers = dict.fromkeys(("rate", "answered", *(one.figure.name for one in self.slo)), pl.Float64)
+        ends = {"holds": pl.Boolean, "run": pl.String}
+        return pl.DataFrame(rows, schema={"label": pl.String, **numbers, **ends}, orient="row")
+
     @functools.cached_property
     def importance(self) -> pl.DataFrame:
         """Importance of each setting (``setting, share``) by Optuna's PED-ANOVA, empty for few points."""
@@ -333,6 +352,8 @@ class Study:
 
         trial = self.confirmation
         frames = {"points": self.points, "pareto": self.pareto, "slices": self.slices, "importance": self.importance}
+        if (rates := self.rates).height:
+            frames["rates"] = rates
         if (why := self._why) is not None:
             frames["why"] = why
         return write_study(

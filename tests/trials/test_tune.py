@@ -21,6 +21,7 @@ from llmprof.launch import ConfigManager, ExperimentConfig
 from llmprof.launch.run import passes
 from llmprof.trials import bounds, capacity, objectives, search, tuning
 from tests.launch.vllm_stand_in import StandInVllm
+from tests.samples import sample
 
 pytest.importorskip("optuna")
 
@@ -488,6 +489,30 @@ def test_a_bisection_by_hand(monkeypatch, tmp_path, held, rates, rate):
     found = trials.goodput(made, "ttft_p99<=1s", folder=tmp_path, most_probes=len(held))
     assert asked == pytest.approx(rates, rel=0.01)
     assert found.rate == pytest.approx(rate, rel=0.01)
+
+
+@pytest.mark.slow
+def test_a_search_of_the_goodput_has_all_rates_on_its_page(machine, monkeypatch):
+    made = served(machine, monkeypatch, token_s=0.01)
+    study = llmprof.tune(
+        made, objective="goodput", slo="tpot_p95<=500ms", search="none", folder=machine.folder / "study", budget="10m"
+    )
+    assert study.best["metrics"]["goodput"] == study.rates["answered"][0]
+    assert study.rates.height == 1
+    assert (study.folder / study.best["run"] / "worker.json").is_file()
+    assert "At which rates" in study.report().index.read_text()
+    assert study.keep == {}
+
+
+def test_findings_rank_what_is_tried_first(machine):
+    run = launch.Run(launch.RunFolder.create(config(machine)), config(machine))
+    run.__dict__["trace"] = trace = sample("torch_tp4_eager_nccl")
+    first = tuning.ranking(run, {"eager": [True, False], "engine_args.max_num_seqs": [4]}, objectives.figure("tpot_ns"))
+    (row,) = llmprof.analyze.what_if(trace, "no-host-delay").to_dicts()
+    assert first == [
+        {"remedy": "graphs", "values": {"eager": False}, "gain": pytest.approx(row["gain_ns"] / row["recorded_ns"])}
+    ]
+    assert tuning.ranking(run, {"eager": [True]}, objectives.figure("tpot_ns")) == []
 
 
 def test_a_load_with_given_times_has_no_goodput(tmp_path):

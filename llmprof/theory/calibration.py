@@ -194,7 +194,8 @@ class Calibration:
     def operator_s(self, machine: Machine, operator: Operator, *, prefill: bool) -> float:
         """Predicted device time of an operator in one layer (s)."""
         v = self.values
-        group = _GROUPS.get(operator.stage, "elementwise")
+        gate = operator.component == "attention_gate"  # of the stage of attention, and no attention
+        group = "elementwise" if gate else _GROUPS.get(operator.stage, "elementwise")
         rate, bandwidth = machine.rate(operator.math) if operator.flops else 1.0, machine.bandwidth
         moved = operator.input_bytes + operator.output_bytes + operator.kv_write_bytes
         if group == "collective":
@@ -216,7 +217,7 @@ class Calibration:
             compute = operator.flops / rate / v["prefill_attention_flops"]
         else:
             memory, compute = crossing / v[f"{group}_memory"], operator.flops / rate / v[f"{group}_flops"]
-        launches = operator.kernels if operator.stage == "router" else 1
+        launches = operator.kernels if operator.stage in {"router", "in_proj"} else 1
         return launches * v[f"{group}_fixed_us"] * 1e-6 + _soft_max(compute, memory, v["corner"])
 
     def stage_s(self, machine: Machine, step_operators: Iterable[Operator], *, prefill: bool) -> dict[str, float]:
@@ -452,7 +453,7 @@ def calibrated(device: str | Device) -> Calibration:
     if not file.is_file():
         raise LlmprofError(
             f"there is no calibration of {name}",
-            expected="H200",
+            expected="H100 SXM or H200",
             hint="fit one: llmprof experiment calibrate, or theory.calibrate(observations, device)",
         )
     return _parsed(json.loads(file.read_text(encoding="utf-8")), file.name)

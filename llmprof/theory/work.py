@@ -34,7 +34,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from llmprof.theory.plan import BYTES, Batch, Plan, Requests
 from llmprof.theory.shapes import Attention, Extra, FeedForward, Layer, Recurrent, Shape
@@ -99,6 +99,10 @@ def distinct_experts(experts: int, active: int, tokens: float) -> float:
     """Expected number of different experts, if ``tokens`` tokens each choose ``active`` of ``experts`` at random."""
     missed: float = (1 - active / experts) ** tokens
     return experts * (1 - missed)
+
+
+_IN_PROJECTIONS: Final = {"gated_delta_net": 2, "kda": 6}
+"""Products that vLLM 0.26 makes one after the other: (q, k, v, z), (b, a); q, k, v, b and two of low rank."""
 
 
 class _Step:
@@ -208,7 +212,8 @@ class _Step:
         plan, act, t = self.plan, self.act, self.tokens
         inner, channels = r.inner / plan.tp, r.channels / plan.tp
         begun = sum(part.count for part in self.batch if part.context > part.query)
-        yield self._linear("in_proj", self.shape.hidden, r.projected / plan.tp)
+        count = _IN_PROJECTIONS.get(r.kind, 1)
+        yield replace(self._linear("in_proj", self.shape.hidden, r.projected / plan.tp), kernels=count)
         if r.taps > 1:
             kept = channels * (r.taps - 1) * act
             yield self._moving(
@@ -221,7 +226,8 @@ class _Step:
             )
         if r.inside:
             inputs = r.inside / (r.heads * r.key_dim)  # of matrices from the size of a head to all heads
-            yield self._linear("inner_proj", inputs, r.inside / inputs / plan.tp, stage="in_proj")
+            inside = self._linear("inner_proj", inputs, r.inside / inputs / plan.tp, stage="in_proj")
+            yield replace(inside, kernels=2)
         if r.state:
             state = r.state / plan.tp * BYTES[r.state_format or plan.activations]
             yield self._moving(

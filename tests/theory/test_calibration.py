@@ -20,7 +20,7 @@ from llmprof.theory import (
 from llmprof.theory.calibration import PRIORS, covered, read_calibration
 from llmprof.theory.plan import decode, prefill
 from llmprof.theory.profiler import machine_for
-from llmprof.theory.work import Operator
+from llmprof.theory.work import Operator, operators
 
 START = Calibration("H200", {name: value for name, (value, _) in PRIORS.items()})
 H200 = hardware.device("H200")
@@ -42,6 +42,19 @@ def test_time_of_a_projection_is_its_fixed_cost_and_the_soft_larger_of_its_parts
     assert flat.operator_s(machine, one, prefill=False) == pytest.approx(3e-6 + 1e-3)
     both = Operator("o_proj", "o_proj", weight_bytes=2.4e9, flops=1e-3 * 989.5e12 * flat.values["linear_flops"])
     assert flat.operator_s(machine, both, prefill=False) == pytest.approx(3e-6 + 1e-3 * 2 ** (1 / 4))
+
+
+def test_what_an_engine_launches_more_than_once_or_not_as_attention():
+    machine = machine_for(shape("Qwen2.5-7B"), H200, Plan())
+    flat = Calibration("H200", START.values | {"linear_fixed_us": 3.0, "elementwise_fixed_us": 2.0})
+    # two products have two fixed costs: gated delta nets multiply with q, k, v, z, and then with b and a
+    assert flat.operator_s(machine, Operator("in_proj", "in_proj", kernels=2), prefill=False) == pytest.approx(6e-6)
+    # the gate on the result of an attention is of its stage, but costs an elementwise kernel
+    assert flat.operator_s(machine, Operator("attention_gate", "attention"), prefill=False) == pytest.approx(2e-6)
+    step = operators(shape("Qwen3-Next-80B-A3B"), decode(1, 100), Plan())
+    assert {one.kernels for one in step if one.stage == "in_proj"} == {2}
+    assert sorted(one.kernels for one in operators(shape("Kimi-Linear-48B-A3B"), decode(1, 100), Plan())
+                  if one.stage == "in_proj" and one.layers > 1) == [2, 6]  # fmt: skip
 
 
 def test_a_fit_finds_the_machine_that_made_the_times():

@@ -131,7 +131,7 @@ def run_points(
             rows.append({
                 "tp": one.tensor_parallel_size, "pp": one.pipeline_parallel_size, "prompt": one.input_tokens,
                 "batch": one.batch_size, "out": tokens, "rep": rep, "prefill_s": _s(first),
-                "decode_step_s": _s(requests["tpot_ns"].median()), "tpot_s": _s(requests["tpot_ns"].median()),
+                "decode_step_s": _s(decode_step(requests, tokens)), "tpot_s": _s(requests["tpot_ns"].median()),
                 "ttft_s": _s(requests["ttft_ns"].median()), "wall_s": _s(requests["e2e_ns"].max()),
                 "peak_bytes": max(peaks.values(), default=None),
             })  # fmt: skip
@@ -150,6 +150,34 @@ def run_points(
     document |= {"left_out": left_out, "gpu": devices[0] if devices else None}
     files.write_json(Path(folder) / "points.json", document)
     return read_points(Path(folder) / "points.json")
+
+
+_APART_NS: Final = 100_000
+"""Least time between two steps of an engine: requests of one step get their first tokens together."""
+_LEAST_STEPS: Final = 8
+_SHORTER: Final = 0.9
+
+
+def decode_step(requests: pl.DataFrame, tokens: int) -> float | None:
+    """Time (ns) of a step that decodes all requests of a batch; None if there were too few such steps.
+
+    While the prompts of later requests are read, which takes several steps, the first ones decode already: their time
+    per token holds these steps. So the time counts from the last first token to the first last token. In it are as many
+    steps as a request decodes, less those in which another one got its first token. A step shorter than a token of the
+    last request, which decodes beside as many or fewer, shows that prompts took steps that gave no first token. Without
+    the times of requests it is the median time per token.
+    """
+    times = requests.select(
+        first=pl.col("start_epoch_ns") + pl.col("ttft_ns"), last=pl.col("start_epoch_ns") + pl.col("e2e_ns")
+    ).drop_nulls()
+    if times.height < requests.height:
+        return requests["tpot_ns"].median()  # type: ignore[return-value]
+    late = int((times["first"].sort().diff() > _APART_NS).sum())
+    steps = tokens - 1 - late
+    if steps < max(min(_LEAST_STEPS, tokens // 2), 1):
+        return None
+    step = float(times.select(pl.col("last").min() - pl.col("first").max()).item()) / steps
+    return step if step > _SHORTER * requests["tpot_ns"].min() else None
 
 
 def _s(value: Any) -> float | None:

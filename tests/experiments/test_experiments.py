@@ -22,6 +22,7 @@ from llmprof.experiments.scaling import (
     LENGTHS,
     OUTPUTS,
     communication_share,
+    decode_step,
     device_of,
     fitting,
     grades_of,
@@ -396,6 +397,37 @@ def test_a_reduced_sequence_length_and_parallelism(engine_python, tmp_path):
     assert points.select("tp", "prompt").rows() == [(1, 16), (1, 32), (2, 16), (2, 32)]
     assert parallelism(points).height == 4
     assert sequence_length(points).height == 4
+
+
+def times(*requests: tuple[int, int, int]) -> pl.DataFrame:
+    """Requests of 21 tokens by start, time to the first and to the last token, ms."""
+    frame = pl.DataFrame(requests, schema=["start_epoch_ns", "ttft_ns", "e2e_ns"], orient="row") * 1_000_000
+    return frame.with_columns(tpot_ns=(pl.col("e2e_ns") - pl.col("ttft_ns")) // 20)
+
+
+class TestDecodeStep:
+    """A step in which all requests decode, also where some began while prompts of others were read."""
+
+    def test_requests_that_begin_together_decode_in_all_steps(self):
+        assert decode_step(times((0, 50, 250), (1, 49, 249)), 21) == 10e6
+
+    def test_steps_with_prompts_of_others_do_not_count(self):
+        # prompts are read in three steps of 100 ms; then 18 steps of 10 ms hold all requests, and the last ones fewer
+        batch = times((0, 100, 480), (0, 200, 488), (0, 300, 495))
+        assert decode_step(batch, 21) == 10e6
+
+    def test_too_few_steps_of_the_whole_batch_are_unknown(self):
+        staggered = times(*((0, 100 * k, 100 * k + 1500) for k in range(1, 13)))
+        assert decode_step(staggered, 21) is None
+        assert decode_step(times((0, 100, 100)), 1) is None
+
+    def test_prompts_of_several_steps_each_leave_the_step_unknown(self):
+        # the second prompt took ten steps of 100 ms, in each of which the first request decoded
+        assert decode_step(times((0, 100, 1200), (0, 1100, 1300)), 21) is None
+
+    def test_without_times_of_requests_it_is_the_time_per_token(self):
+        batch = times((0, 50, 250)).with_columns(start_epoch_ns=pl.lit(None, dtype=pl.Int64))
+        assert decode_step(batch, 21) == 10e6
 
 
 class TestCalibration:

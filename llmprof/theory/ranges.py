@@ -200,9 +200,9 @@ def read_steps(path: str | Path) -> pl.DataFrame:
 def measured_steps(device: str | Device) -> pl.DataFrame:
     """Measured decode steps and prefills of vLLM that come with the package, with the columns of :func:`read_steps`.
 
-    They were measured on an H200: six models with random weights in bf16, vLLM 0.26.0 with CUDA graphs, twelve
-    combinations of batch size and prompt length for each model, two or three repeats. Random weights distribute tokens
-    about evenly over the experts of a mixture.
+    They were measured with random weights in bf16 and vLLM 0.26.0 with CUDA graphs, two or three repeats: on an H200
+    six models with twelve combinations of batch size and prompt length each, on an H100 two with twelve and eight.
+    Random weights distribute tokens about evenly over the experts of a mixture.
 
     Raises
     ------
@@ -217,7 +217,7 @@ def measured_steps(device: str | Device) -> pl.DataFrame:
     name = find_device(device).name
     file = resources.files("llmprof.theory").joinpath("calibrations", f"{name.lower().replace(' ', '_')}_steps.csv")
     if not file.is_file():
-        raise LlmprofError(f"there are no measured steps of {name}", expected="H200")
+        raise LlmprofError(f"there are no measured steps of {name}", expected="H100 SXM or H200")
     return pl.read_csv(file.read_bytes(), schema=MEASURED_SCHEMA)
 
 

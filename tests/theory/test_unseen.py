@@ -9,6 +9,10 @@ import polars as pl
 import pytest
 
 from llmprof import theory
+from llmprof.theory import Observation, Plan, shape
+from llmprof.theory.calibration import covered
+from llmprof.theory.catalog import config_of
+from llmprof.theory.plan import decode
 from llmprof.theory.ranges import observations, read_steps
 
 FILES = sorted(Path(__file__).with_name("unseen").glob("*.json"))
@@ -33,6 +37,42 @@ def test_prefills_of_unseen_models(predictions):
     assert len(errors) == 13  # prompts that the engine read in several steps measure no prefill
     assert errors.median() < 0.04
     assert (errors < 0.25).sum() == 12
+
+
+@pytest.fixture(scope="module")
+def hybrids() -> pl.DataFrame:
+    """Decode steps of two hybrids on one H100, beside the efficiencies of an H200 with the H100's peaks."""
+    steps = pl.read_csv(Path(__file__).with_name("unseen") / "hybrids_h100.csv")
+    next_ = config_of("Qwen3-Next-80B-A3B") | {"num_experts": 128}
+    shapes = {"Falcon-H1-7B-Base": shape("Falcon-H1-7B-Base"), "Qwen3-Next-128e": shape(next_)}
+    found = [
+        Observation(shapes[row["model"]], Plan(), decode(row["batch"], row["prompt"] + row["out"] / 2), "decode",
+                    row["decode_step_s"])
+        for row in steps.iter_rows(named=True)
+    ]  # fmt: skip
+    return theory.calibrated("H200").predict(found, "H100 SXM").with_columns(model=steps["model"])
+
+
+def test_decode_steps_of_unseen_hybrids(hybrids):
+    assert (hybrids["measured_s"] > hybrids["bound_s"]).all()
+    errors = hybrids["error"].abs()
+    assert (errors.len(), errors.median() < 0.04) == (16, True)
+    for model, median, worst in (("Qwen3-Next-128e", 0.02, 0.06), ("Falcon-H1-7B-Base", 0.12, 0.23)):
+        of_model = hybrids.filter(model=model)["error"].abs()
+        assert of_model.median() < median
+        assert of_model.max() < worst
+
+
+def test_the_calibration_of_an_h100_covers_two_dense_models_and_predicts_one_from_the_other():
+    steps = observations(theory.measured_steps("H100 SXM"))
+    packaged = theory.calibrated("H100 SXM")
+    assert packaged.covers == covered(steps)
+    assert packaged.predict(steps).filter(kind="decode")["error"].abs().max() < 0.05
+    seen = [one for one in steps if one.shape.name == "Qwen2.5-7B"]
+    others = [one for one in steps if one.shape.name != "Qwen2.5-7B" and one.kind == "decode"]
+    fit = theory.calibrate(seen, "H100 SXM", start=theory.calibrated("H200"))
+    assert (len(seen), len(others)) == (19, 8)
+    assert fit.predict(others)["error"].abs().max() < 0.09
 
 
 def test_no_measured_step_is_faster_than_its_bound(predictions):

@@ -271,20 +271,7 @@ def synthetic_npu(variant: str, folder: Path) -> Path:
 def synthetic_ranks(folder: Path) -> Path:
     """Make a synthetic run of 32 ranks on four hosts, of which ``host2`` is slow from step 8 on; nothing was measured.
 
-    Parameters
-    ----------
-    folder : pathlib.Path
-        New folder for the files, one for each rank; ``sample_traces/ranks_synthetic.py`` says what they hold.
-
-    Returns
-    -------
-    pathlib.Path
-        The folder, which :func:`llmprof.read` and :func:`llmprof.convert` can read.
-
-    Raises
-    ------
-    LlmprofError
-        There is no folder of samples, or the folder cannot be written.
+    The new folder has a file for each rank; ``sample_traces/ranks_synthetic.py`` says what they hold.
     """
     return _generated("ranks_synthetic.py", folder)
 

@@ -24,15 +24,10 @@ def end_waits() -> None:
 
 @contextlib.contextmanager
 def noticed() -> Iterator[Callable[[], bool]]:
-    """Tell whether a signal has interrupted a block, as opposed to code in it that raises ``KeyboardInterrupt`` itself.
+    """Yield a function that tells whether a signal came since, as opposed to code that raises ``KeyboardInterrupt``.
 
     Python writes the number of each signal that arrives to a file descriptor. A handler would displace that of Polars,
     by which an interrupt stops a query.
-
-    Yields
-    ------
-    callable
-        Function that returns whether SIGINT or SIGTERM has arrived since the block began.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # Python raises what a signal causes in the main thread only

@@ -77,22 +77,9 @@ def _said(how: Callable[[object], str], value: object) -> str:
 
 @cache
 def load(group: str) -> tuple[Plugin, ...]:
-    """Objects that installed packages add under one group of entry points; loaded once per process.
+    """Objects that installed packages add under one group of entry points, by name; loaded once per process.
 
-    Parameters
-    ----------
-    group : str
-        :data:`READERS`, :data:`ANALYSES`, :data:`KERNEL_NAMES` or :data:`OPERATORS`.
-
-    Returns
-    -------
-    tuple of Plugin
-        The plug-ins in the order of their names.
-
-    Warns
-    -----
-    PluginWarning
-        A plug-in cannot be loaded; it is left out.
+    A warning names a plug-in that cannot be loaded; it is left out.
     """
     plugins = []
     points = importlib.metadata.entry_points(group=group)
@@ -109,19 +96,9 @@ def load(group: str) -> tuple[Plugin, ...]:
 
 
 def records(group: str, kind: type[T]) -> list[tuple[Plugin, T]]:
-    """The records of one type that plug-ins add; a warning names other objects.
+    """The records of one type that plug-ins add, each with its plug-in; a warning names other objects.
 
-    Parameters
-    ----------
-    group : str
-        Group of entry points.
-    kind : type
-        Type of the records; an entry point refers to one record, or to a list or tuple of records.
-
-    Returns
-    -------
-    list of (Plugin, record)
-        The records in the order of :func:`load`.
+    An entry point refers to one record, or to a list or tuple of records.
     """
     taken: list[tuple[Plugin, T]] = []
     for plugin in load(group):
@@ -172,26 +149,7 @@ def listed(places: Iterable[T | Place], kind: type[T]) -> tuple[T, ...]:
 
 
 def added(group: str, kind: type[T], known: Iterable[T], name: Callable[[T], str], what: str) -> list[tuple[Plugin, T]]:
-    """The records that plug-ins add, without those whose name is already taken.
-
-    Parameters
-    ----------
-    group : str
-        Group of entry points.
-    kind : type
-        Type of the records.
-    known : iterable
-        Records of llmprof itself.
-    name : callable
-        Function that returns the name of a record.
-    what : str
-        Noun for the warning that says what the name is a name of, such as ``format``.
-
-    Returns
-    -------
-    list of (Plugin, record)
-        Records with a new name.
-    """
+    """The records that plug-ins add; a warning names those whose name (a ``what``) is already taken."""
     owners = {name(record): "llmprof" for record in known}
     out: list[tuple[Plugin, T]] = []
     for plugin, record in records(group, kind):

@@ -47,7 +47,11 @@ class Table:
         return {c.name: c.dtype for c in self.columns}
 
     def empty(self) -> pl.DataFrame:
-        """Frame of this table without rows."""
+        """Frame of a table without rows.
+
+        >>> empty("copies").height
+        0
+        """
         return pl.DataFrame(schema=self.schema)
 
 
@@ -333,23 +337,6 @@ TABLES: dict[str, Table] = {
 def empty(table: str) -> pl.DataFrame:
     """Frame of a table without rows.
 
-    Parameters
-    ----------
-    table : str
-        Name of a table of the schema.
-
-    Returns
-    -------
-    polars.DataFrame
-        The table's columns, without rows.
-
-    Raises
-    ------
-    SchemaError
-        The schema has no such table.
-
-    Examples
-    --------
     >>> empty("copies").height
     0
     """
@@ -360,24 +347,7 @@ def empty(table: str) -> pl.DataFrame:
 def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
     """Bring a frame into the columns of a table, in order and with its types; the rows stay as they are.
 
-    Columns that are missing become null.
-
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Any subset of the table's nullable columns and all of its others.
-    table : Table
-        A table.
-
-    Returns
-    -------
-    polars.DataFrame
-        The table's columns.
-
-    Raises
-    ------
-    SchemaError
-        A column that may not be null is missing or holds nulls, or a type does not cast.
+    Columns that are missing become null; one that may not be null, or a type that does not cast, raises an error.
     """
     exprs = []
     for column in table.columns:
@@ -398,27 +368,10 @@ def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
 
 @checked
 def conform(frame: pl.DataFrame, table: str, columns: Collection[str] | None = None) -> pl.DataFrame:
-    """Bring a frame into the form of a table: columns in order, types cast, missing ones null.
+    """Bring a frame into the form of a table: columns in order, types cast, missing ones null, sorted by rank and time.
 
-    Parameters
-    ----------
-    frame : polars.DataFrame
-        Any subset of the table's nullable columns, all of its others, and vendor columns with a prefix.
-    table : str
-        Name of a table of the schema.
-    columns : collection of str, optional
-        The nullable columns to keep, if not all; columns that may not be null are always kept.
-
-    Returns
-    -------
-    polars.DataFrame
-        The table's columns in order, then vendor columns, sorted by rank and time.
-
-    Raises
-    ------
-    SchemaError
-        The schema has no such table, a column that may not be null is missing or holds nulls, a column is unknown, or
-        a type does not cast.
+    Vendor columns with a prefix stay, after the table's own. Of the nullable columns only those in ``columns`` are
+    kept, if it is given. What is unknown, does not cast or may not be null raises an error.
     """
     spec = _spec(table)
     known = spec.schema
@@ -457,25 +410,13 @@ def _spec(table: str) -> Table:
 
 @checked
 def describe(tables: Mapping[str, Table] = TABLES) -> pl.DataFrame:
-    """Schema as a frame, for the documentation and for notebooks.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``table, column, dtype, unit, nullable, meaning``.
-    """
+    """Schema as a frame: ``table, column, dtype, unit, nullable, meaning``."""
     rows = [(t.name, c.name, str(c.dtype), c.unit, c.nullable, c.meaning) for t in tables.values() for c in t.columns]
     return pl.DataFrame(rows, schema=["table", "column", "dtype", "unit", "nullable", "meaning"], orient="row")
 
 
 def markdown() -> str:
-    """Schema as a page of documentation, which is the content of ``docs/schema.md``.
-
-    Returns
-    -------
-    str
-        Markdown: a section and a table for each table of the schema.
-    """
+    """Content of ``docs/schema.md``: a section and a table for each table of the schema."""
     parts = [
         "# Tables of a trace",
         "Made from `llmprof.schema` by `python -c 'from llmprof import schema; print(schema.markdown(), end=\"\")'`. "

@@ -19,7 +19,8 @@ import llmprof
 from llmprof import analyze
 from llmprof.analyze.catalog import views
 from llmprof.cli import analyze as cli_analyze
-from llmprof.cli import main, make, output
+from llmprof.cli import main, output
+from llmprof.cli.output import key_value
 from llmprof.errors import LlmprofError, TraceWarning
 from tests.readers.traces import kernel, text_of
 from tests.report.builders import HOSTILE, build
@@ -395,12 +396,12 @@ class TestNotebook:
         ],
     )  # fmt: skip
     def test_parameters(self, item, value):
-        assert make.parameter(item) == ("k", value)
+        assert key_value(item, "-p") == ("k", value)
 
     @pytest.mark.parametrize("item", ["k", "=v", ""])
     def test_parameters_without_a_value(self, item):
         with pytest.raises(LlmprofError, match="has no value"):
-            make.parameter(item)
+            key_value(item, "-p")
 
 
 class TestDemo:

@@ -13,6 +13,7 @@ from typing import Any
 
 from llmprof.errors import ConfigError, listed
 from llmprof.launch import ExperimentConfig
+from llmprof.launch.config.options import plain_value
 
 PRESETS: dict[str, dict[str, list[Any]]] = {
     "quick": {"batch_size": [1, 2, 4, 8], "max_tokens": [50, 100]},
@@ -77,17 +78,7 @@ def _values(text: str) -> list[Any]:
     try:
         return list(json.loads(f"[{text}]"))
     except ValueError:
-        return [_value(item.strip()) for item in text.split(",") if item.strip()]
-
-
-def _value(item: str) -> Any:
-    constants = {"True": True, "False": False, "None": None}
-    if item in constants:
-        return constants[item]
-    try:
-        return json.loads(item)
-    except ValueError:
-        return item
+        return [plain_value(item.strip()) for item in text.split(",") if item.strip()]
 
 
 def preset(name: str, *, devices: int = 0) -> dict[str, list[Any]]:
@@ -117,11 +108,7 @@ def preset(name: str, *, devices: int = 0) -> dict[str, list[Any]]:
 def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     """Points of the grid: every combination of the values; the last parameter changes fastest.
 
-    Raises
-    ------
-    ConfigError
-        A parameter is not known or has no list of values, a value comes twice, or there are more than
-        :data:`MOST_POINTS` points; they are counted before any is made.
+    They are counted before any is made, and refused if there are more than :data:`MOST_POINTS`.
     """
     fields = [field.name for field in dataclasses.fields(ExperimentConfig) if field.name not in _NOT_SWEPT]
     for name, values in parameters.items():
@@ -175,11 +162,5 @@ def point_name(name: str, values: Mapping[str, Any]) -> str:
 
 
 def configs(config: ExperimentConfig, parameters: Mapping[str, Sequence[Any]]) -> list[ExperimentConfig]:
-    """Configuration of each point.
-
-    Raises
-    ------
-    ConfigError
-        A parameter is not known, or a value is not valid in this configuration.
-    """
+    """Configuration of each point."""
     return [apply(config, values) for values in points(parameters)]

@@ -482,6 +482,8 @@ def _analyze(sub: argparse.ArgumentParser) -> None:
 
 
 def _diff(sub: argparse.ArgumentParser) -> None:
+    from llmprof.cli.output import share
+
     sub.add_argument("a", metavar="A", help="reference: file, folder or sample:NAME")
     sub.add_argument("b", metavar="B", help="trace that is compared with the reference")
     sub.add_argument(
@@ -490,7 +492,7 @@ def _diff(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--chart", type=Path, metavar="FILE", help="draw the comparison into a .png, .svg or .html file")
     sub.add_argument(
         "--fail-over",
-        type=_share,
+        type=share,
         metavar="SHARE",
         help="end with exit code 1 if a step of B takes longer by more than this (3%% or 0.03) and beyond the noise",
     )
@@ -515,18 +517,6 @@ def _what_if(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("path", metavar="PATH", help="file, folder with a file for each rank, run folder, or sample:NAME")
     sub.add_argument("changes", nargs="*", metavar="CHANGE", help="what would be changed")
     _output(sub)
-
-
-def _share(text: str) -> float:
-    """A share as ``3%`` or ``0.03``."""
-    number = text.strip()
-    try:
-        value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write 3% or 0.03")
-    return value
 
 
 def _export(sub: argparse.ArgumentParser) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import secrets
 import shlex
@@ -26,7 +25,7 @@ from llmprof.analyze.findings.facts import where_the_time_went
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.cli.analyze import findings_text
 from llmprof.cli.hardware import is_profile, open_profile, report_of_profile
-from llmprof.cli.output import SAMPLE, Terminal, on_workers, open_trace, places, to_json, wrapped
+from llmprof.cli.output import SAMPLE, Terminal, key_value, on_workers, open_trace, places, to_json, wrapped
 from llmprof.errors import LaunchError, LlmprofError, NotCapturedError
 from llmprof.launch.run import process
 from llmprof.progress import Progress
@@ -123,7 +122,7 @@ def notebook(args: Namespace, terminal: Terminal) -> str:
 
     if args.over:
         return _notebooks(args, terminal)
-    given = dict(parameter(item) for item in args.parameter or [])
+    given = dict(key_value(item, "-p") for item in args.parameter or [])
     path = tutorials.run_notebook(
         args.name, args.output, parameters=given, progress=_cells(terminal), overwrite=args.force
     )
@@ -136,7 +135,7 @@ def _notebooks(args: Namespace, terminal: Terminal) -> str:
 
     if args.output.endswith(".ipynb") and not Path(args.output).is_dir():
         raise LlmprofError("--over writes several notebooks, and -o names one file", expected="-o FOLDER")
-    given = dict(parameter(item) for item in args.parameter or [])
+    given = dict(key_value(item, "-p") for item in args.parameter or [])
     done = batch.notebooks_over(
         args.over, args.name, args.output, parameters=given, progress=terminal.progress, overwrite=args.force
     )
@@ -152,20 +151,6 @@ def _cells(terminal: Terminal) -> Progress | None:
     if tell is None:
         return None
     return lambda name, done, cells: tell(f"running {name}", done, cells)
-
-
-def parameter(item: str) -> tuple[str, Any]:
-    """Split ``key=value``; a value that is JSON or a Python constant is converted, any other stays text."""
-    key, equals, value = item.partition("=")
-    if not key or not equals:
-        raise LlmprofError(f"the parameter {item!r} has no value", expected="-p name=value")
-    constants = {"True": True, "False": False, "None": None}
-    if value in constants:
-        return key, constants[value]
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
 
 
 _OPENING: Final = ("info", "findings", "report", "explore")

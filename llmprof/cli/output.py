@@ -5,7 +5,7 @@ import math
 import os
 import re
 import textwrap
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from typing import Any, Final
 import polars as pl
 
 from llmprof import bundled, text
-from llmprof.errors import LlmprofError
+from llmprof.errors import ConfigError, LlmprofError
 from llmprof.progress import Progress
 from llmprof.readers import read
 from llmprof.readers.common.helpers import processes
@@ -53,6 +53,28 @@ class Failing(str):
     """Output of a command that ends with exit code 1, such as a comparison beyond its limit."""
 
     __slots__ = ()
+
+
+def share(words: str) -> float:
+    """A share as ``3%`` or ``0.03``."""
+    number = words.strip()
+    try:
+        value = float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise ArgumentTypeError(f"{words!r} is not a share; write 3% or 0.03")
+    return value
+
+
+def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
+    """Split ``key=value``; a value that is JSON or a Python constant is converted, unless it is to stay text."""
+    from llmprof.launch.config.options import plain_value
+
+    key, equals, value = item.lstrip("-").partition("=")
+    if not key or not equals:
+        raise ConfigError(f"{flag} {item!r} has no value", expected=f"{flag} KEY=VALUE")
+    return key, value if text else plain_value(value)
 
 
 def to_json(value: object) -> str:

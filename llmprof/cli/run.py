@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import fnmatch
-import json
 import shlex
 import typing
 from argparse import Namespace
@@ -16,19 +15,13 @@ import polars as pl
 
 from llmprof import text
 from llmprof.cli.analyze import findings_text
-from llmprof.cli.output import Failing, Terminal, to_json, wrapped
+from llmprof.cli.output import Failing, Terminal, key_value, share, to_json, wrapped
 from llmprof.errors import ConfigError, LlmprofError, NotCapturedError
 from llmprof.launch.engines import engines, interpreter
 from llmprof.units import format_bytes, format_ns
 
 if TYPE_CHECKING:
     from llmprof.launch import ExperimentConfig, Run
-
-
-def share(text: str) -> float:
-    """``3%`` or ``0.03`` as 0.03."""
-    number = text.strip()
-    return float(number[:-1]) / 100 if number.endswith("%") else float(number)
 
 
 def add_config_options(parser: argparse.ArgumentParser, *, presets: bool = True) -> None:
@@ -133,19 +126,6 @@ def lengths(text: str) -> int | tuple[int, int]:
         raise ConfigError(f"--input-tokens {text!r} is not a length", expected="N, or LOW:HIGH")
     numbers = [int(part) for part in parts]
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
-
-
-def key_value(item: str, flag: str, *, text: bool = False) -> tuple[str, Any]:
-    """Split ``key=value``; a value that is JSON is converted, any other stays text."""
-    key, equals, value = item.lstrip("-").partition("=")
-    if not key or not equals:
-        raise ConfigError(f"{flag} {item!r} has no value", expected=f"{flag} KEY=VALUE")
-    if text:
-        return key, value
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
 
 
 MOST_FINDINGS = 3

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from llmprof import batch, text
-from llmprof.cli.output import Failing, Terminal, to_json, wrapped
-from llmprof.cli.run import add_config_options, changes, config_of, share
+from llmprof.cli.output import Failing, Terminal, share, to_json, wrapped
+from llmprof.cli.run import add_config_options, changes, config_of
 from llmprof.errors import ConfigError
 from llmprof.units import format_metric
 

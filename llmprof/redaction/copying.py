@@ -313,24 +313,7 @@ def redact(source: PathLike, target: PathLike, *, key: bytes | None = None) -> p
 def check(source: PathLike) -> pl.DataFrame:
     """List the content that :func:`redact` would leave out or replace; nothing is written beside the source.
 
-    Parameters
-    ----------
-    source : path
-        As for :func:`redact`.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``place, what, count, example``: the example is the first text of its kind in the source, shortened.
-
-    Raises
-    ------
-    ReadError
-        The source cannot be read.
-    UnknownFormatError
-        The source has no known format.
-    OutputError
-        There is no space for the temporary copy.
+    Returns its ``place, what, count, example``: the example is the first text of its kind in the source, shortened.
 
     Examples
     --------

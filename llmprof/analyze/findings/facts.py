@@ -23,25 +23,9 @@ _MODEL: Final = r"\b([A-Z]\w*(?:For(?:CausalLM|ConditionalGeneration|SequenceCla
 
 
 def run_facts(trace: Trace, *, recorded: bool = True) -> pl.DataFrame:
-    """Model, engine, device, batch and step time of a run, each with its source.
+    """Model, engine, device, batch and step time of a run (and where the recorded time went), each with its source.
 
-    Parameters
-    ----------
-    trace : Trace
-        Any trace.
-    recorded : bool
-        Whether to say where the recorded time went, too.
-
-    Returns
-    -------
-    polars.DataFrame
-        ``what`` (model, engine, device, batch, step time, recorded time by phase), ``value`` (as text; null if the
-        trace does not state it) and ``source``: where the trace states it, or the option that would have recorded it.
-
-    Examples
-    --------
-    >>> dict(run_facts(trace).select("what", "value").iter_rows())["engine"]
-    'vLLM'
+    The source of what the trace does not state (a null ``value``) is the option that would have recorded it.
     """
     rows = [("model", *_model(trace)), ("engine", *_engine(trace)), ("device", *_device(trace))]
     rows += [("batch", *_batch(trace)), ("step time", *_step_time(trace))]

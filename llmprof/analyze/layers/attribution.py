@@ -134,13 +134,7 @@ def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | Non
 
 
 def labelled(trace: Trace, columns: Collection[str]) -> pl.DataFrame:
-    """Device events with at least these columns: the cheapest frame that has them.
-
-    Raises
-    ------
-    AnalysisError
-        None has all of them.
-    """
+    """Device events with at least these columns: the cheapest frame that has them."""
     for frame_of in (activity, events_with_steps, attribute):
         events = frame_of(trace)
         if set(columns) <= set(events.columns):

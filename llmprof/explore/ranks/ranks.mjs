@@ -2,7 +2,7 @@
 import { fill, h, labelled, labelledButton, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { layerCut, layerHeat } from "../base/js/heat.mjs";
-import { plotKeys } from "../base/js/plot.mjs";
+import { plotKeys, plotTable } from "../base/js/plot.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, setTraits, typed } from "../base/js/wire.mjs";
 
@@ -111,35 +111,13 @@ function render({ model, el }) {
   /**
    * @param {string[]} names
    * @param {string[][]} rows
+   * @param {string} caption
    */
-  const table = (names, rows) =>
-    h(
-      "div",
-      { class: "lp-scroll" },
-      h(
-        "table",
-        { class: "lp-table" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            names.map((text) => h("th", { scope: "col", text })),
-          ),
-        ),
-        h(
-          "tbody",
-          {},
-          rows.map((row) =>
-            h(
-              "tr",
-              {},
-              row.map((text) => h("td", { text })),
-            ),
-          ),
-        ),
-      ),
+  const table = (names, rows, caption) =>
+    plotTable(
+      names.map((title, i) => ({ name: String(i), title })),
+      rows,
+      { caption },
     );
 
   /** @param {import("./messages").Messages["choices"]["answers"]} msg */
@@ -160,7 +138,7 @@ function render({ model, el }) {
     ]);
     const names = ["group", "ranks", "arrives last", "by chance", "late (median)", "calls", "known by"];
     const said = msg.latest ? h("p", { class: "lp-said", text: msg.latest }) : null;
-    return fill(groups, ...[said, table(names, rows)].filter(Boolean));
+    return fill(groups, ...[said, table(names, rows, "Groups of ranks")].filter(Boolean));
   };
 
   const showPicked = async () => {
@@ -181,7 +159,10 @@ function render({ model, el }) {
       const more = msg.more
         ? h("p", { class: "lp-note", text: `${formatNumber(msg.more)} more rows in .selected.` })
         : null;
-      fill(detail, ...[h("p", { text: msg.words }), table(names, rows), more].filter(Boolean));
+      fill(
+        detail,
+        ...[h("p", { text: msg.words }), table(names, rows, "Steps of the picked ranks"), more].filter(Boolean),
+      );
       root.dataset.picked = JSON.stringify([model.get("picked"), model.get("step")]);
     } catch (error) {
       says.failed(error);

@@ -239,6 +239,15 @@ def _words(hint: Any) -> str:
     return _WORDS.get(origin or hint, str(hint))
 
 
+def plain_value(text: str) -> Any:
+    """Value of an option as text: JSON or a constant of Python, else the text itself."""
+    constants = {"True": True, "False": False, "None": None}
+    try:
+        return constants[text] if text in constants else json.loads(text)
+    except ValueError:
+        return text
+
+
 _ALIASES: Final = {"model_path": "model", "base_prompt": "prompt", "name": "experiment_name"}
 """Names of keys in other tools, with ours."""
 

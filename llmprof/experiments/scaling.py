@@ -177,7 +177,7 @@ def decode_step(requests: pl.DataFrame, tokens: int) -> float | None:
     if steps < max(min(_LEAST_STEPS, tokens // 2), 1):
         return None
     step = float(times.select(pl.col("last").min() - pl.col("first").max()).item()) / steps
-    return step if step > _SHORTER * requests["tpot_ns"].min() else None
+    return step if step > _SHORTER * requests.select(pl.col("tpot_ns").min()).item() else None
 
 
 def _s(value: Any) -> float | None:

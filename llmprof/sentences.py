@@ -136,24 +136,24 @@ FINDINGS: Final = {
         {%- if has_layer_times %} A layer takes the host {{ layer_ns|ns }}
         {%- if layer_of_others_ns is not none %}, on the other ranks {{ layer_of_others_ns|ns }}{% endif -%}
         .{% endif %}""",
-        """{% if elsewhere %}Fewer launches do not shorten {{ elsewhere.call }} ({{ elsewhere.share|share }}).
-        {% if elsewhere.set_up == "memory" %}{{ advice["memory"] }}
+        """{% if elsewhere %}
+        {%- if elsewhere.set_up == "memory" %}{{ advice["memory"] }}
         {%- elif elsewhere.set_up == "loading" %}{{ loading }}
         {%- elif elsewhere.set_up == "compiling" %}{{ compiling }}
-        {%- else %}Do it while the device works, on another thread or after the launches, or find out what it waits for
-        (a file, another thread or process).{% endif -%}
-        {% if elsewhere.once %} Most of it is one pause: if it comes only once, start the profiler after it.{% endif %}
+        {%- else %}Do {{ elsewhere.call }} while the device works, on another thread or after the launches, or find out
+        what it waits for (a file, another thread or process).{% endif %}
+        Fewer launches do not shorten {{ elsewhere.call }} ({{ elsewhere.share|share }}).
+        {%- if elsewhere.once %} Most of it is one pause: if it comes only once, start the profiler after it.{% endif %}
         {%- else %}
-        {%- if replayed_share >= 0.5 %}Most kernels come from replayed graphs already, so what is late is what the host
-        does between the replays, above all {{ doing(host) }}: do it for the next step while the device works on this
-        one (asynchronous scheduling), or take it out of the step.
-        {%- elif long_share >= 0.5 %}Fewer launches gain little: {{ long_share|share }} of it are pauses of 1 ms or
-        more.
-        {%- if (host.share or 0) >= 0.5 and host.kind in ("range", "ranges", "call") %} Do what the thread is in,
+        {%- if replayed_share >= 0.5 %}Do what the host does between the replays, above all {{ doing(host) }}, for the
+        next step while the device works on this one (asynchronous scheduling), or take it out of the step. Most kernels
+        come from replayed graphs already.
+        {%- elif long_share >= 0.5 %}
+        {%- if (host.share or 0) >= 0.5 and host.kind in ("range", "ranges", "call") %}Do what the thread is in,
         {{ doing(host) }}, while the device works, on another thread or after the launches, or find out
         what it waits for (a file, another thread or process).
-        {%- else %} Sample the CPU of the launching thread, or record its functions, to see what it does then.
-        {%- endif %}
+        {%- else %}Sample the CPU of the launching thread, or record its functions, to see what it does then.
+        {%- endif %} Fewer launches gain little: {{ long_share|share }} of it are pauses of 1 ms or more.
         {%- elif engine and reads_prompts %}Launch more work with each call: {{ compile }}, or more tokens of prompts
         in a step; engines run whole graphs for decode alone.{{ ahead }}
         {%- elif engine %}Let one call launch a whole step: {{ use_graphs }}, or {{ compile }}. Then look at the Python
@@ -174,8 +174,9 @@ FINDINGS: Final = {
             + what
             + """{{ who|cut(101) }}
         ({{ by_who_share|share }} of it).""",
-            """{% if calls %}{{ calls|n }} calls of it take {{ calls_ns|ns }}; {% endif %}{{ pauses|amount }} such
-        pauses in {{ part }}, the longest of {{ longest_ns|ns }}.""",
+            """{% if calls %}{{ calls|n }} calls of it take {{ calls_ns|ns }}; {% endif %}
+            {{ pauses|count("such pause") }}
+        in {{ part }}, the longest of {{ longest_ns|ns }}.""",
             advice,
         )
         for reason, (what, advice) in _REASONS.items()
@@ -497,7 +498,7 @@ Replayed with “{{ words }}”, {{ unit }} takes
 {%- else %} {{ (recorded_ns - ns)|ns }} in place of {{ recorded_ns|ns }}
 {%- if plain %} without the profiler ({{ mean_ns|ns }} under it)
 {%- elif replayed < steps %} (mean of {{ replayed }} of the {{ steps }} steps)
-{%- elif recorded_ns|ns != mean_ns|ns %} (from the end of the step before){% endif %}, {{ ns|abs|ns }}
+{%- elif of_steps and recorded_ns|ns != mean_ns|ns %} (from the end of the step before){% endif %}, {{ ns|abs|ns }}
 {{ "less" if ns >= 0 else "more" }}
 {%- if interval %} ({{ signed(low_ns) }} to {{ signed(high_ns) }}){% endif %}
 {%- if tokens_per_s is not none %}, {{ "{:+,.0f}".format(tokens_per_s) }} tokens/s{% endif %}{% endif %}.

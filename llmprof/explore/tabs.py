@@ -15,6 +15,7 @@ import polars as pl
 from llmprof import analyze, explore
 from llmprof.analyze.findings.facts import facts_in_words, run_facts
 from llmprof.analyze.findings.order import chained, first_denominator, first_sentence, number_of, so
+from llmprof.analyze.idle.host import host_spans
 from llmprof.analyze.kernels import kernels_within
 from llmprof.analyze.ncu.findings import launches_in_a_row
 from llmprof.analyze.replay.graph import graph
@@ -152,8 +153,13 @@ def evidence_of(trace: Trace, row: Mapping[str, Any]) -> tuple[tuple[int, int] |
     if row["start_ns"] is None:
         return None, None
     rank, start, end = row["rank"], row["start_ns"], row["end_ns"]
-    if row["evidence"] != "idle":
+    if row["evidence"] != "idle" and row["rule"] != "idle_at_the_ends":
         return (start, end), None
+    if row["rule"] == "idle_at_the_ends":
+        inside = host_spans(trace).filter(pl.col("rank") == rank, pl.col("start_ns") < end, pl.col("thread") >= 0)
+        threads = inside.filter(start < END)["thread"].mode().sort()
+        if threads.len():
+            return (start, end), int(threads[0])
     launch = None
     if row["rule"] not in DEVICE_IDLE and trace.has("runtime"):
         launch = _launch_after(trace, rank, start, end)

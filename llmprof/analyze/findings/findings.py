@@ -304,6 +304,8 @@ def _row(
         "on_host": scope.on_host,
     }
     about = next((name for key in ("name", "who", "call") if (name := measure.figures.get(key)) is not None), None)
+    if "cause" in of_scope:
+        of_scope["cause"] = follows  # where it has a finding
     if "name" in of_scope:
         of_scope["name"] = readable(pl.Series([about], dtype=pl.String))[0]
     title, detail, suggestion = sentences.finding(

@@ -78,7 +78,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
         self.rows: list[dict[str, Any]] = findings.to_dicts()
         if not self.rows:
             note = note or "No rule found anything worth saying in this recording."
-        facts = run_facts(trace)
+        facts = run_facts(trace, recorded=False)
         if of_metrics:  # hardware metrics have neither steps nor an engine
             facts = facts.filter(pl.col("what") == "device")
             note = f"{note} {PROFILE_NOTE}".strip()

@@ -280,7 +280,7 @@ def findings_text(
             number = f"{row['order']}. "
             out.append(wrapped(row["title"], width, number, " " * len(number)))
     times = denominators(findings.filter(pl.col("evidence") != OF_REQUESTS))
-    ends = [f"{time[:1].upper()}{time[1:]}." for time in times.values() if time]
+    ends = [f"{time[:1].upper()}{time[1:]}." for time in times.values() if time and ": " in time]
     out += [wrapped(line, width, "", "") for line in [*ends, *went]]
     return "\n".join(out)
 

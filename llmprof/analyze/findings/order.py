@@ -94,8 +94,6 @@ def denominators(findings: pl.DataFrame) -> dict[str, str]:
 
 
 def first_denominator(findings: pl.DataFrame) -> list[str]:
-    """What the shares of the first finding's scope are of; empty without findings."""
-    if not findings.height:
-        return []
-    time = denominators(findings).get(findings["scope"][0])
-    return [time] if time else []
+    """What the shares of the first finding's scope are of, if that is said as a sentence."""
+    own = denominators(findings).get(findings["scope"][0]) if findings.height else None
+    return [own] if own and ": " in own else []

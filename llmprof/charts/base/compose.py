@@ -67,18 +67,25 @@ class _Mark(alt.Chart):
         """A copy that may be changed; the channels and the mark are those of the original until they are set."""
         if deep is not True:
             return super().copy(deep=deep, ignore=ignore)
-        made = object.__new__(type(self))
-        vars(made).update(vars(self), _kwds=dict(vars(self)["_kwds"]))
-        return made
+        return _same(self)
+
+
+_Mark.__name__ = alt.Chart.__name__  # Altair makes names of views from it
+
+
+def _same(chart: alt.Chart) -> _Mark:
+    """A chart of one mark with the same channels and copies of its parameters, which Altair changes."""
+    held = dict(vars(chart)["_kwds"])
+    if isinstance(held.get("params"), list):
+        held["params"] = [param.copy() for param in held["params"]]
+    made = object.__new__(_Mark)
+    vars(made).update(vars(chart), _kwds=held)
+    return made
 
 
 def _shared(part: Any) -> Any:
     """A chart of one mark as one whose copies share; other charts as they are."""
-    if type(part) is not alt.Chart:
-        return part
-    made = object.__new__(_Mark)
-    vars(made).update(vars(part), _kwds=dict(vars(part)["_kwds"]))
-    return made
+    return _same(part) if type(part) is alt.Chart else part
 
 
 def layers(*marks: alt.Chart | alt.LayerChart, **options: Any) -> alt.LayerChart:

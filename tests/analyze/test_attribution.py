@@ -502,3 +502,12 @@ def test_keys_on_their_way_to_another_engine_have_a_stage_and_leave_layers_alone
     found = attribute(trace)
     assert found.filter(pl.col("stream") == 20).select("layer", "stage").rows() == [(None, "kv_transfer")]
     assert found.filter(pl.col("stream") == 7)["layer"].drop_nulls().unique().to_list() == [0, 1, 2]
+
+
+def test_a_head_without_a_choice_of_tokens_is_no_sampling() -> None:
+    # the pooled result of an embedding model: a product and a bend
+    layer = [NORM, GEMM, ATTENTION, GEMM, NORM, GEMM, SILU, GEMM]
+    tanh = "void at::native::vectorized_elementwise_kernel<4, at::native::tanh_kernel_cuda>"
+    found = places([EMBEDDING, *layer * 4, NORM, GEMM, tanh])
+    assert found[-3:] == [(None, "final_norm"), (None, "lm_head"), (None, "other")]
+    assert places([EMBEDDING, *layer * 4, NORM, GEMM, tanh, ARGMAX])[-2:] == [(None, "sampling")] * 2

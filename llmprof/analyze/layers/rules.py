@@ -481,7 +481,10 @@ class Stretch:
         if n < head and (self.gemms >= head or k.category == "norm"):
             return "final_norm"
         if n >= head:
-            return "lm_head" if n < self.gemms or k.category == "linear" else "sampling"
+            if n < self.gemms or k.category == "linear":
+                return "lm_head"
+            # an embedding model has a head, too, but chooses no token
+            return "sampling" if self.of("sampling") else None
         # a norm made of many kernels, as between the layers
         of_many = usual.lead >= _LEAST_OF_A_NORM and row <= usual.end + usual.lead and k.source != "copy"
         return "final_norm" if of_many else None

@@ -385,6 +385,16 @@ def test_a_report_is_exported_by_the_ncu_on_the_path(tmp_path, monkeypatch):
     assert found.rules.height == 1
 
 
+@pytest.mark.skipif(not CAPTURE.is_dir(), reason="the captures are not here")
+def test_a_whole_report_is_not_called_damaged_where_ncu_exports_it(tmp_path, monkeypatch):
+    # 12 metrics of each kernel, lists of samples and its name, are no values of the CSV pages
+    pages = [str(CAPTURE / f"{page}.csv") for page in ("raw", "details")]
+    ncu_on_path(tmp_path, monkeypatch, f"print(open({pages!r}['details' in sys.argv]).read())")
+    found = read(tmp_path, lzma.decompress((CAPTURE / "report.ncu-rep.xz").read_bytes()), "r.ncu-rep")
+    assert found.kernels.height == 24
+    assert found.coverage.get("lost_kernels") == 0
+
+
 def test_a_report_that_ncu_refuses_says_why(tmp_path, monkeypatch):
     ncu_on_path(tmp_path, monkeypatch, "print('==ERROR== newer version', file=sys.stderr); sys.exit(3)")
     with pytest.raises(ReadError, match="newer version"):

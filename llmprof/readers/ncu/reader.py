@@ -741,7 +741,9 @@ def _opened(path: Path, data: bytes, coverage: dict[str, Any]) -> Iterator[Part]
             parts = [_ranges(library, report, path)]
     first = parts[0]
     names = first.metrics.filter(~pl.col("metric").str.contains(":", literal=True))
-    compare(path, stated, first.launches.height, names.n_unique(["launch", "metric"]), coverage)
+    # the CSV pages of ncu hold some metrics as lists of samples or as columns of the launch
+    known = None if library is None else names.n_unique(["launch", "metric"])
+    compare(path, stated, first.launches.height, known, coverage)
     zeros = pl.any_horizontal(pl.col(pl.String).str.contains("\0", literal=True)).sum()
     if texts := sum(frame.select(zeros).item() for frame in (first.launches, first.metrics, first.rules)):
         _warn(f"{path.name} is damaged: {counted(texts, 'row')} of it hold zeros instead of text")

@@ -97,6 +97,8 @@ def test_a_python_that_is_missing_is_said(stand_ins):
         ("ValueError: No available memory for the cache blocks.", "KV cache", "gpu_memory_utilization"),
         ("ValueError: To serve at least one request, 4.0 GiB KV cache is needed, which is larger than the available KV "
          "cache memory", "KV cache", "max_model_len"),
+        ("ValueError: max_num_seqs (1024) exceeds available Mamba cache blocks (155). Please lower max_num_seqs "
+         "to at most 155 or increase gpu_memory_utilization.", "states", "max_num_seqs"),
         ("ValueError: Free memory on device is less than desired GPU memory utilization (0.9)", "other processes",
          "gpu_memory_utilization"),
         ("OSError: [Errno 98] Address already in use", "port", "server.port"),

@@ -31,6 +31,11 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
         "kv_cache_memory_bytes, or use more GPUs (tensor_parallel_size)",
     ),
     (
+        r"max_num_seqs \(\d+\) exceeds available mamba cache blocks",
+        "there is too little memory for the states of as many sequences as the engine plans for",
+        "lower engine_args max_num_seqs, or raise engine_args gpu_memory_utilization or kv_cache_memory_bytes",
+    ),
+    (
         r"desired gpu memory utilization|error in memory profiling",
         "other processes hold memory of the GPU that the engine wants",
         "end them (nvidia-smi lists them), or lower engine_args gpu_memory_utilization",

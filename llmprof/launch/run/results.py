@@ -291,7 +291,9 @@ def metrics(folder: RunFolder) -> Any:
     """Hardware metrics of a run."""
     if not folder.ncu_report.is_file():
         reason = known(failures.alarming(failures.tail(folder.log)))
-        words, hint = reason or ("", "no launch passed the filter: see ncu_options kernel_name and launch_skip")
+        usual = "no launch passed the filter: see ncu_options kernel_name and launch_skip"
+        names = "names of kernels differ by device: on Hopper cuBLAS has nvjet in place of gemm"
+        words, hint = reason or ("", f"{usual}; {names}")
         raise CaptureError(f"ncu wrote no report{f': {words}' if words else ''}", hint=hint)
     try:
         return read_metrics(folder.ncu_report)

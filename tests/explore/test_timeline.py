@@ -25,7 +25,7 @@ from tests.analyze.test_requests import MS
 from tests.analyze.test_requests import made as served_run
 
 DTYPES = {"start": "<f4", "dur": "<f4", "code": "u1", "name": "<u4", "id": "<u4", "busy": "u1", "main": "u1",
-          "samples": "<f4", "waits": "u1"}  # fmt: skip
+          "samples": "<f4", "waits": "u1", "held": "u1"}  # fmt: skip
 
 
 def decode(layers=2, *, steps=2, rank=0):
@@ -551,6 +551,10 @@ def test_a_flame_graph_of_a_step_is_of_its_kernels():
     assert widget.stacks()["value"].sum() == first["dur_ns"].sum()
 
 
+def mine_stream(widget, row: int) -> int:
+    return widget._data.rows[row].stream[1]
+
+
 def test_waiting_is_a_share_of_the_bar_of_its_collective(sample_trace):
     trace = sample_trace("torch_tp4_eager_custom_allreduce")
     widget = explore.timeline(trace)
@@ -564,6 +568,13 @@ def test_waiting_is_a_share_of_the_bar_of_its_collective(sample_trace):
     waits = dict(zip(columns["id"].tolist(), columns["waits"].tolist(), strict=True))
     assert waits[event] == round(255 * call["wait_ns"] / call["dur_ns"])
     assert set(waits.values()) - {waits[event]} <= {0}
+    # from afar the columns say it: of the rank's busy time so much waits
+    message, columns = view_of(widget, widget._data.whole, rows=[stream])
+    assert all(lane[4] >= 0 for lane in message["lanes"][:1])
+    mine = analyze.collectives(trace).filter(rank=0)
+    busy = analyze.attribute(trace).filter(rank=0, stream=mine_stream(widget, stream))["dur_ns"].sum()
+    share = columns["held"].astype(float).sum() / columns["busy"].astype(float).sum()
+    assert share == pytest.approx(mine["wait_ns"].sum() / busy, abs=0.03)
 
 
 def test_the_flame_graph_in_the_widget_by_hand(shown):

@@ -14,7 +14,12 @@ import { KINDS } from "./rows.mjs";
  */
 export function areaTitle(kind) {
   /** @type {Record<string, string>} */
-  const own = { own: "host, own time", stream: "kernels and copies", flows: "launches", critical_path: "critical path" };
+  const own = {
+    own: "host, own time",
+    stream: "kernels and copies",
+    flows: "launches",
+    critical_path: "critical path",
+  };
   return own[kind] ?? KINDS[kind] ?? kind;
 }
 
@@ -85,7 +90,9 @@ function areaTable(answer, colours, pick) {
   const rows = answer.kind === "counter" ? answer.counters : answer.kind === "flows" ? answer.flows : answer.rows;
   /** @type {(name: string, title: string, tip: string) => Column} */
   const time = (name, title, tip) => {
-    const words = nsAs(rows.map((row) => row[name])); // one unit a column
+    // sums have one unit, and what is of one span has one
+    const fields = name === "total_ns" ? [name] : ["mean_ns", "p50_ns", "p99_ns", "most_ns"];
+    const words = nsAs(rows.flatMap((row) => fields.map((field) => row[field])));
     return { name, title, tip, number: true, width: 96, cell: (row) => words(row[name]) };
   };
   /** @param {Record<string, any>} row */

@@ -119,7 +119,7 @@ class TimelineData:
                 if row.kind == "stream":
                     for lane in row.lanes:
                         lane.recolour("stage", stages)
-                        lane.waits = waits[lane.id]
+                        lane.wait(waits[lane.id])
         except NotCapturedError as error:
             self.missing = str(error)
         self.found = True

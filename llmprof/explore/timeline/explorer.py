@@ -155,7 +155,8 @@ _VIEW: Final[dict[str, Any]] = {"window": Window, "columns": int, "lanes": list[
 
 _PACKED = (
     "of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy "
-    "(u1) and color (u1); of samples least and greatest (f4); of events the share that waits (u1, of 255)"
+    "(u1) and color (u1); of samples least and greatest (f4); of events the share that waits, of bins the "
+    "same (u1, of 255)"
 )
 _DESCRIBED: Final[dict[str, Any]] = {
     "hit": Hit,

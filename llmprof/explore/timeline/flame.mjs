@@ -66,10 +66,12 @@ export function flameBoxes(frames, root, total, width) {
 }
 
 /**
- * The last parts of a path are what tells functions apart.
+ * The last parts of a path are what tells functions apart; of a C++ function its own name, not what it returns and where it is.
  * @param {string} name
  */
 export function flameLabel(name) {
+  const cpp = /^(?:void |std::\S+ )?(?:(?:\w+|\(anonymous namespace\))::)*(\w+[<(].*)$/.exec(name);
+  if (cpp && !name.includes("/")) return cpp[1];
   return name.startsWith("nn.Module: ") ? name.slice(11) : (name.split("/").pop() ?? name);
 }
 

@@ -119,12 +119,12 @@ export type Messages = {
     asks: Record<string, never>;
     answers: { found: boolean };
   };
-  /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4); of events the share that waits (u1, of 255). */
+  /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4); of events the share that waits, of bins the same (u1, of 255). */
   view: {
     asks: { window: [number, number]; width: number; rows: number[]; colour_by: "category" | "stage" };
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
   };
-  /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4); of events the share that waits (u1, of 255). */
+  /** Buffers: of events start and duration (f4, ns from the window's start), color (u1), name (u4), id (u4); of bins how busy (u1) and color (u1); of samples least and greatest (f4); of events the share that waits, of bins the same (u1, of 255). */
   overview: {
     asks: { width: number; colour_by: "category" | "stage" };
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };

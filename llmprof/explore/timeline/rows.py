@@ -78,6 +78,9 @@ class Lane:
         self.waits: Codes | None = None
         """Share of each span, from its start, that waits for another rank (of 255); None where none does."""
 
+        self.waiting: Lane | None = None
+        """These parts as spans."""
+
         self._paints = {by: _Paint(code, end - start) for by, code in codes.items()}
         self._reach = np.maximum.accumulate(end) if len(end) else end
 
@@ -104,6 +107,16 @@ class Lane:
     def recolour(self, by: str, codes: Codes) -> None:
         """Set the colours of one meaning, by the ids of the spans."""
         self._paints[by] = _Paint(codes[self.id], self.end - self.start)
+
+    def wait(self, shares: Codes) -> None:
+        """Set the share of each span (of 255) that waits for another rank, from its start on."""
+        if not shares.any():
+            return
+        self.waits = shares
+        some = np.flatnonzero(shares)
+        until = self.start[some] + ((self.end[some] - self.start[some]) * (shares[some] / 255)).astype(np.int64)
+        plain = {"waits": np.zeros(len(some), np.uint8)}
+        self.waiting = Lane(self.start[some], until, plain, self.name[some], self.id[some])
 
     def within(self, lo: float, hi: float) -> tuple[int, int]:
         """First and last (exclusive) span that touches a window."""
@@ -643,7 +656,7 @@ def _collectives(trace: Trace, keys: Keys, texts: Names) -> dict[int, list[Lane]
     made = _by_rank(both.with_columns(keys.codes("collective", both["part"])), texts)
     waiting = keys.codes("collective", pl.Series(["waiting for the last rank"]))[0]
     for lane in (lane for lanes in made.values() for lane in lanes):
-        lane.waits = np.where(lane.code("own") == waiting, 255, 0).astype(np.uint8)
+        lane.wait(np.where(lane.code("own") == waiting, 255, 0).astype(np.uint8))
     return made
 
 

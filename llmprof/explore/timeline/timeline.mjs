@@ -481,7 +481,7 @@ class TimelineView extends Behaviour {
   async requestOverview() {
     this.overview = readView(
       { window: this.window, columns: 1, lanes: [] },
-      Array(9).fill(new DataView(new ArrayBuffer(0))),
+      Array(10).fill(new DataView(new ArrayBuffer(0))),
     );
     const answer = await this.get("overview", { width: this.width ?? LEAST_ROOM, colour_by: this.colourBy });
     if (!answer) return;

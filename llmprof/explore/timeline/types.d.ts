@@ -50,6 +50,8 @@ export type View = {
   samples: ArrayLike<number>;
   /** Share of each event that waits for another rank (of 255). */
   waits: ArrayLike<number>;
+  /** How much of each bin waits for another rank (of 255). */
+  held: ArrayLike<number>;
   /** What was asked for. */
   asked?: { window: Window };
 };

@@ -15,6 +15,7 @@ const FIELDS = [
   ["main", "u1"],
   ["samples", "f4"],
   ["waits", "u1"],
+  ["held", "u1"],
 ];
 
 /**
@@ -26,7 +27,7 @@ const FIELDS = [
 export function readView(msg, buffers) {
   const { window, columns } = msg;
   const fields =
-    /** @type {Pick<View, "start" | "dur" | "code" | "name" | "id" | "busy" | "main" | "samples" | "waits">} */ (
+    /** @type {Pick<View, "start" | "dur" | "code" | "name" | "id" | "busy" | "main" | "samples" | "waits" | "held">} */ (
       Object.fromEntries(FIELDS.map(([name, dtype], i) => [name, typed(buffers[i], dtype)]))
     );
   /** @type {View["lanes"]} */
@@ -109,8 +110,8 @@ export function packColour(colour) {
 }
 
 /**
- * Pixels of all bins, `height` rows for each lane: a column is as high as it was busy.
- * @param {Pick<View, "columns" | "binned" | "busy" | "main">} view
+ * Pixels of all bins, `height` rows for each lane: a column is as high as it was busy, and hatched where it mostly waits.
+ * @param {Pick<View, "columns" | "binned" | "busy" | "main"> & {held?: ArrayLike<number>}} view
  * @param {Uint32Array} pixels
  * @param {number} height
  * @param {ArrayLike<number>} colours
@@ -126,7 +127,9 @@ export function paintBins(view, pixels, height, colours) {
       if (busy === 0) continue;
       const colour = colours[view.main[from + column]];
       const filled = Math.max(1, Math.round((busy / 255) * height));
-      for (let y = height - filled; y < height; y += 1) pixels[top + y * columns + column] = colour;
+      const waits = 2 * (view.held?.[from + column] ?? 0) > busy;
+      for (let y = height - filled; y < height; y += 1)
+        if (!waits || (column + y) % 6 > 1) pixels[top + y * columns + column] = colour;
     }
   }
 }

@@ -45,7 +45,7 @@ def view(
     while True:
         chosen = [_choose(lane, lo, hi, columns, room) for _, _, lane in lanes_shown]
         of_events = sum(len(events) for events, _ in chosen) * BYTES_EVENT
-        of_bins = sum(binned for _, binned in chosen) * 2 * columns
+        of_bins = sum(binned for _, binned in chosen) * 3 * columns
         if of_events + of_bins <= LIMIT:
             break
         if of_events > of_bins:
@@ -56,12 +56,15 @@ def view(
     parts: list[tuple[Lane, NDArray[np.int64]]] = []
     busy: list[NDArray[np.uint8]] = []
     main: list[NDArray[np.uint8]] = []
+    held: list[NDArray[np.uint8]] = []
     first = 0
     for (number, level, lane), (events, binned) in zip(lanes_shown, chosen, strict=True):
         if binned:
             bins = lane.bins(lo, hi, columns, by)
             busy.append(bins[0])
             main.append(bins[1])
+            waiting = lane.waiting
+            held.append(np.zeros(columns, np.uint8) if waiting is None else waiting.bins(lo, hi, columns, "waits")[0])
         if binned or len(events):
             lanes.append([number, level, first, len(events), len(busy) - 1 if binned else -1])
             parts.append((lane, events))
@@ -82,6 +85,7 @@ def view(
         array(_joined(main), "u1"),
         array(_joined(samples), "f4"),
         array(_joined([_waits(lane, i) for lane, i in parts]), "u1"),
+        array(_joined(held), "u1"),
     ]
 
 
@@ -100,7 +104,7 @@ def overview(data: TimelineData, width: float, by: str) -> tuple[dict[str, Any],
     empty = array(np.empty(0), "u4")
     busy, main = (array(_joined([b[side] for b in bins]), "u1") for side in (0, 1))
     message = {"window": list(data.whole), "columns": columns, "lanes": lanes}
-    return message, [empty, empty, empty, empty, empty, busy, main, empty, empty]
+    return message, [empty, empty, empty, empty, empty, busy, main, empty, empty, empty]
 
 
 def _waits(lane: Lane, some: NDArray[np.int64]) -> NDArray[np.uint8]:
@@ -210,9 +214,9 @@ def _svg(data: TimelineData, window: Sequence[float], by: str, *, path: bool) ->
     wide = WIDTH - GUTTER
     shown = list(dict.fromkeys(place.row for place in places))
     message, buffers = view(data, window, wide / COLUMN_PX, shown, by)
-    start, dur, code, name, _, busy, main, samples, waits = (
+    start, dur, code, name, _, busy, main, samples, waits, _held = (
         np.frombuffer(raw, dtype)
-        for raw, dtype in zip(buffers, ("<f4", "<f4", "u1", "<u4", "<u4", "u1", "u1", "<f4", "u1"), strict=True)
+        for raw, dtype in zip(buffers, ("<f4", "<f4", "u1", "<u4", "<u4", "u1", "u1", "<f4", "u1", "u1"), strict=True)
     )
     colours = [key["colour"] for key in data.keys.described()]
     columns, at_level = message["columns"], {(place.row, place.level): place for place in places}

@@ -48,4 +48,6 @@ test("boxes are as wide as their share, below a root as its share of that", () =
 test("labels leave out folders and what all modules begin with", () => {
   assert.equal(flameLabel("a/b/model.py(12): forward"), "model.py(12): forward");
   assert.equal(flameLabel("nn.Module: Layer_0"), "Layer_0");
+  assert.equal(flameLabel("void at::native::(anonymous namespace)::copy_kernel<4>(int)"), "copy_kernel<4>(int)");
+  assert.deepEqual(["aten::mm", "ncclKernel_Sum"].map(flameLabel), ["aten::mm", "ncclKernel_Sum"]);
 });

@@ -32,6 +32,7 @@ function someView() {
     u1(2, 0, 1, 1),
     f4(),
     u1(0, 255, 0, 0),
+    u1(0, 0, 0, 0),
   ]);
 }
 
@@ -69,4 +70,11 @@ test("columns are painted from the bottom, as high as they were busy", () => {
 
 test("colours are packed as pixels: alpha, blue, green, red", () => {
   assert.equal(packColour("#010203"), 0xff030201);
+});
+
+test("a column that mostly waits is hatched", () => {
+  const pixels = new Uint32Array(2 * 12);
+  paintBins({ columns: 2, binned: 1, busy: [255, 255], main: [1, 1], held: [255, 100] }, pixels, 12, [0, 7]);
+  const filled = (column) => [...pixels].filter((colour, i) => i % 2 === column && colour === 7).length;
+  assert.deepEqual([filled(0), filled(1)], [8, 12]);
 });

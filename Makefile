@@ -89,7 +89,7 @@ lint: setup ## ruff, mypy and import-linter only
 	$(BIN)/lint-imports --no-cache
 
 lab: setup ## open JupyterLab on notebooks/
-	$(BIN)/jupyter lab --notebook-dir=notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+	$(BIN)/jupyter lab --notebook-dir=notebooks --LabApp.news_url=None $(if $(filter 0,$(shell id -u)),--allow-root)
 
 docs: setup ## the documentation as pages in docs/_build/html, without a network
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --builder html docs docs/_build/html

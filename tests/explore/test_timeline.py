@@ -214,7 +214,7 @@ def test_a_range_of_time_can_be_of_some_rows_only():
     widget.span, widget.span_rows = [105, 141], [operators]
     # aten::linear is from 90 to 115, aten::mm ends before, aten::add is from 120 to 125
     assert widget.selected["name"].to_list() == ["aten::linear", "aten::add"]
-    answer, _ = ask(widget, "span", span=[105, 141], rows=[operators])
+    answer, _ = ask(widget, "span", span=[105, 141], rows=[operators], kind="ops")
     assert [(row["name"], row["total_ns"]) for row in answer["rows"]] == [("aten::linear", 10), ("aten::add", 5)]
     # of a mixed choice with a stream, as a closed rank's strip is one, the stream is meant
     widget.span_rows = [row_of(widget, "steps"), row_of(widget, "stream"), row_of(widget, "idle")]

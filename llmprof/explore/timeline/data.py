@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from llmprof.analyze.activity import activity
 from llmprof.analyze.collectives.collectives import collectives
@@ -73,6 +75,15 @@ class TimelineData:
             self.drawn += [row for row in counters if row.rank == rank]
             self.drawn += _by_thread([row for row in host if row.rank == rank])
         self.whole = self._span()
+
+    @cached_property
+    def launch_known(self) -> NDArray[np.bool_]:
+        """Whether the call that launched it is known, by device event."""
+        frame = self.frame("stream")
+        if "launch_start_ns" not in frame.columns:
+            return np.zeros(frame.height, np.bool_)
+        known: NDArray[np.bool_] = frame["launch_start_ns"].is_not_null().to_numpy()
+        return known
 
     @property
     def rows(self) -> list[Row]:
@@ -312,7 +323,7 @@ def events(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
     touched = [lane.id[slice(*lane.within(span[0], span[1]))] for row in chosen for lane in _own_lanes(row)]
     numbers = np.unique(np.concatenate(touched)) if touched else np.empty(0, np.uint32)
     frame = data.frame(chosen[0].kind)
-    return frame[numbers.tolist()] if len(numbers) else frame.clear()
+    return frame[pl.Series(numbers)] if len(numbers) else frame.clear()
 
 
 def launched(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> pl.DataFrame:
@@ -374,7 +385,14 @@ def _kinds(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
         count += 0 if row.samples is None else _sampled(row, span).height
         found[row.kind] = found.get(row.kind, 0) + count
     if data.found and not data.missing and any(kind in found for kind in ("stream", *HOST)):
-        found[FLOWS] = launched(data, span, rows).height
+        streams = [row for row in chosen if row.kind == "stream"]
+        known = data.launch_known
+        of_streams = sum(
+            int(np.count_nonzero(known[lane.id[slice(*lane.within(span[0], span[1]))]]))
+            for row in streams
+            for lane in row.lanes
+        )
+        found[FLOWS] = of_streams if streams else launched(data, span, rows).height
     of_host = sum(count for kind, count in found.items() if kind in HOST)
     if of_host and "stream" not in found:
         found = {OWN: of_host, **found}

@@ -596,9 +596,10 @@ def wait_shares(trace: Trace, events: pl.DataFrame) -> Codes:
     """Share (of 255) of each device event that waits for the last rank of its collective, by event."""
     calls = collectives(trace).filter(pl.col("wait_ns") > 0).select("rank", "start_ns", "dur_ns", "wait_ns")
     keys = ["rank", "start_ns", "dur_ns"]
-    found = events.select(*keys).join(calls.unique(keys), on=keys, how="left", maintain_order="left")
-    share = (255 * pl.col("wait_ns") / pl.col("dur_ns")).round().clip(0, 255).fill_null(0).fill_nan(0)
-    shares: Codes = found.select(share.cast(pl.UInt8)).to_series().to_numpy()
+    found = calls.unique(keys).join(events.select("event", *keys), on=keys)
+    share = found.select((255 * pl.col("wait_ns") / pl.col("dur_ns")).round().clip(0, 255).fill_nan(0).fill_null(0))
+    shares: Codes = np.zeros(events.height, np.uint8)
+    shares[found["event"].to_numpy()] = share.to_series().to_numpy()
     return shares
 
 

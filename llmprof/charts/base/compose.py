@@ -67,7 +67,7 @@ class _Mark(alt.Chart):
         """A copy that may be changed; the channels and the mark are those of the original until they are set."""
         if deep is not True:
             return super().copy(deep=deep, ignore=ignore)
-        return _same(self)
+        return _same(self)  # type: ignore[return-value]  # the class has no others below it
 
 
 _Mark.__name__ = alt.Chart.__name__  # Altair makes names of views from it

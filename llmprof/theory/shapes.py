@@ -142,7 +142,8 @@ class Extra:
     """Work on the residual stream beside attention and feed-forward part, such as per-layer inputs or several streams.
 
     A token is multiplied with ``weights`` numbers, takes ``more`` multiply-adds, and reads and writes ``moved``
-    numbers. ``small`` counts the weights that are no matrix; of a ``table`` each token reads a row of ``row`` numbers.
+    numbers at least (half of both together). ``small`` counts the weights that are no matrix; of a ``table`` each token
+    reads a row of ``row`` numbers.
     """
 
     component: str
@@ -525,16 +526,16 @@ class _Reader:
             mixed = (2 + streams) * streams
             # both halves of the layer collapse the streams into one, and mix them with their result
             yield Extra("hyper_connections", 2 * mixed * streams * hidden, 2 * (mixed + 3),
-                        2 * streams * streams * hidden, 4 * streams * hidden)  # fmt: skip
+                        2 * streams * streams * hidden, 2 * streams * hidden)  # fmt: skip
         if self.family == "gemma3n_text":
             streams = self.number("altup_num_inputs", default=4)
             coefficients = streams**3 + streams**2
             # the router runs before and behind the layer; predicting mixes all streams
             yield Extra("altup", streams * hidden + coefficients, 2 * hidden, (streams + streams**2) * hidden,
-                        4 * streams * hidden)  # fmt: skip
-            yield Extra("laurel", 2 * hidden * self.number("laurel_rank", default=64), hidden, 0, 2 * hidden)
+                        streams * hidden)  # fmt: skip
+            yield Extra("laurel", 2 * hidden * self.number("laurel_rank", default=64), hidden, 0, hidden)
         if width := self._input_width():
-            yield Extra("per_layer_input", 2 * hidden * width, hidden, 0, 2 * hidden)
+            yield Extra("per_layer_input", 2 * hidden * width, hidden, 0, hidden)
         if self.family == "gemma4_text" and fed.experts:
             yield Extra("router_scales", 0, hidden + fed.experts)
 
@@ -549,15 +550,16 @@ class _Reader:
         if width := self._input_width() * layers:
             rows = self.number("vocab_size_per_layer_input", default=self.number("vocab_size"))
             before.append(Extra("per_layer_embedding", table=rows * width, row=width))
-            before.append(Extra("per_layer_projection", hidden * width, width // layers, 0, width))
+            before.append(Extra("per_layer_projection", hidden * width, width // layers, 0, (hidden + width) // 2))
         if self.family == "gemma3n_text":
             streams = self.number("altup_num_inputs", default=4)
             more = (streams - 1) * hidden
-            before.append(Extra("altup_projections", more * hidden, 0, 0, more))
-            after.append(Extra("altup_projections_back", more * hidden, 0, 0, more))
+            moved = streams * hidden // 2
+            before.append(Extra("altup_projections", more * hidden, 0, 0, moved))
+            after.append(Extra("altup_projections_back", more * hidden, 0, 0, moved))
         if self.family == "deepseek_v4":
             streams = self.number("hc_mult", default=4)
-            after.append(Extra("hyper_head", streams**2 * hidden, streams + 1, 0, streams * hidden))
+            after.append(Extra("hyper_head", streams**2 * hidden, streams + 1, 0, (streams + 1) * hidden // 2))
         return tuple(before), tuple(after)
 
     def _recurrent(self, hidden: int) -> Recurrent:

@@ -321,7 +321,12 @@ class _Step:
             yield self._projection("compressor", hidden, 2 * a.entry_width, stage="qkv_proj")
             written = made * dim * BYTES[plan.kv_cache]
             yield self._moving(
-                "compress", 2 * t * a.entry_width * act, 0.0, stage="kv_cache_write", kv_write_bytes=written
+                "compress",
+                2 * t * a.entry_width * act,
+                0.0,
+                stage="kv_cache_write",
+                kv_write_bytes=written,
+                fusable=True,
             )
             if a.index_heads:
                 yield from self._entry_indexer(a, made)

@@ -204,6 +204,8 @@ def test_compressed_attention_reads_a_window_and_entries_of_several_tokens():
     assert not {"index_scores", "compressor"} & set(found["sliding_attention"])
     # both halves of a layer: 24 numbers from four streams, and four streams mixed
     assert sparse["hyper_connections"].flops == 2 * 2 * 2 * (24 * 4 * 4096 + 16 * 4096)
+    # at least the streams are read and written once for each half
+    assert sparse["hyper_connections"].input_bytes == sparse["hyper_connections"].output_bytes == 2 * 2 * 4 * 4096 * 2
 
 
 def test_entries_that_a_query_sees():

@@ -51,10 +51,9 @@ def innermost(points: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str], *, a
 
 def holding(spans: pl.DataFrame, times: pl.Series) -> np.ndarray:
     """Whether any of the times lies in a span, whatever its group: fewer spans are nested sooner."""
-    moments = np.sort(times.to_numpy())
+    moments = np.append(np.sort(times.to_numpy()), np.iinfo(np.int64).max)
     start, size = spans["start_ns"].to_numpy(), spans["dur_ns"].fill_null(0).to_numpy()
-    held = np.searchsorted(moments, start + size, side="right") - np.searchsorted(moments, start)
-    return np.asarray(held > 0)
+    return np.asarray(moments[np.searchsorted(moments[:-1], start)] <= start + size)
 
 
 def innermost_pieces(spans: pl.DataFrame, by: Sequence[str]) -> pl.DataFrame:

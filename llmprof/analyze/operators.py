@@ -21,7 +21,7 @@ from llmprof.analyze.steps.steps import steps
 from llmprof.arguments import Columns
 from llmprof.errors import LlmprofError
 from llmprof.hardware import Device
-from llmprof.names.operators import one_of_each
+from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import Call, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
@@ -175,16 +175,7 @@ def calls_of(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFram
     events = events.with_columns(
         call=call, owner=owner, _event=number, _between=codes.is_in(host.implode()), _name=coded
     )
-    longest = pl.col("dur_ns").arg_max()  # what takes the time says what the call is for
-    calls = events.group_by("call").agg(
-        pl.col("rank", "step", "owner", "_event").first(),
-        *(pl.col(name).get(longest) for name in by if name not in ("rank", "step", "owner", "_event", "call")),
-        time_ns=pl.col("dur_ns").sum(),
-        kernels=pl.len(),
-        between=pl.col("_between").any(),
-        replayed=pl.col("replayed").any(),
-        eager=pl.lit(value=False),
-    )
+    calls = _calls(events, [name for name in by if name not in ("rank", "step", "replayed", "call")])
     texts = ops.select("shapes", "dtypes", operator="name", strides="torch_strides", arguments="torch_inputs")
     texts = texts[calls["owner"]]
     if of_capture["operator"].null_count() < events.height:
@@ -194,15 +185,49 @@ def calls_of(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFram
     return events.drop("owner", "_event", "_between"), calls.hstack(texts), ops
 
 
+def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
+    """Sums of the events of each call, and labels of the longest of them, which says what the call is for."""
+    numbers, rows = events["call"].to_numpy(), np.arange(events.height, dtype=np.int32)
+    place = np.empty(int(numbers.max(initial=0)) + 1, dtype=np.int32)
+    place[numbers[::-1]] = rows[::-1]  # of equal places the last one stays: the first event of each call
+    some = np.flatnonzero(place[numbers] == rows)
+    place[numbers[some]] = rows[: len(some)]
+    of_event = place[numbers]
+    time = events["dur_ns"].to_numpy()
+    total = np.zeros(len(some), dtype=np.int64)
+    np.add.at(total, of_event, time)
+    calls = events.select("call", "rank", "step", "owner", "_event", "replayed")[some]
+    if labels:
+        most = np.full(len(some), np.iinfo(np.int64).min)
+        np.maximum.at(most, of_event, time)
+        at = np.flatnonzero(time == most[of_event])[::-1]
+        longest = np.empty(len(some), dtype=np.int64)
+        longest[of_event[at]] = at
+        calls = calls.hstack(events.select(labels)[longest])
+    parted = {name: np.zeros(len(some), dtype=np.bool_) for name in ("replayed", "between")}
+    for name, chosen in parted.items():
+        chosen[of_event[events[f"_{name}" if name == "between" else name].fill_null(value=False).to_numpy()]] = True
+    return calls.with_columns(
+        time_ns=pl.Series(total),
+        kernels=pl.Series(np.bincount(of_event, minlength=len(some)).astype(np.uint32)),
+        **{name: pl.Series(chosen) for name, chosen in parted.items()},
+        eager=pl.lit(value=False),
+    )
+
+
 def _owners(direct: pl.Series, ops: pl.DataFrame, keep: pl.Series) -> pl.Series:
     """Row of the operator whose work an event is part of, from that of the operator that launched it.
 
     It is the outermost operator around it whose work covers all that it calls, else the innermost whose work is known.
     """
-    kinds = {name: kind_of(name) for name in ops["name"].unique().to_list()}
-    known = ops["name"].is_in([name for name, kind in kinds.items() if kind]).to_numpy()
-    names = [name for name, kind in kinds.items() if kind and kind.whole]
-    whole = np.flatnonzero((ops["name"].is_in(names) & ops["shapes"].is_not_null()).to_numpy())
+
+    def of_kinds(names: tuple[str, ...]) -> pl.Series:
+        return pl.Series([(kind := kind_of(name)) is not None and 1 + kind.whole for name in names], dtype=pl.Int8)
+
+    kinds = by_distinct(ops["name"], of_kinds).to_numpy()
+    known = kinds > 0
+    whole = np.flatnonzero(kinds > 1)
+    whole = whole[ops["shapes"][whole].is_not_null().to_numpy()]
     launching = np.zeros(ops.height, dtype=np.bool_)
     launching[direct.drop_nulls().to_numpy()] = True
     spans = ops.select("rank", "start_ns", "dur_ns", thread=pl.col("thread").fill_null(-1))
@@ -255,8 +280,9 @@ def _rows(
     numbered = (
         coded.with_row_index("_call").group_by(keys, maintain_order=True).agg(pl.col("_call")).with_row_index("row")
     )
-    row_of_call = numbered.select("row", "_call").explode("_call").sort("_call")["row"]
-    coded = coded.with_columns(row=row_of_call)
+    row_of_call = np.empty(coded.height, dtype=np.uint32)
+    row_of_call[numbered["_call"].explode().to_numpy()] = np.repeat(numbered["row"], numbered["_call"].list.len())
+    coded = coded.with_columns(row=pl.Series(row_of_call))
     time = pl.col("time_ns")
     timed = coded.group_by("row").agg(
         pl.len().cast(pl.Int64).alias("count"), pl.col("owner", "_event", "replayed", "eager").first(),
@@ -369,8 +395,10 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
             sums.append(found)
         rows.append((rank, step, numbers[found]))
     table = pl.DataFrame(rows, schema={"rank": pl.Int32, "step": pl.Int32, "lengths": pl.UInt32}, orient="row")
-    needs = pl.when(pl.col("operator").is_in(names)).then("lengths")
-    return calls.join(table, on=["rank", "step"], how="left", maintain_order="left").select(needs).to_series(), sums
+    of_call = pl.Series("lengths", [None], dtype=pl.UInt32).new_from_index(0, calls.height)
+    needing = calls["operator"].is_in(names).fill_null(value=False).arg_true()
+    found = calls.select("rank", "step")[needing].join(table, on=["rank", "step"], how="left", maintain_order="left")
+    return of_call.scatter(needing, found["lengths"]), sums
 
 
 _SAID: Final = {

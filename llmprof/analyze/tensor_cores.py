@@ -13,6 +13,9 @@ from llmprof.trace import Trace
 MATRIX_WORK = ("linear", "attention", "moe_experts", "scan")
 """Categories of kernels that can use tensor cores."""
 
+LEAST_KNOWN = 0.5
+"""Of less than this share of the time a share of it would say little about the rest."""
+
 HELPERS = (
     r"(?i)split_?K_?reduce|ReduceSplitK|PostGSU|FlashAttnFwdCombine|FlashAttnBwd(?:Pre|Post)process"
     r"|flash_fwd_splitkv_combine|flash_bwd_(?:dot|convert|clear)|attention\w*_reduce"
@@ -73,13 +76,14 @@ def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.Data
     -------
     polars.DataFrame
         ``<by...>, kernels, total_ns`` (sum of the durations of matrix work), ``with_ns, without_ns, unknown_ns`` (its
-        parts) and ``with_share`` (of ``with_ns + without_ns``; null if no name tells); the longest total first.
+        parts), ``with_share`` (of ``with_ns + without_ns``; null where names tell of less than half of the total) and
+        ``known_share`` (of ``total_ns``, what names tell of); the longest total first.
     """
     trace.table("kernels")
     by = list(by)
     events = labelled(trace, by).filter((pl.col("source") == "kernel") & pl.col("category").is_in(MATRIX_WORK))
     told, time = pl.col("_told"), pl.col("dur_ns")
-    known = pl.col("with_ns") + pl.col("without_ns")
+    known, total = pl.col("with_ns") + pl.col("without_ns"), pl.col("total_ns")
     return (
         events.with_columns(_told=by_name(events["name"]))
         .group_by(by)
@@ -90,6 +94,9 @@ def tensor_cores(trace: Trace, *, by: Columns = ("rank", "category")) -> pl.Data
             without_ns=time.filter(~told).sum(),
             unknown_ns=time.filter(told.is_null()).sum(),
         )
-        .with_columns(with_share=pl.when(known > 0).then(pl.col("with_ns") / known))
+        .with_columns(
+            with_share=pl.when((known > 0) & (known >= LEAST_KNOWN * total)).then(pl.col("with_ns") / known),
+            known_share=pl.when(total > 0).then(known / total),
+        )
         .sort("total_ns", *by, descending=[True] + [False] * len(by), nulls_last=True)
     )

@@ -54,3 +54,11 @@ def test_time_with_and_without() -> None:
         ("linear", 2, 40, 30, 10, 0, 0.75),
         ("moe_experts", 1, 20, 0, 0, 20, None),
     ]
+
+
+def test_a_share_of_a_small_part_is_unknown() -> None:
+    found = analyze.tensor_cores(Trace({"kernels": kernels([(GEMM, 3), ("dpsk_gemm_kernel", 997)])}), by=())
+    assert found.select("with_share", "known_share").row(0) == (None, 0.003)
+    assert analyze.tensor_cores(Trace({"kernels": kernels([(GEMM, 30), ("dpsk_gemm_kernel", 20)])}), by=()).select(
+        "with_share", "known_share"
+    ).row(0) == (1.0, 0.6)

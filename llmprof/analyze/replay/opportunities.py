@@ -98,7 +98,7 @@ def opportunities(
         - ``operator, stage, kind, shapes, kernel, bound_by`` (those with most time), ``count`` (calls);
         - ``time_ns`` (of kernels and copies), ``share`` (of the step), ``bound_ns, share_of_bound, target_share`` (what
           it is brought to), ``gap_ns``, ``gain_ns`` (at most the gap), ``gain_share`` (of the step);
-        - ``why`` (there is no bound).
+        - ``why`` (there is no bound; of ``step`` where no operator has one: gap and gain are unknown then).
 
     Raises
     ------
@@ -234,9 +234,16 @@ def _table(steps: pl.DataFrame, work: pl.DataFrame, keys: pl.DataFrame, gains: p
     rows = rows.join(gains, on=["phase", "key"], how="left", nulls_equal=True)
     has_bound = pl.col("part").is_in(["opportunity", "others", "at target"])
     target = pl.col("bound_ns") / (pl.col("time_ns") - pl.col("gap_ns")) if to == "best" else pl.lit(to)
-    has_gap = has_bound | (pl.col("part") == "step")
+    is_step = pl.col("part") == "step"
+    unknown = is_step & ~has_bound.any().over("phase")
+    whys = pl.col("why").sort_by("time_ns", descending=True).drop_nulls().first().over("phase")
+    rows = rows.with_columns(why=pl.when(unknown).then(whys).otherwise("why"))
     return (
-        rows.with_columns(pl.when(has_bound).then("bound_ns"), pl.when(has_gap).then("gap_ns"))
+        rows.with_columns(
+            pl.when(has_bound).then("bound_ns"),
+            pl.when(has_bound | (is_step & ~unknown)).then("gap_ns"),
+            pl.when(~unknown).then("gain_ns"),
+        )
         .with_columns(pl.col("count", "time_ns", "bound_ns", "gap_ns") / pl.col("steps"))
         # in the replay a rank can also gain what others, for which it waits, have beyond the target
         .with_columns(gain_ns=pl.min_horizontal("gain_ns", "gap_ns"))

@@ -84,6 +84,8 @@ class Analysis:
     needs: tuple[str, ...] = ()
     """Required arguments besides the trace, such as ``model``: ``--model`` on the command line. Reports, exports and
     agents, which run all analyses of a trace, leave such an analysis out."""
+    takes: tuple[str, ...] = ()
+    """Optional arguments besides the trace that the command line sets by options of the same names."""
     grouped_by: Literal["", "by", "per"] = ""
     """Option that ``--by`` sets: ``by`` takes several columns, ``per`` one word."""
     reported: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,10 +13,11 @@ import polars as pl
 from llmprof.analyze.activity import CAPTURED, EAGER
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.kernels import operator_rows
-from llmprof.analyze.layers.attribution import labelled
+from llmprof.analyze.layers.attribution import attribute, labelled
 from llmprof.analyze.nesting import holding, innermost, outermost
+from llmprof.analyze.roofline import stage_work
 from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
-from llmprof.analyze.steps.labels import batches
+from llmprof.analyze.steps.labels import CONTEXT_WORDS, batches
 from llmprof.analyze.steps.steps import steps
 from llmprof.arguments import Columns
 from llmprof.errors import LlmprofError
@@ -25,6 +26,7 @@ from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
 from llmprof.theory.calls import Call, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
+from llmprof.theory.shapes import Shape
 from llmprof.trace import Trace
 
 _TEXTS: Final = ("operator", "shapes", "dtypes", "strides", "arguments")
@@ -33,6 +35,9 @@ _THREAD: Final = ("rank", "thread")
 _PLACE: Final = ("rank", "device", "stream", "start_ns", "correlation")
 _HOST: Final = r"^(?:Memcpy (?:HtoD|DtoH)|CopyHostToDevice|CopyDeviceToHost)"
 _COLLECTIVE: Final = "a collective waits for other ranks: analyze.collectives compares it with the links"
+
+Found = tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]
+"""Device events with the number of their ``call``; calls with their texts; and operators on the host."""
 
 OVER: Final = 1.05
 """A share of the bound above this has a note."""
@@ -54,9 +59,15 @@ _WORK: Final = {
     grouped_by="by",
     largest_first="total_ns",
     cached=False,
+    takes=("model",),
 )
 def operators(
-    trace: Trace, *, by: Columns = (), device: str | Path | Device | None = None, other: Trace | None = None
+    trace: Trace,
+    *,
+    by: Columns = (),
+    device: str | Path | Device | None = None,
+    other: Trace | None = None,
+    model: str | Path | Mapping[str, Any] | Shape | None = None,
 ) -> pl.DataFrame:
     """Each operator, by shapes, types, strides and arguments, against its bound on the device.
 
@@ -77,6 +88,10 @@ def operators(
         ``llmprof experiment bandwidth`` measured; what the trace names if not given.
     other : Trace, optional
         Another recording of the same operators: another device, or another version of a library.
+    model : str, path, mapping or Shape, optional
+        What ran: a name of the catalogue, a ``config.json``, its folder or its content. Where no kernel of a stage of a
+        layer has work by its shapes (under graphs, or recorded without them), they are one row of the stage then, with
+        the work of the model for the tokens that the step's label says. Operators need not be recorded.
 
     Returns
     -------
@@ -109,7 +124,8 @@ def operators(
     AnalysisError
         ``by`` names an unknown column.
     LlmprofError
-        ``device`` is unknown, or its peaks are not stated; a device that only the trace names has no bounds then.
+        ``device`` is unknown, or its peaks are not stated; a device that only the trace names has no bounds then. The
+        model is unknown, or has another number of layers, or no step says its tokens.
 
     Examples
     --------
@@ -117,8 +133,8 @@ def operators(
     >>> sorted(found["bound_by"].drop_nulls().unique())
     ['launch', 'memory']
     """
-    found = with_events(trace, by, device)[0].drop("row")
-    return found if other is None else _beside(found, with_events(other, by, device)[0], [*by])
+    found = with_events(trace, by, device, model)[0].drop("row")
+    return found if other is None else _beside(found, with_events(other, by, device, model)[0], [*by])
 
 
 def _beside(found: pl.DataFrame, other: pl.DataFrame, by: list[str]) -> pl.DataFrame:
@@ -133,12 +149,86 @@ def _beside(found: pl.DataFrame, other: pl.DataFrame, by: list[str]) -> pl.DataF
 
 
 def with_events(
-    trace: Trace, by: Sequence[str], device: Device | str | Path | None
-) -> tuple[pl.DataFrame, pl.DataFrame]:
+    trace: Trace, by: Sequence[str], device: Device | str | Path | None,
+    model: str | Path | Mapping[str, Any] | Shape | None = None,
+) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
     """The frame of :func:`operators` with the number of each ``row``, and device events with that of theirs."""
+    if model is not None and not trace.has("ops"):
+        trace = Trace({**trace.tables, "ops": pl.DataFrame(schema=_NO_OPS)}, trace.meta, trace.coverage)
     found = calls_of(trace, by)
-    rows, calls = _rows(trace, found, by, *_device(trace, device))
+    peaks = _device(trace, device)
+    rows, calls = _rows(trace, found, by, peaks)
+    if model is not None:
+        worked = rows.filter(pl.col("read_bytes").is_not_null())["row"]
+        known = calls.filter(pl.col("row").is_in(worked.implode()))["call"]
+        found, works = _of_model(found, known, by, trace, stage_work(trace, model, device))
+        rows, calls = _rows(trace, found, by, peaks, works)
     return rows, found[0].drop("_name").join(calls, on="call", how="left", maintain_order="left")
+
+
+def _of_model(
+    found: Found, known: pl.Series, by: Sequence[str], trace: Trace, stages: pl.DataFrame
+) -> tuple[Found, list[Work]]:
+    """The calls, where those of a stage of a layer that has no other work are one, with the work of the model.
+
+    ``known`` are the calls with work of their own. A call belongs to the stage that takes most of its time; a stage all
+    of whose kernels are in calls of another one adds its work to that.
+    """
+    events, calls, ops = found
+    place = ["rank", "step", "layer", "stage"]
+    stages = stages.filter(pl.sum_horizontal("flops", "read_bytes", "written_bytes") > 0)
+    stages = stages.with_row_index("own")
+    number = pl.int_range(pl.len(), dtype=pl.UInt32)
+    placed = events.select("event", "call", "dur_ns", "category", _event=number).join(
+        attribute(trace).select("event", *place), on="event", how="left", maintain_order="left"
+    ).filter(pl.col("category") != "collective")  # fmt: skip
+    placed = placed.join(stages.select("own", *place), on=place, how="left", nulls_equal=True, maintain_order="left")
+    without = pl.col("call").is_in(pl.concat([known, calls.filter("between")["call"]]).implode()).not_()
+    main = placed.filter(without).group_by("call", "own").agg(pl.col("dur_ns").sum())
+    main = main.sort("dur_ns", "own", descending=[True, False]).unique("call", keep="first", maintain_order=True)
+    placed = placed.join(main.select("call", main="own"), on="call", how="left", maintain_order="left")
+    one = (pl.col("main").n_unique() == 1) & pl.col("main").is_not_null().all()
+    into = placed.drop_nulls("own").group_by("own").agg(into=pl.when(one).then(pl.col("main").first()))
+    whole = into.filter(pl.col("into") == pl.col("own"))["own"]
+    chosen = placed.filter(pl.col("main").is_in(whole.implode()))
+    if chosen.is_empty():
+        return found, []
+    matrix = pl.col("matrix").sort_by("flops", descending=True).first()
+    main_stage = pl.col("stage").filter(pl.col("own") == pl.col("into")).first()
+    stages = stages.join(into.drop_nulls("into"), on="own").group_by("into").agg(
+        pl.col("flops", "read_bytes", "written_bytes").sum(), matrix, pl.col("assumed").first(), stage_name=main_stage
+    )  # fmt: skip
+    base = int(events["call"].max() or 0) + 1  # type: ignore[arg-type]
+    at = chosen["_event"]
+    merged = events["call"].scatter(at, (chosen["main"] + base).cast(events["call"].dtype))
+    taken = events[at].with_columns(
+        call=merged[at], _event=at, owner=pl.lit(None, dtype=pl.UInt32), _between=pl.lit(value=False)
+    )
+    made = _calls(taken, [name for name in by if name not in _OF_CALLS])
+    made = made.with_columns(into=(pl.col("call") - base).cast(pl.UInt32))
+    made = made.join(stages, on="into", how="left", maintain_order="left")
+    works = [
+        Work(flops or None, read, written, unit or "", assumed, "model and step label")
+        for flops, read, written, unit, assumed in made.select(
+            "flops", "read_bytes", "written_bytes", "matrix", "assumed"
+        ).iter_rows()
+    ]
+    distinct = {each: n for n, each in enumerate(dict.fromkeys(works))}
+    made = made.with_columns(
+        *(pl.lit(None, dtype=pl.String).alias(name) for name in _TEXTS),
+        stage_work=pl.Series([distinct[each] for each in works], dtype=pl.UInt32),
+    )
+    rest = calls.filter(~pl.col("call").is_in(chosen["call"].unique().implode()))
+    every = pl.concat([rest, made.select(*rest.columns, "stage_work", "stage_name")], how="diagonal_relaxed")
+    return (events.with_columns(call=merged), every, ops), list(distinct)
+
+
+_NO_OPS: Final = {
+    "rank": pl.Int32(), "thread": pl.Int64(), "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "name": pl.String(),
+    "kind": pl.String(), "op_id": pl.Int64(), "shapes": pl.String(),
+}  # fmt: skip
+_OF_CALLS: Final = ("rank", "step", "replayed", "call")
+"""Columns that every call has, whatever the rows are grouped by."""
 
 
 def _device(trace: Trace, device: str | Path | Device | None) -> tuple[Device | None, str]:
@@ -154,7 +244,7 @@ def _device(trace: Trace, device: str | Path | Device | None) -> tuple[Device | 
         return None, str(error).split(";")[0].rstrip(".")
 
 
-def calls_of(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame]:
+def calls_of(trace: Trace, by: Sequence[str]) -> Found:
     """Device events with the number of their ``call``; calls with their texts; and operators on the host."""
     trace.table("kernels")
     events = labelled(trace, {*by, "step"}).filter(pl.col("source") != "op")
@@ -175,7 +265,7 @@ def calls_of(trace: Trace, by: Sequence[str]) -> tuple[pl.DataFrame, pl.DataFram
     events = events.with_columns(
         call=call, owner=owner, _event=number, _between=codes.is_in(host.implode()), _name=coded
     )
-    calls = _calls(events, [name for name in by if name not in ("rank", "step", "replayed", "call")])
+    calls = _calls(events, [name for name in by if name not in _OF_CALLS])
     texts = ops.select("shapes", "dtypes", operator="name", strides="torch_strides", arguments="torch_inputs")
     texts = texts[calls["owner"]]
     if of_capture["operator"].null_count() < events.height:
@@ -264,16 +354,21 @@ def _captured(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rows(
-    trace: Trace, found: tuple[pl.DataFrame, pl.DataFrame, pl.DataFrame], by: Sequence[str], peaks: Device | None,
-    no_peaks: str,
-) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
+    trace: Trace, found: Found, by: Sequence[str], peaks: tuple[Device | None, str], works: Sequence[Work] = ()
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The frame of :func:`operators`, and the ``row`` of each ``call``."""
     events, calls, ops = found
     groups = [column for column in by if column != "operator"]
     names = events["_name"]
-    alone = pl.when(pl.col("operator").is_null()).then(names[calls["_event"]])
+    alone: pl.Expr = pl.when(pl.col("operator").is_null()).then(names[calls["_event"]])
     lengths, sums = _lengths(trace, calls)
-    keys = [*groups, *_TEXTS, "between", "alone", "labelled"]
+    said: list[Lengths | Work] = [*sums, *works]
+    if works:
+        alone = pl.coalesce(pl.col("stage_name").cast(pl.Categorical), alone)
+        lengths = pl.select(pl.coalesce(calls["stage_work"] + len(sums), lengths)).to_series()
+    else:
+        calls = calls.with_columns(stage_name=pl.lit(None, dtype=pl.String))
+    keys = [*groups, *_TEXTS, "between", "alone", "labelled", "stage_name"]
     coded = calls.with_columns(
         pl.col(_TEXTS).cast(pl.Categorical), alone=alone, lengths=lengths, labelled=lengths.is_not_null()
     )
@@ -303,10 +398,10 @@ def _rows(
     rows = numbered.drop("_call").join(timed, on="row").join(longest, on="row")
     rows = rows.with_columns(pl.col(*_TEXTS, "kernel").cast(pl.String))
     least = events.select(pl.col("dur_ns").filter(pl.col("dur_ns") > 0).min()).item()
-    each = _work(rows, coded, ops, sums, _Bound(peaks, no_peaks, float(least or 0), trace.platform.words["graph"]))
-    rows = rows.drop("labelled", "alone", "_event", "owner", "replayed", "eager", "main_ns", *launches.columns).join(
-        each, on="row"
-    )
+    each = _work(rows, coded, ops, said, _Bound(*peaks, float(least or 0), trace.platform.words["graph"]))
+    rows = rows.drop(
+        "labelled", "alone", "stage_name", "_event", "owner", "replayed", "eager", "main_ns", *launches.columns
+    ).join(each, on="row")
     return _shares(rows, events, groups), coded.select("call", "row")
 
 
@@ -388,7 +483,7 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
     for (rank, step), (batch, source) in batches(frame).items():
         tokens, keys = sum(part.tokens for part in batch), sum(part.keys() for part in batch)
         pairs = _stated_pairs(label_of[rank, step])
-        said = _SAID[source]
+        said = CONTEXT_WORDS[source]
         found = Lengths(tokens, keys, sum(part.pairs() for part in batch) if pairs is None else pairs, said)
         if found not in numbers:
             numbers[found] = len(sums)
@@ -397,16 +492,10 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
     table = pl.DataFrame(rows, schema={"rank": pl.Int32, "step": pl.Int32, "lengths": pl.UInt32}, orient="row")
     of_call = pl.Series("lengths", [None], dtype=pl.UInt32).new_from_index(0, calls.height)
     needing = calls["operator"].is_in(names).fill_null(value=False).arg_true()
-    found = calls.select("rank", "step")[needing].join(table, on=["rank", "step"], how="left", maintain_order="left")
-    return of_call.scatter(needing, found["lengths"]), sums
+    given = calls.select("rank", "step")[needing].join(table, on=["rank", "step"], how="left", maintain_order="left")
+    return of_call.scatter(needing, given["lengths"]), sums
 
 
-_SAID: Final = {
-    "label": "",
-    "followed": "lengths followed from the labels of earlier steps",
-    "estimated": "lengths estimated from the labels of earlier steps",
-    "unknown": "contexts from before the recording count as none",
-}
 _STATED: Final = re.compile(
     r"context_\d+\((?:sq\d+sk\d+sqsq(\d+)sqsk(\d+))?.*?\)_generation_\d+\((?:sq\d+sk\d+sqsq\d+sqsk(\d+))?"
 )
@@ -442,7 +531,7 @@ class _Bound:
 
 
 def _work(
-    rows: pl.DataFrame, coded: pl.DataFrame, ops: pl.DataFrame, sums: list[Lengths], bound: _Bound
+    rows: pl.DataFrame, coded: pl.DataFrame, ops: pl.DataFrame, sums: list[Lengths | Work], bound: _Bound
 ) -> pl.DataFrame:
     """Work and bound of each row: means over the lengths of its steps."""
     lengths = {
@@ -458,17 +547,21 @@ def _work(
             one = _one(row, kind, ops, [(None if k is None else sums[k], n) for k, n in lengths[row["row"]]], bound)
         except NoWorkError as error:
             one = {"why": str(error).split(";")[0].rstrip(".")}
-        made.append({"row": row["row"], "kind": kind.name if kind else None, **dict.fromkeys(_WORK), **one})
+        made.append(
+            {"row": row["row"], "kind": kind.name if kind else row["stage_name"], **dict.fromkeys(_WORK), **one}
+        )
     return pl.DataFrame(made, schema={"row": pl.UInt32(), "kind": pl.String(), **_WORK}, orient="row")
 
 
 def _one(
-    row: dict[str, Any], kind: Kind | None, ops: pl.DataFrame, lengths: list[tuple[Lengths | None, int]], bound: _Bound
-) -> dict[str, Any]:
+    row: dict[str, Any], kind: Kind | None, ops: pl.DataFrame, lengths: list[tuple[Lengths | Work | None, int]],
+    bound: _Bound,
+) -> dict[str, Any]:  # fmt: skip
     """Columns of a row's work and bound; the reason where it has none."""
     if row["category"] == "collective":
         raise NoWorkError(_COLLECTIVE)
-    if row["operator"] is None:
+    of_model = row["stage_name"] is not None
+    if row["operator"] is None and not of_model:
         raise NoWorkError(IN_GRAPH.replace("CUDA graph", bound.graph) if row["replayed"] else NO_OPERATOR)
     if row["between"]:
         raise NoWorkError(BETWEEN)
@@ -476,6 +569,9 @@ def _one(
     texts = [row[name] for name in _TEXTS]
     found: list[tuple[int, Work]] = []
     for known, count in lengths:
+        if isinstance(known, Work):
+            found.append((count, known))
+            continue
         call = recorded(*texts, lengths=known, kernel=row["kernel"], inside=inner)
         found.append((count, work_of(call)))
     whole = sum(count for count, _ in found)
@@ -487,7 +583,7 @@ def _one(
     read, written = (sum(n * getattr(work, side) for n, work in found) / whole for side in ("read", "written"))
     by = max(bounds, key=lambda each: each[0] * (each[1] or 0))[2]
     slow: dict[str, Any] = {}
-    if least is not None and bound.peaks is not None:
+    if least is not None and bound.peaks is not None and not of_model:
         mean = Work(None if flops is None else flops / whole, read, written, first.matrix, result=first.result)
         each = Launch(
             row["total_ns"] / row["count"],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -13,7 +13,7 @@ from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import attribute
-from llmprof.analyze.steps.labels import batches
+from llmprof.analyze.steps.labels import CONTEXT_WORDS, batches
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import AnalysisError, listed
 from llmprof.hardware import Device
@@ -228,8 +228,58 @@ def _measured(events: pl.DataFrame) -> pl.DataFrame:
     return frame.join(fastest, on=["step", "layer", "stage"], how="left", nulls_equal=True)
 
 
+def stage_work(
+    trace: Trace, model: str | Path | Mapping[str, Any] | Shape, device: str | Path | Device | None = None
+) -> pl.DataFrame:
+    """``rank, step, layer, stage, flops, read_bytes, written_bytes, matrix, assumed`` of a model's stages.
+
+    Where the ranks have batches of their own, they are data parallel, and stages of experts are left out: how many
+    tokens of other ranks they get is not recorded.
+    """
+    read = shape(model)
+    events = attribute(trace).filter(pl.col("step").is_not_null())
+    batch_of = batches(steps(trace))
+    if not batch_of:
+        raise AnalysisError("no step of the trace says how many tokens it computed")
+    own: dict[int, set[Batch]] = {}
+    for (_, step), (batch, _) in batch_of.items():
+        own.setdefault(step, set()).add(batch)
+    apart = any(len(each) > 1 for each in own.values())
+    machine = _machine(trace, read, device, (1 if apart else None, None), (None, None), expert_parallel=False)
+    found = _expected(read, machine, batch_of, events, _moved)
+    if apart:
+        found = found.filter(~pl.col("stage").is_in(_OF_EXPERTS))
+    plan = machine.plan
+    words = f"{read.name}, tensor parallel {plan.tp}, weights of {plan.weights}"
+    said = {source: f"{words}; {more}" if more else words for source, more in CONTEXT_WORDS.items()}
+    sources = pl.DataFrame(
+        [(rank, step, said[source]) for (rank, step), (_, source) in batch_of.items()],
+        schema={"rank": pl.Int32, "step": pl.Int32, "assumed": pl.String},
+        orient="row",
+    )
+    return found.join(sources, on=["rank", "step"])
+
+
+_OF_EXPERTS: Final = ("experts", "expert_dispatch", "combine")
+
+
+def _moved(machine: Machine, work: list[Operator]) -> pl.DataFrame:
+    """FLOPs and bytes of each stage: every byte of weights, cache and activations, in a cache of the device or not."""
+    rows = [(each.stage, each.flops, each.bytes_read, each.bytes_written, each.math) for each in work]
+    names = {"stage": pl.String(), "flops": pl.Float64(), "read_bytes": pl.Float64(), "written_bytes": pl.Float64()}
+    frame = pl.DataFrame(rows, schema={**names, "matrix": pl.String()}, orient="row")
+    matrix = pl.col("matrix").sort_by("flops", descending=True).first()
+    return frame.group_by("stage", maintain_order=True).agg(
+        pl.col("flops", "read_bytes", "written_bytes").sum(), matrix=pl.when(pl.col("flops").sum() > 0).then(matrix)
+    )
+
+
 def _expected(
-    read: Shape, machine: Machine, batch_of: dict[tuple[int, int], tuple[Batch, str]], events: pl.DataFrame
+    read: Shape,
+    machine: Machine,
+    batch_of: dict[tuple[int, int], tuple[Batch, str]],
+    events: pl.DataFrame,
+    summed: Callable[[Machine, list[Operator]], pl.DataFrame] | None = None,
 ) -> pl.DataFrame:
     """Work and least time of each stage of each layer of each step; equal batches are computed once."""
     ranks = _layers_of_ranks(events)
@@ -237,7 +287,7 @@ def _expected(
     stages_of: dict[Batch, pl.DataFrame] = {}
     for batch, _ in batch_of.values():
         if batch not in stages_of:
-            stages_of[batch] = _stages(read, machine, batch)
+            stages_of[batch] = _stages(read, machine, batch, summed or _summed)
     numbers = {batch: n for n, batch in enumerate(stages_of)}
     table = pl.concat([frame.with_columns(batch=pl.lit(numbers[b])) for b, frame in stages_of.items()])
     which = pl.DataFrame(
@@ -272,12 +322,14 @@ def _first_layers(ranks: dict[int, int], total: int, plan: Plan) -> dict[int, in
     return starts
 
 
-def _stages(read: Shape, machine: Machine, batch: Batch) -> pl.DataFrame:
+def _stages(
+    read: Shape, machine: Machine, batch: Batch, summed: Callable[[Machine, list[Operator]], pl.DataFrame]
+) -> pl.DataFrame:
     """Stages of a step: one row per layer and stage, and one per stage outside the layers."""
     before, inside, after = places(read, batch, machine.plan)
-    of_kind = {layer: _summed(machine, work) for layer, work in inside.items()}
+    of_kind = {layer: summed(machine, work) for layer, work in inside.items()}
     frames = [of_kind[layer].with_columns(layer=pl.lit(n, dtype=pl.Int32)) for n, layer in enumerate(read.layers)]
-    return pl.concat([*frames, _summed(machine, [*before, *after]).with_columns(layer=pl.lit(None, dtype=pl.Int32))])
+    return pl.concat([*frames, summed(machine, [*before, *after]).with_columns(layer=pl.lit(None, dtype=pl.Int32))])
 
 
 def _summed(machine: Machine, work: list[Operator]) -> pl.DataFrame:

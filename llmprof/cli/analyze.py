@@ -220,7 +220,8 @@ def _needed(view: Analysis, args: Namespace) -> dict[str, Any]:
     for name in view.needs:
         if getattr(args, name) is None:
             raise AnalysisError(f"{view.view} needs --{name}", hint=f"see llmprof analyze --help for --{name}")
-    return {name: getattr(args, name) for name in view.needs}
+    given = {name: getattr(args, name) for name in (*view.needs, *view.takes)}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _by(view: Analysis, by: str | None) -> dict[str, Any]:

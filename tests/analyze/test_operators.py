@@ -15,6 +15,7 @@ from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError
 from llmprof.hardware import Device
 from llmprof.names.replayable import IN_GRAPH
 from llmprof.trace import Trace
+from tests.analyze.test_roofline import TINY, two_steps
 
 DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e9, None, None, None, cache_bytes=200.0)
 """1,000 FLOPs and a byte in a nanosecond."""
@@ -155,6 +156,51 @@ CAPTURE = (
     f"{TRACELENS}inference__vllm_prefilldecode_piecewise__capture_traces__graph_capture_rank_0.1773709679453551615."
     "pt.trace.json.gz"
 )
+
+
+def test_a_stage_has_the_work_of_the_model_for_the_tokens_of_its_steps() -> None:
+    trace = two_steps()
+    found = analyze.operators(trace, model=TINY)
+    assert found["total_ns"].sum() == trace.kernels["dur_ns"].sum()
+    gate_up = found.row(by_predicate=pl.col("kind") == "gate_up_proj", named=True)
+    # two layers in steps of 10 and 2 tokens: 4 calls of 6 tokens on the mean; gate and up are one product of 16 bits
+    hidden, wide = TINY["hidden_size"], 2 * TINY["intermediate_size"]
+    assert (gate_up["count"], gate_up["operator"], gate_up["total_ns"]) == (4, None, 40_000)
+    assert gate_up["flops"] == 2 * 6 * hidden * wide
+    assert (gate_up["read_bytes"], gate_up["written_bytes"]) == (2 * hidden * (wide + 6), 2 * 6 * wide)
+    assert gate_up["source"] == "model and step label"
+    assert "tensor parallel 1" in gate_up["assumed"]
+    # the shortest kernel takes longer than these bytes at 4.8 TB/s
+    assert (gate_up["bound_by"], gate_up["bound_ns"], gate_up["cause"]) == ("launch", 10_000, None)
+    with pytest.raises(AnalysisError):  # other layers than the trace has
+        analyze.operators(trace, model=TINY | {"num_hidden_layers": 9})
+
+
+def test_recorded_shapes_come_before_the_model() -> None:
+    trace = two_steps()
+    events = analyze.attribute(trace).filter(stage="gate_up_proj").sort("start_ns")
+    # an operator around the launch of the first of four; what it does is not what the model says
+    launch = events["launch_start_ns"][0]
+    ops = pl.DataFrame(
+        [(launch - 1, 2, "aten::mm", 1, *MM)],
+        schema=["start_ns", "dur_ns", "name", "op_id", "shapes", "dtypes"], orient="row",
+    ).with_columns(rank=0, thread=events["launch_thread"][0], kind=pl.lit("op"))  # fmt: skip
+    found = analyze.operators(Trace({**trace.tables, "ops": ops}, trace.meta), model=TINY)
+    assert row(found, "aten::mm")["flops"] == 2 * 40 * 80 * 20
+    assert found.filter(kind="gate_up_proj")["count"].to_list() == [3]
+    # an operator of unknown work around two stages: the longer one has the work of both, and their time
+    some = analyze.attribute(trace).filter(layer=0, step=0).sort("start_ns")
+    pair = some.filter(pl.col("stage").is_in(["gate_up_proj", "activation"]))
+    first, last = pair["launch_start_ns"].min(), pair["launch_end_ns"].max()
+    ops = ops.with_columns(name=pl.lit("acme::mlp"), start_ns=first - 1, dur_ns=last - first + 2)
+    kernels = trace.kernels.with_columns(
+        dur_ns=pl.when(pl.col("start_ns") == pair["start_ns"][0]).then(10_500).otherwise("dur_ns")
+    )
+    found = analyze.operators(Trace({**trace.tables, "kernels": kernels, "ops": ops}, trace.meta), model=TINY)
+    assert found["total_ns"].sum() == kernels["dur_ns"].sum()
+    both = found.filter(kind="gate_up_proj")
+    assert both["total_ns"].sum() == 50_500
+    assert found.filter(kind="activation")["count"].to_list() == [3]
 
 
 def _as_recorded(operator: str, shapes: list[list[int]]) -> tuple[str, str]:

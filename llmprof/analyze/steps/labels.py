@@ -326,6 +326,15 @@ of requests changed in between; unknown if the trace begins after their prompts 
 token alone, so that results from it are a lower bound)."""
 
 
+CONTEXT_WORDS: Final = {
+    "label": "",
+    "followed": "lengths followed from the labels of earlier steps",
+    "estimated": "lengths estimated from the labels of earlier steps",
+    "unknown": "contexts from before the recording count as none",
+}
+"""What of the lengths of a step no label says, by where :func:`batches` has them from."""
+
+
 def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[int, int], tuple[Batch, str]]:
     """Requests of each step.
 

@@ -109,6 +109,13 @@ class TestAnalyze:
         joined = analyze.roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
         assert (code, len(json.loads(out))) == (0, joined.height)
 
+    def test_operators_take_a_model(self, run):
+        code, out, _ = run(
+            "analyze", "sample:torch_tp1_cudagraph", "--what", "operators", "--model", "Qwen2.5-1.5B", "--json"
+        )
+        assert code == 0
+        assert "model and step label" in {row.get("source") for row in json.loads(out)}
+
     def test_findings_are_sentences(self, run, saved):
         out = run("analyze", saved)[1]
         top = analyze.findings(llmprof.read(saved)).row(0, named=True)

@@ -256,6 +256,22 @@ def test_work_and_rates_are_those_of_tracelens(name: str, shared: Path) -> None:
     assert compared == rows
 
 
+@pytest.mark.slow
+def test_stages_of_a_model_have_the_work_of_tracelens_rows(shared: Path) -> None:
+    trace = llmprof.read(shared / f"{STRANGERS}inference__vllm_decode_full__graph_execution.json.gz")
+    found = analyze.operators(trace, model="gpt-oss-20b", device="MI300X")
+    reference = pl.read_csv(shared / "strangers/tracelens_reference/vllm_decode_full.unified_perf_summary.csv")
+    known = reference.filter(pl.col("name").str.contains("unquantized_gemm|attention_with"))
+    flops = {ast.literal_eval(dims): 1e9 * each for dims, each in known.select("Input Dims", "GFLOPS").iter_rows()}
+    mine = dict(found.drop_nulls("kind").filter(pl.col("operator").is_null()).select("kind", "flops").iter_rows())
+    for stage, n, k in (("qkv_proj", 5120, 2880), ("o_proj", 2880, 4096), ("router", 32, 2880)):
+        # the model counts no biases
+        assert mine[stage] + 32 * n == pytest.approx(flops[(32, k), (n, k), (n,)])
+    # half of the layers see 128 keys of each of the 32 sequences; the reference counts 55,086 everywhere
+    whole = next(value for dims, value in flops.items() if dims[0] == (32, 64, 64))
+    assert mine["attention"] == pytest.approx(whole * (1 + 32 * 128 / 55086) / 2)
+
+
 H100, MI300X = "NVIDIA H100 80GB HBM3", "AMD Instinct MI300X"
 
 CAPTURES, STRANGERS = "captures/", "strangers/chrome/"

@@ -14,6 +14,7 @@ from llmprof.theory import calls
 from llmprof.theory.calls import Call, Kind, Lengths, NoWorkError, Work, recorded, work_of
 
 BF16, FP32, I64, FP8 = "c10::BFloat16", "float", "long int", "c10::Float8_e4m3fn"
+HALF, INT, U8 = "c10::Half", "int", "unsigned char"
 
 
 def call(operator: str, *arguments: Any, **more: Any) -> Call:
@@ -23,6 +24,8 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
         shape, kind, step, value = [], "", [], ""
         if isinstance(argument, str):
             kind, value = "Scalar", argument
+        elif isinstance(argument, list):
+            shape, kind = ([each[place] for each in argument] for place in (0, 1))
         elif argument is not None:
             shape, kind, *rest = argument
             step = rest[0] if rest else []
@@ -53,6 +56,32 @@ def call(operator: str, *arguments: Any, **more: Any) -> Call:
          128, 32 + 16 + 8, 16, "fp8"),
         (call("_C::cutlass_scaled_mm", ([4, 2], BF16), ([4, 8], FP8), ([8, 2], FP8), ([4, 1], FP32), ([2], FP32), None),
          128, 32 + 16 + 16 + 8, 16, "fp8"),
+        # 3 rows of 64 times 64 x 32 weights of 4 bits: 1,024 bytes in whole numbers of 4; two groups of 16-bit scales
+        (call("_C::marlin_gemm", ([3, 64], BF16), None, ([4, 64], INT), None, ([2, 32], BF16), None, None,
+              ([2, 4], INT), ([128], INT), "1", "3", "32", "64"),
+         2 * 3 * 32 * 64, 3 * 64 * 2 + 1024 + 2 * 32 * 2 + 2 * 4 * 4, 3 * 32 * 2, "bf16"),
+        # Marlin's older form with an order of the inputs, and its result among the arguments
+        (call("_C::gptq_marlin_gemm", ([3, 64], BF16), ([3, 32], BF16), ([4, 64], INT), ([32], BF16), ([2, 32], BF16),
+              None, None, None, ([64], INT), ([64], INT), ([128], INT), "1", "3", "32", "64"),
+         2 * 3 * 32 * 64, 3 * 64 * 2 + 1024 + 32 * 2 + 2 * 32 * 2 + 2 * 64 * 4, 3 * 32 * 2, "bf16"),
+        (call("_C::gptq_gemm", ([3, 64], HALF), ([8, 32], INT), ([2, 4], INT), ([2, 32], HALF), ([64], INT), "True",
+              "False", "4"), 2 * 3 * 32 * 64, 384 + 1024 + 32 + 128 + 256, 192, "fp16"),
+        (call("_C::awq_gemm", ([3, 64], HALF), ([64, 4], INT), ([2, 32], HALF), ([2, 4], INT), "8"),
+         2 * 3 * 32 * 64, 384 + 1024 + 128 + 32, 192, "fp16"),
+        # weights of 8 bits
+        (call("_C::machete_mm", ([3, 64], BF16), ([16, 32], INT), "1", None, ([1, 32], BF16)),
+         2 * 3 * 32 * 64, 384 + 2048 + 64, 192, "bf16"),
+        # 2 tokens, each to 1 of 4 experts: 4 (1 - (3/4)^2) = 1.75 of them, with 8 x 16 weights of 4 bits and 8 scales
+        (call("_moe_C::moe_wna16_gemm", ([2, 16], BF16), ([2, 1, 8], BF16), ([4, 8, 8], U8), ([4, 8, 1], BF16)),
+         2 * 2 * 8 * 16, 2 * 16 * 2 + 1.75 * (64 + 16), 2 * 8 * 2, "bf16"),
+        # 2 tokens of 8 to 1 of 4 experts with inner size 3 and a gate: 1.75 x (6 x 8 + 8 x 3) weights of 2 bytes
+        (call("vllm::outplace_fused_experts", ([2, 8], BF16), ([4, 6, 8], BF16), ([4, 8, 3], BF16), ([2, 1], FP32),
+              ([2, 1], I64)),
+         2 * 2 * 8 * (6 + 3), 1.75 * 72 * 2 + (16 + 6) * 2 + 16, 2 * (6 + 8) * 2, "bf16"),
+        # 5 of 100 rows of 16
+        (call("aten::index", ([100, 16], BF16), [([5], I64)]), 0, 5 * 16 * 2 + 40, 160, ""),
+        # places of two axes, 3 x 1 with 2: 6 rows of 4 out of 10 x 10
+        (call("aten::index", ([10, 10, 4], FP32), [([3, 1], I64), ([2], I64)]), 0, 6 * 16 + 5 * 8, 96, ""),
         # filters of 3 x 3 over 6 x 6 with stride 2 and padding 1 give 3 x 3
         (call("aten::convolution", ([2, 4, 6, 6], BF16), ([8, 4, 3, 3], BF16), ([8], BF16), "[2, 2]", "[1, 1]",
               "[1, 1]", "False", "[0, 0]", "1"), 2 * 2 * 8 * 9 * 36, 576 + 576 + 16, 288, "bf16"),
@@ -265,6 +294,22 @@ def test_delta_attention_of_kimi() -> None:
         ("aten::convolution", "[[2, 4, 6, 6], [8, 4, 3, 3], [8]]", '["float", "float", "float"]'),
         ("aten::convolution", "[[2, 4, 6, 6], [8, 4]]", '["float", "float"]'),
         ("aten::_flash_attention_forward", "[[6, 4, 8], [6, 4, 8], [6, 4, 8]]", '["float", "float", "float"]'),
+        # a mask, or what may be one; weights of other sizes; experts that do not fit
+        ("aten::index", "[[4, 8], [[4]]]", '["float", ["bool"]]'),
+        ("aten::index", "[[4, 8], [[4]]]", '["float", "TensorList"]'),
+        ("aten::index", "[[4, 8], []]", '["float", "TensorList"]'),
+        ("_C::awq_gemm", "[[3, 64], [64, 4], [2, 30], [2, 4]]", '["c10::Half", "int", "c10::Half", "int"]'),
+        ("_C::awq_gemm", "[[3, 64], [64, 4]]", '["c10::Half", "c10::Half"]'),
+        (
+            "_moe_C::moe_wna16_gemm",
+            "[[2, 16], [2, 1, 8], [4, 8, 5], [4, 8, 1]]",
+            '["c10::Half", "c10::Half", "unsigned char", "c10::Half"]',
+        ),
+        (
+            "vllm::inplace_fused_experts",
+            "[[2, 8], [4, 6, 4], [4, 8, 3], [2, 1], [2, 1]]",
+            '["c10::Half", "c10::Half", "c10::Half", "float", "int"]',
+        ),
         ("acme::mine", "[[4, 8]]", '["float"]'),
     ],
 )

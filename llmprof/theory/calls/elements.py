@@ -104,6 +104,31 @@ def gather(call: Call) -> Work:
     return Work(0.0, min(moved, source.bytes) + index.bytes, moved)
 
 
+def indexed(call: Call) -> Work:
+    """``source[indices]``, with an index for each of the first axes; other axes whole.
+
+    Types in a list are not recorded: an index that could be a mask, of which the number of results depends on its
+    values, has no work.
+    """
+    source, given = call.tensor(0), call.get(1)
+    lists = tuple(each for each in given if isinstance(each, Tensor)) if isinstance(given, tuple) else ()
+    if not lists or any(not each.shape for each in lists):
+        raise NoWorkError("the indices are a list of tensors whose shapes were not all recorded")
+    if len(lists) > len(source.shape) or any(each.format in ("bool", "uint8") for each in lists):
+        raise NoWorkError("an index is a mask, whose values say how many elements it names")
+    if any(not each.format and each.shape == source.shape[at : at + len(each.shape)] for at, each in enumerate(lists)):
+        raise NoWorkError("an index may be a mask, whose values say how many elements it names")
+    named = math.prod(broadcast([each.shape for each in lists]))
+    moved = named * math.prod(source.shape[len(lists) :]) * source.width
+    places = sum(each.elements * (each.width or _INDEX) for each in lists)
+    assumed = "" if all(each.width for each in lists) else "indices of 8 bytes, one for each of the first axes"
+    return Work(0.0, min(moved, source.bytes) + places, moved, "", assumed)
+
+
+_INDEX: Final = 8
+"""Bytes of torch's usual index."""
+
+
 def put(call: Call) -> Work:
     """Values into places of the first argument; of the places a recording has neither number nor type."""
     target, values = call.tensor(0), call.tensor(2)
@@ -189,6 +214,8 @@ KINDS: Final = [
          "their definition"),
     Kind("gather", "aten::embedding aten::index_select aten::gather", gather,
          "0; indices, the elements that they name (at most the whole source) and the result once", "their definition"),
+    Kind("gather", "aten::index", indexed, "0; indices, the elements that they name (at most the whole source) and the "
+         "result once", "their definition"),
     Kind("rope", "_C::rotary_embedding sgl_kernel::rotary_embedding", rope,
          "3 an element; positions and rows of the cache once, queries and keys twice (in place)",
          "vllm/csrc/pos_encoding_kernels.cu"),

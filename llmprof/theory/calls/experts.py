@@ -120,6 +120,42 @@ def grouped(call: Call) -> Work:
     return Work(2.0 * rows * k * n, read, rows * n * x.width, x.format, assumed)
 
 
+def with_weights(call: Call) -> Work:
+    """``(tokens, first weights, second weights, weights of the chosen, chosen, …)``: both products.
+
+    Weights are (experts, 2 x inner size or inner size, size) and (experts, size, inner size).
+    """
+    x, first, second, chosen = call.tensor(0, 2), call.tensor(1, 3), call.tensor(2, 3), call.tensor(4, 2)
+    (tokens, size), (experts, wide, k), inner = x.shape, first.shape, second.shape[2]
+    if k != size or second.shape[:2] != (experts, size) or wide not in (inner, 2 * inner) or chosen.shape[0] != tokens:
+        raise NoWorkError(f"the weights of {call.operator} do not fit its tokens")
+    routed = tokens * chosen.shape[1]
+    touched = distinct_experts(experts, chosen.shape[1], tokens)
+    weights = touched / experts * (first.bytes + second.bytes) if experts else 0.0
+    read = weights + (tokens * size + routed * inner) * x.width + chosen.bytes
+    written = routed * (wide + size) * x.width
+    matrix = first.format if first.width < x.width else x.format
+    assumed = f"even routing ({touched:.0f} of {experts} experts)"
+    return Work(2.0 * routed * (wide + inner) * size, read, written, matrix, assumed)
+
+
+def packed(call: Call) -> Work:
+    """Rows ``(…, k)`` into ``(…, n)`` with packed weights of each expert and scales of (experts, …, n) or (…, n, …)."""
+    x, out = call.tensor(0, 2), call.tensor(1)
+    given = [each for each in call.arguments[2:] if isinstance(each, Tensor) and len(each.shape) == 3]
+    if len(given) < 2 or "int" not in given[0].format or not out.elements:
+        raise NoWorkError(f"packed weights, scales and result of {call.operator} were not all recorded")
+    (weights, *more), (tokens, k), n = given, x.shape, out.shape[-1]
+    experts, rows = weights.shape[0], out.elements // n
+    bits = weights.elements * weights.width * 8 / max(1, experts * k * n)
+    if bits not in (4, 8) or n not in more[0].shape[1:] or rows % max(1, tokens):
+        raise NoWorkError(f"the packed weights {list(weights.shape)} of {call.operator} are not those of {k} x {n}")
+    touched = distinct_experts(experts, rows // tokens, tokens)
+    read = x.bytes + touched / experts * sum(each.bytes for each in given)
+    assumed = f"even routing ({touched:.0f} of {experts} experts)"
+    return Work(2.0 * rows * n * k, read, out.elements * out.width, x.format, assumed)
+
+
 KINDS: Final = [
     Kind("moe_routing", "_moe_C::topk_softmax", choose, "5 a logit; logits and results once", "vllm/csrc/moe"),
     Kind("moe_routing", "_moe_C::moe_sum sgl_kernel::moe_sum", add_up, "an addition for each part but the first; "
@@ -128,6 +164,11 @@ KINDS: Final = [
          "2 x routed tokens x 3 size x inner size; tokens, activations and the weights of E (1 - (1 - k/E)^T) of E "
          "experts once", "llmprof.theory.work",
          inside=" ".join((*_ROUTES, "_moe_C::moe_sum", ALLOCATION, *_GATED, *_PLAIN))),
+    Kind("moe_experts", "vllm::inplace_fused_experts vllm::outplace_fused_experts sglang::inplace_fused_experts "
+         "sglang::outplace_fused_experts", with_weights, "2 x routed tokens x size x (both inner sizes); tokens, "
+         "activations and the weights of E (1 - (1 - k/E)^T) of E experts once", "llmprof.theory.work"),
+    Kind("moe_experts", "_moe_C::moe_wna16_gemm _moe_C::moe_wna16_marlin_gemm", packed, "2 rows k n; rows, result, and "
+         "packed weights, scales and zero points of E (1 - (1 - k/E)^T) of E experts once", "vllm/_custom_ops.py"),
     Kind("moe_experts", "aten::_grouped_mm", grouped, "2 rows k n; rows, result and the weights of min(groups, rows) "
          "groups once", "torch/utils/flop_counter.py"),
 ]  # fmt: skip

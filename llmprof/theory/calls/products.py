@@ -117,6 +117,31 @@ def scaled_mm(call: Call) -> Work:
     return product(call, a, b, sizes, bias=bias, width=width, more=scales)
 
 
+_PACKED: Final = (2, 3, 4, 8)
+"""Bits of a weight in the packed matrices of GPTQ, AWQ, Marlin and Machete."""
+
+
+def packed(call: Call) -> Work:
+    """``a @ unpacked(weights)``: whole numbers hold several weights each, scales have a column for each of the result.
+
+    Of the other arguments, matrices (zero points), biases and orders of the inputs are read; a workspace is not.
+    """
+    a = call.tensor(0)
+    given = [each for each in call.arguments[1:] if isinstance(each, Tensor)]
+    at = next((n for n, each in enumerate(given) if "int" in each.format and len(each.shape) == 2), None)
+    k = a.shape[-1] if a.shape else 0
+    if at is None or not k:
+        raise NoWorkError(f"no packed weights were recorded among the arguments of {call.operator}")
+    weights, after = given[at], given[at + 1 :]
+    scales = next((each for each in after if len(each.shape) == 2 and "int" not in each.format), None)
+    n = scales.shape[1] if scales else 0
+    if not n or weights.elements * weights.width * 8 / (k * n) not in _PACKED:
+        raise NoWorkError(f"the packed weights {list(weights.shape)} of {call.operator} are not those of {k} x {n}")
+    m = math.prod(a.shape[:-1])
+    more = sum(each.bytes for each in after if len(each.shape) == 2 or each.shape in ((n,), (k,)))
+    return product(call, a, weights, (m, n, k), more=more)
+
+
 def convolution(call: Call) -> Work:
     """A convolution, forward; its places differ by library."""
     x, weight = call.tensor(0), call.tensor(1)
@@ -174,6 +199,9 @@ KINDS: Final = [
     Kind("gemm", "_rocm_C::wvSplitK _rocm_C::LLMM1", skinny, _DENSE, "vllm/csrc/rocm/skinny_gemms.cu"),
     Kind("gemm", "aten::_scaled_mm _C::cutlass_scaled_mm sgl_kernel::fp8_scaled_mm sgl_kernel::int8_scaled_mm",
          scaled_mm, f"{_DENSE}; scales once", _TORCH),
+    Kind("gemm", "_C::marlin_gemm _C::gptq_marlin_gemm _C::gptq_gemm _C::awq_gemm _C::machete_mm sgl_kernel::gptq_gemm "
+         "sgl_kernel::awq_gemm sgl_kernel::gptq_marlin_gemm", packed, "2 m n k in the type of a; a, packed weights, "
+         "scales, zero points, bias, order of the inputs and the result once", "vllm/_custom_ops.py", whole=True),
     Kind("convolution", "aten::convolution", convolution,
          "2 x elements of the result x taps of a filter; input, weight, bias and result once", _TORCH, whole=True),
     Kind("convolution", "aten::_convolution aten::cudnn_convolution aten::miopen_convolution", convolution,

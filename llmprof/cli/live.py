@@ -69,6 +69,8 @@ def add_watch_options(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--for", dest="lasting", type=span, metavar="TIME", help="end after this time (default: Ctrl-C)")
     words = "earlier capture to compare with (default: the best hour of the history)"
     sub.add_argument("--baseline", type=Path, metavar="DIR", help=words)
+    words = "show the watch on a page of this machine, at this port (default: a free one)"
+    sub.add_argument("--serve", type=int, nargs="?", const=0, metavar="PORT", help=words)
     sub.add_argument("--webhook", metavar="URL", help="send the findings of a capture there as JSON")
     words = "least severity for the webhook (default: %(default)s)"
     sub.add_argument("--severity", choices=SEVERITIES, default="high", help=words)
@@ -128,8 +130,8 @@ def watch(args: Namespace, terminal: Terminal) -> str:
             severity=args.severity,
             output=args.output,
             for_s=args.lasting,
+            port=args.serve,
             say=lambda words: told(wrapped(words, terminal.width, "", "")),
-            started=lambda watched: told(f"watching, into {watched.folder}; Ctrl-C ends it"),
         )
     except KeyboardInterrupt:
         return "" if args.json else "The watch has ended."

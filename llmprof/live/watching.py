@@ -22,6 +22,7 @@ from llmprof.launch.run.folder import FINISHED, hold
 from llmprof.live.changes import CHANGED, changed
 from llmprof.live.condition import Condition
 from llmprof.live.counters import Scrape, between, parsed
+from llmprof.live.page import served
 from llmprof.live.past import FOLDER, History
 from llmprof.live.recording import record
 from llmprof.live.server import API_KEY, Address, LostError, Server
@@ -301,9 +302,9 @@ def watch(
     severity: str = "high",
     output: str | os.PathLike[str] | None = None,
     for_s: float | None = None,
+    port: int | None = None,
     say: Callable[[str], None] | None = None,
     progress: Progress | None = None,
-    started: Callable[[Watch], object] | None = None,
 ) -> Path:
     """Watch a server: keep a history of its counters, and record a window when a condition holds.
 
@@ -338,12 +339,12 @@ def watch(
         Folder of the watch; ``results/watch_HOST-PORT`` by default. The next watch of the folder continues it.
     for_s : float, optional
         Seconds after which the watch ends; it ends with Ctrl-C if not given.
+    port : int, optional
+        Port on 127.0.0.1 at which a page shows the watch (0: a free one); no page if not given.
     say : callable, optional
-        Called with a sentence about each capture.
+        Called with the folder or the address of the page at the beginning, and with a sentence about each capture.
     progress : callable, optional
         As for :func:`llmprof.record`.
-    started : callable, optional
-        Called with the watch before its first reading.
 
     Returns
     -------
@@ -356,7 +357,7 @@ def watch(
     ConfigError
         The condition, the address or a limit cannot be used.
     LaunchError
-        The server has no metrics at the first reading, or another watch works in the folder.
+        The server has no metrics at the first reading, the port is taken, or another watch works in the folder.
 
     Examples
     --------
@@ -389,9 +390,11 @@ def watch(
         captures = _by_age(watched.place)
         if captures:
             watched.quiet(time.monotonic(), captures[-1].stat().st_mtime_ns)
-        if started is not None:
-            started(watched)
-        _loop(watched, server, every_s, None if for_s is None else time.monotonic() + for_s, say)
+        page = contextlib.nullcontext("") if port is None else served(watched, port)
+        with page as shown:
+            if say is not None:
+                say(f"watching, into {home}; Ctrl-C ends it{f'. Page: {shown}' if shown else ''}")
+            _loop(watched, server, every_s, None if for_s is None else time.monotonic() + for_s, say)
     return home
 
 

@@ -10,6 +10,7 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
 import llmprof
@@ -17,6 +18,7 @@ from llmprof.errors import ConfigError, LaunchError, OutputError
 from llmprof.launch import ExperimentConfig, RunFolder, open_run
 from llmprof.live import watching
 from llmprof.live.counters import Histogram, Scrape
+from llmprof.live.page import served
 from llmprof.live.past import history
 from llmprof.live.watching import CHANGED, FINDINGS, Watch
 from llmprof.storage import files
@@ -193,6 +195,26 @@ class TestFaults:
         (tmp_path / "watch").mkdir()
         (tmp_path / "watch" / watching.STATE).write_text('{"events": [')
         assert watched(tmp_path, made).events == []
+
+
+def test_the_page_asks_for_its_token(tmp_path, made):
+    watch = watched(tmp_path, made)
+    drive(watch, [scrape(5 * k, waiting=float(k)) for k in range(1, 5)])
+    watch.findings = [{"rule": "r", "severity": "high", "share": 0.25, "title": "<b>kernel</b>"}]
+    watch.store()
+    with served(watch) as address:
+        text = httpx.get(address).text
+        assert "&lt;b&gt;kernel" in text, "names are no markup"
+        assert "25.0 %" in text
+        assert "requests that wait: 4" in text
+        # three rows, of 2, 3 and 4 waiting requests: from the bottom to the top
+        assert 'points="0.0,78.0 320.0,40.0 640.0,2.0"' in text
+        assert "llmprof_watch_captures 1.0" in httpx.get(address.replace("/?", "/metrics?")).text
+        for wrong in (address[:-1], address.partition("?")[0]):
+            answer = httpx.get(wrong)
+            assert (answer.status_code, answer.text) == (403, "")
+        with pytest.raises(LaunchError, match="cannot be used"), served(watch, httpx.URL(address).port):
+            pass
 
 
 class Hook(BaseHTTPRequestHandler):

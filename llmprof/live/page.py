@@ -1,0 +1,116 @@
+"""Page of a watch on this machine: its history as lines, its captures, what changed and the last findings."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+import jinja2
+import polars as pl
+
+from llmprof.errors import LaunchError
+
+if TYPE_CHECKING:
+    from llmprof.live.watching import Watch
+
+HOST: Final = "127.0.0.1"
+_WIDTH, _HEIGHT = 640, 80
+_ROWS: Final = 720
+_LINES: Final = {
+    "ttft_p99": "first token, 99 % (s)",
+    "tpot_mean": "further token, mean (s)",
+    "running": "requests that run",
+    "waiting": "requests that wait",
+    "output_tokens_per_s": "output tokens a second",
+}
+_TEMPLATE: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="10"><title>llmprof watch</title>
+<style>body{font:14px sans-serif;margin:2em;max-width:60em;color-scheme:light dark}table{border-collapse:collapse}
+td,th{padding:.2em .8em .2em 0;text-align:left;vertical-align:top}polyline{fill:none;stroke:currentColor}</style></head>
+<body><h1>llmprof watch</h1>
+<p>{{ state.scrapes }} readings, {{ state.lost }} without an answer. Condition: {{ state.when or "none" }}
+{%- if state.when %} ({{ "holds" if state.holds else "does not hold" }}){% endif %}.</p>
+{% if state.says %}<p><strong>{{ state.says }}</strong></p>{% endif %}
+{% for line in lines %}<h2>{{ line.words }}: {{ line.last }}</h2>
+<svg role="img" aria-label="{{ line.words }}, from {{ line.low }} to {{ line.high }}" viewBox="0 0 640 80" width="640"
+height="80"><polyline points="{{ line.points }}"/></svg><p>{{ line.low }} to {{ line.high }}</p>{% endfor %}
+<h2>Findings of the last capture</h2>
+<table><tr><th>severity</th><th>share</th><th>finding</th></tr>{% for row in findings %}
+<tr><td>{{ row.severity }}</td><td>{{ "%.1f"|format(100 * row.share) }} %</td><td>{{ row.title }}</td></tr>{% endfor %}
+</table><h2>Events</h2><table>{% for event in state.events|reverse %}<tr><td>{{ event.time }}</td>
+<td>{{ event.what }}</td><td>{{ event.folder or "" }}</td>
+<td>{{ event.changed or event.found or "" }}</td></tr>{% endfor %}</table>
+</body></html>"""
+
+
+def html(watch: Watch) -> str:
+    """The page."""
+    rows = watch.history.frames["recent"].tail(_ROWS)
+    lines = [line for name, words in _LINES.items() if (line := _line(rows[name], words)) is not None]
+    page = jinja2.Environment(autoescape=True).from_string(_TEMPLATE)
+    return page.render(state=watch.state(), lines=lines, findings=watch.findings)
+
+
+def _line(values: pl.Series, words: str) -> dict[str, Any] | None:
+    """Points of a line; readings without the value leave no point."""
+    known = [(place, value) for place, value in enumerate(values.to_list()) if value is not None]
+    if len(known) < 2:
+        return None
+    low, high = min(value for _, value in known), max(value for _, value in known)
+    span, last = high - low or 1.0, known[-1][0] or 1
+    points = [f"{_WIDTH * at / last:.1f},{_HEIGHT - 2 - (_HEIGHT - 4) * (v - low) / span:.1f}" for at, v in known]
+    numbers = {"last": known[-1][1], "low": low, "high": high}
+    return {"words": words, "points": " ".join(points)} | {name: f"{value:.4g}" for name, value in numbers.items()}
+
+
+@contextmanager
+def served(watch: Watch, port: int = 0) -> Iterator[str]:
+    """Serve the page, and the watch's own metrics at ``/metrics``, to who knows the token; yields the address.
+
+    Raises
+    ------
+    LaunchError
+        The port is taken.
+    """
+    token = secrets.token_urlsafe(24)
+
+    class Handler(BaseHTTPRequestHandler):
+        """Answers to requests that have the token."""
+
+        def do_GET(self) -> None:
+            """Send the page or the metrics."""
+            parts = urlsplit(self.path)
+            given = parse_qs(parts.query).get("token", [""])[0]
+            content = {"/": html, "/metrics": lambda one: one.exposition()}.get(parts.path)
+            status = 404 if content is None else 200
+            if not hmac.compare_digest(given.encode(), token.encode()):
+                status, content = 403, None
+            data = b"" if content is None else content(watch).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", f"text/{'plain' if parts.path == '/metrics' else 'html'}; charset=utf-8")
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Referrer-Policy", "no-referrer")
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the name that it has there)
+            """Say nothing: the address holds the token."""
+
+    try:
+        server = ThreadingHTTPServer((HOST, port), Handler)
+    except OSError as error:
+        raise LaunchError(f"port {port} cannot be used: {error.strerror}", hint="choose another port, or 0") from error
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{server.server_port}/?token={token}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -87,11 +87,16 @@ def served(watch: Watch, port: int = 0) -> Iterator[str]:
             """Send the page or the metrics."""
             parts = urlsplit(self.path)
             given = parse_qs(parts.query).get("token", [""])[0]
-            content = {"/": html, "/metrics": lambda one: one.exposition()}.get(parts.path)
-            status = 404 if content is None else 200
+            status, text = 200, ""
             if not hmac.compare_digest(given.encode(), token.encode()):
-                status, content = 403, None
-            data = b"" if content is None else content(watch).encode()
+                status = 403
+            elif parts.path == "/":
+                text = html(watch)
+            elif parts.path == "/metrics":
+                text = watch.exposition()
+            else:
+                status = 404
+            data = text.encode()
             self.send_response(status)
             self.send_header("Content-Type", f"text/{'plain' if parts.path == '/metrics' else 'html'}; charset=utf-8")
             self.send_header("Content-Length", str(len(data)))

@@ -88,11 +88,11 @@ def test_report_as_folder_and_as_page(run, tmp_path):
     absent = {entry["part"]: entry["found"] for entry in summary["absent"]}
     assert "pages in CSV hold no samples of instructions" in absent["hot_lines"]
     text = (folder / "index.html").read_text()
-    for heading in ("What takes the time", "what limits them?", "roofs of the device", "warps wait for", "advise"):
+    for heading in ("Try:", "what limits them?", "roofs of the device", "warps wait for", "advise"):
         assert heading in text
     assert "Nsight Compute replays each launch alone" in text
     assert run("report", SAMPLE, "-o", str(tmp_path / "one.html"))[0] == 0
-    assert "What takes the time" in (tmp_path / "one.html").read_text()
+    assert "Try:" in (tmp_path / "one.html").read_text()
 
 
 def test_explore_opens_findings_and_kernels(run, served):

@@ -92,7 +92,7 @@ class Front(ipywidgets.VBox):  # type: ignore[misc]
             lines.append(self._line(cause, finding_html(cause)))
             lines += [self._line(row, fact_html(row | {"title": so(row)})) for row in effects.get(cause["order"], ())]
             if cause is lead and picture:
-                lines.append(ipywidgets.HTML(picture))
+                lines.append(ipywidgets.HTML(f'<div class="llmprof-front">{picture}</div>'))
         if known:
             lines.append(ipywidgets.HTML(f"<div class='llmprof-front'><h4>{FACTS}</h4></div>"))
             lines += [self._line(row, fact_html(row)) for row in known]

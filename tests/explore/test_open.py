@@ -177,7 +177,7 @@ def test_findings_come_first_each_with_a_button_that_shows_it() -> None:
     timed = next(row for row in causes if not row["predicted_ns"])
     number = next(n for n, row in enumerate(causes) if row is timed)
     assert f'<span class="figure">{format_ns(timed["figure"])}</span> a mixed step' in of_causes[number]
-    picture = next(line.value for line in page.children if "llmprof-bars" in getattr(line, "value", "")[:30])
+    picture = next(line.value for line in page.children if "llmprof-bars" in getattr(line, "value", "")[:60])
     assert [f">rank {rank}<" in picture for rank in range(4)] == [True] * 4
 
     page.buttons[first["order"] - 1].click()

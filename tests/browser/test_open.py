@@ -30,7 +30,7 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
         tabs.get_by_role("tab", name=title).click()
         opened.wait(f"{name!r} in w.explorers")
         assert opened.python("len(w.explorers)") == count
-        shown = opened.output().locator(".lp:visible").first
+        shown = opened.output().locator(".lp:not(.lph):visible").first
         shown.locator("canvas:visible, tr[data-row]:visible").first.wait_for()
         painted(opened.page)
         opened.shot(f"open_{name}_{theme}", opened.output())
@@ -39,7 +39,7 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     opened.run("w['layers'].layer = 5; w['layers'].rank = 3")
     opened.wait("w['kernels'].layer == 5 and w['timeline'].rank == 3")
     tabs.get_by_role("tab", name="Kernels").click()
-    kernels = opened.output().locator(".lp:visible").first
+    kernels = opened.output().locator(".lp:not(.lph):visible").first
     expect(kernels.get_by_role("combobox", name="layer", exact=True)).to_have_value("5")
     kernels.locator("tr[data-row]").first.click()
     opened.wait("w.selected.height > 0 and set(w.selected['layer']) == {5}")

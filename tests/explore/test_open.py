@@ -151,7 +151,7 @@ def test_the_page_of_a_run_folder_knows_its_requests(monkeypatch) -> None:
 def front(opened):
     """The first tab, once it is there."""
     if "findings" in opened._preparing:
-        opened._preparing["findings"].join(60)
+        opened._preparing["findings"].join(600)
     return opened._front
 
 

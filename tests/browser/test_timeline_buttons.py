@@ -308,9 +308,16 @@ def test_the_flame_graph_by_keys_alone(shown):
     assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("Timeline.")
 
 
-def test_a_selection_without_kernels_says_so(shown):
+def test_a_selection_on_the_host_has_a_flame_graph_of_its_own_time_and_nothing_says_so(shown):
     shown.widget.selection = {"row": row_of(shown, "python"), "id": 0}
     shown.page.locator(".lpt-details", has_text="forward").wait_for()
     shown.page.locator(".lpt-main canvas").press("t")
-    flame(shown).get_by_text("the selection is not of kernels").wait_for()
+    own = shown.widget.stacks("host")
+    flame(shown).get_by_text("of the host in the selection").wait_for()
+    assert own["value"].sum() == own["value"].filter(own["stack"].list.first() == own["stack"][0][0]).sum() > 0
+    assert flame(shown).get_by_role("button", name="Save for speedscope").is_enabled()
+    shown.widget.selection = None
+    shown.widget.span, shown.widget.span_rows = [-20.0, -10.0], [row_of(shown, "stream")]
+    flame(shown).get_by_text("No kernel or copy in the selection").wait_for()
     assert flame(shown).get_by_role("button", name="Save for speedscope").is_disabled()
+    shown.page.get_by_text("Nothing is in this selection").wait_for()

@@ -37,6 +37,8 @@ from llmprof.trials.verdict import FILE, VERSION, Verdict
 
 _WHICH: Final = {"A": "as it is", "B": "with the change"}
 _POLL_S: Final = 0.02
+_KEPT: Final = ("predicted", "profiled", "equal", "engines", "memory_bytes", "versions", "notes")
+"""What a trial that is continued knows already, beside its pairs."""
 _MEMORY: Final = 0.44
 """Share of the device's memory for each of two engines beside each other; vLLM takes 0.9 for one."""
 
@@ -144,6 +146,7 @@ def trial(
     if isinstance(earlier, dict):
         if (earlier.get("config"), earlier.get("fields")) != (state["config"], json.loads(json.dumps(fields))):
             raise ConfigError(f"{where} holds the trial of {earlier.get('change')!r}", hint="choose another folder")
+        state |= {name: earlier[name] for name in _KEPT if name in earlier}
         state |= {"pairs": [pair for pair in earlier["pairs"] if {"A", "B"} <= pair.keys()]}
     elif isinstance(origin, Run):
         state["predicted"] = predicted_gain(origin, name, objective)

@@ -199,6 +199,10 @@ def test_a_trial_is_continued(machine):
     more = run(machine, most_pairs=5, until=1e-6, objective="wall_ns")
     assert more.pairs["pair"].n_unique() == 5
     assert more.pairs.filter(pl.col("pair") < 3).equals(first.pairs)
+    starts = len(machine.calls("LLM"))
+    whole = run(machine, most_pairs=5, until=1e-6, objective="wall_ns")
+    assert len(machine.calls("LLM")) == starts
+    assert (whole.state["equal"], whole.state["engines"]) == (more.state["equal"], more.state["engines"])
     with pytest.raises(ConfigError, match="another"):
         run(machine, "engine_args.max_num_seqs=4")
 

@@ -134,8 +134,8 @@ class Verdict:
 
     @functools.cached_property
     def why(self) -> pl.DataFrame | None:
-        """Bars from a step as it is to one with the change, as :func:`llmprof.analyze.diff` gives them with
-        ``part="waterfall"``; None if the two were not recorded, or have no steps to compare."""  # noqa: D205, D209
+        """Difference of a step as it is and one with the change, as :func:`llmprof.analyze.diff` gives it with
+        ``part="times"``; None if the two were not recorded, or have no steps to compare."""  # noqa: D205, D209
         from llmprof import analyze, launch
 
         names = self.state.get("profiled") or {}
@@ -143,7 +143,8 @@ class Verdict:
             return None
         before, after = (launch.open_run(self.folder / names[side]).trace for side in "AB")
         try:
-            return analyze.diff(before, after, part="waterfall")
+            named = pl.lit("as it is").alias("a_run"), pl.lit("with the change").alias("b_run")
+            return analyze.diff(before, after, part="times").with_columns(*named)
         except LlmprofError:
             return None
 

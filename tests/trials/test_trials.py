@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -171,6 +172,17 @@ def test_a_page_of_a_trial(machine):
     assert page.index.read_text().count(verdict.says)
     assert pl.read_csv(verdict.folder / "pairs.csv").height == verdict.pairs.height
     assert (verdict.folder / "effects.png").is_file()
+
+
+def test_the_page_draws_the_way_from_one_step_to_the_other(machine, monkeypatch):
+    run(machine)
+    state = json.loads((machine.folder / "trial" / "trial.json").read_text()) | {"profiled": {"A": "a", "B": "b"}}
+    traces = {"a": sample("torch_tp1_eager"), "b": sample("torch_tp1_cudagraph")}
+    monkeypatch.setattr(launch, "open_run", lambda path: SimpleNamespace(trace=traces[path.name]))
+    verdict = trials.Verdict(machine.folder / "trial", state)
+    verdict.report()
+    assert (verdict.folder / "why.png").is_file()
+    assert pl.read_csv(verdict.folder / "why.csv").height == verdict.why.height
 
 
 def test_engines_can_be_started_in_turn(machine):

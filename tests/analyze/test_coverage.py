@@ -28,7 +28,7 @@ def test_shares_by_hand() -> None:
     )
     assert shares(trace) == {
         "step": [180 / 240, 180, 240, 18, 1],
-        "stage": [180 / 240, 180, 240, 18, 1],
+        "stage": [160 / 240, 160, 240, 18, 3],  # _sample and _update are no known choice of a token
         "category": [150 / 240, 150, 240, 18, 4],  # acme, _prepare, _sample and _update say nothing
         "launch": [180 / 240, 180, 240, 18, 1],
         "operator": [50 / 240, 50, 240, 18, 13],  # four GEMMs of the layer and the lm_head

@@ -182,6 +182,7 @@ def _machine(
     most = max(layers, default=0)
     if pp_size is None:
         pp_size = max(1, round(total / most)) if most else 1
+        pp_size = min(pp_size, int(trace.meta.get("world_size") or pp_size))
     fits = most * pp_size >= total > most * (pp_size - 1) if pp_size > 1 else most == total
     if layers and not fits:
         raise AnalysisError(

@@ -134,6 +134,15 @@ def test_a_wrong_model_device_or_option_is_refused():
         roofline_join(unnamed, "Qwen2.5-1.5B")
 
 
+def test_one_rank_is_no_pipeline_of_two():
+    trace = two_steps()
+    longer = TINY | {"num_hidden_layers": 3}
+    assert roofline_join(trace, longer).height  # how many ranks ran is not recorded
+    alone = Trace(dict(trace.tables), {**trace.meta, "world_size": 1}, {})
+    with pytest.raises(AnalysisError, match=r"2 layers in a step, .* has 3"):
+        roofline_join(alone, longer)
+
+
 def test_steps_without_tokens_cannot_be_joined():
     trace, shape = sample("nsys_transformers_generate"), H200_CAPTURES["torch_transformers_generate"]
     with pytest.raises(AnalysisError, match="how many tokens"):

@@ -18,8 +18,7 @@ export function kernelRows(msg, buffers) {
   return msg.rows.map((row, i) => ({ ...row, series: series.subarray(i * bins, (i + 1) * bins) }));
 }
 
-const SLACK_TIP =
-  "How much longer one launch of this kernel can take before it delays a step; 0: any delay does.";
+const SLACK_TIP = "How much longer one launch of this kernel can take before it delays a step; 0: any delay does.";
 
 /**
  * How much longer a kernel may take, or why that is unknown; `why` is null until it was looked for.

@@ -66,9 +66,7 @@ function besideTypical(share) {
  * @param {number} ns
  */
 export function slackWords(ns) {
-  return ns > 0
-    ? `Slack ${formatNs(ns)}: any more delays a step`
-    : "No slack: any delay here delays a step";
+  return ns > 0 ? `Slack ${formatNs(ns)}: any more delays a step` : "No slack: any delay here delays a step";
 }
 
 /**

@@ -119,10 +119,9 @@ class TestAnalyze:
     def test_findings_are_sentences(self, run, saved):
         out = run("analyze", saved)[1]
         top = analyze.findings(llmprof.read(saved)).row(0, named=True)
-        went, shares, first = out.splitlines()[:3]
-        assert went == analyze.findings(llmprof.read(saved)).time_went[0]
-        assert top["denominator"] in shares
-        assert first.startswith(f"1. {top['title']} [")
+        assert out.startswith(f"1. {top['title']} [")
+        assert analyze.findings(llmprof.read(saved)).time_went[0] in out
+        assert top["denominator"].removeprefix("a step") in out
         assert f"   Try: {top['suggestion']}" in out
         assert f"   See: llmprof analyze {shlex.quote(str(saved))} --what {top['evidence']}" in out
 
@@ -350,7 +349,7 @@ class TestReport:
         code, out, _ = run("report", saved, "-o", str(tmp_path / "r"), "--title", "Mine")
         assert code == 0
         assert f"Report  {tmp_path / 'r' / 'index.html'}" in out
-        assert out.startswith("Recorded time")
+        assert "Recorded time" in out
         assert "<h1>Mine</h1>" in (tmp_path / "r" / "index.html").read_text("utf-8")
 
     def test_it_is_written_into_the_file_that_was_named(self, run, saved, tmp_path, quick_report):

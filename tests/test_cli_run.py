@@ -367,7 +367,7 @@ def test_a_trace_that_cannot_be_analysed_is_no_failure_of_the_run(tmp_path):
 
     run = finished(tmp_path)
     run.config = run.config.replace(profile_mode="torch")
-    assert cli_run._capture(run, Terminal()) == "No timeline: no timeline."
+    assert cli_run.capture_text(run, Terminal()) == "No timeline: no timeline."
     assert issubclass(NotCapturedError, Exception)
 
 

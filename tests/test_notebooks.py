@@ -304,6 +304,15 @@ def test_launch_and_sweep_runs_an_engine_and_reads_what_it_recorded(here, tmp_pa
     assert "slow_first_tokens" in llmprof.analyze.findings(names["served"].trace, requests=joined)["rule"][:2]
 
 
+@pytest.mark.slow
+def test_a_change_is_tried_and_decided_on_an_engine(here, tmp_path):
+    verdict = here("11_from_finding_to_decision", results=str(tmp_path / "results"), most_pairs=3).names["verdict"]
+    assert verdict.pairs.filter(metric="output_tokens_per_s").height == 3
+    # two requests at once in place of eight: seats that no step can give back
+    assert verdict.verdict == "better"
+    assert verdict.keep == {"engine_args.max_num_seqs": 8}
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_what_a_notebook_imports_exists(path: Path) -> None:
     """Running them all is slow: this is seen in every run."""

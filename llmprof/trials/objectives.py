@@ -174,9 +174,9 @@ def seconds(text: str | float) -> float:
     ConfigError
         It is none, or not above 0.
     """
-    match = re.match(r"^\s*([0-9.]+)\s*(s|m|min|h|)\s*$", str(text))
+    match = re.fullmatch(r"([0-9.]+)\s*(s|m|min|h)?", str(text).strip())
     try:
-        value = float(match[1]) * {"m": 60, "min": 60, "h": 3600}.get(match[2], 1) if match else 0.0
+        value = float(match[1]) * {"m": 60, "min": 60, "h": 3600}.get(match[2] or "s", 1) if match else 0.0
     except ValueError:
         value = 0.0
     if value <= 0:

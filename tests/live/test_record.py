@@ -211,6 +211,7 @@ class TestFaults:
         assert launch.runs("results")[0].state["state"] == "failed"
         assert not server.on
 
+    @pytest.mark.slow
     def test_one_rank_of_four_is_missing_and_nobody_says_how_many_there_are(self, server):
         url = server.start(ranks=4, files=[0, 1, 3])
         with pytest.raises(CaptureError, match="missing"):
@@ -222,6 +223,7 @@ class TestFaults:
             recorded(url, timeout_s=SHORT)
         assert not list(launch.runs("results")[0].traces.glob("*"))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("path", ["/start_profile", "/stop_profile"])
     def test_a_page_of_html(self, server, path):
         url = server.start(dev=True, html=path, html_ok=False)
@@ -244,6 +246,7 @@ class TestFaults:
         timer.join()
         assert not server.on
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("path", ["/start_profile", "/stop_profile"])
     def test_the_server_is_killed(self, server, path, monkeypatch):
         monkeypatch.setattr("llmprof.live.guard._TRIES_S", 1.0)
@@ -256,6 +259,7 @@ class TestFaults:
         server.start(dev=True)  # again at the same port: the guard, which goes on trying, finds it
         until(lambda: not guards())
 
+    @pytest.mark.slow
     def test_the_server_starts_again_in_the_middle(self, server):
         url = server.start(dev=True)
 
@@ -295,7 +299,9 @@ class TestFaults:
         assert not server.on
         assert launch.runs("results")[0].state["state"] == "interrupted"
 
-    @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize(
+        "how", [signal.SIGKILL, *(pytest.param(how, marks=pytest.mark.slow) for how in (signal.SIGTERM, signal.SIGINT))]
+    )
     def test_the_recorder_is_ended(self, server, how):
         url = server.start(dev=True)
         process = subprocess.Popen(
@@ -312,6 +318,7 @@ class TestFaults:
         assert run.state == "finished"
         assert not any("killed with its guard" in note for note in run.summary["notes"])
 
+    @pytest.mark.slow
     def test_a_recorder_that_is_stopped_is_seen_by_its_guard(self, server, monkeypatch):
         monkeypatch.setattr(module, "_START_S", 1.0)
         url = server.start(dev=True)

@@ -280,6 +280,8 @@ class TimelineView extends Behaviour {
     this.flame.update();
     this.recolour();
     if (this.hit) this.selectionFromPython({ again: true });
+    if (this.span) this.showSpan();
+    this.tools.searchAgain();
     this.follow();
     this.host.dataset.found = "true";
   }

@@ -90,6 +90,7 @@ export function makeTools(timeline) {
     /** @param {boolean} open */
     querying: (open) => query.setAttribute("aria-expanded", String(open)),
     searchFromPython: search.fromPython,
+    searchAgain: search.again,
     focusSearch: () => search.input.focus(),
   };
 }
@@ -206,7 +207,11 @@ function makeSearch(timeline) {
     index = null;
     go(0);
   };
-  return { el, input, find, listed, fromPython, text: () => input.value.trim() };
+  /** Count again when further rows have been found. */
+  const again = () => {
+    if (text && !chosen) go(0);
+  };
+  return { el, input, find, listed, fromPython, again, text: () => input.value.trim() };
 }
 
 /**

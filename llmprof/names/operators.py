@@ -33,8 +33,9 @@ SHARED: Final = r"rotary|rope"
 ENCODER: Final = (
     r"(?i)(?:^|\.)(?:visual|vision\w*|image_encoder|audio\w*|speech_encoder)(?:\.|$)"
     r"|(?:Vision|Visual|Siglip|Clip|Audio|Whisper)\w*(?:Transformer|Tower|Encoder|Model)$"
+    r"|Text(?:Transformer|Encoder)$"
 )
-"""Modules that encode images or sound: paths, and classes of the outermost one."""
+"""Modules that encode images, sound or the text that is compared with them: paths, and classes of the outermost one."""
 
 SHARED_EXPERTS: Final = r"shared_?(?:experts?|mlp)"
 """Modules of experts that every token goes to; without chosen ones beside them they are a plain feed-forward part."""

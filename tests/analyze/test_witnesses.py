@@ -123,28 +123,44 @@ def test_layers_are_the_siblings_that_hold_attention() -> None:
     assert set(found["first_layer_ns"]) == {100}
 
 
-def test_modules_decide_the_labels_of_what_they_launched() -> None:
-    """A layer whose kernels have names that say nothing, after one that the modules do not hold."""
-    spans = [(0, 1000, "AcmeModel_0"), *layer_of(0, 100), *layer_of(1, 300)]
-    launches = [(at + offset) for at in (100, 300) for offset in (2, 12, 40, 62, 102, 132, 152)]
-    names = ["k1", "k2", "flash_fwd_kernel", "k3", "k4", "k5", "k6"] * 2
+def launched(spans: list[tuple[int, int, str]], layers: tuple[int, ...]) -> pl.DataFrame:
+    """Labels of seven kernels of each layer, whose names say nothing but for the attention's."""
+    launches = [(at + offset) for at in layers for offset in (2, 12, 40, 62, 102, 132, 152)]
+    names = ["k1", "k2", "flash_fwd_kernel", "k3", "k4", "k5", "k6"] * len(layers)
     kernels = pl.DataFrame(
         {"rank": 0, "device": 0, "stream": 7, "start_ns": [t + 5 for t in launches], "dur_ns": 5, "name": names,
-         "correlation": range(14)}
+         "correlation": range(len(names))}
     )  # fmt: skip
     runtime = pl.DataFrame(
         {"rank": 0, "process": 1, "thread": 1, "start_ns": launches, "dur_ns": 2, "name": "cudaLaunchKernel",
-         "api": "runtime", "correlation": range(14)}
+         "api": "runtime", "correlation": range(len(names))}
     )  # fmt: skip
-    step = {**HOST, "domain": "user_annotation", "start_ns": 0, "dur_ns": 1000, "name": "ProfilerStep#1"}
+    step = {**HOST, "domain": "user_annotation", "start_ns": 0, "dur_ns": 2000, "name": "ProfilerStep#1"}
     marks = pl.concat([modules(spans), pl.DataFrame([step])], how="diagonal_relaxed")
-    events = attribute(Trace({"kernels": kernels, "runtime": runtime, "markers": marks}))
+    return attribute(Trace({"kernels": kernels, "runtime": runtime, "markers": marks}))
+
+
+OF_A_LAYER = ["norm", "qkv_proj", "attention", "o_proj", "gate_up_proj", "activation", "down_proj"]
+
+
+def test_modules_decide_the_labels_of_what_they_launched() -> None:
+    """A layer whose kernels have names that say nothing, after one that the modules do not hold."""
+    events = launched([(0, 1000, "AcmeModel_0"), *layer_of(0, 100), *layer_of(1, 300)], (100, 300))
     assert events["layer"].to_list() == [0] * 7 + [1] * 7
-    one = ["norm", "qkv_proj", "attention", "o_proj", "gate_up_proj", "activation", "down_proj"]
-    assert events["stage"].to_list() == one * 2
+    assert events["stage"].to_list() == OF_A_LAYER * 2
     assert events["category"].to_list()[1::7] == ["linear", "linear"]
     assert set(events["evidence"]) == {"module"}
     assert set(events["confidence"]) == {1.0}
+
+
+@pytest.mark.parametrize(("beside", "encodes"), [("AcmeTextTransformer_0", False), ("AcmeTextModel_0", True)])
+def test_a_vision_tower_is_an_encoder_beside_a_language_model_only(beside: str, encodes: bool) -> None:
+    """Beside the text tower of a detector, which encodes as well, it is a part of the model with stages."""
+    spans = [(0, 1900, "AcmeForAll_0"), (50, 500, "AcmeVisionTransformer_0"), *layer_of(0, 100), *layer_of(1, 300)]
+    spans += [(850, 600, beside), *layer_of(2, 900), *layer_of(3, 1100)]
+    stages = launched(spans, (100, 300, 900, 1100))["stage"].to_list()
+    assert stages[:14] == (["encoder"] * 14 if encodes else OF_A_LAYER * 2)
+    assert stages[14:] == OF_A_LAYER * 2
 
 
 def test_a_layer_whose_modules_were_not_recorded_has_no_residual() -> None:

@@ -46,7 +46,7 @@ def test_all_ranks_are_seen_at_once_and_the_late_one_stands_out(shown):
     shown.page.get_by_role("button", name="Close all").click()
     shown.page.get_by_role("button", name="Open all").click()
     every = shown.wait(lambda: rows.count() > some and rows.count())
-    shown.page.locator(".lpt-menu summary").click()
+    shown.page.locator(".lp-menu summary").click()
     shown.page.get_by_label("devices only").check()
     shown.wait(lambda: 0 < rows.count() < every)
     shown.page.get_by_label("rank 0", exact=True).uncheck()

@@ -1,5 +1,5 @@
 // The explorer of kernels: a table of all, and the details of the one that is picked.
-import { copyButton, fill, h, labelled, searchField, status } from "../base/js/dom.mjs";
+import { copyButton, fill, h, labelled, menuOf, searchField, status } from "../base/js/dom.mjs";
 import { formatNs, formatNumber } from "../base/js/format.mjs";
 import { plotPart } from "../base/js/plot.mjs";
 import { whenReleased } from "../base/js/press.mjs";
@@ -91,7 +91,7 @@ function render({ model, el }) {
 
   const named = kernelColumns(model.get("colours"), model.get("has_metrics")).slice(1);
   const picker = h("fieldset", { class: "lp-picker" });
-  const menu = h("details", { class: "lp-menu" }, h("summary", { text: "Columns" }), picker);
+  const menu = menuOf("Columns", picker);
   const hidden = () => model.get("hidden_columns");
   /** @param {import("../base/js/table.mjs").Column} column */
   const columnBox = ({ name, title }) => {
@@ -115,12 +115,6 @@ function render({ model, el }) {
     grid.choose((name) => !hidden().includes(name));
     for (const box of picker.querySelectorAll("input")) box.checked = !hidden().includes(box.value);
   };
-  menu.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
-    if (event.key !== "Escape" || !menu.open) return;
-    menu.open = false;
-    menu.querySelector("summary").focus();
-    event.stopPropagation();
-  });
 
   const search = searchField({
     label: "Search kernels",

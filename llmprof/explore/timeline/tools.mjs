@@ -1,5 +1,5 @@
 // The bar above the timeline: search, going to a step or layer, colours, zoom.
-import { fill, h, labelled } from "../base/js/dom.mjs";
+import { fill, h, labelled, menuOf } from "../base/js/dom.mjs";
 import { foldable, KINDS } from "./rows.mjs";
 
 /**
@@ -300,10 +300,8 @@ function makeViewMenu(timeline) {
     box.checked = !hidden().has(key);
     return h("label", { class: "lp-label" }, box, h("span", { text }));
   };
-  const menu = h(
-    "details",
-    { class: "lpt-menu" },
-    h("summary", { text: "Rows" }),
+  const menu = menuOf(
+    "Rows",
     h(
       "div",
       { class: "lpt-menubox" },
@@ -320,12 +318,6 @@ function makeViewMenu(timeline) {
       ranks,
     ),
   );
-  menu.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
-    if (event.key !== "Escape" || !menu.open) return;
-    menu.open = false;
-    menu.querySelector("summary").focus();
-    event.stopPropagation();
-  });
   let listed = "";
   /**
    * @param {import("./types").Rows} described

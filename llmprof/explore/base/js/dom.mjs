@@ -163,6 +163,25 @@ export function roving(el, { down = false } = {}) {
 }
 
 /**
+ * A button that opens a box below it; Escape closes it.
+ * @param {string} label
+ * @param {HTMLElement} box
+ * @returns {HTMLDetailsElement}
+ */
+export function menuOf(label, box) {
+  box.classList.add("lp-menubox");
+  const head = h("summary", { text: label });
+  const menu = /** @type {HTMLDetailsElement} */ (h("details", { class: "lp-menu" }, head, box));
+  menu.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    if (event.key !== "Escape" || !menu.open) return;
+    menu.open = false;
+    head.focus();
+    event.stopPropagation();
+  });
+  return menu;
+}
+
+/**
  * Button whose text is short, with words for what it does.
  * @param {string} text
  * @param {string} label

@@ -9,13 +9,13 @@ import signal
 import textwrap
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from llmprof import text
 from llmprof.cli.output import Terminal, to_json, wrapped
 from llmprof.cli.run import capture_text
 from llmprof.errors import ConfigError
-from llmprof.units import format_bytes, format_share
+from llmprof.units import SECONDS, format_bytes, format_share
 
 if TYPE_CHECKING:
     from llmprof.launch import Run
@@ -79,7 +79,6 @@ def add_watch_options(sub: argparse.ArgumentParser) -> None:
 
 
 _SIZES: Final = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_TIMES: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def size(words: str) -> int:
@@ -97,7 +96,7 @@ def span(words: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)", words.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"{words!r} is not a time; write 30s, 10m or 2h")
-    return float(found[1]) * _TIMES[found[2]]
+    return float(found[1]) * SECONDS[found[2]]
 
 
 def watch(args: Namespace, terminal: Terminal) -> str:
@@ -119,12 +118,7 @@ def watch(args: Namespace, terminal: Terminal) -> str:
             cooldown_s=args.cooldown,
             every_s=args.every,
             window_s=args.window,
-            seconds=args.seconds,
-            steps=args.steps,
-            folder=args.folder,
-            fetch=words_of(args.fetch),
-            ranks=args.ranks,
-            requests=args.requests,
+            **_of_captures(args),
             baseline=args.baseline,
             webhook=args.webhook,
             severity=args.severity,
@@ -142,6 +136,12 @@ def watch(args: Namespace, terminal: Terminal) -> str:
     return f"{text.counted(state.get('scrapes') or 0, 'reading')} and {kept} in {folder}"
 
 
+def _of_captures(args: Namespace) -> dict[str, Any]:
+    """Arguments of a capture, from the options that both commands have."""
+    given = {name: getattr(args, name) for name in ("seconds", "steps", "folder", "ranks", "requests")}
+    return given | {"fetch": words_of(args.fetch)}
+
+
 def words_of(command: str | None) -> list[str] | None:
     """A command as a list of words; quotes keep blanks, and nothing else has a meaning."""
     try:
@@ -153,23 +153,17 @@ def words_of(command: str | None) -> list[str] | None:
 def record(args: Namespace, terminal: Terminal) -> str:
     """Record a window and print what it shows."""
     import llmprof
+    from llmprof.storage import files
 
     told = terminal.tell if not args.json else None
     done = llmprof.record(
         args.url,
-        seconds=args.seconds,
-        steps=args.steps,
-        folder=args.folder,
-        fetch=words_of(args.fetch),
-        ranks=args.ranks,
-        requests=args.requests,
+        **_of_captures(args),
         results_dir=args.results_dir,
         timeout_s=args.timeout,
         say=None if told is None else lambda words: told(wrapped(words, terminal.width, "", "")),
         progress=terminal.progress,
     )
-    from llmprof.storage import files
-
     recording = files.read_json(done.folder.recording) or {}
     if args.json:
         return to_json({"folder": done.folder.path, "state": done.state, "recording": recording})

@@ -43,9 +43,7 @@ CHANGED: Final = "changed.json"
 
 
 def counters_of(run: Run) -> dict[str, Any]:
-    """Counters of a capture: those that made a watch capture it, or else those just before the window, where the
-    profiler was off; within it if nothing was counted.
-    """  # noqa: D205
+    """Counters of a capture: those for which it was made, else those before the window, while the profiler was off."""
     judged = files.read_json(run.folder.path / CHANGED)
     if isinstance(judged, dict) and judged.get("counters"):
         return dict(judged["counters"])

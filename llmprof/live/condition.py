@@ -14,6 +14,7 @@ from lark.exceptions import UnexpectedInput, VisitError
 from llmprof.errors import ConfigError, listed
 from llmprof.launch.config.options import nearest
 from llmprof.live.counters import LENGTHS, QUANTILES, TIMES
+from llmprof.units import SECONDS
 
 _GRAMMAR: Final = r"""
 start: any
@@ -31,7 +32,6 @@ UNIT: /ns|us|ms|s(?![a-z])|min|m(?![a-z])|h(?![a-z])|%/
 NUMBER: /\d+(?:\.\d+)?(?:e[+-]?\d+)?/
 %ignore /\s+/
 """
-_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
     ">": operator.gt,
     ">=": operator.ge,
@@ -122,9 +122,9 @@ class _Built(Transformer[Token, Any]):
 
     def span(self, items: list[Any]) -> float:
         unit = str(items[1]) if len(items) > 1 and items[1] is not None else ""
-        if unit not in _SECONDS:
+        if unit not in SECONDS:
             raise ConfigError(f"{items[0]}{unit} after for is no time", expected="a time such as 30s or 2m")
-        return float(items[0]) * _SECONDS[unit]
+        return float(items[0]) * SECONDS[unit]
 
     def compared(self, items: list[Any]) -> Any:
         name, sign, (number, unit) = str(items[0]), str(items[1]), items[2]
@@ -135,9 +135,9 @@ class _Built(Transformer[Token, Any]):
                 hint=nearest(name, NAMES),
             )
         if name in TIME_NAMES:
-            if unit not in _SECONDS:
+            if unit not in SECONDS:
                 raise ConfigError(f"{name} is compared with {items[2][0]:g}{unit}", expected="a time such as 500ms")
-            number *= _SECONDS[unit]
+            number *= SECONDS[unit]
         elif unit == "%" and name in SHARE_NAMES:
             number /= 100
         elif unit:

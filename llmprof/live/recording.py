@@ -141,8 +141,7 @@ def record(
     -------
     Run
         A finished run. ``run.trace`` is its timeline; ``recording.json`` in its folder says what the server is, when
-        the window was and what it cost, with the
-        server's counters before, within and after the window.
+        the window was and what it cost, with the server's counters before, within and after the window.
 
     Raises
     ------

@@ -173,9 +173,7 @@ def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
     return Contents(
         title=title or headline(metrics),
         facts=facts(metrics),
-        files=[],
         warnings=[NOTE, *(str(words) for words in metrics.coverage.get("warnings") or ())],
-        shares=pl.DataFrame(),
         reading=[*reading(metrics), ("Not in these metrics", f"{NEEDS_TIMELINE[0]}; {NEEDS_TIMELINE[1]}")],
         findings=frames.get("findings", pl.DataFrame()),
         sections=by_share(sections, frames.get("findings", pl.DataFrame())),

@@ -206,14 +206,14 @@ class Contents:
 
     title: str
     facts: list[tuple[str, str]]
-    files: list[tuple[str, str]]
-    warnings: list[str]
-    shares: pl.DataFrame
-    reading: list[tuple[str, str]]
-    findings: pl.DataFrame
     sections: list[Section]
     frames: dict[str, pl.DataFrame]
-    absent: list[Absent]
+    files: list[tuple[str, str]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    shares: pl.DataFrame = field(default_factory=pl.DataFrame)
+    reading: list[tuple[str, str]] = field(default_factory=list)
+    findings: pl.DataFrame = field(default_factory=pl.DataFrame)
+    absent: list[Absent] = field(default_factory=list)
     path: str = "PATH"
     """Path of the recording, for the commands that the page shows."""
     time_went: Sequence[str] = ()

@@ -446,10 +446,9 @@ class Visualizer:
             trace = run.trace
         except (CaptureError, NotCapturedError) as error:
             absent = [Absent("findings", captured=False, found=error.found, hint=error.hint)]
-            empty = pl.DataFrame()
             frames = {"requests": run.requests.drop("itl_ns"), "request_summary": summarize(run.requests)}
             warnings = [str(words) for words in self._run.summary.get("warnings") or ()]
-            page_contents = Contents(title, about, [], warnings, empty, [], empty, first, frames, absent)
+            page_contents = Contents(title, about, first, frames, warnings=warnings, absent=absent)
             return write_contents(page_contents, target, progress=self._progress).index
         try:
             requests = analyze.requests(run)

@@ -116,11 +116,8 @@ def write_study(
     contents = Contents(
         title=title,
         facts=list(facts),
-        files=[],
         warnings=list(notes),
-        shares=pl.DataFrame(),
         reading=[("Points", str(points.height))],
-        findings=pl.DataFrame(),
         sections=sections,
         frames=dict(frames),
         absent=[one.absent for one in drawn if one.absent],

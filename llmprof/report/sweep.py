@@ -117,11 +117,8 @@ def write_sweep(
     page_contents = Contents(
         title=title,
         facts=list(facts),
-        files=[],
         warnings=warnings,
-        shares=pl.DataFrame(),
         reading=[("Points", f"{comparison.filter(state='finished').height} of {comparison.height} finished")],
-        findings=pl.DataFrame(),
         sections=sections,
         frames={"comparison": comparison, "where": where},
         absent=[figure.absent for figure in figures.values() if figure.absent],

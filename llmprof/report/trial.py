@@ -89,11 +89,8 @@ def write_trial(
     contents = Contents(
         title=title,
         facts=list(facts),
-        files=[],
         warnings=list(notes),
-        shares=pl.DataFrame(),
         reading=[("Pairs", str(pairs["pair"].n_unique()))],
-        findings=pl.DataFrame(),
         sections=sections,
         frames=frames,
         absent=[one.absent for one in figures if one.absent],

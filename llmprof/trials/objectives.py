@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof.errors import ConfigError
 from llmprof.launch.run.requests import LATENCIES, RATES, repeats
-from llmprof.units import format_metric, format_ns
+from llmprof.units import SECONDS, format_metric, format_ns
 
 _SHORT: Final = tuple(name.removesuffix("_ns") for name in LATENCIES)
 _LATENCY: Final = re.compile(rf"^({'|'.join(_SHORT)})(?:_ns)?(?:_(.+?))?(?:_ns)?$")
@@ -176,7 +176,7 @@ def seconds(text: str | float) -> float:
     """
     match = re.fullmatch(r"([0-9.]+)\s*(s|m|min|h)?", str(text).strip())
     try:
-        value = float(match[1]) * {"m": 60, "min": 60, "h": 3600}.get(match[2] or "s", 1) if match else 0.0
+        value = float(match[1]) * SECONDS[match[2] or "s"] if match else 0.0
     except ValueError:
         value = 0.0
     if value <= 0:

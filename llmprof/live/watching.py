@@ -108,8 +108,7 @@ class Watch:
         if scrape is None:
             self.lost += 1
             self._readings.clear()
-            self.holds = False
-            return False
+            return self._ask({}, 0.0)
         self.scrapes += 1
         last = self._readings[-1] if self._readings else None
         if last is not None and any(scrape.totals.get(name, 0.0) < total for name, total in last.totals.items()):
@@ -119,11 +118,15 @@ class Watch:
         while scrape.at_s - self._readings[0].at_s > self._window_s and len(self._readings) > 2:
             self._readings.popleft()
         if last is None:
-            return False
+            return self._ask({}, scrape.at_s)
         self.history.add(between(last, scrape))
         self.row = between(self._readings[0], scrape)
-        self.holds = self.condition is not None and self.condition.holds(self.row, scrape.at_s)
-        return self.holds and scrape.at_s >= self._quiet_until_s
+        return self._ask(self.row, scrape.at_s) and scrape.at_s >= self._quiet_until_s
+
+    def _ask(self, row: dict[str, Any], now_s: float) -> bool:
+        """Whether the condition holds; an empty row, of which nothing is known, breaks what has to last."""
+        self.holds = self.condition is not None and self.condition.holds(row, now_s)
+        return self.holds
 
     def capture(self, now_s: Callable[[], float], *, why: str) -> Path | None:
         """Make a capture, write its findings and what changed, and keep to the limits; None if it failed."""

@@ -136,6 +136,15 @@ class TestFaults:
         assert made.count == 0
         assert watch.history.recent()["waiting"].to_list() == [3.0, None]
 
+    def test_what_has_to_last_begins_anew_after_a_time_that_nobody_saw(self, tmp_path, made):
+        watch = watched(tmp_path, made, when="waiting > 2 for 60s")
+        drive(watch, [scrape(at, waiting=9) for at in (5.0, 10.0)])
+        watch.take(None)
+        drive(watch, [scrape(at, waiting=9) for at in (70.0, 75.0, 130.0)])
+        assert made.count == 0
+        drive(watch, [scrape(135.0, waiting=9)])
+        assert made.count == 1
+
     def test_a_clock_that_jumps(self, tmp_path, made):
         watch = watched(tmp_path, made, when="waiting > 2 for 10s")
         times = [(5, 1000), (10, 1005), (15, 90_000), (20, 10), (25, 15)]

@@ -19,10 +19,9 @@ import llmprof
 from llmprof import launch, trials
 from llmprof.errors import ConfigError, LaunchError, ReadError
 from llmprof.launch import ExperimentConfig
-from llmprof.launch.run import passes
 from llmprof.trials import gains, measure, settings
-from tests.launch.vllm_stand_in import StandInVllm
 from tests.samples import sample
+from tests.trials.conftest import config
 
 
 def pairs(before, after, metric="wall_ns"):
@@ -127,22 +126,6 @@ def test_changes_that_cannot_be_made_say_why(text):
 def test_a_change_that_is_none_or_wrong_is_refused(fields):
     with pytest.raises(ConfigError):
         settings.changed(CONFIG, fields)
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A machine whose vLLM is a stand-in that reports half the time of a token with graphs."""
-    made = StandInVllm(tmp_path)
-    for name, value in made.environment({"decode_s": {"True": 1.0, "False": 0.5}}).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(passes, "ask_doctor", lambda config, progress: None)
-    return made
-
-
-def config(machine, **changes):
-    usual = {"model": str(machine.model), "input_tokens": 3, "max_tokens": 3, "batch_size": 2, "monitor_hz": 0}
-    usual |= {"repeat": 1, "eager": True, "results_dir": str(machine.folder / "results"), "max_model_len": 128}
-    return ExperimentConfig.from_dict(usual | changes)
 
 
 def run(machine, change="graphs", **options):

@@ -18,10 +18,9 @@ from llmprof.batch import open_sweep
 from llmprof.cli.main import main
 from llmprof.errors import ConfigError, LaunchError, ReadError
 from llmprof.launch import ConfigManager, ExperimentConfig
-from llmprof.launch.run import passes
 from llmprof.trials import bounds, capacity, objectives, search, tuning
-from tests.launch.vllm_stand_in import StandInVllm
 from tests.samples import sample
+from tests.trials.conftest import config
 
 pytest.importorskip("optuna")
 
@@ -148,22 +147,6 @@ def test_settings_of_the_load_need_no_new_engine():
     assert search.of_load(served, space, start) == ["server.max_concurrency"]
     assert "server.max_concurrency" in search.space_of(served)
     assert "server.max_concurrency" not in search.space_of(served.replace(server={"request_rate": 2.0}))
-
-
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """A machine whose vLLM is a stand-in: a token takes as long as ``decode_s`` says by eager."""
-    made = StandInVllm(tmp_path)
-    for name, value in made.environment({"decode_s": {"True": 1.0, "False": 0.5}}).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr(passes, "ask_doctor", lambda config, progress: None)
-    return made
-
-
-def config(machine, **changes):
-    usual = {"model": str(machine.model), "input_tokens": 3, "max_tokens": 3, "batch_size": 2, "monitor_hz": 0}
-    usual |= {"repeat": 1, "eager": True, "results_dir": str(machine.folder / "results"), "max_model_len": 128}
-    return ExperimentConfig.from_dict(usual | changes)
 
 
 SEARCH = {"eager": [True, False], "engine_args.max_num_seqs": [4, 8]}

@@ -8,11 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 import jinja2
 import polars as pl
+from markupsafe import Markup
 
 from llmprof.errors import LaunchError
 
@@ -30,23 +32,28 @@ _LINES: Final = {
     "output_tokens_per_s": "output tokens a second",
 }
 _TEMPLATE: Final = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="10"><title>llmprof watch</title>
-<style>body{font:14px sans-serif;margin:2em;max-width:60em;color-scheme:light dark}table{border-collapse:collapse}
-td,th{padding:.2em .8em .2em 0;text-align:left;vertical-align:top}polyline{fill:none;stroke:currentColor}</style></head>
-<body><h1>llmprof watch</h1>
-<p>{{ state.scrapes }} readings, {{ state.lost }} without an answer. Condition: {{ state.when or "none" }}
-{%- if state.when %} ({{ "holds" if state.holds else "does not hold" }}){% endif %}.</p>
-{% if state.says %}<p><strong>{{ state.says }}</strong></p>{% endif %}
-{% for line in lines %}<h2>{{ line.words }}: {{ line.last }}</h2>
-<svg role="img" aria-label="{{ line.words }}, from {{ line.low }} to {{ line.high }}" viewBox="0 0 640 80" width="640"
-height="80"><polyline points="{{ line.points }}"/></svg><p>{{ line.low }} to {{ line.high }}</p>{% endfor %}
-<h2>Findings of the last capture</h2>
-<table><tr><th>severity</th><th>share</th><th>finding</th></tr>{% for row in findings %}
-<tr><td>{{ row.severity }}</td><td>{{ "%.1f"|format(100 * row.share) }} %</td><td>{{ row.title }}</td></tr>{% endfor %}
-</table><h2>Events</h2><table>{% for event in state.events|reverse %}<tr><td>{{ event.time }}</td>
-<td>{{ event.what }}</td><td>{{ event.folder or "" }}</td>
-<td>{{ event.changed or event.found or "" }}</td></tr>{% endfor %}</table>
-</body></html>"""
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="refresh" content="10"><title>llmprof watch</title><style>{{ css }}
+polyline { fill: none; stroke: var(--link); stroke-width: 1.5; } svg { display: block; width: 100%; height: 80px; }
+.pair { margin: 0 0 16px; } .pair h2 { font-size: 16px; margin: 0; }</style></head>
+<body><header><h1>llmprof watch</h1>
+<p class="made">{{ state.scrapes }} readings, {{ state.lost }} without an answer. Condition: {{ state.when or "none" }}
+{%- if state.when %} ({{ "holds" if state.holds else "does not hold" }}){% endif %}.</p></header><main>
+{% if state.says %}<p class="card"><strong>{{ state.says }}</strong></p>{% endif %}
+<div class="pair">{% for line in lines %}<div class="card"><h2>{{ line.words }}: {{ line.last }}</h2>
+<p class="of">{{ "always " ~ line.low if line.low == line.high else line.low ~ " to " ~ line.high }}</p>
+<svg role="img" aria-label="{{ line.words }}, from {{ line.low }} to {{ line.high }}" viewBox="0 0 640 80"
+preserveAspectRatio="none"><polyline points="{{ line.points }}" vector-effect="non-scaling-stroke"/></svg></div>
+{% endfor %}</div>
+{% if findings %}<div class="card"><h3>Findings of the last capture</h3><div class="scroll"><table class="data">
+<tr><th>severity</th><th class="num">share</th><th>finding</th></tr>{% for row in findings %}
+<tr><td>{{ row.severity }}</td><td class="num">{{ "%.1f"|format(100 * row.share) }} %</td><td>{{ row.title }}</td></tr>
+{% endfor %}</table></div></div>{% endif %}
+{% if state.events %}<div class="card"><h3>Events</h3><div class="scroll"><table class="data">
+<tr><th>time</th><th>event</th><th>capture</th><th>what changed</th></tr>{% for event in state.events|reverse %}
+<tr><td>{{ event.time|replace("T", " ") }}</td><td>{{ event.what }}</td><td>{{ event.folder or "" }}</td>
+<td>{{ event.changed or event.found or "" }}</td></tr>{% endfor %}</table></div></div>{% endif %}
+</main></body></html>"""
 
 
 def html(watch: Watch) -> str:
@@ -54,7 +61,8 @@ def html(watch: Watch) -> str:
     rows = watch.history.frames["recent"].tail(_ROWS)
     lines = [line for name, words in _LINES.items() if (line := _line(rows[name], words)) is not None]
     page = jinja2.Environment(autoescape=True).from_string(_TEMPLATE)
-    return page.render(state=watch.state(), lines=lines, findings=watch.findings)
+    css = Markup(files("llmprof.report").joinpath("page.css").read_text("utf-8"))  # noqa: S704 - our own file
+    return page.render(css=css, state=watch.state(), lines=lines, findings=watch.findings)
 
 
 def _line(values: pl.Series, words: str) -> dict[str, Any] | None:
@@ -64,7 +72,8 @@ def _line(values: pl.Series, words: str) -> dict[str, Any] | None:
         return None
     low, high = min(value for _, value in known), max(value for _, value in known)
     span, last = high - low or 1.0, known[-1][0] or 1
-    points = [f"{_WIDTH * at / last:.1f},{_HEIGHT - 2 - (_HEIGHT - 4) * (v - low) / span:.1f}" for at, v in known]
+    low_y = _HEIGHT - 2 if high > low else _HEIGHT / 2
+    points = [f"{_WIDTH * at / last:.1f},{low_y - (_HEIGHT - 4) * (v - low) / span:.1f}" for at, v in known]
     numbers = {"last": known[-1][1], "low": low, "high": high}
     return {"words": words, "points": " ".join(points)} | {name: f"{value:.4g}" for name, value in numbers.items()}
 

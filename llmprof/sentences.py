@@ -478,6 +478,8 @@ _SET_UP: Final = {
     "compiling": "This compiles kernels, once for each shape: warm up with the same shapes before the profiler starts.",
 }
 
+SLO_WORDS: Final = {True: "holds the SLO", False: "misses the SLO", None: "measured"}
+"""What is said of a point of a study; None: there is no SLO."""
 METRIC_WORDS: Final = {
     "output_tokens_per_s": "output tokens a second",
     "requests_per_s": "requests a second",

@@ -6,10 +6,13 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose, draw, theme
+from llmprof.sentences import SLO_WORDS
 from llmprof.text import shorten
 from llmprof.units import format_metric, format_ns
 
-_KINDS = {"best": "#0072B2", "start": "#D55E00", "holds the SLO": "#56B4E9", "misses the SLO": "#9CA3AF"}
+_KINDS = {"best": "#0072B2", "start": "#D55E00"} | dict(
+    zip(SLO_WORDS.values(), ("#56B4E9", "#9CA3AF", "#56B4E9"), strict=True)
+)
 _HEIGHT = 300
 _LONGEST = 40
 
@@ -33,7 +36,10 @@ def study_pareto(
     unit = theme.time_unit(draw.number(known["latency"].max()))
     data = known.with_columns(x=pl.col("latency") / unit.ns, text=pl.col("latency").map_elements(format_ns, pl.String))
     most, top = draw.number(data["x"].max()), draw.number(data["rate"].max())
-    x_title, y_title = f"{latency.replace('_', ' ')} ({unit.symbol})", f"{rate.replace('_', ' ')} a second"
+    x_title, y_title = (
+        f"{latency.removesuffix('_ns').replace('_', ' ')} ({unit.symbol})",
+        f"{rate.replace('_', ' ')} a second",
+    )
     x = alt.X(
         "x:Q",
         scale=alt.Scale(domain=[0, 1.1 * most or 1], nice=False),
@@ -101,7 +107,7 @@ def study_slices(frame: pl.DataFrame, *, objective: str = "objective", title: st
     x = alt.X("amount:Q", scale=scale, axis=alt.Axis(title=name, format=theme.NUMBER))
     data = known.with_columns(
         amount=pl.col("objective") / size,
-        kind=pl.when("holds").then(pl.lit("holds the SLO")).otherwise(pl.lit("misses the SLO")),
+        kind=pl.col("holds").replace_strict(SLO_WORDS, return_dtype=pl.String),
         row=pl.col("value").map_elements(lambda text: shorten(text, _LONGEST), pl.String),
     )
     kinds = {one: _KINDS[one] for one in _KINDS if one in data["kind"].to_list()}

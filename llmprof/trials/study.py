@@ -17,6 +17,7 @@ from llmprof.batch.parameters import label
 from llmprof.errors import LlmprofError, ReadError
 from llmprof.launch import ConfigManager, ExperimentConfig
 from llmprof.launch.engines._server import arguments
+from llmprof.sentences import SLO_WORDS
 from llmprof.storage import files
 from llmprof.trials.objectives import GOODPUT, Figure, Limit, figure, holds, limits, worst
 from llmprof.trials.search import config_with
@@ -89,7 +90,7 @@ class Study:
                     **{name: batch_state.cell(value) for name, value in point["values"].items()},
                     **{name: point.get(name) for name in ("state", "run", "error")},
                     **{name: values.get(name) for name in names},
-                    "holds": holds(values, self.slo) if ran else None,
+                    "holds": self._holds(values) if ran else None,
                     "excess": missed[1] if ran and missed else None,
                     "predicted": point.get("predicted"),
                     "seconds": point.get("seconds"),
@@ -209,6 +210,10 @@ class Study:
             words += " It was not measured again with other seeds, so luck may be in it."
         return words
 
+    def _holds(self, metrics: Mapping[str, float | None]) -> bool | None:
+        """Whether a point holds the SLO; None if there is none."""
+        return holds(metrics, self.slo) if self.slo else None
+
     def _none_holds(self) -> str:
         nearest = self.nearest
         if nearest is None:
@@ -230,14 +235,15 @@ class Study:
         polars.DataFrame
             ``label``; ``latency`` (ns), the first latency of the SLO, or the mean time of a further token or of a
             request; ``rate`` (1/s), the objective if it is a rate, else output tokens; ``kind`` (``best``, ``start``,
-            ``holds the SLO`` or ``misses the SLO``); ``front``, whether no other point is better in both.
+            ``holds the SLO``, ``misses the SLO``; ``measured`` without one); ``front``, whether no other point is
+            better in both.
         """
         best, rows = self.best, []
         for point in self.state["points"]:
             if point["state"] != "finished":
                 continue
             means = (point.get("result") or {}).get("measures") or {}
-            held = "holds the SLO" if holds(point["metrics"], self.slo) else "misses the SLO"
+            held = SLO_WORDS[self._holds(point["metrics"])]
             kind = "best" if point is best else "start" if point["values"] == self._tune["start"] else held
             both = {**means, **point["metrics"]}
             latency, rate = both.get(self.axes[0]), both.get(self.axes[1])
@@ -301,7 +307,7 @@ class Study:
                         "value": str(batch_state.cell(point["values"][name])),
                         "place": self._place(name, point["values"][name]),
                         "objective": value,
-                        "holds": holds(point["metrics"], self.slo),
+                        "holds": self._holds(point["metrics"]),
                     }
                 )
         schema = {

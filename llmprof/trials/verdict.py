@@ -16,7 +16,7 @@ from llmprof.sentences import METRIC_WORDS
 from llmprof.storage import files
 from llmprof.trials.gains import effects
 from llmprof.trials.objectives import holds, limits
-from llmprof.units import format_metric, format_share
+from llmprof.units import format_bytes, format_metric, format_share
 
 if TYPE_CHECKING:
     from llmprof.report import Report
@@ -199,7 +199,7 @@ class Verdict:
             facts.append(("Versions of the engine", f"{versions.get('A')} → {versions.get('B')}"))
         memory = self.state.get("memory_bytes") or {}
         if memory.get("A") and memory.get("B"):
-            facts.append(("Memory", " → ".join(f"{memory[side] / 2**30:.1f} GiB" for side in "AB")))
+            facts.append(("Memory", " → ".join(format_bytes(memory[side]) for side in "AB")))
         return facts
 
     def __repr__(self) -> str:

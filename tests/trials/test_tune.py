@@ -196,6 +196,9 @@ def test_a_page_of_a_study(machine):
     assert (study.folder / "pareto.png").is_file()
     assert pl.read_csv(study.folder / "points.csv").height == 6
     assert set(study.slices["setting"]) == set(SEARCH)
+    # there is no SLO that a point could hold
+    assert study.points["holds"].null_count() == 6
+    assert set(study.pareto["kind"]) == {"best", "start", "measured"}
 
 
 def test_the_best_point_is_confirmed_with_another_seed(machine):

@@ -348,7 +348,8 @@ FINDINGS: Final = {
     "heaviest_stage": Words(
         """{{ in_part("is compute of") }}
         {% if stage == "other" and name %}kernels of no known kind, most of it {{ name|shorten(60) }}
-        {%- else %}{{ stage }}{% endif %}, {{ of_compute_share|share }} of all compute.""",
+        {%- else %}{{ stage }}{{ " " ~ event ~ "s" if not is_stage }}{% endif %}, {{ of_compute_share|share }} of all
+        compute.""",
         """{% for part, share in following %}{{ "Then come " if loop.first else ", " }}{{ part }} {{ share|share }}
         {{- "." if loop.last }}{% endfor %} All compute is {{ compute_share|share }} of the time.
         {{ kernels|round|count(event) }} of this {{ "stage" if is_stage else "kind" }} in {{ part }}, most of it

@@ -15,6 +15,7 @@ from llmprof.batch.sweep import new_folder
 from llmprof.errors import ConfigError
 from llmprof.launch import ExperimentConfig, Run, RunFolder
 from llmprof.launch.engines._job import HELD
+from llmprof.launch.run.requests import repeats
 from llmprof.progress import Progress
 from llmprof.trials.measure import loaded_engine
 from llmprof.trials.objectives import Limit, holds, limits
@@ -157,7 +158,7 @@ def _row(run: Run, rate: float, slo: Sequence[Limit]) -> dict[str, Any]:
     loads = [one["answered_per_s"] for one in run.worker.get("load") or () if one["phase"] == "plain"]
     answered = min((one for one in loads if one is not None), default=None)
     if not rate and answered is None:
-        answered = float(requests.filter(phase="plain").height)
+        answered = repeats(requests.filter(phase="plain"))["requests_per_s"].min()
     keeps_up = not rate or answered is None or answered >= HELD * rate
     return {
         "rate": rate or None,

@@ -47,11 +47,7 @@ class Table:
         return {c.name: c.dtype for c in self.columns}
 
     def empty(self) -> pl.DataFrame:
-        """Frame of a table without rows.
-
-        >>> empty("copies").height
-        0
-        """
+        """Frame of this table without rows."""
         return pl.DataFrame(schema=self.schema)
 
 

@@ -75,12 +75,10 @@ class Queries:
         """The result, sorted by a column (with - in front: the greatest first)."""
         column = sort.removeprefix("-")
         if self._sorted[0] != sort:
-            known = column in self.frame.columns
-            descending = sort.startswith("-")
-            frame = (
-                self.frame.sort(column, descending=descending, nulls_last=True, maintain_order=True) if known else None
-            )
-            self._sorted = sort, self.frame if frame is None else frame
+            frame = self.frame
+            if column in frame.columns:
+                frame = frame.sort(column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
+            self._sorted = sort, frame
         return self._sorted[1]
 
     def rows(self, first: int, count: int, sort: str) -> list[list[str]]:

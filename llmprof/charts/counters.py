@@ -12,8 +12,8 @@ from llmprof.units import NS_PER_S
 
 _FIRST: Final = (
     "gpu.utilization", "gpu.memory_used", "gpu.power", "gpu.sm_clock", "gpu.temperature", "gpu.memory_utilization",
-    "gpu.nvlink_received", "gpu.nvlink_sent", "gpu.pcie_received", "gpu.pcie_sent", "run.cpu", "run.memory",
-    "cpu.utilization", "memory.used", "disk.read", "disk.written", "network.received", "network.sent",
+    "gpu.nvlink_received", "gpu.nvlink_sent", "gpu.pcie_received", "gpu.pcie_sent", "run.cpu", "run.delay",
+    "run.memory", "cpu.utilization", "memory.used", "disk.read", "disk.written", "network.received", "network.sent",
 )  # fmt: skip
 _QUIET: Final = ("gpu.throttle.gpu_idle", "gpu.throttle_reasons")
 """Counters that are not drawn: the flag of an idle GPU, and a bit mask."""

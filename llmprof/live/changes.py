@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import polars as pl
@@ -12,14 +14,17 @@ from llmprof.analyze.compare.diff import diff
 from llmprof.analyze.compare.story import changes_of, compared_phases, words_of
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.launch import Run
+from llmprof.launch.monitors.nvml import REASONS
 from llmprof.live.past import best_hour
 from llmprof.storage import files
-from llmprof.units import format_ns
+from llmprof.units import NS_PER_S, format_ns
 
 MORE: Final = 1.25
 """Factor from which a length, a rate or a number of requests counts as changed."""
 SLOWER: Final = 1.1
 """Factor from which a time counts as changed."""
+CHANCE: Final = 2.0
+"""Standard errors from which a change counts, if requests come by chance and vary as much as their mean."""
 FEWER_HITS: Final = 0.2
 """Loss of the prefix cache's hit rate, as a difference of shares, that counts as a change."""
 FULL: Final = 0.95
@@ -27,14 +32,18 @@ FULL: Final = 0.95
 CLOCK: Final = 0.95
 """Factor below which the clock of a device counts as lower."""
 OTHERS: Final = 15.0
-"""Percentage points of all processors that other processes take more than before, from which they count."""
+"""Percentage points that other processes take more of all processors, or of the time of the devices."""
+DELAY: Final = 10.0
+"""Percentage points of the time in which a main thread of the server waits for a processor more than before."""
+HELD_BACK: Final = 25.0
+"""Percentage points of the samples in which heat or a fault holds the clock of a device down more than before."""
 MOST_OF: Final = 0.5
 """Share of the change of a step from which a group of its parts is named as where it lies."""
 
 _SHOWN: Final = (
-    *("running", "waiting", "requests_per_s", "prompt_length_mean", "output_length_mean", "step_tokens_mean"),
-    *("hit_rate", "kv_usage", "preemptions_per_s", "output_tokens_per_s"),
-    *("ttft_mean", "queue_mean", "prefill_mean", "tpot_mean", "e2e_mean"),
+    *("running", "waiting", "arrivals_per_s", "requests_per_s", "prompt_length_mean", "output_length_mean"),
+    *("step_tokens_mean", "hit_rate", "kv_usage", "preemptions_per_s", "output_tokens_per_s"),
+    *("ttft_mean", "ttft_p99", "queue_mean", "prefill_mean", "tpot_mean", "e2e_mean"),
 )
 """Counters that are shown as evidence."""
 
@@ -55,16 +64,26 @@ def counters_of(run: Run) -> dict[str, Any]:
 
 
 def samples_of(run: Run) -> dict[str, float]:
-    """Means of the samples of host and devices during a capture; empty if there are none."""
+    """Means of the samples of host and devices during a capture, and the state of the devices; empty without any."""
     samples: dict[str, float] = {}
     with contextlib.suppress(OSError, pl.exceptions.PolarsError):
-        frame = pl.read_parquet(run.folder.monitors).filter(pl.col("name").is_in(list(_UNITS)))
-        samples = dict(frame.group_by("name").agg(pl.col("value").mean()).iter_rows())
+        frame = pl.read_parquet(run.folder.monitors)
+        mask = pl.col("value").cast(pl.Int64, strict=False) & _HOLD_BACK
+        held = frame.filter(name="gpu.throttle_reasons").select(
+            name=pl.lit("gpu.held_back"), value=100.0 * (mask != 0).cast(pl.Float64)
+        )
+        rows = pl.concat([frame.filter(pl.col("name").is_in(list(_UNITS))).select("name", "value"), held])
+        samples = dict(rows.group_by("name").agg(pl.col("value").mean()).iter_rows())
     cores = (files.read_json(run.folder.gpu_info) or {}).get("cores")
     if cores and "run.cpu" in samples:
         samples["run.cpu"] /= cores  # of all processors, as the other one
-    others = (files.read_json(run.folder.recording) or {}).get("others_on_devices")
-    return samples if others is None else samples | {"processes": float(others)}
+    state = (files.read_json(run.folder.recording) or {}).get("devices") or {}
+    sides = [state[when] for when in ("before", "after") if state.get(when)]
+    for name in ("others", "others_utilization"):
+        known = [float(side[name]) for side in sides if side.get(name) is not None]
+        samples |= {name: max(known)} if known else {}
+    errors = [row["ecc_uncorrected"] for row in sides[-1]["devices"]] if sides else []
+    return samples | ({"ecc_uncorrected": float(sum(errors))} if errors and None not in errors else {})
 
 
 def changed(
@@ -72,9 +91,10 @@ def changed(
 ) -> dict[str, Any]:
     """What changed in a capture, compared with an earlier one, or with the best hour of a history.
 
-    The load is looked at first: more or longer requests, fewer hits of the prefix cache, a full KV cache, fewer places
-    in the batch. Only a step that takes longer at the same load is looked at by its parts, and by the samples of host
-    and devices. A cause is named only if its figures are known on both sides.
+    Where nothing is slower there is no cause. The load is looked at first: fewer hits of the prefix cache, longer
+    prompts, more requests, longer answers; then the samples of host and devices; the room for requests (KV cache,
+    places in the batch); and last the parts of a step. A cause is named only if its figures are known on both sides,
+    and if they differ by more than chance.
 
     Parameters
     ----------
@@ -106,36 +126,60 @@ def changed(
         before, name = best_hour(history), "the best hour of the history"
     else:
         raise AnalysisError("there is nothing to compare with", hint="give baseline=, or watch for some hours")
+    step = None if baseline is None else step_of(run, baseline)
+    samples = ({}, {}) if baseline is None else (samples_of(baseline), samples_of(run))
+    return judged(before, after, samples, step, name)
+
+
+def judged(
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    samples: tuple[Mapping[str, float], Mapping[str, float]],
+    step: Step | None,
+    name: str,
+) -> dict[str, Any]:
+    """What changed, by the counters and samples of two times and the difference of their steps."""
     evidence = [
         {"what": key, "before": before[key], "now": after[key], "unit": _unit(key)}
         for key in _SHOWN
         if before.get(key) is not None and after.get(key) is not None
     ]
-    cause, says = _of_load(before, after)
-    worse = _worse(before, after)
-    if cause is None:
-        step, found = _of_step(run, baseline) if baseline is not None else (None, None)
-        if step is not None:
-            evidence += step
-        if found is not None:
-            cause, says = found
-        elif worse:
-            cause, says = "unknown", f"{worse}, and neither the load nor the recorded step says why"
-        elif any(_ratio(before, after, name) is not None for name in _TIMES):
-            cause, says = "none", f"Nothing is slower than in {name}"
-        else:
-            cause, says = "unknown", f"The capture and {name} have no counter of a time in common"
-    elif worse:
-        says = f"{says} {worse[0].lower()}{worse[1:]}"
-    return {"says": f"{says.rstrip('.:')}.", "cause": cause, "baseline": name, "evidence": evidence, "counters": after}
+    evidence += [] if step is None else step.rows()
+    evidence += [
+        {"what": name, "before": samples[0][name], "now": samples[1][name], "unit": unit}
+        for name, unit in _UNITS.items()
+        if all(name in side for side in samples)
+    ]
+    load = _of_load(before, after)
+    worse = _worse(before, after, step)
+    if worse:
+        found = load or _of_machine(samples, step) or _of_room(before, after) or _of_parts(before, after, step)
+        cause, says = found or ("unknown", "Neither the load nor the recorded step says why")
+        says = f"{says}: {worse[0].lower()}{worse[1:]}"
+    elif any(_ratio(before, after, name) is not None for name in _TIMES):
+        cause, says = "none", f"Nothing is slower than in {name}"
+        says += "" if load is None else f". {load[1]}"
+    else:
+        cause, says = "unknown", f"The capture and {name} have no counter of a time in common"
+    return {"says": f"{says}.", "cause": cause, "baseline": name, "evidence": evidence, "counters": after}
 
+
+_HOLD_BACK: Final = sum(
+    bit
+    for bit, reason in REASONS.items()
+    if reason in {"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"}
+)
+"""Reasons of a lower clock that a machine in order does not have; a limit of power is none of them."""
 
 _TIMES: Final = {
     "ttft_mean": "The first token takes",
+    "ttft_p99": "The first token of the slowest hundredth takes",
     "tpot_mean": "A further token takes",
     "queue_mean": "Waiting in the queue takes",
     "e2e_mean": "A request takes",
 }
+_HUNDREDTH: Final = 100.0
+"""Least number of values of which a hundredth is known."""
 
 
 def _ratio(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> float | None:
@@ -143,116 +187,191 @@ def _ratio(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> fl
     return float(b) / float(a) if a is not None and b is not None and float(a) > 0 else None
 
 
-def _worse(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+def _number(row: Mapping[str, Any], name: str) -> float | None:
+    """Number of requests or tokens of which a value tells; None if that is not known."""
+    if name.endswith("_per_s"):
+        return None if row.get("seconds") is None else row[name] * row["seconds"]
+    count = row.get(f"{name.rpartition('_')[0]}_count")
+    return None if count is None else float(count)
+
+
+def _beyond_chance(before: Mapping[str, Any], after: Mapping[str, Any], name: str, ratio: float) -> bool:
+    """Whether so few requests can show a ratio: what is not counted is taken as it is."""
+    numbers = [_number(side, name) for side in (before, after)]
+    known = [number for number in numbers if number is not None]
+    if name.endswith("_p99") and any(number < _HUNDREDTH for number in known):
+        return False
+    return all(known) and abs(math.log(ratio)) >= CHANCE * math.sqrt(sum(1 / number for number in known))
+
+
+def _grew(before: Mapping[str, Any], after: Mapping[str, Any], name: str, factor: float = MORE) -> bool:
+    ratio = _ratio(before, after, name)
+    return ratio is not None and ratio >= factor and _beyond_chance(before, after, name, ratio)
+
+
+def _worse(before: Mapping[str, Any], after: Mapping[str, Any], step: Step | None) -> str:
     """The time that became longest, as words; empty if none did."""
-    ratios = {name: ratio for name in _TIMES if (ratio := _ratio(before, after, name)) is not None}
-    name = max(ratios, key=lambda one: ratios[one], default="")
-    if not name or ratios[name] < SLOWER:
-        return ""
-    a, b = (format_ns(round(side[name] * 1e9)) for side in (before, after))
+    grown = {name: _ratio(before, after, name) or 1.0 for name in _TIMES if _grew(before, after, name, SLOWER)}
+    ttft, queue = before.get("ttft_mean"), grown.get("queue_mean")
+    if queue is not None and ttft and after["queue_mean"] - before["queue_mean"] < (SLOWER - 1) * ttft:
+        del grown["queue_mean"]  # from nearly nothing to a little more
+    name = max(grown, key=lambda one: grown[one], default="")
+    if not name:
+        return "" if step is None or not step.longer else step.words
+    a, b = (format_ns(round(side[name] * NS_PER_S)) for side in (before, after))
     return f"{_TIMES[name]} {b}, before {a}"
 
 
-def _of_load(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The cause that lies in what the server is asked for, and in the room it has for that."""
+def _of_load(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The cause that lies in what the server is asked for.
 
-    def grew(name: str) -> bool:
-        ratio = _ratio(before, after, name)
-        return ratio is not None and ratio >= MORE
+    How many requests run at once is no load where it is known how many come: it follows from how long they take.
+    """
 
     def words(name: str, what: str, form: str = "{:,.0f}") -> str:
-        return f"{what} {form.format(after[name])}, before {form.format(before[name])}:"
+        return f"{what} {form.format(after[name])}, before {form.format(before[name])}"
 
     hits = (before.get("hit_rate"), after.get("hit_rate"))
-    if None not in hits and hits[0] - hits[1] >= FEWER_HITS:  # type: ignore[operator]
+    longer = _ratio(before, after, "prompt_length_mean") or 1.0
+    if None not in hits and hits[0] / max(1.0, longer) - hits[1] >= FEWER_HITS:  # type: ignore[operator]
         return "prefix_cache", words("hit_rate", "The prefix cache serves a share of", "{:.0%}")
-    if grew("prompt_length_mean"):
+    if _grew(before, after, "prompt_length_mean"):
         return "longer_prompts", words("prompt_length_mean", "Prompts are longer, on average")
-    if grew("requests_per_s") or (grew("running") and not _falls(before, after, "requests_per_s")):
-        name = "requests_per_s" if grew("requests_per_s") else "running"
-        what = "More requests arrive a second, on average" if name == "requests_per_s" else "More requests run at once:"
-        return "more_load", words(name, what, "{:,.2f}")
-    if grew("output_length_mean"):
+    rates = [name for name in ("arrivals_per_s", "requests_per_s") if _ratio(before, after, name) is not None]
+    if rates and _grew(before, after, rates[0]):
+        return "more_load", words(rates[0], "More requests come a second, on average", "{:,.2f}")
+    if not rates and _grew(before, after, "running"):
+        return "more_load", words("running", "More requests run at once:", "{:,.1f}")
+    if _grew(before, after, "output_length_mean"):
         return "more_load", words("output_length_mean", "Answers are longer, on average")
-    usage = after.get("kv_usage")
-    if (usage is not None and usage >= FULL) or (after.get("preemptions_per_s") or 0) > (
-        before.get("preemptions_per_s") or 0
-    ):
-        return "kv_cache", "The KV cache is full, so requests wait or are computed again:"
+    return None
+
+
+def _of_room(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The cause that lies in the room that the server has for requests."""
+    usage = (before.get("kv_usage"), after.get("kv_usage"))
+    filled = None not in usage and usage[0] < FULL <= usage[1]  # type: ignore[operator]
+    again = before.get("preemptions_per_s") == 0 and (after.get("preemptions_per_s") or 0) > 0
+    if filled or again or _grew(before, after, "preemptions_per_s"):
+        return "kv_cache", "The KV cache is full, so requests wait or are computed again"
     queues = after.get("waiting") is not None and after["waiting"] > MORE * (before.get("waiting") or 0.0) + 0.5
-    if queues and _falls(before, after, "running"):
-        return "fewer_places", words("running", "Requests wait although the KV cache has room, and fewer run at once,")
-    return None, ""
+    fewer = _ratio(before, after, "running")
+    if queues and fewer is not None and fewer <= 1 / MORE:
+        ran = f"{after['running']:,.0f}, before {before['running']:,.0f}"
+        return "fewer_places", f"Requests wait although the KV cache has room, and fewer run at once, {ran}"
+    return None
 
 
-def _falls(before: Mapping[str, Any], after: Mapping[str, Any], name: str) -> bool:
-    ratio = _ratio(before, after, name)
-    return ratio is not None and ratio <= 1 / MORE
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step of two captures: its times, and where the difference lies."""
+
+    phase: str | None
+    before_ns: float
+    now_ns: float
+    group: str
+    """The group of parts in which at least half of the difference lies; empty if there is none."""
+    more: list[tuple[float, str]]
+    """Parts that take longer, with their time."""
+
+    @property
+    def longer(self) -> bool:
+        """Whether it takes longer."""
+        return self.now_ns >= SLOWER * self.before_ns > 0
+
+    @property
+    def words(self) -> str:
+        """Its times as a sentence."""
+        times = [format_ns(round(ns)) for ns in (self.now_ns, self.before_ns)]
+        return f"A step{f' of {self.phase}' if self.phase else ''} takes {times[0]}, before {times[1]}"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Evidence."""
+        what = f"a step{f' of {self.phase}' if self.phase else ''}"
+        return [
+            {"what": what, "before": self.before_ns, "now": self.now_ns, "unit": "ns"},
+            *({"what": words, "before": None, "now": delta, "unit": "ns more"} for delta, words in self.more),
+        ]
 
 
-def _of_step(run: Run, baseline: Run) -> tuple[list[dict[str, Any]] | None, tuple[str, str] | None]:
-    """Evidence and cause from the recorded steps of two captures, at the same load."""
+def step_of(run: Run, baseline: Run) -> Step | None:
+    """A step of the phase that both captures have; None without one."""
     try:
         frame = diff(baseline.trace, run.trace, part="times", names=("before", "now"))
         phases = compared_phases(frame)
         if not phases:
-            return None, None
+            return None
         phase = "decode" if "decode" in phases else phases[0]
         total = changes_of(frame, phase)
     except LlmprofError:
-        return None, None
+        return None
     parts = frame.filter(pl.col("phase").eq_missing(pl.lit(phase)) & (pl.col("level") == "part"))
     groups: dict[str, float] = {}
     for kind, part, delta in parts.select("kind", "part", pl.col("delta_ns").fill_null(0.0)).iter_rows():
         group = words_of(kind, part)[0]
         groups[group] = groups.get(group, 0.0) + delta
-    rows = [
-        {"what": f"a step of {phase}", "before": total["a_ns"], "now": total["b_ns"], "unit": "ns"},
-        *({"what": words, "before": None, "now": delta, "unit": "ns more"} for delta, words, _ in total["more"]),
-    ]
-    samples = [samples_of(one) for one in (baseline, run)]
-    rows += [
-        {"what": name, "before": samples[0][name], "now": samples[1][name], "unit": _UNITS.get(name, "")}
-        for name in _UNITS
-        if all(name in side for side in samples)
-    ]
-    change = total["b_ns"] - total["a_ns"]
-    if total["b_ns"] < SLOWER * total["a_ns"] or change <= 0:
-        return rows, None
-    took = f"a step of {phase} takes {format_ns(round(total['b_ns']))}, before {format_ns(round(total['a_ns']))}"
     largest = max(groups, key=lambda one: groups[one], default="")
-    most = groups.get(largest, 0.0) >= MOST_OF * change
-    cause = _of_machine(samples, largest if most else "")
-    if cause is not None:
-        return rows, (cause[0], f"{cause[1]}: {took}")
-    named = [words for _, words, _ in total["more"]]
-    if most and largest in {"waiting", "transfer", "communication"}:
-        return rows, ("rank", f"Ranks wait for each other longer at the same load: {took}")
-    if most and named:
-        return rows, ("engine", f"The same load takes longer in {', '.join(named)}: {took}")
-    return rows, ("unknown", f"The same load takes longer in no single part: {took}")
+    most = groups.get(largest, 0.0) >= MOST_OF * (total["b_ns"] - total["a_ns"])
+    more = [(delta, words) for delta, words, _ in total["more"]]
+    return Step(phase, total["a_ns"], total["b_ns"], largest if most else "", more)
+
+
+def _of_parts(before: Mapping[str, Any], after: Mapping[str, Any], step: Step | None) -> tuple[str, str] | None:
+    """The cause that lies in the parts of a step, at the same load."""
+    if step is None or not step.longer:
+        return None
+    if step.now_ns / step.before_ns <= (_ratio(before, after, "running") or 0.0):
+        return "unknown", "More requests run at once, and a step takes longer: which of the two came first is not known"
+    if step.group in {"waiting", "transfer", "communication"}:
+        return "rank", f"Ranks wait for each other longer at the same load: {_small(step.words)}"
+    if step.group and step.more:
+        return "engine", f"The same load takes longer in {', '.join(w for _, w in step.more)}: {_small(step.words)}"
+    return "unknown", f"The same load takes longer in no single part: {_small(step.words)}"
+
+
+def _small(words: str) -> str:
+    return words[0].lower() + words[1:]
 
 
 _UNITS: Final = {
     "cpu.utilization": "%",
     "run.cpu": "%",
+    "run.delay": "%",
     "gpu.sm_clock": "Hz",
+    "gpu.held_back": "%",
     "gpu.power": "W",
     "gpu.utilization": "%",
-    "processes": "other processes on the devices",
+    "others": "other processes on the devices",
+    "others_utilization": "%",
+    "ecc_uncorrected": "errors since the driver was loaded",
 }
 
 
-def _of_machine(samples: list[dict[str, float]], largest: str) -> tuple[str, str] | None:
-    """A cause outside of the engine: a lower clock of the devices, or other processes on the host."""
+def _of_machine(samples: tuple[Mapping[str, float], Mapping[str, float]], step: Step | None) -> tuple[str, str] | None:
+    """A cause outside of the engine: what other processes take of devices and host, or what holds a device back."""
+
+    def more(name: str) -> float:
+        return samples[1][name] - samples[0][name] if all(name in side for side in samples) else 0.0
+
     before, now = samples
-    if now.get("processes", 0) > before.get("processes", now.get("processes", 0)):
-        return "device", f"{now['processes']:.0f} other processes use the devices, before {before['processes']:.0f}"
+    busy = all("others_utilization" in side for side in samples)
+    if more("others_utilization") >= OTHERS or (more("others") > 0 and not busy):
+        share = f", {now['others_utilization']:.0f} % of the time" if busy else ""
+        return "device", f"{now['others']:.0f} other processes use the devices{share}, before {before['others']:.0f}"
+    if more("gpu.held_back") >= HELD_BACK:
+        return (
+            "device",
+            f"Heat or a fault holds the clock of the devices down in {now['gpu.held_back']:.0f} % of the time",
+        )
     if "gpu.sm_clock" in before and "gpu.sm_clock" in now and now["gpu.sm_clock"] < CLOCK * before["gpu.sm_clock"]:
         clocks = [f"{side['gpu.sm_clock'] / 1e6:,.0f} MHz" for side in (now, before)]
         return "device", f"The devices run at {clocks[0]}, before {clocks[1]}"
+    if more("run.delay") >= DELAY:
+        shares = [f"{side['run.delay']:.0f} %" for side in (now, before)]
+        return "host", f"The server waits for a processor in {shares[0]} of the time, before {shares[1]}"
     host = [_others(side) for side in samples]
-    if host[0] is not None and host[1] is not None and host[1] - host[0] >= OTHERS and largest != "waiting":
+    waits = step is not None and step.group == "waiting"
+    if host[0] is not None and host[1] is not None and host[1] - host[0] >= OTHERS and not waits:
         return "host", f"Other processes take {host[1]:.0f} % of the processors, before {max(0.0, host[0]):.0f} %"
     return None
 

@@ -44,7 +44,8 @@ TIME_NAMES: Final = tuple(f"{name}_{part}" for name in TIMES for part in (*QUANT
 SHARE_NAMES: Final = ("kv_usage", "hit_rate")
 """Names of shares: 0.9 or 90%."""
 OTHER_NAMES: Final = (
-    *("running", "waiting", "prompt_tokens_per_s", "output_tokens_per_s", "requests_per_s", "preemptions_per_s"),
+    *("running", "waiting", "prompt_tokens_per_s", "output_tokens_per_s", "requests_per_s", "arrivals_per_s"),
+    "preemptions_per_s",
     *(f"{name}_mean" for name in LENGTHS),
 )
 NAMES: Final = (*TIME_NAMES, *SHARE_NAMES, *OTHER_NAMES)

@@ -181,7 +181,7 @@ SAMPLE: Final[dict[str, Any]] = {
     "seconds": pl.Float64,
     **dict.fromkeys(("running", "waiting", "kv_usage", "hit_rate"), pl.Float64),
     **dict.fromkeys(
-        ("prompt_tokens_per_s", "output_tokens_per_s", "requests_per_s", "preemptions_per_s"),
+        ("prompt_tokens_per_s", "output_tokens_per_s", "requests_per_s", "arrivals_per_s", "preemptions_per_s"),
         pl.Float64,
     ),
     **{f"{name}_{part}": pl.Float64 for name in TIMES for part in (*QUANTILES, "mean")},
@@ -189,7 +189,8 @@ SAMPLE: Final[dict[str, Any]] = {
     **{f"{name}_count": pl.Float64 for name in (*TIMES, *LENGTHS)},
 }
 """Columns of the history: time since the epoch, seconds that a row covers, values of the moment, rates (1/s), times in
-seconds (quantiles and mean of what ended within the row) with the number of values, and mean lengths in tokens."""
+seconds (quantiles and mean of what ended within the row) with the number of values, and mean lengths in tokens.
+``requests`` are those that ended; ``arrivals`` those that came, which is the load, also if the server falls behind."""
 
 
 def between(before: Scrape, after: Scrape) -> dict[str, Any]:
@@ -205,6 +206,10 @@ def between(before: Scrape, after: Scrape) -> dict[str, Any]:
     for name in ("prompt_tokens", "output_tokens", "requests", "preemptions"):
         gained = _gain(before.totals, after.totals, name)
         row[f"{name}_per_s"] = None if gained is None else gained / seconds
+    inside = [[scrape.gauges.get(name) for name in ("running", "waiting")] for scrape in (before, after)]
+    if row["requests_per_s"] is not None and None not in (*inside[0], *inside[1]):
+        gained = sum(inside[1]) - sum(inside[0])  # type: ignore[arg-type]
+        row["arrivals_per_s"] = max(0.0, row["requests_per_s"] + gained / seconds)
     hits, queries = (_gain(before.totals, after.totals, name) for name in ("hits", "queries"))
     if hits is not None and queries:
         row["hit_rate"] = hits / queries

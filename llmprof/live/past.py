@@ -74,7 +74,8 @@ class History:
         for level in LEVELS:
             try:
                 frame = pl.read_parquet(made._file(level.name))
-                made.frames[level.name] = frame.select(list(SAMPLE)).cast(pl.Schema(SAMPLE))
+                later = [pl.lit(None).alias(name) for name in SAMPLE if name not in frame.columns and name != "time_ns"]
+                made.frames[level.name] = frame.with_columns(later).select(list(SAMPLE)).cast(pl.Schema(SAMPLE))
             except (OSError, pl.exceptions.PolarsError):
                 made.frames[level.name] = _EMPTY
         return made
@@ -148,7 +149,8 @@ def history(folder: str | os.PathLike[str]) -> pl.DataFrame:
     polars.DataFrame
         ``level`` (recent, minutes, hours), ``time_ns`` (since the epoch; of minutes and hours the beginning),
         ``seconds`` that were observed, ``running, waiting`` (requests), ``kv_usage, hit_rate`` (shares),
-        ``prompt_tokens_per_s, output_tokens_per_s, requests_per_s, preemptions_per_s``, of each time (``ttft, tpot,
+        ``prompt_tokens_per_s, output_tokens_per_s, requests_per_s`` (that ended), ``arrivals_per_s`` (that came),
+        ``preemptions_per_s``, of each time (``ttft, tpot,
         e2e, queue, prefill, decode``, in seconds) ``…_p50, …_p90, …_p99, …_mean`` and the number ``…_count``, and
         ``prompt_length_mean, output_length_mean, step_tokens_mean`` (tokens). Null: not known.
 

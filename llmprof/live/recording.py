@@ -25,7 +25,7 @@ from llmprof.launch.run.results import Results
 from llmprof.launch.run.runner import kept
 from llmprof.live import traces
 from llmprof.live.counters import Scrape, between, parsed
-from llmprof.live.devices import others_on_devices
+from llmprof.live.devices import devices
 from llmprof.live.guard import IDLE, Guard, stop
 from llmprof.live.lock import RECORDING, Lock
 from llmprof.live.server import API_KEY, NEEDED, OK, About, Address, Answer, LostError, Server, about
@@ -40,8 +40,9 @@ _MOST_S: Final = 600.0
 _STEPS_PER_S: Final = 1000
 """Bound of the steps that a server is asked to record if none is given: no engine is faster, and if this process and
 its guard die, the server itself stops there."""
-_AROUND_S: Final = 1.0
-"""Time between two readings of the counters before the window, which give the rate without the profiler."""
+_AROUND_S: Final = (1.0, 5.0)
+"""Least and most time between two readings of the counters before the window, which give the rates without the
+profiler: as long as the window, since of fewer requests less is known."""
 _LOOK_S: Final = 0.25
 _START_S: Final = 120.0
 _STOP_S: Final = 600.0
@@ -240,6 +241,7 @@ class _Capture:
     ) -> None:
         self.server, self.said, self.seconds, self.steps = server, said, seconds, steps
         self.timeout_s, self._progress = timeout_s, progress
+        self.around_s = min(max(seconds, _AROUND_S[0]), _AROUND_S[1])
         self.prefix = f"llmprof-{uuid4().hex[:12]}"
         self.place: traces.Place
         self.began = False
@@ -248,7 +250,7 @@ class _Capture:
         self.stop_s = 0.0
         self.bytes = 0
         self.overhead: float | None = None
-        self.others: int | None = None
+        self.devices: dict[str, Any] = {}
         self._scrapes: dict[str, list[Scrape]] = {"before": [], "within": [], "after": []}
 
     def run(self, folder: RunFolder, lock: Lock, descriptor: int, stage: Callable[[str], None]) -> None:
@@ -258,10 +260,11 @@ class _Capture:
             stop(self.server, within_s=0)
         stage("counters")
         self._read("before")
-        time.sleep(_AROUND_S)
+        self._look("before")
+        time.sleep(self.around_s)
         self._read("before")
         self.place.remember()
-        within_s = _START_S + self.seconds + 2 * _AROUND_S
+        within_s = _START_S + self.seconds + 2 * self.around_s
         guard = Guard(self.server.address, within_s=within_s, lock=descriptor)
         stopped = False
         lock.write(RECORDING, folder.path)
@@ -294,8 +297,7 @@ class _Capture:
             with contextlib.suppress(LlmprofError):  # samples are worth less than the traces
                 monitors.close()
         self._read("after")
-        if self.said.pid is not None:
-            self.others = others_on_devices(self.said.pid)
+        self._look("after")
         stage("collect")
         if not stopped:
             raise CaptureError(
@@ -415,7 +417,7 @@ class _Capture:
             folder.recording,
             {"url": self.server.address.url, **known, "config": said.config, "steps_asked": self.steps}
             | {"window": window, "cost": cost, "counters": counters or {}, "notes": self.notes}
-            | {"others_on_devices": self.others},
+            | {"devices": self.devices},
         )
 
     def _read(self, when: str) -> None:
@@ -426,6 +428,12 @@ class _Capture:
             words = f"no counters {when} the window: {error.found}"
             if words not in self.notes:
                 self.notes.append(words)
+
+    def _look(self, when: str) -> None:
+        """Ask for the state of the devices, if the server runs on this machine."""
+        state = None if self.said.pid is None else devices(self.said.pid)
+        if state is not None:
+            self.devices[when] = state
 
     def _costs(self) -> dict[str, Any]:
         """Rates before and within the window, and what the profiler cost by them."""

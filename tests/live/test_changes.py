@@ -23,9 +23,15 @@ GOOD = {
 SLOW = {"ttft_mean": 0.5, "tpot_mean": 0.02}
 
 
+def state(others, utilization, errors=0):
+    """State of the devices after a window."""
+    rows = [{"device": 0, "reasons": [], "ecc_corrected": 0, "ecc_uncorrected": errors}]
+    return {"after": {"others": others, "others_utilization": utilization, "devices": rows}}
+
+
 @pytest.fixture
 def capture(tmp_path):
-    def made(name, counters, *, samples=None, others=None, **of_trace):
+    def made(name, counters, *, samples=None, devices=None, **of_trace):
         folder = RunFolder.create(
             ExperimentConfig(
                 model="tiny", experiment_name=name, results_dir=str(tmp_path), served=True, python="python"
@@ -34,7 +40,7 @@ def capture(tmp_path):
         folder.traces.mkdir()
         (folder.traces / "rank0.pt.trace.json.gz").write_bytes(gzip.compress(trace(0, 1, **of_trace)))
         files.write_json(folder.worker, {"requests": []})
-        files.write_json(folder.recording, {"counters": {"before": counters}, "others_on_devices": others})
+        files.write_json(folder.recording, {"counters": {"before": counters}, "devices": devices or {}})
         files.write_json(folder.gpu_info, {"cores": 8})
         if samples:
             rows = [(time.time_ns(), None, name, "1", value) for name, value in samples.items()]
@@ -49,18 +55,29 @@ def capture(tmp_path):
     [
         ("prefix_cache", {"hit_rate": 0.1, "ttft_mean": 0.5}, "10%, before 60%"),
         ("longer_prompts", {"prompt_length_mean": 2000.0, **SLOW}, "2,000, before 500"),
+        # the same 300 tokens of 500 and of 2,000 are in the cache
+        ("longer_prompts", {"prompt_length_mean": 2000.0, "hit_rate": 0.15, **SLOW}, "2,000, before 500"),
         ("more_load", {"requests_per_s": 4.0, "running": 16.0, **SLOW}, "4.00, before 2.00"),
-        ("more_load", {"running": 16.0, **SLOW}, "16.00, before 8.00"),
+        ("more_load", {"arrivals_per_s": 4.0, "requests_per_s": 1.0, **SLOW}, "4.00, before 2.00"),
+        ("more_load", {"arrivals_per_s": None, "requests_per_s": None, "running": 16.0, **SLOW}, "16.0, before 8.0"),
+        # as many come, and more are there at once, since each takes longer: that is no load
+        ("unknown", {"running": 16.0, **SLOW}, "before 200 ms"),
         ("more_load", {"output_length_mean": 300.0, **SLOW}, "300, before 100"),
         ("kv_cache", {"kv_usage": 0.99, "waiting": 5.0, **SLOW}, "full"),
         ("kv_cache", {"preemptions_per_s": 0.5, **SLOW}, "full"),
         ("fewer_places", {"running": 4.0, "waiting": 6.0, "queue_mean": 2.0}, "4, before 8"),
         ("none", {}, "Nothing is slower"),
         ("none", {"requests_per_s": 2.2, "tpot_mean": 0.0105}, "Nothing is slower"),
+        ("none", {"requests_per_s": 4.0, "arrivals_per_s": 4.0}, "4.00, before 2.00"),
+        # 2 and 4 requests in a second each
+        ("unknown", {"seconds": 1.0, "requests_per_s": 4.0, **SLOW}, "Neither the load"),
+        ("none", {"ttft_mean": 0.5, "ttft_count": 3.0}, "Nothing is slower"),
     ],
 )
 def test_causes_in_the_counters(capture, cause, now, words):
-    told = changed(capture("now", GOOD | now), capture("good", GOOD))
+    known = {"seconds": 1.0, "ttft_count": 2.0} if {"seconds", "ttft_count"} & set(now) else {}
+    known |= {"arrivals_per_s": 2.0} if "arrivals_per_s" in now else {}
+    told = changed(capture("now", GOOD | now), capture("good", GOOD | known))
     assert told["cause"] == cause
     assert words in told["says"]
     assert {row["what"] for row in told["evidence"]} >= {"running", "tpot_mean"}
@@ -78,7 +95,10 @@ def test_a_longer_step_at_the_same_load_is_the_engine(capture):
     ("cause", "before", "now"),
     [
         ("device", {"samples": {"gpu.sm_clock": 1.98e9}}, {"samples": {"gpu.sm_clock": 1.2e9}}),
-        ("device", {"others": 0}, {"others": 1}),
+        ("device", {"devices": state(0, None)}, {"devices": state(1, None)}),
+        ("device", {"devices": state(1, 0)}, {"devices": state(1, 60)}),
+        ("device", {"samples": {"gpu.throttle_reasons": 0x4}}, {"samples": {"gpu.throttle_reasons": 0x44}}),
+        ("host", {"samples": {"run.delay": 1.0}}, {"samples": {"run.delay": 40.0}}),
         # of 8 processors the server takes 2 (25 %) both times, all processes 30 % and then 70 %
         (
             "host",

@@ -12,8 +12,9 @@ Names of the counters, all in base units; counters of GPUs have a device:
 ``gpu.pcie_sent``, ``gpu.nvlink_received``, ``gpu.nvlink_sent`` (B/s), ``gpu.throttle_reasons`` (a bit mask, from which
 :func:`counters` makes a counter ``gpu.throttle.REASON`` of 0 and 1 for each reason); ``cpu.utilization`` (% of all
 processors), ``memory.used`` (B), ``disk.read``, ``disk.written``, ``network.received``, ``network.sent`` (B/s); and for
-the run's processes ``run.cpu`` (%, 100 is one processor), ``run.memory`` (B, resident; shared pages count in each
-process), ``run.processes`` (number of processes).
+the run's processes ``run.cpu`` (%, 100 is one processor), ``run.delay`` (% of the time in which a main thread could
+have run but no processor was free, of the process that waited most; Linux), ``run.memory`` (B, resident; shared pages
+count in each process), ``run.processes`` (number of processes).
 """
 
 from llmprof.lazy import attach

@@ -3,10 +3,12 @@
 import contextlib
 import threading
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from llmprof.errors import LaunchError
 from llmprof.launch.monitors.table import Monitor, Rates, Value
+from llmprof.units import NS_PER_S
 
 try:
     import psutil
@@ -75,6 +77,7 @@ class Processes:
         self._lock = threading.Lock()
         self._roots: dict[int, psutil.Process] = {}
         self._seen: dict[psutil.Process, float] = {}
+        self._delays = Rates()
         self._looked_s = float("-inf")
         self._last_s: float | None = None
         for pid in pids:
@@ -92,11 +95,12 @@ class Processes:
             self._looked_s = float("-inf")
 
     def sample(self, now_s: float) -> Iterator[Value]:
-        """``run.cpu``, ``run.memory``, ``run.processes``; nothing if no process is left."""
+        """``run.cpu``, ``run.delay``, ``run.memory``, ``run.processes``; nothing if no process is left."""
         if now_s - self._looked_s >= _TREE_EVERY_S:
             self._looked_s = now_s
             self._look()
         used_s, memory, alive = 0.0, 0, 0
+        delays: list[float] = []
         for process, before_s in list(self._seen.items()):
             try:
                 with process.oneshot():
@@ -108,9 +112,14 @@ class Processes:
             alive += 1
             used_s += max(0.0, times.user + times.system - before_s)
             self._seen[process] = times.user + times.system
+            waited_ns = _waited_ns(process.pid)
+            delay = None if waited_ns is None else self._delays(process.pid, waited_ns, now_s)
+            delays += [] if delay is None else [delay]
         if alive:
             if self._last_s is not None and now_s > self._last_s:
                 yield Value("run.cpu", "%", 100 * used_s / (now_s - self._last_s))
+            if delays:
+                yield Value("run.delay", "%", 100 * max(delays) / NS_PER_S)
             yield Value("run.memory", "B", memory)
             yield Value("run.processes", "1", alive)
         self._last_s = now_s if alive else None
@@ -128,6 +137,17 @@ class Processes:
 
     def close(self) -> None:
         """Do nothing: psutil holds no resources."""
+
+
+def _waited_ns(pid: int) -> int | None:
+    """Time in which the main thread of a process could have run, but no processor was free; None if unknown.
+
+    The main thread runs the loop of an engine or of a server; to ask for all threads would take longer than the rest.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text("ascii").split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 HOST = Monitor("host", lambda _: (Host(), ""))

@@ -64,11 +64,8 @@ def softmax_attention(events: pl.DataFrame) -> pl.Series | None:
         & (pl.col("after") - pl.col("at") <= _MOST_BETWEEN)
     )
     linear = frame["linear"]
-    chosen_rows = (
-        chosen_rows.filter(linear.gather(chosen_rows["before"]) & linear.gather(chosen_rows["after"]))
-        if chosen_rows.height
-        else chosen_rows
-    )
+    near = linear.gather(chosen_rows["before"]) & linear.gather(chosen_rows["after"])
+    chosen_rows = chosen_rows.filter(near)
     if not chosen_rows.height:
         return None
     rows = chosen_rows.select(at=pl.int_ranges("before", pl.col("after") + 1)).explode("at")["at"].unique()
@@ -189,14 +186,10 @@ def device_events(trace: Trace) -> pl.DataFrame:
     return events.with_row_index("event")
 
 
+@per_trace
 def coded_names(trace: Trace) -> pl.Series:
     """Names of :func:`device_events` as numbers (Categorical), which take less time to tell apart than text."""
-    return _coded_names(trace).to_series()
-
-
-@per_trace
-def _coded_names(trace: Trace) -> pl.DataFrame:
-    return device_events(trace).select(pl.col("name").cast(pl.Categorical))
+    return device_events(trace)["name"].cast(pl.Categorical)
 
 
 def _of(trace: Trace, table: str) -> pl.DataFrame:

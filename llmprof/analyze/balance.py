@@ -268,14 +268,9 @@ _BALANCE: Final = pl.Schema({
 
 def _tokens(trace: Trace) -> pl.DataFrame:
     """``rank, steps, prefill_tokens, decode_tokens``."""
-    of_steps = steps(trace)
-
-    def total(column: str) -> pl.Expr:
-        return pl.when(pl.col(column).is_not_null().all()).then(pl.col(column).sum())
-
-    return of_steps.group_by("rank").agg(
-        steps=pl.len(), prefill_tokens=total("context_tokens"), decode_tokens=total("generation_tokens")
-    )
+    known = {"prefill_tokens": pl.col("context_tokens"), "decode_tokens": pl.col("generation_tokens")}
+    totals = {name: pl.when(of_step.is_not_null().all()).then(of_step.sum()) for name, of_step in known.items()}
+    return steps(trace).group_by("rank").agg(steps=pl.len(), **totals)
 
 
 def _groups(calls: pl.DataFrame, ranks: list[int]) -> pl.DataFrame:

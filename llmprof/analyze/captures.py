@@ -41,13 +41,13 @@ CONTENT: Final = (*_OPERATOR, "category", "layer", "stage", "evidence", "grid", 
 
 
 def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
-    """Labels of replayed kernels from the captures of their CUDA (HIP) graphs.
+    """Labels of replayed kernels from the captures of their CUDA (HIP) graphs, matched by the sequence of kernels.
 
-    Replays and captures are matched by the sequence of their kernels. On AMD devices the launches of a capture name
-    their kernels, and all names must agree. On NVIDIA devices only the kernels of torch.compile are named: then number
-    and order of kernels, copies and fills must be the same, and launches of one operator with the same shapes must have
-    become one kernel. If several captures fit (the same graph in every layer, or for several batch sizes), those are
-    taken whose order is that of the step's replays. Labels in which they still differ are unknown.
+    On AMD devices the launches of a capture name their kernels, and all names must agree. On NVIDIA devices only the
+    kernels of torch.compile are named: then number and order of kernels, copies and fills must be the same, and
+    launches of one operator with the same shapes must have become one kernel. If several captures fit (the same graph
+    in every layer, or for several batch sizes), those are taken whose order is that of the step's replays. Labels in
+    which they still differ are unknown.
     """
     several = [captures] if isinstance(captures, Trace) else list(captures)
     if not any(recorded_graphs(capture) for capture in several):
@@ -91,21 +91,16 @@ def with_captures(trace: Trace, captures: Trace | Sequence[Trace]) -> Trace:
     rows = captured(trace, captures).filter(pl.col("confidence").is_not_null())
     key = ["rank", "stream", "start_ns", "name"]
     place = activity(trace).filter(pl.col("source") == "kernel").select("event", *key)
-    of_capture = (
-        place.join(rows.drop("rank", "name", "graph", "reason"), on="event").drop("event").unique(key, keep="first")
-    )
-    sizes = {f"{side}_{axis}": (side, place) for side in ("grid", "block") for place, axis in enumerate("xyz")}
-    of_capture = of_capture.rename({c: CAPTURED + c for c in (*CONTENT, "confidence")})
+    of_capture = place.join(rows.drop("rank", "name", "graph", "reason"), on="event").drop("event")
+    of_capture = of_capture.unique(key, keep="first").rename({c: CAPTURED + c for c in (*CONTENT, "confidence")})
     kernels = trace.kernels.join(of_capture, on=key, how="left", nulls_equal=True, maintain_order="left")
-    given = {
-        column: pl.coalesce(column, _size(pl.col(CAPTURED + side), place)) for column, (side, place) in sizes.items()
-    }
-    kernels = kernels.with_columns(**given).drop(CAPTURED + "grid", CAPTURED + "block")
+    sizes = {side: pl.col(CAPTURED + side).str.extract_all(r"\d+").list for side in ("grid", "block")}
+    kernels = kernels.with_columns(
+        pl.coalesce(f"{side}_{axis}", of_side.get(number, null_on_oob=True).cast(pl.Int32, strict=False))
+        for side, of_side in sizes.items()
+        for number, axis in enumerate("xyz")
+    ).drop(CAPTURED + "grid", CAPTURED + "block")
     return Trace({**trace.tables, "kernels": kernels}, trace.meta, trace.coverage)
-
-
-def _size(sizes: pl.Expr, place: int) -> pl.Expr:
-    return sizes.str.extract_all(r"\d+").list.get(place, null_on_oob=True).cast(pl.Int32, strict=False)
 
 
 @per_trace

@@ -175,7 +175,7 @@ class Results:
 
     def put(self, key: Hashable, result: Any) -> None:
         """Keep a result, and drop the least recently used ones until all fit."""
-        size = int(result.estimated_size()) if isinstance(result, pl.DataFrame) else 0
+        size = int(result.estimated_size()) if isinstance(result, pl.DataFrame | pl.Series) else 0
         if size > self.most_bytes:
             return
         with self._lock:

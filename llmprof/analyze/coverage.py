@@ -44,17 +44,16 @@ def coverage(trace: Trace) -> pl.DataFrame:
     events = attribute(trace)
     on_cpu = events.height > 0 and (events["source"] == "op").all()
     denominator = OF_OPERATORS if on_cpu else "summed time of kernels and copies"
-    parts = []
-    for measure, covered in _MEASURES.items():
-        parts.append(
-            events.group_by("rank").agg(
-                measure=pl.lit(measure),
-                covered_ns=pl.col("dur_ns").filter(covered).sum(),
-                total_ns=pl.col("dur_ns").sum(),
-                events=pl.len(),
-                missing_events=(~covered).sum(),
-            )
+    parts = [
+        events.group_by("rank").agg(
+            measure=pl.lit(measure),
+            covered_ns=pl.col("dur_ns").filter(covered).sum(),
+            total_ns=pl.col("dur_ns").sum(),
+            events=pl.len(),
+            missing_events=(~covered).sum(),
         )
+        for measure, covered in _MEASURES.items()
+    ]
     return (
         pl.concat(parts)
         .with_columns(

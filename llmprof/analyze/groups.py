@@ -6,7 +6,6 @@ Keys are columns such as rank, thread or step; null is a key like any other. Not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -71,36 +70,6 @@ def of_groups(frame: pl.DataFrame, groups: pl.DataFrame, by: Sequence[str]) -> l
     joined = frame[keys][begins].join(groups, on=keys, how="left", nulls_equal=True, maintain_order="left")
     run = np.repeat(np.arange(len(begins), dtype=np.uint32), np.diff(begins, append=frame.height))
     return joined[values][pl.Series(run)].get_columns()
-
-
-class Grouped(NamedTuple):
-    """Rows in numbered groups: the first or last of those that fulfil a condition, found without a group-by."""
-
-    of_row: pl.Series
-    number: int
-
-    def first(self, values: pl.Series, chosen: pl.Series) -> pl.Series:
-        """Value (no text) of the first chosen row of each group; null if it has none. A null is not chosen."""
-        rows, groups = self._rows(chosen)
-        return self._placed(values, rows, groups, np.append(True, groups[1:] != groups[:-1]))
-
-    def last(self, values: pl.Series, chosen: pl.Series) -> pl.Series:
-        """Value of the last chosen row of each group; as :meth:`first`."""
-        rows, groups = self._rows(chosen)
-        return self._placed(values, rows, groups, np.append(groups[1:] != groups[:-1], True))
-
-    def _rows(self, chosen: pl.Series) -> tuple[np.ndarray, np.ndarray]:
-        known = chosen.fill_null(value=False) if chosen.null_count() else chosen
-        rows = np.flatnonzero(known.to_numpy())
-        return rows, self.of_row.to_numpy()[rows]
-
-    def _placed(self, values: pl.Series, rows: np.ndarray, groups: np.ndarray, counted: np.ndarray) -> pl.Series:
-        place = np.full(self.number, -1)
-        counted = counted[: len(rows)]
-        place[groups[counted]] = rows[counted]
-        if not len(rows):
-            return pl.Series(values.name, [None], dtype=values.dtype).new_from_index(0, self.number)
-        return pl.Series(values.name, values.to_numpy()[place]).set(pl.Series(place < 0), None)
 
 
 def row_numbers(rows: np.ndarray, name: str = "") -> pl.Series:

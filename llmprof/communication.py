@@ -91,10 +91,8 @@ def _patterns() -> list[tuple[str, str]]:
 
 
 def _described(rows: pl.DataFrame) -> pl.DataFrame:
-    """Fill in kind, algorithm and size of each row if they are null.
-
-    The kind follows from the name of the collective if the profiler wrote one, else from the name of the kernel.
-    """
+    """Fill in kind, algorithm and size of each row if they are null."""
+    # The kind follows from the name of the collective if the profiler wrote one, else from the name of the kernel.
     distinct = rows.select("recorded_as", "name").unique()
     own = distinct.select(own=pl.coalesce("recorded_as", "name"))["own"]
     meaning = distinct.with_columns(

@@ -341,10 +341,8 @@ def empty(table: str) -> pl.DataFrame:
 
 @checked
 def fit(frame: pl.DataFrame, table: Table) -> pl.DataFrame:
-    """Bring a frame into the columns of a table, in order and with its types; the rows stay as they are.
-
-    Columns that are missing become null; one that may not be null, or a type that does not cast, raises an error.
-    """
+    """Bring a frame into the columns of a table, in order and with its types; the rows stay as they are."""
+    # Columns that are missing become null; one that may not be null, or a type that does not cast, raises an error.
     exprs = []
     for column in table.columns:
         if column.name in frame.columns:

@@ -41,14 +41,12 @@ CONTENT: Final = (*_OPERATOR, "category", "layer", "stage", "evidence", "grid", 
 
 
 def captured(trace: Trace, captures: Trace | Sequence[Trace]) -> pl.DataFrame:
-    """Labels of replayed kernels from the captures of their CUDA (HIP) graphs, matched by the sequence of kernels.
-
-    On AMD devices the launches of a capture name their kernels, and all names must agree. On NVIDIA devices only the
-    kernels of torch.compile are named: then number and order of kernels, copies and fills must be the same, and
-    launches of one operator with the same shapes must have become one kernel. If several captures fit (the same graph
-    in every layer, or for several batch sizes), those are taken whose order is that of the step's replays. Labels in
-    which they still differ are unknown.
-    """
+    """Labels of replayed kernels from the captures of their CUDA (HIP) graphs, matched by the sequence of kernels."""
+    # On AMD devices the launches of a capture name their kernels, and all names must agree. On NVIDIA devices only the
+    # kernels of torch.compile are named: then number and order of kernels, copies and fills must be the same, and
+    # launches of one operator with the same shapes must have become one kernel. If several captures fit (the same graph
+    # in every layer, or for several batch sizes), those are taken whose order is that of the step's replays. Labels in
+    # which they still differ are unknown.
     several = [captures] if isinstance(captures, Trace) else list(captures)
     if not any(recorded_graphs(capture) for capture in several):
         raise AnalysisError(

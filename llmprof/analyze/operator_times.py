@@ -57,11 +57,9 @@ def timed_calls(trace: Trace) -> pl.DataFrame:
 
 
 def layer_times(trace: Trace) -> pl.DataFrame:
-    """Time of each layer, by rank and phase.
-
-    If a layer was timed both with and without its operators, only the calls without them count, since timing inside a
-    call makes it longer.
-    """
+    """Time of each layer, by rank and phase."""
+    # If a layer was timed both with and without its operators, only the calls without them count, since timing inside a
+    # call makes it longer.
     keys = [*_PHASE, "layer"]
     calls = timed_calls(trace).filter(kind="layer")
     return _grouped(calls.filter(pl.col("nested") == pl.col("nested").min().over(keys)), keys, trace).sort(keys)
@@ -220,12 +218,10 @@ WORTH: Final = 0.05
 
 
 def suggestions(trace: Trace, bounds: pl.DataFrame | None = None) -> pl.DataFrame:
-    """What to look at: ``rule, phase, operator, figure``.
-
-    ``dominates``: an operator without others inside takes this share of the median step (mean over ranks);
-    ``launch_bound``: in this share of the timed calls the device had caught up with the host; ``above_bound``: the
-    operator (a stage of the layers, without communication) takes so many times its bound.
-    """
+    """What to look at: ``rule, phase, operator, figure``."""
+    # `dominates`: an operator without others inside takes this share of the median step (mean over ranks);
+    # `launch_bound`: in this share of the timed calls the device had caught up with the host; `above_bound`: the
+    # operator (a stage of the layers, without communication) takes so many times its bound.
     operators = operator_times(trace).filter(~pl.col("nested"))
     steps = pl.col("share").sum().over("rank", "phase")
     means = operators.filter(steps <= 1).group_by("phase", "operator").agg(figure=pl.col("share").mean())

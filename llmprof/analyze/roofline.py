@@ -232,11 +232,9 @@ def _measured(events: pl.DataFrame) -> pl.DataFrame:
 def stage_work(
     trace: Trace, model: str | Path | Mapping[str, Any] | Shape, device: str | Path | Device | None = None
 ) -> pl.DataFrame:
-    """``rank, step, layer, stage, flops, read_bytes, written_bytes, matrix, assumed`` of a model's stages.
-
-    Where the ranks have batches of their own, they are data parallel, and stages of experts are left out: how many
-    tokens of other ranks they get is not recorded.
-    """
+    """``rank, step, layer, stage, flops, read_bytes, written_bytes, matrix, assumed`` of a model's stages."""
+    # Where the ranks have batches of their own, they are data parallel, and stages of experts are left out: how many
+    # tokens of other ranks they get is not recorded.
     read = shape(model)
     events = attribute(trace).filter(pl.col("step").is_not_null())
     batch_of = batches(steps(trace))

@@ -98,10 +98,8 @@ def _spread(launch: Launch, work: Work, multiprocessors: int) -> _Spread | None:
 
 
 def shortfall(work: Work, bound_ns: float, launch: Launch, device: Device, start_ns: float) -> dict[str, Any]:
-    """Columns ``tile, blocks, turns``, the share of each cause, ``cause`` and ``reason`` of a call.
-
-    ``start_ns`` is what it takes to begin and end a kernel, beyond what the bound holds of it.
-    """
+    """Columns ``tile, blocks, turns``, the share of each cause, ``cause`` and ``reason`` of a call."""
+    # `start_ns` is what it takes to begin and end a kernel, beyond what the bound holds of it.
     gap = launch.call_ns - bound_ns
     units = device.multiprocessors
     spread = _spread(launch, work, units) if units else None
@@ -151,11 +149,9 @@ _NARROW: Final = re.compile(r"align[124](?!\d)")
 
 
 def _of_spread(spread: _Spread, work: Work, launch: Launch, device: Device, left: float) -> dict[str, float]:
-    """What a kernel of ``left`` ns would gain with enough blocks, with full turns and without padding.
-
-    Its time is that of its slower side, arithmetic or memory, up to twice what that takes at full rate; what removes a
-    cause from the faster side gains nothing. Beyond that its blocks wait, and would do so beside more of them.
-    """
+    """What a kernel of ``left`` ns would gain with enough blocks, with full turns and without padding."""
+    # Its time is that of its slower side, arithmetic or memory, up to twice what that takes at full rate; what removes
+    # a cause from the faster side gains nothing. Beyond that its blocks wait, and would do so beside more of them.
     units = device.multiprocessors or 1
     rate = device.flop_per_s.get(work.matrix) if work.flops else None
     arithmetic = (work.flops or 0) / rate * 1e9 if rate else 0.0

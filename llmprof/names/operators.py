@@ -286,10 +286,8 @@ _BACKWARD: Final = r"^(?:autograd::engine::evaluate_function: )?(\w+)Backward\d*
 
 
 def operator_categories(names: pl.Series) -> pl.Series:
-    """Category of each operator, for its kernels; null if the operator has several purposes or is unknown.
-
-    The node that computes the gradients of an operator has that operator's category.
-    """
+    """Category of each operator, for its kernels; null if the operator has several purposes or is unknown."""
+    # The node that computes the gradients of an operator has that operator's category.
     return by_distinct(names, _of_operators).alias("category")
 
 

@@ -86,10 +86,8 @@ _OWN_TAG: Final = _length(_OWN << 3 | 2)
 
 
 def own_packets(data: bytes) -> Iterator[bytes]:
-    """Packets, with their tags, for the tables of a trace; they are at the beginning of an exported file.
-
-    The first packet is empty, so that a reader that looks only at the beginning of the file sees a complete packet.
-    """
+    """Packets, with their tags, for the tables of a trace; they are at the beginning of an exported file."""
+    # The first packet is empty, so that a reader that looks only at the beginning of the file sees a complete packet.
     for piece in (b"", *(data[start : start + _PIECE] for start in range(0, len(data), _PIECE))):
         packet = _OWN_TAG + _length(len(piece)) + piece
         yield bytes([_PACKET]) + _length(len(packet)) + packet

@@ -37,11 +37,9 @@ PathLike = str | os.PathLike[str]
 
 
 def uri(path: PathLike) -> str:
-    """URI that opens a file read-only; a file that is still being written is read as it is on disk.
-
-    A database in WAL mode whose ``-wal`` file has content is still being written or was not closed. It can be read
-    with that file; if its folder cannot be written, SQLite cannot do so, and only the main file is read.
-    """
+    """URI that opens a file read-only; a file that is still being written is read as it is on disk."""
+    # A database in WAL mode whose `-wal` file has content is still being written or was not closed. It can be read with
+    # that file; if its folder cannot be written, SQLite cannot do so, and only the main file is read.
     target = regular(Path(path)).resolve()
     wal = target.with_name(target.name + "-wal")
     mode = "mode=ro"

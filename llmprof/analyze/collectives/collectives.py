@@ -206,12 +206,10 @@ def _recorded(trace: Trace) -> pl.DataFrame:
 
 
 def _called() -> pl.Expr:
-    """Kind of a whole call that NCCL runs as simpler kernels; the stage (``said``) shows it.
-
-    Send and receive kernels make an all-to-all, and a kernel of RCCL serves any kind. If ranks have different numbers
-    of tokens, a broadcast from each rank gathers them for the experts, and a reduction to each rank scatters the
-    results.
-    """
+    """Kind of a whole call that NCCL runs as simpler kernels; the stage (``said``) shows it."""
+    # Send and receive kernels make an all-to-all, and a kernel of RCCL serves any kind. If ranks have different numbers
+    # of tokens, a broadcast from each rank gathers them for the experts, and a reduction to each rank scatters the
+    # results.
     kind, stage = pl.col("kind"), pl.col("said")
     sends = kind == "send_recv"
     return (
@@ -230,11 +228,9 @@ def _called() -> pl.Expr:
 
 
 def _world(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
-    """Ranks in the group: from metadata or the kernel's name, or else the number of ranks that call together.
-
-    If the trace lacks ranks of the run, has only one, or consists of files of which none states the number of ranks,
-    more ranks may belong to the group.
-    """
+    """Ranks in the group: from metadata or the kernel's name, or else the number of ranks that call together."""
+    # If the trace lacks ranks of the run, has only one, or consists of files of which none states the number of ranks,
+    # more ranks may belong to the group.
     size = meta.get("world_size")
     absent = bool(meta.get("missing_ranks")) or (isinstance(size, int) and size > len(ranks))
     files = {about.get("file") for about in meta.get("ranks") or ()}

@@ -23,10 +23,8 @@ _MODEL: Final = r"\b([A-Z]\w*(?:For(?:CausalLM|ConditionalGeneration|SequenceCla
 
 
 def run_facts(trace: Trace, *, recorded: bool = True) -> pl.DataFrame:
-    """Model, engine, device, batch and step time of a run (and where the recorded time went), each with its source.
-
-    The source of what the trace does not state (a null ``value``) is the option that would have recorded it.
-    """
+    """Model, engine, device, batch and step time of a run (and where the recorded time went), each with its source."""
+    # The source of what the trace does not state (a null `value`) is the option that would have recorded it.
     rows = [("model", *_model(trace)), ("engine", *_engine(trace)), ("device", *_device(trace))]
     rows += [("batch", *_batch(trace)), ("step time", *_step_time(trace))]
     rows += [("recorded time", *recorded_time(trace))] if recorded else []

@@ -44,12 +44,10 @@ OF_ITSELF: Final = (("compilation", "python"), ("input_preparation", "range"), (
 
 
 def pauses_of(parts: pl.DataFrame, spans: pl.DataFrame, kernels: pl.DataFrame | None) -> pl.DataFrame:
-    """Parts of gaps (with their ``thread``) in pieces by what the host was in, and whether it has a reason.
-
-    In place of ``doing, doing_kind`` of a whole part stand those of the piece, null where nothing was recorded, with
-    ``part`` (a number), ``who`` (the call or function that the device waits for) and ``reason``, its kind, and
-    ``waited_ns``, for which the kernel after it waited by the profiler's own record.
-    """
+    """Parts of gaps (with their ``thread``) in pieces by what the host was in, and whether it has a reason."""
+    # In place of `doing, doing_kind` of a whole part stand those of the piece, null where nothing was recorded, with
+    # `part` (a number), `who` (the call or function that the device waits for) and `reason`, its kind, and `waited_ns`,
+    # for which the kernel after it waited by the profiler's own record.
     parts = _with_waits(parts, kernels).with_row_index("part")
     late = parts.filter(pl.col("cause").is_in(["host_bound", "launch", "sync"]))
     held = parts.filter((pl.col("cause") == "queued") & (pl.col("held_kind") == "call"))

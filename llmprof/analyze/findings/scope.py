@@ -121,10 +121,8 @@ APART: Final = 0.75
 
 
 def apart(scope: Scope, rows: pl.DataFrame) -> tuple[list[int], list[float] | None]:
-    """Ranks with most of the time of some rows (``rank, dur_ns``), and the least and most a part on the others.
-
-    A rank is among them with at least half of the largest share; the second value is None if all are.
-    """
+    """Ranks with most of the time of some rows (``rank, dur_ns``), and the least and most a part on the others."""
+    # A rank is among them with at least half of the largest share; the second value is None if all are.
     spans = scope.windows.group_by("rank").agg(span=pl.col("dur_ns").sum(), parts=pl.len()).filter(pl.col("span") > 0)
     sums = rows.group_by("rank").agg(ns=pl.col("dur_ns").sum())
     ranks = (
@@ -248,10 +246,9 @@ class Scope:
 
     @cached_property
     def of_torch(self) -> bool:
-        """Whether anything recorded shows a program of PyTorch, for advice that names its functions.
-
-        Evidence: operators, labels of steps, ranges of its own names, and kernels and runtime calls in its namespaces.
-        """
+        """Whether anything recorded shows a program of PyTorch, for advice that names its functions."""
+        # Evidence: operators, labels of steps, ranges of its own names, and kernels and runtime calls in its
+        # namespaces.
         if self.steps is not None and bool(self.steps["source"].is_in(["vllm", "sglang", "profiler_step"]).any()):
             return True
         return any(
@@ -346,10 +343,8 @@ def scope_of(trace: Trace, *, step: int | None = None) -> Scope:
 
 
 def scopes_of(trace: Trace, *, step: int | None = None) -> list[Scope]:
-    """A scope for each phase with much of the time, else the steps with device work, else the whole recording.
-
-    Captures of graphs do not count as a run; a recording of captures alone has an empty scope.
-    """
+    """A scope for each phase with much of the time, else the steps with device work, else the whole recording."""
+    # Captures of graphs do not count as a run; a recording of captures alone has an empty scope.
     step_rows, recorded = steps(trace), recorded_windows(trace)
     recorded_ns = int(recorded["dur_ns"].sum())
     ran = step_rows["start_ns"].null_count() < step_rows.height  # a label may hold no work of a device
@@ -379,10 +374,8 @@ Choice = tuple[str, pl.DataFrame | None, int | None]
 
 
 def choose(step_rows: pl.DataFrame, windows: pl.DataFrame, steady: pl.DataFrame) -> list[Choice]:
-    """Representative parts of a run, that of the phase with most of the time first.
-
-    Steady decode steps stand for all decode steps if every rank has some.
-    """
+    """Representative parts of a run, that of the phase with most of the time first."""
+    # Steady decode steps stand for all decode steps if every rank has some.
     if step_rows["start_ns"].null_count() == step_rows.height:
         return [("whole recording", None, None)]
     every = _with_work(step_rows, windows)

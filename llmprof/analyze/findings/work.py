@@ -243,10 +243,8 @@ def _rule_of(kinds: pl.DataFrame) -> str:
 
 
 def _kinds_against_others(scope: Scope, rank: int) -> pl.DataFrame:
-    """Compute time a step of a rank (``own``) and the mean of the others, by category, most extra time first.
-
-    ``as_often``: the rank runs as many of these kernels a step as the others.
-    """
+    """Compute time a step of a rank (``own``) and the mean of the others, by category, most extra time first."""
+    # `as_often`: the rank runs as many of these kernels a step as the others.
     moved = pl.col("category").is_in(["collective", "copy", "fill"])
     parts = scope.windows.group_by("rank").agg(parts=pl.len())
     each = (

@@ -93,10 +93,8 @@ HOST_SPANS = {
 def innermost_within(
     windows: pl.DataFrame, spans: pl.DataFrame, by: Sequence[str]
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Pieces of windows with the innermost span at each moment: ``window, span, start_ns, dur_ns``, and the spans.
-
-    ``window`` and ``span`` are row numbers; spans that outlast their call are work elsewhere and left out.
-    """
+    """Pieces of windows with the innermost span at each moment: ``window, span, start_ns, dur_ns``, and the spans."""
+    # `window` and `span` are row numbers; spans that outlast their call are work elsewhere and left out.
     nothing = {"window": pl.UInt32(), "span": pl.UInt32(), "start_ns": pl.Int64(), "dur_ns": pl.Int64()}
     if not windows.height or not spans.height:
         return pl.DataFrame(schema=nothing), spans.clear()

@@ -86,12 +86,10 @@ def attribute(trace: Trace) -> pl.DataFrame:
 
 
 def _described_kinds(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
-    """``event, kind`` of collectives whose description differs from their kernels' names.
-
-    The description comes from the profiler's metadata, or else from the operator or the range of torch's process group
-    around the call (``nccl:all_to_all``): NCCL runs an all-to-all with send and receive kernels, RCCL has a kernel for
-    any kind.
-    """
+    """``event, kind`` of collectives whose description differs from their kernels' names."""
+    # The description comes from the profiler's metadata, or else from the operator or the range of torch's process
+    # group around the call (`nccl:all_to_all`): NCCL runs an all-to-all with send and receive kernels, RCCL has a
+    # kernel for any kind.
     parts = [p for p in (_kinds_of_metadata(events, trace), _kinds_of_calls(events, trace)) if p is not None]
     return pl.concat(parts).unique("event", keep="first", maintain_order=True) if parts else None
 

@@ -216,10 +216,8 @@ def _replaced(attributed: pl.DataFrame, said: pl.DataFrame) -> pl.DataFrame:
 
 
 def _by_modules(events: pl.DataFrame, modules: pl.DataFrame) -> pl.DataFrame:
-    """``event, _layer, _stage, _sure, _reason``, and whether the module says the layer (or none) and stage.
-
-    Rows for the events of steps in which a module is a layer.
-    """
+    """``event, _layer, _stage, _sure, _reason``, and whether the module says the layer (or none) and stage."""
+    # Rows for the events of steps in which a module is a layer.
     shared = pl.col("module").str.contains(operators.SHARED_EXPERTS).alias("shared")
     rows = modules.with_columns(shared).drop("launch_start_ns", "module").rename({"layer": "module_layer"})
     frame = events.join(rows, on="event", how="inner")

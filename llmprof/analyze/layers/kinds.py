@@ -53,10 +53,8 @@ _KEY: Final = ("rank", "step", "layer")
 
 @per_trace
 def kinds(trace: Trace) -> pl.DataFrame:
-    """``rank, step, layer, kind`` of every layer; null if its kernels do not tell.
-
-    A kind is a mixer of tokens, a feed-forward part (MLP or MoE), or both, joined by " + ".
-    """
+    """``rank, step, layer, kind`` of every layer; null if its kernels do not tell."""
+    # A kind is a mixer of tokens, a feed-forward part (MLP or MoE), or both, joined by " + ".
     events = attribute(trace).filter(pl.col("layer").is_not_null(), pl.col("step").is_not_null())
     said = by_distinct(events["name"], _said)
     category, at = pl.col("category"), pl.col("start_ns")

@@ -148,10 +148,8 @@ class Stretch:
         return before is not None and (before.does("gemm") or before.category in _AFTER_PRODUCTS)
 
     def _end_of_feed_forward(self, activation: int | None) -> int | None:
-        """The GEMM after the activation, or the second one if the gate is activated before the up projection.
-
-        Then the element-wise product of both follows the GEMM after the activation, and not a norm or a collective.
-        """
+        """The GEMM after the activation, or the second one if the gate is activated before the up projection."""
+        # Then the element-wise product of both follows the GEMM after the activation, and not a norm or a collective.
         if activation is None:
             return None
         product = [
@@ -204,10 +202,8 @@ class Stretch:
         )
 
     def _norm_at_end(self, after: list[int]) -> tuple[bool | None, int]:
-        """Whether a layer norms its own output before it is added, and the row that ends the layer then.
-
-        Two norms follow its last GEMM (the second is the next layer's), or one norm whose result is then added.
-        """
+        """Whether a layer norms its own output before it is added, and the row that ends the layer then."""
+        # Two norms follow its last GEMM (the second is the next layer's), or one norm whose result is then added.
         norms = self.doing("roots", after)
         if not norms:
             return (False if after else None), 0

@@ -60,10 +60,8 @@ def each(
     *,
     also: Sequence[str] = (),
 ) -> pl.DataFrame:
-    """Add the columns ``made``: what ``say`` returns for the values of ``by``, asked once for distinct ones.
-
-    It is given the values of ``also`` in the first such row, too.
-    """
+    """Add the columns ``made``: what ``say`` returns for the values of ``by``, asked once for distinct ones."""
+    # It is given the values of `also` in the first such row, too.
     distinct = frame.select(*by, *also).unique(by, keep="first", maintain_order=True)
     rows = [row if len(made) > 1 else (row,) for row in (say(*values) for values in distinct.iter_rows())]
     said = distinct.select(by).hstack(pl.DataFrame(rows, schema=dict(made), orient="row"))
@@ -111,11 +109,9 @@ def label(
     engine: pl.DataFrame | None = None,
     coded: pl.Series | None = None,
 ) -> pl.DataFrame:
-    """Add ``layer, stage, confidence, reason`` to events in the order of ``event``.
-
-    ``kinds`` has the ``event, kind`` of collectives whose name does not say their kind, ``engine`` the ``rank, step``
-    of steps that an engine labelled, ``coded`` the names (Categorical), if at hand.
-    """
+    """Add ``layer, stage, confidence, reason`` to events in the order of ``event``."""
+    # `kinds` has the `event, kind` of collectives whose name does not say their kind, `engine` the `rank, step` of
+    # steps that an engine labelled, `coded` the names (Categorical), if at hand.
     known = _Kernels(events, events["name"].cast(pl.Categorical) if coded is None else coded, kinds)
     if not any(k.category == "scan" and k.does("attends") for k in known.numbers):
         alone = known.where(lambda k: k.does("convolves before")).arg_true().to_numpy()
@@ -365,12 +361,10 @@ def _labels(frame: pl.DataFrame, known: _Kernels, engine: pl.DataFrame | None) -
 
 
 def _with_blocks(stretches: pl.DataFrame) -> pl.DataFrame:
-    """Add ``number, next_number`` of layers, ``apart`` and ``next_scans``.
-
-    In a model with scans where some mixers have a feed-forward part and others have none or several, each block is a
-    layer (Nemotron-H), the feed-forward parts, too; otherwise a layer is a mixer with what follows it. If all with such
-    a part are attentions, they may be shared by layers with scans (Zamba): the layers are guessed.
-    """
+    """Add ``number, next_number`` of layers, ``apart`` and ``next_scans``."""
+    # In a model with scans where some mixers have a feed-forward part and others have none or several, each block is a
+    # layer (Nemotron-H), the feed-forward parts, too; otherwise a layer is a mixer with what follows it. If all with
+    # such a part are attentions, they may be shared by layers with scans (Zamba): the layers are guessed.
     inner, feeds = pl.col("attends") & ~pl.col("is_last"), pl.col("feeds") > 0
     by_rank = stretches.group_by("rank").agg(
         mixed=pl.col("hybrid").any()
@@ -493,10 +487,8 @@ def _with_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Da
 
 
 def _encoders(samples: Sequence[bool], caches: Sequence[bool]) -> int:
-    """Number of passes at the beginning of a step that encode an input: no keys are kept, no token is chosen.
-
-    The language model's pass follows, which does both; without such a pass none is known to be an encoder's.
-    """
+    """Number of passes at the beginning of a step that encode an input: no keys are kept, no token is chosen."""
+    # The language model's pass follows, which does both; without such a pass none is known to be an encoder's.
     lead = next((i for i, (chooses, keeps) in enumerate(zip(samples, caches, strict=True)) if chooses or keeps), 0)
     return lead if samples and samples[lead] and caches[lead] else 0
 

@@ -305,11 +305,9 @@ def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]
 
 
 def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
-    """Edges to threads that only wait: from the launch of the awaited work to the beginning of the wait.
-
-    If the thread was still in an earlier wait at this launch, its next wait began when the earlier one ended, not a
-    fixed time after the launch. The edge then has only the shortest delay of the other waits.
-    """
+    """Edges to threads that only wait: from the launch of the awaited work to the beginning of the wait."""
+    # If the thread was still in an earlier wait at this launch, its next wait began when the earlier one ended, not a
+    # fixed time after the launch. The edge then has only the shortest delay of the other waits.
     rows, time, call = recorded.rows, recorded.time, recorded.call
     source, target = waits.source // 2, waits.target // 2
     only_waits = (rows["launches"] == False).fill_null(value=False).to_numpy()  # noqa: E712
@@ -325,11 +323,9 @@ def _handed_over(recorded: Recording, weight: Ints, waits: Edges) -> Edges:
 
 
 def _passed_on(recorded: Recording, weight: Ints) -> Edges:
-    """Edges between launching threads that take turns, as the main thread and that of the backward pass do.
-
-    A thread waited for another one in a pause, or before its first call, if the other made its last call before a pause
-    of its own in it.
-    """
+    """Edges between launching threads that take turns, as the main thread and that of the backward pass do."""
+    # A thread waited for another one in a pause, or before its first call, if the other made its last call before a
+    # pause of its own in it.
     place = pl.col("row").cast(pl.Int64)
     calls = recorded.rows.filter(pl.col("launches")).select(
         "rank", "chain", row=place, start="start_ns", end=pl.col("start_ns") + pl.col("dur_ns")
@@ -356,12 +352,10 @@ def _passed_on(recorded: Recording, weight: Ints) -> Edges:
 
 
 def _scheduled(trace: Trace, recorded: Recording, weight: Ints, waits: Edges) -> Edges:
-    """Edges through the scheduler: from the arrival of a step's result to the first call of a later step.
-
-    If a worker's launching thread never waits for the device, the scheduler tells it when to begin the next step, and
-    the scheduler waits for the results of an earlier step. The recording shows how far it runs ahead: the largest
-    number of steps that began before the results of earlier steps had arrived.
-    """
+    """Edges through the scheduler: from the arrival of a step's result to the first call of a later step."""
+    # If a worker's launching thread never waits for the device, the scheduler tells it when to begin the next step, and
+    # the scheduler waits for the results of an earlier step. The recording shows how far it runs ahead: the largest
+    # number of steps that began before the results of earlier steps had arrived.
     rows, time, previous_end = recorded.rows, recorded.time, recorded.before
     labels = steps(trace).filter(pl.col("host_start_ns").is_not_null())
     if not labels.height or not len(waits.target):

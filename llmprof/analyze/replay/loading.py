@@ -37,11 +37,9 @@ def loading_calls(recorded: Recording) -> Pairs:
 
 
 def first_launches(recorded: Recording) -> tuple[Pairs, Ints]:
-    """The same where the call is not recorded: pairs to the start of the first launch of a kernel on a rank.
-
-    The host's time before this launch must be longer than on another rank, and the device must have become idle shortly
-    before its end.
-    """
+    """The same where the call is not recorded: pairs to the start of the first launch of a kernel on a rank."""
+    # The host's time before this launch must be longer than on another rank, and the device must have become idle
+    # shortly before its end.
     launched = np.flatnonzero(recorded.call >= 0)
     call = recorded.call[launched]
     before = recorded.before[call]

@@ -44,12 +44,10 @@ class Part:
 
 @per_trace
 def replayed_part(trace: Trace, named: tuple[int, ...] | None = None) -> Part:
-    """All of a recording, or, if it has more events than are replayed, some of its ranks or steps.
-
-    Ranks whose collectives are matched with each other are one group. The groups of the named ranks are always in the
-    part and stand for themselves; the others are chosen evenly and stand for the rest. If there is one group only, or
-    it alone has too many events, the part has as many steps from the middle as have the events that are replayed.
-    """
+    """All of a recording, or, if it has more events than are replayed, some of its ranks or steps."""
+    # Ranks whose collectives are matched with each other are one group. The groups of the named ranks are always in the
+    # part and stand for themselves; the others are chosen evenly and stand for the rest. If there is one group only, or
+    # it alone has too many events, the part has as many steps from the middle as have the events that are replayed.
     events = events_of(trace)
     most = MOST_EVENTS if named is None else MOST_FOR_FINDINGS
     if events <= most:

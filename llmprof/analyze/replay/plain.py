@@ -43,10 +43,9 @@ class Plain:
 
 @per_trace
 def plain(trace: Trace) -> Plain | None:
-    """How fast the host is without the profiler, so that a replay gives the measured time; None if unknown.
-
-    If the devices set the pace, many speeds give the same time: the guesses are the lowest, the middle and the highest.
-    """
+    """How fast the host is without the profiler, so that a replay gives the measured time; None if unknown."""
+    # If the devices set the pace, many speeds give the same time: the guesses are the lowest, the middle and the
+    # highest.
     measured = trace.meta.get("without_profiler")
     if not measured:
         return None

@@ -137,10 +137,8 @@ class Plan:
         return spans.with_columns(following=pl.col("first").shift(-1).over("chain"))
 
     def one_launch(self, calls: pl.DataFrame, launch_ns: int) -> Rows:
-        """Replace all calls from the first to the last by one call; a single call does not change.
-
-        The launched work begins when this call has ended and its stream allows it, as in a graph.
-        """
+        """Replace all calls from the first to the last by one call; a single call does not change."""
+        # The launched work begins when this call has ended and its stream allows it, as in a graph.
         within = np.zeros(self.events.height + 1, dtype=np.int64)
         calls = calls.filter(pl.col("first") < pl.col("last"))
         for first, last in calls.select("first", "last").iter_rows():
@@ -256,11 +254,9 @@ def times_of(plans: list[Plan]) -> Ints:
 
 
 def periods(built: Graph, times: Ints) -> pl.DataFrame:
-    """Time of every step of every rank under some times of the nodes.
-
-    The time of a step is that from the end of the step before it on the rank's devices to its own end. The first step
-    of a rank is left out, unless it is the only one, whose time counts from its own start on them.
-    """
+    """Time of every step of every rank under some times of the nodes."""
+    # The time of a step is that from the end of the step before it on the rank's devices to its own end. The first step
+    # of a rank is left out, unless it is the only one, whose time counts from its own start on them.
     work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row", "start_ns")
     if work["step"].null_count() == work.height:
         work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String))

@@ -44,11 +44,9 @@ class Chains:
 
 
 def earliest(graph: Chains) -> Ints:
-    """Earliest time of every node (and variant): a longest path, computed for a stretch of a chain at a time.
-
-    A chain advances at once as far as the times that it waits for are known. So the number of rounds depends on the
-    alternations between chains (synchronisations, collectives), not on the number of nodes.
-    """
+    """Earliest time of every node (and variant): a longest path, computed for a stretch of a chain at a time."""
+    # A chain advances at once as far as the times that it waits for are known. So the number of rounds depends on the
+    # alternations between chains (synchronisations, collectives), not on the number of nodes.
     bounds: list[int] = graph.bounds.tolist()
     count = len(bounds) - 1
     order = np.argsort(graph.target, kind="stable")

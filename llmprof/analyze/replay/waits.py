@@ -52,10 +52,8 @@ def _pairs(recorded: Recording, source: pl.Series, target: pl.Series, most_ns: i
 
 
 def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
-    """Pairs from the last work before an event record to the first work after a stream's wait for this event.
-
-    If the time of the record is unknown, the last work on the awaited stream that ended in time is taken.
-    """
+    """Pairs from the last work before an event record to the first work after a stream's wait for this event."""
+    # If the time of the record is unknown, the last work on the awaited stream that ended in time is taken.
     rows = recorded.rows
     if not trace.has("runtime"):
         return _pairs(recorded, pl.Series([], dtype=pl.Int64), pl.Series([], dtype=pl.Int64), MOST_AFTER_NS)
@@ -97,11 +95,9 @@ def recorded_waits(trace: Trace, recorded: Recording) -> Pairs:
 
 
 def from_calls(trace: Trace, recorded: Recording) -> Pairs:
-    """The same if the calls are recorded without their streams.
-
-    If a thread launches work on one stream, records an event at once, makes a stream wait for it and continues with
-    work on another stream, the second stream is assumed to wait for the first, unless its work began too early.
-    """
+    """The same if the calls are recorded without their streams."""
+    # If a thread launches work on one stream, records an event at once, makes a stream wait for it and continues with
+    # work on another stream, the second stream is assumed to wait for the first, unless its work began too early.
     rows = recorded.rows
     nothing = pl.Series([], dtype=pl.Int64)
     if not trace.has("runtime"):
@@ -142,10 +138,8 @@ def from_calls(trace: Trace, recorded: Recording) -> Pairs:
 
 
 def awaited_last(recorded: Recording, rest: Ints) -> Pairs:
-    """Pairs from the end of work to unexplained work on another stream of the rank that begins right after it.
-
-    The awaited work must have been launched before: a stream can only wait for work that another stream already had.
-    """
+    """Pairs from the end of work to unexplained work on another stream of the rank that begins right after it."""
+    # The awaited work must have been launched before: a stream can only wait for work that another stream already had.
     rows = recorded.rows
     late = np.flatnonzero(recorded.on_device & (rest[0::2] > 0))
     issued = pl.coalesce("launch_start_ns", "start_ns")

@@ -172,11 +172,9 @@ def moved_in_words(row: Mapping[str, Any]) -> str:
 
 
 def _noise(rows: pl.DataFrame, levels: list[str]) -> pl.DataFrame:
-    """Ends of the 95 % intervals of the median step of each phase, over all guesses.
-
-    Ranks wait for each other, so a step counts once. The interval is based on order statistics and assumes no
-    distribution; with fewer than six steps it spans all of them.
-    """
+    """Ends of the 95 % intervals of the median step of each phase, over all guesses."""
+    # Ranks wait for each other, so a step counts once. The interval is based on order statistics and assumes no
+    # distribution; with fewer than six steps it spans all of them.
     each = rows.group_by("phase", "step").agg(pl.col(levels).median())
     ends = []
     for (phase,), times in each.group_by("phase", maintain_order=True):
@@ -203,10 +201,8 @@ def median_rank(count: int) -> int:
 def replayed(
     trace: Trace, texts: tuple[str, ...], named: tuple[int, ...] | None = None
 ) -> dict[str, pl.DataFrame | LlmprofError]:
-    """Time of every step of every rank, as recorded and under each of several changes; cached with the trace.
-
-    Columns that begin with ``plain_`` have the same without the profiler, null where that is unknown.
-    """
+    """Time of every step of every rank, as recorded and under each of several changes; cached with the trace."""
+    # Columns that begin with `plain_` have the same without the profiler, null where that is unknown.
     part = replayed_part(trace, named)
     out: dict[str, pl.DataFrame | LlmprofError] = {}
     plans: dict[str, list[Plan]] = {}
@@ -290,11 +286,9 @@ def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
 
 
 def _lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
-    """Gain of each step: by how much more it and all later steps of its rank end earlier than the step before it.
-
-    What a later step loses again is no gain, so no step is longer only because the one before it ends earlier. Where
-    a change lets some step of a rank end later, its gains are the differences of the times alone.
-    """
+    """Gain of each step: by how much more it and all later steps of its rank end earlier than the step before it."""
+    # What a later step loses again is no gain, so no step is longer only because the one before it ends earlier. Where
+    # a change lets some step of a rank end later, its gains are the differences of the times alone.
     earlier = recorded["end_ns"] - changed["end_ns"]
     before = earlier - (recorded["period_ns"] - changed["period_ns"])
     shifts = recorded.select("rank", earlier=earlier, before=before)

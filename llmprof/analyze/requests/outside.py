@@ -37,12 +37,10 @@ class TracedRequests:
 
 
 def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
-    """Join requests of a server that llmprof did not start with its trace, by times.
-
-    The prefill of a request is in the steps with prefill that begin after it left the queue and end before its first
-    token; its other tokens are in the following steps with decode, as in vLLM. The prompt tokens of a step are divided
-    among its requests in the order of arrival, which is a model.
-    """
+    """Join requests of a server that llmprof did not start with its trace, by times."""
+    # The prefill of a request is in the steps with prefill that begin after it left the queue and end before its first
+    # token; its other tokens are in the following steps with decode, as in vLLM. The prompt tokens of a step are
+    # divided among its requests in the order of arrival, which is a model.
     if missing := [name for name in _NEEDED if name not in requests.columns]:
         raise AnalysisError(f"the requests have no column {missing[0]!r}", expected=f"{', '.join(_NEEDED)}")
     epoch = epoch_of(trace)

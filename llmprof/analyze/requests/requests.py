@@ -316,12 +316,10 @@ def _placed(whole: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 
 def _aligned(whole: pl.DataFrame, seen: pl.DataFrame, epoch: int) -> tuple[int, pl.Series]:
-    """Number of steps by which the trace begins after the notes, and difference of the clocks at each common step.
-
-    The trace holds a stretch of the noted steps. The offset with most labels of equal tokens is taken; of several such
-    offsets, the one with the smallest difference of the clocks. A label must lie within the worker's call; the clocks
-    differ by the part of the label outside of it.
-    """
+    """Number of steps by which the trace begins after the notes, and difference of the clocks at each common step."""
+    # The trace holds a stretch of the noted steps. The offset with most labels of equal tokens is taken; of several
+    # such offsets, the one with the smallest difference of the clocks. A label must lie within the worker's call; the
+    # clocks differ by the part of the label outside of it.
     noted = whole.select("context_tokens", "generation_tokens").rows()
     labels = seen.select("context_tokens", "generation_tokens").rows()
     begun = whole["start_epoch_ns"].to_list()

@@ -336,12 +336,10 @@ CONTEXT_WORDS: Final = {
 
 
 def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[int, int], tuple[Batch, str]]:
-    """Requests of each step.
-
-    Detailed labels give the sums of query and key lengths. Others give only requests and tokens. For these, contexts
-    are followed: the tokens of a prompt stay for the steps that generate from it, and each step adds one. If fewer
-    requests generate than are held, the oldest ones are assumed to have ended.
-    """
+    """Requests of each step."""
+    # Detailed labels give the sums of query and key lengths. Others give only requests and tokens. For these, contexts
+    # are followed: the tokens of a prompt stay for the steps that generate from it, and each step adds one. If fewer
+    # requests generate than are held, the oldest ones are assumed to have ended.
     batch_of: dict[tuple[int, int], tuple[Batch, str]] = {}
     rows = steps.with_columns(
         pl.col("name").str.extract(_INSIDE, part).str.extract(_SUMS, side).cast(pl.Float64).alias(f"_{part}_{side}")

@@ -87,11 +87,9 @@ def speculation(trace: Trace, *, engine_steps: pl.DataFrame | None = None) -> pl
 
 
 def _given(found: pl.DataFrame, engine_steps: pl.DataFrame | None) -> pl.DataFrame:
-    """``step, tokens_per_request, acceptance`` of steps without prefill, if the noted steps are those of the trace.
-
-    An engine that schedules ahead counts the drafts of a step as computed, and takes off those that were wrong one step
-    later: then the first drafts of every request seem to be right, and its rejections belong to the step before.
-    """
+    """``step, tokens_per_request, acceptance`` of steps without prefill, if the noted steps are those of the trace."""
+    # An engine that schedules ahead counts the drafts of a step as computed, and takes off those that were wrong one
+    # step later: then the first drafts of every request seem to be right, and its rejections belong to the step before.
     none = pl.DataFrame(schema={"step": pl.Int32, "tokens_per_request": pl.Float64, "acceptance": pl.Float64})
     if engine_steps is None:
         return none

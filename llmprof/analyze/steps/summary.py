@@ -159,11 +159,9 @@ def step_windows(trace: Trace) -> pl.DataFrame:
 
 @per_trace
 def recorded_windows(trace: Trace) -> pl.DataFrame:
-    """Recorded time of each device: from the first to the last recorded event of its rank, including the host.
-
-    What the profiler itself does (ranges of the domain ``overhead``), such as writing its buffers after the run, is no
-    part of it.
-    """
+    """Recorded time of each device: from the first to the last recorded event of its rank, including the host."""
+    # What the profiler itself does (ranges of the domain `overhead`), such as writing its buffers after the run, is no
+    # part of it.
     bounds = []
     for name, frame in trace.tables.items():
         if name == "markers":

@@ -24,10 +24,8 @@ _UNITS: Final = {
 
 
 def of_timeline(timeline: Timeline) -> pl.DataFrame | None:
-    """The counters of timeline files as the table ``counters``; None if there are none.
-
-    msprof writes hit rates as fractions although it names the unit per cent; here they become per cent.
-    """
+    """The counters of timeline files as the table ``counters``; None if there are none."""
+    # msprof writes hit rates as fractions although it names the unit per cent; here they become per cent.
     samples = timeline.counters
     if not samples.height:
         return None

@@ -112,10 +112,8 @@ def size_bytes(frame: pl.DataFrame, *stems: str) -> pl.Expr:
 
 
 def ns_of_text(value: pl.Expr, factor: int = 1000) -> pl.Expr:
-    """Times as decimal text in a unit of ``factor`` ns, exactly, as int64 ns; null if the text is not a number.
-
-    float64 cannot hold epoch microseconds with a fraction exactly, so the digits are converted as text.
-    """
+    """Times as decimal text in a unit of ``factor`` ns, exactly, as int64 ns; null if the text is not a number."""
+    # float64 cannot hold epoch microseconds with a fraction exactly, so the digits are converted as text.
     digits = len(str(factor)) - 1
     if not digits:
         return value.str.extract(r"^\s*(-?\d+)").cast(pl.Int64, strict=False)

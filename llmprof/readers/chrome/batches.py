@@ -65,10 +65,8 @@ class _Codes(dict[Any, int]):
 
 
 def ids(values: Sequence[int | str | None]) -> pl.Series:
-    """Identifiers as int64: integers as they are, ``"stream 7"`` as 7, other text as a number made of its hash.
-
-    A hash is negative, so it never equals a real identifier, and it is the same in every file.
-    """
+    """Identifiers as int64: integers as they are, ``"stream 7"`` as 7, other text as a number made of its hash."""
+    # A hash is negative, so it never equals a real identifier, and it is the same in every file.
     try:
         return pl.Series(values, dtype=pl.Int64)
     except (TypeError, OverflowError):
@@ -229,10 +227,8 @@ def repeated(texts: Sequence[msgspec.Raw]) -> Repeated | None:
 
 
 def _numbers_apart(texts: pl.Series, before: str) -> pl.DataFrame:
-    """For each text its ``row``, the ``op_id`` that follows its beginning, and the members ``shared`` with others.
-
-    A last member that is the event's number is cut off, which leaves the comma before it.
-    """
+    """For each text its ``row``, the ``op_id`` that follows its beginning, and the members ``shared`` with others."""
+    # A last member that is the event's number is cut off, which leaves the comma before it.
     text, comma, last = pl.col("text").cast(pl.Binary), pl.col("comma"), pl.col("last")
     places = pl.DataFrame({"text": texts}).select(
         "text",

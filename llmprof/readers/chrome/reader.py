@@ -379,11 +379,9 @@ class _Reading:
             pass
 
     def own(self, is_own: Callable[[int], bool], *, strict: bool = False) -> Iterator[int]:
-        """Read the units that a function says are this walk's own; gives each when it is read.
-
-        The end of a unit is found without decoding it, which holds as long as all units are sound; ``strict`` raises
-        ``_Damaged`` at an own unit that is not.
-        """
+        """Read the units that a function says are this walk's own; gives each when it is read."""
+        # The end of a unit is found without decoding it, which holds as long as all units are sound; `strict` raises
+        # `_Damaged` at an own unit that is not.
 
         def decode(text: bytes) -> list[Any]:
             self.unit += 1

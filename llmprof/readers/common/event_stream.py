@@ -113,11 +113,9 @@ class Blocks:
         return rest
 
     def _rescue(self, file: BinaryIO, begin: int, given: int) -> Iterator[bytes]:
-        """The bytes that can still be decompressed from a damaged or cut member.
-
-        A decoder loses the output of the call that reaches the damage, and a fast decoder reads ahead. The decoder of
-        the standard library can be copied, so it can go up to the damage in small steps, at last byte by byte.
-        """
+        """The bytes that can still be decompressed from a damaged or cut member."""
+        # A decoder loses the output of the call that reaches the damage, and a fast decoder reads ahead. The decoder of
+        # the standard library can be copied, so it can go up to the damage in small steps, at last byte by byte.
         file.seek(begin)
         engine = zlib.decompressobj(wbits=31)
         done = 0

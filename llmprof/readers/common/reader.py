@@ -70,12 +70,10 @@ def _told_apart(a: Path, b: Path) -> str:
 
 
 def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
-    """Ranks of several engines that ran at the same time and each count their ranks from 0; None for other files.
-
-    With data parallelism of a dense model, vLLM starts one engine for each replica, and their files have the same
-    ranks. Such files come from different processes that were recorded at the same time. This is not so for copies of a
-    file, or for files of two profiling windows.
-    """
+    """Ranks of several engines that ran at the same time and each count their ranks from 0; None for other files."""
+    # With data parallelism of a dense model, vLLM starts one engine for each replica, and their files have the same
+    # ranks. Such files come from different processes that were recorded at the same time. This is not so for copies of
+    # a file, or for files of two profiling windows.
     by_rank: dict[int, list[Part]] = {}
     some_device = any(part.on_device for part in parts)
     for part in parts:

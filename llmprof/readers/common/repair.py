@@ -213,10 +213,8 @@ def is_wrong_cut(error: BaseException, size: int) -> bool:
 
 
 def closing(text: bytes, is_rest: Callable[[bytes], bool], begin: int = 0) -> int | None:
-    """Place of the bracket that closes a list: the first one after which the text can be the rest of the document.
-
-    The place is exact if the rest is undamaged: after a bracket inside an event, more brackets close than open.
-    """
+    """Place of the bracket that closes a list: the first one after which the text can be the rest of the document."""
+    # The place is exact if the rest is undamaged: after a bracket inside an event, more brackets close than open.
     for match in _LIST_END.finditer(text, begin):
         if is_rest(text[match.end() :]):
             return match.end() - 1

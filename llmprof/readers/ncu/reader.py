@@ -66,11 +66,9 @@ class Pages:
 
 
 def split(text: str) -> Pages:
-    """Split a text into pages.
-
-    A row begins with the numbers of launch and process. Any other line continues a row with open quotes (the text of a
-    rule), or is output of the program or of ncu.
-    """
+    """Split a text into pages."""
+    # A row begins with the numbers of launch and process. Any other line continues a row with open quotes (the text of
+    # a rule), or is output of the program or of ncu.
     pages = Pages()
     records: list[str] = []
     segment: Segment | None = None
@@ -468,11 +466,9 @@ _SAME: Final = ("id", "grid", "block", "_base")
 
 
 def combine(parts: Sequence[Part], coverage: Mapping[str, Any]) -> Metrics:
-    """Join the metrics of all parts, and number all launches.
-
-    Two parts have the same launches if process, number, name, grid and block agree and at most a few of their common
-    metrics differ; otherwise they belong to different runs.
-    """
+    """Join the metrics of all parts, and number all launches."""
+    # Two parts have the same launches if process, number, name, grid and block agree and at most a few of their common
+    # metrics differ; otherwise they belong to different runs.
     runs: list[Part] = []
     for part in parts:
         for i, run in enumerate(runs):

@@ -115,10 +115,8 @@ def settle(parts: Sequence[Part]) -> None:
 
 
 def _number_nodes(files: Sequence[_File]) -> None:
-    """Number the nodes of the ranks: in the order of the ranks if all hosts are known, else as they were recorded.
-
-    Names of hosts are only compared with each other, and are not kept.
-    """
+    """Number the nodes of the ranks: in the order of the ranks if all hosts are known, else as they were recorded."""
+    # Names of hosts are only compared with each other, and are not kept.
     by_rank = sorted(files, key=lambda file: min(part.head["rank"] for part in file.workers))
     hosts = list(dict.fromkeys(file.capture.host for file in by_rank))
     for file in files:

@@ -15,12 +15,11 @@ import polars as pl
 from llmprof import units
 from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis, Section
-from llmprof.analyze.nesting import innermost
+from llmprof.analyze.nesting import column, innermost
 from llmprof.analyze.steps.steps import steps
-from llmprof.errors import AnalysisError, NotCapturedError, listed
+from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.trace import Trace
 
-PER: Final = ("device", "holder", "op", "step", "time")
 _PLACE: Final = ["rank", "device", "on_device"]
 _COMPONENTS: Final = ("operators", "PTA")
 """Components of an NPU's memory that belong to PyTorch's allocator: events of operators, or else its samples."""
@@ -116,7 +115,7 @@ def memory(
     NotCapturedError
         The trace holds no memory events, or only samples where events are asked for; or there are no steps.
     AnalysisError
-        ``per`` is none of the five, or ``at_ns`` is given with another than ``holder``.
+        ``at_ns`` is given with another ``per`` than ``holder``.
 
     Examples
     --------
@@ -127,8 +126,6 @@ def memory(
     >>> llmprof.analyze.memory(llmprof.Trace({"memory": events}))["peak_bytes"].to_list()
     [12]
     """
-    if per not in PER:
-        raise AnalysisError(f"per={per!r} is not known", expected=f"one of {listed(PER)}")
     if at_ns is not None and per != "holder":
         raise AnalysisError("at_ns= belongs to per='holder'", expected=f"at_ns=None with per={per!r}")
     rows = timeline(trace)
@@ -139,6 +136,12 @@ def memory(
     if per == "holder":
         return _holders(trace, rows, at_ns)
     events = _events(rows)
+    if not events.height and rows.height:
+        raise NotCapturedError(
+            "this trace holds samples of the memory, and no allocations",
+            hint="record with profile_memory=True, or take a snapshot with torch.cuda.memory._record_memory_history()",
+            table="memory",
+        )
     if per == "op":
         owned = _with_operator(trace, events)
         return _flows(owned, [*_PLACE, "op"]).sort(
@@ -170,16 +173,10 @@ def timeline(trace: Trace) -> pl.DataFrame:
 
 def _events(rows: pl.DataFrame) -> pl.DataFrame:
     """Allocations and releases within the recording."""
-    chosen_rows = rows.filter(pl.col("bytes").is_not_null() & (pl.col("bytes") != 0))
-    if "torch_action" in chosen_rows.columns:
-        chosen_rows = chosen_rows.filter(~pl.col("torch_action").is_in(["held", "new version"]).fill_null(value=False))
-    if not chosen_rows.height and rows.height:
-        raise NotCapturedError(
-            "this trace holds samples of the memory, and no allocations",
-            hint="record with profile_memory=True, or take a snapshot with torch.cuda.memory._record_memory_history()",
-            table="memory",
-        )
-    return chosen_rows
+    events = rows.filter(pl.col("bytes").is_not_null() & (pl.col("bytes") != 0))
+    if "torch_action" in events.columns:
+        events = events.filter(~pl.col("torch_action").is_in(["held", "new version"]).fill_null(value=False))
+    return events
 
 
 def _flows(events: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
@@ -211,15 +208,9 @@ def _devices(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:
     )
     unused = (pl.col("_reserved") - pl.col("peak_bytes")) / pl.col("_reserved")
     peaks = peaks.with_columns(fragmentation=pl.when(pl.col("_reserved") > 0).then(unused)).drop("_reserved")
-    try:
-        flows = _flows(_events(rows), _PLACE).drop("net_bytes")
-    except NotCapturedError:
-        flows = _flows(rows.clear(), _PLACE).drop("net_bytes")
-    out = peaks.join(flows, on=_PLACE, how="left", nulls_equal=True)
-    with_holder = _holders(trace, rows, None).filter(pl.col("part").ne_missing("before the recording"))
-    with_holder = (
-        with_holder.filter(pl.col("part").is_not_null()).group_by(_PLACE).agg(known_share=pl.col("share").sum())
-    )
+    out = peaks.join(_flows(_events(rows), _PLACE).drop("net_bytes"), on=_PLACE, how="left", nulls_equal=True)
+    known = pl.col("part").is_not_null() & (pl.col("part") != "before the recording")
+    with_holder = _holders(trace, rows, None).filter(known).group_by(_PLACE).agg(known_share=pl.col("share").sum())
     out = out.join(with_holder, on=_PLACE, how="left", nulls_equal=True)
     counts = ("allocations", "allocated_bytes", "releases", "released_bytes", "largest_bytes")
     return out.with_columns(pl.col("known_share", *counts).fill_null(0)).sort(*_PLACE, nulls_last=True)
@@ -289,32 +280,32 @@ def _named(trace: Trace, live: pl.DataFrame) -> pl.DataFrame:
         return pl.col(column) if column in live.columns else nothing
 
     stack = there("torch_stack")
-    action = there("torch_action").eq_missing("held")
-    released = (pl.col("_ends_ns").is_not_null() if "_ends_ns" in live.columns else pl.lit(value=False)) & ~action
+    held = there("torch_action").eq_missing("held")
+    released = (pl.col("_ends_ns").is_not_null() if "_ends_ns" in live.columns else pl.lit(value=False)) & ~held
     of_stack = pl.when(released & stack.str.contains(_FORWARD)).then(pl.lit("activations")).otherwise(nothing)
     for part, pattern in reversed(_LASTING):
         of_stack = pl.when(stack.str.contains(pattern)).then(pl.lit(part)).otherwise(of_stack)
     category = there("torch_category").replace_strict(_CATEGORIES, default=None, return_dtype=pl.String)
-    named = live.with_columns(_stack=of_stack, _category=category, _short=released, _held=action)
+    named = live.with_columns(_stack=of_stack, _category=category)
+    evidence = {"stack": pl.col("_stack").is_not_null(), "category": pl.col("_category").is_not_null()}
     named = named.with_columns(
         part=pl.coalesce(
             "_stack",
             "_category",
-            pl.when(pl.col("_short") & stack.is_null()).then(pl.lit("temporary")),
-            pl.when(pl.col("_held") & stack.is_null()).then(pl.lit("before the recording")),
+            pl.when(released & stack.is_null()).then(pl.lit("temporary")),
+            pl.when(held & stack.is_null()).then(pl.lit("before the recording")),
         ),
-        evidence=first_true(
-            {
-                "stack": pl.col("_stack").is_not_null(),
-                "category": pl.col("_category").is_not_null(),
-                "lifetime": pl.col("_short") & stack.is_null(),
-            }
-        ),
+        evidence=first_true({**evidence, "lifetime": released & stack.is_null()}),
     )
-    frames = stack.str.split("\n").list.eval(pl.element().filter(~pl.element().str.contains(_OWN_FRAMES)))
-    short = frames.list.last().str.extract(r"([^/\\]+)$", 1)
+    short = _innermost_frame(stack)
     ops = _with_operator(trace, named)["op"] if named.height else pl.Series("op", [], dtype=pl.String)
     return named.with_columns(holder=pl.coalesce(short, ops, there("ascend_operator"), there("torch_category")))
+
+
+def _innermost_frame(stack: pl.Expr) -> pl.Expr:
+    """The last frame of a stack that is not one of PyTorch's."""
+    frames = stack.str.split("\n").list.eval(pl.element().filter(~pl.element().str.contains(_OWN_FRAMES)))
+    return frames.list.last().str.extract(r"([^/\\]+)$", 1)
 
 
 def _with_operator(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
@@ -322,34 +313,19 @@ def _with_operator(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     events = events.with_columns(op=pl.lit(None, dtype=pl.String))
     if trace.has("ops") and events["thread"].count():
         spans = trace.ops.filter(pl.col("kind") == "op")
-        placed = innermost(events, spans, ["rank", "thread"], at="time_ns", name="_span")
-        names = pl.DataFrame(
-            {"_span": pl.Series(range(spans.height), dtype=placed.schema["_span"]), "_op": spans["name"]}
-        )
-        events = (
-            placed.join(names, on="_span", how="left", maintain_order="left")
-            .with_columns(op="_op")
-            .drop("_op", "_span")
-        )
+        events = innermost(events, spans, ["rank", "thread"], at="time_ns", name="_span")
+        events = events.with_columns(op=column(spans, "name", "_span")).drop("_span")
     if "ascend_operator" in events.columns:
         events = events.with_columns(op=pl.coalesce("op", "ascend_operator"))
     if "torch_stack" in events.columns:
-        frames = pl.col("torch_stack").str.split("\n")
-        frames = frames.list.eval(pl.element().filter(~pl.element().str.contains(_OWN_FRAMES)))
-        events = events.with_columns(op=pl.coalesce("op", frames.list.last().str.extract(r"([^/\\]+)$", 1)))
+        events = events.with_columns(op=pl.coalesce("op", _innermost_frame(pl.col("torch_stack"))))
     return events
 
 
 def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     """Flows of each step; what was allocated before its host label began belongs to the one before."""
-    step_rows = steps(trace)
     begin = pl.coalesce("host_start_ns", "start_ns")
-    labels = (
-        step_rows.with_columns(begin=begin)
-        .drop_nulls("begin")
-        .sort("rank", "begin")
-        .select("rank", "step", "phase", "begin")
-    )
+    labels = steps(trace).select("rank", "step", "phase", time_ns=begin).drop_nulls("time_ns").sort("time_ns")
     if not labels.height:
         raise NotCapturedError(
             "this trace holds no steps that memory could be counted by",
@@ -357,14 +333,12 @@ def _by_step(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
             table="markers",
         )
     placed = events.sort("time_ns").join_asof(
-        labels.rename({"begin": "time_ns"}).sort("time_ns"), on="time_ns", by="rank", strategy="backward",
-        check_sortedness=False,
-    )  # fmt: skip
+        labels, on="time_ns", by="rank", strategy="backward", check_sortedness=False
+    )
     keys = [*_PLACE, "step", "phase"]
     flows = _flows(placed, keys)
     peaks = placed.group_by(keys).agg(peak_bytes=pl.col("allocated_bytes").max())
-    out = peaks.join(flows, on=keys, nulls_equal=True)
-    return out.sort(*_PLACE, "step", nulls_last=True)
+    return peaks.join(flows, on=keys, nulls_equal=True).sort(*_PLACE, "step", nulls_last=True)
 
 
 def words(row: dict[str, Any]) -> str:

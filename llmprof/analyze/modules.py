@@ -52,9 +52,7 @@ def _named(trace: Trace) -> pl.DataFrame:
     shared = pl.col("path").str.contains(f"(?i){operators.SHARED}").fill_null(value=False)
     number = pl.col("path").str.extract(operators.LAYER, 1).cast(pl.Int32, strict=False)
     distinct = distinct.with_columns(own_layer=pl.when(~shared).then(number))
-    parts = [
-        str(module).split(".") if path else [str(module)] for module, path in distinct["module", "path"].iter_rows()
-    ]
+    parts = [str(module).split(".") if path else [module] for module, path in distinct["module", "path"].iter_rows()]
     works = [operators.work(part[-1]) for part in parts]
     around = [next((w.block for p in reversed(part[:-1]) if (w := operators.work(p)).block), None) for part in parts]
     distinct = distinct.with_columns(
@@ -161,17 +159,12 @@ def _inherited(calls: pl.DataFrame) -> pl.DataFrame:
     of_mixture = pl.col("block_call").is_in(frame.filter(pl.col("role") == "experts")["parent"].implode())
     routes = pl.col("generic") & (mixture | of_mixture) & (pl.col("block") != "attention")
     frame = frame.with_columns(role=pl.when(routes).then(pl.lit("router")).otherwise("role"))
-    return _around_layers(frame).select(
+    root = (pl.col("parent").is_null().cum_sum() - 1).alias("root")
+    first = pl.col("start_ns").filter(pl.col("layer").is_not_null()).min()  # when the first layer of the call begins
+    return frame.with_columns(root).with_columns(first_layer_ns=first.over("root")).select(
         "rank", "thread", "start_ns", "dur_ns", "name", "parent", "layer", "stack", "role", "block", "block_call",
         "generic", "last_linear", "root", "first_layer_ns", "encodes", "depth",
     )  # fmt: skip
-
-
-def _around_layers(frame: pl.DataFrame) -> pl.DataFrame:
-    """Add ``first_layer_ns``: when the first layer of the same outermost call begins."""
-    root = (pl.col("parent").is_null().cum_sum() - 1).alias("root")
-    first = pl.col("start_ns").filter(pl.col("layer").is_not_null()).min()
-    return frame.with_columns(root).with_columns(first_layer_ns=first.over("root"))
 
 
 def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
@@ -185,18 +178,7 @@ def modules_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     )
     placed = innermost(launched, calls, ["rank", "thread"], at="launch_start_ns", name="_call")
     placed = placed.filter(pl.col("_call").is_not_null())
-    kept = (
-        "layer",
-        "stack",
-        "root",
-        "role",
-        "block",
-        "block_call",
-        "generic",
-        "last_linear",
-        "first_layer_ns",
-        "encodes",
-    )
+    kept = calls.drop("rank", "thread", "start_ns", "dur_ns", "name", "parent").columns
     placed = placed.select(
         "event",
         "launch_start_ns",
@@ -211,8 +193,10 @@ def _annotated(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
     if not trace.has("kernels") or "torch_annotation" not in trace.kernels.columns:
         return None
     key = ["rank", "stream", "start_ns", "name"]
-    noted = trace.kernels.filter(pl.col("torch_annotation").is_not_null()).select(*key, path="torch_annotation")
-    noted = noted.with_columns(path=_path(pl.col("path"))).filter(pl.col("path").is_not_null())
+    # an annotation that is the path of a module or a layer; others say nothing of these
+    path = pl.col("torch_annotation").str.extract(r"^(?:\{'Module': ')?((?:\w+\.)*\w+)", 1)
+    path = pl.when(path.str.contains(operators.LAYER) | path.str.contains(r"\.")).then(path)
+    noted = trace.kernels.select(*key, path=path).drop_nulls("path")
     if not noted.height:
         return None
     distinct = noted.select("path").unique()
@@ -242,11 +226,4 @@ def _annotated(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | None:
         first_layer_ns=pl.lit(0, dtype=pl.Int64),
         encodes=pl.col("path").str.contains(operators.ENCODER),
         before_layers=pl.lit(value=False),
-    )
-
-
-def _path(annotation: pl.Expr) -> pl.Expr:
-    """Annotations that are the path of a module or a layer; others say nothing of these."""
-    return annotation.str.extract(r"^(?:\{'Module': ')?((?:\w+\.)*\w+)", 1).pipe(
-        lambda path: pl.when(path.str.contains(operators.LAYER) | path.str.contains(r"\.")).then(path)
     )

@@ -188,15 +188,17 @@ def rank_steps(trace: Trace) -> pl.DataFrame:
     timed = steps(trace).filter(pl.col("dur_ns").is_not_null())
     timed = timed.select("rank", "step", "phase", "start_ns", end_ns=pl.col("start_ns") + pl.col("dur_ns"))
     parts = overlap(trace, by=("rank", "step")).select("rank", "step", "exposed_communication_ns", "idle_ns")
-    try_calls = collectives(trace).drop_nulls("step") if timed.height else None
-    rows = timed.join(parts, on=["rank", "step"], how="left", maintain_order="left")
-    if try_calls is None:
-        return rows.with_columns(step_ns=pl.lit(0), wait_ns=pl.lit(0)).select(list(_STEPS)).cast(_STEPS)
-    waits = try_calls.group_by("rank", "step").agg(
-        wait_ns=pl.when(pl.col("wait_ns").null_count() == 0).then(pl.col("wait_ns").sum()), _calls=pl.len()
+    if not timed.height:
+        return pl.DataFrame(schema=_STEPS)
+    waits = (
+        collectives(trace)
+        .drop_nulls("step")
+        .group_by("rank", "step")
+        .agg(wait_ns=pl.when(pl.col("wait_ns").null_count() == 0).then(pl.col("wait_ns").sum()), _calls=pl.len())
     )
     return (
-        rows.join(waits, on=["rank", "step"], how="left", maintain_order="left")
+        timed.join(parts, on=["rank", "step"], how="left", maintain_order="left")
+        .join(waits, on=["rank", "step"], how="left", maintain_order="left")
         .with_columns(
             step_ns=pl.col("end_ns") - pl.col("start_ns"),
             wait_ns=pl.when(pl.col("_calls").is_null()).then(0).otherwise("wait_ns"),
@@ -267,14 +269,9 @@ def late_groups_of(calls: pl.DataFrame, groups: pl.DataFrame) -> pl.DataFrame:
     """The analysis of :func:`late_groups` on frames."""
     late = lateness(calls).filter(pl.col("late_ns").is_not_null())
     late = late.select("call", "rank", "late_ns", "last_rank", "wait_ns")
-    dimensions = groups.select("node", *DIMENSIONS)
-    parted = [
-        by
-        for by in dimensions.columns
-        if 1 < dimensions[by].drop_nulls().n_unique() < dimensions[by].drop_nulls().len()
-    ]
-    every = [_late_by(late, groups, by) for by in parted]
-    return pl.concat([pl.DataFrame(schema=_LATE), *every])
+    place = groups.select("node", *DIMENSIONS)
+    parted = [by for by in place.columns if 1 < place[by].drop_nulls().n_unique() < place[by].drop_nulls().len()]
+    return pl.concat([pl.DataFrame(schema=_LATE), *(_late_by(late, groups, by) for by in parted)])
 
 
 def _late_by(late: pl.DataFrame, groups: pl.DataFrame, by: str) -> pl.DataFrame:

@@ -109,8 +109,7 @@ def roofline_join(
     Raises
     ------
     AnalysisError
-        No step says its tokens; the trace names no device; ``per`` is unknown; or the layers of a rank are not those of
-        the model.
+        No step says its tokens; the trace names no device; or the layers of a rank are not those of the model.
     LlmprofError
         The model or device is unknown, or the sizes do not fit it.
 
@@ -121,8 +120,6 @@ def roofline_join(
     >>> bool((found.filter(found["efficiency"].is_not_null())["efficiency"] <= 1).all())
     True
     """
-    if per not in ("stage", "layer", "step"):
-        raise AnalysisError(f"per={per!r} is not known", expected="'stage', 'layer' or 'step'")
     read = shape(model)
     events = attribute(trace).filter(pl.col("step").is_not_null())
     formats = (dtype, kv_cache_dtype)

@@ -10,7 +10,7 @@ from llmprof import names
 from llmprof.analyze.activity import activity
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.nesting import innermost_pieces, inside
-from llmprof.errors import AnalysisError, NotCapturedError, ReadError
+from llmprof.errors import NotCapturedError, ReadError
 from llmprof.names.demangled import demangled
 from llmprof.trace import Trace
 
@@ -49,11 +49,7 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
     ------
     NotCapturedError
         The trace has no stacks of that kind.
-    AnalysisError
-        ``of`` is none of the three.
     """
-    if of not in ("host", "device", "samples"):
-        raise AnalysisError(f"of={of!r} is not known", expected="'host', 'device' or 'samples'")
     if of == "samples":
         sampled = _sampled(trace)
         written = demangled(sampled["stack"].explode())
@@ -61,28 +57,21 @@ def stacks(trace: Trace, *, of: Literal["host", "device", "samples"] = "host") -
             sampled = sampled.with_columns(pl.col("stack").list.eval(pl.element().replace(written)))
         return _sorted(sampled)
     spans = trace.table("ops").with_row_index("span")
-    if not spans.height:
-        raise _none()
-    stacked = "ascend_stack" in spans.columns and spans["ascend_stack"].count() > 0
     if (spans["kind"] == "python").any():
         paths = _nested(spans)
-    elif stacked:
+    elif "ascend_stack" in spans.columns and spans["ascend_stack"].count():
         paths = _recorded(spans)
     else:
-        raise _none()
+        raise NotCapturedError(
+            "this trace holds no call stacks",
+            hint="record with with_stack=True, and read the trace without python_functions=False",
+            table="ops",
+        )
     if of == "device":
         return _sorted(_launched(trace, spans, paths))
     pieces = innermost_pieces(spans, _THREAD).group_by("span").agg(value=pl.col("dur_ns").sum())
     timed = paths.join(pieces, on="span").join(spans.select("span", *_THREAD), on="span")
     return _sorted(timed.with_columns(unit=pl.lit("ns")))
-
-
-def _none() -> NotCapturedError:
-    return NotCapturedError(
-        "this trace holds no call stacks",
-        hint="record with with_stack=True, and read the trace without python_functions=False",
-        table="ops",
-    )
 
 
 def _sorted(rows: pl.DataFrame) -> pl.DataFrame:
@@ -165,9 +154,6 @@ def _sampled(trace: Trace) -> pl.DataFrame:
     )
 
 
-_ON_DEVICE: Final = ("kernel", "copy")
-
-
 @Analysis(
     question="Which functions does the CPU spend its time in?",
     help="functions of sampled call stacks, with the time in them and in what they call",
@@ -204,11 +190,7 @@ def hotspots(trace: Trace, *, of: Literal["host", "samples"] = "samples") -> pl.
     ------
     NotCapturedError
         The trace has no stacks of that kind.
-    AnalysisError
-        ``of`` is neither.
     """
-    if of not in ("host", "samples"):
-        raise AnalysisError(f"of={of!r} is not known", expected="'samples' or 'host'")
     rows = stacks(trace, of=of).select("rank", "stack", "value", "unit").with_row_index("row")
     frames = rows.explode("stack").rename({"stack": "name"})
     whole = (
@@ -275,7 +257,7 @@ def totals(trace: Trace) -> pl.DataFrame:
     seconds = pl.col("total_ns") / 1e9
     rate = pl.when(pl.col("total_ns") > 0)
     whole = pl.col("total_ns").sum().over("rank", "kind")
-    on_device = pl.col("kind").is_in(_ON_DEVICE)
+    on_device = pl.col("kind").is_in(["kernel", "copy"])
     out = sums.with_columns(category=category.cast(pl.String)).with_columns(
         category=pl.when(pl.col("kind") == "copy").then(pl.lit("copy")).when(on_device).then("category"),
         mean_ns=pl.when(pl.col("count") > 0).then(pl.col("total_ns") / pl.col("count")),

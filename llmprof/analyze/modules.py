@@ -159,9 +159,9 @@ def _inherited(calls: pl.DataFrame) -> pl.DataFrame:
     of_mixture = pl.col("block_call").is_in(frame.filter(pl.col("role") == "experts")["parent"].implode())
     routes = pl.col("generic") & (mixture | of_mixture) & (pl.col("block") != "attention")
     frame = frame.with_columns(role=pl.when(routes).then(pl.lit("router")).otherwise("role"))
-    root = (pl.col("parent").is_null().cum_sum() - 1).alias("root")
+    of_root = (pl.col("parent").is_null().cum_sum() - 1).alias("root")
     first = pl.col("start_ns").filter(pl.col("layer").is_not_null()).min()  # when the first layer of the call begins
-    return frame.with_columns(root).with_columns(first_layer_ns=first.over("root")).select(
+    return frame.with_columns(of_root).with_columns(first_layer_ns=first.over("root")).select(
         "rank", "thread", "start_ns", "dur_ns", "name", "parent", "layer", "stack", "role", "block", "block_call",
         "generic", "last_linear", "root", "first_layer_ns", "encodes", "depth",
     )  # fmt: skip

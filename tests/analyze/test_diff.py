@@ -2,7 +2,6 @@ import polars as pl
 import pytest
 
 from llmprof.analyze.compare.times import diff_of
-from llmprof.errors import AnalysisError
 from tests.analyze.builders import types_of
 
 SCHEMA = types_of("rank", "step", "phase", "stage", "category", "start_ns", "dur_ns")
@@ -61,11 +60,6 @@ def test_only_in_one_is_zero_if_the_phase_ran_and_unknown_if_not() -> None:
         ("decode", "qkv_proj", 0.0, 10.0, 10.0, 1, "only_b"),
         ("prefill", "o_proj", None, 500.0, None, 0, "only_b"),
     ]
-
-
-def test_negative_tolerance() -> None:
-    with pytest.raises(AnalysisError, match="tolerance"):
-        one(decode([1]), decode([1]), tolerance=-1)
 
 
 def test_aligned_by_other_columns() -> None:

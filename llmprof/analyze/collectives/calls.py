@@ -127,21 +127,18 @@ def match_calls(frame: pl.DataFrame) -> pl.DataFrame:
 def _match(ends: pl.DataFrame, matches: Matches, *, synchronises: bool) -> None:
     """Match the calls of each group and kind."""
     for (group, _, _kind), rows in ends.group_by("group", "group_ranks", "kind", maintain_order=True):
-        waiting = {
-            int(key[0]): part.sort("end", maintain_order=True)
-            for key, part in rows.group_by("rank", maintain_order=True)
-        }
+        ranks = rows.group_by("rank", maintain_order=True)
+        waiting = {int(key[0]): part.sort("end", maintain_order=True) for key, part in ranks}
         fits = rows["world"].is_null().all() or len(waiting) <= max(rows["world"].drop_nulls())
         trusted = group is not None and fits
         alone = len(waiting) == 1
         while waiting:
             reference = max(waiting, key=lambda rank: (waiting[rank].height, -rank))
             own = waiting.pop(reference).with_columns(call=pl.int_range(pl.len(), dtype=pl.Int64))
-            pairs = {}
-            for rank, part in waiting.items():
-                pair = _pair(own, part, trusted=trusted, synchronises=synchronises)
-                if pair is not None:
-                    pairs[rank] = pair
+            found = {
+                rank: _pair(own, part, trusted=trusted, synchronises=synchronises) for rank, part in waiting.items()
+            }
+            pairs = {rank: pair for rank, pair in found.items() if pair is not None}
             if not trusted:
                 pairs = _closest(pairs)
             waiting = {rank: part for rank, part in waiting.items() if rank not in pairs}
@@ -305,15 +302,16 @@ def _offsets(frame: pl.DataFrame, matches: Matches) -> pl.Series:
 
 def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Add the largest input tensor of the operator to collectives whose bytes are null."""
+    unsized = frame.filter(pl.col("bytes").is_null() & pl.col("op_id").is_not_null())
     if not trace.has("ops") or not frame["bytes"].is_null().any():
-        return frame.with_columns(_NO_INPUTS)
-    without_bytes = (
-        frame.filter(pl.col("bytes").is_null() & pl.col("op_id").is_not_null()).select("rank", "op_id").unique()
-    )
+        return frame.with_columns(
+            op_bytes=pl.lit(None, dtype=pl.Int64),
+            op_dtype=pl.lit(None, dtype=pl.String),
+            op_calls=pl.lit(None, dtype=pl.Boolean),
+        )
     calls = (
         trace.ops.select("rank", "op_id", "name", "shapes", "dtypes")
-        .filter(pl.col("op_id").is_in(without_bytes["op_id"].unique().implode()))
-        .join(without_bytes, on=["rank", "op_id"], how="semi", maintain_order="left")
+        .join(unsized.select("rank", "op_id").unique(), on=["rank", "op_id"], how="semi", maintain_order="left")
         .filter(
             pl.col("shapes").str.contains(_SHAPES)
             & ~pl.col("shapes").str.contains(r"\d{19}")
@@ -322,24 +320,20 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         )
         .unique(["rank", "op_id"], keep="first", maintain_order=True)
     )
-    shapes = calls.select("shapes", "dtypes").unique()
     # the n-th list of the shapes belongs to the n-th type; scalars have an empty list
-    largest = (
-        shapes.with_columns(
-            shape=pl.col("shapes").str.json_decode(pl.List(pl.List(pl.Int64))),
-            type=pl.col("dtypes").str.json_decode(pl.List(pl.String)),
-        )
-        .with_row_index("_call")
-        .select("_call", "shapes", "dtypes", "shape", "type")
+    shapes = calls.select("shapes", "dtypes").unique().with_row_index("_call")
+    shapes = shapes.with_columns(
+        shape=pl.col("shapes").str.json_decode(pl.List(pl.List(pl.Int64))),
+        type=pl.col("dtypes").str.json_decode(pl.List(pl.String)),
     )
     tensors = (
-        largest.select("_call", "shape")
+        shapes.select("_call", "shape")
         .explode("shape")
         .with_columns(n=pl.int_range(pl.len()).over("_call"))
         .filter(pl.col("shape").list.len() > 0)
         .with_columns(elements=pl.col("shape").list.eval(pl.element().product()).list.first())
     )
-    types = largest.select("_call", "type").explode("type").with_columns(n=pl.int_range(pl.len()).over("_call"))
+    types = shapes.select("_call", "type").explode("type").with_columns(n=pl.int_range(pl.len()).over("_call"))
     best = (
         tensors.join(types, on=["_call", "n"], how="left")
         .with_columns(size=pl.col("elements") * element_bytes(pl.col("type")))
@@ -347,20 +341,13 @@ def with_inputs(frame: pl.DataFrame, trace: Trace) -> pl.DataFrame:
         .sort("_call", "size", descending=[False, True], maintain_order=True)
         .unique("_call", keep="first", maintain_order=True)
     )
-    sizes = largest.select("_call", "shapes", "dtypes").join(
+    sizes = shapes.select("_call", "shapes", "dtypes").join(
         best.select("_call", op_bytes="size", op_dtype="type"), on="_call"
     )
     by_op = calls.join(sizes.drop("_call"), on=["shapes", "dtypes"], nulls_equal=True).select(
         "rank", "op_id", "op_bytes", "op_dtype", op_calls=pl.col("name").str.contains(_CALLS)
     )
     return frame.join(by_op, on=["rank", "op_id"], how="left", maintain_order="left")
-
-
-_NO_INPUTS = (
-    pl.lit(None, dtype=pl.Int64).alias("op_bytes"),
-    pl.lit(None, dtype=pl.String).alias("op_dtype"),
-    pl.lit(None, dtype=pl.Boolean).alias("op_calls"),
-)
 
 
 def with_sizes(frame: pl.DataFrame) -> pl.DataFrame:

@@ -240,16 +240,12 @@ def _world(meta: Mapping[str, Any], ranks: Sequence[int]) -> pl.Expr:
     return pl.coalesce("world", names.collective_world(pl.col("name")), pl.when(whole).then("ranks_in_group"))
 
 
+_TEXTS = ("phase", "kind", "algorithm", "group", "bytes_source", "dtype", "name", "matched_by", "unmatched")
 _TYPES = pl.Schema(
-    {
-        **dict.fromkeys(COLUMNS, pl.Int64()),
-        **dict.fromkeys(["rank", "step", "layer", "world", "ranks_seen", "last_rank"], pl.Int32()),
-        **dict.fromkeys(
-            ["phase", "kind", "algorithm", "group", "bytes_source", "dtype", "name", "matched_by", "unmatched"],
-            pl.String(),
-        ),
-        **dict.fromkeys(["algorithm_gbps", "bus_gbps", "match_confidence"], pl.Float64()),
-    }
+    dict.fromkeys(COLUMNS, pl.Int64())
+    | dict.fromkeys(["rank", "step", "layer", "world", "ranks_seen", "last_rank"], pl.Int32())
+    | dict.fromkeys(_TEXTS, pl.String())
+    | dict.fromkeys(["algorithm_gbps", "bus_gbps", "match_confidence"], pl.Float64())
 )
 
 

@@ -9,7 +9,7 @@ import polars as pl
 
 from llmprof.analyze.cases import first_true
 from llmprof.analyze.compare.story import diff_context, diff_waterfall, run_names, words_of
-from llmprof.analyze.compare.times import KEYS, diff_events, diff_times
+from llmprof.analyze.compare.times import KEYS, check, diff_events, diff_times
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.arguments import checked
 from llmprof.errors import AnalysisError, listed
@@ -17,24 +17,13 @@ from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
-_TYPES = {"bound": pl.String, "stall": pl.String}
-
-_MEASURES = {
-    "duration_ns": "ns",
-    "dram_bytes": "dram_bytes",
-    "flops": "flops",
-    "compute_pct": "compute_pct",
-    "memory_pct": "memory_pct",
-    "bound": "bound",
-    "stall": "stall",
-}
-"""Columns of ``speed_of_light`` that are compared, and their names behind ``a_`` and ``b_``."""
+_MEASURES = ("dram_bytes", "flops", "compute_pct", "memory_pct", "bound", "stall")
+"""Columns of ``speed_of_light`` that are compared besides the duration."""
 
 
 def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
     """Compare two profiles of kernels. If a report does not name its device, only durations are compared."""
-    if tolerance < 0:
-        raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
+    check((), None, tolerance)
     left, right = _launches(a, "a"), _launches(b, "b")
     exact = left.join(right, on=["kernel_name", "grid", "block", "same"], how="inner").with_columns(
         same_launch=pl.lit(value=True)
@@ -52,18 +41,14 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
     )
     both = pl.concat([exact, others.drop("nth")], how="diagonal_relaxed")
     before, after = pl.col("a_ns"), pl.col("b_ns")
-    status = (
-        pl.when(pl.col("b_kernel_id").is_null())
-        .then(pl.lit("only_a"))
-        .when(pl.col("a_kernel_id").is_null())
-        .then(pl.lit("only_b"))
-        .when(after > before * (1 + tolerance))
-        .then(pl.lit("slower"))
-        .when(after < before * (1 - tolerance))
-        .then(pl.lit("faster"))
-        .otherwise(pl.lit("same"))
-    )
-    measures = [f"{side}_{name}" for name in list(_MEASURES.values())[1:] for side in ("a", "b")]
+    cases = {
+        "only_a": pl.col("b_kernel_id").is_null(),
+        "only_b": pl.col("a_kernel_id").is_null(),
+        "slower": after > before * (1 + tolerance),
+        "faster": after < before * (1 - tolerance),
+    }
+    status = first_true(cases, "same")
+    measures = [f"{side}_{name}" for name in _MEASURES for side in ("a", "b")]
     place = pl.coalesce("a_kernel_id", "b_kernel_id")
     return (
         both.with_columns(
@@ -82,18 +67,15 @@ def diff_reports(a: Metrics, b: Metrics, *, tolerance: float) -> pl.DataFrame:
 def _launches(metrics: Metrics, side: str) -> pl.DataFrame:
     """Launches of a profile with the compared columns, and the number of each launch among those of its kind."""
     try:
-        rows = speed_of_light(metrics).select("kernel_id", *_MEASURES)
+        rows = speed_of_light(metrics).select("kernel_id", *_MEASURES, ns="duration_ns")
     except AnalysisError:  # if the report does not name its device, only durations are compared
-        own = metrics.kernels
-        missing = {
-            name: pl.lit(None, dtype=_TYPES.get(name, pl.Float64)) for name in _MEASURES if name != "duration_ns"
-        }
-        rows = own.select("kernel_id", "duration_ns", **missing).select("kernel_id", *_MEASURES)
+        kinds = {name: pl.String if name in ("bound", "stall") else pl.Float64 for name in _MEASURES}
+        missing = {name: pl.lit(None, dtype=kind) for name, kind in kinds.items()}
+        rows = metrics.kernels.select("kernel_id", ns="duration_ns", **missing)
     launches = metrics.kernels.select("kernel_id", pl.col("kernel_name").fill_null(""), "grid", "block")
     joined = launches.join(rows, on="kernel_id", how="left", maintain_order="left")
     joined = joined.with_columns(same=pl.int_range(pl.len()).over("kernel_name", "grid", "block"))
-    names = {name: f"{side}_{short}" for name, short in _MEASURES.items()}
-    return joined.rename({**names, "kernel_id": f"{side}_kernel_id"})
+    return joined.rename({name: f"{side}_{name}" for name in ("kernel_id", "ns", *_MEASURES)})
 
 
 def diff(

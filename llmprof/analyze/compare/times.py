@@ -31,19 +31,10 @@ FEW_STEPS = 4
 """With fewer steps than this all of them count."""
 
 SCHEMA = {
-    "level": pl.String,
-    "phase": pl.String,
-    "kind": pl.String,
-    "part": pl.String,
-    "a_ns": pl.Float64,
-    "b_ns": pl.Float64,
-    "delta_ns": pl.Float64,
-    "ratio": pl.Float64,
-    "low_ns": pl.Float64,
-    "high_ns": pl.Float64,
+    **dict.fromkeys(("level", "phase", "kind", "part"), pl.String),
+    **dict.fromkeys(("a_ns", "b_ns", "delta_ns", "ratio", "low_ns", "high_ns"), pl.Float64),
     "beyond_noise": pl.Boolean,
-    "a_steps": pl.Int64,
-    "b_steps": pl.Int64,
+    **dict.fromkeys(("a_steps", "b_steps"), pl.Int64),
     "status": pl.String,
 }
 
@@ -52,11 +43,9 @@ def diff_times(
     a: Sequence[Trace], b: Sequence[Trace], *, tolerance: float = 0.05, ranks: Sequence[int] | None = None
 ) -> pl.DataFrame:
     """Compare the time of a step in two runs, and its parts, which add up to it exactly."""
-    if tolerance < 0:
-        raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
     if not a or not b:
         raise AnalysisError("one of the two runs has no trace", expected="one trace or more on both sides")
-    check_ranks((a, b), ranks)
+    check((a, b), ranks, tolerance)
     whole = not all(has_steps(trace) for trace in (*a, *b))
     sides = [_side(traces, whole=whole, ranks=ranks) for traces in (a, b)]
     phases = sorted({phase for side in sides for phase in side}, key=lambda phase: (phase is None, phase or ""))
@@ -66,12 +55,8 @@ def diff_times(
 
 def has_steps(trace: Trace) -> bool:
     """Whether a trace has steps with work, other than captures of graphs."""
-    step_rows = steps(trace)
-    return bool(
-        (
-            (step_rows["phase"] != "empty") & (step_rows["source"] != "capture") & step_rows["start_ns"].is_not_null()
-        ).any()
-    )
+    rows = steps(trace).filter((pl.col("phase") != "empty") & (pl.col("source") != "capture"))
+    return rows["start_ns"].count() > 0
 
 
 _Side = dict[str | None, tuple[pl.DataFrame, int]]
@@ -90,8 +75,10 @@ def _side(traces: Sequence[Trace], *, whole: bool, ranks: Sequence[int] | None) 
     return typical
 
 
-def check_ranks(sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None) -> None:
-    """Refuse ranks that no trace has."""
+def check(sides: Sequence[Sequence[Trace]], ranks: Sequence[int] | None, tolerance: float) -> None:
+    """Refuse a negative tolerance, and ranks that no trace has."""
+    if tolerance < 0:
+        raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
     recorded = sorted({rank for side in sides for trace in side for rank in trace.ranks if rank >= 0})
     if ranks is not None and (not ranks or set(ranks) - set(recorded)):
         raise AnalysisError(f"the ranks {listed(ranks)} are not in the traces", expected=f"some of {listed(recorded)}")
@@ -142,6 +129,7 @@ def _phase(
     ]
     means = [None if table is None else table.mean().row(0, named=True) for table in tables]
     low, high = _interval(tables[0], tables[1])
+    counts = [side[1] if side else 0 for side in (a, b)]
     rows = []
     for column in columns:
         before, after = (None if mean is None else float(mean[column]) for mean in means)
@@ -154,23 +142,9 @@ def _phase(
         interval = (low.get(column), high.get(column))
         change = None if before is None or after is None else after - before
         beyond = None if interval[0] is None or interval[1] is None else not interval[0] <= 0 <= interval[1]
-        rows.append(
-            (
-                level,
-                phase,
-                kind,
-                part,
-                before,
-                after,
-                change,
-                after / before if before and after is not None else None,
-                *interval,
-                beyond,
-                a[1] if a else 0,
-                b[1] if b else 0,
-                _status(before, after, tolerance, beyond, whole=phase is None),
-            )
-        )
+        ratio = after / before if before and after is not None else None
+        status = _status(before, after, tolerance, beyond, whole=phase is None)
+        rows.append((level, phase, kind, part, before, after, change, ratio, *interval, beyond, *counts, status))
     order = {"step": 0, "recording": 0, "part": 1, "between": 2}
 
     def place(row: tuple[object, ...]) -> tuple[int, float, str, str]:
@@ -228,7 +202,7 @@ def diff_events(
     labels = [by] if isinstance(by, str) else list(by)
     keys = ["phase", *(label for label in labels if label != "phase")]
     sides = [[side] if isinstance(side, Trace) else list(side) for side in (a, b)]
-    check_ranks(sides, ranks)
+    check(sides, ranks, tolerance)
     whole = not all(has_steps(trace) for side in sides for trace in side)
     before, after = (_events(side, keys, whole=whole, ranks=ranks) for side in sides)
     rows = diff_of(before, after, tolerance=tolerance, by=keys)
@@ -250,8 +224,6 @@ def _events(repeats: Sequence[Trace], keys: list[str], *, whole: bool, ranks: Se
 
 def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Sequence[str] = KEYS) -> pl.DataFrame:
     """The analysis of :func:`diff_events` on two frames of device events."""
-    if tolerance < 0:
-        raise AnalysisError(f"the tolerance is {tolerance}", expected="a share of at least 0, such as 0.05")
     keys = list(by)
     both = _per_step(a, "a", keys).join(_per_step(b, "b", keys), on=keys, how="full", coalesce=True, nulls_equal=True)
     for side, events in (("a", a), ("b", b)):
@@ -270,17 +242,12 @@ def diff_of(a: pl.DataFrame, b: pl.DataFrame, *, tolerance: float = 0.05, by: Se
         "slower": b_ns > a_ns * (1 + tolerance),
         "faster": b_ns < a_ns * (1 - tolerance),
     }
+    order = ["phase", pl.col("delta_ns").abs(), *keys[1:]]
     return (
         both.with_columns(
             delta_ns=b_ns - a_ns, ratio=pl.when(a_ns > 0).then(b_ns / a_ns), status=first_true(cases, "same")
         )
-        .sort(
-            "phase",
-            pl.col("delta_ns").abs(),
-            *keys[1:],
-            descending=[False, True, *(False for _ in keys[1:])],
-            nulls_last=True,
-        )
+        .sort(order, descending=[False, True, *(False for _ in keys[1:])], nulls_last=True)
         .select(*keys, "a_ns", "b_ns", "delta_ns", "ratio", "a_count", "b_count", "a_steps", "b_steps", "status")
     )
 

@@ -92,11 +92,11 @@ def idle_with_threads(trace: Trace) -> pl.DataFrame:
 
 
 def idle_of(
-    events: pl.DataFrame, spans: pl.DataFrame | None = None, *, waits: pl.DataFrame | None = None, min_ns: int = 0
+    events: pl.DataFrame, spans: pl.DataFrame | None = None, *, waits: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """The analysis of :func:`idle` on a frame of device events."""
     spans = pl.DataFrame(schema=HOST_SPANS) if spans is None else spans.with_columns(pl.col("thread").fill_null(-1))
-    rows = _gaps_with_launches(events, min_ns)
+    rows = _gaps_with_launches(events)
     calls = spans.filter(pl.col("kind") == "call")
     calls = calls.select("rank", "start_ns", "dur_ns", "name", _thread="thread").hstack(call_kinds(calls["name"]))
     rows, syncs = _with_sync(rows, calls)
@@ -135,7 +135,7 @@ def _numbers(rows: np.ndarray, height: int) -> pl.Series:
 CAUSES = ("unknown", "sync", "host_bound", "launch", "queued")
 
 
-def _gaps_with_launches(events: pl.DataFrame, min_ns: int) -> pl.DataFrame:
+def _gaps_with_launches(events: pl.DataFrame) -> pl.DataFrame:
     """Gaps with the launch of the event that ends each; ``_next`` and ``_after`` are rows of ``events``."""
     rows, ends = gaps_between(events, ["rank", "device"])
     after = _ended_before(rows, ends, events)
@@ -152,11 +152,10 @@ def _gaps_with_launches(events: pl.DataFrame, min_ns: int) -> pl.DataFrame:
     first = np.minimum.reduceat(events["start_ns"].to_numpy(), runs) if len(runs) else np.empty(0, dtype=np.int64)
     steps = events[["rank", "step"]][runs].hstack([pl.Series("begun", first)]).filter(pl.col("step").is_not_null())
     (begins,) = of_groups(rows, steps.group_by("rank", "step").agg(pl.col("begun").min()), ["rank", "step"])
-    rows = rows.select(
+    return rows.select(
         "gap", "rank", "device", "step", "start_ns", "launch_start_ns", "_launch_end", "_thread", "_after",
         in_step=begins <= pl.col("start_ns"), gap_ns="dur_ns", _end=pl.col("start_ns") + pl.col("dur_ns"), _next="next",
     )  # fmt: skip
-    return rows.filter(pl.col("gap_ns") >= min_ns) if min_ns else rows
 
 
 def _ended_before(rows: pl.DataFrame, ends: pl.DataFrame, events: pl.DataFrame) -> pl.Series:
@@ -224,24 +223,9 @@ def _parts(rows: pl.DataFrame, calls: pl.DataFrame) -> pl.DataFrame:
     first = np.concatenate([first[row] for row, (first, _) in zip(kept, edges, strict=True)])[order]
     last = np.concatenate([last[row] for row, (_, last) in zip(kept, edges, strict=True)])[order]
     gap, cause = np.divmod(number[order], len(CAUSES))
-    of_gap = rows[_OF_GAP][gap.astype(np.uint32)]
+    of_gap = rows.drop("start_ns", "_launch_end", "_end", "_call_start", "_call_end")[gap.astype(np.uint32)]
     columns = {"_cause": cause.astype(np.uint8), "start_ns": first, "dur_ns": last - first}
     return of_gap.hstack([pl.Series(name, values) for name, values in columns.items()])
-
-
-_OF_GAP = (
-    "gap",
-    "rank",
-    "device",
-    "step",
-    "launch_start_ns",
-    "_thread",
-    "_after",
-    "in_step",
-    "gap_ns",
-    "_next",
-    "_sync",
-)
 
 
 def _filled(column: pl.Series) -> tuple[np.ndarray, np.ndarray]:
@@ -267,10 +251,8 @@ def _held(
     call, in_call = _longest_call(queued, holding)
     had_to_wait = _told_to_wait(queued, events, calls) if waits is None else _seen_to_wait(queued, waits)
     before = events[["stream", "source", "name", "launch_start_ns", "launch_thread"]][queued["_after"]]
-    (begin, known), (begun_before, known_before) = (
-        _filled(queued["launch_start_ns"]),
-        _filled(before["launch_start_ns"]),
-    )
+    begin, known = _filled(queued["launch_start_ns"])
+    begun_before, known_before = _filled(before["launch_start_ns"])
     thread_before = before["launch_thread"].fill_null(-1).to_numpy()
     same_launch = known & known_before & (begin == begun_before) & (queued["_thread"].to_numpy() == thread_before)
     (stream, on_stream), (stream_before, on_stream_before) = _filled(queued["stream"]), _filled(before["stream"])

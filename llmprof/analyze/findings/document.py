@@ -60,42 +60,39 @@ def findings_document(trace: Trace, requests: pl.DataFrame | None = None) -> dic
     """Findings of a trace and the requests that it served, with facts about the trace."""
     meta = trace.meta
     low, high = trace.span_ns
-    return {
-        "format": "llmprof.findings",
-        "version": VERSION,
-        "trace": {
-            "device": meta.get("device"),
-            "platform": trace.platform.name,
-            "profiler": meta.get("format"),
-            "ranks": [rank for rank in trace.ranks if rank >= 0],
-            "world_size": meta.get("world_size"),
-            "span_ns": high - low,
-            "time_went": where_the_time_went(trace, requests),
-            "warnings": [str(words) for words in trace.coverage.get("warnings", [])],
-        },
-        "findings": findings(trace, requests=requests).select(list(SCHEMA)).to_dicts(),
-    }
+    return _document(
+        findings(trace, requests=requests),
+        device=meta.get("device"),
+        platform=trace.platform.name,
+        profiler=meta.get("format"),
+        ranks=[rank for rank in trace.ranks if rank >= 0],
+        world_size=meta.get("world_size"),
+        span_ns=high - low,
+        time_went=where_the_time_went(trace, requests),
+        warnings=[str(words) for words in trace.coverage.get("warnings", [])],
+    )
 
 
 def hardware_findings_document(metrics: Metrics, rows: pl.DataFrame) -> dict[str, Any]:
     """Findings of hardware metrics as the same document."""
     launches = metrics.kernels
-    devices = sorted(set(launches["device_name"].drop_nulls().to_list()))
-    return {
-        "format": "llmprof.findings",
-        "version": VERSION,
-        "trace": {
-            "device": devices[0] if len(devices) == 1 else None,
-            "platform": "nvidia",
-            "profiler": "ncu",
-            "ranks": [],
-            "world_size": None,
-            "span_ns": int(launches["duration_ns"].sum() or 0),
-            "time_went": [],
-            "warnings": [str(words) for words in metrics.coverage.get("warnings", [])],
-        },
-        "findings": rows.select(list(SCHEMA)).to_dicts(),
-    }
+    devices = launches["device_name"].drop_nulls().unique().to_list()
+    return _document(
+        rows,
+        device=devices[0] if len(devices) == 1 else None,
+        platform="nvidia",
+        profiler="ncu",
+        ranks=[],
+        world_size=None,
+        span_ns=int(launches["duration_ns"].sum() or 0),
+        time_went=[],
+        warnings=[str(words) for words in metrics.coverage.get("warnings", [])],
+    )
+
+
+def _document(rows: pl.DataFrame, **trace: Any) -> dict[str, Any]:
+    listed = rows.select(list(SCHEMA)).to_dicts()
+    return {"format": "llmprof.findings", "version": VERSION, "trace": trace, "findings": listed}
 
 
 def findings_schema() -> dict[str, Any]:

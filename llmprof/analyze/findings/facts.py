@@ -139,17 +139,11 @@ STEP_PARTS: Final = {
 
 def step_parts(scope: Scope) -> pl.DataFrame:
     """What a mean step of each rank is made of: ``rank, part, ns``, parts of :data:`STEP_PARTS`; they add up."""
-    idle, late = pl.col("kind") == "idle", pl.col("part").is_in(["host_bound", "launch"])
-    part = (
-        pl.when(idle & late)
-        .then(pl.lit("late"))
-        .when(pl.col("kind") == "communication")
-        .then("part")
-        .otherwise("kind")
-        .cast(pl.Enum(list(STEP_PARTS)))
-    )
+    kind = pl.col("kind")
+    idle, late = kind == "idle", pl.col("part").is_in(["host_bound", "launch"])
+    part = pl.when(idle & late).then(pl.lit("late")).when(kind == "communication").then("part").otherwise("kind")
     ranks = scope.windows.with_row_index("window").select("window", "rank", parts=pl.len().over("rank"))
-    rows = scope.times.join(ranks, on="window").group_by("rank", part=part)
+    rows = scope.times.join(ranks, on="window").group_by("rank", part=part.cast(pl.Enum(list(STEP_PARTS))))
     return rows.agg(ns=pl.col("ns").sum() / pl.col("parts").first()).sort("rank", "part")
 
 
@@ -184,9 +178,8 @@ def where_the_time_went(trace: Trace, requests: pl.DataFrame | None = None) -> l
 
 def facts_in_words(facts: pl.DataFrame) -> list[tuple[str, str]]:
     """Names and values for a page; unknown values give the reason."""
-    return [
-        (what[:1].upper() + what[1:], f"{value} ({source})" if what == "step time" and value else value)
-        if value is not None
-        else (what[:1].upper() + what[1:], f"unknown: {source}")
-        for what, value, source in facts.iter_rows()
-    ]
+    said: list[tuple[str, str]] = []
+    for what, value, source in facts.iter_rows():
+        known = f"{value} ({source})" if what == "step time" else value
+        said.append((what[:1].upper() + what[1:], f"unknown: {source}" if value is None else known))
+    return said

@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof import plugins, sentences
 from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.findings import bounds, sampled, waiting, work
+from llmprof.analyze.findings import waiting, work
 from llmprof.analyze.findings.facts import step_parts, where_the_time_went
 from llmprof.analyze.findings.first_tokens import FIRST_TOKENS, first_token_finding
 from llmprof.analyze.findings.gain import Gain, gains_of
@@ -46,11 +46,11 @@ _RULES: Final[tuple[Rule | plugins.Place, ...]] = (
     Rule("ai_cpu_operators", work.ai_cpu, "attribute", 0.005),
     Rule("format_changes", work.format_changes, "attribute", 0.005),
     *(Rule(name, work.uneven(name), "overlap", 0.02) for name in ("slow_device", "uneven_experts", "uneven_compute")),
-    Rule("below_bound", bounds.below_bound, "opportunities"),
+    Rule("below_bound", work.below_bound, "opportunities"),
     Rule("heaviest_stage", work.heaviest_stage, "attribute", 0.0, info=True, unless="below_bound"),
     Rule("ai_core_units", work.core_units, "core_time", 0.0, info=True),
-    Rule("sampled_units", sampled.units, "counters", 0.01, info=True),
-    Rule("above_bound", bounds.above_bound, "operators", 0.0, info=True, last=True),
+    Rule("sampled_units", work.sampled_units, "counters", 0.01, info=True),
+    Rule("above_bound", work.above_bound, "operators", 0.0, info=True, last=True),
     Rule("unnamed_time", work.unnamed, "attribute", info=True, last=True),
 )
 """All rules, or their places; their order decides between findings of equal weight."""
@@ -301,18 +301,15 @@ def _row(
         "share": share,
         "part": scope.part if scope.steps is not None else _RECORDED[scope.parts > 1],
         "of_torch": scope.of_torch,
-        "on_host": scope.on_host,
+        "on_host": scope.trace.on_host,
     }
     about = next((name for key in ("name", "who", "call") if (name := measure.figures.get(key)) is not None), None)
     if "cause" in of_scope:
         of_scope["cause"] = follows  # where it has a finding
     if "name" in of_scope:
         of_scope["name"] = readable(pl.Series([about], dtype=pl.String))[0]
-    title, detail, suggestion = sentences.finding(
-        rule.name,
-        {**scope.trace.platform.words, **(ON_HOST if scope.on_host else ON_DEVICE), **of_scope},
-        rule.words,
-    )
+    words = {**scope.trace.platform.words, **(ON_HOST if scope.trace.on_host else ON_DEVICE), **of_scope}
+    title, detail, suggestion = sentences.finding(rule.name, words, rule.words)
     gain = measure.ns if measure.gain_ns is None else measure.gain_ns
     first, last = measure.window_ns or (None, None)
     known_gain = predicted if isinstance(predicted, Gain) and not follows else None

@@ -25,15 +25,13 @@ IDLE: Final = "an idle device"
 
 
 def first_token_finding(trace: Trace, frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any] | None:
-    """Parts of slow first tokens, as a row of :func:`llmprof.analyze.findings`; None without requests.
-
-    Its ``weight`` is the time of all steps by the share that the part has of the time of all requests.
-    """
+    """Parts of slow first tokens, as a row of :func:`llmprof.analyze.findings`; None without requests."""
+    # Its weight is the time of all steps by the share that the part has of the time of all requests.
     if frame.is_empty():
         return None
     windows = recorded_windows(trace)
     scope = Scope(trace, "whole recording", None, windows, int(windows["dur_ns"].sum()))
-    idle = None if scope.on_host or not windows.height else _pauses(scope)
+    idle = None if trace.on_host or not windows.height else _pauses(scope)
     frame = frame if idle is None else _with_idle(frame, idle)
     slow = slowest(frame, quantile=quantile)
     numbers = slow["requests"]

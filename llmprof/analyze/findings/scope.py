@@ -35,42 +35,35 @@ _TORCH = {
 
 @dataclass(frozen=True)
 class Measure:
-    """Measurement of a rule: the time of a finding, and the place in the trace.
-
-    Attributes
-    ----------
-    ns : float
-        Time of the finding in the scope, summed over ranks and steps (ns); findings are ranked by it.
-    figures : dict
-        What the sentences say (:mod:`llmprof.sentences`): names end in their unit.
-    gain_ns : float, optional
-        Most that removing it could gain, if that is less than its time.
-    where : str
-        SQL condition for the rows of the evidence that show it.
-    rank : int, optional
-        Rank on which most of it happens.
-    window_ns : (int, int), optional
-        Window in which it is worst: from, to (ns).
-    change : str, optional
-        The remedy as a change that a replay can make, as ``llmprof what-if`` takes it.
-    own : list of int, optional
-        Ranks that it is about, if it is not about all: its figure and share are of their time alone.
-    by_rank : polars.DataFrame, optional
-        ``rank, dur_ns`` of its time: if ranks differ (:func:`apart`), it is about those with most of it.
-    follows_from : str, optional
-        The rule that tells of its cause.
-    """
+    """Measurement of a rule: the time of a finding, and the place in the trace."""
 
     ns: float
+    """Time of the finding in the scope, summed over ranks and steps (ns); findings are ranked by it."""
     figures: dict[str, Any] = field(default_factory=dict)
+    """What the sentences say (:mod:`llmprof.sentences`): names end in their unit."""
     gain_ns: float | None = None
+    """Most that removing it could gain, if that is less than its time."""
     where: str = "true"
+    """SQL condition for the rows of the evidence that show it."""
     rank: int | None = None
+    """Rank on which most of it happens."""
     window_ns: tuple[int, int] | None = None
+    """Window in which it is worst: from, to (ns)."""
     change: str | None = None
+    """The remedy as a change that a replay can make, as ``llmprof what-if`` takes it."""
     own: list[int] | None = None
+    """Ranks that it is about, if it is not about all: its figure and share are of their time alone."""
     by_rank: pl.DataFrame | None = None
+    """``rank, dur_ns`` of its time: if ranks differ (:func:`apart`), it is about those with most of it."""
     follows_from: str | None = None
+    """The rule that tells of its cause."""
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame, figures: dict[str, Any], *, ns: float | None = None, **more: Any) -> Measure:
+        """About the time of some rows (``rank, start_ns, dur_ns``), or ``ns``, and where these are worst."""
+        rank, window = worst(rows)
+        ns = total(rows, "dur_ns") if ns is None else ns
+        return cls(ns, figures, rank=rank, window_ns=window, **more)
 
 
 def total(frame: pl.DataFrame, column: str) -> float:
@@ -159,30 +152,20 @@ class Rule:
 
 @dataclass(frozen=True)
 class Scope:
-    """The representative time of a run, as windows, and the events in it.
-
-    Attributes
-    ----------
-    trace : Trace
-        The whole trace.
-    words : str
-        The scope in words: ``steady decode steps``, ``all steps`` or ``whole recording``.
-    steps : polars.DataFrame or None
-        The steps; None if the trace has none and the scope is the whole recording.
-    windows : polars.DataFrame
-        ``rank, device, step, phase, start_ns, dur_ns``: the time, one row per step and device.
-    recorded_ns : int
-        All recorded time, summed over the devices.
-    phase_ns : int, optional
-        Time of all steps of the phase that the windows stand for; that of the windows if it is not given.
-    """
+    """The representative time of a run, as windows, and the events in it."""
 
     trace: Trace
+    """The whole trace."""
     words: str
+    """The scope in words: ``steady decode steps``, ``all steps`` or ``whole recording``."""
     steps: pl.DataFrame | None
+    """The steps; None if the trace has none and the scope is the whole recording."""
     windows: pl.DataFrame
+    """``rank, device, step, phase, start_ns, dur_ns``: the time, one row per step and device."""
     recorded_ns: int
+    """All recorded time, summed over the devices."""
     phase_ns: int | None = None
+    """Time of all steps of the phase that the windows stand for; that of the windows if it is not given."""
 
     @property
     def weight(self) -> float:
@@ -211,11 +194,6 @@ class Scope:
         """Whether layers of a transformer were found in it."""
         return bool(self.events["layer"].is_not_null().any())
 
-    @property
-    def decoding(self) -> bool:
-        """Whether it is steps that all decode."""
-        return self.steps is not None and self.words == "steady decode steps"
-
     def of(self, ranks: list[int] | None) -> Scope:
         """The time of some ranks of it; of all with None."""
         if ranks is None:
@@ -238,11 +216,6 @@ class Scope:
         share = format_share(self.span_ns / max(1, self.recorded_ns))
         mean = format_ns(self.span_ns / self.parts)
         return f"{self.part}: {mean} on average over {what} {where}, {share} of the recorded time"
-
-    @cached_property
-    def on_host(self) -> bool:
-        """Whether operators of the host take the place of device events."""
-        return self.trace.on_host
 
     @cached_property
     def of_torch(self) -> bool:
@@ -306,11 +279,7 @@ class Scope:
 
     @cached_property
     def bounds(self) -> pl.DataFrame:
-        """Operators with a bound in the windows of each rank: their time there, and at the bound.
-
-        Columns: ``rank, stage, operator, shapes, kernel, bound_by, fits_cache, count, time_ns, bound_ns``, and the
-        longest event (``start_ns, dur_ns``).
-        """
+        """Operators with a bound in the windows of each rank: their time there, at the bound, and the longest event."""
         rows, events = bounded(self.trace)
         of_row = ("stage", "operator", "shapes", "kernel", "bound_by", "fits_cache", "share_of_bound")
         times = self.cut(events.select(*LANE, "start_ns", "dur_ns", "row", "call")).group_by("rank", "row").agg(

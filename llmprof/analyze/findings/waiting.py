@@ -11,7 +11,7 @@ from llmprof.analyze.changes import NOT_WHOLE_GRAPHS
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.findings.host import CALLS, MOSTLY, doing, in_another_call, kind_of
 from llmprof.analyze.findings.reasons import REASONS
-from llmprof.analyze.findings.scope import Measure, Scope, apart, largest, middle, most, parts_of, total, worst
+from llmprof.analyze.findings.scope import STEADY, Measure, Scope, apart, largest, middle, most, parts_of, total
 from llmprof.analyze.findings.work import uneven_rule
 from llmprof.analyze.idle import launch_delay
 from llmprof.analyze.idle.host import call_kinds, host_spans, innermost_within
@@ -39,7 +39,6 @@ def host_bound(scope: Scope) -> Measure | None:
     of, late = _most_of(scope, gaps)
     bound = pl.col("rank").is_in(of.windows["rank"].unique().implode())
     whole = parts_of(late)
-    rank, window = worst(whole)
     long = total(whole.filter(pl.col("dur_ns") >= LONG_PAUSE_NS), "dur_ns") / total(late, "dur_ns")
     delays = scope.within(launch_delay(scope.trace)).filter(bound)
     replayed = share_in_graphs(scope)
@@ -61,12 +60,10 @@ def host_bound(scope: Scope) -> Measure | None:
         "engine": engine,
         "reads_prompts": bool(scope.windows["phase"].is_in(NOT_WHOLE_GRAPHS).all()),
     }
-    launching = "no-host-delay:decode" if scope.decoding else "no-host-delay"
+    launching = "no-host-delay:decode" if scope.words == STEADY else "no-host-delay"
     change = "scale:host:0.5" if replayed >= IN_GRAPHS else launching if long < MOSTLY else None
     where = "cause IN ('host_bound', 'launch')"
-    return Measure(
-        total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=change, by_rank=gaps
-    )
+    return Measure.of(whole, figures, ns=total(gaps, "dur_ns"), where=where, change=change, by_rank=gaps)
 
 
 def _most_of(scope: Scope, gaps: pl.DataFrame) -> tuple[Scope, pl.DataFrame]:
@@ -79,7 +76,7 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
     """A rule about the pauses in which the device waits for one kind of call or function of the host."""
 
     def measured(scope: Scope) -> Measure | None:
-        if scope.on_host:
+        if scope.trace.on_host:
             return None
         gaps = scope.pauses.filter(pl.col("reason") == reason)
         if not gaps.height:
@@ -87,7 +84,6 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
         of, own = _most_of(scope, gaps)
         who, share = most(own, "who")
         whole = parts_of(own)
-        rank, window = worst(whole)
         calls = of.begun(scope.trace.runtime).filter(pl.col("name") == who) if scope.trace.has("runtime") else None
         of_calls = calls is not None and calls.height
         figures = {
@@ -103,9 +99,7 @@ def by_reason(reason: str) -> Callable[[Scope], Measure | None]:
         where = f"doing = '{named}' OR held_by = '{named}' OR sync_name = '{named}'"
         removable = reason in ("allocation", "compilation") and bool(of_calls)
         change = _without(who) if removable else None
-        return Measure(
-            total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=change, by_rank=gaps
-        )
+        return Measure.of(whole, figures, ns=total(gaps, "dur_ns"), where=where, change=change, by_rank=gaps)
 
     return measured
 
@@ -118,17 +112,9 @@ def synchronisation(scope: Scope) -> Measure | None:
     of, own = _most_of(scope, gaps)
     call, _ = most(own, "sync_name")
     whole = parts_of(own)
-    rank, window = worst(whole)
     figures = {"call": call, "pauses": whole.height / of.parts, "host": doing(scope, own)}
-    return Measure(
-        total(gaps, "dur_ns"),
-        figures,
-        where="cause = 'sync'",
-        rank=rank,
-        window_ns=window,
-        change=_without(call),
-        by_rank=gaps,
-    )
+    ns = total(gaps, "dur_ns")
+    return Measure.of(whole, figures, ns=ns, where="cause = 'sync'", change=_without(call), by_rank=gaps)
 
 
 def _without(call: str | None) -> str | None:
@@ -143,7 +129,6 @@ def device_held(scope: Scope) -> Measure | None:
         return None
     call, share = most(gaps, "held_by")
     whole = parts_of(gaps)
-    rank, window = worst(whole)
     figures = {
         "call": call,
         "by_call_share": share,
@@ -152,7 +137,7 @@ def device_held(scope: Scope) -> Measure | None:
         "longest_ns": largest(whole, "dur_ns"),
     }
     where = "cause = 'queued' AND held_kind = 'call'"
-    return Measure(total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=_without(call))
+    return Measure.of(whole, figures, where=where, change=_without(call))
 
 
 def between_queued(scope: Scope) -> Measure | None:
@@ -162,7 +147,6 @@ def between_queued(scope: Scope) -> Measure | None:
         return None
     of, own = _most_of(scope, gaps)
     kind, share = most(own, "held_kind")
-    rank, window = worst(own)
     figures = {
         "pauses": own.height / of.parts,
         "median_ns": middle(own, "dur_ns"),
@@ -170,7 +154,7 @@ def between_queued(scope: Scope) -> Measure | None:
         "by_kind_share": share,
     }
     where = "cause = 'queued' AND held_kind IN ('graph', 'stream', 'copy', 'event')"
-    return Measure(total(gaps, "dur_ns"), figures, where=where, rank=rank, window_ns=window, by_rank=gaps)
+    return Measure.of(own, figures, ns=total(gaps, "dur_ns"), where=where, by_rank=gaps)
 
 
 def unexplained(scope: Scope) -> Measure | None:
@@ -180,10 +164,9 @@ def unexplained(scope: Scope) -> Measure | None:
     if not gaps.height:
         return None
     of, own = _most_of(scope, gaps)
-    rank, window = worst(own)
     launched = total(own.filter(pl.col("cause") == "queued"), "dur_ns")
     figures = {"launched_share": launched / max(1.0, total(own, "dur_ns")), "pauses": own.height / of.parts}
-    return Measure(total(gaps, "dur_ns"), figures, where=UNKNOWN, rank=rank, window_ns=window, by_rank=gaps)
+    return Measure.of(own, figures, ns=total(gaps, "dur_ns"), where=UNKNOWN, by_rank=gaps)
 
 
 def left_out(scope: Scope) -> Measure | None:
@@ -192,9 +175,8 @@ def left_out(scope: Scope) -> Measure | None:
     gaps = gaps.with_columns(dur_ns=beyond).filter(pl.col("dur_ns") > 0)
     if not gaps.height:
         return None
-    rank, window = worst(gaps)
     figures = {"pauses": gaps.height / scope.parts, "copies_only": not _has_kernels(scope)}
-    return Measure(total(gaps, "dur_ns"), figures, gain_ns=0.0, where=UNKNOWN, rank=rank, window_ns=window)
+    return Measure.of(gaps, figures, gain_ns=0.0, where=UNKNOWN)
 
 
 UNKNOWN: Final = "cause = 'unknown' OR (cause = 'queued' AND held_kind IS NULL)"
@@ -231,7 +213,6 @@ def outside(scope: Scope) -> Measure | None:
     )
     if not both.height:
         return None
-    rank, window = worst(both)
     before = both.select("rank", "start_ns", dur_ns="before")
     pieces, spans = innermost_within(before, host_spans(scope.trace).with_columns(thread=0), ["rank"])
     who, share = most(pieces.with_columns(spans["name"][pieces["span"]].alias("who")), "who")
@@ -242,23 +223,21 @@ def outside(scope: Scope) -> Measure | None:
         "before_ns": total(both, "before") / scope.parts,
         "after_ns": total(both, "after") / scope.parts,
     }
-    return Measure(scope.time("idle", "outside"), figures, rank=rank, window_ns=window)
+    return Measure.of(both, figures, ns=scope.time("idle", "outside"))
 
 
 def between_operators(scope: Scope) -> Measure | None:
     """Time of a run on CPU in which none of its operators runs, from the first to the last of them."""
-    if not scope.on_host:
+    if not scope.trace.on_host:
         return None
     gaps = scope.pauses
-    rank, window = worst(gaps)
     figures = {
         "pauses": gaps.height / scope.parts,
         "median_ns": middle(gaps, "dur_ns"),
         "in_python": bool(scope.events["name"].str.starts_with("aten::").any()),
     }
     # what comes before the first operator and after the last is start-up and end: see outside
-    ns = scope.time("idle") - scope.time("idle", IDLE_NOT_RECORDED)
-    return Measure(ns, figures, rank=rank, window_ns=window)
+    return Measure.of(gaps, figures, ns=scope.time("idle") - scope.time("idle", IDLE_NOT_RECORDED))
 
 
 def share_in_graphs(scope: Scope) -> float:
@@ -272,7 +251,7 @@ def share_in_graphs(scope: Scope) -> float:
 
 
 def _idle(scope: Scope, *causes: str) -> pl.DataFrame:
-    if scope.on_host:
+    if scope.trace.on_host:
         return scope.pauses.clear()
     return scope.pauses.filter(pl.col("cause").is_in(causes) & pl.col("reason").is_null())
 
@@ -310,12 +289,10 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
     passes = pl.col("kind").is_in(PIPELINE) & pl.lit(is_pipeline(scope, every))
     calls = every.filter(pl.col("wait_ns").is_not_null() & (pl.col("world") > 1) & (passes == pipeline))
     whole = total(every, "wait_ns")
-    if not calls.height or not whole:
+    kind, _ = most(calls, "kind", "wait_ns")
+    if kind is None:
         return None
     own = calls
-    kind = (
-        calls.group_by("kind").agg(pl.col("wait_ns").sum()).sort("wait_ns", "kind", descending=[True, False]).row(0)[0]
-    )
     calls = calls.filter(pl.col("kind") == kind)
     once = calls.unique("call", keep="first", maintain_order=True)
     waits = calls.group_by("call").agg(pl.col("last_rank").first(), pl.col("wait_ns").sum())
@@ -328,7 +305,6 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
     late, times, waited = lasts.row(0)
     of_waiting = waited / max(1.0, total(lasts, "waited"))
     others = calls.filter(pl.col("rank") != late)
-    rank, window = worst(calls.with_columns(dur_ns="wait_ns"))
     figures = {
         "kind": kind.replace("_", "-"),
         "late": late,
@@ -356,12 +332,14 @@ def _waiting(scope: Scope, *, pipeline: bool) -> Measure | None:
     late_ranks = lasts.filter(pl.col("waited") >= waited / 2)["last_rank"]
     most_of_it = total(lasts.filter(pl.col("waited") >= waited / 2), "waited") >= MOSTLY * total(lasts, "waited")
     cause = None if pipeline or not most_of_it else _why_late(scope, late_ranks.to_list(), whole / scope.parts)
-    change = None if pipeline or cause else "balance"
-    figures["cause"] = cause
-    where = f"kind = '{kind}'"
-    ns = total(by_rank, "dur_ns")
-    return Measure(
-        ns, figures, where=where, rank=rank, window_ns=window, change=change, by_rank=by_rank, follows_from=cause
+    return Measure.of(
+        calls.with_columns(dur_ns="wait_ns"),
+        figures | {"cause": cause},
+        ns=total(by_rank, "dur_ns"),
+        where=f"kind = '{kind}'",
+        change=None if pipeline or cause else "balance",
+        by_rank=by_rank,
+        follows_from=cause,
     )
 
 
@@ -414,7 +392,7 @@ def exposed_communication(scope: Scope) -> Measure | None:
         .sort("dur_ns", "kind", descending=[True, False])
     )
     any_call = union_length(scope.events.filter(pl.col("category").is_in(COMMUNICATION)), ["rank"])
-    rank, window = worst(calls.with_columns(dur_ns=pl.coalesce("transfer_ns", "dur_ns")))
+    rows = calls.with_columns(dur_ns=pl.coalesce("transfer_ns", "dur_ns"))
     figures = {
         "waits_known": bool(waits_known),
         "hidden_share": 1 - scope.time("communication") / total(any_call, "busy_ns"),
@@ -424,7 +402,7 @@ def exposed_communication(scope: Scope) -> Measure | None:
         "has_layers": scope.has_layers,
     }
     by_rank = scope.by_rank("communication", "transfer", "wait or transfer").rename({"ns": "dur_ns"})
-    return Measure(transfer, figures, rank=rank, window_ns=window, by_rank=by_rank)
+    return Measure.of(rows, figures, ns=transfer, by_rank=by_rank)
 
 
 def nccl_for_small(scope: Scope) -> Measure | None:
@@ -440,7 +418,6 @@ def nccl_for_small(scope: Scope) -> Measure | None:
     )
     if not calls.height:
         return None
-    rank, window = worst(calls.with_columns(dur_ns="transfer_ns"))
     figures = {
         "message_bytes": middle(calls, "bytes"),
         "most_bytes": CUSTOM_ALL_REDUCE_BYTES,
@@ -450,4 +427,4 @@ def nccl_for_small(scope: Scope) -> Measure | None:
         "bus_gbps": middle(calls, "bus_gbps"),
     }
     where = f"kind = 'all_reduce' AND bytes <= {CUSTOM_ALL_REDUCE_BYTES}"
-    return Measure(total(calls, "transfer_ns"), figures, where=where, rank=rank, window_ns=window)
+    return Measure.of(calls.with_columns(dur_ns="transfer_ns"), figures, where=where)

@@ -1,15 +1,20 @@
-"""Rules about device work: compute by stage, copies, short kernels, split-K, uneven ranks, and NPU cores."""
+"""Rules about device work: stages, copies, short kernels, split-K, uneven ranks, bounds, and busy units."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import polars as pl
 
 from llmprof import names
+from llmprof.analyze.counters import averages
 from llmprof.analyze.findings.host import kind_of
-from llmprof.analyze.findings.scope import Measure, Scope, middle, most, total, worst
+from llmprof.analyze.findings.scope import Measure, Scope, middle, most, total
 from llmprof.analyze.intervals import union_length
+from llmprof.analyze.operators import OVER
+from llmprof.analyze.overlap import COMMUNICATION, COPY
+from llmprof.analyze.replay.targets import OF_ANYTHING, TARGET
 from llmprof.analyze.steps.summary import LANE
 
 SHORT_KERNEL_NS = 5_000
@@ -51,8 +56,8 @@ def copies(scope: Scope) -> Measure | None:
     events = scope.events.filter(pl.col("category").is_in(["copy", "fill"]))
     of_name = events.filter(pl.col("name") == name)
     shown = of_name if of_name.height else events.filter(pl.col("source") == "kernel")
-    rank, window = worst(shown if shown.height else events)
-    moved = _moved(scope, name) if of_name.height and "copies" in scope.trace.table_names else None
+    copied = scope.trace.copies.filter(pl.col("name") == name) if "copies" in scope.trace.table_names else None
+    moved = scope.begun(copied) if of_name.height and copied is not None else None
     what = f"{name}{_memories(name, moved)}"
     many = 0.0 if moved is None else total(moved, "bytes")
     figures = {
@@ -68,13 +73,8 @@ def copies(scope: Scope) -> Measure | None:
     # copies without a separate category cannot be told from other work
     change = "remove:copy" if bool((scope.events["category"] == "copy").any()) else None
     by_rank = scope.by_rank("copy").rename({"ns": "dur_ns"})
-    return Measure(
-        scope.time("copy"), figures, where=where, rank=rank, window_ns=window, change=change, by_rank=by_rank
-    )
-
-
-def _moved(scope: Scope, name: str) -> pl.DataFrame:
-    return scope.begun(scope.trace.copies.filter(pl.col("name") == name))
+    shown = shown if shown.height else events
+    return Measure.of(shown, figures, ns=scope.time("copy"), where=where, change=change, by_rank=by_rank)
 
 
 def _memories(name: str, moved: pl.DataFrame | None) -> str:
@@ -98,7 +98,6 @@ def heaviest_stage(scope: Scope) -> Measure | None:
     copying = ["copy", "fill", "collective"]
     rows = scope.events.filter((label.fill_null("other") == stage) & ~pl.col("category").is_in(copying))
     name, share = most(rows, "name")
-    rank, window = worst(rows)
     in_stage = bool((rows["stage"] == stage).any())
     weights = bool((rows["category"] == "linear").any()) or stage in ("experts", "lm_head")
     figures = {
@@ -113,7 +112,7 @@ def heaviest_stage(scope: Scope) -> Measure | None:
         "of_weights": weights and scope.has_layers,
     }
     where = f"{'stage' if in_stage else 'category'} = '{stage}'"
-    return Measure(float(ns), figures, where=where, rank=rank, window_ns=window)
+    return Measure.of(rows, figures, ns=float(ns), where=where)
 
 
 def short_kernels(scope: Scope) -> Measure | None:
@@ -123,7 +122,6 @@ def short_kernels(scope: Scope) -> Measure | None:
         return None
     short = kernels.filter((pl.col("dur_ns") < SHORT_KERNEL_NS) & ~pl.col("category").is_in(NOT_TO_FUSE))
     share = short.height / kernels.height
-    rank, window = worst(short)
     figures = {
         "count": short.height / scope.parts,
         "kernels": kernels.height / scope.parts,
@@ -133,8 +131,7 @@ def short_kernels(scope: Scope) -> Measure | None:
     }
     kept = ", ".join(f"'{category}'" for category in NOT_TO_FUSE)
     where = f"dur_ns < {SHORT_KERNEL_NS} AND source = 'kernel' AND category NOT IN ({kept})"
-    measure = Measure(total(short, "dur_ns"), figures, where=where, rank=rank, window_ns=window)
-    return measure if share >= MANY_KERNELS else None
+    return Measure.of(short, figures, where=where) if share >= MANY_KERNELS else None
 
 
 def split_k(scope: Scope) -> Measure | None:
@@ -143,7 +140,6 @@ def split_k(scope: Scope) -> Measure | None:
     reduce = linear.filter(pl.col("name").str.contains(f"(?i){names.SPLIT_K}"))
     if not reduce.height:
         return None
-    rank, window = worst(reduce)
     figures = {
         "of_gemms_share": total(reduce, "dur_ns") / total(linear, "dur_ns"),
         "count": reduce.height / scope.parts,
@@ -152,7 +148,7 @@ def split_k(scope: Scope) -> Measure | None:
     where = "category = 'linear' AND name LIKE '%splitK%'"
     alike = int(linear["name"].str.contains("(?i)splitk").sum()) == reduce.height
     change = "remove:splitk" if alike and bool(reduce["name"].str.contains("(?i)splitk").all()) else None
-    return Measure(total(reduce, "dur_ns"), figures, where=where, rank=rank, window_ns=window, change=change)
+    return Measure.of(reduce, figures, where=where, change=change)
 
 
 def drafting(scope: Scope) -> Measure | None:
@@ -160,7 +156,6 @@ def drafting(scope: Scope) -> Measure | None:
     drafts = scope.events.filter(pl.col("stage") == "draft")
     if not drafts.height:
         return None
-    rank, window = worst(drafts)
     ns, whole = total(drafts, "dur_ns"), total(scope.events, "dur_ns")
     figures: dict[str, object] = {"even_tokens": whole / max(1.0, whole - ns), "draft_tokens": None}
     if scope.steps is not None:
@@ -169,7 +164,7 @@ def drafting(scope: Scope) -> Measure | None:
         verified = total(decodes, "generation_tokens") - requests
         figures["draft_tokens"] = verified / requests if requests and verified > 0 else None
     # without drafts a step would be shorter by them, but give fewer tokens
-    return Measure(ns, figures, gain_ns=0.0, where="stage = 'draft'", rank=rank, window_ns=window)
+    return Measure.of(drafts, figures, gain_ns=0.0, where="stage = 'draft'")
 
 
 SAME_FACTOR = 0.5
@@ -290,7 +285,6 @@ def unnamed(scope: Scope) -> Measure | None:
     if not missing.height:
         return None
     name, share = most(missing, "name")
-    rank, window = worst(missing)
     figures = {
         "count": missing.height,
         "of_events_share": total(missing, "dur_ns") / max(1.0, total(scope.events, "dur_ns")),
@@ -299,8 +293,7 @@ def unnamed(scope: Scope) -> Measure | None:
         "has_layers": scope.has_layers,
     }
     busy = min(float(union_length(missing, LANE)["busy_ns"].sum()), scope.span_ns)
-    where = "stage IS NULL OR stage = 'other'"
-    return Measure(busy, figures, gain_ns=0.0, where=where, rank=rank, window_ns=window)
+    return Measure.of(missing, figures, ns=busy, gain_ns=0.0, where="stage IS NULL OR stage = 'other'")
 
 
 CORE_FACTS = ("ascend_core", "ascend_op_type", "ascend_aic_mac_ratio", "ascend_aic_mac_time_ns", "ascend_aiv_vec_ratio",
@@ -321,7 +314,8 @@ def ai_cpu(scope: Scope) -> Measure | None:
     if rows is None or "ascend_core" not in rows.columns:
         return None
     rows = rows.filter(pl.col("ascend_core").str.contains(AI_CPU))
-    return _by_name(scope, rows, f"name IN ({_quoted(rows)})") if rows.height else None
+    listed = ", ".join("'" + name.replace("'", "''") + "'" for name in rows["name"].unique().sort().head(20))
+    return _by_name(scope, rows, f"name IN ({listed})") if rows.height else None
 
 
 def format_changes(scope: Scope) -> Measure | None:
@@ -354,10 +348,9 @@ def core_units(scope: Scope) -> Measure | None:
     length = total(rows, "dur_ns")
     if not length:
         return None
-    rank, window = worst(rows)
     shares = {unit: min(1.0, total(rows, unit) / length) for unit in busy}
     figures = {"units": shares, "count": rows.height / scope.parts}
-    return Measure(min(length, scope.span_ns), figures, gain_ns=0.0, rank=rank, window_ns=window)
+    return Measure.of(rows, figures, ns=min(length, scope.span_ns), gain_ns=0.0)
 
 
 def _kernels(scope: Scope) -> pl.DataFrame | None:
@@ -374,11 +367,101 @@ def _kernels(scope: Scope) -> pl.DataFrame | None:
 
 def _by_name(scope: Scope, rows: pl.DataFrame, where: str) -> Measure:
     name, share = most(rows, "name")
-    rank, window = worst(rows)
     figures = {"count": rows.height / scope.parts, "name": name, "by_name_share": share}
-    return Measure(total(rows, "dur_ns"), figures, where=where, rank=rank, window_ns=window)
+    return Measure.of(rows, figures, where=where)
 
 
-def _quoted(rows: pl.DataFrame) -> str:
-    names = rows["name"].unique().sort().head(20)
-    return ", ".join("'" + name.replace("'", "''") + "'" for name in names)
+def below_bound(scope: Scope) -> Measure | None:
+    """Time beyond 80 % of the bound of the stage (or else the operator) with most of it; not what a launch bounds."""
+    rows = scope.bounds.filter(pl.col("bound_by") != "launch")
+    rows = rows.with_columns(gap_ns=(pl.col("time_ns") - pl.col("bound_ns") / TARGET).clip(0))
+    short = pl.col("operator").str.split("::").list.last()
+    known = pl.col("stage").is_not_null() & ~pl.col("stage").is_in(OF_ANYTHING)
+    rows = rows.with_columns(what=pl.when(known).then("stage").otherwise(short), known=known)
+    sums = rows.group_by("what", "known").agg(pl.col("time_ns", "bound_ns", "gap_ns").sum())
+    sums = sums.filter(pl.col("gap_ns") > 0).sort("gap_ns", "what", descending=[True, False])
+    if not sums.height:
+        return None
+    what, is_stage, time_ns, bound_ns, gap_ns = sums.row(0)
+    own = rows.filter(what=what, known=is_stage).sort("gap_ns", "operator", "shapes", descending=[True, False, False])
+    most = own.row(0, named=True)
+    reached = pl.col("bound_ns") / pl.col("time_ns")
+    figures = {
+        "what": what,
+        "operator": most["operator"],
+        "shapes": most["shapes"],
+        "name": most["kernel"],
+        "bound_by": most["bound_by"],
+        "target_share": TARGET,
+        "of_bound_share": bound_ns / time_ns,
+        "compute_ns": time_ns / scope.parts,
+        "count": own["count"].sum() / scope.parts,
+        "following": sums.slice(1, 3).filter(pl.col("gap_ns") >= 0.1 * gap_ns).select("what", reached).rows(),
+    }
+    where = f"stage = '{what}'" if is_stage else f"operator = '{most['operator']}'"
+    change = f"to-bound:{TARGET:g}:{what}"
+    return Measure.of(own, figures, ns=gap_ns, where=where, change=change)
+
+
+def above_bound(scope: Scope) -> Measure | None:
+    """Operators faster than their bound: a fact about the formula, the stated peak, the cache or the clock."""
+    rows = scope.bounds.filter(pl.col("bound_ns") > OVER * pl.col("time_ns"))
+    if not rows.height:
+        return None
+    most = rows.sort("time_ns", "operator", "shapes", descending=[True, False, False]).row(0, named=True)
+    figures = {
+        "operator": most["operator"],
+        "shapes": most["shapes"],
+        "name": most["kernel"],
+        "bound_by": most["bound_by"],
+        "of_bound_share": most["bound_ns"] / most["time_ns"],
+        "cached": bool(rows["fits_cache"].fill_null(value=False).all()),
+        "operators": rows.select("operator", "shapes").n_unique(),
+        "count": rows["count"].sum() / scope.parts,
+    }
+    return Measure.of(rows, figures, ns=total(rows, "time_ns"), gain_ns=0.0, where=f"share_of_bound > {OVER}")
+
+
+SAMPLED_UNITS: Final = {
+    "multiprocessors": r"^SMs? Active|^gpu\.sm_active$",
+    "tensor cores": r"^Tensor Active|^gpu\.tensor_active$",
+    "device memory": r"^DRAM (?:Active|Read Bandwidth|Write Bandwidth)|^gpu\.dram_active$",
+}
+"""Counters in % of each unit; those of reading and writing add up."""
+
+LEAST_SAMPLES: Final = 30
+LEAST_OWN: Final = 0.5
+"""With fewer samples, or samples mostly of other work, a mean says too little."""
+
+
+def sampled_units(scope: Scope) -> Measure | None:
+    """How busy the units of the device are in the stage with the most compute time."""
+    if not scope.trace.has("counters"):
+        return None
+    name, label = pl.col("name"), pl.col("stage").fill_null("other")
+    known = pl.any_horizontal(name.str.contains(pattern) for pattern in SAMPLED_UNITS.values())
+    samples = scope.trace.counters.filter(known & (pl.col("unit") == "%"))
+    work = scope.events.filter(~pl.col("category").is_in([*COMMUNICATION, *COPY])).with_columns(stage=label)
+    times = work.group_by("stage").agg(pl.col("dur_ns").sum()).sort("dur_ns", "stage", descending=[True, False])
+    if samples.is_empty() or times.is_empty() or times["stage"][0] == "other":
+        return None
+    rows = work.filter(pl.col("stage") == times["stage"][0])
+    means = averages(rows, samples, ["stage"])
+    means = means.filter((pl.col("samples") >= LEAST_SAMPLES) & (pl.col("own_share") >= LEAST_OWN))
+    share = (pl.col("mean") * pl.col("known_ns")).sum() / pl.col("known_ns").sum() / 100
+    of_counter = means.group_by("counter").agg(share, pl.col("samples").sum(), pl.col("own_share").min())
+    busy = {
+        unit: min(1.0, total(of, "mean"))
+        for unit, pattern in SAMPLED_UNITS.items()
+        if (of := of_counter.filter(pl.col("counter").str.contains(pattern))).height
+    }
+    if not busy:
+        return None
+    figures = {
+        "stage": times["stage"][0],
+        "units": busy,
+        "samples": of_counter["samples"].max(),
+        "own_share": of_counter["own_share"].min(),
+    }
+    length = min(total(rows, "dur_ns"), scope.span_ns)
+    return Measure.of(rows, figures, ns=length, gain_ns=0.0, where="counter IS NOT NULL")

@@ -125,9 +125,7 @@ def _kinds_of_metadata(events: pl.DataFrame, trace: Trace) -> pl.DataFrame | Non
     other = rows["kind"] != names.collective_kinds(rows["name"])
     if not other.any():
         return None
-    rows = (
-        rows.with_columns(_other=other).unique(key, keep="first", maintain_order=True).filter("_other").drop("_other")
-    )
+    rows = rows.with_columns(_other=other).unique(key, keep="first", maintain_order=True).filter("_other")
     return events.join(rows, on=key, nulls_equal=True).select("event", "kind") if rows.height else None
 
 

@@ -166,10 +166,7 @@ class _Event(NamedTuple):
 
 
 def with_modules(attributed: pl.DataFrame, modules: pl.DataFrame | None) -> pl.DataFrame:
-    """Add ``evidence``, and replace layers and stages from names and place by those from modules.
-
-    ``modules`` are those of :func:`~llmprof.analyze.modules.modules_of`.
-    """
+    """Add ``evidence``, and the layers and stages that modules say in place of those from names and place."""
     alone = pl.col("category").is_in(_SAID_BY_CATEGORY) & (pl.col("stage") != "draft")
     by_category = pl.when(alone).then("category_by").otherwise(pl.lit("position", dtype=EVIDENCE))
     unknown = pl.col("stage").is_null() | (pl.col("reason").is_not_null() & (pl.col("stage") == "other"))

@@ -456,9 +456,8 @@ def _with_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Da
         pl.col(key).first(),
         pl.col("convolutions").sum(),
         pl.col("samples", "caches").any(),
-        layers=pl.col("attends").sum(),
+        layers=pl.col("attends").sum().cast(pl.Int64),
     )
-    passes = passes.with_columns(pl.col("layers").cast(pl.Int64))
     steps = passes.group_by(key, maintain_order=True).agg(
         "group", "layers", "samples", "caches", pl.col("convolutions").sum()
     )
@@ -470,9 +469,8 @@ def _with_reasons(stretches: pl.DataFrame, engine: pl.DataFrame | None) -> pl.Da
         images=(pl.col("convolutions") > _MOST_CONVOLUTIONS) & ~by_engine, whole=pl.col("step") >= 0
     )
 
-    def judge(
-        layers: list[int], samples: list[bool], caches: list[bool], images: bool, whole: bool
-    ) -> list[str | None]:
+    def judge(layers: list[int], samples: list[bool], caches: list[bool], *known: bool) -> list[str | None]:
+        images, whole = known
         if images:
             return ["convolutions: an image model"] * len(layers)
         # events launched before the recording began are the end of one pass or of several

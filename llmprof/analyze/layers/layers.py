@@ -160,8 +160,6 @@ def _host_spans(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
 
 Measure = Literal["dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns"]
 
-MEASURES: tuple[Measure, ...] = ("dur_ns", "busy_ns", "exposed_communication_ns", "host_dur_ns")
-"""Measures by which layers can be compared."""
 
 LEAST_SHARE = 0.1
 """An outlier differs from the typical layer by more than this share of it, however similar the others are."""

@@ -5,4 +5,4 @@ from .nvtx import nvtx_gpu_proj_sum as nvtx_gpu_proj_sum
 from .summaries import osrt_sum as osrt_sum, openacc_sum as openacc_sum, openmp_sum as openmp_sum
 from .summaries import mpi_event_sum as mpi_event_sum, cuda_kern_exec_sum as cuda_kern_exec_sum
 from .nvtx import nvtx_pushpop_trace as nvtx_pushpop_trace, nvtx_kernels as nvtx_kernels
-from .recipes import cuda_gpu_kern_pace as cuda_gpu_kern_pace, gpu_time_util_map as gpu_time_util_map
+from .summaries import cuda_gpu_kern_pace as cuda_gpu_kern_pace, gpu_time_util_map as gpu_time_util_map

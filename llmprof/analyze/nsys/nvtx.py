@@ -12,7 +12,7 @@ from llmprof.analyze.intervals import union_length
 from llmprof.analyze.nesting import column, inside
 from llmprof.analyze.nsys.summaries import statistics, summary
 from llmprof.arguments import Columns, refuse_unknown
-from llmprof.errors import AnalysisError, NotCapturedError
+from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
 
 OVERHEAD = "overhead"
@@ -86,14 +86,7 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
 
         By event: the row ``event`` of :func:`~llmprof.analyze.activity`, ``rank, start_ns, dur_ns, name, source``, and
         of its innermost range ``range, range_name, domain, depth``, null where it was launched outside of all.
-
-    Raises
-    ------
-    AnalysisError
-        ``per`` is neither of the two.
     """
-    if per not in ("range", "event"):
-        raise AnalysisError(f"per={per!r} is not known", expected="'range' or 'event'")
     # a range of a lower row contains one of a higher row, never the other way round
     ranges = host_ranges(trace).filter(pl.col("end_thread").is_null())
     ranges = _nested(ranges.sort("dur_ns", "range", descending=[True, False]).with_row_index("row"))
@@ -104,7 +97,11 @@ def nvtx_kernels(trace: Trace, *, per: Literal["range", "event"] = "range") -> p
         pairs = pairs.unique(maintain_order=True)
     innermost = pairs.group_by("call").agg(pl.col("row").max())
     if per == "event":
-        return _by_event(trace, events, ranges, innermost)
+        names = ranges.select("row", "range", "domain", "depth", range_name="name")
+        rows = events.select("event", "call").join(innermost.join(names, on="row"), on="call")
+        every = activity(trace).select("event", "rank", *_SPAN, "name", "source")
+        every = every.join(rows, on="event", how="left", maintain_order="left")
+        return every.select("event", "rank", *_SPAN, "name", "source", "range", "range_name", "domain", "depth")
     on_host = ranges.rename({"start_ns": "host_start_ns", "dur_ns": "host_dur_ns"})
     whole = on_host.join(_projected(pairs, innermost, events), on="row")
     children = whole.group_by(range="parent").agg(children=pl.len())
@@ -166,17 +163,6 @@ def _projected(pairs: pl.DataFrame, innermost: pl.DataFrame, events: pl.DataFram
     )
 
 
-def _by_event(trace: Trace, events: pl.DataFrame, ranges: pl.DataFrame, innermost: pl.DataFrame) -> pl.DataFrame:
-    names = ranges.select("row", "range", "domain", "depth", range_name="name")
-    rows = events.select("event", "call").join(innermost.join(names, on="row"), on="call")
-    return (
-        activity(trace)
-        .select("event", "rank", *_SPAN, "name", "source")
-        .join(rows, on="event", how="left", maintain_order="left")
-        .select("event", "rank", *_SPAN, "name", "source", "range", "range_name", "domain", "depth")
-    )
-
-
 def _labelled(trace: Trace, style: str = "") -> pl.DataFrame:
     ranges = host_ranges(trace).with_columns(name=LABEL)
     return ranges.filter(style=style) if style else ranges
@@ -235,7 +221,7 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
     ranges = nvtx_kernels(trace).with_columns(name=LABEL)
     refuse_unknown(by, ranges.columns, "by")
     keys = [*(column for column in by if column not in ("name", "style")), "name", "style"]
-    projected = pl.col("dur_ns")
+    projected, order = pl.col("dur_ns"), [*keys[:-2], "total_projected_ns", "name", "style"]
     return (
         ranges.group_by(keys)
         .agg(
@@ -248,13 +234,7 @@ def nvtx_gpu_proj_sum(trace: Trace, *, by: Columns = ()) -> pl.DataFrame:
             pl.col("depth").mean().alias("mean_depth"),
             pl.col("children").mean().alias("mean_children"),
         )
-        .sort(
-            *keys[:-2],
-            "total_projected_ns",
-            "name",
-            "style",
-            descending=[False] * len(keys[:-2]) + [True, False, False],
-        )
+        .sort(order, descending=[column == "total_projected_ns" for column in order])
     )
 
 

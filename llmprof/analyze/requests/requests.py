@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, Protocol
 
 import polars as pl
@@ -73,8 +75,6 @@ AnyRun = Annotated[
 
 def run_of(run: AnyRun) -> Run:
     """The run, or what stands for it: the trace with its requests joined."""
-    from llmprof.analyze.requests.outside import with_requests
-
     return with_requests(*run) if isinstance(run, tuple) else run
 
 
@@ -149,8 +149,6 @@ def requests(
     >>> found = analyze.requests(run)  # doctest: +SKIP
     >>> analyze.requests((trace, llmprof.read_requests("spans.jsonl")), per="span")  # doctest: +SKIP
     """
-    from llmprof.analyze.requests.spans import request_spans
-
     whole = run_of(run)
     if per == "step":
         return request_steps(whole, phase=phase)
@@ -440,6 +438,40 @@ def _behind(joined: pl.DataFrame, members: pl.DataFrame) -> pl.Series:
     return pl.Series("behind", lists, dtype=pl.List(pl.Int64))
 
 
+OTHERS_SHARE: Final = 0.1
+"""A prefill counts as one with others if at least this share of the step's tokens is of other requests."""
+
+
+def request_spans(run: Run, *, phase: str = "profiled") -> pl.DataFrame:
+    """Consecutive spans of each request, from its arrival to its last step."""
+    joined = request_parts(run, phase)
+    steps = request_steps(run, phase=phase).join(joined.select("request", "id"), on="request").sort("request", "step")
+    shared = pl.col("tokens") < (1 - OTHERS_SHARE) * (pl.col("context_tokens") + pl.col("generation_tokens"))
+    prefill = pl.when(shared).then(pl.lit("prefill with others")).otherwise(pl.lit("prefill"))
+    beside = pl.when(pl.col("context_tokens") > 0).then(pl.lit("decode beside prefill")).otherwise(pl.lit("decode"))
+    before = pl.col("end_ns").shift(1).over("request")
+    missed = pl.col("step") > pl.col("step").shift(1).over("request") + 1
+    columns = ("request", "id", "part", "start_ns", "dur_ns", "step", "tokens", "context_tokens", "generation_tokens")
+    carried = steps.with_columns(
+        part=pl.when(pl.col("part") == "prefill").then(prefill).otherwise(beside),
+        dur_ns=pl.col("end_ns") - pl.col("start_ns"),
+        step=pl.col("trace_step"),
+    ).select(*columns, "preempted")
+    left_out = (
+        steps.with_columns(before=before, missed=missed)
+        .filter(pl.col("missed") & (pl.col("start_ns") > pl.col("before")))
+        .select(
+            "request", "id", part=pl.lit("left out"), start_ns="before", dur_ns=pl.col("start_ns") - pl.col("before")
+        )
+    )
+    begun = pl.min_horizontal("start_ns", "first_step_ns")
+    waiting = joined.select(
+        "request", "id", part=pl.lit("waiting"), start_ns=begun, dur_ns=pl.col("first_step_ns") - begun
+    ).filter(pl.col("dur_ns") > 0)
+    every = pl.concat([waiting, carried, left_out], how="diagonal").sort("request", "start_ns", maintain_order=True)
+    return every.select(*columns, "preempted")
+
+
 def slowest(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any]:
     """Parts of slow first tokens: the main finding of :func:`requests`.
 
@@ -489,3 +521,155 @@ def slowest(frame: pl.DataFrame, *, quantile: float = 0.99) -> dict[str, Any]:
 def _mean(frame: pl.DataFrame, name: str) -> float:
     value = frame[name].mean()
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+# Requests of a server that llmprof did not start, joined to the steps of its trace by their times.
+
+_NOTES: Final = {
+    "phase": pl.String,
+    **dict.fromkeys(("step", "start_epoch_ns", "end_epoch_ns"), pl.Int64),
+    "engine_id": pl.String,
+    **dict.fromkeys(("tokens", "computed"), pl.Int64),
+    "preempted": pl.Boolean,
+    "trace_step": pl.Int64,
+}
+_NEEDED: Final = ("id", "start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns", "prompt_tokens", "output_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRequests:
+    """A trace and the requests that were served during it, with the steps of each inferred from times."""
+
+    trace: Trace
+    requests: pl.DataFrame
+    engine_steps: pl.DataFrame
+    left_out: int
+    apart_ns: int
+
+
+def with_requests(trace: Trace, requests: pl.DataFrame) -> TracedRequests:
+    """Join requests of a server that llmprof did not start with its trace, by times."""
+    # The prefill of a request is in the steps with prefill that begin after it left the queue and end before its first
+    # token; its other tokens are in the following steps with decode, as in vLLM. The prompt tokens of a step are
+    # divided among its requests in the order of arrival, which is a model.
+    if missing := [name for name in _NEEDED if name not in requests.columns]:
+        raise AnalysisError(f"the requests have no column {missing[0]!r}", expected=f"{', '.join(_NEEDED)}")
+    epoch = epoch_of(trace)
+    steps = _steps(trace)
+    complete = requests.drop_nulls(["start_epoch_ns", "queue_ns", "ttft_ns", "e2e_ns"])
+    timed = complete.with_columns(
+        queued=pl.col("start_epoch_ns") + pl.col("queue_ns") - epoch,
+        first=pl.col("start_epoch_ns") + pl.col("ttft_ns") - epoch,
+        last=pl.col("start_epoch_ns") + pl.col("e2e_ns") - epoch,
+    ).sort("start_epoch_ns")
+    late = _apart(timed, steps)
+    if late is None:
+        raise NotCapturedError(
+            "none of the requests was served while the trace was recorded",
+            hint="pass the spans and the trace of one run on one machine",
+        )
+    if abs(late) > MOST_APART_NS:
+        raise AnalysisError(
+            f"the clocks of requests and trace disagree by at least {format_ns(abs(late))}",
+            expected=f"at most {format_ns(MOST_APART_NS)}",
+            hint="they are of different machines or runs: nothing was joined",
+            apart_ns=abs(late),
+        )
+    notes = pl.DataFrame(_noted(timed, steps, epoch), schema=_NOTES, orient="row").sort("step", maintain_order=True)
+    joined = timed.filter(pl.col("id").is_in(notes["engine_id"].unique().implode())).drop("queued", "first", "last")
+    return TracedRequests(trace, joined, notes, requests.height - joined.height, abs(late))
+
+
+def _steps(trace: Trace) -> pl.DataFrame:
+    """Steps of the first rank: start on the host, end on the device, and tokens."""
+    ranks = [rank for rank in trace.ranks if rank >= 0]
+    frame = steps_of(trace).filter(pl.col("rank") == min(ranks)) if ranks else pl.DataFrame()
+    if frame.is_empty() or frame["context_tokens"].null_count() == frame.height:
+        raise NotCapturedError(
+            "the trace has no steps with known tokens", hint="vLLM's torch profiler and NVTX ranges name them"
+        )
+    begin = pl.coalesce("host_start_ns", "start_ns")
+    end = pl.coalesce(pl.col("start_ns") + pl.col("dur_ns"), pl.col("host_start_ns") + pl.col("host_dur_ns"))
+    return (
+        frame.filter(pl.col("phase") != "empty")
+        .select("step", "context_tokens", "generation_tokens", begin=begin, end=end)
+        .drop_nulls()
+        .sort("begin")
+    )
+
+
+def _apart(timed: pl.DataFrame, steps: pl.DataFrame) -> int | None:
+    """Delay of the requests' clock that fits the most requests, the nearest to 0; None if none was served."""
+    prefills = steps.filter(pl.col("context_tokens") > 0)
+    pairs = timed.select("queued", "first").gather_every(max(1, timed.height // _MOST_ASKED)).rows()
+    edges: list[tuple[int, int]] = []
+    for queued, first in pairs:
+        spans = prefills.select(low=queued - pl.col("begin"), high=first - pl.col("end"))
+        spans = spans.filter(
+            (pl.col("low") <= pl.col("high")) & (pl.col("high") > -_FAR_NS) & (pl.col("low") < _FAR_NS)
+        )
+        for low, high in _merged(sorted(spans.rows())):
+            edges += [(low, 1), (high + 1, -1)]
+    if not edges:
+        return None
+    edges.sort()
+    fitting, counted = 0, []
+    for (shift, change), (after, _) in pairwise(edges):
+        fitting += change
+        if after > shift:
+            counted.append((fitting, shift, after - 1))
+    enough = _AGREE * max(count for count, *_ in counted)
+    return min((min(max(0, low), high) for count, low, high in counted if count >= enough), key=abs)
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    out: list[tuple[int, int]] = []
+    for low, high in spans:
+        if out and low <= out[-1][1] + 1:
+            out[-1] = out[-1][0], max(out[-1][1], high)
+        else:
+            out.append((low, high))
+    return out
+
+
+def _noted(timed: pl.DataFrame, steps: pl.DataFrame, epoch: int) -> list[tuple[Any, ...]]:
+    """Scheduler notes that are reconstructed from the times of the requests."""
+    rows = steps.rows(named=True)
+    room = [row["context_tokens"] for row in rows]
+    notes: list[tuple[Any, ...]] = []
+    for request in timed.sort("first").iter_rows(named=True):
+        begin, until, last = request["queued"] - MOST_APART_NS, request["first"] + MOST_APART_NS, request["last"]
+        own = [
+            k for k, row in enumerate(rows) if row["begin"] >= begin and row["end"] <= until and row["context_tokens"]
+        ]
+        if not own:
+            continue
+        left, taken = request["prompt_tokens"] or 1, {}
+        for k in reversed(own):
+            if (part := min(left, room[k])) > 0:
+                taken[k] = part
+                room[k] -= part
+                left -= part
+        after = [k for k in range(own[-1] + 1, len(rows)) if rows[k]["end"] <= last + MOST_APART_NS]
+        more = [k for k in after if rows[k]["generation_tokens"]][: max(0, (request["output_tokens"] or 1) - 1)]
+        done, carried = 0, []
+        for k in sorted(taken or {own[-1]: 1}):
+            part = taken.get(k, 1)
+            carried.append((k, part, done))
+            done += part
+        prompt = request["prompt_tokens"] or 1
+        carried += [(k, 1, prompt + n) for n, k in enumerate(more)]
+        for k, tokens, done in carried:
+            span = rows[k]["begin"] + epoch, rows[k]["end"] + epoch
+            notes.append(("profiled", k, *span, request["id"], tokens, done, False, rows[k]["step"]))
+    return notes
+
+
+_FAR_NS: Final = 10_000_000_000
+"""If clocks differ by more than this (ns), the files are treated as different runs."""
+
+_MOST_ASKED: Final = 200
+"""Number of requests that are used to compare the clocks."""
+
+_AGREE: Final = 0.95
+"""Least share of the requests that a difference of the clocks must fit."""

@@ -10,8 +10,7 @@ import traitlets
 
 from llmprof.analyze.ncu.hardware import speed_of_light
 from llmprof.analyze.ncu.launches import ncu_join
-from llmprof.analyze.requests.requests import AnyRun, run_of
-from llmprof.analyze.requests.spans import request_spans
+from llmprof.analyze.requests.requests import AnyRun, request_spans, run_of
 from llmprof.charts.flame import speedscope_text
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Record, Window

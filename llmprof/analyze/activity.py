@@ -87,15 +87,7 @@ EAGER: Final = "eager step"
 
 _LINEAR_ROLES = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj", "lm_head")
 _BESIDE_A_GEMM = (
-    "fill",
-    "copy",
-    "quantize",
-    "collective",
-    "elementwise",
-    "norm",
-    "moe_routing",
-    "sampling",
-    "embedding",
+    *("fill", "copy", "quantize", "collective", "elementwise", "norm", "moe_routing", "sampling", "embedding"),
 )
 """Categories that a kernel keeps in a linear module: it prepares or finishes the GEMM."""
 

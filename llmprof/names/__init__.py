@@ -28,23 +28,8 @@ from llmprof.names.readable import readable as readable
 from llmprof.names.readable import without_common_start as without_common_start
 
 CATEGORIES = (
-    "attention",
-    "scan",
-    "linear",
-    "norm",
-    "rope",
-    "kv_cache_write",
-    "activation",
-    "moe_routing",
-    "moe_experts",
-    "embedding",
-    "sampling",
-    "quantize",
-    "collective",
-    "elementwise",
-    "copy",
-    "fill",
-    "other",
+    *("attention", "scan", "linear", "norm", "rope", "kv_cache_write", "activation", "moe_routing", "moe_experts"),
+    *("embedding", "sampling", "quantize", "collective", "elementwise", "copy", "fill", "other"),
 )
 
 _COLLECTIVE = (

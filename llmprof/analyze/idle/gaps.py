@@ -353,14 +353,6 @@ def stream_gaps_of(events: pl.DataFrame, *, min_ns: int = 0) -> pl.DataFrame:
     rows = gaps(on_streams, ["rank", "device", "stream"], **following).filter(pl.col("dur_ns") >= min_ns)
     rows = length_within(rows, events, ["rank", "device"], name="busy_elsewhere_ns")
     return rows.select(
-        "rank",
-        "device",
-        "stream",
-        "step",
-        "start_ns",
-        "dur_ns",
-        "next_event",
-        "next_name",
-        "busy_elsewhere_ns",
+        *("rank", "device", "stream", "step", "start_ns", "dur_ns", "next_event", "next_name", "busy_elsewhere_ns"),
         share_busy_elsewhere=pl.col("busy_elsewhere_ns") / pl.col("dur_ns"),
     )

@@ -15,14 +15,7 @@ from llmprof.names import operators
 _PLAIN: Final = ("elementwise", "other", "copy", "fill")
 """Categories of events whose stage follows from what is around them."""
 _OF_EXPERTS: Final = (
-    "router",
-    "expert_dispatch",
-    "experts",
-    "activation",
-    "combine",
-    "gate_up_proj",
-    "down_proj",
-    "shared_experts",
+    *("router", "expert_dispatch", "experts", "activation", "combine", "gate_up_proj", "down_proj", "shared_experts"),
 )
 _OF_ATTENTION: Final = ("rope", "kv_cache_write", "attention", "norm")
 _PROJECTION: Final = {"o_proj": "o_proj", "up": "gate_up_proj", "down": "down_proj"}
@@ -96,15 +89,7 @@ class _Event(NamedTuple):
         category, role, block, plain = self.category, self.role, self.block, self.category in _PLAIN
         linear = category == "linear" or (self.generic and (plain or category == "quantize"))
         if role in (
-            "norm",
-            "rope",
-            "in_proj",
-            "qkv_proj",
-            "o_proj",
-            "gate_up_proj",
-            "down_proj",
-            "router",
-            "activation",
+            *("norm", "rope", "in_proj", "qkv_proj", "o_proj", "gate_up_proj", "down_proj", "router", "activation"),
         ):
             return role
         if role == "attention":

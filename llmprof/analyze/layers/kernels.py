@@ -16,16 +16,8 @@ _IN_LAYER: Final = (
     "lora",
 )  # fmt: skip
 _OUTSIDE: Final = (
-    "prepare_inputs",
-    "embedding",
-    "final_norm",
-    "lm_head",
-    "sampling",
-    "draft",
-    "encoder",
-    "kv_transfer",
-    "copy",
-    "other",
+    *("prepare_inputs", "embedding", "final_norm", "lm_head", "sampling", "draft", "encoder", "kv_transfer"),
+    *("copy", "other"),
 )
 
 IN_LAYER: Final = frozenset(_IN_LAYER)

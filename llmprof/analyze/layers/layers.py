@@ -225,18 +225,8 @@ def layer_gaps(trace: Trace, *, stage: str | None = None, measure: Measure = "du
         off.median().over(group) * MAD_TO_SIGMA * MAX_DEVIATIONS, pl.col("typical_ns") * LEAST_SHARE
     )
     return rows.select(
-        "rank",
-        "step",
-        "phase",
-        "layer",
-        "kind",
-        "start_ns",
-        "end_ns",
-        "dur_ns",
-        "busy_ns",
-        "host_dur_ns",
-        "communication_ns",
-        "exposed_communication_ns",
+        *("rank", "step", "phase", "layer", "kind", "start_ns", "end_ns", "dur_ns", "busy_ns", "host_dur_ns"),
+        *("communication_ns", "exposed_communication_ns"),
         pl.when(value.is_not_null()).then("typical_ns").alias("typical_ns"),
         "gap_ns",
         outlier=off > limit,

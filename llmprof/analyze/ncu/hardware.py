@@ -255,27 +255,10 @@ def speed_of_light(metrics: Metrics, *, device: str | hardware.Device | None = N
         pl.concat(placed or [_placed(frame, _named(None))])
         .sort("kernel_id")
         .select(
-            "kernel_id",
-            "kernel_name",
-            "duration_ns",
-            "flops",
-            "dtype",
-            "flop_per_s",
-            "dram_read_bytes",
-            "dram_write_bytes",
-            "dram_bytes",
-            "bytes_per_s",
-            "traffic_bytes",
-            "arithmetic_intensity",
-            "roof_flop_per_s",
-            "roof_share",
-            "compute_pct",
-            "memory_pct",
-            "memory_level",
-            "bound",
-            "stall",
-            "stall_share",
-            "flops_source",
+            *("kernel_id", "kernel_name", "duration_ns", "flops", "dtype", "flop_per_s", "dram_read_bytes"),
+            *("dram_write_bytes", "dram_bytes", "bytes_per_s", "traffic_bytes", "arithmetic_intensity"),
+            *("roof_flop_per_s", "roof_share", "compute_pct", "memory_pct", "memory_level", "bound", "stall"),
+            *("stall_share", "flops_source"),
         )
     )
 

@@ -89,15 +89,7 @@ def ncu_join(trace: Trace, metrics: Metrics) -> pl.DataFrame:
     matched = launches.join(pl.concat(matches), on="kernel_id", how="left", maintain_order="left")
     of_kernel = timeline.select("event", "rank", "name", "start_ns", "dur_ns")
     return matched.join(of_kernel, on="event", how="left", maintain_order="left").select(
-        "kernel_id",
-        "kernel_name",
-        "grid",
-        "block",
-        "event",
-        "rank",
-        "name",
-        "start_ns",
-        "dur_ns",
+        *("kernel_id", "kernel_name", "grid", "block", "event", "rank", "name", "start_ns", "dur_ns"),
         profiled_ns="duration_ns",
         ratio=pl.when(pl.col("dur_ns") > 0).then(pl.col("duration_ns") / pl.col("dur_ns")),
         agrees="agrees",

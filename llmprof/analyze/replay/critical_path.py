@@ -28,17 +28,8 @@ from llmprof.errors import LlmprofError, listed
 from llmprof.trace import Trace
 
 PARTS: Final = (
-    "compute",
-    "copy",
-    "transfer",
-    "device gap",
-    "stream wait",
-    "launch",
-    "host call",
-    "host",
-    "synchronise",
-    "scheduler",
-    "unexplained",
+    *("compute", "copy", "transfer", "device gap", "stream wait", "launch", "host call", "host", "synchronise"),
+    *("scheduler", "unexplained"),
 )
 """Parts of a critical path; :func:`critical_path` explains each."""
 

@@ -17,19 +17,8 @@ from llmprof.errors import AnalysisError, listed
 from llmprof.trace import Trace
 
 COLUMNS = [
-    "rank",
-    "step",
-    "phase",
-    "start_ns",
-    "dur_ns",
-    "host_start_ns",
-    "host_dur_ns",
-    "context_requests",
-    "context_tokens",
-    "generation_requests",
-    "generation_tokens",
-    "source",
-    "name",
+    *("rank", "step", "phase", "start_ns", "dur_ns", "host_start_ns", "host_dur_ns", "context_requests"),
+    *("context_tokens", "generation_requests", "generation_tokens", "source", "name"),
 ]
 
 

@@ -496,15 +496,7 @@ class _Export(Export):
         )  # fmt: skip
         sets = self._read(
             MEMSET,
-            "start",
-            "end",
-            "deviceId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "bytes",
-            "memKind",
-            "graphNodeId",
+            *("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "memKind", "graphNodeId"),
         )
         if copies is None and sets is None:
             return None

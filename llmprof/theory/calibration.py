@@ -12,7 +12,8 @@ decode, elementwise, collective)::
 The fixed cost is the time to start and end the kernels, and under CUDA graphs the gap between them. The p-norm gives
 the soft corner that measured rooflines have. Activations of elementwise operators pass through caches, so all their
 bytes count, at a separate efficiency. ``tiles`` is the number of requests times the heads of keys and values in decode
-attention; each tile has a cost. The time of a step is then::
+attention; each tile has a cost. The kernel that updates Mamba states while decoding takes as long for each element in
+16 bits as in 32, so such a scan takes at least its elements times a cost. The time of a step is then::
 
     device = sum over operators + gap x kernels + step_fixed
     decode = max(device, host_step + host_batch x (1 - 1 / requests) + host_request x requests^host_power)
@@ -67,6 +68,7 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
     "prefill_attention_flops": (0.5, 0.3),
     "elementwise_fixed_us": (2.2, 0.3),
     "elementwise_memory": (0.7, 0.3),
+    "state_update_ps": (2.77, 0.1),
     "collective_fixed_us": (4.5, 0.3),
     "collective_link": (0.5, 0.5),
     "sampling_memory": (0.7, 0.5),
@@ -207,7 +209,8 @@ class Calibration:
         if group == "elementwise":
             moved += operator.kv_read_bytes  # states; keys and values belong to attention
             kernels = operator.kernels * v["elementwise_fixed_us"] * 1e-6
-            return kernels + moved / bandwidth / v["elementwise_memory"]
+            updated = operator.updates * v["state_update_ps"] * 1e-12
+            return kernels + max(moved / bandwidth / v["elementwise_memory"], updated)
         crossing = machine.crossing(operator) / bandwidth
         if group == "attention":
             group = "prefill_attention" if prefill and operator.component == "attention" else "decode_attention"

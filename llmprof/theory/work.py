@@ -46,7 +46,7 @@ class Operator:
 
     ``kernels`` is how many vLLM usually launches for it; ``tiles`` is the least number of blocks of an attention.
     If ``fusable``, engines fuse it with its neighbours, and its activations never reach the memory. Bytes of ``kv``
-    are those of recurrent states, too.
+    are those of recurrent states, too; ``updates`` is the number of a Mamba state's elements that decoding updates.
     """
 
     component: str
@@ -62,6 +62,7 @@ class Operator:
     message_bytes: float = 0.0
     kernels: int = 1
     tiles: float = 0.0
+    updates: float = 0.0
     fusable: bool = False
 
     @property
@@ -212,6 +213,7 @@ class _Step:
         plan, act, t = self.plan, self.act, self.tokens
         inner, channels = r.inner / plan.tp, r.channels / plan.tp
         begun = sum(part.count for part in self.batch if part.context > part.query)
+        decoding = sum(part.count for part in self.batch if part.phase == "decode")
         count = _IN_PROJECTIONS.get(r.kind, 1)
         yield replace(self._linear("in_proj", self.shape.hidden, r.projected / plan.tp), kernels=count)
         if r.taps > 1:
@@ -238,6 +240,7 @@ class _Step:
                 kv_read_bytes=begun * state,
                 kv_write_bytes=self.requests * state,
                 tiles=self.requests * r.heads / plan.tp,
+                updates=decoding * r.state / plan.tp if r.kind.startswith("mamba") else 0.0,
             )
             yield self._moving("gate_norm", 2 * t * inner * act, t * inner * act)
         yield self._linear("out_proj", inner, self.shape.hidden)

@@ -172,3 +172,12 @@ def test_two_feed_forward_blocks_in_a_row_are_two_layers() -> None:
     blocks = [*scans(*CHUNKS), *MLP, *MOE, *attends(ATTENTION), *MOE, *MLP, *scans(*CHUNKS)]
     found = kinds_of([*forward(0)[:2], *blocks, *forward(0)[2:]])
     assert list(found.values()) == ["Mamba-2", "MLP", "MoE", "attention", "MoE", "MLP", "Mamba-2"]
+
+
+@pytest.mark.parametrize("sizes", [(10, 30), (30, 10)])
+def test_of_two_products_between_attention_and_scan_the_larger_goes_into_the_scan(sizes: tuple[int, int]) -> None:
+    beside = [*attends(ATTENTION)[:-1], *[(GEMM, size) for size in sizes], *UPDATE, SILU, GEMM, *MLP]
+    run = kernels([*forward(0)[:2], *beside * 4, *forward(0)[2:]])
+    trace = Trace({"kernels": run, "markers": labels([("execute_new_0_cached_4", -50, 9_000)], on_device=True)})
+    found = layers(trace, per="stage").filter(pl.col("stage").is_in(["o_proj", "in_proj"]))
+    assert set(found.select("stage", "busy_ns").rows()) == {("o_proj", 10), ("in_proj", 30)}

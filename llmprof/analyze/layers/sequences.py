@@ -141,7 +141,7 @@ def label(
         confidence=pl.Series(rows["confidence"]).fill_nan(None),
         reason=_text(_NAMES, rows["reason"]).cast(REASONS),
     )
-    return _beside(labelled)
+    return _by_size(_beside(labelled))
 
 
 def _text(names_: Sequence[str], numbers: np.ndarray) -> pl.Series:
@@ -586,3 +586,29 @@ def _beside(events: pl.DataFrame) -> pl.DataFrame:
         stage=pl.coalesce("_stage", "stage"),
         confidence=pl.coalesce("_sure", "confidence"),
     ).drop("_layer", "_stage", "_sure", "_eager", strict=False)
+
+
+def _by_size(events: pl.DataFrame) -> pl.DataFrame:
+    """Exchange the output projection of attention and the input projection of a scan beside it, if sizes say so.
+
+    Compilers put either first. What goes into a scan is larger than what comes from the attention in every such model.
+    """
+    pair = ["o_proj", "in_proj"]
+    both = pl.col("stage").is_in(pair) & (pl.col("source") == "kernel") & pl.col("layer").is_not_null()
+    found = events.filter(both)
+    if found["stage"].n_unique() < len(pair):
+        return events
+    key = ["rank", "step", "layer"]
+    sizes = found.group_by(key).agg(
+        *(pl.col("dur_ns").filter(pl.col("stage") == stage).sum().alias(stage) for stage in pair)
+    )
+    sizes = sizes.filter((pl.col("o_proj") > 0) & (pl.col("in_proj") > 0))
+    per_step = sizes.with_columns(pl.col(pair).sum().over("rank", "step"))
+    exchanged = per_step.filter(pl.col("o_proj") > pl.col("in_proj")).select(key, exchanged=True)
+    if not exchanged.height:
+        return events
+    other = pl.col("stage").replace(dict(zip(pair, reversed(pair), strict=True)))
+    events = events.join(exchanged, on=key, how="left", maintain_order="left", nulls_equal=True)
+    return events.with_columns(stage=pl.when(pl.col("exchanged") & both).then(other).otherwise("stage")).drop(
+        "exchanged"
+    )

@@ -9,7 +9,8 @@ from _process import ROOT, Measured, alternate, run
 from _table import ratio, seconds, table
 
 READ = ("torch_tp4_eager_nccl", "torch_tp4_cudagraph", "torch_tp1_moe_eager", "nsys_tp2_cudagraph")
-ANALYSES = ("steps", "overlap", "launch_delay", "attribute", "layers", "collectives", "idle", "findings")
+ANALYSES = ("steps", "overlap", "launch_delay", "attribute", "layers", "collectives", "idle", "findings", "operators",
+            "attribute>operators", "operators>operators")  # fmt: skip
 
 
 def measure(other: Path, source: str, kernels: int, rounds: int) -> dict[str, Measured]:

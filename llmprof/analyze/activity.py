@@ -10,13 +10,14 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+import numpy as np
 import polars as pl
 
 from llmprof import names
 from llmprof.analyze.catalog import Analysis, per_trace
-from llmprof.analyze.groups import distinct_keys
+from llmprof.analyze.groups import is_sorted, last_with
 from llmprof.analyze.modules import modules_of
-from llmprof.analyze.nesting import innermost, outermost_ops
+from llmprof.analyze.nesting import holding, innermost, outermost_ops
 from llmprof.errors import NotCapturedError
 from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.trace import Trace
@@ -184,6 +185,16 @@ def coded_names(trace: Trace) -> pl.Series:
     return device_events(trace)["name"].cast(pl.Categorical)
 
 
+def coded_operators(trace: Trace) -> pl.Series:
+    """Names in the table of operators as numbers (Categorical)."""
+    return _coded_operators(trace).to_series()
+
+
+@per_trace
+def _coded_operators(trace: Trace) -> pl.DataFrame:
+    return trace.table("ops").select(pl.col("name").cast(pl.Categorical))
+
+
 def _of(trace: Trace, table: str) -> pl.DataFrame:
     """Rows of kernels or copies. The category of a copy follows from its kind; that of a kernel is added later."""
     frame = trace.table(table)
@@ -210,7 +221,7 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     events = events.with_columns(
         coded=coded,
         named=pl.when(~is_copy).then(named),
-        of_operator=pl.coalesce("captured", operator_categories(events, trace)),
+        of_operator=pl.coalesce("captured", operator_categories(events, trace, shared=True)),
         copied="category",
     )
     by_operator = names.decides(pl.col("of_operator"), pl.col("named")) & ~is_copy
@@ -250,61 +261,82 @@ def _categorised(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     return events.with_columns(pl.col("category").cast(pl.String))
 
 
-def operator_categories(events: pl.DataFrame, trace: Trace) -> pl.Series:
-    """Category of each event, from the operator that launched it."""
-    calls = _operator_calls(trace)
+def called(trace: Trace) -> pl.DataFrame:
+    """Operators that were called, without what else a profiler writes among them."""
+    ops = trace.table("ops")
+    own = ops["kind"] == "op"
+    return ops if own.all() else ops.filter(own)
+
+
+@per_trace
+def launched_by(trace: Trace) -> pl.DataFrame:
+    """For each of :func:`device_events` the row of its operator in :func:`called`: see :func:`operator_rows`."""
+    return operator_rows(device_events(trace), called(trace))
+
+
+_MATCH: Final = pl.Enum(["id", "time"])
+
+
+def operator_rows(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
+    """For each device event the ``row`` of its operator in ``ops``, and ``match``: by ``id``, by ``time``, or null."""
+    if is_sorted(ops, ["rank", "start_ns"]):
+        row = last_with(events, ops, "op_id")
+    else:  # of several with an identifier, the last to begin is the innermost
+        by_start = ops.with_row_index("_row").sort("start_ns", maintain_order=True)
+        row = by_start["_row"][last_with(events, by_start, "op_id")]
+    by_id = row.is_not_null()
+    match = pl.select(pl.when(by_id).then(pl.lit("id", dtype=_MATCH))).to_series()
+    rest = np.flatnonzero((~by_id & events["launch_start_ns"].is_not_null()).to_numpy())
+    if len(rest) and ops.height:
+        launches = events.select(
+            "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1), event=pl.int_range(pl.len())
+        )[rest]
+        rows = np.flatnonzero(holding(ops, launches["launch_start_ns"]))
+        spans = ops.select("rank", "start_ns", "dur_ns", pl.col("thread").fill_null(-1))[rows]
+        enclosing = innermost(launches, spans, ["rank", "thread"], at="launch_start_ns", name="_op").drop_nulls("_op")
+        row = row.scatter(enclosing["event"], pl.Series(rows.astype(np.uint32))[enclosing["_op"]])
+        match = match.scatter(enclosing["event"], pl.Series(["time"] * enclosing.height, dtype=_MATCH))
+    return pl.DataFrame({"row": row, "match": match})
+
+
+def operator_categories(events: pl.DataFrame, trace: Trace, *, shared: bool = False) -> pl.Series:
+    """Category of each event, from the operator that launched it; ``shared``: the events are those of the trace."""
     none = pl.Series("of_operator", [None], dtype=CATEGORY).new_from_index(0, events.height)
-    if calls is None:
+    recorded = trace.has("ops")
+    calls = called(trace) if recorded else _noted_calls(trace)
+    if calls is None or calls.is_empty():
         return none
-    frame = events.select("rank", "op_id", "launch_start_ns", "launch_thread", "replayed").with_row_index("_row")
-    open_ = frame.filter(~pl.col("replayed"))
-    key = ["rank", "op_id"]
-    launching = calls.join(distinct_keys(open_, key), on=key, how="semi")
-    by_id = _of_calls(launching)
-    if _repeats(by_id, "op_id"):
-        by_id = by_id.unique(key, keep="last", maintain_order=True)
-    rows = open_.join(by_id.select(*key, "category", known=pl.lit(value=True)), on=key, how="left")
-    rest = rows.filter(pl.col("known").is_null() & pl.col("launch_start_ns").is_not_null())
-    if by_id.height:  # joined by identifier: an event without one was launched outside of operators
-        rest = rest.filter(pl.col("op_id").is_not_null())
-    known = rows.filter("known")
-    of_operator = none.scatter(known["_row"], known["category"])
-    if rest.height:
-        points = rest.select("_row", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))
-        around = _of_calls(calls.join(points.select("rank", "thread").unique(), on=["rank", "thread"], how="semi"))
-        enclosing = innermost(points, around, ["rank", "thread"], at="launch_start_ns", name="_call")
-        of_operator = of_operator.scatter(enclosing["_row"], around["category"].gather(enclosing["_call"]))
-    return of_operator
+    found = launched_by(trace) if shared and recorded else operator_rows(events, calls)
+    by_id = (found["match"] == "id") & ~events["replayed"]
+    launched = ~events["replayed"]
+    if by_id.any():  # joined by identifier: an event without one was launched outside of operators
+        launched &= events["op_id"].is_not_null()
+    row = found["row"].set(~launched, None)
+    names_of = calls["name"][row]
+    return names.operator_categories(_looked_up(names_of, row, calls)).cast(CATEGORY).alias("of_operator")
 
 
-def _operator_calls(trace: Trace) -> pl.DataFrame | None:
-    """Operators as they were recorded; None where none was."""
-    if trace.has("ops"):
-        calls = trace.ops.filter(pl.col("kind") == "op")
-        calls = calls.select("rank", pl.col("thread").fill_null(-1), "start_ns", "dur_ns", "name", "op_id")
-    elif trace.has("markers"):
-        name = pl.col("name").str.extract(_OPERATOR_RANGE, 1)
-        calls = trace.markers.filter(~pl.col("on_device")).with_columns(name=name)
-        calls = calls.filter(pl.col("name").is_not_null()).select(
-            "rank", pl.col("thread").fill_null(-1), "start_ns", "dur_ns", "name", op_id=pl.lit(None, dtype=pl.Int64)
-        )
-    else:
+def _noted_calls(trace: Trace) -> pl.DataFrame | None:
+    """Operators that torch's ``emit_nvtx`` wrote as ranges; None where there are no ranges."""
+    if not trace.has("markers"):
         return None
-    if not calls.height:
-        return None
-    gathers, looks_up = calls["name"].is_in(["aten::gather", "aten::index_select"]), calls["name"] == "aten::embedding"
-    if gathers.any() and looks_up.any():  # inside of a look-up, a gather is that look-up
-        points = calls.with_row_index("_row").filter(gathers)
-        placed = innermost(points, calls.filter(looks_up), ["rank", "thread"], at="start_ns", name="_call")
-        inside = placed.filter(pl.col("_call").is_not_null())["_row"]
-        calls = calls.with_columns(name=calls["name"].scatter(inside, "aten::embedding"))
-    return calls
+    name = pl.col("name").str.extract(_OPERATOR_RANGE, 1)
+    calls = trace.markers.filter(~pl.col("on_device")).with_columns(name=name)
+    return calls.filter(pl.col("name").is_not_null()).select(
+        "rank", "thread", "start_ns", "dur_ns", "name", op_id=pl.lit(None, dtype=pl.Int64)
+    )
 
 
-def _of_calls(calls: pl.DataFrame) -> pl.DataFrame:
-    """The operators by their start, with the category of each."""
-    categories = names.operator_categories(calls["name"]).cast(CATEGORY)
-    return calls.drop("name").with_columns(category=categories).sort("start_ns", maintain_order=True)
+def _looked_up(called_names: pl.Series, rows: pl.Series, calls: pl.DataFrame) -> pl.Series:
+    """Names of operators, where a gather inside of a look-up is that look-up."""
+    gathers = called_names.is_in(["aten::gather", "aten::index_select"]).fill_null(value=False)
+    if not gathers.any() or not (looks_up := calls["name"] == "aten::embedding").any():
+        return called_names
+    spans = calls.select("rank", "start_ns", "dur_ns", thread=pl.col("thread").fill_null(-1))
+    at = gathers.arg_true()
+    placed = innermost(spans[rows[at]], spans.filter(looks_up), ["rank", "thread"], at="start_ns", name="_call")
+    inside = at.filter(placed["_call"].is_not_null())
+    return called_names.scatter(inside, pl.Series(["aten::embedding"] * inside.len()))
 
 
 def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
@@ -323,7 +355,8 @@ def _with_launches(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     if _repeats(calls, "correlation"):
         calls = calls.sort("launches", "launch_start_ns", descending=[True, False], maintain_order=True)
         calls = calls.unique(key, keep="first", maintain_order=True)
-    events = events.join(calls.drop("launches"), on=key, how="left", maintain_order="left")
+    row = last_with(events, calls, "correlation")
+    events = events.hstack(calls.select("launch_thread", "launch_start_ns", "launch_end_ns", "graph")[row])
     return events.with_columns(replayed=pl.col("replayed") | pl.col("graph").fill_null(value=False)).drop("graph")
 
 

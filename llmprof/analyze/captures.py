@@ -13,10 +13,9 @@ from typing import Final
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.activity import CAPTURED, CATEGORY, activity, operator_categories
+from llmprof.analyze.activity import CAPTURED, CATEGORY, activity, called, operator_categories, operator_rows
 from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import per_trace
-from llmprof.analyze.kernels import operator_rows
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.steps import step_of_events
 from llmprof.errors import AnalysisError
@@ -144,7 +143,7 @@ def recorded_graphs(trace: Trace) -> list[pl.DataFrame]:
         replayed=pl.lit(value=False),
     )
     if trace.has("ops"):
-        launches = launches.hstack(_operators(launches, trace.ops.filter(pl.col("kind") == "op")))
+        launches = launches.hstack(_operators(launches, called(trace)))
     absent = [c for c in _OPERATOR if c not in launches.columns]
     launches = launches.with_columns(
         pl.lit(None, dtype=pl.UInt32 if c == "call" else pl.String).alias(c) for c in absent

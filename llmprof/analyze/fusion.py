@@ -162,7 +162,7 @@ def _with_bytes(linked: pl.DataFrame, trace: Trace) -> pl.DataFrame:
     """Members of chains with the bytes between each and the next that need not go to memory; null if unknown."""
     if not trace.has("ops"):
         return linked.with_columns(bytes=pl.lit(None, dtype=pl.Int64))
-    rows = operators_of(linked, trace.ops)
+    rows = operators_of(linked, trace)
     last = pl.col("chain") != pl.col("chain").shift(-1)
     after = ("op", "shapes", "dtypes")
     rows = rows.with_columns(_last=last.fill_null(value=True), **{f"_{name}": pl.col(name).shift(-1) for name in after})

@@ -6,6 +6,7 @@ Keys are columns such as rank, thread or step; null is a key like any other. Not
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -101,6 +102,49 @@ def last_before(points: pl.DataFrame, marks: pl.DataFrame, by: Sequence[str], *,
     if rows is not None and len(rows):
         place = np.where(place < 0, place, rows[place])
     return row_numbers(place, "mark")
+
+
+def last_with(points: pl.DataFrame, marks: pl.DataFrame, number: str) -> pl.Series:
+    """For each point, the last mark of its rank with its number (a whole one); null if there is none."""
+    place = np.full(points.height, -1, dtype=np.int64)
+    wanted, of_rank = _numbers(points, number)
+    ids, marks_of_rank = _numbers(marks, number)
+    every = np.arange(marks.height, dtype=np.int32)
+    for rank, rows in of_rank.items():
+        if rank not in marks_of_rank or not len(own := ids[marks_of_rank[rank]]):
+            continue
+        low, high = int(own.min()), int(own.max())
+        here = wanted[rows] - low
+        distinct = None
+        if high - low > 8 * len(own) + (1 << 20):  # far apart: number them
+            distinct, own = np.unique(own, return_inverse=True)
+            at = np.minimum(np.searchsorted(distinct, here + low), len(distinct) - 1)
+            fits = distinct[at] == here + low
+        else:
+            own = own - low
+            fits = (here >= 0) & (here <= high - low)
+            at = here if fits.all() else np.where(fits, here, 0)
+        row_of = np.full(high - low + 1 if distinct is None else len(distinct), -1, dtype=np.int32)
+        row_of[own] = every[marks_of_rank[rank]]
+        place[rows] = np.where(fits, row_of[at], -1)
+    return row_numbers(place, "mark")
+
+
+def _numbers(frame: pl.DataFrame, number: str) -> tuple[np.ndarray, dict[object, Any]]:
+    """Numbers of the rows, and for each rank the rows in which it is known."""
+    order, keys, bounds = _runs(frame, ["rank"])
+    known = frame[number].is_not_null().to_numpy() if frame[number].null_count() else None
+    parts: dict[object, Any] = {}
+    for (rank,), begin, end in zip(keys, bounds[:-1], bounds[1:], strict=True):
+        if known is None and order is None and rank not in parts:
+            parts[rank] = slice(begin, end)
+            continue
+        part = np.arange(begin, end) if order is None else order[begin:end]
+        part = part if known is None else part[known[part]]
+        if isinstance(before := parts.get(rank, part[:0]), slice):
+            before = np.arange(before.start, before.stop)
+        parts[rank] = np.concatenate([before, part])
+    return frame[number].fill_null(0).to_numpy(), parts
 
 
 _Key = tuple[object, ...]

@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-import numpy as np
 import polars as pl
 
 from llmprof import names
-from llmprof.analyze.activity import CAPTURED
+from llmprof.analyze.activity import CAPTURED, called, launched_by
 from llmprof.analyze.catalog import Analysis, Section, per_trace
-from llmprof.analyze.groups import is_sorted, row_numbers
 from llmprof.analyze.layers.attribution import attribute, labelled
-from llmprof.analyze.nesting import holding, innermost
 from llmprof.analyze.replay.slack import with_slack
 from llmprof.arguments import Columns, NotNegative, Window, described, refuse_unknown
 from llmprof.errors import AnalysisError, listed
@@ -270,7 +267,7 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
             rows.unique(key, keep="first"), on=key, how="left", nulls_equal=True, maintain_order="left"
         )
     texts = ["op", "shapes", "dtypes", "kernel", "category", "match"]
-    launched = operators_of(events.filter(pl.col("source") != "op"), trace.ops)
+    launched = operators_of(events.filter(pl.col("source") != "op"), trace)
     if "captured_op" in launched.columns:
         captured = pl.col("captured_op").is_not_null()
         launched = launched.with_columns(
@@ -293,54 +290,11 @@ def ops_to_kernels(trace: Trace) -> pl.DataFrame:
     )
 
 
-def operators_of(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """Device events in their order with the operator that launched them."""
-    ops = ops.filter(pl.col("kind") == "op")
+def operators_of(events: pl.DataFrame, trace: Trace) -> pl.DataFrame:
+    """Device events (rows of :func:`~llmprof.analyze.activity.activity`) with the operator that launched them."""
+    ops = called(trace)
     if "dtypes" not in ops.columns:
         ops = ops.with_columns(dtypes=pl.lit(None, dtype=pl.String))
-    rows = operator_rows(events, ops)
+    rows = launched_by(trace)[events["event"]]
     found = ops.select("shapes", "dtypes", op="name")[rows["row"]]
-    return events.hstack(found).with_columns(match=rows["match"])
-
-
-def _last_with_id(events: pl.DataFrame, ops: pl.DataFrame) -> pl.Series:
-    """Row of the operator with the identifier of each event; of several, the last to begin is the innermost."""
-    found = np.full(events.height, -1, dtype=np.int64)
-    if not is_sorted(ops, ["rank", "start_ns"]):
-        ops = ops.with_row_index("_row").sort("start_ns", maintain_order=True)
-    for rank in ops["rank"].unique():
-        of_rank, here = ((frame["rank"] == rank) & frame["op_id"].is_not_null() for frame in (ops, events))
-        ids, wanted = ops["op_id"].filter(of_rank).to_numpy(), events["op_id"].filter(here).to_numpy()
-        if not len(ids) or not len(wanted):
-            continue
-        rows = ops["_row"].filter(of_rank).to_numpy() if "_row" in ops.columns else np.flatnonzero(of_rank.to_numpy())
-        if int(ids.max()) - int(ids.min()) > 8 * len(ids) + (1 << 20):  # far apart: number them
-            distinct, ids = np.unique(ids, return_inverse=True)
-            at = np.searchsorted(distinct, wanted)
-            wanted = np.where(distinct[np.minimum(at, len(distinct) - 1)] == wanted, at, -1)
-        low = int(ids.min())
-        row_of = np.full(int(ids.max()) - low + 1, -1, dtype=np.int64)
-        row_of[ids - low] = rows
-        some = (wanted >= low) & (wanted <= int(ids.max()))
-        found[np.flatnonzero(here.to_numpy())[some]] = row_of[wanted[some] - low]
-    return row_numbers(found)
-
-
-def operator_rows(events: pl.DataFrame, ops: pl.DataFrame) -> pl.DataFrame:
-    """For each device event the row of its operator in ``ops``, and ``match``: by ``id``, by ``time``, or null."""
-    numbered = events.select("rank", "op_id", "launch_start_ns", "launch_thread").with_row_index("_event")
-    by_id = numbered.with_columns(row=_last_with_id(numbered, ops))
-    rest = by_id.filter(pl.col("row").is_null() & pl.col("launch_start_ns").is_not_null())
-    row, match = by_id["row"], pl.when(pl.col("row").is_not_null()).then(pl.lit("id"))
-    found = by_id.select("row", match=match)
-    if rest.is_empty():
-        return found
-    rows = np.flatnonzero(holding(ops, rest["launch_start_ns"]))
-    spans = ops.select("rank", "start_ns", "dur_ns", pl.col("thread").fill_null(-1))[rows]
-    launches = rest.select("_event", "rank", "launch_start_ns", thread=pl.col("launch_thread").fill_null(-1))
-    enclosing = innermost(launches, spans, ["rank", "thread"], at="launch_start_ns", name="_op").drop_nulls("_op")
-    at = enclosing["_event"]
-    return found.with_columns(
-        row=row.scatter(at, pl.Series(rows.astype(np.uint32))[enclosing["_op"]]),
-        match=found["match"].scatter(at, pl.Series(["time"] * at.len(), dtype=pl.String)),
-    )
+    return events.hstack(found).with_columns(match=rows["match"].cast(pl.String))

@@ -90,7 +90,7 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
     events = attribute(trace)
     if events.is_empty() or (events["source"] == "op").all():
-        return _on_host(calls_on_host), operators_of(events.clear(), ops.with_columns(missing))
+        return _on_host(calls_on_host), operators_of(events.clear(), trace)
     events = events.with_row_index("_event")
     launches = events.filter(pl.col("launch_start_ns").is_not_null() & ~pl.col("replayed").fill_null(value=False))
     points = launches.select(
@@ -113,7 +113,7 @@ def recorded_calls(trace: Trace) -> tuple[pl.DataFrame, pl.DataFrame]:
     made = calls_on_host.with_row_index("outer").join(calls, on="outer", how="inner", maintain_order="right")
     made = made.drop("outer", "thread", "start_ns").rename({"dur_ns": "host_ns"})
     rest = events.filter(~pl.col("_event").is_in(innermost["_event"].implode())).drop("_event")
-    return made, operators_of(rest, ops.with_columns(missing))
+    return made, operators_of(rest, trace)
 
 
 def _on_host(calls: pl.DataFrame) -> pl.DataFrame:

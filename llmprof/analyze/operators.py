@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from llmprof.analyze.activity import CAPTURED, EAGER
-from llmprof.analyze.catalog import Analysis
-from llmprof.analyze.kernels import operator_rows
+from llmprof.analyze.activity import CAPTURED, EAGER, activity, called, coded_operators, launched_by
+from llmprof.analyze.catalog import Analysis, per_trace
+from llmprof.analyze.groups import distinct_keys
 from llmprof.analyze.layers.attribution import attribute, labelled
 from llmprof.analyze.nesting import holding, innermost, outermost
 from llmprof.analyze.roofline import stage_work
@@ -25,7 +25,7 @@ from llmprof.hardware import Device
 from llmprof.names.operators import by_distinct, one_of_each
 from llmprof.names.replayable import BETWEEN, IN_GRAPH, NO_OPERATOR
 from llmprof.theory.bound import find_device
-from llmprof.theory.calls import Call, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
+from llmprof.theory.calls import KINDS, Call, Kind, Lengths, NoWorkError, Work, kind_of, recorded, work_of
 from llmprof.theory.shapes import Shape
 from llmprof.trace import Trace
 
@@ -248,13 +248,11 @@ def calls_of(trace: Trace, by: Sequence[str]) -> Found:
     """Device events with the number of their ``call``; calls with their texts; and operators on the host."""
     trace.table("kernels")
     events = labelled(trace, {*by, "step"}).filter(pl.col("source") != "op")
-    ops = trace.table("ops").filter(pl.col("kind") == "op")
+    ops = called(trace)
     ops = ops.with_columns(
         pl.lit(None, dtype=pl.String).alias(name) for name in ("dtypes", *_RECORDED.values()) if name not in ops.columns
     )
-    direct = operator_rows(events, ops)["row"]
-    owner = direct if ops.is_empty() else _owners(direct, ops, events["category"] == "collective")
-    owner = owner.set(events["replayed"].fill_null(value=False), None)
+    owner = _owned(trace, len(KINDS))["owner"][events["event"]]
     of_capture = _captured(trace, events)
     number = pl.int_range(pl.len(), dtype=pl.UInt32)
     call = pl.coalesce(owner, of_capture["call"] + ops.height, number + 2 * ops.height + events.height)
@@ -305,7 +303,16 @@ def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
     )
 
 
-def _owners(direct: pl.Series, ops: pl.DataFrame, keep: pl.Series) -> pl.Series:
+@per_trace
+def _owned(trace: Trace, kinds: int) -> pl.DataFrame:
+    """For each event of the device the row of its operator as ``owner``; a replayed one has none."""
+    direct, ops, events = launched_by(trace)["row"], called(trace), activity(trace)
+    if not ops.is_empty():
+        direct = _owners(direct, ops, coded_operators(trace), events["category"] == "collective")
+    return pl.DataFrame({"owner": direct.set(events["replayed"].fill_null(value=False), None)})
+
+
+def _owners(direct: pl.Series, ops: pl.DataFrame, names: pl.Series, keep: pl.Series) -> pl.Series:
     """Row of the operator whose work an event is part of, from that of the operator that launched it.
 
     It is the outermost operator around it whose work covers all that it calls, else the innermost whose work is known.
@@ -314,7 +321,7 @@ def _owners(direct: pl.Series, ops: pl.DataFrame, keep: pl.Series) -> pl.Series:
     def of_kinds(names: tuple[str, ...]) -> pl.Series:
         return pl.Series([(kind := kind_of(name)) is not None and 1 + kind.whole for name in names], dtype=pl.Int8)
 
-    kinds = by_distinct(ops["name"], of_kinds).to_numpy()
+    kinds = by_distinct(names if len(names) == ops.height else ops["name"], of_kinds).to_numpy()
     known = kinds > 0
     whole = np.flatnonzero(kinds > 1)
     whole = whole[ops["shapes"][whole].is_not_null().to_numpy()]
@@ -431,10 +438,12 @@ def _launches(trace: Trace, places: pl.DataFrame) -> pl.DataFrame:
 
 def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.DataFrame:
     """Rates, shares and gaps of rows with their work and bound."""
-    of_group = events.group_by(groups or pl.lit(0).alias("_all"))
-    several = of_group.agg(_steps=pl.struct("rank", "step").filter(pl.col("step").is_not_null()).n_unique())
+    labels = list(dict.fromkeys([*groups, "rank", "step"]))
+    distinct = distinct_keys(events, labels).filter(pl.col("step").is_not_null())
+    of_group = distinct.group_by(groups or pl.lit(0).alias("_all"))
+    several = of_group.agg(_steps=pl.struct("rank", "step").n_unique())
     if groups:
-        rows = rows.join(several, on=groups, how="left", nulls_equal=True)
+        rows = rows.join(several, on=groups, how="left", nulls_equal=True).with_columns(pl.col("_steps").fill_null(0))
     else:
         rows = rows.with_columns(_steps=pl.lit(several["_steps"].sum()))
     whole = pl.col("total_ns").sum()
@@ -475,6 +484,16 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
     names = [name for name in calls["operator"].unique().drop_nulls() if (kind := kind_of(name)) and kind.lengths]
     if not names:
         return pl.Series([None], dtype=pl.UInt32).new_from_index(0, calls.height), []
+    table, sums = _lengths_of_steps(trace)
+    of_call = pl.Series("lengths", [None], dtype=pl.UInt32).new_from_index(0, calls.height)
+    needing = calls["operator"].is_in(names).fill_null(value=False).arg_true()
+    given = calls.select("rank", "step")[needing].join(table, on=["rank", "step"], how="left", maintain_order="left")
+    return of_call.scatter(needing, given["lengths"]), sums
+
+
+@per_trace
+def _lengths_of_steps(trace: Trace) -> tuple[pl.DataFrame, list[Lengths]]:
+    """``rank, step`` and the number of the ``lengths`` of its sequences, and these lengths."""
     frame = steps(trace)
     sums: list[Lengths] = []
     numbers: dict[Lengths, int] = {}
@@ -490,10 +509,7 @@ def _lengths(trace: Trace, calls: pl.DataFrame) -> tuple[pl.Series, list[Lengths
             sums.append(found)
         rows.append((rank, step, numbers[found]))
     table = pl.DataFrame(rows, schema={"rank": pl.Int32, "step": pl.Int32, "lengths": pl.UInt32}, orient="row")
-    of_call = pl.Series("lengths", [None], dtype=pl.UInt32).new_from_index(0, calls.height)
-    needing = calls["operator"].is_in(names).fill_null(value=False).arg_true()
-    given = calls.select("rank", "step")[needing].join(table, on=["rank", "step"], how="left", maintain_order="left")
-    return of_call.scatter(needing, given["lengths"]), sums
+    return table, sums
 
 
 _STATED: Final = re.compile(

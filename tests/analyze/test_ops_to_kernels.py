@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llmprof.analyze.activity import activity
+from llmprof.analyze.groups import last_with
 from llmprof.analyze.kernels import operators_of, ops_to_kernels
 from llmprof.analyze.nesting import innermost
 from llmprof.errors import NotCapturedError
@@ -91,11 +93,22 @@ def test_missing_tables_are_named() -> None:
 
 
 def test_events_keep_their_order_and_columns() -> None:
-    events = pl.DataFrame(
-        {"rank": [0, 0], "op_id": [None, 4], "launch_start_ns": [5, 12], "launch_thread": [1, 1], "tag": ["x", "y"]}
-    )
-    got = operators_of(events, OPS)
-    assert got.select("tag", "op", "match").rows() == [("x", "outer", "time"), ("y", "relu", "id")]
+    trace = Trace({"kernels": KERNELS, "runtime": RUNTIME, "ops": OPS})
+    some = activity(trace).filter(pl.col("start_ns").is_in([310, 340, 380])).reverse()
+    got = operators_of(some.with_columns(tag=pl.Series(["x", "y", "z"])), trace)
+    assert got.select("tag", "op", "match").rows() == [("x", None, None), ("y", "outer", "time"), ("z", "addmm", "id")]
+
+
+NUMBERED = st.lists(st.tuples(st.integers(0, 2), st.sampled_from([None, -1, 0, 1, 2, 3, 1 << 40])), max_size=12)
+
+
+@given(NUMBERED, NUMBERED)
+def test_the_last_with_a_number_equals_a_search(points, marks):
+    """Ranks in any order, numbers that are null, negative or far apart."""
+    schema = {"rank": pl.Int32, "id": pl.Int64}
+    got = last_with(*(pl.DataFrame(rows, schema=schema, orient="row") for rows in (points, marks)), "id")
+    places = {mark: n for n, mark in enumerate(marks) if mark[1] is not None}
+    assert got.to_list() == [places.get(point) for point in points]
 
 
 @st.composite

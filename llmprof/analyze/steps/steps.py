@@ -7,13 +7,14 @@ from typing import Final
 
 import polars as pl
 
-from llmprof.analyze.activity import activity, device_events
+from llmprof.analyze.activity import activity, coded_operators, device_events
 from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis, Section, Without, per_trace
 from llmprof.analyze.groups import last_before, of_groups
 from llmprof.analyze.steps import labels as steps_labels
 from llmprof.analyze.steps.labels import NO_STEPS, infer
 from llmprof.errors import AnalysisError, listed
+from llmprof.names.operators import contains
 from llmprof.trace import Trace
 
 COLUMNS = [
@@ -186,8 +187,8 @@ def _ranges(trace: Trace, pattern: str) -> pl.DataFrame:
     if trace.has("markers"):
         found.append(trace.markers.filter(pl.col("name").str.contains(pattern)))
     if trace.has("ops"):
-        own = pl.col("name").str.starts_with("ProfilerStep#") | pl.col("name").str.starts_with("Optimizer.step")
-        rows = trace.ops.filter(own & pl.col("name").str.contains(pattern))
+        names = coded_operators(trace)
+        rows = trace.ops.filter(contains(names, r"^(?:ProfilerStep#|Optimizer\.step)") & contains(names, pattern))
         found.append(rows.select(*columns, on_device=pl.lit(value=False), stream=pl.lit(None, dtype=pl.Int64)))
     return pl.concat(found, how="diagonal_relaxed") if found else pl.DataFrame()
 

@@ -158,8 +158,7 @@ def stages_of(trace: Trace, *, rank: int, step: int, layer: int) -> pl.DataFrame
 def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl.DataFrame:
     """Kernels of device events and their operators: ``stage, op, name, category, count, total_ns, share``."""
     if trace.has("ops") and events.height:
-        ranks = events["rank"].unique().to_list()
-        events = operators_of(events, trace.ops.filter(pl.col("rank").is_in(ranks)))
+        events = operators_of(events, trace)
     else:
         events = events.with_columns(op=pl.lit(None, dtype=pl.String))
     summary = kernel_summary_of(events, ("stage", "op"))

@@ -379,7 +379,7 @@ def quick_report(monkeypatch):
 
     monkeypatch.setattr(folder, "figure", lambda trace, name: Figure(name, name, spec="{}"))
     monkeypatch.setattr(folder, "png", lambda spec: b"\x89PNG\r\n\x1a\n")
-    monkeypatch.setattr(page, "library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(page, "vega_bundle", lambda: "window.vegaEmbed = null;")
 
 
 class TestNotebook:

@@ -127,18 +127,18 @@ def report_of_profile(args: Namespace, terminal: Terminal) -> str:
     """Write the report of hardware metrics."""
     from llmprof.cli.analyze import findings_text
     from llmprof.cli.make import MOST_FINDINGS, is_page, paths_of
-    from llmprof.report import hardware as pages
+    from llmprof.report.folder import write_contents
+    from llmprof.report.hardware import profile_contents
+    from llmprof.report.page import page
 
     measured = open_profile(args.paths)
     if args.model:
         raise LlmprofError("--model needs a timeline, and these are hardware metrics", hint="leave it out")
+    content = profile_contents(measured, title=args.title)
     if is_page(args.output):
-        page = pages.profile_html(measured, title=args.title)
-        file = files.write_output(args.output, page, overwrite=args.force)
+        file = files.write_output(args.output, page(content), overwrite=args.force)
         return to_json({"index": file}) if args.json else text.pairs([("Report", str(file))], indent="")
-    written = pages.write_profile(
-        measured, args.output, title=args.title, progress=terminal.progress, overwrite=args.force
-    )
+    written = write_contents(content, args.output, progress=terminal.progress, overwrite=args.force)
     if args.json:
         return to_json({"index": written.index, "summary": written.summary, "pngs": written.pngs, "csvs": written.csvs})
     findings = written.findings

@@ -79,9 +79,7 @@ def files(trace: Trace) -> list[tuple[str, str]]:
         kept, events = file.get("kept"), file.get("events")
         counts = f"events: {_kept(events, kept)}" if isinstance(kept, int) and isinstance(events, int) else ""
         size = format_bytes(file["bytes"]) if isinstance(file.get("bytes"), int) else ""
-        out.append(
-            (str(file.get("file", "")), ", ".join(part for part in (f"rank {file.get('rank')}", size, counts) if part))
-        )
+        out.append((str(file.get("file", "")), ", ".join(filter(None, (f"rank {file.get('rank')}", size, counts)))))
     return out
 
 
@@ -111,14 +109,8 @@ def reading(trace: Trace) -> list[tuple[str, str]]:
             f"{count:,} {kind.replace('_', ' ')}" for kind, count in sorted(skipped.items(), key=lambda i: -i[1])
         )
         out.append(("Left aside on purpose", words))
-    lost = coverage.get("lost_bytes", 0)
-    out.append(
-        (
-            "Lost to damage",
-            f"{counted(lost, 'byte')}, about {counted(coverage.get('lost_pieces', 0), 'event')}" if lost else "nothing",
-        )
-    )
-    return out
+    lost, pieces = coverage.get("lost_bytes", 0), counted(coverage.get("lost_pieces", 0), "event")
+    return [*out, ("Lost to damage", f"{counted(lost, 'byte')}, about {pieces}" if lost else "nothing")]
 
 
 def warnings(trace: Trace) -> list[str]:
@@ -220,34 +212,10 @@ class Rows:
     note: str = ""
 
 
-def card(
-    title: str,
-    subtitle: str = "",
-    *,
-    first: Sequence[dict[str, Any]] = (),
-    facts: Sequence[tuple[str, str]] = (),
-    tables: Sequence[Rows | None] = (),
-    warnings: Sequence[str] = (),
-    lines: Sequence[str] = (),
-    findings: Sequence[dict[str, Any]] = (),
-    picture: str = "",
-    known: Sequence[dict[str, Any]] = (),
-    following: Sequence[tuple[str, str]] = (),
-) -> str:
-    """A card as HTML."""
-    return _template().render(
-        title=title,
-        subtitle=subtitle,
-        first=first,
-        facts=facts,
-        tables=[table for table in tables if table is not None and table.rows],
-        warnings=warnings,
-        lines=lines,
-        findings=findings,
-        picture=picture,
-        known=known,
-        next=following,
-    )
+def card(title: str, subtitle: str = "", *, tables: Sequence[Rows | None] = (), **parts: Any) -> str:
+    """A card as HTML; the further parts are those of its template, each of which may lack."""
+    shown = [table for table in tables if table is not None and table.rows]
+    return _template().render(title=title, subtitle=subtitle, tables=shown, **parts)
 
 
 @cache
@@ -286,21 +254,18 @@ def of_trace(trace: Trace) -> str:
         facts=facts_shown,
         tables=[_steps(trace), _coverage(trace)] if small else [],
         warnings=[*warnings(trace), *map(str, trace.coverage.get("warnings") or ())],
-        following=_questions(trace),
+        next=_questions(trace),
     )
 
 
 def _first_findings(trace: Trace) -> list[dict[str, Any]]:
     """First findings, each with the expression that opens its place in the explorer."""
     try:
-        findings = analyze.findings(trace)
+        causes, _, known = chained(analyze.findings(trace))
     except LlmprofError:
         return []
-    causes, _, known = chained(findings)
-    return [
-        row | {"show": f"explore.open(trace).show_finding({row['order']})"}
-        for row in (causes or known)[:_MOST_FINDINGS]
-    ]
+    first = (causes or known)[:_MOST_FINDINGS]
+    return [row | {"show": f"explore.open(trace).show_finding({row['order']})"} for row in first]
 
 
 def number_of_ranks(number: int) -> str:
@@ -385,7 +350,7 @@ def of_metrics(metrics: Metrics) -> str:
         facts=facts,
         tables=[Rows("Longest launches", ("kernel", "kernel_id", "duration"), rows)],
         warnings=[str(warning) for warning in metrics.coverage.get("warnings") or ()],
-        following=following,
+        next=following,
     )
 
 
@@ -415,7 +380,7 @@ def of_run(run: Run) -> str:
         facts=[fact for fact in facts if fact[1]],
         tables=[Rows("Requests", ("phase", "latency", "mean", "p99"), rows)],
         warnings=[str(warning) for warning in summary.get("warnings") or ()],
-        following=following,
+        next=following,
     )
 
 

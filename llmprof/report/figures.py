@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import polars as pl
 
@@ -37,13 +38,13 @@ MAX_BARS = 3_000
 """Most events of a timeline that are drawn one by one."""
 
 
-def representative_step(trace: Trace) -> tuple[int, str] | None:
+def representative_step(trace: Trace) -> tuple[int, str]:
     """Step whose device span is the median of the steady decode steps, or else of all steps with device work."""
     steady = analyze.steady_state(trace)
     ran = analyze.steps(trace).filter(pl.col("dur_ns").is_not_null() & (pl.col("phase") != "empty"))
     rows, words = (steady, "a steady decode step") if steady.height else (ran, "the step of median length")
     if not rows.height:
-        return None
+        raise AnalysisError("no step with work on the device was found", hint="see the coverage of steps above")
     spans = rows.group_by("step").agg(pl.col("dur_ns").max()).sort("dur_ns", "step")
     return int(spans["step"][(spans.height - 1) // 2]), words
 
@@ -58,11 +59,11 @@ def step_window(trace: Trace, step: int) -> pl.DataFrame:
     return events.filter(pl.col("rank").is_in(spans.filter(near)["rank"].implode()))
 
 
-def middle_layer(events: pl.DataFrame) -> tuple[int, int, int] | None:
+def middle_layer(events: pl.DataFrame) -> tuple[int, int, int]:
     """The layer in the middle of a step, and when the first rank and those beside it in time run it."""
     inside = events.drop_nulls("layer")
     if not inside.height:
-        return None
+        raise AnalysisError("no layer was found in this step", hint="layers are found by their attention kernels")
     first = inside.filter(pl.col("rank") == inside["rank"].min())
     layers = first["layer"].unique().sort()
     layer = int(layers[layers.len() // 2])
@@ -95,8 +96,8 @@ def fewer_steps(frame: pl.DataFrame, limit: int, file: str) -> tuple[pl.DataFram
     return kept, f"Drawn: one step in {every}, {kept.height:,} of {frame.height:,} rows; {file} has all."
 
 
-Drawn = tuple["alt.TopLevelMixin", str]
-"""A chart, and a note on the rows that were left out to keep it small."""
+Drawn: TypeAlias = "alt.TopLevelMixin | tuple[alt.TopLevelMixin, str]"
+"""A chart, or with it a note on the rows that were left out to keep it small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Drawing:
 def _breakdown(trace: Trace) -> Drawn:
     frame = _without_empty_steps(analyze.attribute(trace))
     named = cards.some_known(frame, "stage")
-    return charts.breakdown(named, work=trace.words["events"]), ""
+    return charts.breakdown(named, work=trace.words["events"])
 
 
 def _breakdown_by_category(trace: Trace) -> Drawn:
@@ -153,7 +154,7 @@ MANY_RANKS: Final = 8
 
 def _rank_steps(trace: Trace) -> Drawn:
     _many(trace)
-    return charts.rank_heatmap(analyze.rank_steps(trace), groups=analyze.rank_groups(trace)), ""
+    return charts.rank_heatmap(analyze.rank_steps(trace), groups=analyze.rank_groups(trace))
 
 
 def _rank_waits(trace: Trace) -> Drawn:
@@ -161,7 +162,7 @@ def _rank_waits(trace: Trace) -> Drawn:
     rows, groups = analyze.rank_steps(trace), analyze.rank_groups(trace)
     if rows["wait_ns"].max() == 0:
         raise AnalysisError("no rank waits for another in a collective", hint="compare the times of their steps")
-    return charts.rank_heatmap(rows, value="wait_ns", groups=groups), ""
+    return charts.rank_heatmap(rows, value="wait_ns", groups=groups)
 
 
 def _late_groups(trace: Trace) -> Drawn:
@@ -174,7 +175,7 @@ def _late_groups(trace: Trace) -> Drawn:
         )
     if late["others_wait_ns"].max() == 0:
         raise AnalysisError("no rank waits for another in a collective", hint="compare the times of their steps")
-    return charts.late_groups(late), ""
+    return charts.late_groups(late)
 
 
 def _many(trace: Trace) -> None:
@@ -195,7 +196,7 @@ def _all_reduce(trace: Trace) -> Drawn:
         )
     kinds = frame.group_by("kind").agg(pl.col("dur_ns").sum()).sort("dur_ns", "kind", descending=[True, False])
     kind = "all_reduce" if "all_reduce" in kinds["kind"] else kinds["kind"][0]
-    return charts.all_reduce(frame, kind=kind), ""
+    return charts.all_reduce(frame, kind=kind)
 
 
 def _idle(trace: Trace) -> Drawn:
@@ -224,10 +225,7 @@ def _step_timeline(trace: Trace) -> Drawn:
 
 def _layer_timeline(trace: Trace) -> Drawn:
     events, _ = _step(trace)
-    middle = middle_layer(events)
-    if middle is None:
-        raise AnalysisError("no layer was found in this step", hint="layers are found by their attention kernels")
-    layer, low, high = middle
+    layer, low, high = middle_layer(events)
     seen = events.filter((pl.col("start_ns") < high) & (pl.col("start_ns") + pl.col("dur_ns") > low))
     seen, note = fewer_ranks(seen, 1, 8, "the trace")
     title = f"Layer {layer} of that step: {format_ns(high - low)} from its first {trace.words['event']} to its last"
@@ -254,15 +252,13 @@ OVERLAP = Drawing("overlap", "overlap of compute, communication and copies", _ov
 ALL_REDUCE = Drawing("all_reduce", "waiting and transfer of collectives", _all_reduce)
 IDLE = Drawing("idle", "idle time of the device and its causes", _idle)
 CRITICAL_PATH = Drawing(
-    "critical_path",
-    "what sets the pace of a step",
-    lambda trace: (charts.critical_path(analyze.critical_path(trace)), ""),
+    "critical_path", "what sets the pace of a step", lambda trace: charts.critical_path(analyze.critical_path(trace))
 )
 OPERATORS = Drawing("operators", "operators under the roofs of the device", _operators)
 OPPORTUNITIES = Drawing(
     "opportunities",
     "what a step would gain from operators nearer to their bounds",
-    lambda trace: (charts.opportunities(analyze.opportunities(trace)), ""),
+    lambda trace: charts.opportunities(analyze.opportunities(trace)),
 )
 LAUNCH_DELAY = Drawing("launch_delay", "delay from launch call to kernel start", _launch_delay)
 STEP_TIMELINE = Drawing("step_timeline", "timeline of one step", _step_timeline)
@@ -299,14 +295,14 @@ def drawings(analysis: Analysis) -> list[Drawing]:
     """The figures of an analysis."""
     if not analysis.package:
         return list(plugins.listed(analysis.figures, Drawing))
-    drawn: list[Drawing] = []
+    listed: list[Drawing] = []
     for place in analysis.figures:
         try:
             with plugins.foreign():
-                drawn += plugins.listed([place], Drawing)
+                listed += plugins.listed([place], Drawing)
         except (plugins.FailedError, LlmprofError) as error:
             plugins.left_out(f"{place!r} of {analysis.package}", plugins.ANALYSES, str(error))
-    return [replace(drawing, package=analysis.package) for drawing in drawn]
+    return [replace(drawing, package=analysis.package) for drawing in listed]
 
 
 def figure(subject: object, drawing: Drawing) -> Figure:
@@ -314,7 +310,7 @@ def figure(subject: object, drawing: Drawing) -> Figure:
     name, shows, notes = drawing.name, drawing.shows, []
 
     def draw() -> alt.TopLevelMixin:
-        chart, note = _drawn(subject, drawing)
+        chart, note = drawn(subject, drawing)
         notes.append(note)
         return chart
 
@@ -332,13 +328,12 @@ def reason(error: LlmprofError) -> str:
     return "there is none in this recording" if why == NO_ROWS else why
 
 
-def _drawn(subject: object, drawing: Drawing) -> Drawn:
+def drawn(subject: object, drawing: Drawing) -> tuple[alt.TopLevelMixin, str]:
     """Chart and note; other errors than those of llmprof become an error that names the plug-in."""
-    if not drawing.package:
-        return drawing.draw(subject)
     try:
-        with plugins.foreign():
-            return drawing.draw(subject)
+        with plugins.foreign() if drawing.package else nullcontext():
+            made = drawing.draw(subject)
+            return made if isinstance(made, tuple) else (made, "")
     except plugins.FailedError as error:
         raise AnalysisError(
             f"the figure {drawing.name!r} of {drawing.package} failed: {error}",
@@ -347,10 +342,7 @@ def _drawn(subject: object, drawing: Drawing) -> Drawn:
 
 
 def _step(trace: Trace) -> tuple[pl.DataFrame, str]:
-    chosen = representative_step(trace)
-    if chosen is None:
-        raise AnalysisError("no step with work on the device was found", hint="see the coverage of steps above")
-    step, words = chosen
+    step, words = representative_step(trace)
     return step_window(trace, step), words
 
 

@@ -10,19 +10,32 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import polars as pl
 
 from llmprof import plugins, text
 from llmprof.analyze.catalog import Analysis, analyses
 from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_time_went
+from llmprof.charts.base.save import png
 from llmprof.errors import LlmprofError, OutputError
 from llmprof.platforms import ON_DEVICE
 from llmprof.progress import Progress
 from llmprof.report import cards
 from llmprof.report.figures import Drawing, bound_section, drawings, figure
-from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table, by_share, page, png, run
+from llmprof.report.page import (
+    Absent,
+    Column,
+    Contents,
+    Figure,
+    Kind,
+    Section,
+    Table,
+    by_share,
+    columns,
+    page,
+    run,
+)
 from llmprof.storage import files
 from llmprof.theory import Shape
 from llmprof.trace import Trace
@@ -79,13 +92,13 @@ def _tables(analysis: Analysis, frame: pl.DataFrame | Absent | None, words: Mapp
 
 def _plain_table(analysis: Analysis, frame: pl.DataFrame) -> Table:
     """The first rows of an analysis that has a section of its own, and neither a table nor a figure."""
-    columns: list[Column] = []
-    kind: Literal["name", "number", "time", "share"]
+    shown: list[Column] = []
+    kind: Kind
     for name in analysis.columns.split() or frame.columns:
         kind = "number" if frame[name].dtype.is_numeric() else "name"
         kind = "time" if name.endswith("_ns") else "share" if name.endswith("share") else kind
-        columns.append(Column(name, name.removesuffix("_ns").replace("_", " "), kind))
-    return Table(analysis.name, analysis.help, tuple(columns), frame.head(MOST_KERNELS), sortable=True)
+        shown.append(Column(name, name.removesuffix("_ns").replace("_", " "), kind))
+    return Table(analysis.name, analysis.help, tuple(shown), frame.head(MOST_KERNELS), sortable=True)
 
 
 def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
@@ -105,21 +118,16 @@ def steps_table(steps: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Ta
         )
         .sort(pl.col("phase").replace_strict(phases, default=len(phases), return_dtype=pl.Int32), "phase")
     )
-    columns = (
+    shown = (
         Column("phase", "phase"),
-        Column("steps", "steps", "number"),
-        Column("context_tokens", "prompt tokens", "number"),
-        Column("generation_requests", "decode requests", "number"),
-        Column("median", words["time"], "time"),
-        Column("least", "least", "time"),
-        Column("most", "most", "time"),
-        Column("host", "host time", "time"),
+        *columns("number", steps="steps", context_tokens="prompt tokens", generation_requests="decode requests"),
+        *columns("time", median=words["time"], least="least", most="most", host="host time"),
     )
     sources = steps["source"].unique().sort()
     note = "Known from " + ", ".join(_SOURCES.get(source, source) for source in sources) + "."
     caption = "Steps by phase: medians over steps and ranks; {time} is from the first {event} to the end of the last"
     caption = caption.format_map(words)
-    return Table("steps", caption, columns, rows, note=note)
+    return Table("steps", caption, shown, rows, note=note)
 
 
 _SOURCES = {
@@ -136,15 +144,13 @@ _SOURCES = {
 def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -> Table:
     """The kernels with the largest sums."""
     top = kernels.head(MOST_KERNELS)
-    columns = (
+    shown = (
         Column("name", words["event"], "name"),
         Column("category", "category", "chip"),
         Column("count", "runs", "number"),
         Column("total_ns", "total", "time"),
         Column("share", "share", "share"),
-        Column("median_ns", "median", "time"),
-        Column("min_ns", "least", "time"),
-        Column("max_ns", "most", "time"),
+        *columns("time", median_ns="median", min_ns="least", max_ns="most"),
     )
     rest = kernels.height - top.height
     covered, whole = (format_ns(frame.select(pl.col("total_ns").sum()).item()) for frame in (top, kernels))
@@ -152,7 +158,7 @@ def kernels_table(kernels: pl.DataFrame, words: Mapping[str, str] = ON_DEVICE) -
     if rest:
         caption = f"{top.height} of {kernels.height:,} names of {words['events']}, {covered} of {whole} in all"
     note = f"{rest:,} more are in kernel_summary.csv." if rest else ""
-    return Table("kernels", caption, columns, top, sortable=True, note=note)
+    return Table("kernels", caption, shown, top, sortable=True, note=note)
 
 
 def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVICE) -> Table | Absent:
@@ -167,19 +173,17 @@ def opportunities_table(found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     some = some.with_columns(
         name=name.otherwise(pl.concat_str(pl.col("part").cast(pl.String), "why", separator=": ", ignore_nulls=True))
     )
-    columns = (
+    shown = (
         Column("name", "part of a step", "name"),
         Column("time_ns", "time", "time"),
-        Column("share", "share of the step", "share"),
-        Column("share_of_bound", "of its bound", "share"),
+        *columns("share", share="share of the step", share_of_bound="of its bound"),
         Column("bound_by", "bound by"),
-        Column("gap_ns", "beyond 80 %", "time"),
-        Column("gain_ns", "a step gains", "time"),
+        *columns("time", gap_ns="beyond 80 %", gain_ns="a step gains"),
     )
     phase = f" of {own['phase'][0]}" if own["phase"][0] not in (None, "other") else ""
     caption = f"A step{phase} on rank {own['rank'][0]}, {text.counted(own['steps'][0], 'step')} on average"
     note = "More are in opportunities.csv." if some.height < own.height else ""
-    return Table("opportunities", caption, columns, some, note=note)
+    return Table("opportunities", caption, shown, some, note=note)
 
 
 _MOST_OPPORTUNITIES: Final = 12
@@ -205,29 +209,21 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
         launches=pl.col("a_step") * (pl.col("length") - 1),
         gain_share=pl.col("gain_ns") / pl.col("recorded_ns"),
     )
-    columns = (
+    shown = (
         Column("chain", "chain", "name", width=30, full="kernels"),
         Column("phase", "phase"),
-        Column("a_step", "chains a step", "number"),
-        Column("launches", "launches saved a step", "number"),
+        *columns("number", a_step="chains a step", launches="launches saved a step"),
         Column("share", "time of all kernels", "share"),
         Column("gain_ns", "gain a step", "time"),
         Column("gain_share", "of the step", "share"),
     )
-    number = (
-        f"{rows.height} of {chains_found.height:,}"
-        if chains_found.height > rows.height
-        else f"All {chains_found.height}"
-    )
-    chains = f"{number} chains" if chains_found.height > 1 else "The only chain"
+    count, more = chains_found.height, chains_found.height - rows.height
+    number = f"{rows.height} of {count:,}" if more else f"All {count}"
+    chains = f"{number} chains" if count > 1 else "The only chain"
     caption = f"{chains} of short kernels, by what one kernel in its place would gain"
-    note = "A dash: not replayed, or not known." if rows["gain_ns"].null_count() else ""
-    rest = (
-        ""
-        if rows.height == chains_found.height
-        else f" {chains_found.height - rows.height} more are in fusion_candidates.csv."
-    )
-    return Table("fusion_candidates", caption, columns, rows, sortable=True, note=(note + rest).strip())
+    notes = ["A dash: not replayed, or not known."] if rows["gain_ns"].null_count() else []
+    notes += [f"{more} more are in fusion_candidates.csv."] if more else []
+    return Table("fusion_candidates", caption, shown, rows, sortable=True, note=" ".join(notes))
 
 
 def contents(
@@ -353,12 +349,8 @@ class Report:
 
     Attributes
     ----------
-    folder : pathlib.Path
-        Their folder.
-    index : pathlib.Path
-        The page; it needs none of the other files.
-    summary : pathlib.Path
-        Findings, coverage and metadata as JSON.
+    folder, index, summary : pathlib.Path
+        Their folder; the page, which needs none of the other files; findings, coverage and metadata as JSON.
     pngs, csvs : tuple of pathlib.Path
         A PNG for each chart, and a CSV for each frame.
     findings : polars.DataFrame
@@ -465,70 +457,76 @@ def write(
     >>> report.index.name
     'index.html'
     """
-    target = Path(folder)
     if model is not None:
         first = [*first, bound_section(trace, model)]
-    with replacing(target, overwrite=overwrite) as work:
-        with ThreadPoolExecutor(max_workers=1) as painter:  # V8 draws charts while Polars and Altair make the next ones
-            jobs: list[tuple[str, Future[bytes]]] = []
+    # V8 draws charts while Polars and Altair make the next ones
+    with replacing(Path(folder), overwrite=overwrite) as work, ThreadPoolExecutor(max_workers=1) as painter:
+        jobs: dict[str, Future[bytes]] = {}
 
-            def paint(figure: Figure) -> None:
-                if figure.spec and pictures:
-                    jobs.append((f"{figure.name}.png", painter.submit(png, figure.spec)))
+        def paint(figure: Figure) -> None:
+            if figure.spec and pictures:
+                jobs[f"{figure.name}.png"] = painter.submit(png, figure.spec)
 
-            page_contents = contents(
-                trace,
-                title=title,
-                progress=progress,
-                drawn=paint,
-                first=first,
-                more=facts,
-                path=path,
-                requests=requests,
-            )
-            page_contents = replace(page_contents, changes=changes or {})
-            csvs = _write_frames(page_contents, work)
-            for done, (name, job) in enumerate(jobs):
-                if progress:
-                    progress(f"painting: {name}", done, len(jobs))
-                (work / name).write_bytes(job.result())
-            pngs = [name for name, _ in jobs]
-        (work / PAGE).write_text(page(page_contents), encoding="utf-8")
-        head = summary(trace, page_contents) | {"files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
-        (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
-    return _report(target, page_contents, pngs, csvs)
+        made = contents(
+            trace, title=title, progress=progress, drawn=paint, first=first, more=facts, path=path, requests=requests
+        )
+        made = replace(made, changes=changes or {})
+        return _written(made, summary(trace, made), jobs, progress, work=work, target=Path(folder))
 
 
 def write_contents(
     content: Contents, folder: str | os.PathLike[str], *, progress: Progress | None = None, overwrite: bool = False
 ) -> Report:
     """Write a report from its contents."""
-    target = Path(folder)
-    with replacing(target, overwrite=overwrite) as work:
-        pngs = []
-        for done, figure in enumerate(content.figures):
-            if progress:
-                progress(f"painting: {figure.name}", done, len(content.figures))
-            if figure.spec:
-                pngs.append(f"{figure.name}.png")
-                (work / pngs[-1]).write_bytes(png(figure.spec))
-        csvs = _write_frames(content, work)
-        (work / PAGE).write_text(page(content), encoding="utf-8")
-        head = {"llmprof": __version__, "title": content.title, "findings": rows_of(content.findings)}
-        head |= {"absent": _absent(content), "files": sorted([*pngs, *csvs, PAGE, SUMMARY])}
-        (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
-    return _report(target, content, pngs, csvs)
+    head = {"llmprof": __version__, "title": content.title, "findings": rows_of(content.findings)}
+    head["absent"] = _absent(content)
+    with replacing(Path(folder), overwrite=overwrite) as work, ThreadPoolExecutor(max_workers=1) as painter:
+        jobs = {f"{figure.name}.png": painter.submit(png, figure.spec) for figure in content.figures if figure.spec}
+        return _written(content, head, jobs, progress, work=work, target=Path(folder))
 
 
-def _report(target: Path, content: Contents, pngs: Sequence[str], csvs: Sequence[str]) -> Report:
-    return Report(
-        folder=target,
-        index=target / PAGE,
-        summary=target / SUMMARY,
-        pngs=tuple(target / name for name in pngs),
-        csvs=tuple(target / name for name in csvs),
-        findings=content.findings,
-    )
+def _written(
+    content: Contents,
+    head: Mapping[str, Any],
+    jobs: Mapping[str, Future[bytes]],
+    progress: Progress | None,
+    *,
+    work: Path,
+    target: Path,
+) -> Report:
+    """Write the files of a report into a temporary folder, whose files then come into the target."""
+    csvs = [f"{name}.csv" for name in content.frames]
+    for name, frame in content.frames.items():
+        (work / f"{name}.csv").write_text(text.csv(frame.head(MOST_ROWS)), encoding="utf-8")
+    for done, (name, job) in enumerate(jobs.items()):
+        if progress:
+            progress(f"painting: {name}", done, len(jobs))
+        (work / name).write_bytes(job.result())
+    (work / PAGE).write_text(page(content), encoding="utf-8")
+    head = {**head, "files": sorted([*jobs, *csvs, PAGE, SUMMARY])}
+    (work / SUMMARY).write_text(json.dumps(head, indent=1, allow_nan=False, default=str), encoding="utf-8")
+    pngs, tables = (tuple(target / name for name in names) for names in (jobs, csvs))
+    return Report(target, target / PAGE, target / SUMMARY, pngs, tables, content.findings)
+
+
+def write_sections(
+    folder: str | os.PathLike[str],
+    title: str,
+    sections: Sequence[Section],
+    frames: Mapping[str, pl.DataFrame],
+    *,
+    facts: Sequence[tuple[str, str]],
+    warnings: Sequence[str],
+    reading: tuple[str, str],
+    progress: Progress | None = None,
+) -> Report:
+    """Write a report that is not of one trace; what its figures lack is absent."""
+    absent = [figure.absent for section in sections for figure in section.figures if figure.absent]
+    content = Contents(
+        title, list(facts), list(sections), dict(frames), warnings=list(warnings), reading=[reading], absent=absent,
+        of_trace=False,
+    )  # fmt: skip
+    return write_contents(content, folder, progress=progress)
 
 
 def summary(trace: Trace, content: Contents) -> dict[str, Any]:
@@ -562,9 +560,3 @@ def rows_of(frame: pl.DataFrame) -> list[dict[str, Any]]:
         {key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in row.items()}
         for row in frame.iter_rows(named=True)
     ]
-
-
-def _write_frames(content: Contents, work: Path) -> list[str]:
-    for name, frame in content.frames.items():
-        (work / f"{name}.csv").write_text(text.csv(frame.head(MOST_ROWS)), encoding="utf-8")
-    return [f"{name}.csv" for name in content.frames]

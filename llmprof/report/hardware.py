@@ -1,7 +1,7 @@
 """Report of hardware metrics without a timeline: kernels by time and limit, roofline, stalls, rules and hot lines."""
 
-import os
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
@@ -11,10 +11,8 @@ from llmprof.analyze.ncu.findings import file_name, launches_in_a_row
 from llmprof.analyze.ncu.profile import NEEDS_TIMELINE, Profile, facts, headline, limits, reading
 from llmprof.metrics.data import Metrics
 from llmprof.names.kernels import displayed
-from llmprof.progress import Progress
 from llmprof.report.figures import Drawing, figure
-from llmprof.report.folder import Report, write_contents
-from llmprof.report.page import Absent, Column, Contents, Section, Table, attempt, by_share, page
+from llmprof.report.page import Absent, Column, Contents, Section, Table, attempt, by_share, columns
 
 _MOST_ROWS: Final = 15
 
@@ -34,35 +32,27 @@ def named_stalls(metrics: Metrics) -> pl.DataFrame:
 KERNELS = Drawing(
     "kernel_time",
     "kernels by their time",
-    lambda one: (charts.kernels(analyze.kernel_summary(launches_in_a_row(one.metrics))), ""),
+    lambda metrics: charts.kernels(analyze.kernel_summary(launches_in_a_row(metrics))),
 )
 ROOFLINE = Drawing(
     "roofline",
     "launches under the roofs of the device",
-    lambda one: (charts.roofline(analyze.speed_of_light(one.metrics)), ""),
+    lambda metrics: charts.roofline(analyze.speed_of_light(metrics)),
 )
-STALLS = Drawing("stalls", "what the warps wait for", lambda one: (charts.stalls(named_stalls(one.metrics)), ""))
-
-
-def _section(
-    anchor: str, question: str, words: str, drawing: Drawing | None, profile: Profile, *tables: Table | Absent
-) -> Section:
-    drawn = [figure(profile, drawing)] if drawing is not None else []
-    return Section(anchor, question, words, [*drawn, *tables], (anchor,))
+STALLS = Drawing("stalls", "what the warps wait for", lambda metrics: charts.stalls(named_stalls(metrics)))
 
 
 def _table(
-    part: str, name: str, caption: str, columns: tuple[Column, ...], make: Callable[[], pl.DataFrame]
+    part: str, name: str, caption: str, shown_columns: tuple[Column, ...], frame: pl.DataFrame | Absent
 ) -> Table | Absent:
-    frame = attempt(part, make)
     if isinstance(frame, Absent):
-        return frame
+        return replace(frame, part=part)
     if not frame.height:
         return Absent(part, captured=True, found=f"there are no {part}", hint="")
     more = f"{frame.height - _MOST_ROWS:,} more are in {name}.csv." if frame.height > _MOST_ROWS else ""
     shown = frame.head(_MOST_ROWS)
     shown = shown.with_columns(displayed(shown["kernel_name"]).alias("function"))
-    return Table(name, caption, columns, shown, sortable=True, note=more)
+    return Table(name, caption, shown_columns, shown, sortable=True, note=more)
 
 
 _LIMITS: Final = (
@@ -71,8 +61,7 @@ _LIMITS: Final = (
     Column("total_ns", "total", "time"),
     Column("share", "share", "share"),
     Column("bound", "limit"),
-    Column("compute_pct", "compute %", "number"),
-    Column("memory_pct", "memory %", "number"),
+    *columns("number", compute_pct="compute %", memory_pct="memory %"),
     Column("roof_share", "of its roof", "share"),
     Column("stall", "warps wait for"),
 )
@@ -86,8 +75,7 @@ _RULES: Final = (
 _LINES: Final = (
     Column("function", "kernel", "name", 40, "kernel_name"),
     Column("source", "file"),
-    Column("line", "line", "number"),
-    Column("samples", "samples", "number"),
+    *columns("number", line="line", samples="samples"),
     Column("share", "share of the kernel", "share"),
     Column("reason", "warps wait for"),
 )
@@ -116,47 +104,6 @@ def _lines(profile: Profile) -> pl.DataFrame:
 def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
     """Contents of the report of hardware metrics."""
     metrics = profile.metrics
-    sections = [
-        _section(
-            "speed_of_light",
-            "Which kernels take the time, and what limits them?",
-            "A kernel is limited by the side that is at 60 % of its peak or more, else by latency. Of several limits "
-            "of its launches, the one with most of their time is named.",
-            KERNELS,
-            profile,
-            _table("limits of kernels", "limits", "Kernels by their time", _LIMITS, lambda: limits(metrics)),
-        ),
-        _section(
-            "roofline",
-            "How near do the kernels come to the roofs of the device?",
-            "Under the slope the memory is the limit, under a flat line the arithmetic.",
-            ROOFLINE,
-            profile,
-        ),
-        _section(
-            "stalls",
-            "What do the warps wait for?",
-            "Shares of the warp cycles in which a warp could not issue, by reason.",
-            STALLS,
-            profile,
-        ),
-        _section(
-            "rules",
-            "What does the profiler itself advise?",
-            "Estimates for the whole kernel (global) come before those for one unit of it (local).",
-            None,
-            profile,
-            _table("results of rules", "rules", "Advice of Nsight Compute", _RULES, lambda: advice(metrics)),
-        ),
-        _section(
-            "hot_lines",
-            "Which lines of the source are hot?",
-            "Lines by the samples of their warps.",
-            None,
-            profile,
-            _table("hot lines", "hot_lines", "Lines by samples", _LINES, lambda: _lines(profile)),
-        ),
-    ]
     makers: dict[str, Callable[[], pl.DataFrame]] = {
         "limits": lambda: limits(metrics),
         "speed_of_light": lambda: analyze.speed_of_light(metrics),
@@ -167,6 +114,47 @@ def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
     }
     made = {name: attempt(name, make) for name, make in makers.items()}
     frames = {name: frame for name, frame in made.items() if isinstance(frame, pl.DataFrame)}
+    sections = [
+        Section(
+            "speed_of_light",
+            "Which kernels take the time, and what limits them?",
+            "A kernel is limited by the side that is at 60 % of its peak or more, else by latency. Of several limits "
+            "of its launches, the one with most of their time is named.",
+            [
+                figure(metrics, KERNELS),
+                _table("limits of kernels", "limits", "Kernels by their time", _LIMITS, made["limits"]),
+            ],
+            ("speed_of_light",),
+        ),
+        Section(
+            "roofline",
+            "How near do the kernels come to the roofs of the device?",
+            "Under the slope the memory is the limit, under a flat line the arithmetic.",
+            [figure(metrics, ROOFLINE)],
+            ("roofline",),
+        ),
+        Section(
+            "stalls",
+            "What do the warps wait for?",
+            "Shares of the warp cycles in which a warp could not issue, by reason.",
+            [figure(metrics, STALLS)],
+            ("stalls",),
+        ),
+        Section(
+            "rules",
+            "What does the profiler itself advise?",
+            "Estimates for the whole kernel (global) come before those for one unit of it (local).",
+            [_table("results of rules", "rules", "Advice of Nsight Compute", _RULES, made["rules"])],
+            ("rules",),
+        ),
+        Section(
+            "hot_lines",
+            "Which lines of the source are hot?",
+            "Lines by the samples of their warps.",
+            [_table("hot lines", "hot_lines", "Lines by samples", _LINES, made["hot_lines"])],
+            ("hot_lines",),
+        ),
+    ]
     absent = [frame for frame in made.values() if isinstance(frame, Absent)]
     absent += [drawn.absent for part in sections for drawn in part.figures if drawn.absent is not None]
     absent.append(Absent(NEEDS_TIMELINE[0], captured=False, found="there is no timeline", hint=NEEDS_TIMELINE[1]))
@@ -182,20 +170,3 @@ def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
         path=profile.name,
         of_trace=False,
     )
-
-
-def profile_html(profile: Profile, *, title: str | None = None) -> str:
-    """The report of hardware metrics as one HTML document."""
-    return page(profile_contents(profile, title=title))
-
-
-def write_profile(
-    profile: Profile,
-    folder: str | os.PathLike[str],
-    *,
-    title: str | None = None,
-    progress: Progress | None = None,
-    overwrite: bool = False,
-) -> Report:
-    """Write the report of hardware metrics."""
-    return write_contents(profile_contents(profile, title=title), folder, progress=progress, overwrite=overwrite)

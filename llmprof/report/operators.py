@@ -26,7 +26,7 @@ from llmprof.errors import AnalysisError, CaptureError, LlmprofError, NotCapture
 from llmprof.launch import Run
 from llmprof.progress import Progress
 from llmprof.report.figures import Drawing, Drawn, config_in, figure, reason
-from llmprof.report.page import Absent, Column, Section, Table
+from llmprof.report.page import Absent, Column, Section, Table, columns
 from llmprof.sentences import say
 from llmprof.storage import files
 from llmprof.trace import Trace
@@ -319,7 +319,7 @@ def _cost(row: Mapping[str, Any]) -> str:
 
 
 def _of_run(name: str) -> Callable[[Run], Drawn]:
-    return lambda run: (CHARTS[name](run.trace), "")
+    return lambda run: CHARTS[name](run.trace)
 
 
 OPS_LAYERS = Drawing("ops_layers", "times of the layers", _of_run("layer_performance_heatmap"))
@@ -345,19 +345,14 @@ def operators_section(run: Run) -> Section:
         if on_device(trace)
         else "Timed inside the engine, in the sampled steps and layers, by the clock of the host: this was a CPU."
     )
-    columns = (
-        Column("operator", "operator"),
-        Column("phase", "phase"),
-        Column("rank", "rank", "number"),
-        Column("count", "calls timed", "number"),
-        Column("median_ns", "median", "time"),
-        Column("step_ns", "a step, all layers", "time"),
+    shown = (
+        *columns("text", operator="operator", phase="phase"),
+        *columns("number", rank="rank", count="calls timed"),
+        *columns("time", median_ns="median", step_ns="a step, all layers"),
         Column("share", "share of a step", "share"),
     )
     rows = operator_times(trace).filter(~pl.col("nested")).sort("step_ns", descending=True).head(_TOP_OPERATORS)
-    table = Table(
-        "operators", f"The {rows.height} operators that take the most time of a step", columns,
-        rows.select(column.key for column in columns), sortable=True,
-    )  # fmt: skip
+    caption = f"The {rows.height} operators that take the most time of a step"
+    table = Table("operators", caption, shown, rows.select(column.key for column in shown), sortable=True)
     drawn = (figure(run, drawing) for drawing in (OPS_LAYERS, OPS_OPERATORS, OPS_COMMUNICATION, OPS_MEMORY))
     return Section("operators", question, words, [*(one for one in drawn if one.spec), table])

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import base64
-import contextlib
-import functools
 import hashlib
 import json
 import math
-import os
 import re
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import version
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import jinja2
-import platformdirs
 import polars as pl
-import vl_convert as vlc
 from altair.utils.schemapi import debug_mode
 from markupsafe import Markup, escape
 
@@ -30,9 +22,9 @@ from llmprof.analyze.catalog import Analysis
 from llmprof.analyze.findings.order import chained, first_denominator, first_sentence, not_predicted, number_of, so
 from llmprof.charts.base import bars
 from llmprof.charts.base.dark import dark_colours
-from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_lite_version
-from llmprof.charts.base.theme import narrow
-from llmprof.errors import AnalysisError, NotCapturedError, OutputError
+from llmprof.charts.base.save import check_room, safe_json, spec_json, vega_bundle
+from llmprof.charts.base.theme import CATEGORIES, narrow
+from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.report.cards import MEASURES, sentence
 from llmprof.text import shorten
 from llmprof.trace import Trace
@@ -41,42 +33,6 @@ from llmprof.version import __version__
 
 if TYPE_CHECKING:
     import altair as alt
-
-
-@functools.cache
-def library() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB), from the packages that are installed."""
-    kept = _cache_folder() / f"vega-embed-{vega_lite_version()}-vl-convert-{version('vl-convert-python')}.js"
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return _checked(kept.read_bytes().decode())
-    check_room()
-    script = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite_version())
-    script = _checked(script.replace("\r\n", "\n").replace("\r", "\n"))
-    with contextlib.suppress(OSError):  # without a writable cache this only takes longer
-        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile("wb", dir=kept.parent, delete=False) as file:
-            file.write(script.encode())
-        Path(file.name).replace(kept)
-    return script
-
-
-def _checked(script: str) -> str:
-    if "</script" in script.lower() or "<!--" in script or "vegaEmbed" not in script:
-        raise OutputError(
-            "the Vega bundle of vl-convert cannot stand in a page", hint="install another vl-convert-python"
-        )
-    return script
-
-
-def _cache_folder() -> Path:
-    chosen = os.environ.get("LLMPROF_CACHE")
-    return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof")) / "vega"
-
-
-def png(spec: str) -> bytes:
-    """PNG image of a specification, two pixels for each of the chart."""
-    check_room()
-    return vlc.vegalite_to_png(spec, vl_version=vega_lite_version(), scale=2)
 
 
 def source_hash(script: str) -> str:
@@ -154,17 +110,25 @@ class Figure:
     absent: Absent | None = None
 
 
+Kind = Literal["text", "name", "chip", "number", "time", "share"]
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column of a table: its heading, the format of its values, and further marks in its cells."""
 
     key: str
     head: str
-    kind: Literal["text", "name", "chip", "number", "time", "share"] = "text"
+    kind: Kind = "text"
     width: int = 44
     """Most characters of a name; a longer name is cut in the middle, and its tooltip has the full name."""
     full: str = ""
     """Column with the full name, if this column has a shorter form."""
+
+
+def columns(kind: Kind, **heads: str) -> tuple[Column, ...]:
+    """Columns of one kind: their headings by key."""
+    return tuple(Column(key, head, kind) for key, head in heads.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +227,7 @@ _BLOCK = tuple[str, Figure | Table | list[Absent]]
 def page(contents: Contents) -> str:
     """The report as one HTML document that loads nothing and runs only its own two scripts."""
     script = files("llmprof.report").joinpath("page.js").read_text("utf-8")
-    scripted = library() if any(figure.spec for figure in contents.figures) else ""
+    scripted = vega_bundle() if any(figure.spec for figure in contents.figures) else ""
     scripts = f"{source_hash(scripted)} {source_hash(script)}"
     causes, effects, known = chained(contents.findings)
     for row in causes:
@@ -372,10 +336,6 @@ def _number(value: float) -> str:
 _WRITERS: dict[str, Callable[[float], str]] = {"number": _number, "time": format_ns, "share": format_share}
 
 
-def _is_unknown(value: object) -> bool:
-    return value is None or (isinstance(value, float) and not math.isfinite(value))
-
-
 def _blocks(section: Section) -> list[_BLOCK]:
     """Figures and tables in order; parts that are absent for the same reason are named once, in place of the first."""
     absents: dict[tuple[str, str], list[Absent]] = {}
@@ -394,13 +354,6 @@ def _blocks(section: Section) -> list[_BLOCK]:
     return blocks
 
 
-def _category_colour(category: object) -> str:
-    """Colour of a category of kernel, the same as in the charts."""
-    from llmprof.charts.base.theme import CATEGORIES
-
-    return CATEGORIES.get(str(category), "#8A94A0")
-
-
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
@@ -412,7 +365,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "blocks": _blocks,
-        "category_colour": _category_colour,
+        "category_colour": lambda category: CATEGORIES.get(str(category), CATEGORIES["other"]),
         "cell_class": _CLASSES.__getitem__,
         "figure": lambda value, kind: _WRITERS[kind](value),
         "first_sentence": first_sentence,
@@ -425,6 +378,8 @@ def _environment() -> jinja2.Environment:
         "so": so,
         "words": words,
     }
-    environment.tests["unknown"] = _is_unknown
+    environment.tests["unknown"] = lambda value: (
+        value is None or (isinstance(value, float) and not math.isfinite(value))
+    )
     environment.globals |= {"MEASURES": MEASURES, "SEVERITIES": SEVERITIES, "UNKNOWN": UNKNOWN, "version": __version__}
     return environment

@@ -3,7 +3,7 @@
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
@@ -20,11 +20,11 @@ from llmprof.launch.config.options import setting
 from llmprof.launch.monitors import table
 from llmprof.launch.run.requests import overhead, summarize
 from llmprof.progress import Progress
-from llmprof.report.figures import OF_RUNS, Drawing, Drawn, bound_section, config_in, figure
+from llmprof.report.figures import OF_RUNS, Drawing, Drawn, bound_section, config_in, drawn, figure
 from llmprof.report.folder import write, write_contents
 from llmprof.report.hardware import named_stalls
 from llmprof.report.operators import operators_section
-from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table
+from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table, columns
 from llmprof.storage import files
 from llmprof.trace import Trace
 from llmprof.units import format_bytes, format_ns, format_share
@@ -43,11 +43,13 @@ def facts(run: Run) -> list[tuple[str, str]]:
     config, worker = run.config, run.worker
     tokens = run.requests.select(pl.col("prompt_tokens").median(), pl.col("output_tokens").median()).row(0)
     devices = Counter(worker.get("device_names") or [])
+    engine = " ".join(str(worker[key]) for key in ("engine", "engine_version") if worker.get(key))
+    torch = f"torch {worker['torch_version']}" if worker.get("torch_version") else ""
     prompt = f"{tokens[0]:g} to {tokens[1]:g} tokens" if None not in tokens else "tokens not known"
     out = [
         ("Model", f"{config.model}{' (random weights)' if worker.get('random_weights') else ''}, {config.dtype}"),
         ("Mode", f"{config.profile_mode}{', served' if config.served else ''}, {_execution(run)}"),
-        ("Engine", _versions(worker)),
+        ("Engine", ", ".join(filter(None, (engine, torch)))),
         ("Devices", ", ".join(f"{n} x {name}" if n > 1 else name for name, n in devices.items())),
         ("Parallel", f"tensor {config.tensor_parallel_size}, pipeline {config.pipeline_parallel_size}"),
         ("Requests", f"{_load_of(run)}, {prompt}"),
@@ -83,11 +85,6 @@ def _execution(run: Run) -> str:
     return "with graphs and compilation" if eager is False else "as the engine does (graphs and compilation)"
 
 
-def _versions(worker: Mapping[str, Any]) -> str:
-    engine = " ".join(str(worker[key]) for key in ("engine", "engine_version") if worker.get(key))
-    return ", ".join(filter(None, (engine, f"torch {worker['torch_version']}" if worker.get("torch_version") else "")))
-
-
 def _load_of(run: Run) -> str:
     config = run.config
     if not config.served:
@@ -110,10 +107,7 @@ def _sampling(config: ExperimentConfig) -> str:
 def sections(run: Run) -> list[Section]:
     """Sections on the requests and on the machine."""
     summary = summarize(run.requests)
-    blocks: list[Figure | Table | Absent] = [
-        figure(run, REQUESTS),
-        figure(run, REQUEST_LATENCY),
-    ]
+    blocks: list[Figure | Table | Absent] = [figure(run, REQUESTS), figure(run, REQUEST_LATENCY)]
     if summary.height:
         blocks.append(summary_table(summary))
     try:
@@ -166,23 +160,16 @@ _SLOW: Final = 10
 
 def slow_table(joined: pl.DataFrame) -> Table:
     """Table of the requests with the latest first token, and what they waited for."""
-    columns = (
+    shown = (
         Column("request", "request", "number"),
-        Column("ttft_ns", "first token", "time"),
-        Column("queue_prefill_ns", "behind prefill of others", "time"),
-        Column("queue_decode_ns", "behind decode of others", "time"),
-        Column("queue_other_ns", "no step ran", "time"),
-        Column("prefill_ns", "own prefill", "time"),
-        Column("prefill_others_ns", "others beside it", "time"),
-        Column("e2e_ns", "end to end", "time"),
-        Column("preemptions", "preemptions", "number"),
-        Column("slowest_step", "slowest step", "number"),
+        *columns("time", ttft_ns="first token", queue_prefill_ns="behind prefill of others"),
+        *columns("time", queue_decode_ns="behind decode of others", queue_other_ns="no step ran"),
+        *columns("time", prefill_ns="own prefill", prefill_others_ns="others beside it", e2e_ns="end to end"),
+        *columns("number", preemptions="preemptions", slowest_step="slowest step"),
         Column("reason", "mostly"),
     )
-    rows = joined.sort("ttft_ns", descending=True).head(_SLOW).select(column.key for column in columns)
-    return Table(
-        "slow_requests", f"The {rows.height} requests with the latest first token", columns, rows, sortable=True
-    )
+    rows = joined.sort("ttft_ns", descending=True).head(_SLOW).select(column.key for column in shown)
+    return Table("slow_requests", f"The {rows.height} requests with the latest first token", shown, rows, sortable=True)
 
 
 def _bound(run: Run) -> list[Section]:
@@ -218,23 +205,16 @@ def summary_table(summary: pl.DataFrame) -> Table:
     figures = ("mean", "std", "ci95_low", "ci95_high", "p50", "p90", "p99")
     rows = shown.select("phase", names, "repeats", "n", *(_written(shown, name) for name in figures))
     heads = {"std": "deviation", "ci95_low": "95 % from", "ci95_high": "to", "p50": "median"}
-    columns = (
-        Column("phase", "phase"),
-        Column("metric", "metric"),
+    columns_shown = (
+        *columns("text", phase="phase", metric="metric"),
         *(Column(name, heads.get(name, name)) for name in figures),
-        Column("repeats", "repeats", "number"),
-        Column("n", "values", "number"),
+        *columns("number", repeats="repeats", n="values"),
     )
     apart = shown.filter(~pl.col("agree"))
     most = number(apart["spread"].max())
     note = f"The repeats disagree by up to {format_share(most)} of the mean." if apart.height else ""
-    return Table(
-        "request_summary",
-        "Latencies and rates of the requests, without and under the profiler",
-        columns,
-        rows,
-        note=note,
-    )
+    caption = "Latencies and rates of the requests, without and under the profiler"
+    return Table("request_summary", caption, columns_shown, rows, note=note)
 
 
 def overhead_table(costs: pl.DataFrame) -> Table:
@@ -243,31 +223,18 @@ def overhead_table(costs: pl.DataFrame) -> Table:
     names = pl.col("metric").replace_strict(_NAMES, return_dtype=pl.String)
     answers = {True: "yes", False: "no", None: "one repeat only"}
     clear = pl.Series("clear", [answers[verdict] for verdict in shown["clear"]], dtype=pl.String)
+    unclear = {False: "within the noise", None: "not known"}
     more = [
-        None
-        if share is None
-        else f"{100 * share:+.1f} %"
-        if beyond
-        else "within the noise"
-        if beyond is False
-        else "not known"
+        None if share is None else unclear.get(beyond, f"{100 * share:+.1f} %")
         for share, beyond in shown.select("overhead", "clear").iter_rows()
     ]
-    rows = shown.select(
-        names,
-        _written(shown, "plain"),
-        _written(shown, "profiled"),
-        pl.Series("overhead", more, dtype=pl.String),
-        clear,
+    change = pl.Series("overhead", more, dtype=pl.String)
+    rows = shown.select(names, _written(shown, "plain"), _written(shown, "profiled"), change, clear)
+    columns_shown = (
+        *columns("text", metric="metric", plain="without profiler", profiled="under the profiler"),
+        *columns("text", overhead="change", clear="beyond the noise of the repeats"),
     )
-    columns = (
-        Column("metric", "metric"),
-        Column("plain", "without profiler"),
-        Column("profiled", "under the profiler"),
-        Column("overhead", "change"),
-        Column("clear", "beyond the noise of the repeats"),
-    )
-    return Table("overhead", "What the profiler costs", columns, rows)
+    return Table("overhead", "What the profiler costs", columns_shown, rows)
 
 
 def _written(rows: pl.DataFrame, name: str) -> pl.Series:
@@ -317,7 +284,7 @@ def _dashboard(run: Run) -> Drawn:
     }
     subtitle = "; ".join(f"{name}: {value}" for name, value in facts(run) if name in {"Engine", "Parallel", "Requests"})
     summary = summarize(run.requests)
-    return charts.dashboard(figures=tiles(run), requests=summary, title=_title(run), subtitle=subtitle, **frames), ""
+    return charts.dashboard(figures=tiles(run), requests=summary, title=_title(run), subtitle=subtitle, **frames)
 
 
 def _if_recorded(make: Callable[[], pl.DataFrame]) -> pl.DataFrame | None:
@@ -329,34 +296,26 @@ def _if_recorded(make: Callable[[], pl.DataFrame]) -> pl.DataFrame | None:
 
 
 KERNEL_TIME = Drawing(
-    "kernel_time",
-    "kernels by their time",
-    lambda run: (charts.kernels(analyze.kernel_summary(run.trace)), ""),
-    picture=True,
+    "kernel_time", "kernels by their time", lambda run: charts.kernels(analyze.kernel_summary(run.trace)), picture=True
 )
 CUDA_API = Drawing(
-    "cuda_api",
-    "calls of CUDA's API",
-    lambda run: (charts.cuda_api(analyze.nsys.cuda_api_sum(run.trace)), ""),
-    picture=True,
+    "cuda_api", "calls of CUDA's API", lambda run: charts.cuda_api(analyze.nsys.cuda_api_sum(run.trace)), picture=True
 )
 REQUESTS = Drawing(
-    "requests", "latencies of the requests", lambda run: (charts.requests(summarize(run.requests)), ""), picture=True
+    "requests", "latencies of the requests", lambda run: charts.requests(summarize(run.requests)), picture=True
 )
-COUNTERS = Drawing(
-    "counters", "monitors of the machine", lambda run: (charts.counters(counters(run)), ""), picture=True
-)
+COUNTERS = Drawing("counters", "monitors of the machine", lambda run: charts.counters(counters(run)), picture=True)
 DASHBOARD = Drawing("dashboard", "the run on one page", _dashboard, picture=True)
 REQUEST_LATENCY = Drawing(
-    "request_latency", "latencies of single requests", lambda run: (charts.request_latency(run.requests), "")
+    "request_latency", "latencies of single requests", lambda run: charts.request_latency(run.requests)
 )
 REQUEST_WATERFALL = Drawing(
-    "request_waterfall", "requests over time", lambda run: (charts.request_waterfall(analyze.requests(run)), "")
+    "request_waterfall", "requests over time", lambda run: charts.request_waterfall(analyze.requests(run))
 )
 ROOFLINE = Drawing(
-    "roofline", "kernels against the roofs", lambda run: (charts.roofline(analyze.speed_of_light(run.metrics)), "")
+    "roofline", "kernels against the roofs", lambda run: charts.roofline(analyze.speed_of_light(run.metrics))
 )
-STALLS = Drawing("stalls", "what the warps wait for", lambda run: (charts.stalls(named_stalls(run.metrics)), ""))
+STALLS = Drawing("stalls", "what the warps wait for", lambda run: charts.stalls(named_stalls(run.metrics)))
 
 REPORT = "report"
 
@@ -390,17 +349,9 @@ class Visualizer:
     def create_all_visualizations(self) -> list[Path]:
         """Draw the pictures of the run.
 
-        Returns
-        -------
-        list of pathlib.Path
-            ``{experiment}_kernel_time.png, _cuda_api.png, _requests.png, _counters.png, _dashboard.png`` in the run's
-            folder, with links to them in ``visualization``. What the run did not record has no picture;
-            :attr:`missing` says why.
-
-        Raises
-        ------
-        OutputError
-            The folder cannot be written.
+        ``{experiment}_kernel_time.png, _cuda_api.png, _requests.png, _counters.png, _dashboard.png`` in the run's
+        folder, with links to them in ``visualization``. What the run did not record has no picture; :attr:`missing`
+        says why. A folder that cannot be written raises ``OutputError``.
         """
         run = self._run
         pictures = [drawing for drawing in plugins.listed(OF_RUNS, Drawing) if drawing.picture]
@@ -409,7 +360,7 @@ class Visualizer:
             if self._progress:
                 self._progress(f"drawing: {drawing.name}", done, len(pictures))
             try:
-                picture = to_png_bytes(drawing.draw(run)[0])
+                picture = to_png_bytes(drawn(run, drawing)[0])
             except LlmprofError as error:
                 self.missing[drawing.name] = str(error)
                 continue
@@ -426,18 +377,10 @@ class Visualizer:
                     link.symlink_to(Path("..", path.name))
 
     def generate_report_html(self) -> Path:
-        """Write the report of the run.
+        """Write the report of the run, ``report/index.html`` in its folder.
 
-        Returns
-        -------
-        pathlib.Path
-            ``report/index.html`` in the run's folder; the charts and frames of the report are beside it, and
-            ``visualization/report`` is a link to them. A run without a timeline has a report of its requests.
-
-        Raises
-        ------
-        OutputError
-            The folder cannot be written.
+        The charts and frames of the report are beside it, and ``visualization/report`` is a link to them. A run without
+        a timeline has a report of its requests. A folder that cannot be written raises ``OutputError``.
         """
         run, target = self._run, self._run.folder.path / REPORT
         self._link(target)
@@ -456,13 +399,5 @@ class Visualizer:
             requests = None
         # imported by name, because this layer must not import the trials
         changes = import_module("llmprof.trials.settings").commands(run)
-        return write(
-            trace,
-            target,
-            title=title,
-            progress=self._progress,
-            first=first,
-            facts=about,
-            requests=requests,
-            changes=changes,
-        ).index
+        more: dict[str, Any] = {"facts": about, "requests": requests, "changes": changes}
+        return write(trace, target, title=title, progress=self._progress, first=first, **more).index

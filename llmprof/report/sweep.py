@@ -1,7 +1,7 @@
 """Report of a sweep: latency, throughput, scaling, and where the time went at each point."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -9,21 +9,15 @@ import polars as pl
 from llmprof import charts, plugins
 from llmprof.progress import Progress
 from llmprof.report.figures import OF_SWEEPS, Drawing, figure
-from llmprof.report.folder import Report, write_contents
-from llmprof.report.page import Column, Contents, Section, Table
+from llmprof.report.folder import Report, write_sections
+from llmprof.report.page import Column, Section, Table, columns
 from llmprof.units import format_ns
 
 _COLUMNS = (
-    Column("state", "state"),
-    Column("output_tokens_per_s", "output tokens per s"),
-    Column("ttft_ns", "first token"),
-    Column("tpot_ns", "each further token"),
-    Column("e2e_ns", "end to end"),
-    Column("overhead", "profiler's overhead"),
+    *columns("text", state="state", output_tokens_per_s="output tokens per s", ttft_ns="first token"),
+    *columns("text", tpot_ns="each further token", e2e_ns="end to end", overhead="profiler's overhead"),
     Column("joules_per_output_token", "J per output token", "number"),
-    Column("share_compute", "compute", "share"),
-    Column("share_exposed_communication", "exposed communication", "share"),
-    Column("share_idle", "idle", "share"),
+    *columns("share", share_compute="compute", share_exposed_communication="exposed communication", share_idle="idle"),
     Column("run", "run", "name"),
 )
 
@@ -36,18 +30,14 @@ class Points(NamedTuple):
     parameters: list[str]
 
 
-THROUGHPUT = Drawing(
-    "throughput",
-    "throughput",
-    lambda points: (charts.sweep_throughput(points.comparison, parameters=points.parameters), ""),
-)
-LATENCY = Drawing(
-    "latency", "latency", lambda points: (charts.sweep_latency(points.comparison, parameters=points.parameters), "")
-)
-SCALING = Drawing(
-    "scaling", "scaling", lambda points: (charts.sweep_scaling(points.comparison, parameters=points.parameters), "")
-)
-WHERE_TIME = Drawing("where_time", "where the time went", lambda points: (charts.sweep_time(points.where), ""))
+def _of(name: str, chart: Callable[..., Any]) -> Drawing:
+    return Drawing(name, name, lambda points: chart(points.comparison, parameters=points.parameters))
+
+
+THROUGHPUT = _of("throughput", charts.sweep_throughput)
+LATENCY = _of("latency", charts.sweep_latency)
+SCALING = _of("scaling", charts.sweep_scaling)
+WHERE_TIME = Drawing("where_time", "where the time went", lambda points: charts.sweep_time(points.where))
 
 
 def write_sweep(
@@ -114,17 +104,11 @@ def write_sweep(
         ),
     ]
     warnings = [f"{label} failed: {error}" for label, error in (failed or {}).items()]
-    page_contents = Contents(
-        title=title,
-        facts=list(facts),
-        warnings=warnings,
-        reading=[("Points", f"{comparison.filter(state='finished').height} of {comparison.height} finished")],
-        sections=sections,
-        frames={"comparison": comparison, "where": where},
-        absent=[figure.absent for figure in figures.values() if figure.absent],
-        of_trace=False,
+    reading = ("Points", f"{comparison.filter(state='finished').height} of {comparison.height} finished")
+    frames = {"comparison": comparison, "where": where}
+    return write_sections(
+        folder, title, sections, frames, facts=facts, warnings=warnings, reading=reading, progress=progress
     )
-    return write_contents(page_contents, folder, progress=progress)
 
 
 def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:
@@ -134,7 +118,7 @@ def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:
         Column(name, name.replace("_", " "), "number" if comparison.schema[name].is_numeric() else "text")
         for name in parameters
     ]
-    columns = (*chosen, *shown)
+    every = (*chosen, *shown)
     with_texts = comparison.with_columns(
         pl.Series(name, [with_interval(row, name) for row in comparison.iter_rows(named=True)], dtype=pl.String)
         for name in _WITH_INTERVALS
@@ -142,8 +126,8 @@ def _table(comparison: pl.DataFrame, parameters: list[str]) -> Table:
     ).with_columns(
         pl.Series("overhead", [overhead_in_words(row) for row in comparison.iter_rows(named=True)], dtype=pl.String)
     )
-    rows = with_texts.select(column.key for column in columns)
-    return Table("points", f"{comparison.height} points; comparison.csv has all columns", columns, rows, sortable=True)
+    rows = with_texts.select(column.key for column in every)
+    return Table("points", f"{comparison.height} points; comparison.csv has all columns", every, rows, sortable=True)
 
 
 _WITH_INTERVALS = ("output_tokens_per_s", "ttft_ns", "tpot_ns", "e2e_ns")

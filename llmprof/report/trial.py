@@ -9,12 +9,12 @@ import polars as pl
 
 from llmprof import charts
 from llmprof.report.figures import Drawing, figure
-from llmprof.report.folder import Report, write_contents
-from llmprof.report.page import Column, Contents, Section, Table
+from llmprof.report.folder import Report, write_sections
+from llmprof.report.page import Column, Section, Table, columns
 from llmprof.sentences import METRIC_WORDS
 from llmprof.units import format_metric
 
-WHY = Drawing("why", "the way from one step to the other", lambda bars: (charts.diff_waterfall(bars), ""))
+WHY = Drawing("why", "the way from one step to the other", charts.diff_waterfall)
 
 
 def write_trial(
@@ -29,71 +29,30 @@ def write_trial(
     facts: Sequence[tuple[str, str]] = (),
     notes: Sequence[str] = (),
 ) -> Report:
-    """Write ``index.html``, the chart and the tables of a trial.
-
-    Parameters
-    ----------
-    pairs, effects : polars.DataFrame
-        ``verdict.pairs`` and ``verdict.effects``.
-    difference : polars.DataFrame, optional
-        ``verdict.why``, the bars from one step to the other.
-    folder : path
-        Folder to write to.
-    title, says : str
-        Heading, and the verdict in words.
-    objective : str
-        Metric that decides.
-    facts : sequence of (str, str)
-        Facts of the trial.
-    notes : sequence of str
-        What the reader has to know about the measurement.
-
-    Returns
-    -------
-    Report
-        ``index.html``, ``effects.csv``, ``pairs.csv`` and ``effects.png``.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be written.
-    """
+    """Write the page of a trial; ``difference`` has the bars from one step to the other, if both were recorded."""
     words = effects.with_columns(
         pl.Series(
             name, [format_metric(row["metric"], row[name]) for row in effects.iter_rows(named=True)], dtype=pl.String
         )
         for name in ("before", "after")
     ).with_columns(pl.col("metric").replace_strict(METRIC_WORDS, default=pl.col("metric"), return_dtype=pl.String))
-    columns = (
-        Column("metric", "metric"),
-        Column("before", "as it is"),
-        Column("after", "with the change"),
-        Column("gain", "time saved", "share"),
-        Column("gain_low", "from", "share"),
-        Column("gain_high", "to", "share"),
+    shown = (
+        *columns("text", metric="metric", before="as it is", after="with the change"),
+        *columns("share", gain="time saved", gain_low="from", gain_high="to"),
         Column("verdict", "verdict"),
     )
-    drawing = Drawing("effects", "effects", lambda rows: (charts.trial_effects(rows, objective=objective), ""))
+    drawing = Drawing("effects", "effects", lambda rows: charts.trial_effects(rows, objective=objective))
     effect = figure(effects, drawing)
     of_effects = Table(
-        "effects", "Of a rate, the time of one token or request", columns, words.select(c.key for c in columns)
+        "effects", "Of a rate, the time of one token or request", shown, words.select(c.key for c in shown)
     )
     sections = [Section("effects", "What did the change do?", says, [effect, of_effects], ("effects", "pairs"))]
     frames = {"effects": effects, "pairs": pairs}
-    figures = [effect]
     if difference is not None:
-        figures.append(figure(difference, WHY))
         words_of = "From a step as it is to a step with the change, from one recording of each."
-        sections.append(Section("why", "Which parts of a step shrank or grew?", words_of, [figures[-1]], ("why",)))
+        sections.append(
+            Section("why", "Which parts of a step shrank or grew?", words_of, [figure(difference, WHY)], ("why",))
+        )
         frames["why"] = difference
-    contents = Contents(
-        title=title,
-        facts=list(facts),
-        warnings=list(notes),
-        reading=[("Pairs", str(pairs["pair"].n_unique()))],
-        sections=sections,
-        frames=frames,
-        absent=[one.absent for one in figures if one.absent],
-        of_trace=False,
-    )
-    return write_contents(contents, folder)
+    reading = ("Pairs", str(pairs["pair"].n_unique()))
+    return write_sections(folder, title, sections, frames, facts=facts, warnings=notes, reading=reading)

@@ -39,4 +39,4 @@ def quick(monkeypatch):
 
     monkeypatch.setattr(folder, "figure", figure)
     monkeypatch.setattr(folder, "png", lambda spec: PNG)
-    monkeypatch.setattr(page, "library", lambda: "window.vegaEmbed = null;")
+    monkeypatch.setattr(page, "vega_bundle", lambda: "window.vegaEmbed = null;")

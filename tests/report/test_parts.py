@@ -67,7 +67,8 @@ def test_the_middle_layer_of_pipeline_stages_is_that_of_the_first_one():
         pl.when(pl.col("rank") == 1).then(pl.col("start_ns") - 498).otherwise("start_ns").alias("start_ns")
     )
     assert figures.middle_layer(beside) == (1, 10, 22)
-    assert figures.middle_layer(events.with_columns(layer=pl.lit(None, dtype=pl.Int32))) is None
+    with pytest.raises(AnalysisError, match="no layer was found"):
+        figures.middle_layer(events.with_columns(layer=pl.lit(None, dtype=pl.Int32)))
 
 
 def test_big_frames_become_charts_of_bounded_size(monkeypatch, small):

@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from llmprof import analyze, report
+from llmprof.charts.base import save
 from llmprof.errors import OutputError
 from llmprof.report import folder as report_folder
-from llmprof.report import page
 from tests.samples import sample
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -116,18 +116,18 @@ def test_a_folder_that_cannot_be_written(small, tmp_path, place):
 
 def test_vega_is_kept_in_the_cache_and_a_damaged_one_is_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("LLMPROF_CACHE", str(tmp_path))
-    monkeypatch.setattr(page.vlc, "javascript_bundle", lambda *_, **__: "let vegaEmbed;\r\nlet x;")
-    page.library.cache_clear()
-    assert page.library() == "let vegaEmbed;\nlet x;"
+    monkeypatch.setattr(save.vlc, "javascript_bundle", lambda *_, **__: "let vegaEmbed;\r\nlet x;")
+    save.vega_bundle.cache_clear()
+    assert save.vega_bundle() == "let vegaEmbed;\nlet x;"
     (kept,) = tmp_path.iterdir()
-    monkeypatch.setattr(page.vlc, "javascript_bundle", lambda *_, **__: pytest.fail("bundled again"))
-    page.library.cache_clear()
-    assert page.library() == "let vegaEmbed;\nlet x;"
+    monkeypatch.setattr(save.vlc, "javascript_bundle", lambda *_, **__: pytest.fail("bundled again"))
+    save.vega_bundle.cache_clear()
+    assert save.vega_bundle() == "let vegaEmbed;\nlet x;"
     kept.write_text("let vegaEmbed; </script>")
-    page.library.cache_clear()
+    save.vega_bundle.cache_clear()
     with pytest.raises(OutputError, match="cannot stand in a page"):
-        page.library()
-    page.library.cache_clear()
+        save.vega_bundle()
+    save.vega_bundle.cache_clear()
 
 
 @pytest.mark.slow

@@ -7,13 +7,16 @@ import html
 import json
 import math
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 import altair as alt
+import platformdirs
 import vl_convert as vlc
 
 from llmprof.charts.base.dark import GROUND, Theme, dark_colours, themed
@@ -91,9 +94,35 @@ def check_room() -> None:
 
 @cache
 def vega_bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script that defines ``vegaEmbed``; it loads nothing."""
+    """Vega, Vega-Lite and Vega-Embed as one script (0.9 MB) that defines ``vegaEmbed`` and loads nothing."""
+    chosen = os.environ.get("LLMPROF_CACHE")
+    folder = Path(chosen) if chosen else Path(platformdirs.user_cache_dir("llmprof")) / "vega"
+    kept = folder / f"vega-embed-{vega_lite_version()}-vl-convert-{version('vl-convert-python')}.js"
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        return _checked(kept.read_bytes().decode())
     check_room()
-    return vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite_version())
+    script = vlc.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=vega_lite_version())
+    script = _checked(script.replace("\r\n", "\n").replace("\r", "\n"))
+    with contextlib.suppress(OSError):  # without a writable cache this only takes longer
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile("wb", dir=folder, delete=False) as file:
+            file.write(script.encode())
+        Path(file.name).replace(kept)
+    return script
+
+
+def _checked(script: str) -> str:
+    if "</script" in script.lower() or "<!--" in script or "vegaEmbed" not in script:
+        raise OutputError(
+            "the Vega bundle of vl-convert cannot stand in a page", hint="install another vl-convert-python"
+        )
+    return script
+
+
+def png(spec: str, *, scale: float = 2.0) -> bytes:
+    """PNG image of a specification, by default two pixels for each of the chart."""
+    check_room()
+    return vlc.vegalite_to_png(spec, vl_version=vega_lite_version(), scale=scale)
 
 
 def spec_json(chart: alt.TopLevelMixin) -> str:
@@ -131,8 +160,7 @@ def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0, theme: Theme =
     >>> charts.to_png_bytes(charts.overlap(analyze.overlap(trace, by=("rank",))))[1:4]
     b'PNG'
     """
-    check_room()
-    return vlc.vegalite_to_png(safe_json(themed(chart, theme)), vl_version=vega_lite_version(), scale=scale)
+    return png(safe_json(themed(chart, theme)), scale=scale)
 
 
 def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:

@@ -64,7 +64,10 @@ def opportunities(frame: pl.DataFrame, *, phase: str | None = None, title: str |
         pl.DataFrame([(name, 0.0, ns, "total", "time of a step", format_ns(ns), "")], schema=parts.schema, orient="row")
         for name, ns in (("a step", whole), ("without these", whole - gap), ("by the replay", whole - gain))
     ]
-    remaining = _remaining(rows)
+    name = pl.col("part").cast(pl.String).replace(["opportunity", "others"], "at target")
+    left_over = pl.col("time_ns").sum() - pl.col("gap_ns").fill_null(0).sum()
+    parts_left = rows.with_columns(part=name).filter(pl.col("part").is_in(list(_REMAINS)))
+    remaining = parts_left.group_by("part").agg(ns=left_over).with_columns(row=pl.lit("what remains"))
     table = {name: shade for name, shade in _TABLE.items() if name not in _REMAINS or name in remaining["part"]}
     panel, least = waterfall(pl.concat([totals[0], parts, *totals[1:]]), "time of a step", table)
     width = theme.inner() - 24 - round(theme.text_px("what remains", theme.TEXT_PX))
@@ -80,15 +83,3 @@ def opportunities(frame: pl.DataFrame, *, phase: str | None = None, title: str |
     if beside > 0.005 * whole:
         notes.append(f"Work at the same time counts twice below: {format_ns(beside)}.")
     return theme.finish(compose.rows(*panels, spacing=20), title or said, " ".join(notes))
-
-
-def _remaining(rows: pl.DataFrame) -> pl.DataFrame:
-    """What is left of a step with every operator at its target, as parts of a bar."""
-    name = pl.col("part").cast(pl.String).replace(["opportunity", "others"], "at target")
-    return (
-        rows.select("time_ns", "gap_ns", part=name)
-        .filter(pl.col("part").is_in(list(_REMAINS)))
-        .group_by("part")
-        .agg(ns=pl.col("time_ns").sum() - pl.col("gap_ns").fill_null(0).sum())
-        .with_columns(row=pl.lit("what remains"))
-    )

@@ -132,7 +132,7 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
     total = pl.col("percent").cum_sum().over("row")
     data = data.with_columns(start=total - pl.col("percent"), end=total).drop("order", "gathered")
     axis = alt.Axis(title="share (%)", grid=False, tickCount=5 if theme.is_narrow() else 10)
-    x = alt.X("start:Q", scale=alt.Scale(domain=[0, 100], nice=False), axis=axis)
+    x = alt.X("start:Q", scale=theme.span(0, 100), axis=axis)
     marks = [draw.bars_of(data, table, x, y)]
     lines: list[tuple[str, float, str, str, int]] = []
     for row, part, share, end in data.select("row", "part", "percent", "end").iter_rows():
@@ -146,7 +146,7 @@ def _shares(data: pl.DataFrame, table: dict[str, str], y: alt.Y, width: int, tit
         text = alt.Chart(draw.inline(group.drop("ink", "dy"))).mark_text(
             baseline="middle", color=str(ink), dy=draw.number(dy)
         )
-        marks.append(text.encode(x=x, y=y, text=alt.Text("label:N")))
+        marks.append(text.encode(x=x, y=y, text="label:N"))
     height = 46 * data["row"].n_unique()
     return theme.layered(*marks).properties(width=width, height=height, title=theme.heading(title))
 
@@ -161,23 +161,14 @@ def _headline(parts: pl.DataFrame, rows: str, time: str) -> str:
     shares = named.filter(part=top).sort("row_ns", descending=True)
     shares = shares.with_columns(share=100 * pl.col("ns") / pl.col("row_ns"))
     if shares.height > 3:
-        lowest, highest = (
-            theme.percent(draw.number(shares["share"].min())),
-            theme.percent(draw.number(shares["share"].max())),
-        )
-        figures = f"{theme.spread(lowest, highest)}, by {rows}"
+        figures = f"{theme.percents(shares['share'])}, by {rows}"
     else:
         figures = ", ".join(f"{row} {theme.percent(share)}" for row, share in shares.select("row", "share").iter_rows())
     return f"{top} is the largest part of the {time}: {figures}"
 
 
 _COLUMNS = (
-    "rank",
-    "total_ns",
-    "compute_ns",
-    "exposed_communication_ns",
-    "hidden_communication_ns",
-    "exposed_copy_ns",
+    *("rank", "total_ns", "compute_ns", "exposed_communication_ns", "hidden_communication_ns", "exposed_copy_ns"),
     "idle_ns",
 )
 PARTS: dict[str, str] = {
@@ -273,8 +264,6 @@ def _overlap_headline(sums: pl.DataFrame) -> str:
     by_rank = sums.group_by("rank").agg(pl.col([column for column, _ in (("total_ns", ""), *columns)]).sum())
     for column, name in columns:
         shares = 100 * by_rank[column] / by_rank["total_ns"]
-        words.append(
-            f"{name} {theme.spread(theme.percent(draw.number(shares.min())), theme.percent(draw.number(shares.max())))}"
-        )
+        words.append(f"{name} {theme.percents(shares)}")
     whose = "a rank's time" if by_rank.height > 1 else f"the time of rank {by_rank['rank'][0]}"
     return f"Of {whose}: {', '.join(words)}"

@@ -50,13 +50,10 @@ def all_reduce(frame: pl.DataFrame, *, kind: str = "all_reduce", title: str | No
     return theme.finish(chart, title or _headline(rows, matched, kind), " ".join(notes))
 
 
-def _plot() -> int:
-    return theme.inner() - 64
-
-
 def _half() -> int:
     """Width of one of two panels side by side."""
-    return _plot() if theme.is_narrow() else (_plot() - _SPACE) // 2
+    whole = theme.inner() - 64
+    return whole if theme.is_narrow() else (whole - _SPACE) // 2
 
 
 def _headline(rows: pl.DataFrame, matched: pl.DataFrame, kind: str) -> str:
@@ -84,19 +81,17 @@ def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChar
         bars = _histogram(draw.log_bins(source, column, unit), x, fill, unit)
         drawn = theme.layered(bars, draw.rule(x, median / unit.ns)) if median > 0 else theme.layered(bars)
         head = theme.heading(f"{words}: median {format_ns(median)}")
-        panels.append(drawn.properties(width=_plot(), height=84, title=head))
+        panels.append(drawn.properties(width=theme.inner() - 64, height=84, title=head))
     return compose.rows(*panels, spacing=8)
 
 
 def _histogram(bins: pl.DataFrame, x: alt.X, fill: str, unit: theme.Unit) -> alt.Chart:
-    tips = [
-        alt.Tooltip("start:Q", title=f"from ({unit.symbol})", format=",.4~r"),
-        alt.Tooltip("end:Q", title=f"to ({unit.symbol})", format=",.4~r"),
-        alt.Tooltip("n:Q", title="calls"),
-    ]
+    tips = draw.tips(
+        ("start:Q", f"from ({unit.symbol})", ",.4~r"), ("end:Q", f"to ({unit.symbol})", ",.4~r"), ("n:Q", "calls")
+    )
     y = alt.Y("n:Q", title="calls", axis=alt.Axis(tickCount=3, format=theme.NUMBER))
     bars = alt.Chart(draw.inline(bins)).mark_rect(color=fill, stroke=theme.PAPER, strokeWidth=0.5)
-    drawn: alt.Chart = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2Datum(0), tooltip=tips)
+    drawn: alt.Chart = bars.encode(x=x, x2="end:Q", y=y, y2=alt.Y2Datum(0), tooltip=tips)
     return drawn
 
 
@@ -126,30 +121,25 @@ def _by_size(rows: pl.DataFrame) -> alt.LayerChart:
     )
     sizes = list(data["size"].unique(maintain_order=True))
     low, high = draw.number(data["low"].min()) / 2.5, draw.number(data["high"].max()) * 1.5
-    scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    axis = alt.Axis(title=f"time ({unit.symbol}, log scale)", format=theme.NUMBER, values=draw.log_ticks(low, high))
+    scale = theme.span(low, high, type="log")
+    axis = theme.axis(f"time ({unit.symbol}, log scale)", values=draw.log_ticks(low, high))
     sizes_axis = alt.Axis(title="size of the call", labelAngle=0, labelOverlap=True)
     beside_each_other = alt.Scale(domain=_MEASURES, paddingInner=0, paddingOuter=0.2)
     base = alt.Chart(draw.inline(data)).encode(
         x=alt.X("size:N", sort=None, scale=alt.Scale(domain=sizes), axis=sizes_axis),
         xOffset=alt.XOffset("measure:N", sort=None, scale=beside_each_other),
     )
-    tips = [alt.Tooltip("size:N"), alt.Tooltip("measure:N")]
-    tips += [alt.Tooltip("label:N", title="median"), alt.Tooltip("calls:Q")]
+    tips = draw.tips("size:N", "measure:N", ("label:N", "median"), "calls:Q")
     shade, y = theme.colour("measure", _table(rows)), alt.Y("median:Q", scale=scale, axis=axis)
     marks = [
-        base.mark_rule(strokeWidth=2.5).encode(
-            y=alt.Y("low:Q", scale=scale), y2=alt.Y2("high:Q"), color=shade, tooltip=tips
-        ),
+        base.mark_rule(strokeWidth=2.5).encode(y=alt.Y("low:Q", scale=scale), y2="high:Q", color=shade, tooltip=tips),
         base.mark_point(filled=True, size=90, opacity=1).encode(y=y, color=shade, tooltip=tips),
         theme.beside(f"By size{share}: median" + ("" if theme.is_narrow() else ", 10th to 90th percentile")),
     ]
     if len(sizes) <= 4:
         for measure, dy in zip(_MEASURES, (-7, 7), strict=True):  # the duration is the longer: its text goes above
             text = base.transform_filter(alt.FieldEqualPredicate(field="measure", equal=measure))
-            marks.append(
-                text.mark_text(align="left", dx=9, dy=dy, color=theme.INK).encode(y=y, text=alt.Text("label:N"))
-            )
+            marks.append(text.mark_text(align="left", dx=9, dy=dy, color=theme.INK).encode(y=y, text="label:N"))
     return theme.layered(*marks).properties(width=_half(), height=_HEIGHT)
 
 

@@ -141,18 +141,18 @@ def waterfall(bars: pl.DataFrame, what: str, table: dict[str, str]) -> tuple[alt
     width = theme.inner() - 24 - min(250, round(max(theme.text_px(row, theme.TEXT_PX) for row in bars["row"])))
     least, most = least_ns / unit.ns, most_ns / unit.ns
     room = max(theme.text_px(text) for text in bars["text"]) + 16
-    scale = alt.Scale(domain=[least, least + (most - least) * width / max(200.0, width - room)], nice=False)
-    axis = alt.Axis(title=f"{what} ({unit.symbol})", format=theme.NUMBER, tickCount=8)
+    scale = theme.span(least, least + (most - least) * width / max(200.0, width - room))
+    axis = theme.axis(f"{what} ({unit.symbol})", tickCount=8)
     low, high = (fold("from_ns", "to_ns") / unit.ns for fold in (pl.min_horizontal, pl.max_horizontal))
     low = pl.max_horizontal(low, pl.lit(least))
     data = bars.with_columns(low=low, high=pl.max_horizontal(high, low + MIN_PX * (most - least) / width))
     y = theme.row_axis(data["row"])
     x = alt.X("low:Q", scale=scale, axis=axis)
-    tips = [alt.Tooltip("row:N", title="part"), alt.Tooltip("text:N", title="change"), alt.Tooltip("both:N")]
+    tips = draw.tips(("row:N", "part"), ("text:N", "change"), "both:N")
     marks = alt.Chart(draw.inline(data)).mark_bar(height=_ROW - 8)
-    marks = marks.encode(x=x, x2=alt.X2("high:Q"), y=y, color=theme.colour("way", table), tooltip=tips)
-    words = alt.Chart(draw.inline(data.select("row", "high", "text"))).mark_text(align="left", dx=5, color=theme.INK)
-    words = words.encode(x=alt.X("high:Q", scale=scale, axis=axis), y=y, text=alt.Text("text:N"))
+    marks = marks.encode(x=x, x2="high:Q", y=y, color=theme.colour("way", table), tooltip=tips)
+    end = alt.X("high:Q", scale=scale, axis=axis)
+    words = draw.said(data.select("row", "high", "text"), end, y, "text:N", align="left", dx=5, color=theme.INK)
     panel = theme.layered(marks, words).properties(width=width, height=_ROW * data.height)
     return panel, least_ns
 
@@ -234,24 +234,20 @@ def _panel(
     least, most = min(0.0, draw.number(data["delta"].min())), max(0.0, draw.number(data["delta"].max()))
     left, right = (max(map(theme.text_px, part["label"]), default=0) + 12 for part in (less, more))
     per_px = (most - least) / max(200.0, width - left - right)
-    scale = alt.Scale(domain=[least - left * per_px, most + right * per_px], nice=False)
-    axis = alt.Axis(title=title, format=theme.NUMBER, tickCount=8)
+    scale = theme.span(least - left * per_px, most + right * per_px)
+    axis = theme.axis(title, tickCount=8)
     x = alt.X("delta:Q", scale=scale, axis=axis)
     sign = pl.when(pl.col("delta") < 0).then(-1).otherwise(1)
     data = data.with_columns(drawn=sign * pl.max_horizontal(pl.col("delta").abs(), pl.lit(MIN_PX * per_px)))
     y = theme.row_axis(data["row"])
-    tips = [alt.Tooltip("row:N", title="part"), alt.Tooltip("label:N", title="change"), alt.Tooltip("status:N")]
-    bars = (
-        alt.Chart(draw.inline(data))
-        .mark_bar()
-        .encode(x=alt.X("drawn:Q", scale=scale, axis=axis), y=y, color=theme.colour("change", table), tooltip=tips)
-    )
+    tips = draw.tips(("row:N", "part"), ("label:N", "change"), "status:N")
+    length, shade = alt.X("drawn:Q", scale=scale, axis=axis), theme.colour("change", table)
+    bars = alt.Chart(draw.inline(data)).mark_bar().encode(x=length, y=y, color=shade, tooltip=tips)
     zero = alt.Chart(draw.constant({"delta": 0})).mark_rule(color=theme.MUTED).encode(x=x)
-    before = alt.Chart(draw.inline(less.select("row", "delta", "label"))).mark_text(
-        align="right", dx=-5, color=theme.INK
-    )
-    behind = alt.Chart(draw.inline(more.select("row", "delta", "label"))).mark_text(align="left", dx=5, color=theme.INK)
-    texts = [part.encode(x=x, y=y, text=alt.Text("label:N")) for part in (before, behind)]
+    texts = [
+        draw.said(part.select("row", "delta", "label"), x, y, align=align, dx=dx, color=theme.INK)
+        for part, align, dx in ((less, "right", -5), (more, "left", 5))
+    ]
     return theme.layered(bars, zero, *texts).properties(width=width, height=_ROW * data.height)
 
 

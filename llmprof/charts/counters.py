@@ -68,16 +68,11 @@ def condense(rows: pl.DataFrame, most: int) -> pl.DataFrame:
     bins = (pl.col("time_ns") // width).alias("bin")
     if rows.group_by("line").len()["len"].max() <= most:  # type: ignore[operator]
         bins = pl.col("time_ns").alias("bin")
-    return (
-        rows.group_by("line", bins, maintain_order=True)
-        .agg(
-            time=pl.col("time_ns").mean() / NS_PER_S,
-            low=pl.col("value").min(),
-            mean=pl.col("value").mean(),
-            high=pl.col("value").max(),
-        )
-        .drop("bin")
+    value = pl.col("value")
+    points = rows.group_by("line", bins, maintain_order=True).agg(
+        time=pl.col("time_ns").mean() / NS_PER_S, low=value.min(), mean=value.mean(), high=value.max()
     )
+    return points.drop("bin")
 
 
 def throttled(frame: pl.DataFrame) -> str:
@@ -97,11 +92,10 @@ def headline(frame: pl.DataFrame) -> str:
         rows = lines_of(frame.filter(name=name))
         if rows.height:
             means = rows.group_by("line").agg(pl.col("value").mean())["value"]
-            figures = theme.spread(theme.percent(draw.number(means.min())), theme.percent(draw.number(means.max())))
             seconds = (draw.number(frame["time_ns"].max()) - draw.number(frame["time_ns"].min())) / NS_PER_S
             several = rows["line"].n_unique() > 1 or who == "processors"
             subject = f"{who}s are" if who == "GPU" and several else f"{who} {'are' if several else 'is'}"
-            return f"The {subject} busy {figures} of the {seconds:,.1f} s sampled"
+            return f"The {subject} busy {theme.percents(means)} of the {seconds:,.1f} s sampled"
     count = frame["name"].n_unique()
     return f"{count} counter{'s' * (count > 1)} over the run"
 
@@ -130,12 +124,8 @@ def counters(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatCha
     chart, left = counters_panel(frame, theme.inner())
     if chart is None:
         raise draw.nothing("counters", "all counters stay at zero")
-    start = (
-        "; the dashed line is the start of the trace, before it the engine gets ready"
-        if draw.number(frame["time_ns"].min()) < 0
-        else ""
-    )
-    notes = [f"{frame.height:,} samples{start}."]
+    early = "; the dashed line is the start of the trace, before it the engine gets ready"
+    notes = [f"{frame.height:,} samples{early if draw.number(frame['time_ns'].min()) < 0 else ''}."]
     if slowed := throttled(frame):
         notes.append(f"The clocks were held back by {slowed}.")
     moving = frame.filter(pl.col("value") != 0)["name"]
@@ -160,10 +150,10 @@ def counters_panel(
     table = {line: _LINES[i % len(_LINES)] for i, line in enumerate(rows["line"].unique(maintain_order=True))}
     across = 1 if theme.is_narrow() else 3 if len(shown) > 4 else min(2, len(shown))
     plot = (width + _SPACE) // across - _SPACE - _AXIS
-    panels = []
-    for i, name in enumerate(shown):
-        bottom = i + across >= len(shown)
-        panels.append(_panel(rows.filter(name=name), plot, domain, table, bottom=bottom))
+    panels = [
+        _panel(rows.filter(name=name), plot, domain, table, bottom=i + across >= len(shown))
+        for i, name in enumerate(shown)
+    ]
     grid = theme.rows_of(panels, across, spacing=_SPACE + _AXIS)
     return compose.rows(*grid, spacing=24), left
 
@@ -174,7 +164,7 @@ def _panel(
     scale = scale_of(rows)
     data = condense(rows, plot).with_columns(pl.col("low", "mean", "high") / scale.size)
     title = "time (s)" if bottom else None
-    x_axis = alt.Axis(title=title, labels=bottom, ticks=bottom, tickCount=4, format=theme.NUMBER, grid=False)
+    x_axis = theme.axis(title, labels=bottom, ticks=bottom, tickCount=4, grid=False)
     x = alt.X("time:Q", scale=alt.Scale(domain=list(domain), nice=False), axis=x_axis)
     ends, y_axis = _ends(data, scale)
     y_scale = alt.Scale(domain=list(ends), nice=False)
@@ -191,23 +181,21 @@ def _panel(
     if not data["low"].equals(data["high"]):
         low = alt.Y("low:Q", scale=y_scale, axis=y_axis)
         band = alt.Chart(draw.inline(data)).mark_area(opacity=0.25)
-        marks.append(band.encode(x=x, y=low, y2=alt.Y2("high:Q"), color=shade))
-    tips = [alt.Tooltip(f"{field}:Q", format=",.4~r") for field in ("time", "low", "mean", "high")]
+        marks.append(band.encode(x=x, y=low, y2="high:Q", color=shade))
+    tips = draw.tips("line:N", *((f"{field}:Q", None, ",.4~r") for field in ("time", "low", "mean", "high")))
     mean = alt.Y("mean:Q", scale=y_scale, axis=y_axis)
     line = alt.Chart(draw.inline(data)).mark_line(
         strokeWidth=1.6, point=data.height < 8, interpolate="step-after" if scale.switch else "linear"
     )
-    marks.append(line.encode(x=x, y=mean, color=shade, tooltip=[alt.Tooltip("line:N"), *tips]))
+    marks.append(line.encode(x=x, y=mean, color=shade, tooltip=tips))
     return theme.layered(*marks, theme.beside(scale.title)).properties(width=plot, height=_HEIGHT)
 
 
 def _ends(data: pl.DataFrame, scale: Scale) -> tuple[tuple[float, float], alt.Axis]:
     """Ends of the vertical axis, and the axis; shares go to 100 %, switches are on or off."""
     if scale.switch:
-        return (-0.05, 1.05), alt.Axis(title=None, values=[0, 1], format=theme.NUMBER, minExtent=_AXIS - 8)
+        return (-0.05, 1.05), theme.axis(None, values=[0, 1], minExtent=_AXIS - 8)
     low, high = draw.number(data["low"].min()), draw.number(data["high"].max())
     if scale.percent and low >= 0 and high <= 100:
-        return (0.0, 100.0), alt.Axis(title=None, values=[0, 50, 100], format=theme.NUMBER, minExtent=_AXIS - 8)
-    return (min(0.0, 1.1 * low), 1.1 * high or 1.0), alt.Axis(
-        title=None, tickCount=3, format=theme.NUMBER, minExtent=_AXIS - 8
-    )
+        return (0.0, 100.0), theme.axis(None, values=[0, 50, 100], minExtent=_AXIS - 8)
+    return (min(0.0, 1.1 * low), 1.1 * high or 1.0), theme.axis(None, tickCount=3, minExtent=_AXIS - 8)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
-from llmprof.charts.base.draw import chart_of, inline, nothing, number, require
-from llmprof.charts.base.theme import BLACK, PAPER, TEXT_PX, finish, inner, percent
+from llmprof.charts.base.draw import chart_of, inline, nothing, number, require, tips
+from llmprof.charts.base.theme import BLACK, PAPER, TEXT_PX, finish, inner, percent, span
 from llmprof.lazy import Later
 from llmprof.storage import files
 from llmprof.text import shorten
@@ -73,23 +73,23 @@ def flame(frame: pl.DataFrame, *, depth: int = 40, title: str | None = None) -> 
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="flame_zoom")
     levels = max(_LEAST_ROWS, int(number(drawn["level"].max())) + 1)
     base = alt.Chart(inline(data))
-    x = alt.X("x:Q", title="share of the whole (%)", scale=alt.Scale(domain=[0, 100], nice=False))
+    x = alt.X("x:Q", title="share of the whole (%)", scale=span(0, 100))
     boxes = (
         base.mark_rect(stroke=PAPER, strokeWidth=0.6, clip=True)
         .encode(
             x=x,
-            x2=alt.X2("x2:Q"),
-            y=alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[levels, 0], nice=False)),
-            y2=alt.Y2("y2:Q"),
+            x2="x2:Q",
+            y=alt.Y("y:Q", axis=None, scale=span(levels, 0)),
+            y2="y2:Q",
             color=alt.Color(
                 "tone:N", legend=None, scale=alt.Scale(domain=list(range(len(_TONES))), range=list(_TONES))
             ),
-            tooltip=[alt.Tooltip("name:N", title="frame"), alt.Tooltip("spent:N", title="spent")],
+            tooltip=tips(("name:N", "frame"), ("spent:N", "spent")),
         )
         .add_params(zoom)
     )
     words = base.mark_text(color=BLACK, fontSize=TEXT_PX, clip=True).encode(
-        x=alt.X("middle:Q"), y=alt.Y("at:Q"), text=alt.Text("label:N")
+        x=alt.X("middle:Q"), y=alt.Y("at:Q"), text="label:N"
     )
     chart = alt.LayerChart(layer=[boxes, words]).properties(width=inner(), height=_ROW * levels)
     head = f"{amount(total)} in {rows.height:,} call stacks"

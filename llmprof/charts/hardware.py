@@ -8,8 +8,8 @@ import altair as alt
 import polars as pl
 
 from llmprof.charts.base import compose
-from llmprof.charts.base.draw import inline, nothing, require
-from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, finish, inner
+from llmprof.charts.base.draw import inline, nothing, require, tips
+from llmprof.charts.base.theme import COMMUNICATION, COMPUTE, finish, inner, shades
 
 _GRADES: Final = {"good": "#009E73", "fair": "#E0A100", "poor": "#B2182B", "unknown": "#9AA5B1"}
 
@@ -38,7 +38,7 @@ def _beside_peak(rows: pl.DataFrame, unit: str) -> Any:
     base = alt.Chart(inline(rows)).properties(width=inner() - 200, height=26 * max(1, rows.height))
     y = alt.Y("name:N", sort=rows["name"].to_list(), title=None)
     bars = base.mark_bar(color=COMPUTE).encode(
-        x=alt.X("value:Q", title=unit), y=y, tooltip=[alt.Tooltip(field) for field in ("name:N", "value:Q", "peak:Q")]
+        x=alt.X("value:Q", title=unit), y=y, tooltip=tips("name:N", "value:Q", "peak:Q")
     )
     return bars + base.mark_tick(color=COMMUNICATION, thickness=3, height=20).encode(x=alt.X("peak:Q"), y=y)
 
@@ -108,11 +108,8 @@ def parallel_efficiency(rows: pl.DataFrame) -> Any:
     chart = chart.encode(
         x=alt.X("speedup:Q", title="speed-up over one device", scale=alt.Scale(zero=True)),
         y=alt.Y("layout:N", title=None),
-        color=alt.Color("grade:N", scale=alt.Scale(domain=list(_GRADES), range=list(_GRADES.values())), title="grade"),
-        tooltip=[
-            alt.Tooltip(field)
-            for field in ("layout:N", "prompt:Q", "batch:Q", "out:Q", "speedup:Q", "efficiency:Q", "grade:N")
-        ],
+        color=alt.Color("grade:N", scale=shades(_GRADES), title="grade"),
+        tooltip=tips("layout:N", "prompt:Q", "batch:Q", "out:Q", "speedup:Q", "efficiency:Q", "grade:N"),
     )
     height = 34 * rows["layout"].n_unique()
     return finish(
@@ -128,7 +125,7 @@ def history(rows: pl.DataFrame, metric: str) -> Any:
     base = alt.Chart(inline(chosen_rows)).properties(width=inner() - 200, height=220)
     x = alt.X("run:O", title="run")
     points = base.mark_point(color=COMPUTE, opacity=0.5).encode(
-        x=x, y=alt.Y("value:Q", title=metric), tooltip=[alt.Tooltip("run:O"), alt.Tooltip("value:Q")]
+        x=x, y=alt.Y("value:Q", title=metric), tooltip=tips("run:O", "value:Q")
     )
     return finish(
         points + base.mark_line(color=COMPUTE).encode(x=x, y=alt.Y("median(value):Q")), f"{metric} over the runs"

@@ -75,17 +75,11 @@ def _columns(
     upper = pl.col(field).cum_sum().over("start")
     stacked = bins.with_columns(bottom=upper - pl.col(field), top=upper)
     x = draw.log_axis(draw.domain_of(bins), f"length of the part ({unit.symbol}, log scale)")
-    y = alt.Y("bottom:Q", axis=alt.Axis(title=axis, format=theme.NUMBER, tickCount=4))
-    tips = [
-        alt.Tooltip("cause:N"),
-        alt.Tooltip("start:Q", title=f"from ({unit.symbol})", format=",.4~r"),
-        alt.Tooltip("end:Q", title=f"to ({unit.symbol})", format=",.4~r"),
-        alt.Tooltip(f"{field}:Q", title=axis, format=",.4~r"),
-    ]
+    y = alt.Y("bottom:Q", axis=theme.axis(axis, tickCount=4))
+    figures = (("start:Q", f"from ({unit.symbol})"), ("end:Q", f"to ({unit.symbol})"), (f"{field}:Q", axis))
+    tips = draw.tips("cause:N", *((name, title, ",.4~r") for name, title in figures))
     bars = alt.Chart(draw.inline(stacked)).mark_rect(stroke=theme.PAPER, strokeWidth=0.5)
-    drawn = bars.encode(
-        x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2("top:Q"), color=theme.colour("cause", palette), tooltip=tips
-    )
+    drawn = bars.encode(x=x, x2="end:Q", y=y, y2="top:Q", color=theme.colour("cause", palette), tooltip=tips)
     return theme.layered(drawn, theme.beside(title)).properties(
         width=_plot() if theme.is_narrow() else (_plot() - _SPACE) // 2, height=150
     )
@@ -140,22 +134,22 @@ def _scale(data: pl.DataFrame, unit: theme.Unit, ratio: float) -> tuple[alt.Scal
     if low > 0 and ratio > _LOG_RATIO:
         low, high = low / 1.3, high * 1.3
         ticks = draw.log_ticks(low, high)
-        axis = alt.Axis(title=f"launch to start ({unit.symbol}, log scale)", format=theme.NUMBER, values=ticks)
-        return alt.Scale(type="log", domain=[low, high], nice=False), axis
-    axis = alt.Axis(title=f"launch to start ({unit.symbol})", format=theme.NUMBER, tickCount=5)
+        axis = theme.axis(f"launch to start ({unit.symbol}, log scale)", values=ticks)
+        return theme.span(low, high, type="log"), axis
+    axis = theme.axis(f"launch to start ({unit.symbol})", tickCount=5)
     return alt.Scale(domain=[min(0.0, low), high], nice=True), axis
 
 
 def _panel(data: pl.DataFrame, y: alt.Y, plot: int, title_x: str | None, rank: int) -> alt.LayerChart:
     axis = alt.Axis(title=title_x, format="d", tickMinStep=1, tickCount=3 if theme.is_narrow() else 5, grid=False)
     x = alt.X("step:Q", axis=axis, scale=alt.Scale(nice=False, zero=False, padding=12))
-    tips = [alt.Tooltip("step:Q"), *(alt.Tooltip(f"{name}:Q", format=",.4~r") for name in ("min", "median", "p95"))]
+    tips = draw.tips("step:Q", ("min:Q", None, ",.4~r"), ("median:Q", None, ",.4~r"), ("p95:Q", None, ",.4~r"))
     shade = theme.colour("part", _TABLE)
     bars = data.select("step", "min", "p95", part=pl.lit(list(_TABLE)[1]))
     middle = data.select("step", "min", "median", "p95", part=pl.lit("median"))
     size = max(6.0, min(32.0, 700 / data.height))
     thick = max(1.5, min(8.0, plot / data.height * 0.45))
-    band = alt.Chart(draw.inline(bars)).mark_rule(strokeWidth=thick).encode(x=x, y=y, y2=alt.Y2("p95:Q"), color=shade)
+    band = alt.Chart(draw.inline(bars)).mark_rule(strokeWidth=thick).encode(x=x, y=y, y2="p95:Q", color=shade)
     line = alt.Chart(draw.inline(middle)).mark_line(point=alt.OverlayMarkDef(size=size), strokeWidth=2)
     drawn = line.encode(x=x, y=alt.Y("median:Q"), color=shade, tooltip=tips)
     return theme.layered(band, drawn, theme.beside(f"rank {rank}")).properties(width=plot, height=180)

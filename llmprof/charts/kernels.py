@@ -221,9 +221,7 @@ def _named(valid: pl.DataFrame) -> pl.DataFrame:
     bar = pl.concat_str([texts[name] for name in has], separator=": ", ignore_nulls=True) if has else launch
     ns = pl.col("duration_ns") if "duration_ns" in valid.columns else pl.lit(None)
     return valid.select(
-        "kernel_id",
-        "reason",
-        "share",
+        *("kernel_id", "reason", "share"),
         bar=pl.when(bar == "").then(launch).otherwise(bar),
         stage=texts["stage"].fill_null("") if "stage" in has else pl.lit(""),
         ns=ns.cast(pl.Float64),
@@ -277,26 +275,16 @@ def _marks(
     data: pl.DataFrame, bars: pl.DataFrame, table: dict[str, str], width: int, *, timed: bool
 ) -> list[alt.Chart]:
     axis = alt.Axis(title="share of a warp's time (%)", grid=False, tickCount=5 if theme.is_narrow() else 10)
-    x = alt.X("start:Q", scale=alt.Scale(domain=[0, 100], nice=False, clamp=True), axis=axis)
+    x = alt.X("start:Q", scale=theme.span(0, 100, clamp=True), axis=axis)
     y = theme.row_axis(bars["row"])
-    tips = [alt.Tooltip("bar:N", title="kernel"), alt.Tooltip("part:N", title="reason")]
+    tips = draw.tips(("bar:N", "kernel"), ("part:N", "reason"))
     tips.append(alt.Tooltip("percent:Q", format=".2f", title="share (%)"))
     shade = theme.colour("part", table)  # with a legend that is as wide as the bars
     widest = max(theme.text_px(part, theme.TEXT_PX) for part in table) + 34
     shade["legend"]["columns"] = max(1, min(len(table), int(width / widest)))
     drawn = alt.Chart(draw.inline(data)).mark_bar(stroke=theme.PAPER, strokeWidth=0.7)
-    marks = [drawn.encode(x=x, x2=alt.X2("end:Q"), y=y, color=shade, tooltip=tips)]
-    labels = [
-        draw.fitting((f"{part} {theme.percent(share)}", theme.percent(share)), share / 100 * width)
-        for part, share in data.select("part", "percent").iter_rows()
-    ]
-    texts = data.select(
-        "row",
-        start=(pl.col("start") + pl.col("end")) / 2,
-        label=pl.Series(labels, dtype=pl.String),
-        ink=pl.Series([theme.ink_on(table[part]) for part in data["part"]], dtype=pl.String),
-    )
-    marks += draw.centred(texts.drop_nulls("label"), x, y)
+    marks = [drawn.encode(x=x, x2="end:Q", y=y, color=shade, tooltip=tips)]
+    marks += draw.within(data, table, x, y, width / 100)
     if timed:
         ends = bars.select("row", start=pl.lit(100.0), label=pl.col("ns").map_elements(format_ns, pl.String))
         marks.append(draw.behind(ends, x, y))

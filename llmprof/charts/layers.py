@@ -155,12 +155,7 @@ def _panel(cells: pl.DataFrame, rank: int, shade: alt.Color, plot: int, *, left:
     every = layers[:: max(1, -(-len(layers) // 8))]
     layer_axis = alt.Axis(title="layer" if left else None, values=every, ticks=False, labelPadding=6)
     y = alt.Y("layer:O", sort=None, axis=layer_axis, scale=alt.Scale(domain=layers, padding=0))
-    tips = [
-        alt.Tooltip("step:O"),
-        alt.Tooltip("phase:N"),
-        alt.Tooltip("layer:O"),
-        alt.Tooltip("time:Q", format=theme.NUMBER),
-    ]
+    tips = draw.tips("step:O", "phase:N", "layer:O", ("time:Q", None, theme.NUMBER))
     timed = cells.filter(pl.col("time").is_not_null()).drop("rank")
     gone = cells.filter(pl.col("time").is_null()).select("step", "layer")
     marks: list[alt.Chart] = [alt.Chart(draw.inline(timed)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
@@ -186,7 +181,7 @@ def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
     strip = (
         alt.Chart(draw.inline(filled))
         .mark_rect()
-        .encode(x=x, y=alt.YValue(-_PHASE_PX - 3), y2=alt.Y2Value(-3), fill=fill, tooltip=[alt.Tooltip("phase:N")])
+        .encode(x=x, y=alt.YValue(-_PHASE_PX - 3), y2=alt.Y2Value(-3), fill=fill, tooltip=draw.tips("phase:N"))
     )
     runs = by_step.group_by(pl.col("phase").rle_id().alias("run"), maintain_order=True).agg(
         pl.col("phase").first(), "step"
@@ -198,5 +193,5 @@ def phase_strip(cells: pl.DataFrame, x: alt.X, width: float) -> list[alt.Chart]:
         shift = 0.0 if len(steps) % 2 else width / 2  # a run of an even number has its middle between two steps
         text = alt.Chart(data).mark_text(baseline="middle", color=theme.ink_on(palette[phase]), xOffset=shift)
         if label:
-            marks.append(text.encode(x=x, y=alt.YValue(-_PHASE_PX / 2 - 3), text=alt.Text("label:N")))
+            marks.append(text.encode(x=x, y=alt.YValue(-_PHASE_PX / 2 - 3), text="label:N"))
     return marks

@@ -156,9 +156,9 @@ def memory_holders(frame: pl.DataFrame, *, top: AtLeastOne = 15, title: str | No
         color=alt.Color(
             "part:N", scale=scale, legend=alt.Legend(title=None, orient="top", columns=2 if theme.is_narrow() else 5)
         ),
-        tooltip=[alt.Tooltip(field) for field in ("holder:N", "part:N", "label:N", "blocks:Q")],
+        tooltip=draw.tips("holder:N", "part:N", "label:N", "blocks:Q"),
     )
-    words = base.mark_text(align="left", dx=5, color=theme.INK).encode(x=x, y=y, text=alt.Text("label:N"))
+    words = base.mark_text(align="left", dx=5, color=theme.INK).encode(x=x, y=y, text="label:N")
     by_part = rows.group_by("part").agg(pl.col("bytes").sum()).sort("bytes", "part", descending=[True, False])
     part, most = by_part.row(0)
     what = {"before the recording": "from before the recording", "unknown": "of unknown holders"}.get(part, part)

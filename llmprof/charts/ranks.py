@@ -102,8 +102,8 @@ def _drawn(cells: pl.DataFrame, shade: alt.Color, nodes: pl.DataFrame | None) ->
     every = rows[:: max(1, -(-len(rows) // 16))]
     axis = alt.Axis(title="rank", values=every, ticks=False, labelPadding=6)
     y = alt.Y("row:O", sort=None, axis=axis, scale=alt.Scale(domain=rows, padding=0))
-    tips = [alt.Tooltip("ranks:N", title="rank"), alt.Tooltip("step:O"), alt.Tooltip("phase:N")]
-    tips += [alt.Tooltip("node:N")] if "node" in cells.columns else []
+    tips = draw.tips(("ranks:N", "rank"), "step:O", "phase:N")
+    tips += draw.tips("node:N") if "node" in cells.columns else []
     tips.append(alt.Tooltip("time:Q", format=theme.NUMBER))
     timed, missing = cells.filter(pl.col("time").is_not_null()), cells.filter(pl.col("time").is_null())
     marks: list[alt.Chart] = [alt.Chart(draw.inline(timed)).mark_rect().encode(x=x, y=y, color=shade, tooltip=tips)]
@@ -129,7 +129,7 @@ def _borders(nodes: pl.DataFrame, y: alt.Y, plot: float) -> list[alt.Chart]:
         y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.XValue(0), x2=alt.X2Value(plot)
     )
     names = base.mark_text(align="left", baseline="top", color=theme.MUTED, fontSize=theme.LABEL_PX).encode(
-        y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.XValue(plot + 6), text=alt.Text("text:N")
+        y=alt.Y("row:O", sort=None, bandPosition=0), x=alt.XValue(plot + 6), text="text:N"
     )
     return [lines, *([names] if first.height <= MOST_NAMES else [])]
 
@@ -185,11 +185,7 @@ def utilisation(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerCh
             x2="end:Q",
             y=alt.Y("row:O", sort=None, axis=axis, scale=alt.Scale(domain=rows, padding=0)),
             color=alt.Color("share:Q", scale=scale, legend=key),
-            tooltip=[
-                alt.Tooltip("row:O", title="rank"),
-                alt.Tooltip("begin:Q", format=theme.NUMBER),
-                alt.Tooltip("share:Q", format=".1%"),
-            ],
+            tooltip=draw.tips(("row:O", "rank"), ("begin:Q", None, theme.NUMBER), ("share:Q", None, ".1%")),
         )
     )
     busy = frame.group_by("rank").agg((pl.col("share") * pl.col("dur_ns")).sum() / pl.col("dur_ns").sum())
@@ -248,11 +244,9 @@ def _shares(rows: pl.DataFrame, by: str) -> alt.LayerChart:
     axis = alt.Axis(title=None, ticks=False, labelPadding=6, labelLimit=room, minExtent=room)
     y = alt.Y("label:N", sort=None, scale=alt.Scale(domain=drawn["label"].to_list()), axis=axis)
     x = alt.X("share_last:Q", axis=alt.Axis(title="arrives last", format="%"), scale=alt.Scale(domain=[0, 1]))
-    tips = [
-        *(alt.Tooltip(f"{name}:N") for name in ("group", "ranks")),
-        *(alt.Tooltip(f"{name}:Q", format=".1%") for name in ("share_last", "expected_share")),
-        alt.Tooltip("calls:Q", format=","),
-    ]
+    tips = draw.tips(
+        "group:N", "ranks:N", ("share_last:Q", None, ".1%"), ("expected_share:Q", None, ".1%"), ("calls:Q", None, ",")
+    )
     base = alt.Chart(draw.inline(drawn)).encode(y=y)
     bars = base.mark_bar(color=theme.COMMUNICATION, height={"band": 0.7}).encode(x=x, tooltip=tips)
     lines = base.mark_tick(color=theme.INK, thickness=2, size=18).encode(

@@ -77,18 +77,18 @@ def requests_panel(frame: pl.DataFrame, width: int) -> alt.LayerChart | None:
     )
     across = width - 20 - round(max(theme.text_px(name, theme.TEXT_PX) for name in names))
     low, high = draw.number(data["middle"].min()) / 1.6, draw.number(data["high"].max()) * 2.2
-    scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    axis = alt.Axis(title=f"time ({unit.symbol}, log scale)", format=theme.NUMBER, values=draw.log_ticks(low, high))
+    scale = theme.span(low, high, type="log")
+    axis = theme.axis(f"time ({unit.symbol}, log scale)", values=draw.log_ticks(low, high))
     x, y, shade = alt.X("middle:Q", scale=scale, axis=axis), theme.row_axis(names), theme.colour("part", table)
     shade["legend"]["symbolOpacity"] = 1
     shade["legend"]["symbolType"] = "circle"
     shift = alt.YOffset("part:N", sort=None, scale=alt.Scale(domain=list(table), paddingOuter=0.3))
-    tips = [alt.Tooltip("row:N"), alt.Tooltip("part:N"), alt.Tooltip("label:N", title="median")]
+    tips = draw.tips("row:N", "part:N", ("label:N", "median"))
     base = alt.Chart(draw.inline(data))
-    lines = base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=x, x2=alt.X2("high:Q"), y=y, yOffset=shift, color=shade)
+    lines = base.mark_rule(strokeWidth=3, opacity=0.5).encode(x=x, x2="high:Q", y=y, yOffset=shift, color=shade)
     dots = base.mark_circle(size=80, opacity=1).encode(x=x, y=y, yOffset=shift, color=shade, tooltip=tips)
     texts = base.mark_text(align="left", baseline="middle", dx=8, color=theme.INK)
-    labels = texts.encode(x=alt.X("high:Q", scale=scale), y=y, yOffset=shift, text=alt.Text("label:N"))
+    labels = texts.encode(x=alt.X("high:Q", scale=scale), y=y, yOffset=shift, text="label:N")
     return theme.layered(lines, dots, labels).properties(width=across, height=_ROW * len(names))
 
 
@@ -163,16 +163,16 @@ def _panel(
     air = (high - low) * 0.06 or high * 0.1 or 1.0
     x = alt.X(
         "value:Q",
-        scale=alt.Scale(domain=[max(0.0, low - air), high + air], nice=False),
-        axis=alt.Axis(title=f"time ({unit.symbol})", format=theme.NUMBER, tickCount=5, grid=False),
+        scale=theme.span(max(0.0, low - air), high + air),
+        axis=theme.axis(f"time ({unit.symbol})", tickCount=5, grid=False),
     )
     quiet = {"labels": first, "ticks": first, "domain": first}
     axis = alt.Axis.from_dict({"title": None, "values": [0, 50, 90, 100], "labelExpr": "datum.value + ' %'", **quiet})
-    y = alt.Y("share:Q", scale=alt.Scale(domain=[0, 104], nice=False), axis=axis)
+    y = alt.Y("share:Q", scale=theme.span(0, 104), axis=axis)
     shade = theme.colour("part", table)
     for key, value in {"symbolType": "stroke", "symbolStrokeWidth": 3}.items():
         shade["legend"][key] = value
-    tips = [alt.Tooltip("part:N"), alt.Tooltip("value:Q", format=",.4~r"), alt.Tooltip("share:Q", format=",.3~r")]
+    tips = draw.tips("part:N", ("value:Q", None, ",.4~r"), ("share:Q", None, ",.3~r"))
     line = (
         alt.Chart(draw.inline(data)).mark_line(interpolate="step-after", strokeWidth=1.8).encode(x=x, y=y, color=shade)
     )
@@ -267,11 +267,8 @@ def dashboard(
     if counters is not None and counters.height:
         chart, _ = counters_panel(counters, theme.inner() - 34, _COUNTERS)
         if chart is not None:
-            panels.append(
-                chart.properties(
-                    title=theme.heading("Monitors over the time of the run (s; 0: start of the recording)")
-                )
-            )
+            words = "Monitors over the time of the run (s; 0: start of the recording)"
+            panels.append(chart.properties(title=theme.heading(words)))
     if not panels:
         source = "a finished run: llmprof.Visualizer(folder)"
         raise draw.nothing("dashboard", "the run has neither metrics nor a trace", source)
@@ -339,22 +336,13 @@ def request_waterfall(frame: pl.DataFrame, *, title: str | None = None) -> alt.V
     colours = {name: fill for name, fill in _TABLE.items() if name in set(bars["part"])}
     width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
     top = draw.number(bars["end"].max())
-    scale = alt.Scale(domain=[0, top * 1.02 or 1], nice=False)
-    axis = alt.Axis(
-        title=f"time since the first arrival ({unit.symbol})",
-        format=theme.NUMBER,
-        tickCount=4 if theme.is_narrow() else 8,
-    )
+    scale = theme.span(0, top * 1.02 or 1)
+    axis = theme.axis(f"time since the first arrival ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8)
     x, y = alt.X("start:Q", scale=scale, axis=axis), theme.row_axis(rows)
-    tips = [
-        alt.Tooltip("row:N", title="request"),
-        alt.Tooltip("part:N"),
-        alt.Tooltip("long:N", title="time"),
-        alt.Tooltip("reason:N", title="mostly"),
-    ]
+    tips = draw.tips(("row:N", "request"), "part:N", ("long:N", "time"), ("reason:N", "mostly"))
     base = alt.Chart(draw.inline(bars))
     marks = base.mark_bar(height=_WATERFALL_ROW - 5).encode(
-        x=x, x2=alt.X2("end:Q"), y=y, color=theme.colour("part", colours), tooltip=tips
+        x=x, x2="end:Q", y=y, color=theme.colour("part", colours), tooltip=tips
     )
     tokens = pl.DataFrame({"row": rows, "at": ((shown["first_token_ns"] - first) / unit.ns).to_list()})
     ticks = alt.Chart(draw.inline(tokens)).mark_tick(color=theme.INK, thickness=2, height=_WATERFALL_ROW - 3)

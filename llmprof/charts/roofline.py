@@ -135,15 +135,7 @@ def _name(
 
 _RATES = ("arithmetic_intensity", "flop_per_s", "duration_ns")
 _OF_OPERATORS = (
-    "operator",
-    "kernel",
-    "dtypes",
-    "flops",
-    "bound_ns",
-    "bound_by",
-    "intensity",
-    "tflop_per_s",
-    "total_ns",
+    *("operator", "kernel", "dtypes", "flops", "bound_ns", "bound_by", "intensity", "tflop_per_s", "total_ns"),
 )
 _COLUMNS = ("kernel_name", "dtype", "roof_flop_per_s", "roof_share", "bound", *_RATES)
 BOUNDS = {"compute": theme.COMPUTE, "memory": "#882255", "latency": "#DDAA33"}
@@ -232,11 +224,8 @@ def roofline(
     rows = rows.with_columns(label=own if by == "stage" else pl.col("function"))
     present = rows["group"].unique().sort().to_list()
     listed = {name: shade for name, shade in BOUNDS.items() if name in present}
-    table = (
-        theme.colours("stage", present)
-        if by == "stage"
-        else listed | {n: theme.REST for n in present if n not in listed}
-    )
+    bounds = listed | dict.fromkeys((name for name in present if name not in listed), theme.REST)
+    table = theme.colours("stage", present) if by == "stage" else bounds
     roofs = derived(rows) if peaks is None else given(hardware.device(peaks), rows)
     plane = _plane(rows, roofs)
     drawn, taken = lines(roofs, plane)
@@ -257,10 +246,8 @@ def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
     """Axis ranges that include all points and, if known, the ridges, with space for a label on the right."""
     intensity, rate = rows["arithmetic_intensity"], rows["flop_per_s"]
     ridges = [peak / roofs.bandwidth for peak in roofs.peaks.values()] if roofs.bandwidth else []
-    left, right = (
-        min(draw.number(intensity.min()), *ridges, math.inf) / 2.5,
-        max(draw.number(intensity.max()), *ridges, 0.0),
-    )
+    left = min(draw.number(intensity.min()), *ridges, math.inf) / 2.5
+    right = max(draw.number(intensity.max()), *ridges, 0.0)
     widest = max(theme.text_px(shorten(label, _MAX_LABEL), theme.TEXT_PX) for label in rows["label"].unique())
     plot = theme.inner() - _AXIS
     aside = min(widest + _ASIDE, plot / 3)
@@ -273,21 +260,15 @@ def _plane(rows: pl.DataFrame, roofs: Roofs) -> Plane:
 def _points(rows: pl.DataFrame, plane: Plane, table: dict[str, str]) -> alt.Chart:
     symbol = {1e12: "TFLOP/s", 1e9: "GFLOP/s", 1e6: "MFLOP/s"}.get(plane.unit, "FLOP/s")
     data = rows.select(
-        "kernel_name",
-        "group",
-        "dtype",
-        "bound",
-        "roof_share",
+        *("kernel_name", "group", "dtype", "bound", "roof_share"),
         intensity="arithmetic_intensity",
         rate=pl.col("flop_per_s") / plane.unit,
         duration_ns=pl.col("duration_ns"),
         time=pl.col("duration_ns").map_elements(format_ns, return_dtype=pl.String),
         area=_area(rows),
     )
-    tips = [alt.Tooltip("kernel_name:N", title="kernel"), alt.Tooltip("group:N"), alt.Tooltip("time:N")]
-    tips += [alt.Tooltip("intensity:Q", title="FLOP/B", format=",.4~r"), alt.Tooltip("dtype:N")]
-    tips += [alt.Tooltip("rate:Q", title=symbol, format=",.4~r"), alt.Tooltip("bound:N")]
-    tips.append(alt.Tooltip("roof_share:Q", title="of its roof", format=".1%"))
+    tips = draw.tips(("kernel_name:N", "kernel"), "group:N", "time:N", ("intensity:Q", "FLOP/B", ",.4~r"), "dtype:N")
+    tips += draw.tips(("rate:Q", symbol, ",.4~r"), "bound:N", ("roof_share:Q", "of its roof", ".1%"))
     mark = alt.Chart(draw.inline(data)).mark_point(filled=True, opacity=0.85, stroke=theme.PAPER, strokeWidth=0.8)
     points: alt.Chart = mark.encode(
         x=_axis("intensity", "arithmetic intensity (FLOP/B, log scale)", plane.x),
@@ -303,9 +284,7 @@ def _axis(
     field: str, title: str, domain: tuple[float, float], channel: type[alt.X] | type[alt.Y] = alt.X
 ) -> alt.X | alt.Y:
     scale = alt.Scale(type="log", domain=list(domain), nice=False)
-    return channel(
-        f"{field}:Q", scale=scale, axis=alt.Axis(title=title, format=theme.NUMBER, values=draw.log_ticks(*domain))
-    )
+    return channel(f"{field}:Q", scale=scale, axis=theme.axis(title, values=draw.log_ticks(*domain)))
 
 
 def _area(rows: pl.DataFrame) -> pl.Series:
@@ -339,13 +318,9 @@ def _labels(every: pl.DataFrame, plane: Plane, roofs: list[Box]) -> list[alt.Cha
         if ends:
             marks.append(segment(ends, theme.INK, 0.8))
             taken += along(ends[:2], ends[2:])
-        middle = {"x": alt.XValue((box.left + box.right) / 2), "y": alt.YValue((box.top + box.bottom) / 2)}
-        written = alt.Chart(draw.inline(pl.DataFrame({"label": [text]})))
-        marks.append(
-            written.mark_text(baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK).encode(
-                text=alt.Text("label:N"), **middle
-            )
-        )
+        x, y = alt.XValue((box.left + box.right) / 2), alt.YValue((box.top + box.bottom) / 2)
+        name = pl.DataFrame({"label": [text]})
+        marks.append(draw.said(name, x, y, baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK))
     return marks
 
 

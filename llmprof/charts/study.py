@@ -36,27 +36,13 @@ def study_pareto(
     unit = theme.time_unit(draw.number(known["latency"].max()))
     data = known.with_columns(x=pl.col("latency") / unit.ns, text=pl.col("latency").map_elements(format_ns, pl.String))
     most, top = draw.number(data["x"].max()), draw.number(data["rate"].max())
-    x_title, y_title = (
-        f"{latency.removesuffix('_ns').replace('_', ' ')} ({unit.symbol})",
-        f"{rate.replace('_', ' ')} a second",
-    )
-    x = alt.X(
-        "x:Q",
-        scale=alt.Scale(domain=[0, 1.1 * most or 1], nice=False),
-        axis=alt.Axis(title=x_title, format=theme.NUMBER),
-    )
-    y = alt.Y(
-        "rate:Q",
-        scale=alt.Scale(domain=[0, 1.12 * top or 1], nice=False),
-        axis=alt.Axis(title=y_title, format=theme.NUMBER),
-    )
+    x_title = f"{latency.removesuffix('_ns').replace('_', ' ')} ({unit.symbol})"
+    y_title = f"{rate.replace('_', ' ')} a second"
+    x = alt.X("x:Q", scale=theme.span(0, 1.1 * most or 1), axis=theme.axis(x_title))
+    y = alt.Y("rate:Q", scale=theme.span(0, 1.12 * top or 1), axis=theme.axis(y_title))
     shade = theme.colour("kind", {name: _KINDS[name] for name in _KINDS if name in data["kind"].to_list()})
     base = alt.Chart(draw.inline(data.select("label", "x", "rate", "kind", "text")))
-    tips = [
-        alt.Tooltip("label:N", title="point"),
-        alt.Tooltip("rate:Q", title=y_title, format=",.4~r"),
-        alt.Tooltip("text:N", title=latency),
-    ]
+    tips = draw.tips(("label:N", "point"), ("rate:Q", y_title, ",.4~r"), ("text:N", latency))
     dots = base.mark_circle(size=90, opacity=1).encode(x=x, y=y, color=shade, tooltip=tips)
     front = data.filter(pl.col("front")).sort("x")
     line = alt.Chart(draw.inline(front.select("x", "rate"))).mark_line(strokeWidth=1.4, color=theme.MUTED)
@@ -69,11 +55,7 @@ def study_pareto(
         (named.filter(pl.col("x") > 0.35 * most), True),
     ):
         text = alt.Chart(draw.inline(rows.select("x", "rate", "short"))).mark_text(
-            align="right" if right else "left",
-            dx=-7 if right else 7,
-            dy=-9,
-            fontSize=theme.TEXT_PX,
-            color=theme.INK,
+            align="right" if right else "left", dx=-7 if right else 7, dy=-9, fontSize=theme.TEXT_PX, color=theme.INK
         )
         words += [text.encode(x=x, y=y, text="short:N")] if rows.height else []
     chart = theme.layered(line.encode(x=x, y=y), dots, *words).properties(width=theme.inner() - 44, height=_HEIGHT)
@@ -103,8 +85,8 @@ def study_slices(frame: pl.DataFrame, *, objective: str = "objective", title: st
     unit = None if rate else theme.time_unit(top)
     size, symbol = (1.0, "a second") if unit is None else (float(unit.ns), f"({unit.symbol})")
     name = f"{objective.removesuffix('_per_s').removesuffix('_ns').replace('_', ' ')} {symbol}"
-    scale = alt.Scale(domain=[0, 1.12 * top / size or 1], nice=False)
-    x = alt.X("amount:Q", scale=scale, axis=alt.Axis(title=name, format=theme.NUMBER))
+    scale = theme.span(0, 1.12 * top / size or 1)
+    x = alt.X("amount:Q", scale=scale, axis=theme.axis(name))
     data = known.with_columns(
         amount=pl.col("objective") / size,
         kind=pl.col("holds").replace_strict(SLO_WORDS, return_dtype=pl.String),
@@ -118,16 +100,11 @@ def study_slices(frame: pl.DataFrame, *, objective: str = "objective", title: st
         rows = data.filter(setting=setting).with_row_index("place")
         y = theme.row_axis(rows["row"].to_list())
         base = alt.Chart(draw.inline(rows.select("row", "amount", "kind")))
-        tips = [alt.Tooltip("row:N", title=setting), alt.Tooltip("amount:Q", title=name, format=",.4~r")]
+        tips = draw.tips(("row:N", setting), ("amount:Q", name, ",.4~r"))
         bars = (
             base.transform_calculate(zero="0")
             .mark_rule(strokeWidth=3, opacity=0.4)
-            .encode(
-                x=alt.X("zero:Q", scale=scale),
-                x2=alt.X2("amount:Q"),
-                y=y,
-                color=theme.colour("kind", kinds, opaque=True),
-            )
+            .encode(x=alt.X("zero:Q", scale=scale), x2="amount:Q", y=y, color=theme.colour("kind", kinds, opaque=True))
         )
         dots = base.mark_circle(size=90, opacity=1).encode(
             x=x, y=y, color=theme.colour("kind", kinds, opaque=True), tooltip=tips

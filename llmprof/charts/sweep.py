@@ -17,16 +17,7 @@ from llmprof.text import shorten
 from llmprof.units import format_ns
 
 _COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#8B6F47",
-    "#56B4E9",
-    "#332288",
-    "#B2182B",
-    "#999933",
-    "#44AA99",
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8B6F47", "#56B4E9", "#332288", "#B2182B", "#999933", "#44AA99"),
 )
 
 
@@ -201,21 +192,21 @@ def _panel(
 ) -> alt.LayerChart:
     reach = [name for name, shown in (("value", True), ("tail", tail), ("high", banded)) if shown]
     top = max(draw.number(data[name].max()) for name in reach)
-    scale = alt.Scale(domain=[0, top * 1.12 or 1], nice=False, clamp=True)
-    y = alt.Y("value:Q", scale=scale, axis=alt.Axis(title=y_title, format=theme.NUMBER, tickCount=5))
+    scale = theme.span(0, top * 1.12 or 1, clamp=True)
+    y = alt.Y("value:Q", scale=scale, axis=theme.axis(y_title, tickCount=5))
     shade = series_colour(over)
     columns = ["x", "series", "label", "value", *(["tail"] if tail else []), *(["low", "high"] if banded else [])]
     base = alt.Chart(draw.inline(data.select(columns)))
-    tips = [alt.Tooltip("label:N", title="point"), alt.Tooltip("value:Q", format=",.4~r")]
+    tips = draw.tips(("label:N", "point"), ("value:Q", None, ",.4~r"))
     lines = base.mark_line(strokeWidth=2).encode(x=over.x, y=y, color=shade, detail=alt.Detail("series:N"))
     dots = base.mark_circle(size=55, opacity=1).encode(x=over.x, y=y, color=shade, tooltip=tips)
     marks = [lines, dots]
     if tail:
-        marks.insert(0, base.mark_rule(strokeWidth=1.2).encode(x=over.x, y=y, y2=alt.Y2("tail:Q"), color=shade))
+        marks.insert(0, base.mark_rule(strokeWidth=1.2).encode(x=over.x, y=y, y2="tail:Q", color=shade))
     if banded:
         low = alt.Y("low:Q", scale=scale)
         interval = base.mark_rule(strokeWidth=6, opacity=0.35)
-        marks.insert(0, interval.encode(x=over.x, y=low, y2=alt.Y2("high:Q"), color=shade))
+        marks.insert(0, interval.encode(x=over.x, y=low, y2="high:Q", color=shade))
     return theme.layered(*marks, theme.beside(name).encode(color=alt.ColorValue(theme.INK))).properties(
         width=plot, height=_HEIGHT
     )
@@ -262,23 +253,19 @@ def sweep_scaling(
     for column, name, unit in (("speedup", "Speed-up", "times"), ("efficiency", "Efficiency", "%")):
         most = draw.number(data[column].max())
         top = max(most, draw.number(data["ideal"].max()) if column == "speedup" else 100.0) * 1.1
-        scale = alt.Scale(domain=[0, top], nice=False)
-        axis = alt.Axis(title=unit, format=theme.NUMBER, tickCount=5)
+        scale = theme.span(0, top)
+        axis = theme.axis(unit, tickCount=5)
         y = alt.Y(f"{column}:Q", scale=scale, axis=axis)
         ideal = data.select("x", "ideal").unique(maintain_order=True).with_columns(full=pl.lit(100.0))
         against = alt.Y(f"{'ideal' if column == 'speedup' else 'full'}:Q", scale=scale, axis=axis)
         dashed = alt.Chart(draw.inline(ideal)).mark_line(strokeDash=[5, 4], strokeWidth=1.4, color=theme.MUTED)
         base = alt.Chart(draw.inline(data.select("x", "series", "label", column)))
-        tips = [alt.Tooltip("label:N", title="point"), alt.Tooltip(f"{column}:Q", format=",.3~r")]
+        tips = draw.tips(("label:N", "point"), (f"{column}:Q", None, ",.3~r"))
         lines = base.mark_line(strokeWidth=2).encode(x=shared.x, y=y, color=shade, detail=alt.Detail("series:N"))
         dots = base.mark_circle(size=55, opacity=1).encode(x=shared.x, y=y, color=shade, tooltip=tips)
-        marks = (
-            dashed.encode(x=shared.x, y=against),
-            lines,
-            dots,
-            theme.beside(name).encode(color=alt.ColorValue(theme.INK)),
-        )
-        panels.append(theme.layered(*marks).properties(width=plot, height=_SWEEP_SCALING_HEIGHT))
+        title_mark = theme.beside(name).encode(color=alt.ColorValue(theme.INK))
+        panel = theme.layered(dashed.encode(x=shared.x, y=against), lines, dots, title_mark)
+        panels.append(panel.properties(width=plot, height=_SWEEP_SCALING_HEIGHT))
     last = data.filter(pl.col(scaled) == pl.col(scaled).max()).sort("speedup", descending=True).row(0, named=True)
     head = f"At {words} {last['x']}: {_times(last)}"
     note = f"Against the smallest {words} of each line; dashed: growing in step with it."
@@ -400,21 +387,17 @@ def trial_effects(frame: pl.DataFrame, *, objective: str | None = None, title: s
     width = theme.inner() - 20 - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
     ends = [draw.number(data["low"].min()), draw.number(data["high"].max()), 0.0]
     room = 0.06 * (max(ends) - min(ends)) or 1.0
-    scale = alt.Scale(domain=[min(ends) - room, max(ends) + room], nice=False)
-    x = alt.X("gain:Q", scale=scale, axis=alt.Axis(title="time saved (%); right of 0 is better", format=theme.NUMBER))
+    scale = theme.span(min(ends) - room, max(ends) + room)
+    x = alt.X("gain:Q", scale=scale, axis=theme.axis("time saved (%); right of 0 is better"))
     y = alt.Y("row:N", sort=rows, axis=alt.Axis(title=None, grid=False, ticks=False, domain=False, labelLimit=400))
     shade = theme.colour(
         "verdict", {name: _VERDICTS[name] for name in _VERDICTS if name in data["verdict"].to_list()}, opaque=True
     )
     base = alt.Chart(draw.inline(data.select("row", "gain", "low", "high", "verdict", "pairs")))
-    tips = [
-        alt.Tooltip("row:N", title="metric"),
-        *(alt.Tooltip(f"{name}:Q", title=name, format=",.3~r") for name in ("gain", "low", "high")),
-        alt.Tooltip("verdict:N"),
-        alt.Tooltip("pairs:Q"),
-    ]
+    ends_of = ((f"{name}:Q", name, ",.3~r") for name in ("gain", "low", "high"))
+    tips = draw.tips(("row:N", "metric"), *ends_of, "verdict:N", "pairs:Q")
     intervals = base.mark_rule(strokeWidth=6, opacity=0.4).encode(
-        x=alt.X("low:Q", scale=scale), x2=alt.X2("high:Q"), y=y, color=shade
+        x=alt.X("low:Q", scale=scale), x2="high:Q", y=y, color=shade
     )
     dots = base.mark_circle(size=90, opacity=1).encode(x=x, y=y, color=shade, tooltip=tips)
     chart = theme.layered(draw.rule(x, 0.0), intervals, dots).properties(width=width, height=34 * len(rows))

@@ -198,13 +198,7 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     best = chains_found.sort("gain_ns", "total_ns", descending=True, nulls_last=True).head(_MOST_CHAINS)
     named = pl.col("fusion").is_not_null() & (pl.col("fusion") != pl.col("categories"))
     rows = best.select(
-        "phase",
-        "length",
-        "a_step",
-        "share",
-        "bytes_saved",
-        "gain_ns",
-        "kernels",
+        *("phase", "length", "a_step", "share", "bytes_saved", "gain_ns", "kernels"),
         chain=pl.when(named).then(pl.format("{}: {}", "fusion", "categories")).otherwise("categories"),
         launches=pl.col("a_step") * (pl.col("length") - 1),
         gain_share=pl.col("gain_ns") / pl.col("recorded_ns"),

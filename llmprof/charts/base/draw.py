@@ -10,23 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import polars as pl
 
-from llmprof.charts.base.theme import (
-    INK,
-    LABEL_PX,
-    MUTED,
-    NUMBER,
-    PAPER,
-    TEXT_PX,
-    Unit,
-    colour,
-    ink_on,
-    is_narrow,
-    layered,
-    percent,
-    row_axis,
-    text_px,
-    time_unit,
-)
+from llmprof.charts.base import theme
+from llmprof.charts.base.theme import Unit
 from llmprof.docstrings import completed
 from llmprof.errors import AnalysisError
 from llmprof.lazy import Later
@@ -168,7 +153,7 @@ def log_bins(
 def log_unit(values: pl.Series) -> Unit:
     """Unit of a logarithmic axis: the one that fits the middle of the axis."""
     positive = values.filter(values > 0)
-    return time_unit((number(positive.quantile(0.01)) * number(positive.max())) ** 0.5)
+    return theme.time_unit((number(positive.quantile(0.01)) * number(positive.max())) ** 0.5)
 
 
 def domain_of(bins: pl.DataFrame) -> tuple[float, float]:
@@ -189,14 +174,14 @@ def log_axis(domain: tuple[float, float], title: str | None, *, labels: bool = T
     return alt.X(
         "start:Q",
         scale=alt.Scale(type="log", domain=list(domain), nice=False),
-        axis=alt.Axis(title=title, format=NUMBER, values=log_ticks(*domain), labels=labels, ticks=labels),
+        axis=theme.axis(title, values=log_ticks(*domain), labels=labels, ticks=labels),
     )
 
 
 def rule(x: alt.X, value: float) -> alt.Chart:
     """Dashed vertical line at a value."""
     data = constant({"start": value})
-    line: alt.Chart = alt.Chart(data).mark_rule(color=INK, strokeDash=[4, 2], strokeWidth=1.5).encode(x=x)
+    line: alt.Chart = alt.Chart(data).mark_rule(color=theme.INK, strokeDash=[4, 2], strokeWidth=1.5).encode(x=x)
     return line
 
 
@@ -233,20 +218,17 @@ def stacked_bars(
 ) -> list[alt.Chart]:
     """Marks of stacked bars of time: parts, labels that fit into them, and totals."""
     filled = parts.filter(pl.col("ns") > 0)
-    unit = unit or time_unit(number(filled.group_by("row").agg(pl.col("ns").sum())["ns"].max()))
+    unit = unit or theme.time_unit(number(filled.group_by("row").agg(pl.col("ns").sum())["ns"].max()))
     data = stack(filled, table, unit)
     room = number(data["end"].max()) * width / (width - TOTAL_PX)
-    axis = alt.Axis(
-        title=title and f"{title} ({unit.symbol})",
-        format=NUMBER,
-        tickCount=8 if width > 500 else 5 if width > 260 else 4,
-        grid=False,
+    axis = theme.axis(
+        title and f"{title} ({unit.symbol})", tickCount=8 if width > 500 else 5 if width > 260 else 4, grid=False
     )
-    x = alt.X("start:Q", scale=alt.Scale(domain=[0, room], nice=False), axis=axis)
-    y = row_axis(parts["row"].unique(maintain_order=True))
+    x = alt.X("start:Q", scale=theme.span(0, room), axis=axis)
+    y = theme.row_axis(parts["row"].unique(maintain_order=True))
     marks = [bars_of(data, table, x, y, extra)]
     if inside:
-        marks += _inside(data, table, x, y, width / room)
+        marks += within(data, table, x, y, width / room)
     ends = data.group_by("row", maintain_order=True).agg(start=pl.col("end").max(), ns=pl.col("ns").sum())
     ends = ends.with_columns(label=pl.col("ns").map_elements(format_ns, return_dtype=pl.String))
     return [*marks, behind(ends, x, y)]
@@ -254,45 +236,58 @@ def stacked_bars(
 
 def bars_of(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, extra: Iterable[str] = ()) -> alt.Chart:
     """Parts of bars from ``start`` to ``end``, with their times and shares as tooltips."""
-    tips = [alt.Tooltip("row:N", title="bar"), alt.Tooltip("part:N"), alt.Tooltip("time:N")]
-    tips += [alt.Tooltip("percent:Q", format=".2f", title="share (%)"), *(alt.Tooltip(f"{name}:Q") for name in extra)]
-    bars = alt.Chart(inline(data)).mark_bar(stroke=PAPER, strokeWidth=0.7)
-    drawn: alt.Chart = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour("part", table), tooltip=tips)
+    more = (f"{name}:Q" for name in extra)
+    shown = tips(("row:N", "bar"), "part:N", "time:N", ("percent:Q", "share (%)", ".2f"), *more)
+    bars = alt.Chart(inline(data)).mark_bar(stroke=theme.PAPER, strokeWidth=0.7)
+    drawn: alt.Chart = bars.encode(x=x, x2="end:Q", y=y, color=theme.colour("part", table), tooltip=shown)
+    return drawn
+
+
+def tips(*fields: str | tuple[str, str | None] | tuple[str, str | None, str]) -> list[alt.Tooltip]:
+    """Tooltips: the fields, those with more to say with their title and format."""
+    made = []
+    for name, *more in ((one,) if isinstance(one, str) else one for one in fields):
+        options: dict[str, Any] = {key: value for key, value in zip(("title", "format"), more, strict=False) if value}
+        made.append(alt.Tooltip(name, **options))
+    return made
+
+
+def said(rows: pl.DataFrame, x: Any, y: Any, text: str = "label:N", **mark: Any) -> alt.Chart:
+    """Texts of a column at their places."""
+    drawn: alt.Chart = alt.Chart(inline(rows)).mark_text(**mark).encode(x=x, y=y, text=text)
     return drawn
 
 
 def behind(rows: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
     """The ``label`` of each row behind its bar."""
-    mark = alt.Chart(inline(rows)).mark_text(align="left", baseline="middle", dx=6, fontSize=TEXT_PX, color=INK)
-    drawn: alt.Chart = mark.encode(x=x, y=y, text=alt.Text("label:N"))
-    return drawn
+    return said(rows, x, y, align="left", baseline="middle", dx=6, fontSize=theme.TEXT_PX, color=theme.INK)
 
 
-def _inside(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, px: float) -> list[alt.Chart]:
-    """Text in the middle of a part: its name and share, its share alone, or nothing, as space allows."""
+def within(data: pl.DataFrame, table: Mapping[str, str], x: alt.X, y: alt.Y, px: float) -> list[alt.Chart]:
+    """Text in the middle of a part: its name and share, its share alone, or nothing, as space allows (px a unit)."""
     columns = data.select("part", "percent", pl.col("end") - pl.col("start")).iter_rows()
-    labels = [fitting((f"{part} {percent(share)}", percent(share)), length * px) for part, share, length in columns]
+    labels = [
+        fitting((f"{part} {theme.percent(share)}", theme.percent(share)), length * px)
+        for part, share, length in columns
+    ]
     texts = data.select(
         "row",
         start=(pl.col("start") + pl.col("end")) / 2,
         label=pl.Series(labels, dtype=pl.String),
-        ink=pl.col("part").replace_strict({n: ink_on(c) for n, c in table.items()}, return_dtype=pl.String),
+        ink=pl.col("part").replace_strict({n: theme.ink_on(c) for n, c in table.items()}, return_dtype=pl.String),
     )
     return centred(texts.drop_nulls("label"), x, y)
 
 
 def centred(texts: pl.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     """Texts centred at their places: ``label, ink`` and what the axes need."""
-    marks = []
-    for (ink,), group in texts.group_by("ink", maintain_order=True):
-        base = alt.Chart(inline(group.drop("ink"))).mark_text(clip=True, baseline="middle", color=str(ink))
-        marks.append(base.encode(x=x, y=y, text=alt.Text("label:N")))
-    return marks
+    groups = texts.group_by("ink", maintain_order=True)
+    return [said(group.drop("ink"), x, y, clip=True, baseline="middle", color=str(ink)) for (ink,), group in groups]
 
 
 def fitting(texts: tuple[str, ...], room: float, margin: float = 8) -> str | None:
     """First of the texts that fits into the width (px) with a margin."""
-    return next((text for text in texts if text_px(text, LABEL_PX) + margin <= room), None)
+    return next((text for text in texts if theme.text_px(text, theme.LABEL_PX) + margin <= room), None)
 
 
 ROW = 24
@@ -302,34 +297,30 @@ MAX_NAME_PX = 320
 
 def ranking(rows: pl.DataFrame, *, width: int, title: str | None, table: dict[str, str]) -> alt.LayerChart:
     """Bars in the order of the rows."""
-    small = is_narrow()
+    small = theme.is_narrow()
     names = distinct(without_common_start(rows["row"].to_list(), MAX_NAME))
-    unit = time_unit(number(rows["ns"].max()))
+    unit = theme.time_unit(number(rows["ns"].max()))
     data = rows.with_columns(row=pl.Series(names, dtype=pl.String), time=pl.col("ns") / unit.ns)
-    widest = min(MAX_NAME_PX, round(max(text_px(name, TEXT_PX) * 1.06 for name in names)))
+    widest = min(MAX_NAME_PX, round(max(theme.text_px(name, theme.TEXT_PX) * 1.06 for name in names)))
     across = width - (8 if small else 16 + widest)
-    behind = max(text_px(label) for label in rows["label"]) + 16
+    behind = max(theme.text_px(label) for label in rows["label"]) + 16
     room = number(data["time"].max()) * across / max(across / 3, across - behind)
-    axis = alt.Axis(title=title and f"{title} ({unit.symbol})", format=NUMBER, tickCount=4 if small else 6)
-    x = alt.X("time:Q", scale=alt.Scale(domain=[0, room or 1], nice=False), axis=axis)
+    axis = theme.axis(title and f"{title} ({unit.symbol})", tickCount=4 if small else 6)
+    x = alt.X("time:Q", scale=theme.span(0, room or 1), axis=axis)
     names_axis = alt.Axis(
         title=None, ticks=False, domain=False, labelFontWeight="bold", labelPadding=8, labelLimit=MAX_NAME_PX
     )
     y = alt.Y("row:N", sort=None, scale=alt.Scale(domain=names), axis=None if small else names_axis)
-    tips = [alt.Tooltip(f"{name}:N") for name in rows.columns if name != "ns"]
-    shade = colour("part", table)
+    shown = tips(*(f"{name}:N" for name in rows.columns if name != "ns"))
+    shade = theme.colour("part", table)
     size: dict[str, Any] = {"height": ROW - 10, "yOffset": 8} if small else {}
-    drawn = alt.Chart(inline(data)).mark_bar(**size).encode(x=x, y=y, color=shade, tooltip=tips)
-    texts = alt.Chart(inline(data.select("row", "time", "label"))).mark_text(
-        align="left", baseline="middle", dx=6, dy=8 if small else 0, color=INK
-    )
-    marks = [drawn, texts.encode(x=x, y=y, text=alt.Text("label:N"))]
+    drawn = alt.Chart(inline(data)).mark_bar(**size).encode(x=x, y=y, color=shade, tooltip=shown)
+    beside = {"align": "left", "baseline": "middle", "color": theme.INK}
+    marks = [drawn, said(data.select("row", "time", "label"), x, y, dx=6, dy=8 if small else 0, **beside)]
     if small:  # a name has no room beside its bar: it stands above it
-        above = alt.Chart(inline(data.select("row"))).mark_text(
-            align="left", baseline="middle", dy=-9, fontWeight="bold", limit=across, color=INK
-        )
-        marks.append(above.encode(x=alt.XValue(0), y=y, text=alt.Text("row:N")))
-    return layered(*marks).properties(width=across, height=(ROW + 16 if small else ROW) * len(names))
+        above: dict[str, Any] = {"dy": -9, "fontWeight": "bold", "limit": across}
+        marks.append(said(data.select("row"), alt.XValue(0), y, "row:N", **beside, **above))
+    return theme.layered(*marks).properties(width=across, height=(ROW + 16 if small else ROW) * len(names))
 
 
 _HEIGHT, _GAP, _LARGE, _SMALL = 62, 10, 21, 12
@@ -345,14 +336,14 @@ def tiles(figures: Sequence[tuple[str, str]], width: int) -> alt.LayerChart:
         boxes.append({"x": left, "end": left + each})
         heads.append({"x": left + 12, "text": name})
         values.append({"x": left + 12, "text": figure})
-    x = alt.X("x:Q", scale=alt.Scale(domain=[0, width], nice=False), axis=None)
+    x = alt.X("x:Q", scale=theme.span(0, width), axis=None)
     box = alt.Chart(constant(*boxes)).mark_rect(color=_FILL, cornerRadius=5)
-    head = alt.Chart(constant(*heads)).mark_text(align="left", baseline="middle", fontSize=_SMALL, color=MUTED)
+    head = alt.Chart(constant(*heads)).mark_text(align="left", baseline="middle", fontSize=_SMALL, color=theme.MUTED)
     value = alt.Chart(constant(*values)).mark_text(
-        align="left", baseline="middle", fontSize=_LARGE, fontWeight="bold", color=INK
+        align="left", baseline="middle", fontSize=_LARGE, fontWeight="bold", color=theme.INK
     )
-    return layered(
-        box.encode(x=x, x2=alt.X2("end:Q"), y=alt.YValue(0), y2=alt.Y2Value(_HEIGHT)),
-        head.encode(x=x, y=alt.YValue(17), text=alt.Text("text:N")),
-        value.encode(x=x, y=alt.YValue(42), text=alt.Text("text:N")),
+    return theme.layered(
+        box.encode(x=x, x2="end:Q", y=alt.YValue(0), y2=alt.Y2Value(_HEIGHT)),
+        head.encode(x=x, y=alt.YValue(17), text="text:N"),
+        value.encode(x=x, y=alt.YValue(42), text="text:N"),
     ).properties(width=width, height=_HEIGHT)

@@ -15,6 +15,7 @@ from llmprof.units import NS_PER_MS, NS_PER_S, NS_PER_US
 
 if TYPE_CHECKING:
     import altair as alt
+    import polars as pl
 else:
     alt = Later("altair")
 
@@ -288,6 +289,27 @@ def spread(lowest: str, highest: str) -> str:
     return highest if lowest == highest else f"{lowest} to {highest}"
 
 
+def axis(title: str | None, **options: Any) -> alt.Axis:
+    """Axis of numbers."""
+    return alt.Axis(title=title, format=NUMBER, **options)
+
+
+def span(low: float, high: float, **options: Any) -> alt.Scale:
+    """Scale that goes exactly from one value to another."""
+    return alt.Scale(domain=[low, high], nice=False, **options)
+
+
+def shades(table: Mapping[str, str]) -> alt.Scale:
+    """Scale of the colours in a table."""
+    return alt.Scale(domain=list(table), range=list(table.values()))
+
+
+def percents(figures: pl.Series) -> str:
+    """Range of percentages."""
+    low, high = (float(one) if isinstance(one, int | float) else 0.0 for one in (figures.min(), figures.max()))
+    return spread(percent(low), percent(high))
+
+
 def row_axis(rows: Iterable[str]) -> alt.Y:
     """Channel of horizontal bars in the order of their names: bold, and without a line."""
     # The order is the domain of the scale: Vega-Lite turns `sort` into an expression, and names are not code.
@@ -300,7 +322,7 @@ def colour(field: str, table: Mapping[str, str], *, opaque: bool = False) -> alt
 
     ``opaque`` keeps the legend's symbols opaque where the first mark of the chart is not.
     """
-    scale = alt.Scale(domain=list(table), range=list(table.values()))
+    scale = shades(table)
     columns = -(-len(table) // -(-len(table) // 8)) if table else 1
     if is_narrow():
         widest = max((text_px(name, TEXT_PX) for name in table), default=0) + 32

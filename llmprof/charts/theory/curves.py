@@ -36,10 +36,10 @@ def theory_curves(
         ``value`` and any of ``prefill_s, decode_s, tokens_per_s``: points of a trace or run.
     """
     over = OVER.get(str(sweep["over"][0]), "value (log scale)")
+    labels = {"prefill_s": "first token", "decode_s": "decode step", "tokens_per_s": "output tokens a second"}
     panels = [
-        _panel(_long(sweep, measured, "prefill_s"), "first token", over, time=True),
-        _panel(_long(sweep, measured, "decode_s"), "decode step", over, time=True),
-        _panel(_long(sweep, measured, "tokens_per_s"), "output tokens a second", over, time=False),
+        _panel(_long(sweep, measured, column), label, over, time=column != "tokens_per_s")
+        for column, label in labels.items()
     ]
     low, high = (format_ns(1e9 * draw.number(sweep["decode_s"][at])) for at in (0, -1))
     first, last = int(sweep["value"][0]), int(sweep["value"][-1])
@@ -83,12 +83,10 @@ def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.Laye
     few = [tick for n, tick in enumerate(ticks) if n % (1 + (len(ticks) - 1) // 5) == 0]
     x = alt.X(
         "value:Q", scale=alt.Scale(type="log", base=2, nice=False),
-        axis=alt.Axis(title=over, values=few, format=theme.NUMBER, grid=False),
+        axis=theme.axis(over, values=few, grid=False),
     )  # fmt: skip
-    y = alt.Y(
-        "y:Q", scale=alt.Scale(type="log", nice=True), axis=alt.Axis(title=axis, format=theme.NUMBER, tickCount=4)
-    )
-    tips = [alt.Tooltip("kind:N"), alt.Tooltip("value:Q", title=over), alt.Tooltip("said:N", title=label)]
+    y = alt.Y("y:Q", scale=alt.Scale(type="log", nice=True), axis=theme.axis(axis, tickCount=4))
+    tips = draw.tips("kind:N", ("value:Q", over), ("said:N", label))
     marks: list[alt.Chart] = []
     for kind, shade in KINDS.items():
         some = rows.filter(pl.col("kind") == kind)
@@ -129,15 +127,11 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     x = alt.X("at:N", sort=None, scale=alt.Scale(domain=names), axis=alt.Axis(title=over, labelAngle=0, ticks=False))
     limit = sweep["device_bytes"][0]
     top = max(draw.number(rows["end"].max()), draw.number(limit) / 1e9 if limit else 0.0)
-    y = alt.Y(
-        "start:Q", scale=alt.Scale(domain=[0, top * 1.08]), axis=alt.Axis(title="GB on a rank", format=theme.NUMBER)
-    )
+    y = alt.Y("start:Q", scale=alt.Scale(domain=[0, top * 1.08]), axis=theme.axis("GB on a rank"))
     legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
-    shade = alt.Color(
-        "part:N", scale=alt.Scale(domain=list(table), range=list(table.values())), sort=None, legend=legend
-    )
-    tips = [alt.Tooltip("part:N"), alt.Tooltip("at:N", title=over), alt.Tooltip("gb:Q", format=",.2f", title="GB")]
-    bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, y2=alt.Y2("end:Q"), color=shade, tooltip=tips)
+    shade = alt.Color("part:N", scale=theme.shades(table), sort=None, legend=legend)
+    tips = draw.tips("part:N", ("at:N", over), ("gb:Q", "GB", ",.2f"))
+    bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, y2="end:Q", color=shade, tooltip=tips)
     marks = [bars]
     fit = sweep.filter(pl.col("fits").fill_null(value=False)) if "fits" in sweep.columns else sweep.clear()
     if limit:
@@ -151,7 +145,7 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
         text = alt.Chart(draw.inline(line)).mark_text(
             align="left", baseline="bottom", dy=-4, fontSize=theme.TEXT_PX, color=theme.MUTED
         )
-        marks.append(text.encode(x=alt.XValue(4), y=level, text=alt.Text("label:N")))
+        marks.append(text.encode(x=alt.XValue(4), y=level, text="label:N"))
     sentence = "Memory of a rank"
     if limit and fit.height:
         most = fit.sort("value").row(-1, named=True)
@@ -159,11 +153,8 @@ def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.Layer
     elif limit:
         sentence = "Nothing drawn here fits the device"
     chart = theme.layered(*marks).properties(width=theme.inner() - 70, height=300)
-    return theme.finish(
-        chart,
-        title or sentence,
-        "Cache of whole requests to their ends; activations of a step of at most 16,384 tokens.",
-    )
+    note = "Cache of whole requests to their ends; activations of a step of at most 16,384 tokens."
+    return theme.finish(chart, title or sentence, note)
 
 
 REASONS = {
@@ -224,13 +215,9 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
         shown = pl.concat([shown, rest.head(1)])
     unit = theme.time_unit(draw.number(shown["measured_ns"].max()))
     bound = pl.min_horizontal("bound_ns", "measured_ns")
-    data = pl.concat(
-        [
-            shown.select("stage", part=pl.lit("least time"), start=pl.lit(0.0), end=bound / unit.ns),
-            shown.select("stage", part="why", start=bound / unit.ns, end=pl.col("measured_ns") / unit.ns),
-        ],
-        how="vertical_relaxed",
-    ).filter(pl.col("end") > pl.col("start"))
+    least = shown.select("stage", part=pl.lit("least time"), start=pl.lit(0.0), end=bound / unit.ns)
+    rest = shown.select("stage", part="why", start=bound / unit.ns, end=pl.col("measured_ns") / unit.ns)
+    data = pl.concat([least, rest], how="vertical_relaxed").filter(pl.col("end") > pl.col("start"))
     share = (100 * pl.col("bound_ns") / pl.col("measured_ns")).fill_nan(0.0)
     of_it = "" if theme.is_narrow() else " of it least time"
     factor = pl.when(pl.col("bound_ns") > 0).then(
@@ -246,14 +233,10 @@ def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
     order = shown["stage"].to_list()
     y = names_axis("stage", order)
     scale = alt.Scale(domain=[0, draw.number(labels["end"].max()) * (2.6 if theme.is_narrow() else 1.38) or 1.0])
-    x = alt.X(
-        "start:Q",
-        scale=scale,
-        axis=alt.Axis(title=f"time ({unit.symbol})", format=theme.NUMBER, tickCount=4 if theme.is_narrow() else 8),
-    )
-    colour = alt.Color("part:N", scale=alt.Scale(domain=list(REASONS), range=list(REASONS.values())), legend=None)
-    tips = [alt.Tooltip("stage:N"), alt.Tooltip("part:N")]
-    bars = alt.Chart(draw.inline(data)).mark_bar().encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, tooltip=tips)
+    x = alt.X("start:Q", scale=scale, axis=theme.axis(f"time ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8))
+    colour = alt.Color("part:N", scale=theme.shades(REASONS), legend=None)
+    tips = draw.tips("stage:N", "part:N")
+    bars = alt.Chart(draw.inline(data)).mark_bar().encode(x=x, x2="end:Q", y=y, color=colour, tooltip=tips)
     texts = draw.behind(labels, alt.X("end:Q", scale=scale), y)
     named = f"{phase}: {steps} step{'s' if steps != 1 else ''} of a rank"
     return theme.layered(bars, texts).properties(
@@ -284,10 +267,7 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     Logarithmic axes. On the line, prediction and measurement agree; the band is 25 %.
     """
     rows = frame.select(
-        "model",
-        "kind",
-        "requests",
-        "context",
+        *("model", "kind", "requests", "context"),
         measured=pl.col("measured_s") * 1e3,
         predicted=pl.col("predicted_s") * 1e3,
         bound=pl.col("bound_s") * 1e3,
@@ -295,22 +275,15 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
     )
     low = 0.7 * min(draw.number(rows["measured"].min()), draw.number(rows["predicted"].min()))
     high = 1.4 * max(draw.number(rows["measured"].max()), draw.number(rows["predicted"].max()))
-    scale = alt.Scale(type="log", domain=[low, high], nice=False)
-    x = alt.X(
-        "measured:Q", scale=scale, axis=alt.Axis(title="measured (ms, log scale)", format=theme.NUMBER, tickCount=6)
-    )
-    y = alt.Y(
-        "predicted:Q", scale=scale, axis=alt.Axis(title="predicted (ms, log scale)", format=theme.NUMBER, tickCount=6)
-    )
+    scale = theme.span(low, high, type="log")
+    x = alt.X("measured:Q", scale=scale, axis=theme.axis("measured (ms, log scale)", tickCount=6))
+    y = alt.Y("predicted:Q", scale=scale, axis=theme.axis("predicted (ms, log scale)", tickCount=6))
     ends = pl.DataFrame({"measured": [low, high]}).with_columns(
         predicted="measured", under=pl.col("measured") * 0.75, over=(pl.col("measured") * 1.25)
     )
-    band = (
-        alt.Chart(draw.inline(ends))
-        .mark_area(color="#EDF0F3", clip=True)
-        .encode(x=x, y=alt.Y("under:Q", scale=scale), y2=alt.Y2("over:Q"))
-    )
-    line = alt.Chart(draw.inline(ends)).mark_line(color=theme.MUTED, strokeWidth=1).encode(x=x, y=y)
+    base = alt.Chart(draw.inline(ends))
+    band = base.mark_area(color="#EDF0F3", clip=True).encode(x=x, y=alt.Y("under:Q", scale=scale), y2="over:Q")
+    line = base.mark_line(color=theme.MUTED, strokeWidth=1).encode(x=x, y=y)
     models = rows["model"].unique().sort().to_list()
     shades = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8B6F47", "#56B4E9", "#332288", "#999933", "#B2182B"]
     colour = alt.Color(
@@ -323,8 +296,8 @@ def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChar
         scale=alt.Scale(domain=["decode", "prefill", "stage"], range=["circle", "square", "triangle-up"]),
         legend=alt.Legend(title=None, orient="top", direction="horizontal"),
     )
-    tips = [alt.Tooltip("model:N"), alt.Tooltip("kind:N"), alt.Tooltip("requests:Q"), alt.Tooltip("context:Q")]
-    tips += [alt.Tooltip(f"{name}:Q", format=",.3f") for name in ("measured", "predicted", "bound")]
+    tips = draw.tips("model:N", "kind:N", "requests:Q", "context:Q")
+    tips += draw.tips(("measured:Q", None, ",.3f"), ("predicted:Q", None, ",.3f"), ("bound:Q", None, ",.3f"))
     tips.append(alt.Tooltip("error:Q", format="+.1f", title="error (%)"))
     points = alt.Chart(draw.inline(rows)).mark_point(
         filled=True, size=70, opacity=0.85, stroke=theme.PAPER, strokeWidth=0.7

@@ -38,12 +38,8 @@ def theory_structure(components: pl.DataFrame, *, title: str | None = None) -> a
         marks += _column(nodes, left, str(phase))
         tallest = max(tallest, nodes.height)
     chart = theme.layered(*marks, _key(width)).properties(width=width, height=(tallest + 1) * _STEP + 20)
-    return theme.finish(
-        chart,
-        title or _headline(components),
-        "Least time of all layers of a node on one rank; bytes that have to cross the device memory. "
-        "In the frame: repeated in every layer.",
-    )
+    note = "Least time of all layers of a node on one rank; bytes that have to cross the device memory. "
+    return theme.finish(chart, title or _headline(components), f"{note}In the frame: repeated in every layer.")
 
 
 def _merged(rows: pl.DataFrame) -> pl.DataFrame:
@@ -84,27 +80,22 @@ def _column(nodes: pl.DataFrame, left: float, phase: str) -> list[alt.Chart]:
     inside = data.filter("inside")
     if inside.height:
         frame = draw.constant({})
-        y, y2 = float(inside["y"].min()) - 6, float(inside["y2"].max()) + 6  # type: ignore[arg-type]
+        upper, lower = float(inside["y"].min()) - 6, float(inside["y2"].max()) + 6  # type: ignore[arg-type]
         rect = alt.Chart(frame).mark_rect(fill="#F4F6F8", stroke="#CBD2D9", strokeDash=[4, 3], cornerRadius=6)
-        marks.append(rect.encode(x=alt.XValue(left), x2=alt.X2Value(left + 412), y=alt.YValue(y), y2=alt.Y2Value(y2)))
+        marks.append(
+            rect.encode(x=alt.XValue(left), x2=alt.X2Value(left + 412), y=alt.YValue(upper), y2=alt.Y2Value(lower))
+        )
     arrows = data.select(y="y2", y2=pl.col("y").shift(-1)).drop_nulls()
     line = alt.Chart(draw.inline(arrows)).mark_rule(color=theme.MUTED, strokeWidth=1.2)
     middle = alt.XValue(left + 8 + _HALF / 2)
     scale = alt.Scale(domain=[0, 1], range=[0, 1])
-    marks.append(line.encode(x=middle, y=alt.Y("y:Q", scale=scale, axis=None), y2=alt.Y2("y2:Q")))
+    marks.append(line.encode(x=middle, y=alt.Y("y:Q", scale=scale, axis=None), y2="y2:Q"))
     for (bound,), group in data.group_by("bound", maintain_order=True):
         shade = BOUNDS.get(str(bound), theme.REST)
-        tips = [alt.Tooltip(f"{name}:N") for name in ("component", "work", "time", "share", "bound")]
+        tips = draw.tips("component:N", "work:N", "time:N", "share:N", "bound:N")
         box = alt.Chart(draw.inline(group)).mark_rect(fill=shade, cornerRadius=5)
-        marks.append(
-            box.encode(
-                x=alt.XValue(left + 8),
-                x2=alt.X2Value(left + 8 + _HALF),
-                y=alt.Y("y:Q", scale=scale, axis=None),
-                y2=alt.Y2("y2:Q"),
-                tooltip=tips,
-            )
-        )
+        x, x2, y = alt.XValue(left + 8), alt.X2Value(left + 8 + _HALF), alt.Y("y:Q", scale=scale, axis=None)
+        marks.append(box.encode(x=x, x2=x2, y=y, y2="y2:Q", tooltip=tips))
         marks.append(_text(group.select(label="name", y="middle"), left + 18, ink=theme.ink_on(shade), bold=True))
     marks.append(_text(data.select(label="work", y=pl.col("middle") - 8), left + 220, ink=theme.MUTED))
     timed = data.filter(pl.col("latency_s") > 0)
@@ -118,7 +109,7 @@ def _text(rows: pl.DataFrame, x: float, *, ink: str = theme.INK, bold: bool = Fa
         align="left", baseline="middle", fontSize=theme.TEXT_PX, color=ink, fontWeight="bold" if bold else "normal"
     )
     scale = alt.Scale(domain=[0, 1], range=[0, 1])
-    drawn: alt.Chart = mark.encode(x=alt.XValue(x), y=alt.Y("y:Q", scale=scale, axis=None), text=alt.Text("label:N"))
+    drawn: alt.Chart = mark.encode(x=alt.XValue(x), y=alt.Y("y:Q", scale=scale, axis=None), text="label:N")
     return drawn
 
 
@@ -225,12 +216,8 @@ def _bars(
     y = names_axis("stage", order)
     y["axis"]["labels"] = names
     top = max(draw.number(rows["share"].max()), 1.0)
-    x = alt.X(
-        "share:Q",
-        scale=alt.Scale(domain=[0, top * 1.25]),
-        axis=alt.Axis(title=f"{label} (%)", format=theme.NUMBER, tickCount=4),
-    )
-    tips = [alt.Tooltip(f"{name}:N") for name in ("stage", "phase", "amount", "label")]
+    x = alt.X("share:Q", scale=alt.Scale(domain=[0, top * 1.25]), axis=theme.axis(f"{label} (%)", tickCount=4))
+    tips = draw.tips("stage:N", "phase:N", "amount:N", "label:N")
     shade = alt.Color("stage:N", scale=alt.Scale(domain=order, range=list(table.values())), legend=None)
     marks: list[alt.Chart] = []
     for n, phase in enumerate(phases):
@@ -243,7 +230,7 @@ def _bars(
         text = alt.Chart(some).mark_text(
             align="left", baseline="middle", dx=4, dy=place, fontSize=theme.TEXT_PX, color=theme.INK
         )
-        marks.append(text.encode(x=x, y=y, text=alt.Text("label:N")))
+        marks.append(text.encode(x=x, y=y, text="label:N"))
     height = (_ROW + 6) * len(order)
     return theme.layered(*marks).properties(width=width, height=height, title=theme.heading(label))
 
@@ -267,9 +254,9 @@ def theory_parameters(parameters: pl.DataFrame, *, title: str | None = None) -> 
     order = rows["component"].unique(maintain_order=True).to_list()
     y = names_axis("component", order)
     scale = alt.Scale(domain=[0, draw.number(rows["value"].max()) * 1.2])
-    x = alt.X("value:Q", scale=scale, axis=alt.Axis(title="parameters (billions)", format=theme.NUMBER))
-    shade = alt.Color("stage:N", scale=alt.Scale(domain=list(table), range=list(table.values())), legend=None)
-    tips = [alt.Tooltip(f"{name}:N") for name in ("component", "stage", "label")]
+    x = alt.X("value:Q", scale=scale, axis=theme.axis("parameters (billions)"))
+    shade = alt.Color("stage:N", scale=theme.shades(table), legend=None)
+    tips = draw.tips("component:N", "stage:N", "label:N")
     bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, color=shade, tooltip=tips)
     chart = theme.layered(bars, draw.behind(rows, x, y)).properties(width=theme.inner() - 130, height=26 * len(order))
     sentence = f"{_count(total)} parameters"
@@ -314,9 +301,7 @@ def theory_roofline(
         raise draw.nothing("theory_roofline", "no operator has FLOPs and bytes under known roofs")
     intensity = pl.col("flops") / pl.col("memory_bytes")
     frame = rows.with_columns(arithmetic_intensity=intensity).select(
-        "stage",
-        "arithmetic_intensity",
-        "bound",
+        *("stage", "arithmetic_intensity", "bound"),
         kernel_name=pl.concat_str("component", pl.lit(" ("), "phase", pl.lit(")")),
         duration_ns=pl.col("latency_s") * 1e9,
         dtype=pl.lit(dtype),

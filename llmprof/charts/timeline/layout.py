@@ -120,12 +120,7 @@ def bars(frame: pl.DataFrame, window: Window, colours: dict[str, str], by: str) 
     out = frame.select(
         "rank",
         by,
-        "step",
-        "phase",
-        "layer",
-        "top",
-        "bottom",
-        "dur_ns",
+        *("step", "phase", "layer", "top", "bottom", "dur_ns"),
         name=pl.col("name").map_elements(lambda n: shorten(n, NAME_LIMIT), return_dtype=pl.String),
         start=first,
         end=pl.max_horizontal(last, first + pixel),

@@ -75,9 +75,9 @@ def timeline(
         lanes, heads = layout.place_lanes(seen, lane, order, rows=1, stream=stream)
     keyed = events.join(lanes.drop("label"), on=["rank", "key"], nulls_equal=True)
     few, many = keyed.filter(~pl.col("crowded")), keyed.filter("crowded")
-    x = alt.Scale(domain=[0, (hi - lo) / view.unit.ns], nice=False, zero=False)
+    x = theme.span(0, (hi - lo) / view.unit.ns, zero=False)
     bottom = draw.number(heads["bottom"].max())
-    y = alt.Scale(domain=[0, bottom], nice=False, reverse=True)
+    y = theme.span(0, bottom, reverse=True)
     drawing = _Drawing(x, y, plot, f"time from {_instant(lo)} into the trace ({view.unit.symbol})")
     parts: list[alt.Chart | alt.LayerChart] = [drawing.lanes(lanes), drawing.strip(layout.steps(events, heads, view))]
     if layers is not None:
@@ -130,23 +130,23 @@ class _Drawing:
     """The marks of a timeline on shared scales."""
 
     def __init__(self, x: alt.Scale, y: alt.Scale, plot: int, axis_title: str) -> None:
-        axis = alt.Axis(title=axis_title, format=theme.NUMBER, grid=False, tickCount=4 if theme.is_narrow() else 10)
+        axis = theme.axis(axis_title, grid=False, tickCount=4 if theme.is_narrow() else 10)
         self._x = alt.X("start:Q", scale=x, axis=axis)
         self._y = alt.Y("top:Q", scale=y, axis=None)
-        self._box: dict[str, Any] = {"x": self._x, "x2": alt.X2("end:Q"), "y": self._y, "y2": alt.Y2("bottom:Q")}
+        self._box: dict[str, Any] = {"x": self._x, "x2": "end:Q", "y": self._y, "y2": "bottom:Q"}
         self._plot = plot
 
     def lanes(self, lanes: pl.DataFrame) -> alt.Chart:
         """Light background of each lane; where it stays visible, the lane is idle."""
         base = alt.Chart(draw.inline(lanes.select("top", "bottom"))).mark_rect(color=theme.IDLE)
-        drawn: alt.Chart = base.encode(x=alt.XValue(0), x2=alt.X2Value(self._plot), y=self._y, y2=alt.Y2("bottom:Q"))
+        drawn: alt.Chart = base.encode(x=alt.XValue(0), x2=alt.X2Value(self._plot), y=self._y, y2="bottom:Q")
         return drawn
 
     def bars(self, shown: pl.DataFrame, by: str, palette: dict[str, str], tips: dict[str, str]) -> alt.Chart:
         """Bars or slices, coloured."""
         hidden = [c for c in ("label", "ink") if c in shown.columns]
         base = alt.Chart(draw.inline(shown.drop(hidden))).mark_rect(clip=True, stroke=theme.PAPER, strokeWidth=0)
-        tooltip = [alt.Tooltip(f"{by}:N"), alt.Tooltip("rank:Q")]
+        tooltip = draw.tips(f"{by}:N", "rank:Q")
         tooltip += [
             alt.Tooltip(f"{field}:{'Q' if shown.schema[field].is_numeric() else 'N'}", title=text)
             for field, text in tips.items()
@@ -159,7 +159,7 @@ class _Drawing:
         """Strip of steps or layers with its texts."""
         fill = alt.Fill("colour:N", scale=None, legend=None)
         columns = ["rank", "step", "to_step", "phase", "start", "end", "top", "bottom", "colour"]
-        tooltip = [alt.Tooltip("rank:Q"), alt.Tooltip("phase:N"), alt.Tooltip("step:Q")]
+        tooltip = draw.tips("rank:Q", "phase:N", "step:Q")
         if "layer" in strip.spans.columns and strip.spans["layer"].count():
             columns, tooltip = [*columns, "layer"], [*tooltip, alt.Tooltip("layer:Q")]
         else:
@@ -185,6 +185,4 @@ class _Drawing:
         rank = alt.Chart(draw.inline(ranks)).mark_text(
             align="right", baseline="middle", fontSize=theme.TEXT_PX, color=theme.INK, fontWeight="bold"
         )
-        return theme.layered(
-            *(mark.encode(x=alt.XValue(-8), y=self._y, text=alt.Text("label:N")) for mark in (lane, rank))
-        )
+        return theme.layered(*(mark.encode(x=alt.XValue(-8), y=self._y, text="label:N") for mark in (lane, rank)))

@@ -431,11 +431,7 @@ def stream_rows(events: pl.DataFrame, keys: Keys, texts: Names) -> Iterator[Row]
         return
     on_host = events["device"].null_count() == events.height
     made = events.select(
-        "rank",
-        "device",
-        "stream",
-        "start_ns",
-        "dur_ns",
+        *("rank", "device", "stream", "start_ns", "dur_ns"),
         id=pl.col("event"),
         name=texts.numbers(events["name"], None if on_host else names_kernels.function),
         code=keys.codes("category", events["category"]),

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
@@ -168,15 +169,7 @@ class Calibration:
     covers: Mapping[str, list[Any]] = field(default_factory=dict, repr=False)
 
     def outside(self, shape: Shape, plan: Plan, *batches: Batch) -> tuple[str, ...]:
-        """What of a model, its layout and its steps the fit has not seen; empty if it has seen the like of all.
-
-        Examples
-        --------
-        >>> from llmprof.theory import Plan, shape
-        >>> from llmprof.theory.plan import decode
-        >>> calibrated("H200").outside(shape("Qwen2.5-7B"), Plan(tp=2), decode(1, 512))
-        ('layout tp 2 (fitted to tp 1)',)
-        """
+        """What of a model, its layout and its steps the fit has not seen; empty if it has seen the like of all."""
         if not self.covers:
             return ("the calibration does not state what it was fitted to",)
         found = []
@@ -225,26 +218,13 @@ class Calibration:
 
     def stage_s(self, machine: Machine, step_operators: Iterable[Operator], *, prefill: bool) -> dict[str, float]:
         """Predicted device time of each stage over all layers (s)."""
-        times: dict[str, float] = {}
+        times: defaultdict[str, float] = defaultdict(float)
         for operator in step_operators:
-            times[operator.stage] = times.get(operator.stage, 0.0) + operator.layers * self.operator_s(
-                machine, operator, prefill=prefill
-            )
+            times[operator.stage] += operator.layers * self.operator_s(machine, operator, prefill=prefill)
         return times
 
     def step_s(self, shape: Shape, batch: Batch, machine: Machine) -> float:
-        """Predicted time of a decode step, or from scheduling to the first token of a prefill, in seconds.
-
-        Examples
-        --------
-        >>> from llmprof.hardware import device
-        >>> from llmprof.theory import Plan, shape
-        >>> from llmprof.theory.plan import decode
-        >>> read = shape("Qwen2.5-7B")
-        >>> predicted = calibrated("H200").step_s(read, decode(1, 152), machine_for(read, device("H200"), Plan()))
-        >>> 0.004 < predicted < 0.006
-        True
-        """
+        """Predicted time of a decode step, or from scheduling to the first token of a prefill, in seconds."""
         prefill = any(part.phase == "prefill" for part in batch)
         work = operators(shape, batch, machine.plan)
         return self._step(work, machine, len(shape.layers), batch, prefill=prefill)
@@ -252,9 +232,8 @@ class Calibration:
     def _step(self, work: Sequence[Operator], machine: Machine, layers: int, batch: Batch, *, prefill: bool) -> float:
         v = self.values
         device = sum(operator.layers * self.operator_s(machine, operator, prefill=prefill) for operator in work)
-        device += (
-            v["step_fixed_us"] + v["gap_us"] * sum(operator.kernels * operator.layers for operator in work)
-        ) * 1e-6
+        gaps = v["gap_us"] * sum(operator.kernels * operator.layers for operator in work)
+        device += (v["step_fixed_us"] + gaps) * 1e-6
         requests = sum(part.count for part in batch)
         several = 1 - 1 / max(requests, 1)
         if not prefill:
@@ -270,25 +249,10 @@ class Calibration:
         return _soft_max(device, host * 1e-6, CORNER) + v["first_token_us"] * 1e-6
 
     def predict(self, observations: Sequence[Observation], device: Device | str | None = None) -> pl.DataFrame:
-        """Predicted and measured times side by side.
+        """Predicted and measured times side by side, on the device of the calibration if none is given.
 
-        Parameters
-        ----------
-        observations : sequence of Observation
-            Measured times.
-        device : Device or str, optional
-            Device of the measurements; that of the calibration if not given.
-
-        Returns
-        -------
-        polars.DataFrame
-            ``model, tp, kind, stage, requests, tokens, context, measured_s, predicted_s, bound_s, error`` (predicted
-            over measured, minus 1).
-
-        Raises
-        ------
-        LlmprofError
-            The device is unknown, or it lacks a rate that an operator needs.
+        ``model, tp, kind, stage, requests, tokens, context, measured_s, predicted_s, bound_s, error`` (predicted over
+        measured, minus 1).
         """
         target = find_device(device or self.device)
         rows = []

@@ -219,13 +219,7 @@ class Requests:
         return self.count * self.query
 
     def pairs(self, window: int | None = None) -> float:
-        """Number of pairs of a query and a key that it sees: its own and all earlier ones, at most ``window``.
-
-        Examples
-        --------
-        >>> Requests(1, 4, 4).pairs()
-        10.0
-        """
+        """Number of pairs of a query and a key that it sees: its own and all earlier ones, at most ``window``."""
         return self.count * (_seen(self.context, window) - _seen(self.context - self.query, window))
 
     def keys(self, window: int | None = None) -> float:
@@ -234,13 +228,7 @@ class Requests:
         return self.count * reach
 
     def entries(self, rate: int, most: int | None = None) -> float:
-        """Number of pairs of a query and an entry that stands for ``rate`` tokens before it, at most ``most`` a query.
-
-        Examples
-        --------
-        >>> Requests(1, 8, 8).entries(4)  # the fourth to seventh token see one, the eighth two
-        6.0
-        """
+        """Number of pairs of a query and an entry of ``rate`` tokens before it, at most ``most`` a query."""
         return self.count * (_entries(self.context, rate, most) - _entries(self.context - self.query, rate, most))
 
 

@@ -147,16 +147,11 @@ class Profile:
     def totals(self) -> pl.DataFrame:
         """Sums of each phase on one rank.
 
-        Returns
-        -------
-        polars.DataFrame
-            ``phase, flops, bytes_read, bytes_written, memory_bytes, message_bytes, compute_s, memory_s,
-            communication_s, latency_s, arithmetic_intensity, bound`` (the resource that bounds most of the time).
+        ``phase, flops, bytes_read, bytes_written, memory_bytes, message_bytes, compute_s, memory_s, communication_s,
+        latency_s, arithmetic_intensity, bound`` (the resource that bounds most of the time).
         """
-        names = [
-            "flops", "bytes_read", "bytes_written", "memory_bytes", "message_bytes", "compute_s", "memory_s",
-            "communication_s", "latency_s",
-        ]  # fmt: skip
+        moved = ("bytes_read", "bytes_written", "memory_bytes", "message_bytes")
+        names = ["flops", *moved, "compute_s", "memory_s", "communication_s", "latency_s"]
         sums = self.components.group_by("phase", maintain_order=True).agg(pl.col(names).sum())
         bound = (
             self.components.group_by("phase", "bound")
@@ -165,9 +160,9 @@ class Profile:
             .unique("phase", keep="first", maintain_order=True)
             .select("phase", "bound")
         )
-        return sums.with_columns(
-            arithmetic_intensity=pl.col("flops") / (pl.col("bytes_read") + pl.col("bytes_written"))
-        ).join(bound, on="phase", how="left", maintain_order="left")
+        intensity = pl.col("flops") / (pl.col("bytes_read") + pl.col("bytes_written"))
+        sums = sums.with_columns(arithmetic_intensity=intensity)
+        return sums.join(bound, on="phase", how="left", maintain_order="left")
 
     def summary(self) -> dict[str, Any]:
         """Main numbers as a flat dict; the names of the keys state their SI units."""
@@ -320,40 +315,18 @@ def profile(
     first = prefill(batch_size, seq_len)
     then: Batch = decode(batch_size, middle) if use_kv_cache else (Requests(batch_size, middle, middle, "prefill"),)
     frames = [components(read, first, machine, phase="prefill"), components(read, then, machine, phase="decode")]
-    rank_memory = memory(
-        read,
-        plan,
-        target,
-        batch_size=batch_size,
-        seq_len=seq_len,
-        generate_len=generate_len,
-        utilization=memory_utilization,
-    )
-    trained = None
-    if mode == "training":
-        trained = training(
-            read,
-            machine,
-            batch_size=batch_size,
-            seq_len=seq_len,
-            ds_zero=ds_zero,
-            recompute=recompute,
-            micro_batches=micro_batches,
-        )
+    sizes: dict[str, Any] = {"batch_size": batch_size, "seq_len": seq_len}
+    rank_memory = memory(read, plan, target, **sizes, generate_len=generate_len, utilization=memory_utilization)
+    steps: dict[str, Any] = {"ds_zero": ds_zero, "recompute": recompute, "micro_batches": micro_batches}
     return Profile(
-        read,
-        target,
-        plan,
-        efficiency,
-        batch_size,
-        seq_len,
-        generate_len,
-        use_kv_cache,
-        pl.concat(frames),
-        counted.parameters(read),
-        rank_memory,
-        trained,
-        (*filter(None, [taken]), *read.notes, *machine.notes),
+        **{"shape": read, "device": target, "plan": plan, "efficiency": efficiency, **sizes},
+        generate_len=generate_len,
+        use_kv_cache=use_kv_cache,
+        components=pl.concat(frames),
+        parameter_table=counted.parameters(read),
+        memory=rank_memory,
+        training=training(read, machine, **sizes, **steps) if mode == "training" else None,
+        notes=(*filter(None, [taken]), *read.notes, *machine.notes),
     )
 
 

@@ -268,7 +268,8 @@ class _Step:
         yield self._moving("rope", moved, moved, fusable=True)
         cache = latent * BYTES[plan.kv_cache]
         yield self._cached(latent)
-        yield from self._indexer(a)
+        if a.index_heads:
+            yield from self._indexer(a)
         if expanded:
             tokens = sum(part.tokens for part in expanded)
             # the cache holds latent vectors, which are expanded for the whole context
@@ -323,23 +324,14 @@ class _Step:
             made = t / a.compress
             yield self._projection("compressor", hidden, 2 * a.entry_width, stage="qkv_proj")
             written = made * dim * BYTES[plan.kv_cache]
-            yield self._moving(
-                "compress",
-                2 * t * a.entry_width * act,
-                0.0,
-                stage="kv_cache_write",
-                kv_write_bytes=written,
-                fusable=True,
-            )
+            work: dict[str, Any] = {"stage": "kv_cache_write", "kv_write_bytes": written, "fusable": True}
+            yield self._moving("compress", 2 * t * a.entry_width * act, 0.0, **work)
             if a.index_heads:
-                yield from self._entry_indexer(a, made)
+                yield from self._indexer(a, made)
             chosen = sum(self._entries(part, a.compress, a.top_k) for part in self.batch)
             # a step reads an entry once for all queries of a request
-            most = [part.query * (a.top_k or math.inf) for part in self.batch]
-            kept = sum(
-                part.count * min(part.context // a.compress, reach)
-                for part, reach in zip(self.batch, most, strict=True)
-            )
+            most = a.top_k or math.inf
+            kept = sum(part.count * min(part.context // a.compress, part.query * most) for part in self.batch)
         pairs = sum(self._pairs(part, a.window) for part in self.batch)
         old = sum(part.keys(a.window) - part.tokens for part in self.batch)
         cache = dim * BYTES[plan.kv_cache]
@@ -357,48 +349,36 @@ class _Step:
         yield replace(grouped, output_bytes=t * width * act)
         yield self._linear("o_b_proj", width, hidden, stage="o_proj")
 
-    def _entry_indexer(self, a: Attention, made: float) -> Iterator[Operator]:
-        """Choice of the compressed entries that a query attends to."""
-        act, t, width = self.act, self.tokens, a.index_heads * a.index_dim
-        yield self._linear("index_q_proj", a.q_rank, width, stage="indexer")
-        yield self._projection("index_k_proj", self.shape.hidden, 4 * a.index_dim + a.index_heads, stage="indexer")
-        pairs = sum(self._entries(part, a.compress, None) for part in self.batch)
-        cache = a.index_dim * BYTES[self.plan.kv_cache]
-        yield self._moving(
-            "index_scores",
-            t * (width + 4 * a.index_dim + a.index_heads) * act,
-            4 * pairs,
-            stage="indexer",
-            flops=2 * width * pairs,
-            kv_read_bytes=sum(part.count * (part.context // a.compress) for part in self.batch) * cache,
-            kv_write_bytes=made * cache,
-        )
-        yield self._moving("index_top_k", 4 * pairs, 4 * min(t * (a.top_k or 0), pairs), stage="top_k")
-
     def _entries(self, part: Requests, rate: int, most: int | None) -> float:
         if self.causal:
             return part.entries(rate, most)
         return part.tokens * min(part.context // rate, most or math.inf)
 
-    def _indexer(self, a: Attention) -> Iterator[Operator]:
-        """Choice of the tokens that sparse attention reads; every rank scores all of them."""
-        if not a.index_heads:
-            return
-        width, act, t = a.index_heads * a.index_dim, self.act, self.tokens
+    def _indexer(self, a: Attention, made: float | None = None) -> Iterator[Operator]:
+        """Choice of the tokens, or of the ``made`` compressed entries, that are attended; every rank scores all."""
+        act, t, width, hidden = self.act, self.tokens, a.index_heads * a.index_dim, self.shape.hidden
         yield self._linear("index_q_proj", a.q_rank, width, stage="indexer")
-        yield self._linear("index_k_proj", self.shape.hidden, a.index_dim + a.index_heads, stage="indexer")
-        pairs = sum(self._pairs(part, None) for part in self.batch)
+        if made is None:
+            keys = a.index_dim + a.index_heads
+            yield self._linear("index_k_proj", hidden, keys, stage="indexer")
+            pairs = sum(self._pairs(part, None) for part in self.batch)
+            read, weighed = sum(part.keys() - part.tokens for part in self.batch), width + a.index_heads
+        else:
+            keys = 4 * a.index_dim + a.index_heads
+            yield self._projection("index_k_proj", hidden, keys, stage="indexer")
+            pairs = sum(self._entries(part, a.compress, None) for part in self.batch)
+            read, weighed = sum(part.count * (part.context // a.compress) for part in self.batch), width
         cache = a.index_dim * BYTES[self.plan.kv_cache]
         yield self._moving(
             "index_scores",
-            t * (width + a.index_dim + a.index_heads) * act,
+            t * (width + keys) * act,
             4 * pairs,
             stage="indexer",
-            flops=2 * (width + a.index_heads) * pairs,
-            kv_read_bytes=sum(part.keys() - part.tokens for part in self.batch) * cache,
-            kv_write_bytes=t * cache,
+            flops=2 * weighed * pairs,
+            kv_read_bytes=read * cache,
+            kv_write_bytes=(t if made is None else made) * cache,
         )
-        yield self._moving("index_top_k", 4 * pairs, 4 * t * min(a.top_k or 0, pairs / t), stage="top_k")
+        yield self._moving("index_top_k", 4 * pairs, 4 * min(t * (a.top_k or 0), pairs), stage="top_k")
 
     def _feed_forward(self, f: FeedForward) -> Iterator[Operator]:
         plan, hidden, act, t = self.plan, self.shape.hidden, self.act, self.tokens
@@ -444,13 +424,8 @@ class _Step:
 
     def _moving(self, component: str, read: float, written: float, **work: Any) -> Operator:
         """An operator that reads and writes so many bytes of activations; its stage has its name if none is given."""
-        given: dict[str, Any] = {
-            "stage": component,
-            "math": self.plan.activations,
-            "input_bytes": read,
-            "output_bytes": written,
-        }
-        return Operator(component, **given | work)
+        moved: dict[str, Any] = {"input_bytes": read, "output_bytes": written}
+        return Operator(component, **{"stage": component, "math": self.plan.activations, **moved, **work})
 
     def _message(self, component: str, stage: str, size: float) -> Operator:
         return self._moving(component, 0.0, 0.0, stage=stage, message_bytes=size)

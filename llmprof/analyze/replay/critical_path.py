@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis, Section, per_trace
 from llmprof.analyze.idle.host import doing, host_spans
 from llmprof.analyze.replay.graph import (
@@ -149,10 +150,7 @@ def _begin(built: Graph, last: pl.DataFrame) -> int:
 
 @per_trace
 def slack_of_recorded(trace: Trace) -> pl.DataFrame:
-    """Slack of each device event as the dependencies that were recorded allow it, whatever was not recorded.
-
-    :func:`llmprof.analyze.slack` leaves out what another rank or a call that was not recorded may wait for.
-    """
+    """Slack of each device event as the recorded dependencies allow it, whatever was not recorded."""
     built = graph(trace)
     scheduled = built.schedule()
     ends = step_ends(built)
@@ -192,15 +190,23 @@ def step_ends(built: Graph) -> pl.DataFrame:
 def nodes_on_path(built: Graph, ends: pl.DataFrame) -> tuple[Ints, Ints, Ints]:
     """Nodes of the critical path of a recording, in their order."""
     before, kind, evidence = binding(built)
-    jump = _stretches(built, kind)
     if not ends.height:
         return np.empty(0, np.int64), kind, evidence
-    return _followed(before, jump, int(ends.sort("end_ns")["node"][-1])), kind, evidence
+    # the first node of each stretch of consecutive nodes that each waited for the node before: followed at once
+    cut = kind != CHAIN
+    cut[2 * built.chains[:-1]] = True
+    jump = np.maximum.accumulate(np.where(cut, np.arange(len(kind)), 0))
+    node, pieces = int(ends.sort("end_ns")["node"][-1]), []
+    while node >= 0:
+        first = int(jump[node])
+        pieces.append(np.arange(first, node + 1))
+        node = int(before[first])
+    return np.concatenate(pieces[::-1]), kind, evidence
 
 
-def binding(built: Graph, times: Ints | None = None) -> tuple[Ints, Ints, Ints]:
+def binding(built: Graph) -> tuple[Ints, Ints, Ints]:
     """For each node, the node that it waited for last, and the kind of edge."""
-    times = built.time if times is None else times
+    times = built.time
     nodes = len(times)
     before = np.arange(nodes) - 1
     bound = np.full(nodes, NEVER)
@@ -220,24 +226,6 @@ def binding(built: Graph, times: Ints | None = None) -> tuple[Ints, Ints, Ints]:
     evidence = np.full(nodes, BY_RECORD, dtype=np.int64)
     evidence[built.target[best]] = built.evidence[best]
     return before, kind, evidence
-
-
-def _stretches(built: Graph, kind: Ints) -> Ints:
-    """For each node, the first node of its stretch of consecutive nodes that each waited for the node before."""
-    here = np.arange(len(kind))
-    cut = kind != CHAIN
-    cut[2 * built.chains[:-1]] = True
-    return np.maximum.accumulate(np.where(cut, here, 0))
-
-
-def _followed(before: Ints, jump: Ints, node: int) -> Ints:
-    """Nodes of the path that ends in a node, in order; stretches of a chain are followed at once."""
-    pieces = []
-    while node >= 0:
-        first = int(jump[node])
-        pieces.append(np.arange(first, node + 1))
-        node = int(before[first])
-    return np.concatenate(pieces[::-1])
 
 
 def _pieces(built: Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int, until: int) -> pl.DataFrame:
@@ -274,27 +262,18 @@ def _pieces(built: Graph, path: Ints, kind: Ints, evidence: Ints, *, begin: int,
 
 def _part() -> pl.Expr:
     device, ends, kind = pl.col("where") == "device", pl.col("ends"), pl.col("kind")
-    return (
-        pl.when(device & ends & ((kind == COLLECTIVE) | (pl.col("category") == "collective")))
-        .then(pl.lit("transfer"))
-        .when(device & ends & (pl.col("source") == "copy"))
-        .then(pl.lit("copy"))
-        .when(device & ends)
-        .then(pl.lit("compute"))
-        .when(device & (kind == LAUNCH))
-        .then(pl.lit("launch"))
-        .when(device & kind.is_in([ASSUMED, STREAM_WAIT]))
-        .then(pl.lit("stream wait"))
-        .when(device)
-        .then(pl.lit("device gap"))
-        .when(kind.is_in([LOADING, SYNCHRONISE]))
-        .then(pl.lit("synchronise"))
-        .when(kind == SCHEDULED)
-        .then(pl.lit("scheduler"))
-        .when(ends)
-        .then(pl.lit("host call"))
-        .otherwise(pl.lit("host"))
-    )
+    cases = {
+        "transfer": device & ends & ((kind == COLLECTIVE) | (pl.col("category") == "collective")),
+        "copy": device & ends & (pl.col("source") == "copy"),
+        "compute": device & ends,
+        "launch": device & (kind == LAUNCH),
+        "stream wait": device & kind.is_in([ASSUMED, STREAM_WAIT]),
+        "device gap": device,
+        "synchronise": kind.is_in([LOADING, SYNCHRONISE]),
+        "scheduler": kind == SCHEDULED,
+        "host call": ends,
+    }
+    return first_true(cases, "host")
 
 
 def _named(trace: Trace, rows: pl.DataFrame) -> pl.DataFrame:

@@ -13,10 +13,17 @@ from llmprof.analyze.catalog import per_trace
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import call_kinds
 from llmprof.analyze.operator_times import refuse_samples
-from llmprof.analyze.replay.loading import first_launches, loading_calls
 from llmprof.analyze.replay.recording import Recording, Rows, clock_offsets, recording
 from llmprof.analyze.replay.schedule import NEVER, Chains, Ints
-from llmprof.analyze.replay.waits import MOST_AFTER_NS, USUAL_GAP_NS, awaited_last, from_calls, recorded_waits
+from llmprof.analyze.replay.waits import (
+    MOST_AFTER_NS,
+    USUAL_GAP_NS,
+    awaited_last,
+    first_launches,
+    from_calls,
+    loading_calls,
+    recorded_waits,
+)
 from llmprof.analyze.steps.steps import steps
 from llmprof.errors import NotCapturedError
 from llmprof.trace import Trace
@@ -40,12 +47,9 @@ LEAST_PAUSE_NS: Final = 500_000
 LEAST_SAMPLES: Final = 20
 """Least number of gaps between back-to-back kernels for a median."""
 
-EDGE_KINDS: Final = (
-    "launch", "synchronise", "collective", "assumed_wait", "handed_over", "scheduled", "stream_wait", "code_loading",
-)  # fmt: skip
-"""Kinds of edges between chains, by their code in :attr:`Graph.kind`."""
 
 LAUNCH, SYNCHRONISE, COLLECTIVE, ASSUMED, HANDED_OVER, SCHEDULED, STREAM_WAIT, LOADING = range(8)
+"""Kinds of edges between chains: the codes in :attr:`Graph.kind`."""
 
 EVIDENCE: Final = ("recorded", "matched", "assumed")
 """Evidence of an edge, by its code in :attr:`Graph.evidence`: the recording names both ends; calls of several ranks
@@ -88,7 +92,7 @@ class Graph:
     delay: Ints
     """Least time over each edge, in ns."""
     kind: Kinds
-    """Kind of each edge: an index into :data:`EDGE_KINDS`."""
+    """Kind of each edge, such as :data:`LAUNCH`."""
     evidence: Kinds
     """Evidence of each edge: an index into :data:`EVIDENCE`."""
 
@@ -264,12 +268,10 @@ def _synchronising(recorded: Recording) -> Edges:
 
 
 def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]:
-    """Work that synchronising calls waited for: node that ended, node of the call's end, and whether this is recorded.
-
-    It is the latest work on the awaited stream (of the rank, if the stream is unknown) that was launched before the
-    call began, or before the event was recorded, and that had ended when the call returned. On a thread that launches
-    work itself, it must also have been running when the call began.
-    """
+    """Work that synchronising calls waited for: node that ended, node of the call's end, and whether it is recorded."""
+    # It is the latest work on the awaited stream (of the rank, if the stream is unknown) that was launched before the
+    # call began, or before the event was recorded, and that had ended when the call returned. On a thread that launches
+    # work itself, it must also have been running when the call began.
     work = rows.filter(pl.col("where") == "device").select(
         "rank", "chain", "stream", "row", issued=pl.col("launch_start_ns").fill_null(pl.col("start_ns")),
         end_ns=pl.col("start_ns") + pl.col("dur_ns"),
@@ -284,12 +286,8 @@ def _awaited(rows: pl.DataFrame, waits: pl.DataFrame) -> tuple[Ints, Ints, Rows]
         here = np.flatnonzero((rank == stream["rank"][0]) & this.to_numpy())
         issued = np.maximum.accumulate(stream["issued"].to_numpy())
         ended = np.maximum.accumulate(stream["end_ns"].to_numpy())
-        last = (
-            np.minimum(
-                np.searchsorted(issued, noted[here], side="right"), np.searchsorted(ended, end[here], side="right")
-            )
-            - 1
-        )
+        issued_before = np.searchsorted(issued, noted[here], side="right")
+        last = np.minimum(issued_before, np.searchsorted(ended, end[here], side="right")) - 1
         here, last = here[last >= 0], last[last >= 0]
         later = ended[last] > best[here]
         here, last = here[later], last[later]

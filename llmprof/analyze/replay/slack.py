@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.critical_path import critical_path, slack_of_recorded
@@ -61,10 +62,7 @@ def slack(trace: Trace) -> pl.DataFrame:
     silent = "the host's calls were not recorded, so what waits for it is not known"
     apart = "a collective after it was not matched over the ranks, so another rank may wait for it"
     free = free.join(last, on="rank", how="left", maintain_order="left").with_columns(
-        unknown=pl.when(~pl.col("rank").is_in(heard))
-        .then(pl.lit(silent))
-        .when(pl.col("start_ns") < pl.col("until_ns"))
-        .then(pl.lit(apart))
+        unknown=first_true({silent: ~pl.col("rank").is_in(heard), apart: pl.col("start_ns") < pl.col("until_ns")})
     )
     replayed = pl.col("unknown").is_null()
     return free.with_columns(pl.when(replayed).then(name).alias(name) for name in _SLACK).drop("until_ns")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from llmprof.analyze import changes as makers
@@ -14,29 +16,18 @@ from llmprof.analyze.changes import Change
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import COLLECTIVE, graph
 from llmprof.analyze.replay.part import Part, replayed_part
-from llmprof.analyze.replay.plain import PHASE, plain
-from llmprof.analyze.replay.plan import LEVELS, Plan, periods, times_of
+from llmprof.analyze.replay.plan import LEVELS, Level, Plan, periods, times_of
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.trace import Trace
 
 _SCHEMA = {
     "phase": pl.String(),
     "steps": pl.UInt32(),
-    "recorded_ns": pl.Float64(),
-    "predicted_ns": pl.Float64(),
-    "low_ns": pl.Float64(),
-    "high_ns": pl.Float64(),
-    "gain_ns": pl.Float64(),
-    "gain_low_ns": pl.Float64(),
-    "gain_high_ns": pl.Float64(),
-    "speedup": pl.Float64(),
+    **dict.fromkeys(("recorded_ns", "predicted_ns", "low_ns", "high_ns"), pl.Float64()),
+    **dict.fromkeys(("gain_ns", "gain_low_ns", "gain_high_ns", "speedup"), pl.Float64()),
     "moved": pl.UInt32(),
-    "plain_recorded_ns": pl.Float64(),
-    "plain_predicted_ns": pl.Float64(),
-    "plain_low_ns": pl.Float64(),
-    "plain_high_ns": pl.Float64(),
-    "changes": pl.String(),
-    "unknown": pl.String(),
+    **dict.fromkeys([f"plain_{name}_ns" for name in ("recorded", "predicted", "low", "high")], pl.Float64()),
+    **dict.fromkeys(("changes", "unknown"), pl.String()),
 }
 
 _STEPS = {"rank": pl.Int32(), "step": pl.Int32(), "phase": pl.String()}
@@ -297,6 +288,77 @@ def _lasting(recorded: pl.DataFrame, changed: pl.DataFrame) -> pl.Series:
     lasts = (lasting - pl.col("before")).clip(lower_bound=0)
     gain = pl.when(never_later).then(lasts).otherwise(pl.col("earlier") - pl.col("before"))
     return shifts.select(gain).to_series()
+
+
+# Without the profiler.
+
+PHASE: Final = "decode"
+"""Phase whose time without the profiler a run measures: that of a further token of its requests."""
+
+HOST: Final = np.linspace(0.2, 1.0, 9)
+"""Speeds of the host that are replayed, as shares of its recorded time."""
+
+AS_GOOD: Final = 0.005
+"""Speeds of the host whose step is by this share further from the measured time than the best one are possible, too."""
+
+SAME: Final = 0.15
+"""A token under the profiler must take the time of a recorded step within this share: else it is no step that a token
+waits for (speculation, prefills of others in between)."""
+
+REST: Final = 0.2
+"""Most by which the step of the best replay may differ from the measured time: else it is not the host that the
+profiler slows down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """How steps run without the profiler, by the level of the guess."""
+
+    host: dict[Level, float]
+    """Time of the host, as a share of what was recorded."""
+    steps: dict[Level, pl.DataFrame]
+    """Every step of a replay with this host."""
+    rest: dict[Level, float]
+    """Time of a step of decode, as a share of that replay's."""
+
+
+@per_trace
+def plain(trace: Trace) -> Plain | None:
+    """How fast the host is without the profiler, so that a replay gives the measured time; None if unknown."""
+    # If the devices set the pace, many speeds give the same time: the guesses are the lowest, the middle and the
+    # highest.
+    measured = trace.meta.get("without_profiler")
+    if not measured:
+        return None
+    built = graph(trace)
+    recorded = _step(periods(built, built.time))
+    if recorded is None or abs(measured["profiled_ns"] / recorded - 1) > SAME:
+        return None
+    wanted = recorded * measured["plain_ns"] / measured["profiled_ns"]
+    steps = [_step(rows) or 0.0 for rows in _with_host(trace, HOST.tolist())]
+    factors = np.linspace(HOST[0], HOST[-1], 161)
+    apart = np.abs(np.interp(factors, HOST, steps) / wanted - 1)
+    if apart.min() > REST:
+        return None
+    possible = factors[apart <= apart.min() + AS_GOOD]
+    host = dict(zip(LEVELS, map(float, (possible[0], np.median(possible), possible[-1])), strict=True))
+    replays = dict(zip(LEVELS, _with_host(trace, list(host.values())), strict=True))
+    return Plain(host, replays, {level: wanted / (_step(rows) or wanted) for level, rows in replays.items()})
+
+
+def _with_host(trace: Trace, factors: list[float]) -> list[pl.DataFrame]:
+    """Steps of replays in which the host takes so many times as long."""
+    built = graph(trace)
+    plans = [Plan(built, "middle") for _ in factors]
+    for plan, factor in zip(plans, factors, strict=True):
+        plan.host(factor)
+    return [periods(built, times) for times in times_of(plans).T]
+
+
+def _step(steps: pl.DataFrame) -> float | None:
+    """Median time of a step of decode."""
+    median = steps.filter(phase=PHASE)["period_ns"].median()
+    return median if isinstance(median, float) and median > 0 else None
 
 
 _MAKERS: Final[dict[str, tuple[Callable[..., Change], tuple[type, ...], dict[str, type]]]] = {

@@ -99,7 +99,7 @@ def roofline_join(
     -------
     polars.DataFrame
         ``rank, step, phase, layer`` (null but with ``per="layer"``)``, stage`` (null with ``per="step"``)``, tokens,
-        requests, context_from`` (:data:`llmprof.analyze.steps.labels.CONTEXTS`)``, flops, memory_bytes,
+        requests, context_from`` (:data:`llmprof.analyze.steps.labels.CONTEXT_WORDS`)``, flops, memory_bytes,
         message_bytes, bound_ns, bound`` (compute, memory, communication, none)``, measured_ns, kernels, efficiency``
         (bound over measured)``, mfu, mbu`` (of the peaks)``, gap_us`` (measured minus bound)``, why`` and ``explained``
         (whether theory knows what the stage does). ``why`` is: at the roof; kernel below the roof; fixed cost of

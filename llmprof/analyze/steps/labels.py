@@ -301,18 +301,11 @@ _NO_BATCH = pl.DataFrame(schema={"i": pl.Int64, "batch": pl.Int64, "length": pl.
 
 NO_STEPS = pl.DataFrame(
     schema={
-        "rank": pl.Int32,
-        "step": pl.Int32,
+        **dict.fromkeys(("rank", "step"), pl.Int32),
         "phase": pl.String,
-        "start_ns": pl.Int64,
-        "host_start_ns": pl.Int64,
-        "host_dur_ns": pl.Int64,
-        "context_requests": pl.Int64,
-        "context_tokens": pl.Int64,
-        "generation_requests": pl.Int64,
-        "generation_tokens": pl.Int64,
-        "source": pl.String,
-        "name": pl.String,
+        **dict.fromkeys(("start_ns", "host_start_ns", "host_dur_ns", "context_requests", "context_tokens"), pl.Int64),
+        **dict.fromkeys(("generation_requests", "generation_tokens"), pl.Int64),
+        **dict.fromkeys(("source", "name"), pl.String),
     }
 )
 
@@ -320,19 +313,15 @@ NO_STEPS = pl.DataFrame(
 _SUMS: Final = r"^sq(\d+)sk(\d+)"
 _INSIDE: Final = r"context_\d+\(([^)]*)\)_generation_\d+\(([^)]*)\)"
 
-CONTEXTS: Final = ("label", "followed", "estimated", "unknown")
-"""Source of a step's contexts: stated by its label; followed from the prompts of earlier steps; estimated if the number
-of requests changed in between; unknown if the trace begins after their prompts (the context then counts as the new
-token alone, so that results from it are a lower bound)."""
-
-
 CONTEXT_WORDS: Final = {
     "label": "",
     "followed": "lengths followed from the labels of earlier steps",
     "estimated": "lengths estimated from the labels of earlier steps",
     "unknown": "contexts from before the recording count as none",
 }
-"""What of the lengths of a step no label says, by where :func:`batches` has them from."""
+"""What of a step's contexts no label says, by their source: stated by its label; followed from the prompts of earlier
+steps; estimated if the number of requests changed in between; unknown if the trace begins after their prompts (the
+context then counts as the new token alone, so that results from it are a lower bound)."""
 
 
 def batches(steps: pl.DataFrame, *, context: float | None = None) -> dict[tuple[int, int], tuple[Batch, str]]:

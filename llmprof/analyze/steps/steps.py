@@ -141,7 +141,7 @@ def _without_padding(trace: Trace, events: pl.DataFrame, bounds: pl.DataFrame, l
     if not gaps.height:
         return launched
     gap = last_before(events, gaps, ["rank"], at="launch_start_ns")
-    inside = events["launch_start_ns"] < gaps["next"].fill_null(_FOREVER).gather(gap)
+    inside = events["launch_start_ns"] < gaps["next"].fill_null((1 << 63) - 1).gather(gap)
     gap = gap.set(~inside.fill_null(value=False), None)
     some = gap.is_not_null()
     if some.sum() < _LEAST_PRODUCTS:  # then their categories do not matter
@@ -149,9 +149,6 @@ def _without_padding(trace: Trace, events: pl.DataFrame, bounds: pl.DataFrame, l
     products = gap.filter(some & activity(trace)["category"].is_in(["linear", "moe_experts"]))
     padded = products.value_counts(name="products").filter(pl.col("products") >= _LEAST_PRODUCTS).to_series()
     return launched.set(some & gap.is_in(padded.implode()), None) if padded.len() else launched
-
-
-_FOREVER = (1 << 63) - 1
 
 
 def device_events_with_steps(trace: Trace) -> pl.DataFrame:

@@ -131,13 +131,9 @@ IDLE_NOT_RECORDED = "outside"
 """Idle time before the first and after the last event of a device."""
 
 WINDOWS = {
-    "rank": pl.Int32(),
-    "device": pl.Int32(),
-    "step": pl.Int32(),
+    **dict.fromkeys((*LANE, "step"), pl.Int32()),
     "phase": pl.String(),
-    "start_ns": pl.Int64(),
-    "dur_ns": pl.Int64(),
-    "span_ns": pl.Int64(),
+    **dict.fromkeys(("start_ns", "dur_ns", "span_ns"), pl.Int64()),
 }
 
 
@@ -256,21 +252,15 @@ def _first_come(compute: pl.DataFrame) -> pl.DataFrame:
 
 def _waits(trace: Trace, events: pl.DataFrame) -> pl.DataFrame:
     """Collectives whose waiting is known (``transfer``, as intervals), and the time in which they do (``wait``)."""
-    schema = pl.Schema(
-        {"rank": pl.Int32(), "device": pl.Int32(), "start_ns": pl.Int64(), "dur_ns": pl.Int64(), "kind": _KIND}
-    )
+    schema = {**dict.fromkeys(LANE, pl.Int32()), **dict.fromkeys(("start_ns", "dur_ns"), pl.Int64()), "kind": _KIND}
     if not (events["category"] == "collective").any():
         return pl.DataFrame(schema=schema)
     calls = collectives(trace).filter(pl.col("wait_ns").is_not_null())
     lanes = events.filter(pl.col("category") == "collective").select("rank", "device", "start_ns", "name")
     calls = calls.join(lanes.unique(["rank", "start_ns", "name"]), on=["rank", "start_ns", "name"], how="inner")
     waits = calls.filter(pl.col("wait_ns") > 0)
-    return pl.concat(
-        [
-            calls.select("rank", "device", "start_ns", "dur_ns", kind=_kind("transfer")),
-            waits.select("rank", "device", "start_ns", dur_ns="wait_ns", kind=_kind("wait")),
-        ]
-    )
+    transfers = calls.select("rank", "device", "start_ns", "dur_ns", kind=_kind("transfer"))
+    return pl.concat([transfers, waits.select("rank", "device", "start_ns", dur_ns="wait_ns", kind=_kind("wait"))])
 
 
 def _exposed_copies(cut: pl.DataFrame, lengths: pl.DataFrame) -> pl.DataFrame:

@@ -172,9 +172,7 @@ class Trace(Methods):
                 table=name,
             )
         raise NotCapturedError(
-            f"this capture holds no {name}",
-            hint=f"record it with {self.platform.how_to_record(name)}",
-            table=name,
+            f"this capture holds no {name}", hint=f"record it with {self.platform.how_to_record(name)}", table=name
         )
 
     @property

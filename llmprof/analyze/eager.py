@@ -72,11 +72,7 @@ def with_eager_steps(trace: Trace, eager: Trace | None = None) -> Trace:
     columns = {name: kind for name, kind in columns.items() if name not in ("grid", "block")}
     texts = {name: pl.col(f"{given}_there") for name, given in _TEXTS.items()}
     given = found.select(
-        *_PLACE,
-        **texts,
-        call=pl.col("call_there").cast(pl.UInt32),
-        evidence=pl.lit(EAGER),
-        confidence=pl.lit(0.9),
+        *_PLACE, **texts, call=pl.col("call_there").cast(pl.UInt32), evidence=pl.lit(EAGER), confidence=pl.lit(0.9)
     )
     given = given.with_columns(
         pl.lit(None, dtype=kind).alias(n) for n, kind in columns.items() if n not in given.columns

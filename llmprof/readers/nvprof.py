@@ -190,9 +190,7 @@ def _event(cells: dict[str, str], units: dict[str, str]) -> tuple[str, dict[str,
     shape = {
         column: int(text) if (text := cells.get(title, "")).isdecimal() and len(text) < 10 else None
         for column, title in zip(
-            _SHAPE,
-            ("Grid X", "Grid Y", "Grid Z", "Block X", "Block Y", "Block Z", "Registers Per Thread"),
-            strict=True,
+            _SHAPE, ("Grid X", "Grid Y", "Grid Z", "Block X", "Block Y", "Block Z", "Registers Per Thread"), strict=True
         )
     }
     static = _quantity(cells.get("Static SMem", ""), units.get("Static SMem", ""), _SIZES)
@@ -404,12 +402,5 @@ READERS: Final = (
         suffixes=(".nvvp", ".nvprof"),
         database=lambda path, _: path,
     ),
-    Reader(
-        name="nvprof",
-        version=1,
-        what="CSV that nvprof printed",
-        sniff=_is_printed,
-        read=read_printed,
-        alone=True,
-    ),
+    Reader(name="nvprof", version=1, what="CSV that nvprof printed", sniff=_is_printed, read=read_printed, alone=True),
 )

@@ -259,8 +259,7 @@ def _communication(trace: Trace, stage: str | None) -> pl.DataFrame:
     compute = events.filter(~pl.col("category").is_in(COMMUNICATION) & ~transferring())
     parts = length_within(merge(mine, _KEY), compute, ["rank"], name="hidden_ns")
     return parts.group_by(_KEY).agg(
-        communication_ns=pl.col("dur_ns").sum(),
-        exposed_communication_ns=(pl.col("dur_ns") - pl.col("hidden_ns")).sum(),
+        communication_ns=pl.col("dur_ns").sum(), exposed_communication_ns=(pl.col("dur_ns") - pl.col("hidden_ns")).sum()
     )
 
 

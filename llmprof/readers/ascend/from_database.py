@@ -51,12 +51,7 @@ def read(
     counted = [c for c in (*TABLES, "COMMUNICATION_TASK_INFO", "MEMORY_RECORD", "OP_MEMORY") if c in db.columns]
     with sqlite.connect(path) as connection:
         rows = sum(connection.execute(f"SELECT count(*) FROM {sqlite.quoted(c)}").fetchone()[0] for c in counted)  # noqa: S608 (quoted)
-    coverage = {
-        "events": rows,
-        "kept": tables.kept(out),
-        "bytes": path.stat().st_size,
-        "notes": notes,
-    }
+    coverage = {"events": rows, "kept": tables.kept(out), "bytes": path.stat().st_size, "notes": notes}
     return out, _head(db), coverage
 
 

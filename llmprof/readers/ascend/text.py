@@ -20,10 +20,7 @@ _NEAR_NS: Final = 2
 
 
 def read(
-    files: Mapping[str, Sequence[Path]],
-    *,
-    python_functions: bool = True,
-    progress: Progress | None = None,
+    files: Mapping[str, Sequence[Path]], *, python_functions: bool = True, progress: Progress | None = None
 ) -> tuple[Frames, dict[str, Any]]:
     """Tables of the text files of one rank."""
     notes: list[str] = []

@@ -231,9 +231,7 @@ def _numbers_apart(texts: pl.Series, before: str) -> pl.DataFrame:
     # A last member that is the event's number is cut off, which leaves the comma before it.
     text, comma, last = pl.col("text").cast(pl.Binary), pl.col("comma"), pl.col("last")
     places = pl.DataFrame({"text": texts}).select(
-        "text",
-        comma=pl.col("text").str.find(",", literal=True),
-        last=pl.col("text").str.find(_LAST_KEY, literal=True),
+        "text", comma=pl.col("text").str.find(",", literal=True), last=pl.col("text").str.find(_LAST_KEY, literal=True)
     )
     is_last = ~text.bin.slice(last).bin.contains(b",")
     rest = pl.when(is_last).then(last - comma - 1)

@@ -815,10 +815,7 @@ def _ranges(library: Any, report: Path, path: Path) -> Part:
     )
     of_rules = pl.DataFrame(rules, schema=no_rules().schema, strict=False) if rules else no_rules()
     return Part(
-        str(path),
-        launch_frame(launches),
-        rows.select("launch", "section", "metric", "unit", "value", "text"),
-        of_rules,
+        str(path), launch_frame(launches), rows.select("launch", "section", "metric", "unit", "value", "text"), of_rules
     )
 
 

@@ -484,8 +484,7 @@ def _part(path: Path, columns_of: sqlite.Tables, tables: dict[str, pl.DataFrame]
     events = sum(frame.height for frame in tables.values())
     if not events:
         raise ReadError(
-            "; ".join([f"{path.name} has no event", *columns_of.notes()]),
-            expected="a recording of rpd or rocprofv3",
+            "; ".join([f"{path.name} has no event", *columns_of.notes()]), expected="a recording of rpd or rocprofv3"
         )
     whole = {name: timed(frame) if "end" in frame.columns else frame for name, frame in tables.items()}
     kept = sum(frame.height for frame in whole.values())

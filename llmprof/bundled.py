@@ -162,22 +162,13 @@ def samples() -> pl.DataFrame:
     True
     """
     schema = {
-        "name": pl.String,
-        "title": pl.String,
-        "model": pl.String,
-        "engine": pl.String,
-        "device": pl.String,
-        "ranks": pl.Int32,
-        "tensor_parallel": pl.Int32,
-        "pipeline_parallel": pl.Int32,
-        "execution": pl.String,
-        "profiler": pl.String,
+        **dict.fromkeys(("name", "title", "model", "engine", "device"), pl.String),
+        **dict.fromkeys(("ranks", "tensor_parallel", "pipeline_parallel"), pl.Int32),
+        **dict.fromkeys(("execution", "profiler"), pl.String),
         "files": pl.Int32,
         "bytes": pl.Int64,
         "here": pl.Boolean,
-        "captured": pl.String,
-        "licence": pl.String,
-        "description": pl.String,
+        **dict.fromkeys(("captured", "licence", "description"), pl.String),
     }
     heads = [describe(name) for name in _names(samples_folder())]
     rows = [

@@ -97,64 +97,38 @@ Frames = dict[str, pl.DataFrame]
 
 TASKS: Final = {
     "device": pl.Int32,
-    "stream": pl.Int64,
-    "start_ns": pl.Int64,
-    "dur_ns": pl.Int64,
-    "name": pl.String,
-    "task_type": pl.String,
-    "task_id": pl.Int64,
-    "context": pl.Int64,
-    "correlation": pl.Int64,
-    "op_id": pl.Int64,
+    **dict.fromkeys(("stream", "start_ns", "dur_ns"), pl.Int64),
+    **dict.fromkeys(("name", "task_type"), pl.String),
+    **dict.fromkeys(("task_id", "context", "correlation", "op_id"), pl.Int64),
 }
 """Columns of device tasks that are in both forms (text and database); further columns begin with ``ascend_``."""
 
 CALLS: Final = {
     "device": pl.Int32,
-    "stream": pl.Int64,
-    "start_ns": pl.Int64,
-    "dur_ns": pl.Int64,
-    "name": pl.String,
-    "group": pl.String,
-    "algorithm": pl.String,
-    "dtype": pl.String,
+    **dict.fromkeys(("stream", "start_ns", "dur_ns"), pl.Int64),
+    **dict.fromkeys(("name", "group", "algorithm", "dtype"), pl.String),
     "count": pl.Int64,
     "world": pl.Int32,
-    "correlation": pl.Int64,
-    "op_id": pl.Int64,
+    **dict.fromkeys(("correlation", "op_id"), pl.Int64),
 }
 """Columns of collective calls."""
 
 PIECES: Final = {
     "device": pl.Int32,
-    "stream": pl.Int64,
-    "start_ns": pl.Int64,
-    "dur_ns": pl.Int64,
-    "name": pl.String,
-    "collective": pl.String,
-    "group": pl.String,
-    "plane": pl.Int32,
-    "src_rank": pl.Int32,
-    "dst_rank": pl.Int32,
+    **dict.fromkeys(("stream", "start_ns", "dur_ns"), pl.Int64),
+    **dict.fromkeys(("name", "collective", "group"), pl.String),
+    **dict.fromkeys(("plane", "src_rank", "dst_rank"), pl.Int32),
     "bytes": pl.Int64,
-    "link": pl.String,
-    "transport": pl.String,
-    "notify": pl.String,
+    **dict.fromkeys(("link", "transport", "notify"), pl.String),
     "task_id": pl.Int64,
 }
 """Columns of the pieces of collective calls: transfers, reductions, notifies."""
 
 DETAILS: Final = {
-    "ascend_op_type": pl.String,
-    "ascend_core": pl.String,
-    "ascend_input_shapes": pl.String,
-    "ascend_input_dtypes": pl.String,
-    "ascend_input_formats": pl.String,
-    "ascend_output_shapes": pl.String,
-    "ascend_output_dtypes": pl.String,
+    **dict.fromkeys(("ascend_op_type", "ascend_core", "ascend_input_shapes", "ascend_input_dtypes"), pl.String),
+    **dict.fromkeys(("ascend_input_formats", "ascend_output_shapes", "ascend_output_dtypes"), pl.String),
     "ascend_output_formats": pl.String,
-    "ascend_block_dim": pl.Int64,
-    "ascend_wait_ns": pl.Int64,
+    **dict.fromkeys(("ascend_block_dim", "ascend_wait_ns"), pl.Int64),
 }
 """Facts about a kernel besides its time, in the order in which they are shown."""
 

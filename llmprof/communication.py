@@ -70,7 +70,9 @@ def _of_kernels(kernels: pl.DataFrame, recorded: pl.DataFrame) -> pl.DataFrame:
 
 def _are_collective(distinct: tuple[str, ...]) -> pl.Series:
     """Whether each distinct name of a kernel is that of a collective."""
-    return names.by_unique_name(pl.Series(distinct, dtype=pl.String), _patterns(), "") == "collective"
+    patterns = names.patterns()
+    last = max(i for i, (category, _) in enumerate(patterns) if category == "collective")
+    return names.by_unique_name(pl.Series(distinct, dtype=pl.String), patterns[: last + 1], "") == "collective"
 
 
 def _of_operators(ops: pl.DataFrame) -> pl.DataFrame:
@@ -81,13 +83,6 @@ def _of_operators(ops: pl.DataFrame) -> pl.DataFrame:
     return matching.select(
         "rank", "start_ns", "dur_ns", "name", *(c for c in ("op_id",) if c in matching.columns)
     ).with_columns(on_device=pl.lit(value=False), evidence=pl.lit(NAME))
-
-
-def _patterns() -> list[tuple[str, str]]:
-    """Those patterns of kernel names that decide which kernels are collectives."""
-    patterns = names.patterns()
-    last = max(i for i, (category, _) in enumerate(patterns) if category == "collective")
-    return patterns[: last + 1]
 
 
 def _described(rows: pl.DataFrame) -> pl.DataFrame:

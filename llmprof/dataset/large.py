@@ -203,7 +203,12 @@ def _base(repeat: int, group_size: int) -> _Base:
     text = igzip.decompress(file.read_bytes())
     begin = text.index(b"[", text.index(b'"traceEvents"')) + 1
     end = text.rindex(b"]")
-    body, calls, call_lengths = _with_groups(text[begin:end], _bytes_of_calls(file), group_size)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", TraceWarning)  # of the ranks that are not read
+        calls = recorded_calls(read(file, cache=False))
+    body, calls, call_lengths = _with_groups(
+        text[begin:end], calls.sort("start_ns")["op_bytes"].fill_null(0).to_list(), group_size
+    )
     pieces: list[str] = []
     before = ""
     for number in range(repeat):
@@ -225,14 +230,6 @@ def _base(repeat: int, group_size: int) -> _Base:
 
 _PAUSE_NS: Final = 30_000_000
 """Time between the last call of a window and the first call of the next one, for other events there."""
-
-
-def _bytes_of_calls(file: Path) -> list[int]:
-    """Bytes that the rank contributes to each collective call, in the order of time."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", TraceWarning)  # of the ranks that are not read
-        calls = recorded_calls(read(file, cache=False))
-    return calls.sort("start_ns")["op_bytes"].fill_null(0).to_list()
 
 
 def _with_groups(body: bytes, sizes: Sequence[int], group_size: int) -> tuple[bytes, Times, Times]:

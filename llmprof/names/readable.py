@@ -112,24 +112,19 @@ def _letter(letter: str | None) -> str:
     return f" {_GEMM_LETTER[letter]}" if letter else ""
 
 
-def _mangled(name: str) -> str:
-    """The function in a mangled name, or the class that a function only runs."""
-    words, at = [], 0
-    while found := _MANGLED.search(name, at):
-        at = found.end() + int(found[1])
-        words.append(name[found.end() : at])
-        if at < len(name) and name[at] == "I" and words[-1] not in _WRAPPERS and len(words) > 1:
-            break
-    named = [word for word in words if word not in _WRAPPERS and not word.startswith("_GLOBAL_")]
-    return named[-1] if named else name
-
-
 def _readable(name: str) -> str:
     for pattern, form in _COMPILED:
         if found := pattern.search(name):
             return form(found)
     if name.startswith("_Z"):
-        return _mangled(name)
+        words, at = [], 0
+        while found := _MANGLED.search(name, at):
+            at = found.end() + int(found[1])
+            words.append(name[found.end() : at])
+            if at < len(name) and name[at] == "I" and words[-1] not in _WRAPPERS and len(words) > 1:
+                break
+        named = [word for word in words if word not in _WRAPPERS and not word.startswith("_GLOBAL_")]
+        return named[-1] if named else name
     if not re.search(r"^[A-Za-z_].*?(?:\w<|\w\()", name):
         return name
     function = kernels.plain(name)

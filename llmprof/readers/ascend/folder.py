@@ -88,9 +88,20 @@ def kind_of(path: Path) -> str | None:
         return None
     text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
     if start.startswith(sqlite.MAGIC):
-        return _database_kind(path)
+        if not is_database(path):
+            return None
+        sums = path.name.startswith(("analysis", "cluster_analysis", "communication_analyzer"))
+        return ANALYSIS if sums else DATABASE
     if text[:1] in (b"[", b"{"):
-        return _json_kind(text, probe)
+        if text[:1] == b"[":
+            return TIMELINE if b'"ph"' in text and _names_layers(probe) else None
+        if _EXPORTED.search(text):  # llmprof exported this file, in the form of PyTorch's profiler
+            return None
+        if b'"traceEvents"' in text:
+            return TIMELINE if _LAYERS.search(text) else None
+        if b'"Communication Time Info"' in text:
+            return COMMUNICATION
+        return MATRIX if b'"Transport Type"' in text else None
     first = text.partition(b"\n")[0]
     if b"," not in first or b"\x00" in first:
         return None
@@ -98,25 +109,6 @@ def kind_of(path: Path) -> str | None:
     return next(
         (kind for kind, groups in _HEADINGS if all(any(name in names for name in group) for group in groups)), None
     )
-
-
-def _database_kind(path: Path) -> str | None:
-    if not is_database(path):
-        return None
-    sums = path.name.startswith(("analysis", "cluster_analysis", "communication_analyzer"))
-    return ANALYSIS if sums else DATABASE
-
-
-def _json_kind(text: bytes, probe: Probe) -> str | None:
-    if text[:1] == b"[":
-        return TIMELINE if b'"ph"' in text and _names_layers(probe) else None
-    if _EXPORTED.search(text):  # llmprof exported this file, in the form of PyTorch's profiler
-        return None
-    if b'"traceEvents"' in text:
-        return TIMELINE if _LAYERS.search(text) else None
-    if b'"Communication Time Info"' in text:
-        return COMMUNICATION
-    return MATRIX if b'"Transport Type"' in text else None
 
 
 def _names_layers(probe: Probe) -> bool:

@@ -205,10 +205,9 @@ def _base(repeat: int, group_size: int) -> _Base:
     end = text.rindex(b"]")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TraceWarning)  # of the ranks that are not read
-        calls = recorded_calls(read(file, cache=False))
-    body, calls, call_lengths = _with_groups(
-        text[begin:end], calls.sort("start_ns")["op_bytes"].fill_null(0).to_list(), group_size
-    )
+        recorded = recorded_calls(read(file, cache=False))
+    sizes = recorded.sort("start_ns")["op_bytes"].fill_null(0).to_list()
+    body, calls, call_lengths = _with_groups(text[begin:end], sizes, group_size)
     pieces: list[str] = []
     before = ""
     for number in range(repeat):

@@ -565,6 +565,29 @@ ALONE: Final = """
 """What only one of two runs has."""
 
 
+SLOWEST: Final = Words(
+    """The slowest of {{ of|count("request") }}, {{ id|shorten(60) }}, took {{ e2e_ns|ns }}
+    {%- if usual_ns %} (the others {{ usual_ns|ns }} in the middle){% endif %}{% if part %}, most of it
+    {{ {"queue": "in the queue", "the rest": "after the queue", "first token": "before its first token"}.get(part, part)
+    }}{% endif %}.""",
+    """{% for name, own in stretches.items() %}{{ name|capitalize }} {{ own.ns|ns }}
+    {%- if own.steps %}: {{ own.steps|count("step") }} recorded meanwhile ({{ own.recorded|share }} of that time), with
+    {{ own.requests|amount }} decoding requests on average, {{ own.prefill|share }} of their time with a prefill
+    {%- endif %}. {% else %}The server did not tell what of it was queue, prefill and decode. {% endfor %}
+    {%- if prompt_tokens is not none %}Its prompt had {{ prompt_tokens|n }} tokens
+    {%- if output_tokens is not none %}, its answer {{ output_tokens|n }}{% endif %}. {% endif %}
+    {%- if left_out %}{{ left_out|count("step") }} ran without it: it was preempted, or had no room.{% endif %}""",
+    """{{ {
+        "queue": "Requests wait while all places are taken or the KV cache is full: see kv_usage and waiting among the"
+            " counters; raise max_num_seqs if there is room, or add a replica.",
+        "prefill": "Its prompt was computed in steps with others: see their share above, and max_num_batched_tokens.",
+        "decode": "Compare its steps with the others: a large batch or prefills of others make each token longer, and a"
+            " long answer has many.",
+    }.get(part, "Look at its spans: analyze.requests(run, per='span').") }}""",
+)
+"""The slowest request of the window of a capture."""
+
+
 def finding(rule: str, figures: dict[str, Any], words: Words | None = None) -> tuple[str, str, str]:
     """Title, detail and suggestion of a finding."""
     torch = bool(figures.get("of_torch"))

@@ -31,8 +31,8 @@ def add_server_options(sub: argparse.ArgumentParser) -> None:
     words = 'command that copies that folder here, such as "kubectl cp POD:/profiles {to}"; no shell runs it'
     where.add_argument("--fetch", metavar="COMMAND", help=words)
     sub.add_argument("--ranks", type=int, metavar="N", help="number of traces, one for each rank (default: as it says)")
-    words = "file of an OpenTelemetry collector with the spans of the server's requests"
-    sub.add_argument("--requests", type=Path, metavar="FILE", help=words)
+    words = "where its requests are told: a file of spans or records, or otlp://127.0.0.1:4318 to receive spans there"
+    sub.add_argument("--requests", metavar="FILE", help=words)
 
 
 def add_record_options(sub: argparse.ArgumentParser) -> None:

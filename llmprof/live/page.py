@@ -47,7 +47,8 @@ preserveAspectRatio="none"><polyline points="{{ line.points }}" vector-effect="n
 {% endfor %}</div>
 {% if findings %}<div class="card"><h3>Findings of the last capture</h3><div class="scroll"><table class="data">
 <tr><th>severity</th><th class="num">share</th><th>finding</th></tr>{% for row in findings %}
-<tr><td>{{ row.severity }}</td><td class="num">{{ "%.1f"|format(100 * row.share) }} %</td><td>{{ row.title }}</td></tr>
+<tr><td>{{ row.severity }}</td><td class="num">
+{%- if row.share is not none %}{{ "%.1f"|format(100 * row.share) }} %{% endif %}</td><td>{{ row.title }}</td></tr>
 {% endfor %}</table></div></div>{% endif %}
 {% if state.events %}<div class="card"><h3>Events</h3><div class="scroll"><table class="data">
 <tr><th>time</th><th>event</th><th>capture</th><th>what changed</th></tr>{% for event in state.events|reverse %}

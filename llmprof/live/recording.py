@@ -29,6 +29,7 @@ from llmprof.live.devices import devices
 from llmprof.live.guard import IDLE, Guard, stop
 from llmprof.live.lock import RECORDING, Lock
 from llmprof.live.server import API_KEY, NEEDED, OK, About, Address, Answer, LostError, Server, about
+from llmprof.live.spans import SCHEME, Spans, received
 from llmprof.progress import Progress
 from llmprof.readers.otlp import read_requests
 from llmprof.readers.saved import CONFIG_FILE
@@ -44,12 +45,16 @@ _AROUND_S: Final = (1.0, 5.0)
 """Least and most time between two readings of the counters before the window, which give the rates without the
 profiler: as long as the window, since of fewer requests less is known."""
 _LOOK_S: Final = 0.25
+_SPANS_S: Final = 6.0
+"""Seconds after the window until which spans are awaited: OpenTelemetry sends them every five seconds."""
 _START_S: Final = 120.0
 _STOP_S: Final = 600.0
 _KEPT_COSTS: Final = 10
 _HARMLESS_ENGINES: Final = ("vllm", "sglang", "tensorrt_llm")
 
 Say = Callable[[str], None]
+Told = str | os.PathLike[str] | Spans
+"""Where requests are told: a file, or a receiver of spans."""
 
 
 @dataclass(slots=True)
@@ -127,8 +132,10 @@ def record(
         ``["kubectl", "cp", "pod:/profiles"]``. ``{to}`` stands for the place here; without it, it comes last.
     ranks : int, optional
         Number of traces that the server writes, one for each rank; by default what the server says.
-    requests : path, optional
-        File into which an OpenTelemetry collector writes the spans of the server's requests (:func:`read_requests`).
+    requests : path or str, optional
+        Where the server's requests are told: a file that :func:`read_requests` reads (spans of an OpenTelemetry
+        collector, or SGLang's records), or ``otlp://127.0.0.1:4318``, at which spans are received during the
+        recording, if the server sends them there over HTTP.
     results_dir : path
         Folder in which the folder of the capture is made.
     timeout_s : float
@@ -159,6 +166,33 @@ def record(
     --------
     >>> run = llmprof.record("http://127.0.0.1:8000", seconds=3, steps=40)  # doctest: +SKIP
     """
+    if isinstance(requests, str) and requests.startswith(SCHEME):
+        with received(requests) as spans:
+            return recorded(
+                url, seconds=seconds, steps=steps, folder=folder, fetch=fetch, ranks=ranks, requests=spans,
+                results_dir=results_dir, timeout_s=timeout_s, say=say, progress=progress,
+            )  # fmt: skip
+    return recorded(
+        url, seconds=seconds, steps=steps, folder=folder, fetch=fetch, ranks=ranks, requests=requests,
+        results_dir=results_dir, timeout_s=timeout_s, say=say, progress=progress,
+    )  # fmt: skip
+
+
+def recorded(
+    url: str,
+    *,
+    seconds: float,
+    steps: int | None,
+    folder: str | os.PathLike[str] | None,
+    fetch: Sequence[str] | None,
+    ranks: int | None,
+    requests: Told | None,
+    results_dir: str | os.PathLike[str],
+    timeout_s: float,
+    say: Say | None,
+    progress: Progress | None,
+) -> Run:
+    """Record a window, with the requests of a file or of a receiver that is open already."""
     if not 0 < seconds <= _MOST_S:
         raise ConfigError(f"seconds is {seconds:g}", expected=f"more than 0 and at most {_MOST_S:g}")
     if steps is not None and steps < 1:
@@ -365,9 +399,7 @@ class _Capture:
             if not named and len(copied) > 1:
                 self.notes.append(f"{len(copied)} ranks of unknown kind count as tensor parallel")
 
-    def finish(
-        self, folder: RunFolder, config: ExperimentConfig, requests: str | os.PathLike[str] | None, stage: Any
-    ) -> None:
+    def finish(self, folder: RunFolder, config: ExperimentConfig, requests: Told | None, stage: Any) -> None:
         """Read the traces, and write the files of a run."""
         stage("check")
         self._say("reading the capture")
@@ -449,14 +481,19 @@ class _Capture:
             self.overhead = 1 - within / before
         return {when: {k: v for k, v in row.items() if v is not None} for when, row in rates.items()}
 
-    def _requests(self, path: str | os.PathLike[str] | None) -> list[dict[str, Any]]:
-        """Requests that overlap with the window, from the spans of OpenTelemetry."""
-        if path is None:
+    def _requests(self, told: Told | None) -> list[dict[str, Any]]:
+        """Requests that overlap with the window."""
+        if told is None:
             return []
         start_ns, end_ns = self.window
+        if isinstance(told, Spans):
+            self._say("waiting for the spans of requests")
+            time.sleep(max(0.0, _SPANS_S - (time.time_ns() - end_ns) / NS_PER_S))
+            if told.refused:
+                self.notes.append(f"{counted(told.refused, 'request')} of the spans' sender could not be read")
         ends = pl.col("start_epoch_ns") + pl.col("e2e_ns").fill_null(0)
         try:
-            rows = read_requests(path, skip_broken=True)
+            rows = told.frame() if isinstance(told, Spans) else read_requests(told, skip_broken=True)
         except LlmprofError as error:
             self.notes.append(f"no requests: {error.found}")
             return []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import polars as pl
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from llmprof import analyze
@@ -24,8 +25,10 @@ from llmprof.live.condition import Condition
 from llmprof.live.counters import Scrape, between, parsed
 from llmprof.live.page import served
 from llmprof.live.past import FOLDER, History
-from llmprof.live.recording import record
+from llmprof.live.recording import Told, recorded
 from llmprof.live.server import API_KEY, Address, LostError, Server
+from llmprof.live.slowest import slowest_request, with_row
+from llmprof.live.spans import SCHEME, received
 from llmprof.progress import Progress
 from llmprof.storage import files
 from llmprof.units import NS_PER_S
@@ -39,6 +42,8 @@ _MOST_EVENTS: Final = 200
 _LEAST_FREE: Final = 256 << 20
 """Bytes that stay free on the disk of a watch: below it the oldest capture goes."""
 _WEBHOOK_S: Final = 5.0
+_TRACES_S: Final = 300.0
+"""Longest wait for the traces of a capture."""
 SEVERITIES: Final = ("info", "low", "medium", "high")
 
 Capture = Callable[[Path], Run]
@@ -200,7 +205,7 @@ class Watch:
         gauge("lost", "Readings that the server did not answer", self.lost)
         gauge("captures", "Captures that were made", self.captures)
         gauge("condition", "Whether the condition holds", self.holds)
-        for row in self.findings:
+        for row in (one for one in self.findings if one["share"] is not None):
             words = "Share of the time of the last capture that a finding explains"
             gauge("finding_share", words, row["share"], rule=row["rule"], severity=row["severity"])
         return generate_latest(registry).decode()
@@ -210,9 +215,9 @@ class Watch:
         path = run.folder.path
         event: dict[str, Any] = {"folder": path.name, "why": why}
         try:
-            rows = analyze.findings(run.trace)
+            rows = findings_of(run)
             self.findings = [
-                {"rule": row["rule"], "severity": row["severity"], "share": row["share_of_recorded"] or 0.0}
+                {"rule": row["rule"], "severity": row["severity"], "share": row["share_of_recorded"]}
                 | {"title": row["title"]}
                 for row in rows.iter_rows(named=True)
             ]
@@ -270,6 +275,17 @@ class Watch:
         while shutil.disk_usage(self.place).free < _LEAST_FREE:
             if not self._drop_oldest():
                 raise LaunchError("the disk is nearly full, and no capture is left to drop", hint="free disk space")
+
+
+def findings_of(run: Run) -> pl.DataFrame:
+    """Findings of a capture; with its requests, where the server told them, and the slowest of these explained."""
+    if run.requests.is_empty():
+        return analyze.findings(run.trace)
+    try:
+        joined = analyze.requests(run)
+    except LlmprofError:
+        joined = None  # none of them began in the window, or another clock: the server's own times still count
+    return with_row(analyze.findings(run.trace, requests=joined), slowest_request(run.trace, run.requests))
 
 
 def _by_age(place: Path) -> list[Path]:
@@ -371,10 +387,13 @@ def watch(
     address = Address.of(url, token=os.environ.get(API_KEY))
     home = Path(output) if output is not None else Path("results") / f"watch_{address.name}"
 
+    spans = contextlib.ExitStack()
+    told: Told | None = requests
+
     def capture(place: Path) -> Run:
-        return record(
-            url, seconds=seconds, steps=steps, folder=folder, fetch=fetch, ranks=ranks, requests=requests,
-            results_dir=place, progress=progress,
+        return recorded(
+            url, seconds=seconds, steps=steps, folder=folder, fetch=fetch, ranks=ranks, requests=told,
+            results_dir=place, timeout_s=_TRACES_S, say=None, progress=progress,
         )  # fmt: skip
 
     def tell(message: dict[str, Any]) -> None:
@@ -388,8 +407,10 @@ def watch(
         baseline=baseline, severity=severity, tell=tell if webhook else None,
     )  # fmt: skip
     server = Server(address)
-    with _alone(home), contextlib.closing(server):
+    with _alone(home), contextlib.closing(server), spans:
         server.metrics()
+        if isinstance(requests, str) and requests.startswith(SCHEME):
+            told = spans.enter_context(received(requests))
         captures = _by_age(watched.place)
         if captures:
             watched.quiet(time.monotonic(), captures[-1].stat().st_mtime_ns)

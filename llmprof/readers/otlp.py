@@ -1,8 +1,8 @@
-"""Reader of requests from OpenTelemetry: the spans that vLLM sends for each request, as OTLP in JSON."""
+"""Reader of requests: the spans that vLLM sends for each as OTLP in JSON, or the records that SGLang writes."""
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,13 +40,15 @@ _SCHEMA: Final[dict[str, pl.DataType | type[pl.DataType]]] = {
 
 
 def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) -> pl.DataFrame:
-    """Read the requests of a server that llmprof did not start, from the OpenTelemetry spans that vLLM sent.
+    """Read the requests of a server that llmprof did not start: OpenTelemetry spans of vLLM, or SGLang's own records.
 
     Parameters
     ----------
     path : path
         OTLP in JSON, as the file exporter of OpenTelemetry's collector writes it: one document
-        (``{"resourceSpans": [{"scopeSpans": [{"spans": [...]}]}]}``), or one document per line.
+        (``{"resourceSpans": [{"scopeSpans": [{"spans": [...]}]}]}``), or one document per line; or the file that SGLang
+        writes with ``--export-metrics-to-file``, or its log with ``--log-requests --log-requests-format json`` (with
+        ``skip_broken``). SGLang ran with none of this here: names are those of its source.
     skip_broken : bool
         Whether to leave out lines that are not JSON, such as the last line of a file that is still being written.
 
@@ -74,26 +76,43 @@ def read_requests(path: str | os.PathLike[str], *, skip_broken: bool = False) ->
         content = regular(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ReadError(f"{file.name} cannot be read: {error}", expected="OTLP in JSON") from error
-    rows: dict[Any, dict[str, Any]] = {}
-    for document in _documents(content, file.name, skip_broken=skip_broken):
-        scopes = [scope for resource in _list(document, "resourceSpans") for scope in _list(resource, "scopeSpans")]
-        for span in (span for scope in scopes for span in _list(scope, "spans")):
-            if isinstance(span, Mapping) and (row := _row(span)):
-                rows.setdefault((span.get("traceId"), span.get("spanId") or len(rows)), row)
+    documents = _documents(content, file.name, skip_broken=skip_broken)
+    rows = dict(pair for document in documents for pair in rows_of(document))
     if not rows:
         raise ReadError(
-            f"{file.name} has no span of a request",
-            expected="spans with gen_ai.latency.e2e or gen_ai.latency.time_to_first_token, as vLLM sends them",
-            hint="start vLLM with --otlp-traces-endpoint, and let the file exporter of the collector write JSON",
+            f"{file.name} has no request",
+            expected="spans with gen_ai.latency.e2e or gen_ai.latency.time_to_first_token, as vLLM sends them, or the "
+            "records that SGLang writes",
+            hint="start vLLM with --otlp-traces-endpoint, and let the file exporter of the collector write JSON; or "
+            "SGLang with --export-metrics-to-file",
         )
     try:
-        frame = pl.DataFrame(list(rows.values()), schema_overrides={"id": pl.String}, infer_schema_length=None)
-        frame = frame.sort("start_epoch_ns", nulls_last=True).with_row_index("request")
-        constants = {"phase": pl.lit("profiled"), "repeat": pl.lit(0)}
-        missing = [constants.get(name, pl.lit(None)).alias(name) for name in _SCHEMA if name not in frame.columns]
-        return frame.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in _SCHEMA.items())
+        return frame_of(rows.values())
     except pl.exceptions.PolarsError as error:
-        raise ReadError(f"{file.name} has a span with a value of the wrong type: {error}") from error
+        raise ReadError(f"{file.name} has a request with a value of the wrong type: {error}") from error
+
+
+def rows_of(document: Any) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Requests of a document of OTLP, or the one that a record of SGLang describes, each with what it is known by."""
+    record = document.get("out") if isinstance(document, Mapping) else None
+    record = record.get("meta_info") if isinstance(record, Mapping) else document
+    if isinstance(record, Mapping) and (row := _of_sglang(record)):
+        yield row["id"] or object(), row
+    scopes = [scope for resource in _list(document, "resourceSpans") for scope in _list(resource, "scopeSpans")]
+    for span in (span for scope in scopes for span in _list(scope, "spans")):
+        if isinstance(span, Mapping) and (row := _row(span)):
+            yield (span.get("traceId"), span.get("spanId") or object()), row
+
+
+def frame_of(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """Requests as a frame, numbered by arrival."""
+    frame = pl.DataFrame(list(rows), schema_overrides={"id": pl.String}, infer_schema_length=None)
+    if frame.is_empty():
+        return pl.DataFrame(schema=_SCHEMA)
+    frame = frame.sort("start_epoch_ns", nulls_last=True).with_row_index("request")
+    constants = {"phase": pl.lit("profiled"), "repeat": pl.lit(0)}
+    missing = [constants.get(name, pl.lit(None)).alias(name) for name in _SCHEMA if name not in frame.columns]
+    return frame.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in _SCHEMA.items())
 
 
 def _documents(content: str, name: str, *, skip_broken: bool) -> Iterator[Any]:
@@ -136,6 +155,36 @@ def _row(span: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     start = _number(span.get("startTimeUnixNano"))
     return {**row, "start_epoch_ns": None if not start else int(span["startTimeUnixNano"])}
+
+
+def _of_sglang(record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Row of a record that SGLang writes when a request has ended; its times are in seconds, some since the epoch."""
+    began = _number(record.get("request_received_ts"))
+    e2e = _number(record.get("e2e_latency"))
+    if began is None or e2e is None:
+        return None
+
+    def since(start: float | None, *names: str) -> int | None:
+        end = next((at for name in names if (at := _number(record.get(name))) is not None), None)
+        return None if start is None or end is None or end < start else round((end - start) * NS_PER_S)
+
+    first = ("prefill_finished_time", "prefill_finished_ts")
+    filled = next((at for name in first if (at := _number(record.get(name))) is not None), None)
+    queue = _number(record.get("queue_time"))
+    counts = {column: _number(record.get(name)) for column, name in _COUNTS.items()}
+    return {
+        "id": None if record.get("id") is None else str(record["id"]),
+        "start_epoch_ns": round(began * NS_PER_S),
+        **{column: None if value is None else round(value) for column, value in counts.items()},
+        "queue_ns": None if queue is None else round(queue * NS_PER_S),
+        "ttft_ns": since(began, *first),
+        "prefill_ns": since(_number(record.get("forward_entry_time")), *first),
+        "decode_ns": since(filled, "request_finished_ts"),
+        "e2e_ns": round(e2e * NS_PER_S),
+    }
+
+
+_COUNTS: Final = {"prompt_tokens": "prompt_tokens", "output_tokens": "completion_tokens"}
 
 
 def _number(value: Any) -> float | None:

@@ -75,7 +75,10 @@ AnyRun = Annotated[
 
 def run_of(run: AnyRun) -> Run:
     """The run, or what stands for it: the trace with its requests joined."""
-    return with_requests(*run) if isinstance(run, tuple) else run
+    if isinstance(run, tuple):
+        return with_requests(*run)
+    # a server that ran already notes no steps: they follow from the times of its requests
+    return with_requests(run.trace, run.requests) if getattr(run, "recorded", False) and run.requests.height else run
 
 
 def requests(

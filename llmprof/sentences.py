@@ -629,4 +629,5 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _compiled(template: str) -> jinja2.Template:
-    return _environment().from_string(" ".join(f"{_SHARED}{template}".split()))
+    shared = _SHARED if "doing(" in template or "in_part(" in template else ""  # each compilation takes a while
+    return _environment().from_string(" ".join(f"{shared}{template}".split()))

@@ -12,7 +12,7 @@ import polars as pl
 
 from llmprof import analyze, charts, plugins
 from llmprof.analyze import catalog, roofline
-from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.replay.part import replayed_part
 from llmprof.charts.base.draw import NO_ROWS, extent
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, OutputError
@@ -232,9 +232,15 @@ def _layer_timeline(trace: Trace) -> Drawn:
     return charts.timeline(seen, window=(low, high), max_bars=MAX_BARS, title=title), note
 
 
+@per_trace
+def _by_stage(trace: Trace) -> pl.DataFrame:
+    """Operators by stage: the chart is drawn twice, for a desk and for a telephone."""
+    return analyze.operators(trace, by=("stage",))
+
+
 def _operators(trace: Trace) -> Drawn:
     part = replayed_part(trace, ())
-    frame = analyze.operators(part.trace, by=("stage",))
+    frame = _by_stage(part.trace)
     if frame["bound_ns"].null_count() == frame.height:
         reasons = frame.filter(pl.col("category").ne_missing("collective"))["why"].drop_nulls()
         raise AnalysisError(": ".join(["no operator has a bound", *reasons.head(1)]))

@@ -315,12 +315,14 @@ def table(rows: Table) -> str:
     return str(parts.table(rows))  # type: ignore[attr-defined]
 
 
+_INVISIBLE = dict.fromkeys(set(range(32)) - {ord("\t"), ord("\n")}, "\N{REPLACEMENT CHARACTER}")
+
+
 def clean(value: object) -> object:
     """A text with visible control characters; other values are returned unchanged."""
     if not isinstance(value, str):
         return value
-    visible = "".join("\N{REPLACEMENT CHARACTER}" if ord(c) < 32 and c not in "\t\n" else c for c in value)
-    text = visible.encode("utf-8", "replace").decode()
+    text = value.translate(_INVISIBLE).encode("utf-8", "replace").decode()
     return Markup(text) if isinstance(value, Markup) else text  # noqa: S704 - it was markup before
 
 

@@ -257,24 +257,37 @@ def periods(built: Graph, times: Ints) -> pl.DataFrame:
     """Time of every step of every rank under some times of the nodes."""
     # The time of a step is that from the end of the step before it on the rank's devices to its own end. The first step
     # of a rank is left out, unless it is the only one, whose time counts from its own start on them.
-    work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row", "start_ns")
+    return each_periods(built, times[:, np.newaxis])[0]
+
+
+def each_periods(built: Graph, times: Ints) -> list[pl.DataFrame]:
+    """The frame of :func:`periods` for each column of times; what steps there are is found once."""
+    work = built.events.filter(pl.col("where") == "device").select("rank", "step", "phase", "row")
     if work["step"].null_count() == work.height:
         work = work.with_columns(step=pl.lit(0, dtype=pl.Int32), phase=pl.lit(None, dtype=pl.String))
-    row = work["row"].to_numpy()
-    spans = (
-        work.with_columns(begin=pl.Series(times[2 * row]), end=pl.Series(times[2 * row + 1]))
-        .filter(pl.col("step").is_not_null())
+    steps = (
+        work.filter(pl.col("step").is_not_null())
         .group_by("rank", "step")
-        .agg(pl.col("phase").drop_nulls().first(), pl.col("begin").min(), pl.col("end").max())
+        .agg(pl.col("phase").drop_nulls().first(), pl.col("row"))
         .sort("rank", "step")
+        .with_columns(nth=pl.int_range(pl.len()).over("rank"), of=pl.len().over("rank"))
     )
-    before = pl.col("end").shift(1).over("rank")
-    alone = pl.len().over("rank") == 1
-    return (
-        spans.with_columns(period_ns=pl.col("end") - pl.when(alone).then(pl.col("begin")).otherwise(before))
-        .filter(pl.col("period_ns").is_not_null())
-        .select("rank", "step", "phase", "period_ns", end_ns="end")
-    )
+    kept = pl.Series((steps["nth"] > 0) | (steps["of"] == 1))
+    named = steps.filter(kept).select("rank", "step", "phase")
+    if not steps.height:
+        nothing = pl.Series(dtype=pl.Int64)
+        return [named.with_columns(period_ns=nothing, end_ns=nothing)] * times.shape[1]
+    rows = steps["row"].explode().to_numpy()
+    bounds = np.concatenate([[0], steps["row"].list.len().cum_sum().to_numpy()[:-1]])
+    begin = np.minimum.reduceat(times[2 * rows], bounds, axis=0)
+    end = np.maximum.reduceat(times[2 * rows + 1], bounds, axis=0)
+    alone = (steps["of"] == 1).to_numpy()[:, np.newaxis]
+    period = end - np.where(alone, begin, np.roll(end, 1, axis=0))
+    mask = kept.to_numpy()
+    return [
+        named.with_columns(pl.Series("period_ns", lasted), pl.Series("end_ns", ends))
+        for lasted, ends in zip(period[mask].T, end[mask].T, strict=True)
+    ]
 
 
 def calls_of_rows(plan: Plan, trace: Trace) -> pl.DataFrame:

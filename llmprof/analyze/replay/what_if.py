@@ -16,7 +16,7 @@ from llmprof.analyze.changes import Change
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.replay.graph import COLLECTIVE, graph
 from llmprof.analyze.replay.part import Part, replayed_part
-from llmprof.analyze.replay.plan import LEVELS, Level, Plan, periods, times_of
+from llmprof.analyze.replay.plan import LEVELS, Level, Plan, each_periods, periods, times_of
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.trace import Trace
 
@@ -230,10 +230,10 @@ def periods_of(trace: Trace, groups: list[list[Plan]]) -> list[pl.DataFrame]:
     built = graph(trace)
     recorded = periods(built, built.time)
     middle = LEVELS.index("middle")
-    times = times_of([plan for plans in groups for plan in plans])
+    every = each_periods(built, times_of([plan for plans in groups for plan in plans]))
     out, column = [], 0
     for plans in groups:
-        each = [periods(built, times[:, column + n]) for n in range(len(plans))]
+        each = every[column : column + len(plans)]
         column += len(plans)
         by_level = [each[min(n, len(each) - 1)] for n in range(len(LEVELS))]
         longer = by_level[middle]["period_ns"] > recorded["period_ns"]
@@ -264,7 +264,7 @@ def _in_plain_time(trace: Trace, made: tuple[Change, ...]) -> pl.DataFrame:
         for change in made:
             change.apply(plan, trace)
         plans.append(plan)
-    after = [periods(plan.built, times) for plan, times in zip(plans, times_of(plans).T, strict=True)]
+    after = each_periods(graph(trace), times_of(plans))
     middle = known.steps["middle"].with_columns(recorded_ns=pl.col("period_ns") * known.rest["middle"])
     return middle.select(
         *_STEPS,
@@ -352,7 +352,7 @@ def _with_host(trace: Trace, factors: list[float]) -> list[pl.DataFrame]:
     plans = [Plan(built, "middle") for _ in factors]
     for plan, factor in zip(plans, factors, strict=True):
         plan.host(factor)
-    return [periods(built, times) for times in times_of(plans).T]
+    return each_periods(built, times_of(plans))
 
 
 def _step(steps: pl.DataFrame) -> float | None:

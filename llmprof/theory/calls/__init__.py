@@ -44,6 +44,7 @@ def register(kind: Kind) -> None:
         raise LlmprofError(f"the kind {kind.name!r} names no operator", expected="names separated by spaces")
     KINDS.insert(0, kind)
     _by_name.cache_clear()
+    kind_of.cache_clear()
 
 
 @cache
@@ -56,6 +57,7 @@ def _by_name() -> dict[str, Kind]:
     return table
 
 
+@cache
 def kind_of(operator: str) -> Kind | None:
     """The kind of an operator by its name, or None."""
     table = _by_name()

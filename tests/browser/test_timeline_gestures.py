@@ -46,7 +46,7 @@ def test_all_ranks_are_seen_at_once_and_the_late_one_stands_out(shown):
     shown.page.get_by_role("button", name="Close all").click()
     shown.page.get_by_role("button", name="Open all").click()
     every = shown.wait(lambda: rows.count() > some and rows.count())
-    shown.page.locator(".lp-menu summary").click()
+    shown.page.locator(".lp-menu summary", has_text="Rows").click()
     shown.page.get_by_label("devices only").check()
     shown.wait(lambda: 0 < rows.count() < every)
     shown.page.get_by_label("rank 0", exact=True).uncheck()
@@ -54,7 +54,7 @@ def test_all_ranks_are_seen_at_once_and_the_late_one_stands_out(shown):
     shown.page.get_by_label("Order").select_option("waits")
     shown.wait(lambda: shown.page.locator(".lpt-group").first.inner_text().startswith("▾\nrank 3"))
     shown.page.keyboard.press("Escape")
-    expect(shown.page.locator(".lpt-menubox")).to_be_hidden()
+    expect(shown.page.locator(".lpt-menubox").first).to_be_hidden()
     shown.page.get_by_role("button", name="Close all").click()
     expect(rows).to_have_count(0)
 

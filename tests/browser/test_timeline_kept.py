@@ -96,7 +96,7 @@ def test_the_list_of_hits_has_totals_filters_and_goes_to_each(shown):
 def test_rows_are_arranged_and_python_shows_them_again(shown, host, sample_trace, tmp_path):
     page = shown.page
     page.locator(".lpt-group", has_text="rank 1").click()
-    page.locator(".lp-menu summary").click()
+    page.locator(".lp-menu summary", has_text="Rows").click()
     page.get_by_label("idle time").uncheck()
     page.get_by_label("rank 0", exact=True).uncheck()
     page.get_by_role("button", name="Fold all rows").click()
@@ -191,7 +191,7 @@ def test_rows_and_ranks_are_moved_by_keys(shown, host, sample_trace, tmp_path):
     again = host(explore.timeline(sample_trace(SAMPLE), notes=tmp_path / "n.json", view=shown.widget.view))
     again.wait(lambda: again.page.locator(".lpt-main .lpt-name").count() == len(moved))
     assert (names(again), ranks(again)[0]) == (moved, "rank 3")
-    again.page.locator(".lp-menu summary").click()
+    again.page.locator(".lp-menu summary", has_text="Rows").click()
     again.page.get_by_role("button", name="Undo moves").click()
     again.wait(lambda: names(again) == before and ranks(again)[0] == "rank 0")
 
@@ -219,7 +219,7 @@ def test_the_late_rank_of_many_is_on_the_first_screen(host, tmp_path, theme):
     one = host(explore.timeline(late_of(40, 33), notes=tmp_path / "n.json"), height=700, theme=theme)
     one.wait(lambda: ranks(one)[:2] == ["rank 33", "rank 0"], seconds=60)
     one.shot(tmp_path / "many.png")
-    one.page.locator(".lp-menu summary").click()
+    one.page.locator(".lp-menu summary", has_text="Rows").click()
     one.page.get_by_label("Order").select_option("rank")
     one.wait(lambda: ranks(one)[0] == "rank 0")
     one.page.keyboard.press("Escape")

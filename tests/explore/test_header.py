@@ -41,6 +41,17 @@ def test_each_filter_is_a_chip_that_removes_it(opened):
     assert (kernels.stage, opened["timeline"].window) == (None, None)
 
 
+def test_the_kind_of_collective_that_comes_first_is_no_filter(opened):
+    calls = opened["all_reduce"]
+    assert calls.unfiltered("kind") is None
+    calls._first_kind = calls.kind = "all_reduce"
+    assert chips(opened) == {}
+    calls.kind = "all_gather"
+    assert chips(opened) == {"all_reduce.kind": "Collectives: kind all_gather"}
+    opened.header.clear()
+    assert (calls.kind, chips(opened)) == ("all_reduce", {})
+
+
 def test_back_and_forward_lead_through_tabs_filters_and_selections(opened):
     kernels, timeline = opened["kernels"], opened["timeline"]
     assert not opened.header.back

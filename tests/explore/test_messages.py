@@ -72,6 +72,7 @@ REQUESTS = {
         "query": [{"text": "select nam from kernels"}, {"text": "select rank, start_ns, dur_ns from kernels"}],
         "queried": [{"first": 0, "count": 3, "sort": "-dur_ns"}],
         "csv": [{"sort": ""}],
+        "export": [{"window": [0, 5e8]}],
         "place": [{"row": 0, "sort": ""}],
         "track": [{}],
     },

@@ -87,6 +87,11 @@ def test_a_result_becomes_a_row_of_its_own(widget):
     assert answer["row"] == before
     assert described["rows"][before]["count"] == widget.queried.height > 0
     assert described["groups"][0]["label"] == "my rows"
+    again = explore.timeline(widget.trace, view=widget.view)  # a saved view makes its rows again
+    assert again.queries == widget.queries
+    assert again._data.row(before).count == widget.queried.height
+    with pytest.raises(AnalysisError, match="perhaps name"):
+        explore.timeline(widget.trace, view={**widget.view, "queries": ["select nam from kernels"]})
     widget.selection = {"row": before, "id": 1}
     assert widget.selected.equals(widget.queried[1])
     facts = dict(ask(widget, "describe", row=before, id=1)[0]["facts"])

@@ -171,6 +171,22 @@ def test_a_range_of_time_selects_the_events_that_touch_it():
         ["fused_add_rms_norm_kernel", 1, 1, 1 / 16],
     ]
     assert {(row["mean_ns"], row["p50_ns"], row["p99_ns"]) for row in answer["rows"]} == {(10.0, 10.0, 10.0)}
+    ask(widget, "find")
+    keys = ask(widget, "rows")[0]["keys"]
+    for by in ("stage", "category"):
+        rows = ask(widget, "span", span=[105, 141], rows=None, colour_by=by)[0]["rows"]
+        assert {keys[row["code"]]["kind"] for row in rows} == {by}
+
+
+def test_a_window_is_saved_as_a_trace(tmp_path):
+    widget = explore.timeline(whole_trace())
+    answer, (content,) = ask(widget, "export", window=[104.5, 141])
+    (tmp_path / answer["file"]).write_bytes(content)
+    again = llmprof.read(tmp_path / answer["file"])
+    starts = widget.trace.kernels["start_ns"]
+    assert again.kernels.height == starts.is_between(104, 140).sum() > 0
+    with pytest.raises(AnalysisError, match="nothing starts"):
+        ask(widget, "export", window=[1e15, 2e15])
 
 
 def test_an_area_has_a_part_for_each_kind_of_row():

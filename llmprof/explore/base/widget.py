@@ -254,6 +254,10 @@ class Explorer(anywidget.AnyWidget):
         """PNG image of the present state, for views without a kernel; None if there is nothing to draw."""
         return None
 
+    def unfiltered(self, name: str) -> Any:
+        """Value of a filter that leaves nothing out."""
+        return self.traits()[name].default_value
+
     @traitlets.validate("window")
     def _valid_window(self, proposal: Mapping[str, Any]) -> list[float] | None:
         value = proposal["value"]

@@ -264,7 +264,12 @@ class AllReduce(Explorer):
     """Ranks that were picked in the histogram; none if empty."""
 
     def __init__(self, trace: Trace, **traits: Any) -> None:
+        self._first_kind: str | None = None
         super().__init__(trace, **{"colours": COLOURS | {"collective": _COLOURS}} | traits)
+
+    def unfiltered(self, name: str) -> Any:
+        """One kind is always shown: the one that comes first is no filter."""
+        return self._first_kind if name == "kind" else super().unfiltered(name)
 
     @property
     def selected(self) -> pl.DataFrame:
@@ -298,8 +303,9 @@ class AllReduce(Explorer):
     def _on_choices(self) -> Answer:
         offered = choices(self.trace)
         names = [kind for kind, _ in offered["kinds"]]
+        self._first_kind = "all_reduce" if "all_reduce" in names else next(iter(names), None)
         if self.kind not in names and names:
-            self.kind = "all_reduce" if "all_reduce" in names and self.kind is None else names[0]
+            self.kind = self._first_kind if self.kind is None else names[0]
         return offered, []
 
     @answers(

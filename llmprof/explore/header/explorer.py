@@ -10,10 +10,10 @@ from llmprof.explore.base.widget import BUNDLES, LINKED, Answer, Explorer, answe
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
-FILTERS: Final = ("phase", "category", "stream", "status", "search")
+FILTERS: Final = ("phase", "category", "stream", "status", "search", "kind")
 """Filters that a tab has for itself, beside those that all tabs share."""
 
-SEEN: Final = (*FILTERS, "in_window", "by", "kind", "kernel", "of", "event", "call", "picked", "selection", "span",
+SEEN: Final = (*FILTERS, "in_window", "by", "kernel", "of", "event", "call", "picked", "selection", "span",
                "span_rows")  # fmt: skip
 """What else of a tab belongs to a view that one may come back to."""
 
@@ -120,7 +120,7 @@ class Header(Explorer):
             chips.append(("window", f"window {format_ns(last - first)} from {format_ns(first)}"))
         for tab, (title, explorer) in self._tabs.items():
             own = {trait: getattr(explorer, trait) for trait in FILTERS if explorer.has_trait(trait)}
-            held = {name: value for name, value in own.items() if value not in (None, "")}
+            held = {name: value for name, value in own.items() if value not in (None, "", explorer.unfiltered(name))}
             chips += [(f"{tab}.{name}", f"{title}: {name} {value}") for name, value in held.items()]
         return [{"name": name, "text": text} for name, text in chips]
 
@@ -129,7 +129,7 @@ class Header(Explorer):
         tab, _, trait = name.rpartition(".")
         owner = self._tabs[tab][1] if tab in self._tabs else self
         if owner.has_trait(trait) and trait in (*LINKED, *FILTERS):
-            owner.set_trait(trait, owner.traits()[trait].default_value)
+            owner.set_trait(trait, owner.unfiltered(trait))
 
     def clear(self) -> None:
         """Remove all filters."""

@@ -48,8 +48,11 @@ export function cellTitle(msg) {
   const share = cell.typical_ns ? cell.gap_ns / cell.typical_ns : null;
   const gap = share === null ? "" : `, ${besideTypical(share)}`;
   const what = `${msg.stage ? `${msg.stage} of layer` : "Layer"} ${msg.layer}${cell.kind ? ` (${cell.kind})` : ""}`;
+  const exposed = cell.communication_ns
+    ? `. Exposed communication ${formatNs(cell.exposed_communication_ns ?? 0)} of ${formatNs(cell.communication_ns)}`
+    : "";
   const free = typeof msg.slack_ns === "number" ? `. ${slackWords(msg.slack_ns)}` : "";
-  return `${what} in step ${msg.step} (${cell.phase ?? "no phase"}, rank ${msg.rank}): ${formatNs(cell.dur_ns)}${gap}${free}`;
+  return `${what} in step ${msg.step} (${cell.phase ?? "no phase"}, rank ${msg.rank}): ${formatNs(cell.dur_ns)}${gap}${exposed}${free}`;
 }
 
 /**
@@ -66,7 +69,7 @@ function besideTypical(share) {
  * @param {number} ns
  */
 export function slackWords(ns) {
-  return ns > 0 ? `Slack ${formatNs(ns)}: any more delays a step` : "No slack: any delay here delays a step";
+  return ns > 0 ? `It could take ${formatNs(ns)} longer without delaying a step` : "Any delay here delays a step";
 }
 
 /**

@@ -88,6 +88,44 @@ export function overlapBars({ shown, colours, fill, pick }) {
 }
 
 /**
+ * The longest bar and why: by how much each of its parts differs from the median of the other steps of its phase, or of
+ * all other steps where the phase has no other; null where there is nothing to compare with.
+ * @param {import("../base/js/wire.mjs").Table} rows
+ * @param {string[]} parts
+ */
+export function overlapLongest(rows, parts) {
+  const all = Array.from({ length: rows.length }, (_, row) => row);
+  if (all.length < 2) return null;
+  /** @param {string} name @param {number} row */
+  const get = (name, row) => rows.get(name, row);
+  const longest = all.reduce((best, row) => (get("total_ns", row) > get("total_ns", best) ? row : best), 0);
+  const others = all.filter((row) => row !== longest);
+  const alike = others.filter((row) => get("phase", row) === get("phase", longest));
+  const beside = alike.length ? alike : others;
+  /** @param {string} name */
+  const more = (name) => get(name, longest) - median(beside.map((row) => get(name, row)));
+  return {
+    first: get("first", longest),
+    last: get("last", longest),
+    phase: /** @type {string | null} */ (get("phase", longest) ?? null),
+    total: /** @type {number} */ (get("total_ns", longest)),
+    alike: alike.length > 0,
+    more: more("total_ns"),
+    parts: parts
+      .map((part) => ({ part, more: more(part) }))
+      .filter((one) => one.more)
+      .sort((a, b) => Math.abs(b.more) - Math.abs(a.more)),
+  };
+}
+
+/** @param {number[]} values */
+function median(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+}
+
+/**
  * What is shown with the unit and end of the axis of all sides, and the number of bars of the longest.
  * @param {Shown} view
  */

@@ -4,7 +4,7 @@ import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { plotLegend, plotPart, plotTable } from "../base/js/plot.mjs";
 import { followTheme } from "../base/js/theme.mjs";
 import { ask, setTraits, table } from "../base/js/wire.mjs";
-import { overlapBars } from "./bars.mjs";
+import { overlapBars, overlapLongest } from "./bars.mjs";
 import { overlapGutter, overlapLanes } from "./lanes.mjs";
 
 /** @param {{model: import("./messages").Model, el: HTMLElement}} view */
@@ -63,6 +63,7 @@ function render({ model, el }) {
       says.error("");
       const whole = bars[0]?.rows.length && bars[0].rows.get("first", 0) < 0;
       upper.head.textContent = whole ? "Whole recording, which has no steps" : "Steps";
+      why.hidden = true;
       barsPanel.redraw();
       root.dataset.bars = JSON.stringify(args);
     } catch (error) {
@@ -70,6 +71,32 @@ function render({ model, el }) {
     }
   };
   const upper = plotPart("Steps");
+  const why = h("p", { class: "lp-note", "aria-live": "polite", hidden: true });
+  /** @param {number} value */
+  const signed = (value) => `${value > 0 ? "+" : value < 0 ? "−" : ""}${formatNs(Math.abs(value))}`;
+  /** Show the longest step below, and say what makes it longer than the others. */
+  const showLongest = async () => {
+    const found = bars.length ? overlapLongest(bars[0].rows, choices?.parts ?? []) : null;
+    why.hidden = false;
+    if (!found) {
+      why.textContent = "There is no other step to compare with.";
+      return;
+    }
+    const { first, last, phase, total, alike, more, parts } = found;
+    const step = first === last ? `Step ${first}` : `Steps ${first} to ${last} (means)`;
+    const others = alike
+      ? `the median of the other ${phase ?? ""} steps`.replace("  ", " ")
+      : "the median of all others";
+    const by = parts.slice(0, 3).map((one) => `${one.part} ${signed(one.more)}`);
+    why.textContent =
+      `${step}${phase ? ` (${phase})` : ""}: ${formatNs(total)}, the longest. That is ${formatNs(Math.abs(more))} ` +
+      `${more < 0 ? "less" : "more"} than ${others}${by.length ? `: ${by.join(", ")}` : ""}.`;
+    try {
+      await ask(model, "steps", { rank: rank(), first, last });
+    } catch (error) {
+      says.failed(error);
+    }
+  };
   const sums = h("div", {});
   let width = 0; // for which the lanes were asked; a hidden tab has none
   const loadLanes = async () => {
@@ -92,8 +119,6 @@ function render({ model, el }) {
     if (!lanes?.sides.length) return fill(sums);
     /** @param {number | null} value */
     const ns = (value) => formatNs(value);
-    /** @param {number} value */
-    const signed = (value) => `${value > 0 ? "+" : ""}${formatNs(value)}`;
     /** @type {import("../base/js/plot.mjs").TableColumn[]} */
     const columns = [
       { name: "part", title: "part of the time" },
@@ -195,8 +220,16 @@ function render({ model, el }) {
     const key = () => fill(legend, plotLegend(known.parts.map((part) => [part, colourOf(part, theme.now())])));
     key();
     model.on("change:theme", key);
-    const bar = h("div", { class: "lp-bar" }, selects.rank.el, selects.against.el, selects.phase.el, selects.bars.el);
-    fill(upper.el, upper.head, legend, barsPanel.el);
+    const bar = h(
+      "div",
+      { class: "lp-bar" },
+      selects.rank.el,
+      selects.against.el,
+      selects.phase.el,
+      selects.bars.el,
+      labelledButton("Longest step", "Show the longest step, and what makes it longer", showLongest),
+    );
+    fill(upper.el, upper.head, legend, barsPanel.el, why);
     const lower = plotPart("Window", zooms, lanesPanel.el);
     fill(root, bar, says.el, upper.el, lower.el, h("div", { class: "lp-part" }, sums));
     loadBars();

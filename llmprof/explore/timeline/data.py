@@ -355,7 +355,9 @@ def _sampled(row: Row, span: Sequence[float]) -> pl.DataFrame:
                                      at["unit"].alias("unit"))  # fmt: skip
 
 
-def area(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, kind: str | None) -> dict[str, Any]:
+def area(
+    data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, kind: str | None, colour_by: str = "stage"
+) -> dict[str, Any]:
     """What is in an area: its kinds, and of one kind the sums, percentiles and a table."""
     kinds = _kinds(data, span, rows)
     known = [part["kind"] for part in kinds]
@@ -373,7 +375,7 @@ def area(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None, 
         return answer | {"title": "launches", "facts": [length, *flows.pop("facts")], **flows}
     if shown == OWN:
         return answer | _host_table(data, span, [row for row in map(data.row, rows or ()) if row.kind in HOST])
-    return answer | table(data, span, chosen_rows(data, rows, shown or None), length)
+    return answer | table(data, span, chosen_rows(data, rows, shown or None), length, colour_by)
 
 
 def _kinds(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None) -> list[dict[str, Any]]:
@@ -441,7 +443,11 @@ def _flows(chosen: pl.DataFrame) -> dict[str, Any]:
 
 
 def table(
-    data: TimelineData, span: Sequence[float], chosen: Sequence[Row], length: Sequence[str] = ()
+    data: TimelineData,
+    span: Sequence[float],
+    chosen: Sequence[Row],
+    length: Sequence[str] = (),
+    colour_by: str = "stage",
 ) -> dict[str, Any]:
     """Names of the spans that touch a range of time, those with the most time first."""
     lo, hi = span
@@ -449,7 +455,7 @@ def table(
     for row in chosen:
         for lane in _own_lanes(row):
             part = slice(*lane.within(lo, hi))
-            columns = {"name": lane.name[part], "code": lane.code("stage")[part]}
+            columns = {"name": lane.name[part], "code": lane.code(colour_by)[part]}
             parts.append(pl.DataFrame(columns | {"start": lane.start[part], "end": lane.end[part]}))
     spans = pl.concat(parts)
     inside = pl.min_horizontal(pl.col("end"), pl.lit(hi)) - pl.max_horizontal(pl.col("start"), pl.lit(lo))

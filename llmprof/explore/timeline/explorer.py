@@ -21,7 +21,7 @@ from llmprof.explore.timeline.data import HOST, TimelineData
 from llmprof.explore.timeline.describe import MOST, By, Search, Where, describe, flame_of, kinds_of, place, stacks_of
 from llmprof.explore.timeline.query import EXPORTED, WORDS, Queries
 from llmprof.explore.timeline.rows import KINDS, PATH_KIND, REQUEST_KIND, Row
-from llmprof.explore.timeline.saved import Arrangement, Notes, checked, fingerprint, restored, view_of
+from llmprof.explore.timeline.saved import Arrangement, Notes, checked, fingerprint, restored, view_of, window_file
 from llmprof.explore.timeline.view import overview, picture, view
 from llmprof.metrics.data import Metrics
 from llmprof.trace import Trace
@@ -255,6 +255,8 @@ class Timeline(Explorer):
         if requests is not None and requests.height:  # monitors run from the start of the engine on
             ends = requests.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
             restoring = {"window": [float(ns) for ns in ends]} | restoring
+        for text in restoring.pop("queries", ()):
+            self._queries.restore(text)
         super().__init__(trace, notes_problem=problem, **{**restoring, **traits})
         self._kept = self.marks
         self.observe(self._keep_marks, "marks")
@@ -263,6 +265,11 @@ class Timeline(Explorer):
     def view(self) -> dict[str, Any]:
         """The present view, for ``explore.timeline(trace, view=…)`` of the same trace; it can be written as JSON."""
         return view_of(self, self._trace_id)
+
+    @property
+    def queries(self) -> list[str]:
+        """Statements of the rows that queries have made, in their order."""
+        return list(self._queries.drawn)
 
     @property
     def notes(self) -> str:
@@ -433,11 +440,12 @@ class Timeline(Explorer):
         names=list[str],
         version=int,
         trace=str,
+        queries=list[str],
     )
     def _on_rows(self) -> Answer:
         names = [name[:100] for name in self._data.names.short[:1000]]
         return {**self._data.described(), "names": names, "version": len(self._data.names.short),
-                "trace": self._trace_id}, []  # fmt: skip
+                "trace": self._trace_id, "queries": self.queries}, []  # fmt: skip
 
     @answers(busy="finding steps and layers", found=bool)
     def _on_find(self) -> Answer:
@@ -471,8 +479,10 @@ class Timeline(Explorer):
         flows=list[Launched],
         total=int,
     )
-    def _on_span(self, span: Window, rows: list[int] | None, kind: str | None = None) -> Answer:
-        return data.area(self._data, span, rows, kind), []
+    def _on_span(
+        self, span: Window, rows: list[int] | None, kind: str | None = None, colour_by: Colour | None = None
+    ) -> Answer:
+        return data.area(self._data, span, rows, kind, colour_by or "stage"), []
 
     @answers(names=dict[str, str])
     def _on_names(self, numbers: list[int]) -> Answer:
@@ -547,6 +557,10 @@ class Timeline(Explorer):
     def _on_speedscope(self, by: By) -> Answer:
         content = speedscope_text(self.stacks(by), name=f"llmprof, by {by}")
         return {"file": f"{self._trace_id}-{by}.speedscope.json", "content": content}, []
+
+    @answers(busy="writing the window", file=str, buffers="the file")
+    def _on_export(self, window: Window) -> Answer:
+        return {"file": f"{self._trace_id}.json.gz"}, [window_file(self.trace, window)]
 
     @property
     def queried(self) -> pl.DataFrame:

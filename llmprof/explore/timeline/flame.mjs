@@ -1,6 +1,6 @@
 // The flame graph of the selection: by stage, module or Python function. Names begin with "flame".
 import { fitText, textWidth } from "../base/js/canvas.mjs";
-import { h, labelled } from "../base/js/dom.mjs";
+import { h, labelled, saveFile } from "../base/js/dom.mjs";
 import { formatNs, formatNumber, formatShare } from "../base/js/format.mjs";
 import { PLOT_TEXT, plotPanel, plotText } from "../base/js/plot.mjs";
 import { inkOn } from "../base/js/theme.mjs";
@@ -172,13 +172,7 @@ export function makeFlame(timeline) {
   };
   const download = async () => {
     const made = await timeline.get("speedscope", { by: by.select.value });
-    if (!made) return;
-    const link = h("a", {
-      href: URL.createObjectURL(new Blob([made.msg.content], { type: "application/json" })),
-      download: made.msg.file,
-    });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    if (made) saveFile(made.msg.file, made.msg.content, "application/json");
   };
   const load = async () => {
     if (el.hidden) return;

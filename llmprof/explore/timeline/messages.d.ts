@@ -109,7 +109,7 @@ export type Field = {
 export type Messages = {
   rows: {
     asks: Record<string, never>;
-    answers: { whole: [number, number]; found: boolean; missing: string; keys: Key[]; present: Record<string, number[]>; groups: Group[]; rows: Described[]; names: string[]; version: number; trace: string };
+    answers: { whole: [number, number]; found: boolean; missing: string; keys: Key[]; present: Record<string, number[]>; groups: Group[]; rows: Described[]; names: string[]; version: number; trace: string; queries: string[] };
   };
   find: {
     asks: Record<string, never>;
@@ -130,7 +130,7 @@ export type Messages = {
     answers: { window: [number, number]; columns: number; lanes: [number, number, number, number, number][] };
   };
   span: {
-    asks: { span: [number, number]; rows?: number[] | null; kind?: string | null };
+    asks: { span: [number, number]; rows?: number[] | null; kind?: string | null; colour_by?: "category" | "stage" | null };
     answers: { title: string; facts: [string, string][]; kinds: Part[]; kind: string; rows: Named[]; counters: Counted[]; flows: Launched[]; total: number };
   };
   names: {
@@ -168,6 +168,11 @@ export type Messages = {
   speedscope: {
     asks: { by: "host" | "module" | "python" | "stage" };
     answers: { file: string; content: string };
+  };
+  /** Buffers: the file. */
+  export: {
+    asks: { window: [number, number] };
+    answers: { file: string };
   };
   tables: {
     asks: Record<string, never>;

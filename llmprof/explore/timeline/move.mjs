@@ -1,4 +1,5 @@
 // What keys, buttons and the wheel do to the timeline: methods of it.
+import { saveFile } from "../base/js/dom.mjs";
 import { aroundSpan, panWindow, zoomWindow } from "../base/js/geometry.mjs";
 import { wayOf } from "../base/js/press.mjs";
 import { actionOf, wheelAction } from "./keys.mjs";
@@ -58,6 +59,14 @@ export const moving = {
     event.preventDefault(); // the browser would leave the page
     event.stopPropagation();
     if (event.type === "mouseup") this.undo(by);
+  },
+
+  /** Save the selected range, or what is shown, as a trace for Perfetto. */
+  async exportWindow() {
+    const made = await this.get("export", { window: this.span ?? this.window });
+    if (!made) return;
+    saveFile(made.msg.file, made.buffers[0], "application/gzip");
+    this.said.textContent = `Saved: ${made.msg.file}`;
   },
 
   /** Let the timeline fill the screen, or end that. */
@@ -203,6 +212,8 @@ export const moving = {
       undo: () => this.undo(-1),
       redo: () => this.undo(1),
       full: () => this.toggleFull(),
+      copy: () => this.copy(),
+      export: () => this.exportWindow(),
     };
     const pointed = action === "mark" && this.pointed !== null; // where the pointer is, whatever is selected
     if (ON_SELECTION.has(action) && !pointed) this.inTurn(todo[action]);

@@ -1,5 +1,5 @@
 // The query box: SQL over the tables of the trace, and what comes of it. Names begin with "query".
-import { copyButton, fill, h } from "../base/js/dom.mjs";
+import { copyButton, fill, h, saveFile } from "../base/js/dom.mjs";
 import { formatNumber, nsAs } from "../base/js/format.mjs";
 import { TABLE_BLOCK, tableGrid } from "../base/js/table.mjs";
 
@@ -248,13 +248,7 @@ export function makeQuery(timeline) {
   };
   const save = async () => {
     const made = await timeline.get("csv", { sort });
-    if (!made) return;
-    const link = h("a", {
-      href: URL.createObjectURL(new Blob([made.msg.content], { type: "text/csv" })),
-      download: made.msg.file,
-    });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+    if (made) saveFile(made.msg.file, made.msg.content, "text/csv");
   };
   const toggle = async (open = el.hidden) => {
     const had = el.contains(document.activeElement) || text === text.getRootNode().activeElement;

@@ -36,6 +36,8 @@ class Queries:
     def __init__(self, data: TimelineData) -> None:
         self._data = data
         self.text, self.frame = "", pl.DataFrame()
+        self.drawn: list[str] = []
+        """Statements whose results are rows of the timeline."""
         self._sorted: tuple[str, pl.DataFrame] = ("", self.frame)
 
     def tables(self) -> list[dict[str, Any]]:
@@ -124,7 +126,15 @@ class Queries:
         row = Row(kind, QUERY_GROUP, kind, spans(made.sort("start_ns", -pl.col("dur_ns"))))
         data.queried[kind] = frame
         data.drawn.append(row)
+        self.drawn.append(self.text)
         return len(data.drawn) - 1
+
+    def restore(self, text: str) -> None:
+        """Make the row of a saved view again; a query that this version cannot answer raises."""
+        problem = self.run(text)["problem"]
+        if problem:
+            raise AnalysisError(f"a row of the view cannot be made: {problem}", expected="a query that runs", hint=text)
+        self.track()
 
 
 def statement(text: str) -> str:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,6 +17,7 @@ from llmprof.explore.base.messages import Record, Window
 from llmprof.explore.timeline.data import TimelineData
 from llmprof.explore.timeline.rows import KINDS
 from llmprof.storage import files
+from llmprof.trace import Trace
 
 NOTES_FOLDER: Final = "LLMPROF_NOTES"
 """Environment variable with the folder of notes; by default it is the user's data folder."""
@@ -70,6 +72,7 @@ class View(Record):
     colour_by: Literal["stage", "category"] | None = None
     search: str | None = None
     arrangement: Arrangement | None = None
+    queries: list[str] | None = None
 
 
 def fingerprint(data: TimelineData) -> str:
@@ -83,7 +86,7 @@ def fingerprint(data: TimelineData) -> str:
 def view_of(widget: Any, trace: str) -> dict[str, Any]:
     """The view of a timeline as plain values: all traits that differ from those of a new timeline."""
     names = [name for name in View.__struct_fields__ if name != "trace"]
-    values = {name: value for name in names if (value := getattr(widget, name)) not in (None, "")}
+    values = {name: value for name in names if (value := getattr(widget, name)) not in (None, "", [])}
     return {"trace": trace, **values}
 
 
@@ -104,11 +107,33 @@ def restored(view: Mapping[str, Any] | str, trace: str, rows: int) -> dict[str, 
         )
     values: dict[str, Any] = msgspec.to_builtins(made)
     del values["trace"]
+    # rows of queries come behind those of the trace, and the critical path where it was asked for before or after them
+    path = made.arrangement is not None and made.arrangement.path
+    rows += len(made.queries or ()) if not path else 0
     if made.selection is not None and made.selection.row >= rows:
         values["selection"] = None
     if made.span_rows is not None:
         values["span_rows"] = [row for row in made.span_rows if row < rows] or None
     return {name: value for name, value in values.items() if value is not None}
+
+
+MOST_EXPORTED: Final = 1_000_000
+"""Most events of a file that the browser saves."""
+
+
+def window_file(trace: Trace, window: Window) -> bytes:
+    """A window of a trace as packed Chrome JSON, which Perfetto and llmprof read."""
+    from llmprof.export import export
+
+    first, last = math.floor(window[0]), math.ceil(window[1])
+    events = sum(frame.height for frame in trace.select(window=(first, last)).tables.values())
+    if events > MOST_EXPORTED:
+        raise LlmprofError(
+            f"{events:,} events start in this window", expected=f"at most {MOST_EXPORTED:,}",
+            hint="zoom in, or write all with llmprof export PATH -o trace.json.gz",
+        )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        return export(trace, Path(folder) / "window.json.gz", window=(first, last)).read_bytes()
 
 
 class Notes:

@@ -430,7 +430,8 @@ export const selecting = {
   async showSpan() {
     const { span, spanRows } = this;
     if (!span) return;
-    const answer = await this.get("span", { span, rows: spanRows, kind: this.model.get("span_kind") });
+    const asked = { span, rows: spanRows, kind: this.model.get("span_kind"), colour_by: this.colourBy };
+    const answer = await this.get("span", asked);
     if (!answer || this.span !== span) return;
     /** @type {Action[]} */
     const actions = [
@@ -461,6 +462,7 @@ export const selecting = {
     if (this.span) view.span = this.span.map(Math.round);
     if (this.spanRows) view.span_rows = this.spanRows;
     if (this.hit) view.selection = { row: this.hit.row, id: this.hit.id };
+    if (this.described.queries.length) view.queries = this.described.queries;
     if (this.model.get("search")) view.search = this.model.get("search");
     const text = `explore.timeline(trace, view=${pythonOf(view)})`;
     await navigator.clipboard?.writeText(text).catch(() => {});

@@ -280,7 +280,6 @@ class TimelineView extends Behaviour {
     this.flame.update();
     this.recolour();
     if (this.hit) this.selectionFromPython({ again: true });
-    if (this.span) this.showSpan();
     this.tools.searchAgain();
     this.follow();
     this.host.dataset.found = "true";
@@ -294,6 +293,7 @@ class TimelineView extends Behaviour {
     this.showLegend();
     this.tools.colour(this.colourBy);
     this.flame.recolour();
+    if (this.span) this.showSpan();
     this.request();
   }
 

@@ -40,6 +40,18 @@ export function makeTools(timeline) {
   const path = button("Critical path", "Critical path: what set the pace of each step (X)", "path");
   const query = button("Query", "Query the tables in SQL (Q)", "query");
   query.setAttribute("aria-expanded", "false");
+  const save = menuOf(
+    "Save",
+    h(
+      "div",
+      { class: "lpt-menubox" },
+      button("View, as Python", "Copy the view as Python that shows it again", "copy"),
+      button("Window, as a trace", "Save the selected range, or what is shown, for Perfetto", "export"),
+    ),
+  );
+  save.addEventListener("click", (/** @type {MouseEvent} */ event) => {
+    if (/** @type {Element} */ (event.target).closest("button")) save.open = false;
+  });
   const zoom = h(
     "span",
     { class: "lpt-set" },
@@ -51,6 +63,7 @@ export function makeTools(timeline) {
     button("+", "Zoom in (W)", "in"),
     button("Whole", "The whole trace (0)", "whole"),
     button("↶", "Undo the zoom (Ctrl + Z)", "undo"),
+    save,
     button("Full screen", "Fill the screen, or end that", "full"),
     button("?", "Keys (?)", "help"),
   );

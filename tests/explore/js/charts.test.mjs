@@ -4,7 +4,7 @@ import { layerArea, layerMarks, layerNext, layerRamp, layerShare } from "../../.
 import { plotLinear } from "../../../llmprof/explore/base/js/plot.mjs";
 import { callDomain, callSize } from "../../../llmprof/explore/collectives/charts.mjs";
 import { spreadToggled, spreadWithin } from "../../../llmprof/explore/collectives/ranks.mjs";
-import { overlapInside, overlapStack } from "../../../llmprof/explore/overlap/bars.mjs";
+import { overlapInside, overlapLongest, overlapStack } from "../../../llmprof/explore/overlap/bars.mjs";
 import { overlapRows } from "../../../llmprof/explore/overlap/lanes.mjs";
 
 test("the share of a colour scale, linear and logarithmic", () => {
@@ -82,6 +82,24 @@ test("a step is marked by the window that shows it, not by one that ends where i
   assert.equal(overlapInside(100, 200, [0, 1000]), true);
   assert.equal(overlapInside(100, 200, [0, 105]), false);
   assert.equal(overlapInside(100, 200, null), false);
+});
+
+test("the longest step is compared with the others of its phase, part by part", () => {
+  /** @param {any[][]} steps */
+  const rowsOf = (steps) => {
+    const names = ["first", "last", "phase", "total_ns", "compute", "idle"];
+    return { length: steps.length, names, get: (name, row) => steps[row][names.indexOf(name)] };
+  };
+  const decode = [10, 12, 14].map((idle, step) => [step, step, "decode", 40 + idle, 40, idle]);
+  const found = overlapLongest(rowsOf([...decode, [3, 3, "decode", 90, 45, 45]]), ["compute", "idle"]);
+  assert.deepEqual([found.first, found.total, found.alike, found.more], [3, 90, true, 38]);
+  assert.deepEqual(found.parts, [
+    { part: "idle", more: 33 },
+    { part: "compute", more: 5 },
+  ]);
+  const mixed = overlapLongest(rowsOf([...decode, [3, 3, "mixed", 60, 48, 12]]), ["compute", "idle"]);
+  assert.deepEqual([mixed.alike, mixed.more, mixed.parts], [false, 8, [{ part: "compute", more: 8 }]]);
+  assert.equal(overlapLongest(rowsOf(decode.slice(0, 1)), ["idle"]), null);
 });
 
 test("the next outlier, and the first one after the last", () => {

@@ -236,6 +236,18 @@ export function copyButton(label, text) {
 }
 
 /**
+ * Save a file where the browser keeps what it loads.
+ * @param {string} name
+ * @param {any} content  text or bytes
+ * @param {string} type
+ */
+export function saveFile(name, content, type) {
+  const link = h("a", { href: URL.createObjectURL(new Blob([content], { type })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+/**
  * A search field, whose text is told when typing pauses or ends. `follow` shows another text, but not over what was
  * typed and is not told yet, or while it is typed in.
  * @param {{label: string, placeholder: string, text: string, changed: (text: string) => void}} options

@@ -19,6 +19,7 @@ attention; each tile has a cost. The kernel that updates Mamba states while deco
     decode = max(device, host_step + host_batch x (1 - 1 / requests) + host_request x requests^host_power)
     prefill = max(device, host) + first_token
     host = host_layer x layers x (1 + host_again x (1 - 1 / requests)) + host_experts_layer x layers with experts
+           + host_scan_layer x layers with a scan
 
 ``host_*`` is the time of the engine on the CPU, which the device time of small models does not hide. In decode it is
 counted per step and per request, and grows faster than the number of requests. In prefill it is counted per layer (with
@@ -83,6 +84,7 @@ PRIORS: Final[dict[str, tuple[float, float]]] = {
     "host_graph_layer_us": (130.0, 0.5),
     "host_layer_us": (410.0, 0.1),
     "host_experts_layer_us": (900.0, 0.1),
+    "host_scan_layer_us": (1200.0, 0.3),
     "host_again": (0.7, 0.1),
     "first_token_us": (2700.0, 0.4),
 }
@@ -227,7 +229,7 @@ class Calibration:
         """Predicted time of a decode step, or from scheduling to the first token of a prefill, in seconds."""
         prefill = any(part.phase == "prefill" for part in batch)
         work = operators(shape, batch, machine.plan)
-        return self._step(work, machine, len(shape.layers), batch, prefill=prefill)
+        return self._step(work, machine, _mixers(shape), batch, prefill=prefill)
 
     def _step(self, work: Sequence[Operator], machine: Machine, layers: int, batch: Batch, *, prefill: bool) -> float:
         v = self.values
@@ -243,9 +245,10 @@ class Calibration:
         tokens = sum(part.tokens for part in batch)
         experts = max((operator.layers for operator in work if operator.component == "experts"), default=0)
         again = 1 + v["host_again"] * several
-        host = v["host_graph_layer_us"] * layers * again
-        if tokens > GRAPH_TOKENS:
-            host = v["host_layer_us"] * layers * again + v["host_experts_layer_us"] * experts
+        scans = sum(operator.layers for operator in work if operator.component == "scan")
+        graphs = tokens <= GRAPH_TOKENS
+        host = v["host_graph_layer_us" if graphs else "host_layer_us"] * layers * again
+        host += v["host_scan_layer_us"] * scans + (0.0 if graphs else v["host_experts_layer_us"] * experts)
         return _soft_max(device, host * 1e-6, CORNER) + v["first_token_us"] * 1e-6
 
     def predict(self, observations: Sequence[Observation], device: Device | str | None = None) -> pl.DataFrame:
@@ -384,6 +387,11 @@ def covered(observations: Iterable[Observation]) -> dict[str, list[Any]]:
     return {name: [min(seen), max(seen)] if name in _RANGES else sorted(seen) for name, seen in facts.items()}
 
 
+def _mixers(shape: Shape) -> int:
+    """Layers that mix tokens: a model may count a feed-forward block as a layer of its own."""
+    return sum(layer.attention is not None or layer.recurrent is not None for layer in shape.layers)
+
+
 class _Case:
     """An observation with its operators, which are computed once."""
 
@@ -398,8 +406,7 @@ class _Case:
     def predicted(self, tried: Calibration) -> float:
         if self.one.kind == "stage":
             return sum(tried.stage_s(self.machine, self.found, prefill=self.prefill).values())
-        layers = len(self.one.shape.layers)
-        return tried._step(self.found, self.machine, layers, self.one.batch, prefill=self.prefill)
+        return tried._step(self.found, self.machine, _mixers(self.one.shape), self.one.batch, prefill=self.prefill)
 
 
 def calibrated(device: str | Device) -> Calibration:

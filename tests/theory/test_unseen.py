@@ -57,7 +57,7 @@ def test_decode_steps_of_unseen_hybrids(hybrids):
     assert (hybrids["measured_s"] > hybrids["bound_s"]).all()
     errors = hybrids["error"].abs()
     assert (errors.len(), errors.median() < 0.04) == (16, True)
-    for model, median, worst in (("Qwen3-Next-128e", 0.02, 0.06), ("Falcon-H1-7B-Base", 0.12, 0.23)):
+    for model, median, worst in (("Qwen3-Next-128e", 0.02, 0.06), ("Falcon-H1-7B-Base", 0.02, 0.03)):
         of_model = hybrids.filter(model=model)["error"].abs()
         assert of_model.median() < median
         assert of_model.max() < worst

@@ -138,6 +138,7 @@ def _grows_faster(pattern: re.Pattern[Any], method: str, make: Callable[[int], A
     return False
 
 
+@pytest.mark.slow
 def test_every_pattern_takes_time_that_grows_with_the_text():
     patterns = _patterns()
     assert len(patterns) > 150

@@ -1,4 +1,5 @@
 import contextlib
+import functools
 import os
 import signal
 import sqlite3
@@ -72,7 +73,8 @@ def test_files_that_are_no_database_say_so(tmp_path):
         pass
 
 
-def test_a_locked_database_is_a_clear_error(database):
+def test_a_locked_database_is_a_clear_error(database, monkeypatch):
+    monkeypatch.setattr(sqlite3, "connect", functools.partial(sqlite3.connect, timeout=0.1))
     writer = sqlite3.connect(database, isolation_level=None)
     try:
         writer.execute("BEGIN EXCLUSIVE")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import polars as pl
@@ -140,7 +141,12 @@ HYBRIDS = {
 """Kinds of the layers of each recording, from the configuration that ran."""
 
 
-@pytest.mark.parametrize("name", HYBRIDS)
+def some_quick(names: Iterable[str]) -> list[object]:
+    """Every fourth recording; the others are slow tests."""
+    return [pytest.param(name, marks=[pytest.mark.slow] if n % 4 else []) for n, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("name", some_quick(HYBRIDS))
 def test_hybrids_have_the_kinds_of_their_configuration_and_the_labels_of_their_modules(name: str) -> None:
     trace = llmprof.read(RECORDED / f"{name}.pt.trace.json.gz")
     both = compare(trace)
@@ -151,10 +157,10 @@ def test_hybrids_have_the_kinds_of_their_configuration_and_the_labels_of_their_m
         assert found["kind"].to_list() == [[kind] for kind in HYBRIDS[name]]
 
 
-@pytest.mark.parametrize(
-    "name",
-    sorted(path.name.split(".")[0] for path in RECORDED.glob("*_graph.*") if not path.name.startswith("annotated")),
-)
+GRAPHS = sorted(path.name.split(".")[0] for path in RECORDED.glob("*_graph.*"))
+
+
+@pytest.mark.parametrize("name", some_quick(name for name in GRAPHS if not name.startswith("annotated")))
 def test_under_cuda_graphs_layers_and_stages_are_those_of_the_eager_run(name: str) -> None:
     replayed = llmprof.read(RECORDED / f"{name}.pt.trace.json.gz")
     name = name.replace("_graph", "_named")

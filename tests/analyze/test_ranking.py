@@ -107,7 +107,7 @@ def causes_of(trace: Trace, requests: pl.DataFrame | None = None) -> list[dict[s
     return findings(trace, requests=requests).filter(roots).select("rule", "rank").to_dicts()
 
 
-SIZES = ((2, 6), (8, 12))
+SIZES = ((2, 6), pytest.param(8, 12, marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize(("layers", "steps"), SIZES)

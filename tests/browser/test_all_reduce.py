@@ -19,7 +19,6 @@ def canvas(shown, label: str):
     return shown.output().locator(f"canvas[aria-label^='{label}']")
 
 
-@pytest.mark.smoke
 def test_gestures_end_in_frames(notebook):
     shown = notebook([SETUP, "w = explore.all_reduce(trace)\nw"], width=1250, height=1700)
     settled(shown)

@@ -22,7 +22,6 @@ def ready(opened):
     return widget
 
 
-@pytest.mark.smoke
 def test_verdicts_rows_and_bars(notebook):
     opened = notebook([SETUP, SHOW], height=1700)
     widget = ready(opened)

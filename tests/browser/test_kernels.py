@@ -145,7 +145,6 @@ def test_nothing_to_show_is_said(host, tables, words):
     assert widget.selected.height == 0
 
 
-@pytest.mark.smoke
 def test_a_point_of_the_roofline_of_operators_picks_its_kernel(host):
     trace = sample("torch_transformers_generate")
     widget = explore.kernels(trace)

@@ -49,6 +49,7 @@ def test_layers_stay_at_a_bar_while_slack_is_found(show, sample_trace, monkeypat
     assert at.startswith(shown.wait(lambda: widget.stage))
 
 
+@pytest.mark.smoke
 def test_layers(show, sample_trace):
     widget = explore.layers(sample_trace(SAMPLE))
     shown = show(widget)
@@ -71,6 +72,7 @@ def test_layers(show, sample_trace):
     drawn.settled(shown, ".lp-layers", stage=stage)
 
 
+@pytest.mark.smoke
 def test_overlap(show, sample_trace):
     widget = explore.overlap(sample_trace(SAMPLE))
     shown = show(widget)
@@ -96,6 +98,7 @@ def test_overlap(show, sample_trace):
     drawn.settled(shown, ".lp-overlap", "bars", window=None)
 
 
+@pytest.mark.smoke
 def test_collectives(show, sample_trace):
     widget = explore.all_reduce(sample_trace(SAMPLE))
     shown = show(widget)
@@ -115,6 +118,7 @@ def test_collectives(show, sample_trace):
     drawn.settled(shown, ".lp-collectives", call=widget.call)
 
 
+@pytest.mark.smoke
 def test_ranks(show):
     widget = explore.ranks(run_of(**on_hosts()))
     shown = show(widget)
@@ -189,6 +193,7 @@ def test_requests(show):
     assert set(widget.selected["request"]) == {picked}
 
 
+@pytest.mark.smoke
 def test_compare(show, sample_trace):
     widget = explore.compare(sample_trace("torch_tp1_eager"), sample_trace("torch_tp1_cudagraph"))
     shown = show(widget)

@@ -1,7 +1,5 @@
 import re
 
-import pytest
-
 from llmprof import explore
 from llmprof.trace import Trace
 from tests.analyze.builders import ATTENTION, forward, kernels, labels, launches
@@ -28,7 +26,6 @@ def cell(shown, column: int, layer: int, *, columns: int = 12) -> dict[str, floa
     return {"x": LEFT + (column + 0.5) * across / columns, "y": TOP + (layer + 0.5) * ROW}
 
 
-@pytest.mark.smoke
 def test_gestures_end_in_frames(notebook):
     shown = notebook([SETUP, "w = explore.layers(trace)\nw"], width=1250, height=1500)
     settled(shown)

@@ -45,7 +45,6 @@ def test_every_tab_opens_once_and_they_are_linked(notebook, theme):
     opened.wait("w.selected.height > 0 and set(w.selected['layer']) == {5}")
 
 
-@pytest.mark.smoke
 def test_a_finding_is_shown_by_its_button_and_by_keys(notebook):
     opened = notebook([SETUP, "w = explore.open(trace)\nw"], height=1300, theme="dark")
     buttons = opened.output().get_by_role("button", name="Show me")

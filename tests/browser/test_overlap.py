@@ -51,7 +51,6 @@ def test_a_recording_without_steps_shows_its_whole_overlap(notebook):
     shown.shot("overlap-no-steps", shown.output())
 
 
-@pytest.mark.smoke
 def test_gestures_end_in_frames(notebook):
     shown = notebook([SETUP, "w = explore.overlap(trace, other=other)\nw"], width=1250, height=1500)
     settled(shown)

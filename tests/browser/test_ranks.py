@@ -1,5 +1,3 @@
-import pytest
-
 from llmprof import explore
 from llmprof.trace import Trace
 from tests.analyze.test_ranks import on_hosts, run_of
@@ -30,7 +28,6 @@ def cell(shown, step: int, rank: int, *, steps: int = 10) -> dict[str, float]:
     return {"x": LEFT + (step + 0.5) * across / steps, "y": TOP + (rank + 0.5) * ROW}
 
 
-@pytest.mark.smoke
 def test_gestures_end_in_frames(notebook):
     shown = notebook([SETUP, "w = explore.ranks(trace)\nw"], width=1250, height=1300)
     settled(shown, measure="step", ranks=None)

@@ -1,6 +1,5 @@
 """A notebook that is opened again where no kernel knows its widgets: their pictures stand in their places."""
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import CELL_S, SHUT_DOWN
@@ -9,7 +8,6 @@ SETUP = "import llmprof\nfrom llmprof import explore\ntrace = llmprof.sample('to
 CELLS = [SETUP, "timeline = explore.timeline(trace)\ntimeline", "layers = explore.layers(trace)\nlayers"]
 
 
-@pytest.mark.smoke
 def test_pictures_are_seen_until_the_cells_run_again(desk, notebook):
     desk.leave()  # a page whose address is that of the notebook: it is loaded again
     shown = notebook(CELLS, height=2400)

@@ -146,7 +146,6 @@ def test_what_is_pointed_at_and_selected(notebook):
     shown.wait("timeline.selection is None")
 
 
-@pytest.mark.smoke
 def test_markup_in_names_is_shown_as_text_and_nothing_runs(notebook):
     cells = [SETUP, f"import sys; sys.path.insert(0, {ROOT!r})\n{HOSTILE}", "hostile", "nothing", "idle"]
     shown = notebook(cells, height=1400)

@@ -19,7 +19,7 @@ def run(tmp_path):
     return run_folder(tmp_path / "run", rank1=150)
 
 
-@pytest.mark.parametrize("sample", ["torch_ep2_dp2_eager", "nsys_tp2_cudagraph"])
+@pytest.mark.parametrize("sample", ["torch_ep2_dp2_eager", pytest.param("nsys_tp2_cudagraph", marks=pytest.mark.slow)])
 def test_analyses_on_workers_are_those_of_the_whole_trace(sample, sample_trace, tmp_path):
     many = llmprof.convert(llmprof.bundled.files(sample), tmp_path / "many", client=False)
     expected, absent = {}, {}

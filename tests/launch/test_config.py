@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -20,10 +21,8 @@ from llmprof.launch.config.options import template
 from llmprof.launch.engines._job import token_ids, turns
 from llmprof.launch.engines._server import achieved
 from llmprof.launch.run import command
-from llmprof.launch.run import command as run_job
-from llmprof.launch.run import load as run_load
 from llmprof.launch.run.command import job
-from llmprof.launch.run.load import lengths, load
+from llmprof.launch.run.load import from_file, lengths, load
 from llmprof.theory import shape
 
 
@@ -46,17 +45,17 @@ def test_only_the_model_is_asked_for(monkeypatch):
     assert made.max_iterations > 0, "a profiler without bound fills the memory"
     with pytest.raises(ConfigError, match="names no model"):
         ExperimentConfig.from_dict({})
+    made = config(max_tokens=4)
+    assert made.replace(max_tokens=8).max_tokens == 8
+    assert made.max_tokens == 4
+    with pytest.raises(ConfigError, match="did you mean max_tokens"):
+        made.replace(max_token=8)
 
 
-@pytest.mark.parametrize(
-    ("model", "mode", "name"),
-    [
-        ("random:Qwen2.5-7B", "nsys", "Qwen2.5-7B_nsys"),
-        ("/models/My Model/", "torch", "My-Model_torch"),
-        ("org/name", "ncu", "name_ncu"),
-        ("..", "torch", "model_torch"),
-    ],
-)
+@pytest.mark.parametrize(("model", "mode", "name"), [
+    ("random:Qwen2.5-7B", "nsys", "Qwen2.5-7B_nsys"), ("/models/My Model/", "torch", "My-Model_torch"),
+    ("org/name", "ncu", "name_ncu"), ("..", "torch", "model_torch"),
+])  # fmt: skip
 def test_the_name_comes_from_the_model_and_the_mode(model, mode, name):
     assert config(model=model, profile_mode=mode).name == name
     assert config(model=model, experiment_name="mine").name == "mine"
@@ -70,7 +69,6 @@ def test_the_name_comes_from_the_model_and_the_mode(model, mode, name):
         ("", (("torch",), ("vllm", "torch")), "made"),
         ("", ((), ("torch",)), "this"),
     ],
-    ids=["variable", "here", "make-engine", "nowhere"],
 )
 def test_the_python_is_one_that_has_the_engine(tmp_path, monkeypatch, named, where, chosen):
     here, there = where
@@ -99,22 +97,11 @@ def test_names_and_defaults_of_other_tools():
         ExperimentConfig(model="m", base_promt="Hello")
 
 
-@pytest.mark.parametrize(
-    ("key", "nearest"),
-    [
-        ("profil_mode", "profile_mode"),
-        ("batch-size", "batch_size"),
-        ("Max_Tokens", "max_tokens"),
-        ("tensor_paralel_size", "tensor_parallel_size"),
-    ],
-)
-def test_an_unknown_key_is_refused_with_the_nearest_known_one(key, nearest):
-    said = refused(**{key: 1})
-    assert repr(key) in said
-    assert f"did you mean {nearest}?" in said
-
-
-def test_a_key_like_no_other_is_refused_with_the_list():
+def test_an_unknown_key_is_refused_with_the_nearest_known_one():
+    for key, nearest in (("profil_mode", "profile_mode"), ("batch-size", "batch_size"), ("Max_Tokens", "max_tokens")):
+        said = refused(**{key: 1})
+        assert repr(key) in said
+        assert f"did you mean {nearest}?" in said
     assert "some of model, prompt" in refused(zzz=1)
 
 
@@ -190,14 +177,6 @@ def test_wrong_values_are_refused(values, words):
         config(**values)
 
 
-def test_a_change_is_checked_too():
-    made = config(max_tokens=4)
-    assert made.replace(max_tokens=8).max_tokens == 8
-    assert made.max_tokens == 4
-    with pytest.raises(ConfigError, match="did you mean max_tokens"):
-        made.replace(max_token=8)
-
-
 @given(
     st.text(min_size=1).filter(str.strip),
     st.integers(1, 10**6),
@@ -269,19 +248,16 @@ def test_whatever_stands_in_a_file_is_taken_or_refused(tmp_path_factory, text):
         assert ConfigManager.load_config(path).model
 
 
-def test_a_file_that_is_missing_or_not_utf8_is_refused(tmp_path):
+def test_a_file_that_is_missing_or_not_utf8_or_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="cannot write"):
+        ConfigManager.save_config(config(), tmp_path / "file" / "c.yaml")
     with pytest.raises(ConfigError, match=r"no\.yaml cannot be read: No such file"):
         ConfigManager.load_config(tmp_path / "no.yaml")
     path = tmp_path / "c.yaml"
     path.write_bytes("model: Zürich".encode("latin-1"))
     with pytest.raises(ConfigError, match=r"not UTF-8: byte 0xfc in line 1.*WINDOWS-1252"):
         ConfigManager.load_config(path)
-
-
-def test_a_file_that_cannot_be_written_is_said(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match="cannot write"):
-        ConfigManager.save_config(config(), tmp_path / "file" / "c.yaml")
 
 
 def test_a_relative_python_is_made_absolute_but_links_stay(tmp_path, monkeypatch):
@@ -308,10 +284,10 @@ def test_a_relative_python_is_made_absolute_but_links_stay(tmp_path, monkeypatch
 def test_prompts_come_from_files(tmp_path, name, content, prompts):
     path = tmp_path / name
     path.write_text(content, encoding="utf-8", newline="")
-    assert run_load.from_file(path) == prompts
+    assert from_file(path) == prompts
     made = config(prompt_file=str(path))
-    assert run_job.texts(made) == prompts
-    assert run_job.texts(made.replace(batch_size=4)) == (prompts * 4)[:4]
+    assert command.texts(made) == prompts
+    assert command.texts(made.replace(batch_size=4)) == (prompts * 4)[:4]
 
 
 @pytest.mark.parametrize(
@@ -328,19 +304,19 @@ def test_prompt_files_that_are_wrong_are_refused(tmp_path, name, content, words)
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=words):
-        run_job.texts(config(prompt_file=str(path)))
+        command.texts(config(prompt_file=str(path)))
 
 
 def test_the_batch_is_as_large_as_the_prompts_unless_it_is_said():
     assert config(prompt=["a", "b", "c"]).batch_size == 3
     assert config(prompt="a").batch_size == 1
     assert config(input_tokens=8, batch_size=4).batch_size == 4
-    assert run_job.texts(config(prompt=["a", "b"], batch_size=3)) == ["a", "b", "a"]
-    assert run_job.texts(config(prompt=["a", "b"], batch_size=1)) == ["a"]
+    assert command.texts(config(prompt=["a", "b"], batch_size=3)) == ["a", "b", "a"]
+    assert command.texts(config(prompt=["a", "b"], batch_size=1)) == ["a"]
 
 
 def tokens_of(*args) -> list[list[int]]:
-    return token_ids(run_job.synthetic(*args))
+    return token_ids(command.synthetic(*args))
 
 
 def test_synthetic_prompts_are_the_same_for_a_seed_and_fit_the_vocabulary():
@@ -399,8 +375,7 @@ RUN = Path("/runs/r")
 WORKER = ["/venv/bin/python", "/runs/r/inference_script.py", "--out", "/runs/r"]
 
 
-def config_of_command(**values) -> ExperimentConfig:
-    return ExperimentConfig.from_dict({"model": "random:tiny", "python": "/venv/bin/python"} | values)
+config_of_command = functools.partial(config, python="/venv/bin/python")
 
 
 def test_ncu_takes_exactly_the_kernels_that_were_chosen():
@@ -415,20 +390,12 @@ def test_ncu_takes_exactly_the_kernels_that_were_chosen():
     assert made[21:23] == ["--launch-count", "3"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
-        "cross_device_reduce_1stage",
-        "multimem_all_reduce_kernel",
-        "allreduce_fusion_kernel_oneshot_lamport",
-        "two_shot_all_reduce_kernel",
-    ],
-)
-def test_collectives_never_pass_the_filter_of_a_run_on_several_gpus(name):
+def test_collectives_never_pass_the_filter_of_a_run_on_several_gpus():
     made = command.ncu(config_of_command(tensor_parallel_size=2), WORKER, RUN / "report")
     pattern = made[made.index("--kernel-name") + 1].removeprefix("regex:")
-    assert not re.search(pattern, name)
+    wait = ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "cross_device_reduce_1stage", "multimem_all_reduce_kernel")
+    wait += ("allreduce_fusion_kernel_oneshot_lamport", "two_shot_all_reduce_kernel")
+    assert not [name for name in wait if re.search(pattern, name)]
     assert re.search(pattern, "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT")
     assert re.search(pattern, "fused_add_rms_norm_kernel")
     assert "--kernel-name" not in command.ncu(config_of_command(), WORKER, RUN / "report"), "one GPU waits for nobody"
@@ -469,19 +436,11 @@ def test_what_would_break_a_shell_is_one_argument():
 
 def test_the_environment_makes_captures_right():
     found = command.environment(config_of_command())
-    assert found == {
-        "PYTHONUNBUFFERED": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
-        "VLLM_USE_NCCL_SYMM_MEM": "0",
-        "NCCL_NVLS_ENABLE": "0",
-        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-        "HF_HUB_OFFLINE": "1",
-        "TRANSFORMERS_OFFLINE": "1",
-    }
+    on = ("PYTHONUNBUFFERED", "VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "TORCH_SYMM_MEM_DISABLE_MULTICAST")
+    off = ("VLLM_ALLREDUCE_USE_SYMM_MEM", "VLLM_USE_NCCL_SYMM_MEM", "NCCL_NVLS_ENABLE")
+    others = {"TOKENIZERS_PARALLELISM": "false", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    offline = dict.fromkeys(("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"), "1")
+    assert found == dict.fromkeys(on, "1") | dict.fromkeys(off, "0") | others | offline
     assert "HF_HUB_OFFLINE" not in command.environment(config_of_command(model="org/name"))
 
 
@@ -506,33 +465,22 @@ def test_secrets_are_kept_from_reports_that_hold_the_environment():
 # --- plan
 
 
-@pytest.mark.parametrize(
-    ("mode", "passes"),
-    [
-        ("inference_only", [("engine", "/venv/bin/python")]),
-        ("torch", [("engine", "/venv/bin/python")]),
-        ("nsys", [("nsys", "nsys")]),
-        ("ncu", [("ncu", "ncu")]),
-        ("nsys_ncu", [("nsys", "nsys"), ("ncu", "ncu")]),
-    ],
-)
-def test_the_plan_lists_the_passes_and_writes_nothing(tmp_path, monkeypatch, mode, passes):
+def test_the_plan_lists_the_passes_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    made = plan(config_of_command(profile_mode=mode, results_dir=str(tmp_path / "results")))
-    assert [(name, argv[0]) for name, argv in made] == passes
+    engine, nsys, ncu = ("engine", "/venv/bin/python"), ("nsys", "nsys"), ("ncu", "ncu")
+    of = {"inference_only": [engine], "torch": [engine], "nsys": [nsys], "ncu": [ncu], "nsys_ncu": [nsys, ncu]}
+    for mode, passes in of.items():
+        made = plan(config_of_command(profile_mode=mode, results_dir=str(tmp_path / "results")))
+        assert [(name, argv[0]) for name, argv in made] == passes
     assert not (tmp_path / "results").exists()
 
 
 # --- loads: lengths, arrivals, shared prefixes and files of requests
 
 
-def config_of_load(**values) -> ExperimentConfig:
-    return ExperimentConfig.from_dict({"model": "random:tiny", **values})
-
-
 def served(file=None, **load_of) -> ExperimentConfig:
     more = {"file": str(file)} if file is not None else {}
-    return config_of_load(served=True, load=more | load_of)
+    return config(served=True, load=more | load_of)
 
 
 @pytest.mark.parametrize(
@@ -562,7 +510,7 @@ def test_lengths_that_are_none_are_refused(said):
 
 
 def test_every_request_of_a_served_run_has_a_prompt_of_its_own():
-    made, _ = job(config_of_load(served=True, input_tokens=64, server={"num_prompts": 20}), "tiny")
+    made, _ = job(config(served=True, input_tokens=64, server={"num_prompts": 20}), "tiny")
     prompts = token_ids(made["synthetic"])
     assert len(prompts) == 20
     assert len({tuple(prompt) for prompt in prompts}) == 20
@@ -581,7 +529,7 @@ def test_prompts_share_the_stated_share():
     assert made["prefix_caching"] is True
 
 
-def test_azure_traces_have_lengths_and_times(tmp_path):
+def test_files_of_requests_have_lengths_and_times(tmp_path):
     file = tmp_path / "azure.csv"
     file.write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:48.1805900,7,2\n"
@@ -590,9 +538,6 @@ def test_azure_traces_have_lengths_and_times(tmp_path):
     assert (found.input_tokens, found.output_tokens) == ([374, 7], [44, 2])
     assert found.arrivals_s == pytest.approx([0.0, 1.5])
     assert load(served(file, speed=3.0)).arrivals_s == pytest.approx([0.0, 0.5])
-
-
-def test_json_lines_come_in_the_order_of_their_times(tmp_path):
     file = tmp_path / "mooncake.jsonl"
     rows = [{"timestamp": 3000, "input_length": 9, "output_length": 2}, {"timestamp": 1000, "input_length": 5}]
     file.write_text("\n".join(map(json.dumps, rows)))
@@ -672,13 +617,13 @@ def test_repeats_go_on_until_the_mean_is_known(walls, until, repeats, noted):
 # --- the catalogue of models with random weights
 
 
-@pytest.mark.parametrize("name", models.NAMES)
-def test_every_model_is_whole_and_has_a_source(name):
-    config = models.config_of(name)
-    assert {"architectures", "model_type", "vocab_size"} <= set(config)
-    assert shape(config).hidden >= 256
-    assert config["vocab_size"] >= 10240
-    assert name in models.SOURCES[name] or name.startswith("tiny")
+def test_every_model_is_whole_and_has_a_source():
+    for name in models.NAMES:
+        found = models.config_of(name)
+        assert {"architectures", "model_type", "vocab_size"} <= set(found)
+        assert shape(found).hidden >= 256
+        assert found["vocab_size"] >= 10240
+        assert name in models.SOURCES[name] or name.startswith("tiny")
 
 
 def test_a_model_of_the_catalogue_is_written(tmp_path):
@@ -687,12 +632,8 @@ def test_a_model_of_the_catalogue_is_written(tmp_path):
     assert json.loads((found / "config.json").read_text()) == models.config_of("tiny")
 
 
-def test_an_unknown_model_names_the_nearest(tmp_path):
-    with pytest.raises(ConfigError, match=r"there is no model random:Qwen2\.5-7;.*did you mean random:Qwen2\.5-7B\?"):
-        models.resolve("random:Qwen2.5-7", tmp_path)
-
-
-def test_a_folder_with_a_config_is_taken(tmp_path, monkeypatch):
+def test_a_name_on_a_hub_and_a_folder_with_a_config_are_taken(tmp_path, monkeypatch):
+    assert str(models.resolve("Qwen/Qwen2.5-7B", tmp_path)) == "Qwen/Qwen2.5-7B"
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "config.json").write_text("{}")
     assert models.resolve(str(tmp_path / "m"), tmp_path / "x") == tmp_path / "m"
@@ -701,22 +642,14 @@ def test_a_folder_with_a_config_is_taken(tmp_path, monkeypatch):
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("name", ["missing", "./missing", "/missing", "a/b/c"])
-def test_a_missing_folder_is_refused(tmp_path, name):
-    with pytest.raises(ConfigError, match=f"the model's folder {name} is missing.*random:tiny"):
-        models.resolve(name, tmp_path)
-
-
-def test_a_folder_without_a_config_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"has no config\.json; expected a folder with the config\.json of a model"):
-        models.resolve(str(tmp_path), tmp_path)
-
-
-def test_a_name_on_a_hub_is_passed_on(tmp_path):
-    assert str(models.resolve("Qwen/Qwen2.5-7B", tmp_path)) == "Qwen/Qwen2.5-7B"
-
-
-def test_a_folder_that_cannot_be_written_is_an_error(tmp_path):
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"there is no model random:Qwen2\.5-7;.*did you mean random:Qwen2\.5-7B\?"):
+        models.resolve("random:Qwen2.5-7", tmp_path)
+    for name in ("missing", "./missing", "/missing", "a/b/c"):
+        with pytest.raises(ConfigError, match=f"the model's folder {name} is missing.*random:tiny"):
+            models.resolve(name, tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(OutputError):
         models.resolve("random:tiny", tmp_path / "file")
+    with pytest.raises(ConfigError, match=r"has no config\.json; expected a folder with the config\.json of a model"):
+        models.resolve(str(tmp_path), tmp_path)

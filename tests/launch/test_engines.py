@@ -38,10 +38,6 @@ def test_a_script_stands_alone(kind):
     imported |= {name.name for n in ast.walk(tree) if isinstance(n, ast.Import) for name in n.names}
     assert {name.split(".")[0] for name in imported} <= set(sys.stdlib_module_names)
     assert 'if __name__ == "__main__":' in text
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_part_of_a_script_hides_a_name_of_another(kind):
     names: list[str] = []
     for node in ast.parse(engines.script(job(**KINDS[kind]))).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -60,23 +56,11 @@ def test_the_job_comes_back_whatever_is_in_it():
     assert found["JOB"] == wanted
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"engine": "exllama"},
-            "there is no engine 'exllama'; expected one of sglang, tensorrt_llm, transformers, vllm",
-        ),
-        (
-            {"engine": "transformers", "served": True},
-            "the engine transformers has no server; choose engine sglang, tensorrt_llm, vllm",
-        ),
-    ],
-    ids=["unknown", "served"],
-)
-def test_an_engine_that_is_not_there_is_refused(changes, message):
-    with pytest.raises(ConfigError, match=message):
-        engines.script(job(**changes))
+def test_an_engine_that_is_not_there_is_refused():
+    with pytest.raises(ConfigError, match="there is no engine 'exllama'; expected one of sglang"):
+        engines.script(job(engine="exllama"))
+    with pytest.raises(ConfigError, match="the engine transformers has no server; choose engine sglang"):
+        engines.script(job(engine="transformers", served=True))
 
 
 def test_phases_come_in_order_and_only_the_profiled_one_is_in_the_window(newest):
@@ -97,79 +81,47 @@ def test_phases_come_in_order_and_only_the_profiled_one_is_in_the_window(newest)
     assert [r["phase"] for r in ran.worker["requests"]] == ["warmup"] * 2 + ["plain"] * 4 + ["profiled"] * 2
 
 
+def profiler_config(ran, most: int) -> dict[str, object]:
+    """What vLLM is told of its profiler."""
+    return {
+        "profiler": "torch", "max_iterations": most, "torch_profiler_dir": str(ran.out / "traces"),
+        "torch_profiler_with_stack": False, "torch_profiler_record_shapes": True, "torch_profiler_with_memory": False,
+        "torch_profiler_dump_cuda_time_total": False, "ignore_frontend": True,
+    }  # fmt: skip
+
+
 def test_a_newer_version_is_asked_by_arguments(newest):
     ran = newest.run(engine_args={"gpu_memory_utilization_x": 1, "max_num_seqs": 4}, max_iterations=9)
     (llm,) = ran.called("LLM")
     assert llm["values"] == {
-        "model": str(newest.model),
-        "dtype": "bfloat16",
-        "max_model_len": 128,
-        "tensor_parallel_size": 1,
-        "pipeline_parallel_size": 1,
-        "seed": 0,
-        "load_format": "dummy",
-        "skip_tokenizer_init": True,
-        "enable_prefix_caching": False,
-        "worker_extension_cls": "llmprof_worker.LlmprofWorker",
-        "gdn_prefill_backend": "triton",
-        "max_num_seqs": 4,
-        "disable_log_stats": False,
-        "profiler_config": {
-            "profiler": "torch",
-            "max_iterations": 9,
-            "torch_profiler_dir": str(ran.out / "traces"),
-            "torch_profiler_with_stack": False,
-            "torch_profiler_record_shapes": True,
-            "torch_profiler_with_memory": False,
-            "torch_profiler_dump_cuda_time_total": False,
-            "ignore_frontend": True,
-        },
-    }
+        "model": str(newest.model), "dtype": "bfloat16", "max_model_len": 128, "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1, "seed": 0, "load_format": "dummy", "skip_tokenizer_init": True,
+        "enable_prefix_caching": False, "worker_extension_cls": "llmprof_worker.LlmprofWorker",
+        "gdn_prefill_backend": "triton", "max_num_seqs": 4, "disable_log_stats": False,
+        "profiler_config": profiler_config(ran, 9),
+    }  # fmt: skip
     assert ran.worker["dropped_engine_args"] == ["gpu_memory_utilization_x"]
     assert ran.worker["notes"] == ["engine option gpu_memory_utilization_x ignored: vLLM 0.33.0 does not know it"]
-    guards = {
-        "HF_HUB_OFFLINE": "1",
-        "NCCL_NVLS_ENABLE": "0",
-        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-        "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_USE_NCCL_SYMM_MEM": "0",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-    }
-    assert guards.items() <= llm["environment"].items()
+    guards = {"HF_HUB_OFFLINE": "1", "NCCL_NVLS_ENABLE": "0", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    assert guards.items() <= llm["environment"].items()  # all of them: test_config
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in llm["environment"]
 
 
 def test_times_of_requests_are_those_that_the_engine_tells(newest):
     first = newest.run(repeat=1).worker["requests"][2]
     assert first == {
-        "phase": "plain",
-        "repeat": 0,
-        "request": 0,
-        "id": "0",
-        "arrived_s": None,
-        "start_ns": 1_000_500_000_000,
-        "prompt_tokens": 3,
-        "output_tokens": 3,
-        "finish_reason": "length",
-        "ttft_s": 1.125,
-        "tpot_s": 0.5,
-        "itl_s": None,
-        "queue_s": 0.25,
-        "prefill_s": 0.75,
-        "decode_s": 1.0,
-        "e2e_s": 2.125,
-    }
+        "phase": "plain", "repeat": 0, "request": 0, "id": "0", "arrived_s": None, "start_ns": 1_000_500_000_000,
+        "prompt_tokens": 3, "output_tokens": 3, "finish_reason": "length", "ttft_s": 1.125, "tpot_s": 0.5,
+        "itl_s": None, "queue_s": 0.25, "prefill_s": 0.75, "decode_s": 1.0, "e2e_s": 2.125,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("version", "profile"),
     [
         ("0.33.0", ["start_profile", "stop_profile"]),
-        ("0.11.0", ["start_profile", "stop_profile"]),
         ("0.10.2", [["llmprof_cuda_profiler", [True]], ["llmprof_cuda_profiler", [False]]]),
     ],
-    ids=["0.33", "0.11", "0.10"],
 )
 def test_the_profiler_of_cuda_is_started_and_stopped_in_every_version(tmp_path, version, profile):
     ran = StandInVllm(tmp_path, version).run(profiler="cuda", plain=False)
@@ -204,14 +156,10 @@ def test_a_cpu_is_seen_from_the_version_and_gets_its_own_environment(tmp_path):
     assert llm["environment"]["TORCHDYNAMO_DISABLE"] == "1"
 
 
-@pytest.mark.parametrize(
-    ("changes", "found", "advice"),
-    [
-        ({"tensor_parallel_size": 4}, "needs 4 GPUs .* there are 2", "lower tensor_parallel_size"),
-        ({"model": "/none"}, "folder /none is missing", "random:tiny"),
-    ],
-    ids=["more ranks than GPUs", "no model"],
-)
+@pytest.mark.parametrize(("changes", "found", "advice"), [
+    ({"tensor_parallel_size": 4}, "needs 4 GPUs .* there are 2", "lower tensor_parallel_size"),
+    ({"model": "/none"}, "folder /none is missing", "random:tiny"),
+])  # fmt: skip
 def test_what_cannot_run_is_explained_before_the_engine_starts(newest, changes, found, advice):
     ran = newest.run(**changes)
     assert ran.status == 3
@@ -312,17 +260,15 @@ MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("message", MESSAGES)
-def test_known_errors_have_an_advice(message):
-    assert MESSAGES[message] in (_machine.known(message) or ("", ""))[1]
-
-
-@pytest.mark.parametrize(
-    "message",
-    ["IndexError: list index out of range", "INFO Available KV cache memory: 3.2 GiB", "INFO Using FlashInfer backend"],
-)
-def test_what_is_not_known_has_none(message):
-    assert _machine.known(message) is None
+def test_known_errors_have_an_advice():
+    for message, knob in MESSAGES.items():
+        assert knob in (_machine.known(message) or ("", ""))[1], message
+    unknown = (
+        "IndexError: list index out of range",
+        "INFO Available KV cache memory: 3.2 GiB",
+        "INFO Using FlashInfer",
+    )
+    assert [_machine.known(message) for message in unknown] == [None] * 3
 
 
 def test_an_error_is_explained_by_what_led_to_it():
@@ -336,19 +282,12 @@ def test_an_error_is_explained_by_what_led_to_it():
     assert found["message"] == "the engine failed"
     assert "kv_cache_memory_bytes" in found["advice"]
     assert found["traceback"].endswith("RuntimeError: the engine failed\n")
-
-
-def test_the_first_error_of_a_log_is_the_cause():
     log = (
         "(EngineCore pid=1) ERROR 11-21 13:21:24 [core.py:1] ValueError: not enough heads \n"
         "BrokenPipeError: [Errno 32] Broken pipe\n"
         "RuntimeError: Engine core initialization failed. See root cause above.\n"
     )
-    found = _machine.errors_in(log)
-    assert found == [
-        "ValueError: not enough heads",
-        "RuntimeError: Engine core initialization failed. See root cause above.",
-    ]
+    assert [found.partition(":")[0] for found in _machine.errors_in(log)] == ["ValueError", "RuntimeError"]
 
 
 @pytest.mark.parametrize(
@@ -370,7 +309,6 @@ def test_a_worker_that_a_signal_ended_is_named(code, name, advised):
 @pytest.mark.parametrize(
     ("visible", "names"),
     [(None, ["H200", "H100", "L4"]), ("2,0", ["L4", "H200"]), ("GPU-bbbb", ["H100"]), ("", []), ("MIG-1", None)],
-    ids=["all", "numbers", "name", "none", "unknown"],
 )
 def test_gpus_are_those_that_are_visible(tmp_path, monkeypatch, visible, names):
     program = tmp_path / "nvidia-smi"
@@ -384,18 +322,13 @@ def test_gpus_are_those_that_are_visible(tmp_path, monkeypatch, visible, names):
 
 
 @pytest.mark.parametrize(
-    ("cores", "ranks", "wanted"),
-    [
-        ({0, 1}, 1, {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}),
-        ({0, 1}, 2, {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}),
-        ({2, 3, 5, 7, 8}, 2, {"VLLM_CPU_OMP_THREADS_BIND": "2,3|5,7"}),
-        ({0}, 2, {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}),
-    ],
-    ids=["one rank", "a core each", "shares", "too few"],
+    ("cores", "ranks", "bound"),
+    [({0, 1}, 1, "nobind"), ({0, 1}, 2, "0|1"), ({2, 3, 5, 7, 8}, 2, "2,3|5,7"), ({0}, 2, "nobind")],
 )
-def test_ranks_share_the_cores_of_a_cpu(monkeypatch, cores, ranks, wanted):
+def test_ranks_share_the_cores_of_a_cpu(monkeypatch, cores, ranks, bound):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: cores)
-    assert _machine.cpu_threads(ranks) == wanted
+    few = {"OMP_NUM_THREADS": "1"} if len(cores) < ranks else {}
+    assert _machine.cpu_threads(ranks) == {"VLLM_CPU_OMP_THREADS_BIND": bound} | few
 
 
 def test_fields_of_a_class_are_read_without_importing_it(tmp_path):
@@ -451,16 +384,6 @@ def test_the_command_of_the_server_has_the_options_of_the_engine(vllm):
     (found,) = ran.called("serve")
     argv = found["argv"]
     port = argv[argv.index("--port") + 1]
-    profiler = {
-        "profiler": "torch",
-        "max_iterations": 0,
-        "torch_profiler_dir": str(ran.out / "traces"),
-        "torch_profiler_with_stack": False,
-        "torch_profiler_record_shapes": True,
-        "torch_profiler_with_memory": False,
-        "torch_profiler_dump_cuda_time_total": False,
-        "ignore_frontend": True,
-    }
     assert argv == [
         *("serve", str(vllm.model), "--host", "127.0.0.1", "--port", port),
         *("--dtype", "bfloat16", "--max-model-len", "128"),
@@ -468,7 +391,7 @@ def test_the_command_of_the_server_has_the_options_of_the_engine(vllm):
         *("--seed", "0", "--load-format", "dummy", "--skip-tokenizer-init", "--no-enable-prefix-caching"),
         *("--worker-extension-cls", "llmprof_worker.LlmprofWorker", "--gdn-prefill-backend", "triton"),
         *("--api-key", "k", "--max-num-seqs", "4"),
-        *("--profiler-config", json.dumps(profiler), "--served-model-name", "model"),
+        *("--profiler-config", json.dumps(profiler_config(ran, 0)), "--served-model-name", "model"),
     ]
     assert ran.worker["dropped_engine_args"] == ["frob"]
 
@@ -500,9 +423,6 @@ def test_the_window_may_begin_within_the_load(vllm):
     at = ran.order.index("/start_profile")
     assert ran.order[at - 1] == "/v1/completions"
     assert ran.order[at + 1] == "/v1/completions"
-
-
-def test_a_window_after_the_load_is_refused(vllm):
     ran = served(vllm, server=server(profile_after_s=30.0), plain=False)
     assert ran.status == 3
     assert "profile_after_s" in ran.worker["error"]["advice"]
@@ -523,8 +443,7 @@ def test_a_port_in_use_is_explained(vllm):
 def test_a_server_that_ends_at_once_is_explained_from_its_log(vllm):
     ran = served(vllm, {"exits": "ValueError: No available memory for the cache blocks."})
     assert ran.status == 3
-    message = "the server ended with status 1 (its log: ValueError: No available memory for the cache blocks.)"
-    assert ran.worker["error"]["message"] == message
+    assert "with status 1 (its log: ValueError: No available memory" in ran.worker["error"]["message"]
 
 
 def test_a_server_that_never_answers_is_given_up(vllm):

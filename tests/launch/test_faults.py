@@ -168,6 +168,7 @@ def test_a_crash_in_mid_run_says_where_and_what_may_have_killed_it(stand_ins):
     assert "main memory ran out" in error.hint
 
 
+@pytest.mark.slow
 def test_a_run_that_takes_too_long_is_ended(stand_ins):
     pids = stand_ins.folder / "pids"
     stand_ins.how(hang=True, pids=str(pids))
@@ -180,7 +181,7 @@ def test_a_run_that_takes_too_long_is_ended(stand_ins):
 
 
 @anywhere
-@pytest.mark.parametrize("mode", ["torch", "nsys"])
+@pytest.mark.parametrize("mode", [pytest.param("torch", marks=pytest.mark.slow), "nsys"])
 def test_an_interrupt_ends_all_processes_and_the_folder_says_so(stand_ins, monkeypatch, mode):
     """The stop button of a notebook: SIGINT to this process only; nsys runs its program in another session."""
     monkeypatch.setattr(process, "INTERRUPT_S", 3.0)
@@ -209,6 +210,7 @@ def test_an_interrupt_ends_all_processes_and_the_folder_says_so(stand_ins, monke
     gc.collect()
 
 
+@pytest.mark.slow
 def test_the_stop_button_of_a_notebook_ends_the_engine(stand_ins, monkeypatch):
     pids = stand_ins.folder / "pids"
     stand_ins.how(hang=True, pids=str(pids))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -147,10 +148,7 @@ def test_ncu_alone(stand_ins):
         _ = run.trace
     run = ExperimentRunner(stand_ins.config(profile_mode="ncu")).run()
     assert '"max_tokens": 4' in run.folder.script.read_text()
-    assert (
-        "the run under ncu ends after 4 output tokens: steps are slow under ncu, and these are enough"
-        in run.summary["notes"]
-    )
+    assert any("ends after 4 output tokens" in note for note in run.summary["notes"])
 
 
 def test_the_manifest_has_versions_commands_environment_and_hashes(stand_ins, monkeypatch):
@@ -169,9 +167,8 @@ def test_the_manifest_has_versions_commands_environment_and_hashes(stand_ins, mo
     assert said["environment"]["MINE"] == "<removed>", "not known to be harmless"
     assert said["environment"]["MY_API_KEY"] == "<removed>"
     assert not {"HF_TOKEN", "HOME_OF_MINE", "PATH"} & set(said["environment"])
-    assert not any(
-        word in path.read_text() for word in ("precious", "private") for path in run.folder.path.glob("*.json")
-    )
+    texts = "".join(path.read_text() for path in run.folder.path.glob("*.json"))
+    assert not {"precious", "private"} & set(re.findall(r"\w+", texts))
     listed = {row["name"] for row in said["files"]}
     assert listed == names(run) - {"manifest.json", "state.json"}
     assert run_folder.changed(run.folder) == []
@@ -186,18 +183,11 @@ def test_monitors_run_beside_the_engine(stand_ins):
     assert run.folder.monitors.is_file()
     assert set(pl.read_parquet_schema(run.folder.monitors)) == {"time_ns", "device", "name", "unit", "value"}
     assert "kernels" in run.trace.tables
-
-
-@pytest.mark.parametrize("content", [b"PAR1 and no more", b"", "another table"])
-def test_damaged_samples_of_the_monitors_do_not_cost_the_trace(stand_ins, content):
-    stand_ins.how(sample="torch_tp1_eager")
-    run = ExperimentRunner(stand_ins.config(monitor_hz=20)).run()
-    if isinstance(content, bytes):
-        run.folder.monitors.write_bytes(content)
-    else:
-        pl.DataFrame({"x": [1]}).write_parquet(run.folder.monitors)
-    with pytest.warns(TraceWarning, match=r"no counters of the monitors: monitors\.parquet has no readable samples"):
-        assert open_run(run.folder.path).trace.kernels.height
+    pl.DataFrame({"x": [1]}).write_parquet(run.folder.monitors)
+    for damage in (run.folder.monitors.read_bytes(), b"PAR1 and no more", b""):
+        run.folder.monitors.write_bytes(damage)
+        with pytest.warns(TraceWarning, match=r"monitors\.parquet has no readable samples"):
+            assert open_run(run.folder.path).trace.kernels.height
 
 
 # --- importing
@@ -236,9 +226,7 @@ def test_a_raw_capture_is_imported_where_the_importer_is(stand_ins):
 def test_a_report_that_cannot_be_exported_here_is_kept(stand_ins):
     stand_ins.install("nsys")
     stand_ins.how("STAND_IN_NSYS", export="fails")
-    with pytest.warns(
-        TraceWarning, match=r"is newer than this nsys; on a machine with Nsight Systems, run `nsys export"
-    ):
+    with pytest.warns(TraceWarning, match="is newer than this nsys"):
         run = ExperimentRunner(stand_ins.config(profile_mode="nsys")).run()
     assert run.state == UNIMPORTED
     assert run.folder.nsys_report.exists()
@@ -254,20 +242,12 @@ def test_without_a_timeline_ncu_takes_the_first_launches(stand_ins):
     assert stand_ins.argv[-1][stand_ins.argv[-1].index("--launch-count") + 1] == "24"
     assert "ncu_metrics.json" in names(run)
     assert "kernel_comparison.csv" not in names(run)
-    run.folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
-    assert resume(run.folder.path).state == "finished"
-    assert "kernel_comparison.csv" in names(run)
-
-
-def test_a_run_goes_on_where_ncu_is_not(stand_ins):
-    stand_ins.install("nsys", "ncu")
-    stand_ins.how("STAND_IN_NSYS", writes="qdstrm")
-    with pytest.warns(TraceWarning, match="not imported"):
-        run = ExperimentRunner(stand_ins.config(profile_mode="nsys_ncu")).run()
+    # it goes on where ncu is not, too
     (stand_ins.bin / "ncu").unlink()
     run.folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
     again = resume(run.folder.path)
     assert again.state == "finished"
+    assert "kernel_comparison.csv" in names(run)
     assert any("the metrics of ncu from an earlier attempt were kept" in note for note in again.summary["notes"])
 
 
@@ -432,16 +412,10 @@ def test_what_is_odd_is_a_warning():
 
 
 @pytest.mark.parametrize(
-    ("name", "ranks", "mode"),
-    [
-        ("torch_tp1_cudagraph", 1, "torch"),
-        ("torch_tp4_eager_nccl", 4, "torch"),
-        ("torch_pp2_eager", 2, "torch"),
-        ("nsys_tp2_cudagraph", 2, "nsys"),
-        ("nsys_tp1_layer_nvtx", 1, "nsys"),
-    ],
+    ("name", "ranks"), [("torch_tp4_eager_nccl", 4), ("torch_pp2_eager", 2), ("nsys_tp2_cudagraph", 2)]
 )
-def test_real_captures_are_whole(sample_trace, name, ranks, mode):
+def test_real_captures_are_whole(sample_trace, name, ranks):
+    mode = name.partition("_")[0]
     found = check(sample_trace(name), config(tensor_parallel_size=ranks, profile_mode=mode), CUDA)
     assert sorted(found["ranks"]) == list(range(ranks))
     assert found["steps_from"] == ["vllm"]
@@ -488,11 +462,8 @@ def test_joules_are_those_of_all_gpus_between_the_ends_of_a_repeat():
     assert of_phase["ci95_high"] - of_phase["ci95_low"] == pytest.approx(2 * 63.53, rel=1e-3)
 
 
-def test_a_repeat_that_is_too_short_for_the_counter_is_left_out():
+def test_there_is_no_energy_of_a_repeat_that_is_too_short_for_the_counter_or_without_one():
     assert energy(samples(), worker(("plain", 0, 1.1, 0.6))).is_empty()
-
-
-def test_without_a_counter_there_is_no_energy():
     with pytest.raises(NotCapturedError, match="no counter of energy"):
         energy(samples().with_columns(name=pl.lit("gpu.power")), worker())
 
@@ -537,6 +508,14 @@ def test_requests_have_times_in_ns_and_the_wall_time_of_their_repeat():
     assert row["wall_ns"] == 1000 * MS
     assert row["e2e_ns"] is None
     assert frame.row(0, named=True)["wall_ns"] is None
+    each = run_requests.repeats(run_requests.requests_of(worker_with()))
+    assert each.select("phase", "repeat").rows() == [("warmup", 0), ("plain", 0), ("plain", 1), ("profiled", 0)]
+    plain = each.row(1, named=True)
+    assert plain["requests"] == 2
+    assert plain["output_tokens_per_s"] == pytest.approx(10.0)
+    assert plain["tokens_per_s"] == pytest.approx(138.0)
+    assert plain["requests_per_s"] == pytest.approx(2.0)
+    assert each.row(0, named=True)["tokens_per_s"] is None
 
 
 @pytest.mark.parametrize(
@@ -547,17 +526,6 @@ def test_requests_have_times_in_ns_and_the_wall_time_of_their_repeat():
 def test_a_file_of_another_kind_is_refused(bad):
     with pytest.raises(ReadError, match=r"worker\.json"):
         run_requests.requests_of(bad)
-
-
-def test_throughput_is_tokens_over_the_wall_time_of_a_repeat():
-    each = run_requests.repeats(run_requests.requests_of(worker_with()))
-    assert each.select("phase", "repeat").rows() == [("warmup", 0), ("plain", 0), ("plain", 1), ("profiled", 0)]
-    plain = each.row(1, named=True)
-    assert plain["requests"] == 2
-    assert plain["output_tokens_per_s"] == pytest.approx(10.0)
-    assert plain["tokens_per_s"] == pytest.approx(138.0)
-    assert plain["requests_per_s"] == pytest.approx(2.0)
-    assert each.row(0, named=True)["tokens_per_s"] is None
 
 
 def test_mean_deviation_and_interval_are_over_the_repeats_and_percentiles_over_the_requests():
@@ -571,9 +539,6 @@ def test_mean_deviation_and_interval_are_over_the_repeats_and_percentiles_over_t
     assert (row["n"], row["repeats"], row["unit"]) == (4, 2, "ns")
     assert row["spread"] == pytest.approx(20 / 115)
     assert row["agree"] is False
-
-
-def test_repeats_that_disagree_are_named_once_a_phase():
     (words,) = run_requests.disagreements(run_requests.summarize(run_requests.requests_of(worker_with())))
     assert words.startswith("the 2 plain repeats disagree: ")
     calm = run_requests.summarize(run_requests.requests_of(worker_with()), tolerance=0.5)
@@ -589,9 +554,8 @@ def test_overhead_is_profiled_over_plain_and_clear_beyond_the_noise():
     assert row["clear"] is True
     noisy = run_requests.overhead(run_requests.requests_of(worker_with((1.0, 3.0), (2.2,)))).row(0, named=True)
     assert noisy["clear"] is False
-    assert (
-        run_requests.overhead(run_requests.requests_of(worker_with((1.0,), (2.0,)))).row(0, named=True)["clear"] is None
-    )
+    one = run_requests.overhead(run_requests.requests_of(worker_with((1.0,), (2.0,)))).row(0, named=True)
+    assert one["clear"] is None
 
 
 @pytest.mark.parametrize(("plain", "profiled"), [((), (1.0,)), ((1.0,), ())], ids=["no-plain", "no-profiled"])
@@ -640,10 +604,12 @@ def test_a_sweep_of_six_points_starts_the_engine_once(vllm):
     assert told[-1] == ("sweep", 6, 6)
 
 
-def test_what_the_engine_must_know_gets_another_start(vllm):
+def test_purists_and_what_the_engine_must_know_get_another_start(vllm):
     done = sweep(vllm, {"max_model_len": [64, 128], "batch_size": [1, 2]})
     assert done.comparison["state"].to_list() == ["finished"] * 4
     assert [call["values"]["max_model_len"] for call in vllm.calls("LLM")] == [64, 128]
+    assert sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True).comparison["state"].to_list() == ["finished"] * 2
+    assert len(vllm.calls("LLM")) == 2
 
 
 def test_a_pipeline_on_a_cpu_holds_one_session_of_the_profiler_a_start(tmp_path, monkeypatch):
@@ -664,11 +630,6 @@ def test_a_pipeline_on_a_cpu_holds_one_session_of_the_profiler_a_start(tmp_path,
         )
 
 
-def test_purists_get_a_fresh_engine_for_each_point(vllm):
-    assert sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True).comparison["state"].to_list() == ["finished"] * 2
-    assert len(vllm.calls("LLM")) == 2
-
-
 def test_an_engine_that_dies_is_started_once_more_for_what_is_left(vllm):
     vllm.how(dies_at=2)  # prompts in a batch
     done = sweep(vllm, {"batch_size": [1, 2, 3, 4]})
@@ -677,9 +638,6 @@ def test_an_engine_that_dies_is_started_once_more_for_what_is_left(vllm):
     assert len(vllm.calls("LLM")) == 2
     assert done.state["starts"] == [{"points": [0, 1, 2, 3], "starts": 2}]
     assert [point["start"] for point in done.state["points"]] == [1, 1, 2, 2]
-
-
-def test_an_engine_that_never_starts_is_not_started_for_each_point(vllm):
     vllm.how(fails="torch.OutOfMemoryError: CUDA out of memory")
     done = sweep(vllm, {"batch_size": [1, 2, 3]})
     assert done.comparison["state"].to_list() == ["failed"] * 3
@@ -695,7 +653,7 @@ def test_a_point_that_the_engine_refuses_does_not_end_the_others(vllm):
     assert len(vllm.calls("LLM")) == 1
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL], ids=["interrupt", "kill"])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_an_interrupted_series_keeps_its_points_and_leaves_nothing_running(vllm, how):
     """The runner is stopped at the third of four points; what was measured is only read afterwards."""
     vllm.how(hangs_at=3, child=True)
@@ -728,25 +686,16 @@ BatchRunner(config, check=False).run_parameter_sweep({"batch_size": [1, 2, 3, 4]
     assert sorted(set(asked)) == [3, 4], "the first two were measured before"
 
 
-def test_a_run_of_a_series_can_be_finished_by_itself(vllm):
+def test_each_point_can_be_repeated_by_its_own_script(vllm):
     done = sweep(vllm, {"batch_size": [1, 2]})
     run = open_run(done.runs[1])
     run.folder.summary.unlink()
     run.folder.set_state("interrupted", stage="import")
     assert resume(run.folder.path, check=False).summary["metrics"]
-
-
-def test_each_point_can_be_repeated_by_its_own_script(vllm):
-    done = sweep(vllm, {"batch_size": [1, 2]})
     script = open_run(done.runs[1]).folder.script
     out = vllm.folder / "again"
-    status = subprocess.run([sys.executable, str(script), "--out", str(out)], env=os.environ, check=False).returncode
-    assert status == 0
+    subprocess.run([sys.executable, str(script), "--out", str(out)], env=os.environ, check=True)
     assert len(json.loads((out / "worker.json").read_text())["requests"]) == 2 * 3
-    whole = subprocess.run(
-        [sys.executable, str(done.folder / "engine-1" / "inference_script.py"), "--out", str(vllm.folder / "all")],
-        env=os.environ,
-        check=False,
-    )
-    assert whole.returncode == 0
+    script = done.folder / "engine-1" / "inference_script.py"
+    subprocess.run([sys.executable, str(script), "--out", str(vllm.folder / "all")], env=os.environ, check=True)
     assert len(list((vllm.folder / "all").glob("*/worker.json"))) == 2

@@ -88,18 +88,15 @@ class TestRecorded:
         with pytest.raises(LaunchError, match="did not start"):
             trials_refused(run)
 
-    def test_the_file_of_another_recording_is_not_taken(self, server):
-        url = server.start(dev=True)
+    def test_a_version_that_knows_no_prefix(self, server):
+        """The file of another recording is not taken for its own."""
+        url = server.start(dev=True, prefix=False)
         other = server.profiles / "other_rank0.1.pt.trace.json.gz"
         other.write_bytes(b"{}")
         run = recorded(url)
+        assert run.state == "finished"
         assert other.exists()
         assert [path.name for path in run.folder.traces.iterdir()] != [other.name]
-
-    def test_a_version_that_knows_no_prefix(self, server):
-        url = server.start(dev=True, prefix=False)
-        run = recorded(url)
-        assert run.state == "finished"
         assert any("left in the server's folder" in note for note in run.summary["notes"])
 
     def test_sglang_writes_where_it_is_told(self, server):
@@ -115,11 +112,8 @@ class TestRecorded:
 
     def test_a_command_copies_the_traces(self, server):
         url = server.start(ranks=4)
-        copy = [
-            sys.executable,
-            "-c",
-            "import shutil,sys; shutil.copytree(sys.argv[1], sys.argv[2], dirs_exist_ok=True)",
-        ]
+        code = "import shutil,sys; shutil.copytree(sys.argv[1], sys.argv[2], dirs_exist_ok=True)"
+        copy = [sys.executable, "-c", code]
         run = recorded(url, fetch=[*copy, str(server.profiles), "{to}"], ranks=4)
         assert llmprof.read(run.folder.path).ranks == [0, 1, 2, 3]
         assert run.config.tensor_parallel_size == 4, "by the names of the traces"
@@ -128,11 +122,13 @@ class TestRecorded:
         with pytest.raises(ConfigError, match="no word"):
             recorded(url, fetch=[])
 
+    @pytest.mark.slow
     def test_traces_that_are_written_slowly(self, server):
         url = server.start(dev=True, ranks=2, slow_write_s=1.0)
         assert llmprof.read(recorded(url).folder.path).ranks == [0, 1]
 
-    def test_requests_come_from_spans(self, server, tmp_path):
+    def test_requests_come_from_spans_and_credentials_are_stored_nowhere(self, server, tmp_path, monkeypatch):
+        monkeypatch.setenv("LLMPROF_API_KEY", SECRET + "-key")
         spans = tmp_path / "spans.jsonl"
         now = time.time_ns()
         attributes = [
@@ -146,9 +142,12 @@ class TestRecorded:
             for k, start in enumerate((now - 10**9, now - 3600 * 10**9))
         ]  # fmt: skip
         spans.write_text(json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": rows}]}]}) + "\n")
-        run = recorded(server.start(dev=True), requests=spans)
+        run = recorded(server.start(dev=True).replace("http://", f"http://alice:{SECRET}@"), requests=spans)
         assert run.requests["id"].to_list() == ["r0"]
         assert run.requests["ttft_ns"].to_list() == [250_000_000]
+        assert all(one["auth"] for one in server.asked)
+        for path in [*run.folder.path.rglob("*"), *(tmp_path / "cache").rglob("*")]:
+            assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
 
 
 def trials_refused(run):
@@ -186,21 +185,6 @@ class TestRefused:
         with pytest.raises(ConfigError):
             recorded(values.pop("url", "http://127.0.0.1:9"), **values)
 
-    def test_credentials_are_sent_and_stored_nowhere(self, server, tmp_path, monkeypatch):
-        monkeypatch.setenv("LLMPROF_API_KEY", SECRET + "-key")
-        url = server.start(dev=True).replace("http://", f"http://alice:{SECRET}@")
-        run = recorded(url)
-        assert all(one["auth"] for one in server.asked)
-        for path in [*run.folder.path.rglob("*"), *(tmp_path / "cache").rglob("*")]:
-            assert not path.is_file() or SECRET.encode() not in path.read_bytes(), path
-
-    def test_a_failed_recording_is_not_run_as_an_experiment(self, server):
-        url = server.start(dev=True, ranks=2, files=[0])
-        with pytest.raises(CaptureError):
-            recorded(url, timeout_s=SHORT)
-        with pytest.raises(LaunchError, match="did not start"):
-            launch.resume(launch.runs("results")[0].path)
-
 
 class TestFaults:
     def test_one_rank_of_four_is_missing(self, server):
@@ -208,8 +192,11 @@ class TestFaults:
         with pytest.raises(CaptureError, match="3 wrote") as caught:
             recorded(url, timeout_s=SHORT)
         assert caught.value.facts["whole"] == 3
-        assert launch.runs("results")[0].state["state"] == "failed"
+        (run,) = launch.runs("results")
+        assert run.state["state"] == "failed"
         assert not server.on
+        with pytest.raises(LaunchError, match="did not start"):  # it is not run as an experiment
+            launch.resume(run.path)
 
     @pytest.mark.slow
     def test_one_rank_of_four_is_missing_and_nobody_says_how_many_there_are(self, server):
@@ -217,6 +204,7 @@ class TestFaults:
         with pytest.raises(CaptureError, match="missing"):
             recorded(url, folder=server.profiles, timeout_s=20.0)
 
+    @pytest.mark.slow
     def test_half_a_file_never_reads_as_whole(self, server):
         url = server.start(dev=True, ranks=2, half=1)
         with pytest.raises(CaptureError, match="not whole"):
@@ -237,6 +225,7 @@ class TestFaults:
             recorded(url)
         assert [one["path"] for one in server.asked][-1] == "/stop_profile", "it may have been switched on"
 
+    @pytest.mark.slow
     def test_a_stop_that_hangs_is_tried_again(self, server, monkeypatch):
         monkeypatch.setattr(module, "_STOP_S", 0.5)
         url = server.start(dev=True, hang="/stop_profile")
@@ -275,6 +264,7 @@ class TestFaults:
             recorded(url, seconds=3.0, timeout_s=SHORT)
         thread.join()
 
+    @pytest.mark.slow
     def test_a_full_disk(self, server, monkeypatch):
         url = server.start(dev=True)
 
@@ -337,6 +327,7 @@ class TestFaults:
             recorded(url)
         assert server.on, "what somebody else records goes on"
 
+    @pytest.mark.slow
     def test_a_recorder_that_was_killed_with_its_guard(self, server):
         url = server.start(dev=True)
         lock = Lock(Address.of(url))

@@ -149,7 +149,8 @@ def test_settings_of_the_load_need_no_new_engine():
     assert "server.max_concurrency" not in search.space_of(served.replace(server={"request_rate": 2.0}))
 
 
-SEARCH = {"eager": [True, False], "engine_args.max_num_seqs": [4, 8]}
+FEW = {"eager": [True, False]}
+SEARCH = FEW | {"engine_args.max_num_seqs": [4, 8]}
 
 
 def tuned(machine, **options):
@@ -190,19 +191,19 @@ def test_a_search_finds_the_best_point_and_stores_all(machine):
 
 
 def test_a_page_of_a_study(machine):
-    study = tuned(machine)
+    study = tuned(machine, search=FEW)
     page = study.report()
     assert page.index.read_text().count(study.says.split(",")[0])
     assert (study.folder / "pareto.png").is_file()
-    assert pl.read_csv(study.folder / "points.csv").height == 6
-    assert set(study.slices["setting"]) == set(SEARCH)
+    assert pl.read_csv(study.folder / "points.csv").height == 2
+    assert set(study.slices["setting"]) == set(FEW)
     # there is no SLO that a point could hold
-    assert study.points["holds"].null_count() == 6
-    assert set(study.pareto["kind"]) == {"best", "start", "measured"}
+    assert study.points["holds"].null_count() == 2
+    assert set(study.pareto["kind"]) == {"best", "start"}
 
 
 def test_the_best_point_is_confirmed_with_another_seed(machine):
-    study = tuned(machine, confirm=True, search={"eager": [True, False]}, slo="tpot_p95<=300ms")
+    study = tuned(machine, confirm=True, search=FEW, slo="tpot_p95<=300ms")
     trial = study.confirmation
     assert trial.verdict == "better"
     assert trial.state["config"]["seed"] != study.config.seed
@@ -227,13 +228,13 @@ def test_an_engine_that_does_not_run_as_it_is_is_an_error(machine, monkeypatch):
 
 
 def test_points_that_differ_in_their_load_share_a_start(machine):
-    study = tuned(machine, search={"eager": [True, False], "max_tokens": [2, 3, 4]})
+    study = tuned(machine, search=FEW | {"max_tokens": [2, 3, 4]})
     assert study.points.filter(state="finished").height == 6
     assert len(machine.calls("LLM")) == 3  # the start alone, its other loads, and the three of graphs
 
 
 def test_an_slo_that_no_point_holds_names_the_nearest(machine):
-    study = tuned(machine, slo="tpot_p95<=100ms")
+    study = tuned(machine, slo="tpot_p95<=100ms", search=FEW)
     assert study.best is None
     assert study.keep == {}
     assert study.nearest["values"]["eager"] is False
@@ -269,7 +270,7 @@ def test_a_study_is_continued_and_another_one_refused(machine):
     more = tuned(machine, most_points=4)
     assert more.points.head(2).equals(first.points)
     assert more.points.height == 4
-    for other in ({"slo": "tpot_p95<=1s"}, {"config": {"max_tokens": 4}}, {"search": {"eager": [True, False]}}):
+    for other in ({"slo": "tpot_p95<=1s"}, {"config": {"max_tokens": 4}}, {"search": FEW}):
         with pytest.raises(ConfigError, match="another study"):
             tuned(machine, **other)
 
@@ -293,6 +294,7 @@ def test_a_workload_that_changed_is_refused(machine):
         tuned(machine, **given)
 
 
+@pytest.mark.slow  # as ten kills do
 def test_an_interrupt_loses_nothing(machine):
     count = 0
 

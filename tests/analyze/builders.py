@@ -94,6 +94,12 @@ def labels(rows: Iterable[tuple[str, int, int]], *, rank: int = 0, on_device: bo
     )
 
 
+def step_of(run: pl.DataFrame, **tables: pl.DataFrame) -> Trace:
+    """The recording of one labelled decode step."""
+    marks = labels([("execute_new_0_cached_4", -50, 10)])
+    return Trace({"kernels": run, "runtime": launches(run), "markers": marks} | tables)
+
+
 def ops(rows: Iterable[tuple[object, ...]], *, rank: int = 0, thread: int = 1) -> pl.DataFrame:
     """Operators from ``(name, start, duration, op_id[, shapes[, dtypes]])``."""
     filled = [(rank, thread, *row, *[None] * (6 - len(row)), "op") for row in rows]

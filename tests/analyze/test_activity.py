@@ -80,7 +80,4 @@ def test_counts_and_shares() -> None:
         ("acme", "other", 1, 30, pytest.approx(0.3)),
         (ATTENTION, "attention", 1, 10, pytest.approx(0.1)),
     ]
-
-
-def test_no_time_has_no_share() -> None:
     assert kernel_categories(Trace({"kernels": kernels([(GEMM, 0)])}))["share"].to_list() == [None]

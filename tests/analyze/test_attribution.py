@@ -30,6 +30,7 @@ from tests.analyze.builders import (
     kernels,
     labels,
     launches,
+    step_of,
 )
 
 ADD = "void at::native::vectorized_elementwise_kernel<8, at::native::CUDAFunctor_add<c10::BFloat16> >"
@@ -76,19 +77,13 @@ BEFORE = ["_prepare_inputs_kernel", EMBEDDING]
 BEFORE_STAGES: list[tuple[int | None, str]] = [(None, "prepare_inputs"), (None, "embedding")]
 AFTER = [NORM, GATHER, GEMM, SAMPLE, ARGMAX]
 AFTER_STAGES: list[tuple[int | None, str]] = [
-    (None, "final_norm"),
-    (None, "final_norm"),
-    (None, "lm_head"),
-    (None, "sampling"),
-    (None, "sampling"),
+    (None, stage) for stage in ("final_norm", "final_norm", "lm_head", "sampling", "sampling")
 ]
 
 
 def places(names: Sequence[str]) -> list[tuple[int | None, str]]:
     """Layer and stage of every kernel of one labelled step."""
-    run = kernels(names)
-    trace = Trace({"kernels": run, "runtime": launches(run), "markers": labels([("execute_new_0_cached_4", -50, 10)])})
-    return attribute(trace).select("layer", "stage").rows()
+    return attribute(step_of(kernels(names))).select("layer", "stage").rows()
 
 
 def expected(layer: Sequence[str], count: int) -> list[tuple[int | None, str]]:
@@ -251,11 +246,9 @@ LAYERS: dict[str, tuple[list[str], list[str]]] = {
 @pytest.mark.parametrize("kind", LAYERS)
 def test_layers_and_stages(kind: str) -> None:
     layer, stages = LAYERS[kind]
-    found = places([*BEFORE, *layer * 4, *AFTER])
+    names = [*BEFORE, *layer * 4, *AFTER]
     want = [*BEFORE_STAGES, *expected(stages, 4), *AFTER_STAGES]
-    assert [(n, name, *f) for n, (name, f) in enumerate(zip([*BEFORE, *layer * 4, *AFTER], found, strict=True))] == [
-        (n, name, *w) for n, (name, w) in enumerate(zip([*BEFORE, *layer * 4, *AFTER], want, strict=True))
-    ]
+    assert [*zip(names, places(names), strict=True)] == [*zip(names, want, strict=True)]
 
 
 @pytest.mark.parametrize("kind", ["dense", "mixture of experts", "tensor parallel"])
@@ -279,38 +272,23 @@ def test_confidence_says_where_a_layer_differs() -> None:
     odd = [*DENSE[:6], GEMM, *DENSE[6:]]  # one GEMM more before the norm
     run = kernels([*BEFORE, *DENSE, *DENSE, *odd, *DENSE, *AFTER])
     found = layers(Trace({"kernels": run}), per="layer")
-    assert found.select("layer", "confidence").rows() == [
-        (0, 1.0),
-        (1, 1.0),
-        (2, 0.8),
-        (3, 0.8),
-    ]  # where 2 ends, 3 begins
+    assert found["confidence"].to_list() == [1.0, 1.0, 0.8, 0.8]  # where 2 ends, 3 begins
 
 
 def test_the_embeddings_all_reduce_is_outside_the_layers() -> None:
     layer, stages = LAYERS["tensor parallel"]
     found = places([*BEFORE, ALL_REDUCE, *layer * 3, NORM, GEMM, ALL_GATHER, SAMPLE])
-    assert found == [
-        *BEFORE_STAGES,
-        (None, "all_reduce"),
-        *expected(stages, 3),
-        (None, "final_norm"),
-        (None, "lm_head"),
-        (None, "all_gather"),
-        (None, "sampling"),
-    ]
+    after = [(None, stage) for stage in ("final_norm", "lm_head", "all_gather", "sampling")]
+    assert found == [*BEFORE_STAGES, (None, "all_reduce"), *expected(stages, 3), *after]
 
 
-def test_an_embedding_fused_with_the_first_norm_is_the_first_layers() -> None:
-    first = ["triton_red_fused__to_copy_embedding_rms_norm_0", *DENSE[1:]]
-    found = places(["_prepare_inputs_kernel", *first, *DENSE * 2, *AFTER])
-    assert found == [(None, "prepare_inputs"), *expected(DENSE_STAGES, 3), *AFTER_STAGES]
-
-
-def test_a_recording_that_ends_inside_a_layer() -> None:
+def test_a_recording_that_ends_inside_a_layer_and_an_embedding_fused_with_the_first_norm() -> None:
     found = places([*BEFORE, *DENSE * 2, *DENSE[:6]])
     assert found[:-6] == [*BEFORE_STAGES, *expected(DENSE_STAGES, 2)]
     assert found[-6:] == [(2, stage) for stage in DENSE_STAGES[:6]]
+    first = ["triton_red_fused__to_copy_embedding_rms_norm_0", *DENSE[1:]]
+    found = places(["_prepare_inputs_kernel", *first, *DENSE * 2, *AFTER])
+    assert found == [(None, "prepare_inputs"), *expected(DENSE_STAGES, 3), *AFTER_STAGES]
 
 
 @pytest.mark.parametrize(
@@ -338,14 +316,7 @@ def test_copies_and_streams_beside_the_layers() -> None:
     )
     everything = pl.concat([run, other])
     calls = launches(pl.concat([everything, copy.drop("kind")]))
-    trace = Trace(
-        {
-            "kernels": everything,
-            "copies": copy,
-            "runtime": calls,
-            "markers": labels([("execute_new_0_cached_4", -50, 10)]),
-        }
-    )
+    trace = step_of(everything, copies=copy, runtime=calls)
     beside = attribute(trace).filter(pl.col("stream") != 7).select("stream", "step", "layer", "stage")
     assert beside.rows() == [(9, 0, None, "other"), (9, 0, None, "send_recv"), (11, 0, None, "copy")]
     main = attribute(trace).filter(pl.col("stream") == 7).select("layer", "stage").rows()
@@ -357,8 +328,11 @@ def test_a_collective_on_another_stream_takes_its_place_in_the_layer() -> None:
     run = kernels([*BEFORE, *layer * 3, *AFTER]).with_columns(
         stream=pl.when(pl.col("name") == ALL_REDUCE).then(pl.lit(20, dtype=pl.Int64)).otherwise("stream")
     )
-    trace = Trace({"kernels": run, "runtime": launches(run), "markers": labels([("execute_new_0_cached_4", -50, 10)])})
-    assert attribute(trace).select("layer", "stage").rows() == [*BEFORE_STAGES, *expected(stages, 3), *AFTER_STAGES]
+    assert attribute(step_of(run)).select("layer", "stage").rows() == [
+        *BEFORE_STAGES,
+        *expected(stages, 3),
+        *AFTER_STAGES,
+    ]
 
 
 def test_a_copy_into_a_collectives_buffer_and_a_cleared_workspace() -> None:
@@ -367,14 +341,7 @@ def test_a_copy_into_a_collectives_buffer_and_a_cleared_workspace() -> None:
     copies = run.filter(is_copy).with_columns(
         kind=pl.when(pl.col("name").str.contains("Memset")).then(pl.lit("memset")).otherwise(pl.lit("DtoD"))
     )
-    trace = Trace(
-        {
-            "kernels": run.filter(~is_copy),
-            "copies": copies,
-            "runtime": launches(run),
-            "markers": labels([("execute_new_0_cached_4", -50, 10)]),
-        }
-    )
+    trace = step_of(run.filter(~is_copy), copies=copies, runtime=launches(run))
     found = attribute(trace).filter(pl.col("source") == "copy")
     assert found.select("name", "category", "layer", "stage").rows() == [
         ("Memcpy DtoD", "copy", 0, "all_reduce"),
@@ -389,30 +356,18 @@ def test_the_profilers_word_on_a_collective_counts(stream: int) -> None:
     layer = [generic if name == ALL_REDUCE else name for name in LAYERS["tensor parallel"][0]]
     on = pl.when(pl.col("name") == generic).then(pl.lit(stream, dtype=pl.Int64)).otherwise("stream")
     run = kernels([*BEFORE, *layer * 3, *AFTER]).with_columns(stream=on)
-    tables = {
-        "kernels": run,
-        "runtime": launches(run),
-        "markers": labels([("execute_new_0_cached_4", -50, 10)]),
-        "collectives": run.filter(pl.col("name") == generic)
-        .with_columns(kind=pl.lit("all_reduce"), on_device=pl.lit(value=True))
-        .select("rank", "stream", "start_ns", "dur_ns", "name", "kind", "on_device"),
-    }
-    found = attribute(Trace(tables)).select("layer", "stage").rows()
+    calls = run.filter(name=generic).with_columns(kind=pl.lit("all_reduce"), on_device=pl.lit(value=True))
+    calls = calls.select("rank", "stream", "start_ns", "dur_ns", "name", "kind", "on_device")
+    found = attribute(step_of(run, collectives=calls)).select("layer", "stage").rows()
     assert found == [*BEFORE_STAGES, *expected(LAYERS["tensor parallel"][1], 3), *AFTER_STAGES]
-    nameless = attribute(Trace({name: tables[name] for name in ("kernels", "runtime", "markers")}))
+    nameless = attribute(step_of(run))
     assert nameless["stage"].value_counts().filter(pl.col("stage") == "other")["count"].to_list() == [6]
 
 
 def test_a_step_without_layers() -> None:
     run = kernels(["_update_kernel", EMBEDDING, *DENSE * 2], pause=10)
-    trace = Trace(
-        {
-            "kernels": run,
-            "runtime": launches(run),
-            "markers": labels([("execute_new_0_cached_4", -50, 10), ("execute_new_1_cached_0", 30, 10)]),
-        }
-    )
-    found = attribute(trace)
+    marks = labels([("execute_new_0_cached_4", -50, 10), ("execute_new_1_cached_0", 30, 10)])
+    found = attribute(step_of(run, markers=marks))
     assert found["step"].to_list() == [0, 0, *[1] * 20]
     assert found["stage"][:2].to_list() == ["other", "other"]
     assert found["layer"].n_unique() == 3
@@ -469,37 +424,22 @@ def test_a_module_that_sees_is_an_encoder_whatever_its_layers_are_called() -> No
             marks.append((f"{{'Module': '{tower}.{n}'}}", at - 8, 10 * len(layer)))
             run += layer
             at += 10 * len(layer)
-    trace = Trace(
-        {
-            "kernels": kernels(run),
-            "runtime": launches(kernels(run)),
-            "markers": pl.concat(
-                [labels([("execute_new_0_cached_4", -50, 10)]), labels(marks).with_columns(thread=1)], how="diagonal"
-            ),
-        }
-    )
-    found = attribute(trace)
+    step = labels([("execute_new_0_cached_4", -50, 10)])
+    inside = pl.concat([step, labels(marks).with_columns(thread=1)], how="diagonal")
+    found = attribute(step_of(kernels(run), markers=inside))
     assert found["stage"].to_list()[: 3 * len(SEES)] == ["encoder"] * (3 * len(SEES))
     assert found["layer"].to_list() == [None] * (3 * len(SEES)) + [0] * len(DENSE) + [1] * len(DENSE)
     assert found["reason"].to_list()[: 3 * len(SEES)] == ["encoder"] * (3 * len(SEES))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "void lmc::load_and_reshape_multi_layer_kernel<__nv_bfloat16, true>(__nv_bfloat16*)",
-        "void transfer_kernel_impl<&get_global_offset_lf, false>(void const*)",
-        "void swap_blocks_kernel(int*)",
-    ],
-)
+@pytest.mark.parametrize("name", [
+    "void lmc::load_and_reshape_multi_layer_kernel<__nv_bfloat16, true>(__nv_bfloat16*)",
+    "void transfer_kernel_impl<&get_global_offset_lf, false>(void const*)", "void swap_blocks_kernel(int*)",
+])  # fmt: skip
 def test_keys_on_their_way_to_another_engine_have_a_stage_and_leave_layers_alone(name: str) -> None:
     run = kernels(forward(3))
     moved = kernels([(name, 40)], start=100, stream=20, first=500)
-    both = pl.concat([run, moved])
-    trace = Trace(
-        {"kernels": both, "runtime": launches(both), "markers": labels([("execute_new_0_cached_4", -50, 10)])}
-    )
-    found = attribute(trace)
+    found = attribute(step_of(pl.concat([run, moved])))
     assert found.filter(pl.col("stream") == 20).select("layer", "stage").rows() == [(None, "kv_transfer")]
     assert found.filter(pl.col("stream") == 7)["layer"].drop_nulls().unique().to_list() == [0, 1, 2]
 

@@ -19,7 +19,7 @@ KERNELS = pl.DataFrame(ROWS, schema=["stream", "start_ns", "dur_ns", "name", "gr
 TRACE = Trace({"kernels": KERNELS}, {"device": "NVIDIA H100 80GB HBM3"})
 
 
-def test_by_category() -> None:
+def test_by_category_and_by_stream() -> None:
     found = analyze.running_beside(TRACE)
     assert found.select("first", "second", "together_ns", "first_ns", "second_ns").rows() == [
         ("collective", "linear", 80, 80, 150),
@@ -29,13 +29,7 @@ def test_by_category() -> None:
     assert found.select("first_share", "second_share").row(0) == (1.0, 80 / 150)
     gemms = (100 * 0.25 + 50 * 1 + 20 * 0.25) / 170
     assert found.select("first_sms", "second_sms").rows() == [(0.5, gemms), (gemms, gemms), (gemms, 1.0)]
-
-
-def test_the_rest_is_one_kind() -> None:
-    found = analyze.running_beside(TRACE, per="stream", most=1)
-    assert found.select("first", "second", "together_ns").rows() == [("(others)", "1", 20 + 80 + 10)]
-
-
-def test_an_unknown_device_has_no_share_of_multiprocessors() -> None:
     found = analyze.running_beside(Trace({"kernels": KERNELS}))
     assert found["first_sms"].null_count() == found.height == 3
+    found = analyze.running_beside(TRACE, per="stream", most=1)
+    assert found.select("first", "second", "together_ns").rows() == [("(others)", "1", 20 + 80 + 10)]

@@ -40,9 +40,6 @@ def test_an_analysis_by_name_or_view():
     assert catalog.analysis("kernel_summary") is catalog.analysis("kernels") is catalog.views()["kernels"]
     with pytest.raises(LlmprofError, match="there is no analysis 'nothing'; expected one of"):
         catalog.analysis("nothing")
-
-
-def test_what_no_analysis_is_called_is_no_attribute():
     with pytest.raises(AttributeError, match=r"'llmprof\.analyze' has no attribute 'nothing'"):
         _ = analyze.nothing
 

@@ -31,6 +31,7 @@ def test_by_kind_and_call() -> None:
     assert found.select("rate_gbps", "median_gbps", "max_gbps").rows() == [
         (25, 30, 40), (5, 5, 5), (None, None, None)
     ]  # fmt: skip
+    assert analyze.copy_rates(Trace({"copies": COPIES}))["call"].null_count() == 3
 
 
 def test_over_time() -> None:
@@ -42,7 +43,3 @@ def test_over_time() -> None:
     ]  # fmt: skip
     assert found.filter(src_kind="pageable")["bytes"].to_list() == [100.0, 0.0, 0.0]
     assert "memset" not in found["kind"]
-
-
-def test_without_calls_of_the_host() -> None:
-    assert analyze.copy_rates(Trace({"copies": COPIES}))["call"].null_count() == 3

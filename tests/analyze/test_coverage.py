@@ -34,16 +34,10 @@ def test_shares_by_hand() -> None:
         "operator": [50 / 240, 50, 240, 18, 13],  # four GEMMs of the layer and the lm_head
     }
     assert coverage(trace)["of"].unique().to_list() == ["summed time of kernels and copies"]
-
-
-def test_every_rank_has_its_own() -> None:
     run = pl.concat([kernels(["acme"], rank=0), kernels([GEMM], rank=1)])
     trace = Trace({"kernels": run})
     assert shares(trace, 0)["category"][0] == 0.0
     assert shares(trace, 1)["category"][0] == 1.0
-
-
-def test_on_cpu_the_operators_count() -> None:
     trace = Trace({"ops": ops([("aten::mm", 0, 30, 1), ("aten::inner", 5, 5, 2), ("aten::foo", 40, 10, 3)])})
     assert shares(trace)["category"] == [0.75, 30, 40, 2, 1]
     assert coverage(trace)["of"].unique().to_list() == ["summed time of outermost operators"]

@@ -27,9 +27,6 @@ def test_median_over_steps_then_mean_over_ranks() -> None:
     labels = {"phase": "decode", "stage": "o_proj", "category": "linear", "status": "slower"}
     times = {"a_ns": 30.0, "b_ns": 60.0, "delta_ns": 30.0, "ratio": 2.0}
     assert got == labels | times | {"a_count": 1.0, "b_count": 1.0, "a_steps": 4, "b_steps": 1}
-
-
-def test_kernels_at_the_same_time_count_once() -> None:
     twice: Rows = [(0, 0, "decode", "experts", "moe_experts", start, 10) for start in (0, 4)]
     got = one(twice, twice)
     assert (got["a_ns"], got["a_count"], got["status"]) == (14.0, 2.0, "same")

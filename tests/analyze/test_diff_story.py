@@ -50,7 +50,12 @@ HAND = frame_of(
 )
 
 
-def test_bars_follow_each_other_and_add_up_with_the_rest_visible() -> None:
+def test_bars_add_up_and_small_changes_are_gathered() -> None:
+    stages = [("part", "decode", "compute", f"s{n}", 100.0, 100.0 + n, True) for n in range(1, 7)]
+    found = diff_waterfall(frame_of(("step", "decode", None, None, 1e6, 1e6 + 21.0, True), *stages))
+    compute = found.filter(group="compute")
+    assert compute["label"].to_list() == ["s6", "s5", "s4", "compute, 3 smaller changes"]
+    assert compute["delta_ns"].to_list() == [6.0, 5.0, 4.0, 6.0]
     found = diff_waterfall(HAND)
     # the parts are 99 of 100 ns in a and 69 of 70 in b: 1 ns is left on both sides
     assert found.select("group", "label", "delta_ns").rows() == [
@@ -69,14 +74,6 @@ def test_bars_follow_each_other_and_add_up_with_the_rest_visible() -> None:
     assert inner["from_ns"].to_list() == [100.0, *inner["to_ns"][:-1]]
     assert (inner["to_ns"][-1], found["to_ns"][-1]) == (70.0, 70.0)
     assert found.filter(label="not explained by any part").select("a_ns", "b_ns").row(0) == (1.0, 1.0)
-
-
-def test_small_changes_of_compute_are_gathered_but_for_the_three_largest() -> None:
-    stages = [("part", "decode", "compute", f"s{n}", 100.0, 100.0 + n, True) for n in range(1, 7)]
-    found = diff_waterfall(frame_of(("step", "decode", None, None, 1e6, 1e6 + 21.0, True), *stages))
-    compute = found.filter(group="compute")
-    assert compute["label"].to_list() == ["s6", "s5", "s4", "compute, 3 smaller changes"]
-    assert compute["delta_ns"].to_list() == [6.0, 5.0, 4.0, 6.0]
 
 
 def test_what_is_no_comparison_or_has_no_such_phase_is_refused() -> None:

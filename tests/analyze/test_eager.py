@@ -82,9 +82,6 @@ def test_another_batch_or_another_grid_gives_nothing() -> None:
     known = eager([DECODE], [[("gemm", SMALL)]])
     assert found(analyze.with_eager_steps(graph([LARGER], [["gemm"]]), known)) == [("gemm", None)]
     assert found(analyze.with_eager_steps(graph([DECODE], [["gemm"]], grid=5), known)) == [("gemm", None)]
-
-
-def test_templates_may_differ_where_the_readable_name_does_not() -> None:
     known = eager([DECODE], [[("void acme::mine<1>(int)", SMALL)]], grid=5)
     got = analyze.with_eager_steps(graph([DECODE], [["void acme::mine<2>(int)"]]), known)
     assert found(got) == [("void acme::mine<2>(int)", SMALL)]

@@ -110,17 +110,11 @@ def test_arrival_skew() -> None:
     assert found["severity"] == "high"
     assert found["evidence"] == "collectives"
     assert silent(ranks_with_all_reduces({0: 0, 1: 0, 2: 0}), "arrival_skew")
-
-
-def test_arrival_skew_is_not_known_with_a_rank_missing() -> None:
     trace = ranks_with_all_reduces({0: 0, 1: 0, 2: 400_000})
     some = Trace(trace.select(ranks=[0, 1]).tables, {"world_size": 3, "missing_ranks": [2]})
     assert silent(some, "arrival_skew")
     exposed = the(some, "exposed_communication")
     assert exposed["share_of_time"] == pytest.approx(404 / 504)
-
-
-def test_clocks_that_differ_are_said_to() -> None:
     trace = ranks_with_all_reduces({0: 0, 1: 400_000})
     ahead = {
         name: frame.with_columns(start_ns=pl.col("start_ns") + 7_000_000 * pl.col("rank").cast(pl.Int64))
@@ -356,16 +350,6 @@ def test_long_pauses_are_not_told_to_launch_less(pause: int) -> None:
     assert "IO 0" in found["detail"]
 
 
-def test_a_label_of_a_step_without_work_is_no_scope() -> None:
-    """One label, and all kernels were launched outside of it."""
-    run = kernels(["acme"] * 5, start=500_000, dur=LONG)
-    trace = Trace(
-        {"kernels": run, "runtime": launches(run, lead=9), "markers": labels([("ProfilerStep#1", 9_000_000, 1_000)])}
-    )
-    found = findings(trace)
-    assert found["scope"].unique().to_list() == ["whole recording"]
-
-
 def held(pause: int = 150_000, name: str = "hipMemcpyWithStream") -> dict[str, pl.DataFrame]:
     """Kernels that were launched in time; in the pauses before them another thread is in a call."""
     tables = decode([GEMM] * 11, pause=pause, lead=400_000)
@@ -392,9 +376,6 @@ def test_unexplained_idle() -> None:
     blind["runtime"] = blind["runtime"].with_columns(correlation=pl.lit(None, dtype=pl.Int64))
     by_time = {**blind, "markers": labels([(DECODE, 1_000_000 + n * 2_050_000, 9) for n in range(6)], on_device=True)}
     found = the(together(by_time), "unexplained_idle")
-
-
-def test_between_queued_events() -> None:
     found = the(together(decode([GEMM] * 11, pause=2_000, lead=400_000)), "between_queued_events")
     assert found["figure"] == 10 * 2_000
 
@@ -433,10 +414,7 @@ def test_between_operators() -> None:
         Trace({"ops": ops([("fc1_kernel_time", n * 50_000, 20_000, n) for n in range(3)])}), "between_operators"
     )
     assert "Python" not in f"{other['detail']} {other['suggestion']}"
-
-
-def test_the_start_of_a_session_is_no_pause_between_operators() -> None:
-    """A session is loaded for 10 us and initialised for 80; then come three operators of 20 us with 30 between them."""
+    # A session is loaded for 10 us and initialised for 80; then come three operators of 20 us with 30 between them.
     run = ops([("fc1_kernel_time", 100_000 + n * 50_000, 20_000, n) for n in range(3)])
     start = labels([("model_loading", 0, 10_000), ("session_initialization", 10_000, 80_000)])
     trace = Trace({"ops": run, "markers": start})
@@ -495,9 +473,6 @@ def test_exposed_communication() -> None:
     runtime = pl.concat([trace.runtime, launches(beside, lead=100_000)], how="diagonal_relaxed")
     hidden = Trace({**hidden.tables, "runtime": runtime}, trace.meta)
     assert silent(hidden, "exposed_communication")
-
-
-def test_calls_beside_each_other_are_hidden_once() -> None:
     # each 25 us of transfer twice at the same time, with 5 us of a GEMM beside them
     trace = ranks_with_all_reduces({0: 0, 1: 0}, transfer=25_000)
     calls, more = trace.kernels.filter(pl.col("name") == NCCL_ALL_REDUCE), [trace.kernels]
@@ -574,6 +549,12 @@ def test_uneven_compute() -> None:
     # more steps on one rank are not more compute in a step
     longer = together(decode([GEMM] * 10, rank=0), decode([GEMM] * 10, rank=1, steps=12))
     assert silent(longer, "uneven_compute")
+    # With data parallelism a rank with more requests computes longer, and nothing is wrong with it.
+    two = together(decode([(GEMM, 100)] * 10, rank=0), decode([(GEMM, 200)] * 10, rank=1))
+    assert not silent(two, "uneven_compute")
+    other = pl.when(pl.col("rank") == 1).then(pl.col("name").str.replace(r"generation_.*", "generation_9(9)"))
+    markers = two.markers.with_columns(name=pl.coalesce(other, "name"))
+    assert silent(Trace({**two.tables, "markers": markers}, two.meta), "uneven_compute")
 
 
 def compute_of_two(**times: int) -> Trace:
@@ -785,6 +766,13 @@ def test_the_scope_says_what_the_shares_are_of() -> None:
     # one rank without steady steps: all ranks are looked at alike
     mixed = together(QUIET, decode([EMBEDDING, *DENSE], label="ProfilerStep#1", rank=1))
     assert findings(mixed)["scope"].unique().to_list() == ["steps"]
+    # One label, and all kernels were launched outside of it.
+    run = kernels(["acme"] * 5, start=500_000, dur=LONG)
+    trace = Trace(
+        {"kernels": run, "runtime": launches(run, lead=9), "markers": labels([("ProfilerStep#1", 9_000_000, 1_000)])}
+    )
+    found = findings(trace)
+    assert found["scope"].unique().to_list() == ["whole recording"]
 
 
 def test_phases_of_some_length_have_findings_of_their_own() -> None:
@@ -805,17 +793,14 @@ def test_phases_of_some_length_have_findings_of_their_own() -> None:
     assert findings(trace)["rule"].to_list()[:2] == ["host_bound"] * 2
 
 
-def test_captures_of_graphs_are_no_run() -> None:
-    capture = together(decode([EMBEDDING, *DENSE], label="capture_8_FULL", pause=150_000, lead=10_000))
-    assert findings(capture).is_empty()
-
-
 def test_schema_without_rows() -> None:
     some = findings(together(QUIET))
     assert some.schema == SCHEMA
     for none in (Trace({"kernels": kernels([])}), Trace({"kernels": kernels([(GEMM, 0)])})):
         assert findings(none).is_empty()
         assert findings(none).schema == some.schema
+    capture = together(decode([EMBEDDING, *DENSE], label="capture_8_FULL", pause=150_000, lead=10_000))
+    assert findings(capture).is_empty()
 
 
 def test_first_lines_on_the_recordings(sample_trace: Callable[[str], Trace]) -> None:
@@ -863,15 +848,6 @@ def test_first_lines_on_recordings_of_others(file: str, shared: Path) -> None:
     assert found["share_of_time"] >= least
 
 
-def test_ranks_with_batches_of_their_own_are_not_compared() -> None:
-    """With data parallelism a rank with more requests computes longer, and nothing is wrong with it."""
-    two = together(decode([(GEMM, 100)] * 10, rank=0), decode([(GEMM, 200)] * 10, rank=1))
-    assert not silent(two, "uneven_compute")
-    other = pl.when(pl.col("rank") == 1).then(pl.col("name").str.replace(r"generation_.*", "generation_9(9)"))
-    markers = two.markers.with_columns(name=pl.coalesce(other, "name"))
-    assert silent(Trace({**two.tables, "markers": markers}, two.meta), "uneven_compute")
-
-
 def test_a_finding_carries_what_the_replay_predicts(sample_trace: Callable[[str], Trace]) -> None:
     found = findings(sample_trace("torch_tp1_eager"))
     late = found.row(0, named=True)
@@ -889,6 +865,9 @@ def test_a_finding_carries_what_the_replay_predicts(sample_trace: Callable[[str]
     assert others["predicted_ns"].null_count() == others.height
     gains = found.filter(pl.col("severity") != "info").select(pl.coalesce(pl.col("predicted_low_ns").clip(0), "figure"))
     assert gains.to_series().is_sorted(descending=True)
+    whole = decode([*DENSE], pause=150_000)
+    alone = Trace({"kernels": whole["kernels"], "markers": whole["markers"]})
+    assert findings(alone)["predicted_ns"].null_count() == findings(alone).height
 
 
 def test_no_gain_exceeds_the_time_of_its_finding() -> None:
@@ -940,9 +919,3 @@ def test_no_finding_about_calls_exceeds_their_time(shared: Path, file: str) -> N
         assert told.height
         assert told.join(took, on=["rank", "who"]).filter(pl.col("dur_ns") > pl.col("took")).is_empty()
         assert scope.pauses["dur_ns"].sum() == scope.cut(idle(trace))["dur_ns"].sum()
-
-
-def test_without_host_events_there_is_no_prediction() -> None:
-    whole = decode([*DENSE], pause=150_000)
-    alone = Trace({"kernels": whole["kernels"], "markers": whole["markers"]})
-    assert findings(alone)["predicted_ns"].null_count() == findings(alone).height

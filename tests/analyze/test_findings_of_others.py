@@ -31,6 +31,8 @@ def test_the_prefill_of_a_trace_without_labels_is_the_long_step(shared: Path) ->
     found = steps(llmprof.read(shared / CHROME / "tracemap_mi300x.pt.trace.json.gz"))
     assert found["dur_ns"][0] == pytest.approx(133e6, rel=0.01)
     assert found["dur_ns"][1:].is_between(17e6, 26e6).all()
+    found = findings(llmprof.read(shared / CHROME / "perf_model__normalization__normalization_layer_test.json.gz"))
+    assert found.filter(rule="idle_at_the_ends")["severity"].to_list() == ["info"]
 
 
 FIRST = {
@@ -69,8 +71,3 @@ def test_calls_that_free_memory_are_one_finding(shared: Path) -> None:
     told = found.filter(found["title"].str.contains("hipFree"))
     assert told["rule"].to_list() == ["allocation"]
     assert told["share_of_recorded"][0] < calls["dur_ns"].sum() / 3.39e9
-
-
-def test_what_happens_before_the_first_kernel_is_a_fact(shared: Path) -> None:
-    found = findings(llmprof.read(shared / CHROME / "perf_model__normalization__normalization_layer_test.json.gz"))
-    assert found.filter(rule="idle_at_the_ends")["severity"].to_list() == ["info"]

@@ -28,19 +28,13 @@ def test_norm_and_quantise(tmp_path):
     assert row["gain_ns"] > 0
 
 
-def test_what_does_not_always_follow(tmp_path):
+def test_what_is_no_chain(tmp_path):
     calls = [_NORM, _QUANTISE, _GEMM] * 5 + [_NORM, _GEMM]  # five of six
     assert analyze.fusion_candidates(recorded(tmp_path, calls)).is_empty()
-
-
-def test_a_long_kernel_is_in_no_chain(tmp_path):
     long = ("_C::static_scaled_fp8_quant", QUANTISE, [("quant_kernel", 39.0)])
     trace = recorded(tmp_path, [_NORM, long, _GEMM] * 5)
     assert analyze.fusion_candidates(trace).is_empty()
     assert analyze.fusion_candidates(trace, most_ns=40_000, predict=0).height == 1
-
-
-def test_a_kernel_that_is_not_known_is_in_no_chain(tmp_path):
     mine = ("mine::op", {}, [("mine_kernel", 1.0)])
     assert analyze.fusion_candidates(recorded(tmp_path, [_NORM, mine, _QUANTISE, _GEMM] * 5)).is_empty()
 

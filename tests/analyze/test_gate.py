@@ -50,6 +50,8 @@ def test_verdict_of_a_phase(row, verdict):
 def test_change_and_interval_are_shares_of_a():
     row = gate(frame(step("decode", 200, 220, noise=10)), over=0.05).row(0, named=True)
     assert (row["change"], row["low"], row["high"]) == (pytest.approx(0.1), pytest.approx(0.05), pytest.approx(0.15))
+    with pytest.raises(AnalysisError, match="has no columns"):
+        gate(pl.DataFrame({"a": [1]}))
 
 
 def test_markdown_says_the_verdict_first_and_escapes_names():
@@ -61,8 +63,3 @@ def test_markdown_says_the_verdict_first_and_escapes_names():
     assert lines[6] == "| decode | 100 us | 120 us | +20.0% | +19.0% to +21.0% | slower |"
     assert lines[-1] == "| decode | attention\\|x | 40.0 us | 60.0 us | +20.0 us | +20.0 % |"
     assert markdown(frame(step("decode", 100, 101))).startswith("**Not slower** by more than the 3.0% allowed.")
-
-
-def test_a_frame_of_something_else_is_refused():
-    with pytest.raises(AnalysisError, match="has no columns"):
-        gate(pl.DataFrame({"a": [1]}))

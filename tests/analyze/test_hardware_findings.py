@@ -78,9 +78,6 @@ def test_without_durations_there_is_no_finding():
     assert analyze.hardware_findings(metrics).height == 0
     with pytest.raises(NotCapturedError, match="SpeedOfLight"):
         launches_in_a_row(metrics)
-
-
-def test_launches_follow_each_other_and_say_that_they_have_no_clock():
     trace = launches_in_a_row(two())
     assert trace.kernels.select("start_ns", "dur_ns").rows() == [(0, 600), (600, 400)]
     assert "none" in trace.meta["clock"]

@@ -45,15 +45,19 @@ def by_group(frame: pl.DataFrame, *names: str) -> dict[tuple[int, int | None], t
     return {(r["rank"], r["step"]): tuple(r[n] for n in names) for r in frame.iter_rows(named=True)}
 
 
-def test_union_counts_shared_time_once() -> None:
+def test_unions_by_hand() -> None:
     # [0,10) holds [2,4); [10,12) touches it; [20,25) and [23,30) overlap; 15 is empty
     frame = one((0, 10), (2, 4), (10, 12), (15, 15), (20, 25), (23, 30))
     assert intervals.union_length(frame).item() == 12 + 10
     assert intervals.merge(frame).rows() == [(0, 12), (20, 10)]
     assert intervals.gaps(frame).rows() == [(12, 8)]
-
-
-def test_no_rows_and_no_groups() -> None:
+    frame = frame_of([(0, None, 0, 5), (0, 1, 3, 5), (0, None, 4, 2)])
+    assert intervals.union_length(frame, BY).rows() == [(0, 1, 5), (0, None, 6)]
+    windows = frame_of([(0, None, 0, 100), (0, 1, 0, 4), (1, 0, 0, 9)])
+    assert intervals.length_within(windows, frame, BY)["busy_ns"].to_list() == [6, 1, 0]
+    frame = frame_of([(0, 0, 0, 5), (0, 0, 10, 5)]).with_columns(start_ns=pl.Series([0, None], dtype=pl.Int64))
+    assert intervals.union_length(frame, BY).rows() == [(0, 0, 5)]
+    assert intervals.clip(frame, frame_of([(0, 0, 2, 100)]), BY).select("start_ns", "dur_ns").rows() == [(2, 3)]
     assert intervals.union_length(one()).to_dicts() == [{"busy_ns": 0}]
     assert intervals.union_length(frame_of([]), BY).height == 0
     assert intervals.merge(one()).height == 0
@@ -61,16 +65,6 @@ def test_no_rows_and_no_groups() -> None:
     assert intervals.length_within(one((0, 9)), one())["busy_ns"].to_list() == [0]
     assert intervals.clip(one((0, 9)), one()).columns == ["start_ns", "dur_ns", "window"]
     assert intervals.clip(one(), one((0, 9))).height == 0
-
-
-def test_null_is_a_group_of_its_own_and_comes_last() -> None:
-    frame = frame_of([(0, None, 0, 5), (0, 1, 3, 5), (0, None, 4, 2)])
-    assert intervals.union_length(frame, BY).rows() == [(0, 1, 5), (0, None, 6)]
-    windows = frame_of([(0, None, 0, 100), (0, 1, 0, 4), (1, 0, 0, 9)])
-    assert intervals.length_within(windows, frame, BY)["busy_ns"].to_list() == [6, 1, 0]
-
-
-def test_errors_say_what_is_wrong() -> None:
     with pytest.raises(AnalysisError, match="overlap"):
         intervals.clip(one((0, 1)), one((0, 5), (4, 6)))
     with pytest.raises(AnalysisError, match=r"has no columns rank"):
@@ -121,9 +115,3 @@ def test_last_before_equals_looking_at_every_mark(data: Rows, raw: Rows) -> None
         before = [(time, row) for row, (r, s, time, _) in enumerate(raw) if (r, s) == (rank, step) and time <= at]
         expected.append(max(before)[1] if before and step is not None else None)  # null is in no group
     assert groups.last_before(points, marks, BY, at="start_ns").to_list() == expected
-
-
-def test_intervals_at_unknown_times_are_left_out() -> None:
-    frame = frame_of([(0, 0, 0, 5), (0, 0, 10, 5)]).with_columns(start_ns=pl.Series([0, None], dtype=pl.Int64))
-    assert intervals.union_length(frame, BY).rows() == [(0, 0, 5)]
-    assert intervals.clip(frame, frame_of([(0, 0, 2, 100)]), BY).select("start_ns", "dur_ns").rows() == [(2, 3)]

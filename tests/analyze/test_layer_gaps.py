@@ -23,6 +23,8 @@ def test_the_gap_is_to_the_median_layer_of_the_step() -> None:
     assert found["gap_ns"].to_list() == [0, 0, 0, 30, 0]
     assert found["outlier"].to_list() == [False, False, False, True, False]
     assert found.select("rank", "step", "phase", "layer", "start_ns", "end_ns").row(3) == (0, 0, "decode", 3, 320, 450)
+    with pytest.raises(AnalysisError, match="measure='speed' is not known; expected 'dur_ns' or 'busy_ns'"):
+        layer_gaps(trace_of(kernels(forward(2))), measure="speed")  # type: ignore[arg-type]
 
 
 def test_one_stage_adds_up_its_occurrences() -> None:
@@ -44,8 +46,3 @@ def test_communication_beside_compute_of_another_layer_is_hidden() -> None:
     exposed = layer_gaps(trace_of(run), measure="exposed_communication_ns")
     assert exposed["typical_ns"].to_list() == [25.0, 25.0]
     assert exposed["gap_ns"].to_list() == [-5.0, 5.0]
-
-
-def test_an_unknown_measure() -> None:
-    with pytest.raises(AnalysisError, match="measure='speed' is not known; expected 'dur_ns' or 'busy_ns'"):
-        layer_gaps(trace_of(kernels(forward(2))), measure="speed")  # type: ignore[arg-type]

@@ -21,16 +21,10 @@ from tests.analyze.builders import (
     SILU,
     forward,
     kernels,
-    labels,
     launches,
     ops,
+    step_of,
 )
-
-
-def step_of(run: pl.DataFrame, **tables: pl.DataFrame) -> Trace:
-    return Trace(
-        {"kernels": run, "runtime": launches(run), "markers": labels([("execute_new_0_cached_4", -50, 10)])} | tables
-    )
 
 
 def test_spans_on_the_device() -> None:
@@ -45,6 +39,13 @@ def test_spans_on_the_device() -> None:
     assert first["stage"].to_list() == DENSE_STAGES
     assert first["start_ns"].to_list() == [24 + 12 * n for n in range(10)]
     assert first["dur_ns"].unique().to_list() == [10]
+    run = kernels(forward(1))
+    second = pl.col("name") == ROPE
+    run = run.with_columns(start_ns=pl.when(second).then(pl.col("start_ns") - 6).otherwise("start_ns"))
+    found = layers(step_of(run), per="layer").row(0, named=True)
+    assert (found["dur_ns"], found["busy_ns"], found["kernels"]) == (100, 94, 10)
+    with pytest.raises(AnalysisError, match="'stage' or 'layer'"):
+        layers(step_of(kernels(DENSE)), per="kernel")  # type: ignore[arg-type]
 
 
 def test_a_stage_that_comes_twice_has_occurrences() -> None:
@@ -52,24 +53,9 @@ def test_a_stage_that_comes_twice_has_occurrences() -> None:
     found = layers(step_of(kernels([EMBEDDING, *layer * 2, NORM, GEMM])))
     twice = found.filter(pl.col("stage").is_in(["norm", "all_reduce"])).sort("start_ns")
     assert twice.select("layer", "stage", "occurrence").rows() == [
-        (0, "norm", 0),
-        (0, "all_reduce", 0),
-        (0, "norm", 1),
-        (0, "all_reduce", 1),
-        (1, "norm", 0),
-        (1, "all_reduce", 0),
-        (1, "norm", 1),
-        (1, "all_reduce", 1),
+        (layer, stage, n) for layer in (0, 1) for n in (0, 1) for stage in ("norm", "all_reduce")
     ]
     assert found.filter(~pl.col("stage").is_in(["norm", "all_reduce"]))["occurrence"].unique().to_list() == [0]
-
-
-def test_overlapping_kernels_of_a_layer_are_busy_once() -> None:
-    run = kernels(forward(1))
-    second = pl.col("name") == ROPE
-    run = run.with_columns(start_ns=pl.when(second).then(pl.col("start_ns") - 6).otherwise("start_ns"))
-    found = layers(step_of(run), per="layer").row(0, named=True)
-    assert (found["dur_ns"], found["busy_ns"], found["kernels"]) == (100, 94, 10)
 
 
 def test_the_host_side_reaches_from_operator_to_operator() -> None:
@@ -85,30 +71,19 @@ def test_the_host_side_reaches_from_operator_to_operator() -> None:
     assert found.select("host_start_ns", "host_dur_ns").rows() == [(35, 217 - 35), (235, 417 - 235)]
 
 
-def test_a_graph_launch_for_all_layers_has_no_host_side_of_one() -> None:
+def test_the_host_side_of_graphs() -> None:
     run = kernels(forward(2)).with_columns(correlation=pl.lit(1, dtype=pl.Int64))
     call = launches(run.head(1)).with_columns(name=pl.lit("cudaGraphLaunch"))
-    trace = Trace({"kernels": run, "runtime": call, "markers": labels([("execute_new_0_cached_4", -50, 10)])})
-    found = layers(trace, per="layer")
+    found = layers(step_of(run, runtime=call), per="layer")
     assert found.height == 2
     assert found["host_start_ns"].null_count() == 2
     assert found["host_dur_ns"].null_count() == 2
-
-
-def test_one_graph_a_layer_has_a_host_side() -> None:
     run = kernels(forward(2))
     layer = (pl.col("start_ns") - 20) // 100  # two kernels of 10 before the layers, ten in each
     run = run.with_columns(correlation=layer.cast(pl.Int64))
-    calls = launches(run.unique("correlation", keep="first", maintain_order=True)).with_columns(
-        name=pl.lit("cudaGraphLaunch")
-    )
-    trace = Trace({"kernels": run, "runtime": calls, "markers": labels([("execute_new_0_cached_4", -50, 10)])})
-    assert layers(trace, per="layer")["host_dur_ns"].to_list() == [2, 2]
-
-
-def test_other_rows_are_refused() -> None:
-    with pytest.raises(AnalysisError, match="'stage' or 'layer'"):
-        layers(step_of(kernels(DENSE)), per="kernel")  # type: ignore[arg-type]
+    calls = launches(run.unique("correlation", keep="first", maintain_order=True))
+    calls = calls.with_columns(name=pl.lit("cudaGraphLaunch"))
+    assert layers(step_of(run, runtime=calls), per="layer")["host_dur_ns"].to_list() == [2, 2]
 
 
 def test_a_layer_on_the_host_takes_the_time_that_the_article_measured(sample_trace: Callable[[str], Trace]) -> None:

@@ -105,9 +105,6 @@ def test_an_address_that_is_used_again_is_another_block():
     rows = [row(1, 8, 8, address=1), row(2, -8, 0, address=1), row(3, 5, 5, address=1), row(4, 9, 14, address=2)]
     trace = Trace({"memory": pl.DataFrame(rows, infer_schema_length=None)})
     assert analyze.memory(trace, per="holder").select("bytes", "blocks").rows() == [(14, 2)]
-
-
-def test_samples_alone_have_a_peak_and_no_flows():
     rows = [row(1, None, 5, 9), row(2, None, 8, 9)]
     trace = Trace({"memory": pl.DataFrame(rows, infer_schema_length=None).cast({"bytes": pl.Int64})})
     assert analyze.memory(trace)["peak_bytes"].to_list() == [8]

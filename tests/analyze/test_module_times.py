@@ -49,8 +49,5 @@ def test_paths_of_layers() -> None:
     assert each.select("path", "layer", "device_ns").rows() == [
         ("model", None, 22), ("model.layers.0.mlp", 0, 5), ("model.layers.1.mlp", 1, 6)
     ]  # fmt: skip
-
-
-def test_no_modules() -> None:
     with pytest.raises(NotCapturedError):
         analyze.module_times(trace([("something", 0, 50)]))

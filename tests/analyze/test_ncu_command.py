@@ -68,9 +68,6 @@ def test_launches_are_counted_in_the_order_of_the_host_and_not_of_the_device():
     # the second gemm was launched first, on another stream, and waited
     trace = trace_of([GEMM, GEMM, GEMM], launched=[20, 10, 30])
     assert [options(ncu_command(trace, RUN, kernel=event))["--launch-skip"] for event in range(3)] == ["1", "0", "2"]
-
-
-def test_what_was_launched_before_the_window_is_not_counted():
     trace = trace_of([GEMM, GEMM, GEMM], launched=[None, 1050, 1150])
     assert options(ncu_command(trace, RUN, kernel=2))["--launch-skip"] == "1"
     with pytest.raises(AnalysisError, match="before the window"):
@@ -93,9 +90,6 @@ def test_names_become_expressions_for_exactly_themselves():
 def test_collectives_are_refused_with_the_reason():
     with pytest.raises(AnalysisError, match="wait for ever"):
         ncu_command(trace_of([GEMM, COMM]), RUN, kernel=1)
-
-
-def test_a_function_that_collectives_share_is_refused():
     names = ["void device_kernel<gemm_universal>(x)", "void device_kernel<cross_device_reduce>(x)"]
     with pytest.raises(AnalysisError, match="collectives too"):
         ncu_command(trace_of(names), RUN, kernel=0)

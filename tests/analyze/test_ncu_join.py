@@ -50,9 +50,6 @@ def test_a_filtered_profile_is_matched_among_the_kernels_it_has():
     found = joined(LAYER * 2, [GEMM] * 4)
     assert found["event"].to_list() == [1, 3, 6, 8]
     assert found["confidence"].to_list() == [1.0] * 4
-
-
-def test_what_the_timeline_does_not_have_splits_the_profile_and_stays_unmatched():
     found = joined(LAYER * 2, [NORM, GEMM, ACT, "tuning_kernel", GEMM, NORM, GEMM, ACT])
     assert found["event"].to_list() == [0, 1, 2, None, 3, 5, 6, 7]
     assert found.row(3, named=True)["confidence"] == 0

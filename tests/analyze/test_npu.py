@@ -144,7 +144,7 @@ def test_links_by_hand():
     assert found["relative"].to_list() == pytest.approx([10 / 15, 20 / 15])
 
 
-def test_core_time_by_hand():
+def test_core_time_by_hand(sample_trace):
     kernel = {"device": 0, "stream": 2}
     trace = npu(
         kernels=[
@@ -167,9 +167,6 @@ def test_core_time_by_hand():
     assert by_type["op_type"].to_list() == ["MatMulV2", "SwiGlu"]
     with pytest.raises(AnalysisError, match="colour"):
         analyze.core_time(trace, by=("colour",))
-
-
-def test_core_time_needs_metrics_of_cores(sample_trace):
     with pytest.raises(NotCapturedError, match="aic_metrics"):
         analyze.core_time(sample_trace("torch_tp1_eager"))
     with pytest.raises(NotCapturedError):

@@ -94,6 +94,10 @@ def test_ranks_processes_and_threads_are_apart() -> None:
     trace = Trace({"markers": pl.concat(frames), "runtime": pl.concat(runtime), "kernels": pl.concat(kernels)})
     got = nvtx_kernels(trace)
     assert got.select("rank", "process", "start_ns").rows() == [(0, 1, 10), (1, 1, 11)]
+    rows = markers([("one", 0, 22, 1), ("two", 10, 50, 1)], nsys_style="StartEnd")
+    got = nvtx_kernels(Trace({"markers": rows, "runtime": CALLS, "kernels": KERNELS}))
+    # a and b in one; b, c and d in two; b is nearer to one, the shorter
+    assert got.select("name", "depth", "launches", "own_kernels").rows() == [("one", 0, 2, 2), ("two", 0, 3, 3)]
 
 
 def test_what_is_no_range_of_the_host_is_left_out() -> None:
@@ -109,13 +113,6 @@ def test_what_is_no_range_of_the_host_is_left_out() -> None:
     )
     got = nvtx_kernels(Trace({"markers": rows, "runtime": CALLS, "kernels": KERNELS}))
     assert got.select("name", "style", "range").rows() == [("request", "StartEnd", 3)]
-
-
-def test_ranges_that_overlap_without_nesting() -> None:
-    rows = markers([("one", 0, 22, 1), ("two", 10, 50, 1)], nsys_style="StartEnd")
-    got = nvtx_kernels(Trace({"markers": rows, "runtime": CALLS, "kernels": KERNELS}))
-    # a and b in one; b, c and d in two; b is nearer to one, the shorter
-    assert got.select("name", "depth", "launches", "own_kernels").rows() == [("one", 0, 2, 2), ("two", 0, 3, 3)]
 
 
 def test_recorded_but_nothing_there() -> None:

@@ -53,17 +53,11 @@ def test_copies_between_host_and_device(tmp_path):
     assert row["why"].to_list() == [BETWEEN]
 
 
-def test_without_shapes(tmp_path):
+def test_what_a_recording_does_not_hold(tmp_path, sample_trace):
     found = analyze.replayable(recorded(tmp_path, [("aten::mm", {}, [("gemm", 2.0)])]))
     assert found["can"].to_list() == [False]
     assert "record_shapes=True" in found["why"][0]
-
-
-def test_under_graphs(sample_trace):
     found = analyze.replayable(sample_trace("torch_tp1_cudagraph"))
     assert found.filter(found["why"] == IN_GRAPH)["share"].sum() > 0.5
-
-
-def test_without_operators(sample_trace):
     with pytest.raises(NotCapturedError):
         analyze.replayable(sample_trace("nsys_tp2_cudagraph"))

@@ -53,7 +53,7 @@ def row(frame: pl.DataFrame, operator: str | None) -> dict[str, object]:
     return frame.filter(pl.col("operator").eq_missing(pl.lit(operator))).row(0, named=True)
 
 
-def test_a_row_by_hand() -> None:
+def test_a_row_and_its_bound_by_hand() -> None:
     found = row(analyze.operators(TRACE, device=DEVICE), "aten::mm")
     flops, read, written = 2 * 40 * 80 * 20, (40 * 80 + 80 * 20) * 2, 40 * 20 * 2
     # 11,200 bytes at a byte a nanosecond take longer than 128,000 FLOPs at 1,000
@@ -67,6 +67,31 @@ def test_a_row_by_hand() -> None:
     assert found["share_of_bound"] == pytest.approx(22400 / 24000)
     assert (found["gap_ns"], found["source"], found["why"], found["note"]) == (1600, "shapes", None, None)
     assert found["share"] == pytest.approx(24000 / KERNELS["dur_ns"].extend(COPIES["dur_ns"]).sum())
+    fast = Device("mine", r"(?!)", {"bf16": 1e12}, 1e15, None, None, None)
+    found = analyze.operators(TRACE, device=fast)
+    assert row(found, "aten::mm")["bound_ns"] == 128
+    assert row(found, "aten::mm")["bound_by"] == "bf16"
+    # of the shortest kernel, 50 ns: one for an abs, two for the attention
+    assert (row(found, "aten::abs")["bound_ns"], row(found, "aten::abs")["bound_by"]) == (50, "launch")
+    assert row(found, "aten::_scaled_dot_product_flash_attention")["bound_ns"] == 100
+    assert found["fits_cache"].null_count() == found.height
+    slow = Device("mine", r"(?!)", {"bf16": 1e15}, 1e8, None, None, None, cache_bytes=200.0)
+    found = analyze.operators(TRACE, device=slow)
+    mm, add = row(found, "aten::mm"), row(found, "aten::abs")
+    assert mm["share_of_bound"] == pytest.approx(224000 / 24000)
+    assert add["share_of_bound"] == pytest.approx(2 * 640 / 200)
+    assert mm["note"]
+    assert add["note"]
+    assert mm["note"] != add["note"]  # only the second fits into the cache
+    assert mm["gap_ns"] < 0
+    for found in (analyze.operators(TRACE), analyze.operators(Trace({"kernels": KERNELS, "ops": OPS}))):
+        mm = row(found, "aten::mm")
+        assert mm["flops"] == 128000
+        assert mm["tflop_per_s"] is not None
+        assert [mm[name] for name in ("bound_ns", "bound_by", "share_of_bound", "gap_ns")] == [None] * 4
+        assert mm["why"]
+    with pytest.raises(LlmprofError):
+        analyze.operators(TRACE, device="acme 3000")
 
 
 def test_a_part_belongs_to_the_whole_and_an_unknown_operator_leaves_known_ones_theirs() -> None:
@@ -82,40 +107,6 @@ def test_a_part_belongs_to_the_whole_and_an_unknown_operator_leaves_known_ones_t
     assert without["why"].null_count() == 0
     assert set(without["operator"]) == {"acme::mine", "aten::copy_", None}
     assert found["total_ns"].sum() == KERNELS["dur_ns"].sum() + 200
-
-
-def test_what_sets_the_bound() -> None:
-    fast = Device("mine", r"(?!)", {"bf16": 1e12}, 1e15, None, None, None)
-    found = analyze.operators(TRACE, device=fast)
-    assert row(found, "aten::mm")["bound_ns"] == 128
-    assert row(found, "aten::mm")["bound_by"] == "bf16"
-    # of the shortest kernel, 50 ns: one for an abs, two for the attention
-    assert (row(found, "aten::abs")["bound_ns"], row(found, "aten::abs")["bound_by"]) == (50, "launch")
-    assert row(found, "aten::_scaled_dot_product_flash_attention")["bound_ns"] == 100
-    assert found["fits_cache"].null_count() == found.height
-
-
-def test_a_share_above_the_bound_stays_and_has_a_note() -> None:
-    slow = Device("mine", r"(?!)", {"bf16": 1e15}, 1e8, None, None, None, cache_bytes=200.0)
-    found = analyze.operators(TRACE, device=slow)
-    mm, add = row(found, "aten::mm"), row(found, "aten::abs")
-    assert mm["share_of_bound"] == pytest.approx(224000 / 24000)
-    assert add["share_of_bound"] == pytest.approx(2 * 640 / 200)
-    assert mm["note"]
-    assert add["note"]
-    assert mm["note"] != add["note"]  # only the second fits into the cache
-    assert mm["gap_ns"] < 0
-
-
-def test_a_device_without_peaks_has_rates_but_no_bound() -> None:
-    for found in (analyze.operators(TRACE), analyze.operators(Trace({"kernels": KERNELS, "ops": OPS}))):
-        mm = row(found, "aten::mm")
-        assert mm["flops"] == 128000
-        assert mm["tflop_per_s"] is not None
-        assert [mm[name] for name in ("bound_ns", "bound_by", "share_of_bound", "gap_ns")] == [None] * 4
-        assert mm["why"]
-    with pytest.raises(LlmprofError):
-        analyze.operators(TRACE, device="acme 3000")
 
 
 def test_groups_and_missing_tables() -> None:

@@ -49,6 +49,9 @@ def test_two_ranks_by_hand() -> None:
         (0, 1, 10, 10, 0, 0, 0, 0, 0, 0, 0),
         (1, 0, 4, 0, 4, 0, 4, 0, 0, 0, 0),
     ]
+    # Stream 9 works [15,35); stream 7 spans [0,62) with [20,32) left to stream 9.
+    got = overlap_of(frame_of(EVENTS).filter(pl.col("step") == 0, pl.col("rank") == 0), ["rank", "stream"])
+    assert got.select("stream", "total_ns", "idle_ns", "other_ns").rows() == [(7, 50, 10, 12), (9, 20, 0, 0)]
 
 
 def test_work_of_another_group_is_not_idle_time() -> None:
@@ -57,12 +60,6 @@ def test_work_of_another_group_is_not_idle_time() -> None:
     rows = rows.with_columns(phase=pl.Series(["decode", "prefill", "decode"]))
     got = overlap_of(rows, ["rank", "phase"]).select("phase", "total_ns", "compute_ns", "idle_ns", "other_ns")
     assert got.rows() == [("decode", 22, 15, 7, 8), ("prefill", 8, 8, 0, 0)]
-
-
-def test_streams_of_one_rank() -> None:
-    # Stream 9 works [15,35); stream 7 spans [0,62) with [20,32) left to stream 9.
-    got = overlap_of(frame_of(EVENTS).filter(pl.col("step") == 0, pl.col("rank") == 0), ["rank", "stream"])
-    assert got.select("stream", "total_ns", "idle_ns", "other_ns").rows() == [(7, 50, 10, 12), (9, 20, 0, 0)]
 
 
 def test_trace_with_kernels_and_copies() -> None:
@@ -190,21 +187,15 @@ RUN = pl.concat(
 WINDOW = (20, 100)
 
 
-def test_events_are_cut_to_the_window() -> None:
+def test_overlap_in_a_window(sample_trace) -> None:
     found = overlap_within(Trace({"kernels": RUN}), window=WINDOW)
     assert found.columns == [c for c in overlap(Trace({"kernels": RUN}), by=("rank",)).columns if c != "other_ns"]
     assert found.row(0) == (0, 80, 40, 40, None, 20, 20, None, 20)
-
-
-def test_a_rank_without_events_in_the_window_is_idle() -> None:
     found = overlap_within(Trace({"kernels": RUN}), window=WINDOW).row(1, named=True)
     assert (found["rank"], found["compute_ns"], found["idle_ns"]) == (1, 0, 80)
     assert overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[1]).to_dicts() == [found]
     with pytest.raises(AnalysisError, match=r"ranks 7 are not in the trace"):
         overlap_within(Trace({"kernels": RUN}), window=WINDOW, ranks=[7])
-
-
-def test_the_whole_span_of_a_rank_is_what_overlap_says(sample_trace) -> None:  # type: ignore[no-untyped-def]
     trace = sample_trace("torch_tp4_eager_nccl").select(ranks=0)
     first = trace.kernels["start_ns"].min(), trace.copies["start_ns"].min()
     ends = [(f["start_ns"] + f["dur_ns"]).max() for f in (trace.kernels, trace.copies)]

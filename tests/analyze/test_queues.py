@@ -26,15 +26,12 @@ CALLS = pl.DataFrame(
 TRACE = Trace({"kernels": KERNELS, "runtime": CALLS})
 
 
-def test_over_time() -> None:
+def test_over_time_and_in_sum() -> None:
     found = analyze.queue_length(TRACE, per="time")
     assert found.filter(stream=7).select("time_ns", "length").rows() == [
         (10, 1), (14, 2), (18, 3), (20, 2), (50, 1), (80, 0),
     ]  # fmt: skip
     assert found.filter(stream=9).select("time_ns", "length").rows() == [(25, 1), (30, 0)]
-
-
-def test_in_sum() -> None:
     busy, side = analyze.queue_length(TRACE, full=2).rows(named=True)
     assert (busy["launches"], busy["without_launch"], busy["max_length"]) == (3, 0, 3)
     assert busy["mean_length"] == (4 * 1 + 4 * 2 + 2 * 3 + 30 * 2 + 30 * 1) / 70
@@ -42,9 +39,6 @@ def test_in_sum() -> None:
     assert busy["blocked_ns"] == 2 + 22  # the second call from 14 on, and the third, which lasts until 40
     assert (side["launches"], side["without_launch"], side["max_length"]) == (1, 1, 1)
     assert (side["mean_length"], side["full_ns"], side["blocked_ns"]) == (1.0, 0, 0)
-
-
-def test_a_start_before_its_launch_is_no_negative_length() -> None:
     early = TRACE.kernels.filter(pl.col("correlation") == 1).with_columns(start_ns=pl.lit(8))
     found = analyze.queue_length(Trace({"kernels": early, "runtime": CALLS}), per="time")
     assert found["length"].to_list() == [0]

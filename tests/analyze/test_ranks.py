@@ -52,20 +52,14 @@ def sixteen() -> Trace:
     return run_of(**on_hosts())
 
 
-def test_a_worker_in_the_name_of_a_file_is_no_host() -> None:
+def test_nodes_come_from_the_names_of_the_files(sixteen: Trace) -> None:
     files = [f"worker{rank}_step_12.1694128201545.pt.trace.json" for rank in range(RANKS)]
     trace = run_of(ranks=[{"rank": rank, "file": file} for rank, file in enumerate(files)])
     assert rank_groups(trace)["node"].null_count() == RANKS
-
-
-def test_nodes_come_from_the_names_of_the_files(sixteen: Trace) -> None:
     groups = rank_groups(sixteen)
     assert groups["node"].to_list() == [f"node{rank // 4}" for rank in range(RANKS)]
     assert groups["evidence"].unique().to_list() == ["node: file name"]
     assert groups.select("dp", "pp", "tp", "ep").null_count().row(0) == (16, 16, 16, 16)
-
-
-def test_nothing_is_guessed_from_the_number_of_a_rank() -> None:
     trace = run_of()
     assert rank_groups(trace).select(pl.exclude("rank").null_count()).row(0) == (16,) * 6
     assert late_groups(trace).height == 0
@@ -153,9 +147,6 @@ def test_steps_of_ranks_by_hand(sixteen: Trace) -> None:
     assert first["wait_ns"] == 4_100 - 1_005
     assert (first["exposed_communication_ns"], first["idle_ns"]) == (5_000 - 1_005, 0)
     assert rows.filter(rank=3, step=9)["wait_ns"].item() == 0
-
-
-def test_waiting_is_unknown_where_ranks_are_missing() -> None:
     part = run_of(missing_ranks=[15])
     rest = Trace({name: frame.filter(pl.col("rank") < 15) for name, frame in part.tables.items()}, part.meta)
     assert rank_steps(rest)["wait_ns"].null_count() == 15 * STEPS

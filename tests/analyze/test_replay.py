@@ -124,6 +124,8 @@ def test_a_cycle_is_refused() -> None:
     )
     with pytest.raises(AnalysisError, match="cycle"):
         earliest(cycle)
+    with pytest.raises(NotCapturedError):
+        graph(Trace({}))
 
 
 @pytest.mark.parametrize("build", [host_bound, device_bound, two_ranks])
@@ -204,10 +206,7 @@ def test_a_wait_between_streams_is_seen_in_the_calls_alone() -> None:
     plan = Plan(built, "middle")
     changes.scale("nvjet", 0.5).apply(plan, two_streams(recorded=False))
     assert plan.times()[2 * built.events["name"].to_list().index(NORM)] == 22 * US
-
-
-def test_a_wait_that_held_nothing_is_seen_in_the_calls_too() -> None:
-    """The norm begins 3 us after its launch, when the GEMM is long done; it would wait for a longer one."""
+    # The norm begins 3 us after its launch, when the GEMM is long done; it would wait for a longer one.
     work = [(0, 7, 5, 10, GEMM, 1), (0, 8, 53, 10, NORM, 4)]
     calls = [(0, 0, 2, CALL, 1), (0, 3, 1, "cudaEventRecord", 2), (0, 5, 1, "cudaStreamWaitEvent", 3)]
     trace = Trace({"kernels": device(work), "runtime": host([*calls, (0, 50, 2, CALL, 4)])})
@@ -217,10 +216,7 @@ def test_a_wait_that_held_nothing_is_seen_in_the_calls_too() -> None:
     plan = Plan(built, "middle")
     changes.scale("nvjet", 10).apply(plan, trace)
     assert plan.times()[2 * built.events["name"].to_list().index(NORM)] == (5 + 100 + 1) * US
-
-
-def test_nothing_waits_for_what_was_launched_later() -> None:
-    """A norm on stream 8 begins 2 us after a GEMM, and 1 us after a kernel that was launched when it already waited."""
+    # A norm on stream 8 begins 2 us after a GEMM, and 1 us after a kernel that was launched when it already waited.
     work = [(0, 7, 5, 100, GEMM, 1), (0, 8, 107, 10, NORM, 2), (0, 7, 105, 1, "elementwise_kernel", 3)]
     calls = [(0, 0, 2, CALL, 1), (0, 7, 2, CALL, 2), (0, 20, 2, CALL, 3)]
     built = graph(Trace({"kernels": device(work), "runtime": host(calls)}))
@@ -334,6 +330,15 @@ def test_a_late_rank_is_on_the_path() -> None:
     assert path["dur_ns"].sum() == 106 * US - 2 * US
     with pytest.raises(LlmprofError, match="no rank 5"):
         critical_path(two_ranks(), rank=5)
+    whole = two_ranks()
+    tables = {name: frame.filter(pl.col("rank") == 0) for name, frame in whole.tables.items()}
+    alone = Trace(tables, {"world_size": 2, "missing_ranks": [1]})
+    path = critical_path(alone)
+    assert set(path["rank"]) == {0}
+    # the collective is as long as it was recorded: what of it was waiting cannot be known
+    assert path.filter(pl.col("part") == "transfer")["dur_ns"].to_list() == [64 * US]
+    with pytest.raises(AnalysisError, match="no collective of this recording is matched"):
+        what_if(alone, changes.balance())
 
 
 def step(found: pl.DataFrame) -> dict[str, float]:
@@ -399,6 +404,24 @@ def test_without_a_late_rank_nobody_waits() -> None:
     # rank 0: 10 to 30, gap 1, transfer 5, gap 1, norm 10: 10 to 47 = 37 us; rank 1 as recorded: 70 to 106 = 36 us
     assert got["predicted_ns"].to_list() == [36.5 * US]
     assert got["recorded_ns"].to_list() == [(96 + 36) / 2 * US]
+    # The first step waits 60 us in an all-reduce. Without it only the end of this step moves.
+    waits = two_ranks()
+    more = device([(rank, 7, 200, 10, GEMM, 4) for rank in (0, 1)])
+    kernels = pl.concat([waits.kernels.select(more.columns), more])
+    calls = host([(rank, 190, 2, CALL, 4) for rank in (0, 1)])
+    runtime = pl.concat([waits.runtime.select(calls.columns), calls])
+    starts = pl.concat([step_labels([0, 180], 175, rank) for rank in (0, 1)])
+    trace = Trace(
+        {"kernels": kernels, "runtime": runtime, "collectives": waits.collectives, "markers": starts}, {"world_size": 2}
+    )
+    found = what_if(trace, changes.balance())
+    # both steps end at 106 and 210 us: 104. Without waiting rank 0's first ends at 47, and its second still at 210
+    assert found.select("recorded_ns", "predicted_ns").row(0) == (104 * US, 104 * US)
+    assert found["moved"].to_list() == [1]
+    assert moved_in_words(found.row(0, named=True)) == ""
+    unchanged = what_if(trace).row(0, named=True)
+    assert unchanged["moved"] == 0
+    assert moved_in_words(unchanged) == ""
 
 
 def code_loaded(*, recorded: bool, device_idle: bool = False) -> Trace:
@@ -441,27 +464,6 @@ def test_a_host_that_loads_code_waits_for_its_device(recorded: bool, call: str) 
     assert plan.times()[2 * first] == 3_005 * US + min(own, 10_000)
 
 
-def test_a_gain_that_the_next_step_loses_is_none() -> None:
-    """The first step waits 60 us in an all-reduce. Without it only the end of this step moves."""
-    waits = two_ranks()
-    more = device([(rank, 7, 200, 10, GEMM, 4) for rank in (0, 1)])
-    kernels = pl.concat([waits.kernels.select(more.columns), more])
-    calls = host([(rank, 190, 2, CALL, 4) for rank in (0, 1)])
-    runtime = pl.concat([waits.runtime.select(calls.columns), calls])
-    starts = pl.concat([step_labels([0, 180], 175, rank) for rank in (0, 1)])
-    trace = Trace(
-        {"kernels": kernels, "runtime": runtime, "collectives": waits.collectives, "markers": starts}, {"world_size": 2}
-    )
-    found = what_if(trace, changes.balance())
-    # both steps end at 106 and 210 us: 104. Without waiting rank 0's first ends at 47, and its second still at 210
-    assert found.select("recorded_ns", "predicted_ns").row(0) == (104 * US, 104 * US)
-    assert found["moved"].to_list() == [1]
-    assert moved_in_words(found.row(0, named=True)) == ""
-    unchanged = what_if(trace).row(0, named=True)
-    assert unchanged["moved"] == 0
-    assert moved_in_words(unchanged) == ""
-
-
 def test_another_link_changes_the_transfer_alone() -> None:
     # 2 us and 1 MB at 100 GB/s, times 2 (n - 1) / n = 1: 12 us instead of 5
     got = what_if(two_ranks(), changes.transfer(bandwidth=100, latency=2))
@@ -481,6 +483,10 @@ def test_work_can_be_removed_and_fused() -> None:
     )  # fmt: skip
     got = step(what_if(trace, changes.remove("norm")))
     assert got["predicted_ns"] == 0
+    with pytest.raises(AnalysisError, match="factor"):
+        changes.scale("norm", -1)
+    with pytest.raises(AnalysisError, match="group has 0 ranks"):
+        changes.tensor_parallel(0)
 
 
 @pytest.mark.parametrize(
@@ -498,18 +504,6 @@ def test_work_can_be_removed_and_fused() -> None:
 def test_a_change_that_matches_nothing_says_so(change: changes.Change, message: str) -> None:
     with pytest.raises(AnalysisError, match=message):
         what_if(host_bound(), change)
-
-
-def test_a_factor_below_nothing_is_refused() -> None:
-    with pytest.raises(AnalysisError, match="factor"):
-        changes.scale("norm", -1)
-    with pytest.raises(AnalysisError, match="group has 0 ranks"):
-        changes.tensor_parallel(0)
-
-
-def test_no_device_activity_is_refused() -> None:
-    with pytest.raises(NotCapturedError):
-        graph(Trace({}))
 
 
 CAPTURES = [
@@ -654,18 +648,6 @@ def test_the_path_agrees_with_the_overlay_of_another_tool(shared: Path) -> None:
     assert held.filter(pl.col("start_ns").is_between(behind[4], behind[7]))["dur_ns"].max() == 11_986 * US
 
 
-def test_a_rank_that_is_missing_leaves_the_path_of_the_others() -> None:
-    whole = two_ranks()
-    tables = {name: frame.filter(pl.col("rank") == 0) for name, frame in whole.tables.items()}
-    alone = Trace(tables, {"world_size": 2, "missing_ranks": [1]})
-    path = critical_path(alone)
-    assert set(path["rank"]) == {0}
-    # the collective is as long as it was recorded: what of it was waiting cannot be known
-    assert path.filter(pl.col("part") == "transfer")["dur_ns"].to_list() == [64 * US]
-    with pytest.raises(AnalysisError, match="no collective of this recording is matched"):
-        what_if(alone, changes.balance())
-
-
 def test_a_call_can_be_taken_away_with_its_waiting() -> None:
     """Two kernels of 30 us; between their launches the host waits for the first one."""
     work = [(0, 7, 5, 30, GEMM, 1), (0, 7, 45, 30, NORM, 3)]
@@ -676,10 +658,7 @@ def test_a_call_can_be_taken_away_with_its_waiting() -> None:
     assert found.select("recorded_ns", "predicted_ns").row(0) == (70 * US, 61 * US)
     with pytest.raises(AnalysisError, match="no call of the host in this recording is named"):
         what_if(trace, changes.without_call("cudaNothing"))
-
-
-def test_a_call_that_holds_the_device_is_taken_away_with_what_it_holds() -> None:
-    """Both kernels are launched by 12 us, but the second stands still during cudaFree, until 80 us."""
+    # Both kernels are launched by 12 us, but the second stands still during cudaFree, until 80 us.
     work = [(0, 7, 5, 15, GEMM, 1), (0, 7, 81, 10, NORM, 2)]
     calls = [(0, 0, 2, CALL, 1), (0, 10, 2, CALL, 2), (0, 15, 65, "cudaFree", 3)]
     trace = Trace({"kernels": device(work), "runtime": host(calls)})

@@ -102,10 +102,6 @@ def test_parts_of_each_request_by_hand():
     assert found["reason"].to_list() == [
         "its own decode", "its own decode", "waiting behind the decode of others"
     ]  # fmt: skip
-
-
-def test_parts_add_up_to_the_latency():
-    found = analyze.requests(made())
     parts = pl.sum_horizontal(PARTS)
     assert found.select(parts.alias("sum"))["sum"].to_list() == found["e2e_ns"].to_list()
     assert found["unexplained_ns"].to_list() == [0, 0, 0]

@@ -105,9 +105,6 @@ def test_contexts_of_requests_from_before_the_trace_are_unknown_or_given():
     assert (made.context, how) == (1, "unknown")
     known = batches(frame("execute_context_0(0)_generation_3(3)", "execute_context_0(0)_generation_3(3)"), context=100)
     assert [known[0, n][0][0].context for n in (0, 1)] == [101, 102]
-
-
-def test_of_fewer_requests_the_oldest_are_taken_to_have_ended():
     known = batches(
         frame(
             "execute_context_2(100)_generation_0(0)",
@@ -121,7 +118,19 @@ def test_of_fewer_requests_the_oldest_are_taken_to_have_ended():
     assert (made.context, how) == ((1 * 52 + 3 * 301) / 4 + 1, "estimated")
 
 
-def test_a_wrong_model_device_or_option_is_refused():
+def test_one_rank_is_no_pipeline_of_two():
+    trace = two_steps()
+    longer = TINY | {"num_hidden_layers": 3}
+    assert roofline_join(trace, longer).height  # how many ranks ran is not recorded
+    alone = Trace(dict(trace.tables), {**trace.meta, "world_size": 1}, {})
+    with pytest.raises(AnalysisError, match=r"2 layers in a step, .* has 3"):
+        roofline_join(alone, longer)
+
+
+def test_what_cannot_be_joined_is_refused():
+    trace, shape = sample("nsys_transformers_generate"), H200_CAPTURES["torch_transformers_generate"]
+    with pytest.raises(AnalysisError, match="how many tokens"):
+        roofline_join(trace, shape)
     trace = sample("torch_tp1_cudagraph")
     with pytest.raises(AnalysisError, match=r"28 layers in a step, Qwen3-8B has 36"):
         roofline_join(trace, "Qwen3-8B")
@@ -132,21 +141,6 @@ def test_a_wrong_model_device_or_option_is_refused():
     unnamed = Trace({"kernels": trace.kernels, "runtime": trace.runtime, "markers": trace.markers}, {}, {})
     with pytest.raises(AnalysisError, match="names no device"):
         roofline_join(unnamed, "Qwen2.5-1.5B")
-
-
-def test_one_rank_is_no_pipeline_of_two():
-    trace = two_steps()
-    longer = TINY | {"num_hidden_layers": 3}
-    assert roofline_join(trace, longer).height  # how many ranks ran is not recorded
-    alone = Trace(dict(trace.tables), {**trace.meta, "world_size": 1}, {})
-    with pytest.raises(AnalysisError, match=r"2 layers in a step, .* has 3"):
-        roofline_join(alone, longer)
-
-
-def test_steps_without_tokens_cannot_be_joined():
-    trace, shape = sample("nsys_transformers_generate"), H200_CAPTURES["torch_transformers_generate"]
-    with pytest.raises(AnalysisError, match="how many tokens"):
-        roofline_join(trace, shape)
 
 
 def test_stages_become_observations_of_their_device_time():

@@ -50,16 +50,13 @@ def shares(row: dict[str, object]) -> dict[str, float]:
     }
 
 
-def test_a_last_turn_that_is_not_full() -> None:
+def test_turns_tiles_and_blocks_by_hand() -> None:
     row = one((64, 80, 64), [(NVJET, 4, 1020)])
     # 2 x 5 tiles on 4 multiprocessors: 3 turns for the work of 2.5; 655,360 FLOPs take 655.36 ns
     assert (row["tile"], row["blocks"], row["turns"], row["cause"]) == ("32x16", 4, 3, "waves")
     assert row["bound_ns"] == pytest.approx(655.36)
     gap = 1020 - 655.36
     assert shares(row) == {"start": 20 / gap, "waves": 1000 / 6 / gap, "rest": 1 - (20 + 1000 / 6) / gap}
-
-
-def test_tiles_that_do_not_fit() -> None:
     row = one((33, 64, 64), [(NVJET, 4, 1020)])
     # rows of 2 x 32 for 33: 8 tiles, 2 full turns, 33/64 of what they compute is the result
     assert (row["turns"], row["cause"]) == (2, "padding")
@@ -67,17 +64,11 @@ def test_tiles_that_do_not_fit() -> None:
     padded = min(2 * bound * 64 / 33, 1000)  # at most twice what full rate takes
     gap = 1020 - bound
     assert shares(row)["padding"] == padded * (1 - 33 / 64) / gap
-
-
-def test_few_tiles_leave_multiprocessors_idle() -> None:
     row = one((32, 16, 4096), [(NVJET, 1, 20020)])
     # one tile on four multiprocessors: 4,194,304 FLOPs at a quarter of the rate take 16,777 of 20,000 ns
     assert (row["turns"], row["cause"]) == (1, "few_blocks")
     gap = 20020 - 4194.304
     assert shares(row) == {"start": 20 / gap, "few_blocks": 15000 / gap, "rest": 1 - 15020 / gap}
-
-
-def test_few_blocks_cannot_draw_on_the_whole_memory() -> None:
     row = one((32, 16, 4096), [(NVJET, 1, 8020)], SLOW_MEMORY)
     moved = (32 * 4096 + 4096 * 16 + 32 * 16) * 2
     alone, whole = moved / 113, moved / 400  # ns: a multiprocessor reads at most 113 bytes in one
@@ -102,22 +93,13 @@ def test_other_kernels_of_the_call() -> None:
     bound = 2 * 64 * 64 * 64 / 1000
     assert (row["kernels"], row["cause"]) == (2, "other_kernels")
     # eight blocks for eight tiles: two full turns
-    assert shares(row) == {
-        "other_kernels": 400 / (1010 - bound),
-        "start": 20 / (1010 - bound),
-        "rest": 1 - 420 / (1010 - bound),
-    }
-
-
-def test_what_the_faster_side_loses_costs_nothing() -> None:
+    gap = 1010 - bound
+    assert shares(row) == {"other_kernels": 400 / gap, "start": 20 / gap, "rest": 1 - 420 / gap}
     slow = Device("mine", r"(?!)", {"bf16": 1e15}, 1e10, None, None, 4)
     row = one((33, 80, 64), [(NVJET, 4, 3010)], slow)
     assert (row["bound_by"], row["turns"]) == ("memory", 3)
     assert {"waves", "padding", "few_blocks"}.isdisjoint(shares(row))
     assert row["cause"] == "rest"
-
-
-def test_near_its_bound_there_is_nothing_to_explain() -> None:
     row = one((64, 80, 64), [(NVJET, 4, 700)])
     assert (row["cause"], row["reason"], row["rest_share"], row["turns"]) == (None, None, None, 3)
 
@@ -127,9 +109,6 @@ def test_a_launch_of_hip_states_threads() -> None:
     row = one((64, 80, 64), [(name, 640, 1020)], call="hipExtModuleLaunchKernel")
     assert (row["blocks"], row["tile"], row["turns"]) == (10, "32x16", 3)
     assert one((64, 80, 64), [(name, 640, 1020)], call="hipModuleLaunchKernel")["blocks"] == 640
-
-
-def test_without_tiles_the_blocks_of_the_launch_count() -> None:
     row = one((64, 80, 64), [("mine", 9, 1010)])
     assert (row["turns"], row["padding_share"]) == (3, None)
     unknown = Device("mine", r"(?!)", {"bf16": 1e12}, 1e12, None, None, None)

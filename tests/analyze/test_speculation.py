@@ -81,20 +81,11 @@ def test_an_engine_that_schedules_ahead_takes_off_rejected_drafts_a_step_later()
     ]
 
 
-def test_steps_that_are_not_those_of_the_trace_say_nothing() -> None:
-    found = speculation(trace_of(*STEPS), engine_steps=noted([{"a": (3, 10)}] * 4))
-    assert found["tokens_per_request"].null_count() == found.height == 3
-
-
-def test_ngrams_are_drafted_by_the_host() -> None:
+def test_what_says_nothing_of_drafts() -> None:
     found = speculation(trace_of(*STEPS, drafts=[]))
     assert found.select("draft_tokens", "draft_ns", "verify_ns").rows() == [(4, 0, 440)] * 3
-
-
-def test_nothing_is_drafted() -> None:
     assert speculation(trace_of((1, 30, 0, 0), (0, 0, 1, 1), drafts=[])).is_empty()
-
-
-def test_a_frame_of_something_else_is_refused() -> None:
     with pytest.raises(AnalysisError, match="engine_id"):
         speculation(trace_of(*STEPS), engine_steps=noted([]).drop("engine_id"))
+    found = speculation(trace_of(*STEPS), engine_steps=noted([{"a": (3, 10)}] * 4))
+    assert found["tokens_per_request"].null_count() == found.height == 3

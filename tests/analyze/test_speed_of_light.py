@@ -51,9 +51,6 @@ def test_rates_intensity_and_place_under_the_flat_roof():
     assert row["roof_flop_per_s"] == 100e12
     assert row["roof_share"] == pytest.approx(0.5)
     assert (row["dtype"], row["bound"], row["memory_level"], row["memory_pct"]) == ("bf16", "latency", "l2", 20)
-
-
-def test_place_under_the_slanted_roof():
     # 10 FLOP/B: the roof is 10 TFLOP/s, and 8 are reached
     row = first({DURATION: 10_000, TENSOR: 8e7, READ: 8e6, WRITE: 0})
     assert row["roof_flop_per_s"] == pytest.approx(10e12)
@@ -158,9 +155,6 @@ def test_the_device_is_the_one_that_the_metrics_name():
     assert unnamed.select("bound", "flop_per_s", "roof_share").row(0) == ("compute", pytest.approx(1e12), None)
     with pytest.raises(LlmprofError, match="not known"):
         speed_of_light(measured({DURATION: 1}), device="NVIDIA H9000")
-
-
-def test_without_durations_nothing_can_be_said():
     with pytest.raises(NotCapturedError, match="SpeedOfLight"):
         speed_of_light(measured({TENSOR: 1}), device=TOY)
 

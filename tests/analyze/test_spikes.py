@@ -22,7 +22,7 @@ def trace(slow: int, *, steps: int = STEPS) -> Trace:
     return Trace({"kernels": work, "runtime": launches(work, lead=8), "markers": ranges})
 
 
-def test_kernels() -> None:
+def test_kernels_and_ranges() -> None:
     found = analyze.spikes(trace(30))
     row = found.row(0, named=True)
     assert found.height == 1
@@ -30,9 +30,6 @@ def test_kernels() -> None:
     assert (row["dur_ns"], row["usual_ns"], row["ratio"], row["excess_ns"]) == (30, 10.0, 3.0, 20.0)
     assert analyze.spikes(trace(30), least=3.5).is_empty()
     assert analyze.spikes(trace(30, steps=4)).is_empty()  # too few to know what is usual
-
-
-def test_ranges() -> None:
     found = analyze.spikes(trace(30), per="range")
     assert found.select("step", "name", "dur_ns", "usual_ns").rows() == [
         (2, "execute_context_0(0)_generation_4(4)", 50, 30.0),

@@ -42,9 +42,6 @@ def test_host_time_is_each_frames_own(nested):
         ("main;forward;aten::mm", 25, "ns", 2),
     ]
     assert found["value"].sum() == 100
-
-
-def test_device_time_hangs_below_the_operator_that_launched_it(nested):
     found = analyze.stacks(nested, of="device")
     assert found.select(pl.col("stack").list.join(";"), "value", "count").rows() == [
         ("main;forward;aten::mm;gemm", 40, 2)

@@ -51,9 +51,6 @@ def test_parts_add_up_to_the_steps(trace):
     assert prefill["steps"].unique().to_list() == [1]
     assert frame.filter(phase="decode")["steps"].unique().to_list() == [2]
     assert frame["ranks"].unique().to_list() == [2]
-
-
-def test_without_device_activity():
     with pytest.raises(NotCapturedError):
         analyze.step_time(Trace({"markers": labels([("execute_context_0(0)_generation_1(1)", 0, 9)])}))
 

@@ -101,7 +101,7 @@ def test_labels_on_the_device_only() -> None:
     assert step_of_events(trace)["step_by"].unique().to_list() == ["time"]
 
 
-def test_where_launches_are_not_known_the_labels_on_the_device_count() -> None:
+def test_labels_on_the_host_count_where_launches_are_known() -> None:
     run = kernels([GEMM] * 4, pause=10)
     host = labels([(PREFILL, -100, 50), (DECODE, -50, 50)])
     device = labels([(PREFILL, 0, 30), (DECODE, 40, 30)], on_device=True)
@@ -110,9 +110,6 @@ def test_where_launches_are_not_known_the_labels_on_the_device_count() -> None:
     alone = Trace({"kernels": run, "markers": host})
     assert steps(alone)["dur_ns"].to_list() == [None, None]
     assert step_of_events(alone)["step"].null_count() == 4
-
-
-def test_with_launches_the_labels_on_the_host_count() -> None:
     tables = launched_at([10, 110], [50, 300])
     tables["markers"] = pl.concat(
         [labels([(PREFILL, 0, 60), (DECODE, 100, 50)]), labels([(PREFILL, 50, 10), (DECODE, 300, 10)], on_device=True)]

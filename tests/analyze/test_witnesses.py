@@ -15,6 +15,7 @@ from llmprof.analyze.activity import activity
 from llmprof.analyze.modules import module_calls
 from llmprof.errors import TraceWarning
 from llmprof.trace import Trace
+from tests.analyze.builders import DENSE_STAGES, kernels
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import fidelity
@@ -188,31 +189,14 @@ def test_a_layer_whose_modules_were_not_recorded_has_no_residual() -> None:
 OWN = Path(__file__).parent / "labelled"
 
 LABELLED = {
-    "moe_stacks": (1.0, 0.999),
-    "graphs_stacks": (1.0, 0.999),
-    "draft_stacks": (1.0, 0.999),
-    "transformers_stacks": (1.0, 0.99),
-    "fp8_stacks": (1.0, 0.998),
-    "fp8_block_stacks": (1.0, 0.998),
-    "llama_chunked_stacks": (1.0, 0.998),
-    "qwen25_chunked_stacks": (1.0, 0.998),
-    "mla_moe_stacks": (1.0, 0.998),
-    "gemma3_stacks": (1.0, 0.998),
-    "hf_gpt2": (1.0, 0.999),
-    "hf_opt": (1.0, 0.999),
-    "hf_gemma2": (1.0, 0.998),
-    "hf_mixtral": (1.0, 0.992),
-    "hf_falcon": (0.995, 0.992),
-    "hf_phi": (0.995, 0.992),
-    "falcon_h1_named": (1.0, 0.985),
-    "gpt_oss_named": (1.0, 0.999),
-    "granite4_named": (1.0, 0.985),
-    "jamba_named": (1.0, 0.99),
-    "kimi_linear_named": (1.0, 0.985),
-    "nemotron_h_moe_named": (1.0, 0.999),
-    "nemotron_h_named": (1.0, 0.999),
-    "nemotron_mixed_named": (1.0, 0.999),
-    "qwen3_next_named": (0.99, 0.99),
+    "moe_stacks": (1.0, 0.999), "graphs_stacks": (1.0, 0.999), "draft_stacks": (1.0, 0.999),
+    "transformers_stacks": (1.0, 0.99), "fp8_stacks": (1.0, 0.998), "fp8_block_stacks": (1.0, 0.998),
+    "llama_chunked_stacks": (1.0, 0.998), "qwen25_chunked_stacks": (1.0, 0.998), "mla_moe_stacks": (1.0, 0.998),
+    "gemma3_stacks": (1.0, 0.998), "hf_gpt2": (1.0, 0.999), "hf_opt": (1.0, 0.999), "hf_gemma2": (1.0, 0.998),
+    "hf_mixtral": (1.0, 0.992), "hf_falcon": (0.995, 0.992), "hf_phi": (0.995, 0.992),
+    "falcon_h1_named": (1.0, 0.985), "gpt_oss_named": (1.0, 0.999), "granite4_named": (1.0, 0.985),
+    "jamba_named": (1.0, 0.99), "kimi_linear_named": (1.0, 0.985), "nemotron_h_moe_named": (1.0, 0.999),
+    "nemotron_h_named": (1.0, 0.999), "nemotron_mixed_named": (1.0, 0.999), "qwen3_next_named": (0.99, 0.99),
     "llama_nvtx.sqlite": (1.0, 0.999),
     "captures/nsys_tp1_layer_nvtx": (1.0, 0.999),
     "real/chrome/tracelens/b200__eager_trace.json.gz": (1.0, 0.999),
@@ -220,7 +204,7 @@ LABELLED = {
     "real/chrome/tracelens/h100__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": (1.0, 0.998),
     "real/chrome/tracelens/mi300__Qwen_Qwen1.5-0.5B-Chat__1016005.json.gz": (1.0, 0.997),
     "real/chrome/tracelens/inference__sglang_prefilldecode__sglang_Qwen3-8B_prefilldecode.json.gz": (1.0, 0.999),
-}
+}  # fmt: skip
 """Least share of device time whose layer and stage are right without the modules, as measured."""
 
 
@@ -253,10 +237,8 @@ def test_replayed_layers_are_those_that_ran_eager(request: pytest.FixtureRequest
     stages = [f.group_by(key, maintain_order=True).agg("stage")["stage"].to_list() for f in (eager, replayed)]
     assert len(stages[0]) == 28 * eager["step"].n_unique()
     assert len(stages[1]) == 28 * replayed["step"].n_unique()
-    dense = ["norm", "qkv_proj", "rope", "kv_cache_write", "attention", "o_proj", "norm", "gate_up_proj", "activation",
-             "down_proj"]  # fmt: skip
     for one in (*stages[0][1:], *stages[1][1:]):
-        assert [s for n, s in enumerate(one) if n == 0 or s != one[n - 1]] == dense
+        assert [s for n, s in enumerate(one) if n == 0 or s != one[n - 1]] == DENSE_STAGES
 
 
 def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
@@ -270,15 +252,9 @@ def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
         assert set(stages) == {"shared_experts"}
     # what runs there long after the last layer belongs to none
     end = trace.kernels["start_ns"].max() + 10**9  # type: ignore[operator]
-    late = (
-        trace.kernels.filter(pl.col("stream") == 21)
-        .head(3)
-        .with_columns(
-            start_ns=pl.lit(end, dtype=pl.Int64) + 10_000 * pl.int_range(3),
-            correlation=10**7 + pl.int_range(3),
-            op_id=None,
-        )
-    )
+    at = pl.lit(end, dtype=pl.Int64) + 10_000 * pl.int_range(3)
+    late = trace.kernels.filter(stream=21).head(3)
+    late = late.with_columns(start_ns=at, correlation=10**7 + pl.int_range(3), op_id=None)
     calls = trace.runtime.head(3).with_columns(
         name=pl.lit("cudaLaunchKernel"), start_ns=late["start_ns"] - 5_000, correlation=late["correlation"], op_id=None
     )
@@ -290,29 +266,17 @@ def test_shared_experts_beside_have_the_layer_that_launched_them() -> None:
 def test_a_draft_model_has_no_layers_of_its_own(request: pytest.FixtureRequest) -> None:
     """After each of the 9 passes of 12 layers, 2 passes of 4: 8 steps of decode and the prefill, by names alone."""
     found = attribute(fidelity.without_modules(labelled("draft_stacks", request)))
-    assert (
-        found.filter(pl.col("layer").is_not_null()).group_by("step").agg(pl.col("layer").max())["layer"].to_list()
-        == [11] * 9
-    )
+    assert found.drop_nulls("layer").group_by("step").agg(pl.col("layer").max())["layer"].to_list() == [11] * 9
     drafted = found.filter(pl.col("stage") == "draft")
     assert set(drafted["reason"]) == {"draft model"}
-    assert (
-        drafted.filter(pl.col("category") == "attention").filter(pl.col("name").str.contains("FwdSm90")).height
-        == 9 * 2 * 4
-    )
+    assert drafted.filter(pl.col("name").str.contains("FwdSm90"), category="attention").height == 9 * 2 * 4
     assert drafted["layer"].null_count() == drafted.height
 
 
-@pytest.mark.parametrize(
-    ("between", "attention"),
-    [
-        (["scale", "softmax", "cast"], True),
-        (["softmax"], True),
-        (["softmax", "topk"], False),
-        (["softmax", "norm"], False),
-        (["softmax_backward"], False),
-    ],
-)
+@pytest.mark.parametrize(("between", "attention"), [
+    (["scale", "softmax", "cast"], True), (["softmax"], True), (["softmax", "topk"], False),
+    (["softmax", "norm"], False), (["softmax_backward"], False),
+])  # fmt: skip
 def test_a_softmax_between_two_products_is_attention(between: list[str], attention: bool) -> None:
     named = {
         "scale": "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float> >",
@@ -324,15 +288,7 @@ def test_a_softmax_between_two_products_is_attention(between: list[str], attenti
     }
     gemm = "ampere_sgemm_128x64_tn"
     chain = [gemm, *(named[n] for n in between), gemm]
-    rows = {
-        "rank": 0,
-        "device": 0,
-        "stream": 7,
-        "start_ns": [10 * n for n in range(len(chain))],
-        "dur_ns": 5,
-        "name": chain,
-    }
-    found = activity(Trace({"kernels": pl.DataFrame(rows)}))
+    found = activity(Trace({"kernels": kernels(chain, pause=5)}))
     assert set(found["category"] == "attention") == {attention}
 
 

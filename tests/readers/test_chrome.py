@@ -138,15 +138,7 @@ def test_a_base_that_is_none_counts_as_zero(read, base):
     assert not part.head["absolute"]
 
 
-def test_process_and_thread_of_any_type(read):
-    given = [(12, 7), ("12", "7"), ("12", "thread 7"), (2**40, 140234567890123), (None, None), ("", " ")]
-    ops = read([op() | {"pid": pid, "tid": tid} for pid, tid in given]).tables["ops"]
-    assert ops.select("process", "thread").rows() == [
-        (12, 7), (12, 7), (12, 7), (2**40, 140234567890123), (None, None), (None, None),
-    ]  # fmt: skip
-
-
-def test_streams_of_kernels_and_copies(read):
+def test_identifiers_of_any_type(read):
     events = [
         event("Kernel", "k", pid=0, tid="stream 7", args={"device": 0}),
         event("Memcpy", "Memcpy HtoD (Pinned -> Device)", pid=1, tid="stream 20", args={"device": 1, "stream": 21}),
@@ -154,6 +146,17 @@ def test_streams_of_kernels_and_copies(read):
     part = read(events)
     assert part.tables["kernels"].select("device", "stream").row(0) == (0, 7)
     assert part.tables["copies"].select("device", "stream").row(0) == (1, 21)
+    huge = 2**64 + 5
+    args = {"External id": huge, "correlation": huge, "Comms Id": 15384263132343452021, "stream": 7}
+    kernels = read([kernel("a", **args), kernel("b", **args)]).tables["kernels"]
+    assert kernels["correlation"].n_unique() == 1
+    assert kernels["correlation"].null_count() == 0
+    assert kernels["correlation"][0] == kernels["op_id"][0] < 0
+    given = [(12, 7), ("12", "7"), ("12", "thread 7"), (2**40, 140234567890123), (None, None), ("", " ")]
+    ops = read([op() | {"pid": pid, "tid": tid} for pid, tid in given]).tables["ops"]
+    assert ops.select("process", "thread").rows() == [
+        (12, 7), (12, 7), (12, 7), (2**40, 140234567890123), (None, None), (None, None),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -161,15 +164,6 @@ def test_streams_of_kernels_and_copies(read):
 )
 def test_device_from_the_process_only_where_it_can_be_one(read, pid, device):
     assert read([event("kernel", pid=pid)]).tables["kernels"]["device"].item() == device
-
-
-def test_identifiers_beyond_int64(read):
-    huge = 2**64 + 5
-    args = {"External id": huge, "correlation": huge, "Comms Id": 15384263132343452021, "stream": 7}
-    kernels = read([kernel("a", **args), kernel("b", **args)]).tables["kernels"]
-    assert kernels["correlation"].n_unique() == 1
-    assert kernels["correlation"].null_count() == 0
-    assert kernels["correlation"][0] == kernels["op_id"][0] < 0
 
 
 @pytest.mark.parametrize(
@@ -190,14 +184,11 @@ def test_categories_of_every_year_and_vendor(read, category, table):
     assert Trace({table: part.tables[table].with_columns(rank=0)}).table(table).height == 1
 
 
-def test_markers_say_their_category_and_side(read):
+def test_sides_of_markers_and_calls(read):
     markers = read([event("user_annotation"), event("gpu_user_annotation", pid=2), event(None)]).tables["markers"]
     assert sorted(markers.select("domain", "on_device", "device").rows()) == [
         ("annotation", False, None), ("gpu_user_annotation", True, 2), ("user_annotation", False, None),
     ]  # fmt: skip
-
-
-def test_runtime_and_driver_calls(read):
     runtime = read([launch(correlation=5), event("cuda_driver", "cuLaunchKernel", args={"correlation": 6})]).tables[
         "runtime"
     ]
@@ -220,12 +211,16 @@ def test_shapes_of_onnx_runtime_become_lists_and_texts_are_none(read):
     ]  # fmt: skip
 
 
-def test_many_kernels_of_one_launch_and_kernels_without_one(read):
+def test_many_kernels_of_one_launch_and_kernels_without_one(read, tmp_path):
     part = read(
         [launch("cudaGraphLaunch", correlation=9), *(kernel(f"k{i}", i, correlation=9) for i in range(3)), kernel()]
     )
     assert part.tables["kernels"]["correlation"].to_list() == [9, 9, 9, None]
     assert part.tables["runtime"]["correlation"].to_list() == [9]
+    part = read([kernel("c", 9, 1), kernel("a", 1, 20), kernel("b", 2, 3)])
+    assert names(part) == ["c", "a", "b"]
+    trace = Trace({"kernels": part.tables["kernels"].with_columns(rank=0)})
+    assert trace.kernels["name"].to_list() == ["a", "b", "c"]
 
 
 def test_geometry_of_kernels(read):
@@ -267,13 +262,6 @@ def test_arguments_that_are_no_object(read, args):
     assert read(text.encode()).tables["kernels"].select("name", "device", "stream").row(0) == ("k", 0, 7)
 
 
-def test_events_come_in_any_order_and_may_overlap(read, tmp_path):
-    part = read([kernel("c", 9, 1), kernel("a", 1, 20), kernel("b", 2, 3)])
-    assert names(part) == ["c", "a", "b"]
-    trace = Trace({"kernels": part.tables["kernels"].with_columns(rank=0)})
-    assert trace.kernels["name"].to_list() == ["a", "b", "c"]
-
-
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -301,7 +289,7 @@ def test_collectives_of_every_library(read, name, kind):
     assert found.select("name", "kind", "start_ns", "dur_ns", "on_device").rows() == [(name, kind, 1000, 2000, True)]
 
 
-def test_collective_described_by_nccl_metadata(read):
+def test_collectives_by_their_metadata_and_on_the_host(read):
     args = {"Collective name": "_allgather_base", "In msg nelems": 1000, "Out msg nelems": 4000, "Group size": 4,
             "dtype": "BFloat16", "Process Group Name": "15", "Process Group Ranks": "[0, 1, 2, 3]"}  # fmt: skip
     found = collectives_of(read([kernel("ncclDevKernel_Generic", **args), kernel("x")]))
@@ -309,16 +297,10 @@ def test_collective_described_by_nccl_metadata(read):
     assert found.select(columns).row(0) == (
         "all_gather", 4, "BFloat16", 1000, 4000, 8000, "metadata", "15", "[0, 1, 2, 3]",
     )  # fmt: skip
-
-
-def test_point_to_point_says_its_peer(read):
     events = [kernel("ncclDevKernel_SendRecv", **{"Collective name": n, r: 1, "In msg nelems": 5, "dtype": "Float"})
               for n, r in (("send", "Dst Rank"), ("recv", "Src Rank"))]  # fmt: skip
     found = collectives_of(read(events))
     assert found.select("kind", "peer", "bytes").rows() == [("send_recv", 1, 20), ("send_recv", 1, 20)]
-
-
-def test_collectives_on_the_host_where_nothing_ran_on_a_device(read):
     found = collectives_of(read([op("_C::shm_allreduce", 4, 2), op("aten::mm")]))
     assert found.select("kind", "algorithm", "on_device", "device").rows() == [
         ("all_reduce", "shared_memory", False, None)
@@ -408,7 +390,7 @@ def test_events_go_by_the_name_of_their_process(read, named_first, block_bytes):
     assert (part.coverage["skipped"], part.coverage["kept"]) == ({"metadata": 2}, 4)
 
 
-def test_rpd_names_devices_and_calls(read):
+def test_what_rpd_and_nsys_write(read):
     events = [
         {},
         process_name("2", "GPU2"),
@@ -422,9 +404,6 @@ def test_rpd_names_devices_and_calls(read):
     assert part.tables["copies"].select("name", "kind", "device").rows() == [("CopyHostToDevice", "HtoD", 2)]
     assert part.tables["runtime"].select("name", "thread").rows() == [("hipLaunchKernel", 1087089)]
     assert names(part, "markers") == ["my range"]
-
-
-def test_nvtx_projected_onto_the_device_and_correlations_of_nsys_exports(read):
     events = [
         event("cuda", "k", pid="Device 0", tid="CUDA API 7"),
         event("cuda_api", "cudaLaunchKernel", pid="Host 0", tid="CUDA API 9946", args={"correlationId": 4696}),

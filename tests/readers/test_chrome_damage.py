@@ -127,9 +127,6 @@ def test_a_base_time_that_is_cut_does_not_become_another(read):
         part = read(text[:size])
         assert part.tables["kernels"]["start_ns"].item() == 5000
         assert part.coverage["truncated"] == "the keys that follow the events are cut off"
-
-
-def test_keys_after_the_events_are_kept_as_far_as_they_are_whole(read):
     text = json.dumps(
         {"traceEvents": [kernel("a", 5)], "baseTimeNanoseconds": 1700000000000000000, "z": {"a": [1, "x"]}}
     )
@@ -176,15 +173,12 @@ def test_gzip_damaged_in_the_middle_keeps_what_is_whole(tmp_path, block_bytes):
     assert any("could not be read" in loss or "lost" in loss for loss in part.losses())
 
 
-def test_gzip_with_a_wrong_checksum_keeps_everything_and_says_so(tmp_path):
+def test_gzip_with_a_wrong_checksum_or_something_behind_it_is_said(tmp_path):
     packed = bytearray(gzip.compress(text_of(kernels(50))))
     packed[-6] ^= 0xFF
     part = read_one(write(tmp_path / "trace.json.gz", bytes(packed)))
     assert len(names(part)) == 50
     assert part.coverage["truncated"].startswith("the gzip stream is damaged")
-
-
-def test_something_behind_the_gzip_stream_is_said(tmp_path):
     path = write(tmp_path / "trace.json.gz", gzip.compress(text_of(kernels(5))) + b"something else")
     part = read_one(path)
     assert len(names(part)) == 5
@@ -203,12 +197,6 @@ def test_nan_and_infinities(read, value, block_bytes):
     assert part.coverage["lost_bytes"] == 0
     assert part.coverage["repaired"]
     assert "NaN, control characters or invalid UTF-8 were replaced" in " ".join(part.losses())
-
-
-def test_texts_that_look_like_nan_stay(read):
-    bad = b'{"ph": "X", "cat": "cpu_op", "name": "f(\\"x\\": NaN, {}: inf)", "ts": 1, "dur": NaN, "pid": 1, "tid": 1}'
-    part = read(b'{"traceEvents": [' + bad + b"]}")
-    assert part.tables["ops"]["name"].item() == 'f("x": NaN, {}: inf)'
 
 
 @pytest.mark.parametrize("block_bytes", BLOCKS)
@@ -256,12 +244,6 @@ def test_unescaped_quotes_cost_one_event(read, block_bytes, at, end):
     assert any("not valid JSON" in loss for loss in part.losses())
 
 
-def test_rubbish_between_events(read):
-    a, b, c = (json.dumps(kernel(name)).encode() for name in "abc")
-    text = b"[" + a + b", @@@ , " + b + b", 5, null, [1], " + c + b"]"
-    assert "c" in names(read(text))
-
-
 @pytest.mark.parametrize("block_bytes", BLOCKS)
 def test_events_that_are_no_objects(read, block_bytes):
     mixed = [kernel("a"), 5, "text", None, [kernel("no")], True, {}, kernel("b"), {"ph": 5}, {"ph": None}, {"ph": "??"}]
@@ -275,6 +257,9 @@ def test_duplicate_keys_last_one_counts(read):
     event = b'{"ph": "X", "cat": "kernel", "name": "a", "name": "b", "ts": 1, "ts": 2, "dur": 1, "pid": 0, "tid": 0, '
     part = read(b'{"a": 1, "a": 2, "traceEvents": [' + event + b'"args": {"stream": 1, "stream": 2}}]}')
     assert part.tables["kernels"].select("name", "start_ns", "stream").row(0) == ("b", 2000, 2)
+    bad = b'{"ph": "X", "cat": "cpu_op", "name": "f(\\"x\\": NaN, {}: inf)", "ts": 1, "dur": NaN, "pid": 1, "tid": 1}'
+    part = read(b'{"traceEvents": [' + bad + b"]}")
+    assert part.tables["ops"]["name"].item() == 'f("x": NaN, {}: inf)'
 
 
 def test_huge_integers_anywhere(read):
@@ -290,19 +275,19 @@ def test_deep_nesting_costs_one_event(read):
     part = read(b"[" + b",".join([json.dumps(kernel("a")).encode(), deep, json.dumps(kernel("b")).encode()]) + b"]")
     assert names(part) == ["a", "b"]
     assert part.coverage["lost_pieces"] == 1
+    with pytest.raises(ReadError, match="holds no whole event"):
+        read(b'{"traceEvents": [{"ph": "X" "name": 5 5}]}')
 
 
-def test_trailing_commas(read):
+def test_trailing_commas_and_rubbish_between_events(read):
     events = json.dumps(kernel("a")).encode() + b", " + json.dumps(kernel("b")).encode()
     assert names(read(b"[" + events + b",\n]")) == ["a", "b"]
     part = read(b'{"traceEvents": [' + events + b', ], "distributedInfo": {"rank": 3}}')
     assert names(part) == ["a", "b"]
     assert part.head["rank"] == 3
-
-
-def test_nothing_that_can_be_decoded_is_an_error(read):
-    with pytest.raises(ReadError, match="holds no whole event"):
-        read(b'{"traceEvents": [{"ph": "X" "name": 5 5}]}')
+    a, b, c = (json.dumps(kernel(name)).encode() for name in "abc")
+    text = b"[" + a + b", @@@ , " + b + b", 5, null, [1], " + c + b"]"
+    assert "c" in names(read(text))
 
 
 @pytest.mark.parametrize(

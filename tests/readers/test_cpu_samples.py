@@ -58,6 +58,10 @@ def test_samples_by_hand(tmp_path):
     ]
     assert trace.samples["stack"][0] == "main\nfoo(int, char)\nmm"
     assert trace.span_ns == (0, 3_999_000)
+    with pytest.raises(NotCapturedError, match="holds no kernels"):
+        _ = trace.kernels
+    with pytest.raises(NotCapturedError, match=r"it holds samples \(analyze\.hotspots, --what hotspots\)"):
+        analyze.steps(trace)
 
 
 def test_hotspots_by_hand(tmp_path):
@@ -82,9 +86,6 @@ def test_samples_without_a_stack_in_their_own_line(tmp_path):
     trace = llmprof.read(write(tmp_path, text))
     assert trace.samples["stack"].to_list() == ["do_idle", "do_idle"]
     assert trace.samples["unit"].unique().to_list() == ["samples"]
-
-
-def test_what_is_no_sample_is_counted(tmp_path):
     text = SCRIPT + "python3 12/34 200.0: 1 cpu-clock:\n\nsomething else\n\tnothing\n"
     with pytest.warns(TraceWarning) as caught:
         trace = llmprof.read(write(tmp_path, text))
@@ -186,11 +187,3 @@ def test_shares_alone_are_refused_with_the_option_that_gives_times(tmp_path):
 def test_what_is_none_of_them_is_refused(tmp_path, name, text, error):
     with pytest.raises(error):
         llmprof.read(write(tmp_path, text, f"{name}.txt"))
-
-
-def test_a_trace_of_samples_says_what_it_does_not_hold(tmp_path):
-    trace = llmprof.read(write(tmp_path, SCRIPT))
-    with pytest.raises(NotCapturedError, match="holds no kernels"):
-        _ = trace.kernels
-    with pytest.raises(NotCapturedError, match=r"it holds samples \(analyze\.hotspots, --what hotspots\)"):
-        analyze.steps(trace)

@@ -66,30 +66,13 @@ def rows_of(metrics: Metrics) -> list[tuple]:
     return metrics.metrics.select("kernel_id", "metric", "unit", "value", "text").rows()
 
 
-@pytest.mark.parametrize(
-    ("unit", "base", "factor"),
-    [
-        ("", "1", 1),
-        ("%", "%", 1),
-        ("byte", "B", 1),
-        ("Kbyte", "B", 1e3),
-        ("Gbyte", "B", 1e9),
-        ("us", "ns", 1e3),
-        ("second", "ns", 1e9),
-        ("msecond", "ns", 1e6),
-        ("hz", "Hz", 1),
-        ("Ghz", "Hz", 1e9),
-        ("cycle/nsecond", "Hz", 1e9),
-        ("Mbyte/s", "B/s", 1e6),
-        ("Gbyte/second", "B/s", 1e9),
-        ("sector/usecond", "sector/s", 1e6),
-        ("Kbyte/cycle", "B/cycle", 1e3),
-        ("Kbyte/block", "B/block", 1e3),
-        ("%/Kbyte", "%/B", 1e-3),
-        ("register/thread", "register/thread", 1),
-        ("furlong", "furlong", 1),
-    ],
-)
+@pytest.mark.parametrize(("unit", "base", "factor"), [
+    ("", "1", 1), ("%", "%", 1), ("byte", "B", 1), ("Kbyte", "B", 1e3), ("Gbyte", "B", 1e9), ("us", "ns", 1e3),
+    ("second", "ns", 1e9), ("msecond", "ns", 1e6), ("hz", "Hz", 1), ("Ghz", "Hz", 1e9), ("cycle/nsecond", "Hz", 1e9),
+    ("Mbyte/s", "B/s", 1e6), ("Gbyte/second", "B/s", 1e9), ("sector/usecond", "sector/s", 1e6),
+    ("Kbyte/cycle", "B/cycle", 1e3), ("Kbyte/block", "B/block", 1e3), ("%/Kbyte", "%/B", 1e-3),
+    ("register/thread", "register/thread", 1), ("furlong", "furlong", 1),
+])  # fmt: skip
 def test_units_become_base_units(unit, base, factor):
     assert base_unit(unit) == (base, pytest.approx(factor))
 
@@ -129,15 +112,8 @@ def test_the_raw_page_has_units_in_its_second_row(tmp_path):
 
 def test_the_details_page_has_a_unit_a_row_sections_and_rules(tmp_path):
     text = 'Look at "Launch Statistics", and at\nmore, then stop'.replace('"', '""')
-    found = read(
-        tmp_path,
-        long_page(
-            metric("75.55", "us"),
-            metric("884.08", "Gbyte/s", "Memory Throughput"),
-            rule(text, "global", "17.38"),
-            metric("8,640", "nsecond", number=1, name="Duration"),
-        ),
-    )
+    first = [metric("75.55", "us"), metric("884.08", "Gbyte/s", "Memory Throughput"), rule(text, "global", "17.38")]
+    found = read(tmp_path, long_page(*first, metric("8,640", "nsecond", number=1, name="Duration")))
     assert rows_of(found)[0] == (0, "Duration", "ns", 75550.0, None)
     assert [row[1:4] for row in rows_of(found)[1:]] == [
         ("Memory Throughput", "B/s", pytest.approx(884.08e9)),
@@ -169,24 +145,13 @@ def test_body_item_labels_tell_metrics_of_one_name_apart(tmp_path):
 
 
 def test_program_output_between_rows_is_counted_and_left_out(tmp_path):
-    page = "\n".join(
-        [
-            "INFO loading, 3 shards",
-            "==PROF== Connected to process 7",
-            quoted(*DETAILS, *RULES),
-            metric("1", "us"),
-            '==PROF== Profiling "gemm": 0%....100% - 38 passes',
-            'step "1" of 9, "loss" 0.5',
-            "1,2,3",
-            f" 50%|#####     | 1/2{metric('2', 'us', 'Other')}",
-            rule("two\nlines"),
-            "{'done': True}",
-            metric("3", "us", number=1),
-            "==WARNING== something",
-            "",
-        ]
-    )
-    found = read(tmp_path, page)
+    lines = [
+        "INFO loading, 3 shards", "==PROF== Connected to process 7", quoted(*DETAILS, *RULES), metric("1", "us"),
+        '==PROF== Profiling "gemm": 0%....100% - 38 passes', 'step "1" of 9, "loss" 0.5', "1,2,3",
+        f" 50%|#####     | 1/2{metric('2', 'us', 'Other')}", rule("two\nlines"), "{'done': True}",
+        metric("3", "us", number=1), "==WARNING== something", "",
+    ]  # fmt: skip
+    found = read(tmp_path, "\n".join(lines))
     assert [row[:1] + row[3:4] for row in rows_of(found)] == [(0, 1000.0), (0, 2000.0), (1, 3000.0)]
     assert found.rules["text"].to_list() == ["two\nlines"]
     assert found.coverage["other_lines"] == 8
@@ -206,15 +171,12 @@ def test_rules_with_bad_quotes_keep_their_text_and_the_rows_after_them(tmp_path,
         assert found.rules["estimated_speedup_pct"].to_list() == [5.0]
 
 
-def test_a_page_cut_in_the_middle_of_a_row_loses_that_row_and_says_so(tmp_path):
+def test_pages_cut_in_the_middle_of_a_row_keep_what_is_whole(tmp_path):
     page = long_page(metric("1", "us"), metric("25.5", "us", "Other"))
     with pytest.warns(TraceWarning, match="the end is missing in 1 row"):
         found = read(tmp_path, page[: page.index("25.5") + 2])
     assert [row[1] for row in rows_of(found)] == ["Duration"]
     assert found.coverage["cut_rows"] == 1
-
-
-def test_a_raw_page_cut_in_the_middle_of_a_row_keeps_its_whole_cells(tmp_path):
     page = wide_page(
         ["a.sum", "b.sum", "c.sum"], ["byte", "byte", "us"], [*launch(0), "1", "2", "3"], [*launch(1), "4", "5678", "9"]
     )
@@ -232,9 +194,6 @@ def test_a_plain_csv_that_a_program_rewrote_is_read(tmp_path):
     found = read(tmp_path, f"{header}\n,,,,,,,,,,,Kbyte\n{row}")
     assert rows_of(found) == [(0, "a.sum", "B", 1234000.0, None)]
     assert found.metrics["kernel_name"][0] == "f(int, int)"
-
-
-def test_a_raw_page_without_units_says_so(tmp_path):
     with pytest.warns(TraceWarning, match="units is missing"):
         found = read(tmp_path, f"{quoted(*LAUNCH, 'a.sum')}\n{quoted(*launch(), '5')}\n")
     assert rows_of(found) == [(0, "a.sum", "1", 5.0, None)]
@@ -246,23 +205,14 @@ def test_two_runs_in_one_file_have_launches_of_their_own(tmp_path):
     found = read(tmp_path, first + "more output\n" + second)
     assert [(row[0], row[3]) for row in rows_of(found)] == [(0, 1000.0), (1, 2000.0), (2, 3000.0), (3, 4000.0)]
     assert found.kernels["run"].to_list() == [0, 0, 1, 1]
-
-
-def test_two_runs_without_a_second_heading_are_told_by_their_numbers(tmp_path):
     rows = [metric("1", "us"), metric("2", "us", number=1), metric("3", "us"), metric("4", "us", number=1)]
     found = read(tmp_path, long_page(*rows))
     assert found.kernels.select("run", "id", "duration_ns").rows() == [
         (0, 0, 1000.0), (0, 1, 2000.0), (1, 0, 3000.0), (1, 1, 4000.0),
     ]  # fmt: skip
-
-
-def test_two_runs_of_one_process_number_differ_by_their_values(tmp_path):
     pages = [wide_page(["a.sum", "b.sum"], ["us", ""], [*launch(), value, "7"]) for value in ("1", "2")]
     found = read(tmp_path, "".join(pages))
     assert found.kernels["run"].to_list() == [0, 1]
-
-
-def test_a_run_cut_in_its_middle_and_followed_by_another(tmp_path):
     first = long_page(metric("1", "us"), metric("25.5", "us", "Other"))
     page = first[: first.index("25.5") + 2] + long_page(metric("3", "us", process=8))
     with pytest.warns(TraceWarning, match="the end is missing"):
@@ -301,9 +251,6 @@ def test_a_compressed_file_that_ends_early_gives_what_it_has(tmp_path):
         found = read(tmp_path, data[: len(data) // 2])
     assert "ends early" in str(warned[0].message)
     assert 0 < found.kernels.height < 500
-
-
-def test_utf16_of_a_windows_shell_is_read(tmp_path):
     assert read(tmp_path, long_page(metric("1", "us")).encode("utf-16")).metrics.height == 1
 
 
@@ -339,9 +286,6 @@ def test_a_heading_alone_gives_empty_frames_and_a_warning(tmp_path):
         found = read(tmp_path, long_page())
     assert found.metrics.height == 0
     assert found.kernels.height == 0
-
-
-def test_an_error_of_the_profiler_among_the_rows_is_told(tmp_path):
     page = long_page(metric("1", "us")) + "==ERROR== The application returned an error code (11).\n"
     with pytest.warns(TraceWarning, match="error code"):
         assert read(tmp_path, page).metrics.height == 1
@@ -385,7 +329,7 @@ def test_a_report_is_exported_by_the_ncu_on_the_path(tmp_path, monkeypatch):
     assert found.rules.height == 1
 
 
-@pytest.mark.skipif(not CAPTURE.is_dir(), reason="the captures are not here")
+@needs_captures
 def test_a_whole_report_is_not_called_damaged_where_ncu_exports_it(tmp_path, monkeypatch):
     # 12 metrics of each kernel, lists of samples and its name, are no values of the CSV pages
     pages = [str(CAPTURE / f"{page}.csv") for page in ("raw", "details")]
@@ -463,17 +407,9 @@ def test_a_report_is_read_by_the_package(tmp_path, monkeypatch):
     assert without.filter(pl.col("kernel_id") == 0).select("metric", "unit").rows() == [
         ("lts__t_sector_hit_rate.pct", "%"), ("nothing", "1"),
     ]  # fmt: skip
-    assert found.rules.row(0)[1:] == (
-        "S",
-        "R",
-        "OPT",
-        "See Memory Workload and Guide (https://docs.nvidia.com/x).",
-        12.5,
-        "global",
-    )
+    said = "See Memory Workload and Guide (https://docs.nvidia.com/x)."
+    assert found.rules.row(0)[1:] == ("S", "R", "OPT", said, 12.5, "global")
 
-
-def test_a_report_without_launches_is_refused(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ncu_report", ncu_reports.Library())
     with pytest.raises(ReadError, match="no results, or is damaged"):
         read(tmp_path, REPORT, "r.ncu-rep")
@@ -561,10 +497,16 @@ def zeroed(data: bytes, what: bytes) -> bytes:
     return data.replace(what, bytes(len(what)))
 
 
-def test_a_whole_report_has_lost_nothing(tmp_path):
+def test_what_a_report_has_lost_is_said_as_far_as_it_can_be_told(tmp_path):
     found = opened(tmp_path, ncu_reports.report(*small_report()))
     assert (found.kernels.height, found.metrics.height, found.rules.height) == (2, 6, 1)
     assert found.coverage["lost_kernels"] == found.coverage["lost_metrics"] == 0
+    with pytest.warns(TraceWarning, match="zeros"):
+        assert opened(tmp_path, zeroed(ncu_reports.report(*small_report()), b"too small")).rules.height == 1
+    first, second = small_report()
+    assert opened(tmp_path, ncu_reports.report(first)).kernels.height == 1
+    changed = second.replace(struct.pack("<d", 500.0), struct.pack("<d", 501.0))
+    assert opened(tmp_path, ncu_reports.report(first, changed)).values(NAMES[0])["value"].to_list() == [1000.0, 501.0]
 
 
 @pytest.mark.parametrize(("cut", "lost"), [(4, (1, 3)), (30, (1, 2))])
@@ -577,9 +519,8 @@ def test_a_report_that_is_cut_says_what_it_lost(tmp_path, cut, lost):
 
 def test_a_kernel_of_a_report_that_cannot_be_opened_is_lost_with_its_metrics(tmp_path):
     begin, end = small_report()
-    broken = zeroed(
-        begin, ncu_reports.field(13, ncu_reports.field(1, 1) + ncu_reports.field(2, ncu_reports.field(3, 4.0)))
-    )
+    value = ncu_reports.field(1, 1) + ncu_reports.field(2, ncu_reports.field(3, 4.0))
+    broken = zeroed(begin, ncu_reports.field(13, value))
     with pytest.warns(TraceWarning, match="damaged"):
         found = opened(tmp_path, ncu_reports.report(broken, end))
     assert found.kernels["kernel_name"].to_list() == ["copy"]
@@ -596,18 +537,6 @@ def test_a_broken_block_never_reaches_the_package_and_the_blocks_after_it_are_re
         found = opened(tmp_path, ncu_reports.report(first, broken, third))
     assert found.kernels["kernel_name"].to_list() == ["gemm", "third"]
     assert (found.coverage["lost_kernels"], found.coverage["lost_metrics"]) == (1, 3)
-
-
-def test_zeros_in_a_text_of_a_report_are_said(tmp_path):
-    with pytest.warns(TraceWarning, match="zeros"):
-        assert opened(tmp_path, zeroed(ncu_reports.report(*small_report()), b"too small")).rules.height == 1
-
-
-def test_a_report_cannot_tell_a_cut_between_two_blocks_or_a_changed_number(tmp_path):
-    first, second = small_report()
-    assert opened(tmp_path, ncu_reports.report(first)).kernels.height == 1
-    changed = second.replace(struct.pack("<d", 500.0), struct.pack("<d", 501.0))
-    assert opened(tmp_path, ncu_reports.report(first, changed)).values(NAMES[0])["value"].to_list() == [1000.0, 501.0]
 
 
 def test_every_cut_and_every_zeroed_sector_of_a_real_report_is_said(shared, tmp_path):

@@ -109,9 +109,6 @@ def test_a_report_without_instructions(report, monkeypatch):
     monkeypatch.setitem(sys.modules, "ncu_report", Library(Action()))
     with pytest.raises(NotCapturedError, match="SourceCounters"):
         llmprof.read_source(report)
-
-
-def test_a_report_without_samples(report, monkeypatch):
     monkeypatch.setitem(sys.modules, "ncu_report", Library(Action(inst_executed=Metric(1, 2))))
     with pytest.raises(NotCapturedError, match="no samples"):
         analyze.hot_lines(llmprof.read_source(report))

@@ -92,7 +92,7 @@ def export(tmp_path):
     return write(tmp_path / "report.sqlite")
 
 
-def test_processes_become_ranks_in_the_order_of_their_devices(export):
+def test_tables_of_an_export_by_hand(export):
     trace = llmprof.read(export)
     assert trace.ranks == [-1, 0, 1]
     assert trace.meta["format"] == "nsys"
@@ -113,27 +113,18 @@ def test_processes_become_ranks_in_the_order_of_their_devices(export):
         "void gemm_kernel<int>(int*)",
     ]
     assert trace.kernels["shared_bytes"].to_list() == [0, 0, 30]
-
-
-def test_copies_have_kinds_and_memory_sets_are_among_them(export):
     copies = llmprof.read(export).copies
     assert copies.select("rank", "kind", "bytes", "src_kind", "dst_kind").rows() == [
         (0, "HtoD", 4096, "pinned", "device"),
         (0, "memset", 256, None, "device"),
         (1, "unknown", 64, None, "device"),
     ]
-
-
-def test_a_correlation_joins_inside_its_own_process(export):
     launches = analyze.activity(llmprof.read(export)).filter(source="kernel").sort("rank", "start_ns")
     assert launches["launch_start_ns"].to_list() == [200, 1200, 205]
     runtime = llmprof.read(export).runtime
     assert runtime.select("rank", "api", "process", "thread").rows() == [
         (0, "runtime", 100, 100), (0, "runtime", 100, 100), (1, "driver", 101, 101),
     ]  # fmt: skip
-
-
-def test_nvtx_ranges_marks_domains_and_open_ends(export):
     markers = llmprof.read(export).markers.filter(pl.col("rank") >= 0)
     assert markers.select("rank", "start_ns", "dur_ns", "name", "domain").rows() == [
         (0, 100, 1000, "execute_context_1(8)_generation_0(0)", "nvtx"),
@@ -196,13 +187,7 @@ def test_any_table_may_be_missing(tmp_path, missing):
         assert set(trace.kernels["name"]) == {"unnamed kernel"}
 
 
-def test_a_newer_schema_is_read_with_a_warning(tmp_path):
-    path = write(tmp_path / "r.sqlite", META_DATA_EXPORT=[("EXPORT_SCHEMA_VERSION", "9.1.0")])
-    with pytest.warns(TraceWarning, match=r"schema 9\.1 is newer than 3\.25"):
-        assert llmprof.read(path).kernels.height == 3
-
-
-def test_an_empty_database_and_other_databases(tmp_path):
+def test_what_is_no_export_of_nsys_is_refused(tmp_path):
     empty = tmp_path / "empty.sqlite"
     sqlite3.connect(empty).execute("CREATE TABLE t (a)").connection.close()
     with pytest.raises(UnknownFormatError, match="SQLite database, but no export of Nsight Systems"):
@@ -212,9 +197,6 @@ def test_an_empty_database_and_other_databases(tmp_path):
     nothing = write(tmp_path / "nothing.sqlite", {"StringIds": TABLES["StringIds"]})
     with pytest.raises(ReadError, match=r"no kernel, copy.*-t cuda,nvtx"):
         llmprof.read(nothing)
-
-
-def test_a_session_of_nvprof_is_no_export_of_nsys(tmp_path):
     rows = {"StringTable": ("_id_ INTEGER, value TEXT", []), "CUPTI_ACTIVITY_KIND_DRIVER": ("start INTEGER", [])}
     path = write(tmp_path / "old.nvvp", rows | {"CUPTI_ACTIVITY_KIND_KERNEL": ("start INTEGER", [])})
     with pytest.raises(ReadError, match=r"old\.nvvp is a session of nvprof.*without format="):
@@ -250,6 +232,9 @@ def test_hostile_names_are_only_names(tmp_path):
         connection.execute('CREATE TABLE "evil""; DROP TABLE StringIds; --" (a)')
     connection.close()
     assert set(llmprof.read(path).kernels["name"]) == {"'; DROP TABLE StringIds; --", "<script>alert(1)</script>"}
+    path = write(tmp_path / "r.sqlite", META_DATA_EXPORT=[("EXPORT_SCHEMA_VERSION", "9.1.0")])
+    with pytest.warns(TraceWarning, match=r"schema 9\.1 is newer than 3\.25"):
+        assert llmprof.read(path).kernels.height == 3
 
 
 def test_a_read_only_export_in_a_read_only_folder(export):

@@ -33,9 +33,6 @@ def test_what_was_asked_for_and_did_not_happen_is_empty(read):
     assert [trace.table(name).height for name in ("copies", "markers", "memory")] == [0, 0, 0]
     assert analyze.nsys.nvtx_sum(trace).is_empty()
     assert trace.meta["options"] == {"trace": "cuda,nvtx"}
-
-
-def test_what_was_not_asked_for_is_not_captured(read):
     trace = read(captured("Cuda"), NVTX_EVENTS=None)
     with pytest.raises(NotCapturedError, match="this capture holds no markers"):
         _ = trace.markers

@@ -41,23 +41,20 @@ def test_ranks_come_on_one_clock_from_the_earliest_event(tmp_path):
     assert dict(trace.kernels.select("name", "start_ns").rows()) == {"a": 250, "b": 0}
     assert trace.meta["start_epoch_ns"] == base + 1_000_250
     assert trace.meta["clock"] == "epoch"
-
-
-def test_files_with_and_without_a_base_do_not_mix(tmp_path):
     rank_file(tmp_path, 0, [kernel("a", 5)], baseTimeNanoseconds=1_790_857_026_000_000_000)
     rank_file(tmp_path, 1, [kernel("b", 5)])
     with pytest.raises(MixedRunsError, match="baseTimeNanoseconds"):
         read(tmp_path)
 
 
-def test_no_path():
+def test_no_path_and_paths_without_a_trace(tmp_path):
     with pytest.raises(ReadError, match="no path was given"):
         llmprof.read([])
-
-
-def test_a_path_that_does_not_exist(tmp_path):
     with pytest.raises(ReadError, match=r"nothing\.json does not exist; check the path"):
         read(tmp_path / "nothing.json")
+    write(tmp_path / "notes.txt", b"these are notes")
+    with pytest.raises(ReadError, match=r"has no trace .*looked at 1 file"):
+        read(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -89,12 +86,6 @@ def test_what_is_no_trace_is_named(tmp_path, content, message):
     assert caught.value.expected or caught.value.hint
 
 
-def test_a_folder_without_a_trace(tmp_path):
-    write(tmp_path / "notes.txt", b"these are notes")
-    with pytest.raises(ReadError, match=r"has no trace .*looked at 1 file"):
-        read(tmp_path)
-
-
 def test_a_format_by_name(tmp_path):
     path = write(tmp_path / "trace.json", text_of([kernel()]))
     assert read(path, format="chrome").kernels.height == 1
@@ -106,12 +97,9 @@ def test_a_format_by_name(tmp_path):
         read(path, format="llmprof")
 
 
-def test_a_first_event_larger_than_what_is_sniffed(tmp_path):
+def test_what_is_larger_than_what_is_sniffed(tmp_path):
     big = {"args": {"x": "y" * 200_000, "list": [1, [2]]}, **kernel("a")}
     assert read(write(tmp_path / "trace.json", json.dumps([big]).encode())).kernels.height == 1
-
-
-def test_long_keys_before_the_events(tmp_path):
     text = text_of([kernel("a")], stackFrames={str(i): {"name": "x" * 50, "parent": i} for i in range(20_000)})
     assert len(text) > 1_500_000
     assert read(write(tmp_path / "trace.json", text)).kernels.height == 1
@@ -130,6 +118,8 @@ def test_events_of_which_none_is_of_use(tmp_path):
     flow = {"ph": "s", "id": 1, "pid": 1, "tid": 1, "ts": 1, "cat": "ac2g", "name": "ac2g"}
     with pytest.warns(TraceWarning, match="none of its 1 events belongs to a table"):
         read(write(tmp_path / "trace.json", text_of([flow])))
+    with pytest.warns(TraceWarning, match="kernel launches but no kernels"):
+        read(write(tmp_path / "trace.json", text_of([op(), launch()])))
 
 
 @pytest.mark.parametrize(
@@ -142,20 +132,12 @@ def test_a_run_on_a_device_without_device_events_names_the_option(tmp_path, keys
         _ = trace.kernels
 
 
-def test_launches_without_kernels_are_said(tmp_path):
-    with pytest.warns(TraceWarning, match="kernel launches but no kernels"):
-        read(write(tmp_path / "trace.json", text_of([op(), launch()])))
-
-
-def test_what_was_not_recorded_names_the_option(tmp_path):
+def test_recorded_but_none_is_an_empty_table_and_not_recorded_names_the_option(tmp_path):
     trace = read(write(tmp_path / "trace.json", text_of([kernel()])))
     with pytest.raises(NotCapturedError, match=r"ProfilerActivity\.CPU"):
         _ = trace.ops
     with pytest.raises(NotCapturedError, match="profile_memory=True"):
         _ = trace.memory
-
-
-def test_recorded_but_none_is_an_empty_table(tmp_path):
     trace = read(write(tmp_path / "trace.json", text_of([kernel(), op()])))
     assert trace.copies.height == trace.collectives.height == trace.markers.height == 0
 
@@ -170,9 +152,6 @@ def test_losses_are_warned_of_and_kept(tmp_path):
     assert trace.coverage["lost_pieces"] == 1
     assert trace.coverage["lost_bytes"] > 0
     assert len(trace.coverage["warnings"]) == 1
-
-
-def test_warnings_point_to_the_caller(tmp_path):
     path = write(tmp_path / "trace.json", text_of([kernel("a")])[:-2])
     with pytest.warns(TraceWarning) as caught:
         llmprof.read(path, cache=False)

@@ -85,12 +85,9 @@ def test_real_csv(real):
     )  # fmt: skip
 
 
-def test_counters_without_times_are_refused(real):
+def test_counters_without_times_are_refused(real, tmp_path):
     with pytest.raises(ReadError, match="file of counters has no times"):
         llmprof.read(real / "rocprofv3_docs_counter_collection.csv")
-
-
-def test_in_a_folder_counters_without_times_are_left_out(real, tmp_path):
     for name in ("counter_collection", "memory_copy_trace"):
         shutil.copy(real / f"rocprofv3_docs_{name}.csv", tmp_path)
     with pytest.warns(TraceWarning, match=r"counter_collection\.csv: the file of counters has no times, so it is left"):

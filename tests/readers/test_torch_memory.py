@@ -83,9 +83,6 @@ def test_every_other_operation_is_refused():
             continue
         with pytest.raises(ReadError):
             data_of(b"\x80\x04]" + op.code.encode("latin-1") + b"\x01\x02\x03\x04\n.")
-
-
-def test_sizes_that_lie_cost_nothing():
     for op in (
         b"X" + struct.pack("<I", 2**31),
         b"\x8d" + struct.pack("<Q", 2**62),

@@ -122,9 +122,6 @@ def test_a_saved_trace_keeps_what_was_asked_for(root, tmp_path):
         _ = again.runtime
     with pytest.raises(NotCapturedError, match="read without its runtime"):
         _ = again.select(ranks=0).runtime
-
-
-def test_a_part_of_a_saved_trace_can_be_asked_for(root, tmp_path):
     full = whole(root, EXPORT)
     narrow = llmprof.read(full.save(tmp_path / "saved"), tables={"kernels": ("stream",)})
     assert_frame_equal(narrow.kernels, full.kernels.select("rank", "stream", "start_ns", "dur_ns", "name"))

@@ -108,8 +108,6 @@ class TestAnalyze:
         code, out, _ = run("analyze", "sample:torch_tp1_cudagraph", *options, "--json", "--limit", "0")
         joined = analyze.roofline_join(llmprof.sample("torch_tp1_cudagraph"), "Qwen2.5-1.5B")
         assert (code, len(json.loads(out))) == (0, joined.height)
-
-    def test_operators_take_a_model(self, run):
         code, out, _ = run(
             "analyze", "sample:torch_tp1_cudagraph", "--what", "operators", "--model", "Qwen2.5-1.5B", "--json"
         )
@@ -282,8 +280,6 @@ class TestSamples:
         assert "torch_tp4_eager_nccl" in out
         found = json.loads(run("samples", "--json")[1])
         assert {"name", "ranks", "licence"} <= set(found[0])
-
-    def test_an_unknown_sample_names_the_nearest(self, run):
         code, _, err = run("info", "sample:torch_tp1_cudagraphs")
         assert code == 2
         assert "torch_tp1_cudagraph" in err
@@ -306,6 +302,13 @@ class TestRedact:
         for secret in ("gpu-box-17", "someone"):
             assert secret not in out
             assert secret not in copy.read_text("utf-8")
+        code, out, err = run("redact", trace, "-o", trace)
+        assert (code, out) == (2, "")
+        assert err.startswith("llmprof: error:")
+        assert "exists" in err
+        code, out, err = run("redact", trace)
+        assert (code, out) == (2, "")
+        assert "-o COPY" in err
 
     def test_json(self, run, trace, tmp_path):
         copy = tmp_path / "copy.json"
@@ -331,17 +334,6 @@ class TestRedact:
         assert copies[0].read_bytes() == copies[1].read_bytes()
         key.write_text("short")
         assert run("redact", trace, "-o", str(tmp_path / "c"), "--key-file", str(key))[0] == 2
-
-    def test_a_file_is_never_replaced(self, run, trace):
-        code, out, err = run("redact", trace, "-o", trace)
-        assert (code, out) == (2, "")
-        assert err.startswith("llmprof: error:")
-        assert "exists" in err
-
-    def test_without_a_place_for_the_copy(self, run, trace):
-        code, out, err = run("redact", trace)
-        assert (code, out) == (2, "")
-        assert "-o COPY" in err
 
 
 class TestReport:
@@ -508,13 +500,12 @@ class TestFailures:
         assert stopped.value.code == 2
         assert "usage: llmprof" in capsys.readouterr().err
 
-    def test_version(self, capsys):
+    def test_version(self, capsys, run, saved, monkeypatch):
         with pytest.raises(SystemExit) as stopped:
             main.main(["--version"])
         assert stopped.value.code == 0
         assert capsys.readouterr().out == f"llmprof {llmprof.__version__}\n"
 
-    def test_interrupt(self, run, saved, monkeypatch):
         def interrupt(*_):
             raise KeyboardInterrupt
 
@@ -598,8 +589,6 @@ class TestProgress:
             progress(what, done, 100)
         progress.clear()
         assert stream.getvalue() == "llmprof: reading a\nllmprof: reading b\n"
-
-    def test_the_readers_progress_names_the_file(self):
         told = []
         tell = output.reading(output.Terminal(progress=lambda *said: told.append(said)))
         tell("folder/rank0.json.gz", 5, 10)

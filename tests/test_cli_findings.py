@@ -29,9 +29,6 @@ def test_the_text_says_where_the_time_went(capsys):
     shares = re.findall(r"([\d.]+) %", line)
     assert len(shares) == 4  # prefill, mixed, decode and the rest
     assert sum(map(float, shares)) == pytest.approx(100, abs=0.2)
-
-
-def test_the_schema_is_printed_and_published(capsys):
     assert main.main(["findings", "--schema"]) == 0
     printed = json.loads(capsys.readouterr().out)
     jsonschema.Draft202012Validator.check_schema(printed)
@@ -48,9 +45,6 @@ def test_a_slower_run_ends_with_exit_code_1(capsys):
     assert main.main(["diff", GRAPHS, EAGER, "--markdown"]) == 0  # no gate was asked for
     assert capsys.readouterr().out.startswith("**Slower**")
     assert main.main(["diff", GRAPHS, GRAPHS, "--fail-over", "0"]) == 0
-
-
-def test_a_share_that_is_none_is_refused(capsys):
     with pytest.raises(SystemExit):
         main.main(["diff", GRAPHS, EAGER, "--fail-over", "much"])
     assert "is not a share; write 3% or 0.03" in capsys.readouterr().err

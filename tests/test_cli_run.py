@@ -115,8 +115,6 @@ class TestDryRun:
         heads = [line for line in out.splitlines() if line.startswith("# point")]
         assert heads[0] == "# point 1 of 8: batch_size=1, max_tokens=4"
         assert heads[-1] == "# point 8 of 8: batch_size=8, max_tokens=8"
-
-    def test_of_a_sweep_as_json(self, run):
         said = run("sweep", "--model", "random:tiny", "--dry-run", "--json", "--parameter-sweep", "batch_size:1,2")[1]
         assert [point["values"] for point in json.loads(said)["points"]] == [{"batch_size": 1}, {"batch_size": 2}]
         assert [point["config"]["batch_size"] for point in json.loads(said)["points"]] == [1, 2]

@@ -17,21 +17,24 @@ def test_what_is_not_replayed_is_said(run, tmp_path) -> None:
     code, out, _ = run("what-if", str(tmp_path / "two"))
     assert code == 0
     assert "Not known: what ranks wait for of each other, so each is replayed alone: " in out
+    code, out, err = run("what-if", SAMPLE, "faster")
+    assert (code, out) == (2, "")
+    assert "there is no change 'faster'" in err
+    assert "no-host-delay" in err
 
 
-def test_json_has_the_frame(run) -> None:
+def test_json_has_the_frame(run, capsys) -> None:
     code, out, _ = run("what-if", SAMPLE, "--json")
     rows = json.loads(out)
     assert code == 0
     assert {row["phase"] for row in rows} == {"decode", "mixed"}
     assert all(row["recorded_ns"] == row["predicted_ns"] for row in rows)
-
-
-def test_a_change_that_there_is_not(run) -> None:
-    code, out, err = run("what-if", SAMPLE, "faster")
-    assert (code, out) == (2, "")
-    assert "there is no change 'faster'" in err
-    assert "no-host-delay" in err
+    assert main.main(["analyze", SAMPLE, "--what", "path-share", "--by", "stage", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    shares = {row["stage"]: row["path_share"] for row in rows}
+    # the GEMMs of the layers wait for the launch of their graph in about half of the steps; sampling hardly ever
+    assert 0.4 < shares["gate_up_proj"] < 0.6
+    assert shares["sampling"] < 0.1
 
 
 @pytest.mark.parametrize(
@@ -49,12 +52,3 @@ def test_a_change_that_there_is_not(run) -> None:
 )
 def test_changes_are_written_with_colons(text: str, words: str) -> None:
     assert change_of(text).words == words
-
-
-def test_shares_of_the_path_are_a_view(capsys) -> None:
-    assert main.main(["analyze", SAMPLE, "--what", "path-share", "--by", "stage", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
-    shares = {row["stage"]: row["path_share"] for row in rows}
-    # the GEMMs of the layers wait for the launch of their graph in about half of the steps; sampling hardly ever
-    assert 0.4 < shares["gate_up_proj"] < 0.6
-    assert shares["sampling"] < 0.1

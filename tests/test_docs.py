@@ -29,13 +29,10 @@ def test_every_public_name_is_on_one_page(reference, package):
     assert sorted(listed) == sorted(public)
 
 
-def test_every_package_that_is_public_has_a_page(reference):
+def test_every_package_that_is_public_has_a_page(reference, root):
     packages = {page.package.split(".")[1] for page in reference.PAGES if "." in page.package}
     modules = {name for name in llmprof.__all__ if type(getattr(llmprof, name)).__name__ in {"module", "Package"}}
     assert modules - {"schema"} <= packages, "schema has a page of its own"
-
-
-def test_every_page_is_in_the_contents(root):
     contents = (root / "docs" / "index.md").read_text("utf-8").split()
     assert {path.stem for path in (root / "docs").glob("*.md")} - {"index"} <= set(contents)
 

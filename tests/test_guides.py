@@ -62,9 +62,6 @@ def test_every_command_that_is_named_exists(texts):
                 continue
             elif words[0].startswith("--"):
                 assert words[0].partition("=")[0] in OF_OTHERS, f"{name}: {span}"
-
-
-def test_views_that_are_named_exist(texts):
     for name, text in texts.items():
         for view in re.findall(r"--what ([\w-]+)", text):
             assert view in views(), f"{name}: --what {view}"

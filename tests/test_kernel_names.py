@@ -132,9 +132,6 @@ def test_of_names_that_begin_alike_the_beginning_is_cut():
         "…layer_norm_view_1", "…layer_norm_cat_22", "gemm"
     ]  # fmt: skip
     assert all_names.without_common_start(["a" * 30], 10) == ["a" * 9 + "…"]
-
-
-def test_names_with_one_label_are_told_apart_by_what_differs():
     said = {
         "gemm<bf16, 64, 128, true>": "gemm", "gemm<bf16, 64, 256, false>": "gemm", "gemm<bf16, 32, 256, false>": "gemm",
         "flash<1>": "flash", "flash<1, Paged>": "flash", "norm<4>": "norm",

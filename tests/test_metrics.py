@@ -58,9 +58,6 @@ def test_an_unknown_metric_is_explained_by_its_parts_and_names_like_it():
     }
     assert "dram__throughput" in found.near
     assert "Like it: dram__throughput" in str(found)
-
-
-def test_what_is_no_metric_is_refused_with_names_like_it():
     with pytest.raises(LlmprofError, match="Achieved Occupancy"):
         metrics.explain("Acheived Ocupancy")
     with pytest.raises(LlmprofError, match="glossary"):

@@ -65,20 +65,22 @@ def test_tests_of_a_group_run_in_one_process(request):
     assert request.node.nodeid.endswith("@held together") is grouped
 
 
-def test_licence_is_the_apache_licence_in_full(root):
-    text = (root / "LICENSE").read_text()
-    assert "Apache License\n                           Version 2.0, January 2004" in text
-    assert "END OF TERMS AND CONDITIONS" in text
-
-
 def make_targets(root) -> set[str]:
     return set(re.findall(r"^([a-z]+):.*##", (root / "Makefile").read_text(), re.MULTILINE))
 
 
-def test_commands_of_the_readme_are_targets(root):
+def test_what_the_readme_names_is_there(root):
     named = {target for name in ("README.md", "CONTRIBUTING.md") for target in
              re.findall(r"(?:^|`)make ([a-z]+)", (root / name).read_text(), re.MULTILINE)}  # fmt: skip
     assert {"demo", "test", "lab"} <= named <= make_targets(root)
+    script = root / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    commands = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
+    assert commands[0] == "set -euo pipefail"
+    assert commands[-1] == "make test"
+    text = (root / "LICENSE").read_text()
+    assert "Apache License\n                           Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
 
 
 def test_commands_of_the_readme_are_known_to_the_command_line(root):
@@ -126,14 +128,6 @@ def test_python_of_the_readme_runs(root, monkeypatch, tmp_path):
     names: dict[str, object] = {}
     for code in codes:
         exec(compile(code, "README.md", "exec"), names)
-
-
-def test_continuous_integration_runs_the_readmes_test_command(root):
-    script = root / ".ci" / "run"
-    assert os.access(script, os.X_OK)
-    commands = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
-    assert commands[0] == "set -euo pipefail"
-    assert commands[-1] == "make test"
 
 
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -191,9 +185,6 @@ def test_importing_the_package_loads_nothing_heavy():
     loaded = run_python("import llmprof, sys, json; print(json.dumps(sorted(sys.modules)))")
     heavy = {"polars", "altair", "numpy", "pandas", "pyarrow", "IPython", "ipywidgets", "vl_convert", "msgspec", "isal"}
     assert heavy & set(json.loads(loaded)) == set()
-
-
-def test_reading_and_analysing_load_nothing_that_draws():
     code = "import llmprof, sys, json; llmprof.read; llmprof.analyze; print(json.dumps(sorted(sys.modules)))"
     drawing = {"altair", "pandas", "pyarrow", "IPython", "ipywidgets", "vl_convert", "matplotlib"}
     assert drawing & set(json.loads(run_python(code))) == set()

@@ -77,20 +77,14 @@ def test_the_number_or_the_beginning_of_a_name_is_enough(notebooks, name, found)
     assert tutorials.find(name).stem == found
 
 
-def test_what_is_no_notebook(tmp_path):
+def test_what_is_no_notebook(tmp_path, notebooks, monkeypatch):
     (tmp_path / "x.ipynb").write_text("{}")
     with pytest.raises(ReadError, match="is not a notebook"):
         tutorials.run_notebook(str(tmp_path / "x.ipynb"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_that_cannot_be_written(notebooks, tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(OutputError, match="cannot write"):
         tutorials.run_notebook("01_small", tmp_path / "file")
-
-
-def test_no_folder_of_notebooks(monkeypatch, tmp_path):
     monkeypatch.setenv(tutorials.ENVIRONMENT_VARIABLE, str(tmp_path / "none"))
     with pytest.raises(LlmprofError, match=f"set {tutorials.ENVIRONMENT_VARIABLE}"):
         tutorials.find("01_small")

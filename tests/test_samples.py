@@ -57,9 +57,6 @@ def test_every_folder_is_a_sample_that_says_where_it_comes_from(name):
     assert head.measured is None or head.measured.keys() == {"plain_s", "profiled_s", "stop_profile_s"}
     for version in head.versions.values():
         assert re.match(r"\d+(\.\d+)*$", version)
-
-
-def test_files_are_those_that_were_recorded(name):
     folder = ROOT / name
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name != bundled.HEAD_FILE]
     on_disk = {path.relative_to(folder).as_posix(): path for path in paths}

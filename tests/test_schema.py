@@ -8,17 +8,22 @@ from llmprof.errors import SchemaError
 KERNEL = {"rank": [0], "start_ns": [10], "dur_ns": [5], "name": ["k"]}
 
 
-def test_conform_puts_columns_in_order_casts_them_and_fills_what_may_be_null():
+def test_conform_orders_casts_and_sorts():
     out = schema.conform(pl.DataFrame({"name": ["k"], "dur_ns": ["5"], "start_ns": [10.0], "rank": [0]}), "kernels")
     assert out.schema == schema.KERNELS.schema
     assert out.row(0, named=True) == {**dict.fromkeys(schema.KERNELS.schema), **{k: v[0] for k, v in KERNEL.items()}}
-
-
-def test_conform_sorts_by_rank_and_time_and_keeps_the_order_of_equals():
     frame = pl.DataFrame({"rank": [1, 0, 0, 0], "start_ns": [0, 9, 3, 3], "dur_ns": [1] * 4, "name": list("dcab")})
     assert schema.conform(frame, "kernels")["name"].to_list() == ["a", "b", "c", "d"]
     counters = pl.DataFrame({"rank": [0, 0], "time_ns": [9, 3], "name": ["b", "a"], "value": [1, 2]})
     assert schema.conform(counters, "counters")["name"].to_list() == ["a", "b"]
+    frame = pl.DataFrame({"nsys_shim": pl.Series([7], dtype=pl.UInt16), **KERNEL, "ascend_block": ["x"]})
+    out = schema.conform(frame, "kernels")
+    assert out.columns[-2:] == ["nsys_shim", "ascend_block"]
+    assert out["nsys_shim"].dtype == pl.UInt16
+    with pytest.raises(SchemaError, match=r"no table 'kernel'.*kernels"):
+        schema.empty("kernel")
+    with pytest.raises(SchemaError, match="no table 'kernel'"):
+        schema.conform(pl.DataFrame(), "kernel")
 
 
 @pytest.mark.parametrize("table", list(schema.TABLES))
@@ -28,13 +33,6 @@ def test_empty_frames_conform_and_conforming_changes_nothing_twice(table):
     assert_frame_equal(schema.conform(empty, table), empty)
     required = [c.name for c in schema.TABLES[table].columns if not c.nullable]
     assert_frame_equal(schema.conform(empty.select(required), table), empty)
-
-
-def test_vendor_columns_come_last_and_keep_their_type():
-    frame = pl.DataFrame({"nsys_shim": pl.Series([7], dtype=pl.UInt16), **KERNEL, "ascend_block": ["x"]})
-    out = schema.conform(frame, "kernels")
-    assert out.columns[-2:] == ["nsys_shim", "ascend_block"]
-    assert out["nsys_shim"].dtype == pl.UInt16
 
 
 @pytest.mark.parametrize(
@@ -52,13 +50,6 @@ def test_what_does_not_conform_is_refused(change, message):
     columns = {name: values for name, values in (KERNEL | change).items() if values is not None}
     with pytest.raises(SchemaError, match=message):
         schema.conform(pl.DataFrame(columns), "kernels")
-
-
-def test_a_table_that_is_not_there_is_named():
-    with pytest.raises(SchemaError, match=r"no table 'kernel'.*kernels"):
-        schema.empty("kernel")
-    with pytest.raises(SchemaError, match="no table 'kernel'"):
-        schema.conform(pl.DataFrame(), "kernel")
 
 
 def test_the_page_of_the_schema_is_in_step(root):

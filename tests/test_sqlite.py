@@ -252,9 +252,6 @@ def test_a_value_of_another_type_in_a_later_batch_is_cast_too(monkeypatch, tmp_p
     assert frame["n"].to_list() == [12 if i == 95 else i for i in range(100)]
     with pytest.raises(ReadError, match="Type mismatch"):
         sqlite.query(tmp_path / "a.sqlite", "SELECT n FROM t")
-
-
-def test_numbers_that_do_not_fit_a_narrow_type_are_null(tmp_path):
     made(tmp_path / "a.sqlite", "CREATE TABLE t (n INTEGER, text TEXT)", [(2**31 - 1, "x"), (2**31, "y"), (-5, "z")])
     frame = sqlite.read(tmp_path / "a.sqlite", "t", {"n": pl.Int32()})
     assert frame.schema == {"n": pl.Int32}

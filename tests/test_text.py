@@ -69,9 +69,6 @@ def test_texts_are_shortened_before_columns_go():
     assert "void vllm::" in lines[1]
     assert "…" in lines[1]
     assert lines[1].endswith("1 ns")
-
-
-def test_columns_that_do_not_fit_are_named():
     frame = pl.DataFrame({f"column_number_{i}": [i] for i in range(6)})
     lines = text.table(frame, width=40).splitlines()
     assert lines[0].split() == ["column_number_0", "column_number_1"]
@@ -85,9 +82,6 @@ def test_a_spreadsheet_runs_no_cell_of_a_trace():
     lines = text.csv(frame).splitlines()
     assert lines[:5] == ["'=head,value", "'=1+1,-1.5", "'+1,2.0", "'-1,3.0", "'@x,4.0"]
     assert lines[6:] == ["plain,6.0", ","]
-
-
-def test_sequences_for_terminals_are_shown_and_not_sent():
     for sequence in ("\x1b]0;title\x07", "\x1b[2J", "\x9b31m", "\u202eabc", "a\rb", "\x00"):
         assert text.plain(sequence).isprintable()
     trace = llmprof.Trace({}, {"device": "\x1b[31mGPU"})

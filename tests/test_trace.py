@@ -46,41 +46,29 @@ def test_recorded_but_none_is_an_empty_frame_and_not_recorded_an_error_that_name
     assert caught.value.facts == {"table": "memory"}
 
 
-def test_an_unknown_table_is_refused(trace):
+def test_ranks_span_and_tables(trace):
+    runtime = kernels((-1, 0, 1, "x"), (0, 0, 1, "y")).with_columns(api=pl.lit("runtime"))
+    trace = Trace({"kernels": kernels((2, 0, 1, "a")), "runtime": runtime})
+    assert trace.ranks == [-1, 0, 2]
+    assert Trace({}).ranks == []
+    assert trace.span_ns == (0, 100)
+    assert Trace({}).span_ns == (0, 0)
+    assert Trace({"kernels": kernels((0, 5, 95, "long"), (0, 50, 1, "short"))}).span_ns == (5, 100)
     with pytest.raises(LlmprofError, match=r"unknown tables kernel"):
         Trace({"kernel": pl.DataFrame()})
     with pytest.raises(LlmprofError, match="no table 'kernel'"):
         trace.table("kernel")
 
 
-def test_ranks_are_those_of_any_table_in_order():
-    runtime = kernels((-1, 0, 1, "x"), (0, 0, 1, "y")).with_columns(api=pl.lit("runtime"))
-    trace = Trace({"kernels": kernels((2, 0, 1, "a")), "runtime": runtime})
-    assert trace.ranks == [-1, 0, 2]
-    assert Trace({}).ranks == []
-
-
-def test_span_goes_from_the_first_start_to_the_last_end(trace):
-    assert trace.span_ns == (0, 100)
-    assert Trace({}).span_ns == (0, 0)
-    assert Trace({"kernels": kernels((0, 5, 95, "long"), (0, 50, 1, "short"))}).span_ns == (5, 100)
-
-
-def test_select_ranks(trace):
+def test_select_ranks_and_a_window(trace):
     assert trace.select(ranks=0).kernels["name"].to_list() == ["a", "b"]
     assert trace.select(ranks=[1]).kernels["name"].to_list() == ["c"]
     with pytest.raises(AnalysisError, match=r"ranks 7 are not in the trace; expected some of 0, 1"):
         trace.select(ranks=7)
     assert trace.select(ranks=0).counters.height == 0
-
-
-def test_select_a_window_by_the_start_first_in_last_out(trace):
     assert trace.select(window=(10, 40)).kernels["name"].to_list() == ["a"]
     assert trace.select(window=(0, 41)).kernels["name"].to_list() == ["a", "b", "c"]
     assert trace.select(window=(0, 50)).counters["time_ns"].to_list() == [5]
-
-
-def test_select_keeps_what_is_absent_absent_and_the_trace_as_it_was(trace):
     part = trace.select(ranks=0, window=(0, 20))
     assert part.kernels["name"].to_list() == ["a"]
     assert part.meta == trace.meta

@@ -43,6 +43,8 @@ def test_too_many_points_are_counted_not_made(tmp_path, capsys):
     text = ";".join(f"{name}:{','.join(map(str, numbers))}" for name, numbers in values.items())
     assert main(["sweep", "--model", "m", "--parameter-sweep", text, "--dry-run"]) == 2
     assert "1,000,000,000" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="one of quick, comprehensive, scaling"):
+        batch.preset("fast")
 
 
 @pytest.mark.parametrize("text", ["", ";", "batch_size", "batch_size:", ":1", "a:1;a:2"])
@@ -55,11 +57,6 @@ def test_text_that_says_nothing(text):
 def test_presets_are_sweeps_that_can_run(name, tmp_path):
     found = batch.configs(config(tmp_path), batch.preset(name))
     assert len(found) > 1
-
-
-def test_an_unknown_preset():
-    with pytest.raises(ConfigError, match="one of quick, comprehensive, scaling"):
-        batch.preset("fast")
 
 
 @pytest.mark.parametrize(("visible", "expected"), [("", 0), ("0,1,3", 3), ("-1", 0), ("GPU-x", 1)])

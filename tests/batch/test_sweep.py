@@ -63,20 +63,17 @@ def test_a_run_without_a_trace_has_no_shares(tmp_path):
     assert sweep.state["points"][0]["result"]["note"] == "no timeline."
 
 
-def test_one_failure_does_not_stop_the_rest(tmp_path):
-    sweep = BatchRunner(config(tmp_path), runner=Runs(b2=fail)).run_parameter_sweep({"batch_size": [1, 2, 4]})
-    assert states(sweep) == ["finished", "failed", "finished"]
-    assert sweep.failed == {"batch_size=2": "out of memory; lower batch_size."}
-    assert len(sweep.runs) == 2
-    assert sweep.comparison.row(1, named=True)["output_tokens_per_s"] is None
-
-
 def test_a_point_whose_values_do_not_go_together_is_a_failed_point(tmp_path):
     sweep = BatchRunner(config(tmp_path, engine="transformers"), runner=Runs()).run_parameter_sweep(
         {"tensor_parallel_size": [1, 2]}
     )
     assert states(sweep) == ["finished", "failed"]
     assert "transformers" in sweep.failed["tensor_parallel_size=2"]
+    sweep = BatchRunner(config(tmp_path), runner=Runs(b2=fail)).run_parameter_sweep({"batch_size": [1, 2, 4]})
+    assert states(sweep) == ["finished", "failed", "finished"]
+    assert sweep.failed == {"batch_size=2": "out of memory; lower batch_size."}
+    assert len(sweep.runs) == 2
+    assert sweep.comparison.row(1, named=True)["output_tokens_per_s"] is None
 
 
 def test_an_interrupted_sweep_goes_on_where_it_was(tmp_path):
@@ -105,19 +102,21 @@ def test_a_point_whose_run_is_gone_runs_again(tmp_path):
     assert again.ran == [(1, 16)]
 
 
-def test_a_folder_with_other_parameters_is_refused(tmp_path):
+def test_folders_that_cannot_be_taken_are_refused(tmp_path):
     runner = BatchRunner(config(tmp_path), runner=Runs())
     sweep = runner.run_parameter_sweep({"batch_size": [1]})
     with pytest.raises(LlmprofError, match="has the parameters"):
         runner.run_parameter_sweep({"batch_size": [1, 2]}, folder=sweep.folder)
-
-
-def test_two_at_once_in_one_folder(tmp_path):
     sweep = BatchRunner(config(tmp_path), runner=Runs()).run_parameter_sweep({"batch_size": [1]})
     with (sweep.folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(LlmprofError, match="another process runs the sweep"):
             BatchRunner.resume(sweep.folder, runner=Runs())
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write"):
+        BatchRunner(config(tmp_path), runner=Runs()).run_parameter_sweep(
+            {"batch_size": [1]}, folder=tmp_path / "file" / "x"
+        )
 
 
 def test_the_state_is_whole_at_every_moment(tmp_path):
@@ -147,14 +146,6 @@ def test_folders_that_hold_no_sweep(tmp_path, content, words):
         (tmp_path / "sweep.json").write_text(content)
     with pytest.raises(ReadError, match=words):
         batch.open_sweep(tmp_path)
-
-
-def test_a_folder_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot write"):
-        BatchRunner(config(tmp_path), runner=Runs()).run_parameter_sweep(
-            {"batch_size": [1]}, folder=tmp_path / "file" / "x"
-        )
 
 
 def test_one_option_of_the_engine_varies_and_the_others_stay(tmp_path):

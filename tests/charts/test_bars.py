@@ -31,9 +31,6 @@ def test_breakdown_gathers_small_parts_and_takes_them_apart() -> None:
     assert f"What is in {gathered[0]}" in specs.texts(chart)
     inner = {row["part"] for row in specs.rows(chart, "bar", "part")}
     assert {"rope", "activation"} <= inner
-
-
-def test_breakdown_orders_phases_and_ranks() -> None:
     by_phase = charts.breakdown(frames.attributed())
     assert list(dict.fromkeys(row["row"] for row in specs.rows(by_phase, "bar", "part"))) == ["prefill", "decode"]
     many = pl.concat([frames.attributed().with_columns(pl.lit(rank, pl.Int32).alias("rank")) for rank in (10, 2, 1)])
@@ -98,9 +95,6 @@ def test_diff_gathers_changes_that_do_not_matter() -> None:
     )
     bars = [(bar["row"], bar["delta_ns"]) for bar in specs.rows(charts.diff(frame), "bar", "delta_ns")]
     assert bars == [("a", -50_000), ("other (2)", -20)]
-
-
-def test_diff_marks_what_only_one_trace_has() -> None:
     written = specs.texts(charts.diff(frames.compared(), names=("eager", "graphs")))
     assert any(text.endswith("only in graphs") for text in written)
     assert any(text.endswith("only in eager") for text in written)

@@ -62,9 +62,6 @@ def test_the_critical_path_is_a_mean_step_of_each_phase() -> None:
     assert "10.0 ms" in said
     # 10 of 18.1 ms
     assert "55 % of the critical path is compute" in said
-
-
-def test_the_critical_path_of_a_recording_without_steps_is_of_no_step() -> None:
     whole = frames.path().with_columns(phase=pl.lit(None, pl.String), step=pl.lit(None, pl.Int32))
     said = " ".join(specs.texts(charts.critical_path(whole)))
     assert "The recording, by part" in said

@@ -25,8 +25,5 @@ def test_bars_go_from_the_step_to_its_targets_and_the_rest_adds_up() -> None:
     beside = frame.filter(part="beside other work")["time_ns"].sum()
     assert sum(remaining.values()) + beside == pytest.approx(step["time_ns"] - step["gap_ns"])
     assert remaining["idle"] == frame.filter(part="idle")["time_ns"][0]
-
-
-def test_without_a_gap_there_is_nothing_to_draw() -> None:
     with pytest.raises(LlmprofError):
         charts.opportunities(frames.gained().with_columns(gap_ns=pl.lit(0.0)))

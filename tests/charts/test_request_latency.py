@@ -19,9 +19,6 @@ def test_each_request_is_a_step():
     assert points(chart) == [(10, 0), (10, 25), (20, 50), (20, 75), (30, 100)]
     assert len(specs.rows(chart, "point", "share")) == 4
     assert chart.to_dict()["title"]["text"] == "Median without profiler: first token after 20.0 ms"
-
-
-def test_phases_are_told_apart_and_warm_up_is_left_out():
     chart = charts.request_latency(frames.requested())
     drawn = specs.rows(chart, "point", "share")
     assert {row["part"] for row in drawn} == {"without profiler", "under the profiler"}

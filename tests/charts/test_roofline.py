@@ -43,9 +43,6 @@ def test_points_are_the_launches_with_operations() -> None:
     ns, areas = frame["duration_ns"].to_list(), [point["area"] for point in points]
     assert areas[1] / areas[0] == pytest.approx(ns[1] / ns[0])
     assert min(areas) >= 36
-
-
-def test_launches_without_operations_are_named_and_not_drawn() -> None:
     written = " ".join(charts.roofline(frames.profiled()).to_dict()["title"]["subtitle"])
     assert "Not drawn, without FLOPs: reshape_and_cache_flash_kernel (2 launches, 17.2 us)." in written
     unknown = frames.profiled().with_columns(
@@ -59,7 +56,7 @@ def test_launches_without_operations_are_named_and_not_drawn() -> None:
     assert {"rope", "norm"}.isdisjoint(row["group"] for row in specs.rows(chart, "point", "group"))
 
 
-def test_roofs_follow_from_the_launches() -> None:
+def test_roofs_of_launches_and_devices() -> None:
     rows = frames.profiled().filter(pl.col("flop_per_s") > 0)
     roofs = derived(rows)
     assert roofs.bandwidth == pytest.approx(frames.BANDWIDTH)
@@ -67,9 +64,6 @@ def test_roofs_follow_from_the_launches() -> None:
     texts = specs.texts(charts.roofline(frames.profiled()))
     assert {"memory: 4.8 TB/s", "bf16: 989.5 TFLOP/s"} <= set(texts)
     assert not any(text.startswith("fp32") for text in texts)
-
-
-def test_a_bandwidth_that_does_not_follow_is_not_drawn() -> None:
     rows = frames.profiled().filter(pl.col("dtype") == "bf16")
     assert derived(rows).bandwidth is None  # all are at the peak: the bandwidth may be higher
     assert derived(rows).peaks == {"bf16": frames.PEAK["bf16"]}
@@ -80,9 +74,6 @@ def test_a_bandwidth_that_does_not_follow_is_not_drawn() -> None:
     assert "TB/s" not in texts
     none = frames.profiled().with_columns(roof_flop_per_s=pl.lit(None, pl.Float64), roof_share=pl.lit(None, pl.Float64))
     assert "its roof is not known" in " ".join(specs.texts(charts.roofline(none)))
-
-
-def test_roofs_of_a_device() -> None:
     device = hardware.device("NVIDIA H200")
     roofs = given(device, frames.profiled())
     assert roofs.bandwidth == device.memory_bytes_per_s

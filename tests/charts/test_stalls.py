@@ -30,13 +30,10 @@ def test_parts_are_means_weighted_by_duration() -> None:
     assert drawn.group_by("row").agg(pl.col("end").max())["end"].to_list() == pytest.approx([100] * 7)
 
 
-def test_the_longest_kernels_come_first() -> None:
+def test_bars_are_ordered_gathered_and_named() -> None:
     order = frames.profiled().group_by("stage").agg(pl.col("duration_ns").sum()).sort("duration_ns", descending=True)
     assert bars(frames.stalled())["row"].unique(maintain_order=True).to_list() == order["stage"].to_list()
     assert "316 us" in specs.texts(charts.stalls(frames.stalled()))
-
-
-def test_small_reasons_are_gathered() -> None:
     chart = charts.stalls(frames.stalled())
     scale = next(u["encoding"]["color"]["scale"] for u in specs.marks(chart.to_dict()) if "color" in u["encoding"])
     colours = dict(zip(scale["domain"], scale["range"], strict=True))
@@ -47,16 +44,10 @@ def test_small_reasons_are_gathered() -> None:
     assert colours[gathered[0]] == REST
     assert colours["long_scoreboard"] == REASONS["long_scoreboard"]
     assert "drain" not in colours
-
-
-def test_without_names_a_bar_is_a_launch() -> None:
     frame = frames.stalled().select(BARE)
     drawn = bars(frame)
     assert drawn["row"].unique(maintain_order=True).to_list() == [f"launch {i}" for i in range(14)]
     assert not any(text.endswith(" us") for text in specs.texts(charts.stalls(frame)))
-
-
-def test_shares_that_are_not_known_are_left_out() -> None:
     frame = pl.DataFrame(
         {"kernel_id": [0, 0, 1], "reason": ["wait", "drain", "wait"], "share": [0.6, float("nan"), None]}
     )

@@ -26,11 +26,22 @@ def test_a_bar_is_an_event_with_its_figures() -> None:
         assert (rank, start, stage) in exact
 
 
-def test_no_bar_is_thinner_than_a_pixel() -> None:
+def test_bars_of_odd_events() -> None:
     chart = charts.timeline(pl.DataFrame([event(0, 10), event(500_000, 500_000)]))
     pixel = 1 / chart.to_dict()["width"]
     bars = specs.rows(chart, "rect", "name")
     assert min(row["end"] - row["start"] for row in bars) == pytest.approx(pixel)
+    name = "void " + "x" * 5_000 + "_end"
+    (row,) = specs.rows(charts.timeline(pl.DataFrame([event(0, 1_000, name=name)])), "rect", "name")
+    assert len(row["name"]) == 120
+    assert re.fullmatch(r"void x+…x+_end", row["name"])
+    bare = {"stream": None, "step": None, "phase": None, "layer": None, "stage": None}
+    frame = pl.DataFrame([event(0, 1_000), event(2_000, 1_000, **bare)], infer_schema_length=None)  # type: ignore[arg-type]
+    chart = charts.timeline(frame)
+    assert {row["stage"] for row in specs.rows(chart, "rect", "name")} == {"attention", "other"}
+    assert {"host", "stream 7"} <= set(specs.texts(chart))
+    frame = frame.filter(pl.col("step").is_null())
+    assert specs.rows(charts.timeline(frame), "rect", "name")
 
 
 def test_slices_hold_all_the_time() -> None:
@@ -55,6 +66,10 @@ def test_a_slice_is_as_high_as_the_lane_was_busy() -> None:
     height = lane[1] - lane[0]
     assert all(row["bottom"] - row["top"] == pytest.approx(height * row["share"], abs=0.02) for row in slices)
     assert all(row["bottom"] == lane[1] for row in slices)
+    frame = pl.DataFrame([event(0, 1_000_000), event(0, 1_000_000, "norm"), event(0, 1_000_000, "rope")])
+    slices = specs.rows(charts.timeline(frame, max_bars=1), "rect", "busy_ns")
+    heights = pl.DataFrame(slices).group_by("start").agg(pl.col("share").sum())["share"]
+    assert heights.max() == pytest.approx(1, abs=1e-3)
 
 
 def test_only_crowded_lanes_are_merged() -> None:
@@ -66,27 +81,3 @@ def test_only_crowded_lanes_are_merged() -> None:
     said = " ".join(specs.texts(chart))
     assert "2 of 2,502 events shown" in said
     assert "2,500 more events, on 1 of 2 lanes, merged" in said
-
-
-def test_overlapping_events_of_a_lane_never_exceed_a_slice() -> None:
-    frame = pl.DataFrame([event(0, 1_000_000), event(0, 1_000_000, "norm"), event(0, 1_000_000, "rope")])
-    slices = specs.rows(charts.timeline(frame, max_bars=1), "rect", "busy_ns")
-    heights = pl.DataFrame(slices).group_by("start").agg(pl.col("share").sum())["share"]
-    assert heights.max() == pytest.approx(1, abs=1e-3)
-
-
-def test_events_without_stream_step_layer_or_stage() -> None:
-    bare = {"stream": None, "step": None, "phase": None, "layer": None, "stage": None}
-    frame = pl.DataFrame([event(0, 1_000), event(2_000, 1_000, **bare)], infer_schema_length=None)  # type: ignore[arg-type]
-    chart = charts.timeline(frame)
-    assert {row["stage"] for row in specs.rows(chart, "rect", "name")} == {"attention", "other"}
-    assert {"host", "stream 7"} <= set(specs.texts(chart))
-    frame = frame.filter(pl.col("step").is_null())
-    assert specs.rows(charts.timeline(frame), "rect", "name")
-
-
-def test_long_kernel_names_are_shortened_in_the_middle() -> None:
-    name = "void " + "x" * 5_000 + "_end"
-    (row,) = specs.rows(charts.timeline(pl.DataFrame([event(0, 1_000, name=name)])), "rect", "name")
-    assert len(row["name"]) == 120
-    assert re.fullmatch(r"void x+…x+_end", row["name"])

@@ -71,9 +71,6 @@ def test_a_part_of_it_is_the_part_of_the_trace(both):
     assert_frame_equal(some.collectives, trace.collectives.filter(rank=1))
     with pytest.raises(NotCapturedError, match=r"this trace was read without its kernels"):
         _ = some.kernels
-
-
-def test_only_what_is_asked_for_is_loaded(both):
     many = llmprof.open(both[2])
     tables = many._tables
     assert tables.bytes == 0
@@ -182,9 +179,6 @@ def test_a_folder_with_other_things_is_refused(run, tmp_path):
     with pytest.raises(OutputError, match=r"is not a folder"):
         llmprof.convert(run, tmp_path / "notes.txt", client=False)
     assert (tmp_path / "notes.txt").read_text() == "mine"
-
-
-def test_wrong_arguments_say_so(run, tmp_path):
     with pytest.raises(ReadError, match=r"no path was given"):
         llmprof.convert([], tmp_path / "out", client=False)
     with pytest.raises(ReadError, match=r"is not a dataset: it has no llmprof-dataset.json"):

@@ -81,10 +81,6 @@ class TestBandwidth:
         with pytest.raises(ReadError):
             read_bandwidth(tmp_path / "bad.json")
 
-    def test_an_interpreter_without_torch_is_named(self, tmp_path):
-        with pytest.raises(LaunchError, match="no interpreter"):
-            run_bandwidth(tmp_path / "out.json", python="/nowhere/python")
-
     @pytest.mark.parametrize(
         ("spec", "words"),
         [
@@ -105,13 +101,15 @@ class TestBandwidth:
         with pytest.raises(ConfigError, match=words):
             run_bandwidth(tmp_path / "a.json", spec=spec)
 
-    def test_command_lines(self):
+    def test_command_lines(self, tmp_path):
         assert command(Path("a.json"), python="p", spec={"ranks": 2})[-1] == '{"ranks": 2}'
         assert "--nproc-per-node 4" in torchrun(Path("a.json"), nodes=2, ranks=4)
+        with pytest.raises(LaunchError, match="no interpreter"):
+            run_bandwidth(tmp_path / "out.json", python="/nowhere/python")
 
 
 class TestPoints:
-    def test_prompts_that_do_not_fit_are_left_out(self):
+    def test_prompts_that_do_not_fit_are_left_out(self, tmp_path, monkeypatch):
         """Llama-2 takes 4,096 tokens: with 200 of output 3,896 fit and 3,897 do not."""
         config = ExperimentConfig(model="random:Llama-2-7b-hf")
         assert most_tokens(config) == 4096
@@ -123,8 +121,6 @@ class TestPoints:
         assert fitting(config.replace(max_model_len=512), LENGTHS, [50])[0] == [128, 256]
         with pytest.raises(ConfigError, match="no prompt fits: 4096 tokens and 200 of output"):
             fitting(config, [4096], [200])
-
-    def test_if_no_point_finished_the_error_of_the_first_is_told(self, tmp_path, monkeypatch):
         from llmprof.batch import BatchRunner
 
         sweep = SimpleNamespace(runs=[], failed={"input_tokens=16": "out of memory", "input_tokens=32": "another"})
@@ -179,9 +175,7 @@ class TestPoints:
         many = [{"tp": 2, "prefill_s": 0.016}, {"pp": 2, "prefill_s": 0.008}]
         found = parallelism(read_points(points_file(tmp_path, *rows, *many))).filter(phase="prefill")
         assert dict(found.select("tp", "noise").rows()) == {2: True, 1: False}
-
-    def test_an_efficiency_that_no_layout_can_have_gets_no_grade(self, tmp_path):
-        """From 20 to 8 ms on two devices is 125 % of them, from 20 to 9 ms 111 %."""
+        # From 20 to 8 ms on two devices is 125 % of them, from 20 to 9 ms 111 %.
         rows = [{"prefill_s": 0.02, "decode_step_s": 0.02}, {"tp": 2, "prefill_s": 0.008, "decode_step_s": 0.009}]
         points_file(tmp_path, *rows)
         found = parallelism(read_points(tmp_path / "points.json"))
@@ -220,12 +214,6 @@ class TestPoints:
         assert found["decode"] == pytest.approx(middle)
         assert 0 < found["decode"] < 1
 
-    def test_thresholds_of_ones_own(self):
-        assert grades_of(["link_share=0.9:0.5"])["link_share"] == (0.9, 0.5)
-        for bad in ("links=1:0", "link_share=0.5", "link_share=0.3:0.5", "link_share=a:b"):
-            with pytest.raises(ConfigError, match="is invalid"):
-                grades_of([bad])
-
     def test_where_the_curve_bends(self, tmp_path):
         """Flat from 128 to 256, then proportional: it bends at 512."""
         rows = [{"prompt": n, "prefill_s": s} for n, s in ((128, 0.02), (256, 0.02), (512, 0.04), (1024, 0.08))]
@@ -233,10 +221,12 @@ class TestPoints:
         assert found.filter("bend")["prompt"].to_list() == [512]
         assert found["prefill_slope"].to_list()[1:] == pytest.approx([0.0, 1.0, 1.0])
         assert found["prefill_share"].null_count() == 4
-
-    def test_one_layout_is_not_compared(self, tmp_path):
         with pytest.raises(LlmprofError, match="all points are of one device"):
             parallelism(read_points(points_file(tmp_path, {})))
+        assert grades_of(["link_share=0.9:0.5"])["link_share"] == (0.9, 0.5)
+        for bad in ("links=1:0", "link_share=0.5", "link_share=0.3:0.5", "link_share=a:b"):
+            with pytest.raises(ConfigError, match="is invalid"):
+                grades_of([bad])
 
     @pytest.mark.parametrize("content", ["", "{}", '{"format": "llmprof-points", "rows": [3]}'])
     def test_broken_files(self, tmp_path, content):
@@ -263,10 +253,7 @@ class TestHistory:
         found = regressions(history)
         assert found.select("metric", "verdict").rows() == [("step_s", "worse"), ("rate", "better")]
         assert found["runs"].to_list() == [4, 4]
-
-    def test_runs_that_differ_by_themselves_are_no_regression(self, tmp_path):
-        """Repeats within a run agree to a thousandth, runs differ by a tenth: one more that is 8 % slower is usual."""
-        path = tmp_path / "history.parquet"
+        # Repeats within a run agree to a thousandth, runs differ by a tenth: one more that is 8 % slower is usual.
         for level in (1.0, 1.1, 0.95, 1.05):
             append(path, {"step_s": [level + i / 10_000 for i in range(50)]})
         found = regressions(append(path, {"step_s": [1.11 + i / 10_000 for i in range(50)]}))
@@ -408,24 +395,16 @@ def times(*requests: tuple[int, int, int]) -> pl.DataFrame:
 class TestDecodeStep:
     """A step in which all requests decode, also where some began while prompts of others were read."""
 
-    def test_requests_that_begin_together_decode_in_all_steps(self):
+    def test_steps_of_requests_by_hand(self):
         assert decode_step(times((0, 50, 250), (1, 49, 249)), 21) == 10e6
-
-    def test_steps_with_prompts_of_others_do_not_count(self):
         # prompts are read in three steps of 100 ms; then 18 steps of 10 ms hold all requests, and the last ones fewer
         batch = times((0, 100, 480), (0, 200, 488), (0, 300, 495))
         assert decode_step(batch, 21) == 10e6
-
-    def test_too_few_steps_of_the_whole_batch_are_unknown(self):
         staggered = times(*((0, 100 * k, 100 * k + 1500) for k in range(1, 13)))
         assert decode_step(staggered, 21) is None
         assert decode_step(times((0, 100, 100)), 1) is None
-
-    def test_prompts_of_several_steps_each_leave_the_step_unknown(self):
         # the second prompt took ten steps of 100 ms, in each of which the first request decoded
         assert decode_step(times((0, 100, 1200), (0, 1100, 1300)), 21) is None
-
-    def test_without_times_of_requests_it_is_the_time_per_token(self):
         batch = times((0, 50, 250)).with_columns(start_epoch_ns=pl.lit(None, dtype=pl.Int64))
         assert decode_step(batch, 21) == 10e6
 

@@ -44,15 +44,12 @@ def test_a_picked_call_has_its_ranks_aligned() -> None:
     assert shown.selected.select("rank", "late_ns").rows() == [(0, 0), (1, 50_000)]
     shown._on_pick(call=99)
     assert shown.call == 1
-
-
-def test_the_calls_before_and_after() -> None:
     rows = calls_of(two_ranks(), kind="all_reduce")
     assert [beside(rows, call) for call in (None, 0, 1, 99)] == [(0, 0), (None, 1), (0, None), (0, 0)]
     assert beside(rows.clear(), None) == (None, None)
 
 
-def test_bars_over_time() -> None:
+def test_bars_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
     found = over_time(calls_of(two_ranks(), kind="all_reduce"))
     assert found.select("first_ns", "kernels", "wait_ns", "transfer_ns", "call").rows() == [
         (0, 1, 94_000 - 84_000, 94_000, 0),
@@ -60,9 +57,6 @@ def test_bars_over_time() -> None:
         (200_000, 1, 50_000, 4_000, 1),
         (250_000, 1, 0, 4_000, 1),
     ]
-
-
-def test_many_kernels_share_bars_of_equal_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(explorer, "MAX_BARS", 2)
     found = over_time(calls_of(two_ranks(), kind="all_reduce"))
     assert found.select("first_ns", "last_ns", "kernels", "wait_ns", "call").rows() == [
@@ -85,7 +79,7 @@ def test_views_are_what_the_analyses_say(sample_trace) -> None:  # type: ignore[
     assert len(over_time(rows)) <= explorer.MAX_BARS
 
 
-def test_kinds_phases_and_windows(sample_trace) -> None:  # type: ignore[no-untyped-def]
+def test_kinds_phases_and_windows(sample_trace) -> None:
     trace = sample_trace("torch_tp4_eager_nccl")
     assert choices(trace)["kinds"] == [("all_reduce", 2736), ("all_gather", 48)]
     decode = calls_of(trace, kind="all_gather", phase="decode")
@@ -98,9 +92,6 @@ def test_kinds_phases_and_windows(sample_trace) -> None:  # type: ignore[no-unty
     gathers = explore.all_reduce(trace, kind="all_gather", phase="decode", rank=2)
     assert gathers.selected["rank"].unique().to_list() == [2]
     assert gathers.picture().startswith(b"\x89PNG")
-
-
-def test_an_unknown_kind_becomes_the_most_frequent_one() -> None:
     shown = explore.all_reduce(two_ranks(), kind="gossip")
     shown._on_choices()
     assert shown.kind == "all_reduce"

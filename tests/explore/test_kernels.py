@@ -52,9 +52,6 @@ def test_table_is_what_the_analysis_returns(eager: Trace) -> None:
     assert found["count"].is_sorted()
     assert set(found["phase"]) == {"prefill", "mixed", "decode"}
     assert found["count"].sum() == attribute(eager).filter(pl.col("stage") == "attention").height
-
-
-def test_text_and_order_of_the_rows() -> None:
     widget = explore.kernels(SMALL, search="B")
     assert widget.table["name"].to_list() == ["b"]
     widget.search = "("  # a text, not a pattern
@@ -65,9 +62,6 @@ def test_text_and_order_of_the_rows() -> None:
         widget.sort = "colour"
     with pytest.raises(traitlets.TraitError):
         widget.by = ["colour"]
-
-
-def test_window_counts_only_if_it_is_asked_for() -> None:
     widget = explore.kernels(SMALL, window=[15.0, 55.0])
     assert widget.table["count"].sum() == 4
     widget.in_window = True

@@ -120,9 +120,6 @@ def test_picking_a_cell_selects_its_events_and_moves_the_window() -> None:
     assert shown.selected["name"].to_list() == [ATTENTION]
     message, _ = shown._on_cell(rank=0, step=1, layer=3, stage="attention")
     assert (message["cell"]["dur_ns"], len(message["stages"]), len(message["kernels"])) == (110, 9, 1)
-
-
-def test_a_cell_that_is_not_there() -> None:
     shown = explore.layers(run(), rank=0, step=77, layer=1)
     assert shown.selected.is_empty()
     message, _ = shown._on_cell(rank=0, step=77, layer=1, stage=None)
@@ -137,9 +134,6 @@ def test_without_layers_there_is_nothing_to_choose() -> None:
         assert shown._on_choices()[0]["ranks"] == []
         assert shown.selected.is_empty()
         assert "image/png" not in shown._repr_mimebundle_()[0]
-
-
-def test_what_was_not_recorded_is_said_when_it_is_asked_for() -> None:
     shown = explore.layers(Trace({}))
     with pytest.raises(NotCapturedError, match="no kernels, copies or operators"):
         shown._on_choices()

@@ -63,9 +63,6 @@ def test_unknown_tab_and_no_trace(trace: Trace) -> None:
         explore.open(trace).show("colours")
     with pytest.raises(LlmprofError, match=r"open.. got the string 'trace.json' as trace"):
         explore.open("trace.json")
-
-
-def test_a_trace_without_anything_still_opens() -> None:
     opened = explore.open(Trace({}))
     for name in ("layers", "overlap", "all_reduce", "kernels"):
         shown(opened, name)

@@ -53,25 +53,11 @@ def test_lanes_of_a_window() -> None:
     assert np.frombuffer(buffers[stream["buffers"][2]], "u1").tolist() == [1, 2]
 
 
-def test_a_recording_without_steps_has_one_bar() -> None:
-    bars = step_bars(trace(), rank=0)
-    assert bars.select("first", "last", "phase", "start_ns", "end_ns").rows() == [(-1, -1, None, 100, 195)]
-    [bar] = bars.select("total_ns", *PARTS).iter_rows(named=True)
-    # idle is [180, 190): compute [100, 140) and [160, 180) of which 20 beside communication, [140, 160) exposed, a copy
-    assert (bar["total_ns"], bar["compute"], bar["hidden communication"], bar["idle"]) == (95, 40, 20, 10)
-    assert (bar["exposed, wait unknown"], bar["exposed copy"]) == (20, 5)
-    assert step_bars(trace(), rank=0, phase="decode").is_empty()
-    assert step_bars(trace(), rank=7).is_empty()
-
-
 def test_a_window_in_which_nothing_runs() -> None:
     head, buffers = lanes(trace(), 0, (1000, 1100), pixels=10)
     assert [lane["name"] for lane in head["lanes"]][-1] == "idle"
     assert spans(head, buffers, "idle") == [(0, 100)]
     assert spans(head, buffers, "compute") == []
-
-
-def test_the_parts_of_a_window_add_up() -> None:
     found = summary(trace(), 0, (110, 200))
     assert dict(found.select("part", "ns").iter_rows()) == {
         "compute": 30, "hidden communication": 20, "exposed waiting": 0, "exposed transfer": 0,
@@ -157,7 +143,7 @@ def test_a_rank_that_is_missing(sample_trace) -> None:  # type: ignore[no-untype
     assert message["sides"][0]["rank"] == 1
 
 
-def test_without_events_there_is_nothing_to_choose() -> None:
+def test_recordings_without_events_or_steps() -> None:
     shown = explore.overlap(Trace({"kernels": schema.empty("kernels")}))
     assert shown._on_choices()[0]["ranks"] == []
     assert shown.selected.is_empty()
@@ -166,12 +152,17 @@ def test_without_events_there_is_nothing_to_choose() -> None:
     assert "image/png" not in shown._repr_mimebundle_()[0]
     with pytest.raises(NotCapturedError):
         explore.overlap(Trace({}))._on_choices()
-
-
-def test_a_trace_without_steps_has_lanes_and_one_bar_that_is_no_step() -> None:
     shown = explore.overlap(Trace({"kernels": kernels(["one", "two"])}))
     _, (first, *_) = shown._on_bars(rank=0, phase=None, against="")
     assert np.frombuffer(first, "<f8").tolist() == [-1]
     shown._on_steps(rank=0, first=-1, last=-1)
     assert (shown.step, shown.window) == (None, None)
     assert shown._on_lanes(rank=0, **ALL)[0]["sides"][0]["lanes"][0]["count"] == 1
+    bars = step_bars(trace(), rank=0)
+    assert bars.select("first", "last", "phase", "start_ns", "end_ns").rows() == [(-1, -1, None, 100, 195)]
+    [bar] = bars.select("total_ns", *PARTS).iter_rows(named=True)
+    # idle is [180, 190): compute [100, 140) and [160, 180) of which 20 beside communication, [140, 160) exposed, a copy
+    assert (bar["total_ns"], bar["compute"], bar["hidden communication"], bar["idle"]) == (95, 40, 20, 10)
+    assert (bar["exposed, wait unknown"], bar["exposed copy"]) == (20, 5)
+    assert step_bars(trace(), rank=0, phase="decode").is_empty()
+    assert step_bars(trace(), rank=7).is_empty()

@@ -18,7 +18,11 @@ def widget(monkeypatch) -> Theory:
     return explore.theory("Qwen3-8B", "H200")
 
 
-def test_sliders_are_the_arguments_of_a_profile(widget):
+def test_sliders_are_the_arguments_of_a_profile(monkeypatch, widget):
+    monkeypatch.setattr(Theory, "picture", lambda self, tab: b"")
+    assert list(explore.theory("Qwen2.5-7B", "H200").tp_size.options) == [1, 2, 4]
+    with pytest.raises(LlmprofError, match="no device"):
+        explore.theory("Qwen3-8B")
     widget.batch_size.value = 64
     widget.tp_size.value = 4
     widget.dtype.value = "fp8"
@@ -26,11 +30,6 @@ def test_sliders_are_the_arguments_of_a_profile(widget):
     assert widget.options()["batch_size"] == 64
     assert widget.profile.decode_latency_s == expected.decode_latency_s
     assert widget.selected.equals(expected.components)
-
-
-def test_only_sizes_that_divide_the_model_are_offered(monkeypatch):
-    monkeypatch.setattr(Theory, "picture", lambda self, tab: b"")
-    assert list(explore.theory("Qwen2.5-7B", "H200").tp_size.options) == [1, 2, 4]
 
 
 def test_a_change_draws_the_open_tab_again_and_the_others_when_they_open(widget):
@@ -60,8 +59,3 @@ def test_a_trace_gives_its_device_and_measured_steps(monkeypatch):
     assert not (widget.joined["efficiency"] > 1).any()
     assert widget.measured["value"].to_list() == [2, 4]
     assert widget.measured.filter(pl.col("value") == 4)["decode_s"].item() == pytest.approx(0.0018, rel=0.05)
-
-
-def test_a_device_is_needed():
-    with pytest.raises(LlmprofError, match="no device"):
-        explore.theory("Qwen3-8B")

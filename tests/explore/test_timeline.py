@@ -139,6 +139,12 @@ def test_a_selected_kernel_is_its_row_of_the_attribution():
     widget.select(6)
     assert widget.selected["name"].item() == ATTENTION
     assert (widget.rank, widget.step, widget.layer, widget.stage) == (0, 0, 0, "attention")
+    with pytest.raises(AnalysisError, match=r"there is no event 500; expected 0 to 53"):
+        widget.select(500)
+    with pytest.raises(traitlets.TraitError, match="the row and id of a span"):
+        widget.selection = {"row": 4, "id": 500}
+    with pytest.raises(LlmprofError, match="got a dict as trace; expected a Trace"):
+        explore.timeline({})
 
 
 @pytest.mark.parametrize(("kind", "name"), [("ops", "aten::add"), ("runtime", "cudaLaunchKernel"), ("steps", None)])
@@ -243,16 +249,6 @@ def test_a_range_of_time_can_be_of_some_rows_only():
     assert (answer["rows"], answer["total"]) == ([], 0)
 
 
-def test_what_is_not_there_cannot_be_selected():
-    widget = explore.timeline(whole_trace())
-    with pytest.raises(AnalysisError, match=r"there is no event 500; expected 0 to 53"):
-        widget.select(500)
-    with pytest.raises(traitlets.TraitError, match="the row and id of a span"):
-        widget.selection = {"row": 4, "id": 500}
-    with pytest.raises(LlmprofError, match="got a dict as trace; expected a Trace"):
-        explore.timeline({})
-
-
 def test_facts_of_a_kernel_and_the_arrow_from_its_launch():
     widget = explore.timeline(whole_trace())
     ask(widget, "find")
@@ -313,8 +309,14 @@ def test_every_kind_of_row_can_be_described(sample_trace):
         assert widget.selected.height == 1
 
 
-def test_search_counts_and_goes_round():
+def test_search_and_picking():
     widget = explore.timeline(whole_trace())
+    row = row_of(widget, "stream")
+    picked = lambda time, reach: ask(widget, "pick", row=row, level=0, time=time, reach=reach)[0]["hit"]  # noqa: E731
+    assert picked(105, 1)["id"] == 0
+    assert picked(113, 1) is None
+    assert picked(113, 5)["id"] == 0
+    assert ask(widget, "pick", row=row, level=7, time=105, reach=1)[0]["hit"] is None
     stream, operators = row_of(widget, "stream"), row_of(widget, "ops")
     found, _ = ask(widget, "search", text="ATTN", after=0)
     assert found["count"] == 4
@@ -329,16 +331,6 @@ def test_search_counts_and_goes_round():
     assert (operator["count"], operator["hit"]["row"]) == (1, operators)
     assert ask(widget, "search", text="a.*n", after=0)[0]["count"] == 0
     assert ask(widget, "search", text=" ", after=0)[0] == {"count": 0, "index": -1, "hit": None, "names": []}
-
-
-def test_picking_takes_what_is_under_the_pointer_else_the_nearest():
-    widget = explore.timeline(whole_trace())
-    row = row_of(widget, "stream")
-    picked = lambda time, reach: ask(widget, "pick", row=row, level=0, time=time, reach=reach)[0]["hit"]  # noqa: E731
-    assert picked(105, 1)["id"] == 0
-    assert picked(113, 1) is None
-    assert picked(113, 5)["id"] == 0
-    assert ask(widget, "pick", row=row, level=7, time=105, reach=1)[0]["hit"] is None
 
 
 def test_going_to_a_step_and_to_a_layer():
@@ -384,19 +376,16 @@ def test_traces_that_lack_something_are_drawn_as_far_as_they_go(tables, kinds):
     assert (widget.picture() is None) == (not kinds)
 
 
-def test_a_rank_that_is_missing_is_named():
+def test_markup_in_names_stays_text_in_the_picture():
+    hostile = '<script>alert("1")</script>&\x00\x1b\n'
+    widget = explore.timeline(Trace({"kernels": kernels([(hostile, 1000)])}))
+    assert widget.picture().startswith(b"\x89PNG")
     run = pl.concat([kernels([GEMM]), kernels([GEMM], rank=2)])
     widget = explore.timeline(Trace({"kernels": run}, {"missing_ranks": [1], "world_size": 3, "device": "H200"}))
     groups = ask(widget, "rows")[0]["groups"]
     assert [(group["label"], group["detail"]) for group in groups] == [
         ("rank 0", "H200"), ("rank 1", "not in this trace"), ("rank 2", "H200"),
     ]  # fmt: skip
-
-
-def test_markup_in_names_stays_text_in_the_picture():
-    hostile = '<script>alert("1")</script>&\x00\x1b\n'
-    widget = explore.timeline(Trace({"kernels": kernels([(hostile, 1000)])}))
-    assert widget.picture().startswith(b"\x89PNG")
 
 
 def test_metrics_are_facts_of_the_kernels_that_they_fit(sample_trace):
@@ -456,9 +445,6 @@ def test_requests_stand_on_top_a_row_each():
     assert title["title"] == "request 0, request 1"
     assert widget.picture().startswith(b"\x89PNG")
     assert explore.timeline(run.trace)._data.rows[0].kind != "requests"
-
-
-def test_requests_of_a_run_that_cannot_be_joined_are_refused():
     run = served_run(apart_ms=3.0)
     with pytest.raises(AnalysisError, match="clocks of requests and trace disagree"):
         explore.timeline(run.trace, run=run)
@@ -495,16 +481,13 @@ def row_of_calls(widget, kind):
     return next(n for n, row in enumerate(widget._data.rows) if row.kind == kind)
 
 
-def test_modules_and_functions_have_rows_of_their_own(shown):
+def test_modules_and_functions_have_rows_facts_and_stacks(shown):
     kinds = [row.kind for row in shown._data.rows if row.rank == 0 and row.thread is not None]
     assert kinds == ["modules", "python", "ops", "runtime"]
     counts = {kind: shown._data.rows[row_of_calls(shown, kind)].count for kind in kinds}
     assert counts == {"modules": 2, "python": 2, "ops": 1, "runtime": 2}
     shown.selection = {"row": row_of_calls(shown, "python"), "id": 4}
     assert shown.selected["name"].to_list() == [NORMED]
-
-
-def test_file_and_line_of_a_function_and_the_functions_of_a_kernel_are_said(shown):
     described, _ = shown._on_describe(row_of_calls(shown, "python"), 0)
     facts = dict(described["facts"])
     assert (facts["file"], facts["line"], facts["function"]) == ("model/layers.py", "12", "forward")
@@ -515,9 +498,6 @@ def test_file_and_line_of_a_function_and_the_functions_of_a_kernel_are_said(show
     ((launch, kernel),) = described["flows"]
     assert launch == {"row": row_of_calls(shown, "runtime"), "level": 0, "time": 145}
     assert kernel == {"row": row_of_calls(shown, "stream"), "level": 0, "time": 150}
-
-
-def test_stacks_of_a_selection_by_module_function_and_stage(shown):
     by_module = shown.stacks("module")
     assert by_module["stack"].to_list() == [
         ["nn.Module: Layer_0", GEMM],
@@ -557,11 +537,6 @@ def test_a_flame_graph_of_operators_has_their_own_time():
     widget.selection = {"row": operators, "id": 1}  # one alone, and what it calls
     stacks = widget.stacks("host")
     assert (stacks["stack"].to_list(), stacks["value"].to_list()) == ([["aten::mm"]], [6])
-
-
-def test_a_flame_graph_of_a_step_is_of_its_kernels():
-    widget = explore.timeline(whole_trace())
-    ask(widget, "find")
     widget.selection = {"row": row_of(widget, "steps"), "id": 0}
     first = analyze.attribute(widget.trace).filter(step=analyze.steps(widget.trace)["step"][0])
     assert widget.stacks()["value"].sum() == first["dur_ns"].sum()
@@ -658,10 +633,6 @@ def test_parts_of_a_path_that_the_host_sets():
     described, _ = widget._on_rows()
     names = [described["keys"][code]["name"] for code in described["present"]["path"]]
     assert names == ["compute", "launch", "host call", "host"]
-
-
-def test_a_part_leads_to_its_event_and_says_what_it_is():
-    widget, row = followed(host_bound())
     runtime = next(n for n, one in enumerate(widget._data.rows) if one.kind == "runtime")
     stream = next(n for n, one in enumerate(widget._data.rows) if one.kind == "stream")
     said, target = facts(widget, row, 12)
@@ -673,10 +644,6 @@ def test_a_part_leads_to_its_event_and_says_what_it_is():
     assert (target["row"], target["start"], target["end"]) == (runtime, 50 * US, 54 * US)
     _, target = facts(widget, row, 1)  # without operators: the call that ended it
     assert (target["row"], target["start"]) == (runtime, 50 * US)
-
-
-def test_a_part_is_selected_as_a_row_of_the_analysis():
-    widget, row = followed(host_bound())
     widget.selection = {"row": row, "id": 13}
     assert widget.selected.select("part", "start_ns", "dur_ns").rows() == [("compute", 255 * US, 10 * US)]
     assert (widget.rank, widget.step) == (0, 2)
@@ -777,14 +744,7 @@ def test_what_is_no_view_is_refused_with_words(file, view):
         explore.timeline(saved_run(), notes=file, view=view)
 
 
-def test_a_rank_that_is_not_there_and_an_arrangement_that_is_none(shown_again):
-    with pytest.raises(AnalysisError, match="there is no rank 7"):
-        shown_again.show((0, 1), rank=7)
-    with pytest.raises(ArgumentError, match="order"):
-        explore.timeline(saved_run(), arrangement={"order": "size"})
-
-
-def test_marks_are_kept_in_a_file_and_come_back(shown_again, file):
+def test_marks_are_kept_in_a_file_and_come_back(shown_again, file, tmp_path):
     assert not file.exists()
     shown_again.mark(150, "second")
     shown_again.mark(120)
@@ -795,6 +755,16 @@ def test_marks_are_kept_in_a_file_and_come_back(shown_again, file):
     again.marks = again.marks[1:]  # as the browser's side does
     assert [mark["text"] for mark in json.loads(file.read_text())["marks"]] == ["second"]
     assert again.notes_problem == ""
+    with pytest.raises(AnalysisError, match="there is no rank 7"):
+        shown_again.show((0, 1), rank=7)
+    with pytest.raises(ArgumentError, match="order"):
+        explore.timeline(saved_run(), arrangement={"order": "size"})
+    (tmp_path / "taken").write_text("a file where a folder should be")
+    shown_again = explore.timeline(saved_run(), notes=tmp_path / "taken" / "notes.json")
+    assert "cannot be read" in shown_again.notes_problem
+    for marks in ([{"text": "no time"}], [{"time": float("nan")}], [{"time": 1, "text": "x" * 2_001}]):
+        with pytest.raises(ArgumentError):
+            explore.timeline(saved_run(), notes=tmp_path / "n.json", marks=marks)
 
 
 OTHER_TRACE = b'{"version":1,"trace":"f","marks":[]}'
@@ -811,15 +781,6 @@ def test_a_damaged_file_of_notes_is_named_and_kept(file, content):
     with pytest.raises(LlmprofError, match=r"notes\.json"):
         shown_again.mark(2)
     assert file.read_bytes() == content
-
-
-def test_notes_that_cannot_be_written_are_said(tmp_path):
-    (tmp_path / "taken").write_text("a file where a folder should be")
-    shown_again = explore.timeline(saved_run(), notes=tmp_path / "taken" / "notes.json")
-    assert "cannot be read" in shown_again.notes_problem
-    for marks in ([{"text": "no time"}], [{"time": float("nan")}], [{"time": 1, "text": "x" * 2_001}]):
-        with pytest.raises(ArgumentError):
-            explore.timeline(saved_run(), notes=tmp_path / "n.json", marks=marks)
 
 
 def test_notes_are_by_default_in_a_folder_of_the_user(monkeypatch, tmp_path):

@@ -43,7 +43,7 @@ def install(stand_ins, last=""):
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def test_command_lines(tmp_path):
+def test_command_lines(tmp_path, stand_ins, monkeypatch):
     assert profilers.wrapped("none", tmp_path, ["a", "b"]) == ["a", "b"]
     perf = profilers.wrapped("perf", tmp_path, ["a", "b c"])
     assert perf[:2] == ["perf", "record"]
@@ -51,22 +51,13 @@ def test_command_lines(tmp_path):
     assert perf[perf.index("--") + 1 :] == ["a", "b c"]
     vtune = profilers.wrapped("vtune", tmp_path, ["a"], executable="/opt/vtune")
     assert vtune == ["/opt/vtune", "-collect", "hotspots", "-result-dir", str(tmp_path / "vtune"), "--", "a"]
-
-
-def test_the_plan_of_a_run_shows_it(stand_ins):
     (_, argv), *_ = passes.plan(stand_ins.config(cpu_sampler="perf"))
     assert argv[:2] == ["perf", "record"]
     assert "inference_script.py" in argv[-3] + argv[-1] + " ".join(argv)
-
-
-def test_one_profiler_at_a_time(stand_ins):
     with pytest.raises(ConfigError, match=r"cpu_sampler perf does not work with profile_mode nsys.*one profiler"):
         stand_ins.config(cpu_sampler="perf", profile_mode="nsys")
     with pytest.raises(ConfigError, match="cpu_sampler"):
         stand_ins.config(cpu_sampler="gprof")
-
-
-def test_a_sampler_that_is_not_there_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(LaunchError, match=r"vtune is not on PATH.*Intel VTune"):
         profilers.start("vtune", tmp_path)
@@ -88,9 +79,6 @@ def test_a_report_of_vtune_has_sums_only(tmp_path):
     (tmp_path / CPU_TABLE).write_text("Function Stack,CPU Time:Self,Module\nTotal,0,\n main,1.5,app\n")
     trace = with_cpu_samples(tmp_path, Trace({"kernels": kernels(["a"])}))
     assert trace.samples.select("name", "value", "time_ns").rows() == [("main", 1_500_000_000, None)]
-
-
-def test_without_samples_the_trace_is_as_it_was(tmp_path):
     trace = Trace({"kernels": kernels(["a"])})
     assert with_cpu_samples(tmp_path, trace) is trace
 

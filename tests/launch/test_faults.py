@@ -53,11 +53,16 @@ def test_a_profiler_that_is_missing_is_known_before_the_start(stand_ins, monkeyp
     assert folders(stand_ins) == []
 
 
-def test_a_prompt_file_that_is_not_utf8_is_known_before_the_start(stand_ins):
+def test_what_is_wrong_is_known_before_the_start(stand_ins):
     path = stand_ins.folder / "prompts.txt"
     path.write_bytes("größe".encode("latin-1"))
     assert "prompts.txt is not UTF-8: byte 0xf6 in line 1" in str(fails(stand_ins, ConfigError, prompt_file=str(path)))
     assert folders(stand_ins) == []
+    error = fails(stand_ins, LlmprofError, model=str(stand_ins.folder / "none"))
+    assert "none" in str(error)
+    (stand_ins.model / "config.json").unlink()
+    assert "config.json" in str(fails(stand_ins, LlmprofError))
+    assert "/no/python cannot be started" in str(fails(stand_ins, python="/no/python"))
 
 
 def test_what_the_doctor_calls_a_failure_stops_the_run(stand_ins, monkeypatch):
@@ -74,17 +79,6 @@ def test_what_the_doctor_calls_a_failure_stops_the_run(stand_ins, monkeypatch):
     said = "ranks: 1 GPU; expected 4; lower tensor_parallel_size; also disk: 1 MB free"
     with pytest.raises(LaunchError, match=said):
         stand_ins.ask_doctor(stand_ins.config(), None)
-
-
-def test_a_model_folder_that_is_missing_or_without_config_is_said(stand_ins):
-    error = fails(stand_ins, LlmprofError, model=str(stand_ins.folder / "none"))
-    assert "none" in str(error)
-    (stand_ins.model / "config.json").unlink()
-    assert "config.json" in str(fails(stand_ins, LlmprofError))
-
-
-def test_a_python_that_is_missing_is_said(stand_ins):
-    assert "/no/python cannot be started" in str(fails(stand_ins, python="/no/python"))
 
 
 # --- the engine
@@ -317,6 +311,10 @@ def test_torch_without_traces_is_no_success(stand_ins):
     error = fails(stand_ins, CaptureError)
     assert "the capture cannot be read" in error.found
     assert open_run(error.facts["folder"]).state == "failed"
+    stand_ins.install("nsys")
+    error = fails(stand_ins, CaptureError, profile_mode="nsys", tensor_parallel_size=2)
+    assert error.found.endswith("none of rank 1")
+    assert "spawned" in error.hint
 
 
 @pytest.mark.parametrize(
@@ -333,13 +331,6 @@ def test_a_profiler_that_wrote_nothing_is_no_success(stand_ins, tool, writes, fo
     error = fails(stand_ins, CaptureError, profile_mode=tool)
     assert found in error.found
     assert advice in error.hint
-
-
-def test_nsys_with_the_ranks_of_another_run_is_no_success(stand_ins):
-    stand_ins.install("nsys")
-    error = fails(stand_ins, CaptureError, profile_mode="nsys", tensor_parallel_size=2)
-    assert error.found.endswith("none of rank 1")
-    assert "spawned" in error.hint
 
 
 def test_an_error_of_ours_leaves_its_traceback_in_the_folder(stand_ins, monkeypatch):

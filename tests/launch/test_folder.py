@@ -55,18 +55,6 @@ def test_two_runs_of_one_second_get_two_folders(config, monkeypatch):
     assert names == ["tiny_torch_20261121-120000", "tiny_torch_20261121-120000-1", "tiny_torch_20261121-120000-2"]
 
 
-def test_the_state_says_when_and_what(config):
-    made = RunFolder.create(config)
-    with made.lock():
-        made.set_state("running", stage="engine")
-        said = made.state
-        assert (said["state"], said["stage"], said["pid"], said["ended"]) == ("running", "engine", os.getpid(), None)
-        made.set_state("finished", stage="done")
-    assert made.state["state"] == "finished"
-    assert made.state["started"] == said["started"]
-    assert made.state["ended"]
-
-
 def test_a_run_whose_process_is_gone_was_interrupted(config):
     made = RunFolder.create(config)
     code = f"""
@@ -95,6 +83,14 @@ def test_two_runs_do_not_work_in_one_folder(config):
     assert not made.locked
     with made.lock():
         pass
+    with made.lock():
+        made.set_state("running", stage="engine")
+        said = made.state
+        assert (said["state"], said["stage"], said["pid"], said["ended"]) == ("running", "engine", os.getpid(), None)
+        made.set_state("finished", stage="done")
+    assert made.state["state"] == "finished"
+    assert made.state["started"] == said["started"]
+    assert made.state["ended"]
 
 
 def test_what_is_no_run_folder_is_said(tmp_path, config):

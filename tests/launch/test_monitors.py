@@ -151,9 +151,6 @@ def test_a_process_that_vanishes_leaves_no_sample(child):
     child.wait(30)
     assert taken(processes, 1.0) == {}
     assert processes.notes == []
-
-
-def test_a_process_that_is_gone_is_noted(child):
     child.stdin.close()
     child.wait(30)
     processes = Processes([child.pid])
@@ -194,6 +191,10 @@ def test_the_sampler_writes_what_its_sources_say(tmp_path):
     assert all(source.closed for source in sources)
     assert table.about(path)["notes"] == ["it only counts"] * 2
     assert [p.name for p in path.parent.iterdir()] == ["monitors.parquet"]
+    sampler = Sampler(tmp_path / "m.parquet", hz=100, sources=[Counting()])
+    with pytest.raises(KeyboardInterrupt), sampler:
+        raise KeyboardInterrupt
+    assert pl.read_parquet(tmp_path / "m.parquet").height >= 1
 
 
 def test_the_sampler_on_this_machine(tmp_path, child):
@@ -206,13 +207,6 @@ def test_the_sampler_on_this_machine(tmp_path, child):
         "run.processes": "1",
         "run.memory": "B",
     }.items() <= found.items()
-
-
-def test_the_sampler_writes_after_an_error_too(tmp_path):
-    sampler = Sampler(tmp_path / "m.parquet", hz=100, sources=[Counting()])
-    with pytest.raises(KeyboardInterrupt), sampler:
-        raise KeyboardInterrupt
-    assert pl.read_parquet(tmp_path / "m.parquet").height >= 1
 
 
 def fail(*_: object, **__: object) -> None:
@@ -274,9 +268,6 @@ def test_samples_on_the_clock_of_the_trace():
         (1, 1, 7, "gpu.power", 300.0, "W"),
     ]
     assert joined.kernels.height == 3
-
-
-def test_throttle_reasons_that_occur_become_counters():
     mask = "gpu.throttle_reasons"
     joined = counters(
         samples((START, 0, mask, "1", 0x5), (START + 1, 0, mask, "1", 0x4), (START + 2, 0, mask, "1", 0)), trace()
@@ -290,9 +281,8 @@ def test_throttle_reasons_that_occur_become_counters():
         ("gpu.throttle.sw_power_cap", 1, 1),
         ("gpu.throttle.sw_power_cap", 2, 0),
     ]
-
-
-def test_counters_of_the_trace_itself_stay():
+    with pytest.raises(AnalysisError, match="does not say when it began"):
+        counters(samples((START, None, "cpu.utilization", "%", 1.0)), trace(start_epoch_ns=None))
     own = pl.DataFrame(
         {"rank": [0], "device": [0], "time_ns": [3], "name": ["SMs Active"], "value": [9.0], "unit": ["%"]}
     )
@@ -300,11 +290,6 @@ def test_counters_of_the_trace_itself_stay():
     joined = counters(samples((START, 0, "gpu.power", "W", 1.0)), whole)
     assert sorted(joined.counters["name"]) == ["SMs Active", "gpu.power"]
     assert joined.counters.filter(name="gpu.power")["rank"].item() == -1, "no kernel says whose device it is"
-
-
-def test_a_trace_without_a_clock_is_refused():
-    with pytest.raises(AnalysisError, match="does not say when it began"):
-        counters(samples((START, None, "cpu.utilization", "%", 1.0)), trace(start_epoch_ns=None))
 
 
 def monitor(**meta: object) -> Trace:

@@ -207,9 +207,6 @@ def test_a_program_that_is_not_there_is_said(tmp_path):
     (tmp_path / "text").write_text("x")
     with pytest.raises(LaunchError, match="Permission denied"):
         process.run([str(tmp_path / "text")], log=tmp_path / "log", env={})
-
-
-def test_a_log_on_a_full_disk_is_said():
     from pathlib import Path
 
     with pytest.raises(OutputError, match="the disk is full"):

@@ -30,9 +30,6 @@ def test_it_has_to_last():
     seen = [condition.holds({"waiting": waiting}, at) for at, waiting in
             [(0, 9), (20, 9), (30, 9), (40, 3), (50, 9), (79, 9), (80, 9), (81, None), (95, 9), (126, 9)]]  # fmt: skip
     assert seen == [False, False, True, False, False, False, True, False, False, True]
-
-
-def test_each_part_keeps_its_time():
     condition = Condition("(waiting > 4 or running > 4) for 1m and kv_usage > 50%")
     rows = [{"waiting": 9, "running": 0, "kv_usage": 0.1}, {"waiting": 0, "running": 9, "kv_usage": 0.9}]
     assert [condition.holds(row, at) for at, row in zip((0.0, 60.0), rows, strict=True)] == [False, True]

@@ -69,9 +69,6 @@ def test_waiting_of_an_all_reduce():
     row = compare(_operators(90_000, kind="all_reduce"), _results(warm=10_000.0)).row(0, named=True)
     assert row["verdict"] == "its surroundings"
     assert "waits for the last one" in row["words"]
-
-
-def test_events_where_the_profiler_saw_nothing():
     results = _results(warm=10_000.0)
     results["operators"][0]["modes"]["warm"] = {"profiler": {"calls": 0}, "clock": {"calls": 9, "median_ns": 11_000.0}}
     row = compare(_operators(11_000, kernels=()), results).row(0, named=True)
@@ -98,6 +95,8 @@ def test_files_that_are_no_results(tmp_path, content, words):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(ReadError, match="cannot be read"):
         read_results(tmp_path / "none.json")
+    with pytest.raises(ReadError, match="no operator of this recording"):
+        compare(_operators(1).with_columns(key=pl.lit("other")), _results(warm=1.0))
 
 
 @pytest.mark.parametrize("modes", [None, 3, {"warm": 3}, {"warm": {"profiler": {"median_ns": "1"}}}])
@@ -123,8 +122,3 @@ def test_a_recording_run_alone_on_another_gpu_of_its_kind(shared):
     assert found.filter(found["verdict"] == "the kernel").height == 24
     longer = found.filter(found["verdict"] == "its surroundings")
     assert set(longer["operator"]) == {"_vllm_fa3_C::fwd", "aten::argmax"}
-
-
-def test_results_of_another_recording():
-    with pytest.raises(ReadError, match="no operator of this recording"):
-        compare(_operators(1).with_columns(key=pl.lit("other")), _results(warm=1.0))

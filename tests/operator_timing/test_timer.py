@@ -12,9 +12,6 @@ def test_ends_of_sequences():
     assert _ends(4, 4, 1) == [0, 1, 2, 3, 4]
     assert _ends(10, 3, 0) == [0, 4, 7, 10]
     assert _ends(5, 3, 64) == [0, 3, 4, 5]
-
-
-def test_median_and_interval():
     # the 95 % interval of 16 values lies between the 5th and the 13th: 8 -+ 0.98 * 4, rounded outwards
     assert summary([float(n) for n in range(16)]) == {"calls": 16, "median_ns": 7.5, "low_ns": 4.0, "high_ns": 12.0}
     assert summary([3.0]) == {"calls": 1, "median_ns": 3.0, "low_ns": 3.0, "high_ns": 3.0}

@@ -136,10 +136,6 @@ def test_a_check_lists_with_examples_and_writes_nothing(tmp_path):
     found = check(path)
     assert found.rows() == [("document", "keys that no table needs", 1, "host_name")]
     assert [p.name for p in tmp_path.iterdir()] == ["t.json"]
-
-
-def test_a_key_gives_the_same_pseudonyms_in_every_copy(tmp_path):
-    path = tmp_path / "t.json"
     event = {"ph": "X", "cat": "cpu_op", "name": f"load {HOME}/w", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
     path.write_text(json.dumps({"traceEvents": [event]}))
     for name, key in (("a", b"one key"), ("b", b"one key"), ("c", None), ("d", None)):

@@ -68,21 +68,15 @@ def parsed(hostile_page) -> Parsed:
     return Parsed(hostile_page)
 
 
-def test_only_the_pages_own_two_scripts_can_run(parsed):
+def test_nothing_is_loaded_and_no_name_becomes_an_element(parsed):
     runnable = [text for attributes, text in parsed.scripts if attributes.get("type") != "application/json"]
     assert len(runnable) == 2
     hashes = {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in runnable}
     assert set(policy(parsed)["script-src"].split()) == hashes
-
-
-def test_the_policy_forbids_the_network(parsed):
     said = policy(parsed)
     assert said["default-src"] == "'none'"
     assert said["img-src"] == "data: blob:"
     assert not re.search(r"https?:|\*|unsafe-eval", " ".join(said.values()))
-
-
-def test_nothing_is_loaded_and_no_name_becomes_an_element(parsed):
     allowed = {
         "html", "head", "meta", "title", "style", "body", "header", "h1", "p", "nav", "a", "main", "noscript", "div",
         "h2", "h3", "dl", "dt", "dd", "details", "summary", "ul", "li", "table", "tr", "td", "th", "span", "i", "hr",
@@ -94,9 +88,6 @@ def test_nothing_is_loaded_and_no_name_becomes_an_element(parsed):
         assert "src" not in attributes
         assert attributes.get("href", "#").startswith("#"), tag
         assert not [name for name in attributes if name.startswith("on")], tag
-
-
-def test_names_are_shown_as_they_are(parsed):
     assert "<script>alert(1)</script>" in parsed.text
     assert "<b>title</b> & 'more'" in parsed.text
     titles = [attributes["title"] for tag, attributes in parsed.elements if tag == "td" and "title" in attributes]
@@ -117,9 +108,6 @@ def test_specifications_are_data_that_parse(parsed):
     assert {f"chart-{name}" for name in specs} <= places
     names = json.dumps(specs["step_timeline"])
     assert "<!--<script>" in names
-
-
-def test_every_link_has_its_place_and_ids_are_unique(parsed):
     ids = [attributes["id"] for _, attributes in parsed.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     links = {attributes["href"] for tag, attributes in parsed.elements if tag == "a"}
@@ -216,9 +204,6 @@ def test_what_is_empty_has_no_section_but_one_line(small):
     sections = {attributes["id"] for tag, attributes in parsed.elements if tag == "section"}
     assert {link.removeprefix("#") for link in links if not link.startswith(("#figure-", "#table-"))} <= sections
     assert 'class="card absent"' not in text
-
-
-def test_an_empty_trace_is_nothing_but_reasons():
     text = report.html(Trace({}))
     sections = {attributes["id"] for tag, attributes in Parsed(text).elements if tag == "section"}
     assert sections == {"findings", "coverage"}

@@ -25,18 +25,19 @@ from llmprof.report.page import Absent, Column, Figure, Table, table
 from llmprof.trace import Trace
 
 
-def test_many_ranks_are_spread_evenly_and_counted():
+def test_what_is_large_is_drawn_in_part(monkeypatch, small):
     frame = pl.DataFrame({"rank": list(range(8))})
     kept, note = figures.fewer_ranks(frame, cells=10, limit=39, file="x.csv")
     assert kept["rank"].to_list() == [0, 2, 5]
     assert note == "Drawn: 3 of 8 ranks (0, 2, 5); x.csv has all."
-
-
-def test_every_nth_step_is_drawn():
     frame = pl.DataFrame({"rank": [0] * 10 + [1] * 10, "step": list(range(10)) * 2})
     kept, note = figures.fewer_steps(frame, limit=7, file="x.csv")
     assert kept["step"].to_list() == [0, 3, 6, 9, 0, 3, 6, 9]
     assert note == "Drawn: one step in 3, 8 of 20 rows; x.csv has all."
+    monkeypatch.setattr(figures, "MAX_CELLS", 3)
+    chart = figures.figure(small, figures.LAYERS)
+    assert chart.spec
+    assert chart.note == "Drawn: 1 of 2 ranks (0); layers.csv has all."
 
 
 def test_the_representative_step_has_the_median_span():
@@ -57,9 +58,6 @@ def test_the_representative_step_has_the_median_span():
     trace = Trace({"kernels": pl.DataFrame(kernels), "markers": pl.DataFrame(labels), "runtime": pl.DataFrame(calls)})
     # the first decode step is left out of the steady state: 120, 90, 105, 110 remain, the lower median is 105
     assert figures.representative_step(trace) == (3, "a steady decode step")
-
-
-def test_the_middle_layer_of_pipeline_stages_is_that_of_the_first_one():
     rows = [(0, 0, 0, 10), (0, 1, 10, 10), (0, 2, 20, 10), (1, 0, 500, 10), (1, 1, 510, 10), (1, 2, 520, 10)]
     events = pl.DataFrame(rows, schema=["rank", "layer", "start_ns", "dur_ns"], orient="row")
     assert figures.middle_layer(events) == (1, 10, 20)
@@ -69,13 +67,6 @@ def test_the_middle_layer_of_pipeline_stages_is_that_of_the_first_one():
     assert figures.middle_layer(beside) == (1, 10, 22)
     with pytest.raises(AnalysisError, match="no layer was found"):
         figures.middle_layer(events.with_columns(layer=pl.lit(None, dtype=pl.Int32)))
-
-
-def test_big_frames_become_charts_of_bounded_size(monkeypatch, small):
-    monkeypatch.setattr(figures, "MAX_CELLS", 3)
-    chart = figures.figure(small, figures.LAYERS)
-    assert chart.spec
-    assert chart.note == "Drawn: 1 of 2 ranks (0); layers.csv has all."
 
 
 def test_steps_by_phase():
@@ -288,9 +279,6 @@ def test_metrics_show_their_longest_launches():
     assert "Hardware metrics of 24 launches" in shown
     assert "analyze.speed_of_light(metrics)" in shown
     assert metrics._repr_mimebundle_()["text/plain"] == repr(metrics)
-
-
-def test_one_rule_may_have_several_findings():
     found = analyze.hardware_findings(llmprof.sample_metrics("ncu_tp1_eager"))
     causes, effects, facts = chained(found)
     assert [row["order"] for row in causes] == found["order"].to_list()

@@ -33,7 +33,7 @@ def test_page_pngs_csvs_and_summary(written):
     assert present == sorted(p.name for p in (*written.pngs, *written.csvs, written.index, written.summary))
 
 
-def test_csvs_hold_the_frames(written, small):
+def test_csvs_and_the_summary_are_for_programs(written, small):
     by_name = {path.stem: path for path in written.csvs}
     assert pl.read_csv(by_name["steps"]).height == analyze.steps(small).height == 6
     kernels = pl.read_csv(by_name["kernel_summary"])
@@ -42,9 +42,6 @@ def test_csvs_hold_the_frames(written, small):
         "findings", "coverage", "steps", "layers", "overlap", "collectives", "idle", "launch_delay", "kernel_summary",
         "ops_to_kernels", "fusion_candidates", "opportunities",
     }  # fmt: skip
-
-
-def test_the_summary_is_for_programs(written, small):
     said = json.loads(written.summary.read_text("utf-8"))
     assert said["findings"] == analyze.findings(small).to_dicts()
     assert said["meta"]["device"] == "Test GPU"

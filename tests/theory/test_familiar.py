@@ -37,6 +37,12 @@ def test_parts_of_a_step_add_up_with_the_cache_apart():
     assert values["kv_cache_latency"] == pytest.approx(cache)
     assert first["kv_cache_rw"] == 0
     assert values["model_flops"] == values["prefill_flops"]
+    options = {"tp_size": 16, "print_flag": False}
+    published, wide = (llm_profile("DeepSeek-V3", "H200", size, **options) for size in (1, 2))
+    assert published["weight_memory_per_gpu"] < 0.6 * wide["weight_memory_per_gpu"]
+    whole = profile("DeepSeek-V3", "H200", tp_size=16, seq_len=522, generate_len=1526, dtype="bf16")
+    assert wide["weight_memory_per_gpu"] == whole.memory.weights
+    assert wide["TTFT"] == whole.prefill_latency_s
 
 
 def test_the_familiar_sections_are_printed_unless_asked_not_to(capsys):
@@ -46,15 +52,6 @@ def test_the_familiar_sections_are_printed_unless_asked_not_to(capsys):
     printed = capsys.readouterr().out
     for title in ("LLM main infer config", "LLM infer performance analysis", "LLM Training analysis"):
         assert title in printed
-
-
-def test_two_bytes_a_weight_are_sixteen_bits_whatever_the_config_says():
-    options = {"tp_size": 16, "print_flag": False}
-    published, wide = (llm_profile("DeepSeek-V3", "H200", size, **options) for size in (1, 2))
-    assert published["weight_memory_per_gpu"] < 0.6 * wide["weight_memory_per_gpu"]
-    whole = profile("DeepSeek-V3", "H200", tp_size=16, seq_len=522, generate_len=1526, dtype="bf16")
-    assert wide["weight_memory_per_gpu"] == whole.memory.weights
-    assert wide["TTFT"] == whole.prefill_latency_s
 
 
 @pytest.mark.parametrize(

@@ -48,17 +48,11 @@ def test_without_a_cache_every_step_computes_the_whole_sequence():
     whole = profile("Qwen3-8B", "H200", seq_len=1000, generate_len=48, use_kv_cache=False)
     kept = profile("Qwen3-8B", "H200", seq_len=1024, generate_len=2)
     assert whole.decode_latency_s == pytest.approx(kept.prefill_latency_s, rel=1e-2)
-
-
-def test_quantized_weights_and_cache_take_less_time_and_memory():
     full = profile("Qwen3-8B", "H200")
     low = profile("Qwen3-8B", "H200", dtype="fp8", kv_cache_dtype="fp8")
     assert 0.5 < low.decode_latency_s / full.decode_latency_s < 0.7
     assert low.memory.kv_per_token == full.memory.kv_per_token / 2
     assert profile("Qwen3-8B", "H200", bytes_per_param=1).weights_per_gpu_bytes == low.weights_per_gpu_bytes
-
-
-def test_a_volta_card_computes_in_fp16():
     assert profile("gpt2", "v100-sxm-32gb").plan.activations == "fp16"
 
 
@@ -164,9 +158,6 @@ def test_training_step_is_three_passes_and_four_with_recomputation():
     assert again.recompute_s < plain.forward_s < 1.5 * again.recompute_s
     assert again.activations < plain.activations / 3
     assert plain.frame()["quantity"].to_list()[-1] == "flops_per_step"
-
-
-def test_activations_of_gpt2_are_28_bytes_a_token_and_hidden_unit():
     # without the attention's own: inputs of norms and projections 4, q k v and result 4, inner size twice 4; 2 bytes
     per_token = activations(shape("gpt2"), Plan(), 1) - 50257 * 4
     assert per_token == 12 * 768 * 2 * (4 + 4 + 8)

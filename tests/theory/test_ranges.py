@@ -18,14 +18,8 @@ def test_a_point_of_a_range_is_the_profile_at_its_value():
 
 def test_ranks_that_do_not_divide_the_model_are_left_out():
     assert sweep("Qwen2.5-7B", "H200", over="tp_size")["value"].to_list() == [1, 2, 4]
-
-
-def test_a_model_that_needs_several_ranks_is_swept_over_those_that_hold_it():
     found = sweep("Llama-3.1-70B", "H100 SXM", over="tp_size", values=[1, 2, 8])
     assert found["fits"].to_list() == [False, True, True]
-
-
-def test_a_calibration_adds_predictions_above_the_bound():
     found = sweep("Qwen3-8B", "H200", calibration=calibrated("H200"))
     assert (found["predicted_decode_s"] > found["decode_s"]).all()
 

@@ -31,23 +31,32 @@ def test_models_are_found_however_they_are_written(written, name):
     assert shape(written).name == name
 
 
-def test_an_unknown_model_names_the_nearest():
+def test_an_unknown_model_names_the_nearest_and_an_unknown_family_is_a_llama():
     with pytest.raises(LlmprofError, match=r"Qwen3-8B") as caught:
         shape("Qwen3-9B")
     assert "Qwen3-8B" in caught.value.facts["near"]
+    read = shape(catalog.config_of("Meta-Llama-3-8B") | {"model_type": "newllama"})
+    assert total(read) == total(shape("Meta-Llama-3-8B"))
+    assert "newllama" in read.notes[0]
+    assert shape("Meta-Llama-3-8B").notes == ()
 
 
-def test_files_folders_and_mappings_are_read(tmp_path):
+def test_a_nested_text_config_is_the_model(tmp_path):
+    outer = {"model_type": "gemma3", "text_config": catalog.config_of("gemma-3-4b-pt"), "vision_config": {}}
+    assert total(shape(outer)) == total(shape("gemma-3-4b-pt"))
     folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config()))
     assert shape(folder).name == shape(folder / "config.json").name == "mine"
     assert total(shape(folder)) == total(shape(config())) == total(shape("Qwen3-8B"))
-
-
-def test_a_nested_text_config_is_the_model():
-    outer = {"model_type": "gemma3", "text_config": catalog.config_of("gemma-3-4b-pt"), "vision_config": {}}
-    assert total(shape(outer)) == total(shape("gemma-3-4b-pt"))
+    with pytest.raises(LlmprofError, match=r"no readable config\.json"):
+        shape(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(LlmprofError, match="not valid JSON"):
+        shape(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(LlmprofError, match="list"):
+        shape(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -137,39 +146,6 @@ def test_pages_say_how_many_published_models_there_are():
         assert said in (root / page).read_text(encoding="utf-8").replace("\n", " "), page
 
 
-def test_layers_of_gemma_4_share_keys_and_differ_in_heads():
-    read = shape("gemma-4-E2B")
-    first, last = read.layers[0], read.layers[34]
-    # the last 20 layers read the keys and values of layers before them, and their feed-forward part is twice as wide
-    assert [layer.attention.shared for layer in read.layers] == [False] * 15 + [True] * 20
-    assert (first.feed_forward.inner, last.feed_forward.inner) == (6144, 12288)
-    assert (first.attention.head_dim, first.attention.window) == (256, 512)
-    assert (last.attention.head_dim, last.attention.window) == (512, None)
-    # 12 layers of 512 tokens, and three whole ones of heads twice as large; one head of keys and values
-    assert kv_bytes_per_token(read, Plan(), context=1024) == (12 / 2 * 512 + 3 * 1024) * 2
-    assert kv_bytes_per_token(read, Plan(tp=2), context=1024) == (12 / 2 * 512 + 3 * 1024) * 2
-    mixed = shape("gemma-4-26B-A4B").layers[5]
-    assert (mixed.attention.kv_heads, mixed.attention.tied_values, mixed.norms) == (2, True, 7)
-    assert (mixed.feed_forward.shared_inner, mixed.feed_forward.active) == (2112, 8)
-
-
-def test_only_some_layers_of_sparse_attention_may_choose():
-    indexers = ["full"] * 3 + ["full", "shared", "shared", "shared"] * 18 + ["full", "shared", "shared"]
-    read = shape(catalog.config_of("GLM-5") | {"indexer_types": indexers})
-    whole = shape("GLM-5").layers[0].attention
-    each = whole.q_rank * 32 * 128 + 6144 * (128 + 32) + 2 * 128
-    assert total(shape("GLM-5")) - total(read) == indexers.count("shared") * each
-    assert {layer.kind for layer in read.layers} == {"sparse_attention"}
-
-
-def test_inner_sizes_may_differ_by_layer():
-    config = catalog.config_of("gemma-3n-E2B")
-    config["intermediate_size"][3] += 8
-    assert total(shape(config)) - total(shape("gemma-3n-E2B")) == 3 * 2048 * 8
-    with pytest.raises(LlmprofError, match="29 inner sizes"):
-        shape(config | {"intermediate_size": config["intermediate_size"][1:]})
-
-
 @pytest.mark.parametrize(
     ("name", "gigabytes"),
     # parameters of the checkpoint in its formats: experts of 4 or 8 bits with scales, the other projections FP8
@@ -187,24 +163,6 @@ def test_published_formats_give_the_size_of_the_checkpoint(name, gigabytes):
     assert weight_bytes(read, plan) / 1e9 == pytest.approx(gigabytes, rel=0.01)
 
 
-def test_bad_files_are_refused(tmp_path):
-    with pytest.raises(LlmprofError, match=r"no readable config\.json"):
-        shape(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(LlmprofError, match="not valid JSON"):
-        shape(tmp_path)
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(LlmprofError, match="list"):
-        shape(tmp_path)
-
-
-def test_an_unknown_family_is_taken_for_a_llama_and_says_so():
-    read = shape(catalog.config_of("Meta-Llama-3-8B") | {"model_type": "newllama"})
-    assert total(read) == total(shape("Meta-Llama-3-8B"))
-    assert "newllama" in read.notes[0]
-    assert shape("Meta-Llama-3-8B").notes == ()
-
-
 @pytest.mark.parametrize(
     ("quantization", "said"),
     [
@@ -218,18 +176,39 @@ def test_quantization_of_the_config(quantization, said):
     assert shape(config(quantization_config=quantization)).weight_format == said
 
 
-def test_windows_follow_the_config():
+def test_layers_follow_the_config():
     assert [layer.attention.window for layer in shape("gemma-2-2b").layers[:4]] == [4096, None, 4096, None]
     assert [layer.attention.window for layer in shape("gemma-3-1b-pt").layers[:6]] == [512] * 5 + [None]
     assert {layer.attention.window for layer in shape("Mistral-7B-v0.1").layers} == {4096}
     assert {layer.attention.window for layer in shape("Qwen2.5-7B").layers} == {None}
-
-
-def test_active_parameters_leave_out_the_other_experts():
     read = shape("Mixtral-8x7B-v0.1")
     # six of eight experts of three matrices in 32 layers
     assert total(read) - active(read) == 32 * 6 * 3 * 4096 * 14336
     assert active(shape("Qwen3-8B")) == total(shape("Qwen3-8B"))
+    config = catalog.config_of("gemma-3n-E2B")
+    config["intermediate_size"][3] += 8
+    assert total(shape(config)) - total(shape("gemma-3n-E2B")) == 3 * 2048 * 8
+    with pytest.raises(LlmprofError, match="29 inner sizes"):
+        shape(config | {"intermediate_size": config["intermediate_size"][1:]})
+    indexers = ["full"] * 3 + ["full", "shared", "shared", "shared"] * 18 + ["full", "shared", "shared"]
+    read = shape(catalog.config_of("GLM-5") | {"indexer_types": indexers})
+    whole = shape("GLM-5").layers[0].attention
+    each = whole.q_rank * 32 * 128 + 6144 * (128 + 32) + 2 * 128
+    assert total(shape("GLM-5")) - total(read) == indexers.count("shared") * each
+    assert {layer.kind for layer in read.layers} == {"sparse_attention"}
+    read = shape("gemma-4-E2B")
+    first, last = read.layers[0], read.layers[34]
+    # the last 20 layers read the keys and values of layers before them, and their feed-forward part is twice as wide
+    assert [layer.attention.shared for layer in read.layers] == [False] * 15 + [True] * 20
+    assert (first.feed_forward.inner, last.feed_forward.inner) == (6144, 12288)
+    assert (first.attention.head_dim, first.attention.window) == (256, 512)
+    assert (last.attention.head_dim, last.attention.window) == (512, None)
+    # 12 layers of 512 tokens, and three whole ones of heads twice as large; one head of keys and values
+    assert kv_bytes_per_token(read, Plan(), context=1024) == (12 / 2 * 512 + 3 * 1024) * 2
+    assert kv_bytes_per_token(read, Plan(tp=2), context=1024) == (12 / 2 * 512 + 3 * 1024) * 2
+    mixed = shape("gemma-4-26B-A4B").layers[5]
+    assert (mixed.attention.kv_heads, mixed.attention.tied_values, mixed.norms) == (2, True, 7)
+    assert (mixed.feed_forward.shared_inner, mixed.feed_forward.active) == (2112, 8)
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,6 @@ def test_a_draft_of_qwen35_is_its_layer_of_whole_attention():
     )
     # one rank of eight keeps a head of keys and one of values, 256 numbers each
     assert long - short == pytest.approx(100_000 * 2 * 256 * 2 / 4.8e12, rel=0.05)
-
-
-def test_what_is_always_right_or_never():
     every, never = (speculate("Qwen3-8B", "H200", acceptance=a, most=2) for a in (1, 0))
     assert every["tokens_per_step"].to_list() == [1, 2, 3]
     assert never["tokens_per_step"].to_list() == [1, 1, 1]

@@ -25,14 +25,11 @@ def predictions() -> pl.DataFrame:
     return theory.calibrated("H200").predict(observations(steps)).with_columns(pl.col("error").abs())
 
 
-def test_decode_steps_of_unseen_models(predictions):
+def test_steps_of_unseen_models(predictions):
     errors = predictions.filter(kind="decode")["error"]
     assert len(errors) == 36
     assert errors.median() < 0.04
     assert errors.max() < 0.25
-
-
-def test_prefills_of_unseen_models(predictions):
     errors = predictions.filter(kind="prefill")["error"]
     assert len(errors) == 13  # prompts that the engine read in several steps measure no prefill
     assert errors.median() < 0.04

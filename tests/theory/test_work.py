@@ -39,16 +39,10 @@ def test_a_decode_step_of_a_dense_model():
     assert attention.kv_read_bytes == 3 * 99 * 2 * 8 * 128 * 2
     head = one("Qwen3-8B", batch, "lm_head")
     assert (head.flops, head.weight_bytes) == (2 * 3 * 4096 * 151936, 4096 * 151936 * 2)
-
-
-def test_a_prefill_counts_logits_of_the_last_tokens_only():
     batch = prefill(2, 50)
     assert one("Qwen3-8B", batch, "lm_head").flops == 2 * 2 * 4096 * 151936
     assert one("Qwen3-8B", batch, "lm_head", all_logits=True).flops == 2 * 100 * 4096 * 151936
     assert one("Qwen3-8B", batch, "attention").kv_read_bytes == 0
-
-
-def test_layers_with_and_without_window_are_counted_apart():
     found = [o for o in operators(shape("gemma-3-1b-pt"), decode(1, 2000), Plan()) if o.component == "attention"]
     assert [(o.layers, o.kv_read_bytes) for o in found] == [(22, 511 * 2 * 256 * 2), (4, 1999 * 2 * 256 * 2)]
 
@@ -90,9 +84,6 @@ def test_quantized_weights_leave_embeddings_and_head_alone():
     assert one("Qwen3-8B", decode(1, 10), "o_proj", plan).math == "bf16"
     assert one("Qwen3-8B", decode(1, 10), "lm_head", plan).weight_bytes == 4096 * 151936 * 2
     assert one("Qwen3-8B", decode(1, 10), "o_proj", Plan(weights="fp8")).math == "fp8"
-
-
-def test_only_activations_beyond_the_cache_cross_the_memory():
     machine = Machine(H200, Plan())
     spilled = Operator("x", "norm", input_bytes=60 * 2**20, output_bytes=70 * 2**20)
     assert machine.crossing(spilled) == 30 * 2**20
@@ -112,9 +103,6 @@ def test_an_all_reduce_sends_twice_its_share_over_one_direction_of_the_links():
     pcie = Machine(hardware.device("L4"), Plan(tp=2))
     assert pcie.time(Operator("r", "all_reduce", message_bytes=32e9)).communication_s == pytest.approx(1)
     assert "PCIe" in pcie.notes[0]
-
-
-def test_a_device_without_a_format_computes_in_the_nearest():
     machine = Machine(hardware.device("A100 SXM 80GB"), Plan(weights="fp8"))
     assert machine.rate("fp8") == 312e12
     assert "fp8" in machine.notes[0]
@@ -163,9 +151,6 @@ def test_a_state_is_read_and_written_once_a_step_whatever_the_length_of_the_requ
     assert one(name, (Requests(2, 64, 128, "prefill"),), "scan").kv_read_bytes == 2 * state
     # only the 4 attention layers cache keys and values
     assert kv_bytes_per_token(shape(name), Plan()) == 4 * 2 * 8 * 128 * 2
-
-
-def test_the_delta_rule_looks_up_what_it_replaces():
     # Qwen3-Next: 32 heads of 128 x 128; in_proj gives q, k (16 heads of 128 each), v, z (32 heads), and two a head
     batch = decode(3, 50)
     assert one("Qwen3-Next-80B-A3B", batch, "scan").flops == 6 * 3 * 32 * 128 * 128
@@ -175,6 +160,8 @@ def test_the_delta_rule_looks_up_what_it_replaces():
     stages = {operator.stage for operator in operators(shape("LFM2-1.2B"), batch, Plan())}
     assert {"in_proj", "conv", "out_proj"} <= stages
     assert not {"scan", "gate_norm"} & stages
+    with pytest.raises(LlmprofError, match="64"):
+        operators(shape("MiniMax-Text-01"), decode(1, 10), Plan(tp=3))
 
 
 def test_sparse_attention_scores_all_keys_and_attends_to_the_best():
@@ -206,9 +193,6 @@ def test_compressed_attention_reads_a_window_and_entries_of_several_tokens():
     assert sparse["hyper_connections"].flops == 2 * 2 * 2 * (24 * 4 * 4096 + 16 * 4096)
     # at least the streams are read and written once for each half
     assert sparse["hyper_connections"].input_bytes == sparse["hyper_connections"].output_bytes == 2 * 2 * 4 * 4096 * 2
-
-
-def test_entries_that_a_query_sees():
     # positions 1 to 9 with entries of 4 tokens: 0 0 0 1 1 1 1 2 2
     assert Requests(1, 9, 9).entries(4) == 8
     assert Requests(2, 2, 9).entries(4) == 2 * 4
@@ -243,8 +227,3 @@ def test_a_block_of_one_kind_has_the_stages_of_that_kind_alone():
     assert [layer.kind for layer in shape("NVIDIA-Nemotron-3-Nano-30B-A3B").layers[:6]] == [
         "mamba2", "moe", "mamba2", "moe", "mamba2", "full_attention",
     ]  # fmt: skip
-
-
-def test_heads_of_states_must_divide_too():
-    with pytest.raises(LlmprofError, match="64"):
-        operators(shape("MiniMax-Text-01"), decode(1, 10), Plan(tp=3))

@@ -27,14 +27,8 @@ class TestOptions:
         parser = argparse.ArgumentParser()
         cli_run.add_config_options(parser)
         options = {option for action in parser._actions for option in action.option_strings}
-        renamed = {
-            "engine_args": "--engine-arg",
-            "nsys_options": "--nsys-option",
-            "ncu_options": "--ncu-option",
-            "ops_options": "--ops-option",
-            "environment": "--env",
-            "timeout_s": "--timeout",
-        }
+        renamed = {"environment": "--env", "timeout_s": "--timeout", "engine_args": "--engine-arg"}
+        renamed |= {f"{tool}_options": f"--{tool}-option" for tool in ("nsys", "ncu", "ops")}
         for field in dataclasses.fields(ExperimentConfig):
             assert renamed.get(field.name, f"--{field.name.replace('_', '-')}") in options
 
@@ -73,7 +67,6 @@ class TestOptions:
             (["--max-tokens", "3"], "names no model"),
             (["--config", "/nowhere/run.yaml"], "cannot be read"),
         ],
-        ids=["no-value", "no-name", "text", "three", "unknown", "no-model", "no-file"],
     )
     def test_what_cannot_be(self, argv, words):
         with pytest.raises(ConfigError, match=words):
@@ -91,12 +84,8 @@ class TestDryRun:
         assert [line for line in lines if line.startswith("#")] == ["# environment", "# nsys", "# ncu"]
         assert "VLLM_WORKER_MULTIPROC_METHOD=spawn" in lines[1]
         assert lines[1].endswith("A='<removed>'")
-        plan = launch.plan(
-            ExperimentConfig(
-                model="random:tiny", profile_mode="nsys_ncu", results_dir=str(tmp_path / "r"),
-                python="/opt/engine/bin/python",
-            )
-        )  # fmt: skip
+        same = {"profile_mode": "nsys_ncu", "results_dir": str(tmp_path / "r"), "python": "/opt/engine/bin/python"}
+        plan = launch.plan(ExperimentConfig(model="random:tiny", **same))
         assert [shlex.split(lines[3]), shlex.split(lines[5])] == [argv for _, argv in plan]
         assert not list(tmp_path.iterdir())
 
@@ -118,8 +107,6 @@ class TestDryRun:
         said = run("sweep", "--model", "random:tiny", "--dry-run", "--json", "--parameter-sweep", "batch_size:1,2")[1]
         assert [point["values"] for point in json.loads(said)["points"]] == [{"batch_size": 1}, {"batch_size": 2}]
         assert [point["config"]["batch_size"] for point in json.loads(said)["points"]] == [1, 2]
-
-    def test_of_a_model_that_is_none(self, run):
         code, _, err = run("run", "--model", "random:tny", "--dry-run")
         assert (code, "did you mean random:tiny?" in err) == (2, True)
 
@@ -213,6 +200,10 @@ class TestRun:
         assert "Next" not in out
         runner.run = finished(tmp_path, profile_mode="nsys")
         assert "No timeline: no timeline." in run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
+        runner.run = finished(tmp_path, profile_mode="nsys")
+        runner.run.state = "finished without import"
+        out = run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
+        assert out.splitlines()[-1] == f"Next      llmprof run --resume {runner.run.folder.path}"
 
     def test_a_run_folder_is_a_path_to_analyse(self, run, tmp_path):
         done = finished(tmp_path, build())
@@ -221,19 +212,11 @@ class TestRun:
         build().save(done.folder.traces)
         assert run("info", str(done.folder.path))[1].splitlines()[0] == "2 ranks on Test GPU"
 
-    def test_a_capture_that_was_not_imported(self, run, runner, tmp_path):
-        runner.run = finished(tmp_path, profile_mode="nsys")
-        runner.run.state = "finished without import"
-        out = run("run", "--model", "random:tiny", "--no-report", "--no-progress")[1]
-        assert out.splitlines()[-1] == f"Next      llmprof run --resume {runner.run.folder.path}"
-
     def test_an_error_is_one_line(self, run, runner):
         runner.run = LaunchError("out of memory", hint="lower batch_size")
         code, out, err = run("run", "--model", "random:tiny", "--no-progress")
         assert (code, out) == (2, "")
         assert err == "llmprof: error: out of memory; lower batch_size.\n"
-
-    def test_an_interrupt(self, run, runner):
         runner.run = KeyboardInterrupt()
         assert run("run", "--model", "random:tiny", "--no-progress")[0] == 130
 
@@ -253,13 +236,8 @@ class TestRun:
             "from llmprof.cli import main\n"
             "sys.exit(main.main(['run', '--model', '/nowhere', '--no-report', '--no-progress', '--no-check']))\n"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={"PYTHONPATH": ":".join(sys.path)},
-        )
+        how = {"capture_output": True, "text": True, "cwd": tmp_path, "env": {"PYTHONPATH": ":".join(sys.path)}}
+        done = subprocess.run([sys.executable, "-c", code], **how)
         assert done.returncode == 2
         assert done.stderr.startswith("llmprof: error: ")
         assert "/nowhere" in done.stderr
@@ -311,7 +289,6 @@ class TestSweep:
             (["--resume", "x", "--preset", "quick"], "the folder alone"),
             (["--resume", "/nowhere"], "no sweep in /nowhere"),
         ],
-        ids=["nothing", "preset", "classic", "text", "resume", "no-folder"],
     )
     def test_what_cannot_be(self, run, argv, words):
         code, _, err = run("sweep", *argv, "--no-progress")

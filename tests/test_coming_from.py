@@ -33,27 +33,14 @@ def rows(root) -> dict[str, list[tuple[str, str]]]:
 def built() -> Trace:
     """What no sample has: calls of libraries, Python functions, samples of counters, events of memory."""
     call = {"rank": 0, "start_ns": 0, "dur_ns": 7, "name": "call"}
-    memory = {
-        "rank": 0,
-        "device": 0,
-        "time_ns": [0],
-        "bytes": 8,
-        "allocated_bytes": 8,
-        "reserved_bytes": 8,
-        "on_device": True,
-    }
+    memory = {"rank": 0, "device": 0, "time_ns": [0], "on_device": True}
+    memory |= dict.fromkeys(("bytes", "allocated_bytes", "reserved_bytes"), 8)
     counter = {"rank": 0, "device": 0, "time_ns": [0, 5], "name": "SMs Active", "value": [20.0, 40.0], "unit": "%"}
-    return Trace(
-        {
-            "kernels": pl.DataFrame(
-                {"rank": 0, "device": 0, "stream": 7, "start_ns": 0, "dur_ns": [9], "name": "gemm"}
-            ),
-            "runtime": pl.DataFrame([call | {"api": api} for api in ("os", "openacc", "openmp", "mpi")]),
-            "ops": pl.DataFrame([call | {"kind": "python", "thread": 1, "op_id": 1}]),
-            "memory": pl.DataFrame(memory),
-            "counters": pl.DataFrame(counter),
-        }
-    )
+    kernel = {"rank": 0, "device": 0, "stream": 7, "start_ns": 0, "dur_ns": [9], "name": "gemm"}
+    calls = [call | {"api": api} for api in ("os", "openacc", "openmp", "mpi")]
+    ops = [call | {"kind": "python", "thread": 1, "op_id": 1}]
+    tables = {"kernels": kernel, "runtime": calls, "ops": ops, "memory": memory, "counters": counter}
+    return Trace({name: pl.DataFrame(rows) for name, rows in tables.items()})
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ SAMPLE = "torch_tp4_eager_nccl"
 SAID = "document.activeElement.closest('.lp-panel').querySelector('[aria-live]').textContent"
 
 
-@pytest.fixture(params=["light", "dark"])
+@pytest.fixture(params=["light", pytest.param("dark", marks=pytest.mark.slow)])
 def show(host, request):
     """Show a widget in one of the themes."""
     return lambda widget: host(widget, width=1100, height=2000, theme=request.param)

@@ -161,9 +161,6 @@ def test_the_engine_names_its_versions():
     assert row["found"] == "vllm 0.26.0, torch 2.11.0 for CUDA 13.0, Python 3.12.3 (found, not imported)"
     row = check("engine", having(interpreter=CPU), config())
     assert row["found"].startswith("vllm 0.32.0, torch 2.13.0+cpu for processors")
-
-
-def test_an_engine_that_never_ran_on_hardware_says_so():
     modules = ("sglang", "tensorrt_llm", "torch")
     versions = {"sglang": "0.5.11", "tensorrt_llm": "1.2.0", "torch": "2.11.0"}
     facts = having(interpreter=dataclasses.replace(CUDA, modules=modules, versions=versions))

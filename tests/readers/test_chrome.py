@@ -233,22 +233,11 @@ def test_geometry_of_kernels(read):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "args",
-    [
-        {"grid": [2**40, 1, 1]},
-        {"grid": [1, 2]},
-        {"grid": "x"},
-        {"grid": None},
-        {"registers per thread": 2**40},
-        {"stream": [1]},
-        {"shared memory": 1e300},
-        {"bytes": {}},
-        {"correlation": 1.5},
-        {"device": 2**70},
-        {"est. achieved occupancy %": "x"},
-    ],
-)
+@pytest.mark.parametrize("args", [
+    {"grid": [2**40, 1, 1]}, {"grid": [1, 2]}, {"grid": "x"}, {"grid": None}, {"registers per thread": 2**40},
+    {"stream": [1]}, {"shared memory": 1e300}, {"bytes": {}}, {"correlation": 1.5}, {"device": 2**70},
+    {"est. achieved occupancy %": "x"},
+])  # fmt: skip
 def test_an_argument_that_does_not_fit_costs_itself_only(read, args):
     kernels = read([kernel("a", **args), kernel("b", grid=[4, 2, 1])]).tables["kernels"]
     assert kernels["name"].to_list() == ["a", "b"]

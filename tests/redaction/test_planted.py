@@ -8,7 +8,6 @@ import random
 import shutil
 import sqlite3
 import urllib.parse
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from string import ascii_letters, digits
@@ -23,58 +22,43 @@ from llmprof.storage.pseudonyms import Pseudonyms
 from tests.redaction import hunt
 
 ROOT = Path(__file__).parents[2]
+WHOLE = {
+    "aws": "AKIAIOSFODNN7EXAMPLE", "aiza": "AIzaSyDaGmWKa4JsXZ-HjGw7ISLn_3namBGewQe", "mac": "0a:1b:2c:3d:4e:5f",
+    "mac-": "0a-1b-2c-3d-4e-5f", "ipv6": "2001:db8::ff00:42:8329", "ipv6b": "fe80::dead:beef:99",
+    "ipv6c": "2001:0db8:85a3:0000:0000:8a2e:0370:7334", "ipv6d": "fd12:3456:789a::1", "ipv4": "10.99.88.77",
+    "hex32": "9e107d9d372bb6826bd81d3542a419d6", "hex40": "2fd4e1c67a2d28fced849ee1bb76e7391b93eb12",
+    "HEX32": "9E107D9D372BB6826BD81D3542A419D6", "host": "gpu-box-17",
+    "aws secret2": "zT4kQ9vLm2XcB7nWp8RsY3dHf6JgA1eUoKi5ZqMx", "b64 token": "aGZfUGxhbnRlZFRva2VuT2ZUaGVUZXN0czk5",
+    "b64": "c2stcHJvai1hYmNkZWYwMTIzNDU2Nzg5", "licence": "A1B2C-D3E4F-G5H6I-J7K8L-M9N0P",
+    "licence num": "12345-67890-12345-67890", "card2": "5500-0000-0000-0004", "card3": "4111111111111111",
+    "uuid": "deadbeef-1111-2222-3333-444455556666", "uuid num": "12345678-1234-1234-1234-123456789012",
+    "hf": "hf_PlantedTokenOfTheTests99", "sk": "sk-planted-0123456789",
+    "ghp": "ghp_16C7e42F292c6912E7710c838347Ae178B4a", "slack": "xoxb-123456789012-abcdefABCDEF",
+    "glpat": "glpat-plantedPLANTED1234", "iban": "DE89370400440532013000",
+    "stripe": "sk_live_4eC39HqLyjWDarjtT1zdp7dc", "gsk": "gsk_plantedplanted0123456789",
+    "hex of a text": "7a656272613a7061737321", "b64 short": "emVicmElNDBjb3JwLmlv",
+    "b64 mail": "bXlzcWwgLXB6ZWJyYXB3", "b32": "PJSWE4TBHJYHC43TO5XXEZBB", "asia": "ASIAPLANTED0EXAMPLE7",
+}  # fmt: skip
+"""Secrets of which nothing must be left."""
 KINDS: dict[str, tuple[str, list[str]]] = {
+    **{kind: (secret, [secret]) for kind, secret in WHOLE.items()},
     "json password": ('{"password": "pla\\"nted9x", "user": "bobx"}', ["nted9x", "bobx"]),
-    "json in arg": ('run({"password": "pl\\"anted9y"})', ["anted9y"]),
-    "aws": ("AKIAIOSFODNN7EXAMPLE", ["AKIAIOSFODNN7EXAMPLE"]),
-    "aiza": ("AIzaSyDaGmWKa4JsXZ-HjGw7ISLn_3namBGewQe", ["AIzaSyDaGmWKa4JsXZ-HjGw7ISLn_3namBGewQe"]),
-    "mac": ("0a:1b:2c:3d:4e:5f", ["0a:1b:2c:3d:4e:5f"]),
-    "mac-": ("0a-1b-2c-3d-4e-5f", ["0a-1b-2c-3d-4e-5f"]),
-    "ipv6": ("2001:db8::ff00:42:8329", ["2001:db8::ff00:42:8329"]),
-    "ipv6b": ("fe80::dead:beef:99", ["fe80::dead:beef:99"]),
-    "ipv6c": ("2001:0db8:85a3:0000:0000:8a2e:0370:7334", ["2001:0db8:85a3:0000:0000:8a2e:0370:7334"]),
-    "ipv6d": ("fd12:3456:789a::1", ["fd12:3456:789a::1"]),
-    "ipv4": ("10.99.88.77", ["10.99.88.77"]),
-    "hex32": ("9e107d9d372bb6826bd81d3542a419d6", ["9e107d9d372bb6826bd81d3542a419d6"]),
-    "hex40": ("2fd4e1c67a2d28fced849ee1bb76e7391b93eb12", ["2fd4e1c67a2d28fced849ee1bb76e7391b93eb12"]),
-    "HEX32": ("9E107D9D372BB6826BD81D3542A419D6", ["9E107D9D372BB6826BD81D3542A419D6"]),
-    "host": ("gpu-box-17", ["gpu-box-17"]),
-    "fqdn": ("db.planted.internal", ["planted"]),
-    "fqdn2": ("planted.example.com", ["planted"]),
-    "fqdn3": ("node7.cluster.acme.io", ["acme"]),
+    "json in arg": ('run({"password": "pl\\"anted9y"})', ["anted9y"]), "fqdn": ("db.planted.internal", ["planted"]),
+    "fqdn2": ("planted.example.com", ["planted"]), "fqdn3": ("node7.cluster.acme.io", ["acme"]),
     "pod": ("vllm-worker-7d9f8b6c5d-xk2lp", ["7d9f8b6c5d", "xk2lp"]),
     "arn": ("arn:aws:iam::123456789012:role/Planted", ["123456789012", "Planted"]),
-    "s3": ("s3://planted-bucket/key", ["planted", "bucket"]),
-    "path": ("/home/planted/models", ["planted"]),
-    "winpath": ("C:\\Users\\Planted\\x.py", ["Planted"]),
-    "relpath": ("planted/secret_model/x", ["planted"]),
+    "s3": ("s3://planted-bucket/key", ["planted", "bucket"]), "path": ("/home/planted/models", ["planted"]),
+    "winpath": ("C:\\Users\\Planted\\x.py", ["Planted"]), "relpath": ("planted/secret_model/x", ["planted"]),
     "mail": ("planted@example.org", ["planted"]),
     "aws secret": ("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", ["wJalrXUtnFEMI", "K7MDENG", "bPxRfiCYEXAMPLEKEY"]),
-    "aws secret2": ("zT4kQ9vLm2XcB7nWp8RsY3dHf6JgA1eUoKi5ZqMx", ["zT4kQ9vLm2XcB7nWp8RsY3dHf6JgA1eUoKi5ZqMx"]),
     "aws secret3": ("tG7+bq2LxV9mZr4KcJ8pWs5Ny1Hd6FuQe3TaX0Yo", ["bq2LxV9mZr4KcJ8pWs5Ny1Hd6FuQe3TaX0Yo"]),
-    "b64 token": ("aGZfUGxhbnRlZFRva2VuT2ZUaGVUZXN0czk5", ["aGZfUGxhbnRlZFRva2VuT2ZUaGVUZXN0czk5"]),
-    "b64": ("c2stcHJvai1hYmNkZWYwMTIzNDU2Nzg5", ["c2stcHJvai1hYmNkZWYwMTIzNDU2Nzg5"]),
-    "mysql": ("mysql -uroot -pplantedpw", ["plantedpw"]),
-    "licence": ("A1B2C-D3E4F-G5H6I-J7K8L-M9N0P", ["A1B2C-D3E4F-G5H6I-J7K8L-M9N0P"]),
-    "licence num": ("12345-67890-12345-67890", ["12345-67890-12345-67890"]),
-    "card": ("4111 1111 1111 1111", ["1111 1111 1111"]),
-    "card2": ("5500-0000-0000-0004", ["5500-0000-0000-0004"]),
-    "card3": ("4111111111111111", ["4111111111111111"]),
+    "mysql": ("mysql -uroot -pplantedpw", ["plantedpw"]), "card": ("4111 1111 1111 1111", ["1111 1111 1111"]),
     "zw": ("hf_Plan\u200btedTokenOfTheTests99", ["tedTokenOfTheTests99"]),
     "fw": ("\uff48\uff46\uff3f\uff30lantedTokenOfTheTests99", ["lantedTokenOfTheTests99"]),
-    "fw2": ("\uff21\uff2b\uff29\uff21IOSFODNN7EXAMPLE", ["IOSFODNN7EXAMPLE"]),
-    "module": ("acme.models.x", ["acme"]),
-    "slurm": ("node[01-04,07]", ["node[", "01-04"]),
-    "slurm2": ("gpu-n[001-128]", ["001-128"]),
+    "fw2": ("\uff21\uff2b\uff29\uff21IOSFODNN7EXAMPLE", ["IOSFODNN7EXAMPLE"]), "module": ("acme.models.x", ["acme"]),
+    "slurm": ("node[01-04,07]", ["node[", "01-04"]), "slurm2": ("gpu-n[001-128]", ["001-128"]),
     "slurm3": ("tux[3-5]", ["tux"]),
-    "uuid": ("deadbeef-1111-2222-3333-444455556666", ["deadbeef-1111-2222-3333-444455556666"]),
-    "uuid num": ("12345678-1234-1234-1234-123456789012", ["12345678-1234-1234-1234-123456789012"]),
-    "hf": ("hf_PlantedTokenOfTheTests99", ["hf_PlantedTokenOfTheTests99"]),
-    "sk": ("sk-planted-0123456789", ["sk-planted-0123456789"]),
-    "ghp": ("ghp_16C7e42F292c6912E7710c838347Ae178B4a", ["ghp_16C7e42F292c6912E7710c838347Ae178B4a"]),
     "jwt": ("eyJhbGciOiJIUzI1NiJ9.eyJwbGFudGVkIjoxfQ.plantedSignature99", ["eyJ", "plantedSignature99"]),
-    "slack": ("xoxb-123456789012-abcdefABCDEF", ["xoxb-123456789012-abcdefABCDEF"]),
-    "glpat": ("glpat-plantedPLANTED1234", ["glpat-plantedPLANTED1234"]),
     "prompt": ("What is the salary of Planted Jones", ["salary", "Planted", "Jones"]),
     "prompt2": ("Planted salary", ["salary"]),
     "prompt zh": ("\u4ec0\u4e48\u662f\u5f20\u4e09\u7684\u5de5\u8d44", ["\u5f20\u4e09"]),
@@ -82,42 +66,28 @@ KINDS: dict[str, tuple[str, list[str]]] = {
     "prompt keyed": ("{'prompt': 'plantedword'}", ["plantedword"]),
     "prompt of a request": ("request 7: What is the salary of Jones", ["salary", "Jones"]),
     "prompt ru": ("\u0437\u0430\u0440\u043f\u043b\u0430\u0442\u0430", ["\u0437\u0430\u0440"]),
-    "prompt de": ("Wie hoch ist das Gehalt", ["Gehalt"]),
-    "user": ("user=plantedbob", ["plantedbob"]),
-    "var": ("MY_VAR=plantedvalue", ["plantedvalue"]),
-    "pct": ("%2Fhome%2Fplanted%2Fx", ["planted"]),
+    "prompt de": ("Wie hoch ist das Gehalt", ["Gehalt"]), "user": ("user=plantedbob", ["plantedbob"]),
+    "var": ("MY_VAR=plantedvalue", ["plantedvalue"]), "pct": ("%2Fhome%2Fplanted%2Fx", ["planted"]),
     "pct mail": ("planted%40example.org", ["planted"]),
     "pem": ("-----BEGIN RSA PRIVATE KEY-----\nMIIEplanted\n-----END", ["MIIEplanted"]),
-    "bearer": ("Bearer plantedabc123", ["plantedabc123"]),
-    "url": ("postgres://bob:hunter2@db/x", ["hunter2"]),
-    "git": ("git@github.com:planted/private.git", ["planted"]),
-    "flag": ("--api-key plantedflag", ["plantedflag"]),
-    "iban": ("DE89370400440532013000", ["DE89370400440532013000"]),
+    "bearer": ("Bearer plantedabc123", ["plantedabc123"]), "url": ("postgres://bob:hunter2@db/x", ["hunter2"]),
+    "git": ("git@github.com:planted/private.git", ["planted"]), "flag": ("--api-key plantedflag", ["plantedflag"]),
     "gcp": ("ya29.a0AfH6SMBplantedplanted", ["a0AfH6SMB"]),
-    "stripe": ("sk_live_4eC39HqLyjWDarjtT1zdp7dc", ["sk_live_4eC39HqLyjWDarjtT1zdp7dc"]),
-    "gsk": ("gsk_plantedplanted0123456789", ["gsk_plantedplanted0123456789"]),
     "fqdn of a pod": ("worker-0.planted-svc.default.svc.cluster.local", ["planted"]),
     "share": ("\\\\plantedserver\\share\\models", ["plantedserver"]),
     "login": ("plantedbob:hunter2@db.example.com", ["plantedbob", "hunter2"]),
-    "registry": ("registry.planted.io/team/img:1.2", ["planted"]),
-    "host of ec2": ("ip-10-99-88-77", ["10-99-88-77"]),
+    "registry": ("registry.planted.io/team/img:1.2", ["planted"]), "host of ec2": ("ip-10-99-88-77", ["10-99-88-77"]),
     "card after numbers": ("size 4 4096 5105 1051 0510 5100", ["1051 0510"]),
     "card of fifteen": ("3782-822463-10005", ["822463"]),
     "hash after letters": ("SK0123456789abcdef0123456789abcdef", ["0123456789abcdef0123456789abcdef"]),
-    "hex of a text": ("7a656272613a7061737321", ["7a656272613a7061737321"]),
-    "b64 short": ("emVicmElNDBjb3JwLmlv", ["emVicmElNDBjb3JwLmlv"]),
-    "b64 mail": ("bXlzcWwgLXB6ZWJyYXB3", ["bXlzcWwgLXB6ZWJyYXB3"]),
-    "b32": ("PJSWE4TBHJYHC43TO5XXEZBB", ["PJSWE4TBHJYHC43TO5XXEZBB"]),
     "password": ("password: planted-pass", ["planted-pass"]),
-    "asia": ("ASIAPLANTED0EXAMPLE7", ["ASIAPLANTED0EXAMPLE7"]),
     "b64 long": ("cGxhbnRlZCBzZWNyZXQgdGV4dCBvZiBhIHVzZXI5OTk=", ["cGxhbnRlZCBzZWNyZXQ"]),
     "url2": ("postgresql+psycopg://bob:planted9@db/x", ["planted9"]),
     "group of ranks": ("10.99.88.66%eth0_60000_0_173", ["10.99.88.66"]),
     "model": ("--model planted/llama-70b-tuned", ["llama-70b-tuned"]),
-    "basic": ("Basic cGxhbnRlZDpwdw==", ["cGxhbnRlZDpwdw"]),
-    "short path": ("/mis/planted", ["planted"]),
+    "basic": ("Basic cGxhbnRlZDpwdw==", ["cGxhbnRlZDpwdw"]), "short path": ("/mis/planted", ["planted"]),
     "uuid gpu": ("GPU-deadbeef-1111-2222-3333-444455556666", ["deadbeef"]),
-}
+}  # fmt: skip
 """The secret, and what of it must not be left."""
 
 
@@ -224,13 +194,11 @@ def test_an_export_of_nsys(form, tmp_path):
                 ids = [name for name, kind in columns if name == "id" and "INT" in kind]
                 values = [*[text] * len(texts), *[900_000 + number] * len(ids)]
                 columns_of = ", ".join(f'"{name}"' for name in [*texts, *ids])
-                with warnings.catch_warnings():
-                    try:
-                        c.execute(
-                            f'INSERT INTO "{table}" ({columns_of}) VALUES ({", ".join("?" * len(values))})', values
-                        )
-                    except sqlite3.IntegrityError:
-                        c.execute(f'UPDATE "{table}" SET "{texts[0]}" = ? WHERE rowid = {number + 1}', (text,))
+                places = ", ".join("?" * len(values))
+                try:
+                    c.execute(f'INSERT INTO "{table}" ({columns_of}) VALUES ({places})', values)
+                except sqlite3.IntegrityError:
+                    c.execute(f'UPDATE "{table}" SET "{texts[0]}" = ? WHERE rowid = {number + 1}', (text,))
         c.executemany(
             "INSERT INTO NVTX_EVENTS (start, end, eventType, textId) VALUES (1, 2, 59, ?)",
             [(900_000 + number,) for number in range(len(VARIANTS))],
@@ -284,12 +252,8 @@ def test_a_saved_trace(tmp_path, sample_trace):
         for name, frame in trace.tables.items()
         if frame.height
     }
-    meta = {
-        **trace.meta,
-        "device": "\n".join(texts),
-        "versions": dict.fromkeys(texts, "1"),
-        "options": {text: text for text in texts},
-    }
+    meta = trace.meta | {"device": "\n".join(texts), "versions": dict.fromkeys(texts, "1")}
+    meta |= {"options": {text: text for text in texts}}
     llmprof.Trace(tables, meta, {**trace.coverage, "warnings": texts}).save(tmp_path / "s")
     redact(tmp_path / "s", tmp_path / "copy")
     assert left(content_of(tmp_path / "copy")) == []
@@ -320,9 +284,8 @@ def test_names_of_files(tmp_path):
     folder = tmp_path / "traces"
     folder.mkdir()
     for number, (_, text, _) in enumerate(VARIANTS):
-        (folder / f"{text.replace('/', '_').replace(chr(10), '')[:200]}_{number}.json").write_text(
-            '{"traceEvents": []}'
-        )
+        name = text.replace("/", "_").replace("\n", "")[:200]
+        (folder / f"{name}_{number}.json").write_text('{"traceEvents": []}')
     redact(folder, tmp_path / "copy")
     names = "\n".join(path.name for path in (tmp_path / "copy").iterdir())
     assert left(names) == []

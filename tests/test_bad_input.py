@@ -28,12 +28,9 @@ def part(*tables: str, rows: int | None = None) -> Trace:
 
 
 BAD = {
-    "one": one_event,
-    "device": lambda: part("kernels", "copies", rows=200),
-    "host": lambda: part("ops", rows=200),
-    "empty": lambda: part("kernels", rows=0),
-    "nothing": lambda: Trace({}),
-}
+    "one": one_event, "device": lambda: part("kernels", "copies", rows=200), "host": lambda: part("ops", rows=200),
+    "empty": lambda: part("kernels", rows=0), "nothing": lambda: Trace({}),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

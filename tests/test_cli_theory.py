@@ -20,11 +20,8 @@ def test_a_model_on_a_device_is_a_table_of_its_components(run):
     assert like["predicted_decode_s"] > like["decode_latency_s"]
     argv = ("theory", "DeepSeek-V3", "--gpu", "H200", "--tp", "8", "--predict")
     assert [reason.split()[0] for reason in json.loads(run(*argv, "--json")[1])["predicted_outside"]] == [
-        "layers",
-        "weights",
-        "layout",
-        "parameters",
-    ]
+        "layers", "weights", "layout", "parameters",
+    ]  # fmt: skip
     assert "latent_attention" in run(*argv)[1].split("Note: ")[1]
 
 

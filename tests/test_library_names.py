@@ -33,14 +33,8 @@ def test_names_of_many_libraries() -> None:
 
 def test_what_a_name_does_not_say_is_unknown() -> None:
     vague = [
-        "main_kernel",
-        "_fwd_kernel",
-        "kernel",
-        "void cutlass::device_kernel<x>",
-        "triton_",
-        "fused_kernel_3",
-        "k0",
-    ]
+        "main_kernel", "_fwd_kernel", "kernel", "void cutlass::device_kernel<x>", "triton_", "fused_kernel_3", "k0",
+    ]  # fmt: skip
     assert set(names.named_categories(pl.Series(vague)).to_list()) <= {None, "elementwise"}
     assert names.named_categories(pl.Series(["main_kernel", "_fwd_kernel", "k0"])).to_list() == [None] * 3
 

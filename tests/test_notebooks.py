@@ -121,11 +121,8 @@ def test_papermill_lists_each_parameter_with_its_type_and_meaning(path, caplog):
     assert {one["inferred_type_name"] for one in found.values()} <= {"str", "int"}
     assert all(one["help"] for one in found.values())
     takes_no_trace = (
-        "03_launch_and_sweep",
-        "07_operator_timing",
-        "08_hardware_and_scaling",
-        "11_from_finding_to_decision",
-    )
+        "03_launch_and_sweep", "07_operator_timing", "08_hardware_and_scaling", "11_from_finding_to_decision",
+    )  # fmt: skip
     assert ("trace" in found) == (path.stem not in takes_no_trace)
     assert not caplog.records
 
@@ -175,16 +172,10 @@ def test_explorers_have_a_picture_each(tmp_path):
 
 # Of its own recordings a notebook refuses nothing: (data frames, charts, widgets) that it shows.
 OWN = {
-    "01_gpu_timeline": (9, 8, 0),
-    "02_kernel_drilldown": (2, 5, 0),
-    "04_explorers": (3, 0, 7),
-    "05_npu_timeline": (10, 6, 0),
-    "06_roofline": (1, 4, 0),
-    "07_operator_timing": (8, 3, 0),
-    "08_hardware_and_scaling": (5, 5, 0),
-    "09_many_ranks": (3, 4, 1),
-    "10_what_would_i_gain": (5, 1, 0),
-}
+    "01_gpu_timeline": (9, 8, 0), "02_kernel_drilldown": (2, 5, 0), "04_explorers": (3, 0, 7),
+    "05_npu_timeline": (10, 6, 0), "06_roofline": (1, 4, 0), "07_operator_timing": (8, 3, 0),
+    "08_hardware_and_scaling": (5, 5, 0), "09_many_ranks": (3, 4, 1), "10_what_would_i_gain": (5, 1, 0),
+}  # fmt: skip
 
 
 @pytest.mark.slow

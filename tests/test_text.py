@@ -10,21 +10,12 @@ from llmprof import text
 @pytest.mark.parametrize(
     ("name", "item", "said"),
     [
-        ("dur_ns", 4_200, "4.20 us"),
-        ("start_ns", 7_594_846, "7.59485 ms"),
-        ("bytes", 28_672, "28.0 KiB"),
-        ("share", 0.981, "98.1 %"),
-        ("share_launched", 1.0, "100.0 %"),
-        ("bus_gbps", 117.96, "118.0"),
-        ("count", 20140, "20,140"),
-        ("call", 20140, "20140"),
-        ("ratio", 0.012345, "0.01235"),
-        ("in_step", True, "yes"),
-        ("wait_ns", None, "-"),
-        ("median_ns", float("nan"), "-"),
-        ("name", "a\x1b[31mred\nb", "a\\x1b[31mred\\nb"),
+        ("dur_ns", 4_200, "4.20 us"), ("start_ns", 7_594_846, "7.59485 ms"), ("bytes", 28_672, "28.0 KiB"),
+        ("share", 0.981, "98.1 %"), ("share_launched", 1.0, "100.0 %"), ("bus_gbps", 117.96, "118.0"),
+        ("count", 20140, "20,140"), ("call", 20140, "20140"), ("ratio", 0.012345, "0.01235"), ("in_step", True, "yes"),
+        ("wait_ns", None, "-"), ("median_ns", float("nan"), "-"), ("name", "a\x1b[31mred\nb", "a\\x1b[31mred\\nb"),
     ],
-)
+)  # fmt: skip
 def test_values_by_the_name_of_their_column(name, item, said):
     assert text.value(name, item) == said
 
@@ -50,14 +41,10 @@ def test_what_a_narrow_table_leaves_out_first_and_what_it_never_cuts():
 def test_no_line_is_wider_than_asked_for(width):
     frame = pl.DataFrame(
         {
-            "rank": [0, 1],
-            "name": ["n" * 300, "short"],
-            "shapes": ["[[1, 2], [3, 4]]" * 20, None],
-            "total_ns": [123_456_789, 1],
-            "category": ["collective", "linear"],
-            "count": [10**9, 1],
+            "rank": [0, 1], "name": ["n" * 300, "short"], "shapes": ["[[1, 2], [3, 4]]" * 20, None],
+            "total_ns": [123_456_789, 1], "category": ["collective", "linear"], "count": [10**9, 1],
         }
-    )
+    )  # fmt: skip
     lines = text.table(frame, width=width).splitlines()
     assert max(map(len, lines[:3])) <= width
 

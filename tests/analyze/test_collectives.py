@@ -166,11 +166,8 @@ def test_a_sender_that_is_done_before_the_receiver_begins_did_not_wait() -> None
     rows += [(0, 200_000, 206_000), (1, 150_000, 207_000)]  # the receiver was there 50 us before
     found = collectives(calls(rows, name, group="pp", world=2))
     assert found.select("rank", "call", "wait_ns", "transfer_ns").rows() == [
-        (0, 0, 0, 6_000),
-        (0, 1, 0, 6_000),
-        (1, 0, 0, 7_000),
-        (1, 1, 50_000, 7_000),
-    ]
+        (0, 0, 0, 6_000), (0, 1, 0, 6_000), (1, 0, 0, 7_000), (1, 1, 50_000, 7_000),
+    ]  # fmt: skip
 
 
 SHAPES = [

@@ -59,17 +59,12 @@ def test_bars_add_up_and_small_changes_are_gathered() -> None:
     found = diff_waterfall(HAND)
     # the parts are 99 of 100 ns in a and 69 of 70 in b: 1 ns is left on both sides
     assert found.select("group", "label", "delta_ns").rows() == [
-        ("total", "a", 100.0),
-        ("compute", "norm", -20.0),
-        ("compute", "rope", 0.5),
-        ("waiting", "waiting for other ranks", -15.0),
-        ("transfer", "transfer between ranks", 10.0),
-        ("copies", "copies", 0.5),
-        ("idle", "idle (host late)", -4.0),
-        ("unexplained", "idle (no recorded cause)", -2.0),
-        ("unexplained", "not explained by any part", 0.0),
+        ("total", "a", 100.0), ("compute", "norm", -20.0), ("compute", "rope", 0.5),
+        ("waiting", "waiting for other ranks", -15.0), ("transfer", "transfer between ranks", 10.0),
+        ("copies", "copies", 0.5), ("idle", "idle (host late)", -4.0),
+        ("unexplained", "idle (no recorded cause)", -2.0), ("unexplained", "not explained by any part", 0.0),
         ("total", "b", 70.0),
-    ]
+    ]  # fmt: skip
     inner = found.slice(1, found.height - 2)
     assert inner["from_ns"].to_list() == [100.0, *inner["to_ns"][:-1]]
     assert (inner["to_ns"][-1], found["to_ns"][-1]) == (70.0, 70.0)

@@ -22,14 +22,11 @@ def full() -> Trace:
     run = kernels([EMBEDDING, *DENSE, ALL_REDUCE, *DENSE, ALL_REDUCE], pause=3)
     return Trace(
         {
-            "kernels": run,
-            "copies": schema.empty("copies"),
-            "runtime": launches(run),
-            "ops": ops([("aten::mm", 0, 1, 1)]),
-            "markers": labels([("execute_new_0_cached_4", -50, 10)]),
+            "kernels": run, "copies": schema.empty("copies"), "runtime": launches(run),
+            "ops": ops([("aten::mm", 0, 1, 1)]), "markers": labels([("execute_new_0_cached_4", -50, 10)]),
         },
         {"world_size": 1},
-    )
+    )  # fmt: skip
 
 
 def test_the_full_trace_has_rows() -> None:

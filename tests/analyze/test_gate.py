@@ -30,17 +30,13 @@ def frame(*rows: dict[str, Any]) -> pl.DataFrame:
 @pytest.mark.parametrize(
     ("row", "verdict"),
     [
-        (step("decode", 100, 110), "slower"),
-        (step("decode", 100, 110, noise=20), "within noise"),
-        (step("decode", 100, 110, noise=None), "too few steps"),
-        (step("decode", 100, 103), "as fast"),
-        (step("decode", 100, 104), "slower"),
-        (step("decode", 100, 90), "faster"),
-        (step("decode", 100, 90, noise=15), "within noise"),
-        (step("decode", 100, None), "only in a"),
+        (step("decode", 100, 110), "slower"), (step("decode", 100, 110, noise=20), "within noise"),
+        (step("decode", 100, 110, noise=None), "too few steps"), (step("decode", 100, 103), "as fast"),
+        (step("decode", 100, 104), "slower"), (step("decode", 100, 90), "faster"),
+        (step("decode", 100, 90, noise=15), "within noise"), (step("decode", 100, None), "only in a"),
         (step("decode", None, 100), "only in b"),
     ],
-)
+)  # fmt: skip
 def test_verdict_of_a_phase(row, verdict):
     found = gate(frame(row), over=0.03)
     assert found["verdict"].item() == verdict

@@ -59,15 +59,11 @@ def test_the_hottest_line_of_the_kernel_with_most_time():
     stalled = "smsp__pcsamp_warps_issue_stalled_"
     source = pl.DataFrame(
         {
-            "kernel_id": [0, 0],
-            "kernel_name": ["k", "k"],
-            "file": ["/home/me/a.cu", "/home/me/a.cu"],
-            "line": [7, 8],
-            "metric": [f"{stalled}wait", f"{stalled}barrier"],
-            "value": [1.0, 3.0],
+            "kernel_id": [0, 0], "kernel_name": ["k", "k"], "file": ["/home/me/a.cu", "/home/me/a.cu"], "line": [7, 8],
+            "metric": [f"{stalled}wait", f"{stalled}barrier"], "value": [1.0, 3.0],
         },
         schema_overrides={"kernel_id": pl.Int32},
-    )
+    )  # fmt: skip
     found = analyze.hardware_findings(two(), source=source).filter(rule="hot_line")
     assert "Line 8 of a.cu has 75.0 % of the samples" in found["title"][0]
     assert found["figure"][0] == pytest.approx(0.75 * 600)

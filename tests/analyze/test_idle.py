@@ -77,18 +77,10 @@ def parts(frame: pl.DataFrame) -> list[tuple[object, ...]]:
 def test_causes_by_hand() -> None:
     got = idle_of(EVENTS, SPANS)
     assert parts(got) == [
-        (0, 0, 20, 10, "queued"),
-        (0, 1, 40, 5, "host_bound"),
-        (0, 1, 45, 5, "launch"),
-        (0, 2, 60, 6, "sync"),
-        (0, 2, 66, 4, "launch"),
-        (0, 3, 80, 10, "unknown"),
-        (0, 4, 100, 2, "host_bound"),
-        (0, 4, 102, 6, "launch"),
-        (0, 4, 108, 22, "queued"),
-        (1, 5, 10, 1, "host_bound"),
-        (1, 5, 11, 1, "launch"),
-    ]
+        (0, 0, 20, 10, "queued"), (0, 1, 40, 5, "host_bound"), (0, 1, 45, 5, "launch"), (0, 2, 60, 6, "sync"),
+        (0, 2, 66, 4, "launch"), (0, 3, 80, 10, "unknown"), (0, 4, 100, 2, "host_bound"), (0, 4, 102, 6, "launch"),
+        (0, 4, 108, 22, "queued"), (1, 5, 10, 1, "host_bound"), (1, 5, 11, 1, "launch"),
+    ]  # fmt: skip
     assert got.group_by("gap").agg(pl.col("dur_ns").sum() - pl.col("gap_ns").first())["dur_ns"].unique().to_list() == [
         0
     ]
@@ -96,13 +88,9 @@ def test_causes_by_hand() -> None:
         maintain_order=True
     )
     assert ends.rows() == [
-        (0, 0, 0, True, 3, "d", 12 * US),
-        (0, 0, 0, True, 4, "e", 45 * US),
-        (0, 0, 1, False, 5, "f", 66 * US),
-        (0, 0, None, None, 6, "g", None),
-        (0, 0, 1, True, 7, "h", 102 * US),
-        (1, 1, 0, True, 9, "b", 11 * US),
-    ]
+        (0, 0, 0, True, 3, "d", 12 * US), (0, 0, 0, True, 4, "e", 45 * US), (0, 0, 1, False, 5, "f", 66 * US),
+        (0, 0, None, None, 6, "g", None), (0, 0, 1, True, 7, "h", 102 * US), (1, 1, 0, True, 9, "b", 11 * US),
+    ]  # fmt: skip
     assert got.filter(pl.col("sync_name").is_not_null())["gap"].to_list() == [2]
 
 
@@ -206,38 +194,23 @@ def test_a_gap_on_one_stream_is_not_an_idle_device() -> None:
         pl.col("start_ns", "dur_ns") // US, "next_name", pl.col("busy_elsewhere_ns") // US, "share_busy_elsewhere"
     ).rows()
     assert rows == [
-        (10, 5, "c", 5, 1.0),
-        (20, 30, "e", 10, pytest.approx(1 / 3)),
-        (60, 10, "f", 0, 0.0),
-        (80, 10, "g", 0, 0.0),
+        (10, 5, "c", 5, 1.0), (20, 30, "e", 10, pytest.approx(1 / 3)), (60, 10, "f", 0, 0.0), (80, 10, "g", 0, 0.0),
         (100, 30, "h", 0, 0.0),
-    ]
+    ]  # fmt: skip
     assert got.filter(pl.col("stream") == 8)["busy_elsewhere_ns"].to_list() == [0]
 
 
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("cudaStreamSynchronize", True),
-        ("cudaDeviceSynchronize_v3020", True),
-        ("cuCtxSynchronize", True),
-        ("hipEventSynchronize", True),
-        ("aclrtSynchronizeStream", True),
-        ("AscendCL@aclrtSynchronizeDevice", True),
-        ("cudaMemcpy", True),
-        ("cuMemcpyDtoH_v2", True),
-        ("hipMemcpyWithStream", True),
-        ("cudaFree", True),
-        ("cudaMemcpyAsync", False),
-        ("cudaMemcpy2DAsync_v3020", False),
-        ("cuMemcpyDtoHAsync_v2", False),
-        ("cudaStreamWaitEvent", False),
-        ("cudaLaunchKernel", False),
-        ("cudaFreeAsync", False),
-        ("cudaFreeHost", False),
+        ("cudaStreamSynchronize", True), ("cudaDeviceSynchronize_v3020", True), ("cuCtxSynchronize", True),
+        ("hipEventSynchronize", True), ("aclrtSynchronizeStream", True), ("AscendCL@aclrtSynchronizeDevice", True),
+        ("cudaMemcpy", True), ("cuMemcpyDtoH_v2", True), ("hipMemcpyWithStream", True), ("cudaFree", True),
+        ("cudaMemcpyAsync", False), ("cudaMemcpy2DAsync_v3020", False), ("cuMemcpyDtoHAsync_v2", False),
+        ("cudaStreamWaitEvent", False), ("cudaLaunchKernel", False), ("cudaFreeAsync", False), ("cudaFreeHost", False),
         ("cudaMemsetAsync", False),
     ],
-)
+)  # fmt: skip
 def test_names_of_synchronising_calls(name: str, expected: bool) -> None:
     assert pl.select(is_synchronising(pl.lit(name))).item() is expected
 

@@ -5,15 +5,12 @@ from llmprof.analyze.kernels import kernel_summary_of
 
 EVENTS = pl.DataFrame(
     [
-        (0, "gemm", "linear", 10),
-        (0, "gemm", "linear", 20),
-        (0, "gemm", "linear", 60),
-        (0, "rms", "norm", 10),
+        (0, "gemm", "linear", 10), (0, "gemm", "linear", 20), (0, "gemm", "linear", 60), (0, "rms", "norm", 10),
         (1, "rms", "norm", 30),
     ],
     schema=["rank", "name", "category", "dur_ns"],
     orient="row",
-)
+)  # fmt: skip
 
 
 def test_all_ranks_together() -> None:

@@ -53,14 +53,11 @@ def test_overlap_by_step() -> None:
 def test_idle_knows_steps_and_launches() -> None:
     got = idle(trace_of()).select("step", "in_step", "start_ns", "dur_ns", "cause", "next_name")
     assert got.rows() == [
-        (0, True, 30, 10, "queued", "gemm"),
-        (1, False, 60, 50, "host_bound", "rms_norm_kernel"),
-        (1, False, 110, 10, "launch", "rms_norm_kernel"),
-        (1, True, 130, 10, "queued", "gemm"),
-        (2, False, 160, 50, "host_bound", "rms_norm_kernel"),
-        (2, False, 210, 10, "launch", "rms_norm_kernel"),
+        (0, True, 30, 10, "queued", "gemm"), (1, False, 60, 50, "host_bound", "rms_norm_kernel"),
+        (1, False, 110, 10, "launch", "rms_norm_kernel"), (1, True, 130, 10, "queued", "gemm"),
+        (2, False, 160, 50, "host_bound", "rms_norm_kernel"), (2, False, 210, 10, "launch", "rms_norm_kernel"),
         (2, True, 230, 10, "queued", "gemm"),
-    ]
+    ]  # fmt: skip
     assert idle(trace_of(), min_ns=11)["gap"].n_unique() == 2
     assert stream_gaps(trace_of()).height == 5
 
@@ -73,12 +70,9 @@ def test_launch_delay_by_step() -> None:
 def test_kernel_summary_by_phase() -> None:
     got = kernel_summary(trace_of(), by=("phase",)).select("phase", "category", "count", "total_ns")
     assert got.rows() == [
-        ("decode", "linear", 2, 40),
-        ("decode", "norm", 2, 20),
-        ("decode", "collective", 1, 15),
-        ("prefill", "linear", 1, 20),
-        ("prefill", "norm", 1, 10),
-    ]
+        ("decode", "linear", 2, 40), ("decode", "norm", 2, 20), ("decode", "collective", 1, 15),
+        ("prefill", "linear", 1, 20), ("prefill", "norm", 1, 10),
+    ]  # fmt: skip
 
 
 def test_an_unknown_column_is_named() -> None:

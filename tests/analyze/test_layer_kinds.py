@@ -21,11 +21,8 @@ FLASH_3 = "FlashAttnFwdSm90<flash::CollectiveMainloopFwdSm90<2, C<128>, 64, bf16
 FLASH_2 = "void flash::flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<(int)128, half_t>{}>, {}, (bool)0, (bool)1>"
 UPDATE = ["_causal_conv1d_update_kernel", "_selective_scan_update_kernel"]
 CHUNKS = [
-    "_causal_conv1d_fwd_kernel",
-    "_chunk_cumsum_fwd_kernel",
-    "_state_passing_fwd_kernel",
-    "_chunk_scan_fwd_kernel",
-]
+    "_causal_conv1d_fwd_kernel", "_chunk_cumsum_fwd_kernel", "_state_passing_fwd_kernel", "_chunk_scan_fwd_kernel",
+]  # fmt: skip
 
 
 def attends(*names: str) -> list[str]:

@@ -114,11 +114,8 @@ def waits() -> Trace:
 def test_event_waits_tell_the_stream_from_the_record_at_their_end(waits):
     found = analyze.event_waits(waits)
     assert found.select("stream", pl.col("start_ns") // US, pl.col("dur_ns") // US, "waited_for").rows() == [
-        (4, 1, 4, 2),
-        (2, 10, 20, 4),
-        (2, 40, 10, None),
-        (2, 60, 10, None),
-    ]
+        (4, 1, 4, 2), (2, 10, 20, 4), (2, 40, 10, None), (2, 60, 10, None),
+    ]  # fmt: skip
     one = found.row(1, named=True)
     assert (one["before_category"], one["next_category"]) == ("collective", "norm")
     assert found.row(0, named=True)["next_name"] == "hcom_allReduce__1_0_1"

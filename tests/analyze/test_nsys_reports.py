@@ -11,15 +11,12 @@ from llmprof.trace import Trace
 
 KERNELS = pl.DataFrame(
     [
-        (0, 0, 100, 10, "gemm", 1),
-        (0, 0, 120, 20, "gemm", 2),
-        (0, 0, 150, 60, "gemm", 3),
-        (0, 0, 210, 10, "rms", 4),
+        (0, 0, 100, 10, "gemm", 1), (0, 0, 120, 20, "gemm", 2), (0, 0, 150, 60, "gemm", 3), (0, 0, 210, 10, "rms", 4),
         (1, 1, 100, 30, "rms", 1),
     ],
     schema=["rank", "device", "start_ns", "dur_ns", "name", "correlation"],
     orient="row",
-)
+)  # fmt: skip
 RUNTIME = pl.DataFrame(
     [
         (0, 7, 70, 95, 3, "cudaLaunchKernel", "runtime", 1),  # returns at 98, 2 before the kernel
@@ -62,17 +59,14 @@ def test_copies_by_size() -> None:
 
 MARKERS = pl.DataFrame(
     [
-        ("step", 0, 100, "nvtx", False, "PushPop"),
-        ("step", 200, 300, "nvtx", False, "PushPop"),
-        ("all_reduce", 10, 40, "NCCL", False, "PushPop"),
-        ("step", 0, 60, "nvtx", False, "StartEnd"),
-        ("a mark", 5, 0, "nvtx", False, "Mark"),
-        ("flush", 5, 1000, "overhead", False, None),
+        ("step", 0, 100, "nvtx", False, "PushPop"), ("step", 200, 300, "nvtx", False, "PushPop"),
+        ("all_reduce", 10, 40, "NCCL", False, "PushPop"), ("step", 0, 60, "nvtx", False, "StartEnd"),
+        ("a mark", 5, 0, "nvtx", False, "Mark"), ("flush", 5, 1000, "overhead", False, None),
         ("step", 0, 1000, "gpu_user_annotation", True, None),
     ],
     schema=["name", "start_ns", "dur_ns", "domain", "on_device", "nsys_style"],
     orient="row",
-).with_columns(rank=0, process=7, thread=70)
+).with_columns(rank=0, process=7, thread=70)  # fmt: skip
 
 
 def test_projection() -> None:
@@ -116,12 +110,9 @@ def test_pace() -> None:
     got = nsys.cuda_gpu_kern_pace(trace)
     assert got.columns == ["instance", "rank", "start_ns", "dur_ns", "pause_ns", "pace_ns", "lag_ns", "name"]
     assert got.drop("name").rows() == [
-        (0, 0, 0, 10, None, None, 0),
-        (0, 1, 5, 20, None, None, 5),
-        (1, 0, 30, 10, 20, 30, 0),
-        (1, 1, 50, 10, 25, 45, 20),
-        (2, 0, 35, 10, -5, 5, 0),
-    ]
+        (0, 0, 0, 10, None, None, 0), (0, 1, 5, 20, None, None, 5), (1, 0, 30, 10, 20, 30, 0),
+        (1, 1, 50, 10, 25, 45, 20), (2, 0, 35, 10, -5, 5, 0),
+    ]  # fmt: skip
     assert got["name"].unique().to_list() == ["ar"]
     assert nsys.cuda_gpu_kern_pace(trace, name="only on one rank").height == 1
     with pytest.raises(AnalysisError, match="no kernel has the name"):
@@ -141,13 +132,9 @@ def test_utilisation_map() -> None:
     got = nsys.gpu_time_util_map(trace, bin_ns=40)
     assert got.columns == ["rank", "device", "bin", "start_ns", "dur_ns", "busy_ns", "share"]
     assert got.rows() == [
-        (0, 0, 0, 0, 40, 20, 0.5),
-        (0, 0, 1, 40, 40, 0, 0.0),
-        (0, 0, 2, 80, 15, 0, 0.0),
-        (1, 1, 0, 0, 40, 30, 0.75),
-        (1, 1, 1, 40, 40, 40, 1.0),
-        (1, 1, 2, 80, 15, 15, 1.0),
-    ]
+        (0, 0, 0, 0, 40, 20, 0.5), (0, 0, 1, 40, 40, 0, 0.0), (0, 0, 2, 80, 15, 0, 0.0), (1, 1, 0, 0, 40, 30, 0.75),
+        (1, 1, 1, 40, 40, 40, 1.0), (1, 1, 2, 80, 15, 15, 1.0),
+    ]  # fmt: skip
     assert nsys.gpu_time_util_map(trace, bin_ns=40, kernels_only=False)["busy_ns"].to_list()[:3] == [20, 0, 5]
     five = nsys.gpu_time_util_map(trace, bins=5)
     assert five.filter(pl.col("rank") == 0).select("start_ns", "dur_ns").rows() == [(19 * i, 19) for i in range(5)]

@@ -40,16 +40,10 @@ MARKERS = markers([("step", 0, 100, 1), ("layer", 10, 40, 1), ("mlp", 20, 10, 1)
 CALLS = calls([(1, 5, 2, 1), (2, 12, 3, 1), (3, 20, 10, 1), (4, 45, 10, 1), (5, 100, 1, 1), (6, 25, 1, 2)])
 KERNELS = work(
     [
-        ("a", 200, 10, 1),
-        ("b", 205, 15, 2),
-        ("c1", 230, 10, 3),
-        ("c2", 260, 10, 3),
-        ("d", 300, 10, 4),
-        ("e", 400, 10, 5),
-        ("other thread", 500, 10, 6),
-        ("launch not in the window", 600, 10, 77),
+        ("a", 200, 10, 1), ("b", 205, 15, 2), ("c1", 230, 10, 3), ("c2", 260, 10, 3), ("d", 300, 10, 4),
+        ("e", 400, 10, 5), ("other thread", 500, 10, 6), ("launch not in the window", 600, 10, 77),
     ]
-)
+)  # fmt: skip
 TRACE = Trace({"markers": MARKERS, "runtime": CALLS, "kernels": KERNELS})
 
 
@@ -73,15 +67,10 @@ def test_every_range_of_nested_ones_has_the_work() -> None:
 def test_each_event_has_its_innermost_range() -> None:
     got = nvtx_kernels(TRACE, per="event")
     assert got.select("name", "range", "range_name", "domain", "depth").rows() == [
-        ("a", 0, "step", "nvtx", 0),
-        ("b", 1, "layer", "nvtx", 1),
-        ("c1", 2, "mlp", "nvtx", 2),
-        ("c2", 2, "mlp", "nvtx", 2),
-        ("d", 0, "step", "nvtx", 0),
-        ("e", None, None, None, None),
-        ("other thread", None, None, None, None),
-        ("launch not in the window", None, None, None, None),
-    ]
+        ("a", 0, "step", "nvtx", 0), ("b", 1, "layer", "nvtx", 1), ("c1", 2, "mlp", "nvtx", 2),
+        ("c2", 2, "mlp", "nvtx", 2), ("d", 0, "step", "nvtx", 0), ("e", None, None, None, None),
+        ("other thread", None, None, None, None), ("launch not in the window", None, None, None, None),
+    ]  # fmt: skip
     assert got.columns == [
         "event", "rank", "start_ns", "dur_ns", "name", "source", "range", "range_name", "domain", "depth",
     ]  # fmt: skip

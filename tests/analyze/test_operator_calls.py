@@ -29,11 +29,8 @@ def test_times_of_calls(tmp_path):
         "aten::mm", 2, 6_000, 5_000, 7_000,
     )  # fmt: skip
     assert (first["kernels"], first["host_median_ns"], first["can"], first["why"]) == (
-        "gemm\nsplit_k",
-        50_000,
-        True,
-        None,
-    )
+        "gemm\nsplit_k", 50_000, True, None,
+    )  # fmt: skip
     assert found["key"].drop_nulls().n_unique() == 3
     others = found.filter(~found["can"])
     assert others["operator"].to_list() == [None, "mine::secret"]

@@ -15,16 +15,13 @@ from llmprof.trace import Trace
 # Thread 1 of rank 0: outer [0,100) holds linear [10,30) which holds addmm [12,25); relu [40,50); outer has id 1.
 OPS = pl.DataFrame(
     [
-        (0, 1, 0, 100, "outer", "op", 1, None),
-        (0, 1, 10, 20, "linear", "op", 2, "[[4, 8]]"),
-        (0, 1, 12, 13, "addmm", "op", 3, "[[4, 8], [8, 2]]"),
-        (0, 1, 13, 1, "frame.py(1): run", "python", 8, None),
-        (0, 1, 40, 10, "relu", "op", 4, None),
-        (1, 2, 0, 10, "linear", "op", 2, "[[9, 9]]"),
+        (0, 1, 0, 100, "outer", "op", 1, None), (0, 1, 10, 20, "linear", "op", 2, "[[4, 8]]"),
+        (0, 1, 12, 13, "addmm", "op", 3, "[[4, 8], [8, 2]]"), (0, 1, 13, 1, "frame.py(1): run", "python", 8, None),
+        (0, 1, 40, 10, "relu", "op", 4, None), (1, 2, 0, 10, "linear", "op", 2, "[[9, 9]]"),
     ],
     schema=["rank", "thread", "start_ns", "dur_ns", "name", "kind", "op_id", "shapes"],
     orient="row",
-)
+)  # fmt: skip
 RUNTIME = pl.DataFrame(
     [
         (0, 1, 13, 2, 101),  # in addmm (and a Python frame, which is no operator)

@@ -22,17 +22,11 @@ Rows = list[tuple[int, int | None, int, str, int, int]]
 # Rank 0, step 1:  compute [100,110) twice at once on two streams.
 # Rank 1, step 0:  collective [5,9) only.
 EVENTS: Rows = [
-    (0, 0, 7, "linear", 0, 10),
-    (0, 0, 7, "norm", 8, 12),
-    (0, 0, 7, "attention", 40, 10),
-    (0, 0, 9, "collective", 15, 15),
-    (0, 0, 9, "collective", 25, 10),
-    (0, 0, 7, "copy", 32, 13),
-    (0, 0, 7, "fill", 60, 2),
-    (0, 1, 7, "linear", 100, 10),
-    (0, 1, 8, "linear", 100, 10),
+    (0, 0, 7, "linear", 0, 10), (0, 0, 7, "norm", 8, 12), (0, 0, 7, "attention", 40, 10),
+    (0, 0, 9, "collective", 15, 15), (0, 0, 9, "collective", 25, 10), (0, 0, 7, "copy", 32, 13),
+    (0, 0, 7, "fill", 60, 2), (0, 1, 7, "linear", 100, 10), (0, 1, 8, "linear", 100, 10),
     (1, 0, 7, "collective", 5, 4),
-]
+]  # fmt: skip
 
 
 def frame_of(rows: Rows) -> pl.DataFrame:
@@ -87,13 +81,10 @@ def test_kernels_that_copy_are_compute() -> None:
     """Beside a copy of an engine at [20, 24): a kernel that copies at [0, 10), one that fills at [8, 12)."""
     copying = pl.DataFrame(
         {
-            "rank": [0, 0],
-            "stream": [7, 8],
-            "start_ns": [0, 8],
-            "dur_ns": [10, 4],
+            "rank": [0, 0], "stream": [7, 8], "start_ns": [0, 8], "dur_ns": [10, 4],
             "name": ["copy_kernel", "fill_kernel"],
         }
-    )
+    )  # fmt: skip
     copies = pl.DataFrame({"rank": [0], "start_ns": [20], "dur_ns": [4], "name": ["Memcpy DtoD"], "kind": ["DtoD"]})
     got = overlap(Trace({"kernels": copying, "copies": copies}), by=("rank",)).row(0, named=True)
     assert (got["compute_ns"], got["copy_ns"], got["exposed_copy_ns"], got["idle_ns"]) == (12, 4, 4, 8)

@@ -24,15 +24,11 @@ OPERATORS = {
 }
 CALLS = {"allocation": "cudaMalloc", "synchronising_copy": "cudaMemcpy"}
 PLANTED = {
-    "late_rank": ("host_bound", 2),
-    "slow_link": ("exposed_communication", None),
-    "jit": ("compilation", None),
-    "data_loading": ("data_loading", None),
-    "allocation": ("allocation", None),
-    "synchronising_copy": ("synchronisation", None),
-    "throttled_clock": ("slow_device", 1),
+    "late_rank": ("host_bound", 2), "slow_link": ("exposed_communication", None), "jit": ("compilation", None),
+    "data_loading": ("data_loading", None), "allocation": ("allocation", None),
+    "synchronising_copy": ("synchronisation", None), "throttled_clock": ("slow_device", 1),
     "imbalanced_experts": ("uneven_experts", 3),
-}
+}  # fmt: skip
 """For each cause the rule that must come first, and the rank that it must name."""
 
 
@@ -120,13 +116,9 @@ def test_a_planted_cause_comes_first(cause: str, layers: int, steps: int) -> Non
 
 
 PAIRS: Sequence[tuple[str, str]] = (
-    ("data_loading", "slow_link"),
-    ("late_rank", "slow_link"),
-    ("allocation", "slow_link"),
-    ("throttled_clock", "slow_link"),
-    ("slow_link", "imbalanced_experts"),
-    ("synchronising_copy", "throttled_clock"),
-)
+    ("data_loading", "slow_link"), ("late_rank", "slow_link"), ("allocation", "slow_link"),
+    ("throttled_clock", "slow_link"), ("slow_link", "imbalanced_experts"), ("synchronising_copy", "throttled_clock"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("layers", "steps"), SIZES)

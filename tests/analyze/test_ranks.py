@@ -103,11 +103,8 @@ def test_sizes_fill_only_what_the_recording_leaves_open(sixteen: Trace) -> None:
 def test_the_late_node_by_hand(sixteen: Trace) -> None:
     late = late_groups(sixteen)
     assert late.select("by", "group", "calls", "last").rows() == [
-        ("node", "node2", 10, 9),
-        ("node", "node0", 10, 1),
-        ("node", "node3", 10, 0),
-        ("node", "node1", 10, 0),
-    ]
+        ("node", "node2", 10, 9), ("node", "node0", 10, 1), ("node", "node3", 10, 0), ("node", "node1", 10, 0),
+    ]  # fmt: skip
     row = late.row(0, named=True)
     assert row["ranks"] == [8, 9, 10, 11]
     assert (row["share_last"], row["expected_share"]) == (0.9, 0.25)

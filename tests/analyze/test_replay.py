@@ -492,15 +492,12 @@ def test_work_can_be_removed_and_fused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (changes.scale("no such stage", 0.5), "matches nothing"),
-        (changes.scale("(", 0.5), "no regular expression"),
-        (changes.balance(), "no collective"),
-        (changes.transfer(bandwidth=100), "no collective"),
-        (changes.fuse("gemm|nvjet"), "follow each other"),
-        (changes.no_host_delay(phases=("decode",)), "no kernel"),
+        (changes.scale("no such stage", 0.5), "matches nothing"), (changes.scale("(", 0.5), "no regular expression"),
+        (changes.balance(), "no collective"), (changes.transfer(bandwidth=100), "no collective"),
+        (changes.fuse("gemm|nvjet"), "follow each other"), (changes.no_host_delay(phases=("decode",)), "no kernel"),
         (changes.tensor_parallel(2), "no stage"),
     ],
-)
+)  # fmt: skip
 def test_a_change_that_matches_nothing_says_so(change: changes.Change, message: str) -> None:
     with pytest.raises(AnalysisError, match=message):
         what_if(host_bound(), change)

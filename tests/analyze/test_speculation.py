@@ -66,19 +66,13 @@ def test_an_engine_that_schedules_ahead_takes_off_rejected_drafts_a_step_later()
     # of one draft each: a is right in step 1, b never
     steps = ((2, 30, 0, 0), *[(0, 0, 2, 4)] * 4)
     notes: Notes = [
-        {"a": (10, 0), "b": (20, 0)},
-        {"a": (2, 10), "b": (2, 20)},
-        {"a": (2, 12), "b": (2, 22)},
-        {"a": (2, 14), "b": (2, 23)},
-        {"a": (2, 15), "b": (2, 24)},
-    ]
+        {"a": (10, 0), "b": (20, 0)}, {"a": (2, 10), "b": (2, 20)}, {"a": (2, 12), "b": (2, 22)},
+        {"a": (2, 14), "b": (2, 23)}, {"a": (2, 15), "b": (2, 24)},
+    ]  # fmt: skip
     found = speculation(trace_of(*steps), engine_steps=noted(notes))
     assert found.select("step", "tokens_per_request", "acceptance").rows() == [
-        (1, 1.5, 0.5),
-        (2, 1.0, 0.0),
-        (3, None, None),
-        (4, None, None),
-    ]
+        (1, 1.5, 0.5), (2, 1.0, 0.0), (3, None, None), (4, None, None),
+    ]  # fmt: skip
 
 
 def test_what_says_nothing_of_drafts() -> None:

@@ -63,13 +63,10 @@ def test_rates_intensity_and_place_under_the_flat_roof():
 @pytest.mark.parametrize(
     ("compute", "dram", "l2", "bound", "level"),
     [
-        (90, 20, 30, "compute", "l2"),
-        (30, 70, 40, "memory", "dram"),
-        (30, 20, 61, "memory", "l2"),
-        (59, 59, 10, "latency", "dram"),
-        (75, 75, 75, "compute", "dram"),
+        (90, 20, 30, "compute", "l2"), (30, 70, 40, "memory", "dram"), (30, 20, 61, "memory", "l2"),
+        (59, 59, 10, "latency", "dram"), (75, 75, 75, "compute", "dram"),
     ],
-)
+)  # fmt: skip
 def test_the_busier_side_at_sixty_percent_is_the_bound(compute, dram, l2, bound, level):
     row = first({DURATION: 1000, SM: compute, DRAM: dram, L2: l2})
     assert (row["bound"], row["memory_level"]) == (bound, level)
@@ -161,16 +158,9 @@ def test_the_device_is_the_one_that_the_metrics_name():
 
 TOKENS, HIDDEN, QKV, GATE_UP, DOWN = 2048, 1536, 2048, 17920, 8960
 GEMMS = {  # launch: (K, N)
-    0: (DOWN, HIDDEN),
-    2: (HIDDEN, QKV),
-    7: (HIDDEN, HIDDEN),
-    9: (HIDDEN, GATE_UP),
-    11: (DOWN, HIDDEN),
-    13: (HIDDEN, QKV),
-    18: (HIDDEN, HIDDEN),
-    20: (HIDDEN, GATE_UP),
-    22: (DOWN, HIDDEN),
-}
+    0: (DOWN, HIDDEN), 2: (HIDDEN, QKV), 7: (HIDDEN, HIDDEN), 9: (HIDDEN, GATE_UP), 11: (DOWN, HIDDEN),
+    13: (HIDDEN, QKV), 18: (HIDDEN, HIDDEN), 20: (HIDDEN, GATE_UP), 22: (DOWN, HIDDEN),
+}  # fmt: skip
 
 
 @needs_captures

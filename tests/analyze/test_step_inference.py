@@ -110,15 +110,10 @@ def test_only_ranks_without_labels_are_inferred() -> None:
 
 
 RECORDINGS = {
-    "torch_cpu_tp2_layer_annotations": (9, 0.99),
-    "torch_tp1_eager": (17, 0.99),
-    "torch_tp1_cudagraph": (17, 0.97),
-    "torch_tp1_moe_eager": (7, 0.99),
-    "torch_tp4_eager_custom_allreduce": (11, 0.99),
-    "torch_tp4_eager_nccl": (12, 0.99),
-    "torch_tp4_cudagraph": (52, 0.97),
-    "torch_pp2_eager": (10, 0.97),
-}
+    "torch_cpu_tp2_layer_annotations": (9, 0.99), "torch_tp1_eager": (17, 0.99), "torch_tp1_cudagraph": (17, 0.97),
+    "torch_tp1_moe_eager": (7, 0.99), "torch_tp4_eager_custom_allreduce": (11, 0.99),
+    "torch_tp4_eager_nccl": (12, 0.99), "torch_tp4_cudagraph": (52, 0.97), "torch_pp2_eager": (10, 0.97),
+}  # fmt: skip
 """Steps with work on a rank, and the least share of events that must be in the step that the label gives them."""
 
 

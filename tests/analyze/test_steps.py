@@ -160,11 +160,8 @@ def test_ranks_have_steps_of_their_own() -> None:
     )
     found = steps(Trace(tables))
     assert found.select("rank", "step", "start_ns", "dur_ns").rows() == [
-        (0, 0, 20, 10),
-        (0, 1, 120, 10),
-        (1, 0, 30, 50),
-        (1, 1, 220, 10),
-    ]
+        (0, 0, 20, 10), (0, 1, 120, 10), (1, 0, 30, 50), (1, 1, 220, 10),
+    ]  # fmt: skip
 
 
 def test_steps_of_the_profiler_among_operators() -> None:

@@ -95,16 +95,10 @@ def layer_of(number: int, at: int) -> list[tuple[int, int, str]]:
     """Calls of a layer: norm, attention with two linear modules, MLP with two and an activation."""
     first = 4 * number
     return [
-        (at, 190, f"AcmeLayer_{number}"),
-        (at + 1, 8, f"RMSNorm_{number}"),
-        (at + 10, 80, f"AcmeAttention_{number}"),
-        (at + 11, 20, f"Linear_{first}"),
-        (at + 60, 20, f"Linear_{first + 1}"),
-        (at + 100, 80, f"AcmeMLP_{number}"),
-        (at + 101, 20, f"Linear_{first + 2}"),
-        (at + 130, 10, f"SiLU_{number}"),
-        (at + 150, 20, f"Linear_{first + 3}"),
-    ]
+        (at, 190, f"AcmeLayer_{number}"), (at + 1, 8, f"RMSNorm_{number}"), (at + 10, 80, f"AcmeAttention_{number}"),
+        (at + 11, 20, f"Linear_{first}"), (at + 60, 20, f"Linear_{first + 1}"), (at + 100, 80, f"AcmeMLP_{number}"),
+        (at + 101, 20, f"Linear_{first + 2}"), (at + 130, 10, f"SiLU_{number}"), (at + 150, 20, f"Linear_{first + 3}"),
+    ]  # fmt: skip
 
 
 def test_layers_are_the_siblings_that_hold_attention() -> None:

@@ -186,16 +186,13 @@ def test_the_report_of_a_sweep(tmp_path):
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({}, "no parameter"),
-        ({"batchsize": [1]}, "expected one of batch_size"),
-        ({"batch_size": []}, "no list of values"),
-        ({"batch_size": "12"}, "no list of values"),
-        ({"batch_size": [1, 2, 1]}, "a value twice"),
-        ({"engine_args": [{}]}, "no 'engine_args' to sweep"),
+        ({}, "no parameter"), ({"batchsize": [1]}, "expected one of batch_size"),
+        ({"batch_size": []}, "no list of values"), ({"batch_size": "12"}, "no list of values"),
+        ({"batch_size": [1, 2, 1]}, "a value twice"), ({"engine_args": [{}]}, "no 'engine_args' to sweep"),
         ({"results_dir": ["a"]}, "no 'results_dir' to sweep"),
     ],
     ids=["none", "unknown", "empty", "text", "twice", "mapping", "folder"],
-)
+)  # fmt: skip
 def test_parameters_that_cannot_be_swept(tmp_path, parameters, words):
     with pytest.raises(ConfigError, match=words):
         BatchRunner(config(tmp_path), runner=Runs()).run_parameter_sweep(parameters)

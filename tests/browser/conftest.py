@@ -28,15 +28,9 @@ from tests.browser.host import PATIENCE_S, SLOW, Host, artefacts, faults
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next((p for name in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(name))), None)
 FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-]
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+]  # fmt: skip
 START_S, CELL_S = 180, 300
 SHUT_DOWN = "() => globalThis.jupyterapp?.shell.currentWidget?.sessionContext?.shutdown().catch(() => null)"
 QUIET = ("favicon", "ResizeObserver loop", "WebSocket", "Download the React DevTools")

@@ -364,12 +364,9 @@ def studied() -> pl.DataFrame:
 def sliced() -> pl.DataFrame:
     """``study.slices`` of two settings."""
     rows = [
-        ("max_num_seqs", "16", 900.0, True),
-        ("max_num_seqs", "64", 1400.0, True),
-        ("max_num_seqs", "256", 1600.0, False),
-        ("eager", "True", 900.0, True),
-        ("eager", "False", 1100.0, True),
-    ]
+        ("max_num_seqs", "16", 900.0, True), ("max_num_seqs", "64", 1400.0, True),
+        ("max_num_seqs", "256", 1600.0, False), ("eager", "True", 900.0, True), ("eager", "False", 1100.0, True),
+    ]  # fmt: skip
     return pl.DataFrame(rows, schema=["setting", "value", "objective", "holds"], orient="row")
 
 
@@ -441,16 +438,12 @@ def late() -> pl.DataFrame:
     """Rows as ``late_groups(trace)`` returns them."""
     return pl.DataFrame(
         {
-            "by": ["node", "node", "tp", "tp"],
-            "group": ["a", "b", "0", "1"],
-            "ranks": [[2, 3], [0, 1], [0, 2], [1, 3]],
-            "calls": 40,
-            "last": [36, 4, 20, 20],
-            "share_last": [0.9, 0.1, 0.5, 0.5],
-            "expected_share": 0.5,
+            "by": ["node", "node", "tp", "tp"], "group": ["a", "b", "0", "1"],
+            "ranks": [[2, 3], [0, 1], [0, 2], [1, 3]], "calls": 40, "last": [36, 4, 20, 20],
+            "share_last": [0.9, 0.1, 0.5, 0.5], "expected_share": 0.5,
             "late_median_ns": [3_000.0, 10.0, 1_500.0, 1_500.0],
         }
-    )
+    )  # fmt: skip
 
 
 @cache

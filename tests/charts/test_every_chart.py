@@ -86,11 +86,8 @@ _RATES += ("theory_shares", "theory_parameters", "theory_memory")
 """Charts without a time."""
 
 _NAMED = {
-    "requests": ("phase", "metric"),
-    "sweep_time": ("part",),
-    "trial_effects": ("verdict",),
-    "study_pareto": ("kind",),
-}
+    "requests": ("phase", "metric"), "sweep_time": ("part",), "trial_effects": ("verdict",), "study_pareto": ("kind",),
+}  # fmt: skip
 """Columns whose names llmprof gives."""
 
 HOSTILE = "\"><img src=x onerror='alert(1)'></script><script>alert(2)</script>${1+1}\u2028\\"

@@ -32,13 +32,10 @@ def test_each_request_is_a_step():
 def test_gaps_between_tokens_count_each():
     rows = pl.DataFrame(
         {
-            "phase": ["plain"] * 2,
-            "ttft_ns": [None] * 2,
-            "tpot_ns": [None] * 2,
-            "e2e_ns": [None] * 2,
+            "phase": ["plain"] * 2, "ttft_ns": [None] * 2, "tpot_ns": [None] * 2, "e2e_ns": [None] * 2,
             "itl_ns": [[1000, 3000], [2000]],
         }
-    )
+    )  # fmt: skip
     chart = charts.request_latency(rows)
     assert [value for value, _ in points(chart)] == [1, 1, 2, 3]
     assert chart.to_dict()["title"]["text"] == "Time from token to token"

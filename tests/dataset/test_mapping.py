@@ -43,16 +43,11 @@ def test_analyses_on_workers_are_those_of_the_whole_trace(sample, sample_trace, 
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("layers", {"per": "layer"}),
-        ("overlap", {"by": ("rank", "stage")}),
-        ("overlap", {"by": ("step", "rank")}),
-        ("overlap", {"by": ("rank", "step"), "waits": True}),
-        ("idle", {"min_ns": 50_000}),
-        ("layer_gaps", {"stage": "all_reduce"}),
-        ("kernel_summary", {"by": ("layer",)}),
-        ("findings", {"step": 1}),
+        ("layers", {"per": "layer"}), ("overlap", {"by": ("rank", "stage")}), ("overlap", {"by": ("step", "rank")}),
+        ("overlap", {"by": ("rank", "step"), "waits": True}), ("idle", {"min_ns": 50_000}),
+        ("layer_gaps", {"stage": "all_reduce"}), ("kernel_summary", {"by": ("layer",)}), ("findings", {"step": 1}),
     ],
-)
+)  # fmt: skip
 def test_options_are_those_of_the_analysis(name, options, tmp_path):
     many = llmprof.convert(run_folder(tmp_path / "run", rank1=150), tmp_path / "out", client=False)
     function = catalog.analysis(name).function

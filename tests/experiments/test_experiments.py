@@ -84,19 +84,13 @@ class TestBandwidth:
     @pytest.mark.parametrize(
         ("spec", "words"),
         [
-            ([1], "spec is"),
-            ({"max_byte": 1}, "did you mean max_bytes"),
-            ({"frob": 1}, "some of parts, device"),
-            ({"max_bytes": "1"}, "whole number"),
-            ({"max_bytes": 0}, "at least 1"),
-            ({"warmup": -1}, "at least 0"),
-            ({"dtypes": ["fp9"]}, "one of fp32"),
-            ({"dtypes": []}, "at least one value"),
-            ({"matmul_sizes": [0]}, "at least 1"),
-            ({"device": "npu"}, "one of auto, cuda, cpu"),
+            ([1], "spec is"), ({"max_byte": 1}, "did you mean max_bytes"), ({"frob": 1}, "some of parts, device"),
+            ({"max_bytes": "1"}, "whole number"), ({"max_bytes": 0}, "at least 1"), ({"warmup": -1}, "at least 0"),
+            ({"dtypes": ["fp9"]}, "one of fp32"), ({"dtypes": []}, "at least one value"),
+            ({"matmul_sizes": [0]}, "at least 1"), ({"device": "npu"}, "one of auto, cuda, cpu"),
             ({"custom_all_reduce": 1}, "true or false"),
         ],
-    )
+    )  # fmt: skip
     def test_options_that_are_none_are_refused(self, spec, words, tmp_path):
         with pytest.raises(ConfigError, match=words):
             run_bandwidth(tmp_path / "a.json", spec=spec)

@@ -20,15 +20,9 @@ from tests.analyze.builders import ATTENTION, NORM, forward, kernels, labels, la
 from tests.samples import sample
 
 VIEW = {
-    "pair": [0, 1],
-    "rank": None,
-    "by": ["stage", "category"],
-    "tolerance": 0.05,
-    "phase": None,
-    "status": None,
-    "search": "",
-    "sort": "-delta_ns",
-}
+    "pair": [0, 1], "rank": None, "by": ["stage", "category"], "tolerance": 0.05, "phase": None, "status": None,
+    "search": "", "sort": "-delta_ns",
+}  # fmt: skip
 
 
 def run(*, attention: int = 10, norm: str = NORM, steps: int = 2) -> Trace:

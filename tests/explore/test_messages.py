@@ -208,11 +208,8 @@ def test_a_type_in_typescript():
     fields = {"inner": Inner, "pair": tuple[int, str] | None, "many": tuple[bool, ...], "by": dict[str, list[int]]}
     message = Message("test", asks=fields)
     assert message.arguments({"inner": {"name": "a", "times": [1, None]}, "many": [], "by": {"x": [1]}}) == {
-        "inner": {"name": "a", "times": [1.0, None], "side": None},
-        "pair": None,
-        "many": (),
-        "by": {"x": [1]},
-    }
+        "inner": {"name": "a", "times": [1.0, None], "side": None}, "pair": None, "many": (), "by": {"x": [1]},
+    }  # fmt: skip
     with pytest.raises(LlmprofError, match=r"unknown field `extra` - at `\$\.inner`"):
         message.arguments({"inner": {"name": "a", "times": [], "extra": 1}, "many": [], "by": {}})
 

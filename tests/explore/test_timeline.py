@@ -436,11 +436,8 @@ def test_requests_stand_on_top_a_row_each():
     assert widget.selected["part"].to_list() == ["waiting"]
     widget.selection, widget.span, widget.span_rows = None, [61 * MS, 80 * MS], [0, 1]
     assert widget.selected.select("request", "part").rows() == [
-        (0, "decode"),
-        (0, "decode"),
-        (1, "decode"),
-        (1, "decode"),
-    ]
+        (0, "decode"), (0, "decode"), (1, "decode"), (1, "decode"),
+    ]  # fmt: skip
     title, _ = ask(widget, "span", span=widget.span, rows=[0, 1])
     assert title["title"] == "request 0, request 1"
     assert widget.picture().startswith(b"\x89PNG")

@@ -162,17 +162,11 @@ def test_slices_that_cross_get_rows_of_their_own(tmp_path):
     found = perfetto.slices(export(Trace({"kernels": pl.DataFrame(rows)}), tmp_path / "x.perfetto-trace"))
     found = found.filter(pl.col("row").str.starts_with("device")).sort("name")
     assert found.select("name", "start_ns", "dur_ns").rows() == [
-        ("a", 0, 100),
-        ("b", 50, 100),
-        ("c", 60, 10),
-        ("d", 200, 0),
-    ]
+        ("a", 0, 100), ("b", 50, 100), ("c", 60, 10), ("d", 200, 0),
+    ]  # fmt: skip
     assert found["row"].to_list() == [
-        "device: stream 7",
-        "device: stream 7 (2)",
-        "device: stream 7",
-        "device: stream 7",
-    ]
+        "device: stream 7", "device: stream 7 (2)", "device: stream 7", "device: stream 7",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

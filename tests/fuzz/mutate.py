@@ -29,24 +29,9 @@ ODD_SQL = [
     "'12 apples'", "'/home/x'", "char(0)", "hex(randomblob(40))", "4611686018427387904", "cast(x'ff41' as text)",
 ]  # fmt: skip
 ODD_CELLS = [
-    "",
-    "-",
-    "N/A",
-    "[N/A]",
-    "nan",
-    "inf",
-    "-1",
-    "1e999",
-    "9" * 40,
-    '"',
-    "'",
-    "\x00",
-    "=1+1",
-    "1,2",
-    "ÿ",
-    "0x1f",
+    "", "-", "N/A", "[N/A]", "nan", "inf", "-1", "1e999", "9" * 40, '"', "'", "\x00", "=1+1", "1,2", "ÿ", "0x1f",
     "a" * 5000,
-]
+]  # fmt: skip
 
 Mutate = Callable[[Path, random.Random], None]
 
@@ -245,13 +230,9 @@ def of_parquet(path: Path, rng: random.Random) -> None:
 
 
 _BY_SUFFIX: dict[str, tuple[Mutate, ...]] = {
-    ".json": (of_json, of_json, of_bytes),
-    ".gz": (of_bytes,),
-    ".csv": (of_lines, of_lines, of_bytes),
-    ".db": (of_sqlite,),
-    ".sqlite": (of_sqlite,),
-    ".parquet": (of_parquet,),
-}
+    ".json": (of_json, of_json, of_bytes), ".gz": (of_bytes,), ".csv": (of_lines, of_lines, of_bytes),
+    ".db": (of_sqlite,), ".sqlite": (of_sqlite,), ".parquet": (of_parquet,),
+}  # fmt: skip
 
 
 def of_anything(path: Path, rng: random.Random) -> None:

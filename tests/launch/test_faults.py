@@ -67,12 +67,8 @@ def test_what_is_wrong_is_known_before_the_start(stand_ins):
 
 def test_what_the_doctor_calls_a_failure_stops_the_run(stand_ins, monkeypatch):
     row = {
-        "check": "ranks",
-        "status": "fail",
-        "found": "1 GPU",
-        "expected": "4",
-        "advice": "lower tensor_parallel_size",
-    }
+        "check": "ranks", "status": "fail", "found": "1 GPU", "expected": "4", "advice": "lower tensor_parallel_size",
+    }  # fmt: skip
     other = row | {"check": "disk", "found": "1 MB free"}
     fine = row | {"check": "driver", "status": "ok"}
     monkeypatch.setattr(doctor, "doctor", lambda config: pl.DataFrame([fine, row, other]))

@@ -189,12 +189,9 @@ def test_no_value_of_the_environment_is_written_unless_its_name_is_harmless(conf
     given = config.replace(
         environment={**SECRETS, "NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "0,1"},
         engine_args={
-            "hf_token": "planted-9",
-            "api_key": "planted-10",
-            "max_num_seqs": 4,
-            "more": {"password": "planted-11"},
+            "hf_token": "planted-9", "api_key": "planted-10", "max_num_seqs": 4, "more": {"password": "planted-11"},
         },
-    )
+    )  # fmt: skip
     made = RunFolder.create(given)
     variables = command.whole_environment(given, {"PLANTED": "planted-12"})
     folder.write(made, commands=[], environment=variables, also=given.environment)

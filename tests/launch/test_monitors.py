@@ -34,11 +34,8 @@ def taken(source, now_s: float) -> dict[tuple[str, int | None], tuple[float, str
 def test_rates_need_two_totals():
     rates = Rates()
     assert [rates("a", 100, 1.0), rates("a", 300, 2.0), rates("b", 5, 2.0), rates("a", 300, 4.0)] == [
-        None,
-        200,
-        None,
-        0,
-    ]
+        None, 200, None, 0,
+    ]  # fmt: skip
 
 
 # --- GPUs
@@ -96,17 +93,11 @@ def test_a_passing_error_is_asked_again(monkeypatch):
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [
-        (None, [0, 1]),
-        ("1", [1]),
-        ("1,0", [1, 0]),
-        ("GPU-b", [1]),
-        ("0,-1,1", [0]),
-        ("", []),
-        ("7", []),
+        (None, [0, 1]), ("1", [1]), ("1,0", [1, 0]), ("GPU-b", [1]), ("0,-1,1", [0]), ("", []), ("7", []),
         ("MIG-x", [0, 1]),
     ],
     ids=["none", "second", "turned", "uuid", "cut", "empty", "unknown", "mig"],
-)
+)  # fmt: skip
 def test_visible_gpus(visible, expected):
     assert chosen(FakeNvml(), [0, 1], visible) == expected
 
@@ -202,11 +193,8 @@ def test_the_sampler_on_this_machine(tmp_path, child):
         sampler.watch(child.pid)
     found = dict(pl.read_parquet(tmp_path / "m.parquet").select("name", "unit").unique().rows())
     assert {
-        "cpu.utilization": "%",
-        "memory.used": "B",
-        "run.processes": "1",
-        "run.memory": "B",
-    }.items() <= found.items()
+        "cpu.utilization": "%", "memory.used": "B", "run.processes": "1", "run.memory": "B",
+    }.items() <= found.items()  # fmt: skip
 
 
 def fail(*_: object, **__: object) -> None:
@@ -274,13 +262,9 @@ def test_samples_on_the_clock_of_the_trace():
     )
     got = joined.counters.select("name", "time_ns", "value").sort("name", "time_ns").rows()
     assert got == [
-        ("gpu.throttle.gpu_idle", 0, 1),
-        ("gpu.throttle.gpu_idle", 1, 0),
-        ("gpu.throttle.gpu_idle", 2, 0),
-        ("gpu.throttle.sw_power_cap", 0, 1),
-        ("gpu.throttle.sw_power_cap", 1, 1),
-        ("gpu.throttle.sw_power_cap", 2, 0),
-    ]
+        ("gpu.throttle.gpu_idle", 0, 1), ("gpu.throttle.gpu_idle", 1, 0), ("gpu.throttle.gpu_idle", 2, 0),
+        ("gpu.throttle.sw_power_cap", 0, 1), ("gpu.throttle.sw_power_cap", 1, 1), ("gpu.throttle.sw_power_cap", 2, 0),
+    ]  # fmt: skip
     with pytest.raises(AnalysisError, match="does not say when it began"):
         counters(samples((START, None, "cpu.utilization", "%", 1.0)), trace(start_epoch_ns=None))
     own = pl.DataFrame(

@@ -38,17 +38,12 @@ def test_it_has_to_last():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "character 1"),
-        ("ttft_p99 >> 5ms", "character 11"),
-        ("ttft_p99 > 5", "a time such as"),
-        ("ttft_p9 > 5ms", "did you mean ttft_p"),
-        ("waiting > 4ms", "without a unit"),
-        ("waiting > 4 for 30", "no time"),
-        ("waiting > 4 for 30%", "no time"),
-        ("__import__('os').system('true')", "character"),
-        ("waiting > 4 and", "cannot be read"),
+        ("", "character 1"), ("ttft_p99 >> 5ms", "character 11"), ("ttft_p99 > 5", "a time such as"),
+        ("ttft_p9 > 5ms", "did you mean ttft_p"), ("waiting > 4ms", "without a unit"),
+        ("waiting > 4 for 30", "no time"), ("waiting > 4 for 30%", "no time"),
+        ("__import__('os').system('true')", "character"), ("waiting > 4 and", "cannot be read"),
     ],
-)
+)  # fmt: skip
 def test_what_means_nothing(text, said):
     with pytest.raises(ConfigError, match=said.replace("(", r"\(")):
         Condition(text)

@@ -110,15 +110,11 @@ def test_a_server_that_began_anew_has_no_rates():
 @pytest.mark.parametrize(
     ("buckets", "share", "value"),
     [
-        ({1.0: 10.0, 2.0: 20.0, math.inf: 20.0}, 0.5, 1.0),
-        ({1.0: 10.0, 2.0: 20.0, math.inf: 20.0}, 0.75, 1.5),
-        ({1.0: 4.0, math.inf: 4.0}, 0.5, 0.5),
-        ({math.inf: 4.0}, 0.5, None),
-        ({1.0: 0.0, math.inf: 0.0}, 0.5, None),
-        ({1.0: 9.0, 2.0: 4.0, math.inf: 9.0}, 0.5, None),
-        ({}, 0.5, None),
+        ({1.0: 10.0, 2.0: 20.0, math.inf: 20.0}, 0.5, 1.0), ({1.0: 10.0, 2.0: 20.0, math.inf: 20.0}, 0.75, 1.5),
+        ({1.0: 4.0, math.inf: 4.0}, 0.5, 0.5), ({math.inf: 4.0}, 0.5, None), ({1.0: 0.0, math.inf: 0.0}, 0.5, None),
+        ({1.0: 9.0, 2.0: 4.0, math.inf: 9.0}, 0.5, None), ({}, 0.5, None),
     ],
-)
+)  # fmt: skip
 def test_quantiles(buckets, share, value):
     assert quantile(buckets, share) == value
 

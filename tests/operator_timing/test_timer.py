@@ -51,21 +51,12 @@ def test_kernels_belong_to_the_call_that_launched_them():
 @pytest.mark.parametrize(
     ("given", "kind", "fits"),
     [
-        (Tensor((1,), (1,), "float32"), "Tensor", True),
-        (Tensor((1,), (1,), "float32"), "List[Tensor]", False),
-        ([Tensor((1,), (1,), "float32")], "List[Tensor]", True),
-        ([1, 2], "List[int]", True),
-        (None, "Optional[Tensor]", True),
-        (None, "Tensor", False),
-        (True, "bool", True),
-        (1, "bool", False),
-        (1, "number", True),
-        (0.5, "int", False),
-        (0.5, "number", True),
-        (1, "Tensor", False),
-        ("auto", "str", True),
+        (Tensor((1,), (1,), "float32"), "Tensor", True), (Tensor((1,), (1,), "float32"), "List[Tensor]", False),
+        ([Tensor((1,), (1,), "float32")], "List[Tensor]", True), ([1, 2], "List[int]", True),
+        (None, "Optional[Tensor]", True), (None, "Tensor", False), (True, "bool", True), (1, "bool", False),
+        (1, "number", True), (0.5, "int", False), (0.5, "number", True), (1, "Tensor", False), ("auto", "str", True),
         ("auto", "int", False),
     ],
-)
+)  # fmt: skip
 def test_forms_of_an_operator(given, kind, fits):
     assert _fits(given, SimpleNamespace(type=kind, has_default_value=lambda: False)) is fits

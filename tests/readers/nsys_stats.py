@@ -141,16 +141,10 @@ def compare(ours: pl.DataFrame, theirs: list[dict[str, str]], report: Report) ->
 def compare_projection(ours: pl.DataFrame, theirs: list[dict[str, str]], start_ns: int) -> None:
     """Each instance of a range, told apart by thread, host start and name."""
     columns = {
-        "Projected Start (ns)": "start_ns",
-        "Projected Duration (ns)": "dur_ns",
-        "Orig Start (ns)": "host_start_ns",
-        "Orig Duration (ns)": "host_dur_ns",
-        "PID": "process",
-        "TID": "thread",
-        "NumGPUOps": "launches",
-        "Lvl": "depth",
-        "NumChild": "children",
-    }
+        "Projected Start (ns)": "start_ns", "Projected Duration (ns)": "dur_ns", "Orig Start (ns)": "host_start_ns",
+        "Orig Duration (ns)": "host_dur_ns", "PID": "process", "TID": "thread", "NumGPUOps": "launches",
+        "Lvl": "depth", "NumChild": "children",
+    }  # fmt: skip
     absolute = ours.with_columns(pl.col("start_ns", "host_start_ns") + start_ns, name=LABEL)
     mine = sorted(absolute.select(*columns.values(), "name", "style").rows())
     want = sorted((*(int(r[c]) for c in columns), r["Name"], r["Style"]) for r in theirs if r["Style"])

@@ -94,16 +94,11 @@ def test_text_gives_what_the_database_lacks(rank, whole):
 @pytest.mark.parametrize(
     ("gone", "left_out"),
     [
-        ("TASK_PMU_INFO", "ascend_aic_mac_ratio"),
-        ("COMPUTE_TASK_INFO", "ascend_input_shapes"),
-        ("COMMUNICATION_TASK_INFO", None),
-        ("CONNECTION_IDS", None),
-        ("CANN_API", None),
-        ("RANK_DEVICE_MAP", None),
-        ("NPU_INFO", None),
-        ("ENUM_HCCL_LINK_TYPE", None),
+        ("TASK_PMU_INFO", "ascend_aic_mac_ratio"), ("COMPUTE_TASK_INFO", "ascend_input_shapes"),
+        ("COMMUNICATION_TASK_INFO", None), ("CONNECTION_IDS", None), ("CANN_API", None), ("RANK_DEVICE_MAP", None),
+        ("NPU_INFO", None), ("ENUM_HCCL_LINK_TYPE", None),
     ],
-)
+)  # fmt: skip
 def test_tables_absent_by_level(rank, whole, gone, left_out):
     trace = read(tables(drop(rank, "*.csv", "*.json"), gone))
     assert trace.kernels.height == whole.kernels.height

@@ -33,12 +33,9 @@ def names(part) -> list[str]:
 def kernels(count: int) -> list[dict]:
     """Kernels with all that makes cutting hard: brackets and separators in texts and lists of objects in arguments."""
     tricky = [
-        {"note": "}, {"},
-        {"list": [{"a": 1}, {"b": [2, {"c": "]}"}]}]},
-        {"quote": 'say \\"hi\\"', "x": "\\"},
-        {"n": None},
-        {},
-    ]
+        {"note": "}, {"}, {"list": [{"a": 1}, {"b": [2, {"c": "]}"}]}]}, {"quote": 'say \\"hi\\"', "x": "\\"},
+        {"n": None}, {},
+    ]  # fmt: skip
     return [kernel(f"k{i}", i, 1, **tricky[i % len(tricky)]) for i in range(count)]
 
 

@@ -102,13 +102,9 @@ def alike(path, helped, *shares, block_bytes=500, **options):
 
 
 SHARES = {
-    "all": lambda unit: True,
-    "none": lambda unit: False,
-    "every second": lambda unit: unit % 2 == 0,
-    "the first": lambda unit: unit == 0,
-    "the others": lambda unit: unit > 0,
-    "thirds": lambda unit: unit % 3 == 1,
-}
+    "all": lambda unit: True, "none": lambda unit: False, "every second": lambda unit: unit % 2 == 0,
+    "the first": lambda unit: unit == 0, "the others": lambda unit: unit > 0, "thirds": lambda unit: unit % 3 == 1,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])

@@ -89,15 +89,11 @@ def test_the_raw_page_has_units_in_its_second_row(tmp_path):
     assert found.metrics.schema == schema.METRICS.schema
     assert found.rules.schema == schema.RULES.schema
     assert rows_of(found) == [
-        (0, "gpu__time_duration.sum", "ns", 75552.0, None),
-        (0, "dram__bytes_read.sum", "B", 64257024.0, None),
-        (0, "launch__grid_size", "1", 2048.0, None),
-        (0, "launch__policy", "1", None, "PolicySpread"),
-        (1, "gpu__time_duration.sum", "ns", 1008896.0, None),
-        (1, "dram__bytes_read.sum", "B", 0.0, None),
-        (1, "launch__grid_size", "1", None, "n/a"),
-        (1, "smsp__x.avg", "%", None, "nan"),
-    ]
+        (0, "gpu__time_duration.sum", "ns", 75552.0, None), (0, "dram__bytes_read.sum", "B", 64257024.0, None),
+        (0, "launch__grid_size", "1", 2048.0, None), (0, "launch__policy", "1", None, "PolicySpread"),
+        (1, "gpu__time_duration.sum", "ns", 1008896.0, None), (1, "dram__bytes_read.sum", "B", 0.0, None),
+        (1, "launch__grid_size", "1", None, "n/a"), (1, "smsp__x.avg", "%", None, "nan"),
+    ]  # fmt: skip
     assert found.metrics.row(0, named=True) | {"value": 0} == {
         "kernel_id": 0, "kernel_name": "gemm", "grid": "(2, 64, 1)", "block": "(384, 1, 1)", "stream": 7, "device": 0,
         "section": None, "metric": "gpu__time_duration.sum", "unit": "ns", "value": 0, "text": None,

@@ -86,18 +86,11 @@ def test_labels_of_both_profilers_are_the_same(pair: tuple[Trace, Trace]) -> Non
 
 
 STAGES = {
-    "input_layernorm": {"norm"},
-    "self_attn.qkv_proj": {"qkv_proj"},
-    "self_attn.q_norm": {"norm"},
-    "self_attn.k_norm": {"norm"},
-    "self_attn.rotary_emb": {"rope"},
-    "self_attn.attn": {"kv_cache_write", "attention"},
-    "self_attn.o_proj": {"o_proj"},
-    "post_attention_layernorm": {"norm"},
-    "mlp.gate_up_proj": {"gate_up_proj"},
-    "mlp.act_fn": {"activation"},
-    "mlp.down_proj": {"down_proj"},
-}
+    "input_layernorm": {"norm"}, "self_attn.qkv_proj": {"qkv_proj"}, "self_attn.q_norm": {"norm"},
+    "self_attn.k_norm": {"norm"}, "self_attn.rotary_emb": {"rope"}, "self_attn.attn": {"kv_cache_write", "attention"},
+    "self_attn.o_proj": {"o_proj"}, "post_attention_layernorm": {"norm"}, "mlp.gate_up_proj": {"gate_up_proj"},
+    "mlp.act_fn": {"activation"}, "mlp.down_proj": {"down_proj"},
+}  # fmt: skip
 """Stages of the kernels that each module of a layer launches."""
 
 

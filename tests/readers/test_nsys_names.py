@@ -47,14 +47,10 @@ TABLES: dict[str, tuple[str, list[tuple[object, ...]]]] = {
         "start INTEGER, end INTEGER, eventType INTEGER, text TEXT, textId INTEGER, globalTid INTEGER, "
         "endGlobalTid INTEGER, domainId INTEGER",
         [
-            (0, None, 75, "mine", None, TID, None, 3),
-            (50, 2500, 59, "step", None, TID, None, 0),
-            (90, 120, 59, None, 6, TID, None, 3),
-            (150, 2050, 60, "request", None, TID, None, 0),
-            (160, 4000, 60, "across", None, TID, OTHER, 0),
-            (170, None, 34, "mark", None, TID, None, 0),
-            (2900, 3050, 70, "imported", None, TID, None, 0),
-            (3400, None, 59, "still open", None, OTHER, None, 0),
+            (0, None, 75, "mine", None, TID, None, 3), (50, 2500, 59, "step", None, TID, None, 0),
+            (90, 120, 59, None, 6, TID, None, 3), (150, 2050, 60, "request", None, TID, None, 0),
+            (160, 4000, 60, "across", None, TID, OTHER, 0), (170, None, 34, "mark", None, TID, None, 0),
+            (2900, 3050, 70, "imported", None, TID, None, 0), (3400, None, 59, "still open", None, OTHER, None, 0),
             (3450, 3700, 71, "imported", None, OTHER, None, 0),
         ],
     ),
@@ -97,15 +93,11 @@ def test_copies_are_named_by_their_exact_kind(export: Path) -> None:
 def test_ranges_have_a_style_and_say_if_they_ended_on_another_thread(export: Path) -> None:
     markers = trace_of(export).markers
     assert markers.select("name", "domain", "nsys_style", "nsys_end_thread", "dur_ns").rows() == [
-        ("step", "nvtx", "PushPop", None, 2450),
-        ("registered", "mine", "PushPop", None, 30),
-        ("request", "nvtx", "StartEnd", None, 1900),
-        ("across", "nvtx", "StartEnd", 101, 3840),
-        ("mark", "nvtx", "Mark", None, 0),
-        ("imported", "nvtx", "PushPop", None, 150),
-        ("still open", "nvtx", "PushPop", None, 600),
-        ("imported", "nvtx", "StartEnd", None, 250),
-    ]
+        ("step", "nvtx", "PushPop", None, 2450), ("registered", "mine", "PushPop", None, 30),
+        ("request", "nvtx", "StartEnd", None, 1900), ("across", "nvtx", "StartEnd", 101, 3840),
+        ("mark", "nvtx", "Mark", None, 0), ("imported", "nvtx", "PushPop", None, 150),
+        ("still open", "nvtx", "PushPop", None, 600), ("imported", "nvtx", "StartEnd", None, 250),
+    ]  # fmt: skip
 
 
 @needs_nsys

@@ -111,11 +111,8 @@ def test_a_report_a_node(tmp_path, said):
         report(tmp_path / f"{name}.sqlite", (PID_A, PID_B), late_ns=node * 10, tables={"META_DATA_CAPTURE": table})
     trace = read(tmp_path)
     assert trace.kernels.select("rank", "device", "start_ns").rows() == [
-        (0, 0, 200),
-        (1, 1, 200),
-        (2, 0, 210),
-        (3, 1, 210),
-    ]
+        (0, 0, 200), (1, 1, 200), (2, 0, 210), (3, 1, 210),
+    ]  # fmt: skip
     assert trace.meta["world_size"] == 4
 
 
@@ -196,15 +193,11 @@ def test_helpers_beside_a_rank_without_a_device(tmp_path):
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (["r0", "r1"], ([0, 1], True)),
-        (["out.3", "out.1"], ([3, 1], False)),
-        (["job12_rank3", "job12_rank1"], ([3, 1], True)),
-        (["node0_rank4", "node1_rank9"], ([0, 1], True)),
-        (["report1", "report2"], ([1, 2], False)),
-        (["prof_0_8812", "prof_1_8813"], None),
-        (["a", "b"], None),
+        (["r0", "r1"], ([0, 1], True)), (["out.3", "out.1"], ([3, 1], False)),
+        (["job12_rank3", "job12_rank1"], ([3, 1], True)), (["node0_rank4", "node1_rank9"], ([0, 1], True)),
+        (["report1", "report2"], ([1, 2], False)), (["prof_0_8812", "prof_1_8813"], None), (["a", "b"], None),
         (["r0", "r0"], None),
     ],
-)
+)  # fmt: skip
 def test_numbers_in_names(names, expected):
     assert numbered(names) == expected

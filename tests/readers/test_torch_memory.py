@@ -184,16 +184,11 @@ def test_a_snapshot_by_hand(tmp_path, kind):
     trace = llmprof.read(path)
     rows = trace.memory.select("time_ns", "torch_action", "bytes", "allocated_bytes", "reserved_bytes").rows()
     assert rows == [
-        (0, "held", None, 0, 6144),
-        (0, "held", 300, 300, 6144),
-        (0, "held", 500, 800, 6144),
-        (0, "free_requested", -300, 500, 6144),
-        (2000, "segment_free", None, 500, 4096),
-        (10000, "alloc", 400, 900, 4096),
-        (20000, "alloc", 1000, 1900, 4096),
-        (30000, "free_requested", -1000, 900, 4096),
-        (31000, "oom", None, 900, 4096),
-    ]
+        (0, "held", None, 0, 6144), (0, "held", 300, 300, 6144), (0, "held", 500, 800, 6144),
+        (0, "free_requested", -300, 500, 6144), (2000, "segment_free", None, 500, 4096),
+        (10000, "alloc", 400, 900, 4096), (20000, "alloc", 1000, 1900, 4096),
+        (30000, "free_requested", -1000, 900, 4096), (31000, "oom", None, 900, 4096),
+    ]  # fmt: skip
     counters = dict(trace.counters.select("name", "value").iter_rows())
     assert counters["memory: rounding of blocks"] == 124
     assert counters["memory: largest free block"] == 3072

@@ -70,17 +70,12 @@ def test_torch_traces_lose_hosts_and_paths(tmp_path, zipped):
         "distributedInfo": {"rank": 0, "world_size": 1},
         "traceEvents": [
             {
-                "ph": "X",
-                "cat": "cpu_op",
-                "name": f"{HOME}/model.py(3): forward",
-                "pid": 1,
-                "tid": 1,
-                "ts": 1.5,
+                "ph": "X", "cat": "cpu_op", "name": f"{HOME}/model.py(3): forward", "pid": 1, "tid": 1, "ts": 1.5,
                 "dur": 2,
             },
             {"ph": "X", "cat": "kernel", "name": "a / b (x)", "pid": 0, "tid": 7, "ts": 2.5, "dur": 1, "args": {}},
         ],
-    }
+    }  # fmt: skip
     path, copy = tmp_path / "t.json", tmp_path / "c.json"
     opener = gzip.open if zipped else open
     with opener(path, "wt") as file:

@@ -8,14 +8,10 @@ from llmprof import schema
 from llmprof.trace import Trace
 
 HOSTILE = (
-    "<script>alert(1)</script>",
-    "</script><script>document.body.id='broken'</script>",
-    '"><img src=x onerror=alert(1)>',
-    "' onmouseover='alert(1)",
-    "<!--<script>",
-    "{{7*7}} ${alert(1)} &lt;b&gt; \x00\x1b[31m\u2028",
-    "javascript:alert(1)//</style><svg onload=alert(1)>",
-)
+    "<script>alert(1)</script>", "</script><script>document.body.id='broken'</script>",
+    '"><img src=x onerror=alert(1)>', "' onmouseover='alert(1)", "<!--<script>",
+    "{{7*7}} ${alert(1)} &lt;b&gt; \x00\x1b[31m\u2028", "javascript:alert(1)//</style><svg onload=alert(1)>",
+)  # fmt: skip
 
 
 LAYER = ("norm", "qkv", "attention", "o", "reduce", "norm", "up", "act", "down", "reduce")
@@ -30,19 +26,10 @@ def build(names: dict[str, str] | None = None, *, ranks: int = 2, steps: int = 3
     so all ranks leave them together. ``names`` replaces what a part is called by something else.
     """
     called = {
-        "norm": "rms_norm_kernel",
-        "qkv": "nvjet_gemm_qkv",
-        "attention": "flash_fwd_kernel",
-        "o": "nvjet_gemm_o",
-        "reduce": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
-        "up": "nvjet_gemm_up",
-        "act": "silu_and_mul_kernel",
-        "down": "nvjet_gemm_down",
-        "other": "some_kernel",
-        "op": "aten::op",
-        "label": "",
-        "file": "rank.json",
-    } | (names or {})
+        "norm": "rms_norm_kernel", "qkv": "nvjet_gemm_qkv", "attention": "flash_fwd_kernel", "o": "nvjet_gemm_o",
+        "reduce": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "up": "nvjet_gemm_up", "act": "silu_and_mul_kernel",
+        "down": "nvjet_gemm_down", "other": "some_kernel", "op": "aten::op", "label": "", "file": "rank.json",
+    } | (names or {})  # fmt: skip
     kernels, runtime, ops, markers, collectives = [], [], [], [], []
     label = f"execute_context_0(0)_generation_1(1){called['label']}"
     for rank in range(ranks):

@@ -72,16 +72,11 @@ def test_the_representative_step_has_the_median_span():
 def test_steps_by_phase():
     steps = pl.DataFrame(
         {
-            "rank": [0, 0, 1, 1],
-            "step": [0, 1, 0, 1],
-            "phase": ["decode", "prefill", "decode", "prefill"],
-            "host_dur_ns": [10, None, 30, None],
-            "dur_ns": [100, 500, 300, 700],
-            "context_tokens": [0, 64, 0, 64],
-            "generation_requests": [4, 0, 4, 0],
-            "source": ["vllm"] * 4,
+            "rank": [0, 0, 1, 1], "step": [0, 1, 0, 1], "phase": ["decode", "prefill", "decode", "prefill"],
+            "host_dur_ns": [10, None, 30, None], "dur_ns": [100, 500, 300, 700], "context_tokens": [0, 64, 0, 64],
+            "generation_requests": [4, 0, 4, 0], "source": ["vllm"] * 4,
         }
-    )
+    )  # fmt: skip
     rows = steps_table(steps).frame.rows(named=True)
     assert [row["phase"] for row in rows] == ["prefill", "decode"]
     assert rows[1] == {
@@ -141,11 +136,8 @@ def test_a_figure_that_cannot_be_drawn_says_why(kind, captured):
 
     drawn = figures.figure(None, figures.Drawing("x", "something", refuse))
     assert (drawn.spec, drawn.absent.captured, drawn.absent.found, drawn.absent.hint) == (
-        "",
-        captured,
-        "none",
-        "record it",
-    )
+        "", captured, "none", "record it",
+    )  # fmt: skip
 
 
 def test_the_data_of_a_chart_stand_in_a_page_once_as_columns():

@@ -29,16 +29,10 @@ def no_inputs(monkeypatch):
 
 
 COMMANDS = [
-    "analyze {0} --what kernels --csv {1}",
-    "what-if {0} no-host-delay --csv {1}",
-    "diff {0} {0} --csv {1}",
-    "diff {0} {0} --chart {1}.svg",
-    "report {0} -o {1}.html",
-    "export {0} -o {1}.json",
-    "export {0} --as chrome -o {1}",
-    "config --init {1}",
-    "time-operators {0} -o {1}",
-]
+    "analyze {0} --what kernels --csv {1}", "what-if {0} no-host-delay --csv {1}", "diff {0} {0} --csv {1}",
+    "diff {0} {0} --chart {1}.svg", "report {0} -o {1}.html", "export {0} -o {1}.json",
+    "export {0} --as chrome -o {1}", "config --init {1}", "time-operators {0} -o {1}",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("command", COMMANDS)

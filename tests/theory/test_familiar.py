@@ -15,12 +15,9 @@ def test_arguments_by_position_are_those_of_the_names():
     by_position = llm_profile(*CASE, False)
     assert by_position == llm_profile("llama2-70b", "a100-sxm-40gb", print_flag=False, **named, **efficiencies)
     assert by_position["gpu_config"] == {
-        "name": "A100 SXM 40GB",
-        "memory_GPU_in_GB": "40 GB",
-        "gpu_hbm_bandwidth": "1555 GB/s",
-        "gpu_intra_node_bandwidth": "600 GB/s",
-        "gpu_fp16_TFLOPS": "312 TFLOPS",
-    }
+        "name": "A100 SXM 40GB", "memory_GPU_in_GB": "40 GB", "gpu_hbm_bandwidth": "1555 GB/s",
+        "gpu_intra_node_bandwidth": "600 GB/s", "gpu_fp16_TFLOPS": "312 TFLOPS",
+    }  # fmt: skip
 
 
 def test_parts_of_a_step_add_up_with_the_cache_apart():

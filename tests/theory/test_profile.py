@@ -74,19 +74,14 @@ def test_a_model_that_is_too_large_says_by_how_much_and_what_fits():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"seq_len": -1}, "seq_len=-1"),
-        ({"generate_len": 1.5}, "1.5 as generate_len"),
-        ({"tp_size": 3}, "attention heads"),
-        ({"hbm_efficiency": 0}, "efficiency is 0"),
-        ({"flops_efficiency": 2}, "efficiency is 2"),
-        ({"dtype": "int3"}, "int3"),
-        ({"mode": "both"}, "mode='both'"),
-        ({"ds_zero": 4, "mode": "training"}, "ds_zero=4"),
-        ({"memory_utilization": 0}, "utilization"),
+        ({"batch_size": 0}, "batch_size=0"), ({"seq_len": -1}, "seq_len=-1"),
+        ({"generate_len": 1.5}, "1.5 as generate_len"), ({"tp_size": 3}, "attention heads"),
+        ({"hbm_efficiency": 0}, "efficiency is 0"), ({"flops_efficiency": 2}, "efficiency is 2"),
+        ({"dtype": "int3"}, "int3"), ({"mode": "both"}, "mode='both'"),
+        ({"ds_zero": 4, "mode": "training"}, "ds_zero=4"), ({"memory_utilization": 0}, "utilization"),
         ({"inter_node_bytes_per_s": 0}, "inter_node"),
     ],
-)
+)  # fmt: skip
 def test_bad_options_are_refused(options, said):
     with pytest.raises(LlmprofError, match=said):
         profile("Qwen3-8B", "H200", **options)

@@ -17,16 +17,11 @@ def config(**changes):
 @pytest.mark.parametrize(
     ("written", "name"),
     [
-        ("Qwen/Qwen3-8B", "Qwen3-8B"),
-        ("random:qwen3-8b", "Qwen3-8B"),
-        ("llama2-70b", "Llama-2-70b-hf"),
-        ("meta-llama/Llama-2-70b-chat-hf", "Llama-2-70b-hf"),
-        ("Qwen2.5-7B-Instruct", "Qwen2.5-7B"),
-        ("llama3-8b", "Meta-Llama-3-8B"),
-        ("mixtral-8x7b", "Mixtral-8x7B-v0.1"),
-        ("gemma-3-27b-it", "gemma-3-27b-pt"),
+        ("Qwen/Qwen3-8B", "Qwen3-8B"), ("random:qwen3-8b", "Qwen3-8B"), ("llama2-70b", "Llama-2-70b-hf"),
+        ("meta-llama/Llama-2-70b-chat-hf", "Llama-2-70b-hf"), ("Qwen2.5-7B-Instruct", "Qwen2.5-7B"),
+        ("llama3-8b", "Meta-Llama-3-8B"), ("mixtral-8x7b", "Mixtral-8x7B-v0.1"), ("gemma-3-27b-it", "gemma-3-27b-pt"),
     ],
-)
+)  # fmt: skip
 def test_models_are_found_however_they_are_written(written, name):
     assert shape(written).name == name
 
@@ -150,13 +145,10 @@ def test_pages_say_how_many_published_models_there_are():
     ("name", "gigabytes"),
     # parameters of the checkpoint in its formats: experts of 4 or 8 bits with scales, the other projections FP8
     [
-        ("DeepSeek-V4-Flash", 156),
-        ("Kimi-K2-Instruct", 1029),
-        ("Kimi-K2-Thinking", 594),
-        ("MiniMax-M2", 230),
+        ("DeepSeek-V4-Flash", 156), ("Kimi-K2-Instruct", 1029), ("Kimi-K2-Thinking", 594), ("MiniMax-M2", 230),
         ("DeepSeek-V3.2", 675),
     ],
-)
+)  # fmt: skip
 def test_published_formats_give_the_size_of_the_checkpoint(name, gigabytes):
     read = shape(name)
     plan = Plan(weights=read.weight_format, weight_bytes=read.weight_bytes)

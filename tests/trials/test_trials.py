@@ -249,15 +249,9 @@ def test_a_folder_without_a_trial_is_refused(tmp_path):
 def test_predictions_are_counted_against_their_outcomes(tmp_path):
     pair = {side: {"at_ns": 0, "means": {"wall_ns": ns}} for side, ns in (("A", 100.0), ("B", 80.0))}
     state = {
-        "version": 1,
-        "config": CONFIG.to_dict(),
-        "change": "graphs",
-        "fields": {"eager": False},
-        "objective": "wall_ns",
-        "until": 0.02,
-        "notes": [],
-        "pairs": [pair] * 4,
-    }
+        "version": 1, "config": CONFIG.to_dict(), "change": "graphs", "fields": {"eager": False},
+        "objective": "wall_ns", "until": 0.02, "notes": [], "pairs": [pair] * 4,
+    }  # fmt: skip
     for name, (low, high) in {"held": (0.1, 0.25), "missed": (0.3, 0.4), "none": (None, None)}.items():
         (tmp_path / name).mkdir()
         predicted = {"predicted": {"gain": (low + high) / 2, "low": low, "high": high}} if low else {}

@@ -252,8 +252,8 @@ def test_a_value_of_another_type_in_a_later_batch_is_cast_too(monkeypatch, tmp_p
     assert frame["n"].to_list() == [12 if i == 95 else i for i in range(100)]
     with pytest.raises(ReadError, match="Type mismatch"):
         sqlite.query(tmp_path / "a.sqlite", "SELECT n FROM t")
-    made(tmp_path / "a.sqlite", "CREATE TABLE t (n INTEGER, text TEXT)", [(2**31 - 1, "x"), (2**31, "y"), (-5, "z")])
-    frame = sqlite.read(tmp_path / "a.sqlite", "t", {"n": pl.Int32()})
+    made(tmp_path / "b.sqlite", "CREATE TABLE t (n INTEGER, text TEXT)", [(2**31 - 1, "x"), (2**31, "y"), (-5, "z")])
+    frame = sqlite.read(tmp_path / "b.sqlite", "t", {"n": pl.Int32()})
     assert frame.schema == {"n": pl.Int32}
     assert frame["n"].to_list() == [2**31 - 1, None, -5]
 

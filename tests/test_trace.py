@@ -48,8 +48,7 @@ def test_recorded_but_none_is_an_empty_frame_and_not_recorded_an_error_that_name
 
 def test_ranks_span_and_tables(trace):
     runtime = kernels((-1, 0, 1, "x"), (0, 0, 1, "y")).with_columns(api=pl.lit("runtime"))
-    trace = Trace({"kernels": kernels((2, 0, 1, "a")), "runtime": runtime})
-    assert trace.ranks == [-1, 0, 2]
+    assert Trace({"kernels": kernels((2, 0, 1, "a")), "runtime": runtime}).ranks == [-1, 0, 2]
     assert Trace({}).ranks == []
     assert trace.span_ns == (0, 100)
     assert Trace({}).span_ns == (0, 0)

@@ -248,6 +248,7 @@ class TestHistory:
         assert found.select("metric", "verdict").rows() == [("step_s", "worse"), ("rate", "better")]
         assert found["runs"].to_list() == [4, 4]
         # Repeats within a run agree to a thousandth, runs differ by a tenth: one more that is 8 % slower is usual.
+        path = tmp_path / "apart.parquet"
         for level in (1.0, 1.1, 0.95, 1.05):
             append(path, {"step_s": [level + i / 10_000 for i in range(50)]})
         found = regressions(append(path, {"step_s": [1.11 + i / 10_000 for i in range(50)]}))

@@ -70,7 +70,7 @@ def test_a_request_is_answered_by_its_method():
     assert widget.sent == [({"kind": "answer", "what": "twice", "id": "v-1", "msg": {"number": 42}}, [b"ab"])]
     with pytest.raises(RuntimeError, match="a bug"):
         widget.ask("break")
-    assert "unexpected failure" in widget.sent[0][0]["msg"]["error"]
+    assert "unexpected failure" in widget.sent[1][0]["msg"]["error"]
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_report_of_vtune_has_sums_only(tmp_path):
     trace = with_cpu_samples(tmp_path, Trace({"kernels": kernels(["a"])}))
     assert trace.samples.select("name", "value", "time_ns").rows() == [("main", 1_500_000_000, None)]
     trace = Trace({"kernels": kernels(["a"])})
-    assert with_cpu_samples(tmp_path, trace) is trace
+    assert with_cpu_samples(tmp_path / "none", trace) is trace
 
 
 def test_samples_of_a_run_are_read_with_its_folder(tmp_path, root):

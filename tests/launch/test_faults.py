@@ -60,9 +60,9 @@ def test_what_is_wrong_is_known_before_the_start(stand_ins):
     assert folders(stand_ins) == []
     error = fails(stand_ins, LlmprofError, model=str(stand_ins.folder / "none"))
     assert "none" in str(error)
+    assert "/no/python cannot be started" in str(fails(stand_ins, python="/no/python"))
     (stand_ins.model / "config.json").unlink()
     assert "config.json" in str(fails(stand_ins, LlmprofError))
-    assert "/no/python cannot be started" in str(fails(stand_ins, python="/no/python"))
 
 
 def test_what_the_doctor_calls_a_failure_stops_the_run(stand_ins, monkeypatch):

@@ -121,6 +121,7 @@ def test_no_process_outlives_a_program_that_ends(tmp_path):
     assert "ended what was left over" in (tmp_path / "experiment.log").read_text()
 
 
+@pytest.mark.slow
 def test_no_process_outlives_a_program_that_takes_too_long(tmp_path):
     with pytest.raises(LaunchError, match=r"was ended after 6 s; its last event was: start; raise timeout_s"):
         run(tmp_path, HIDING + "    time.sleep(600)\n", timeout_s=6)

@@ -242,12 +242,20 @@ def test_without_a_timeline_ncu_takes_the_first_launches(stand_ins):
     assert stand_ins.argv[-1][stand_ins.argv[-1].index("--launch-count") + 1] == "24"
     assert "ncu_metrics.json" in names(run)
     assert "kernel_comparison.csv" not in names(run)
-    # it goes on where ncu is not, too
+    run.folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
+    assert resume(run.folder.path).state == "finished"
+    assert "kernel_comparison.csv" in names(run)
+
+
+def test_a_run_goes_on_where_ncu_is_not(stand_ins):
+    stand_ins.install("nsys", "ncu")
+    stand_ins.how("STAND_IN_NSYS", writes="qdstrm")
+    with pytest.warns(TraceWarning, match="not imported"):
+        run = ExperimentRunner(stand_ins.config(profile_mode="nsys_ncu")).run()
     (stand_ins.bin / "ncu").unlink()
     run.folder.nsys_report.write_text("nsys_tp1_layer_nvtx")
     again = resume(run.folder.path)
     assert again.state == "finished"
-    assert "kernel_comparison.csv" in names(run)
     assert any("the metrics of ncu from an earlier attempt were kept" in note for note in again.summary["notes"])
 
 
@@ -609,7 +617,7 @@ def test_purists_and_what_the_engine_must_know_get_another_start(vllm):
     assert done.comparison["state"].to_list() == ["finished"] * 4
     assert [call["values"]["max_model_len"] for call in vllm.calls("LLM")] == [64, 128]
     assert sweep(vllm, {"batch_size": [1, 2]}, fresh_engine=True).comparison["state"].to_list() == ["finished"] * 2
-    assert len(vllm.calls("LLM")) == 2
+    assert len(vllm.calls("LLM")) == 2 + 2
 
 
 def test_a_pipeline_on_a_cpu_holds_one_session_of_the_profiler_a_start(tmp_path, monkeypatch):
@@ -642,7 +650,7 @@ def test_an_engine_that_dies_is_started_once_more_for_what_is_left(vllm):
     done = sweep(vllm, {"batch_size": [1, 2, 3]})
     assert done.comparison["state"].to_list() == ["failed"] * 3
     assert all("out of memory" in error for error in done.failed.values())
-    assert len(vllm.calls("LLM")) == 1
+    assert len(vllm.calls("LLM")) == 2 + 1
 
 
 def test_a_point_that_the_engine_refuses_does_not_end_the_others(vllm):

@@ -110,26 +110,24 @@ def test_tables_of_an_export_by_hand(export):
     whole = "void gemm_kernel<int>(int*)"
     assert trace.kernels["name"].to_list() == [whole, "gemm_kernel", whole]
     assert trace.kernels["shared_bytes"].to_list() == [0, 0, 30]
-    copies = llmprof.read(export).copies
-    assert copies.select("rank", "kind", "bytes", "src_kind", "dst_kind").rows() == [
+    assert trace.copies.select("rank", "kind", "bytes", "src_kind", "dst_kind").rows() == [
         (0, "HtoD", 4096, "pinned", "device"),
         (0, "memset", 256, None, "device"),
         (1, "unknown", 64, None, "device"),
     ]
-    launches = analyze.activity(llmprof.read(export)).filter(source="kernel").sort("rank", "start_ns")
+    launches = analyze.activity(trace).filter(source="kernel").sort("rank", "start_ns")
     assert launches["launch_start_ns"].to_list() == [200, 1200, 205]
-    runtime = llmprof.read(export).runtime
-    assert runtime.select("rank", "api", "process", "thread").rows() == [
+    assert trace.runtime.select("rank", "api", "process", "thread").rows() == [
         (0, "runtime", 100, 100), (0, "runtime", 100, 100), (1, "driver", 101, 101),
     ]  # fmt: skip
-    markers = llmprof.read(export).markers.filter(pl.col("rank") >= 0)
+    markers = trace.markers.filter(pl.col("rank") >= 0)
     assert markers.select("rank", "start_ns", "dur_ns", "name", "domain").rows() == [
         (0, 100, 1000, "execute_context_1(8)_generation_0(0)", "nvtx"),
         (0, 180, 110, "ncclAllReduce", "NCCL"),
         (0, 1150, 2150, "step two", "nvtx"),  # still open when the capture ended: until the last end known
         (1, 190, 0, "mark", "nvtx"),
     ]
-    steps = analyze.steps(llmprof.read(export))
+    steps = analyze.steps(trace)
     assert steps.select("rank", "phase", "source", "context_tokens").row(0) == (0, "prefill", "vllm", 8)
 
 

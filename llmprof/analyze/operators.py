@@ -15,7 +15,7 @@ from llmprof.analyze.catalog import Analysis, per_trace
 from llmprof.analyze.groups import distinct_keys
 from llmprof.analyze.layers.attribution import attribute, labelled
 from llmprof.analyze.nesting import holding, innermost, outermost
-from llmprof.analyze.roofline import stage_work
+from llmprof.analyze.roofline import noted_work, stage_work
 from llmprof.analyze.shortfall import CAUSES, START, Launch, resident, shortfall
 from llmprof.analyze.steps.labels import CONTEXT_WORDS, batches
 from llmprof.analyze.steps.steps import steps
@@ -91,7 +91,8 @@ def operators(
     model : str, path, mapping or Shape, optional
         What ran: a name of the catalogue, a ``config.json``, its folder or its content. Where no kernel of a stage of a
         layer has work by its shapes (under graphs, or recorded without them), they are one row of the stage then, with
-        the work of the model for the tokens that the step's label says. Operators need not be recorded.
+        the work of the model for the tokens that the step's label says. Operators need not be recorded. If not given,
+        the model that the configuration of a run names, where it fits.
 
     Returns
     -------
@@ -153,15 +154,19 @@ def with_events(
     model: str | Path | Mapping[str, Any] | Shape | None = None,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
     """The frame of :func:`operators` with the number of each ``row``, and device events with that of theirs."""
-    if model is not None and not trace.has("ops"):
+    whole, noted = trace, model is None and "model" in trace.meta
+    if (model is not None or noted) and not trace.has("ops"):
         trace = Trace({**trace.tables, "ops": pl.DataFrame(schema=_NO_OPS)}, trace.meta, trace.coverage)
+    stages = noted_work(trace, device) if noted else None if model is None else stage_work(trace, model, device)
+    if stages is None:
+        whole.table("ops")  # without a model, an error if there are none
     found = calls_of(trace, by)
     peaks = _device(trace, device)
     rows, calls = _rows(trace, found, by, peaks)
-    if model is not None:
+    if stages is not None:
         worked = rows.filter(pl.col("read_bytes").is_not_null())["row"]
         known = calls.filter(pl.col("row").is_in(worked.implode()))["call"]
-        found, works = _of_model(found, known, by, trace, stage_work(trace, model, device))
+        found, works = _of_model(found, known, by, trace, stages)
         rows, calls = _rows(trace, found, by, peaks, works)
     return rows, found[0].drop("_name").join(calls, on="call", how="left", maintain_order="left")
 
@@ -397,7 +402,7 @@ def _rows(
     longest = events.select(
         "dur_ns", kernel=names, row=pl.Series(row_of[events["call"].to_numpy()]), at=pl.int_range(pl.len())
     ).group_by("row", "kernel").agg(pl.col("dur_ns").sum().alias("main_ns"), pl.col("at").first()).sort(
-        "main_ns", descending=True
+        "main_ns", "at", descending=[True, False]
     ).unique("row", keep="first")  # fmt: skip
     longest = longest.drop("at").hstack(events.select("category", *_PLACE)[longest["at"]])
     launches = _launches(trace, longest)
@@ -450,7 +455,7 @@ def _shares(rows: pl.DataFrame, events: pl.DataFrame, groups: list[str]) -> pl.D
     whole = whole.over(groups) if groups else whole
     moved, of_bound = pl.col("read_bytes") + pl.col("written_bytes"), pl.col("bound_ns") * pl.col("count")
     time = pl.when(pl.col("total_ns") > 0).then("total_ns")
-    order = [*groups, "total_ns", "operator", "kernel", "shapes", "dtypes", "strides", "arguments"]
+    order = [*groups, "total_ns", "operator", "kernel", "shapes", "dtypes", "strides", "arguments", "kind"]
     rows = rows.with_columns(
         share=pl.when(whole > 0).then(pl.col("total_ns") / whole),
         intensity=pl.when(moved > 0).then(pl.col("flops") / moved),

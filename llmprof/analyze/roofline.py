@@ -15,10 +15,11 @@ from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.labels import CONTEXT_WORDS, batches
 from llmprof.analyze.steps.steps import steps
-from llmprof.errors import AnalysisError, listed
+from llmprof.errors import AnalysisError, LlmprofError, listed
 from llmprof.hardware import Device
 from llmprof.theory.bound import Machine, find_device
 from llmprof.theory.calibration import Observation
+from llmprof.theory.catalog import known, read_config
 from llmprof.theory.plan import Batch, Plan, number_format
 from llmprof.theory.profiler import machine_for
 from llmprof.theory.shapes import Shape, shape
@@ -226,8 +227,42 @@ def _measured(events: pl.DataFrame) -> pl.DataFrame:
     return frame.join(fastest, on=["step", "layer", "stage"], how="left", nulls_equal=True)
 
 
+def noted_work(trace: Trace, device: str | Path | Device | None = None) -> pl.DataFrame | None:
+    """:func:`stage_work` of the model that the notes of a run name; None where none is named, or it does not fit."""
+    noted = trace.meta.get("model")
+    if not isinstance(noted, dict):
+        return None
+    try:
+        name, config = str(noted["name"]), noted["config"]
+        read = shape(config if isinstance(config, Mapping) else known(str(config)), name=name)
+        found = stage_work(
+            trace, read, device, kv_cache_dtype=noted.get("kv_cache_dtype"),
+            expert_parallel=bool(noted.get("expert_parallel")),
+        )  # fmt: skip
+    except (KeyError, LlmprofError):
+        return None
+    said = f"{noted['by']}: " if noted.get("by") else ""
+    return found.with_columns(assumed=pl.lit(said) + pl.col("assumed"))
+
+
+def named(trace: Trace, model: str | Path | Mapping[str, Any] | Shape) -> Trace:
+    """The trace with a model for whatever its shapes leave open, as the notes of a run name one."""
+    if isinstance(model, Shape):
+        return trace
+    config = dict(model) if isinstance(model, Mapping) else str(model)
+    if isinstance(config, str) and (Path(config).expanduser().exists() or config.endswith(".json")):
+        config = read_config(config)
+    noted = {"name": shape(model).name, "config": config}
+    return Trace(trace.recorded, trace.meta | {"model": noted}, trace.coverage, database=trace._database)
+
+
 def stage_work(
-    trace: Trace, model: str | Path | Mapping[str, Any] | Shape, device: str | Path | Device | None = None
+    trace: Trace,
+    model: str | Path | Mapping[str, Any] | Shape,
+    device: str | Path | Device | None = None,
+    *,
+    kv_cache_dtype: str | None = None,
+    expert_parallel: bool = False,
 ) -> pl.DataFrame:
     """``rank, step, layer, stage, flops, read_bytes, written_bytes, matrix, assumed`` of a model's stages."""
     # Where the ranks have batches of their own, they are data parallel, and stages of experts are left out: how many
@@ -241,7 +276,8 @@ def stage_work(
     for (_, step), (batch, _) in batch_of.items():
         own.setdefault(step, set()).add(batch)
     apart = any(len(each) > 1 for each in own.values())
-    machine = _machine(trace, read, device, (1 if apart else None, None), (None, None), expert_parallel=False)
+    formats = (None, kv_cache_dtype)
+    machine = _machine(trace, read, device, (1 if apart else None, None), formats, expert_parallel=expert_parallel)
     found = _expected(read, machine, batch_of, events, _moved)
     if apart:
         found = found.filter(~pl.col("stage").is_in(_OF_EXPERTS))

@@ -58,15 +58,45 @@ def has_timeline(path: Path) -> bool:
 
 def parallel(folder: Path) -> dict[str, int]:
     """Sizes of tensor (``tp``) and pipeline (``pp``) parallelism by the configuration of a run; empty if unreadable."""
+    config = _configuration(folder)
+    sizes = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
+    return {name: size for name, key in sizes.items() if isinstance(size := config.get(key), int) and size > 0}
+
+
+def _configuration(folder: Path) -> dict[str, Any]:
     import yaml
 
     try:
         config = yaml.safe_load(regular(folder / CONFIG_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, ReadError):
         return {}
-    sizes = {"tp": "tensor_parallel_size", "pp": "pipeline_parallel_size"}
-    config = config if isinstance(config, dict) else {}
-    return {name: size for name, key in sizes.items() if isinstance(size := config.get(key), int) and size > 0}
+    return config if isinstance(config, dict) else {}
+
+
+_CHANGES_THE_MODEL: Final = ("hf_overrides", "quantization", "speculative_config")
+"""Options of an engine with which a model is not what its name or ``config.json`` says."""
+
+
+def model(folder: Path) -> dict[str, Any]:
+    """The model of a run: its name, and ``config``, the name or ``config.json``; empty where its sizes stay open."""
+    config = _configuration(folder)
+    given = config.get("engine_args")
+    options = {str(key).replace("-", "_"): value for key, value in given.items()} if isinstance(given, dict) else {}
+    name = config.get("model")
+    if not isinstance(name, str) or any(options.get(one) for one in _CHANGES_THE_MODEL):
+        return {}
+    short = name.rstrip("/").rsplit("/", 1)[-1].removeprefix("random:")
+    try:
+        said: Any = json.loads(regular(folder / "model" / short / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError, ReadError):
+        said = short
+    found: dict[str, Any] = {"name": short, "config": said if isinstance(said, dict) else short}
+    found["by"] = "by the configuration of the run"
+    if options.get("enable_expert_parallel") is True:
+        found["expert_parallel"] = True
+    if isinstance(cache := options.get("kv_cache_dtype"), str) and cache != "auto":
+        found["kv_cache_dtype"] = cache
+    return found
 
 
 def without_profiler(folder: Path) -> dict[str, float]:
@@ -84,8 +114,9 @@ def without_profiler(folder: Path) -> dict[str, float]:
 
 
 def facts_of_run(folder: Path) -> dict[str, Any]:
-    """What the folder of a run says of its trace: sizes of the groups of ranks, and the time without a profiler."""
-    facts = {"parallel": parallel(folder), "without_profiler": without_profiler(folder)} if is_run(folder) else {}
+    """What the folder of a run says of its trace: groups of ranks, the model, and the time without a profiler."""
+    known = {"parallel": parallel, "model": model, "without_profiler": without_profiler}
+    facts = {name: of(folder) for name, of in known.items()} if is_run(folder) else {}
     return {name: values for name, values in facts.items() if values}
 
 

@@ -17,6 +17,7 @@ import polars as pl
 from llmprof import plugins, text
 from llmprof.analyze.catalog import Analysis, analyses
 from llmprof.analyze.findings.facts import facts_in_words, run_facts, where_the_time_went
+from llmprof.analyze.roofline import named
 from llmprof.charts.base.save import png
 from llmprof.errors import LlmprofError, OutputError
 from llmprof.platforms import ON_DEVICE
@@ -220,6 +221,11 @@ def fusion_table(chains_found: pl.DataFrame, _words: Mapping[str, str] = ON_DEVI
     return Table("fusion_candidates", caption, shown, rows, sortable=True, note=" ".join(notes))
 
 
+def _holds(trace: Trace, table: str) -> bool:
+    """Whether a trace has a table, or a model that says the work of kernels without operators."""
+    return not table or trace.has(table) or (table == "ops" and "model" in trace.meta and trace.has("kernels"))
+
+
 def contents(
     trace: Trace,
     *,
@@ -234,7 +240,7 @@ def contents(
     """Run the analyses and draw the figures."""
     tell = progress or (lambda *_: None)
     results: dict[str, pl.DataFrame | Absent] = {}
-    possible = [analysis for analysis in analyses() if not analysis.only_with or trace.has(analysis.only_with)]
+    possible = [analysis for analysis in analyses() if _holds(trace, analysis.only_with)]
     reported = [analysis for analysis in possible if analysis.reported]
     for done, analysis in enumerate(reported):
         tell(f"analysing: {analysis.name}", done, len(reported))
@@ -422,7 +428,7 @@ def write(
         Names and values to show before the facts from the trace.
     model : str or path, optional
         The model: a name of :func:`llmprof.theory.names`, or a ``config.json``. The report then compares the steps with
-        their least possible time.
+        their least possible time, and operators without shapes have their work from it.
     path : str
         The recording as you name it: stands in the commands that the page shows.
     requests : polars.DataFrame, optional
@@ -453,6 +459,7 @@ def write(
     """
     if model is not None:
         first = [*first, bound_section(trace, model)]
+        trace = named(trace, model)
     # V8 draws charts while Polars and Altair make the next ones
     with replacing(Path(folder), overwrite=overwrite) as work, ThreadPoolExecutor(max_workers=1) as painter:
         jobs: dict[str, Future[bytes]] = {}

@@ -165,6 +165,13 @@ def test_a_stage_has_the_work_of_the_model_for_the_tokens_of_its_steps() -> None
     assert (gate_up["bound_by"], gate_up["bound_ns"], gate_up["cause"]) == ("launch", 10_000, None)
     with pytest.raises(AnalysisError):  # other layers than the trace has
         analyze.operators(trace, model=TINY | {"num_hidden_layers": 9})
+    # the same model in the notes of the run; of one that does not fit nothing is known
+    noted = {"name": "tiny", "config": TINY, "by": "as configured"}
+    by_notes = analyze.operators(Trace(trace.tables, trace.meta | {"model": noted}))
+    assert by_notes.drop("assumed").equals(found.drop("assumed"))
+    for other in (TINY | {"num_hidden_layers": 9}, "no such model", None):
+        with pytest.raises(NotCapturedError):
+            analyze.operators(Trace(trace.tables, trace.meta | {"model": noted | {"config": other}}))
 
 
 def test_recorded_shapes_come_before_the_model() -> None:

@@ -6,9 +6,11 @@ import shutil
 from statistics import fmean
 
 import pytest
+import yaml
 
 import llmprof
 from llmprof.errors import MixedRunsError, NotCapturedError, ReadError, TraceWarning, UnknownFormatError
+from llmprof.readers import saved
 from tests.readers.traces import event, kernel, launch, op, rank_file, text_of, write
 
 
@@ -185,6 +187,22 @@ def test_the_folder_of_a_run_is_its_timeline(root, tmp_path):
         (tmp_path / name).write_text("{}")
     with pytest.raises(NotCapturedError, match="has no timeline; run it in mode torch"):
         llmprof.read(tmp_path)
+
+
+def test_the_trace_of_a_run_knows_its_model(root, tmp_path):
+    run = root / "sample_traces" / "run_torch_tp1"
+    for name in ("state.json", "config.yaml"):
+        shutil.copy(run / name, tmp_path)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    assert saved.model(run)["config"]["num_hidden_layers"] == 28
+    assert saved.model(tmp_path)["config"] == "Qwen2.5-7B"  # without its config.json
+    told = {"enable-expert-parallel": True, "kv_cache_dtype": "fp8"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | {"engine_args": told}))
+    found = saved.model(tmp_path)
+    assert (found["expert_parallel"], found["kv_cache_dtype"]) == (True, "fp8")
+    for odd in ({"engine_args": {"quantization": "fp8"}}, {"model": None}):
+        (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | odd))
+        assert saved.model(tmp_path) == {}
 
 
 @pytest.mark.parametrize("worker", ["", "[]", '{"requests": [{"phase": "plain"}]}', '{"requests": 1}', None])

@@ -349,6 +349,10 @@ def _inside(folder: Path, chosen: Reader | None, *, quiet: bool) -> list[tuple[R
     others = [f"{path.name} is {_apart(one)}" for one, path in readable if one not in by_reader]
     if not by_reader:
         whole = [one for one in readable if one[0].read is not None and chosen in (None, one[0])]
+        folders = [path for path in candidates if path.is_dir()]
+        engines = {path: found for path in folders if (found := _if_any(path, chosen))} if not readable else {}
+        if len(engines) > 1:
+            return [one for found in engines.values() for one in found]
         metrics = any(one.instead == "llmprof.read_metrics" for one, _ in readable)
         if not metrics and 0 < len(whole) == len({one for one, _ in whole}):  # of several of one format, none is meant
             if whole[1:] and not quiet:
@@ -361,6 +365,13 @@ def _inside(folder: Path, chosen: Reader | None, *, quiet: bool) -> list[tuple[R
             hint=next(iter(others), "pass the folder with the profiler's files"),
         )
     return [(reader, path) for reader, paths in by_reader.items() for path in (reader.choose or list)(paths)]
+
+
+def _if_any(folder: Path, chosen: Reader | None) -> list[tuple[Reader, Path]]:
+    """Readers and files of the ranks in a folder of one engine; none if it has no trace, or whole ones."""
+    suffixes = {suffix for reader in registry.readers() for suffix in reader.suffixes}
+    known = [(reader, p) for p in sorted(folder.iterdir()) if p.suffix in suffixes and (reader := knows(p)) is not None]
+    return [(reader, path) for reader, path in known if not reader.alone and chosen in (None, reader)]
 
 
 def _apart(reader: Reader) -> str:

@@ -50,9 +50,7 @@ def test_what_is_no_span_of_a_request_is_passed_over_or_named(tmp_path):
     file = tmp_path / "spans.json"
     for text in ("[]", "{}", json.dumps(document({"name": "GET"}, span(1, usage__prompt_tokens=3), 7))):
         file.write_text(text)
-        with pytest.raises(
-            ReadError, match=r"spans\.json has no span of a request; expected spans with gen_ai\.latency"
-        ):
+        with pytest.raises(ReadError, match=r"spans\.json has no request"):
             llmprof.read_requests(file)
     with pytest.raises(ReadError, match="cannot be read"):
         llmprof.read_requests(tmp_path / "none")

@@ -85,7 +85,50 @@ def test_engines_side_by_side_are_replicas(tmp_path):
     assert trace.ranks == [0, 1]
     assert trace.kernels.select("rank", "name").sort("rank").rows() == [(0, "early"), (1, "late")]
     assert (trace.meta["world_size"], trace.meta["missing_ranks"]) == (2, [])
-    assert [rank["rank_in_replica"] for rank in trace.meta["ranks"]] == [0, 0]
+    assert [rank["rank_in_engine"] for rank in trace.meta["ranks"]] == [0, 0]
+
+
+def engines(tmp_path, *, processes=((10, 11), (10, 20, 21, 22)), later=7_000):
+    """An engine that reads prompts on two ranks and one that decodes on four, on hosts of their own."""
+    for name, numbers in zip(("prefill", "decode"), processes, strict=True):
+        (tmp_path / name).mkdir()
+        for rank, process in enumerate(numbers):
+            sums = [
+                kernel("ncclDevKernel_AllReduce", ts=100 * i + 10 * rank, dur=50 - 10 * rank,
+                       **{"Collective name": "allreduce", "Process Group Name": "3", "dtype": "Float",
+                          "Process Group Ranks": str(list(range(len(numbers)))), "Group size": len(numbers)})
+                for i in range(3)
+            ]  # fmt: skip
+            engine_file(
+                tmp_path / name,
+                f"rank{rank}.json",
+                sums,
+                process=process,
+                rank=rank,
+                world=len(numbers),
+                base=1_000_000_000 + later * (name == "decode"),
+            )
+
+
+def test_an_engine_for_prompts_and_one_that_decodes_are_one_trace(tmp_path):
+    engines(tmp_path)
+    with pytest.warns(TraceWarning, match=r"decode \(4 ranks\), prefill \(2 ranks\) .* ranks 0 to 5"):
+        trace = read(tmp_path)
+    assert [(r["rank"], r["engine"], r["rank_in_engine"]) for r in trace.meta["ranks"]] == [
+        *[(rank, "decode", rank) for rank in range(4)], (4, "prefill", 0), (5, "prefill", 1),
+    ]  # fmt: skip
+    assert (trace.meta["world_size"], trace.meta["missing_ranks"]) == (6, [])
+    groups = trace.collectives.select("rank", "group", "group_ranks").unique().sort("rank").rows()
+    assert groups[0] == (0, "3 (decode)", "[0, 1, 2, 3]")
+    assert groups[5] == (5, "3 (prefill)", "[4, 5]")
+    calls = llmprof.analyze.collectives(trace).group_by("call").agg("rank", "ranks_seen")
+    assert sorted(sorted(ranks) for ranks in calls["rank"]) == [[0, 1, 2, 3]] * 3 + [[4, 5]] * 3
+
+
+def test_copies_of_an_engine_are_no_two_engines(tmp_path):
+    engines(tmp_path, processes=((10, 11), (10, 11)), later=0)
+    with pytest.raises(MixedRunsError, match="both have rank"):
+        read(tmp_path)
 
 
 def test_the_front_end_of_replicas_is_none_of_them(tmp_path):

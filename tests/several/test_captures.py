@@ -152,7 +152,7 @@ def test_a_rank_without_requests_computes_for_the_other(sample_trace) -> None:
 
 def test_engines_of_a_server_are_replicas(served: Trace) -> None:
     assert served.ranks == [0, 1]
-    assert [one["rank_in_replica"] for one in served.meta["ranks"]] == [0, 0]
+    assert [one["rank_in_engine"] for one in served.meta["ranks"]] == [0, 0]
     balance = rank_balance(served)
     assert balance["group"].to_list() == [0, 1]
     assert balance["wait_ns"].to_list() == [0, 0]

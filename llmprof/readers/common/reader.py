@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -35,9 +36,9 @@ def assign(parts: Sequence[Part]) -> tuple[list[int], list[str]]:
     stated = [part.rank for part in parts]
     if len(parts) == 1:
         return [stated[0] if stated[0] is not None else 0], []
-    replicas = _replicas(parts)
-    if replicas is not None:
-        return replicas
+    engines = _engines(parts)
+    if engines is not None:
+        return engines
     some_device = any(part.on_device for part in parts)
     complete = {rank for rank in stated if rank is not None} == set(range(world_size_of(parts) or -1))
     ranks: list[int] = []
@@ -69,44 +70,85 @@ def _told_apart(a: Path, b: Path) -> str:
     return " and ".join("/".join(path.parts[-depth:]) for path in (a, b))
 
 
-def _replicas(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
+def _engines(parts: Sequence[Part]) -> tuple[list[int], list[str]] | None:
     """Ranks of several engines that ran at the same time and each count their ranks from 0; None for other files."""
     # With data parallelism of a dense model, vLLM starts one engine for each replica, and their files have the same
-    # ranks. Such files come from different processes that were recorded at the same time. This is not so for copies of
-    # a file, or for files of two profiling windows.
-    by_rank: dict[int, list[Part]] = {}
+    # ranks. If one engine reads prompts and another decodes, each has a folder. Such files come from different
+    # processes that were recorded at the same time. This is not so for copies of a file, or for two profiling windows.
     some_device = any(part.on_device for part in parts)
-    for part in parts:
-        if part.rank is not None and (part.on_device or part.says_rank or not some_device):
-            by_rank.setdefault(part.rank, []).append(part)
-        elif part.on_device:
-            return None
+    ranked = [p for p in parts if p.rank is not None and (p.on_device or p.says_rank or not some_device)]
+    if len(ranked) < 2 or any(part.on_device and part.rank is None for part in parts):
+        return None
+    by_rank: dict[int, list[Part]] = {}
+    by_folder: dict[Path, list[Part]] = {}
+    for part in sorted(ranked, key=lambda part: (min(part.processes(), default=0), part.path.name)):
+        by_rank.setdefault(int(part.rank or 0), []).append(part)
+    for part in ranked:
+        by_folder.setdefault(part.path.parent, []).append(part)
     counts = {len(same) for same in by_rank.values()}
-    if len(counts) != 1 or counts == {1} or set(by_rank) != set(range(len(by_rank))):
+    apart = len(by_folder) > 1 and all(_complete(engine) for engine in by_folder.values())
+    if counts == {1} or not (apart or (len(counts) == 1 and set(by_rank) == set(range(len(by_rank))))):
         return None
     for same in by_rank.values():
-        processes = [part.processes() for part in same]
-        spans = [part.span_ns() for part in same]
-        if any(not p for p in processes) or any(a & b for i, a in enumerate(processes) for b in processes[:i]):
+        seen = [(part.processes(), span) for part in same if (span := part.span_ns()) and part.head.get("absolute")]
+        if len(seen) < len(same) or any(not processes for processes, _ in seen):
             return None
-        if any(span is None or not part.head.get("absolute") for part, span in zip(same, spans, strict=True)):
+        # on hosts of their own, processes of two engines may have the same number
+        if any(a & b and (one == other or not apart) for (a, one), (b, other) in combinations(seen, 2)):
             return None
-        if max(span[0] for span in spans if span) >= min(span[1] for span in spans if span):
-            return None
-        same.sort(key=lambda part: (min(part.processes()), part.path.name))
-    world, count = len(by_rank), counts.pop()
-    place = {id(part): rank + world * i for rank, same in by_rank.items() for i, part in enumerate(same)}
-    names = "rank 0" if world == 1 else f"each of {world} ranks"
-    return [place.get(id(part), FRONT_END) for part in parts], [
-        f"{names} is in {count} recordings of processes that ran at the same time: they are read as {count} replicas "
-        f"(data parallel), as ranks 0 to {world * count - 1}"
+    begun = max(span[0] for part in ranked if (span := part.span_ns()))
+    if begun >= min(span[1] for part in ranked if (span := part.span_ns())):
+        return None
+    if apart:
+        engines = {folder.name: engine for folder, engine in by_folder.items()}
+    else:
+        engines = {f"replica {i}": [same[i] for same in by_rank.values()] for i in range(counts.pop())}
+    if len(engines) < 2:
+        return None
+    place, first = {}, 0
+    for name, engine in engines.items():
+        for part in engine:
+            part.head["engine"] = {"name": name, "first": first}
+            place[id(part)] = first + int(part.rank or 0)
+        first += len(engine)
+    ranks = [place.get(id(part), FRONT_END) for part in parts]
+    if apart:
+        shown = listed(f"{name} ({counted(len(engine), 'rank')})" for name, engine in engines.items())
+        beside = f"they are read as engines beside each other, as ranks 0 to {first - 1}"
+        return ranks, [f"{shown} count their ranks from 0 and ran at the same time: {beside}"]
+    names = "rank 0" if len(by_rank) == 1 else f"each of {len(by_rank)} ranks"
+    return ranks, [
+        f"{names} is in {len(engines)} recordings of processes that ran at the same time: they are read as "
+        f"{len(engines)} replicas (data parallel), as ranks 0 to {first - 1}"
     ]
+
+
+def _complete(engine: Sequence[Part]) -> bool:
+    """Whether the parts of a folder are all ranks of an engine."""
+    return sorted(int(part.rank or 0) for part in engine) == list(range(len(engine)))
+
+
+def _of_engine(frame: pl.DataFrame, engine: Mapping[str, Any] | None) -> pl.DataFrame:
+    """Rows of an engine among others: its groups have names and ranks of their own."""
+    if engine is None:
+        return frame
+    first = engine["first"]
+    changed = [pl.col("peer") + first] * ("peer" in frame.columns)
+    if "group" in frame.columns:
+        changed.append(pl.col("group") + f" ({engine['name']})")
+    if "group_ranks" in frame.columns:
+        texts = frame["group_ranks"].drop_nulls().unique().to_list()
+        # profilers write "..." into long lists, which are no JSON then
+        moved = {text: re.sub(r"\d+", lambda rank: str(int(rank[0]) + first), text) for text in texts}
+        changed.append(pl.col("group_ranks").replace(moved))
+    return frame.with_columns(changed)
 
 
 def check_one_run(parts: Sequence[Part], ranks: Sequence[int]) -> None:
     """Raise unless the workers' files state the same number of ranks and overlap in time."""
     workers = [p for p, r in zip(parts, ranks, strict=True) if r != FRONT_END]
-    sizes = {size: p.path.name for p in workers if (size := world_size_of([p])) is not None}
+    alone = [p for p in workers if "engine" not in p.head]
+    sizes = {size: p.path.name for p in alone if (size := world_size_of([p])) is not None}
     if len(sizes) > 1:
         raise MixedRunsError(
             f"the files belong to runs with different world sizes: {listed(sizes)}",
@@ -170,8 +212,8 @@ def describe(
     """Metadata and coverage of the trace of some parts; only the numbers of rows of their tables are used."""
     stated_world = world_size_of(parts)
     workers = [part for part, rank in zip(parts, ranks, strict=True) if rank != FRONT_END]
-    replicas = len(workers) // max(1, len({part.rank for part in workers}))
-    world = stated_world * replicas if stated_world else max(ranks, default=FRONT_END) + 1
+    engines = any("engine" in part.head for part in workers)
+    world = stated_world if stated_world and not engines else max(ranks, default=FRONT_END) + 1
     missing = sorted(set(range(world)) - set(ranks))
     warnings = list(warnings)
     if missing:
@@ -197,11 +239,15 @@ def describe(
                 "rank": rank,
                 "file": part.path.name,
                 "backend": part.head.get("backend"),
-                "groups": part.head.get("groups", {}),
+                "groups": _groups(part, "groups"),
                 "devices": sorted(set(part.head.get("devices", []))),
                 "kernels": part.rows.get("kernels", 0),
-                **({"rank_in_replica": part.rank} if replicas > 1 else {}),
-                **({"group_descriptions": described} if (described := part.head.get("group_descriptions")) else {}),
+                **(
+                    {"engine": engine["name"], "rank_in_engine": part.rank}
+                    if (engine := part.head.get("engine"))
+                    else {}
+                ),
+                **({"group_descriptions": described} if (described := _groups(part, "group_descriptions")) else {}),
                 **{key: part.head[key] for key in ("rank_from", "node", "timer") if part.head.get(key) is not None},
             }
             for part, rank in zip(parts, ranks, strict=True)
@@ -214,6 +260,19 @@ def describe(
     for key in COUNTED:
         coverage[key] = sum(part.coverage.get(key, 0) for part in parts)
     return meta, coverage
+
+
+def _groups(part: Part, key: str) -> dict[str, Any]:
+    """Process groups of a file (their ranks, or what they are for) by the names that they have in the trace."""
+    found: dict[str, Any] = part.head.get(key, {})
+    engine = part.head.get("engine")
+    if engine is None:
+        return found
+    named = {f"{name} ({engine['name']})": about for name, about in found.items()}
+    return {
+        name: [r + engine["first"] for r in about] if isinstance(about, list) else about
+        for name, about in named.items()
+    }
 
 
 COUNTED: Final = ("events", "kept", "matched", "bytes", "lost_bytes", "lost_pieces")
@@ -230,7 +289,7 @@ def _merge(parts: Sequence[Part], ranks: Sequence[int], wanted: Wanted, origin: 
                 part.tables.pop(name, None)
             continue
         frames = [
-            wanted.narrowed(frame, name).with_columns(
+            _of_engine(wanted.narrowed(frame, name), part.head.get("engine")).with_columns(
                 *(pl.col(time) - origin for time in ("start_ns", "time_ns") if time in frame.columns), rank=pl.lit(rank)
             )
             for part, rank in zip(parts, ranks, strict=True)

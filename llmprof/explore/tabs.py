@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -40,9 +41,6 @@ PROFILE_NOTE: Final = (
 )
 
 _ONE_KERNEL: Final = re.compile(r"kernel_name = '((?:[^']|'')*)'")
-_ONE_STAGE: Final = re.compile(r"stage = '(\w+)'")
-_ONE_CATEGORY: Final = re.compile(r"category = '(\w+)'")
-_ONE_KIND: Final = re.compile(r"kind = '(\w+)'")
 
 _FRONT: Final = """<style>
 .llmprof-front{font:13px/1.45 "Liberation Sans",Arial,Helvetica,sans-serif;white-space:normal}
@@ -130,17 +128,12 @@ def tab_of(row: Mapping[str, Any]) -> str:
 
 def filters_of(row: Mapping[str, Any]) -> dict[str, str]:
     """Filters that follow from the condition of a finding: a stage, a category or a kind of collective."""
-    patterns = {"stage": _ONE_STAGE, "category": _ONE_CATEGORY, "kind": _ONE_KIND}
-    condition = str(row["where"])
-    return {name: match[1] for name, pattern in patterns.items() if (match := pattern.fullmatch(condition))}
+    match = re.fullmatch(r"(stage|category|kind) = '(\w+)'", str(row["where"]))
+    return {match[1]: match[2]} if match else {}
 
 
 def kernel_of(condition: str) -> str | None:
-    """Name of the kernel in a condition; None for other conditions.
-
-    >>> kernel_of("kernel_name = 'f<int>'")
-    'f<int>'
-    """
+    """Name of the kernel in a condition; None for other conditions."""
     match = _ONE_KERNEL.fullmatch(condition)
     return None if match is None else match[1].replace("''", "'")
 
@@ -277,111 +270,86 @@ def _labelled(trace: Trace, suffix: str = "") -> list[Stage]:
     ]
 
 
+def _then(words: str, compute: Callable[[Given], object]) -> Callable[[Given], Sequence[Stage]]:
+    """The labels of a trace, and a computation after them."""
+    return lambda given: [*_labelled(given.trace), (words, lambda: compute(given))]
+
+
 PANELS: Final = (
     Panel("timeline", "Timeline", lambda g: explore.timeline(g.trace, metrics=g.metrics, run=g.run), lambda _: []),
     Panel(
-        "requests",
-        "Requests",
-        lambda g: explore.requests(_run(g)),
+        "requests", "Requests", lambda g: explore.requests(_run(g)),
         lambda g: [("finding steps", lambda: analyze.steps(g.trace))],
     ),
     Panel(
-        "layers",
-        "Layers",
-        lambda g: explore.layers(g.trace),
-        lambda g: [*_labelled(g.trace), ("measuring layers", lambda: analyze.layers(g.trace, per="layer"))],
+        "layers", "Layers", lambda g: explore.layers(g.trace),
+        _then("measuring layers", lambda g: analyze.layers(g.trace, per="layer")),
     ),
     Panel(
-        "overlap",
-        "Overlap",
-        lambda g: explore.overlap(g.trace, other=g.other),
-        lambda g: [*_labelled(g.trace), ("measuring overlap", lambda: analyze.overlap(g.trace, by=("rank", "step")))],
+        "overlap", "Overlap", lambda g: explore.overlap(g.trace, other=g.other),
+        _then("measuring overlap", lambda g: analyze.overlap(g.trace, by=("rank", "step"))),
     ),
     Panel(
-        "all_reduce",
-        "Collectives",
-        lambda g: explore.all_reduce(g.trace),
-        lambda g: [*_labelled(g.trace), ("comparing the ranks", lambda: analyze.collectives(g.trace))],
+        "all_reduce", "Collectives", lambda g: explore.all_reduce(g.trace),
+        _then("comparing the ranks", lambda g: analyze.collectives(g.trace)),
     ),
     Panel(
-        "ranks",
-        "Ranks",
-        lambda g: explore.ranks(g.trace),
-        lambda g: [*_labelled(g.trace), ("comparing the steps of the ranks", lambda: analyze.rank_steps(g.trace))],
+        "ranks", "Ranks", lambda g: explore.ranks(g.trace),
+        _then("comparing the steps of the ranks", lambda g: analyze.rank_steps(g.trace)),
     ),
     Panel(
-        "what_if",
-        "What if",
-        lambda g: explore.what_if(g.trace),
-        lambda g: [*_labelled(g.trace), ("building the graph of what waits for what", lambda: graph(g.trace))],
+        "what_if", "What if", lambda g: explore.what_if(g.trace),
+        _then("building the graph of what waits for what", lambda g: graph(g.trace)),
     ),
     Panel(
-        "kernels",
-        "Kernels",
-        lambda g: explore.kernels(g.trace, metrics=g.metrics),
-        lambda g: [*_labelled(g.trace), ("adding up kernels", lambda: kernels_within(g.trace))],
+        "kernels", "Kernels", lambda g: explore.kernels(g.trace, metrics=g.metrics),
+        _then("adding up kernels", lambda g: kernels_within(g.trace)),
     ),
     Panel(
-        "compare",
-        "Compare",
-        lambda g: explore.compare(g.trace, _other(g), names=g.names),
+        "compare", "Compare", lambda g: explore.compare(g.trace, _other(g), names=g.names),
         lambda g: [*_labelled(g.trace, ", first trace"), *_labelled(_other(g), ", second trace")],
     ),
-)
+)  # fmt: skip
 """All panels in the order of their tabs. Requests need a run, ranks several ranks, and the last panel another trace."""
 
 
-class Preparation:
+class Preparation(threading.Thread):
     """Stages computed one after another in a thread, until they are done or cancelled."""
 
     def __init__(
         self, stages: Sequence[Stage], told: Callable[[str, int, int], None], done: Callable[[], None]
     ) -> None:
-        self._stages, self._told, self._done = stages, told, done
+        super().__init__(daemon=True)
+        self._stages, self._told, self._all_done = stages, told, done
         self._cancelled = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
 
     def cancel(self) -> None:
         """Stop after the running stage; ``told`` and ``done`` are not called any more."""
         self._cancelled.set()
 
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for the end."""
-        self._thread.join(timeout)
-
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Compute the stages."""
         for number, (words, compute) in enumerate(self._stages):
             if self._cancelled.is_set():
                 return
             self._told(words, number, len(self._stages))
-            try:
+            with contextlib.suppress(LlmprofError):
                 compute()
-            except LlmprofError:
-                continue
         if not self._cancelled.is_set():
-            self._done()
+            self._all_done()
 
 
 def _no_panel(_given: Given) -> Any:
     raise LlmprofError("the findings are no explorer", expected="the name of another tab")
 
 
-FINDINGS: Final = Panel(
-    "findings",
-    "Findings",
-    _no_panel,
-    lambda g: [*_labelled(g.trace), ("finding what takes the time", lambda: findings_of(g))],
-)
-"""The first tab."""
-
-
 def findings_of(given: Given) -> pl.DataFrame:
     """Findings of the trace, or of the hardware metrics alone."""
     return analyze.findings(given.trace) if given.profile is None else given.profile
+
+
+FINDINGS: Final = Panel("findings", "Findings", _no_panel, _then("finding what takes the time", findings_of))
+"""The first tab."""
 
 
 class Open(ipywidgets.VBox):  # type: ignore[misc]

@@ -1,6 +1,6 @@
 """Explorer of theory: sliders for batch, lengths, ranks and number formats, and their charts."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,26 +43,21 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
         self.joined = joined
         self._names = (*_TABS, _BOUND) if joined is not None else _TABS
         self.profile: Profile | None = None
-        slider = ipywidgets.SelectionSlider
         style = {"description_width": "110px"}
-        self.batch_size = slider(options=_POWERS, value=8, description="requests", style=style, continuous_update=False)
-        self.seq_len = slider(
-            options=_LENGTHS, value=1024, description="prompt tokens", style=style, continuous_update=False
-        )
-        self.generate_len = slider(
-            options=[*_POWERS[4:], 2048, 4096],
-            value=128,
-            description="output tokens",
-            style=style,
-            continuous_update=False,
-        )
-        self.tp_size = slider(
-            options=_ranks(model), value=1, description="ranks (tp)", style=style, continuous_update=False
-        )
-        self.dtype = ipywidgets.Dropdown(options=_FORMATS, value="bf16", description="weights", style=style)
-        self.kv_cache_dtype = ipywidgets.Dropdown(
-            options=("bf16", "fp8"), value="bf16", description="KV cache", style=style
-        )
+
+        def slider(options: Sequence[int], value: int, words: str) -> Any:
+            return ipywidgets.SelectionSlider(
+                options=options, value=value, description=words, style=style, continuous_update=False
+            )
+
+        def choice(options: Sequence[str], words: str) -> Any:
+            return ipywidgets.Dropdown(options=options, value=options[0], description=words, style=style)
+
+        self.batch_size = slider(_POWERS, 8, "requests")
+        self.seq_len = slider(_LENGTHS, 1024, "prompt tokens")
+        self.generate_len = slider([*_POWERS[4:], 2048, 4096], 128, "output tokens")
+        self.tp_size = slider(_ranks(model), 1, "ranks (tp)")
+        self.dtype, self.kv_cache_dtype = choice(_FORMATS, "weights"), choice(("bf16", "fp8"), "KV cache")
         self.words = ipywidgets.HTML()
         self.tabs = ipywidgets.Tab(children=[ipywidgets.VBox() for _ in self._names], titles=list(self._names))
         controls = [self.batch_size, self.seq_len, self.generate_len, self.tp_size, self.dtype, self.kv_cache_dtype]
@@ -113,8 +108,7 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
             _BOUND: lambda: charts.bound_gap(joined),
         }
 
-    def _changed(self, change: object) -> None:
-        del change
+    def _changed(self, _change: object) -> None:
         try:
             self.profile = theories.profile(self.model, self.device, **self.options())
         except LlmprofError as error:
@@ -126,9 +120,8 @@ class Theory(ipywidgets.VBox):  # type: ignore[misc]
             box.children = ()
         self._shown(None)
 
-    def _shown(self, change: object) -> None:
+    def _shown(self, _change: object) -> None:
         """Draw the chart of the open tab, unless it exists."""
-        del change
         index = self.tabs.selected_index or 0
         box = self.tabs.children[index]
         if self.profile is None or box.children:

@@ -5,7 +5,7 @@ import math
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, TypeAlias, TypeVar, get_type_hints
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from llmprof.arguments import described
 from llmprof.charts.base import theme as base_theme
-from llmprof.errors import ArgumentError, LlmprofError
+from llmprof.errors import ArgumentError, LlmprofError, listed
 from llmprof.explore.base.messages import Buffers, Message
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -96,9 +96,8 @@ class Link:
 
     def unlink(self) -> None:
         """Remove the link between the explorers."""
-        for one in self._links:
-            one.unlink()
-        self._links = []
+        while self._links:
+            self._links.pop().unlink()
 
 
 def link(*widgets: Any) -> Link:
@@ -167,7 +166,7 @@ def show_kept(shown: tuple[dict[str, Any], dict[str, Any]] | None) -> None:
 
 
 Answer = tuple[dict[str, Any], Buffers]
-F = TypeVar("F", bound=Callable[..., Answer])
+F = TypeVar("F", bound=Callable[..., "Answer | None"])
 Trait: TypeAlias = "traitlets.TraitType[Any, Any]"
 """A trait that may be None."""
 
@@ -183,7 +182,10 @@ COLOURS: dict[str, dict[str, str]] = {
 def answers(
     *, asks: Mapping[str, Any] = MappingProxyType({}), busy: str = "", buffers: str = "", **fields: Any
 ) -> Callable[[F], F]:
-    """Decorator of a method ``_on_WHAT`` that answers requests: its parameters are asked, ``fields`` are answered."""
+    """Decorator of a method ``_on_WHAT`` that answers requests: its parameters are asked, ``fields`` are answered.
+
+    A method without fields answers nothing but that it is done.
+    """
 
     def mark(method: F) -> F:
         asked = {name: kind for name, kind in get_type_hints(method).items() if name != "return"}
@@ -194,8 +196,21 @@ def answers(
     return mark
 
 
+def sorted_by(columns: Sequence[str]) -> Any:
+    """Validator of a trait ``sort``: one of the columns, with ``-`` in front or not."""
+
+    @traitlets.validate("sort")
+    def known(_self: "Explorer", proposal: Mapping[str, Any]) -> str:
+        if proposal["value"].lstrip("-") not in columns:
+            words = f"sort is {proposal['value']!r}; expected one of {listed(columns)}, with - or not"
+            raise traitlets.TraitError(words)
+        return str(proposal["value"])
+
+    return known
+
+
 class Explorer(anywidget.AnyWidget):
-    """Widget that shows a trace and returns selections as frames."""
+    """Widget that shows a trace and returns selections as frames; ``room`` is its folder and that of its bundle."""
 
     window: Trait = traitlets.List(traitlets.Float(), default_value=None, allow_none=True).tag(sync=True, pair=True)
     """Window in view or chosen: its first and last time, in ns from the start of the trace."""
@@ -216,7 +231,9 @@ class Explorer(anywidget.AnyWidget):
     _width: ClassVar[int] = 1000
     """Width of the picture (px)."""
 
-    def __init_subclass__(cls, **options: Any) -> None:
+    def __init_subclass__(cls, room: str = "", **options: Any) -> None:
+        if room:
+            cls._esm, cls._css = BUNDLES / f"{room}.js", BUNDLES / f"{room}.css"
         super().__init_subclass__(**options)
         messages = ((getattr(method, "message", None), method) for method in vars(cls).values())
         cls.handlers = {**cls.handlers, **{m.name: method for m, method in messages if isinstance(m, Message)}}
@@ -293,7 +310,7 @@ class Explorer(anywidget.AnyWidget):
         buffers: Buffers = []
         try:
             arguments = handler.message.arguments(content.get("args", {}))
-            message, buffers = handler(self, **arguments)
+            message, buffers = handler(self, **arguments) or ({}, [])
         except (LlmprofError, pl.exceptions.PolarsError, ValueError, TypeError) as error:
             message = {"error": str(error) or type(error).__name__}
         finally:

@@ -18,10 +18,10 @@ from llmprof.analyze.collectives.collectives import (
     link_peak_gbps,
 )
 from llmprof.charts.base import theme
-from llmprof.charts.base.draw import log_bins
+from llmprof.charts.base.draw import extent, log_bins
 from llmprof.explore.base.messages import Record, Row, Window
 from llmprof.explore.base.ranks import timeline_of
-from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
+from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers
 from llmprof.text import numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -97,10 +97,7 @@ def view(trace: Trace, rows: pl.DataFrame, rank: int | None = None) -> dict[str,
     return {
         "count": own.height,
         "matched": matched.height,
-        "histogram": {
-            "duration": histogram(own["dur_ns"]),
-            "transfer": histogram(matched["transfer_ns"]),
-        },
+        "histogram": {"duration": histogram(own["dur_ns"]), "transfer": histogram(matched["transfer_ns"])},
         "medians": {"duration": own["dur_ns"].median(), "transfer": matched["transfer_ns"].median()},
         "sizes": collective_sizes_of(own, peak_gbps=link_peak_gbps(trace)).to_dicts(),
         "peak_gbps": link_peak_gbps(trace),
@@ -236,11 +233,8 @@ _COLOURS = {
 }
 
 
-class AllReduce(Explorer):
+class AllReduce(Explorer, room="collectives"):
     """Calls of one kind of collective. Made by :func:`all_reduce`."""
-
-    _esm = BUNDLES / "collectives.js"
-    _css = BUNDLES / "collectives.css"
 
     kind = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Kind of collective: all_reduce, all_gather …"""
@@ -278,11 +272,11 @@ class AllReduce(Explorer):
         ``late_ns`` is the time from the start of the first rank to the start of this rank. Where ranks are picked, only
         theirs.
         """
-        of_call = self.call is not None
-        rows = call_of(self.trace, self.call).drop("aligned_ns") if self.call is not None else self._rows()
+        call = self.call
+        rows = self._rows() if call is None else call_of(self.trace, call).drop("aligned_ns")
         if self.picked:
             rows = rows.filter(pl.col("rank").is_in(list(self.picked)))
-        return rows if of_call or self.rank is None else rows.filter(pl.col("rank") == self.rank)
+        return rows if call is not None or self.rank is None else rows.filter(pl.col("rank") == self.rank)
 
     def timeline(self) -> Timeline:
         """The picked ranks alone in a timeline, at the window that is shown."""
@@ -349,36 +343,24 @@ class AllReduce(Explorer):
         ranks: list[int] | None,
     ) -> Answer:
         within = (round(window[0]), round(window[1])) if window else None
-        if call is None:
-            rows = calls_of(self.trace, kind=kind, phase=phase, window=within)
-        else:
-            rows = call_of(self.trace, call)
+        trace = self.trace
+        rows = calls_of(trace, kind=kind, phase=phase, window=within) if call is None else call_of(trace, call)
         bins, unknown = spread(rows, measure, ranks)
         count = sum(len(one["ranks"]) for one in bins)
         words = ""
         if bins:
             most, top = max(bins, key=lambda one: len(one["ranks"])), bins[-1]
             between = f"between {format_ns(most['low_ns'])} and {format_ns(most['high_ns'])}"
-            words = f"{len(most['ranks']):,} of {count:,} ranks lie {between}"
-            if top is not most:
-                words += f"; the highest is above {format_ns(top['low_ns'])}: {ranks_in_words(top['ranks'])}"
-            words += "."
-        return {
-            "measure": measure,
-            "meaning": MEASURES[measure][2],
-            "ranks": count,
-            "unknown": unknown,
-            "bins": bins,
-            "words": words,
-        }, []
+            highest = f"; the highest is above {format_ns(top['low_ns'])}: {ranks_in_words(top['ranks'])}"
+            words = f"{len(most['ranks']):,} of {count:,} ranks lie {between}{'' if top is most else highest}."
+        head = {"measure": measure, "meaning": MEASURES[measure][2], "words": words}
+        return {**head, "ranks": count, "unknown": unknown, "bins": bins}, []
 
     @answers(before=int | None, after=int | None)
     def _on_pick(self, *, call: int, kind: str | None = None, phase: str | None = None) -> Answer:
         rows = collectives(self.trace).filter(pl.col("call") == call)
         if rows.height:
-            first, last = rows.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(
-                0
-            )
+            first, last = extent(rows)
             with self.hold_sync():
                 self.call, self.step, self.layer = call, rows["step"][0], rows["layer"][0]
                 if not self.in_window:

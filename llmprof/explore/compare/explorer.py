@@ -1,7 +1,7 @@
 """Explorer that compares runs: step times, parts of the change, timelines, and kernels."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ from llmprof.analyze.steps.summary import recorded_windows, step_windows
 from llmprof.charts.base import theme
 from llmprof.errors import AnalysisError, ArgumentError, LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, pack
-from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
+from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers, sorted_by
 from llmprof.explore.kernels.explorer import nothing_of
 from llmprof.trace import Trace
 
@@ -84,8 +84,10 @@ def align(
     steps = [_steps(run, phase) for run in runs]
     tracks.places = min((frame.height for frame in steps if frame.height), default=0)
     if phase is not None and steps:
-        tracks.place = _typical(next((frame for frame in steps if frame.height), steps[0])) if place is None else place
-        tracks.place = min(tracks.place, max(0, tracks.places - 1)) if tracks.places else None
+        if place is None:  # the step whose length is nearest to the median
+            lengths = next((frame for frame in steps if frame.height), steps[0])["span_ns"]
+            place = int((lengths - lengths.median()).abs().arg_min() or 0) if lengths.len() else 0
+        tracks.place = min(place, max(0, tracks.places - 1)) if tracks.places else None
     events = [_events(run, frame, tracks.place) for run, frame in zip(runs, steps, strict=True)]
     spans = [_span(run, frame, tracks.place) for run, frame in zip(runs, steps, strict=True)]
     tracks.layers = sorted({layer for rows in events for layer in rows.filter(lane=0)["layer"].drop_nulls()})
@@ -101,15 +103,13 @@ def align(
         tracks.whole = (first - _MARGIN * (last - first), last + _MARGIN * (last - first) + 1.0)
         near = max(e[2] for e in ends)
         close = tracks.whole if layer is None else (-0.15 * near, 1.15 * near + 1.0)
-        tracks.window = close if window is None else _inside(window, tracks.whole)
-    for rows, origin in shown:
-        tracks.rows.append(_reduced(rows, origin, tracks.window))
+        tracks.window = close
+        if window is not None:
+            low, high = float(window[0]), float(window[1])
+            inside = high > max(low, tracks.whole[0]) and low < tracks.whole[1]
+            tracks.window = (low, high) if inside else tracks.whole
+    tracks.rows = [_reduced(rows, origin, tracks.window) for rows, origin in shown]
     return tracks
-
-
-def _inside(window: Sequence[float], whole: tuple[float, float]) -> tuple[float, float]:
-    first, last = float(window[0]), float(window[1])
-    return (first, last) if last > first and last > whole[0] and first < whole[1] else whole
 
 
 def _rank(run: Aligned) -> int | None:
@@ -125,14 +125,6 @@ def _steps(run: Aligned, phase: str | None) -> pl.DataFrame:
         return pl.DataFrame(schema={"step": pl.Int32, "start_ns": pl.Int64, "span_ns": pl.Int64})
     own = windows.filter(pl.col("rank") == _rank(run)).unique("start_ns", keep="first").sort("start_ns")
     return own if phase is None else own.filter(pl.col("phase") == phase)
-
-
-def _typical(steps: pl.DataFrame) -> int:
-    """Place of the step whose length is nearest to the median."""
-    if not steps.height:
-        return 0
-    away = (steps["span_ns"] - steps["span_ns"].median()).abs()
-    return int(away.arg_min() or 0)
 
 
 def _span(run: Aligned, steps: pl.DataFrame, place: int | None) -> tuple[int, int] | None:
@@ -188,16 +180,10 @@ def _waits(run: Aligned, inside: pl.Expr) -> pl.DataFrame:
     calls = collectives(run.trace).filter(inside)
     unknown = calls.filter(pl.col("wait_ns").is_null())
     waiting = calls.filter(pl.col("wait_ns") > 0)
-    lane = pl.lit(2, dtype=pl.Int32).alias("lane")
-    return pl.concat(
-        [
-            waiting.select(
-                lane, "start_ns", dur_ns="wait_ns", label=pl.lit("waiting"), name=pl.lit("waiting for a rank")
-            ),
-            unknown.select(lane, "start_ns", "dur_ns", "name", label=pl.lit("communication")),
-        ],
-        how="diagonal_relaxed",
-    )
+    lane, words = pl.lit(2, dtype=pl.Int32).alias("lane"), pl.lit("waiting for a rank")
+    waits = waiting.select(lane, "start_ns", dur_ns="wait_ns", label=pl.lit("waiting"), name=words)
+    others = unknown.select(lane, "start_ns", "dur_ns", "name", label=pl.lit("communication"))
+    return pl.concat([waits, others], how="diagonal_relaxed")
 
 
 def _side(
@@ -366,12 +352,6 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]:
     return [{key: _plain(cell) for key, cell in row.items()} for row in rows]
 
 
-def counts(frame: pl.DataFrame) -> dict[str, int]:
-    """Rows of each status."""
-    by_status = dict(frame.group_by("status").len().iter_rows())
-    return {status: by_status.get(status, 0) for status in STATUSES}
-
-
 def statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
     """Statuses that a comparison of two of the runs can have, in words."""
     stepped = sum(map(_has_steps, runs))
@@ -416,7 +396,7 @@ def steps_of(trace: Trace, labels: Labels, rank: int | None = None) -> pl.DataFr
 
 def kernels_of(a: Trace, b: Trace, labels: Labels, tolerance: float, rank: int | None = None) -> dict[str, Any]:
     """Kernels of a row in both traces, the largest change first: ``rows`` as JSON, and their ``total``."""
-    by = ["phase", *(label for label in labels if label not in ("phase", "name")), "name"]
+    by = [*keys_of(label for label in labels if label != "name"), "name"]
     ranks = None if rank is None else [rank]
     frame = diff_events(a, b, tolerance=tolerance, by=by, ranks=ranks).filter(matching(labels))
     frame = frame.sort(pl.col("delta_ns").abs(), "name", descending=[True, False], nulls_last=True)
@@ -424,9 +404,9 @@ def kernels_of(a: Trace, b: Trace, labels: Labels, tolerance: float, rank: int |
     return {"rows": block(shown, 0, _MOST_KERNELS), "total": frame.height}
 
 
-def keys_of(by: Sequence[str]) -> list[str]:
+def keys_of(by: Iterable[str]) -> list[str]:
     """Columns that rows are aligned by: the phase, and the requested ones."""
-    return ["phase", *(label for label in by if label != "phase")]
+    return list(dict.fromkeys(["phase", *by]))
 
 
 def _plain(cell: Any) -> Any:
@@ -449,11 +429,8 @@ PARTS: Final = {
 """Colours of groups of parts that have no colour by stage or cause."""
 
 
-class Compare(Explorer):
+class Compare(Explorer, room="compare"):
     """Widget of :func:`compare`."""
-
-    _esm = BUNDLES / "compare.js"
-    _css = BUNDLES / "compare.css"
 
     names = traitlets.List(traitlets.Unicode(), ["a", "b"], minlen=2).tag(sync=True)
     """Names of the runs."""
@@ -491,14 +468,7 @@ class Compare(Explorer):
         self._kept: dict[tuple[Any, ...], pl.DataFrame] = {}
         super().__init__(runs[0], statuses=statuses_of(runs), **traits)
 
-    @traitlets.validate("sort")
-    def _known_column(self, proposal: Mapping[str, Any]) -> str:
-        columns = ["phase", "stage", "category", "layer", "name", "status", *NUMBERS]
-        if proposal["value"].lstrip("-") not in columns:
-            raise traitlets.TraitError(
-                f"sort is {proposal['value']!r}; expected one of {listed(columns)}, with - or not"
-            )
-        return str(proposal["value"])
+    _known_column = sorted_by(["phase", "stage", "category", "layer", "name", "status", *NUMBERS])
 
     @traitlets.validate("pair")
     def _known_runs(self, proposal: Mapping[str, Any]) -> list[int]:
@@ -528,11 +498,10 @@ class Compare(Explorer):
         if self.picked is None:
             return nothing_of(self.trace)
         sides = [(self.names[number], self.runs[number]) for number in self.pair]
-        frames = [
+        return pl.concat(
             events_of(t, self.picked, self._rank(t, self.rank)).select(pl.lit(n).alias("trace"), pl.all())
             for n, t in sides
-        ]
-        return pl.concat(frames)
+        )
 
     def picture(self) -> bytes | None:
         """PNG image of the waterfall from one step time to the other."""
@@ -641,15 +610,8 @@ class Compare(Explorer):
             columns, packed = pack(rows)
             sides.append({**side, "columns": columns, "first": len(buffers)})
             buffers += packed
-        return {
-            "sides": sides,
-            "lanes": list(LANES),
-            "window": shown.window,
-            "whole": shown.whole,
-            "place": shown.place,
-            "places": shown.places,
-            "layers": shown.layers,
-        }, buffers
+        of_all = {name: getattr(shown, name) for name in ("window", "whole", "place", "places", "layers")}
+        return {"sides": sides, "lanes": list(LANES), **of_all}, buffers
 
     @answers(
         asks={"view": Shown},
@@ -664,12 +626,13 @@ class Compare(Explorer):
         whole = self._diff(tuple(view["pair"]), tuple(view["by"]), view["tolerance"], view.get("rank"))
         frame = self._rows(view)
         in_phase = whole if view["phase"] is None else whole.filter(pl.col("phase") == view["phase"])
+        found = dict(in_phase.group_by("status").len().iter_rows())
         return {
             "rows": block(frame, 0, count),
             "total": frame.height,
             "all": in_phase.height,
             "largest": frame["delta_ns"].abs().max(),
-            "counts": counts(in_phase),
+            "counts": {status: found.get(status, 0) for status in STATUSES},
         }, []
 
     @answers(asks={"view": Shown}, rows=list[Row], offset=int)
@@ -677,11 +640,10 @@ class Compare(Explorer):
         return {"rows": block(self._rows(view), offset, min(count, 200)), "offset": offset}, []
 
     @answers(asks={"view": Shown})
-    def _on_pick(self, view: Mapping[str, Any], row: int) -> Answer:
+    def _on_pick(self, view: Mapping[str, Any], row: int) -> None:
         frame = self._rows(view)
         if 0 <= row < frame.height:
             self.picked = frame.select(keys_of(view["by"])).row(row, named=True)
-        return {}, []
 
     @answers(
         busy="looking into both traces",

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 import traitlets
 
-from llmprof.explore.base.widget import BUNDLES, LINKED, Answer, Explorer, answers, link
+from llmprof.explore.base.widget import LINKED, Explorer, answers, link
 from llmprof.trace import Trace
 from llmprof.units import format_ns
 
@@ -67,11 +67,8 @@ class History:
         return self._views[self._at]
 
 
-class Header(Explorer):
+class Header(Explorer, room="header"):
     """Chips and history of ``explore.open``; ``shown`` gives the name of the visible tab, ``show`` changes it."""
-
-    _esm = BUNDLES / "header.js"
-    _css = BUNDLES / "header.css"
 
     chips = traitlets.List(traitlets.Dict()).tag(sync=True)
     """Filters that hold, each with the ``name`` by which it is removed, and its ``text``."""
@@ -124,19 +121,8 @@ class Header(Explorer):
             chips += [(f"{tab}.{name}", f"{title}: {name} {value}") for name, value in held.items()]
         return [{"name": name, "text": text} for name, text in chips]
 
-    def remove(self, name: str) -> None:
-        """Remove a filter."""
-        tab, _, trait = name.rpartition(".")
-        owner = self._tabs[tab][1] if tab in self._tabs else self
-        if owner.has_trait(trait) and trait in (*LINKED, *FILTERS):
-            owner.set_trait(trait, owner.unfiltered(trait))
-
-    def clear(self) -> None:
-        """Remove all filters."""
-        for chip in self._chips():
-            self.remove(chip["name"])
-
-    def go(self, by: int) -> None:
+    @answers()
+    def go(self, by: Literal[-1, 1]) -> None:
         """Show the view before the present one (-1), or the one after it (1)."""
         view = self._history.go(by)
         self._going = True
@@ -150,19 +136,18 @@ class Header(Explorer):
         self._say_all()
 
     @answers()
-    def _on_go(self, by: Literal[-1, 1]) -> Answer:
-        self.go(by)
-        return {}, []
+    def remove(self, name: str) -> None:
+        """Remove a filter."""
+        tab, _, trait = name.rpartition(".")
+        owner = self._tabs[tab][1] if tab in self._tabs else self
+        if owner.has_trait(trait) and trait in (*LINKED, *FILTERS):
+            owner.set_trait(trait, owner.unfiltered(trait))
 
     @answers()
-    def _on_remove(self, name: str) -> Answer:
-        self.remove(name)
-        return {}, []
-
-    @answers()
-    def _on_clear(self) -> Answer:
-        self.clear()
-        return {}, []
+    def clear(self) -> None:
+        """Remove all filters."""
+        for chip in self._chips():
+            self.remove(chip["name"])
 
 
 def _set(explorer: Explorer, traits: Mapping[str, Any]) -> None:

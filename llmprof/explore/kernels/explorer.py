@@ -3,10 +3,11 @@
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Self
 
+import msgspec
 import polars as pl
 import traitlets
 
@@ -15,9 +16,9 @@ from llmprof.analyze import attribute, ncu_command, ncu_join, ops_to_kernels, sp
 from llmprof.analyze.kernels import PLACES, events_within, kernels_within
 from llmprof.analyze.replay.slack import unknown_slack, with_slack
 from llmprof.analyze.replay.targets import bounded
-from llmprof.errors import LlmprofError, NotCapturedError, listed
+from llmprof.errors import LlmprofError, NotCapturedError
 from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
-from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
+from llmprof.explore.base.widget import Answer, Explorer, answers, sorted_by
 from llmprof.metrics import explain
 from llmprof.metrics.data import Metrics
 from llmprof.names import kernels as kernel_names
@@ -45,24 +46,33 @@ _MOST_TEXT: Final = 2_000
 _NAMED: Final = 2
 
 
-@dataclass(frozen=True)
-class View:
-    """View of a table: filters, labels that divide launches into rows, a search text, an order, a window."""
+class Shown(Record):
+    """View of the table: filters, labels that divide launches into rows, a search text, an order, a window."""
 
-    where: Mapping[str, int | str | None] = field(default_factory=dict)
+    rank: int | None = None
+    step: int | None = None
+    phase: str | None = None
+    layer: int | None = None
+    stage: str | None = None
+    stream: int | None = None
+    category: str | None = None
     by: tuple[str, ...] = ()
     search: str = ""
     sort: str = "-total_ns"
     window: Window | None = None
+    in_window: bool = False
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Self:
-        """View that the browser requested; unknown labels are left out."""
-        where = {label: value for label in FILTERS if (value := message.get(label)) is not None}
+        """View that the browser requested, by known labels and with a window only if that holds."""
         by = tuple(label for label in SPLITS if label in message.get("by", ()))
         window = message.get("window") if message.get("in_window") else None
-        ends = (float(window[0]), float(window[1])) if window else None
-        return cls(where, by, str(message.get("search", "")), str(message.get("sort", "-total_ns")), ends)
+        return msgspec.convert({**message, "by": by, "window": window}, cls)
+
+    @property
+    def where(self) -> dict[str, int | str]:
+        """The filters that hold."""
+        return {label: value for label in FILTERS if (value := getattr(self, label)) is not None}
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -86,7 +96,7 @@ def places(values: Sequence[int | str] | None, plural: str) -> str:
     return f"{first} to {last}" if numbers and int(last) - int(first) == len(values) - 1 else f"{len(values)} {plural}"
 
 
-def arranged(frame: pl.DataFrame, view: View) -> pl.DataFrame:
+def arranged(frame: pl.DataFrame, view: Shown) -> pl.DataFrame:
     """Rows whose name contains the view's text, regardless of case, in the view's order (``-column``: descending)."""
     kept = frame.filter(pl.col("name").str.to_lowercase().str.contains(view.search.lower(), literal=True))
     column, falling = view.sort.lstrip("-"), view.sort.startswith("-")
@@ -119,12 +129,10 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
             "limit": row.get("limit"),
         }
         texts.append({key: _finite(cell) for key, cell in cells.items()})
-    series = (
-        rows["series"].explode(empty_as_null=False, keep_nulls=False) if rows.height else pl.Series([], dtype=pl.Int64)
-    )
-    peaks = (
-        rows.select(pl.col("series").list.max().clip(1).repeat_by(BINS).explode())["series"] if rows.height else series
-    )
+    if not rows.height:
+        return texts, [array(pl.Series([], dtype=pl.UInt8), "u1")]
+    series = rows["series"].explode(empty_as_null=False, keep_nulls=False)
+    peaks = rows.select(pl.col("series").list.max().clip(1).repeat_by(BINS).explode())["series"]
     return texts, [array((series * 255 / peaks).round().cast(pl.UInt8), "u1")]
 
 
@@ -177,9 +185,10 @@ def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
         frame = ops_to_kernels(trace)
     except NotCapturedError as error:
         return {"rows": [], "why": str(error)}
-    chosen_rows = frame.filter((pl.col("kernel") == name) & (pl.lit(rank is None) | (pl.col("rank") == (rank or 0))))
+    of_rank = frame if rank is None else frame.filter(pl.col("rank") == rank)
     rows = (
-        chosen_rows.group_by("op", "shapes")
+        of_rank.filter(pl.col("kernel") == name)
+        .group_by("op", "shapes")
         .agg(pl.col("count").sum(), pl.col("total_ns").sum())
         .with_columns(mean_ns=pl.col("total_ns") / pl.col("count"))
         .sort("total_ns", "op", "shapes", descending=[True, False, False], nulls_last=True)
@@ -288,9 +297,8 @@ def profiled(trace: Trace, metrics: Metrics) -> Profiled:
         speed = speed_of_light(metrics)
         named = metrics.kernels["device_name"].drop_nulls()
         peaks = hardware.device(named[0]) if named.len() else None
-        note = (
-            "" if named.len() else "these metrics do not name their device: there are no roofs, and no shares of them"
-        )
+        if not named.len():
+            note = "these metrics do not name their device: there are no roofs, and no shares of them"
     except LlmprofError as error:
         note = str(error)
         nothing = {"bound": pl.String, "dtype": pl.String, "memory_level": pl.String, "stall": pl.String}
@@ -312,13 +320,16 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
         return out
     matching = launches.filter(pl.col("kernel_id") == (-1 if kernel_id is None else kernel_id))
     row = (matching if matching.height else launches).row(0, named=True)
-    number = row["kernel_id"]
-    share = row["roof_share"]
+    number, share, level = row["kernel_id"], row["roof_share"], row["memory_level"]
     row["roof_pct"] = 100 * share if share is not None else None
+    of_level = {"memory_pct": f"memory ({level.upper()})"} if level else {}
     return out | {
         "chosen": number,
         "speed": {column: _finite(row[column]) for column in _SPEED},
-        "bars": [_bar(column, row) for column in PEAKS],
+        "bars": [
+            {"label": of_level.get(column, label), "pct": _finite(row[column]), "metric": metric}
+            for column, (label, metric) in PEAKS.items()
+        ],
         "roofline": roofline(profile, number),
         "stalls": profile.stalls.filter(pl.col("kernel_id") == number).select("reason", "share").to_dicts(),
         "rules": profile.metrics.rules.filter(pl.col("kernel_id") == number)
@@ -366,42 +377,11 @@ def glossary(metric: str) -> dict[str, Any]:
     except LlmprofError as error:
         return {"title": "not in the glossary", "meaning": str(error), "good": "", "action": "", "source": ""}
     meaning = entry.meaning or "; ".join(f"{part}: {words}" for part, words in entry.parts.items())
-    return {
-        "title": entry.title,
-        "meaning": meaning,
-        "good": entry.good,
-        "action": entry.action,
-        "source": entry.source,
-    }
-
-
-def _bar(column: str, row: dict[str, Any]) -> dict[str, Any]:
-    label, metric = PEAKS[column]
-    level = row["memory_level"]
-    if column == "memory_pct" and level:
-        label = f"memory ({level.upper()})"
-    return {"label": label, "pct": _finite(row[column]), "metric": metric}
+    return {"meaning": meaning, **{name: getattr(entry, name) for name in ("title", "good", "action", "source")}}
 
 
 Labels = dict[str, Any]
 """Values of the labels that divide launches into rows: ``{"phase": "decode"}``."""
-
-
-class Shown(Record):
-    """View of the table: filters, labels that divide launches into rows, a search text, an order, a window."""
-
-    rank: int | None = None
-    step: int | None = None
-    phase: str | None = None
-    layer: int | None = None
-    stage: str | None = None
-    stream: int | None = None
-    category: str | None = None
-    by: tuple[str, ...] = ()
-    search: str = ""
-    sort: str = "-total_ns"
-    window: Window | None = None
-    in_window: bool = False
 
 
 class Bar(Record):
@@ -429,11 +409,8 @@ _TOP: Final = 18
 _MOST_TITLE: Final = 90
 
 
-class Kernels(Explorer):
+class Kernels(Explorer, room="kernels"):
     """Widget of :func:`kernels`."""
-
-    _esm = BUNDLES / "kernels.js"
-    _css = BUNDLES / "kernels.css"
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     category = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
@@ -473,13 +450,7 @@ class Kernels(Explorer):
         self._slack = False
         super().__init__(trace, has_metrics=self.metrics is not None, **traits)
 
-    @traitlets.validate("sort")
-    def _known_column(self, proposal: Mapping[str, Any]) -> str:
-        if proposal["value"].lstrip("-") not in SORTABLE:
-            raise traitlets.TraitError(
-                f"sort is {proposal['value']!r}; expected one of {listed(SORTABLE)}, with - or not"
-            )
-        return str(proposal["value"])
+    _known_column = sorted_by(SORTABLE)
 
     @traitlets.observe("kernel", "of")
     def _another(self, _change: object) -> None:
@@ -512,12 +483,12 @@ class Kernels(Explorer):
         return charts.to_png_bytes(charts.kernels(self.table, top=_TOP, variants=True), scale=1.25)
 
     @property
-    def _view(self) -> View:
-        return View.of(
+    def _view(self) -> Shown:
+        return Shown.of(
             {name: getattr(self, name) for name in (*FILTERS, "by", "search", "sort", "window", "in_window")}
         )
 
-    def _rows(self, view: View) -> pl.DataFrame:
+    def _rows(self, view: Shown) -> pl.DataFrame:
         key, frame = self._kept  # another request may replace it meanwhile
         if key != view.key:
             frame = kernels_within(self.trace, by=view.by, where=view.where, window=view.window, bins=BINS, absent=True)
@@ -530,7 +501,7 @@ class Kernels(Explorer):
             self._kept = (view.key, frame)
         return arranged(frame, view)
 
-    def _launches(self, view: View, kernel: str | None, of: Labels) -> pl.DataFrame:
+    def _launches(self, view: Shown, kernel: str | None, of: Labels) -> pl.DataFrame:
         if kernel is None:
             return nothing_of(self.trace)
         where = {**view.where, **of, "name": kernel}
@@ -556,7 +527,7 @@ class Kernels(Explorer):
         unmatched=int,
     )
     def _on_table(self, view: Labels, count: int = 60, kernel: str | None = None) -> Answer:
-        frame, events = self._rows(View.of(view)), attribute(self.trace)
+        frame, events = self._rows(Shown.of(view)), attribute(self.trace)
         rows, buffers = block(frame, 0, count)
         message = {
             "rows": rows,
@@ -579,22 +550,21 @@ class Kernels(Explorer):
 
     @answers(asks={"view": Shown}, buffers=_SERIES, rows=list[Row], offset=int)
     def _on_rows(self, view: Labels, offset: int, count: int) -> Answer:
-        rows, buffers = block(self._rows(View.of(view)), offset, min(count, 200))
+        rows, buffers = block(self._rows(Shown.of(view)), offset, min(count, 200))
         return {"rows": rows, "offset": offset}, buffers
 
     @answers(asks={"view": Shown})
-    def _on_pick(self, view: Labels, row: int) -> Answer:
-        table_view = View.of(view)
+    def _on_pick(self, view: Labels, row: int) -> None:
+        table_view = Shown.of(view)
         frame = self._rows(table_view)
         if 0 <= row < frame.height:
             picked = frame.row(row, named=True)
             with self.hold_sync():
                 self.of = {label: picked[label] for label in table_view.by if picked[label] is not None}
                 self.kernel = picked["name"]
-        return {}, []
 
     @answers()
-    def _on_launch(self, event: int) -> Answer:
+    def _on_launch(self, event: int) -> None:
         """Pick a launch, and set the window around it; linked explorers then show this window."""
         rows = attribute(self.trace).filter(pl.col("event") == event)
         if rows.height:
@@ -603,7 +573,6 @@ class Kernels(Explorer):
             self.event = event
             if not self.in_window:
                 self.window = [float(start - around), float(start + length + around)]
-        return {}, []
 
     @answers(
         asks={"view": Shown},
@@ -622,7 +591,7 @@ class Kernels(Explorer):
         grids=list[Row],
     )
     def _on_kernel(self, view: Labels, kernel: str, of: Labels) -> Answer:
-        events = self._launches(View.of(view), kernel, of)
+        events = self._launches(Shown.of(view), kernel, of)
         message, buffers = launches(events)
         length = events["dur_ns"] if events.width else pl.Series([], dtype=pl.Int64)
         about = {
@@ -666,7 +635,7 @@ class Kernels(Explorer):
     @answers(asks={"view": Shown}, command=str)
     def _on_command(self, program: str, view: Labels, kernel: str, of: Labels) -> Answer:
         self.program = program
-        where = {**View.of(view).where, **of}
+        where = {**Shown.of(view).where, **of}
         kept = {label: where[label] for label in ("layer", "stage", "step", "phase", "rank") if label in where}
         try:
             words = shlex.split(program)

@@ -1,6 +1,6 @@
 """Explorer of layers: a heat map of layers over steps, and the details of a cell."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from llmprof.charts.base.theme import PHASES, STAGES, in_order
 from llmprof.charts.layers import kinds_in_words
 from llmprof.explore.base.messages import Record, Row, Scale, array
 from llmprof.explore.base.ranks import placed_in_columns, scale_of
-from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
+from llmprof.explore.base.widget import Answer, Explorer, answers
 from llmprof.explore.layers.picture import MOST_RANKS, Panel, picture
 from llmprof.trace import Trace
 from llmprof.units import format_ns
@@ -98,12 +98,8 @@ def cells(
     placed, columns, phases, size = placed_in_columns(rows, MAX_COLUMNS)
     by_layer = placed.group_by("column", "layer").agg(pl.col("value").median(), pl.col("outlier").any())
     levels = rows.group_by("layer").agg(pl.col("kind").mode().sort().first()).sort("layer")
-    full = (
-        columns.select("column", "phase")
-        .join(levels.select("layer"), how="cross")
-        .join(by_layer, on=["column", "layer"], how="left")
-    )
-    full = full.sort("column", "layer")
+    every = columns.select("column", "phase").join(levels.select("layer"), how="cross")
+    full = every.join(by_layer, on=["column", "layer"], how="left").sort("column", "layer")
     head = {
         "measure": measure,
         "title": title,
@@ -186,22 +182,11 @@ def _panel(head: Mapping[str, Any], values: memoryview) -> Panel:
     return Panel(head["rank"], columns, head["layers"], np.frombuffer(values, "<f4").reshape(shape))
 
 
-def _values_of(panels: Sequence[Panel], phase: str | None) -> pl.Series:
-    """Known values of all ranks in a phase (ns)."""
-    parts = [
-        panel.values[[phase_of_column == phase for _, phase_of_column in panel.columns]].ravel() for panel in panels
-    ]
-    return pl.Series(np.concatenate(parts)).drop_nans().cast(pl.Float64)
-
-
 _MAX_KERNELS = 60
 
 
-class Layers(Explorer):
+class Layers(Explorer, room="layers"):
     """Heat map of layers over steps. Made by :func:`layers`."""
-
-    _esm = BUNDLES / "layers.js"
-    _css = BUNDLES / "layers.css"
 
     measure = traitlets.Enum(list(MEASURES), default_value="time").tag(sync=True)
     """Measure that the colour shows: time, busy, exposed (communication), gap (to the typical layer) or host."""
@@ -234,22 +219,18 @@ class Layers(Explorer):
         panels = [panel for one in made if (panel := _panel(one.head, one.values)).columns]
         if not panels:
             return None
-        phases = [scale["phase"] for one in made for scale in one.head["scales"]]
+        phases = dict.fromkeys(scale["phase"] for one in made for scale in one.head["scales"])
         diverging = self.measure == "gap"
-        scales = {
-            phase: {**scale_of(_values_of(panels, phase), diverging=diverging), "diverging": diverging}
-            for phase in dict.fromkeys(phases)
-        }
+        scales: dict[str | None, dict[str, Any]] = {}
+        for phase in phases:
+            parts = [panel.values[[own == phase for _, own in panel.columns]].ravel() for panel in panels]
+            known = pl.Series(np.concatenate(parts)).drop_nans().cast(pl.Float64)
+            scales[phase] = {**scale_of(known, diverging=diverging), "diverging": diverging}
         title, _, _, meaning = MEASURES[self.measure]
         notes = [f"Colour: {meaning}."]
-        of_layers = [
-            {
-                "layer": pl.Series(one.head["layers"], dtype=pl.Int32),
-                "kind": pl.Series(one.head["kinds"], dtype=pl.String),
-            }
-            for one in made
-        ]
-        notes += filter(None, [kinds_in_words(pl.concat(map(pl.DataFrame, of_layers)))])
+        types = {"layer": pl.Int32, "kind": pl.String}
+        heads = ({"layer": one.head["layers"], "kind": one.head["kinds"]} for one in made)
+        notes += filter(None, [kinds_in_words(pl.concat(pl.DataFrame(head, schema=types) for head in heads))])
         if len(ranks_drawn) > len(made):
             notes.append(f"{len(made)} of {len(ranks_drawn)} ranks are shown.")
         if (steps := max(one.head["condensed"] for one in made)) > 1:
@@ -293,13 +274,12 @@ class Layers(Explorer):
         return matrix.head, [matrix.values, matrix.outliers]
 
     @answers()
-    def _on_pick(self, *, rank: int, step: int, layer: int) -> Answer:
+    def _on_pick(self, *, rank: int, step: int, layer: int) -> None:
         cell = cell_of(self.trace, rank=rank, step=step, layer=layer)
         with self.hold_sync():
             self.rank, self.step, self.layer = rank, step, layer
             if cell is not None:
                 self.window = [float(cell["start_ns"]), float(cell["end_ns"])]
-        return {}, []
 
     @answers(
         busy="looking into the cell",
@@ -317,14 +297,13 @@ class Layers(Explorer):
         events = events_of(self.trace, rank=rank, step=step, layer=layer, stage=stage)
         kernels = kernels_of(self.trace, events, slack=self._slack)
         least = with_slack(events.head(1), self.trace, events, ["rank"]) if self._slack and events.height else None
+        where: dict[str, Any] = {"rank": rank, "step": step, "layer": layer}
         message: dict[str, Any] = {
-            "rank": rank,
-            "step": step,
-            "layer": layer,
+            **where,
             "stage": stage,
             "slack_ns": None if least is None else least["slack_ns"][0],
-            "cell": cell_of(self.trace, rank=rank, step=step, layer=layer, stage=stage),
-            "stages": stages_of(self.trace, rank=rank, step=step, layer=layer).to_dicts(),
+            "cell": cell_of(self.trace, **where, stage=stage),
+            "stages": stages_of(self.trace, **where).to_dicts(),
             "kernels": kernels.head(_MAX_KERNELS).to_dicts(),
             "more": max(0, kernels.height - _MAX_KERNELS),
         }

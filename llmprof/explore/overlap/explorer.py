@@ -14,8 +14,9 @@ from llmprof.analyze.overlap import COMMUNICATION, overlap_within, transferring,
 from llmprof.analyze.overlap import overlap as overlap_of_trace
 from llmprof.analyze.steps.steps import steps
 from llmprof.charts.base import theme
+from llmprof.charts.base.draw import extent
 from llmprof.explore.base.messages import Buffers, Column, Record, Row, Window, array, pack
-from llmprof.explore.base.widget import BUNDLES, COLOURS, Answer, Explorer, answers
+from llmprof.explore.base.widget import COLOURS, Answer, Explorer, answers
 from llmprof.trace import Trace
 
 
@@ -93,8 +94,8 @@ def span_of(trace: Trace, rank: int) -> Span | None:
     mine = activity(trace).filter(pl.col("rank") == rank)
     if mine.is_empty():
         return None
-    first, last = mine.select(pl.col("start_ns").min(), last=(pl.col("start_ns") + pl.col("dur_ns")).max()).row(0)
-    return int(first), max(int(last), int(first) + 1)
+    first, last = extent(mine)
+    return first, max(last, first + 1)
 
 
 def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFrame:
@@ -109,19 +110,10 @@ def step_bars(trace: Trace, *, rank: int, phase: str | None = None) -> pl.DataFr
     if phase is not None:
         rows = rows.filter(pl.col("phase") == phase)
     size = max(1, -(-rows.height // MAX_BARS))
-    return (
-        rows.with_columns(bar=pl.int_range(pl.len()) // size, **PARTS)
-        .group_by("bar", maintain_order=True)
-        .agg(
-            pl.col("step").min().alias("first"),
-            pl.col("step").max().alias("last"),
-            pl.col("phase").drop_nulls().mode().sort().first(),
-            pl.col("start_ns").min(),
-            pl.col("end_ns").max(),
-            pl.col("total_ns", *PARTS).mean(),
-        )
-        .drop("bar")
-    )
+    bars = rows.with_columns(bar=pl.int_range(pl.len()) // size, **PARTS).group_by("bar", maintain_order=True)
+    steps_of, phase_of = pl.col("step"), pl.col("phase").drop_nulls().mode().sort().first()
+    times = (pl.col("start_ns").min(), pl.col("end_ns").max(), pl.col("total_ns", *PARTS).mean())
+    return bars.agg(steps_of.min().alias("first"), steps_of.max().alias("last"), phase_of, *times).drop("bar")
 
 
 def step_window(trace: Trace, *, rank: int, step: int) -> Span | None:
@@ -233,8 +225,12 @@ def _without(whole: pl.DataFrame, part: pl.DataFrame, window: Span) -> pl.DataFr
     return clip(whole, free).drop("window")
 
 
+def _head(name: str, rows: pl.DataFrame, *, stream: bool) -> dict[str, Any]:
+    return {"name": name, "stream": stream, "count": rows.height, "total_ns": int(rows["dur_ns"].sum())}
+
+
 def _class_lane(name: str, rows: pl.DataFrame, window: Span, pixels: int) -> tuple[dict[str, Any], Buffers]:
-    head = {"name": name, "stream": False, "count": rows.height, "total_ns": int(rows["dur_ns"].sum())}
+    head = _head(name, rows, stream=False)
     if rows.height <= pixels:
         return {**head, "kind": "spans"}, [_pairs(rows, window)]
     return {**head, "kind": "bins", "classes": [name]}, [array(_covered(rows, window, pixels), "f4")]
@@ -243,22 +239,13 @@ def _class_lane(name: str, rows: pl.DataFrame, window: Span, pixels: int) -> tup
 def _stream_lane(
     stream: object, rows: pl.DataFrame, names: pl.Series, window: Span, pixels: int
 ) -> tuple[dict[str, Any], Buffers]:
-    head = {
-        "name": "host" if stream is None else f"stream {stream}",
-        "stream": True,
-        "count": rows.height,
-        "total_ns": int(rows["dur_ns"].sum()),
-    }
+    head = _head("host" if stream is None else f"stream {stream}", rows, stream=True)
     if rows.height <= pixels:
         rows = rows.sort("start_ns", maintain_order=True)
         index = pl.DataFrame({"name": names}).with_row_index("_name")
         which = rows.select("name").join(index, on="name", how="left", maintain_order="left")["_name"]
         kinds = rows["class"].replace_strict({c: n for n, c in enumerate(CLASSES)}, return_dtype=pl.UInt8)
-        return {**head, "kind": "spans"}, [
-            _pairs(rows, window),
-            array(which, "u4"),
-            array(kinds, "u1"),
-        ]
+        return {**head, "kind": "spans"}, [_pairs(rows, window), array(which, "u4"), array(kinds, "u1")]
     parts = [_covered(rows.filter(pl.col("class") == name), window, pixels) for name in CLASSES]
     return {**head, "kind": "bins", "classes": list(CLASSES)}, [array(pl.concat(parts), "f4")]
 
@@ -292,11 +279,8 @@ PART_COLOURS = {
 _PIXELS = 4_000
 
 
-class Overlap(Explorer):
+class Overlap(Explorer, room="overlap"):
     """Compute, communication, copies and idle time. Made by :func:`overlap`."""
-
-    _esm = BUNDLES / "overlap.js"
-    _css = BUNDLES / "overlap.css"
 
     phase = traitlets.Unicode(default_value=None, allow_none=True).tag(sync=True)
     """Phase of the steps whose bars are shown; all if None."""
@@ -415,11 +399,11 @@ class Overlap(Explorer):
         return message, buffers
 
     @answers()
-    def _on_steps(self, *, rank: int, first: int, last: int) -> Answer:
+    def _on_steps(self, *, rank: int, first: int, last: int) -> None:
         """Show the steps from ``first`` to ``last`` of a rank; with a second trace, for the longer time of both."""
         window = steps_window(self.trace, rank=rank, first=first, last=last)
         if window is None:
-            return {}, []
+            return
         begin, end = window
         where, _, number = self.against.partition(":")
         if where == "other" and self.other is not None:
@@ -428,7 +412,6 @@ class Overlap(Explorer):
         with self.hold_sync():
             self.rank, self.step = rank, first
             self.window = [float(begin), float(end)]
-        return {}, []
 
 
 def overlap(trace: Trace, *, other: Trace | None = None, **traits: Any) -> Overlap:

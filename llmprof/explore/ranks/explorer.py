@@ -13,7 +13,7 @@ from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.ranks import MEANING
 from llmprof.explore.base.messages import Record, Row, Scale, array
 from llmprof.explore.base.ranks import placed_in_columns, scale_of, timeline_of
-from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
+from llmprof.explore.base.widget import Answer, Explorer, answers
 from llmprof.text import numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
@@ -43,6 +43,8 @@ MEASURES: Final[dict[str, tuple[str, str]]] = {
 }
 """Name of a measure to its title and its column of ``rank_steps``."""
 
+_OF_GROUPS: Final = ("by", "group", "ranks", "calls", "share_last", "expected_share", "late_median_ns", "evidence")
+
 
 def cells(
     rows: pl.DataFrame,
@@ -54,12 +56,9 @@ def cells(
 ) -> tuple[dict[str, Any], memoryview]:
     """Cells of the heat map: the largest value of the ranks of a row, and the median of the steps of a column."""
     title, column = MEASURES[measure]
-    if phase is not None:
-        rows = rows.filter(pl.col("phase") == phase)
-    if steps is not None:
-        rows = rows.filter(pl.col("step").is_between(*steps))
-    if ranks is not None:
-        rows = rows.filter(pl.col("rank").is_between(*ranks))
+    rows = rows if phase is None else rows.filter(pl.col("phase") == phase)
+    for column_name, ends in (("step", steps), ("rank", ranks)):
+        rows = rows if ends is None else rows.filter(pl.col(column_name).is_between(*ends))
     first, last = rows.select(pl.col("rank").min().fill_null(0), last=pl.col("rank").max().fill_null(0)).row(0)
     size = 1
     while last - first + 1 > MAX_ROWS * size:
@@ -87,11 +86,8 @@ def cells(
     return head, array(full["value"].fill_null(float("nan")), "f4")
 
 
-class Ranks(Explorer):
+class Ranks(Explorer, room="ranks"):
     """Heat map of ranks over steps. Made by :func:`ranks`."""
-
-    _esm = BUNDLES / "ranks.js"
-    _css = BUNDLES / "ranks.css"
 
     measure = traitlets.Enum(list(MEASURES), default_value="step").tag(sync=True)
     """Measure that the colour shows: step (its time), wait, idle or exposed (communication)."""
@@ -143,21 +139,13 @@ class Ranks(Explorer):
     def _on_choices(self) -> Answer:
         rows = rank_steps(self.trace)
         late = late_groups(self.trace, ranks_per_node=self.ranks_per_node)
-        named = latest_group(late)
         latest = ""
-        if named is not None:
-            latest = (
-                f"{named['who']} arrive last in {format_share(named['share_last'])} of {named['calls']:,} collectives "
-                f"over several groups; by chance it would be {format_share(named['expected_share'])}."
-            )
-            latest = latest[0].upper() + latest[1:]
-        shown = (
-            late.with_columns(
-                ranks=pl.Series([numbers_in_words(members) for members in late["ranks"]], dtype=pl.String)
-            )
-            .group_by("by", maintain_order=True)
-            .head(4)
-        )
+        if (named := latest_group(late)) is not None:
+            share, chance = format_share(named["share_last"]), format_share(named["expected_share"])
+            latest = f"{named['who'][0].upper()}{named['who'][1:]} arrive last in {share} of {named['calls']:,} "
+            latest += f"collectives over several groups; by chance it would be {chance}."
+        members = pl.Series([numbers_in_words(ranks) for ranks in late["ranks"]], dtype=pl.String)
+        shown = late.with_columns(ranks=members).group_by("by", maintain_order=True).head(4)
         return {
             "ranks": rows["rank"].n_unique(),
             "phases": in_order(rows["phase"].drop_nulls(), PHASES),
@@ -165,9 +153,7 @@ class Ranks(Explorer):
                 {"name": name, "title": title, "meaning": MEANING[column][1]}
                 for name, (title, column) in MEASURES.items()
             ],
-            "groups": shown.select(
-                "by", "group", "ranks", "calls", "share_last", "expected_share", "late_median_ns", "evidence"
-            ).to_dicts(),
+            "groups": shown.select(_OF_GROUPS).to_dicts(),
             "latest": latest,
         }, []
 
@@ -197,7 +183,7 @@ class Ranks(Explorer):
         return head, [values]
 
     @answers()
-    def _on_pick(self, *, measure: Measure, step: int, ranks: tuple[int, int]) -> Answer:
+    def _on_pick(self, *, measure: Measure, step: int, ranks: tuple[int, int]) -> None:
         rows = rank_steps(self.trace).filter(pl.col("rank").is_between(ranks[0], ranks[1]), pl.col("step") == step)
         if rows.height:
             worst = rows.sort(MEASURES[measure][1], "rank", descending=[True, False], nulls_last=True)["rank"][0]
@@ -206,7 +192,6 @@ class Ranks(Explorer):
                 self.picked = rows["rank"].sort().to_list()
                 self.rank, self.step = int(worst), step
                 self.window = [float(first), float(last)]
-        return {}, []
 
     @answers(words=str, rows=list[Row], more=int)
     def _on_picked(self) -> Answer:

@@ -9,9 +9,9 @@ import traitlets
 from llmprof import analyze
 from llmprof.analyze.requests.requests import PARTS, WORDS, AnyRun, run_of
 from llmprof.charts.base import theme
-from llmprof.errors import AnalysisError, LlmprofError, listed
+from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.base.messages import Record, Row
-from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers, link
+from llmprof.explore.base.widget import Answer, Explorer, Trait, answers, link, sorted_by
 from llmprof.explore.timeline.explorer import Timeline
 from llmprof.units import format_ns, format_share
 
@@ -55,11 +55,8 @@ class Reason(Record):
     title: str
 
 
-class Requests(Explorer):
+class Requests(Explorer, room="requests"):
     """Widget of :func:`requests`."""
-
-    _esm = BUNDLES / "requests.js"
-    _css = BUNDLES / "requests.css"
 
     sort = traitlets.Unicode("-ttft_ns").tag(sync=True)
     """Column that the table is sorted by; with ``-`` the largest value comes first."""
@@ -74,13 +71,7 @@ class Requests(Explorer):
         self._spans: pl.DataFrame | None = None
         super().__init__(self.run.trace, **traits)
 
-    @traitlets.validate("sort")
-    def _known_column(self, proposal: Mapping[str, Any]) -> str:
-        if proposal["value"].lstrip("-") not in SORTABLE:
-            raise traitlets.TraitError(
-                f"sort is {proposal['value']!r}; expected one of {listed(SORTABLE)}, with - or not"
-            )
-        return str(proposal["value"])
+    _known_column = sorted_by(SORTABLE)
 
     @traitlets.validate("picked")
     def _known_request(self, proposal: Mapping[str, Any]) -> int | None:
@@ -159,10 +150,9 @@ class Requests(Explorer):
         return {"rows": self._block(sort, offset, count), "offset": offset}, []
 
     @answers()
-    def _on_pick(self, sort: str, row: int) -> Answer:
+    def _on_pick(self, sort: str, row: int) -> None:
         if 0 <= row < self.frame.height:
             self.picked = int(self._sorted(sort)["request"][row])
-        return {}, []
 
     @answers(
         busy="looking at its slowest step", facts=list[Fact], parts=list[Fact], step=int | None, reasons=list[Reason]

@@ -151,16 +151,8 @@ class TimelineData:
             "present": self._present(),
             "groups": self.groups(),
             "rows": [
-                {
-                    "kind": row.kind,
-                    "rank": row.rank,
-                    "label": row.label,
-                    "levels": max(1, len(row.lanes)),
-                    "count": row.count,
-                    "note": row.note,
-                    "unit": row.unit,
-                    "range": _range(row),
-                }
+                {name: getattr(row, name) for name in ("kind", "rank", "label", "count", "note", "unit")}
+                | {"levels": max(1, len(row.lanes)), "range": _range(row)}
                 for row in self.drawn
             ],
         }
@@ -209,13 +201,8 @@ class TimelineData:
         count = sum(row.kind == REQUEST_KIND for row in self.drawn)
 
         def group(rank: int, detail: str) -> dict[str, Any]:
-            return {
-                "rank": rank,
-                "label": _group(rank),
-                "detail": detail,
-                "waits": waits.get(rank),
-                "late": rank == late,
-            }
+            lost = {"waits": waits.get(rank), "late": rank == late}
+            return {"rank": rank, "label": _group(rank), "detail": detail, **lost}
 
         groups = [group(QUERY_GROUP, f"{len(self.queried):,}")] if self.queried else []
         groups += [group(REQUEST_GROUP, f"{count:,}")] if count else []
@@ -389,11 +376,8 @@ def _kinds(data: TimelineData, span: Sequence[float], rows: Sequence[int] | None
     if data.found and not data.missing and any(kind in found for kind in ("stream", *HOST)):
         streams = [row for row in chosen if row.kind == "stream"]
         known = data.launch_known
-        of_streams = sum(
-            int(np.count_nonzero(known[lane.id[slice(*lane.within(span[0], span[1]))]]))
-            for row in streams
-            for lane in row.lanes
-        )
+        lanes = (lane for row in streams for lane in row.lanes)
+        of_streams = sum(int(np.count_nonzero(known[lane.id[slice(*lane.within(span[0], span[1]))]])) for lane in lanes)
         found[FLOWS] = of_streams if streams else launched(data, span, rows).height
     of_host = sum(count for kind, count in found.items() if kind in HOST)
     if of_host and "stream" not in found:
@@ -421,20 +405,20 @@ def _counted(data: TimelineData, row: Row, span: Sequence[float]) -> dict[str, A
     return {"name": _named(row, data), "unit": row.unit, "count": samples.height, **clean}
 
 
+def _figures(length: pl.Expr) -> dict[str, pl.Expr]:
+    """Number, mean, median and 99th percentile of times."""
+    quantile = length.quantile(QUANTILE, "linear")
+    return {"count": pl.len(), "mean_ns": length.mean(), "p50_ns": length.median(), "p99_ns": quantile}
+
+
 def _flows(chosen: pl.DataFrame) -> dict[str, Any]:
     """Launches by the name of what was launched: how long after the begin of its call each began."""
     delay = pl.col("start_ns") - pl.col("launch_start_ns")
-    figures = [
-        pl.len().alias("count"),
-        delay.mean().alias("mean_ns"),
-        delay.median().alias("p50_ns"),
-        delay.quantile(QUANTILE, "linear").alias("p99_ns"),
-        delay.max().cast(pl.Float64).alias("most_ns"),
-    ]
-    names = chosen.group_by("name", maintain_order=True).agg(*figures).sort("count", "name", descending=[True, False])
+    figures = _figures(delay) | {"most_ns": delay.max().cast(pl.Float64)}
+    names = chosen.group_by("name", maintain_order=True).agg(**figures).sort("count", "name", descending=[True, False])
     facts = [["launches", f"{chosen.height:,}"]]
     if chosen.height:
-        whole_ = chosen.select(*figures).row(0, named=True)
+        whole_ = chosen.select(**figures).row(0, named=True)
         labels = {"mean_ns": "mean delay", "p50_ns": "median", "p99_ns": "p99", "most_ns": "longest"}
         facts += [[text, format_ns(whole_[name])] for name, text in labels.items()]
     short = names_kernels.function(names["name"]) if names.height else names["name"]
@@ -460,24 +444,15 @@ def table(
     spans = pl.concat(parts)
     inside = pl.min_horizontal(pl.col("end"), pl.lit(hi)) - pl.max_horizontal(pl.col("start"), pl.lit(lo))
     length_ns = pl.col("end") - pl.col("start")
-    figures = [
-        pl.len().alias("count"),
-        inside.clip(0).sum().alias("total_ns"),
-        length_ns.mean().alias("mean_ns"),
-        length_ns.median().alias("p50_ns"),
-        length_ns.quantile(QUANTILE, "linear").alias("p99_ns"),
-    ]
-    names = (
-        spans.group_by("name", maintain_order=True)
-        .agg(pl.col("code").first(), *figures)
-        .sort("total_ns", "name", descending=[True, False])
-    )
+    figures = _figures(length_ns) | {"total_ns": inside.clip(0).sum()}
+    names = spans.group_by("name", maintain_order=True).agg(pl.col("code").first(), **figures)
+    names = names.sort("total_ns", "name", descending=[True, False])
     whole_ns = float(names["total_ns"].sum() or 0)
     share = pl.lit(None, pl.Float64) if whole_ns <= 0 else pl.col("total_ns") / whole_ns
     shown = names.head(MOST).with_columns(share=share)
     facts = [list(length), ["spans", f"{spans.height:,}"], ["summed time", format_ns(whole_ns)]]
     if spans.height:
-        over = spans.select(*figures, most_ns=length_ns.max()).row(0, named=True)
+        over = spans.select(**figures, most_ns=length_ns.max()).row(0, named=True)
         labels = {"mean_ns": "mean", "p50_ns": "median", "p99_ns": "p99", "most_ns": "longest"}
         facts += [[text, format_ns(over[name])] for name, text in labels.items()]
     return {
@@ -514,14 +489,7 @@ def _host_table(data: TimelineData, span: Sequence[float], threads: Sequence[Row
     pieces, spans = innermost_within(windows, every, ["thread"])
     own = spans[pieces["span"]].select("name").hstack(pieces.select(total_ns="dur_ns"))
     own = own.group_by("name").agg(pl.col("total_ns").sum())
-    length = pl.col("dur_ns")
-    each = spans.group_by("name").agg(
-        pl.col("code").first(),
-        count=pl.len(),
-        mean_ns=length.mean(),
-        p50_ns=length.median(),
-        p99_ns=length.quantile(QUANTILE, "linear"),
-    )
+    each = spans.group_by("name").agg(pl.col("code").first(), **_figures(pl.col("dur_ns")))
     names = each.join(own, on="name", how="left").with_columns(pl.col("total_ns").fill_null(0))
     whole = (end - start) * len(numbers)
     names = names.sort("total_ns", "name", descending=[True, False]).with_columns(share=pl.col("total_ns") / whole)

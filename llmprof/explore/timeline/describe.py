@@ -64,13 +64,9 @@ class Search:
         rows = self._data.rows
         ranks = sorted({rows[number].rank for number in hits["row"].unique()})
         kinds = PLACES.get(where)
-        rows_shown = [
-            number
-            for number, row in enumerate(rows)
-            if (kinds is None or row.kind in kinds) and (rank is None or row.rank == rank)
-        ]
         if kinds is not None or rank is not None:
-            hits = hits.filter(pl.col("row").is_in(rows_shown))
+            fitting = [(kinds is None or row.kind in kinds) and rank in (None, row.rank) for row in rows]
+            hits = hits.filter(pl.col("row").is_in([number for number, fits in enumerate(fitting) if fits]))
         if window is not None:
             hits = hits.filter(pl.col("start") < window[1], pl.col("start") + pl.col("dur") > window[0])
         column, down = (sort if sort in ORDERS else "start").removeprefix("-"), sort.startswith("-")
@@ -156,9 +152,7 @@ def flame_of(stacks: pl.DataFrame | None) -> dict[str, Any]:
         "trunk": trunk,
         "names": names.to_list(),
         "name": places.to_list(),
-        "level": nodes["level"].to_list(),
-        "start": nodes["x"].to_list(),
-        "value": nodes["value"].to_list(),
+        **nodes.select("level", "value", start="x").to_dict(as_series=False),
         "left_out": total - int(nodes.filter(pl.col("level") == 0)["value"].sum()),
     }
 
@@ -221,16 +215,10 @@ def nested(data: TimelineData, rows: Sequence[Row], within: Sequence[float], lev
     return pl.concat(made).filter(pl.col("value") > 0).sort("value", descending=True)
 
 
-STACKS: Final = pl.Schema(
-    [
-        ("rank", pl.Int32),
-        ("thread", pl.Int64),
-        ("stack", pl.List(pl.String)),
-        ("value", pl.Int64),
-        ("unit", pl.String),
-        ("count", pl.UInt32),
-    ]
-)
+STACKS: Final = pl.Schema({
+    "rank": pl.Int32(), "thread": pl.Int64(), "stack": pl.List(pl.String), "value": pl.Int64(), "unit": pl.String(),
+    "count": pl.UInt32(),
+})  # fmt: skip
 
 
 def _called(data: TimelineData, row: Row, events: pl.DataFrame) -> pl.DataFrame:
@@ -342,26 +330,21 @@ def describe(data: TimelineData, row: int, number: int, metrics: pl.DataFrame | 
     source = data.events if drawn.kind == "stream" and not data.found else data.frame(drawn.kind)
     record = source.row(number, named=True)
     facts = [("duration", format_ns(record.get("dur_ns"))), ("start", f"{record.get('start_ns') or 0:,} ns")]
-    target = None
+    flows, target = [], None
     if drawn.kind == "stream":
-        facts = [*facts, *_device_facts(data, record, metrics)]
+        facts += _device_facts(data, record, metrics)
         flows = _launch_of(data, record, row, span)
     elif drawn.kind in HOST:
-        facts = [
-            *facts,
-            *_source(record),
-            *_pairs(record, {"api": "API", "domain": "domain", "shapes": "shapes", "dtypes": "types"}),
-        ]
+        facts += _source(record)
+        facts += _pairs(record, {"api": "API", "domain": "domain", "shapes": "shapes", "dtypes": "types"})
         flows = _launched_by(data, record, drawn, row, span) if drawn.kind != "markers" else []
     elif drawn.kind == PATH_KIND:
-        facts = [*facts, *path_facts(source, number)]
-        flows, target = [], _target(data, record)
+        facts += path_facts(source, number)
+        target = _target(data, record)
     elif drawn.kind in data.queried:
-        facts = [*facts, *((name, str(value)) for name, value in record.items() if value is not None)]
-        flows = []
+        facts += [(name, str(value)) for name, value in record.items() if value is not None]
     else:
-        facts = [*facts, *_found_facts(record)]
-        flows = []
+        facts += _found_facts(record)
     words = [list(fact) for fact in facts]
     return {"hit": span, "facts": words, "flows": flows, "target": target, "kind": drawn.kind, "label": drawn.label}
 
@@ -535,9 +518,7 @@ def _target(data: TimelineData, record: Mapping[str, Any]) -> Hit | None:
             continue
         number, row = host
         inside = [(n, lane, span) for n, lane in enumerate(row.lanes) if (span := lane.at(time)) is not None]
-        named = [
-            candidate for candidate in inside if data.names.full[int(candidate[1].name[candidate[2]])] == record["name"]
-        ]
+        named = [one for one in inside if data.names.full[int(one[1].name[one[2]])] == record["name"]]
         if inside:
             level, _, span = (named or inside)[-1]
             return hit(data, number, level, span)

@@ -14,7 +14,7 @@ from llmprof.analyze.requests.requests import AnyRun, request_spans, run_of
 from llmprof.charts.flame import speedscope_text
 from llmprof.errors import AnalysisError, LlmprofError, NotCapturedError, listed
 from llmprof.explore.base.messages import Record, Window
-from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, Trait, answers
+from llmprof.explore.base.widget import Answer, Explorer, Trait, answers
 from llmprof.explore.timeline import data
 from llmprof.explore.timeline import describe as find
 from llmprof.explore.timeline.data import HOST, TimelineData
@@ -190,11 +190,8 @@ def _percent(value: float | None) -> str | None:
     return None if value is None else f"{value:.1f} % of peak"
 
 
-class Timeline(Explorer):
+class Timeline(Explorer, room="timeline"):
     """Timeline of a trace; :func:`timeline` says how it is used."""
-
-    _esm = BUNDLES / "timeline.js"
-    _css = BUNDLES / "timeline.css"
 
     selection: Trait = traitlets.Dict(default_value=None, allow_none=True).tag(sync=True)
     """Selected span: its ``row`` and its ``id`` in this row."""
@@ -598,10 +595,9 @@ class Timeline(Explorer):
         return {"file": "query.csv", "content": flat.write_csv()}, []
 
     @answers()
-    def _on_place(self, row: int, sort: str) -> Answer:
+    def _on_place(self, row: int, sort: str) -> None:
         rank, window = self._queries.place(row, sort)
         self.show(window, rank=rank)
-        return {}, []
 
     @answers(row=int)
     def _on_track(self) -> Answer:

@@ -16,29 +16,17 @@ from llmprof.analyze.replay.graph import graph
 from llmprof.analyze.replay.plan import Plan
 from llmprof.analyze.replay.targets import TARGET
 from llmprof.analyze.replay.what_if import change_of, moved_in_words
+from llmprof.charts.base import theme
 from llmprof.charts.base.draw import inline, number
 from llmprof.charts.base.save import to_png_bytes
-from llmprof.charts.base.theme import (
-    INK,
-    MUTED,
-    PHASES,
-    TEXT_PX,
-    finish,
-    in_order,
-    inner,
-    layered,
-    row_axis,
-    text_px,
-    time_unit,
-)
 from llmprof.errors import AnalysisError, LlmprofError
 from llmprof.explore.base.messages import Record
-from llmprof.explore.base.widget import BUNDLES, Answer, Explorer, answers
+from llmprof.explore.base.widget import Answer, Explorer, answers
 from llmprof.trace import Trace
 from llmprof.units import format_ns, format_share
 
 RECORDED, PREDICTED = "recorded", "predicted"
-_COLOURS: Final = {RECORDED: MUTED, PREDICTED: "#6FB1E8"}
+_COLOURS: Final = {RECORDED: theme.MUTED, PREDICTED: "#6FB1E8"}
 _ROW: Final = 46
 """Height of a phase (px)."""
 
@@ -49,7 +37,9 @@ _LABEL: Final = 76
 def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> alt.LayerChart:
     """Bars of the recorded and the predicted time of a step, by phase; a line is the interval of the prediction."""
     named = frame.with_columns(row=pl.col("phase").fill_null("the recording"))
-    unit = time_unit(number(frame.select(pl.max_horizontal("recorded_ns", "predicted_ns", "high_ns")).max().item()))
+    unit = theme.time_unit(
+        number(frame.select(pl.max_horizontal("recorded_ns", "predicted_ns", "high_ns")).max().item())
+    )
     parts = [
         named.select(
             "row", what=pl.lit(what), time=pl.col(f"{what}_ns") / unit.ns, low=low / unit.ns, high=high / unit.ns,
@@ -61,9 +51,9 @@ def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> al
         )
     ]  # fmt: skip
     rows = list(named["row"].unique(maintain_order=True))
-    width = inner() - 20 - _LABEL - round(max(text_px(row, TEXT_PX) for row in rows))
+    width = theme.inner() - 20 - _LABEL - round(max(theme.text_px(row, theme.TEXT_PX) for row in rows))
     base = alt.Chart(inline(pl.concat(parts))).encode(
-        y=row_axis(rows), yOffset=alt.YOffset("what:N", scale=alt.Scale(domain=[RECORDED, PREDICTED]))
+        y=theme.row_axis(rows), yOffset=alt.YOffset("what:N", scale=alt.Scale(domain=[RECORDED, PREDICTED]))
     )
     times = alt.X("time:Q", title=f"median time of a step ({unit.symbol})", axis=alt.Axis(grid=True, tickCount=8))
     colour = alt.Color(
@@ -73,16 +63,18 @@ def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> al
         legend=alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square"),
     )
     bars = base.mark_bar(height=14).encode(x=times, color=colour)
-    between = base.transform_filter("isValid(datum.low) && datum.high > datum.low").mark_rule(color=INK, strokeWidth=2)
-    ends = base.mark_text(align="left", dx=6, color=INK, fontSize=TEXT_PX).transform_calculate(
+    between = base.transform_filter("isValid(datum.low) && datum.high > datum.low").mark_rule(
+        color=theme.INK, strokeWidth=2
+    )
+    ends = base.mark_text(align="left", dx=6, color=theme.INK, fontSize=theme.TEXT_PX).transform_calculate(
         end="max(datum.time, isValid(datum.high) ? datum.high : 0)"
     )
-    chart = layered(
+    chart = theme.layered(
         bars, between.encode(x="low:Q", x2="high:Q"), ends.encode(x="end:Q", text="text:N")
     ).properties(width=width, height=_ROW * len(rows))  # fmt: skip
     how = "Predicted by replaying the recorded dependencies; the line is the interval of the prediction."
     made = f"Changes: {'; '.join(changes)}." if changes else "Without any change."
-    return finish(chart, title, [made, how])
+    return theme.finish(chart, title, [made, how])
 
 
 Kind = Literal["work", "text", "number", "choice"]
@@ -201,8 +193,9 @@ def offers(trace: Trace) -> list[Offer]:
     median = sent.median()
     bandwidth = f"{median:.2g}" if isinstance(median, float) else f"{BANDWIDTH_GBPS:g}"
     communication = next((name for name, _ in named if name in COLLECTIVES), first)
-    phases = in_order(analyze.steps(trace)["phase"].drop_nulls(), PHASES)
+    phases = theme.in_order(analyze.steps(trace)["phase"].drop_nulls(), theme.PHASES)
     phases = [phase for phase in phases if phase not in NOT_WHOLE_GRAPHS]
+    named_phases = [(phase, f"steps of {phase}") for phase in phases]
     work = Field(name="what", kind="work", label="of", value=first)
     fields: dict[str, list[Field]] = {
         "no-host-delay": [
@@ -212,7 +205,7 @@ def offers(trace: Trace) -> list[Offer]:
                 label="in",
                 value="",
                 optional=True,
-                options=[("", "all steps"), *((phase, f"steps of {phase}") for phase in phases)],
+                options=[("", "all steps"), *named_phases],
             )
         ],
         "run-ahead": [],
@@ -246,14 +239,9 @@ def offers(trace: Trace) -> list[Offer]:
         ],
         "without-call": [Field(name="name", kind="text", label="named", value="StreamSynchronize")],
     }
+    why = {name: made_of(trace, tried).error for name, tried in _TRIED.items()}
     return [
-        Offer(
-            name=name,
-            title=title,
-            words=words,
-            fields=fields[name],
-            why=made_of(trace, _TRIED[name]).error if name in _TRIED else "",
-        )
+        Offer(name=name, title=title, words=words, fields=fields[name], why=why.get(name, ""))
         for name, (title, words) in _WORDS.items()
     ]
 
@@ -270,23 +258,18 @@ def made_of(trace: Trace, text: str) -> Made:
     """A change of a recording, and why it cannot be made; nothing is replayed for that."""
     if "" in text.split(":")[1:]:
         return Made(change=text, words=text, unknown="", error="a value is missing")
+    made = Made(change=text, words=text, unknown="")
     try:
         change = change_of(text)
-    except LlmprofError as error:
-        return Made(change=text, words=text, unknown="", error=str(error))
-    try:
+        made.words, made.unknown = change.words, change.unknown
         change.apply(Plan(graph(trace), "middle"), trace)
     except LlmprofError as error:
-        return Made(change=text, words=change.words, unknown=change.unknown, error=str(error))
-    return Made(change=text, words=change.words, unknown=change.unknown)
+        made.error = str(error)
+    return made
 
 
 def call_of(text: str) -> str:
-    """A change as a call of Python.
-
-    >>> call_of("transfer:bandwidth=300")
-    'changes.transfer(bandwidth=300.0)'
-    """
+    """A change as a call of Python: ``changes.transfer(bandwidth=300.0)`` of ``transfer:bandwidth=300``."""
     name, *given = text.split(":")
     texts = {"model", "device", "stage", "pattern", "collective", "with", "name", "what"}
     if name == "no-host-delay":
@@ -307,11 +290,8 @@ def call_of(text: str) -> str:
     return f"changes.{name.replace('-', '_')}({', '.join(arguments)})"
 
 
-class WhatIf(Explorer):
+class WhatIf(Explorer, room="what_if"):
     """Changes, and the time of a step under them. Made by :func:`what_if`."""
-
-    _esm = BUNDLES / "what_if.js"
-    _css = BUNDLES / "what_if.css"
 
     changes = traitlets.List(traitlets.Unicode(), default_value=[]).tag(sync=True)
     """Changes that are made, in their order, each as the command line takes it: ``scale:attention:0.5``."""

@@ -11,6 +11,7 @@ from llmprof.units import format_bytes, format_ns
 _TABLE = {"duration": theme.DURATION, "wait": theme.WAIT, "transfer": theme.COMMUNICATION}
 _SPACE, _HEIGHT = 110, 170
 _MAX_SIZES, _MEASURES = 8, ["duration", "transfer"]
+_EDGES = (("start", "from"), ("end", "to"))
 
 
 @draw.chart_of(
@@ -78,21 +79,15 @@ def _distributions(rows: pl.DataFrame, matched: pl.DataFrame) -> alt.VConcatChar
         last = column == times[-1][0]
         x = draw.log_axis(domain, f"time of a call on a rank ({unit.symbol}, log scale)" if last else None, labels=last)
         median = draw.number(source[column].median())
-        bars = _histogram(draw.log_bins(source, column, unit), x, fill, unit)
+        tips = draw.tips(*((f"{end}:Q", f"{word} ({unit.symbol})", ",.4~r") for end, word in _EDGES), ("n:Q", "calls"))
+        y = alt.Y("n:Q", title="calls", axis=alt.Axis(tickCount=3, format=theme.NUMBER))
+        bars = alt.Chart(draw.inline(draw.log_bins(source, column, unit)))
+        bars = bars.mark_rect(color=fill, stroke=theme.PAPER, strokeWidth=0.5)
+        bars = bars.encode(x=x, x2="end:Q", y=y, y2=alt.Y2Datum(0), tooltip=tips)
         drawn = theme.layered(bars, draw.rule(x, median / unit.ns)) if median > 0 else theme.layered(bars)
         head = theme.heading(f"{words}: median {format_ns(median)}")
         panels.append(drawn.properties(width=theme.inner() - 64, height=84, title=head))
     return compose.rows(*panels, spacing=8)
-
-
-def _histogram(bins: pl.DataFrame, x: alt.X, fill: str, unit: theme.Unit) -> alt.Chart:
-    tips = draw.tips(
-        ("start:Q", f"from ({unit.symbol})", ",.4~r"), ("end:Q", f"to ({unit.symbol})", ",.4~r"), ("n:Q", "calls")
-    )
-    y = alt.Y("n:Q", title="calls", axis=alt.Axis(tickCount=3, format=theme.NUMBER))
-    bars = alt.Chart(draw.inline(bins)).mark_rect(color=fill, stroke=theme.PAPER, strokeWidth=0.5)
-    drawn: alt.Chart = bars.encode(x=x, x2="end:Q", y=y, y2=alt.Y2Datum(0), tooltip=tips)
-    return drawn
 
 
 def _table(rows: pl.DataFrame) -> dict[str, str]:

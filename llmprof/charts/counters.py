@@ -36,13 +36,6 @@ class Scale(NamedTuple):
     switch: bool
 
 
-def panels_of(frame: pl.DataFrame) -> list[str]:
-    """Counters that are worth drawing, the most informative first."""
-    finite = frame.filter(pl.col("value").is_finite() & (pl.col("value") != 0) & ~pl.col("name").is_in(_QUIET))
-    order = {name: i for i, name in enumerate(_FIRST)}
-    return sorted(finite["name"].unique().to_list(), key=lambda name: (order.get(name, len(order)), name))
-
-
 def lines_of(frame: pl.DataFrame) -> pl.DataFrame:
     """Samples with the name of their ``line``: the GPU or other device, or the host; devices first."""
     finite = frame.filter(pl.col("value").is_finite())
@@ -140,7 +133,8 @@ def counters_panel(
     frame: pl.DataFrame, width: int, most: int = _MOST_PANELS
 ) -> tuple[alt.VConcatChart | None, list[str]]:
     """Panels side by side, and the names of the counters that were left out."""
-    names = panels_of(frame)
+    finite = frame.filter(pl.col("value").is_finite() & (pl.col("value") != 0) & ~pl.col("name").is_in(_QUIET))
+    names = theme.in_order(finite["name"], _FIRST)  # the most informative first
     if not names:
         return None, []
     shown, left = names[:most], names[most:]

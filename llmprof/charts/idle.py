@@ -32,9 +32,10 @@ def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     rows = rows.with_columns(pl.col("cause").replace(CAUSES_IN_WORDS))
     sums = rows.group_by("rank", part="cause").agg(ns=pl.col("dur_ns").sum(), gaps=pl.len()).sort("rank")
     sums = sums.with_columns(row=pl.format("rank {}", "rank"))
-    bars = theme.layered(*draw.stacked_bars(sums, palette, width=_plot(), title="idle time", extra=("gaps",)))
+    plot = theme.inner() - 76
+    bars = theme.layered(*draw.stacked_bars(sums, palette, width=plot, title="idle time", extra=("gaps",)))
     height = 34 * sums["row"].n_unique()
-    by_rank = bars.properties(width=_plot(), height=height, title=theme.heading("By cause and rank"))
+    by_rank = bars.properties(width=plot, height=height, title=theme.heading("By cause and rank"))
     meanings = "; ".join(f"{cause}: {_MEANING[cause]}" for cause in palette if cause in _MEANING)
     notes = [
         "A gap counts when no stream of the device runs anything; it is split at the call that launched what ends it.",
@@ -42,10 +43,6 @@ def idle(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
     ]
     chart = compose.rows(by_rank, *_lengths(rows, palette), spacing=36)
     return theme.finish(chart, title or _headline(rows), notes)
-
-
-def _plot() -> int:
-    return theme.inner() - 76
 
 
 def _headline(rows: pl.DataFrame) -> str:
@@ -80,9 +77,9 @@ def _columns(
     tips = draw.tips("cause:N", *((name, title, ",.4~r") for name, title in figures))
     bars = alt.Chart(draw.inline(stacked)).mark_rect(stroke=theme.PAPER, strokeWidth=0.5)
     drawn = bars.encode(x=x, x2="end:Q", y=y, y2="top:Q", color=theme.colour("cause", palette), tooltip=tips)
-    return theme.layered(drawn, theme.beside(title)).properties(
-        width=_plot() if theme.is_narrow() else (_plot() - _SPACE) // 2, height=150
-    )
+    whole = theme.inner() - 76
+    half = whole if theme.is_narrow() else (whole - _SPACE) // 2
+    return theme.layered(drawn, theme.beside(title)).properties(width=half, height=150)
 
 
 MAX_RANKS = 16
@@ -191,11 +188,8 @@ def critical_path(frame: pl.DataFrame, *, title: str | None = None) -> alt.VConc
         ),
         "Making something faster that is not on the path changes nothing; unexplained: nothing recorded leads to it.",
     ]
-    return theme.finish(compose.rows(chart), title or _pace(rows), notes)
-
-
-def _pace(rows: pl.DataFrame) -> str:
     parts = rows.group_by("part").agg(pl.col("dur_ns").sum()).sort("dur_ns", "part", descending=[True, False])
     part, longest = parts.row(0)
     share = theme.percent(100 * longest / draw.number(parts["dur_ns"].sum()))
-    return f"What sets the pace: {share} of the critical path is {part}"
+    head = title or f"What sets the pace: {share} of the critical path is {part}"
+    return theme.finish(compose.rows(chart), head, notes)

@@ -221,7 +221,6 @@ _POLICY = (
 )
 _UNIT = re.compile(r"(\d) (%|[num]?s\b|[KMG]?i?B\b)")
 _CLASSES = {"number": "num", "time": "num", "share": "share", "name": "kernel", "chip": "", "text": ""}
-_BLOCK = tuple[str, Figure | Table | list[Absent]]
 
 
 def page(contents: Contents) -> str:
@@ -273,15 +272,11 @@ def place_of(row: Mapping[str, Any], sections: Sequence[Section]) -> str | None:
         column = str(row["where"]).partition(" ")[0]
         figures = [_OF_CONDITION.get(column, "breakdown"), "breakdown", "kernels"]
     ids: dict[str, str] = {}
-    for section in sections:
-        for block in section.blocks:
-            if isinstance(block, Figure) and block.spec:
-                ids.setdefault(block.name, f"figure-{block.name}")
-            elif isinstance(block, Table):
-                ids.setdefault(block.name, f"table-{block.name}")
-    for name in figures:
-        if name in ids:
-            return ids[name]
+    for block in (block for section in sections for block in section.blocks):
+        if isinstance(block, Table) or (isinstance(block, Figure) and block.spec):
+            ids.setdefault(block.name, _id(block))
+    if (place := next((ids[name] for name in figures if name in ids), None)) is not None:
+        return place
     return next((section.anchor for section in sections if section.shows and evidence in section.evidence), None)
 
 
@@ -292,16 +287,15 @@ def by_share(sections: Sequence[Section], findings: pl.DataFrame) -> list[Sectio
     shares: dict[str, float] = {}
     for row in findings.iter_rows(named=True):
         place = place_of(row, sections)
-        anchor = next((section.anchor for section in sections if place in _ids(section)), None)
+        anchor = next((one.anchor for one in sections if place in [one.anchor, *map(_id, one.blocks)]), None)
         if anchor is not None:
             shares[anchor] = max(shares.get(anchor, 0.0), float(row["share_of_time"]))
     return sorted(sections, key=lambda section: -shares.get(section.anchor, 0.0))
 
 
-def _ids(section: Section) -> set[str]:
-    """Ids that a section has in the page."""
-    names = {f"figure-{block.name}" for block in section.figures}
-    return {section.anchor, *names} | {f"table-{block.name}" for block in section.blocks if isinstance(block, Table)}
+def _id(block: Figure | Table | Absent) -> str:
+    """Id of a block in the page."""
+    return "" if isinstance(block, Absent) else f"{type(block).__name__.lower()}-{block.name}"
 
 
 def render(template: str, **values: object) -> str:
@@ -338,10 +332,10 @@ def _number(value: float) -> str:
 _WRITERS: dict[str, Callable[[float], str]] = {"number": _number, "time": format_ns, "share": format_share}
 
 
-def _blocks(section: Section) -> list[_BLOCK]:
+def _blocks(section: Section) -> list[tuple[str, Figure | Table | list[Absent]]]:
     """Figures and tables in order; parts that are absent for the same reason are named once, in place of the first."""
     absents: dict[tuple[str, str], list[Absent]] = {}
-    blocks: list[_BLOCK] = []
+    blocks: list[tuple[str, Figure | Table | list[Absent]]] = []
     for block in section.blocks:
         absent = block.absent if isinstance(block, Figure) else block if isinstance(block, Absent) else None
         if absent is not None:
@@ -349,10 +343,8 @@ def _blocks(section: Section) -> list[_BLOCK]:
             if reason not in absents:
                 blocks.append(("absent", absents.setdefault(reason, [])))
             absents[reason].append(absent)
-        elif isinstance(block, Figure):
-            blocks.append(("figure", block))
-        elif isinstance(block, Table):
-            blocks.append(("table", block))
+        elif not isinstance(block, Absent):
+            blocks.append((type(block).__name__.lower(), block))
     return blocks
 
 

@@ -46,9 +46,12 @@ def facts(run: Run) -> list[tuple[str, str]]:
     engine = " ".join(str(worker[key]) for key in ("engine", "engine_version") if worker.get(key))
     torch = f"torch {worker['torch_version']}" if worker.get("torch_version") else ""
     prompt = f"{tokens[0]:g} to {tokens[1]:g} tokens" if None not in tokens else "tokens not known"
+    execution = "as the engine does (graphs and compilation)" if config.eager is None else "with graphs and compilation"
+    if config.eager or any(note.startswith("eager:") for note in worker.get("notes") or ()):
+        execution = "eager"
     out = [
         ("Model", f"{config.model}{' (random weights)' if worker.get('random_weights') else ''}, {config.dtype}"),
-        ("Mode", f"{config.profile_mode}{', served' if config.served else ''}, {_execution(run)}"),
+        ("Mode", f"{config.profile_mode}{', served' if config.served else ''}, {execution}"),
         ("Engine", ", ".join(filter(None, (engine, torch)))),
         ("Devices", ", ".join(f"{n} x {name}" if n > 1 else name for name, n in devices.items())),
         ("Parallel", f"tensor {config.tensor_parallel_size}, pipeline {config.pipeline_parallel_size}"),
@@ -65,9 +68,8 @@ def facts(run: Run) -> list[tuple[str, str]]:
             out.append(("Energy", figure))
     for phase, counts in (worker.get("prefix_cache") or {}).items():
         if phase != "warmup" and counts.get("hits") is not None:
-            out.append(
-                (f"Prefix cache, {phase}", f"{format_share(counts['hits'] / counts['queries'])} of the tokens hit")
-            )
+            share = format_share(counts["hits"] / counts["queries"])
+            out.append((f"Prefix cache, {phase}", f"{share} of the tokens hit"))
     if peaks := worker.get("peak_memory_bytes"):
         out.append(("Peak memory", f"{format_bytes(max(peaks.values()))} on the fullest device"))
     if (cache := worker.get("kv_cache") or {}).get("tokens"):
@@ -75,14 +77,6 @@ def facts(run: Run) -> list[tuple[str, str]]:
         out.append(("KV cache", f"{cache['tokens']:,} tokens{used}"))
     out.append(("To repeat it", f"llmprof run --config {run.folder.path.name}/config.yaml"))
     return [(name, value) for name, value in out if value]
-
-
-def _execution(run: Run) -> str:
-    """Eager execution or CUDA graphs, as far as the run says it."""
-    eager = run.config.eager
-    if eager or any(note.startswith("eager:") for note in run.worker.get("notes") or ()):
-        return "eager"
-    return "with graphs and compilation" if eager is False else "as the engine does (graphs and compilation)"
 
 
 def _load_of(run: Run) -> str:
@@ -254,9 +248,8 @@ def tiles(run: Run) -> list[tuple[str, str]]:
     out = []
     if "output_tokens_per_s" in means:
         out.append(("Output tokens/s", f"{means['output_tokens_per_s']['p50']:,.4g}"))
-    for metric, name in (("ttft_ns", "First token (median)"), ("tpot_ns", "Each further token"), ("wall_ns", "Batch")):
-        if metric in means:
-            out.append((name, format_ns(means[metric]["p50"])))
+    named = {"ttft_ns": "First token (median)", "tpot_ns": "Each further token", "wall_ns": "Batch"}
+    out += [(name, format_ns(means[metric]["p50"])) for metric, name in named.items() if metric in means]
     try:
         costs = overhead(run.requests).filter(metric="wall_ns")
     except LlmprofError:
@@ -277,22 +270,18 @@ def _title(run: Run) -> str:
 
 
 def _dashboard(run: Run) -> Drawn:
-    frames: dict[str, pl.DataFrame | None] = {
-        "where": _if_recorded(lambda: analyze.step_time(run.trace)),
-        "kernels": _if_recorded(lambda: analyze.kernel_summary(run.trace)),
-        "counters": _if_recorded(lambda: counters(run)),
+    makers: dict[str, Callable[[], pl.DataFrame]] = {
+        "where": lambda: analyze.step_time(run.trace),
+        "kernels": lambda: analyze.kernel_summary(run.trace),
+        "counters": lambda: counters(run),
     }
+    frames: dict[str, pl.DataFrame] = {}
+    for name, make in makers.items():
+        with contextlib.suppress(LlmprofError):  # the run does not have it
+            frames[name] = make()
     subtitle = "; ".join(f"{name}: {value}" for name, value in facts(run) if name in {"Engine", "Parallel", "Requests"})
     summary = summarize(run.requests)
     return charts.dashboard(figures=tiles(run), requests=summary, title=_title(run), subtitle=subtitle, **frames)
-
-
-def _if_recorded(make: Callable[[], pl.DataFrame]) -> pl.DataFrame | None:
-    """A frame for the dashboard; None if the run does not have it."""
-    try:
-        return make()
-    except LlmprofError:
-        return None
 
 
 KERNEL_TIME = Drawing(

@@ -172,7 +172,7 @@ class Verdict:
         OutputError
             The folder cannot be written.
         """
-        from llmprof.report.trial import write_trial
+        from llmprof.report.study import write_trial
 
         return write_trial(
             self.pairs,

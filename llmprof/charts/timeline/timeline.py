@@ -78,7 +78,9 @@ def timeline(
     x = theme.span(0, (hi - lo) / view.unit.ns, zero=False)
     bottom = draw.number(heads["bottom"].max())
     y = theme.span(0, bottom, reverse=True)
-    drawing = _Drawing(x, y, plot, f"time from {_instant(lo)} into the trace ({view.unit.symbol})")
+    into = theme.time_unit(lo)
+    begin = f"{lo / into.ns:,.3f}".rstrip("0").rstrip(".")
+    drawing = _Drawing(x, y, plot, f"time from {begin} {into.symbol} into the trace ({view.unit.symbol})")
     parts: list[alt.Chart | alt.LayerChart] = [drawing.lanes(lanes), drawing.strip(layout.steps(events, heads, view))]
     if layers is not None:
         parts.append(drawing.strip(layers))
@@ -106,11 +108,6 @@ def _counts(few: int, many: int, total: int, lanes: pl.DataFrame, width: str) ->
     bars = f"{few:,} of {total:,} events shown, a bar each, none drawn thinner than a pixel."
     crowded = int(lanes["crowded"].sum())
     return [bars, f"{many:,} more events, on {crowded} of {lanes.height} lanes, {merged}"] if many else [bars]
-
-
-def _instant(ns: int) -> str:
-    unit = theme.time_unit(ns)
-    return f"{ns / unit.ns:,.3f}".rstrip("0").rstrip(".") + f" {unit.symbol}"
 
 
 def _headline(events: pl.DataFrame, by: str, span_ns: int) -> str:
@@ -147,10 +144,8 @@ class _Drawing:
         hidden = [c for c in ("label", "ink") if c in shown.columns]
         base = alt.Chart(draw.inline(shown.drop(hidden))).mark_rect(clip=True, stroke=theme.PAPER, strokeWidth=0)
         tooltip = draw.tips(f"{by}:N", "rank:Q")
-        tooltip += [
-            alt.Tooltip(f"{field}:{'Q' if shown.schema[field].is_numeric() else 'N'}", title=text)
-            for field, text in tips.items()
-        ]
+        kinds = {field: "Q" if shown.schema[field].is_numeric() else "N" for field in tips}
+        tooltip += draw.tips(*((f"{field}:{kinds[field]}", text) for field, text in tips.items()))
         wide = {"strokeWidth": alt.condition("datum.px > 5", alt.value(0.7), alt.value(0))} if "px" in shown else {}
         drawn: alt.Chart = base.encode(**self._box, **wide, color=theme.colour(by, palette), tooltip=tooltip)
         return drawn

@@ -384,10 +384,5 @@ def all_reduce(trace: Trace, *, kind: str | None = None, **traits: Any) -> AllRe
         all_reduce (the default, if there is one), all_gather, reduce_scatter, all_to_all, broadcast, send_recv …
     **traits
         Initial values of ``phase, in_window, call, rank, spread, spread_of, picked, window, theme``.
-
-    Returns
-    -------
-    AllReduce
-        A widget.
     """
     return AllReduce(trace, kind=kind, **traits)

@@ -15,7 +15,7 @@ from llmprof.analyze.layers.layers import layer_gaps
 from llmprof.analyze.layers.layers import layers as layers_of
 from llmprof.analyze.replay.slack import unknown_slack, with_slack
 from llmprof.charts.base.theme import PHASES, STAGES, in_order
-from llmprof.charts.layers import kinds_in_words
+from llmprof.charts.heatmaps import kinds_in_words
 from llmprof.explore.base.messages import Record, Row, Scale, array
 from llmprof.explore.base.ranks import placed_in_columns, scale_of
 from llmprof.explore.base.widget import Answer, Explorer, answers
@@ -329,10 +329,5 @@ def layers(trace: Trace, **traits: Any) -> Layers:
         Any trace; the widget says so if it has no layers.
     **traits
         Initial values of ``measure, phase, rank, step, layer, stage, window, theme``.
-
-    Returns
-    -------
-    Layers
-        A widget.
     """
     return Layers(trace, **traits)

@@ -430,10 +430,5 @@ def overlap(trace: Trace, *, other: Trace | None = None, **traits: Any) -> Overl
         A trace to compare with.
     **traits
         Initial values of ``against, phase, bars, rank, step, window, theme``.
-
-    Returns
-    -------
-    Overlap
-        A widget.
     """
     return Overlap(trace, other, **traits)

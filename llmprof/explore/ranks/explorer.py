@@ -10,7 +10,7 @@ import traitlets
 from llmprof import charts
 from llmprof.analyze.ranks import late_groups, latest_group, rank_groups, rank_steps
 from llmprof.charts.base.theme import PHASES, in_order
-from llmprof.charts.ranks import MEANING
+from llmprof.charts.heatmaps import MEANING
 from llmprof.explore.base.messages import Record, Row, Scale, array
 from llmprof.explore.base.ranks import placed_in_columns, scale_of, timeline_of
 from llmprof.explore.base.widget import Answer, Explorer, answers
@@ -220,11 +220,6 @@ def ranks(trace: Trace, *, ranks_per_node: int | None = None, **traits: Any) -> 
         Ranks of each node, if the recording does not say it, as in :func:`llmprof.analyze.rank_groups`.
     **traits
         Initial values of ``measure, phase, picked, rank, step, window, theme``.
-
-    Returns
-    -------
-    Ranks
-        A widget.
 
     Examples
     --------

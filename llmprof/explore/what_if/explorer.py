@@ -430,11 +430,6 @@ def what_if(trace: Trace, *changes: str, **traits: Any) -> WhatIf:
     **traits
         ``theme`` to begin with.
 
-    Returns
-    -------
-    WhatIf
-        A widget.
-
     Examples
     --------
     >>> from llmprof import explore

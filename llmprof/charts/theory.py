@@ -1,4 +1,4 @@
-"""Charts of a model's structure: its graph with parameters, FLOPs and least times, and its operators under roofs."""
+"""Charts of theory: structure and costs of a model, its roofline, least times over a range, and measured ones."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import polars as pl
 from llmprof import hardware
 from llmprof.charts.base import compose, draw, theme
 from llmprof.charts.roofline import roofline
+from llmprof.text import shorten
 from llmprof.units import format_ns
 
 BOUNDS = {"compute": theme.COMPUTE, "memory": "#E0A100", "communication": theme.COMMUNICATION, "none": theme.REST}
@@ -315,3 +316,304 @@ def theory_roofline(
     return theme.finish(
         chart, headline, "A point is an operator over all layers on a rank; its area is its least time."
     )
+
+
+OVER = {
+    "batch_size": "requests (log scale)",
+    "seq_len": "prompt tokens (log scale)",
+    "generate_len": "output tokens (log scale)",
+    "tp_size": "tensor-parallel ranks (log scale)",
+}
+KINDS = {"least time": theme.COMPUTE, "predicted": "#009E73", "measured": theme.COMMUNICATION}
+_APART, _HEIGHT = 40, 240
+
+
+@draw.chart_of("llmprof.theory.sweep(model, device)", "over value prefill_s decode_s tokens_per_s")
+def theory_curves(
+    sweep: pl.DataFrame, *, measured: pl.DataFrame | None = None, title: str | None = None
+) -> alt.HConcatChart:
+    """Least prefill and decode times and the highest throughput over a range.
+
+    Logarithmic axes. One line is the least time, one the predicted times (no bounds); points are measured.
+
+    Parameters
+    ----------
+    sweep : polars.DataFrame
+        ``theory.sweep(model, device)``; predicted times are drawn where it has them.
+    measured : polars.DataFrame, optional
+        ``value`` and any of ``prefill_s, decode_s, tokens_per_s``: points of a trace or run.
+    """
+    over = OVER.get(str(sweep["over"][0]), "value (log scale)")
+    labels = {"prefill_s": "first token", "decode_s": "decode step", "tokens_per_s": "output tokens a second"}
+    panels = [
+        _panel(_long(sweep, measured, column), label, over, time=column != "tokens_per_s")
+        for column, label in labels.items()
+    ]
+    low, high = (format_ns(1e9 * draw.number(sweep["decode_s"][at])) for at in (0, -1))
+    first, last = int(sweep["value"][0]), int(sweep["value"][-1])
+    what = over.removesuffix(" (log scale)")
+    sentence = f"A decode step takes at least {low} at {first:,} and {high} at {last:,} {what}"
+    notes = "Blue: least time at the device's stated peaks."
+    if "predicted_decode_s" in sweep.columns and sweep["predicted_decode_s"].is_not_null().any():
+        notes += " Green: predicted by a calibration, no bound."
+    notes += " Orange points: measured." if measured is not None and measured.height else ""
+    return theme.finish(compose.columns(*panels, spacing=_APART), title or sentence, notes)
+
+
+def _long(sweep: pl.DataFrame, measured: pl.DataFrame | None, column: str) -> pl.DataFrame:
+    """``value, y, kind`` of one quantity."""
+    parts = [sweep.select("value", y=pl.col(column).cast(pl.Float64), kind=pl.lit("least time"))]
+    predicted = f"predicted_{column}"
+    if column == "tokens_per_s" and "predicted_decode_s" in sweep.columns and "batch_size" in sweep.columns:
+        made = pl.col("batch_size") / pl.col("predicted_decode_s")
+        parts.append(sweep.select("value", y=made, kind=pl.lit("predicted")))
+    elif predicted in sweep.columns:
+        parts.append(sweep.select("value", y=pl.col(predicted).cast(pl.Float64), kind=pl.lit("predicted")))
+    if measured is not None and column in measured.columns:
+        parts.append(
+            measured.select(pl.col("value").cast(pl.Int64), y=pl.col(column).cast(pl.Float64), kind=pl.lit("measured"))
+        )
+    return pl.concat(parts).drop_nulls("y").filter(pl.col("y") > 0)
+
+
+def _panel(rows: pl.DataFrame, label: str, over: str, *, time: bool) -> alt.LayerChart:
+    width = (theme.inner() - 2 * _APART) // 3 - 46
+    if time:
+        unit = theme.time_unit(1e9 * draw.number(rows["y"].max()))
+        rows = rows.with_columns(
+            y=pl.col("y") * 1e9 / unit.ns, said=(pl.col("y") * 1e9).map_elements(format_ns, return_dtype=pl.String)
+        )
+        axis = f"{unit.symbol} (log scale)"
+    else:
+        rows = rows.with_columns(said=pl.col("y").map_elements(lambda v: f"{v:,.0f}", return_dtype=pl.String))
+        axis = "tokens/s (log scale)"
+    ticks = rows["value"].unique().sort().to_list()
+    few = [tick for n, tick in enumerate(ticks) if n % (1 + (len(ticks) - 1) // 5) == 0]
+    x = alt.X(
+        "value:Q", scale=alt.Scale(type="log", base=2, nice=False),
+        axis=theme.axis(over, values=few, grid=False),
+    )  # fmt: skip
+    y = alt.Y("y:Q", scale=alt.Scale(type="log", nice=True), axis=theme.axis(axis, tickCount=4))
+    tips = draw.tips("kind:N", ("value:Q", over), ("said:N", label))
+    marks: list[alt.Chart] = []
+    for kind, shade in KINDS.items():
+        some = rows.filter(pl.col("kind") == kind)
+        if some.is_empty():
+            continue
+        base = alt.Chart(draw.inline(some))
+        if kind != "measured":
+            dash = [1, 0] if kind == "least time" else [5, 3]
+            marks.append(base.mark_line(color=shade, strokeWidth=2, strokeDash=dash).encode(x=x, y=y))
+        shape = "circle" if kind != "measured" else "diamond"
+        size = 30 if kind != "measured" else 80
+        point = base.mark_point(filled=True, opacity=1, color=shade, shape=shape, size=size)
+        marks.append(point.encode(x=x, y=y, tooltip=tips))
+    return theme.layered(*marks).properties(width=width, height=_HEIGHT, title=theme.heading(label))
+
+
+@draw.chart_of("llmprof.theory.sweep(model, device)")
+def theory_memory(sweep: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
+    """Memory of a rank over a range: weights, KV cache, activations, and the device's memory."""
+    parts = {"weights_bytes": "weights", "kv_cache_bytes": "KV cache", "activations_bytes": "activations"}
+    draw.require(sweep, ["over", "value", "device_bytes", *parts], chart="theory_memory")
+    table = {
+        "weights": theme.STAGES["gate_up_proj"],
+        "KV cache": theme.STAGES["attention"],
+        "activations": theme.STAGES["norm"],
+    }
+    rows = sweep.sort("value").select("value", *parts).unpivot(index="value", variable_name="part", value_name="bytes")
+    rows = rows.with_columns(
+        part=pl.col("part").replace_strict(parts), gb=pl.col("bytes") / 1e9, at=pl.col("value").cast(pl.String)
+    )
+    end = pl.col("gb").cum_sum().over("value")
+    order = {name: n for n, name in enumerate(table)}
+    rows = rows.sort("value", pl.col("part").replace_strict(order, return_dtype=pl.Int64)).with_columns(
+        start=end - pl.col("gb"), end=end
+    )
+    over = OVER.get(str(sweep["over"][0]), "value").removesuffix(" (log scale)")
+    names = rows["at"].unique(maintain_order=True).to_list()
+    x = alt.X("at:N", sort=None, scale=alt.Scale(domain=names), axis=alt.Axis(title=over, labelAngle=0, ticks=False))
+    limit = sweep["device_bytes"][0]
+    top = max(draw.number(rows["end"].max()), draw.number(limit) / 1e9 if limit else 0.0)
+    y = alt.Y("start:Q", scale=alt.Scale(domain=[0, top * 1.08]), axis=theme.axis("GB on a rank"))
+    legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
+    shade = alt.Color("part:N", scale=theme.shades(table), sort=None, legend=legend)
+    tips = draw.tips("part:N", ("at:N", over), ("gb:Q", "GB", ",.2f"))
+    bars = alt.Chart(draw.inline(rows)).mark_bar().encode(x=x, y=y, y2="end:Q", color=shade, tooltip=tips)
+    marks = [bars]
+    fit = sweep.filter(pl.col("fits").fill_null(value=False)) if "fits" in sweep.columns else sweep.clear()
+    if limit:
+        line = pl.DataFrame(
+            {"limit": [draw.number(limit) / 1e9], "label": [f"the device has {draw.number(limit) / 1e9:,.0f} GB"]}
+        )
+        level = alt.Y("limit:Q", scale=alt.Scale(domain=[0, top * 1.08]))
+        marks.append(
+            alt.Chart(draw.inline(line)).mark_rule(color=theme.INK, strokeWidth=1.5, strokeDash=[6, 4]).encode(y=level)
+        )
+        text = alt.Chart(draw.inline(line)).mark_text(
+            align="left", baseline="bottom", dy=-4, fontSize=theme.TEXT_PX, color=theme.MUTED
+        )
+        marks.append(text.encode(x=alt.XValue(4), y=level, text="label:N"))
+    sentence = "Memory of a rank"
+    if limit and fit.height:
+        most = fit.sort("value").row(-1, named=True)
+        sentence = f"{int(most['value']):,} {over} is the most drawn here that fits"
+    elif limit:
+        sentence = "Nothing drawn here fits the device"
+    chart = theme.layered(*marks).properties(width=theme.inner() - 70, height=300)
+    note = "Cache of whole requests to their ends; activations of a step of at most 16,384 tokens."
+    return theme.finish(chart, title or sentence, note)
+
+
+REASONS = {
+    "least time": theme.COMPUTE,
+    "kernel below the roof": "#8FB8DE",
+    "fixed cost of kernels": "#D9B300",
+    "wait for others": theme.WAIT,
+    "launch gap": theme.CAUSES["host_bound"],
+    "at the roof": "#C7DCEF",
+    "no bound": theme.REST,
+}
+
+_MOST = 14
+
+
+@draw.chart_of("llmprof.analyze.roofline_join(trace, model)", "phase step stage measured_ns bound_ns why", runs=False)
+def bound_gap(joined: pl.DataFrame, *, title: str | None = None) -> alt.VConcatChart:
+    """Where the time of a step goes beyond its bound.
+
+    A panel for each phase. A bar is the mean time of a stage in a step and rank; its first part is the least time, the
+    rest the gap in the colour of its reason.
+
+    Parameters
+    ----------
+    joined : polars.DataFrame
+        ``analyze.roofline_join(trace, model)`` by stage.
+    """
+    phases = theme.in_order(joined["phase"].drop_nulls(), ("prefill", "mixed", "decode"))
+    panels = [_gaps_panel(joined.filter(pl.col("phase") == phase), phase) for phase in phases]
+    reasons = set(joined["why"])
+    table = {name: shade for name, shade in REASONS.items() if name == "least time" or name in reasons}
+    chart = compose.rows(_legend(table), *panels, spacing=16)
+    last = joined.filter(pl.col("phase") == phases[-1])
+    measured, bound = draw.number(last["measured_ns"].sum()), draw.number(last["bound_ns"].sum())
+    reached = theme.percent(100 * bound / measured) if measured else "0 %"
+    sentence = f"The least time is {reached} of the measured {shorten(str(phases[-1]), 40)} steps"
+    notes = (
+        "Mean of a step, from its first event to the next step's, and rank (us, ms). "
+        "Least time: at the stated peaks of the device. The rest of a bar is the gap."
+    )
+    return theme.finish(chart, title or sentence, notes)
+
+
+def _gaps_panel(rows: pl.DataFrame, phase: str) -> alt.LayerChart:
+    steps = rows.select("rank", "step").n_unique() if "rank" in rows.columns else rows["step"].n_unique()
+    sums = rows.group_by("stage").agg(
+        pl.col("measured_ns", "bound_ns").sum() / steps, why=pl.col("why").sort_by("measured_ns").last()
+    )
+    sums = sums.sort("measured_ns", "stage", descending=[True, False])
+    shown = sums.head(_MOST)
+    if sums.height > _MOST:
+        rest = sums.tail(-_MOST).select(
+            stage=pl.lit(f"{sums.height - _MOST} more"),
+            measured_ns=pl.col("measured_ns").sum(),
+            bound_ns=pl.col("bound_ns").sum(),
+            why=pl.lit("no bound"),
+        )
+        shown = pl.concat([shown, rest.head(1)])
+    unit = theme.time_unit(draw.number(shown["measured_ns"].max()))
+    bound = pl.min_horizontal("bound_ns", "measured_ns")
+    least = shown.select("stage", part=pl.lit("least time"), start=pl.lit(0.0), end=bound / unit.ns)
+    rest = shown.select("stage", part="why", start=bound / unit.ns, end=pl.col("measured_ns") / unit.ns)
+    data = pl.concat([least, rest], how="vertical_relaxed").filter(pl.col("end") > pl.col("start"))
+    share = (100 * pl.col("bound_ns") / pl.col("measured_ns")).fill_nan(0.0)
+    of_it = "" if theme.is_narrow() else " of it least time"
+    factor = pl.when(pl.col("bound_ns") > 0).then(
+        pl.format(", {}{}", share.map_elements(theme.percent, return_dtype=pl.String), pl.lit(of_it))
+    )
+    labels = shown.select(
+        "stage",
+        end=pl.col("measured_ns") / unit.ns,
+        label=pl.concat_str(
+            pl.col("measured_ns").map_elements(format_ns, return_dtype=pl.String), factor.fill_null(pl.lit(""))
+        ),
+    )
+    order = shown["stage"].to_list()
+    y = names_axis("stage", order)
+    scale = alt.Scale(domain=[0, draw.number(labels["end"].max()) * (2.6 if theme.is_narrow() else 1.38) or 1.0])
+    x = alt.X("start:Q", scale=scale, axis=theme.axis(f"time ({unit.symbol})", tickCount=4 if theme.is_narrow() else 8))
+    colour = alt.Color("part:N", scale=theme.shades(REASONS), legend=None)
+    tips = draw.tips("stage:N", "part:N")
+    bars = alt.Chart(draw.inline(data)).mark_bar().encode(x=x, x2="end:Q", y=y, color=colour, tooltip=tips)
+    texts = draw.behind(labels, alt.X("end:Q", scale=scale), y)
+    named = f"{phase}: {steps} step{'s' if steps != 1 else ''} of a rank"
+    return theme.layered(bars, texts).properties(
+        width=theme.inner() - 120, height=24 * len(order), title=theme.heading(named)
+    )
+
+
+def _legend(table: dict[str, str]) -> alt.LayerChart:
+    """Colours of the reasons in one row."""
+    marks: list[alt.Chart] = []
+    x, line = 6.0, 0
+    for name, shade in table.items():
+        wide = 30 + 6.4 * len(name)
+        if theme.is_narrow() and x > 6 and x + wide > theme.inner() - 120:
+            x, line = 6.0, line + 1
+        marks += key(x, 8 + 18 * line, shade, name)
+        x += wide
+    return theme.layered(*marks).properties(width=theme.inner() - 120, height=16 + 18 * line)
+
+
+@draw.chart_of(
+    "llmprof.theory.calibrated(device).predict(observations)",
+    "model kind requests context measured_s predicted_s bound_s",
+)
+def predicted(frame: pl.DataFrame, *, title: str | None = None) -> alt.LayerChart:
+    """Predicted against measured times of a calibration, with the bound of each.
+
+    Logarithmic axes. On the line, prediction and measurement agree; the band is 25 %.
+    """
+    rows = frame.select(
+        *("model", "kind", "requests", "context"),
+        measured=pl.col("measured_s") * 1e3,
+        predicted=pl.col("predicted_s") * 1e3,
+        bound=pl.col("bound_s") * 1e3,
+        error=100 * (pl.col("predicted_s") / pl.col("measured_s") - 1),
+    )
+    low = 0.7 * min(draw.number(rows["measured"].min()), draw.number(rows["predicted"].min()))
+    high = 1.4 * max(draw.number(rows["measured"].max()), draw.number(rows["predicted"].max()))
+    scale = theme.span(low, high, type="log")
+    x = alt.X("measured:Q", scale=scale, axis=theme.axis("measured (ms, log scale)", tickCount=6))
+    y = alt.Y("predicted:Q", scale=scale, axis=theme.axis("predicted (ms, log scale)", tickCount=6))
+    ends = pl.DataFrame({"measured": [low, high]}).with_columns(
+        predicted="measured", under=pl.col("measured") * 0.75, over=(pl.col("measured") * 1.25)
+    )
+    base = alt.Chart(draw.inline(ends))
+    band = base.mark_area(color="#EDF0F3", clip=True).encode(x=x, y=alt.Y("under:Q", scale=scale), y2="over:Q")
+    line = base.mark_line(color=theme.MUTED, strokeWidth=1).encode(x=x, y=y)
+    models = rows["model"].unique().sort().to_list()
+    shades = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#8B6F47", "#56B4E9", "#332288", "#999933", "#B2182B"]
+    colour = alt.Color(
+        "model:N",
+        scale=alt.Scale(domain=models, range=[shades[n % len(shades)] for n in range(len(models))]),
+        legend=alt.Legend(title=None, orient="top", direction="horizontal", symbolType="circle", columns=5),
+    )
+    shape = alt.Shape(
+        "kind:N",
+        scale=alt.Scale(domain=["decode", "prefill", "stage"], range=["circle", "square", "triangle-up"]),
+        legend=alt.Legend(title=None, orient="top", direction="horizontal"),
+    )
+    tips = draw.tips("model:N", "kind:N", "requests:Q", "context:Q")
+    tips += draw.tips(("measured:Q", None, ",.3f"), ("predicted:Q", None, ",.3f"), ("bound:Q", None, ",.3f"))
+    tips.append(alt.Tooltip("error:Q", format="+.1f", title="error (%)"))
+    points = alt.Chart(draw.inline(rows)).mark_point(
+        filled=True, size=70, opacity=0.85, stroke=theme.PAPER, strokeWidth=0.7
+    )
+    drawn = points.encode(x=x, y=y, color=colour, shape=shape, tooltip=tips)
+    chart = theme.layered(band, line, drawn).properties(width=theme.inner() - 70, height=430)
+    errors = rows["error"].abs()
+    middle, worst = theme.percent(draw.number(errors.median())), theme.percent(draw.number(errors.max()))
+    sentence = f"Predictions are off by {middle} in the median, {worst} at worst"
+    notes = "A point is a measured step. The band is 25 % to both sides. Predictions are no bounds."
+    return theme.finish(chart, title or sentence, notes)

@@ -12,7 +12,7 @@ from llmprof.analyze.ncu.profile import NEEDS_TIMELINE, Profile, facts, headline
 from llmprof.metrics.data import Metrics
 from llmprof.names.kernels import displayed
 from llmprof.report.figures import Drawing, figure
-from llmprof.report.page import Absent, Column, Contents, Section, Table, attempt, by_share, columns
+from llmprof.report.page import Absent, Column, Contents, Figure, Section, Table, attempt, by_share, columns
 
 _MOST_ROWS: Final = 15
 
@@ -40,6 +40,10 @@ ROOFLINE = Drawing(
     lambda metrics: charts.roofline(analyze.speed_of_light(metrics)),
 )
 STALLS = Drawing("stalls", "what the warps wait for", lambda metrics: charts.stalls(named_stalls(metrics)))
+
+
+def _section(anchor: str, question: str, words: str, *blocks: Figure | Table | Absent) -> Section:
+    return Section(anchor, question, words, list(blocks), (anchor,))
 
 
 def _table(
@@ -115,44 +119,37 @@ def profile_contents(profile: Profile, *, title: str | None = None) -> Contents:
     made = {name: attempt(name, make) for name, make in makers.items()}
     frames = {name: frame for name, frame in made.items() if isinstance(frame, pl.DataFrame)}
     sections = [
-        Section(
+        _section(
             "speed_of_light",
             "Which kernels take the time, and what limits them?",
             "A kernel is limited by the side that is at 60 % of its peak or more, else by latency. Of several limits "
             "of its launches, the one with most of their time is named.",
-            [
-                figure(metrics, KERNELS),
-                _table("limits of kernels", "limits", "Kernels by their time", _LIMITS, made["limits"]),
-            ],
-            ("speed_of_light",),
+            figure(metrics, KERNELS),
+            _table("limits of kernels", "limits", "Kernels by their time", _LIMITS, made["limits"]),
         ),
-        Section(
+        _section(
             "roofline",
             "How near do the kernels come to the roofs of the device?",
             "Under the slope the memory is the limit, under a flat line the arithmetic.",
-            [figure(metrics, ROOFLINE)],
-            ("roofline",),
+            figure(metrics, ROOFLINE),
         ),
-        Section(
+        _section(
             "stalls",
             "What do the warps wait for?",
             "Shares of the warp cycles in which a warp could not issue, by reason.",
-            [figure(metrics, STALLS)],
-            ("stalls",),
+            figure(metrics, STALLS),
         ),
-        Section(
+        _section(
             "rules",
             "What does the profiler itself advise?",
             "Estimates for the whole kernel (global) come before those for one unit of it (local).",
-            [_table("results of rules", "rules", "Advice of Nsight Compute", _RULES, made["rules"])],
-            ("rules",),
+            _table("results of rules", "rules", "Advice of Nsight Compute", _RULES, made["rules"]),
         ),
-        Section(
+        _section(
             "hot_lines",
             "Which lines of the source are hot?",
             "Lines by the samples of their warps.",
-            [_table("hot lines", "hot_lines", "Lines by samples", _LINES, made["hot_lines"])],
-            ("hot_lines",),
+            _table("hot lines", "hot_lines", "Lines by samples", _LINES, made["hot_lines"]),
         ),
     ]
     absent = [frame for frame in made.values() if isinstance(frame, Absent)]

@@ -88,8 +88,10 @@ class Machine:
         compute = operator.flops / self.rate(operator.math) if operator.flops else 0.0
         crossing = self.crossing(operator)
         memory = crossing / self.bandwidth
-        sent = self._sent(operator.stage, operator.message_bytes)
-        ranks = self.plan.tp * (self.plan.pp if operator.stage in _BETWEEN_STAGES else 1)
+        between, ranks, sent = operator.stage in _BETWEEN_STAGES, self.plan.tp, operator.message_bytes
+        if not between:
+            sent = _VOLUME.get(operator.stage, 1.0) * sent * (ranks - 1) / ranks if ranks > 1 else 0.0
+        ranks *= self.plan.pp if between else 1
         communication = sent / self.link(ranks) if sent else 0.0
         longest = max(compute, memory, communication)
         names = ("compute", compute), ("memory", memory), ("communication", communication)
@@ -104,12 +106,6 @@ class Machine:
             return compulsory
         written = operator.output_bytes + operator.kv_write_bytes
         return compulsory + max(0.0, operator.input_bytes - cache) + max(0.0, written - cache)
-
-    def _sent(self, stage: str, message: float) -> float:
-        if stage in _BETWEEN_STAGES:
-            return message
-        ranks = self.plan.tp
-        return _VOLUME.get(stage, 1.0) * message * (ranks - 1) / ranks if ranks > 1 else 0.0
 
     def _note(self, text: str) -> None:
         if text not in self.notes:

@@ -24,10 +24,11 @@ SCHEMA: Final = {
 
 def parameters(shape: Shape) -> pl.DataFrame:
     """Parameters of each part of a model."""
-    rows = []
-    for name, stage, count, size, active, low in _parts(shape):
-        if size:
-            rows.append((name, stage, count, size, count * size, count * active, low))
+    rows = [
+        (name, stage, count, size, count * size, count * active, low)
+        for name, stage, count, size, active, low in _parts(shape)
+        if size
+    ]
     frame = pl.DataFrame(rows, schema=SCHEMA, orient="row")
     # layers of different kinds (with or without a window, dense or experts) share a row for a part of equal size
     return (
@@ -206,12 +207,8 @@ def _layer_bytes(layer: Layer, shape: Shape, plan: Plan) -> float:
 
 def kv_bytes_per_token(shape: Shape, plan: Plan, *, context: float | None = None) -> float:
     """Bytes that a token occupies in a rank's KV cache, over the layers of a pipeline stage that have attention."""
-    total = 0.0
-    for layer, count in shape.kinds:
-        a = layer.attention
-        if a is None:
-            continue
-        total += count * a.cached_per_token(context, plan.tp)
+    attended = ((layer.attention, count) for layer, count in shape.kinds if layer.attention is not None)
+    total = sum(count * a.cached_per_token(context, plan.tp) for a, count in attended)
     return total * BYTES[plan.kv_cache] / plan.pp
 
 
@@ -233,9 +230,8 @@ def state_bytes_per_request(shape: Shape, plan: Plan) -> float:
 def activation_bytes(shape: Shape, plan: Plan, tokens: float, logits: float) -> float:
     """Bytes of the activations that exist at the same time in a step on a rank.
 
-    Layers reuse their buffers, so the result is the larger of two sums. Inside a layer: two hidden states (the residual
-    stream and the layer's input) and the widest intermediate result with its inputs. At the output projection: one
-    hidden state and the logits, in the format of the activations and in fp32 for sampling.
+    The larger of two sums, since layers reuse their buffers: two hidden states and the widest intermediate result with
+    its inputs inside a layer; a hidden state and the logits, also in fp32 for sampling, at the output projection.
     """
     act, hidden = BYTES[plan.activations], shape.hidden
     widest = 0.0
@@ -316,18 +312,8 @@ def memory(
         decode_batch = int(free // (activations + kv * length + state))
         left = free - decode_batch * (activations + state)
         tokens = int(left // kv) if kv else decode_batch * length  # a model without keys and values has no such limit
-    return Memory(
-        weights,
-        batch_size * (kv * length + state),
-        batch_size * read,
-        batch_size * activations,
-        kv,
-        state,
-        limit,
-        prefill_batch,
-        decode_batch,
-        tokens,
-    )
+    cached, of_batch = batch_size * (kv * length + state), (batch_size * read, batch_size * activations)
+    return Memory(weights, cached, *of_batch, kv, state, limit, prefill_batch, decode_batch, tokens)
 
 
 def _advice(shape: Shape, plan: Plan, limit: float) -> str:

@@ -153,13 +153,9 @@ class Profile:
         moved = ("bytes_read", "bytes_written", "memory_bytes", "message_bytes")
         names = ["flops", *moved, "compute_s", "memory_s", "communication_s", "latency_s"]
         sums = self.components.group_by("phase", maintain_order=True).agg(pl.col(names).sum())
-        bound = (
-            self.components.group_by("phase", "bound")
-            .agg(pl.col("latency_s").sum())
-            .sort("latency_s", descending=True)
-            .unique("phase", keep="first", maintain_order=True)
-            .select("phase", "bound")
-        )
+        bound = self.components.group_by("phase", "bound").agg(pl.col("latency_s").sum())
+        bound = bound.sort("latency_s", descending=True).unique("phase", keep="first", maintain_order=True)
+        bound = bound.select("phase", "bound")
         intensity = pl.col("flops") / (pl.col("bytes_read") + pl.col("bytes_written"))
         sums = sums.with_columns(arithmetic_intensity=intensity)
         return sums.join(bound, on="phase", how="left", maintain_order="left")

@@ -173,7 +173,7 @@ def test_an_answer_is_what_was_declared(widgets, room, kind):
     if kind in OF_A_QUERY:
         handlers["query"](widget, **REQUESTS[room]["query"][-1])
     for asked in REQUESTS[room][kind]:
-        answer, buffers = handler(widget, **handler.message.arguments(named(asked, widget)))
+        answer, buffers = handler(widget, **handler.message.arguments(named(asked, widget))) or ({}, [])
         handler.message.check(answer)
         assert bool(handler.message.buffers) or not buffers
 

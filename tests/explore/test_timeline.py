@@ -46,7 +46,7 @@ def whole_trace(**more):
 
 
 def ask(widget, what, **args):
-    message, buffers = getattr(widget, f"_on_{what}")(**args)
+    message, buffers = getattr(widget, f"_on_{what}")(**args) or ({}, [])
     return message, buffers
 
 

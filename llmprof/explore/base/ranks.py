@@ -39,6 +39,12 @@ def placed_in_columns(rows: pl.DataFrame, most: int) -> tuple[pl.DataFrame, pl.D
     return placed, columns.with_columns(scale=scale).sort("column"), phases, size
 
 
+def scales_of(full: pl.DataFrame, phases: Sequence[str | None], *, diverging: bool = False) -> list[dict[str, Any]]:
+    """Scale of the ``value`` of the cells of each phase."""
+    values = ((name, full.filter(pl.col("phase").eq_missing(name))["value"]) for name in phases)
+    return [{"phase": name} | scale_of(known, diverging=diverging) for name, known in values]
+
+
 def scale_of(values: pl.Series, *, diverging: bool = False) -> dict[str, Any]:
     """Ends of a scale of colours, without the last 1 % of values if these are far away; logarithmic if necessary."""
     values = values.drop_nulls()

@@ -1,5 +1,6 @@
 """Explorer of kernels: a table of all kernels of a trace, and the details of the picked one."""
 
+import contextlib
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -122,12 +123,8 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> tuple[list[dict[str, 
     for row in rows.iter_rows(named=True):
         cells: dict[str, Any] = {column: row[column] for column in NUMBERS if column in row}
         cells |= {label: row[label] if label in row else places(row[many], many) for label, many in PLACES.items()}
-        cells |= {
-            "name": row["name"][:_MOST_TEXT],
-            "label": labels[row["name"]][:_MOST_TEXT],
-            "category": row["category"],
-            "limit": row.get("limit"),
-        }
+        cells |= {"name": row["name"][:_MOST_TEXT], "label": labels[row["name"]][:_MOST_TEXT]}
+        cells |= {"category": row["category"], "limit": row.get("limit")}
         texts.append({key: _finite(cell) for key, cell in cells.items()})
     if not rows.height:
         return texts, [array(pl.Series([], dtype=pl.UInt8), "u1")]
@@ -194,8 +191,8 @@ def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
         .sort("total_ns", "op", "shapes", descending=[True, False, False], nulls_last=True)
     )
     why = "" if rows.height else "No operator was recorded for its launches."
-    found = {"rows": rows.head(_MOST_ROWS).to_dicts(), "why": why, "total": rows.height}
-    return found | {"roofline": operators_roofline(trace, rank) if trace.has("kernels") else None}
+    of_operators = operators_roofline(trace, rank) if trace.has("kernels") else None
+    return {"rows": rows.head(_MOST_ROWS).to_dicts(), "why": why, "total": rows.height, "roofline": of_operators}
 
 
 def operators_roofline(trace: Trace, rank: int | None) -> dict[str, Any] | None:
@@ -230,21 +227,15 @@ def grids(trace: Trace, events: pl.DataFrame) -> list[dict[str, Any]]:
         pl.format("{} x {} x {}", *(pl.col(f"{side}_{axis}").fill_null(1) for axis in "xyz")).alias(side)
         for side in ("grid", "block")
     ]
-    return (
-        rows.group_by("registers", "shared_bytes", *triple)
-        .agg(count=pl.len(), mean_ns=pl.col("dur_ns").mean())
-        .sort("count", "grid", "block", descending=[True, False, False])
-        .head(_MOST_ROWS)
-        .to_dicts()
-    )
+    found = rows.group_by("registers", "shared_bytes", *triple).agg(count=pl.len(), mean_ns=pl.col("dur_ns").mean())
+    return found.sort("count", "grid", "block", descending=[True, False, False]).head(_MOST_ROWS).to_dicts()
 
 
 def nothing_of(trace: Trace) -> pl.DataFrame:
     """Frame of :func:`~llmprof.analyze.attribute` without rows; without columns, too, if the trace has no events."""
-    try:
+    with contextlib.suppress(NotCapturedError):
         return attribute(trace).clear()
-    except NotCapturedError:
-        return pl.DataFrame()
+    return pl.DataFrame()
 
 
 PEAKS: Final = {
@@ -323,6 +314,8 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
     number, share, level = row["kernel_id"], row["roof_share"], row["memory_level"]
     row["roof_pct"] = 100 * share if share is not None else None
     of_level = {"memory_pct": f"memory ({level.upper()})"} if level else {}
+    rules = profile.metrics.rules.filter(pl.col("kernel_id") == number)
+    rules = rules.sort("estimated_speedup_pct", descending=True, nulls_last=True, maintain_order=True)
     return out | {
         "chosen": number,
         "speed": {column: _finite(row[column]) for column in _SPEED},
@@ -332,11 +325,7 @@ def shown(profile: Profiled, name: str, kernel_id: int | None = None) -> dict[st
         ],
         "roofline": roofline(profile, number),
         "stalls": profile.stalls.filter(pl.col("kernel_id") == number).select("reason", "share").to_dicts(),
-        "rules": profile.metrics.rules.filter(pl.col("kernel_id") == number)
-        .sort("estimated_speedup_pct", descending=True, nulls_last=True, maintain_order=True)
-        .head(_MOST_RULES)
-        .drop("kernel_id")
-        .to_dicts(),
+        "rules": rules.head(_MOST_RULES).drop("kernel_id").to_dicts(),
     }
 
 

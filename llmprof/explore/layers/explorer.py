@@ -17,7 +17,7 @@ from llmprof.analyze.replay.slack import unknown_slack, with_slack
 from llmprof.charts.base.theme import PHASES, STAGES, in_order
 from llmprof.charts.heatmaps import kinds_in_words
 from llmprof.explore.base.messages import Record, Row, Scale, array
-from llmprof.explore.base.ranks import placed_in_columns, scale_of
+from llmprof.explore.base.ranks import placed_in_columns, scale_of, scales_of
 from llmprof.explore.base.widget import Answer, Explorer, answers
 from llmprof.explore.layers.picture import MOST_RANKS, Panel, picture
 from llmprof.trace import Trace
@@ -89,9 +89,7 @@ def cells(
     """Cells of one rank; ``head`` describes their columns (steps), layers and scales of colours."""
     title, name, column, meaning = MEASURES[measure]
     rows = layer_gaps(trace, stage=stage, measure=name).with_columns(value=pl.col(column).cast(pl.Float64))
-    rows = rows.filter(pl.col("rank") == rank)
-    if phase is not None:
-        rows = rows.filter(pl.col("phase") == phase)
+    rows = rows.filter(pl.col("rank") == rank, phase is None or pl.col("phase") == phase)
     first_last = (rows["step"].min(), rows["step"].max())
     if steps is not None:
         rows = rows.filter(pl.col("step").is_between(*steps))
@@ -113,11 +111,7 @@ def cells(
         "missing": full["value"].null_count(),
         "steps": first_last,
         "diverging": measure == "gap",
-        "scales": [
-            {"phase": name}
-            | scale_of(full.filter(pl.col("phase").eq_missing(name))["value"], diverging=measure == "gap")
-            for name in phases
-        ],
+        "scales": scales_of(full, phases, diverging=measure == "gap"),
     }
     values = full["value"].fill_null(float("nan"))
     return Cells(head, array(values, "f4"), array(full["outlier"].fill_null(value=False), "u1"))
@@ -158,8 +152,7 @@ def kernels_of(trace: Trace, events: pl.DataFrame, *, slack: bool = False) -> pl
     else:
         events = events.with_columns(op=pl.lit(None, dtype=pl.String))
     summary = kernel_summary_of(events, ("stage", "op"))
-    if slack:
-        summary = with_slack(summary, trace, events, ["stage", "op", "name", "category"])
+    summary = with_slack(summary, trace, events, ["stage", "op", "name", "category"]) if slack else summary
     whole = pl.col("total_ns").sum()
     return (
         summary.with_columns(share=pl.when(whole > 0).then(pl.col("total_ns") / whole))

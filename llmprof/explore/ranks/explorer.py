@@ -12,7 +12,7 @@ from llmprof.analyze.ranks import late_groups, latest_group, rank_groups, rank_s
 from llmprof.charts.base.theme import PHASES, in_order
 from llmprof.charts.heatmaps import MEANING
 from llmprof.explore.base.messages import Record, Row, Scale, array
-from llmprof.explore.base.ranks import placed_in_columns, scale_of, timeline_of
+from llmprof.explore.base.ranks import placed_in_columns, scales_of, timeline_of
 from llmprof.explore.base.widget import Answer, Explorer, answers
 from llmprof.text import numbers_in_words, ranks_in_words
 from llmprof.trace import Trace
@@ -79,9 +79,7 @@ def cells(
         "condensed": width,
         "banded": size,
         "missing": full["value"].null_count(),
-        "scales": [
-            {"phase": name, **scale_of(full.filter(pl.col("phase").eq_missing(name))["value"])} for name in phases
-        ],
+        "scales": scales_of(full, phases),
     }
     return head, array(full["value"].fill_null(float("nan")), "f4")
 

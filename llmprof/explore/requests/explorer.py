@@ -1,5 +1,6 @@
 """Explorer of requests: the slowest requests of a run, what each waited for, and why its slowest step was slow."""
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -75,9 +76,9 @@ class Requests(Explorer, room="requests"):
 
     @traitlets.validate("picked")
     def _known_request(self, proposal: Mapping[str, Any]) -> int | None:
-        if proposal["value"] is not None and self.frame.filter(request=proposal["value"]).is_empty():
-            raise traitlets.TraitError(f"there is no request {proposal['value']}; expected one of .frame")
         number: int | None = proposal["value"]
+        if number is not None and self.frame.filter(request=number).is_empty():
+            raise traitlets.TraitError(f"there is no request {number}; expected one of .frame")
         return number
 
     @traitlets.observe("picked")
@@ -125,8 +126,7 @@ class Requests(Explorer, room="requests"):
         return row
 
     def _sorted(self, sort: str) -> pl.DataFrame:
-        column = sort.lstrip("-")
-        if column not in SORTABLE:
+        if (column := sort.lstrip("-")) not in SORTABLE:
             return self.frame
         return self.frame.sort(column, descending=sort.startswith("-"), nulls_last=True, maintain_order=True)
 
@@ -181,13 +181,10 @@ class Requests(Explorer, room="requests"):
 
     def _reasons(self, step: int | None) -> list[dict[str, str]]:
         """Findings about a step; empty if the trace does not hold enough for findings."""
-        if step is None:
-            return []
-        try:
-            findings = analyze.findings(self.trace, step=step).head(_FINDINGS)
-        except LlmprofError:
-            return []
-        return findings.select("severity", "title").to_dicts()
+        with contextlib.suppress(LlmprofError):
+            if step is not None:
+                return analyze.findings(self.trace, step=step).head(_FINDINGS).select("severity", "title").to_dicts()
+        return []
 
 
 def requests(run: AnyRun, **traits: Any) -> Requests:

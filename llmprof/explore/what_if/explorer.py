@@ -56,12 +56,8 @@ def step_times(frame: pl.DataFrame, *, title: str, changes: Sequence[str]) -> al
         y=theme.row_axis(rows), yOffset=alt.YOffset("what:N", scale=alt.Scale(domain=[RECORDED, PREDICTED]))
     )
     times = alt.X("time:Q", title=f"median time of a step ({unit.symbol})", axis=alt.Axis(grid=True, tickCount=8))
-    colour = alt.Color(
-        "what:N",
-        scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())),
-        sort=None,
-        legend=alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square"),
-    )
+    legend = alt.Legend(title=None, orient="top", direction="horizontal", symbolType="square")
+    colour = alt.Color("what:N", scale=theme.shades(_COLOURS), sort=None, legend=legend)
     bars = base.mark_bar(height=14).encode(x=times, color=colour)
     between = base.transform_filter("isValid(datum.low) && datum.high > datum.low").mark_rule(
         color=theme.INK, strokeWidth=2

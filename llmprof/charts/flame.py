@@ -139,7 +139,7 @@ def nodes_of(rows: pl.DataFrame, depth: int) -> pl.DataFrame:
 def speedscope(
     frame: pl.DataFrame, path: str | os.PathLike[str], *, name: str = "llmprof", overwrite: bool = False
 ) -> Path:
-    """Write call stacks as a file for https://www.speedscope.app, which also runs without a network.
+    """Write call stacks as a file for https://www.speedscope.app, which also runs without a network; return its path.
 
     Parameters
     ----------
@@ -151,11 +151,6 @@ def speedscope(
         Name of the recording.
     overwrite : bool
         Whether a file that exists is replaced; one that was read as an input never is.
-
-    Returns
-    -------
-    pathlib.Path
-        The file, in speedscope's own format (https://www.speedscope.app/file-format-schema.json).
 
     Raises
     ------

@@ -236,15 +236,8 @@ def dashboard(
         Rows of ``kernel_summary(trace)``.
     counters : polars.DataFrame, optional
         Counters of the trace.
-    title : str
-        What ran.
-    subtitle : str or sequence of str
-        How.
-
-    Returns
-    -------
-    altair.VConcatChart
-        900 px wide.
+    title, subtitle : str
+        What ran, and how.
 
     Raises
     ------

@@ -366,24 +366,10 @@ class Report:
 
 
 def html(trace: Trace, *, title: str | None = None, progress: Progress | None = None, path: str = "PATH") -> str:
-    """The report of a trace as one HTML document.
+    """The report of a trace as one HTML document, which loads nothing and includes Vega (1 to 4 MB).
 
-    Parameters
-    ----------
-    trace : Trace
-        Any trace.
-    title : str, optional
-        Heading; by default it names ranks and device.
-    progress : callable, optional
-        Called with the current task, the number of finished parts, and the number of all parts.
-    path : str
-        The recording as you name it: stands in the commands that the page shows.
-
-    Returns
-    -------
-    str
-        A document that loads nothing and includes Vega (1 to 4 MB). In place of data that the capture lacks it gives
-        the reason.
+    In place of data that the capture lacks it gives the reason. ``title``, ``progress`` and ``path`` are those of
+    :func:`write`.
 
     Examples
     --------
@@ -413,11 +399,8 @@ def write(
 
     Parameters
     ----------
-    trace : Trace
-        Any trace.
     folder : path
-        Folder to write to; made if missing. Files of an earlier report are replaced, others
-        stay.
+        Folder to write to; made if missing. Files of an earlier report are replaced, others stay.
     title : str, optional
         Heading; by default it names ranks and device.
     progress : callable, optional

@@ -57,29 +57,20 @@ def write_sweep(
     ----------
     comparison, where : polars.DataFrame
         ``sweep.comparison`` and ``sweep.where``.
-    folder : path
-        Folder to write to; made if missing. Files of an earlier report are replaced, others stay.
+    folder, title, progress
+        As for :func:`llmprof.report.write`.
     parameters : sequence of str
         Parameters of the sweep; the first one is the horizontal axis.
-    title : str
-        Heading.
     facts : sequence of (str, str)
         Facts that all points share.
     failed : mapping of str to str, optional
         Error messages, by point.
-    progress : callable, optional
-        Called with the current task, the number of finished parts, and the number of all parts.
 
     Returns
     -------
     Report
         ``index.html``, ``comparison.csv``, ``where.csv`` and the charts ``throughput.png, latency.png, scaling.png,
         where_time.png`` as far as the points allow them.
-
-    Raises
-    ------
-    OutputError
-        The folder cannot be written.
     """
     names = list(parameters)
     points = Points(comparison, where, names)

@@ -177,11 +177,6 @@ def read_device(path: str | Path) -> hardware.Device:
     and ``memory_gb_per_s``. Optional keys are ``memory_gb``, ``link_gb_per_s`` (both directions together),
     ``host_link_gb_per_s``, ``cache_mib`` and ``source``, the document that states the numbers.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file.
-
     Raises
     ------
     LlmprofError

@@ -78,12 +78,7 @@ def known(name: str) -> str:
 
 
 def config_of(name: str) -> dict[str, Any]:
-    """Copy of the ``config.json`` of a model in the catalogue.
-
-    Parameters
-    ----------
-    name : str
-        A name of :func:`names`, in any case, with or without an owner.
+    """Copy of the ``config.json`` of a model of :func:`names`, in any case, with or without an owner.
 
     Raises
     ------

@@ -47,11 +47,6 @@ class Efficiency:
         Shares of the arithmetic rate and of the bandwidth of the device memory.
     intra_node, inter_node : float
         Shares of the bandwidth of the links inside a machine and between machines.
-
-    Raises
-    ------
-    LlmprofError
-        A share is outside (0, 1].
     """
 
     flops: float = 1.0
@@ -88,11 +83,6 @@ class Plan:
         Bytes of a weight if they differ from those of the format.
     devices_per_node : int
         Number of devices in a machine; larger parallel groups use the network.
-
-    Raises
-    ------
-    LlmprofError
-        A size, a format or a combination of sizes is invalid.
     """
 
     tp: int = 1
@@ -190,11 +180,6 @@ class Requests:
         Tokens of each request that attention reads at the end of the step, including the new ones.
     phase : {"prefill", "decode"}
         Whether the step reads the prompt or generates a token.
-
-    Raises
-    ------
-    LlmprofError
-        A number is not positive, or the context is smaller than the new tokens.
     """
 
     count: float

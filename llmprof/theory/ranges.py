@@ -143,11 +143,6 @@ def read_steps(path: str | Path) -> pl.DataFrame:
     (``prefill_span_s``) may be there, too: if they differ, the engine read the prompts in several steps, and the repeat
     measures no prefill.
 
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file.
-
     Returns
     -------
     polars.DataFrame
@@ -236,11 +231,6 @@ def observations(steps: pl.DataFrame, models: dict[str, Any] | None = None) -> l
     list of Observation
         An observation for each row. A decode step has the context of the middle of the output. The weight is
         ``1 / (1 + (spread / 0.1)²)``, so repeats that differ count less.
-
-    Raises
-    ------
-    LlmprofError
-        A model is unknown.
 
     Examples
     --------

@@ -51,8 +51,7 @@ def speculate(
     most : int
         Largest number of drafted tokens.
     **options
-        Further arguments of :func:`llmprof.theory.profile`, such as ``batch_size`` and ``tp_size``. The context is
-        that in the middle of the output.
+        Further arguments of :func:`llmprof.theory.profile`. The context is that in the middle of the output.
 
     Returns
     -------

@@ -63,7 +63,7 @@ def dark_colours(specs: Iterable[str]) -> dict[str, str]:
 
 @checked
 def themed(chart: alt.TopLevelMixin | Mapping[str, Any], theme: Theme) -> dict[str, Any]:
-    """Specification of a chart in a theme.
+    """Vega-Lite specification of a chart in a theme; the chart itself does not change.
 
     Parameters
     ----------
@@ -71,11 +71,6 @@ def themed(chart: alt.TopLevelMixin | Mapping[str, Any], theme: Theme) -> dict[s
         A chart of :mod:`llmprof.charts`, or its specification.
     theme : str
         ``light`` (no change) or ``dark``.
-
-    Returns
-    -------
-    dict
-        Vega-Lite specification; the chart itself does not change.
 
     Examples
     --------

@@ -143,17 +143,10 @@ def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0, theme: Theme =
 
     Parameters
     ----------
-    chart : altair chart
-        What to draw.
     scale : float
         Pixels of the image for each pixel of the chart.
     theme : str
         ``light`` or ``dark``.
-
-    Returns
-    -------
-    bytes
-        The file's content.
 
     Examples
     --------
@@ -164,19 +157,12 @@ def to_png_bytes(chart: alt.TopLevelMixin, *, scale: float = 2.0, theme: Theme =
 
 
 def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:
-    """HTML page with one chart in the theme of the reader's screen; it includes Vega and loads nothing.
+    """HTML page with one chart in the theme of the reader's screen; it includes Vega (0.9 MB) and loads nothing.
 
     Parameters
     ----------
-    chart : altair chart
-        What to draw.
     title : str
         Title of the page, taken as text.
-
-    Returns
-    -------
-    str
-        The page (about 0.9 MB, nearly all of it Vega).
 
     Examples
     --------
@@ -194,12 +180,10 @@ def to_html(chart: alt.TopLevelMixin, *, title: str = "llmprof") -> str:
 def save(
     chart: alt.TopLevelMixin, path: str | os.PathLike[str], *, theme: Theme = "light", overwrite: bool = False
 ) -> Path:
-    """Write a chart to a file that opens without a network.
+    """Write a chart to a file that opens without a network, and return its path.
 
     Parameters
     ----------
-    chart : altair chart
-        What to write.
     path : path
         File to write; the suffix chooses the format: ``.png`` (two pixels for each of the chart), ``.svg``, ``.html``
         (Vega included) or ``.json`` (the Vega-Lite specification). Missing folders are made.
@@ -207,11 +191,6 @@ def save(
         ``light`` or ``dark``; a page (``.html``) follows the reader's screen.
     overwrite : bool
         Whether a file that exists is replaced; one that was read as an input never is.
-
-    Returns
-    -------
-    pathlib.Path
-        The file.
 
     Raises
     ------

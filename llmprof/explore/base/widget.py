@@ -103,15 +103,7 @@ class Link:
 def link(*widgets: Any) -> Link:
     """Link the window, rank, step, layer and stage of explorers: a choice in one of them applies to all.
 
-    Parameters
-    ----------
-    *widgets : Explorer
-        Two or more. If their values differ, the value of the first one that has any is used.
-
-    Returns
-    -------
-    Link
-        Ends the link with ``unlink()``.
+    If their values differ, the value of the first one that has any is used. ``unlink()`` of the result ends it.
 
     Raises
     ------

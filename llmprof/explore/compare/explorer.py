@@ -1,5 +1,6 @@
 """Explorer that compares runs: step times, parts of the change, timelines, and kernels."""
 
+import contextlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -354,17 +355,13 @@ def block(frame: pl.DataFrame, offset: int, count: int) -> list[dict[str, Any]]:
 
 def statuses_of(runs: Sequence[Trace]) -> dict[str, str]:
     """Statuses that a comparison of two of the runs can have, in words."""
-    stepped = sum(map(_has_steps, runs))
+    stepped = 0
+    for run in runs:
+        with contextlib.suppress(NotCapturedError):
+            stepped += has_steps(run)
     without = set() if stepped >= _PAIR else {"slower", "faster"}
     without |= {"more_time", "less_time"} if stepped == len(runs) else set()
     return {status: words for status, words in STATUSES.items() if status not in without}
-
-
-def _has_steps(trace: Trace) -> bool:
-    try:
-        return has_steps(trace)
-    except NotCapturedError:
-        return False
 
 
 def matching(labels: Labels) -> list[pl.Expr]:

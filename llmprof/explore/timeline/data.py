@@ -13,6 +13,7 @@ from llmprof.analyze.activity import activity
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle.host import innermost_within
 from llmprof.analyze.intervals import union_length
+from llmprof.analyze.layers.attribution import attribute
 from llmprof.errors import AnalysisError, NotCapturedError
 from llmprof.explore.timeline import rows as timeline_rows
 from llmprof.explore.timeline.rows import (
@@ -123,8 +124,8 @@ class TimelineData:
                 for (row_kind, rank), row in listed_rows.items():
                     if row_kind == kind:
                         row.lanes = of_rank.get(rank, [])
-                        row.note = "" if row.count else timeline_rows.empty_note(kind, unfinished=False)
-            stages = timeline_rows.stage_codes(self.trace, self.keys)
+                        row.note = "" if row.count else timeline_rows.NONE[kind]
+            stages = self.keys.codes("stage", attribute(self.trace)["stage"]).to_numpy()
             waits = timeline_rows.wait_shares(self.trace, self.events)
             for row in self.drawn:
                 if row.kind == "stream":

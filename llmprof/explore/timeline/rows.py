@@ -17,7 +17,6 @@ from llmprof import names
 from llmprof.analyze.activity import activity
 from llmprof.analyze.collectives.collectives import collectives
 from llmprof.analyze.idle import idle, is_synchronising
-from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.layers.layers import layers
 from llmprof.analyze.memory import memory
 from llmprof.analyze.replay.critical_path import critical_path
@@ -560,12 +559,13 @@ def _host_colours(table: str, kinds: pl.Series, keys: Keys) -> pl.Series:
 KINDS = {"steps": "Steps", "layers": "Layers", "collectives": "Collectives", "idle": "Idle"}
 """Rows by kind, from the top, and their labels."""
 
-_NONE = {
+NONE = {
     "steps": "no steps were found",
     "layers": "no layers were found: no kernel is known as attention",
     "collectives": "no communication was recorded",
     "idle": "no device was idle",
 }
+"""Why a row has no spans."""
 
 
 def found_rows(
@@ -575,17 +575,6 @@ def found_rows(
     for kind, make in (("steps", _steps), ("layers", _layers), ("collectives", _collectives), ("idle", _idle)):
         say(f"finding {KINDS[kind].lower()}")
         yield kind, make(trace, keys, texts)
-
-
-def empty_note(kind: str, *, unfinished: bool) -> str:
-    """Note for a row without spans."""
-    return "…" if unfinished else _NONE[kind]
-
-
-def stage_codes(trace: Trace, keys: Keys) -> np.ndarray:
-    """Colour of the stage of each device event, by event."""
-    events = attribute(trace)
-    return keys.codes("stage", events["stage"]).to_numpy()
 
 
 def wait_shares(trace: Trace, events: pl.DataFrame) -> Codes:

@@ -20,7 +20,7 @@ from llmprof.storage import files
 from llmprof.trace import Trace
 
 NOTES_FOLDER: Final = "LLMPROF_NOTES"
-"""Environment variable with the folder of notes; by default it is the user's data folder."""
+"""Environment variable with the folder of notes; by default it is ``notes`` in the user's data folder."""
 
 VERSION: Final = 1
 MOST_MARKS, MOST_TEXT = 1_000, 2_000
@@ -141,7 +141,8 @@ class Notes:
 
     def __init__(self, trace: str, path: str | os.PathLike[str] | None = None) -> None:
         self._trace = trace
-        self.path = Path(path) if path is not None else notes_folder() / f"{trace}.json"
+        folder = os.environ.get(NOTES_FOLDER) or Path(platformdirs.user_data_dir("llmprof")) / "notes"
+        self.path = Path(path) if path is not None else Path(folder) / f"{trace}.json"
         self._damaged = ""
 
     def load(self) -> list[dict[str, Any]]:
@@ -178,12 +179,6 @@ class Notes:
 
     def _advice(self) -> str:
         return f"mend {self.path.name} or move it away, and show the timeline again"
-
-
-def notes_folder() -> Path:
-    """Folder of the notes: ``LLMPROF_NOTES`` if set, else ``notes`` in the user's data folder of this system."""
-    chosen = os.environ.get(NOTES_FOLDER)
-    return Path(chosen) if chosen else Path(platformdirs.user_data_dir("llmprof")) / "notes"
 
 
 class _File(Record):

@@ -36,7 +36,8 @@ def view(
     data: TimelineData, window: Sequence[float], width: float, rows: Sequence[int], by: str
 ) -> tuple[dict[str, Any], Buffers]:
     """Spans, bins and samples of some rows in a window."""
-    lo, hi = _widened(window)
+    margin = max(window[1] - window[0], 1.0) * MARGIN
+    lo, hi = float(window[0]) - margin, float(window[1]) + margin
     columns = int(min(MOST_COLUMNS, max(1, round(width * (hi - lo) / max(window[1] - window[0], 1e-9)))))
     lanes_shown = [
         (number, level, lane) for number in rows for level, lane in enumerate(data.row(number, filled=False).lanes)
@@ -109,12 +110,6 @@ def overview(data: TimelineData, width: float, by: str) -> tuple[dict[str, Any],
 
 def _waits(lane: Lane, some: NDArray[np.int64]) -> NDArray[np.uint8]:
     return np.zeros(len(some), np.uint8) if lane.waits is None else lane.waits[some]
-
-
-def _widened(window: Sequence[float]) -> tuple[float, float]:
-    lo, hi = float(window[0]), float(window[1])
-    margin = max(hi - lo, 1.0) * MARGIN
-    return lo - margin, hi + margin
 
 
 def _choose(lane: Lane, lo: float, hi: float, columns: int, room: int) -> tuple[NDArray[np.int64], bool]:

@@ -207,7 +207,11 @@ def _of_model(
     at = chosen["_event"]
     merged = events["call"].scatter(at, (chosen["main"] + base).cast(events["call"].dtype))
     taken = events[at].with_columns(
-        call=merged[at], _event=at, owner=pl.lit(None, dtype=pl.UInt32), _between=pl.lit(value=False)
+        call=merged[at],
+        _event=at,
+        owner=pl.lit(None, dtype=pl.UInt32),
+        _between=pl.lit(value=False),
+        _collective=pl.lit(value=False),
     )
     made = _calls(taken, [name for name in by if name not in _OF_CALLS])
     made = made.with_columns(into=(pl.col("call") - base).cast(pl.UInt32))
@@ -261,13 +265,15 @@ def calls_of(trace: Trace, by: Sequence[str]) -> Found:
     of_capture = _captured(trace, events)
     number = pl.int_range(pl.len(), dtype=pl.UInt32)
     call = pl.coalesce(owner, of_capture["call"] + ops.height, number + 2 * ops.height + events.height)
+    collective = events["category"] == "collective"  # apart from what else its operator launches
     coded = events["name"].cast(pl.Categorical)
     codes = coded.to_physical()
     each = one_of_each(codes)  # a look at each name, not at each event
     host = codes[each[events["name"][each].str.contains(_HOST).to_numpy()]]
     events = events.with_columns(
-        call=call, owner=owner, _event=number, _between=codes.is_in(host.implode()), _name=coded
-    )
+        call=pl.when(collective).then(call + 2 * (ops.height + events.height)).otherwise(call), owner=owner,
+        _event=number, _between=codes.is_in(host.implode()), _collective=collective, _name=coded,
+    )  # fmt: skip
     calls = _calls(events, [name for name in by if name not in _OF_CALLS])
     texts = ops.select("shapes", "dtypes", operator="name", strides="torch_strides", arguments="torch_inputs")
     texts = texts[calls["owner"]]
@@ -275,7 +281,7 @@ def calls_of(trace: Trace, by: Sequence[str]) -> Found:
         captured = of_capture[calls["_event"]]
         texts = texts.select(pl.coalesce(captured[name], name).alias(name) for name in _TEXTS)
         calls = calls.with_columns(eager=captured["evidence"] == EAGER)
-    return events.drop("owner", "_event", "_between"), calls.hstack(texts), ops
+    return events.drop("owner", "_event", "_between", "_collective"), calls.hstack(texts), ops
 
 
 def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
@@ -297,9 +303,9 @@ def _calls(events: pl.DataFrame, labels: list[str]) -> pl.DataFrame:
         longest = np.empty(len(some), dtype=np.int64)
         longest[of_event[at]] = at
         calls = calls.hstack(events.select(labels)[longest])
-    parted = {name: np.zeros(len(some), dtype=np.bool_) for name in ("replayed", "between")}
+    parted = {name: np.zeros(len(some), dtype=np.bool_) for name in ("replayed", "between", "collective")}
     for name, chosen in parted.items():
-        chosen[of_event[events[f"_{name}" if name == "between" else name].fill_null(value=False).to_numpy()]] = True
+        chosen[of_event[events[name if name == "replayed" else f"_{name}"].fill_null(value=False).to_numpy()]] = True
     return calls.with_columns(
         time_ns=pl.Series(total),
         kernels=pl.Series(np.bincount(of_event, minlength=len(some)).astype(np.uint32)),
@@ -380,7 +386,7 @@ def _rows(
         lengths = pl.select(pl.coalesce(calls["stage_work"] + len(sums), lengths)).to_series()
     else:
         calls = calls.with_columns(stage_name=pl.lit(None, dtype=pl.String))
-    keys = [*groups, *_TEXTS, "between", "alone", "labelled", "stage_name"]
+    keys = [*groups, *_TEXTS, "between", "collective", "alone", "labelled", "stage_name"]
     coded = calls.with_columns(
         pl.col(_TEXTS).cast(pl.Categorical), alone=alone, lengths=lengths, labelled=lengths.is_not_null()
     )

@@ -11,6 +11,7 @@ import polars as pl
 
 from llmprof.analyze.cases import first_true
 from llmprof.analyze.catalog import Analysis
+from llmprof.analyze.groups import last_before
 from llmprof.analyze.intervals import union_length
 from llmprof.analyze.layers.attribution import attribute
 from llmprof.analyze.steps.labels import CONTEXT_WORDS, batches
@@ -170,6 +171,7 @@ def _machine(
     formats: tuple[str | None, str | None],
     *,
     expert_parallel: bool,
+    dp_size: int = 1,
 ) -> Machine:
     """The machine of a trace: its device, and a layout that fits the layers of its ranks."""
     (tp_size, pp_size), (dtype, kv_cache_dtype) = sizes, formats
@@ -189,7 +191,7 @@ def _machine(
             hint="pass the model that ran",
         )
     ranks = int(trace.meta.get("world_size") or len(trace.ranks) or 1)
-    tp = tp_size or max(1, ranks // pp_size)
+    tp = tp_size or max(1, ranks // (pp_size * dp_size))
     weights = number_format(dtype) if dtype else read.weight_format
     plan = Plan(
         tp=tp,
@@ -265,8 +267,6 @@ def stage_work(
     expert_parallel: bool = False,
 ) -> pl.DataFrame:
     """``rank, step, layer, stage, flops, read_bytes, written_bytes, matrix, assumed`` of a model's stages."""
-    # Where the ranks have batches of their own, they are data parallel, and stages of experts are left out: how many
-    # tokens of other ranks they get is not recorded.
     read = shape(model)
     events = attribute(trace).filter(pl.col("step").is_not_null())
     batch_of = batches(steps(trace))
@@ -275,12 +275,12 @@ def stage_work(
     own: dict[int, set[Batch]] = {}
     for (_, step), (batch, _) in batch_of.items():
         own.setdefault(step, set()).add(batch)
-    apart = any(len(each) > 1 for each in own.values())
+    replicas = max(map(len, own.values()))  # ranks with batches of their own are data parallel
     formats = (None, kv_cache_dtype)
-    machine = _machine(trace, read, device, (1 if apart else None, None), formats, expert_parallel=expert_parallel)
+    machine = _machine(
+        trace, read, device, (None, None), formats, expert_parallel=expert_parallel and replicas == 1, dp_size=replicas
+    )
     found = _expected(read, machine, batch_of, events, _moved)
-    if apart:
-        found = found.filter(~pl.col("stage").is_in(_OF_EXPERTS))
     plan = machine.plan
     words = f"{read.name}, tensor parallel {plan.tp}, weights of {plan.weights}"
     said = {source: f"{words}; {more}" if more else words for source, more in CONTEXT_WORDS.items()}
@@ -289,10 +289,47 @@ def stage_work(
         schema={"rank": pl.Int32, "step": pl.Int32, "assumed": pl.String},
         orient="row",
     )
-    return found.join(sources, on=["rank", "step"])
+    found = found.join(sources, on=["rank", "step"])
+    if replicas == 1:
+        return found
+    place, of_experts = ["rank", "step", "layer"], pl.col("stage").is_in(_OF_EXPERTS)
+    mixtures = found.filter(stage="experts").select(place)
+    rest = pl.concat([found.filter(~of_experts), found.filter(of_experts).join(mixtures, on=place, how="anti")])
+    ranks = len(trace.ranks)
+    exchanged = events.filter(of_experts & (pl.col("category") == "collective"))
+    if not mixtures.height or not exchanged.height or ranks != int(trace.meta.get("world_size") or ranks):
+        return rest
+    plan = replace(plan, tp=ranks // plan.pp, expert_parallel=True)
+    spread = machine_for(read, find_device(device if device is not None else trace.meta["device"]), plan)
+    gathered = _expected(read, spread, _gathered(steps(trace), batch_of), events, _moved)
+    more = pl.lit("; experts: even routing of the tokens of all ranks whose steps run at the time")
+    gathered = gathered.filter(of_experts).join(mixtures, on=place, how="semi", nulls_equal=True)
+    gathered = gathered.join(sources, on=["rank", "step"]).with_columns(pl.col("assumed") + more)
+    return pl.concat([rest, gathered.select(rest.columns)])
 
 
-_OF_EXPERTS: Final = ("experts", "expert_dispatch", "combine")
+_OF_EXPERTS: Final = ("experts", "expert_dispatch", "activation", "combine")
+
+
+def _gathered(
+    rows: pl.DataFrame, batch_of: dict[tuple[int, int], tuple[Batch, str]]
+) -> dict[tuple[int, int], tuple[Batch, str]]:
+    """Batches of each step with those of the steps of other ranks that run in its middle."""
+    rows = rows.drop_nulls("start_ns").sort("rank", "start_ns")
+    middle = (pl.col("start_ns") + pl.col("dur_ns") // 2).alias("at")
+    own = rows.select("rank", "step", middle)
+    until = pl.col("start_ns") + pl.col("dur_ns")
+    others = rows.select(other="rank", other_step="step", at="start_ns", until=until)
+    ranks = others.select("other").unique(maintain_order=True)
+    points = own.join(ranks, how="cross").filter(pl.col("rank") != pl.col("other"))
+    last = last_before(points, others, ["other"], at="at")
+    beside = points.hstack(others.select("other_step", "until")[last]).filter(pl.col("at") < pl.col("until"))
+    found = dict(batch_of)
+    for rank, step, other, other_step in beside.select("rank", "step", "other", "other_step").iter_rows():
+        if (rank, step) in found and (more := batch_of.get((other, other_step))):
+            batch, source = found[rank, step]
+            found[rank, step] = (batch + more[0], source)
+    return found
 
 
 def _moved(machine: Machine, work: list[Operator]) -> pl.DataFrame:

@@ -16,6 +16,7 @@ from llmprof.hardware import Device
 from llmprof.names.replayable import IN_GRAPH
 from llmprof.trace import Trace
 from tests.analyze.test_roofline import TINY, two_steps
+from tests.samples import sample
 
 DEVICE = Device("mine", r"(?!)", {"bf16": 1e12}, 1e9, None, None, None, cache_bytes=200.0)
 """1,000 FLOPs and a byte in a nanosecond."""
@@ -311,3 +312,18 @@ def test_most_of_the_time_has_a_bound(file: str, beside: str | None, shared: Pat
     bounded = found.filter(pl.col("bound_ns").is_not_null())["total_ns"].sum()
     assert bounded >= least * found["total_ns"].sum()
     assert found.filter((pl.col("share_of_bound") > 1.05) & pl.col("note").is_null()).is_empty()
+
+
+def test_experts_of_replicas_have_the_tokens_of_all_ranks() -> None:
+    trace = sample("torch_ep2_dp2_eager")
+    found = analyze.operators(trace, by=("rank", "step", "stage"), model="Qwen3-30B-A3B")
+    experts = found.drop_nulls(["step", "flops"]).filter(pl.col("stage") == "experts", pl.col("bound_ns").is_not_null())
+    per_token = 2 * 8 / 2 * 3 * 2048 * 768  # 8 experts of a token, half of them on each of two ranks
+    # 291 and 2 tokens at the same time; then 6 beside a pass of padding, whose tokens no label says
+    assert experts.select("rank", "step", pl.col("flops") / per_token, "count").sort("rank", "step").rows() == [
+        (0, 0, 293, 48), (0, 1, 6, 48), (1, 0, 293, 48),
+    ]  # fmt: skip
+    assert experts["share_of_bound"].is_between(0.2, 1).all()
+    # what an operator exchanges is apart from what it computes
+    exchanged = found.filter(category="collective")
+    assert exchanged["total_ns"].sum() == trace.kernels.filter(pl.col("name").str.contains("nccl"))["dur_ns"].sum()

@@ -495,6 +495,7 @@ def test_modules_and_functions_have_rows_facts_and_stacks(shown):
     ((launch, kernel),) = described["flows"]
     assert launch == {"row": row_of_calls(shown, "runtime"), "level": 0, "time": 145}
     assert kernel == {"row": row_of_calls(shown, "stream"), "level": 0, "time": 150}
+    shown.selection = None
     by_module = shown.stacks("module")
     assert by_module["stack"].to_list() == [
         ["nn.Module: Layer_0", GEMM],

@@ -224,7 +224,7 @@ def test_hostile_names_are_only_names(tmp_path):
         connection.execute('CREATE TABLE "evil""; DROP TABLE StringIds; --" (a)')
     connection.close()
     assert set(llmprof.read(path).kernels["name"]) == {"'; DROP TABLE StringIds; --", "<script>alert(1)</script>"}
-    path = write(tmp_path / "r.sqlite", META_DATA_EXPORT=[("EXPORT_SCHEMA_VERSION", "9.1.0")])
+    path = write(tmp_path / "new.sqlite", META_DATA_EXPORT=[("EXPORT_SCHEMA_VERSION", "9.1.0")])
     with pytest.warns(TraceWarning, match=r"schema 9\.1 is newer than 3\.25"):
         assert llmprof.read(path).kernels.height == 3
 

@@ -123,7 +123,7 @@ def test_a_saved_trace_keeps_what_was_asked_for(root, tmp_path):
     with pytest.raises(NotCapturedError, match="read without its runtime"):
         _ = again.select(ranks=0).runtime
     full = whole(root, EXPORT)
-    narrow = llmprof.read(full.save(tmp_path / "saved"), tables={"kernels": ("stream",)})
+    narrow = llmprof.read(full.save(tmp_path / "whole"), tables={"kernels": ("stream",)})
     assert_frame_equal(narrow.kernels, full.kernels.select("rank", "stream", "start_ns", "dur_ns", "name"))
     assert narrow.asked == {"kernels": ["stream"]}
 

@@ -37,7 +37,7 @@ RECORDINGS: Final[tuple[tuple[str, Path, dict[str, str | Path]], ...]] = (
     ("the same, beside an eager run", SAMPLES / "torch_tp1_cudagraph", {"eager": SAMPLES / "torch_tp1_eager"}),
     ("vLLM, H200, graphs, TP 4", SAMPLES / "torch_tp4_cudagraph", {"model": "Qwen2.5-7B"}),
     ("the same, beside an eager run", SAMPLES / "torch_tp4_cudagraph", {"eager": SAMPLES / "torch_tp4_eager_nccl"}),
-    ("vLLM, H200, graphs, a run of `llmprof run`", SAMPLES / "run_torch_tp1", {"model": "Qwen2.5-7B"}),
+    ("vLLM, H200, graphs, a run of llmprof (names its model)", SAMPLES / "run_torch_tp1", {"model": "Qwen2.5-7B"}),
     ("vLLM, H200, graphs, TP 2, nsys (no operators)", SAMPLES / "nsys_tp2_cudagraph", {"model": "Qwen2.5-7B"}),
     ("vLLM, H200, nsys with NVTX (no operators)", SAMPLES / "nsys_tp1_layer_nvtx", {"model": "Qwen3-8B"}),
     ("transformers, H200", SAMPLES / "torch_transformers_generate", {}),

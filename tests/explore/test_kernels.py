@@ -116,6 +116,14 @@ def test_operators_stand_under_the_roofs_of_the_device() -> None:
     assert json.loads(json.dumps(found)) == found
     assert explore.kernels(trace)._on_shapes(found["points"][0]["kernel"], None)[0]["roofline"] == found
     assert explorer.operators_roofline(trace, 1) is None
+    # a mark picks its longest launch, and of a launch the mark is found
+    point = max(found["points"], key=lambda each: each["ns"])
+    widget = explore.kernels(trace)
+    widget._on_launch(point["event"])
+    launch = analyze.attribute(trace).row(by_predicate=pl.col("event") == widget.event, named=True)
+    assert widget.window[0] < launch["start_ns"] < widget.window[1]
+    assert widget._on_operator(widget.event)[0] == {"row": point["row"]}
+    assert widget._on_operator(-1)[0] == {"row": None}
 
 
 def test_what_was_not_recorded_is_said() -> None:

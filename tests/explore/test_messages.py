@@ -112,6 +112,7 @@ REQUESTS = {
         "launch": [{"event": 5}],
         "kernel": [SHAPED],
         "shapes": [{"kernel": "", "rank": None}],
+        "operator": [{"event": -1}, {"event": 3}],
         "slack": [{}],
         "metrics": [{"kernel": "no such kernel"}, {"kernel": "PROFILED"}],
         "values": [{"kernel_id": 0, "search": "dram"}],

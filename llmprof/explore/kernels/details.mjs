@@ -128,9 +128,10 @@ export function detailLaunches(msg, buffers, { colours, colour, chosen, pick }) 
 /**
  * Operators and the shapes that they were called with, and all operators under the roofs of the device.
  * @param {import("./messages").Messages["shapes"]["answers"]} found
- * @param {{colours: () => import("../base/js/theme.mjs").Colours, kernel: string, pick: (kernel: string) => void}} options
+ * @param {{colours: () => import("../base/js/theme.mjs").Colours, kernel: string, row: () => number | null,
+ *   pick: (kernel: string, event: number) => void}} options  `row`: the operator of the picked launch
  */
-export function detailShapes({ rows, why, total, roofline }, { colours, kernel, pick }) {
+export function detailShapes({ rows, why, total, roofline }, { colours, kernel, row, pick }) {
   /** @type {Column[]} */
   const columns = [
     { name: "op", title: "operator", format: (v) => v ?? "not recorded" },
@@ -147,10 +148,12 @@ export function detailShapes({ rows, why, total, roofline }, { colours, kernel, 
   const shapes = plotPart("Shapes", shown, more).el;
   if (!roofline) return { el: shapes, panels: [] };
   const most = Math.max(...roofline.points.map((point) => point.ns));
+  const own = roofline.points.filter((point) => point.kernel === kernel);
   const panel = metricRoofline(roofline, {
     colours,
-    label: "Roofline of all operators, by their time; those of this kernel stand out; Enter picks a kernel",
-    mine: (point) => point.kernel === kernel,
+    label:
+      "Roofline of all operators, by their time; the picked one stands out; Enter picks one and its longest launch",
+    mine: (point) => point.kernel === kernel && (!own.some((one) => one.row === row()) || point.row === row()),
     radius: (point) => 3 + 11 * Math.sqrt(point.ns / most),
     facts: (point) => [
       point.function,
@@ -159,7 +162,7 @@ export function detailShapes({ rows, why, total, roofline }, { colours, kernel, 
       ["of its bound", formatShare(point.share_of_bound)],
       ["bound by", point.bound_by],
     ],
-    pick: (point) => pick(point.kernel),
+    pick: (point) => pick(point.kernel, point.event),
   });
   const title = `Operators under the roofs of ${roofline.device}`;
   return { el: h("div", {}, shapes, plotPart(title, panel.el).el), panels: [panel] };

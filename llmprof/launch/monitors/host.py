@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from llmprof.errors import LaunchError
-from llmprof.launch.monitors.table import Monitor, Rates, Value
+from llmprof.launch.monitors.table import Rates, Source, Value
 from llmprof.units import NS_PER_S
 
 try:
@@ -23,11 +23,11 @@ _TREE_EVERY_S: Final = 1.0
 _GONE: Final = (psutil.NoSuchProcess, psutil.ZombieProcess, psutil.AccessDenied)
 
 
-class Host:
+class Host(Source):
     """Counters of the whole machine."""
 
     def __init__(self, api: Any = psutil) -> None:
-        self.notes: list[str] = []
+        super().__init__()
         self._api = api
         self._rates = Rates()
         self._missing: set[str] = set()
@@ -54,28 +54,24 @@ class Host:
         """Totals of a kind of device. None if the machine has none or does not report it, which is noted once."""
         if call in self._missing:
             return None
+        totals, why = None, ""
         try:
             totals = getattr(self._api, call)()
         except (OSError, RuntimeError, psutil.Error) as error:
-            totals, why = None, f": {error}"
-        else:
-            why = ""
+            why = f": {error}"
         if totals is None:
             self._missing.add(call)
             self.notes.append(f"psutil has no {call} here{why}")
         return totals
 
-    def close(self) -> None:
-        """Do nothing: psutil holds no resources."""
 
-
-class Processes:
+class Processes(Source):
     """Counters of processes and all their children while at least one runs."""
 
     def __init__(self, pids: Iterable[int] = ()) -> None:
-        self.notes: list[str] = []
+        super().__init__()
         self._lock = threading.Lock()
-        self._roots: dict[int, psutil.Process] = {}
+        self._roots: set[psutil.Process] = set()
         self._seen: dict[psutil.Process, float] = {}
         self._delays = Rates()
         self._looked_s = float("-inf")
@@ -91,7 +87,7 @@ class Processes:
             self.notes.append(f"process {pid} ended before its first sample")
             return
         with self._lock:
-            self._roots[pid] = process
+            self._roots.add(process)
             self._looked_s = float("-inf")
 
     def sample(self, now_s: float) -> Iterator[Value]:
@@ -126,7 +122,7 @@ class Processes:
 
     def _look(self) -> None:
         with self._lock:
-            roots = list(self._roots.values())
+            roots = list(self._roots)
         for root in roots:
             with contextlib.suppress(*_GONE):
                 for process in (root, *root.children(recursive=True)):
@@ -134,9 +130,6 @@ class Processes:
                         with contextlib.suppress(*_GONE):
                             times = process.cpu_times()
                             self._seen[process] = times.user + times.system
-
-    def close(self) -> None:
-        """Do nothing: psutil holds no resources."""
 
 
 def _waited_ns(pid: int) -> int | None:
@@ -148,7 +141,3 @@ def _waited_ns(pid: int) -> int | None:
         return int(Path(f"/proc/{pid}/schedstat").read_text("ascii").split()[1])
     except (OSError, ValueError, IndexError):
         return None
-
-
-HOST = Monitor("host", lambda _: (Host(), ""))
-PROCESSES = Monitor("processes", lambda watched: (watched.processes, ""))

@@ -1,10 +1,14 @@
 """Monitor of GPUs, through NVML."""
 
 import contextlib
+import importlib
+import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from llmprof.launch.monitors.table import Monitor, Rates, Value
+from llmprof.launch.monitors.table import Rates, Source, Value
+
+T = TypeVar("T")
 
 _SLOW_EVERY_S: Final = 1.0
 """Seconds between two queries of PCIe throughput, which is queried if a GPU has no totals: each takes 20 ms."""
@@ -16,112 +20,104 @@ _NVLINK_5: Final = {"received": 204, "sent": 202}
 """Numbers of NVML's fields ``PCIE_COUNT_*_BYTES`` (B), ``NVLINK_THROUGHPUT_DATA_*`` (KiB, all links together) and
 ``NVLINK_COUNT_*_BYTES`` (B, each link, from NVLink 5 on); older bindings have no names for them."""
 
-_MOST_LINKS: Final = 18
+_INSTEAD: Final = {"PCIe throughput": "PCIe totals", "NVLink bytes": "NVLink totals"}
+"""Questions that are asked once a device has not answered another one."""
 
+_MOST_LINKS: Final = 18
 _FIELDS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 _FOREVER: Final = (
-    "NOT_SUPPORTED",
-    "NO_PERMISSION",
-    "FUNCTION_NOT_FOUND",
-    "INVALID_ARGUMENT",
-    "ARGUMENT_VERSION_MISMATCH",
+    *("NOT_SUPPORTED", "NO_PERMISSION", "FUNCTION_NOT_FOUND", "INVALID_ARGUMENT", "ARGUMENT_VERSION_MISMATCH"),
 )
 
-Ask = Callable[[Any, float], list[tuple[str, str, float]]]
+Ask = Callable[[float], dict[str, float]]
+"""Question to NVML about a device at a time (s): values by the name of their counter, without ``gpu.``."""
+
+_UNITS: Final = {
+    **dict.fromkeys(("utilization", "memory_utilization"), "%"),
+    **dict.fromkeys(("temperature", "memory_temperature"), "°C"),
+    **dict.fromkeys(("sm_clock", "memory_clock"), "Hz"),
+} | {"memory_used": "B", "power": "W", "energy": "J", "throttle_reasons": "1"}
+"""Units of the counters; the others are rates of bytes."""
 
 
-class Gpus:
+class Gpus(Source):
     """Counters of GPUs."""
 
     def __init__(self, nvml: Any, visible: str | None = None) -> None:
-        self.notes: list[str] = []
+        super().__init__()
         self._nvml = nvml
         self._rates = Rates()
-        self._devices: list[tuple[int, Any, dict[str, Ask]]] = []
         self._slow_s: dict[int, float] = {}
         self._first_j: dict[int, float] = {}
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        for device, handle in enumerate(chosen(nvml, handles, visible)):
-            self._devices.append((device, handle, self._questions(device)))
+        self._devices = [self._questions(i, handle) for i, handle in enumerate(chosen(nvml, handles, visible))]
 
-    def _questions(self, device: int) -> dict[str, Ask]:
+    def _questions(self, device: int, handle: Any) -> dict[str, Ask]:
         nvml = self._nvml
+
+        def get(name: str, *arguments: Any) -> Any:
+            return getattr(nvml, f"nvmlDeviceGet{name}")(handle, *arguments)
+
+        def utilization(_: float) -> dict[str, float]:
+            rates = get("UtilizationRates")
+            return {"utilization": rates.gpu, "memory_utilization": rates.memory}
+
+        def memory(_: float) -> dict[str, float]:
+            try:  # the second version leaves out the memory that the driver reserves, as nvidia-smi does
+                return {"memory_used": nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used}
+            except nvml.NVMLError:
+                return {"memory_used": get("MemoryInfo").used}
+
+        def energy(_: float) -> dict[str, float]:  # since the first sample; NVML counts it since the driver was loaded
+            joules = get("TotalEnergyConsumption") / 1e3
+            return {"energy": joules - self._first_j.setdefault(device, joules)}
+
+        def throttle(_: float) -> dict[str, float]:
+            try:
+                return {"throttle_reasons": get("CurrentClocksEventReasons")}
+            except nvml.NVMLError:
+                return {"throttle_reasons": get("CurrentClocksThrottleReasons")}
+
         return {
-            "utilization": self._utilization,
-            "memory": self._memory,
-            "power": lambda h, _: [("gpu.power", "W", nvml.nvmlDeviceGetPowerUsage(h) / 1e3)],
-            "energy": lambda h, _: self._energy(device, h),
-            "temperature": lambda h, _: [
-                ("gpu.temperature", "°C", nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU))
-            ],
-            "memory temperature": lambda h, _: [
-                ("gpu.memory_temperature", "°C", self._field(h, nvml.NVML_FI_DEV_MEMORY_TEMP))
-            ],
-            "SM clock": lambda h, _: [("gpu.sm_clock", "Hz", nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM) * 1e6)],
-            "memory clock": lambda h, _: [
-                ("gpu.memory_clock", "Hz", nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM) * 1e6)
-            ],
-            "throttle reasons": self._throttle,
-            "PCIe totals": lambda h, now_s: self._totals(device, now_s, "pcie", lambda way: self._field(h, _PCIE[way])),
-            "NVLink totals": lambda h, now_s: self._totals(
-                device, now_s, "nvlink", lambda way: 1024 * self._field(h, (_NVLINK[way], _ALL_LINKS))
+            "utilization": utilization,
+            "memory": memory,
+            "power": lambda _: {"power": get("PowerUsage") / 1e3},
+            "energy": energy,
+            "temperature": lambda _: {"temperature": get("Temperature", nvml.NVML_TEMPERATURE_GPU)},
+            "memory temperature": lambda _: {"memory_temperature": self._field(handle, nvml.NVML_FI_DEV_MEMORY_TEMP)},
+            "SM clock": lambda _: {"sm_clock": get("ClockInfo", nvml.NVML_CLOCK_SM) * 1e6},
+            "memory clock": lambda _: {"memory_clock": get("ClockInfo", nvml.NVML_CLOCK_MEM) * 1e6},
+            "throttle reasons": throttle,
+            "PCIe totals": self._rate(device, "pcie", lambda way: self._field(handle, _PCIE[way])),
+            "NVLink totals": self._rate(
+                device, "nvlink", lambda way: 1024 * self._field(handle, (_NVLINK[way], _ALL_LINKS))
             ),
+            # in place of the totals on devices without them
+            "PCIe throughput": lambda now_s: self._pcie(device, handle, now_s),
+            "NVLink bytes": self._rate(device, "nvlink", lambda way: self._of_links(handle, _NVLINK_5[way])),
         }
 
     def sample(self, now_s: float) -> Iterator[Value]:
         """Values of all devices; a counter that a device does not support is queried only once."""
-        for device, handle, questions in self._devices:
-            for what in list(questions):
+        for device, questions in enumerate(self._devices):
+            for what in [name for name in questions if _INSTEAD.get(name) not in questions]:
                 try:
-                    answers = questions[what](handle, now_s)
+                    answers = questions[what](now_s)
                 except self._nvml.NVMLError as error:
                     if error.value in {getattr(self._nvml, f"NVML_ERROR_{name}", None) for name in _FOREVER}:
                         del questions[what]
-                        self._instead(what, device, questions, str(error))
+                        if what not in _INSTEAD.values():
+                            self.notes.append(f"GPU {device} does not report its {what}: {error}")
                     continue
-                for name, unit, value in answers:
-                    yield Value(name, unit, value, device)
+                for name, value in answers.items():
+                    yield Value(f"gpu.{name}", _UNITS.get(name, "B/s"), value, device)
 
-    def _instead(self, what: str, device: int, questions: dict[str, Ask], why: str) -> None:
-        if what == "PCIe totals":
-            questions["PCIe throughput"] = lambda h, now_s: self._pcie(device, h, now_s)
-        elif what == "NVLink totals":
-            questions["NVLink bytes"] = lambda h, now_s: self._totals(
-                device, now_s, "nvlink", lambda way: self._of_links(h, _NVLINK_5[way])
-            )
-        else:
-            self.notes.append(f"GPU {device} does not report its {what}: {why}")
+    def _rate(self, device: int, link: str, total: Callable[[str], float]) -> Ask:
+        def ask(now_s: float) -> dict[str, float]:
+            rates = {way: self._rates((device, link, way), total(way), now_s) for way in ("received", "sent")}
+            return {f"{link}_{way}": rate for way, rate in rates.items() if rate is not None}
 
-    def _utilization(self, handle: Any, _: float) -> list[tuple[str, str, float]]:
-        rates = self._nvml.nvmlDeviceGetUtilizationRates(handle)
-        return [("gpu.utilization", "%", rates.gpu), ("gpu.memory_utilization", "%", rates.memory)]
-
-    def _memory(self, handle: Any, _: float) -> list[tuple[str, str, float]]:
-        nvml = self._nvml
-        try:  # the second version leaves out the memory that the driver reserves, as nvidia-smi does
-            used = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).used
-        except nvml.NVMLError:
-            used = nvml.nvmlDeviceGetMemoryInfo(handle).used
-        return [("gpu.memory_used", "B", used)]
-
-    def _energy(self, device: int, handle: Any) -> list[tuple[str, str, float]]:
-        """Energy since the first sample; NVML counts it since the driver was loaded (Volta and later)."""
-        joules = self._nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
-        return [("gpu.energy", "J", joules - self._first_j.setdefault(device, joules))]
-
-    def _throttle(self, handle: Any, _: float) -> list[tuple[str, str, float]]:
-        nvml = self._nvml
-        try:
-            mask = nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
-        except nvml.NVMLError:
-            mask = nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
-        return [("gpu.throttle_reasons", "1", mask)]
-
-    def _totals(
-        self, device: int, now_s: float, link: str, total: Callable[[str], float]
-    ) -> list[tuple[str, str, float]]:
-        rates = {way: self._rates((device, link, way), total(way), now_s) for way in ("received", "sent")}
-        return [(f"gpu.{link}_{way}", "B/s", rate) for way, rate in rates.items() if rate is not None]
+        return ask
 
     def _of_links(self, handle: Any, field: int) -> float:
         """Sum of a field over the NVLinks that report it."""
@@ -135,16 +131,13 @@ class Gpus:
             raise last
         return sum(totals)
 
-    def _pcie(self, device: int, handle: Any, now_s: float) -> list[tuple[str, str, float]]:
+    def _pcie(self, device: int, handle: Any, now_s: float) -> dict[str, float]:
         if now_s - self._slow_s.get(device, float("-inf")) < _SLOW_EVERY_S:
-            return []
+            return {}
         self._slow_s[device] = now_s
         nvml = self._nvml
         ways = {"received": nvml.NVML_PCIE_UTIL_RX_BYTES, "sent": nvml.NVML_PCIE_UTIL_TX_BYTES}
-        return [
-            (f"gpu.pcie_{way}", "B/s", nvml.nvmlDeviceGetPcieThroughput(handle, which) * 1e3)
-            for way, which in ways.items()
-        ]
+        return {f"pcie_{way}": nvml.nvmlDeviceGetPcieThroughput(handle, which) * 1e3 for way, which in ways.items()}
 
     def _field(self, handle: Any, field: Any) -> float:
         (value,) = self._nvml.nvmlDeviceGetFieldValues(handle, [field])
@@ -183,25 +176,42 @@ def chosen(nvml: Any, handles: Sequence[Any], visible: str | None) -> list[Any]:
     return out
 
 
+def asked(question: Callable[[Any], T], nvml: Any = None, *, keep: bool = False) -> tuple[T | None, Exception | None]:
+    """Answer to a question while NVML is open (and stays open if it is to be kept), or the error why there is none."""
+    if nvml is None:
+        try:
+            nvml = importlib.import_module("pynvml")
+        except ImportError:
+            return None, ImportError("the package nvidia-ml-py is not installed")
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return None, error
+    kept = False
+    try:
+        out = question(nvml)
+        kept = keep
+    except nvml.NVMLError as error:
+        return None, error
+    finally:
+        if not kept:
+            with contextlib.suppress(nvml.NVMLError):
+                nvml.nvmlShutdown()
+    return out, None
+
+
+def versions(nvml: Any) -> dict[str, str]:
+    """Versions of the driver, and of the CUDA that it supports."""
+    version = nvml.nvmlSystemGetCudaDriverVersion()
+    cuda = f"{version // 1000}.{version % 1000 // 10}"
+    return {"driver": os.fsdecode(nvml.nvmlSystemGetDriverVersion()), "cuda_driver": cuda}
+
+
 def open_gpus(visible: str | None = None) -> tuple[Gpus | None, str]:
     """GPUs of this machine; None and the reason if NVML is not available."""
-    try:
-        import pynvml
-    except ImportError:
-        return None, "GPUs are not sampled: the package nvidia-ml-py is not installed"
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return None, f"GPUs are not sampled: {error}"
-    try:
-        return Gpus(pynvml, visible), ""
-    except pynvml.NVMLError as error:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-        return None, f"GPUs are not sampled: {error}"
+    gpus, error = asked(lambda nvml: Gpus(nvml, visible), keep=True)
+    return gpus, "" if error is None else f"GPUs are not sampled: {error}"
 
-
-MONITOR = Monitor("GPUs", lambda watched: open_gpus(watched.visible))
 
 REASONS: Final[dict[int, str]] = {
     0x1: "gpu_idle",

@@ -14,9 +14,9 @@ import polars as pl
 
 from llmprof.errors import AnalysisError, ConfigError, OutputError
 from llmprof.launch.monitors import table
-from llmprof.launch.monitors.host import Processes
-from llmprof.launch.monitors.nvml import REASONS
-from llmprof.launch.monitors.table import Source, Watched, monitors
+from llmprof.launch.monitors.host import Host, Processes
+from llmprof.launch.monitors.nvml import REASONS, open_gpus
+from llmprof.launch.monitors.table import Source
 from llmprof.trace import Trace
 
 MOST_HZ: Final = 100.0
@@ -44,9 +44,8 @@ class Sampler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not 0 < hz <= MOST_HZ:
-            raise ConfigError(
-                f"the sampling rate of the monitors is {hz:g} Hz", expected=f"more than 0 and at most {MOST_HZ:g} Hz"
-            )
+            found = f"the sampling rate of the monitors is {hz:g} Hz"
+            raise ConfigError(found, expected=f"more than 0 and at most {MOST_HZ:g} Hz")
         self.path = Path(path)
         self.hz = float(hz)
         self.late = 0
@@ -74,9 +73,9 @@ class Sampler:
         if self._given is not None:
             self._sources = list(self._given)
         else:
-            opened = [monitor.open(Watched(self._visible, self._processes)) for monitor in monitors()]
-            self._own_notes += [why for _, why in opened if why]
-            self._sources = [source for source, _ in opened if source is not None]
+            gpus, why = open_gpus(self._visible)
+            self._own_notes += [why] if why else []
+            self._sources = [*([gpus] if gpus is not None else []), Host(), self._processes]
         self._thread = threading.Thread(target=self._run, name="llmprof monitors", daemon=True)
         self._thread.start()
         return self
@@ -92,8 +91,7 @@ class Sampler:
                 for source in self._sources:
                     source.close()
             self._thread = None
-        about = {"hz": self.hz, "late": self.late, "notes": self.notes}
-        table.write(self._table.frame(), self.path, about)
+        table.write(self._table.frame(), self.path, {"hz": self.hz, "late": self.late, "notes": self.notes})
         return self.path
 
     def _run(self) -> None:
@@ -103,10 +101,10 @@ class Sampler:
             for source in self._sources:
                 for value in source.sample(self._clock()):
                     self._table.add(time_ns, value)
-            if len(self._table) >= table.MAX_ROWS:
+            full = len(self._table) >= table.MAX_ROWS
+            if full:
                 self._own_notes.append(f"sampling ended after {table.MAX_ROWS:,} samples")
-                return
-            if last:
+            if full or last:
                 return
             due = int((self._clock() - begin) * self.hz) + 1
             self.late += max(0, due - turn - 1)
@@ -136,20 +134,18 @@ def counters(
     """Put samples of monitors on the clock of a trace."""
     start = trace.meta.get("start_epoch_ns")
     if not isinstance(start, int):
-        raise AnalysisError(
-            "the trace does not say when it began",
-            expected="a trace whose start is known in time since the epoch",
-            hint="record with a profiler that writes the time of day (PyTorch from 2.1 on, nsys)",
-        )
+        found = "the trace does not say when it began"
+        hint = "record with a profiler that writes the time of day (PyTorch from 2.1 on, nsys)"
+        raise AnalysisError(found, expected="a trace whose start is known in time since the epoch", hint=hint)
     if isinstance(samples, Trace):
         frame = samples.counters.with_columns(pl.col("time_ns") + _epoch_ns(samples, zone, date)).drop("rank")
     else:
         frame = samples
     on_clock = _spread(frame).with_columns(pl.col("time_ns") - start, rank=_rank(trace))
     tables = trace.tables
-    before = [tables["counters"]] if "counters" in tables else []
-    columns = ["rank", "device", "time_ns", "name", "value", "unit"]
-    tables["counters"] = pl.concat([*before, on_clock.select(columns)], how="diagonal_relaxed")
+    own = [tables["counters"]] if "counters" in tables else []
+    on_clock = on_clock.select("rank", "device", "time_ns", "name", "value", "unit")
+    tables["counters"] = pl.concat([*own, on_clock], how="diagonal_relaxed")
     return Trace(tables, trace.meta, trace.coverage, database=trace._database)
 
 
@@ -170,10 +166,8 @@ def _rank(trace: Trace) -> pl.Expr:
     work = [tables[name].select("rank", "device") for name in ("kernels", "copies") if name in tables]
     if not work:
         return pl.lit(-1, pl.Int32)
-    owners = pl.concat(work).drop_nulls().unique().group_by("device").agg(pl.col("rank"))
-    rank_of = dict(
-        owners.filter(pl.col("rank").list.len() == 1).select("device", pl.col("rank").list.first()).iter_rows()
-    )
+    owners = pl.concat(work).drop_nulls().unique().group_by("device").agg(pl.col("rank").first(), ranks=pl.len())
+    rank_of = dict(owners.filter(ranks=1).select("device", "rank").iter_rows())
     return pl.col("device").replace_strict(rank_of, default=-1, return_dtype=pl.Int32).fill_null(-1)
 
 
@@ -184,23 +178,18 @@ def _epoch_ns(samples: Trace, zone: str | None, date: dt.date | None) -> int:
         return int(meta["start_epoch_ns"])
     local = meta.get("start_local")
     if local is None:
-        raise AnalysisError(
-            "the monitor's file has no times", hint="record with times (dmon -o DT, --query-gpu=timestamp, dstat -T)"
-        )
+        found = "the monitor's file has no times"
+        raise AnalysisError(found, hint="record with times (dmon -o DT, --query-gpu=timestamp, dstat -T)")
     if "T" not in local:
         if date is None:
             raise AnalysisError("the monitor's file has no date", hint="pass date=, the day of its first sample")
         local = f"{date.isoformat()}T{local}"
     if zone is None:
-        raise AnalysisError(
-            "the monitor's file has local times without their time zone",
-            hint='pass zone=, such as "Europe/Berlin" or "UTC"',
-            start_local=local,
-        )
+        found = "the monitor's file has local times without their time zone"
+        raise AnalysisError(found, hint='pass zone=, such as "Europe/Berlin" or "UTC"', start_local=local)
     try:
         when = dt.datetime.fromisoformat(local).replace(tzinfo=ZoneInfo(zone))
     except (ZoneInfoNotFoundError, ValueError) as error:
-        raise AnalysisError(
-            f"there is no time zone {zone!r}", expected='a name such as "Europe/Berlin" or "UTC"'
-        ) from error
+        found = f"there is no time zone {zone!r}"
+        raise AnalysisError(found, expected='a name such as "Europe/Berlin" or "UTC"') from error
     return round(when.timestamp() * 1e3) * 1_000_000

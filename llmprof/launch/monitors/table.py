@@ -1,19 +1,16 @@
-"""List of the monitors (a new monitor needs a module and one line here), and the table of their samples."""
+"""What a monitor is, and the table of the samples of all monitors."""
 
+import io
 import json
-import os
-import tempfile
 from array import array
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
-from llmprof import plugins
-from llmprof.errors import OutputError, ReadError
-from llmprof.storage.files import as_the_user_would
+from llmprof.errors import ReadError
+from llmprof.storage import files
 
 
 class Value(NamedTuple):
@@ -25,37 +22,19 @@ class Value(NamedTuple):
     device: int | None = None
 
 
-class Source(Protocol):
-    """A source of values that the sampler reads regularly."""
+class Source:
+    """A source of values that the sampler reads regularly: :mod:`llmprof.launch.monitors.sampler` lists all of them."""
 
-    notes: list[str]
-    """Sentences on values that the source cannot read, each once."""
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        """Sentences on values that the source cannot read, each once."""
 
     def sample(self, now_s: float) -> Iterator[Value]:
         """Current values; ``now_s`` is the time on a monotonic clock (s)."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Free its resources."""
-
-
-class Watched(NamedTuple):
-    """Devices and processes that the monitors sample."""
-
-    visible: str | None
-    """``CUDA_VISIBLE_DEVICES`` of the run."""
-    processes: Source
-    """Source for the run's processes, which are added during the run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Monitor:
-    """A kind of source; a line in :mod:`llmprof.launch.monitors.table` names the record of each monitor."""
-
-    name: str
-    """What the monitor samples, as a noun."""
-    open: Callable[[Watched], tuple[Source | None, str]]
-    """Function that opens the source. It returns the source and an empty text, or None and the reason why this machine
-    has no such source; it does not raise."""
+        """Free what the source holds, which is nothing in most."""
 
 
 class Rates:
@@ -110,11 +89,8 @@ class Table:
 
     def frame(self) -> pl.DataFrame:
         """All samples."""
-        counters = pl.DataFrame(
-            [(code, *key) for key, code in self._counters.items()],
-            schema={"code": pl.UInt16, "name": pl.String, "unit": pl.String, "device": pl.Int32},
-            orient="row",
-        )
+        schema = {"code": pl.UInt16, "name": pl.String, "unit": pl.String, "device": pl.Int32}
+        counters = pl.DataFrame([(code, *key) for key, code in self._counters.items()], schema=schema, orient="row")
         rows = pl.DataFrame(
             {
                 "time_ns": pl.Series(self._times, dtype=pl.Int64),
@@ -127,22 +103,13 @@ class Table:
 
 def write(frame: pl.DataFrame, path: Path, about: Mapping[str, Any]) -> None:
     """Write samples and their metadata; the file appears complete or not at all."""
-    part: Path | None = None
+    made = io.BytesIO()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-        os.close(descriptor)
-        part = Path(name)
-        frame.write_parquet(part, compression="zstd", metadata={META_KEY: json.dumps(about)})
-        as_the_user_would(part)
-        part.replace(path)
-    except (OSError, pl.exceptions.PolarsError) as error:
-        if part is not None:
-            part.unlink(missing_ok=True)
-        raise OutputError(
-            f"the samples of the monitors cannot be written to {path}: {getattr(error, 'strerror', None) or error}",
-            hint="free some disk space, or choose another folder",
-        ) from error
+        frame.write_parquet(made, compression="zstd", metadata={META_KEY: json.dumps(about)})
+    except OSError as error:
+        raise files.refused(path, error) from error
+    files.write(path, made.getvalue())
 
 
 def read(path: Path) -> pl.DataFrame:
@@ -152,31 +119,12 @@ def read(path: Path) -> pl.DataFrame:
         return frame.select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items())
     except (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         message = str(error).strip().splitlines() or [type(error).__name__]
-        raise ReadError(
-            f"{path.name} has no readable samples: {message[0][:200]}",
-            expected=f"a Parquet file with the columns {', '.join(SCHEMA)}",
-            hint="remove the file to use the run without samples; its other files are not affected",
-        ) from error
+        found = f"{path.name} has no readable samples: {message[0][:200]}"
+        hint = "remove the file to use the run without samples; its other files are not affected"
+        raise ReadError(found, expected=f"a Parquet file with the columns {', '.join(SCHEMA)}", hint=hint) from error
 
 
 def about(path: Path) -> dict[str, Any]:
     """Metadata that the sampler wrote into a file: ``hz``, ``late`` (number of skipped samples) and ``notes``."""
     text = pl.read_parquet_metadata(path).get(META_KEY)
     return dict(json.loads(text)) if text else {}
-
-
-BUILT_IN: Final = (
-    "llmprof.launch.monitors.nvml:MONITOR",
-    "llmprof.launch.monitors.host:HOST",
-    "llmprof.launch.monitors.host:PROCESSES",
-)
-"""List of the monitors, in the order in which they sample; each line is written like an entry point."""
-
-
-def monitors() -> tuple[Monitor, ...]:
-    """All monitors.
-
-    >>> [one.name for one in monitors()]
-    ['GPUs', 'host', 'processes']
-    """
-    return plugins.listed(BUILT_IN, Monitor)

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import fnmatch
+import functools
 import hashlib
 import itertools
 import os
@@ -19,7 +20,7 @@ from llmprof.errors import LaunchError, LlmprofError, ReadError
 from llmprof.launch.config import disclosure
 from llmprof.launch.config.options import ConfigManager, ExperimentConfig
 from llmprof.launch.engines._machine import cpu_name
-from llmprof.launch.monitors.nvml import answer
+from llmprof.launch.monitors import nvml
 from llmprof.readers.saved import CONFIG_FILE, SQLITE, STATE_FILE, TRACES
 from llmprof.storage import files
 from llmprof.version import __version__
@@ -32,15 +33,6 @@ def hold(file: IO[bytes]) -> bool:
     except OSError:
         return False
     return True
-
-
-def held(path: Path) -> bool:
-    """Whether a process holds the lock of a file now; False if the file cannot be opened."""
-    try:
-        with path.open("ab") as file:
-            return not hold(file)
-    except OSError:
-        return False
 
 
 RUNNING, FINISHED, FAILED, INTERRUPTED = "running", "finished", "failed", "interrupted"
@@ -132,11 +124,9 @@ class RunFolder:
         """
         where = Path(path).expanduser().absolute()
         if not (where / STATE_FILE).is_file():
-            raise ReadError(
-                f"{where} is not a run folder: it has no {STATE_FILE}",
-                expected="a folder that llmprof run wrote",
-                hint="pass the folder MODEL_MODE_TIME itself, not the one around it" if where.is_dir() else "",
-            )
+            found = f"{where} is not a run folder: it has no {STATE_FILE}"
+            hint = "pass the folder MODEL_MODE_TIME itself, not the one around it" if where.is_dir() else ""
+            raise ReadError(found, expected="a folder that llmprof run wrote", hint=hint)
         return cls(where)
 
     @property
@@ -157,9 +147,8 @@ class RunFolder:
         """
         state = files.read_json(self.path / STATE_FILE)
         if not isinstance(state, dict) or "state" not in state:
-            raise ReadError(
-                f"{self.path / STATE_FILE} is damaged", expected="a mapping with a state", hint="start a new run"
-            )
+            found = f"{self.path / STATE_FILE} is damaged"
+            raise ReadError(found, expected="a mapping with a state", hint="start a new run")
         if state["state"] == RUNNING and not self.locked:
             killed = f"the process {state.get('pid')} of the run has ended"
             return {**state, "state": INTERRUPTED, "error": {"type": "Killed", "message": killed}}
@@ -176,15 +165,18 @@ class RunFolder:
         now = datetime.now().astimezone().isoformat(timespec="seconds")
         before = files.read_json(self.path / STATE_FILE)
         again = isinstance(before, dict) and not (state == RUNNING and before.get("state") != RUNNING)
-        started = before.get("started", now) if again else now
-        ended = None if state == RUNNING else now
-        summary = {"state": state, "stage": stage, "pid": os.getpid(), "started": started, "ended": ended}
-        files.write_small(self.path / STATE_FILE, summary | {"error": error})
+        times = {"started": before.get("started", now) if again else now, "ended": None if state == RUNNING else now}
+        summary = {"state": state, "stage": stage, "pid": os.getpid(), **times, "error": error}
+        files.write_small(self.path / STATE_FILE, summary)
 
     @property
     def locked(self) -> bool:
         """Whether a process works in the folder now."""
-        return held(self.path / _LOCK)
+        try:
+            with (self.path / _LOCK).open("ab") as file:
+                return not hold(file)
+        except OSError:
+            return False
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -204,11 +196,9 @@ class RunFolder:
         with file:
             if not hold(file):
                 state = files.read_json(self.path / STATE_FILE) or {}
-                raise LaunchError(
-                    f"another process works in {self.path} (process id {state.get('pid', 'unknown')})",
-                    hint="wait for its end, or start a new run, which gets a new folder",
-                    path=str(self.path),
-                )
+                found = f"another process works in {self.path} (process id {state.get('pid', 'unknown')})"
+                hint = "wait for its end, or start a new run, which gets a new folder"
+                raise LaunchError(found, hint=hint, path=str(self.path))
             yield
 
     def part(self, name: str) -> Path:
@@ -287,42 +277,28 @@ def machine(worker: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "engine_devices": worker.get("device_names"),
         "peak_memory_bytes": worker.get("peak_memory_bytes"),
     }
-    try:
-        import pynvml
-    except ImportError:
-        return facts
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return facts
-    try:
-        facts["driver"] = pynvml.nvmlSystemGetDriverVersion()
-        version = pynvml.nvmlSystemGetCudaDriverVersion()
-        facts["cuda_driver"] = f"{version // 1000}.{version % 1000 // 10}"
-        facts["gpus"] = [_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError as error:
-        facts["error"] = str(error)
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
-    return facts
+    found, _ = nvml.asked(
+        lambda api: nvml.versions(api) | {"gpus": [_gpu(api, index) for index in range(api.nvmlDeviceGetCount())]}
+    )
+    return facts | (found or {})
 
 
-def _gpu(nvml: Any, index: int) -> dict[str, Any]:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
-    memory, limit = answer(nvml, "MemoryInfo", handle), answer(nvml, "PowerManagementLimit", handle)
-    capability = answer(nvml, "CudaComputeCapability", handle)
+def _gpu(api: Any, index: int) -> dict[str, Any]:
+    answer = functools.partial(nvml.answer, api)
+    handle = api.nvmlDeviceGetHandleByIndex(index)
+    memory, limit = answer("MemoryInfo", handle), answer("PowerManagementLimit", handle)
+    capability = answer("CudaComputeCapability", handle)
     return {
         "index": index,
-        "name": answer(nvml, "Name", handle),
+        "name": answer("Name", handle),
         "memory_bytes": getattr(memory, "total", None),
         "free_bytes": getattr(memory, "free", None),
         "compute_capability": ".".join(map(str, capability)) if capability else None,
         "power_limit_w": limit / 1000 if limit else None,
-        "max_sm_clock_mhz": answer(nvml, "MaxClockInfo", handle, nvml.NVML_CLOCK_SM),
-        "sm_clock_mhz": answer(nvml, "ClockInfo", handle, nvml.NVML_CLOCK_SM),
-        "pcie_generation": answer(nvml, "CurrPcieLinkGeneration", handle),
-        "pcie_width": answer(nvml, "CurrPcieLinkWidth", handle),
+        "max_sm_clock_mhz": answer("MaxClockInfo", handle, api.NVML_CLOCK_SM),
+        "sm_clock_mhz": answer("ClockInfo", handle, api.NVML_CLOCK_SM),
+        "pcie_generation": answer("CurrPcieLinkGeneration", handle),
+        "pcie_width": answer("CurrPcieLinkWidth", handle),
     }
 
 
@@ -331,27 +307,22 @@ def tool_version(name: str) -> str | None:
     path = shutil.which(name)
     if path is None:
         return None
+    argv = [path, "--version"]
     try:
-        done = subprocess.run(  # noqa: S603
-            [path, "--version"], capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
-        )
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = [line.strip() for line in done.stdout.splitlines() if "ersion" in line]
     return lines[-1] if lines else None
 
 
-_UNHASHED: Final = {"state.json", "manifest.json", ".lock"}
+_UNHASHED: Final = {"state.json", "manifest.json"}
 
 
 def allowed(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
     """Environment variables that may be written to a file: known ones of engines, and those of the configuration."""
-    names = set(also)
-    return disclosure.environment({
-        name: value
-        for name, value in sorted(environment.items())
-        if name in names or disclosure.harmless(name, value)
-    })  # fmt: skip
+    shown = set(also) | {name for name, value in environment.items() if disclosure.harmless(name, value)}
+    return disclosure.environment({name: environment[name] for name in sorted(shown & environment.keys())})
 
 
 def write(
@@ -375,15 +346,9 @@ def write(
         "ncu": tool_version("ncu"),
     }
     paths = [path for path in sorted(folder.path.rglob("*")) if path.is_file() and not path.is_symlink()]
-    summary = {
-        "versions": versions,
-        "commands": [dict(command) for command in commands],
-        "environment": allowed(environment, also),
-        "files": [
-            _hashed(path, folder.path) for path in paths if path.name not in _UNHASHED and not path.name.startswith(".")
-        ],
-    }
-    files.write_json(folder.manifest, summary)
+    hashed = [_hashed(path, folder.path) for path in paths if path.name not in _UNHASHED and path.name[0] != "."]
+    made = {"commands": [dict(command) for command in commands], "environment": allowed(environment, also)}
+    files.write_json(folder.manifest, {"versions": versions, **made, "files": hashed})
 
 
 def changed(folder: RunFolder) -> list[str]:

@@ -418,7 +418,7 @@ def test_the_text_for_workers_stands_alone(tmp_path):
     """It holds the timer only in this mode, imports nothing of llmprof, and has the class that is mixed in."""
     from tests.launch.vllm_stand_in import job
 
-    text = engines._together("vllm_worker", *engines.engine("vllm").timer)
+    text = engines._together("annotate", "vllm_worker", *engines.engine("vllm").timer)
     assert "llmprof." not in text.replace("``llmprof.ops.time``", "")
     place = tmp_path / "llmprof_worker_alone.py"
     place.write_text(text)

@@ -49,11 +49,8 @@ def engine(name: str, *, served: bool = False) -> Engine:
     if not named:
         names = sorted({entry.name for entry in engines()})
         near = difflib.get_close_matches(name, names, 1)
-        raise ConfigError(
-            f"there is no engine {name!r}",
-            expected=f"one of {', '.join(names)}",
-            hint=f"did you mean {near[0]}?" if near else "",
-        )
+        found = f"there is no engine {name!r}"
+        raise ConfigError(found, expected=f"one of {', '.join(names)}", hint=f"did you mean {near[0]}?" if near else "")
     for entry in named:
         if entry.served == served:
             return entry
@@ -88,7 +85,7 @@ def script(job: Mapping[str, Any]) -> str:
     data = f"JOB = json.loads({_literal(['{', *inner, '}'])})"
     if chosen.worker:
         timer = chosen.timer if job["profiler"] == "ops" else ()
-        data += f"\nEXTENSION = {_literal(_together(chosen.worker, *timer).splitlines(keepends=True))}"
+        data += f"\nEXTENSION = {_literal(_together('annotate', chosen.worker, *timer).splitlines(keepends=True))}"
     return "\n\n".join(
         [
             f'"""A run of {job["engine"]}, written by llmprof. To repeat it: python THIS_FILE [--out FOLDER]."""',
@@ -101,12 +98,10 @@ def script(job: Mapping[str, Any]) -> str:
     )
 
 
-def _together(first: str, *others: str) -> str:
-    """Text of one module, or of several modules joined."""
-    if not others:
-        return _source(first)
+def _together(*names: str) -> str:
+    """Text of several modules joined."""
     imports: dict[str, None] = {}
-    bodies = [_body(_source(name), imports) for name in (first, *others)]
+    bodies = [_body(_source(name), imports) for name in names]
     head = "\n".join(sorted(imports, key=lambda line: (line.startswith("from"), line)))
     return "\n\n".join(["from __future__ import annotations", head, *bodies])
 

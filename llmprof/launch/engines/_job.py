@@ -122,6 +122,12 @@ class Record:
         """Path for the snapshot of a worker's allocator, into which the worker inserts its rank."""
         return str(self.out / "memory_snapshot_rankRANK.pickle")
 
+    def traces(self) -> Path:
+        """Folder of the traces; it is made if it is missing."""
+        traces = self.out / "traces"
+        traces.mkdir(exist_ok=True)
+        return traces
+
     def snapshots(self, paths: Sequence[str]) -> None:
         """Record the names of the allocators' snapshots."""
         names = [Path(path).name for path in paths if path]
@@ -178,12 +184,6 @@ _PATIENCE_S = 8.0
 _POLL_S = 0.05
 
 
-def adopt() -> None:
-    """Become the parent of orphaned descendants, so that all of them can be ended (Linux)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
 def descendants(root: int | None = None) -> list[int]:
     """Descendants of a process (this one by default), without Python's resource trackers, which end by themselves."""
     parents: dict[int, list[int]] = {}
@@ -213,18 +213,14 @@ def end_children(patience_s: float = _PATIENCE_S) -> list[int]:
             killed = left
         until = time.monotonic() + patience
         while left and time.monotonic() < until:
-            _reap(left)
+            for pid in left:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
             time.sleep(_POLL_S)
             left = descendants()
         if not left:
             break
     return killed
-
-
-def _reap(pids: list[int]) -> None:
-    for pid in pids:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
 
 
 def _is_tracker(pid: int) -> bool:
@@ -245,7 +241,8 @@ def run_job(job: Mapping[str, Any], work: Callable[[Mapping[str, Any], Record], 
     out = parser.parse_args().out or Path(__file__).parent / f"repeat-{time.strftime('%Y%m%d-%H%M%S')}"
     record = Record(out.absolute(), job)
     log = OwnLog()
-    adopt()
+    with contextlib.suppress(OSError, AttributeError):  # orphaned descendants become children, so that all can be ended
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     status = 0
@@ -355,11 +352,9 @@ def take_traces(record: Record) -> None:
     here = record.home / "traces"
     if record.out == record.home or not here.is_dir():
         return
-    folder = record.out / "traces"
-    folder.mkdir(exist_ok=True)
     for path in sorted(here.iterdir()):
         with contextlib.suppress(FileNotFoundError):
-            shutil.move(path, folder / path.name)
+            shutil.move(path, record.traces() / path.name)
 
 
 def drop_traces(record: Record) -> None:
@@ -404,17 +399,18 @@ def turns(job: Mapping[str, Any], record: Record, phase: str, least: int) -> Ite
     the 95 % interval of the batch's mean time is at most this share of the mean; there are at least three and at most
     ``most_repeats`` repeats.
     """
-    until = job["until"] if phase == "plain" else None
-    for i in range(max(least, job["most_repeats"]) if until else least):
-        if until and i >= max(least, _LEAST):
-            stages = record.document["stages"]
-            if half_width([stage["dur_ns"] for stage in stages if stage["name"] == phase]) <= until:
-                return
+    until, most = job["until"] if phase == "plain" else None, job["most_repeats"]
+
+    def known() -> bool:
+        times = [stage["dur_ns"] for stage in record.document["stages"] if stage["name"] == phase]
+        return until is not None and half_width(times) <= until
+
+    for i in range(max(least, most) if until else least):
+        if until and i >= max(least, _LEAST) and known():
+            return
         yield i
-    if until and half_width([s["dur_ns"] for s in record.document["stages"] if s["name"] == phase]) > until:
-        record.note(
-            f"after {job['most_repeats']} repeats the mean is not known to {until:.1%} yet: the machine is noisy"
-        )
+    if until and not known():
+        record.note(f"after {most} repeats the mean is not known to {until:.1%} yet: the machine is noisy")
 
 
 def token_ids(prompts: Mapping[str, Any]) -> list[list[int]]:

@@ -235,45 +235,34 @@ def is_survived(line: str) -> bool:
 
 def dead_workers(log: str) -> list[str]:
     """Workers of vLLM that a signal ended, as its log names them; their own output says nothing of it."""
-    return [f"its worker {name} was ended by {_signal(int(number))}" for name, number in _DEAD_WORKER.findall(log)]
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    names = {str(int(one)): one.name for one in signal.Signals}
+    found = _DEAD_WORKER.findall(log)
+    return [f"its worker {name} was ended by {names.get(number, f'signal {number}')}" for name, number in found]
 
 
 class OwnLog:
     """File to which this process writes its output, if any; engines write the cause of a failure only there."""
 
     def __init__(self) -> None:
-        status = os.fstat(1) if _is_open(1) else None
-        self._path = Path("/proc/self/fd/1") if status and stat.S_ISREG(status.st_mode) else None
-        self._from = status.st_size if self._path and status else 0
+        self._path: Path | None = None
+        with contextlib.suppress(OSError):  # it is closed
+            status = os.fstat(1)
+            if stat.S_ISREG(status.st_mode):
+                self._path, self._from = Path("/proc/self/fd/1"), status.st_size
 
     def tail(self) -> str:
         """End of the output that was written since this object was made."""
         return tail(self._path, self._from) if self._path else ""
 
 
-def tail(path: Path, start: int = 0) -> str:
-    """End of a file as text."""
+def tail(path: Path, start: int = 0, most: int = _TAIL) -> str:
+    """End of a file as text; empty if it cannot be read."""
     try:
         with path.open("rb") as file:
-            file.seek(max(start, os.fstat(file.fileno()).st_size - _TAIL))
+            file.seek(max(start, os.fstat(file.fileno()).st_size - most))
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
 
 
 SAFE = {
@@ -312,10 +301,8 @@ def check_model(model: str) -> None:
     """Check the folder of a model if the model is given as a path."""
     folder = Path(model)
     if (folder.is_absolute() or folder.is_dir()) and not (folder / "config.json").is_file():
-        raise Refused(
-            f"the model's folder {folder} {'has no config.json' if folder.is_dir() else 'is missing'}",
-            "give a folder with the model's config.json, or random:tiny",
-        )
+        found = f"the model's folder {folder} {'has no config.json' if folder.is_dir() else 'is missing'}"
+        raise Refused(found, "give a folder with the model's config.json, or random:tiny")
 
 
 def has_tokenizer(model: str) -> bool:
@@ -329,26 +316,20 @@ def gpu_names() -> list[str] | None:
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
+    argv = [program, "--query-gpu=index,uuid,name", "--format=csv,noheader"]
     try:
-        table = subprocess.run(  # noqa: S603
-            [program, "--query-gpu=index,uuid,name", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=_ASK_S,
-            check=True,
-        ).stdout
+        table = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return None
     rows = [[cell.strip() for cell in line.split(",", 2)] for line in table.splitlines() if line.count(",") >= 2]
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
         return [name for _, _, name in rows]
-    identifiers = [identifier.strip() for identifier in chosen.split(",") if identifier.strip()]
+    wanted = [word.strip() for word in chosen.split(",") if word.strip()]
     named = [
-        next((n for i, u, n in rows if identifier == i or (len(identifier) > 3 and u.startswith(identifier))), None)
-        for identifier in identifiers
+        next((n for i, u, n in rows if word == i or (len(word) > 3 and u.startswith(word))), None) for word in wanted
     ]
-    return [name for name in named if name is not None] if any(named) or not identifiers else None
+    return [name for name in named if name is not None] if any(named) or not wanted else None
 
 
 def cpu_name() -> str:

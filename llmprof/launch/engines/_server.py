@@ -218,10 +218,8 @@ class Server:
                 if self.ask("GET", "/health")[0] == OK:
                     return
             if time.monotonic() > until:
-                raise Refused(
-                    f"the server did not answer within {timeout_s:g} s",
-                    "raise server.health_timeout_s, or look for the reason in server.log",
-                )
+                found = f"the server did not answer within {timeout_s:g} s"
+                raise Refused(found, "raise server.health_timeout_s, or look for the reason in server.log")
             time.sleep(_HEALTH_EVERY_S)
 
     def check(self) -> None:

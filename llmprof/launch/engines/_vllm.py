@@ -34,13 +34,8 @@ def fields_of(file: Path, *classes: str) -> set[str] | None:
     except (OSError, SyntaxError):
         return None
     matches = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name in classes]
-    names = {
-        item.target.id
-        for node in matches
-        for item in node.body
-        if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
-    }
-    return names or None
+    fields = [item.target for node in matches for item in node.body if isinstance(item, ast.AnnAssign)]
+    return {field.id for field in fields if isinstance(field, ast.Name)} or None
 
 
 def place(job: Mapping[str, Any], record: Record) -> str:
@@ -87,23 +82,21 @@ def engine_options(
 ) -> dict[str, Any]:
     """Arguments of the engine; those in ``engine_args`` that this version does not know are left out with a note."""
     eager = job["eager"]
-    if eager is None and job["layer_annotations"]:
+    why = ""
+    if job["layer_annotations"]:
+        why = "names of layers are lost inside CUDA graphs and compiled code"
+    elif job["profiler"] == "ops":
+        why = "a CUDA graph or compiled code calls no module, so there is nothing to time in it"
+    elif platform == "cpu":
+        why = "on a CPU, compiling takes longer than most runs; eager: false asks for it"
+    if eager is None and why:
         eager = True
-        record.note("eager: names of layers are lost inside CUDA graphs and compiled code")
-    elif eager is None and job["profiler"] == "ops":
-        eager = True
-        record.note("eager: a CUDA graph or compiled code calls no module, so there is nothing to time in it")
-    elif eager is None and platform == "cpu":
-        eager = True
-        record.note("eager: on a CPU, compiling takes longer than most runs; eager: false asks for it")
+        record.note(f"eager: {why}")
     parallel = job["tensor_parallel_size"] * job["pipeline_parallel_size"] > 1
+    as_configured = ("dtype", "max_model_len", "tensor_parallel_size", "pipeline_parallel_size", "seed")
     options = {
-        "dtype": job["dtype"],
-        "max_model_len": job["max_model_len"],
-        "tensor_parallel_size": job["tensor_parallel_size"],
-        "pipeline_parallel_size": job["pipeline_parallel_size"],
+        **{name: job[name] for name in as_configured},
         "distributed_executor_backend": "mp" if parallel else None,
-        "seed": job["seed"],
         "load_format": "dummy" if job["random_weights"] else None,
         "skip_tokenizer_init": True if not has_tokenizer(job["model"]) else None,
         "enforce_eager": eager,
@@ -159,7 +152,7 @@ def profiler_options(job: Mapping[str, Any], record: Record) -> dict[str, Any]:
     options: dict[str, Any] = {"profiler": job["profiler"], "max_iterations": job["max_iterations"]}
     if job["profiler"] == "torch":
         options |= {
-            "torch_profiler_dir": str(_traces(record)),
+            "torch_profiler_dir": str(record.traces()),
             "torch_profiler_with_stack": job["with_stack"],
             "torch_profiler_record_shapes": job["record_shapes"],
             "torch_profiler_with_memory": job["profile_memory"],
@@ -211,7 +204,7 @@ def _by_environment(job: Mapping[str, Any], record: Record) -> None:
         values = {"VLLM_TORCH_CUDA_PROFILE": "1"}
     else:
         values = {
-            "VLLM_TORCH_PROFILER_DIR": str(_traces(record)),
+            "VLLM_TORCH_PROFILER_DIR": str(record.traces()),
             "VLLM_TORCH_PROFILER_RECORD_SHAPES": str(int(job["record_shapes"])),
             "VLLM_TORCH_PROFILER_WITH_STACK": str(int(job["with_stack"])),
             "VLLM_TORCH_PROFILER_WITH_PROFILE_MEMORY": str(int(job["profile_memory"])),
@@ -236,9 +229,3 @@ def cuda_profiler_is_known() -> bool:
 def _check_iterations(job: Mapping[str, Any], record: Record, supported: bool) -> None:
     if job["max_iterations"] and not supported:
         record.note("max_iterations ignored: this version of vLLM records the whole window")
-
-
-def _traces(record: Record) -> Path:
-    folder = record.out / "traces"
-    folder.mkdir(exist_ok=True)
-    return folder

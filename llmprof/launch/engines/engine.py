@@ -42,7 +42,7 @@ class Engine:
 
 TRANSFORMERS = Engine(
     name="transformers",
-    modules=("transformers_offline",),
+    modules=("annotate", "transformers_offline"),
     run="run_transformers",
     packages=("transformers", "torch"),
     most_ranks=1,

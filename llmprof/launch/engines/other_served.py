@@ -27,9 +27,8 @@ def run_sglang(job: Mapping[str, Any], record: Record) -> None:
     starts and stops the recording of nsys.
     """
     _begin(job, record, "sglang")
-    traces = record.home / "traces"
     if job["profiler"] == "torch":
-        traces.mkdir(exist_ok=True)
+        traces = record.traces()
         os.environ["SGLANG_TORCH_PROFILER_DIR"] = str(traces)
         profile_options: dict[str, Any] = {"output_dir": str(traces), "activities": ["CPU", "GPU"]}
         profile_options |= {"record_shapes": job["record_shapes"], "with_stack": job["with_stack"]}
@@ -78,9 +77,7 @@ def run_tensorrt_llm(job: Mapping[str, Any], record: Record) -> None:
             "the engine has no other way to choose it"
         )
     if job["profiler"] == "torch":
-        traces = record.home / "traces"
-        traces.mkdir(exist_ok=True)
-        os.environ["TLLM_TORCH_PROFILE_TRACE"] = str(traces / "rank0.pt.trace.json")
+        os.environ["TLLM_TORCH_PROFILE_TRACE"] = str(record.traces() / "rank0.pt.trace.json")
     if job["random_weights"]:
         raise Refused("trtllm-serve cannot run random weights", "name a model with weights")
     options = {
@@ -106,10 +103,8 @@ def _begin(job: Mapping[str, Any], record: Record, *packages: str) -> None:
     record.document["platform"] = "cuda"
     check_model(job["model"])
     if not has_tokenizer(job["model"]):
-        raise Refused(
-            "the model has no tokenizer, which this server needs",
-            "choose a model that has a tokenizer, or the engine vllm",
-        )
+        found = "the model has no tokenizer, which this server needs"
+        raise Refused(found, "choose a model that has a tokenizer, or the engine vllm")
     for name in ("layer_annotations", "memory_snapshot"):
         if job[name]:
             raise Refused(f"{name} works with the engine vllm only", "choose the engine vllm, or leave the option out")

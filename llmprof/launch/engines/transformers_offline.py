@@ -13,8 +13,7 @@ from typing import Any
 
 from llmprof.launch.engines._job import Record, each_point, token_ids, turns, version_of
 from llmprof.launch.engines._machine import Refused, check_model, cpu_name, gpu_names, guard, has_tokenizer
-
-_DEPTH = 5
+from llmprof.launch.engines.annotate import annotate
 
 
 class Steps:
@@ -30,7 +29,7 @@ class Steps:
         self.tokens: list[int] = []
         self.ended_ns: list[int] = []
         self._left = -1
-        self._stop: Callable[[], None] = _nothing
+        self._stop: Callable[[], None] = lambda: None
         self.stopped = False
 
     def watch(self, model: Any) -> None:
@@ -74,39 +73,6 @@ class Steps:
         self._range.__exit__(None, None, None)
         if self._cuda:
             self._torch.cuda.nvtx.range_pop()
-
-
-def _nothing() -> None:
-    """Do nothing."""
-
-
-def annotate(torch: Any, model: Any, *, nvtx: bool) -> int:
-    """Put a range ``layer::`` and its name around each call of each module. Returns the number of modules."""
-    open_ranges: list[Any] = []
-    count = 0
-
-    def before(name: str) -> Callable[[Any, Any], None]:
-        def hook(_module: Any, _args: Any) -> None:
-            if nvtx:
-                torch.cuda.nvtx.range_push(name)
-            else:
-                open_ranges.append(torch.profiler.record_function(name))
-                open_ranges[-1].__enter__()
-
-        return hook
-
-    def after(_module: Any, _args: Any, _output: Any) -> None:
-        if nvtx:
-            torch.cuda.nvtx.range_pop()
-        else:
-            open_ranges.pop().__exit__(None, None, None)
-
-    for name, module in model.named_modules():
-        if name and name.count(".") <= _DEPTH:
-            module.register_forward_pre_hook(before(f"layer::{name}"))
-            module.register_forward_hook(after)
-            count += 1
-    return count
 
 
 def build_model(job: Mapping[str, Any], record: Record, torch: Any, transformers: Any, device: str) -> Any:
@@ -254,11 +220,8 @@ class _Run:
         options = {name: self.job[name] for name in ("record_shapes", "with_stack", "profile_memory")}
         profiler = torch.profiler.profile(activities=activities, **options)
         profiler.start()
-        folder = self.record.out / "traces"
-        folder.mkdir(exist_ok=True)
-        return profiler.stop, lambda: profiler.export_chrome_trace(
-            str(folder / f"rank0.{time.time_ns()}.pt.trace.json.gz")
-        )
+        path = self.record.traces() / f"rank0.{time.time_ns()}.pt.trace.json.gz"
+        return profiler.stop, lambda: profiler.export_chrome_trace(str(path))
 
     def _repeat(self, phase: str, repeats: int) -> list[list[int]]:
         outputs: list[list[int]] = []

@@ -147,10 +147,8 @@ class _VllmClient(Client):
             most = self.job["server"]["max_concurrency"]
             answers = await load(self.server.port, bodies, arrive, concurrency=most)
             if not start.done():
-                raise Refused(
-                    f"all requests were done before the profiler was to start, after {profile_after:g} s",
-                    "lower server.profile_after_s, or raise server.num_prompts",
-                )
+                found = f"all requests were done before the profiler was to start, after {profile_after:g} s"
+                raise Refused(found, "lower server.profile_after_s, or raise server.num_prompts")
             start.result()
         finally:
             watch.cancel()

@@ -7,7 +7,7 @@ import resource
 import time
 from typing import Any
 
-_DEPTH = 5
+from llmprof.launch.engines.annotate import annotate
 
 
 def _torch() -> Any:
@@ -24,32 +24,7 @@ class LlmprofWorker:
 
     def llmprof_annotate(self, nvtx: bool = False) -> int:
         """Put a range ``layer::`` and its name around each call of each module. Returns the number of modules."""
-        torch = _torch()
-        open_ranges: list[Any] = []
-        count = 0
-
-        def before(name: str) -> Any:
-            def hook(_module: Any, _args: Any, _kwargs: Any) -> None:
-                if nvtx:
-                    torch.cuda.nvtx.range_push(name)
-                else:
-                    open_ranges.append(torch.profiler.record_function(name))
-                    open_ranges[-1].__enter__()
-
-            return hook
-
-        def after(_module: Any, _args: Any, _kwargs: Any, _output: Any) -> None:
-            if nvtx:
-                torch.cuda.nvtx.range_pop()
-            else:
-                open_ranges.pop().__exit__(None, None, None)
-
-        for name, module in self.model_runner.get_model().named_modules():
-            if name and name.count(".") <= _DEPTH:
-                module.register_forward_pre_hook(before(f"layer::{name}"), with_kwargs=True)
-                module.register_forward_hook(after, with_kwargs=True)
-                count += 1
-        return count
+        return annotate(_torch(), self.model_runner.get_model(), nvtx=nvtx)
 
     def llmprof_cuda_profiler(self, on: bool) -> None:
         """Start or stop CUDA's profiler, in versions that cannot do it themselves."""

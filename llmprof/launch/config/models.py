@@ -27,12 +27,9 @@ def config_of(name: str) -> dict[str, Any]:
     known_name = name_of.get(short.lower())
     if known_name is None:
         near = difflib.get_close_matches(short.lower(), name_of, n=1, cutoff=0.5)
-        raise ConfigError(
-            f"there is no model {PREFIX}{short}",
-            expected=f"one of {', '.join(NAMES)}",
-            hint=f"did you mean {PREFIX}{name_of[near[0]]}?" if near else "or give a folder with a config.json",
-            known=NAMES,
-        )
+        found = f"there is no model {PREFIX}{short}"
+        hint = f"did you mean {PREFIX}{name_of[near[0]]}?" if near else "or give a folder with a config.json"
+        raise ConfigError(found, expected=f"one of {', '.join(NAMES)}", hint=hint, known=NAMES)
     return catalog.config_of(known_name)
 
 
@@ -50,10 +47,8 @@ def resolve(name: str, folder: str | Path) -> Path:
     path = Path(name).expanduser()
     if path.is_dir() or (name.startswith(("/", ".", "~")) or name.count("/") != 1):
         if not (path / "config.json").is_file():
-            raise ConfigError(
-                f"the model's folder {name} {'has no config.json' if path.is_dir() else 'is missing'}",
-                expected="a folder with the config.json of a model",
-                hint=f"check the path (a name on a hub is OWNER/NAME), or run one with random weights: {PREFIX}tiny",
-            )
+            found = f"the model's folder {name} {'has no config.json' if path.is_dir() else 'is missing'}"
+            hint = f"check the path (a name on a hub is OWNER/NAME), or run one with random weights: {PREFIX}tiny"
+            raise ConfigError(found, expected="a folder with the config.json of a model", hint=hint)
         return path.absolute()
     return Path(name)

@@ -20,6 +20,7 @@ import msgspec
 from llmprof.errors import ConfigError, LaunchError
 from llmprof.launch.engines import engine, engines, interpreter
 from llmprof.storage import files
+from llmprof.text import shorten
 
 _FOLDED: Final = re.compile("[\x85\u2028\u2029\ufeff]")
 
@@ -50,17 +51,14 @@ def load(path: Path) -> Any:
             hint="remove tags such as !!python/object; no code of the file was run",
         ) from error
     except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(
-            f"{path.name} is not valid YAML: {_parser_message(error)}", hint="correct it at that place"
-        ) from error
+        found = f"{path.name} is not valid YAML: {_parser_message(error)}"
+        raise ConfigError(found, hint="correct it at that place") from error
 
 
 def save(values: dict[str, Any], path: Path, *, overwrite: bool = False) -> Path:
     """Write values as YAML or JSON, by the suffix; if that fails, an earlier file stays as it was."""
-    if path.suffix == ".json":
-        text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-    else:
-        text = _dumped(values)
+    as_json = path.suffix == ".json"
+    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n" if as_json else _dumped(values)
     return files.write_output(path, text, overwrite=overwrite)
 
 
@@ -69,20 +67,16 @@ def read_text(path: Path, what: str) -> str:
     try:
         data = path.expanduser().read_bytes()
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be read: {error.strerror or error}", expected=what, hint="check the path"
-        ) from error
+        found = f"{path} cannot be read: {error.strerror or error}"
+        raise ConfigError(found, expected=what, hint="check the path") from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         guess = "UTF-16" if data[:2] in {b"\xff\xfe", b"\xfe\xff"} else "Latin-1 or Windows-1252"
-        raise ConfigError(
-            f"{path.name} is not UTF-8: byte {data[error.start]:#04x} in line {line}",
-            expected=what,
-            hint=f"it may be {guess}: iconv -f {'UTF-16' if guess == 'UTF-16' else 'WINDOWS-1252'} -t UTF-8",
-            line=line,
-        ) from error
+        problem = f"{path.name} is not UTF-8: byte {data[error.start]:#04x} in line {line}"
+        hint = f"it may be {guess}: iconv -f {'UTF-16' if guess == 'UTF-16' else 'WINDOWS-1252'} -t UTF-8"
+        raise ConfigError(problem, expected=what, hint=hint, line=line) from error
 
 
 def _dumped(values: dict[str, Any]) -> str:
@@ -119,13 +113,12 @@ def _yaml() -> Any:
     try:
         import yaml
     except ImportError as error:
-        raise LaunchError(
-            "YAML needs the package pyyaml, which is not installed", hint="pip install 'llmprof[launch]'"
-        ) from error
+        found = "YAML needs the package pyyaml, which is not installed"
+        raise LaunchError(found, hint="pip install 'llmprof[launch]'") from error
     return yaml
 
 
-_WORDS = {
+_WORDS: Final[dict[Any, str]] = {
     str: "text",
     int: "a whole number",
     float: "a number",
@@ -146,34 +139,25 @@ def checked(value: Any, hint: Any, name: str) -> Any:
     try:
         converted = msgspec.convert(plain, hint, strict=True)
     except msgspec.ValidationError as error:
-        raise _refusal(plain, hint, name, str(error)) from error
+        raise _wrong(*_innermost(plain, hint, name)) from error
     if isinstance(converted, float) and not math.isfinite(converted):
         raise _wrong(value, hint, name)
     return converted
 
 
-def _refusal(value: Any, hint: Any, name: str, problem: str) -> ConfigError:
-    """Error of a configuration for an error of msgspec, with the path inside the value."""
-    for step in re.findall(r"\[(\d+|\.\.\.)\]|`(key)` in", problem):
-        if step[0] == "...":
-            declared = typing.get_args(hint)[1]
-            key = next(key for key, item in value.items() if not _converts(item, declared))
-            value, hint, name = value[key], declared, f"{name}.{key}"
-        elif step[1]:
-            declared = typing.get_args(hint)[0]
-            key = next(key for key in value if not _converts(key, declared))
-            value, hint, name = key, declared, f"a key of {name}"
-        else:
-            value, hint, name = value[int(step[0])], _items(hint, int(step[0])), f"{name}[{step[0]}]"
-    if typing.get_origin(hint) is Literal:
-        choices = typing.get_args(hint)
-        return ConfigError(
-            f"{name} is {value!r}",
-            expected=f"one of {', '.join(map(str, choices))}",
-            hint=nearest(value, choices),
-            key=name,
-        )
-    return _wrong(value, hint, name)
+def _innermost(value: Any, hint: Any, name: str) -> tuple[Any, Any, str]:
+    """The innermost part of a value that its declared type refuses, with that type and the name of the part."""
+    parts: list[tuple[Any, Any, str]] = []
+    for declared in (hint, *typing.get_args(hint)):
+        origin, args = typing.get_origin(declared), typing.get_args(declared)
+        if isinstance(value, dict) and origin is dict:
+            parts += [(key, args[0], f"a key of {name}") for key in value]
+            parts += [(item, args[1], f"{name}.{key}") for key, item in value.items()]
+        elif isinstance(value, list) and (origin is list or (origin is tuple and len(value) == len(args))):
+            of_items = args if origin is tuple else args * len(value)
+            parts += [(item, of_items[i], f"{name}[{i}]") for i, item in enumerate(value)]
+    wrong = next((part for part in parts if not _converts(part[0], part[1])), None)
+    return (value, hint, name) if wrong is None else _innermost(*wrong)
 
 
 def _converts(value: Any, hint: Any) -> bool:
@@ -182,17 +166,6 @@ def _converts(value: Any, hint: Any) -> bool:
     except msgspec.ValidationError:
         return False
     return True
-
-
-def _items(hint: Any, index: int) -> Any:
-    """Type of the items of a list or tuple, also if several types are declared."""
-    for union_member in (hint, *typing.get_args(hint)):
-        origin, args = typing.get_origin(union_member), typing.get_args(union_member)
-        if origin is list:
-            return args[0]
-        if origin is tuple:
-            return args[index]
-    return hint
 
 
 def nearest(key: object, known: Iterable[object]) -> str:
@@ -207,20 +180,17 @@ def refuse_unknown(given: Iterable[object], known: Iterable[str], what: str) -> 
     names = list(known)
     for key in given:
         if key not in names:
-            raise ConfigError(
-                f"{what} has the unknown key {key!r}",
-                expected="" if nearest(key, names) else f"some of {', '.join(names)}",
-                hint=nearest(key, names),
-                key=key,
-            )
+            found = f"{what} has the unknown key {key!r}"
+            expected = "" if nearest(key, names) else f"some of {', '.join(names)}"
+            raise ConfigError(found, expected=expected, hint=nearest(key, names), key=key)
 
 
 def _wrong(value: Any, hint: Any, name: str) -> ConfigError:
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        return ConfigError(f"{name} is {value!r}", expected=_words(hint), hint=nearest(value, choices), key=name)
     kind = _WORDS.get(type(value), type(value).__name__)
-    text = repr(value)
-    if len(text) > 60:
-        text = f"{text[:60]}…"
-    advice = ""
+    text, advice = shorten(repr(value), 60), ""
     if isinstance(value, str) and any(_converts(0, member) for member in (hint, *typing.get_args(hint))):
         advice = "write it without quotes; a number such as 1e-3 needs a dot in YAML: 1.0e-3"
     return ConfigError(f"{name} is {kind}: {text}", expected=_words(hint), hint=advice, key=name)
@@ -235,7 +205,7 @@ def _words(hint: Any) -> str:
     if origin is tuple:
         return f"a list of {len(args)} values"
     if origin is Literal:
-        return f"one of {', '.join(args)}"
+        return f"one of {', '.join(map(str, args))}"
     return _WORDS.get(origin or hint, str(hint))
 
 
@@ -409,36 +379,28 @@ def check_together(config: ExperimentConfig) -> None:
     for name in config.engine_args if config.engine == "vllm" else ():
         option = _OURS_OF_THE_ENGINE.get(name.replace("-", "_"))
         if option is not None:
-            raise ConfigError(
-                f"engine_args has {name}, which a run sets itself",
-                expected=f"the option {option} of the run" if option else "no such argument",
-                key=f"engine_args.{name}",
-            )
+            found = f"engine_args has {name}, which a run sets itself"
+            wanted = f"the option {option} of the run" if option else "no such argument"
+            raise ConfigError(found, expected=wanted, key=f"engine_args.{name}")
     if config.top_p > 1 or not config.top_p:
         raise ConfigError(f"top_p is {config.top_p}", expected="more than 0, at most 1", key="top_p")
     if config.until is not None and not 0 < config.until < 1:
         raise ConfigError(f"until is {config.until}", expected="a share of the mean, such as 0.03", key="until")
     if config.server.get("port", 0) > _LARGEST_PORT:
         raise ConfigError(f"server.port is {config.server['port']}", expected=f"0 to {_LARGEST_PORT}")
-    for name, options in (
-        ("nsys_options", config.nsys_options),
-        ("ncu_options.options", setting(config, "ncu_options", "options")),
-    ):
-        _check_options(options, name)
+    _check_options(config.nsys_options, "nsys_options")
+    _check_options(setting(config, "ncu_options", "options"), "ncu_options.options")
     if config.experiment_name is not None and not _NAME.match(config.experiment_name):
-        raise ConfigError(
-            f"experiment_name is {config.experiment_name!r}", expected="letters, digits, dots, dashes and underscores"
-        )
+        expected = "letters, digits, dots, dashes and underscores"
+        raise ConfigError(f"experiment_name is {config.experiment_name!r}", expected=expected)
     for key, value in config.environment.items():
         if not _VARIABLE.match(key) or "\0" in value:
             raise ConfigError(f"environment has the name {key!r}", expected="letters, digits and underscores")
 
 
 def _check_load(config: ExperimentConfig) -> None:
-    if setting(config, "load", "shared_prefix") > 1:
-        raise ConfigError(
-            f"load.shared_prefix is {config.load['shared_prefix']}", expected="a share of each prompt, 0 to 1"
-        )
+    if (shared := setting(config, "load", "shared_prefix")) > 1:
+        raise ConfigError(f"load.shared_prefix is {shared}", expected="a share of each prompt, 0 to 1")
     if not setting(config, "load", "speed"):
         raise ConfigError("load.speed is 0", expected="more than 0")
     if not config.load:
@@ -449,24 +411,20 @@ def _check_load(config: ExperimentConfig) -> None:
     if not config.served and ({"arrival", "burst"} & set(config.load)):
         raise ConfigError("load states when requests arrive, but the run is not served", hint="set served: true")
     if setting(config, "load", "arrival") != "poisson" and not setting(config, "server", "request_rate"):
-        raise ConfigError(
-            f"load.arrival is {config.load['arrival']}, but there is no rate", hint="set server request_rate=N"
-        )
+        found = f"load.arrival is {config.load['arrival']}, but there is no rate"
+        raise ConfigError(found, hint="set server request_rate=N")
 
 
 def _check_ops(config: ExperimentConfig) -> None:
     if config.profile_mode != "ops":
         if config.ops_options:
-            raise ConfigError(
-                f"ops_options are given, but profile_mode is {config.profile_mode}",
-                hint="set profile_mode: ops, or leave them out",
-            )
+            found = f"ops_options are given, but profile_mode is {config.profile_mode}"
+            raise ConfigError(found, hint="set profile_mode: ops, or leave them out")
         return
     for method, count in setting(config, "ops_options", "cycle"):
         if method not in _METHODS or count < 1:
-            raise ConfigError(
-                f"ops_options.cycle has {method!r}, {count}", expected=f"one of {', '.join(_METHODS)} and steps above 0"
-            )
+            expected = f"one of {', '.join(_METHODS)} and steps above 0"
+            raise ConfigError(f"ops_options.cycle has {method!r}, {count}", expected=expected)
     for key in ("functions", "metrics"):
         for name, where in setting(config, "ops_options", key).items():
             if not _WHERE.match(where):
@@ -498,11 +456,9 @@ def _check_prompts(config: ExperimentConfig) -> None:
     if config.input_tokens == 0 or min(lengths) < 1 or lengths[0] > lengths[-1]:
         raise ConfigError(f"input_tokens is {config.input_tokens}", expected="at least 1, or [low, high] in order")
     if config.max_model_len is not None and max(lengths) + config.max_tokens > config.max_model_len:
-        raise ConfigError(
-            f"input_tokens and max_tokens are {max(lengths) + config.max_tokens} together, "
-            f"and max_model_len is {config.max_model_len}",
-            hint="raise max_model_len, or lower the others",
-        )
+        both = f"input_tokens and max_tokens are {max(lengths) + config.max_tokens} together"
+        found = f"{both}, and max_model_len is {config.max_model_len}"
+        raise ConfigError(found, hint="raise max_model_len, or lower the others")
 
 
 def _check_engine(config: ExperimentConfig) -> None:
@@ -517,30 +473,21 @@ def _check_engine(config: ExperimentConfig) -> None:
             hint=f"choose engine {others} for tensor or pipeline parallel runs",
         )
     if chosen.modes and config.profile_mode not in chosen.modes:
-        raise ConfigError(
-            f"the engine {chosen.name} does not support profile_mode {config.profile_mode}",
-            expected=f"one of {', '.join(chosen.modes)}",
-            key="profile_mode",
-        )
+        found = f"the engine {chosen.name} does not support profile_mode {config.profile_mode}"
+        raise ConfigError(found, expected=f"one of {', '.join(chosen.modes)}", key="profile_mode")
     if config.served and config.profile_mode in {"ncu", "nsys_ncu"}:
-        raise ConfigError(
-            f"a served run does not support profile_mode {config.profile_mode}",
-            expected="inference_only, torch or nsys",
-            hint="ncu replays kernels, so requests of a server time out; run ncu on an offline run",
-        )
+        problem = f"a served run does not support profile_mode {config.profile_mode}"
+        hint = "ncu replays kernels, so requests of a server time out; run ncu on an offline run"
+        raise ConfigError(problem, expected="inference_only, torch or nsys", hint=hint)
     if config.cpu_sampler != "none" and config.profile_mode in {"nsys", "nsys_ncu", "ncu"}:
-        raise ConfigError(
-            f"cpu_sampler {config.cpu_sampler} does not work with profile_mode {config.profile_mode}",
-            expected="inference_only or torch",
-            hint="one profiler at a time: nsys samples the host itself with nsys_options sample=process-tree",
-        )
+        problem = f"cpu_sampler {config.cpu_sampler} does not work with profile_mode {config.profile_mode}"
+        hint = "one profiler at a time: nsys samples the host itself with nsys_options sample=process-tree"
+        raise ConfigError(problem, expected="inference_only or torch", hint=hint)
     if config.server and not config.served:
         raise ConfigError("server has options, but served is false", hint="set served: true, or leave them out")
     if config.layer_annotations and config.eager is False:
-        raise ConfigError(
-            "layer_annotations is set, but eager is false",
-            hint="names of layers are lost inside CUDA graphs and compiled code: set eager: true",
-        )
+        hint = "names of layers are lost inside CUDA graphs and compiled code: set eager: true"
+        raise ConfigError("layer_annotations is set, but eager is false", hint=hint)
 
 
 def _check_options(options: dict[str, Any], name: str) -> None:
@@ -570,24 +517,17 @@ def sized(
     tokens = base["max_tokens"] if num_tokens is None else num_tokens
     if steps < 1 or tokens < 1:
         raise ConfigError(f"profile_steps is {steps} and num_tokens is {tokens}", expected="at least 1 of each")
+    of_timer = {name: base[name] for name in ("layers", "operator_layers")}
     fields: dict[str, Any] = {
         "profile_mode": "ops",
         "max_tokens": tokens,
         "warmup": base["warmup"] if warmup_steps is None else warmup_steps,
-        "ops_options": {
-            "steps": steps,
-            "every": max(1, tokens // steps),
-            "layers": base["layers"],
-            "operator_layers": base["operator_layers"],
-            **options,
-        },
+        "ops_options": {"steps": steps, "every": max(1, tokens // steps), **of_timer, **options},
     }
     return fields if max_seq_len is None else fields | {"max_model_len": max_seq_len}
 
 
 # ruff: noqa: RUF009 (_option makes a field)
-
-
 ProfileMode = Literal["inference_only", "torch", "nsys", "nsys_ncu", "ncu", "ops"]
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -690,18 +630,16 @@ class ExperimentConfig:
     def __post_init__(self) -> None:
         for field_ in dataclasses.fields(self):
             given = getattr(self, field_.name)
-            if field_.name == "environment" and isinstance(given, Mapping):
-                given = {k: str(v) if fits_number(v) else v for k, v in given.items()}
+            if field_.name == "environment" and isinstance(given, Mapping):  # YAML reads NAME: 1 as a number
+                given = {k: str(v) if type(v) in {int, float} else v for k, v in given.items()}
             value = checked(given, _hints()[field_.name], field_.name)
             least = field_.metadata.get("least")
             if least is not None and value is not None and value < least:
                 raise ConfigError(f"{field_.name} is {value}", expected=f"at least {least:g}", key=field_.name)
             object.__setattr__(self, field_.name, value)
-        if not self.python:
-            packages = engine(self.engine, served=self.served).packages
-            object.__setattr__(self, "python", interpreter(packages))
-        if "/" in self.python:
-            object.__setattr__(self, "python", str(Path(self.python).expanduser().absolute()))
+        python = self.python or interpreter(engine(self.engine, served=self.served).packages)
+        python = str(Path(python).expanduser().absolute()) if "/" in python else python
+        object.__setattr__(self, "python", python)
         if not self.batch_size and self.prompt_file is None and not self.load.get("file"):
             prompts = len(self.prompt) if isinstance(self.prompt, list) else 1
             object.__setattr__(self, "batch_size", max(1, prompts))
@@ -748,11 +686,6 @@ class ExperimentConfig:
         return cls(**{str(key): value for key, value in values.items()})
 
 
-def fits_number(value: object) -> bool:
-    """Whether the value of an environment variable is a number, as YAML reads ``NAME: 1``."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
 @functools.cache
 def _hints() -> dict[str, Any]:
     return typing.get_type_hints(ExperimentConfig)
@@ -788,9 +721,8 @@ class ConfigManager:
         try:
             return ExperimentConfig.from_dict(values)
         except ConfigError as error:
-            raise ConfigError(
-                f"{Path(path).name}: {error.found}", expected=error.expected, hint=error.hint, **error.facts
-            ) from error
+            found = f"{Path(path).name}: {error.found}"
+            raise ConfigError(found, expected=error.expected, hint=error.hint, **error.facts) from error
 
     @staticmethod
     def save_config(config: ExperimentConfig, path: str | Path, *, overwrite: bool = False) -> Path:

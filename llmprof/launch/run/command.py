@@ -6,18 +6,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from llmprof.errors import ConfigError
 from llmprof.launch.config import disclosure
 from llmprof.launch.config.disclosure import SECRET, secret_arguments
-from llmprof.launch.config.options import OPS, SERVER, setting
-from llmprof.launch.engines._machine import SAFE
+from llmprof.launch.config.options import OPS, SERVER, ExperimentConfig, setting
+from llmprof.launch.engines._machine import SAFE, has_tokenizer
 from llmprof.launch.run.load import as_tokens, load, synthetic, texts
 from llmprof.storage.pseudonyms import REMOVED
-
-if TYPE_CHECKING:
-    from llmprof.launch.config.options import ExperimentConfig
 
 
 def environment(config: ExperimentConfig, *, mode: str | None = None) -> dict[str, str]:
@@ -113,9 +110,8 @@ def ncu(
     options: dict[str, Any] = dict(NCU)
     if device is not None:
         options["devices"] = device
-    name = _as_regex(config, requested["kernel_name"]) if requested["kernel_name"] else _kernel_names(config, kernels)
-    if name:
-        options["kernel-name"] = name
+    if name := _kernel_names(config, requested["kernel_name"], kernels):
+        options["kernel-name"] = f"regex:{name}"
     options["launch-skip"] = requested["launch_skip"] if requested["launch_skip"] is not None else skip or 0
     options["launch-count"] = requested["launch_count"] or count or DEFAULT_LAUNCHES
     options["set"] = setting(config, "ncu_options", "set")
@@ -124,21 +120,16 @@ def ncu(
     return [str(executable), *_written(options, true=None), "--export", str(report), *program]
 
 
-def _kernel_names(config: ExperimentConfig, kernels: Sequence[str]) -> str | None:
+def _kernel_names(config: ExperimentConfig, name: str | None, kernels: Sequence[str]) -> str:
+    """Regular expression of the kernels to profile; of several ranks, without collectives unless one is named."""
+    pattern = (name or "").removeprefix("regex:")
+    if pattern and (config.world_size == 1 or asks_for_collectives(config)):
+        return pattern
+    if pattern:
+        return f"^(?!.*{COLLECTIVES}).*(?:{pattern})"
     if kernels:
-        return f"regex:^({'|'.join(exactly(name) for name in kernels)})$"
-    return f"regex:^(?!.*{COLLECTIVES})" if config.world_size > 1 else None
-
-
-def _as_regex(config: ExperimentConfig, name: str) -> str:
-    """The requested kernel name as a regular expression; without ``regex:`` ncu would compare it with the whole name.
-
-    With several ranks, the expression leaves out collectives unless the requested name is one of a collective.
-    """
-    pattern = name.removeprefix("regex:")
-    if config.world_size == 1 or asks_for_collectives(config):
-        return f"regex:{pattern}"
-    return f"regex:^(?!.*{COLLECTIVES}).*(?:{pattern})"
+        return f"^({'|'.join(exactly(name) for name in kernels)})$"
+    return f"^(?!.*{COLLECTIVES})" if config.world_size > 1 else ""
 
 
 def asks_for_collectives(config: ExperimentConfig) -> bool:
@@ -154,10 +145,7 @@ def exactly(name: str) -> str:
 
 def export(report: Path, target: Path, *, executable: str | Path = "nsys") -> list[str]:
     """Command that exports a report of nsys to SQLite."""
-    return [
-        *(str(executable), "export", "--type=sqlite", "--force-overwrite=true"),
-        *(f"--output={target}", str(report)),
-    ]
+    return [str(executable), "export", "--type=sqlite", "--force-overwrite=true", f"--output={target}", str(report)]
 
 
 def _over(options: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,7 +176,6 @@ _AS_CONFIGURED: Final = (
     *("all_reduce", "seed", "temperature", "top_p", "n", "ignore_eos", "warmup", "most_repeats", "max_iterations"),
     *("with_stack", "record_shapes", "profile_memory", "layer_annotations"),
 )
-_TOKENIZERS: Final = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json", "spiece.model")
 _WEIGHTS: Final = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 
 
@@ -203,25 +190,28 @@ def job(
     if local and not random_weights and not any(next(folder.glob(kind), None) for kind in _WEIGHTS):
         random_weights = True
         notes.append("the model's folder has no weights, so they are random: times are real, the text is not")
-    vocabulary = vocabulary_size(folder) if local else None
-    _check_shape(config, folder)
+    content = _model_values(folder)
+    size = content.get("vocab_size")
+    vocabulary = size if isinstance(size, int) and size > 0 else None
+    _check_shape(config, content)
     requested_load = load(config)
-    prompts = requested_load.texts if requested_load is not None and requested_load.texts is not None else texts(config)
-    notes += requested_load.notes if requested_load is not None else ()
+    prompts = texts(config)
+    if requested_load is not None:
+        prompts = requested_load.texts or prompts
+        notes += requested_load.notes
     tokens: list[list[int]] | None = None
-    made_up = None
-    if prompts is None:
-        made_up = synthetic(config, vocabulary, requested_load.input_tokens if requested_load is not None else None)
+    lengths = None if requested_load is None else requested_load.input_tokens
+    made_up = synthetic(config, vocabulary, lengths) if prompts is None else None
     count = len(made_up["lengths"] if made_up is not None else prompts or ())
-    if prompts is not None and local and not any((folder / name).exists() for name in _TOKENIZERS):
+    if prompts is not None and local and not has_tokenizer(str(model)):
         tokens, prompts = as_tokens(prompts, vocabulary), None
         notes.append("the model has no tokenizer, so each byte of a prompt stands for one token")
+    shares_prefixes = setting(config, "load", "shared_prefix") > 0
     tokens_out = config.max_tokens if steps is None else min(config.max_tokens, steps)
     if tokens_out < config.max_tokens:
-        notes.append(
-            f"the run under ncu ends after {tokens_out} output tokens: steps are slow under ncu, and these are enough"
-        )
-    values = {
+        ends = f"the run under ncu ends after {tokens_out} output tokens"
+        notes.append(f"{ends}: steps are slow under ncu, and these are enough")
+    values: dict[str, Any] = {
         **{name: getattr(config, name) for name in _AS_CONFIGURED},
         "profiler": PROFILERS[config.profile_mode],
         "model": str(model),
@@ -238,33 +228,27 @@ def job(
         "plain": not under_ncu and (config.plain or config.profile_mode == "inference_only"),
         "profile_repeats": 1,
         "memory_snapshot": config.memory_snapshot and config.profile_mode not in {"ncu", "nsys_ncu"},
-        "prefix_caching": bool(
-            config.engine_args.get("enable_prefix_caching", setting(config, "load", "shared_prefix") > 0)
-        ),
+        "prefix_caching": bool(config.engine_args.get("enable_prefix_caching", shares_prefixes)),
         "engine_args": disclosure.for_script(config.engine_args),
         "ops": {key: setting(config, "ops_options", key) for key in OPS} if config.profile_mode == "ops" else None,
-        "server": {key: setting(config, "server", key) for key in SERVER}
-        | ({"num_prompts": len(requested_load.input_tokens)} if requested_load is not None else {}),
+        "server": {key: setting(config, "server", key) for key in SERVER},
     }
+    if requested_load is not None:
+        values["server"]["num_prompts"] = len(requested_load.input_tokens)
     return values, notes
 
 
-def _check_shape(config: ExperimentConfig, folder: Path) -> None:
+def _check_shape(config: ExperimentConfig, values: Mapping[str, Any]) -> None:
     """Raise ConfigError before an engine is started if the model cannot be split as configured."""
-    values = _model_values(folder)
     heads, layers = (values.get(name) for name in ("num_attention_heads", "num_hidden_layers"))
     size, stages = config.tensor_parallel_size, config.pipeline_parallel_size
     if isinstance(heads, int) and heads % size:
         fitting = [n for n in range(1, heads + 1) if heads % n == 0]
-        raise ConfigError(
-            f"tensor_parallel_size is {size}, and the model has {heads} attention heads",
-            expected=f"one of {', '.join(map(str, fitting))}",
-            key="tensor_parallel_size",
-        )
+        found = f"tensor_parallel_size is {size}, and the model has {heads} attention heads"
+        raise ConfigError(found, expected=f"one of {', '.join(map(str, fitting))}", key="tensor_parallel_size")
     if isinstance(layers, int) and layers < stages:
-        raise ConfigError(
-            f"pipeline_parallel_size is {stages}, and the model has {layers} layers", expected=f"at most {layers}"
-        )
+        found = f"pipeline_parallel_size is {stages}, and the model has {layers} layers"
+        raise ConfigError(found, expected=f"at most {layers}")
 
 
 def _model_values(folder: Path) -> dict[str, Any]:
@@ -275,9 +259,3 @@ def _model_values(folder: Path) -> dict[str, Any]:
         return {}
     text = values.get("text_config") if isinstance(values, dict) else None
     return {**(text if isinstance(text, dict) else {}), **values} if isinstance(values, dict) else {}
-
-
-def vocabulary_size(folder: Path) -> int | None:
-    """``vocab_size`` of a model's ``config.json``; None if it is missing."""
-    size = _model_values(folder).get("vocab_size")
-    return size if isinstance(size, int) and size > 0 else None

@@ -1,5 +1,6 @@
 """Failures of a run: the check that a capture is complete, and errors of an engine or profiler from its output."""
 
+import contextlib
 import re
 import shutil
 import signal
@@ -13,59 +14,38 @@ from llmprof import analyze
 from llmprof.errors import CaptureError, LaunchError, NotCapturedError
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.engines import engine
-from llmprof.launch.engines._machine import is_survived, known
+from llmprof.launch.engines._machine import is_survived, known, tail
 from llmprof.launch.run.process import Finished
 from llmprof.text import counted, ranks_in_words
 from llmprof.trace import Trace
 
-_TAIL_BYTES: Final = 200_000
+TAIL_BYTES: Final = 200_000
 _ALARM: Final = re.compile(r"(?i)error|exception|fail|kill|cannot|no space|out of memory|less than|larger than")
 _LEAST_ROOM: Final = 1 << 20
 _KILLED: Final = {signal.SIGKILL: "it was killed", signal.SIGSEGV: "it crashed (segmentation fault)"}
 
 
-def tail(log: Path) -> str:
-    """End of a log."""
-    try:
-        with log.open("rb") as file:
-            file.seek(0, 2)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
 def failure(worker: Mapping[str, Any] | None, finished: Finished, log: Path) -> LaunchError:
     """Error for a run whose engine failed."""
     error = (worker or {}).get("error") or {}
-    output = tail(log)
+    output = tail(log, most=TAIL_BYTES)
     output = output[output.rfind("\n# 20") + 1 :]
     message = str(error.get("message") or _last_error(output) or _ending(finished.status))
     of_error = known(f"{error.get('type', '')} {message}")
     generic = not error or "initialization failed" in message
     reason = of_error or (known(alarming(output)) if generic else None)
     when = _when(finished)
-    if reason is None and _full(log):
-        reason = known("No space left on device")
+    with contextlib.suppress(OSError):  # on a full disk, an engine cannot write its error
+        if reason is None and shutil.disk_usage(log.parent).free < _LEAST_ROOM:
+            reason = known("No space left on device")
     words, hint = reason or ("", "")
     advice = error.get("advice") or hint or f"the whole output is in {log.name}"
     if finished.status == -signal.SIGKILL and not reason:
-        advice = (
-            "the system may have killed it because main memory ran out (dmesg shows that): lower batch_size or "
-            "max_model_len"
-        )
+        why = "the system may have killed it because main memory ran out (dmesg shows that)"
+        advice = f"{why}: lower batch_size or max_model_len"
     what = f"{words} ({_shorten(message)})" if words else _shorten(message)
-    return LaunchError(
-        f"the engine failed {when}: {what}", hint=str(advice), log=str(log), stage=finished.last_event.get("event")
-    )
-
-
-def _full(log: Path) -> bool:
-    """Whether the disk of the run is nearly full, so that the engine may not have been able to write its error."""
-    try:
-        return shutil.disk_usage(log.parent).free < _LEAST_ROOM
-    except OSError:
-        return False
+    found, stage = f"the engine failed {when}: {what}", finished.last_event.get("event")
+    return LaunchError(found, hint=str(advice), log=str(log), stage=stage)
 
 
 def _when(finished: Finished) -> str:
@@ -97,9 +77,9 @@ def _last_error(output: str) -> str:
     return (causes or matching or [""])[-1]
 
 
-def _shorten(text: str, limit: int = 300) -> str:
+def _shorten(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= limit else f"{text[:limit]}…"
+    return text if len(text) <= 300 else f"{text[:300]}…"
 
 
 _LEAST_SHARE: Final = 0.5
@@ -117,12 +97,10 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     counts = dict(events.group_by("rank").len().sort("rank").iter_rows())
     missing = sorted(set(range(config.world_size)) - set(counts))
     if missing:
-        raise CaptureError(
-            f"the capture has {event}s of {ranks_in_words(sorted(counts))}, but none of {ranks_in_words(missing)}",
-            expected=f"{event}s of all {config.world_size} ranks",
-            hint=_why_ranks(config),
-            missing=missing,
-        )
+        found = f"the capture has {event}s of {ranks_in_words(sorted(counts))}, but none of {ranks_in_words(missing)}"
+        expected = f"{event}s of all {config.world_size} ranks"
+        hint = _WHY_RANKS.get(config.profile_mode, _WHY_RANKS["nsys"])
+        raise CaptureError(found, expected=expected, hint=hint, missing=missing)
     warned: list[str] = []
     steps = analyze.steps(trace)
     labelled = engine(config.engine, served=config.served).labels_steps
@@ -135,8 +113,7 @@ def check(trace: Trace, config: ExperimentConfig, worker: Mapping[str, Any] | No
     sources = steps["source"].unique().sort().to_list()
     if "inferred" in sources and labelled:
         warned.append("the trace has no labels of steps, so they were inferred from the repetition of kernels")
-    coverage = analyze.coverage(trace).filter(pl.col("measure") == "step")
-    shares = dict(coverage.select("rank", "share").iter_rows())
+    shares = dict(analyze.coverage(trace).filter(measure="step").select("rank", "share").iter_rows())
     warned += [
         f"only {share:.0%} of the time of rank {rank} lies in steps of the engine"
         for rank, share in shares.items()
@@ -162,9 +139,8 @@ def _events(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> pl.Da
     try:
         events = analyze.activity(trace)
     except NotCapturedError as error:
-        raise CaptureError(
-            f"the capture is empty: {error.found}", hint=_why_empty(trace, config, on_device=on_device)
-        ) from error
+        found = f"the capture is empty: {error.found}"
+        raise CaptureError(found, hint=_why_empty(trace, config, on_device=on_device)) from error
     rows = events.filter((pl.col("source") == ("kernel" if on_device else "op")) & (pl.col("rank") >= 0))
     if not rows.height:
         what = "kernels" if on_device else "operators"
@@ -193,18 +169,13 @@ def _why_empty(trace: Trace, config: ExperimentConfig, *, on_device: bool) -> st
     )
 
 
-def _why_ranks(config: ExperimentConfig) -> str:
-    if config.profile_mode == "ops":
-        return "a rank wrote no ops_rankN.json.gz: see its messages in experiment.log"
-    if config.profile_mode == "torch":
-        return (
-            "the profiler of a rank did not stop in time or failed: see its messages in experiment.log; with_stack: "
-            "false and a lower max_iterations make it faster"
-        )
-    return (
-        "nsys did not follow the processes of the other ranks: workers must be spawned and not forked "
-        "(VLLM_WORKER_MULTIPROC_METHOD=spawn, trace-fork-before-exec)"
-    )
+_WHY_RANKS: Final = {
+    "ops": "a rank wrote no ops_rankN.json.gz: see its messages in experiment.log",
+    "torch": "the profiler of a rank did not stop in time or failed: see its messages in experiment.log; with_stack: "
+    "false and a lower max_iterations make it faster",
+    "nsys": "nsys did not follow the processes of the other ranks: workers must be spawned and not forked "
+    "(VLLM_WORKER_MULTIPROC_METHOD=spawn, trace-fork-before-exec)",
+}
 
 
 def _window_share(trace: Trace, worker: Mapping[str, Any]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -11,14 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from llmprof.errors import ConfigError
-from llmprof.launch.config.options import read_text, setting
+from llmprof.launch.config.options import ExperimentConfig, read_text, setting
 from llmprof.launch.engines._server import arrivals as poisson
-
-if TYPE_CHECKING:
-    from llmprof.launch.config.options import ExperimentConfig
 
 KINDS: Final = ("normal", "lognormal", "exponential")
 """Distributions of lengths, in addition to a number and a range."""
@@ -44,12 +42,11 @@ class Load:
 def lengths(distribution: str | int, count: int, seed: int, what: str = "input") -> list[int]:
     """Draw the lengths of prompts or answers, each at least 1."""
     kind, *numbers = str(distribution).split(":")
-    chance = random.Random(seed)  # noqa: S311 (no secret)
+    chance, wrong = random.Random(seed), False  # noqa: S311 (no secret)
     draw: Callable[[], float]
     try:
         values = [float(value) for value in (numbers if kind in KINDS else [kind, *numbers])]
-        wrong = not all(math.isfinite(value) and value >= 0 for value in values) or values[0] < 1
-        if wrong:
+        if not all(math.isfinite(value) and value >= 0 for value in values) or values[0] < 1:
             raise ValueError(distribution)
         if kind == "normal" and len(values) == 2:
             draw = lambda: chance.gauss(*values)  # noqa: E731
@@ -67,21 +64,16 @@ def lengths(distribution: str | int, count: int, seed: int, what: str = "input")
     except (ValueError, IndexError):
         wrong = True
     if wrong:
-        raise ConfigError(
-            f"load.{what} is {distribution!r}",
-            expected="N, LOW:HIGH, normal:MEAN:DEVIATION, lognormal:MEAN:DEVIATION or exponential:MEAN, in tokens",
-            key=f"load.{what}",
-        )
+        expected = "N, LOW:HIGH, normal:MEAN:DEVIATION, lognormal:MEAN:DEVIATION or exponential:MEAN, in tokens"
+        raise ConfigError(f"load.{what} is {distribution!r}", expected=expected, key=f"load.{what}")
     return [max(1, round(draw())) for _ in range(count)]
 
 
 def arrivals(kind: str, count: int, rate: float, seed: int, burst: int) -> list[float]:
     """Arrival times of requests (s, from the first)."""
-    if not rate:
-        return [0.0] * count
-    if kind == "constant":
+    if rate and kind == "constant":
         return [k / rate for k in range(count)]
-    if kind == "burst":
+    if rate and kind == "burst":
         return [(k // burst) * burst / rate for k in range(count)]
     return poisson(count, rate, seed)
 
@@ -127,24 +119,19 @@ def _of_file(config: ExperimentConfig, path: Path, most: int) -> Load:
             break
     if not rows:
         raise ConfigError(f"{path.name} has no requests", expected="JSON lines or CSV with one request in each line")
-    timed = [row[0] for row in rows]
-    if any(time is None for time in timed) and any(time is not None for time in timed):
-        raise ConfigError(f"only some lines of {path.name} have a time", expected="a time in each line, or in none")
-    order = sorted(range(len(rows)), key=lambda k: timed[k] or 0.0)
-    rows = [rows[k] for k in order]
-    texts = [row[2] for row in rows]
-    if any(value is None for value in texts) and any(value is not None for value in texts):
-        raise ConfigError(f"only some lines of {path.name} have a prompt", expected="a prompt in each line, or in none")
-    outputs = [row[3] for row in rows]
-    first = rows[0][0] or 0.0
+    rows.sort(key=lambda row: row[0] or 0.0)
+    times, tokens, texts, outputs = zip(*rows, strict=True)
+    for what, values in (("time", times), ("prompt", texts)):
+        if 0 < sum(value is None for value in values) < len(values):
+            expected = f"a {what} in each line, or in none"
+            raise ConfigError(f"only some lines of {path.name} have a {what}", expected=expected)
     named = ", ".join(map(str, broken[:5])) + ", …" * (len(broken) > 5)
-    notes = (f"{len(broken)} broken lines of {path.name} were left out: {named}",) if broken else ()
     return Load(
-        [row[1] for row in rows],
+        list(tokens),
         [config.max_tokens if value is None else value for value in outputs] if any(outputs) else None,
-        None if rows[0][0] is None else [((row[0] or 0.0) - first) * scale for row in rows],
-        None if texts[0] is None else [str(value) for value in texts],
-        notes,
+        None if times[0] is None else [(time - times[0]) * scale for time in times],
+        None if texts[0] is None else list(texts),
+        (f"{len(broken)} broken lines of {path.name} were left out: {named}",) if broken else (),
     )
 
 
@@ -160,13 +147,10 @@ def _lines(path: Path) -> list[tuple[int, Any]]:
         except ValueError as error:
             raise ConfigError(f"{path.name} is not valid JSON: {error}", hint="correct it at that place") from error
         return list(enumerate(whole, 1)) if isinstance(whole, list) else [(1, whole)]
-    lines: list[tuple[int, Any]] = []
-    for number, line in enumerate(content.splitlines(), 1):
-        if line.strip():
-            try:
-                lines.append((number, json.loads(line)))
-            except ValueError:
-                lines.append((number, line))
+    lines: list[tuple[int, Any]] = [(n, line) for n, line in enumerate(content.splitlines(), 1) if line.strip()]
+    for k, (number, line) in enumerate(lines):
+        with contextlib.suppress(ValueError):
+            lines[k] = number, json.loads(line)
     return lines
 
 
@@ -230,8 +214,6 @@ def _seconds(value: Any) -> float:
 
 
 DEFAULT_INPUT_TOKENS: Final = 64
-
-
 _FIRST_ID, _LAST_ID = 5, 30_000
 """Range of the tokens of synthetic prompts, without special tokens (first in a vocabulary) and rare ones (last)."""
 
@@ -244,8 +226,7 @@ def texts(config: ExperimentConfig) -> list[str] | None:
         prompts = from_file(Path(config.prompt_file))
     else:
         return None
-    count = config.batch_size or len(prompts)
-    return [prompts[i % len(prompts)] for i in range(count)]
+    return [prompts[i % len(prompts)] for i in range(config.batch_size or len(prompts))]
 
 
 def from_file(path: Path) -> list[str]:
@@ -263,9 +244,8 @@ def from_file(path: Path) -> list[str]:
         raise ConfigError(f"{path.name} is not valid JSON: {error}", hint="correct it, or name it .txt") from error
     matching = [text for item in items if (text := item if isinstance(item, str) else _prompt_of(item))]
     if not matching:
-        raise ConfigError(
-            f"{path.name} has no prompts", expected=f"texts, or objects with one of the keys {', '.join(_TEXTS)}"
-        )
+        found = f"{path.name} has no prompts"
+        raise ConfigError(found, expected=f"texts, or objects with one of the keys {', '.join(_TEXTS)}")
     return matching
 
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import polars as pl
-
 from llmprof.errors import LaunchError, TraceWarning
 from llmprof.launch import engines
 from llmprof.launch.config.options import ExperimentConfig, setting
@@ -63,7 +61,7 @@ class Passes:
     ) -> dict[str, Any]:
         """Write the script of a pass and run it."""
         values, notes = job(self.config, self.model, under_ncu=mode == "ncu", steps=steps)
-        self.notes += [note for note in notes if note not in self.notes]
+        self.note(*notes)
         script = self.folder.script if mode != "ncu" or out == self.folder.path else out / self.folder.script.name
         files.write(script, engines.script(values))
         argv = command.worker(self.config, script, out)
@@ -87,16 +85,15 @@ class Passes:
             raise failures.failure(worker if isinstance(worker, dict) else None, done, self.folder.log)
         if done.status:
             self.notes.append(f"{name}: {Path(argv[0]).name} ended with status {done.status}, the engine with none")
-        self.notes += [note for note in worker.get("notes") or () if note not in self.notes]
+        self.note(*worker.get("notes") or ())
         environment = run_folder.allowed(self.environment, self.config.environment)
         summary = {"commands": self.commands, "environment": environment, "notes": self.notes}
         files.write_json(self.folder.path / MADE, summary)
         return worker
 
-    def note(self, words: str) -> None:
-        """Add a note, once."""
-        if words not in self.notes:
-            self.notes.append(words)
+    def note(self, *notes: str) -> None:
+        """Add notes, each once."""
+        self.notes += [words for words in notes if words not in self.notes]
 
     def recall(self) -> None:
         """Read the finished passes of an earlier attempt."""
@@ -158,13 +155,10 @@ def _wrapped(
         report = folder.nsys_report.with_suffix("")
         return command.nsys(config, program, report, executable=shutil.which("nsys") or "nsys")
     if name == "ncu":
-        chosen: dict[str, Any] = {}
-        if choice is not None:
-            chosen = {
-                "kernels": choice.functions, "skip": choice.skip, "count": choice.count, "device": choice.device
-            }  # fmt: skip
-        report = folder.ncu_report.with_suffix("")
-        return command.ncu(config, program, report, executable=shutil.which("ncu") or "ncu", **chosen)
+        report, found = folder.ncu_report.with_suffix(""), shutil.which("ncu") or "ncu"
+        chosen = {} if choice is None else {name: getattr(choice, name) for name in ("skip", "count", "device")}
+        kernels = () if choice is None else choice.functions
+        return command.ncu(config, program, report, executable=found, kernels=kernels, **chosen)
     return profilers.wrapped(config.cpu_sampler, folder.path, program)
 
 
@@ -199,10 +193,8 @@ def engine(passes: Passes) -> dict[str, Any]:
 
 def _warn_of_collectives(passes: Passes) -> None:
     if command.asks_for_collectives(passes.config):
-        words = (
-            f"ncu_options.kernel_name names collectives ({passes.config.ncu_options['kernel_name']}): a kernel that "
-            "waits for other ranks waits forever when ncu replays it alone"
-        )
+        words = f"ncu_options.kernel_name names collectives ({passes.config.ncu_options['kernel_name']}): "
+        words += "a kernel that waits for other ranks waits forever when ncu replays it alone"
         warnings.warn(words, TraceWarning, stacklevel=4)
         passes.note(words)
 
@@ -236,10 +228,9 @@ def _enough_steps(config: ExperimentConfig, choice: profilers.Choice | None) -> 
     """Number of engine steps that ncu needs; None if the configuration states the number of launches."""
     if any(setting(config, "ncu_options", key) is not None for key in ("launch_skip", "launch_count")):
         return None
-    if choice is None:
-        return _FEW_STEPS
-    spare = 1 if config.world_size == 1 else 0  # with several processes each step takes many seconds
-    return None if choice.steps is None else choice.steps + spare
+    if choice is None or choice.steps is None:
+        return _FEW_STEPS if choice is None else None
+    return choice.steps + (config.world_size == 1)  # with several processes each step takes many seconds
 
 
 def _profiled(passes: Passes, count: int | None) -> Callable[[], object] | None:
@@ -269,13 +260,7 @@ def ask_doctor(config: ExperimentConfig, progress: Progress | None) -> None:
 
     if progress is not None:
         progress("checking the machine", 0, 0)
-    failed = doctor(config).filter(pl.col("status") == "fail").to_dicts()
-    if failed:
-        first = failed[0]
-        others = [f"{row['check']}: {row['found']}" for row in failed[1:]]
-        raise LaunchError(
-            f"{first['check']}: {first['found']}",
-            expected=str(first["expected"] or ""),
-            hint=f"{first['advice'] or ''}{f'; also {chr(59).join(others)}' if others else ''}",
-            failed=failed,
-        )
+    if failed := doctor(config).filter(status="fail").to_dicts():
+        found = [f"{row['check']}: {row['found']}" for row in failed]
+        hint = f"{failed[0]['advice']}{f'; also {chr(59).join(found[1:])}' if len(found) > 1 else ''}"
+        raise LaunchError(found[0], expected=failed[0]["expected"], hint=hint, failed=failed)

@@ -130,7 +130,7 @@ def run(
     with _opened(log) as out:
         _note(out, log, f"{datetime.now().astimezone().isoformat(timespec='seconds')} {shlex.join(argv)}")
         began = time.monotonic()
-        process = _started(argv, env={**env, families.MARK: mark}, cwd=cwd, out=out)
+        process = _started(argv, env={**env, families.MARK: mark}, cwd=cwd, stdout=out)
         family: Family | None = None
         try:
             with contextlib.ExitStack() as guarded:
@@ -144,11 +144,9 @@ def run(
                     left_over = _end(process, family if family is not None else families.Family(process.pid, mark, log))
                     seconds = time.monotonic() - began
         except TimeoutError:
-            raise LaunchError(
-                f"{Path(argv[0]).name} was ended after {timeout_s:g} s; its last event was: {tail.words}",
-                hint="raise timeout_s, or lower the number of tokens, repeats or iterations",
-                timeout=True,
-            ) from None
+            found = f"{Path(argv[0]).name} was ended after {timeout_s:g} s; its last event was: {tail.words}"
+            hint = "raise timeout_s, or lower the number of tokens, repeats or iterations"
+            raise LaunchError(found, hint=hint, timeout=True) from None
         tail.read()
         if left_over:
             _note(out, log, f"ended what was left over: {', '.join(left_over)}")
@@ -164,11 +162,8 @@ def _wait(
     until: float | None,
 ) -> None:
     for turn in itertools.count():
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_POLL_S)
-        except subprocess.TimeoutExpired:
-            pass
-        else:
             return
         tail.read()
         if watch is not None:
@@ -197,33 +192,19 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
     for how, patience in ((signal.SIGINT, INTERRUPT_S), (signal.SIGTERM, INTERRUPT_S / 3), (signal.SIGKILL, None)):
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(how)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(patience)
-        except subprocess.TimeoutExpired:
-            continue
-        else:
             return
 
 
-def _started(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path | None, out: IO[bytes]
-) -> subprocess.Popen[bytes]:
+def _started(argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    own: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.STDOUT, "start_new_session": True}
     try:
-        return subprocess.Popen(  # noqa: S603 (no shell)
-            list(argv),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=dict(env),
-            cwd=cwd,
-            start_new_session=True,
-        )
+        return subprocess.Popen(list(argv), **own, **options)  # noqa: S603 (no shell)
     except OSError as error:
-        raise LaunchError(
-            f"{argv[0]} cannot be started: {error.strerror or error}",
-            expected="a program that can be run",
-            hint="check that it is installed and on PATH, or give its path",
-        ) from error
+        found = f"{argv[0]} cannot be started: {error.strerror or error}"
+        hint = "check that it is installed and on PATH, or give its path"
+        raise LaunchError(found, expected="a program that can be run", hint=hint) from error
 
 
 @contextlib.contextmanager
@@ -267,7 +248,6 @@ def _families() -> ModuleType:
     try:
         from llmprof.launch.run import family
     except ImportError as error:
-        raise LaunchError(
-            "launching a run needs the package psutil, which is not installed", hint="pip install 'llmprof[launch]'"
-        ) from error
+        found = "launching a run needs the package psutil, which is not installed"
+        raise LaunchError(found, hint="pip install 'llmprof[launch]'") from error
     return family

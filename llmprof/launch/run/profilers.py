@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -56,10 +56,8 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
     waits = events.filter(pl.col("category") == "collective")["function"].unique()
     alone = events.filter(~pl.col("function").is_in(waits.implode()))
     if not alone.height:
-        raise CaptureError(
-            "all kernels of the timeline are collectives, which ncu cannot replay alone",
-            hint="profile a run on one GPU, whose kernels do not wait for other ranks",
-        )
+        found = "all kernels of the timeline are collectives, which ncu cannot replay alone"
+        raise CaptureError(found, hint="profile a run on one GPU, whose kernels do not wait for other ranks")
     chosen = _longest(alone, "function").head(max(1, top))
     cost = dict(chosen.iter_rows())
     rank = _longest(alone, "rank")["rank"][0]
@@ -68,13 +66,12 @@ def choose(trace: Trace, *, top: int, most: int = DEFAULT_LAUNCHES) -> Choice:
     first, last = _steady(sequence, place=1 if len(trace.ranks) == 1 else 0)
     skip, count = _stretch(sequence["function"].to_list()[first:last], cost, most)
     stretch = set(sequence["function"].to_list()[first + skip : first + skip + count])
-    device = sequence["device"].drop_nulls()
     step = sequence["step"][first + skip + count - 1]
     return Choice(
         functions=tuple(cost),
         skip=first + skip,
         count=count,
-        device=int(device[0]) if len(device) else None,
+        device=next(iter(sequence["device"].drop_nulls()), None),
         steps=None if step is None else int(step) + 1,
         share=sum(ns for name, ns in cost.items() if name in stretch) / max(1, int(alone["dur_ns"].sum())),
         elsewhere=tuple(name for name in cost if name not in stretch),
@@ -142,15 +139,12 @@ def write_comparison(trace: Trace, metrics: Metrics, folder: RunFolder) -> pl.Da
         .with_columns(name=pl.coalesce("name", "kernel_name"))
         .group_by("name", maintain_order=True)
         .agg(
+            pl.col("ratio", "compute_pct", "memory_pct", "roof_share", "confidence").mean(),
             launches=pl.len(),
             ncu_mean_ns=pl.col("profiled_ns").mean(),
-            ratio=pl.col("ratio").mean(),
-            compute_pct=pl.col("compute_pct").mean(),
-            memory_pct=pl.col("memory_pct").mean(),
-            roof_share=pl.col("roof_share").mean(),
             bound=pl.col("bound").mode().sort().first(),
-            confidence=pl.col("confidence").mean(),
         )
+        .select("name", "launches", "ncu_mean_ns", "ratio", *columns, "confidence")
     )
     of_timeline = analyze.nsys.cuda_gpu_kern_sum(trace).select("name", "share", "total_ns", "count", "mean_ns")
     both = of_timeline.head(_MOST_ROWS).join(per_kernel, on="name", how="full", coalesce=True)
@@ -164,8 +158,7 @@ _IMPORTER: Final = "QdstrmImporter"
 _TIMEOUT_S: Final = 1800
 
 
-@dataclass(frozen=True, slots=True)
-class Imported:
+class Imported(NamedTuple):
     """Result of importing a capture."""
 
     done: bool
@@ -180,18 +173,17 @@ def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
     commands: list[tuple[str, ...]] = []
     report = _report(folder)
     if report is None and _there(folder.qdstrm):
-        importer = find_importer()
-        if importer is not None:
+        if (importer := find_importer()) is not None:
             argv = [str(importer), "-i", str(folder.qdstrm), "-o", str(folder.nsys_report)]
             _ran(argv, folder, commands, importer.parent)
         report = _report(folder)
         if report is None:
+            raw, wanted = folder.qdstrm.name, folder.nsys_report.name
             advice = (
-                f"nsys wrote raw data only ({folder.qdstrm.name}), and {_IMPORTER} (part of the full Nsight Systems) "
-                f"was not found here; copy the folder to a machine that has it, run `{_IMPORTER} -i "
-                f"{folder.qdstrm.name} -o {folder.nsys_report.name}`, then `llmprof run --resume` with the folder"
+                f"nsys wrote raw data only ({raw}), and {_IMPORTER} (part of the full Nsight Systems) was not found "
             )
-            return Imported(done=False, advice=advice, commands=tuple(commands))
+            advice += f"here; copy the folder to a machine that has it, run `{_IMPORTER} -i {raw} -o {wanted}`, then "
+            return Imported(False, f"{advice}`llmprof run --resume` with the folder", tuple(commands))
     if report is None:
         why = (
             "see the messages of nsys in experiment.log; check that it can write to the folder and supports the driver"
@@ -199,24 +191,17 @@ def import_capture(folder: RunFolder, *, log_tail: str = "") -> Imported:
         if "No reports were generated" in log_tail or "capture range" in log_tail.lower():
             why = (
                 "the capture range never began: the engine must call cudaProfilerStart in a process that nsys follows "
-                "(spawned workers)"
             )
-        raise CaptureError(
-            "nsys wrote no report", expected=f"{folder.nsys_report.name} in {folder.path.name}", hint=why
-        )
-    nsys = shutil.which("nsys")
-    if nsys is None:
-        sentence = "there is no nsys on PATH to export the report"
-    else:
-        argv = command.export(report, folder.sqlite, executable=nsys)
-        sentence = _ran(argv, folder, commands)
+            why += "(spawned workers)"
+        found = "nsys wrote no report"
+        raise CaptureError(found, expected=f"{folder.nsys_report.name} in {folder.path.name}", hint=why)
+    sentence = "there is no nsys on PATH to export the report"
+    if (nsys := shutil.which("nsys")) is not None:
+        sentence = _ran(command.export(report, folder.sqlite, executable=nsys), folder, commands)
     if _there(folder.sqlite):
         return Imported(done=True, commands=tuple(commands))
-    advice = (
-        f"{sentence}; on a machine with Nsight Systems, run "
-        f"`nsys export --type=sqlite --output={folder.sqlite.name} {report.name}` "
-        "in the run's folder, then `llmprof run --resume` with the folder"
-    )
+    export = f"`nsys export --type=sqlite --output={folder.sqlite.name} {report.name}` in the run's folder"
+    advice = f"{sentence}; on a machine with Nsight Systems, run {export}, then `llmprof run --resume` with the folder"
     return Imported(done=False, advice=advice, commands=tuple(commands))
 
 
@@ -234,8 +219,7 @@ def find_importer() -> Path | None:
     """Path of the importer of raw captures: on PATH, or in the folders of the nsys on PATH; None if there is none."""
     if (on_path := shutil.which(_IMPORTER)) is not None:
         return Path(on_path)
-    nsys = shutil.which("nsys")
-    if nsys is None:
+    if (nsys := shutil.which("nsys")) is None:
         return None
     home = Path(nsys).resolve().parent
     places = [home, home.parent / "host-linux-x64", home.parent / "host-linux-armv8", *sorted(home.glob("host-*"))]
@@ -277,13 +261,11 @@ _GOT: Final = {
 
 def wrapped(sampler: str, folder: Path, program: Sequence[str], *, executable: str | None = None) -> list[str]:
     """Command of the engine under a sampler of the CPU."""
-    if sampler == "perf":
-        options = ["record", "-F", str(HZ), "-g", "-k", "CLOCK_MONOTONIC", "-o", str(folder / _DATA), "--"]
-        return [executable or "perf", *options, *program]
-    if sampler == "vtune":
-        options = ["-collect", "hotspots", "-result-dir", str(folder / _RESULT), "--"]
-        return [executable or "vtune", *options, *program]
-    return list(program)
+    options = {
+        "perf": ["record", "-F", str(HZ), "-g", "-k", "CLOCK_MONOTONIC", "-o", str(folder / _DATA), "--"],
+        "vtune": ["-collect", "hotspots", "-result-dir", str(folder / _RESULT), "--"],
+    }
+    return [executable or sampler, *options[sampler], *program] if sampler in options else list(program)
 
 
 def start(sampler: str, folder: Path) -> str:
@@ -309,13 +291,13 @@ def finish(sampler: str, folder: Path, note: Callable[[str], None]) -> None:
     try:
         with made.open("wb") as out:
             done = subprocess.run(argv, stdout=out, stderr=subprocess.PIPE, timeout=_REPORT_S, check=False)  # noqa: S603
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        failed = done.returncode or not made.stat().st_size
+        why = (lines[-1][:300] if lines else f"status {done.returncode}") if failed else ""
     except (OSError, subprocess.TimeoutExpired) as error:
+        why = str(error)
+    if why:
         made.unlink(missing_ok=True)
-        note(f"{sampler} gave no samples of the CPU: {error}")
-        return
-    if done.returncode or not made.stat().st_size:
-        made.unlink(missing_ok=True)
-        message = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        note(f"{sampler} gave no samples of the CPU: {message[-1][:300] if message else f'status {done.returncode}'}")
-        return
-    (folder / _DATA).unlink(missing_ok=True)
+        note(f"{sampler} gave no samples of the CPU: {why}")
+    else:
+        (folder / _DATA).unlink(missing_ok=True)

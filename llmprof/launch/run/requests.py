@@ -17,11 +17,7 @@ RATES = ("output_tokens_per_s", "tokens_per_s", "requests_per_s")
 METRICS = ("wall_ns", *LATENCIES, *RATES)
 _SCHEMA = {
     "phase": pl.String,
-    "repeat": pl.Int64,
-    "request": pl.Int64,
-    "start_epoch_ns": pl.Int64,
-    "prompt_tokens": pl.Int64,
-    "output_tokens": pl.Int64,
+    **dict.fromkeys(("repeat", "request", "start_epoch_ns", "prompt_tokens", "output_tokens"), pl.Int64),
     **{name: pl.List(pl.Int64) if name == "itl_ns" else pl.Int64 for name in LATENCIES},
     "wall_ns": pl.Int64,
     "finish_reason": pl.String,
@@ -53,10 +49,8 @@ def requests_of(worker: Mapping[str, Any]) -> pl.DataFrame:
     try:
         frame = pl.DataFrame([_row(request, walls) for request in requests], schema=_SCHEMA, orient="row")
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
-        raise ReadError(
-            f"a request in worker.json has a value of the wrong type: {error}",
-            expected="times in seconds and counts of tokens, as numbers",
-        ) from error
+        found = f"a request in worker.json has a value of the wrong type: {error}"
+        raise ReadError(found, expected="times in seconds and counts of tokens, as numbers") from error
     each = pl.when(pl.col("output_tokens") > 1).then(pl.col("decode_ns") / (pl.col("output_tokens") - 1))
     return frame.with_columns(pl.col("tpot_ns").fill_null(each.round().cast(pl.Int64)))
 
@@ -65,27 +59,19 @@ def engine_steps_of(worker: Mapping[str, Any]) -> pl.DataFrame:
     """Steps of the engine as its worker recorded them: the requests that had tokens in each step."""
     rows = []
     for number, step in enumerate(worker.get("engine_steps") or ()):
-        out = set(step.get("preempted") or ())
-        names = dict.fromkeys([*step["tokens"], *sorted(out)])
-        rows += [
-            (
-                *(step["phase"], number, step["start_ns"], step["end_ns"], name),
-                *(step["tokens"].get(name, 0), step["computed"].get(name, 0), name in out),
-            )
-            for name in names
-        ]
+        out, tokens, computed = set(step.get("preempted") or ()), step["tokens"], step["computed"]
+        head = (step["phase"], number, step["start_ns"], step["end_ns"])
+        names = dict.fromkeys([*tokens, *sorted(out)])
+        rows += [(*head, name, tokens.get(name, 0), computed.get(name, 0), name in out) for name in names]
     return pl.DataFrame(rows, schema=_STEPS, orient="row")
 
 
 def _row(request: Mapping[str, Any], walls: Mapping[tuple[Any, Any], Any]) -> dict[str, Any]:
     kept = ("phase", "repeat", "request", "prompt_tokens", "output_tokens", "finish_reason", "id")
-    times = {name: _ns(request.get(name.removesuffix("_ns") + "_s")) for name in LATENCIES}
+    times = {name: _ns(request.get(name.removesuffix("_ns") + "_s")) for name in (*LATENCIES, "arrived_ns")}
     wall = walls.get((request.get("phase"), request.get("repeat")))
-    return (
-        {name: request.get(name) for name in kept}
-        | times
-        | {"start_epoch_ns": request.get("start_ns"), "wall_ns": wall, "arrived_ns": _ns(request.get("arrived_s"))}
-    )
+    facts = {name: request.get(name) for name in kept}
+    return facts | times | {"start_epoch_ns": request.get("start_ns"), "wall_ns": wall}
 
 
 def _ns(seconds: Any) -> Any:
@@ -109,14 +95,7 @@ def repeats(frame: pl.DataFrame) -> pl.DataFrame:
     wall_s = pl.when(pl.col("wall_ns") > 0).then(pl.col("wall_ns") / NS_PER_S)
     places = {name: i for i, name in enumerate(PHASES)}
     order = pl.col("phase").replace_strict(places, default=len(PHASES), return_dtype=pl.Int64)
-    return sums.sort(order, "repeat").select(
-        "phase",
-        "repeat",
-        "requests",
-        "prompt_tokens",
-        "output_tokens",
-        "wall_ns",
-        *LATENCIES,
+    return sums.sort(order, "repeat").with_columns(
         output_tokens_per_s=pl.col("output_tokens") / wall_s,
         tokens_per_s=(pl.col("output_tokens") + pl.col("prompt_tokens")) / wall_s,
         requests_per_s=pl.col("requests") / wall_s,
@@ -145,6 +124,7 @@ TOLERANCE = 0.1
 """Largest spread of repeats that agree, as a share of the mean."""
 
 _JUDGED = ("wall_ns", "ttft_ns", "tpot_ns", "e2e_ns")
+"""Metrics that have to agree; others, such as a queue time of microseconds, may vary."""
 _SUMMARY = {
     "phase": pl.String,
     "metric": pl.String,
@@ -190,21 +170,13 @@ def _unit(metric: str) -> str:
 
 
 def disagreements(summary: pl.DataFrame) -> list[str]:
-    """A sentence for each phase whose repeats disagree, with the metric that differs most.
-
-    Four metrics count: time of the batch, TTFT, TPOT and end-to-end time. Others, such as a queue time of microseconds,
-    may vary.
-    """
-    apart = (
-        summary.filter(~pl.col("agree") & pl.col("metric").is_in(_JUDGED))
-        .sort("spread", descending=True)
-        .unique("phase", keep="first")
-    )
+    """A sentence for each phase whose repeats disagree, with the metric that differs most of those that count."""
+    apart = summary.filter(~pl.col("agree") & pl.col("metric").is_in(_JUDGED)).sort("spread", descending=True)
     return [
         f"the {row['repeats']} {row['phase']} repeats disagree: {row['metric'].removesuffix('_ns')} differs by "
         f"{format_share(row['spread'])} of its mean; repeat more often, and look for other work on the machine and "
         "for clocks that change"
-        for row in apart.sort("phase").iter_rows(named=True)
+        for row in apart.unique("phase", keep="first").sort("phase").iter_rows(named=True)
     ]
 
 
@@ -220,20 +192,16 @@ def overhead(frame: pl.DataFrame, *, reference: pl.DataFrame | None = None) -> p
     base = (both if reference is None else repeats(reference)).filter(phase="plain")
     profiled = both.filter(phase="profiled")
     if base.is_empty() or profiled.is_empty():
-        raise NotCapturedError(
-            f"the run has no {'plain' if base.is_empty() else 'profiled'} repeats",
-            hint="run with plain=True in a mode that profiles, or give a run in mode inference_only as the reference",
-        )
+        hint = "run with plain=True in a mode that profiles, or give a run in mode inference_only as the reference"
+        raise NotCapturedError(f"the run has no {'plain' if base.is_empty() else 'profiled'} repeats", hint=hint)
     rows = []
     for metric in METRICS:
         without, under = base[metric].drop_nulls().to_list(), profiled[metric].drop_nulls().to_list()
         if not without or not under:
             continue
-        plain, cost, half = sum(without) / len(without), sum(under) / len(under), noise(without)
-        more = cost / plain - 1 if plain else None
-        rows.append(
-            (metric, _unit(metric), plain, cost, more, half, None if half is None else abs(cost - plain) > half)
-        )
+        plain, cost, half = fmean(without), fmean(under), noise(without)
+        clear = None if half is None else abs(cost - plain) > half
+        rows.append((metric, _unit(metric), plain, cost, cost / plain - 1 if plain else None, half, clear))
     return pl.DataFrame(rows, schema=_OVERHEAD, orient="row")
 
 

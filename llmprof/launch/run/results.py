@@ -1,20 +1,19 @@
 """Results of a run: reads and checks its trace, writes its numbers and its energy, and shows its warnings."""
 
 import contextlib
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from llmprof import analyze, text
 from llmprof.errors import CaptureError, NotCapturedError, ReadError, TraceWarning
 from llmprof.launch.config.options import ExperimentConfig
-from llmprof.launch.engines._job import t95
-from llmprof.launch.engines._machine import known
+from llmprof.launch.engines._machine import known, tail
 from llmprof.launch.run import failures, profilers, requests
 from llmprof.launch.run import folder as run_folder
 from llmprof.launch.run.failures import check
@@ -52,10 +51,8 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
     """
     counter = samples.filter(pl.col("name") == COUNTER).sort("time_ns")
     if counter.is_empty():
-        raise NotCapturedError(
-            "the monitors have no counter of energy",
-            hint="it needs an NVIDIA GPU from Volta on, nvidia-ml-py, and monitor_hz above 0",
-        )
+        found = "the monitors have no counter of energy"
+        raise NotCapturedError(found, hint="it needs an NVIDIA GPU from Volta on, nvidia-ml-py, and monitor_hz above 0")
     tokens: dict[tuple[Any, Any], int] = {}
     for request in worker.get("requests") or ():
         key = (request.get("phase"), request.get("repeat"))
@@ -65,14 +62,14 @@ def energy(samples: pl.DataFrame, worker: Mapping[str, Any]) -> pl.DataFrame:
         if stage["name"] not in {"plain", "profiled"}:
             continue
         first, last = stage["start_ns"], stage["start_ns"] + stage["dur_ns"]
-        parts = [_between(device_samples, first, last) for device_samples in counter.partition_by("device")]
-        fewest = min(inside for _, inside in parts)
+        devices = counter.partition_by("device")
+        fewest = min(device["time_ns"].is_between(first, last).sum() for device in devices)
         if fewest < LEAST_SAMPLES:
             continue
-        joules, count = sum(part for part, _ in parts), tokens.get((stage["name"], stage["repeat"]), 0)
-        seconds = stage["dur_ns"] / NS_PER_S
-        each = joules / count if count else None
-        rows.append((stage["name"], stage["repeat"], joules, joules / seconds, count, each, len(parts), fewest))
+        ends = [np.interp([0, last - first], device["time_ns"] - first, device["value"]) for device in devices]
+        joules, count = float(np.diff(ends).sum()), tokens.get((stage["name"], stage["repeat"]), 0)
+        each, watts = joules / count if count else None, joules / (stage["dur_ns"] / NS_PER_S)
+        rows.append((stage["name"], stage["repeat"], joules, watts, count, each, len(devices), fewest))
     return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
 
 
@@ -80,37 +77,11 @@ def energy_summary(frame: pl.DataFrame) -> list[dict[str, Any]]:
     """Joules per output token of each phase, with the 95 % interval of the mean over its repeats."""
     phases = []
     for (phase,), rows in frame.drop_nulls("joules_per_output_token").group_by("phase", maintain_order=True):
-        values = rows["joules_per_output_token"].to_list()
-        half = t95(len(values) - 1) * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
-        mean = fmean(values)
-        phases.append(
-            {
-                "phase": phase,
-                "joules_per_output_token": mean,
-                "ci95_low": None if half is None else mean - half,
-                "ci95_high": None if half is None else mean + half,
-                "watts": fmean(rows["watts"].to_list()),
-                "repeats": len(values),
-            }
-        )
+        over = requests.over_repeats(rows["joules_per_output_token"].to_list())
+        interval = {name: over[name] for name in ("ci95_low", "ci95_high")}
+        facts = {"phase": phase, "joules_per_output_token": over["mean"], **interval}
+        phases.append(facts | {"watts": fmean(rows["watts"].to_list()), "repeats": rows.height})
     return phases
-
-
-def _between(samples_of_device: pl.DataFrame, first: int, last: int) -> tuple[float, int]:
-    """Energy of one GPU between two times, and the number of samples in between."""
-    times, values = samples_of_device["time_ns"].to_list(), samples_of_device["value"].to_list()
-    inside = sum(first <= time <= last for time in times)
-    return _at(times, values, last) - _at(times, values, first), inside
-
-
-def _at(times: list[int], values: list[float], at_ns: int) -> float:
-    """Value at a time, interpolated linearly between two samples; before the first and after the last, that sample."""
-    after = next((k for k, time in enumerate(times) if time >= at_ns), len(times))
-    if after == 0 or after == len(times):
-        return float(values[min(after, len(times) - 1)])
-    before = after - 1
-    share = (at_ns - times[before]) / (times[after] - times[before])
-    return float(values[before] + share * (values[after] - values[before]))
 
 
 _TOP: Final = 20
@@ -135,11 +106,8 @@ def write_numbers(trace: Trace, folder: RunFolder) -> dict[str, Any]:
         .sort("total_ns", descending=True)
     )
     first, last = trace.span_ns
-    totals = {
-        "kernels": trace.kernels.height,
-        "kernel_time_ns": int(trace.kernels["dur_ns"].sum()),
-        "span_ns": last - first,
-    }
+    time_ns = int(trace.kernels["dur_ns"].sum())
+    totals = {"kernels": trace.kernels.height, "kernel_time_ns": time_ns, "span_ns": last - first}
     numbers = totals | {
         "summary": totals | {"kernel_names": kernels["name"].n_unique(), "ranks": ranks.height},
         "ranks": ranks.sort("rank").to_dicts(),
@@ -189,7 +157,7 @@ class Results:
         mode = self.config.profile_mode
         if self._trace is None and mode in TIMELINES:
             if mode not in _TRACES:
-                done = profilers.import_capture(self.folder, log_tail=failures.tail(self.folder.log))
+                done = profilers.import_capture(self.folder, log_tail=tail(self.folder.log, most=failures.TAIL_BYTES))
                 self.imports += [one for one in done.commands if one not in self.imports]
                 self.imported = done.done
                 if not done.done:
@@ -218,20 +186,15 @@ class Results:
         if config.profile_mode in {"ncu", "nsys_ncu"}:
             self._write_ncu(trace)
         self.warned += document["warnings"]
-        self.summary |= {
-            "metrics": document["summary"],
-            "overhead": document["overhead"],
-            "kv_cache": document["kv_cache"],
-            "peak_memory_bytes": document["peak_memory_bytes"],
-        }
+        self.summary["metrics"] = document["summary"]
+        self.summary |= {name: document[name] for name in ("overhead", "kv_cache", "peak_memory_bytes")}
         if folder.monitors.is_file():
             with contextlib.suppress(NotCapturedError):
                 used = energy(pl.read_parquet(folder.monitors), self.worker)
                 self.summary["energy"] = {"repeats": used.to_dicts(), "phases": energy_summary(used)}
         files.write_json(folder.summary, self._head() | self.summary)
-        run_folder.write(
-            folder, commands=commands, environment=environment, also=config.environment, worker=self.worker
-        )
+        options: dict[str, Any] = {"also": config.environment, "worker": self.worker}
+        run_folder.write(folder, commands=commands, environment=environment, **options)
 
     def say(self) -> None:
         """Show the warnings."""
@@ -253,12 +216,10 @@ class Results:
             self.summary["ncu"]["kernels"] = both.height
 
     def _head(self) -> dict[str, Any]:
-        config, worker = self.config, self.worker
+        worker = self.worker
         return {
-            **{name: getattr(config, name) for name in _OF_THE_CONFIGURATION},
-            "engine": worker.get("engine"),
-            "engine_version": worker.get("engine_version"),
-            "platform": worker.get("platform"),
+            **{name: getattr(self.config, name) for name in _OF_THE_CONFIGURATION},
+            **{name: worker.get(name) for name in ("engine", "engine_version", "platform")},
             "devices": worker.get("device_names"),
             "started": self.folder.state.get("started"),
             "stages": worker.get("stages"),
@@ -270,9 +231,8 @@ class Results:
 def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
     """Trace of a run, without the samples of the monitors."""
     if config.profile_mode not in TIMELINES:
-        raise NotCapturedError(
-            f"a run in mode {config.profile_mode} records no timeline", hint="run it in mode torch, nsys or nsys_ncu"
-        )
+        found = f"a run in mode {config.profile_mode} records no timeline"
+        raise NotCapturedError(found, hint="run it in mode torch, nsys or nsys_ncu")
     if config.profile_mode not in _TRACES and not folder.sqlite.is_file():
         summary = files.read_json(folder.summary) or {}
         advice = (summary.get("capture") or {}).get("advice") or "see state.json and experiment.log of the run"
@@ -281,16 +241,14 @@ def timeline(folder: RunFolder, config: ExperimentConfig) -> Trace:
         trace = read(folder.traces if config.profile_mode in _TRACES else folder.sqlite)
         return with_facts_of_run(folder.path, trace)
     except ReadError as error:
-        raise CaptureError(
-            f"the capture cannot be read: {error.found}",
-            hint="the profiler did not finish writing it; see its messages in experiment.log",
-        ) from error
+        hint = "the profiler did not finish writing it; see its messages in experiment.log"
+        raise CaptureError(f"the capture cannot be read: {error.found}", hint=hint) from error
 
 
 def metrics(folder: RunFolder) -> Any:
     """Hardware metrics of a run."""
     if not folder.ncu_report.is_file():
-        reason = known(failures.alarming(failures.tail(folder.log)))
+        reason = known(failures.alarming(tail(folder.log, most=failures.TAIL_BYTES)))
         usual = "no launch passed the filter: see ncu_options kernel_name and launch_skip"
         names = "names of kernels differ by device: on Hopper cuBLAS has nvjet in place of gemm"
         words, hint = reason or ("", f"{usual}; {names}")

@@ -7,7 +7,7 @@ import functools
 import os
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import polars as pl
 
 from llmprof.errors import AnalysisError, LaunchError, LlmprofError, NotCapturedError, ReadError, TraceWarning
+from llmprof.launch.config.models import resolve
 from llmprof.launch.config.options import ExperimentConfig
 from llmprof.launch.run import passes as run_passes
 from llmprof.launch.run import results
@@ -135,9 +136,8 @@ class Run:
             The mode does not use ncu.
         """
         if self.config.profile_mode not in {"ncu", "nsys_ncu"}:
-            raise NotCapturedError(
-                f"a run in mode {self.config.profile_mode} measures no hardware counters", hint="run it in mode ncu"
-            )
+            found = f"a run in mode {self.config.profile_mode} measures no hardware counters"
+            raise NotCapturedError(found, hint="run it in mode ncu")
         measured: Metrics = results.metrics(self.folder)
         return measured
 
@@ -192,53 +192,40 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     return Run(folder, folder.config)
 
 
-class At:
-    """Writer of the current stage of a run into the run's folder."""
-
-    def __init__(self, folder: RunFolder) -> None:
-        self._folder = folder
-        self.stage, self.state = "start", RUNNING
-
-    def __call__(self, stage: str, state: str = RUNNING) -> None:
-        """Write the stage that the run has reached."""
-        self.stage, self.state = stage, state
-        self._folder.set_state(state, stage=stage)
+At = Callable[..., None]
+"""Writes the stage that a run has reached into its folder, and the state if it does not run any more."""
 
 
 @contextlib.contextmanager
 def kept(folder: RunFolder) -> Iterator[At]:
     """Keep the state of a folder up to date, however the run ends."""
-    stage = At(folder)
-    stage("start")
+    reached = "start"
+
+    def at(stage: str, state: str = RUNNING) -> None:
+        nonlocal reached
+        reached = stage
+        folder.set_state(state, stage=stage)
+
+    at("start")
     try:
-        yield stage
-    except KeyboardInterrupt:
-        _end(folder, INTERRUPTED, stage, {"type": "KeyboardInterrupt", "message": "interrupted"})
-        raise
-    except LlmprofError as error:
-        told = {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
-        _end(folder, FAILED, stage, told)
-        error.facts.setdefault("folder", str(folder.path))
-        raise
-    except OSError as error:
-        _end(folder, FAILED, stage, {"type": type(error).__name__, "message": str(error)})
-        raise files.refused(Path(str(error.filename or folder.path)), error) from error
+        yield at
     except BaseException as error:
-        details = {"type": type(error).__name__, "message": str(error), "traceback": traceback.format_exc()[-4000:]}
-        _end(folder, FAILED, stage, details)
+        told = {"type": type(error).__name__, "message": str(error) or "interrupted"}
+        if isinstance(error, LlmprofError):
+            told |= {"found": error.found, "advice": error.hint}
+            error.facts.setdefault("folder", str(folder.path))
+        elif not isinstance(error, OSError | KeyboardInterrupt):
+            told["traceback"] = traceback.format_exc()[-4000:]
+        with contextlib.suppress(LlmprofError):  # if a full disk prevents even that, the first error is kept
+            state = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
+            folder.set_state(state, stage=reached, error=told)
+        if isinstance(error, OSError):
+            raise files.refused(Path(str(error.filename or folder.path)), error) from error
         raise
-
-
-def _end(folder: RunFolder, state: str, stage: At, error: dict[str, Any]) -> None:
-    """Write how the run ended; if a full disk prevents even that, the first error is kept."""
-    with contextlib.suppress(LlmprofError):
-        folder.set_state(state, stage=stage.stage, error=error)
 
 
 _RECORDED: Final = {"import", "ncu", "check", "done"}
 """Stages in which the engine's part of the run is already recorded."""
-
-_TOOLS: Final = {"nsys": ("nsys",), "nsys_ncu": ("nsys", "ncu"), "ncu": ("ncu",)}
 
 
 class ExperimentRunner:
@@ -281,8 +268,9 @@ class ExperimentRunner:
         TraceWarning
             Repeats disagree, parts of the capture are missing, or it was not imported.
         """
-        for name in _TOOLS.get(self.config.profile_mode, ()):
-            tool(name)
+        for name in ("nsys", "ncu"):
+            if name in self.config.profile_mode:
+                tool(name)
         if self._check:
             run_passes.ask_doctor(self.config, self._progress)
         job(self.config, self.config.model)  # so that an unreadable prompt file is reported before anything starts
@@ -299,7 +287,7 @@ class ExperimentRunner:
         with folder.lock(), kept(folder) as stage:
             folder.clear()
             stage("model")
-            passes = Passes(self.config, folder, self._model(folder), self._progress)
+            passes = Passes(self.config, folder, resolve(self.config.model, folder.model), self._progress)
             stage("engine")
             worker = run_passes.engine(passes)
             results = Results(self.config, folder, worker, passes.notes)
@@ -325,7 +313,7 @@ class ExperimentRunner:
             passes.recall()
             results = Results(self.config, folder, files.read_json(folder.worker) or {}, passes.notes)
             if self.config.profile_mode == "nsys_ncu" and not folder.ncu_report.is_file():
-                passes.model = self._model(folder)
+                passes.model = resolve(self.config.model, folder.model)
                 stage("ncu")
                 run_passes.ncu_pass(passes, results.timeline())
             return self._finish(results, passes, stage)
@@ -333,19 +321,14 @@ class ExperimentRunner:
     def _finish(self, results: Results, passes: Passes, stage: At) -> Run:
         stage("import")
         self._say("reading the capture")
-        trace = results.timeline() if results.imported else None
+        if results.imported:
+            results.timeline()
         stage("check")
         self._say("checking the capture and writing numbers")
         results.write([*passes.commands, *ran(results.imports, "import")], passes.environment)
-        del trace
-        stage("done", UNIMPORTED if not results.imported else FINISHED)
+        stage("done", FINISHED if results.imported else UNIMPORTED)
         results.say()
         return Run(results.folder, self.config)
-
-    def _model(self, folder: RunFolder) -> str | Path:
-        from llmprof.launch.config.models import resolve
-
-        return resolve(self.config.model, folder.model)
 
     def _say(self, what: str) -> None:
         if self._progress is not None:
@@ -367,10 +350,8 @@ def resume(path: str | os.PathLike[str], *, progress: Progress | None = None, ch
     if run.state == RUNNING:
         raise LaunchError(f"{run.folder.path.name} is running", hint="wait for its end, or end its process")
     if run.recorded:
-        raise LaunchError(
-            f"{run.folder.path.name} is a recording of a server that llmprof did not start",
-            hint="record the server again: llmprof record",
-        )
+        found = f"{run.folder.path.name} is a recording of a server that llmprof did not start"
+        raise LaunchError(found, hint="record the server again: llmprof record")
     shared = (run.folder.path / ENGINE_FILE).is_file()
     recorded = (shared or run.folder.state.get("stage") in _RECORDED) and run.worker and not run.worker.get("error")
     if run.state == UNIMPORTED or recorded:

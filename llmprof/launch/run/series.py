@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -56,8 +56,7 @@ def shared_key(config: ExperimentConfig) -> str | None:
     return json.dumps(values, sort_keys=True, default=str)
 
 
-@dataclass
-class Outcome:
+class Outcome(NamedTuple):
     """Result of one point of a series."""
 
     folder: RunFolder
@@ -106,15 +105,9 @@ class Series:
             stopped: LaunchError | None = None
             try:
                 with passes.monitors_beside(config, self.home / "monitors.parquet") as watch:
-                    done = process.run(
-                        argv,
-                        log=log,
-                        env=environment,
-                        events=self.home / "events.jsonl",
-                        timeout_s=limit,
-                        progress=self._told if self.progress else None,
-                        started=watch,
-                    )
+                    options: dict[str, Any] = {"events": self.home / "events.jsonl", "timeout_s": limit}
+                    options |= {"progress": self._told if self.progress else None, "started": watch}
+                    done = process.run(argv, log=log, env=environment, **options)
             except LaunchError as error:  # the engine took too long: points that were measured are kept
                 stopped = error
             except BaseException:
@@ -128,8 +121,7 @@ class Series:
     def _jobs(self) -> list[dict[str, Any]]:
         jobs = []
         for config, folder in zip(self.configs, self.folders, strict=True):
-            model = resolve(config.model, folder.model)
-            made, notes = job(config, model)
+            made, notes = job(config, resolve(config.model, folder.model))
             self.notes += [note for note in notes if note not in self.notes]
             jobs.append(made)
         # all points share one model: another model would need another engine
@@ -164,21 +156,15 @@ class Series:
     def _outcome(
         self, folder: RunFolder, done: process.Finished | None, stopped: LaunchError | None, log: Path
     ) -> Outcome:
-        worker = files.read_json(folder.worker)
-        done = done or process.Finished(1, 0.0, (), {})
-        error: LlmprofError | None = None
-        if isinstance(worker, dict) and not worker.get("error"):
+        if measured(folder):
             folder.set_state(RUNNING, stage="import")
             return Outcome(folder, "measured")
-        if begun(folder):
-            last = worker if isinstance(worker, dict) else files.read_json(self.home / "worker.json")
-            error = stopped or failures.failure(last if isinstance(last, dict) else None, done, log)
-        elif not any(begun(other) for other in self.folders):
-            start = files.read_json(self.home / "worker.json")
-            error = stopped or failures.failure(start if isinstance(start, dict) else None, done, log)
-        if error is None:
+        if not begun(folder) and any(begun(other) for other in self.folders):
             folder.set_state(FAILED, stage="engine", error={"type": "NotRun", "message": "the engine ended before it"})
             return Outcome(folder, "left")
+        workers = (files.read_json(path) for path in (folder.worker, self.home / "worker.json"))
+        worker = next((one for one in workers if isinstance(one, dict)), None)
+        error = stopped or failures.failure(worker, done or process.Finished(1, 0.0, (), {}), log)
         summary = {"type": type(error).__name__, "message": str(error), "found": error.found, "advice": error.hint}
         folder.set_state(FAILED, stage="engine", error=summary)
         return Outcome(folder, "failed", error)
@@ -206,33 +192,24 @@ def gather(folder: RunFolder) -> None:
         return
     home = (folder.path / str(start["home"])).resolve()
     worker = files.read_json(folder.worker) or {}
-    window = sum(_profiled(folder.path.parent / name) for name in start["before"])
+    earlier = [files.read_json(folder.path.parent / name / "worker.json") or {} for name in start["before"]]
+    window = sum(any(s.get("name") == _WINDOW for s in one.get("stages") or ()) for one in earlier)
     for suffix, target in ((".nsys-rep", folder.nsys_report), (".qdstrm", folder.qdstrm)):
         if target.exists():
             continue
-        numbered = sorted(home.glob(f"report*{suffix}"), key=_number)
+        numbered = sorted(
+            home.glob(f"report*{suffix}"), key=lambda p: (int((re.findall(r"\d+", p.name) or [0])[-1]), p)
+        )
         if window < len(numbered):
             shutil.copyfile(numbered[window], target)
     _take_samples(home / "monitors.parquet", folder, worker)
     if (home / "experiment.log").is_file() and not folder.log.exists():
         files.write(folder.log, (home / "experiment.log").read_text("utf-8", errors="replace"))
-    points = start["points"]
-    words = f"point {start['point'] + 1} of {points} that one start of the engine measured"
-    commands = [{"pass": "engine", "argv": start["argv"], "status": None, "seconds": None}]
-    notes = [*start["notes"], *(worker.get("notes") or ()), *([words] if points > 1 else [])]
-    made = {"commands": commands, "environment": start["environment"], "notes": list(dict.fromkeys(notes))}
-    files.write_json(folder.path / passes.MADE, made)
-
-
-def _profiled(path: Path) -> bool:
-    """Whether the profiler recorded a window of a run."""
-    worker = files.read_json(path / "worker.json") or {}
-    return any(stage.get("name") == _WINDOW for stage in worker.get("stages") or ())
-
-
-def _number(path: Path) -> tuple[int, str]:
-    numbers = re.findall(r"\d+", path.name)
-    return int(numbers[-1]) if numbers else 0, path.name
+    notes = [*start["notes"], *(worker.get("notes") or ())]
+    if (points := start["points"]) > 1:
+        notes.append(f"point {start['point'] + 1} of {points} that one start of the engine measured")
+    made = {"commands": passes.ran([start["argv"]], "engine"), "environment": start["environment"]}
+    files.write_json(folder.path / passes.MADE, made | {"notes": list(dict.fromkeys(notes))})
 
 
 def _take_samples(path: Path, folder: RunFolder, worker: Mapping[str, Any]) -> None:
@@ -278,10 +255,10 @@ def run_series(
         if began is not None:
             began(dict(zip(left, folders, strict=True)))
         outcomes = Series(here, folders, engine_home(root), progress).run()
+        more = attempt + 1 < starts and (attempt == 0 or any(outcome.state == "measured" for outcome in outcomes))
         again = []
-        came = any(outcome.state == "measured" for outcome in outcomes)
         for place, outcome in zip(left, outcomes, strict=True):
-            if outcome.state == "left" and (came or attempt == 0) and attempt + 1 < starts:
+            if more and outcome.state == "left":
                 shutil.rmtree(outcome.folder.path)
                 again.append(place)
             else:

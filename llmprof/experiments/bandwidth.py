@@ -1,4 +1,4 @@
-"""Experiment ``bandwidth``: measures memory, matrix products and links of a machine, and compares them with peaks."""
+"""Experiment ``bandwidth`` (memory, matrix products and links of a machine), and self-test of the operators' timer."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
 from llmprof.experiments.workers.bandwidth import SPEC
 from llmprof.progress import Progress
 
+_MEASURED: Final = ("memory_bytes_per_s", "link_bytes_per_s")
 SCRIPT: Final = Path(__file__).parent / "workers" / "bandwidth.py"
 FORMAT: Final = "llmprof-bandwidth"
 
@@ -44,9 +45,10 @@ class Bandwidth:
         if self.document["platform"] != "cuda":
             raise LlmprofError("the peaks were measured on a CPU", expected="a measurement on a GPU")
         base = hardware.device(self.device)
-        rates = dict(base.flop_per_s)
         best = self.matmul.group_by("dtype").agg(pl.col("tflop_per_s").max())
-        rates |= {dtype: rate * 1e12 for dtype, rate in best.iter_rows() if dtype in hardware.TYPES}
+        rates = dict(base.flop_per_s) | {
+            dtype: rate * 1e12 for dtype, rate in best.iter_rows() if dtype in hardware.TYPES
+        }
         copy = self.memory.filter(pl.col("kind") == "copy")["gb_per_s"].min()
         one_way = self.links.filter(~pl.col("both"))["gb_per_s"].max()
         link = base.link_bytes_per_s if one_way is None else 2e9 * float(one_way)  # type: ignore[arg-type]
@@ -57,10 +59,7 @@ class Bandwidth:
             flop_per_s=rates,
             memory_bytes_per_s=float(copy) * 1e9 if copy is not None else base.memory_bytes_per_s,  # type: ignore[arg-type]
             link_bytes_per_s=link,
-            sources={
-                **base.sources,
-                **dict.fromkeys([*best["dtype"], "memory_bytes_per_s", "link_bytes_per_s"], sentence),
-            },
+            sources={**base.sources, **dict.fromkeys([*best["dtype"], *_MEASURED], sentence)},
         )
 
 
@@ -115,24 +114,42 @@ def run_bandwidth(
     path.parent.mkdir(parents=True, exist_ok=True)
     if progress is not None:
         progress("measuring memory, matrix products and links", 0, 0)
-    try:
-        process = subprocess.run(  # noqa: S603 (our own script, no shell)
-            command(path, python=python, spec=spec), capture_output=True, text=True, timeout=timeout_s, check=False,
-            env={key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}},
-        )  # fmt: skip
-    except FileNotFoundError as error:
-        raise LaunchError(
-            f"there is no interpreter {python}", hint="set python to an interpreter that has PyTorch"
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise LaunchError(
-            f"the measurement took longer than {timeout_s:g} s", hint="lower max_bytes of spec"
-        ) from error
-    if process.returncode:
-        last = (process.stderr.strip().splitlines() or ["it printed no message"])[-1]
-        hint = "set python to an interpreter that has PyTorch" if "No module named 'torch'" in last else ""
-        raise LaunchError(f"the measurement failed: {last[:300]}", hint=hint or "check --device and ranks")
+    argv = command(path, python=python, spec=spec)
+    _run("the measurement", argv, timeout_s=timeout_s, otherwise="check --device and ranks, or lower max_bytes of spec")
     return read_bandwidth(path)
+
+
+def _run(what: str, argv: list[str], *, timeout_s: float, otherwise: str = "") -> str:
+    """Run one of our scripts with another interpreter; what it printed."""
+    hint = "set python to an interpreter that has PyTorch"
+    environment = {key: value for key, value in os.environ.items() if key not in {"RANK", "WORLD_SIZE"}}
+    try:
+        done = subprocess.run(  # noqa: S603 (our own script, no shell)
+            argv, capture_output=True, text=True, timeout=timeout_s, check=False, env=environment
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"{what} took longer than {timeout_s:g} s", hint=otherwise) from error
+    except OSError as error:
+        raise LaunchError(f"there is no interpreter {argv[0]}: {error.strerror}", hint=hint) from error
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it printed no message"])[-1]
+        advice = hint if "No module named 'torch'" in last else otherwise
+        raise LaunchError(f"{what} failed: {last[:300]}", hint=advice)
+    return done.stdout
+
+
+AGREES: Final = 0.05
+"""Largest difference that counts as agreement (share); launch and marks around a large matrix product take less."""
+
+
+def self_test(python: str = sys.executable, *, timeout_s: float = 300.0) -> dict[str, Any]:
+    """Time a known matrix product with the timer of operators and with PyTorch's profiler."""
+    printed = _run("the self-test", [python, str(SCRIPT.with_name("self_test.py"))], timeout_s=timeout_s)
+    document: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
+    profiled = document["profiler_us"]
+    document["difference"] = document["timed_us"] / profiled - 1 if profiled else None
+    document["agrees"] = document["difference"] is not None and abs(document["difference"]) <= AGREES
+    return document
 
 
 def read_bandwidth(path: str | Path) -> Bandwidth:
@@ -140,9 +157,8 @@ def read_bandwidth(path: str | Path) -> Bandwidth:
     try:
         document = json.loads(Path(path).read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise ReadError(
-            f"{Path(path).name} cannot be read: {error}", expected="a file of llmprof experiment"
-        ) from error
+        found = f"{Path(path).name} cannot be read: {error}"
+        raise ReadError(found, expected="a file of llmprof experiment") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ReadError(f"{Path(path).name} holds no measured bandwidth", expected=f'"format": "{FORMAT}"')
     try:
@@ -167,10 +183,8 @@ def _frames(document: dict[str, Any]) -> Bandwidth:
         _table(document["p2p"], fields).with_columns(how=pl.lit("copy between devices")),
         _table(document["p2p_ranks"], fields).with_columns(how=pl.lit("ranks")),
     ])  # fmt: skip
-    links = links.with_columns(
-        latency_us=pl.col("seconds") * 1e6,
-        peak_gb_per_s=pl.when("both").then(peak["link"]).otherwise(None if peak["link"] is None else peak["link"] / 2),
-    )
+    peak_gb_per_s = pl.when("both").then(peak["link"]).otherwise(None if peak["link"] is None else peak["link"] / 2)
+    links = links.with_columns(latency_us=pl.col("seconds") * 1e6, peak_gb_per_s=peak_gb_per_s)
     reduced = _table(document["all_reduce"], {"algorithm": pl.String, "bytes": pl.Int64, "world": pl.Int64,
                                               "seconds": pl.Float64, "algorithm_gbps": pl.Float64,
                                               "bus_gbps": pl.Float64})  # fmt: skip

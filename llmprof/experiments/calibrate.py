@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
-from llmprof import hardware
+from llmprof import hardware, theory
 from llmprof.errors import LlmprofError
+from llmprof.experiments.scaling import content_of, device_of, run_points
 from llmprof.hardware import Device
+from llmprof.launch import ExperimentConfig
 from llmprof.progress import Progress
-
-if TYPE_CHECKING:
-    from llmprof.launch import ExperimentConfig
-    from llmprof.theory import Calibration, Observation, Profile
+from llmprof.storage import files
+from llmprof.theory import Calibration, Observation, Profile
+from llmprof.theory.plan import decode, prefill
 
 LENGTHS: Final = (128, 1024, 4096)
 BATCHES: Final = (1, 8, 32, 64)
@@ -27,9 +28,6 @@ MOST_TOKENS: Final = 8192
 
 def observations_of(points: pl.DataFrame, profile: Profile, *, most_tokens: int = MOST_TOKENS) -> list[Observation]:
     """A decode step of each point, at the middle of its output, and its prefill if that is one step."""
-    from llmprof.theory import Observation
-    from llmprof.theory.plan import decode, prefill
-
     found = []
     for row in points.iter_rows(named=True):
         batch, prompt = row["batch"], row["prompt"]
@@ -44,8 +42,6 @@ def observations_of(points: pl.DataFrame, profile: Profile, *, most_tokens: int 
 
 def fitted(points: pl.DataFrame, content: Mapping[str, Any], device: Any, **options: Any) -> Calibration:
     """Calibration of a device from measured points of one model and layout."""
-    from llmprof import theory
-
     row = points.row(0, named=True)
     profile = theory.profile(content, device, batch_size=1, tp_size=row["tp"], pp_size=row["pp"])
     source = f"llmprof experiment calibrate, {profile.shape.name}, {points.height} points"
@@ -80,9 +76,6 @@ def run_calibration(
     check: bool = True,
 ) -> Calibration:
     """Measure a grid of batches and contexts in one start of the engine, and write the calibration fitted to it."""
-    from llmprof.experiments.scaling import content_of, device_of, run_points
-    from llmprof.storage import files
-
     content = content_of(config)
     if content is None:
         raise LlmprofError(f"the configuration of {config.model} is not at hand", expected="a folder with config.json")

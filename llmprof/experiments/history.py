@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Final
 import polars as pl
 
 from llmprof.errors import AnalysisError, OutputError, ReadError, listed
-from llmprof.storage.files import refused
+from llmprof.storage.files import refused, write
 
 SCHEMA: Final = {
     "run": pl.Int64, "time_ns": pl.Int64, "label": pl.String, "metric": pl.String, "better": pl.String,
@@ -42,17 +43,13 @@ def append(
         with _alone(file):
             old = read_history(file) if file.exists() else pl.DataFrame(schema=dict(SCHEMA))
             number = int(old.select(pl.col("run").max().fill_null(0)).item()) + 1 if old.height else 1
-            now, kinds = time.time_ns(), better or {}
-            rows = [
-                (number, now, label, name, kinds.get(name, "lower"), float(value))
-                for name, repeats in values.items()
-                for value in repeats
-            ]
+            head, kinds = (number, time.time_ns(), label), better or {}
+            each = [(name, value) for name, repeats in values.items() for value in repeats]
+            rows = [(*head, name, kinds.get(name, "lower"), float(value)) for name, value in each]
             new = pl.DataFrame(rows, schema=dict(SCHEMA), orient="row")
-            history = pl.concat([old, new])
-            part = file.with_name(f".{file.name}.part")
-            history.write_parquet(part)
-            part.replace(file)
+            history, made = pl.concat([old, new]), io.BytesIO()
+            history.write_parquet(made)
+            write(file, made.getvalue())
             return history
     except OSError as error:
         raise refused(file, error) from error
@@ -70,9 +67,8 @@ def read_history(path: str | Path) -> pl.DataFrame:
     try:
         history = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise ReadError(
-            f"{Path(path).name} cannot be read: {str(error)[:200]}", expected="a history of watch"
-        ) from error
+        found = f"{Path(path).name} cannot be read: {str(error)[:200]}"
+        raise ReadError(found, expected="a history of watch") from error
     if dict(history.schema) != {name: dtype() for name, dtype in SCHEMA.items()}:
         raise ReadError(f"{Path(path).name} is not a history of watch", expected=f"columns {listed(SCHEMA)}")
     return history
@@ -99,8 +95,8 @@ def regressions(
             if p < level and abs(change) >= least_change:
                 verdict = "worse" if (change > 0) == (better == "lower") else "better"
         rows.append((metric, before, now[0] if now else None, change, p, len(old), verdict))
-    schema = {"metric": pl.String, "before": pl.Float64, "now": pl.Float64, "change": pl.Float64, "p_value": pl.Float64,
-              "runs": pl.Int64, "verdict": pl.String}  # fmt: skip
+    figures = dict.fromkeys(("before", "now", "change", "p_value"), pl.Float64)
+    schema = {"metric": pl.String, **figures, "runs": pl.Int64, "verdict": pl.String}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 

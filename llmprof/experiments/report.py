@@ -20,6 +20,7 @@ from llmprof.experiments.bandwidth import Bandwidth, read_bandwidth
 from llmprof.experiments.scaling import (
     GRADES,
     MOST_EFFICIENCY,
+    Grades,
     graded,
     parallelism,
     read_communication,
@@ -62,13 +63,7 @@ def suggestions(evidence: Evidence) -> pl.DataFrame:
         for rule in RULES
         if (reason := rule.look(evidence)) is not None
     ]
-    schema = {
-        "rule": pl.String,
-        "title": pl.String,
-        "figure": pl.Float64,
-        "suggestion": pl.String,
-        "evidence": pl.String,
-    }
+    schema = dict.fromkeys(("rule", "title", "figure", "suggestion", "evidence"), pl.String) | {"figure": pl.Float64}
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -108,10 +103,8 @@ def _mixed(evidence: Evidence) -> tuple[str, float] | None:
     best = _median(large, "efficiency")
     if best is None or best < 0.6:
         return None
-    return (
-        f"PP reaches {format_share(best)} efficiency in the largest prefill, TP {format_share(decode)} in decode.",
-        best,
-    )
+    words = f"PP reaches {format_share(best)} efficiency in the largest prefill, TP {format_share(decode)} in decode."
+    return words, best
 
 
 def _batch(evidence: Evidence) -> tuple[str, float] | None:
@@ -169,7 +162,7 @@ RULES: Final = (
 """Rules in the order of their suggestions."""
 
 
-_SAVED: Final = {"bandwidth": "bandwidth_test_*.json", "points": "latency_analysis_*.json"}
+_BANDWIDTHS, _POINTS = "bandwidth_test_*.json", "latency_analysis_*.json"
 
 
 @dataclass(frozen=True)
@@ -191,10 +184,10 @@ def saved(folder: str | Path) -> Results:
     timings of a run in mode ``ops`` are read from anywhere below the folder.
     """
     place = Path(folder)
-    bandwidth = sorted(place.glob(_SAVED["bandwidth"]))
-    points = sorted(place.glob(_SAVED["points"])) or sorted(place.glob("**/points.json"))
+    bandwidth = sorted(place.glob(_BANDWIDTHS))
+    points = sorted(place.glob(_POINTS)) or sorted(place.glob("**/points.json"))
     if not bandwidth and not points:
-        raise ReadError(f"{place.name} holds no results", expected=" or ".join(_SAVED.values()))
+        raise ReadError(f"{place.name} holds no results", expected=f"{_BANDWIDTHS} or {_POINTS}")
     timed = sorted(place.glob("**/ops_rank*.json.gz"))
     timings = read(timed[0].parent) if timed else None
     if not points:
@@ -227,7 +220,7 @@ def write_report(
     *,
     out: str | Path | None = None,
     device: Any = None,
-    grades: Mapping[str, tuple[float, float]] = GRADES,
+    grades: Grades = GRADES,
 ) -> list[Path]:
     """Write ``performance_report.md`` and ``plots/`` from saved results."""
     results, place = saved(folder), Path(out if out is not None else folder)
@@ -277,7 +270,7 @@ def write_report(
     return [*drawn, files.write(place / "performance_report.md", "\n".join(lines) + "\n")]
 
 
-def _bandwidth(measured: Bandwidth, grades: Mapping[str, tuple[float, float]]) -> list[str]:
+def _bandwidth(measured: Bandwidth, grades: Grades) -> list[str]:
     lines = [f"## What the hardware reaches: {measured.device}, {text.counted(measured.document['world'], 'rank')}", ""]
     if measured.document["platform"] != "cuda":
         lines += ["Measured on a CPU: these figures say nothing about a GPU.", ""]
@@ -285,26 +278,18 @@ def _bandwidth(measured: Bandwidth, grades: Mapping[str, tuple[float, float]]) -
     if measured.links.is_empty():
         return [*lines, "One device: links between devices were not measured.", ""]
     one_way = measured.links.filter(~pl.col("both"))
-    best: Any = one_way["gb_per_s"].max()
-    share: Any = one_way["share"].max()
-    peak: Any = one_way["peak_gb_per_s"].max()
+    best, share, peak = one_way.select(pl.col("gb_per_s", "share", "peak_gb_per_s").max()).row(0)
     if measured.document["platform"] != "cuda":
         lines += [f"Between processes at most {best:,.1f} GB/s one way; the grades are of links between GPUs."]
     else:
         lines += _graded_links(best, share, peak, grades)
-    lines += [
-        "",
-        _table(measured.links.drop("peak_gb_per_s")),
-        "",
-        _table(measured.all_reduce.drop("peak_gbps")),
-        "",
-    ]
+    for frame, peaks in ((measured.links, "peak_gb_per_s"), (measured.all_reduce, "peak_gbps")):
+        lines += ["", _table(frame.drop(peaks))]
+    lines += [""]
     return [*lines, *(f"Note: {note}." for note in measured.document["notes"]), ""]
 
 
-def _graded_links(
-    best: float, share: float | None, peak: float | None, grades: Mapping[str, tuple[float, float]]
-) -> list[str]:
+def _graded_links(best: float, share: float | None, peak: float | None, grades: Grades) -> list[str]:
     return [
         f"Between devices at most {best:,.0f} GB/s one way: {graded(best, 'p2p_gb_per_s', grades)}"
         + (f"; {share:.0%} of the stated peak: {graded(share, 'link_share', grades)}." if share is not None else "."),
@@ -312,7 +297,7 @@ def _graded_links(
     ]
 
 
-def _limits(grades: Mapping[str, tuple[float, float]]) -> str:
+def _limits(grades: Grades) -> str:
     (tp_good, tp_fair), (pp_good, pp_fair) = grades["tp_efficiency"], grades["pp_efficiency"]
     return (
         f"Efficiency is speed-up over devices. Grades: TP good above {tp_good:.0%}, fair from {tp_fair:.0%}; "
@@ -326,8 +311,6 @@ def _limits(grades: Mapping[str, tuple[float, float]]) -> str:
 def _table(frame: pl.DataFrame) -> str:
     """Table in Markdown of a frame."""
     rounded = frame.with_columns(pl.col(pl.Float64).round_sig_figs(4))
-    head = "| " + " | ".join(rounded.columns) + " |"
-    rows = [
-        "| " + " | ".join("" if v is None else text.plain(str(v)) for v in row) + " |" for row in rounded.iter_rows()
-    ]
-    return "\n".join([head, "|" + "---|" * len(rounded.columns), *rows])
+    rows = [["" if value is None else text.plain(value) for value in row] for row in rounded.iter_rows()]
+    lines = [f"| {' | '.join(row)} |" for row in (rounded.columns, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(rounded.columns), *lines[1:]])

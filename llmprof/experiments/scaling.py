@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import polars as pl
 
+from llmprof import analyze, theory
+from llmprof.batch import BatchRunner
 from llmprof.errors import ConfigError, LlmprofError, ReadError, TraceWarning
+from llmprof.launch import ExperimentConfig, open_run
+from llmprof.launch.config import models
+from llmprof.launch.config.options import checked, load, refuse_unknown
 from llmprof.progress import Progress
 from llmprof.storage import files
-
-if TYPE_CHECKING:
-    from llmprof.launch import ExperimentConfig
-    from llmprof.trace import Trace
+from llmprof.trace import Trace
 
 FORMAT: Final = "llmprof-points"
 LENGTHS: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES: Final = (1, 2, 4, 8)
 OUTPUTS: Final = (50, 100, 200)
 
+Grades = Mapping[str, tuple[float, float]]
 GRADES: Final[dict[str, tuple[float, float]]] = {
     "tp_efficiency": (0.75, 0.50),
     "pp_efficiency": (0.60, 0.40),
@@ -44,12 +48,11 @@ _SHARE: Final = {
     "communication": pl.Float64,
 }  # fmt: skip
 _KEYS: Final = ["tp", "pp", "prompt", "batch", "out"]
+_OF_SHARES: Final = ["tp", "pp", "prompt", "batch", "phase"]
 
 
 def content_of(config: ExperimentConfig) -> dict[str, Any] | None:
     """The configuration of a model, if it is at hand."""
-    from llmprof.launch.config import models
-
     if config.model.startswith(models.PREFIX):
         content: Any = models.config_of(config.model)
     else:
@@ -59,8 +62,6 @@ def content_of(config: ExperimentConfig) -> dict[str, Any] | None:
 
 def most_tokens(config: ExperimentConfig) -> int | None:
     """Longest prompt and output together that a model takes, from its configuration; None if that does not say it."""
-    from llmprof import theory
-
     if config.max_model_len is not None:
         return config.max_model_len
     content = content_of(config)
@@ -82,10 +83,8 @@ def fitting(config: ExperimentConfig, lengths: Sequence[int], outputs: Sequence[
     most, longest = most_tokens(config), max(outputs)
     kept = [length for length in lengths if most is None or length + longest <= most]
     if not kept:
-        raise ConfigError(
-            f"no prompt fits: {min(lengths)} tokens and {longest} of output are more than the model takes ({most})",
-            hint="name shorter lengths or outputs with --cases",
-        )
+        found = f"no prompt fits: {min(lengths)} tokens and {longest} of output are more than the model takes ({most})"
+        raise ConfigError(found, hint="name shorter lengths or outputs with --cases")
     out = [str(length) for length in lengths if length not in kept]
     reason = f"with {longest} tokens of output they need more than the {most} tokens that the model takes"
     return kept, f"prompts of {', '.join(out)} tokens were left out: {reason}" if out else ""
@@ -103,9 +102,6 @@ def run_points(
     check: bool = True,
 ) -> pl.DataFrame:
     """Measure one layout of devices over prompt length, batch size and output length, in one start of the engine."""
-    from llmprof.batch import BatchRunner
-    from llmprof.launch import open_run
-
     lengths, left_out = fitting(config, lengths, outputs)
     if left_out:
         warnings.warn(left_out, TraceWarning, stacklevel=2)
@@ -114,38 +110,31 @@ def run_points(
         profile_mode="torch" if trace else "inference_only", prompt=None, prompt_file=None,
         max_model_len=config.max_model_len or min(needed + 16, most_tokens(config) or needed + 16),
     )  # fmt: skip
-    runner = BatchRunner(base, progress=progress, check=check)
     grid = {"input_tokens": list(lengths), "batch_size": list(batches), "max_tokens": list(outputs)}
-    sweep = runner.run_parameter_sweep(grid, folder=folder)
+    sweep = BatchRunner(base, progress=progress, check=check).run_parameter_sweep(grid, folder=folder)
     rows: list[dict[str, Any]] = []
     shares: list[dict[str, Any]] = []
     devices: list[str] = []
     for run in map(open_run, sweep.runs):
-        on_cpu = run.worker.get("platform") == "cpu"
+        one, on_cpu = run.config, run.worker.get("platform") == "cpu"
         devices += ["CPU"] if on_cpu else run.worker.get("device_names") or []
-        plain = run.requests.filter(pl.col("phase") == "plain")
-        peaks = run.summary.get("peak_memory_bytes") or {}
-        for (rep,), requests in plain.group_by("repeat", maintain_order=True):
-            tokens, one = run.config.max_tokens, run.config
-            first = requests.select((pl.col("ttft_ns")).max()).item()
-            rows.append({
-                "tp": one.tensor_parallel_size, "pp": one.pipeline_parallel_size, "prompt": one.input_tokens,
-                "batch": one.batch_size, "out": tokens, "rep": rep, "prefill_s": _s(first),
-                "decode_step_s": _s(decode_step(requests, tokens)), "tpot_s": _s(requests["tpot_ns"].median()),
-                "ttft_s": _s(requests["ttft_ns"].median()), "wall_s": _s(requests["e2e_ns"].max()),
-                "peak_bytes": max(peaks.values(), default=None),
+        peak = max((run.summary.get("peak_memory_bytes") or {}).values(), default=None)
+        point = {
+            "tp": one.tensor_parallel_size, "pp": one.pipeline_parallel_size, "prompt": one.input_tokens,
+            "batch": one.batch_size,
+        }  # fmt: skip
+        for (rep,), requests in run.requests.filter(phase="plain").group_by("repeat", maintain_order=True):
+            rows.append(point | {
+                "out": one.max_tokens, "rep": rep, "prefill_s": _s(requests["ttft_ns"].max()),
+                "decode_step_s": _s(decode_step(requests, one.max_tokens)), "tpot_s": _s(requests["tpot_ns"].median()),
+                "ttft_s": _s(requests["ttft_ns"].median()), "wall_s": _s(requests["e2e_ns"].max()), "peak_bytes": peak,
             })  # fmt: skip
         if trace and run.state == "finished":
-            point = {
-                "tp": run.config.tensor_parallel_size, "pp": run.config.pipeline_parallel_size,
-                "prompt": run.config.input_tokens, "batch": run.config.batch_size,
-            }  # fmt: skip
             shares += [point | row for row in communication_share(run.trace).to_dicts()]
     if not rows:
         first, error = next(iter(sweep.failed.items()))
-        raise LlmprofError(
-            f"no point of the experiment finished; {first}: {error}", hint=f"see the runs in {Path(folder).name}"
-        )
+        found = f"no point of the experiment finished; {first}: {error}"
+        raise LlmprofError(found, hint=f"see the runs in {Path(folder).name}")
     document = {"format": FORMAT, "version": 1, "model": config.model, "rows": rows, "communication": shares}
     document |= {"left_out": left_out, "gpu": devices[0] if devices else None}
     files.write_json(Path(folder) / "points.json", document)
@@ -217,8 +206,6 @@ def device_of(path: str | Path) -> str:
 
 def communication_share(trace: Trace) -> pl.DataFrame:
     """Share of a step in which the device does nothing but communicate, by phase."""
-    from llmprof import analyze
-
     exposed = pl.col("exposed_communication_ns") / pl.col("total_ns")
     parts = analyze.overlap(trace).drop_nulls("step").filter(pl.col("total_ns") > 0)
     phases = analyze.steps(trace).select("rank", "step", "phase").unique(["rank", "step"])
@@ -232,16 +219,14 @@ def read_communication(*paths: str | Path) -> pl.DataFrame:
     for path in paths:
         for row in _document(path).get("communication") or []:
             if not isinstance(row, dict):
-                raise ReadError(
-                    f"{Path(path).name} is damaged: a share of communication is {row!r}", hint="measure again"
-                )
+                found = f"{Path(path).name} is damaged: a share of communication is {row!r}"
+                raise ReadError(found, hint="measure again")
             rows.append({name: row.get(name) for name in _SHARE})
     try:
         frame = pl.DataFrame(rows, schema=dict(_SHARE), orient="row")
     except (pl.exceptions.PolarsError, TypeError) as error:
         raise ReadError(f"shares of communication are damaged: {str(error)[:200]}", hint="measure again") from error
-    keys = ["tp", "pp", "prompt", "batch", "phase"]
-    return frame.group_by(keys).agg(pl.col("steps").sum(), pl.col("communication").median()).sort(keys)
+    return frame.group_by(_OF_SHARES).agg(pl.col("steps").sum(), pl.col("communication").median()).sort(_OF_SHARES)
 
 
 def _document(path: str | Path) -> dict[str, Any]:
@@ -267,17 +252,13 @@ def sequence_length(points: pl.DataFrame, *, model: Any = None, device: Any = No
         prefill_bound_s=pl.Series([pair[0] for pair in bounds], dtype=pl.Float64),
         decode_bound_s=pl.Series([pair[1] for pair in bounds], dtype=pl.Float64),
     )
-    return rows.with_columns(
-        prefill_share=pl.col("prefill_bound_s") / pl.col("prefill_s"),
-        decode_share=pl.col("decode_bound_s") / pl.col("decode_step_s"),
-    )
+    decode_share = pl.col("decode_bound_s") / pl.col("decode_step_s")
+    return rows.with_columns(prefill_share=pl.col("prefill_bound_s") / pl.col("prefill_s"), decode_share=decode_share)
 
 
 def _bounds(row: Mapping[str, Any], model: Any, device: Any) -> tuple[float | None, float | None]:
     if model is None or device is None:
         return None, None
-    from llmprof import theory
-
     profile = theory.profile(
         model, device, batch_size=row["batch"], seq_len=row["prompt"], generate_len=row["out"], tp_size=row["tp"],
         pp_size=row["pp"],
@@ -286,54 +267,33 @@ def _bounds(row: Mapping[str, Any], model: Any, device: Any) -> tuple[float | No
 
 
 def parallelism(
-    points: pl.DataFrame,
-    *,
-    grades: Mapping[str, tuple[float, float]] = GRADES,
-    communication: pl.DataFrame | None = None,
+    points: pl.DataFrame, *, grades: Grades = GRADES, communication: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """Compare each layout of devices with one device: speed-up, efficiency and a grade."""
     workload = ["prompt", "batch", "out"]
     on_one = points.filter((pl.col("tp") == 1) & (pl.col("pp") == 1))
     several = points.filter(pl.col("tp") * pl.col("pp") > 1)
     if on_one.is_empty() or several.is_empty():
-        raise LlmprofError(
-            f"all points are of {'one device' if several.is_empty() else 'several devices'}",
-            expected="the same points on one device and on several",
-        )
+        found = f"all points are of {'one device' if several.is_empty() else 'several devices'}"
+        raise LlmprofError(found, expected="the same points on one device and on several")
     parts = []
     for phase, column, own in (("prefill", "prefill_s", "prefill_spread"), ("decode", "decode_step_s", "spread")):
         single = on_one.select(*workload, single_s=column, _spread=own, single_peak_bytes=_memory(on_one))
-        spread = pl.max_horizontal("_spread", own)
-        joined = several.join(single, on=workload).with_columns(
-            phase=pl.lit(phase), time_s=pl.col(column), _spread=spread
-        )
-        joined = joined.with_columns(peak_bytes=_memory(joined))
-        parts.append(
-            joined.select(
-                "tp", "pp", *workload, "phase", "single_s", "time_s", "_spread", "peak_bytes", "single_peak_bytes"
-            )
-        )
-    rows = pl.concat(parts).with_columns(
-        speedup=pl.col("single_s") / pl.col("time_s"), devices=pl.col("tp") * pl.col("pp")
-    )
+        joined = several.with_columns(peak_bytes=_memory(several)).join(single, on=workload)
+        columns = ("tp", "pp", *workload, "phase", "single_s", "time_s", "_spread", "peak_bytes", "single_peak_bytes")
+        more = {"phase": pl.lit(phase), "time_s": pl.col(column), "_spread": pl.max_horizontal("_spread", own)}
+        parts.append(joined.with_columns(**more).select(columns))
+    speedup = pl.col("single_s") / pl.col("time_s")
+    rows = pl.concat(parts).with_columns(speedup=speedup, devices=pl.col("tp") * pl.col("pp"))
     rows = rows.with_columns(efficiency=pl.col("speedup") / pl.col("devices"))
-    (tp_good, tp_fair), (pp_good, pp_fair) = grades["tp_efficiency"], grades["pp_efficiency"]
-    good = pl.when(pl.col("tp") > 1).then(tp_good).otherwise(pp_good)
-    fair = pl.when(pl.col("tp") > 1).then(tp_fair).otherwise(pp_fair)
-    grade = (
-        pl.when(pl.col("efficiency") > MOST_EFFICIENCY)
-        .then(pl.lit("unknown"))
-        .when(pl.col("efficiency") > good)
-        .then(pl.lit("good"))
-        .when(pl.col("efficiency") >= fair)
-        .then(pl.lit("fair"))
-        .otherwise(pl.lit("poor"))
-    )
+    by_layout = [
+        graded(efficiency, "tp_efficiency" if tp > 1 else "pp_efficiency", grades, most=MOST_EFFICIENCY)
+        for tp, efficiency in rows.select("tp", "efficiency").iter_rows()
+    ]
     noise = (pl.col("speedup") - 1).abs() <= pl.col("_spread")
-    rows = rows.with_columns(grade=grade, noise=noise)
-    keys = ["tp", "pp", "prompt", "batch", "phase"]
+    rows = rows.with_columns(pl.Series("grade", by_layout, dtype=pl.String), noise=noise)
     shares = pl.DataFrame(schema=dict(_SHARE)) if communication is None else communication
-    rows = rows.join(shares.select(*keys, "communication"), on=keys, how="left")
+    rows = rows.join(shares.select(*_OF_SHARES, "communication"), on=_OF_SHARES, how="left")
     last = ["peak_bytes", "single_peak_bytes", "communication"]
     return rows.select(pl.exclude("_spread", *last), *last).sort("tp", "pp", "phase", *workload)
 
@@ -353,37 +313,31 @@ def grades_of(words: Iterable[str]) -> dict[str, tuple[float, float]]:
         except ValueError:
             thresholds = (0.0, 1.0)
         if name not in GRADES or not thresholds[0] >= thresholds[1] >= 0:
-            raise ConfigError(
-                f"the threshold {word!r} is invalid",
-                expected=f"NAME=GOOD:FAIR with NAME one of {', '.join(GRADES)} and GOOD not below FAIR",
-            )
+            expected = f"NAME=GOOD:FAIR with NAME one of {', '.join(GRADES)} and GOOD not below FAIR"
+            raise ConfigError(f"the threshold {word!r} is invalid", expected=expected)
         grades[name] = thresholds
     return grades
 
 
-def graded(value: float | None, threshold: str, grades: Mapping[str, tuple[float, float]] = GRADES) -> str:
-    """Grade of a figure."""
-    if value is None:
+def graded(value: float | None, threshold: str, grades: Grades = GRADES, *, most: float = math.inf) -> str:
+    """Grade of a figure; one that is beyond the most that it can be says nothing."""
+    if value is None or value > most:
         return "unknown"
     good, fair = grades[threshold]
     return "good" if value > good else "fair" if value >= fair else "poor"
 
 
-def unsuited(link_peak_gb_per_s: float | None, grades: Mapping[str, tuple[float, float]] = GRADES) -> list[str]:
+def unsuited(link_peak_gb_per_s: float | None, grades: Grades = GRADES) -> list[str]:
     """Sentences about thresholds that the hardware cannot reach."""
     good = grades["p2p_gb_per_s"][0]
-    if link_peak_gb_per_s is not None and link_peak_gb_per_s <= good:
-        return [
-            f"p2p_gb_per_s asks for more than {good:g} GB/s, and the link carries at most {link_peak_gb_per_s:g}: "
-            "compare its share of the peak"
-        ]
-    return []
+    if link_peak_gb_per_s is None or link_peak_gb_per_s > good:
+        return []
+    most = f"p2p_gb_per_s asks for more than {good:g} GB/s, and the link carries at most {link_peak_gb_per_s:g}"
+    return [f"{most}: compare its share of the peak"]
 
 
 def cases_of(path: str | Path) -> dict[str, list[int]]:
     """Read test cases from YAML: ``lengths``, ``batches`` and ``outputs``, each a list of numbers."""
-    from llmprof.launch.config.options import checked, load, refuse_unknown
-
     content = load(Path(path))
     if not isinstance(content, Mapping):
         raise ConfigError(f"{Path(path).name} does not hold a mapping", expected="lengths, batches, outputs")
@@ -392,8 +346,3 @@ def cases_of(path: str | Path) -> dict[str, list[int]]:
     if bad := [key for key, values in cases.items() if not values or min(values) < 1]:
         raise ConfigError(f"{bad[0]} is {cases[bad[0]]}", expected="a list of numbers above 0")
     return cases
-
-
-def ordered(values: Iterable[int]) -> list[int]:
-    """Distinct values in ascending order."""
-    return sorted(set(values))

@@ -13,7 +13,7 @@ import pytest
 
 from llmprof import theory
 from llmprof.errors import ConfigError, LaunchError, LlmprofError, ReadError
-from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_bandwidth, torchrun
+from llmprof.experiments.bandwidth import SCRIPT, command, read_bandwidth, run_bandwidth, self_test, torchrun
 from llmprof.experiments.calibrate import fitted, observations_of, run_calibration
 from llmprof.experiments.history import append, read_history, regressions, watch
 from llmprof.experiments.report import write_report
@@ -34,7 +34,6 @@ from llmprof.experiments.scaling import (
     sequence_length,
     unsuited,
 )
-from llmprof.experiments.self_test import self_test
 from llmprof.launch import ExperimentConfig
 from llmprof.theory.plan import decode
 from llmprof.theory.profiler import machine_for
@@ -440,14 +439,14 @@ class TestCalibration:
 
     def test_the_file_is_what_predictions_use(self, tmp_path, monkeypatch, capsys):
         from llmprof.cli.main import main
-        from llmprof.experiments import scaling
+        from llmprof.experiments import calibrate
 
         def measured(config: ExperimentConfig, folder: Path, **_: object) -> pl.DataFrame:
             Path(folder).mkdir(exist_ok=True)
             shutil.copy(self.FILE, Path(folder) / "points.json")
             return read_points(self.FILE)
 
-        monkeypatch.setattr(scaling, "run_points", measured)
+        monkeypatch.setattr(calibrate, "run_points", measured)
         out = tmp_path / "calibration"
         assert main(["experiment", "calibrate", "--model", "random:Qwen2.5-7B", "--results-dir", str(out)]) == 0
         assert "H200" in capsys.readouterr().out
@@ -465,14 +464,14 @@ class TestCalibration:
 
     @pytest.mark.parametrize(("asked", "measured"), [("H100 SXM", "NVIDIA H200"), (None, "CPU"), ("H200", "CPU")])
     def test_a_calibration_is_of_the_device_that_was_measured(self, tmp_path, monkeypatch, asked, measured):
-        from llmprof.experiments import scaling
+        from llmprof.experiments import calibrate
 
         def points(_: ExperimentConfig, folder: Path, **__: object) -> pl.DataFrame:
             document = json.loads(self.FILE.read_text()) | {"gpu": measured}
             (folder / "points.json").write_text(json.dumps(document))
             return read_points(self.FILE)
 
-        monkeypatch.setattr(scaling, "run_points", points)
+        monkeypatch.setattr(calibrate, "run_points", points)
         with pytest.raises(LlmprofError, match="measured on"):
             run_calibration(ExperimentConfig(model="random:Qwen2.5-7B"), tmp_path, device=asked)
         assert not (tmp_path / "calibration.json").exists()

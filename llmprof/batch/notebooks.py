@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Any
 
 from llmprof.errors import LlmprofError, OutputError
 from llmprof.launch.run.folder import FAILED, INTERRUPTED, RUNNING, RunFolder
-from llmprof.notebook.tutorials import check_installed, find, parameters_of, run_notebook
+from llmprof.notebook.tutorials import check_installed, check_parameters, find, run_notebook
 from llmprof.progress import Progress
 from llmprof.readers.saved import STATE_FILE, capture, is_run
 from llmprof.report.page import render
@@ -80,10 +81,7 @@ def notebooks_over(
     """
     check_installed()
     source = find(name)
-    if parameter not in (parameter_names := parameters_of(source)):
-        raise LlmprofError(
-            f"{source.stem} has no parameter {parameter!r}", expected=f"one of {', '.join(parameter_names)}"
-        )
+    check_parameters(source, [parameter])
     chosen = _names([run for path in runs for run in runs_in(Path(path))])
     if not chosen:
         raise LlmprofError("there is no run to execute the notebook for", expected="run folders or traces")
@@ -109,7 +107,9 @@ def notebooks_over(
             raise
         except LlmprofError as error:
             errors[run] = str(error)
-    page = _page(source.stem, chosen, notebooks, errors)
+    rows = [(run, f"{run}/{notebooks[run].name}" if run in notebooks else None, errors.get(run)) for run in chosen]
+    said = f"{len(notebooks)} of {len(chosen)} runs executed{f', {len(errors)} failed' if errors else ''}."
+    page = render("walkthroughs.html", title=f"{source.stem}: {len(chosen)} runs", summary=said, rows=rows)
     index = files.write_output(target / "index.html", page, overwrite=overwrite)
     return Walkthroughs(index, notebooks, errors)
 
@@ -138,15 +138,6 @@ def _names(paths: list[Path]) -> dict[str, Path]:
     by_name: dict[str, Path] = {}
     for path in dict.fromkeys(paths):
         stem = path.name if path.is_dir() else path.name.split(".")[0] or "run"  # rank0.123.pt.trace.json.gz
-        name, n = stem, 1
-        while name in by_name:
-            n += 1
-            name = f"{stem}-{n}"
-        by_name[name] = path
+        names = (f"{stem}-{n}" if n > 1 else stem for n in itertools.count(1))
+        by_name[next(name for name in names if name not in by_name)] = path
     return by_name
-
-
-def _page(name: str, runs: dict[str, Path], notebooks: dict[str, Path], errors: dict[str, str]) -> str:
-    rows = [(run, f"{run}/{notebooks[run].name}" if run in notebooks else None, errors.get(run)) for run in runs]
-    summary = f"{len(notebooks)} of {len(runs)} runs executed" + (f", {len(errors)} failed" if errors else "")
-    return render("walkthroughs.html", title=f"{name}: {len(runs)} runs", summary=f"{summary}.", rows=rows)

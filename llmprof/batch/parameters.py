@@ -115,15 +115,13 @@ def points(parameters: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         head, dot, key = name.partition(".")
         if not (dot and key and head in MAPPINGS) and name not in fields:
             near = difflib.get_close_matches(name, fields, n=3, cutoff=0.5)
-            raise ConfigError(
-                f"the configuration has no {name!r} to sweep", expected=f"one of {', '.join(near or fields)}"
-            )
+            found = f"the configuration has no {name!r} to sweep"
+            raise ConfigError(found, expected=f"one of {', '.join(near or fields)}")
         if isinstance(values, str) or not values:
             raise ConfigError(f"the parameter {name} has no list of values", expected="a list such as [1, 2, 4]")
     if (count := math.prod(len(values) for values in parameters.values())) > MOST_POINTS:
-        raise ConfigError(
-            f"the sweep has {count:,} points", expected=f"at most {MOST_POINTS:,}", hint="give fewer values"
-        )
+        found = f"the sweep has {count:,} points"
+        raise ConfigError(found, expected=f"at most {MOST_POINTS:,}", hint="give fewer values")
     for name, values in parameters.items():
         if any(value in values[:i] for i, value in enumerate(values)):
             raise ConfigError(f"the parameter {name} has a value twice: {listed(values)}", expected="each value once")

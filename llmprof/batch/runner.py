@@ -7,9 +7,10 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from llmprof.batch import sweep as batch_state
 from llmprof.batch.parameters import apply, label, point_name, points
@@ -22,13 +23,6 @@ from llmprof.launch.run.folder import machine
 from llmprof.launch.run.series import Outcome, begun, groups, measured, run_series
 from llmprof.notebook.cell import told
 from llmprof.progress import Progress
-
-
-class Runs(Protocol):
-    """Callable that runs one point."""
-
-    def run(self) -> Run:
-        """Run the point."""
 
 
 class Points:
@@ -51,7 +45,20 @@ class Points:
         """Write the state of the sweep."""
         batch_state.store(self._state, self._folder)
 
-    def alone(self, place: int, config: ExperimentConfig, runner: Callable[..., Runs]) -> None:
+    @contextmanager
+    def _kept(self, point: dict[str, Any]) -> Iterator[None]:
+        """Keep how a point ends."""
+        try:
+            yield
+        except LlmprofError as error:
+            point |= {"state": "failed", "error": str(error)}
+        except BaseException:
+            point["state"] = "interrupted"
+            raise
+        finally:
+            self.store()
+
+    def alone(self, place: int, config: ExperimentConfig, runner: Callable[..., Any]) -> None:
         """Run a point in a separate engine."""
         point = self._points[place]
         earlier = self._recorded(point)
@@ -59,23 +66,17 @@ class Points:
         self._begin(point)
         self.store()
         tell = self._telling(place)
-        try:
-            tell("starting", 0, 0)
-            if earlier is not None:
-                run = ExperimentRunner(config, progress=tell, check=False).finish_in(earlier)
-            elif runner is ExperimentRunner:
-                run = ExperimentRunner(config, progress=tell, check=self._check).run()
-            else:
-                run = runner(config, progress=tell).run()
-            self._finish(point, run)
-        except LlmprofError as error:
-            point |= {"state": "failed", "error": str(error)}
-        except BaseException:
-            point["state"] = "interrupted"
-            raise
-        finally:
-            point["seconds"] = round(time.monotonic() - begun_at, 3)
-            self.store()
+        with self._kept(point):
+            try:
+                tell("starting", 0, 0)
+                if earlier is not None:
+                    run = ExperimentRunner(config, progress=tell, check=False).finish_in(earlier)
+                else:
+                    options = {"check": self._check} if runner is ExperimentRunner else {}
+                    run = runner(config, progress=tell, **options).run()
+                self._finish(point, run)
+            finally:
+                point["seconds"] = round(time.monotonic() - begun_at, 3)
 
     def together(self, configs: Mapping[int, ExperimentConfig]) -> None:
         """Measure points with one start of an engine, then read the recording of each point.
@@ -91,15 +92,11 @@ class Points:
                 self._read(place, config, earlier)
         if not places:
             return
-        if self._check:
-            try:
-                passes.ask_doctor(configs[places[0]], self._progress)
-            except LlmprofError as error:
-                for place in places:
-                    self._points[place] |= {"state": "failed", "run": None, "error": str(error)}
-                self.store()
-                return
+        for place in places:
+            self._points[place] |= {"state": "pending", "error": None}
         try:
+            if self._check:
+                passes.ask_doctor(configs[places[0]], self._progress)
             self._measure(places, configs)
         except LlmprofError as error:
             for place in places:
@@ -122,14 +119,9 @@ class Points:
             self.store()
 
         outcomes: list[tuple[int, Outcome]] = []
-        series = run_series(
-            [configs[place] for place in places],
-            self._folder,
-            progress=self._of_the_engine(places),
-            began=began,
-            most_starts=self._most_starts,
-        )
-        for k, outcome in series:
+        options: dict[str, Any] = {"began": began, "most_starts": self._most_starts}
+        options["progress"] = self._of_the_engine(places)
+        for k, outcome in run_series([configs[place] for place in places], self._folder, **options):
             outcomes.append((places[k], outcome))
             if outcome.state != "measured":
                 words = str(outcome.error) if outcome.error else "the engine ended before this point"
@@ -144,18 +136,11 @@ class Points:
         """Import and check the recording of a point, and write its results."""
         point, tell = self._points[place], self._telling(place)
         point |= {"state": "running", "run": folder.path.name, "error": None}
-        try:
+        with self._kept(point):
             run = ExperimentRunner(config, progress=tell, check=False).finish_in(folder)
             self._finish(point, run)
             stages = [stage for stage in run.worker.get("stages") or () if stage["name"] not in _OF_THE_START]
             point["seconds"] = round(sum(stage["dur_ns"] for stage in stages) / 1e9, 3)
-        except LlmprofError as error:
-            point |= {"state": "failed", "error": str(error)}
-        except BaseException:
-            point["state"] = "interrupted"
-            raise
-        finally:
-            self.store()
 
     def _interrupted(self, places: list[int]) -> None:
         """Prepare the next attempt, which reads the points that were measured and starts the others again."""
@@ -189,12 +174,10 @@ class Points:
     def _telling(self, place: int) -> Progress:
         total = len(self._points)
         words = f"point {place + 1} of {total} ({label(self._points[place]['values'])})"
-        done = place
 
         def tell(what: str, part: int, parts: int) -> None:
             if self._progress:
-                share = f" {part} of {parts}" if parts > 1 else ""
-                self._progress(f"{words}: {what}{share}", done, total)
+                self._progress(f"{words}: {what}{f' {part} of {parts}' if parts > 1 else ''}", place, total)
 
         return tell
 
@@ -285,7 +268,7 @@ class BatchRunner:
         config: ExperimentConfig,
         *,
         progress: Progress | None = None,
-        runner: Callable[..., Runs] | None = None,
+        runner: Callable[..., Any] | None = None,
         fresh_engine: bool = False,
         shuffle: bool = False,
         check: bool = True,
@@ -303,22 +286,13 @@ class BatchRunner:
 
         Parameters
         ----------
-        parameters : mapping of str to sequence
-            Values by field of the configuration; ``engine_args.KEY`` varies one option of the engine.
-        folder : path, optional
-            Folder of a new sweep, or of one to continue; ``results/{experiment}_sweep_{time}`` if not given.
+        parameters, folder
+            As ``axes`` and ``folder`` of :func:`llmprof.sweep`, and with its errors.
 
         Returns
         -------
         Sweep
             The results of all points.
-
-        Raises
-        ------
-        LlmprofError
-            A parameter is not known or has no values; the folder belongs to another sweep, or to a running one.
-        OutputError
-            The folder cannot be written.
         """
         grid = points(parameters)
         self._refuse_twins(grid)
@@ -330,22 +304,17 @@ class BatchRunner:
             if (target / batch_state.FILE).exists():
                 state = batch_state.load(target)
                 if state["parameters"] != chosen:
-                    raise LlmprofError(
-                        f"the sweep in {target} has the parameters {state['parameters']}",
-                        expected=f"{listed(chosen)}",
-                        hint="choose another folder, or resume this sweep with its own parameters",
-                    )
+                    found = f"the sweep in {target} has the parameters {state['parameters']}"
+                    hint = "choose another folder, or resume this sweep with its own parameters"
+                    raise LlmprofError(found, expected=f"{listed(chosen)}", hint=hint)
             else:
                 state = batch_state.new(disclosure.config(self._config).to_dict(), chosen, grid)
                 state["fresh_engine"] = self._fresh
                 if self._shuffle:
                     state["order"] = random.Random(self._config.seed).sample(range(len(grid)), len(grid))  # noqa: S311
                 batch_state.store(state, target)
-            if self._progress is not None:
-                self._run(state, target, self._progress)
-            else:
-                with told(target.name) as progress:
-                    self._run(state, target, progress)
+            with told(target.name) if self._progress is None else nullcontext(self._progress) as progress:
+                self._run(state, target, progress)
         return Sweep(target, state)
 
     @classmethod
@@ -377,10 +346,8 @@ class BatchRunner:
             except LlmprofError:  # this point will fail
                 continue
             if key in points:
-                raise ConfigError(
-                    f"the points {label(points[key])} and {label(values)} are the same run",
-                    hint="leave one of the values out",
-                )
+                found = f"the points {label(points[key])} and {label(values)} are the same run"
+                raise ConfigError(found, hint="leave one of the values out")
             points[key] = values
 
     def _run(self, state: dict[str, Any], folder: Path, progress: Progress | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import fcntl
 import itertools
 import json
 import os
@@ -19,10 +18,12 @@ from llmprof import analyze, report
 from llmprof.analyze.steps.summary import PARTS as TIMES
 from llmprof.analyze.steps.summary import SCHEMA as TIME_SCHEMA
 from llmprof.batch.parameters import label
-from llmprof.errors import LlmprofError, NotCapturedError, OutputError, ReadError
+from llmprof.errors import LlmprofError, NotCapturedError, ReadError, listed
 from llmprof.launch import ExperimentConfig, Run
-from llmprof.launch.run.requests import disagreements, overhead, summarize
+from llmprof.launch.run.folder import hold
+from llmprof.launch.run.requests import METRICS, disagreements, overhead, summarize
 from llmprof.progress import Progress
+from llmprof.storage import files
 
 FILE = "sweep.json"
 LOCK = ".lock"
@@ -59,26 +60,16 @@ def _points_ok(points: object) -> bool:
 
 def store(state: Mapping[str, Any], folder: Path) -> None:
     """Write the state of a sweep; a concurrent reader sees either the old or the new state."""
-    path, work = folder / FILE, folder / f".{FILE}.{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        work.write_text(_text(state), encoding="utf-8")
-        work.replace(path)
     except OSError as error:
-        work.unlink(missing_ok=True)
-        raise OutputError(
-            f"cannot write {path}: {error.strerror or error}",
-            hint="choose a folder that can be written and has free space",
-        ) from error
-
-
-def _text(state: Mapping[str, Any]) -> str:
-    return json.dumps(state, indent=1, ensure_ascii=False, default=os.fspath)
+        raise files.refused(folder, error) from error
+    files.write_json(folder / FILE, state)
 
 
 def as_stored(state: Mapping[str, Any]) -> dict[str, Any]:
     """A state as it is read again: tuples are lists, and paths are text."""
-    read: dict[str, Any] = json.loads(_text(state))
+    read: dict[str, Any] = json.loads(json.dumps(files.finite(state), default=str))
     return read
 
 
@@ -94,23 +85,16 @@ def alone(folder: Path) -> Iterator[None]:
     """Lock the folder for this process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
+        lock = (folder / LOCK).open("wb")
     except OSError as error:
-        raise OutputError(f"cannot write {folder}: {error.strerror or error}", hint="choose another folder") from error
+        raise files.refused(folder, error) from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise LlmprofError(
-                f"another process runs the sweep in {folder}", hint="wait until it has ended, or choose another folder"
-            ) from error
+        if not hold(lock):
+            found = f"another process runs the sweep in {folder}"
+            raise LlmprofError(found, hint="wait until it has ended, or choose another folder")
         yield
 
 
-MEANS = (
-    "wall_ns", "ttft_ns", "tpot_ns", "itl_ns", "queue_ns", "prefill_ns", "decode_ns", "e2e_ns",
-    "output_tokens_per_s", "tokens_per_s", "requests_per_s",
-)  # fmt: skip
 INTERVALS = ("output_tokens_per_s", "requests_per_s", "ttft_ns", "tpot_ns", "e2e_ns", "wall_ns")
 """Measures whose 95 % interval of the mean over the repeats is kept."""
 
@@ -119,7 +103,7 @@ SCHEMA: dict[str, pl.DataType | type[pl.DataType]] = {
     "measured": pl.String,
     "repeats": pl.Int64,
     "agree": pl.Boolean,
-    **dict.fromkeys(MEANS, pl.Float64),
+    **dict.fromkeys(METRICS, pl.Float64),
     **{f"{name}_ci95_{end}": pl.Float64 for name in INTERVALS for end in ("low", "high")},
     **{f"{name.removesuffix('_ns')}_p99_ns": pl.Float64 for name in TAILS},
     "overhead": pl.Float64,
@@ -139,7 +123,7 @@ def measures(run: Run) -> dict[str, Any]:
     if phases:
         measured["measured"] = phase = "plain" if "plain" in phases else phases[0]
         rows = {row["metric"]: row for row in summary.filter(phase=phase).iter_rows(named=True)}
-        measured |= {name: rows[name]["mean"] for name in MEANS if name in rows}
+        measured |= {name: rows[name]["mean"] for name in METRICS if name in rows}
         measured |= {f"{name.removesuffix('_ns')}_p99_ns": rows[name]["p99"] for name in TAILS if name in rows}
         measured["repeats"] = max(row["repeats"] for row in rows.values())
         measured["agree"] = not disagreements(summary.filter(phase=phase)) if measured["repeats"] > 1 else None
@@ -151,10 +135,13 @@ def measures(run: Run) -> dict[str, Any]:
     peaks = run.worker.get("peak_memory_bytes") or {}
     measured["peak_memory_bytes"] = max(peaks.values(), default=None)
     measured["kv_cache_tokens"] = (run.worker.get("kv_cache") or {}).get("tokens")
-    rows_of, note = _where(run)
-    if rows_of:
-        measured["ranks"] = max(row["ranks"] for row in rows_of)
-    return {"measures": measured, "where": rows_of, "note": note}
+    where, note = [], ""
+    try:
+        where = analyze.step_time(run.trace).to_dicts()
+    except LlmprofError as error:
+        note = str(error)
+    measured["ranks"] = max((row["ranks"] for row in where), default=None)
+    return {"measures": measured, "where": where, "note": note}
 
 
 def _overhead(requests: pl.DataFrame) -> tuple[float | None, bool | None]:
@@ -164,13 +151,6 @@ def _overhead(requests: pl.DataFrame) -> tuple[float | None, bool | None]:
     except NotCapturedError:
         return None, None
     return (rows["overhead"][0], rows["clear"][0]) if rows.height else (None, None)
-
-
-def _where(run: Run) -> tuple[list[dict[str, Any]], str]:
-    try:
-        return analyze.step_time(run.trace).to_dicts(), ""
-    except LlmprofError as error:
-        return [], str(error)
 
 
 PARTS = {f"share_{name.replace(' ', '_')}": name for name in TIMES}
@@ -226,10 +206,10 @@ class Sweep:
             share_hidden_communication, share_exposed_communication, share_exposed_copy, share_idle``.
         """
         rows = [self._row(point) for point in self.state["points"]]
-        parameters = {f"{name}": dtype(values) for name, values in self.parameters.items()}
+        parameters = {name: dtype(values) for name, values in self.parameters.items()}
         texts = dict.fromkeys(("state", "run", "error"), pl.String)
-        shares = dict.fromkeys(PARTS, pl.Float64)
-        schema = {"point": pl.Int64, "label": pl.String, **parameters, **texts, **SCHEMA, **shares}
+        more = {**texts, **SCHEMA, **dict.fromkeys(PARTS, pl.Float64)}
+        schema = {"point": pl.Int64, "label": pl.String, **parameters, **more}
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     def _row(self, point: Mapping[str, Any]) -> dict[str, Any]:
@@ -302,14 +282,13 @@ def write_report(sweep: Sweep, *, progress: Progress | None = None) -> report.Re
     """
     config = sweep.state["config"]
     facts = [(name.replace("_", " "), f"{config[name]}") for name in _SHARED if name not in sweep.parameters]
-    facts = [("sweep", "; ".join(f"{name}: {_listed(values)}" for name, values in sweep.parameters.items())), *facts]
+    facts = [("sweep", "; ".join(f"{name}: {listed(values)}" for name, values in sweep.parameters.items())), *facts]
     shared = [start for start in sweep.state.get("starts") or () if len(start["points"]) > 1]
-    if shared:
-        words = [
-            f"{_times(start['starts'])} for the points {_listed([place + 1 for place in start['points']])}"
-            for start in shared
-        ]
-        facts.append(("starts of the engine", "; ".join(words)))
+    starts = []
+    for start in shared:
+        times = "once" if start["starts"] == 1 else f"{start['starts']} times, since it died,"
+        starts.append(f"{times} for the points {listed(place + 1 for place in start['points'])}")
+    facts += [("starts of the engine", "; ".join(starts))] if starts else []
     return report.write_sweep(
         sweep.comparison,
         sweep.where,
@@ -320,11 +299,3 @@ def write_report(sweep: Sweep, *, progress: Progress | None = None) -> report.Re
         failed=sweep.failed,
         progress=progress,
     )
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times, since it died,"
-
-
-def _listed(values: list[object]) -> str:
-    return ", ".join(str(value) for value in values)

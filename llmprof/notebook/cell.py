@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import inspect
 import os
 import re
@@ -197,22 +198,14 @@ def _profiler(flags: set[str]) -> tuple[Any, Callable[[], None]]:
     if "acc_events" in inspect.signature(make).parameters:  # without it, newer versions warn
         options["acc_events"] = True
     if not torch.cuda.is_available():
-        return make(**options), _nothing
+        return make(**options), lambda: None
     options["activities"].append(kinds.CUDA)
     return make(**options), torch.cuda.synchronize
 
 
-def _nothing() -> None:
-    """Wait for no device."""
-
-
 def register(shell: Any) -> None:
     """Add ``%%profile`` to a shell, and show errors of llmprof as words; ``%load_ext llmprof`` calls it."""
-
-    def profile_cell(line: str, cell: str) -> Any:
-        return magic(shell, line, cell)
-
-    shell.register_magic_function(profile_cell, magic_kind="cell", magic_name="profile")
+    shell.register_magic_function(functools.partial(magic, shell), magic_kind="cell", magic_name="profile")
     shell.set_custom_exc((LlmprofError,), _in_words)
 
 

@@ -8,12 +8,12 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from llmprof.bundled import folder_of
-from llmprof.errors import LlmprofError, OutputError, ReadError
+from llmprof.errors import LlmprofError, ReadError
 from llmprof.lazy import put_off_iri_grammars
 from llmprof.progress import Progress
 from llmprof.storage import files
@@ -41,9 +41,8 @@ def find(name: str) -> Path:
         if len(starting) == 1:
             return folder / f"{starting[0]}.ipynb"
         near = difflib.get_close_matches(stem, notebooks, n=3, cutoff=0.4)
-        raise LlmprofError(
-            f"there is no notebook {name!r}", expected=f"one of {', '.join(near or notebooks) or 'none'}"
-        )
+        found = f"there is no notebook {name!r}"
+        raise LlmprofError(found, expected=f"one of {', '.join(near or notebooks) or 'none'}")
     raise ReadError(f"there is no notebook at {path}", hint="give the name of a notebook or the path of one")
 
 
@@ -51,11 +50,8 @@ def check_installed() -> None:
     """Check that the packages that run notebooks are installed."""
     missing = [name for name in ("papermill", "ipykernel", "nbformat") if importlib.util.find_spec(name) is None]
     if missing:
-        raise LlmprofError(
-            f"notebooks cannot run: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed",
-            hint="pip install 'llmprof[notebook]'",
-            missing=missing,
-        )
+        found = f"notebooks cannot run: {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed"
+        raise LlmprofError(found, hint="pip install 'llmprof[notebook]'", missing=missing)
 
 
 def run_notebook(
@@ -73,7 +69,7 @@ def run_notebook(
     check_installed()
     source = find(name)
     given = dict(parameters or {})
-    _check_parameters(source, given)
+    check_parameters(source, given)
     target = Path(folder)
     if target.suffix != ".ipynb" or target.is_dir():
         target /= source.name
@@ -84,9 +80,7 @@ def run_notebook(
         with tempfile.TemporaryFile(dir=target.parent):
             pass  # a notebook takes minutes: whether it can be written is found before
     except OSError as error:
-        raise OutputError(
-            f"cannot write {target}: {error.strerror or error}", hint="choose a folder that can be written"
-        ) from error
+        raise files.refused(target, error) from error
     return _execute(source, target, given, progress)
 
 
@@ -104,15 +98,14 @@ def parameters_of(notebook: Path) -> list[str]:
     return [target.id for target in targets if isinstance(target, ast.Name)]
 
 
-def _check_parameters(source: Path, given: Mapping[str, Any]) -> None:
+def check_parameters(source: Path, given: Iterable[str]) -> None:
+    """Refuse a parameter that a notebook does not have."""
     parameter_names = parameters_of(source)
     for name in given:
         if name not in parameter_names:
             near = difflib.get_close_matches(name, parameter_names, n=3, cutoff=0.4)
-            raise LlmprofError(
-                f"{source.stem} has no parameter {name!r}",
-                expected=f"one of {', '.join(near or parameter_names) or 'none'}",
-            )
+            found = f"{source.stem} has no parameter {name!r}"
+            raise LlmprofError(found, expected=f"one of {', '.join(near or parameter_names) or 'none'}")
 
 
 def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progress | None) -> Path:
@@ -142,15 +135,11 @@ def _execute(source: Path, target: Path, given: dict[str, Any], progress: Progre
         )
     except PapermillExecutionError as error:
         _without_paths(nbformat.read(work, as_version=4), target)  # type: ignore[no-untyped-call]
-        raise LlmprofError(
-            f"{source.stem} stopped at cell [{error.exec_count}] with {error.ename}: {error.evalue}",
-            hint=f"{target} shows how far it came",
-            path=target,
-        ) from error
+        found = f"{source.stem} stopped at cell [{error.exec_count}] with {error.ename}: {error.evalue}"
+        raise LlmprofError(found, hint=f"{target} shows how far it came", path=target) from error
     except DeadKernelError as error:
-        raise LlmprofError(
-            f"the kernel that ran {source.stem} died", hint="it may have run out of memory: see the kernel's messages"
-        ) from error
+        found = f"the kernel that ran {source.stem} died"
+        raise LlmprofError(found, hint="it may have run out of memory: see the kernel's messages") from error
     except OSError as error:
         raise files.refused(target, error) from error
     finally:

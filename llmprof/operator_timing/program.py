@@ -31,12 +31,9 @@ MODES = ("warm", "in_turn", "weights_cold", "cold")
 that of this kernel (in turn); the same without other kernels (weights cold); nothing (cold)."""
 
 LIBRARIES = {
-    "_C": ("vllm._custom_ops",),
-    "_moe_C": ("vllm._custom_ops",),
-    "_C_cache_ops": ("vllm._custom_ops",),
-    "_vllm_fa2_C": ("vllm.vllm_flash_attn",),
-    "_vllm_fa3_C": ("vllm.vllm_flash_attn",),
-    "sgl_kernel": ("sgl_kernel",),
+    **dict.fromkeys(("_C", "_moe_C", "_C_cache_ops"), "vllm._custom_ops"),
+    **dict.fromkeys(("_vllm_fa2_C", "_vllm_fa3_C"), "vllm.vllm_flash_attn"),
+    "sgl_kernel": "sgl_kernel",
 }
 """Modules that register the operators of a namespace."""
 
@@ -91,48 +88,37 @@ class Bench:
     def __post_init__(self) -> None:
         self.torch = importlib.import_module("torch")
         self.torch.manual_seed(0)
-        cuda = self.device.startswith("cuda")
-        self.cuda = cuda
-        if cuda:
+        self.cuda = self.device.startswith("cuda")
+        self.name, self.cache_bytes = platform.processor() or platform.machine(), 64 << 20
+        if self.cuda:
             properties = self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
-            self.name, cache = properties.name, int(getattr(properties, "L2_cache_size", 0)) or 64 << 20
-        else:
-            self.name, cache = platform.processor() or platform.machine(), 64 << 20
-        self.cache_bytes = cache
-        if cuda:
+            self.name = properties.name
+            self.cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or self.cache_bytes
             self.floor_ns = statistics.median(self.events([lambda: None] * 20))
 
     # arguments
 
     def tensor(self, spec: Tensor) -> Any:
         """A tensor of random numbers, or of the numbers that the operator needs."""
-        torch = self.torch
-        dtype, count = getattr(torch, spec.dtype), spec.elements
-        whole = not (dtype.is_floating_point or dtype.is_complex)
-        if spec.holds == "random" and not whole:
-            some = torch.randn(min(count, BLOCK), device=self.device)
+        torch, count, n, place = self.torch, spec.elements, spec.number, {"device": self.device}
+        dtype, few = getattr(torch, spec.dtype), min(spec.elements, BLOCK)
+        if spec.holds == "random":
+            fractions = dtype.is_floating_point or dtype.is_complex
+            some = torch.randn(few, **place) if fractions else torch.randint(0, 2, (few,), **place)
             base = _repeated(torch, some.to(dtype), count)
-        elif spec.holds == "random":
-            some = torch.randint(0, 2, (min(count, BLOCK),), device=self.device)
-            base = _repeated(torch, some.to(dtype), count)
+        elif spec.holds == "filled":
+            base = torch.full((count,), n, **place)
+        elif spec.holds == "below":
+            base = torch.randint(0, max(1, n), (count,), **place)
+        elif spec.holds == "slots":
+            base = torch.randperm(n, **place)[:count]
+        elif spec.holds == "pages":
+            base = _repeated(torch, torch.randperm(n, **place), count)
+        elif spec.holds == "ends":
+            base = torch.tensor(_ends(n, count - 1, spec.most), **place)
         else:
-            return self._numbers(spec).to(dtype).as_strided(spec.shape, spec.strides)
-        return base.as_strided(spec.shape, spec.strides)
-
-    def _numbers(self, spec: Tensor) -> Any:
-        torch, count, n = self.torch, spec.elements, spec.number
-        if spec.holds == "filled":
-            return torch.full((count,), n, device=self.device)
-        if spec.holds == "below":
-            return torch.randint(0, max(1, n), (count,), device=self.device)
-        if spec.holds == "slots":
-            return torch.randperm(n, device=self.device)[:count]
-        if spec.holds == "pages":
-            order = torch.randperm(n, device=self.device)
-            return _repeated(torch, order, count)
-        if spec.holds == "ends":
-            return torch.tensor(_ends(n, count - 1, spec.most), device=self.device)
-        raise ValueError(f"nothing is known of tensors that hold {spec.holds!r}")
+            raise ValueError(f"nothing is known of tensors that hold {spec.holds!r}")
+        return base.to(dtype).as_strided(spec.shape, spec.strides)
 
     def arguments(self, operator: Operator) -> list[Any]:
         """Arguments of an operator."""
@@ -166,8 +152,8 @@ class Bench:
     def bound(self, operator: Operator) -> tuple[Callable[..., Any], list[str], int]:
         """The overload that accepts the recorded arguments, with the names of its keyword arguments."""
         namespace, name = operator.name.split("::")
-        for module in LIBRARIES.get(namespace, ()):
-            importlib.import_module(module)
+        if namespace in LIBRARIES:
+            importlib.import_module(LIBRARIES[namespace])
         packet = getattr(getattr(self.torch.ops, namespace), name)
         for overload in packet.overloads():
             function = getattr(packet, overload)
@@ -214,13 +200,9 @@ class Bench:
 
     def _run(self, operator: Operator) -> dict[str, Any]:
         out: dict[str, Any] = {"modes": {}, "floor_ns": self.floor_ns}
-        call, made = self.callable(operator), self.arguments(operator)
-        call(made)
-        self.wait()
-        began = time.perf_counter()
-        call(made)
-        self.wait()
-        once = max(time.perf_counter() - began, 1e-6)
+        function, made = self.callable(operator), self.arguments(operator)
+        call = functools.partial(function, made)
+        once = max(self._took(call), 1e-6)
         calls = {"warm": self._count(once)}
         plans: dict[str, Callable[[], None] | None] = {"warm": None, "cold": self.flush}
         plans["in_turn"] = lambda: self._weights_cold(operator, made, after=self._others)
@@ -230,19 +212,17 @@ class Bench:
             calls.setdefault(mode, self._count(once + self._took(before)))
         until = time.perf_counter() + min(0.1, self.seconds)
         while time.perf_counter() < until:  # clocks rise
-            call(made)
+            call()
         self.wait()
         try:
-            profiled = self._profiled(operator, lambda: call(made), plans, calls)
+            profiled = self._profiled(operator, call, plans, calls)
         except (RuntimeError, OSError, ValueError, LookupError) as error:
             profiled = {mode: {"times": [], "host": [], "kernels": set()} for mode in plans}
             out["profiler_error"] = f"{type(error).__name__}: {error}"[:300]
         for mode in (mode for mode in MODES if mode in plans):
-            timed = self._clocked(lambda: call(made), plans[mode], calls[mode])
-            out["modes"][mode] = {
-                "profiler": summary(profiled[mode]["times"]), "clock": summary(timed),
-                "host": summary(profiled[mode]["host"]),
-            }  # fmt: skip
+            seen, timed = profiled[mode], self._clocked(call, plans[mode], calls[mode])
+            times = {"profiler": seen["times"], "clock": timed, "host": seen["host"]}
+            out["modes"][mode] = {clock: summary(values) for clock, values in times.items()}
         out["kernels"] = sorted({name for mode in profiled.values() for name in mode["kernels"]})
         return out
 
@@ -250,13 +230,13 @@ class Bench:
         """Number of calls that fit into the time of one of the six series."""
         return int(min(MOST_CALLS, max(5, self.seconds / once / 6)))
 
-    def _took(self, before: Callable[[], None] | None) -> float:
-        """Seconds that the preparation of a call takes when it is repeated."""
+    def _took(self, work: Callable[[], Any] | None) -> float:
+        """Seconds that work takes when it is repeated."""
         began = 0.0
         for _ in range(2):
             began = time.perf_counter()
-            if before is not None:
-                before()
+            if work is not None:
+                work()
             self.wait()
         return time.perf_counter() - began
 
@@ -286,11 +266,7 @@ class Bench:
                     part.copy_(part.clone())
 
     def _profiled(
-        self,
-        operator: Operator,
-        call: Callable[[], Any],
-        plans: dict[str, Callable[[], None] | None],
-        calls: dict[str, int],
+        self, operator: Operator, call: Callable[[], Any], plans: dict[str, Any], calls: dict[str, int]
     ) -> dict[str, Any]:
         """Times by PyTorch's profiler: of the kernels of each call, or of the operator itself on a CPU."""
         profiler = importlib.import_module("torch.profiler")
@@ -435,28 +411,16 @@ def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str
         mine = [operator for operator in operators if operator.world == world]
         devices = torch.cuda.device_count() if args.device.startswith("cuda") else world
         if world < 2 or devices < world:
-            why = (
-                f"the recording has {world} ranks, and {devices} devices are here"
-                if world > 1
-                else "its ranks are not recorded"
-            )
-            out += [{"key": operator.key, "operator": operator.name, "error": why} for operator in mine]
+            few = f"the recording has {world} ranks, and {devices} devices are here"
+            out += _failed(mine, few if world > 1 else "its ranks are not recorded")
             continue
-        with socket.socket() as free, tempfile.TemporaryDirectory() as folder:
+        with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-            free.close()
+        with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "rank0.json"
-            command = [
-                sys.executable,
-                sys.argv[0],
-                "--device",
-                args.device,
-                "--seconds",
-                str(args.seconds),
-                "--json",
-                str(file),
-            ]
+            options = {"--device": args.device, "--seconds": str(args.seconds), "--json": str(file)}
+            command = [sys.executable, sys.argv[0], *(word for pair in options.items() for word in pair)]
             shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(world)}
             children = [
                 subprocess.Popen(command, env={**os.environ, **shared, "RANK": str(rank)})  # noqa: S603
@@ -466,9 +430,12 @@ def _ranks(operators: list[Operator], args: argparse.Namespace) -> list[dict[str
             if file.exists():
                 out += json.loads(file.read_text())["operators"]
             else:
-                why = f"the ranks ended with {', '.join(map(str, failed))}"
-                out += [{"key": operator.key, "operator": operator.name, "error": why} for operator in mine]
+                out += _failed(mine, f"the ranks ended with {', '.join(map(str, failed))}")
     return out
+
+
+def _failed(operators: list[Operator], why: str) -> list[dict[str, Any]]:
+    return [{"key": operator.key, "operator": operator.name, "error": why} for operator in operators]
 
 
 def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -496,16 +463,8 @@ def _rank(operators: list[Operator], args: argparse.Namespace) -> list[dict[str,
                 reduce(tensor)
                 took = float(time.perf_counter_ns() - start)
             times += [took] if number >= 10 else []
-        times_by_clock = {"profiler": {"calls": 0}, "clock": summary(times), "host": {"calls": 0}}
-        out.append(
-            {
-                "key": operator.key,
-                "operator": operator.name,
-                "modes": {"warm": times_by_clock},
-                "kernels": [],
-                "how": how,
-            }
-        )
+        modes = {"warm": {"profiler": {"calls": 0}, "clock": summary(times), "host": {"calls": 0}}}
+        out.append({"key": operator.key, "operator": operator.name, "modes": modes, "kernels": [], "how": how})
     distributed.destroy_process_group()
     return out
 
@@ -586,14 +545,11 @@ def _save(args: argparse.Namespace, device: str, rows: list[dict[str, Any]]) -> 
 
 def _tell(operator: Operator, row: dict[str, Any]) -> None:
     """Print a result in microseconds."""
-    if "error" in row:
-        words = str(row["error"])
-    else:
-        parts = []
-        for mode, timing in row["modes"].items():
-            best = timing["profiler"] if timing["profiler"].get("median_ns") else timing["clock"]
-            parts.append(f"{mode} {best['median_ns'] / 1e3:.2f} us")
-        words = ", ".join(parts)
+    parts = [str(row["error"])] if "error" in row else []
+    for mode, timing in row.get("modes", {}).items():
+        best = timing["profiler"] if timing["profiler"].get("median_ns") else timing["clock"]
+        parts.append(f"{mode} {best['median_ns'] / 1e3:.2f} us")
+    words = ", ".join(parts)
     recorded = f"recorded {operator.recorded_ns / 1e3:.2f} us ({operator.calls} calls); " if operator.calls else ""
     sys.stdout.write(f"{operator.name} {operator.key}: {recorded}{words}\n")
     sys.stdout.flush()

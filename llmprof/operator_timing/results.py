@@ -63,13 +63,11 @@ def read_results(path: Path | str) -> dict[str, Any]:
     except OSError as error:
         raise ReadError(f"{file.name} cannot be read: {error.strerror or error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ReadError(
-            f"{file.name} is not valid JSON: {error}", expected="the file of a timing script's --json"
-        ) from error
+        found = f"{file.name} is not valid JSON: {error}"
+        raise ReadError(found, expected="the file of a timing script's --json") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT or document.get("version") != 1:
-        raise ReadError(
-            f"{file.name} holds no results of a timing script", expected=f'"format": "{FORMAT}", "version": 1'
-        )
+        found = f"{file.name} holds no results of a timing script"
+        raise ReadError(found, expected=f'"format": "{FORMAT}", "version": 1')
     rows = document.get("operators")
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ReadError(f"{file.name} holds no operators", expected="a list of objects")
@@ -114,9 +112,8 @@ def compare(operators: pl.DataFrame, results: Mapping[str, Any], *, device: str 
         if isinstance(key := result.get("key"), str) and key in row_of
     ]
     if not rows:
-        raise ReadError(
-            "the results hold no operator of this recording", expected="results of a script made from this recording"
-        )
+        found = "the results hold no operator of this recording"
+        raise ReadError(found, expected="results of a script made from this recording")
     return pl.DataFrame(rows, schema=_SCHEMA)
 
 
@@ -140,9 +137,8 @@ def _row(
         "host_recorded_ns": row["host_median_ns"], "host_alone_ns": _time(modes, "warm", "host"), "device": ran,
     }  # fmt: skip
     out["ratio"] = out["recorded_ns"] / times["warm"] if times["warm"] else None
-    error = measured.get("error")
     if not times["warm"]:
-        words = str(error)[:300] if isinstance(error, str) else "no time was measured"
+        words = error[:300] if isinstance(error := measured.get("error"), str) else "no time was measured"
         return out | {"verdict": "unknown", "words": f"it did not run: {words}"}
     verdict, words = _verdict(out)
     if device and ran and device != ran:
@@ -163,14 +159,11 @@ def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
     recorded, warm = float(row["recorded_ns"]), float(row["warm_ns"])
     modes = {mode: float(row[f"{mode}_ns"]) for mode in MODES if row[f"{mode}_ns"]}
     fastest, slowest = min(modes.values()), max(modes.values())
-    wide = [
-        name
-        for name, low, high, middle in (
-            ("in the recording", row["recorded_low_ns"], row["recorded_high_ns"], recorded),
-            ("alone", row["warm_low_ns"], row["warm_high_ns"], warm),
-        )
-        if low is not None and high is not None and middle and (high - low) / middle > NOISE
-    ]
+    wide = []
+    for name, which, middle in (("in the recording", "recorded", recorded), ("alone", "warm", warm)):
+        low, high = row[f"{which}_low_ns"], row[f"{which}_high_ns"]
+        if low is not None and high is not None and middle and (high - low) / middle > NOISE:
+            wide.append(name)
     if row["same_kernels"] is False:
         return "unknown", "other kernels ran than in the recording: another version, device or choice of the library"
     if wide:
@@ -180,12 +173,10 @@ def _verdict(row: Mapping[str, Any]) -> tuple[str, str]:
         how = "alone it takes as long" if abs(recorded / modes[near] - 1) <= NEAR else "between the times alone"
         return "the kernel", f"{how}, {_HOW[near]}"
     if recorded > slowest:
-        more = format_ns(recorded - slowest)
+        why = " in any way: other work at the same time, lower clocks or a wait inside"
         if row["kind"] == "all_reduce":
-            return "its surroundings", f"{more} more than alone: a rank that is early waits for the last one"
-        return "its surroundings", (
-            f"{more} more than alone in any way: other work at the same time, lower clocks or a wait inside"
-        )
+            why = ": a rank that is early waits for the last one"
+        return "its surroundings", f"{format_ns(recorded - slowest)} more than alone{why}"
     return "unknown", f"{format_ns(fastest - recorded)} less than alone: other values or lengths, or higher clocks"
 
 

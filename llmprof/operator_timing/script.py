@@ -182,16 +182,11 @@ def time_operators(
         rows = rows.filter(pl.col("layers").str.split(",").list.contains(str(layer)))
     if phase is not None:
         rows = rows.filter(pl.col("phases").str.split(",").list.contains(phase))
-    conditions = [
-        f"{name} {value!r}"
-        for name, value in (("operator", operator), ("kernel", kernel), ("layer", layer), ("phase", phase))
-        if value is not None
-    ]
+    given = {"operator": operator, "kernel": kernel, "layer": layer, "phase": phase}
+    conditions = [f"{name} {value!r}" for name, value in given.items() if value is not None]
     if rows.is_empty():
-        raise AnalysisError(
-            f"nothing in this recording has {' and '.join(conditions) or 'an operator'}",
-            hint="llmprof analyze PATH --what replayable lists the operators of the recording",
-        )
+        found = f"nothing in this recording has {' and '.join(conditions) or 'an operator'}"
+        raise AnalysisError(found, hint="llmprof analyze PATH --what replayable lists the operators of the recording")
     can = rows.filter("can")
     if can.is_empty():
         first = rows.row(0, named=True)
@@ -214,10 +209,8 @@ def written(operators: pl.DataFrame, *, world: int = 1) -> str:
     parts = [_function(number, row, call_of(row, usual), world) for number, row in enumerate(rows, 1)]
     names = "".join(f"        operator_{number}(),\n" for number in range(1, len(parts) + 1))
     head = _HEAD.format(version=__version__)
-    text = "\n\n\n".join(
-        [head + _shared(), *parts, f'if __name__ == "__main__":\n    sys.exit(main([\n{names}    ]))\n']
-    )
-    return text
+    main = f'if __name__ == "__main__":\n    sys.exit(main([\n{names}    ]))\n'
+    return "\n\n\n".join([head + _shared(), *parts, main])
 
 
 _HEAD: Final = '''"""Runs operators of a recording alone: warm, with cold weights, and cold. By llmprof {version}.
